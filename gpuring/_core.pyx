@@ -1,0 +1,633 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
+"""Thin binding of core/: one Python call is one whole transition.
+
+Nothing is decided here but three things: when the GIL is released (only to wait), when signals are
+looked at (between two slices of a wait), and that a verb whose device order could not be arranged is
+undone before the exception leaves.  Refusals come back as negative results; the callers word them.
+"""
+from cpython.buffer cimport PyBuffer_FillInfo
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.exc cimport PyErr_CheckSignals, PyErr_SetFromErrno
+from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy, memset
+
+cdef extern from "core/ring.h" nogil:
+    ctypedef uint64_t gr_word "gr_word"
+
+    int GR_VERSION_ "GR_VERSION"
+    int GR_MAX_SLOTS_ "GR_MAX_SLOTS", GR_MAX_PEERS_ "GR_MAX_PEERS"
+    int GR_MAX_SUBSCRIPTIONS_ "GR_MAX_SUBSCRIPTIONS", GR_MAX_META_ "GR_MAX_META"
+    int GR_MAX_NDIM, GR_NAME_WORDS, GR_EVENT_HANDLE, GR_NONE
+    int GR_FREE, GR_LIVE, GR_LEAVING, GR_PRODUCER, GR_CONSUMER
+    int GR_SUB_FREE, GR_LOSSLESS, GR_LOSSY
+    int GR_VOID, GR_WRITING, GR_READY, GR_TORN, GR_DONE, GR_OPEN, GR_HELD
+    int GR_START_NEXT, GR_START_OLDEST, GR_START_AT
+
+    enum gr_result:
+        GR_OK, GR_BLOCKED, GR_CLOSED, GR_ENDED, GR_PEER_LOST, GR_REAPED, GR_FORKED, GR_DAMAGED
+        GR_SIGNAL, GR_FULL_PEERS, GR_FULL_SUBS, GR_MODE_MISMATCH, GR_LOCK_TIMEOUT, GR_SYSTEM
+    enum gr_reason:
+        GR_NOBODY, GR_BY_PRODUCER, GR_BY_HOLDER, GR_BY_SUBSCRIPTION, GR_BY_NO_FRAME, GR_BY_FENCE
+
+    struct gr_culprit:
+        gr_reason reason
+        uint32_t peer, subscription
+        uint64_t seq, since_ns
+    struct gr_config:
+        uint32_t slots, max_peers, max_subscriptions, memory, sync, gate, spec_nbytes
+        uint64_t slot_nbytes, meta_nbytes
+    struct gr_layout:
+        uint64_t sub, peer, slot, take, work, fence, event, meta, spec, nbytes, meta_stride
+    struct gr_head:
+        uint8_t epoch[16]
+        uint8_t device_uuid[16]
+        uint8_t memory_handle[64]
+        uint64_t created_ns, creator_pid, creator_start, creator_pidns
+        gr_word magic, claim_hint, closed, producers, sub_mask, peer_mask, joins, reaps
+    struct gr_sub:
+        gr_word word, redo, lost, created_ns
+        gr_word name[8]
+    struct gr_peer_entry:
+        gr_word word, id, pid, start, pidns, joined_ns, waiting, frames, lost, torn
+    struct gr_slot:
+        gr_word word, torn, fence, time_ns, since_ns, ndim
+        gr_word shape[8]
+    struct gr_take:
+        gr_word word, since_ns
+    struct gr_ring:
+        gr_head *head
+        gr_sub *sub
+        gr_peer_entry *peer
+        gr_slot *slot
+        uint8_t *event
+        uint8_t *meta
+        uint8_t *spec
+        uint32_t slots, max_peers, max_subscriptions
+        gr_layout layout
+        gr_config config
+        gr_word *fence
+        int lock_fd
+    struct gr_pending:
+        uint32_t peer
+        uint64_t value
+    struct gr_peer:
+        gr_ring *ring
+        uint32_t number, role, u, mode, index, pendings
+        uint64_t id, pos, seq, lost, frames
+        int64_t deadline_ns
+        bint redelivered
+        gr_pending pending[65]
+        gr_culprit culprit
+    struct gr_field:
+        const char *table
+        const char *name
+        uint32_t offset, nbytes
+    const gr_field *gr_fields
+
+    uint64_t load_acquire(const gr_word *word)
+    void raise_to(gr_word *word, uint64_t value)
+    uint64_t seq_of(uint64_t)
+    unsigned owner_of(uint64_t)
+    unsigned phase_of(uint64_t)
+    unsigned state_of(uint64_t)
+    unsigned role_of(uint64_t)
+    unsigned sub_of(uint64_t)
+    unsigned mode_of(uint64_t)
+    uint64_t start_of(uint64_t)
+    gr_take *take_of(const gr_ring *, uint64_t, uint64_t)
+    gr_word *work_of(const gr_ring *, uint64_t, uint64_t)
+    gr_word *fence_of(const gr_ring *, uint64_t, uint64_t)
+
+    const char *gr_layout_of "gr_layout"(const gr_config *, gr_layout *)
+    gr_ring *gr_create(int, const gr_config *, const uint8_t *, const uint8_t *, const uint8_t *, const void *)
+    gr_ring *gr_attach(int, const char **, char *, size_t)
+    void gr_disown(gr_ring *)
+    void gr_detach(gr_ring *)
+    void gr_retire(gr_ring *)
+    bint gr_forked(const gr_ring *)
+    gr_result gr_join_producer(gr_ring *, gr_peer *)
+    gr_result gr_join_consumer(gr_ring *, const char *, unsigned, int, uint64_t, gr_peer *)
+    gr_result gr_leave(gr_peer *)
+    gr_result gr_reap_dead(gr_ring *, uint64_t *)
+    bint gr_peer_alive(gr_ring *, uint32_t)
+    bint gr_creator_alive(gr_ring *)
+    gr_result gr_close(gr_ring *)
+    uint64_t gr_frontier(gr_ring *)
+    gr_result gr_claim(gr_peer *)
+    uint64_t gr_promise(gr_peer *, uint32_t, uint64_t)
+    gr_result gr_publish(gr_peer *, uint32_t, uint64_t, uint64_t, uint32_t, const uint64_t *)
+    gr_result gr_abandon(gr_peer *, uint32_t, uint64_t)
+    gr_result gr_acquire(gr_peer *)
+    gr_result gr_latest(gr_peer *)
+    gr_result gr_release(gr_peer *, uint32_t, uint64_t)
+    gr_result gr_give_back(gr_peer *, uint32_t, uint64_t)
+    bint gr_holds(gr_peer *, uint32_t, uint64_t *)
+    ctypedef gr_result (*gr_verb)(gr_peer *)
+    gr_result gr_spin(gr_peer *, gr_verb)
+    gr_result gr_sleep(gr_peer *, gr_verb)
+    gr_result gr_wait_fence(gr_peer *, uint32_t, uint32_t, uint64_t)
+    int64_t gr_now_ns()
+
+# What a verb returns when it is refused (the negative of the C result).
+BLOCKED = -<int>GR_BLOCKED
+CLOSED = -<int>GR_CLOSED
+ENDED = -<int>GR_ENDED
+PEER_LOST = -<int>GR_PEER_LOST
+REAPED = -<int>GR_REAPED
+FORKED = -<int>GR_FORKED
+DAMAGED = -<int>GR_DAMAGED
+FULL_PEERS = -<int>GR_FULL_PEERS
+FULL_SUBSCRIPTIONS = -<int>GR_FULL_SUBS
+MODE_MISMATCH = -<int>GR_MODE_MISMATCH
+LOCK_TIMEOUT = -<int>GR_LOCK_TIMEOUT
+
+# Why a verb is blocked (Peer.culprit[0]).
+BY_PRODUCER = <int>GR_BY_PRODUCER
+BY_HOLDER = <int>GR_BY_HOLDER
+BY_SUBSCRIPTION = <int>GR_BY_SUBSCRIPTION
+BY_NO_FRAME = <int>GR_BY_NO_FRAME
+BY_FENCE = <int>GR_BY_FENCE
+
+VERSION = GR_VERSION_
+MAX_SLOTS = GR_MAX_SLOTS_
+MAX_PEERS = GR_MAX_PEERS_
+MAX_SUBSCRIPTIONS = GR_MAX_SUBSCRIPTIONS_
+MAX_META_NBYTES = GR_MAX_META_
+MAX_NDIM = GR_MAX_NDIM
+MAX_NAME_NBYTES = 8 * GR_NAME_WORDS
+
+MEMORY_KINDS = ("host", "cuda")
+SYNC_KINDS = ("host", "event", "timeline")
+GATES = ("stream", "host")
+SLOT_PHASES = ("void", "writing", "ready", "torn")
+TAKE_PHASES = ("done", "open", "held")
+
+
+class Damaged(Exception):
+    """The segment is no header of this build; the text says what was found."""
+
+
+def now_ns() -> int:
+    """CLOCK_MONOTONIC in nanoseconds: the clock of every time in a header."""
+    return gr_now_ns()
+
+
+def layout_fields():
+    """(table, field, offset, nbytes) of every field of the header, for the layout test."""
+    fields, k = [], 0
+    while gr_fields[k].table != NULL:
+        fields.append((gr_fields[k].table.decode(), gr_fields[k].name.decode(),
+                       gr_fields[k].offset, gr_fields[k].nbytes))
+        k += 1
+    return fields
+
+
+cdef class Header:
+    """A mapped header.  Its buffer is the metadata table, rows of `meta_stride` bytes."""
+
+    cdef gr_ring *ring
+    cdef object __weakref__
+
+    def __cinit__(self):
+        self.ring = NULL
+
+    def __dealloc__(self):
+        if self.ring != NULL:
+            gr_detach(self.ring)
+
+    @staticmethod
+    def create(int fd, *, int slots, int max_peers, int max_subscriptions, str memory, str sync,
+               str gate, uint64_t slot_nbytes, uint64_t meta_nbytes, bytes spec, bytes epoch,
+               bytes device_uuid=bytes(16), bytes memory_handle=bytes(64)):
+        """Sizes and fills the empty segment `fd`.  Raises OSError (ENOSPC: no room in /dev/shm)."""
+        cdef gr_config config
+        cdef gr_layout layout
+        memset(&config, 0, sizeof(config))
+        config.slots, config.max_peers, config.max_subscriptions = slots, max_peers, max_subscriptions
+        config.memory = MEMORY_KINDS.index(memory)
+        config.sync = SYNC_KINDS.index(sync)
+        config.gate = GATES.index(gate)
+        config.slot_nbytes, config.meta_nbytes, config.spec_nbytes = slot_nbytes, meta_nbytes, len(spec)
+        cdef const char *field = gr_layout_of(&config, &layout)
+        if field != NULL:
+            raise ValueError(f"{field.decode()} is out of range")
+        if len(epoch) != 16 or len(device_uuid) != 16 or len(memory_handle) != 64:
+            raise ValueError("epoch and device_uuid have 16 bytes, memory_handle has 64")
+        cdef Header header = Header()
+        header.ring = gr_create(fd, &config, epoch, device_uuid, memory_handle, <const char *>spec)
+        if header.ring == NULL:
+            PyErr_SetFromErrno(OSError)
+        return header
+
+    @staticmethod
+    def attach(int fd):
+        """Maps an existing header after checking it.  Raises Damaged, OSError."""
+        cdef const char *why = NULL
+        cdef char text[256]
+        cdef Header header = Header()
+        header.ring = gr_attach(fd, &why, text, sizeof(text))
+        if header.ring == NULL:
+            if why != NULL:
+                raise Damaged(text.decode())
+            PyErr_SetFromErrno(OSError)
+        return header
+
+    def __getbuffer__(self, Py_buffer *buffer, int flags):
+        PyBuffer_FillInfo(buffer, self, self.ring.meta,
+                          self.ring.slots * self.ring.layout.meta_stride, 0, flags)
+
+    slots = property(lambda Header self: self.ring.slots)
+    max_peers = property(lambda Header self: self.ring.max_peers)
+    max_subscriptions = property(lambda Header self: self.ring.max_subscriptions)
+    memory = property(lambda Header self: MEMORY_KINDS[self.ring.config.memory])
+    sync = property(lambda Header self: SYNC_KINDS[self.ring.config.sync])
+    gate = property(lambda Header self: GATES[self.ring.config.gate])
+    slot_nbytes = property(lambda Header self: self.ring.config.slot_nbytes)
+    meta_nbytes = property(lambda Header self: self.ring.config.meta_nbytes)
+    meta_stride = property(lambda Header self: self.ring.layout.meta_stride)
+    nbytes = property(lambda Header self: self.ring.layout.nbytes)
+    epoch = property(lambda Header self: PyBytes_FromStringAndSize(<char *>self.ring.head.epoch, 16))
+    device_uuid = property(lambda Header self: PyBytes_FromStringAndSize(<char *>self.ring.head.device_uuid, 16))
+    memory_handle = property(lambda Header self: PyBytes_FromStringAndSize(<char *>self.ring.head.memory_handle, 64))
+    spec = property(lambda Header self: PyBytes_FromStringAndSize(<char *>self.ring.spec, self.ring.config.spec_nbytes))
+    created_ns = property(lambda Header self: self.ring.head.created_ns)
+    creator_pid = property(lambda Header self: self.ring.head.creator_pid)
+    creator_alive = property(lambda Header self: self.ring.lock_fd >= 0 and gr_creator_alive(self.ring))
+    closed = property(lambda Header self: load_acquire(&self.ring.head.closed) != 0)
+    retired = property(lambda Header self: load_acquire(&self.ring.head.magic) == 0)
+    forked = property(lambda Header self: gr_forked(self.ring))
+    frontier = property(lambda Header self: gr_frontier(self.ring))
+    reaps = property(lambda Header self: load_acquire(&self.ring.head.reaps))
+    joins = property(lambda Header self: load_acquire(&self.ring.head.joins))
+
+    @property
+    def fence_region(self):
+        """(address, nbytes) of the fence table, whole pages: what CUDA maps for the timeline."""
+        return <size_t>self.ring.fence, self.ring.layout.event - self.ring.layout.fence
+
+    def fence_offset(self, uint32_t peer, uint32_t index):
+        """Bytes from the start of fence_region to fence[index][peer]."""
+        return 8 * (<uint64_t>index * self.ring.max_peers + peer)
+
+    def fence(self, uint32_t peer, uint32_t index):
+        return load_acquire(fence_of(self.ring, index, peer))
+
+    def work(self, uint32_t peer, uint32_t index):
+        return load_acquire(work_of(self.ring, index, peer))
+
+    def raise_fence(self, uint32_t peer, uint32_t index, uint64_t value):
+        """For who saw the peer's GPU work complete by other means than the word itself."""
+        raise_to(fence_of(self.ring, index, peer), value)
+
+    def torn(self, uint32_t index):
+        """The highest torn sequence of a slot, 0 for none."""
+        return load_acquire(&self.ring.slot[index].torn)
+
+    def peer_id(self, uint32_t peer):
+        """Tells the successive owners of one peer number apart."""
+        return load_acquire(&self.ring.peer[peer].id)
+
+    cdef uint8_t *_event_handle(self, uint32_t peer, uint32_t index) except NULL:
+        if self.ring.layout.event == self.ring.layout.meta:
+            raise ValueError("this ring has no event handles")
+        return self.ring.event + GR_EVENT_HANDLE * (<uint64_t>peer * self.ring.slots + index)
+
+    def set_event_handle(self, uint32_t peer, uint32_t index, bytes handle):
+        if len(handle) != GR_EVENT_HANDLE:
+            raise ValueError("an event handle has 64 bytes")
+        memcpy(self._event_handle(peer, index), <const char *>handle, GR_EVENT_HANDLE)
+
+    def event_handle(self, uint32_t peer, uint32_t index):
+        return PyBytes_FromStringAndSize(<char *>self._event_handle(peer, index), GR_EVENT_HANDLE)
+
+    def join_producer(self):
+        """A Peer, or a negative result."""
+        cdef Peer peer = Peer(self)
+        cdef gr_result result
+        with nogil:
+            result = gr_join_producer(self.ring, &peer.me)
+        return _joined(peer, result)
+
+    def join_consumer(self, bytes name, bint lossless, start):
+        """A Peer, or a negative result.  start: "next", "oldest" or a sequence."""
+        cdef Peer peer = Peer(self)
+        cdef char padded[64]
+        cdef int how = GR_START_AT
+        cdef uint64_t seq = 0
+        cdef unsigned mode = GR_LOSSLESS if lossless else GR_LOSSY
+        cdef gr_result result
+        if len(name) > 64:
+            raise ValueError("a subscription's name has at most 64 bytes")
+        memset(padded, 0, 64)
+        memcpy(padded, <const char *>name, len(name))
+        if start == "next":
+            how = GR_START_NEXT
+        elif start == "oldest":
+            how = GR_START_OLDEST
+        else:
+            seq = start
+        with nogil:
+            result = gr_join_consumer(self.ring, padded, mode, how, seq, &peer.me)
+        return _joined(peer, result)
+
+    def reap(self):
+        """Clears the dead.  Returns the peer numbers that were cleared."""
+        cdef uint64_t mask = 0
+        with nogil:
+            gr_reap_dead(self.ring, &mask)
+        return [p for p in range(64) if mask >> p & 1]
+
+    def close_ring(self):
+        """No more claims; readers drain what is there and get the end of the stream."""
+        return -<int>gr_close(self.ring)
+
+    def retire(self):
+        """Clears the magic number: nobody attaches any more."""
+        gr_retire(self.ring)
+
+    def disown(self):
+        """Gives up this handle's locks.  The mapping lives as long as arrays over it."""
+        gr_disown(self.ring)
+
+    def live_peers(self):
+        """Numbers of the peers that are in the table and whose process lives."""
+        return [p for p in range(self.ring.max_peers)
+                if state_of(load_acquire(&self.ring.peer[p].word)) != GR_FREE
+                and self.ring.lock_fd >= 0 and gr_peer_alive(self.ring, p)]
+
+    def snapshot(self):
+        """What the header says now, field by field and without a lock, as plain dicts.
+
+        Each word is read once; words that belong together may be a few transitions apart.
+        """
+        cdef gr_ring *ring = self.ring
+        cdef uint64_t word, sub
+        cdef uint32_t i, p, u
+        cdef gr_take *take
+        slots, peers, subscriptions = [], {}, {}
+        for i in range(ring.slots):
+            word = load_acquire(&ring.slot[i].word)
+            slots.append({
+                "seq": seq_of(word), "owner": owner_of(word), "phase": SLOT_PHASES[phase_of(word) & 3],
+                "since_ns": load_acquire(&ring.slot[i].since_ns),
+                "time_ns": load_acquire(&ring.slot[i].time_ns),
+                "torn": load_acquire(&ring.slot[i].torn),
+            })
+        for p in range(ring.max_peers):
+            word = load_acquire(&ring.peer[p].word)
+            if state_of(word) == GR_FREE:
+                continue
+            peers[p] = {
+                "role": "producer" if role_of(word) == GR_PRODUCER else "consumer",
+                "leaving": state_of(word) == GR_LEAVING,
+                "subscription": sub_of(word) if role_of(word) == GR_CONSUMER else None,
+                "pid": load_acquire(&ring.peer[p].pid),
+                "alive": ring.lock_fd >= 0 and gr_peer_alive(ring, p),
+                "joined_ns": load_acquire(&ring.peer[p].joined_ns),
+                "waiting": load_acquire(&ring.peer[p].waiting) != 0,
+                "frames": load_acquire(&ring.peer[p].frames),
+                "lost": load_acquire(&ring.peer[p].lost),
+                "torn": load_acquire(&ring.peer[p].torn),
+                "pending": sum([load_acquire(fence_of(ring, i, p)) < load_acquire(work_of(ring, i, p))
+                                for i in range(ring.slots)]),
+            }
+        for u in range(ring.max_subscriptions):
+            sub = load_acquire(&ring.sub[u].word)
+            if mode_of(sub) == GR_SUB_FREE:
+                continue
+            takes = []
+            for i in range(ring.slots):
+                take = take_of(ring, i, u)
+                word = load_acquire(&take.word)
+                takes.append({"seq": seq_of(word), "member": owner_of(word),
+                              "phase": TAKE_PHASES[phase_of(word) % 3],
+                              "since_ns": load_acquire(&take.since_ns)})
+            subscriptions[u] = {
+                "name": PyBytes_FromStringAndSize(<char *>ring.sub[u].name, 64).rstrip(b"\0"),
+                "lossless": mode_of(sub) == GR_LOSSLESS, "start": start_of(sub),
+                "lost": load_acquire(&ring.sub[u].lost),
+                "created_ns": load_acquire(&ring.sub[u].created_ns), "takes": takes,
+            }
+        return {"frontier": gr_frontier(ring), "closed": self.closed, "slots": slots, "peers": peers,
+                "subscriptions": subscriptions}
+
+
+cdef object _joined(Peer peer, gr_result result):
+    if result == GR_SYSTEM:
+        PyErr_SetFromErrno(OSError)
+    if result != GR_OK:
+        return -<int>result
+    return peer
+
+
+cdef class Peer:
+    """One entry of the peer table: a producer or a consumer, used by one thread at a time.
+
+    `sync` is None on host memory, else an object of gpuring.sync; `stream` is what it takes.
+    """
+
+    cdef gr_peer me
+    cdef readonly Header header
+    cdef bint busy
+
+    def __cinit__(self, Header header):
+        self.header = header
+
+    number = property(lambda Peer self: self.me.number)
+    id = property(lambda Peer self: self.me.id)
+    subscription = property(lambda Peer self: self.me.u)
+    seq = property(lambda Peer self: self.me.seq)
+    lost = property(lambda Peer self: self.me.lost)
+    redelivered = property(lambda Peer self: self.me.redelivered)
+    position = property(lambda Peer self: self.me.pos)
+
+    @property
+    def culprit(self):
+        """(reason, peer or None, subscription or None, seq, since_ns) of the last BLOCKED."""
+        cdef gr_culprit c = self.me.culprit
+        return (<int>c.reason, None if c.peer == GR_NONE else c.peer,
+                None if c.subscription == GR_NONE else c.subscription, c.seq, c.since_ns)
+
+    cdef int _run(self, gr_verb verb, object timeout) except? 1:
+        cdef gr_result result
+        cdef double seconds
+        if self.busy:
+            raise RuntimeError("this peer is waiting in another thread; give each thread its own")
+        if timeout is None:
+            self.me.deadline_ns = INT64_MAX
+        else:
+            seconds = timeout
+            if not seconds >= 0:
+                raise ValueError(f"timeout must be None or >= 0 seconds, not {timeout!r}")
+            self.me.deadline_ns = (INT64_MAX if seconds > 9e9 else gr_now_ns() + <int64_t>(seconds * 1e9)) if seconds else 0
+        result = verb(&self.me)
+        if result != GR_BLOCKED or self.me.deadline_ns == 0:
+            return -<int>result
+        self.busy = True
+        try:
+            with nogil:
+                result = gr_spin(&self.me, verb)
+            while result == GR_BLOCKED or result == GR_SIGNAL:
+                if result == GR_BLOCKED and gr_now_ns() >= self.me.deadline_ns:
+                    break
+                PyErr_CheckSignals()
+                with nogil:
+                    result = gr_sleep(&self.me, verb)
+        finally:
+            self.busy = False
+        return -<int>result
+
+    cdef bint _order(self, sync, stream) except? False:
+        """Two clocks: the stream (or, gate "host", this thread) waits for the fences that are open."""
+        cdef uint32_t k
+        for k in range(self.me.pendings):
+            if sync is None:
+                ordered = self.wait_fence(self.me.pending[k].peer, self.me.index, self.me.pending[k].value)
+            else:
+                ordered = sync.order(self, stream, self.me.pending[k].peer, self.me.index, self.me.pending[k].value)
+            if not ordered:
+                self.me.culprit.reason = GR_BY_FENCE
+                self.me.culprit.peer = self.me.pending[k].peer
+                self.me.culprit.subscription = GR_NONE
+                self.me.culprit.seq = self.me.seq
+                self.me.culprit.since_ns = load_acquire(&self.me.ring.slot[self.me.index].time_ns)
+                return False
+        return True
+
+    def wait_fence(self, uint32_t peer, uint32_t index, uint64_t value):
+        """Waits on the host for fence[index][peer] >= value, until the deadline of the call in
+        progress.  False: it passed.  Ctrl-C interrupts."""
+        cdef gr_result result
+        while True:
+            with nogil:
+                result = gr_wait_fence(&self.me, peer, index, value)
+            if result != GR_SIGNAL:
+                return result == GR_OK
+            PyErr_CheckSignals()
+
+    def past_deadline(self):
+        """Whether the call in progress has run out of time."""
+        return gr_now_ns() >= self.me.deadline_ns
+
+    def claim(self, timeout, sync, stream):
+        """The index of the claimed slot, or a negative result."""
+        cdef int result = self._run(gr_claim, timeout)
+        if result < 0:
+            return result
+        if self.me.pendings:
+            try:
+                ordered = self._order(sync, stream)
+            except BaseException:
+                gr_abandon(&self.me, self.me.index, self.me.seq)
+                raise
+            if not ordered:
+                gr_abandon(&self.me, self.me.index, self.me.seq)
+                return BLOCKED
+        return self.me.index
+
+    cdef int _take(self, gr_verb verb, timeout, sync, stream) except? 1:
+        cdef int result
+        self.me.lost = 0
+        result = self._run(verb, timeout)
+        if result < 0:
+            return result
+        if self.me.pendings:
+            try:
+                ordered = self._order(sync, stream)
+            except BaseException:
+                gr_give_back(&self.me, self.me.index, self.me.seq)
+                raise
+            if not ordered:
+                gr_give_back(&self.me, self.me.index, self.me.seq)
+                return BLOCKED
+        return self.me.index
+
+    def acquire(self, timeout, sync, stream):
+        """The index of the slot of the next frame, or a negative result."""
+        return self._take(gr_acquire, timeout, sync, stream)
+
+    def latest(self, timeout, sync, stream):
+        """The index of the slot of the newest frame, or a negative result."""
+        return self._take(gr_latest, timeout, sync, stream)
+
+    cdef uint64_t _record(self, uint32_t index, uint64_t seq, sync, streams) except 0:
+        """Two clocks: promise, then let the GPU pay when the streams get there."""
+        cdef uint64_t value = gr_promise(&self.me, index, seq)
+        if sync is None:
+            raise_to(fence_of(self.me.ring, index, self.me.number), value)
+            return value
+        try:
+            sync.record(self, index, value, streams)
+        except BaseException:
+            # Whether it was enqueued is unknown.  Once the streams are idle it does not matter.
+            sync.settle(self, index, value, streams)
+            raise
+        return value
+
+    def publish(self, uint32_t index, uint64_t seq, sync, streams, shape):
+        """0 or a negative result.  If the fence cannot be recorded the frame is abandoned."""
+        cdef uint64_t extents[8]
+        cdef uint32_t ndim = 0
+        cdef uint64_t value
+        if shape is not None:
+            for n in shape:
+                extents[ndim] = n
+                ndim += 1
+        try:
+            value = self._record(index, seq, sync, streams)
+        except BaseException:
+            gr_abandon(&self.me, index, seq)
+            raise
+        return -<int>gr_publish(&self.me, index, seq, value, ndim, extents)
+
+    def abandon(self, uint32_t index, uint64_t seq, sync, streams):
+        try:
+            self._record(index, seq, sync, streams)
+        finally:
+            result = gr_abandon(&self.me, index, seq)
+        return -<int>result
+
+    def release(self, uint32_t index, uint64_t seq, sync, streams):
+        try:
+            self._record(index, seq, sync, streams)
+        finally:
+            result = gr_release(&self.me, index, seq)
+        return -<int>result
+
+    def frame(self, uint32_t index):
+        """(time_ns, shape or None) of the frame in a slot that this peer holds."""
+        cdef gr_slot *slot = &self.me.ring.slot[index]
+        cdef uint64_t ndim = load_acquire(&slot.ndim), k
+        if ndim == 0:
+            return load_acquire(&slot.time_ns), None
+        if ndim > <uint64_t>GR_MAX_NDIM:
+            raise Damaged(f"slot {index} names {ndim} dimensions")
+        return load_acquire(&slot.time_ns), tuple([load_acquire(&slot.shape[k]) for k in range(ndim)])
+
+    def holding(self):
+        """[(index, seq)] of what this peer has claimed or holds now, by the header's words."""
+        cdef uint64_t seq
+        cdef uint32_t i
+        held = []
+        for i in range(self.me.ring.slots):
+            if gr_holds(&self.me, i, &seq):
+                held.append((i, seq))
+        return held
+
+    def drained(self):
+        """Whether the GPU has paid all that this peer has promised."""
+        cdef uint32_t i
+        for i in range(self.me.ring.slots):
+            if load_acquire(fence_of(self.me.ring, i, self.me.number)) < \
+                    load_acquire(work_of(self.me.ring, i, self.me.number)):
+                return False
+        return True
+
+    def leave(self):
+        """0 or a negative result.  Everything must be finished and drained before."""
+        cdef gr_result result
+        with nogil:
+            result = gr_leave(&self.me)
+        if result == GR_SYSTEM:
+            PyErr_SetFromErrno(OSError)
+        return -<int>result

@@ -1,0 +1,293 @@
+/* Creating, validating, mapping and leaving a header; what a fork does to a handle.
+ *
+ * Nothing read from a segment is used as a count, an offset or an enum before gr_attach has checked it
+ * against its range and against the real size of the file.
+ */
+#define _GNU_SOURCE
+#include "ring.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ---- where the tables are ------------------------------------------------------------------- */
+
+static uint64_t aligned(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
+
+const char *gr_layout(const struct gr_config *config, struct gr_layout *layout) {
+    if (config->slots < 1 || config->slots > GR_MAX_SLOTS) return "slots";
+    if (config->max_peers < 1 || config->max_peers > GR_MAX_PEERS) return "max_peers";
+    if (config->max_subscriptions < 1 || config->max_subscriptions > GR_MAX_SUBSCRIPTIONS)
+        return "max_subscriptions";
+    if (config->memory > GR_MEMORY_CUDA) return "memory";
+    if (config->sync > GR_SYNC_TIMELINE) return "sync";
+    if ((config->memory == GR_MEMORY_HOST) != (config->sync == GR_SYNC_HOST)) return "sync";
+    if (config->gate > GR_GATE_HOST) return "gate";
+    if (config->slot_nbytes < 1 || config->slot_nbytes > GR_MAX_SLOT_NBYTES) return "slot_nbytes";
+    if (config->meta_nbytes > GR_MAX_META) return "meta_nbytes";
+    if (config->spec_nbytes < 1 || config->spec_nbytes > GR_MAX_SPEC) return "spec_nbytes";
+
+    uint64_t n = config->slots, at = GR_PAGE;
+    uint64_t events = config->sync == GR_SYNC_EVENT ? n * config->max_peers * GR_EVENT_HANDLE : 0;
+    uint64_t words = n * config->max_peers * sizeof(gr_word);
+    layout->meta_stride = aligned(config->meta_nbytes, GR_LINE);
+    layout->sub = at, at += config->max_subscriptions * sizeof(struct gr_sub);
+    layout->peer = at, at += config->max_peers * sizeof(struct gr_peer_entry);
+    layout->slot = at, at += n * sizeof(struct gr_slot);
+    layout->take = at, at = aligned(at + n * config->max_subscriptions * sizeof(struct gr_take), GR_LINE);
+    layout->work = at, at = aligned(at + words, GR_PAGE);
+    layout->fence = at, at = aligned(at + words, GR_PAGE);
+    layout->event = at, at += events;
+    layout->meta = at, at += n * layout->meta_stride;
+    layout->spec = at, at += config->spec_nbytes;
+    layout->nbytes = aligned(at, GR_PAGE);
+    return NULL;
+}
+
+#define FIELD(table, type, name) {table, #name, offsetof(type, name), sizeof(((type *)0)->name)}
+const struct gr_field gr_fields[] = {
+    FIELD("head", struct gr_head, magic), FIELD("head", struct gr_head, version),
+    FIELD("head", struct gr_head, memory), FIELD("head", struct gr_head, sync),
+    FIELD("head", struct gr_head, gate), FIELD("head", struct gr_head, nbytes),
+    FIELD("head", struct gr_head, epoch), FIELD("head", struct gr_head, slots),
+    FIELD("head", struct gr_head, max_peers), FIELD("head", struct gr_head, max_subscriptions),
+    FIELD("head", struct gr_head, spec_nbytes), FIELD("head", struct gr_head, slot_nbytes),
+    FIELD("head", struct gr_head, meta_nbytes), FIELD("head", struct gr_head, created_ns),
+    FIELD("head", struct gr_head, creator_pid), FIELD("head", struct gr_head, creator_start),
+    FIELD("head", struct gr_head, creator_pidns), FIELD("head", struct gr_head, device_uuid),
+    FIELD("head", struct gr_head, memory_handle), FIELD("head", struct gr_head, claim_hint),
+    FIELD("head", struct gr_head, bell), FIELD("head", struct gr_head, waiters),
+    FIELD("head", struct gr_head, closed), FIELD("head", struct gr_head, producers),
+    FIELD("head", struct gr_head, sub_mask), FIELD("head", struct gr_head, peer_mask),
+    FIELD("head", struct gr_head, joins), FIELD("head", struct gr_head, reaps),
+    FIELD("sub", struct gr_sub, word), FIELD("sub", struct gr_sub, redo),
+    FIELD("sub", struct gr_sub, lost), FIELD("sub", struct gr_sub, created_ns),
+    FIELD("sub", struct gr_sub, name), FIELD("peer", struct gr_peer_entry, word),
+    FIELD("peer", struct gr_peer_entry, id), FIELD("peer", struct gr_peer_entry, pid),
+    FIELD("peer", struct gr_peer_entry, start), FIELD("peer", struct gr_peer_entry, pidns),
+    FIELD("peer", struct gr_peer_entry, joined_ns), FIELD("peer", struct gr_peer_entry, waiting),
+    FIELD("peer", struct gr_peer_entry, frames), FIELD("peer", struct gr_peer_entry, lost),
+    FIELD("peer", struct gr_peer_entry, torn), FIELD("slot", struct gr_slot, word),
+    FIELD("slot", struct gr_slot, torn), FIELD("slot", struct gr_slot, fence),
+    FIELD("slot", struct gr_slot, time_ns), FIELD("slot", struct gr_slot, since_ns),
+    FIELD("slot", struct gr_slot, ndim), FIELD("slot", struct gr_slot, shape),
+    FIELD("take", struct gr_take, word), FIELD("take", struct gr_take, since_ns),
+    {NULL, NULL, 0, 0}};
+
+/* ---- a forked child ------------------------------------------------------------------------- */
+/* A fork copies lock_fd, and the copy would keep a dead parent's locks alive.  The child closes it, and
+ * a generation number makes every call through the inherited handle fail with GR_FORKED. */
+
+static pthread_mutex_t handles_mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct gr_ring *handles;
+static _Atomic unsigned process_generation;
+static pthread_once_t atfork_once = PTHREAD_ONCE_INIT;
+
+static void fork_prepare(void) { pthread_mutex_lock(&handles_mutex); }
+static void fork_parent(void) { pthread_mutex_unlock(&handles_mutex); }
+static void fork_child(void) {
+    atomic_fetch_add(&process_generation, 1);
+    for (struct gr_ring *ring = handles; ring; ring = ring->next) {
+        close(ring->lock_fd);
+        ring->lock_fd = -1;
+    }
+    handles = NULL;
+    pthread_mutex_unlock(&handles_mutex);
+}
+static void install_fork_handlers(void) { pthread_atfork(fork_prepare, fork_parent, fork_child); }
+
+bool gr_forked(const struct gr_ring *ring) {
+    return ring->generation != atomic_load_explicit(&process_generation, memory_order_relaxed);
+}
+
+/* ---- handles -------------------------------------------------------------------------------- */
+
+uint64_t gr_process_start(pid_t pid) {
+    char path[64], line[1024];
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return 0;
+    ssize_t n = read(fd, line, sizeof line - 1);
+    close(fd);
+    if (n <= 0) return 0;
+    line[n] = 0;
+    char *at = strrchr(line, ')'); /* the command's name may hold anything, a parenthesis too */
+    for (int field = 2; at && field < 22; field++) at = strchr(at + 1, ' ');
+    return at ? strtoull(at + 1, NULL, 10) : 0;
+}
+
+static uint64_t pid_namespace(void) {
+    struct stat st;
+    return stat("/proc/self/ns/pid", &st) == 0 ? (uint64_t)st.st_ino : 0;
+}
+
+/* Maps fd and opens a second description of the same file for the locks.  NULL: errno. */
+static struct gr_ring *map(int fd, const struct gr_config *config, const struct gr_layout *layout) {
+    pthread_once(&atfork_once, install_fork_handlers);
+    struct gr_ring *ring = calloc(1, sizeof *ring);
+    if (!ring) return NULL;
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    ring->lock_fd = open(path, O_RDWR | O_CLOEXEC);
+    if (ring->lock_fd < 0) {
+        free(ring);
+        return NULL;
+    }
+    uint8_t *base = mmap(NULL, layout->nbytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (base == MAP_FAILED) {
+        int error = errno;
+        close(ring->lock_fd);
+        free(ring);
+        errno = error;
+        return NULL;
+    }
+    ring->head = (struct gr_head *)base;
+    ring->sub = (struct gr_sub *)(base + layout->sub);
+    ring->peer = (struct gr_peer_entry *)(base + layout->peer);
+    ring->slot = (struct gr_slot *)(base + layout->slot);
+    ring->take = (struct gr_take *)(base + layout->take);
+    ring->work = (gr_word *)(base + layout->work);
+    ring->fence = (gr_word *)(base + layout->fence);
+    ring->event = base + layout->event;
+    ring->meta = base + layout->meta;
+    ring->spec = base + layout->spec;
+    ring->slots = config->slots;
+    ring->max_peers = config->max_peers;
+    ring->max_subscriptions = config->max_subscriptions;
+    ring->layout = *layout;
+    ring->config = *config;
+    ring->pid = (uint64_t)getpid();
+    ring->start = gr_process_start(getpid());
+    ring->pidns = pid_namespace();
+    ring->generation = atomic_load(&process_generation);
+    pthread_mutex_init(&ring->mutex, NULL);
+
+    pthread_mutex_lock(&handles_mutex);
+    ring->next = handles;
+    if (handles) handles->prev = ring;
+    handles = ring;
+    pthread_mutex_unlock(&handles_mutex);
+    return ring;
+}
+
+/* Gives up the locks: to everybody else this handle is gone.  The mapping stays, for arrays over it. */
+void gr_disown(struct gr_ring *ring) {
+    if (gr_forked(ring) || ring->lock_fd < 0) return;
+    pthread_mutex_lock(&handles_mutex);
+    if (ring->prev) ring->prev->next = ring->next;
+    else handles = ring->next;
+    if (ring->next) ring->next->prev = ring->prev;
+    close(ring->lock_fd);
+    ring->lock_fd = -1;
+    pthread_mutex_unlock(&handles_mutex);
+}
+
+void gr_detach(struct gr_ring *ring) {
+    gr_disown(ring);
+    munmap(ring->head, ring->layout.nbytes);
+    pthread_mutex_destroy(&ring->mutex);
+    free(ring);
+}
+
+/* fd: a new, empty segment.  NULL: errno; the caller unlinks the segment. */
+struct gr_ring *gr_create(int fd, const struct gr_config *config, const uint8_t epoch[16],
+                          const uint8_t device_uuid[16],
+                          const uint8_t memory_handle[GR_MEMORY_HANDLE], const void *spec) {
+    struct gr_layout layout;
+    if (gr_layout(config, &layout)) {
+        errno = EINVAL;
+        return NULL;
+    }
+    /* ftruncate would succeed beyond the free space and a later store would die with SIGBUS. */
+    int error = posix_fallocate(fd, 0, (off_t)layout.nbytes);
+    if (error) {
+        errno = error;
+        return NULL;
+    }
+    struct gr_ring *ring = map(fd, config, &layout);
+    if (!ring) return NULL;
+    struct gr_head *head = ring->head;
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    head->version = GR_VERSION;
+    head->memory = config->memory;
+    head->sync = config->sync;
+    head->gate = config->gate;
+    head->nbytes = layout.nbytes;
+    memcpy(head->epoch, epoch, sizeof head->epoch);
+    head->slots = config->slots;
+    head->max_peers = config->max_peers;
+    head->max_subscriptions = config->max_subscriptions;
+    head->spec_nbytes = config->spec_nbytes;
+    head->slot_nbytes = config->slot_nbytes;
+    head->meta_nbytes = config->meta_nbytes;
+    head->created_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+    head->creator_pid = ring->pid;
+    head->creator_start = ring->start;
+    head->creator_pidns = ring->pidns;
+    memcpy(head->device_uuid, device_uuid, sizeof head->device_uuid);
+    memcpy(head->memory_handle, memory_handle, sizeof head->memory_handle);
+    memcpy(ring->spec, spec, config->spec_nbytes);
+    /* Sequences start at N, as if a lap of void frames had gone before: one rule for all laps. */
+    store_relaxed(&head->claim_hint, config->slots);
+    for (uint32_t i = 0; i < config->slots; i++) {
+        store_relaxed(&ring->slot[i].word, claim_word(i, GR_NONE, GR_VOID));
+        for (uint32_t u = 0; u < config->max_subscriptions; u++)
+            store_relaxed(&take_of(ring, i, u)->word, claim_word(0, GR_NONE, GR_DONE));
+    }
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = GR_CREATOR_BYTE, .l_len = 1};
+    if (fcntl(ring->lock_fd, F_OFD_SETLK, &lock) != 0) {
+        error = errno;
+        gr_detach(ring);
+        errno = error;
+        return NULL;
+    }
+    store_release(&head->magic, GR_MAGIC);
+    return ring;
+}
+
+void gr_retire(struct gr_ring *ring) { store_release(&ring->head->magic, 0); }
+
+/* NULL with *why set (and text filled): not a ring of this build.  NULL with *why NULL: errno. */
+struct gr_ring *gr_attach(int fd, const char **why, char *text, size_t text_nbytes) {
+    struct stat st;
+    *why = NULL;
+    if (fstat(fd, &st) != 0) return NULL;
+#define REFUSE(...) return snprintf(text, text_nbytes, __VA_ARGS__), *why = text, NULL
+    if (st.st_size < GR_PAGE) REFUSE("it has %lld bytes, a header has at least %d", (long long)st.st_size, GR_PAGE);
+
+    /* The page is copied once: what is checked below is what is used, whatever a peer writes meanwhile. */
+    const struct gr_head *shared = mmap(NULL, GR_PAGE, PROT_READ, MAP_SHARED, fd, 0);
+    if (shared == MAP_FAILED) return NULL;
+    uint64_t magic = load_acquire(&((struct gr_head *)shared)->magic);
+    uint32_t version = shared->version;
+    uint64_t nbytes = shared->nbytes;
+    struct gr_config config = {.slots = shared->slots,
+                               .max_peers = shared->max_peers,
+                               .max_subscriptions = shared->max_subscriptions,
+                               .memory = shared->memory,
+                               .sync = shared->sync,
+                               .gate = shared->gate,
+                               .slot_nbytes = shared->slot_nbytes,
+                               .meta_nbytes = shared->meta_nbytes,
+                               .spec_nbytes = shared->spec_nbytes};
+    munmap((void *)shared, GR_PAGE);
+
+    if (magic == 0) REFUSE("it is being created or was unlinked (its magic number is 0)");
+    if (magic != GR_MAGIC) REFUSE("its magic number is %#llx, not %#llx", (unsigned long long)magic, (unsigned long long)GR_MAGIC);
+    if (version != GR_VERSION) REFUSE("its layout has version %u, this build reads version %d", version, GR_VERSION);
+    struct gr_layout layout;
+    const char *field = gr_layout(&config, &layout);
+    if (field) REFUSE("its field %s is out of range", field);
+    if (nbytes != layout.nbytes || (uint64_t)st.st_size != layout.nbytes)
+        REFUSE("its counts need %llu bytes, it names %llu and has %lld", (unsigned long long)layout.nbytes,
+               (unsigned long long)nbytes, (long long)st.st_size);
+    return map(fd, &config, &layout);
+#undef REFUSE
+}

@@ -1,0 +1,156 @@
+/* The process side of a ring: handles, verbs and their results.  No Python, no CUDA.
+ *
+ *   header.c  create, attach, validate, detach, fork
+ *   peers.c   join, leave, reap: membership, under LOCK
+ *   ring.c    claim, publish, abandon, acquire, latest, release, give back: the frame verbs
+ *   wait.c    spin, sleep, doorbell, waiting for a fence
+ *
+ * A gr_peer belongs to one thread at a time.  Nothing here allocates after join.
+ */
+#ifndef GPURING_RING_H
+#define GPURING_RING_H
+
+#include <pthread.h>
+#include <sys/types.h>
+
+#include "layout.h"
+
+enum gr_result {
+    GR_OK = 0,
+    GR_BLOCKED,       /* not now; gr_peer.culprit says who is in the way */
+    GR_CLOSED,        /* the ring was closed */
+    GR_ENDED,         /* everything was read, the last producer left or the ring was closed */
+    GR_PEER_LOST,     /* everything was read, the last producer died */
+    GR_REAPED,        /* this peer was taken for dead and cleared; nothing was changed */
+    GR_FORKED,        /* this handle belongs to the parent process */
+    GR_DAMAGED,       /* the header holds what no build of this version writes */
+    GR_SIGNAL,        /* a wait returned to let signals be handled; call again */
+    GR_FULL_PEERS,    /* no free entry in the peer table */
+    GR_FULL_SUBS,     /* no free entry in the subscription table */
+    GR_MODE_MISMATCH, /* the subscription exists with the other mode */
+    GR_LOCK_TIMEOUT,  /* somebody holds LOCK for seconds: a stopped process */
+    GR_SYSTEM,        /* errno says why */
+};
+
+/* Who is in the way of a blocked verb.  A diagnosis: true when it was looked at. */
+enum gr_reason {
+    GR_NOBODY = 0,
+    GR_BY_PRODUCER,     /* peer is writing seq */
+    GR_BY_HOLDER,       /* peer of subscription holds seq */
+    GR_BY_SUBSCRIPTION, /* nobody of subscription has taken seq yet */
+    GR_BY_NO_FRAME,     /* seq was not published yet */
+    GR_BY_FENCE         /* peer's GPU has not finished with the slot of seq */
+};
+struct gr_culprit {
+    enum gr_reason reason;
+    uint32_t peer, subscription; /* GR_NONE where it does not apply */
+    uint64_t seq, since_ns;
+};
+
+struct gr_ring {
+    struct gr_head *head;
+    struct gr_sub *sub;
+    struct gr_peer_entry *peer;
+    struct gr_slot *slot;
+    struct gr_take *take;
+    gr_word *work, *fence;
+    uint8_t *event, *meta, *spec;
+    uint32_t slots, max_peers, max_subscriptions; /* checked copies; the header's are never read again */
+    struct gr_layout layout;
+    struct gr_config config;
+
+    int lock_fd;           /* own open file description of the header, never mapped, close-on-exec */
+    pthread_mutex_t mutex; /* threads of this process share lock_fd, so LOCK alone does not part them */
+    uint64_t mine;         /* bits of the peers joined through this handle */
+    uint64_t pid, start, pidns;
+    unsigned generation;   /* of the process: a fork makes the handle void in the child */
+    struct gr_ring *next, *prev; /* all handles of the process, for the fork handler */
+};
+
+struct gr_pending {
+    uint32_t peer;
+    uint64_t value;
+};
+
+struct gr_peer {
+    struct gr_ring *ring;
+    uint32_t number, role, u, mode;
+    uint64_t id;
+
+    /* consumer: private position and the redo count it has seen; sequences below high were met once */
+    uint64_t pos, seen, high;
+    uint64_t frames;
+    int64_t deadline_ns; /* of the call in progress */
+    int64_t spin_ns;     /* adapts between a microsecond and GR_SPIN_MAX_NS */
+
+    /* the frame that the last successful claim, acquire or latest returned */
+    uint64_t seq, lost;
+    uint32_t index;
+    bool redelivered;
+    uint32_t pendings; /* fences the stream (or the host) has to wait for */
+    struct gr_pending pending[GR_MAX_PEERS + 1];
+
+    struct gr_culprit culprit;
+};
+
+static inline struct gr_take *take_of(const struct gr_ring *ring, uint64_t i, uint64_t u) {
+    return &ring->take[i * ring->max_subscriptions + u];
+}
+static inline gr_word *work_of(const struct gr_ring *ring, uint64_t i, uint64_t p) {
+    return &ring->work[i * ring->max_peers + p];
+}
+static inline gr_word *fence_of(const struct gr_ring *ring, uint64_t i, uint64_t p) {
+    return &ring->fence[i * ring->max_peers + p];
+}
+
+/* Bytes of lock_fd: peer p locks byte p for as long as it lives. */
+enum { GR_LOCK_BYTE = 256, GR_CREATOR_BYTE = 257 };
+
+/* header.c */
+struct gr_ring *gr_create(int fd, const struct gr_config *config, const uint8_t epoch[16],
+                          const uint8_t device_uuid[16],
+                          const uint8_t memory_handle[GR_MEMORY_HANDLE], const void *spec);
+struct gr_ring *gr_attach(int fd, const char **why, char *text, size_t text_nbytes);
+void gr_disown(struct gr_ring *ring);
+void gr_detach(struct gr_ring *ring);
+void gr_retire(struct gr_ring *ring); /* magic = 0: nobody attaches any more */
+bool gr_forked(const struct gr_ring *ring);
+uint64_t gr_process_start(pid_t pid); /* 0: no such process */
+
+/* peers.c */
+enum gr_start { GR_START_NEXT, GR_START_OLDEST, GR_START_AT };
+enum gr_result gr_join_producer(struct gr_ring *ring, struct gr_peer *me);
+enum gr_result gr_join_consumer(struct gr_ring *ring, const char name[GR_NAME_WORDS * 8],
+                                unsigned mode, enum gr_start from, uint64_t start,
+                                struct gr_peer *me);
+enum gr_result gr_leave(struct gr_peer *me);
+enum gr_result gr_reap(struct gr_ring *ring, uint32_t number, bool *reaped);
+enum gr_result gr_reap_dead(struct gr_ring *ring, uint64_t *reaped); /* mask of the numbers */
+bool gr_peer_alive(struct gr_ring *ring, uint32_t number); /* its byte is locked, or it is one of ours */
+bool gr_creator_alive(struct gr_ring *ring);
+enum gr_result gr_close(struct gr_ring *ring);
+uint64_t gr_frontier(struct gr_ring *ring);
+
+/* ring.c: one call is one whole transition */
+enum gr_result gr_claim(struct gr_peer *me);
+uint64_t gr_promise(struct gr_peer *me, uint32_t index, uint64_t seq);
+enum gr_result gr_publish(struct gr_peer *me, uint32_t index, uint64_t seq, uint64_t value,
+                          uint32_t ndim, const uint64_t *shape);
+enum gr_result gr_abandon(struct gr_peer *me, uint32_t index, uint64_t seq);
+enum gr_result gr_acquire(struct gr_peer *me);
+enum gr_result gr_latest(struct gr_peer *me);
+enum gr_result gr_release(struct gr_peer *me, uint32_t index, uint64_t seq);
+enum gr_result gr_give_back(struct gr_peer *me, uint32_t index, uint64_t seq);
+bool gr_holds(struct gr_peer *me, uint32_t index, uint64_t *seq);
+
+/* wait.c */
+enum { GR_SLICE_NS = 50 * 1000 * 1000, GR_SPIN_MAX_NS = 20 * 1000, GR_SPIN_MIN_NS = 1000 };
+typedef enum gr_result (*gr_verb)(struct gr_peer *me);
+enum gr_result gr_spin(struct gr_peer *me, gr_verb verb);
+enum gr_result gr_sleep(struct gr_peer *me, gr_verb verb); /* one slice at the most, then GR_SIGNAL */
+enum gr_result gr_wait_fence(struct gr_peer *me, uint32_t peer, uint32_t index, uint64_t value);
+void gr_ring_bell(struct gr_ring *ring);
+int64_t gr_now_ns(void);
+int64_t gr_now_coarse_ns(void);
+
+#endif

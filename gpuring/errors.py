@@ -1,0 +1,55 @@
+"""The errors.  Wrong arguments stay TypeError and ValueError; everything else is a RingError.
+
+A message names the ring, the numbers, the culprit and the next step.
+"""
+
+from __future__ import annotations
+
+
+class RingError(Exception):
+    """Base of everything that can go wrong with a ring."""
+
+
+class RingNotFound(RingError):
+    """No ring of that name on this host (yet)."""
+
+
+class RingExists(RingError):
+    """create() found a ring of that name."""
+
+
+class RingIncompatible(RingError):
+    """The segment of that name is damaged, foreign, or of another version of gpuring."""
+
+
+class RingTimeout(RingError, TimeoutError):
+    """The time was up.  Nothing is claimed or held by the call that raised it."""
+
+
+class RingFull(RingTimeout):
+    """claim(): a reader still needs the slot; the message says which."""
+
+
+class TooManyPeers(RingError):
+    """The peer table or the subscription table is full of living peers."""
+
+
+class RingClosed(RingError):
+    """You closed it: this handle, or the ring as a whole."""
+
+
+class EndOfStream(RingError):
+    """Everything was read, and the last producer left in order or the ring was closed."""
+
+
+class PeerLost(RingError):
+    """The other side died: everything was read and the last producer was killed, or this peer was
+    taken for dead and its claims were cleared."""
+
+
+class FrameTorn(RingError):
+    """The frame's producer died before its GPU work on it was finished."""
+
+
+class DeviceError(RingError):
+    """The GPU, its driver or CuPy is missing, unsuitable, or reported an error."""

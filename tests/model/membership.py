@@ -1,0 +1,182 @@
+"""Join, leave, reap, close: the verbs that change who is here.  All but close run under LOCK.
+
+LOCK and byte[p] are kernel locks: they fall when their holder dies, at that instant.  A verb may
+therefore be cut off anywhere under LOCK, and whoever comes next finds the words half-changed: hence
+every step can be repeated, and "entry FREE" is the last store.
+"""
+
+from .steps import (
+    NONE, cas, fetch_add, fetch_and_not, fetch_or, load, lock, owner, phase, seq, store, wait, word,
+)  # fmt: skip
+from .words import (
+    CONSUMER, DONE, FREE, HELD, LEAVING, LEFT, LIVE, LOSSLESS, LOSSY, LOST, OPEN, PRODUCER, READY,
+    TORN, VOID, WRITING, TableFull, mode, peer_word, start, sub_word,
+)  # fmt: skip
+
+
+class Membership:
+    # ------------------------------------------------------------------ join
+
+    def join(self, me, at="next"):
+        """Enter the table; a consumer then enters subscription me.u from `at`: next, oldest, or int."""
+        if self.fix("A4"):
+            yield lock(self.lock, me.tag)
+        if not self.fix("A5") and me.role == CONSUMER:
+            yield from self._subscribe(me, at)
+        yield from self._enter(me)
+        if self.fix("A5") and me.role == CONSUMER:  # entry before subscription
+            yield from self._subscribe(me, at)
+        if self.fix("A4"):
+            yield store(self.lock, 0)
+
+    def _enter(self, me):
+        live = peer_word(LIVE, me.role, me.u)
+        for p in range(self.peers):
+            if (yield load(self.peer[p])) != FREE:
+                continue
+            if not self.fix("A4"):  # the draft: no LOCK, and LIVE before the byte
+                if (yield cas(self.peer[p], FREE, live)):
+                    me.p = p
+                    yield lock(self.byte[p], me.tag)
+                    return
+                continue
+            if self.clocks and (yield from self._behind(p)):
+                continue
+            if not (yield cas(self.byte[p], 0, me.tag)):  # try-lock
+                continue
+            # still FREE: it was looked at under LOCK, and only LOCK's holder changes it
+            yield store(self.peer[p], live)
+            me.p = p
+            if me.role == PRODUCER:
+                how = yield load(self.producers)
+                yield store(self.producers, how & ~3 | 4 << p | LEFT)
+            return
+        yield store(self.lock, 0)
+        raise TableFull
+
+    def _subscribe(self, me, at):
+        u, N = me.u, self.slots
+        sb = yield load(self.sub[u])
+        if sb != FREE:
+            if mode(sb) != (LOSSY if me.lossy else LOSSLESS):
+                raise ValueError("the subscription has the other mode")
+            me.start = start(sb)
+            me.top = max(me.start, (yield from self._frontier()) + 1 - N) if me.lossy else me.start
+            return
+        if self.fix("H11"):
+            for i in range(N):
+                yield store(self.take[u][i], word(0, NONE, DONE))
+        f = yield from self._frontier()
+        oldest = max(N, f + 1 - N)
+        s = f if at == "next" else oldest if at == "oldest" else max(at, oldest)
+        yield fetch_or(self.sub_mask, 1 << u)  # before the announcement
+        yield store(self.sub[u], sub_word(s, LOSSY if me.lossy else LOSSLESS))  # announce
+        f = yield from self._frontier()  # one claim may have missed the announcement
+        if self.fix("H5") and not me.lossy and s < f + 1 - N:
+            s = f + 1 - N
+            yield store(self.sub[u], sub_word(s, LOSSLESS))
+        me.start = me.top = s
+
+    def _frontier(self):
+        f = yield load(self.claim_hint)
+        while seq((yield load(self.slot[f % self.slots]))) >= f:
+            f += 1
+        return f
+
+    def _behind(self, p):
+        """Does p's GPU still owe work on any slot?"""
+        for i in range(self.slots):
+            v = yield load(self.work[p][i])
+            if (yield load(self.fence[p][i])) != v:
+                return True
+        return False
+
+    # ------------------------------------------------------------------ leave
+
+    def leave(self, me):
+        """The caller has published, abandoned, released or given back whatever it held."""
+        if self.clocks:
+            for i in range(self.slots):
+                yield from self._until_fence(self.fence[me.p][i], (yield load(self.work[me.p][i])))
+        if self.fix("A1"):
+            yield lock(self.lock, me.tag)
+        if me.role == PRODUCER:
+            how = yield load(self.producers)
+            yield store(self.producers, how & ~3 & ~(4 << me.p) | LEFT)
+        yield store(self.peer[me.p], peer_word(LEAVING, me.role, me.u))
+        if me.role == CONSUMER:
+            yield from self._drop_subscription(me.p, me.u)
+        if self.fix("A1"):
+            yield store(self.lock, 0)
+        # ring: visible as gone, still reapable
+        yield lock(self.lock, me.tag)
+        yield store(self.peer[me.p], FREE)
+        p, me.p = me.p, NONE
+        yield store(self.byte[p], 0)
+        yield store(self.lock, 0)
+
+    def _drop_subscription(self, p, u):
+        """Remove subscription u unless a member other than p is LIVE."""
+        if not self.fix("H6"):
+            return
+        for x in range(self.peers):
+            w = yield load(self.peer[x])
+            if x != p and w == peer_word(LIVE, CONSUMER, u):
+                return
+        yield store(self.sub[u], FREE)
+        yield fetch_and_not(self.sub_mask, 1 << u)  # after it is FREE
+
+    # ------------------------------------------------------------------ reap
+
+    def reap(self, p, tag):
+        """Clear a dead peer's claims; nothing happens when p is not dead (any more)."""
+        if self.fix("A2"):
+            yield lock(self.lock, tag)
+        entry = yield load(self.peer[p])
+        if entry != FREE and (yield load(self.byte[p])) == 0:  # looked at under LOCK; GPU gone
+            yield from self._reap(p, entry)
+        if self.fix("A2"):
+            yield store(self.lock, 0)
+        # ring, unconditionally
+
+    def _reap(self, p, entry):
+        role, u = entry >> 2 & 3, entry >> 4
+        for i in range(self.slots):
+            if self.clocks:
+                yield from self._raise_fence(p, i, role)
+            if role == PRODUCER:
+                w = yield load(self.slot[i])
+                if owner(w) == p and phase(w) == WRITING:
+                    yield cas(self.slot[i], w, word(seq(w), NONE, VOID))
+            else:
+                t = yield load(self.take[u][i])
+                if owner(t) == p and phase(t) == HELD:
+                    new = word(seq(t), NONE, OPEN) if self.redeliver else word(seq(t), p, DONE)
+                    yield cas(self.take[u][i], t, new)
+        w = t = None
+        if role == CONSUMER:
+            yield fetch_add(self.redo[u])  # always: the previous reaper may have died before it
+            yield from self._drop_subscription(p, u)
+        else:
+            how = yield load(self.producers)
+            if how & 4 << p:  # it did not leave: it is lost
+                yield store(self.producers, how & ~3 & ~(4 << p) | LOST)
+        yield store(self.peer[p], FREE)  # last: a half-done reap is repeated
+
+    def _raise_fence(self, p, i, role):
+        v = yield load(self.work[p][i])
+        reached = yield load(self.fence[p][i])
+        if reached < v:
+            if role == PRODUCER:
+                torn = yield load(self.torn[i])
+                yield store(self.torn[i], max(torn, v >> 16))
+                w = yield load(self.slot[i])
+                if owner(w) == p and phase(w) == READY:
+                    yield cas(self.slot[i], w, word(seq(w), p, TORN))
+            yield store(self.fence[p][i], v)  # after the torn mark; never beyond work
+
+    # ------------------------------------------------------------------ close
+
+    def close(self):
+        """Consumers drain what is READY, producers get RingClosed."""
+        yield store(self.closed, 1)

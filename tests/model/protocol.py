@@ -1,0 +1,324 @@
+"""The host-order protocol as an executable specification.  Verbs touch shared words by yielding only.
+
+Read it beside docs/protocol.md: same names, same order of steps.  This file has the verbs on frames,
+`membership.py` join, leave, reap and close.  `# two clocks` marks where host order meets device order:
+with `clocks=False` (most explorations) those steps are left out, with `clocks=True` the CPU stores the
+fence itself (`sync="host"`), with `clocks="device"` somebody else stores it later (`sequential.py`;
+`device.py` explores what real streams may do).
+The doorbell is not here: `wait` wakes on change, `doorbell.py` shows why that is allowed.
+"""
+
+from .membership import Membership
+from .steps import NONE, cas, fetch_add, load, owner, phase, seq, store, wait, word
+from .words import (
+    DONE, HELD, LIVE, LOSSLESS, LOST, NEVER, OPEN, PRODUCER, READY, TORN, VOID, WRITING,
+    EndOfStream, PeerLost, Reaped, RingClosed, Words, bits, mode, peer_word, start,
+)  # fmt: skip
+
+
+class Ring(Membership, Words):
+    """Every verb is a generator; `me` is the caller's own `Peer` record."""
+
+    # ------------------------------------------------------------------ producer
+
+    def claim(self, me):
+        """-> c, with slot[c % N] == (c, me, WRITING)."""
+        while True:  # restart:
+            if self.fix("C1"):  # a full ring that is closed must not keep its producers waiting
+                if (yield load(self.closed)):
+                    raise RingClosed
+            c = yield from self._claim_from(me, (yield load(self.claim_hint)))
+            if c is not None:
+                return c
+
+    def _claim_from(self, me, c):
+        while True:  # next:
+            i = c % self.slots
+            w = yield load(self.slot[i])
+            if seq(w) >= c:  # somebody claimed c: help, go on
+                yield cas(self.claim_hint, c, c + 1)
+                c, w = c + 1, None
+                continue
+            # here seq(w) == c - N and c is the frontier
+            if phase(w) == WRITING:
+                yield wait(owner(w), (self.slot[i], w), (self.closed, 0))
+                return None
+            if not (yield from self._gate(c, w)):
+                return None
+            if not self.fix("H9"):  # the draft looked at `closed` only before the swap
+                if (yield load(self.closed)):
+                    raise RingClosed
+            if not (yield cas(self.slot[i], w, word(c, me.p, WRITING))):  # the linearisation point
+                w = None
+                continue
+            w = None
+            yield cas(self.claim_hint, c, c + 1)
+            if self.fix("H9"):
+                if (yield load(self.closed)):
+                    yield store(self.slot[i], word(c, me.p, VOID))
+                    raise RingClosed
+            if (yield from self._holder(c)):
+                yield store(self.slot[i], word(c, me.p, VOID))
+                c += 1
+                continue
+            yield from self._order_after_all(me, i)
+            return c
+
+    def _gate(self, c, w):
+        """The look before the swap: False after a wait for whoever is in the way."""
+        i, held = c % self.slots, False
+        closed = (self.closed, 0)
+        for u in bits((yield load(self.sub_mask))):
+            sb = yield load(self.sub[u])
+            t = yield load(self.take[u][i])
+            if mode(sb) == LOSSLESS and start(sb) <= c - self.slots:
+                unread = phase(w) == READY and (seq(t), phase(t)) != (c - self.slots, DONE)
+                if unread or phase(t) == HELD:  # VOID and TORN need no DONE, but no holder
+                    watch = (self.slot[i], w), (self.sub[u], sb), (self.take[u][i], t), closed
+                    yield wait(owner(t), *watch)
+                    return False
+            held = held or phase(t) == HELD
+        t = None
+        if held and self.fix("H2"):  # no storm of VOIDs while readers hold every slot
+            holders = yield from self._holders_of_every_slot()
+            if holders:
+                yield wait(owner(holders[0][1]), *holders, closed)
+                return False
+        return True
+
+    def _holders_of_every_slot(self):
+        """-> one (address, HELD word) for each slot, or () when some slot has none."""
+        found = ()
+        mask = yield load(self.sub_mask)
+        for i in range(self.slots):
+            for u in bits(mask):
+                t = yield load(self.take[u][i])
+                if phase(t) == HELD:
+                    found += ((self.take[u][i], t),)
+                    break
+            else:
+                return ()
+        return found
+
+    def _holder(self, c):
+        """The look after the swap: does any HELD word stand on the slot, whatever its sequence?"""
+        i = c % self.slots
+        for u in bits((yield load(self.sub_mask))):  # loaded again: a joiner may have come
+            t = yield load(self.take[u][i])
+            if phase(t) == HELD and (self.fix("H1") or seq(t) == c - self.slots):
+                return True
+        return False
+
+    def publish(self, me, c, phase=READY):
+        i = c % self.slots
+        v = yield from self._promise(me, i, c)  # two clocks
+        if self.clocks:
+            yield store(self.rec[i], v)
+        yield from self._exit(self.slot[i], word(c, me.p, WRITING), word(c, me.p, phase))
+
+    def abandon(self, me, c):
+        """Exactly publish, with VOID: the user's kernels may run, so the fence is needed too."""
+        yield from self.publish(me, c, VOID)
+
+    # ------------------------------------------------------------------ consumer
+
+    def acquire(self, me):
+        """-> s, with take[u][s % N] == (s, me, HELD) and the slot still showing s."""
+        while True:  # again:
+            if self.fix("H4"):
+                r = yield load(self.redo[me.u])
+                if r != me.seen:  # something may have been re-opened: scan from the oldest
+                    me.seen = r
+                    me.pos = start((yield load(self.sub[me.u])))
+                r = None
+            elif me.seen < 0:
+                me.seen, me.pos = 0, start((yield load(self.sub[me.u])))
+            over = (yield from self._over()) if self.fix("H3") else None  # BEFORE the look
+            s = yield from self._look(me, over)
+            if s is not None:
+                return s
+
+    def _look(self, me, over):
+        take, s = self.take[me.u], me.pos
+        while True:  # look:
+            i = s % self.slots
+            if me.lossy:
+                me.top = max(me.top, s)
+            t = yield load(take[i])
+            if seq(t) > s or (seq(t) == s and phase(t) != OPEN):  # a fellow's
+                s, t = s + 1, None
+                continue
+            w = yield load(self.slot[i])
+            if seq(w) < s:  # unclaimed
+                over = over or (yield from self._over())
+                return (yield from self._end_or_wait(me, over, (self.slot[i], w)))
+            redo = (self.redo[me.u], me.seen)
+            if seq(w) == s and phase(w) == WRITING:
+                yield wait(owner(w), (self.slot[i], w), (take[i], t), redo)
+                return None
+            if seq(w) > s:
+                if self.fix("H7"):
+                    if (yield load(take[i])) != t:  # a fellow took it meanwhile
+                        t = w = None
+                        continue
+                n = max(s + 1, seq(w) - self.slots + 1)
+                self._count_lost(me, n)
+                s, t, w = n, None, None
+                continue
+            if phase(w) in (VOID, TORN):
+                s, t, w = s + 1, None, None
+                continue
+            w = None
+            # t may be OPEN s, or an older DONE, or an older fellow's doomed HELD
+            if not (yield cas(take[i], t, word(s, me.p, HELD))):
+                t = None
+                continue
+            t = None
+            if not (yield from self._confirm(me, s)):
+                self._count_lost(me, s + 1)
+                s += 1
+                continue
+            me.pos = s + 1
+            if me.lossy:
+                me.top = max(me.top, me.pos)
+            yield from self._order_after_producer(me, s)
+            return s
+
+    def _confirm(self, me, s):
+        """The look after the swap; undo when the slot has moved on."""
+        i = s % self.slots
+        if seq((yield load(self.slot[i]))) == s:
+            return True
+        if self.fix("H8"):  # failure is harmless: a fellow replaced my doomed hold
+            yield cas(self.take[me.u][i], word(s, me.p, HELD), word(s, me.p, DONE))
+        else:
+            yield store(self.take[me.u][i], word(s, me.p, DONE))
+        return False
+
+    def _count_lost(self, me, n):
+        if me.lossy:
+            me.lost += max(0, n - me.top)
+        elif not self.fix("H7"):
+            me.lost += 1
+
+    def _over(self):
+        """-> (is the stream over: None or the exception to raise, the words that said so)."""
+        closed = yield load(self.closed)
+        if closed:
+            return EndOfStream, ((self.closed, 1),)
+        if self.fix("E3"):  # one word, one load: no instant is missed
+            how = yield load(self.producers)
+            over = None if how >> 2 or how == NEVER else PeerLost if how == LOST else EndOfStream
+            return over, ((self.closed, 0), (self.producers, how))
+        watch, how = ((self.closed, 0),), (yield load(self.producers)) & 3
+        for p in range(self.peers):
+            w = yield load(self.peer[p])
+            watch += ((self.peer[p], w),)
+            if w == peer_word(LIVE, PRODUCER, 0):
+                return None, watch
+        return (None, PeerLost, EndOfStream)[0 if how == NEVER else 1 if how == LOST else 2], watch
+
+    def _end_or_wait(self, me, over, unclaimed):
+        """`unclaimed` (slot, word) at my position.  -> None to look again, or raise the end."""
+        ending, watch = over
+        redo = (self.redo[me.u], me.seen) if self.fix("H4") else unclaimed
+        if ending is None:
+            yield wait(NONE, unclaimed, redo, *watch)
+            return None
+        for i in range(self.slots):  # may a fellow still hand a frame back?
+            t = yield load(self.take[me.u][i])
+            if phase(t) == HELD and owner(t) != me.p:
+                yield wait(owner(t), (self.take[me.u][i], t), unclaimed, redo)
+                return None
+            if phase(t) == OPEN and self.fix("E1"):  # re-opened, redo not bumped yet
+                w = yield load(self.slot[i])
+                if seq(w) == seq(t) and phase(w) == READY:
+                    me.pos = seq(t)
+                    return None
+        if self.fix("H4"):
+            if (yield load(self.redo[me.u])) != me.seen:
+                return None
+        raise ending
+
+    def latest(self, me):
+        """Lossy only: as acquire, but the newest READY frame at or after pos."""
+        while True:  # again:
+            if me.seen < 0:
+                me.seen, me.pos = 0, start((yield load(self.sub[me.u])))
+            over, watch = yield from self._over()
+            s, busy, unclaimed = -1, None, ()
+            for i in range(self.slots):
+                w = yield load(self.slot[i])
+                unclaimed += ((self.slot[i], w),)
+                if phase(w) == READY and seq(w) >= me.pos:
+                    s = max(s, seq(w))
+                elif phase(w) == WRITING and seq(w) >= me.pos:
+                    busy = owner(w)
+            if s < 0:  # nothing; a claim under way may still be published
+                if over is None or busy is not None:
+                    yield wait(busy or NONE, *unclaimed, *watch)
+                    continue
+                raise over
+            unclaimed = watch = ()
+            i = s % self.slots
+            me.top = max(me.top, me.pos)
+            t = yield load(self.take[me.u][i])
+            if seq(t) > s or (seq(t) == s and phase(t) != OPEN):  # a fellow's
+                me.pos = s + 1
+            elif (yield cas(self.take[me.u][i], t, word(s, me.p, HELD))):
+                confirmed = yield from self._confirm(me, s)
+                if confirmed:
+                    me.lost, me.top, me.pos = me.lost + max(0, s - me.top), s + 1, s + 1
+                    yield from self._order_after_producer(me, s)
+                    return s
+
+    def release(self, me, s):
+        yield from self._promise(me, s % self.slots, s)  # two clocks
+        yield from self._exit(
+            self.take[me.u][s % self.slots], word(s, me.p, HELD), word(s, me.p, DONE)
+        )
+
+    def give_back(self, me, s):
+        """The frame was taken but never read (its stream could not be ordered): anybody may take it."""
+        yield from self._exit(
+            self.take[me.u][s % self.slots], word(s, me.p, HELD), word(s, NONE, OPEN)
+        )
+        me.pos = s
+        if self.fix("E2"):
+            yield fetch_add(self.redo[me.u])
+
+    # ------------------------------------------------------------------ both
+
+    def _exit(self, a, mine, new):
+        """The only way out of WRITING and HELD: from exactly the word that I put there."""
+        if not (yield cas(a, mine, new)):
+            raise Reaped
+
+    def _promise(self, me, i, s):
+        """work before the op is enqueued, fence when it is done; v orders the uses of one number."""
+        if not self.clocks:
+            return 0
+        v = max(s << 16, (yield load(self.work[me.p][i])) + 1)
+        yield store(self.work[me.p][i], v)
+        if self.clocks is True:
+            yield store(self.fence[me.p][i], v)
+        return v
+
+    def _order_after_all(self, me, i):  # two clocks
+        if self.clocks is True:
+            for p in range(self.peers):
+                v = yield load(self.work[p][i])
+                yield from self._until_fence(self.fence[p][i], v)
+
+    def _order_after_producer(self, me, s):  # two clocks
+        if self.clocks is True:
+            i = s % self.slots
+            p = owner((yield load(self.slot[i])))
+            yield from self._until_fence(self.fence[p][i], (yield load(self.rec[i])))
+
+    def _until_fence(self, a, v):
+        while True:
+            reached = yield load(a)
+            if reached >= v:
+                return
+            yield wait(NONE, (a, reached))

@@ -1,0 +1,105 @@
+"""Shared memory as the model sees it: claim words, and the one-step operations that a verb may yield.
+
+A verb is a generator.  It yields one operation, the driver (`explore.py`, `sequential.py`) performs it
+on the memory, a flat tuple of integers, and sends the result back.  Between two yields a verb touches
+only its own locals, so *one yield is one step*: the unit of interleaving and of SIGKILL.
+
+One rule for verbs: give the result of a yield a name, or use it up, before the next yield (the
+explorer identifies a paused verb by its position and its locals, see `explore.Program`).
+"""
+
+NONE = 255  # owner of nothing
+
+
+def word(seq, owner, phase):
+    """seq 48 | owner 8 | phase 8, as in the core."""
+    return seq << 16 | owner << 8 | phase
+
+
+def seq(w):
+    return w >> 16
+
+
+def owner(w):
+    return w >> 8 & 255
+
+
+def phase(w):
+    return w & 255
+
+
+# Operations.  The first element says what the driver does; all of them are sequentially consistent.
+LOAD, STORE, CAS, ADD, OR, CLEAR, LOCK, BOTH, WAIT, DONE, FAIL, DEAD = range(12)
+
+
+def load(a):
+    """-> the value."""
+    return LOAD, a
+
+
+def store(a, value):
+    return STORE, a, value
+
+
+def cas(a, old, new):
+    """-> whether it swapped."""
+    return CAS, a, old, new
+
+
+def fetch_add(a, n=1):
+    """-> the value before."""
+    return ADD, a, n
+
+
+def fetch_or(a, bits):
+    return OR, a, bits
+
+
+def fetch_and_not(a, bits):
+    return CLEAR, a, bits
+
+
+def lock(a, tag):
+    """Wait until the kernel's lock word is 0, then put my tag there.  Death puts 0 back."""
+    return LOCK, a, tag
+
+
+def load_both(a, b):
+    """-> both values, at one instant: only for what the kernel does (futex_wait compares and queues)."""
+    return BOTH, a, b
+
+
+def wait(culprit, *watch):
+    """Sleep until one of the watched (address, value I saw) differs from what I saw.
+
+    In the core this is the doorbell (`doorbell.py` shows that it loses no wake-up) and the verb looks
+    again from its label.  Explored as "enabled only when something differs": a fruitless further look
+    would load the same values, and such a round of loads can be moved, or left out, without any other
+    actor noticing.  A watch list that is too short can only show up as a false alarm (a dead end).
+    """
+    return WAIT, watch, culprit
+
+
+def apply(memory, op):
+    """Perform `op` on a list.  -> (enabled, result).  The slow, plain form; explore.py inlines it."""
+    kind = op[0]
+    if kind == LOAD:
+        return True, memory[op[1]]
+    if kind == BOTH:
+        return True, (memory[op[1]], memory[op[2]])
+    if kind == WAIT:
+        return any(memory[a] != v for a, v in op[1]), None
+    a, old = op[1], memory[op[1]]
+    if kind == STORE:
+        memory[a] = op[2]
+        return True, None
+    if kind == CAS:
+        if old == op[2]:
+            memory[a] = op[3]
+        return True, old == op[2]
+    if kind == LOCK:
+        if old == 0:
+            memory[a] = op[2]
+        return old == 0, None
+    memory[a] = old + op[2] if kind == ADD else old | op[2] if kind == OR else old & ~op[2]
+    return True, old

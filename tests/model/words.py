@@ -1,0 +1,120 @@
+"""The ring's words: what each is called, where it lies in the model's memory, how it is packed.
+
+`Peer` is what one process keeps to itself.  Nothing here takes a step.
+`fix("H1")` asks whether a fix is on; a mutant (`mutants.py`) is a ring with one fix off.
+"""
+
+from dataclasses import dataclass
+
+from .steps import NONE, word
+
+WRITING, READY, VOID, TORN = 1, 2, 3, 4  # slot phases
+OPEN, HELD, DONE = 1, 2, 3  # take phases
+FREE, LIVE, LEAVING = 0, 1, 2  # peer states
+PRODUCER, CONSUMER, NOBODY = 0, 1, 2  # peer roles
+LOSSLESS, LOSSY = 1, 2  # subscription modes; the whole word is FREE == 0 where there is none
+NEVER, LEFT, LOST = 0, 1, 2  # how the stream stands when no producer is LIVE
+
+FIXES = frozenset("H1 H2 H3 H4 H5 H6 H7 H8 H9 H11 A1 A2 A4 A5 E1 E2 E3 C1".split())
+
+
+class RingClosed(Exception):
+    """The ring was closed; nothing of the claim is left behind."""
+
+
+class EndOfStream(Exception):
+    """Closed, or the last producer left, and everything published was read."""
+
+
+class PeerLost(Exception):
+    """The last producer died, and everything published was read."""
+
+
+class Reaped(Exception):
+    """A word was not what I had put there: I was declared dead.  Nothing was changed."""
+
+
+class TableFull(Exception):
+    """No free entry in the peer table."""
+
+
+@dataclass
+class Peer:
+    """What one process keeps to itself.  No other process reads any of it."""
+
+    tag: int  # names the process in the kernel's lock words; never 0
+    role: int = PRODUCER
+    u: int = 0  # consumers: the subscription
+    lossy: bool = False
+    p: int = NONE  # entry in the peer table, from join
+    start: int = 0
+    pos: int = 0  # where the next look begins
+    seen: int = -1  # the value of redo[u] that pos takes into account
+    lost: int = 0  # sequences that a lossy member was made to skip
+    top: int = 0  # every sequence below is accounted for; a look from further back counts nothing twice
+    # The books: written by the actors, read by the invariants, unknown to the verbs.
+    writing: tuple = ()
+    holding: tuple = ()
+    published: tuple = ()
+    done: tuple = ()
+    ended: bool = False
+
+
+def peer_word(state, role, u):
+    return state | role << 2 | u << 4
+
+
+def sub_word(start, mode):
+    return start << 2 | mode
+
+
+def start(sb):
+    return sb >> 2
+
+
+def mode(sb):
+    return sb & 3
+
+
+def bits(mask):
+    return tuple(u for u in range(mask.bit_length()) if mask >> u & 1)
+
+
+class Words:
+    """The words of one ring, as addresses into a flat memory (a list or tuple of integers)."""
+
+    def __init__(self, slots=2, subs=1, peers=3, *, fixes=FIXES, clocks=False, redeliver=True):
+        self.slots, self.subs, self.peers = slots, subs, peers
+        self.fixes, self.clocks, self.redeliver = fixes, clocks, redeliver
+        self.names, self.initial = [], []
+        S, U, P = range(slots), range(subs), range(peers)
+        row = self._row
+        self.slot = row("slot[{}]", S, lambda i: word(i, NONE, VOID))
+        self.take = tuple(row(f"take[{u}][{{}}]", S, word(0, NONE, DONE)) for u in U)
+        self.sub = row("sub[{}]", U, FREE)
+        self.redo = row("redo[{}]", U, 0)
+        self.peer = row("peer[{}]", P, FREE)
+        self.claim_hint = self._word("claim_hint", slots)
+        self.sub_mask = self._word("sub_mask", 0)  # superset of the subscriptions announced
+        self.producers = self._word("producers", NEVER)  # LIVE producers << 2 | how the last one went
+        self.closed = self._word("closed", 0)
+        self.lock = self._word("LOCK", 0)  # kernel lock words: who holds it; dropped at death
+        self.byte = row("byte[{}]", P, 0)
+        if clocks:
+            self.work = tuple(row(f"work[{p}][{{}}]", S, 0) for p in P)
+            self.fence = tuple(row(f"fence[{p}][{{}}]", S, 0) for p in P)
+            self.rec = row("rec[{}].fence", S, 0)
+            self.torn = row("torn[{}]", S, 0)
+        self.locks = frozenset([self.lock, *self.byte])
+
+    def _word(self, name, value):
+        self.names.append(name)
+        self.initial.append(value)
+        return len(self.names) - 1
+
+    def _row(self, name, indices, value):
+        value_of = value if callable(value) else lambda i: value
+        return tuple(self._word(name.format(i), value_of(i)) for i in indices)
+
+    def fix(self, name):
+        return name in self.fixes
