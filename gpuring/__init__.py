@@ -1,0 +1,56 @@
+"""A shared-memory ring through which processes of one host hand GPU frames to each other, uncopied.
+
+    create, attach, unlink, ls, clean      rings by name
+    Ring                                   one process's handle: producer(), consumer(), stats()
+    Producer -> WriteSlot                  claim, write, publish
+    Consumer -> ReadSlot                   acquire or latest, read, release
+    RingError and its kin                  what can go wrong
+
+Importing this touches no CUDA.
+"""
+
+from gpuring.consumer import Consumer
+from gpuring.errors import (
+    DeviceError,
+    EndOfStream,
+    FrameTorn,
+    PeerLost,
+    RingClosed,
+    RingError,
+    RingExists,
+    RingFull,
+    RingIncompatible,
+    RingNotFound,
+    RingTimeout,
+    TooManyPeers,
+)
+from gpuring.producer import Producer
+from gpuring.ring import Ring, attach, clean, create, ls, unlink
+from gpuring.slot import ReadSlot, WriteSlot
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Consumer",
+    "DeviceError",
+    "EndOfStream",
+    "FrameTorn",
+    "PeerLost",
+    "Producer",
+    "ReadSlot",
+    "Ring",
+    "RingClosed",
+    "RingError",
+    "RingExists",
+    "RingFull",
+    "RingIncompatible",
+    "RingNotFound",
+    "RingTimeout",
+    "TooManyPeers",
+    "WriteSlot",
+    "attach",
+    "clean",
+    "create",
+    "ls",
+    "unlink",
+]

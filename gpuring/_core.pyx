@@ -5,6 +5,8 @@ Nothing is decided here but three things: when the GIL is released (only to wait
 looked at (between two slices of a wait), and that a verb whose device order could not be arranged is
 undone before the exception leaves.  Refusals come back as negative results; the callers word them.
 """
+import os
+
 from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_CheckSignals, PyErr_SetFromErrno
@@ -261,6 +263,11 @@ cdef class Header:
     joins = property(lambda Header self: load_acquire(&self.ring.head.joins))
 
     @property
+    def inode(self):
+        """Of the segment in /dev/shm: tells it from a later one of the same name."""
+        return os.fstat(self.ring.lock_fd).st_ino if self.ring.lock_fd >= 0 else 0
+
+    @property
     def fence_region(self):
         """(address, nbytes) of the fence table, whole pages: what CUDA maps for the timeline."""
         return <size_t>self.ring.fence, self.ring.layout.event - self.ring.layout.fence
@@ -349,6 +356,15 @@ cdef class Header:
         """Gives up this handle's locks.  The mapping lives as long as arrays over it."""
         gr_disown(self.ring)
 
+    def peer_pid(self, uint32_t peer):
+        return load_acquire(&self.ring.peer[peer].pid) if peer < self.ring.max_peers else 0
+
+    def subscription_name(self, uint32_t subscription):
+        """The bytes of its name, without padding."""
+        if subscription >= self.ring.max_subscriptions:
+            return b""
+        return PyBytes_FromStringAndSize(<char *>self.ring.sub[subscription].name, 64).rstrip(b"\0")
+
     def live_peers(self):
         """Numbers of the peers that are in the table and whose process lives."""
         return [p for p in range(self.ring.max_peers)
@@ -403,7 +419,7 @@ cdef class Header:
                               "phase": TAKE_PHASES[phase_of(word) % 3],
                               "since_ns": load_acquire(&take.since_ns)})
             subscriptions[u] = {
-                "name": PyBytes_FromStringAndSize(<char *>ring.sub[u].name, 64).rstrip(b"\0"),
+                "name": self.subscription_name(u),
                 "lossless": mode_of(sub) == GR_LOSSLESS, "start": start_of(sub),
                 "lost": load_acquire(&ring.sub[u].lost),
                 "created_ns": load_acquire(&ring.sub[u].created_ns), "takes": takes,
@@ -594,15 +610,26 @@ cdef class Peer:
             result = gr_release(&self.me, index, seq)
         return -<int>result
 
-    def frame(self, uint32_t index):
-        """(time_ns, shape or None) of the frame in a slot that this peer holds."""
+    def give_back(self, uint32_t index):
+        """Opens a held frame to every member again.  Nothing may have been enqueued on it."""
+        cdef uint64_t seq
+        if not gr_holds(&self.me, index, &seq):
+            return REAPED
+        return -<int>gr_give_back(&self.me, index, seq)
+
+    def time_ns(self, uint32_t index):
+        """When the frame in a slot that this peer holds was published."""
+        return load_acquire(&self.me.ring.slot[index].time_ns)
+
+    def shape(self, uint32_t index):
+        """The shape of the frame in a slot that this peer holds; None: the whole slot."""
         cdef gr_slot *slot = &self.me.ring.slot[index]
         cdef uint64_t ndim = load_acquire(&slot.ndim), k
         if ndim == 0:
-            return load_acquire(&slot.time_ns), None
+            return None
         if ndim > <uint64_t>GR_MAX_NDIM:
             raise Damaged(f"slot {index} names {ndim} dimensions")
-        return load_acquire(&slot.time_ns), tuple([load_acquire(&slot.shape[k]) for k in range(ndim)])
+        return tuple([load_acquire(&slot.shape[k]) for k in range(ndim)])
 
     def holding(self):
         """[(index, seq)] of what this peer has claimed or holds now, by the header's words."""

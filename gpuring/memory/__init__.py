@@ -10,9 +10,6 @@ from typing import Any, Protocol
 
 from gpuring.spec import Field
 
-SLOT_ALIGNMENT = 256
-"""Slots and the fields in them start at multiples of this many bytes (what CUDA guarantees)."""
-
 
 class Memory(Protocol):
     """All slots of one ring, mapped into this process."""

@@ -30,6 +30,12 @@ class Sync(Protocol):
         """Waits on the host until the GPU has paid what the peer promised (Ctrl-C interrupts), then
         gives back what `join` made."""
 
+    def current_stream(self) -> int:
+        """CuPy's current stream."""
+
+    def follow(self, stream: int, others: Sequence[int]) -> None:
+        """Makes `stream` wait for all work so far on `others` (streams of this process)."""
+
     def record(self, peer: Peer, index: int, value: int, streams: Sequence[int]) -> None:
         """Enqueues "fence[index][peer] = value" behind all work so far on all of `streams`."""
 

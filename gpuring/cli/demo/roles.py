@@ -1,0 +1,170 @@
+"""The processes of the demo: one producer and four consumers of different temper.
+
+`enter` is what a spawned process runs.  A process reports "ready" once it has joined the ring, and
+the producer waits for the parent's "go": so nobody misses the first frame.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from multiprocessing import parent_process
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import numpy as np
+
+import gpuring
+
+from .arithmetic import EdgeMeasure, FrameMeasure, checksum, thumbnail, weights
+from .records import Album, Book, Job, Progress
+
+VIEW_S = 0.015
+"""The viewer needs this long for a frame, like a display that runs at about 60 Hz."""
+PROGRESS_S = 0.1
+THUMBNAIL_COLUMNS = 400
+
+
+class Line:
+    """A child's end of the pipe to the parent."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self.pipe = pipe
+        self.next_progress = 0.0
+        self.told = 0
+
+    def ready(self) -> None:
+        """Tells the parent that this process has joined the ring."""
+        self.pipe.send(("ready", None))
+
+    def await_go(self) -> None:
+        """Blocks until the parent has heard "ready" from everybody."""
+        self.pipe.recv()
+
+    def progress(self, book: Book) -> None:
+        """Tells the parent how far `book` is, at most every PROGRESS_S."""
+        now = time.monotonic()
+        if now >= self.next_progress:
+            self.next_progress = now + PROGRESS_S
+            fresh, self.told = book.latency_ns[self.told :], len(book.latency_ns)
+            self.pipe.send(("progress", Progress(len(book.seq), book.lost_sum, fresh)))
+
+    def done(self, report: Any) -> None:
+        """The last message."""
+        self.pipe.send(("done", report))
+
+
+def enter(name: str, job: Job, pipe: Connection) -> None:
+    """Body of every child process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends us
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    line = Line(pipe)
+    try:
+        with gpuring.attach(job.ring) as ring:
+            ROLES[name](name, ring, job, line)
+    except BaseException:
+        pipe.send(("error", traceback.format_exc()))
+        raise SystemExit(1) from None
+
+
+def _leave_with_parent() -> None:
+    """A child whose parent was killed must not wait in the ring for ever."""
+    parent = parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+
+def produce(name: str, ring: gpuring.Ring, job: Job, line: Line) -> None:
+    """Decodes the clip into the ring."""
+    book = Book()
+    with ring.producer() as producer:
+        line.ready()
+        line.await_go()
+        start = time.monotonic()
+        for _ in range(job.loops):
+            for pts, image in job.clip.frames():
+                if job.fps:
+                    time.sleep(max(0.0, start + len(book.seq) / job.fps - time.monotonic()))
+                with producer.claim() as slot:
+                    if job.arrays == "numpy":
+                        slot.array[...] = image
+                    else:
+                        slot.array.set(image)
+                    slot.meta["pts"] = pts
+                    seq = slot.seq
+                book.note(seq, pts, time.monotonic_ns(), 0.0, 0)
+                line.progress(book)
+    line.done(book.report(name, os.getpid(), np))
+
+
+def analyse(name: str, ring: gpuring.Ring, job: Job, line: Line) -> None:
+    """Lossless: brightness and motion of every frame."""
+    xp = importlib.import_module(job.arrays)
+    FrameMeasure(job.clip.shape, xp)(xp.zeros(job.clip.shape, xp.uint8))  # compiles GPU kernels
+    measure, book = FrameMeasure(job.clip.shape, xp), Book()
+    with ring.consumer("analyser") as frames:
+        line.ready()
+        for slot in frames:
+            age_s = slot.age
+            book.note(slot.seq, int(slot.meta["pts"]), slot.time_ns, age_s, slot.lost)
+            book.values.append(measure(slot.array))
+            line.progress(book)
+    line.done(book.report(name, os.getpid(), xp))
+
+
+def find_edges(name: str, ring: gpuring.Ring, job: Job, line: Line) -> None:
+    """Lossless, and two processes share the work: edge maps."""
+    xp = importlib.import_module(job.arrays)
+    measure, book, album = EdgeMeasure(job.clip.shape, xp), Book(), Album()
+    thumbnail(measure(xp.zeros(job.clip.shape, xp.uint8))[0], THUMBNAIL_COLUMNS)
+    with ring.consumer("edges") as frames:
+        line.ready()
+        for slot in frames:
+            age_s = slot.age
+            book.note(slot.seq, int(slot.meta["pts"]), slot.time_ns, age_s, slot.lost)
+            edges, values = measure(slot.array)
+            book.values.append(values)
+            if album.wants():
+                album.add(slot.seq, thumbnail(edges, THUMBNAIL_COLUMNS))
+            line.progress(book)
+    line.done(book.report(name, os.getpid(), xp, album))
+
+
+def view(name: str, ring: gpuring.Ring, job: Job, line: Line) -> None:
+    """Lossy: always the newest frame, at the pace of a display."""
+    xp = importlib.import_module(job.arrays)
+    weight, book, album = weights(int(np.prod(job.clip.shape)), xp), Book(), Album()
+    blank = xp.zeros(job.clip.shape, xp.uint8)
+    checksum(blank, weight, xp), thumbnail(blank, THUMBNAIL_COLUMNS)
+    with ring.consumer("viewer", lossless=False) as frames:
+        line.ready()
+        while True:
+            try:
+                slot = frames.latest()
+            except gpuring.EndOfStream:
+                break
+            with slot:
+                age_s = slot.age
+                book.note(slot.seq, int(slot.meta["pts"]), slot.time_ns, age_s, slot.lost)
+                book.values.append(checksum(slot.array, weight, xp))
+                if album.wants():
+                    album.add(slot.seq, thumbnail(slot.array, THUMBNAIL_COLUMNS))
+            line.progress(book)
+            time.sleep(VIEW_S)
+    line.done(book.report(name, os.getpid(), xp, album))
+
+
+ROLES: dict[str, Callable[[str, gpuring.Ring, Job, Line], None]] = {
+    "producer": produce,
+    "analyser": analyse,
+    "edges 1": find_edges,
+    "edges 2": find_edges,
+    "viewer": view,
+}
+"""By process name; consumers that share a subscription differ in a number."""

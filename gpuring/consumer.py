@@ -1,0 +1,95 @@
+"""The consumer's side: acquire a frame, read it, release it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from gpuring.diagnosis import subscription_label
+from gpuring.endpoint import Endpoint
+from gpuring.errors import EndOfStream
+from gpuring.slot import ReadSlot
+
+if TYPE_CHECKING:
+    from gpuring._core import Peer
+    from gpuring.ring import Ring
+
+
+class Consumer(Endpoint):
+    """Reads frames from a ring.  Made by `Ring.consumer()`; used by one thread at a time."""
+
+    _slots: list[ReadSlot]
+    _slot_type = ReadSlot
+    _role = "consumer"
+
+    def __init__(self, ring: Ring, peer: Peer, lossless: bool) -> None:
+        super().__init__(ring, peer)
+        self._lossless = lossless
+
+    @property
+    def subscription(self) -> str:
+        """The name of the subscription; consumers that share it share its frames."""
+        return subscription_label(self._peer.header.subscription_name(self._peer.subscription))
+
+    @property
+    def lossless(self) -> bool:
+        return self._lossless
+
+    def acquire(self, timeout: float | None = None, *, stream: Any = None) -> ReadSlot:
+        """The next frame of the subscription, in order of sequences.
+
+        Blocks until there is one; `timeout` in seconds, 0 = do not block, None = for ever; Ctrl-C
+        interrupts.  On a GPU, `stream` (default: CuPy's current one) is made to wait until the frame
+        is written.  Several frames may be held at once.
+
+        Raises RingTimeout (a TimeoutError), EndOfStream when everything was read and the producers
+        are gone or the ring is closed, PeerLost when the last producer died, DeviceError.  No frame
+        is held by a call that raises.
+        """
+        handle = self._handle(stream)
+        index = self._peer.acquire(timeout, self._sync, handle)
+        if index < 0:
+            raise self._refused(index, "acquire", timeout)
+        slot = self._slots[index]
+        slot._begin_read(handle)
+        return slot
+
+    def latest(self, timeout: float | None = None, *, stream: Any = None) -> ReadSlot:
+        """The newest frame that this consumer has not had yet; older ones count as lost.
+
+        Only for lossy consumers.  Blocks and raises as `acquire` does.
+        """
+        if self._lossless:
+            raise TypeError(
+                f"ring {self._ring.name!r}: latest() skips frames, so it needs a lossy consumer: "
+                "ring.consumer(lossless=False)"
+            )
+        handle = self._handle(stream)
+        index = self._peer.latest(timeout, self._sync, handle)
+        if index < 0:
+            raise self._refused(index, "latest", timeout)
+        slot = self._slots[index]
+        slot._begin_read(handle)
+        return slot
+
+    def __iter__(self) -> Iterator[ReadSlot]:
+        """Every frame until the end of the stream; each goes back when the loop moves on."""
+        while True:
+            try:
+                slot = self.acquire()
+            except EndOfStream:
+                return
+            seq = slot.seq
+            try:
+                yield slot
+            finally:
+                if slot._open and slot.seq == seq:
+                    slot.release()
+
+    def _finish(self) -> None:
+        for index, _ in self._peer.holding():
+            slot = self._slots[index]
+            if slot._open:
+                slot.release()
+            else:  # an interrupt came between the acquire and its slot: nobody has seen the frame
+                self._peer.give_back(index)

@@ -1,0 +1,111 @@
+"""What to say when a verb is refused: the ring's name, the numbers, the culprit, the next step."""
+
+from __future__ import annotations
+
+from gpuring import _core
+from gpuring._core import Header, Peer
+from gpuring.errors import (
+    EndOfStream,
+    PeerLost,
+    RingClosed,
+    RingError,
+    RingFull,
+    RingIncompatible,
+    RingTimeout,
+    TooManyPeers,
+)
+
+
+def subscription_label(name: bytes) -> str:
+    """A subscription as people see it; anonymous ones are called #1, #2, …"""
+    return name.decode(errors="replace")
+
+
+def refused(ring: str, peer: Peer, result: int, *, verb: str, timeout: float | None) -> RingError:
+    """The error for the negative `result` of a frame verb."""
+    if result == _core.BLOCKED:
+        kind = RingFull if verb == "claim" else RingTimeout
+        waited = "at once" if not timeout else f"within {timeout:g} s"
+        return kind(f"ring {ring!r}: no {_wanted(verb)} {waited}: {culprit(peer)}")
+    if result == _core.CLOSED:
+        return RingClosed(f"ring {ring!r} was closed: no frames can be claimed any more")
+    if result == _core.ENDED:
+        return EndOfStream(f"ring {ring!r}: everything was read and no producer is left")
+    if result == _core.PEER_LOST:
+        return PeerLost(
+            f"ring {ring!r}: everything was read and the last producer died. A new producer starts "
+            "the stream again: catch PeerLost and acquire again to wait for one"
+        )
+    if result == _core.REAPED:
+        return PeerLost(
+            f"ring {ring!r}: this peer was taken for dead and its claims were cleared, or it was "
+            "closed. Join again"
+        )
+    return unusable(ring, result)
+
+
+def unusable(ring: str, result: int) -> RingError:
+    """The error for a negative result that any call may give."""
+    if result == _core.FORKED:
+        return RingError(
+            f"ring {ring!r}: this handle was made before fork() and belongs to the parent. Attach "
+            "in the child (gpuring.attach), or start processes with the 'spawn' method; on a GPU "
+            "ring only 'spawn' works, since CUDA cannot be used after fork()"
+        )
+    if result == _core.LOCK_TIMEOUT:
+        return RingTimeout(
+            f"ring {ring!r}: another process has held the membership lock for 5 s. Is one of its "
+            "processes stopped (SIGSTOP, a debugger)? `gpuring inspect` lists them"
+        )
+    if result == _core.CLOSED:
+        return RingClosed(f"ring {ring!r} was closed: nobody can join any more")
+    if result == _core.DAMAGED:
+        return RingIncompatible(f"ring {ring!r}: its header holds what no gpuring writes")
+    return RingError(f"ring {ring!r}: unexpected result {result}")
+
+
+def cannot_join(ring: str, header: Header, result: int, subscription: str) -> RingError | ValueError:
+    """The error for the negative result of a join."""
+    if result == _core.FULL_PEERS:
+        return TooManyPeers(
+            f"ring {ring!r}: all {header.max_peers} entries of its peer table are taken by living "
+            "peers (`gpuring inspect` lists them); create it with a larger max_peers "
+            f"(at most {_core.MAX_PEERS})"
+        )
+    if result == _core.FULL_SUBSCRIPTIONS:
+        return TooManyPeers(
+            f"ring {ring!r}: all {header.max_subscriptions} subscriptions are in use; create it with "
+            f"a larger max_subscriptions (at most {_core.MAX_SUBSCRIPTIONS})"
+        )
+    if result == _core.MODE_MISMATCH:
+        return ValueError(
+            f"ring {ring!r}: subscription {subscription!r} exists and is lossless or lossy, the "
+            "other of what was asked for; members of one subscription must agree"
+        )
+    return unusable(ring, result)
+
+
+def culprit(peer: Peer) -> str:
+    """Who was in the way, in words."""
+    reason, other, subscription, seq, since_ns = peer.culprit
+    header = peer.header
+    where = (
+        f"subscription {subscription_label(header.subscription_name(subscription))!r}"
+        if subscription is not None
+        else ""
+    )
+    who = f"peer {other} (pid {header.peer_pid(other)})" if other is not None else "a peer"
+    for_s = f" for {max(0, _core.now_ns() - since_ns) / 1e9:.3f} s" if since_ns else ""
+    if reason == _core.BY_PRODUCER:
+        return f"{who} is writing frame {seq}{for_s}"
+    if reason == _core.BY_HOLDER:
+        return f"{who} of {where} holds frame {seq}{for_s}"
+    if reason == _core.BY_SUBSCRIPTION:
+        return f"{where} has not taken frame {seq}, published{for_s.replace(' for', '')} ago"
+    if reason == _core.BY_FENCE:
+        return f"the GPU work of {who} on the slot of frame {seq} is not finished"
+    return f"frame {seq} has not been published yet"
+
+
+def _wanted(verb: str) -> str:
+    return {"claim": "free slot", "acquire": "frame", "latest": "new frame"}[verb]

@@ -1,0 +1,106 @@
+"""What producers and consumers have in common: an entry in the peer table, slots, and an end."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from gpuring import diagnosis
+from gpuring.errors import RingClosed
+from gpuring.slot import Slot
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from gpuring._core import Peer
+    from gpuring.ring import Ring
+
+
+class Endpoint:
+    """One peer of a ring in this process.  Not made by users."""
+
+    _slots: list[Any]
+    _slot_type: ClassVar[type[Slot]]
+    _role: ClassVar[str]
+
+    def __init__(self, ring: Ring, peer: Peer) -> None:
+        self._ring = ring
+        self._peer = peer
+        self._sync = ring._sync
+        self._closed = False
+        metas = self._metas()
+        self._slots = [
+            self._slot_type(
+                index, ring.name, peer, ring._sync, ring._memory, ring.spec.fields, metas[index]
+            )
+            for index in range(ring.slots)
+        ]
+
+    def _metas(self) -> list[Any]:
+        """A view of each slot's metadata; they keep the header mapped."""
+        ring = self._ring
+        if ring.spec.meta is None:
+            return [None] * ring.slots
+        header = ring._header
+        table = np.ndarray(ring.slots, ring.spec.meta, header, 0, (header.meta_stride,))
+        table.flags.writeable = self._role == "producer"
+        return [table[index] for index in range(ring.slots)]
+
+    @property
+    def ring(self) -> Ring:
+        return self._ring
+
+    @property
+    def peer(self) -> int:
+        """This peer's number in the ring's peer table, as `gpuring inspect` shows it."""
+        return self._peer.number
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def _handle(self, stream: Any) -> int:
+        if self._sync is None:
+            if stream is not None:
+                raise TypeError(f"ring {self._ring.name!r} is in host memory: it takes no stream")
+            return 0
+        if stream is None:
+            return self._sync.current_stream()
+        from gpuring.sync import streams
+
+        return streams.handle(stream)
+
+    def _refused(self, result: int, verb: str, timeout: float | None) -> Exception:
+        if self._closed:
+            return RingClosed(f"ring {self._ring.name!r}: this {self._role} was closed")
+        return diagnosis.refused(self._ring.name, self._peer, result, verb=verb, timeout=timeout)
+
+    def _finish(self) -> None:
+        """Ends every claim or hold that is still open."""
+        raise AssertionError("each endpoint has its own")
+
+    def close(self) -> None:
+        """Leaves the ring in order: finishes what is open, waits until the GPU has done its work on
+        the slots, and gives up the entry.  May be called twice; Ctrl-C interrupts, then call again."""
+        if self._closed:
+            return
+        if not self._ring._header.forked:
+            self._finish()
+            if self._sync is not None:
+                self._sync.leave(self._peer)
+            self._peer.leave()  # refused only if we were reaped, and then there is nothing to leave
+        self._closed = True
+        self._ring._forget(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

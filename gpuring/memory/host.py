@@ -1,0 +1,76 @@
+"""Slots in a POSIX shared-memory segment, shown as NumPy arrays."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gpuring import segment
+from gpuring.errors import RingIncompatible
+from gpuring.spec import Field
+
+
+class HostMemory:
+    """The slots of a host ring.  Arrays over it keep the mapping alive."""
+
+    handle = bytes(64)
+    device_uuid = bytes(16)
+
+    def __init__(self, mapping: mmap.mmap, slot_nbytes: int, owned: str | None) -> None:
+        self._mapping = mapping
+        self._slot_nbytes = slot_nbytes
+        self._owned = owned
+
+    @classmethod
+    def create(
+        cls, name: str, epoch: bytes, mode: int, slots: int, slot_nbytes: int
+    ) -> HostMemory:
+        """A new segment.  Raises RingError if /dev/shm has no room; nothing is left behind then."""
+        path = segment.slots_name(name, epoch)
+        fd = segment.create(path, mode)
+        try:
+            os.posix_fallocate(fd, 0, slots * slot_nbytes)
+            return cls(mmap.mmap(fd, slots * slot_nbytes), slot_nbytes, path)
+        except OSError as error:
+            segment.unlink(path)
+            if error.errno in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
+                raise segment.no_space(name, slots * slot_nbytes, "the slots") from error
+            raise
+        finally:
+            os.close(fd)
+
+    @classmethod
+    def open(cls, name: str, epoch: bytes, slots: int, slot_nbytes: int) -> HostMemory:
+        """The segment of a ring that another process created.  Raises RingIncompatible."""
+        path = segment.slots_name(name, epoch)
+        try:
+            fd = segment.open_fd(path)
+        except FileNotFoundError:
+            raise RingIncompatible(
+                f"ring {name!r}: its slots {path} are gone; was it removed just now?"
+            ) from None
+        try:
+            size = os.fstat(fd).st_size
+            if size < slots * slot_nbytes:
+                raise RingIncompatible(
+                    f"ring {name!r}: its slots have {size} bytes, "
+                    f"{slots} × {slot_nbytes} are needed"
+                )
+            return cls(mmap.mmap(fd, slots * slot_nbytes), slot_nbytes, None)
+        finally:
+            os.close(fd)
+
+    def array(self, index: int, field: Field, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+        offset = index * self._slot_nbytes + field.offset
+        return np.ndarray(shape, field.dtype, self._mapping, offset)
+
+    def close(self, *, others: bool) -> None:  # noqa: ARG002 - mapped elsewhere, it simply stays
+        """Removes the name if we made it; the mapping goes with the last array over it."""
+        if self._owned is not None:
+            segment.unlink(self._owned)
+            self._owned = None

@@ -1,0 +1,54 @@
+"""The producer's side: claim a slot, write it, publish it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gpuring.endpoint import Endpoint
+from gpuring.slot import WriteSlot
+from gpuring.spec import ARRAY
+
+
+class Producer(Endpoint):
+    """Writes frames into a ring.  Made by `Ring.producer()`; used by one thread at a time."""
+
+    _slots: list[WriteSlot]
+    _slot_type = WriteSlot
+    _role = "producer"
+
+    def claim(
+        self,
+        timeout: float | None = None,
+        *,
+        stream: Any = None,
+        shape: Sequence[int] | None = None,
+    ) -> WriteSlot:
+        """The next slot, to be written and published (or abandoned).
+
+        Blocks while a lossless subscription still needs the slot; `timeout` in seconds, 0 = do not
+        block, None = for ever; Ctrl-C interrupts.  On a GPU, `stream` (default: CuPy's current one)
+        is made to wait for everybody whose work on the slot is not finished.  `shape` writes a frame
+        that is smaller than the slot.
+
+        Several slots may be claimed at once; readers get them in order of their sequences.
+        Raises RingFull (a TimeoutError) naming who is in the way, RingClosed, PeerLost if this peer
+        was taken for dead, DeviceError.  No claim is left behind by a call that raises.
+        """
+        extents = self._ring.spec.fields[0].smaller(shape) if shape is not None else None
+        if extents is not None and self._ring.spec.fields[0].name != ARRAY:
+            raise TypeError(f"ring {self._ring.name!r} has several fields: shape= is for one")
+        handle = self._handle(stream)
+        index = self._peer.claim(timeout, self._sync, handle)
+        if index < 0:
+            raise self._refused(index, "claim", timeout)
+        slot = self._slots[index]
+        slot._begin(self._peer.seq, extents, handle)
+        return slot
+
+    def _finish(self) -> None:
+        for index, seq in self._peer.holding():
+            slot = self._slots[index]
+            if not slot._open:  # an interrupt came between the claim and its slot
+                slot._begin(seq, None, self._handle(None))
+            slot.abandon()

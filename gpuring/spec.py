@@ -1,0 +1,164 @@
+"""What a slot holds: named arrays at offsets, and the frame's metadata.  Pure: no memory, no GPU."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gpuring._core import MAX_META_NBYTES, MAX_NDIM
+
+SLOT_ALIGNMENT = 256
+"""Slots, and the fields in them, start at multiples of this many bytes, as CUDA's allocations do."""
+
+ARRAY = "array"
+"""The name of the one field of a ring that was created with shape= and dtype=."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """One array of a slot."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    offset: int
+    """Bytes from the start of the slot."""
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def smaller(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """`shape` as a tuple, if a frame of it fits into this field.  Raises ValueError."""
+        checked = _shape(shape)
+        if not checked:
+            raise ValueError("a smaller frame has at least one dimension")
+        nbytes = math.prod(checked) * self.dtype.itemsize
+        if nbytes > self.nbytes:
+            raise ValueError(
+                f"a frame of shape {checked} {self.dtype} has {nbytes} bytes, "
+                f"the slot's {self.shape} has {self.nbytes}"
+            )
+        return checked
+
+
+@dataclass(frozen=True)
+class Spec:
+    """All fields of a slot, and the dtype of its metadata."""
+
+    fields: tuple[Field, ...]
+    meta: np.dtype[Any] | None
+
+    @property
+    def slot_nbytes(self) -> int:
+        """Distance of two slots in memory."""
+        last = self.fields[-1]
+        return _aligned(last.offset + last.nbytes)
+
+    @property
+    def meta_nbytes(self) -> int:
+        return self.meta.itemsize if self.meta is not None else 0
+
+    def to_bytes(self) -> bytes:
+        """JSON for the header: names, shapes and dtypes; offsets follow from them."""
+        return json.dumps(
+            {
+                "fields": [[f.name, f.shape, _describe(f.dtype)] for f in self.fields],
+                "meta": _describe(self.meta) if self.meta is not None else None,
+            }
+        ).encode()
+
+    @classmethod
+    def from_bytes(cls, text: bytes) -> Spec:
+        """The inverse of to_bytes.  Raises ValueError for anything that to_bytes does not write."""
+        try:
+            read = json.loads(text)
+            fields = {name: (shape, _restore(dtype)) for name, shape, dtype in read["fields"]}
+            meta = _restore(read["meta"]) if read["meta"] is not None else None
+            return make(fields=fields, meta=meta)
+        except (TypeError, KeyError, RecursionError, ValueError) as error:
+            raise ValueError(f"the description of its slots cannot be read: {error}") from error
+
+
+def make(
+    *,
+    shape: Sequence[int] | int | None = None,
+    dtype: npt.DTypeLike = None,
+    fields: Mapping[str, tuple[Sequence[int] | int, npt.DTypeLike]] | None = None,
+    meta: npt.DTypeLike = None,
+) -> Spec:
+    """The spec of `shape=, dtype=` or of `fields={name: (shape, dtype)}`.
+
+    Raises TypeError if it is not one of the two, ValueError for shapes and dtypes that cannot be.
+    """
+    if (fields is None) == (shape is None) or (fields is None) != (dtype is not None):
+        raise TypeError("describe a slot by shape= and dtype=, or by fields={name: (shape, dtype)}")
+    if fields is None:
+        fields = {ARRAY: (shape, dtype)}  # type: ignore[dict-item]
+    if not fields:
+        raise ValueError("a slot needs at least one field")
+    placed, offset = [], 0
+    for name, (extent, kind) in fields.items():
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"a field's name is a non-empty str, not {name!r}")
+        placed.append(Field(name, _shape(extent), _plain(kind, f"field {name!r}"), offset))
+        offset = _aligned(offset + placed[-1].nbytes)
+    return Spec(tuple(placed), _meta(meta))
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // SLOT_ALIGNMENT) * SLOT_ALIGNMENT
+
+
+def _shape(shape: Sequence[int] | int) -> tuple[int, ...]:
+    extents = (shape,) if isinstance(shape, int) else tuple(shape)
+    if not all(isinstance(n, int | np.integer) and n > 0 for n in extents):
+        raise ValueError(f"a shape has positive integers, not {shape!r}")
+    if len(extents) > MAX_NDIM:
+        raise ValueError(f"an array has at most {MAX_NDIM} dimensions, {shape!r} has {len(extents)}")
+    return tuple(int(n) for n in extents)
+
+
+def _plain(dtype: npt.DTypeLike, what: str) -> np.dtype[Any]:
+    checked = np.dtype(dtype)
+    if checked.hasobject:
+        raise ValueError(f"{what}: {checked} holds Python objects, which no other process can read")
+    if checked.itemsize == 0:
+        raise ValueError(f"{what}: {checked} has no size")
+    return checked
+
+
+def _meta(meta: npt.DTypeLike) -> np.dtype[Any] | None:
+    if meta is None:
+        return None
+    checked = _plain(meta, "meta")
+    if checked.names is None:
+        raise ValueError(f"meta= is a structured dtype such as [('pts', 'i8')], not {checked}")
+    if checked.itemsize > MAX_META_NBYTES:
+        raise ValueError(f"metadata has at most {MAX_META_NBYTES} bytes, {checked} has {checked.itemsize}")
+    return checked
+
+
+def _describe(dtype: np.dtype[Any]) -> Any:
+    return np.lib.format.dtype_to_descr(dtype)
+
+
+def _restore(descr: Any) -> np.dtype[Any]:
+    return np.lib.format.descr_to_dtype(_tuples(descr))
+
+
+def _tuples(descr: Any) -> Any:
+    """JSON has lists where a dtype description has tuples: [[name, dtype, shape], …]."""
+    if not isinstance(descr, list):
+        return descr
+    if descr and all(isinstance(item, list) for item in descr):
+        return [
+            (item[0], _tuples(item[1]), *(tuple(extent) for extent in item[2:])) for item in descr
+        ]
+    return tuple(_tuples(item) for item in descr)
