@@ -218,7 +218,11 @@ cdef class Header:
         cdef Header header = Header()
         header.ring = gr_create(fd, &config, epoch, device_uuid, memory_handle, <const char *>spec)
         if header.ring == NULL:
-            PyErr_SetFromErrno(OSError)
+            try:
+                PyErr_SetFromErrno(OSError)
+            except OSError as error:
+                error.nbytes = layout.nbytes
+                raise
         return header
 
     @staticmethod

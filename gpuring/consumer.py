@@ -39,8 +39,8 @@ class Consumer(Endpoint):
         """The next frame of the subscription, in order of sequences.
 
         Blocks until there is one; `timeout` in seconds, 0 = do not block, None = for ever; Ctrl-C
-        interrupts.  On a GPU, `stream` (default: CuPy's current one) is made to wait until the frame
-        is written.  Several frames may be held at once.
+        interrupts.  On a GPU, `stream` (default: CuPy's current one) is made to wait until the
+        frame is written.  Several frames may be held at once.
 
         Raises RingTimeout (a TimeoutError), EndOfStream when everything was read and the producers
         are gone or the ring is closed, PeerLost when the last producer died, DeviceError.  No frame

@@ -64,7 +64,9 @@ def unusable(ring: str, result: int) -> RingError:
     return RingError(f"ring {ring!r}: unexpected result {result}")
 
 
-def cannot_join(ring: str, header: Header, result: int, subscription: str) -> RingError | ValueError:
+def cannot_join(
+    ring: str, header: Header, result: int, subscription: str
+) -> RingError | ValueError:
     """The error for the negative result of a join."""
     if result == _core.FULL_PEERS:
         return TooManyPeers(
@@ -74,8 +76,8 @@ def cannot_join(ring: str, header: Header, result: int, subscription: str) -> Ri
         )
     if result == _core.FULL_SUBSCRIPTIONS:
         return TooManyPeers(
-            f"ring {ring!r}: all {header.max_subscriptions} subscriptions are in use; create it with "
-            f"a larger max_subscriptions (at most {_core.MAX_SUBSCRIPTIONS})"
+            f"ring {ring!r}: all {header.max_subscriptions} subscriptions are in use; create it "
+            f"with a larger max_subscriptions (at most {_core.MAX_SUBSCRIPTIONS})"
         )
     if result == _core.MODE_MISMATCH:
         return ValueError(

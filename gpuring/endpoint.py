@@ -44,7 +44,7 @@ class Endpoint:
         if ring.spec.meta is None:
             return [None] * ring.slots
         header = ring._header
-        table = np.ndarray(ring.slots, ring.spec.meta, header, 0, (header.meta_stride,))
+        table = np.ndarray(ring.slots, ring.spec.meta, memoryview(header), 0, (header.meta_stride,))
         table.flags.writeable = self._role == "producer"
         return [table[index] for index in range(ring.slots)]
 
@@ -83,7 +83,7 @@ class Endpoint:
 
     def close(self) -> None:
         """Leaves the ring in order: finishes what is open, waits until the GPU has done its work on
-        the slots, and gives up the entry.  May be called twice; Ctrl-C interrupts, then call again."""
+        the slots, and gives up the entry.  May be called twice, and again after a Ctrl-C."""
         if self._closed:
             return
         if not self._ring._header.forked:

@@ -28,8 +28,8 @@ class Producer(Endpoint):
 
         Blocks while a lossless subscription still needs the slot; `timeout` in seconds, 0 = do not
         block, None = for ever; Ctrl-C interrupts.  On a GPU, `stream` (default: CuPy's current one)
-        is made to wait for everybody whose work on the slot is not finished.  `shape` writes a frame
-        that is smaller than the slot.
+        is made to wait for everybody whose work on the slot is not finished.  `shape` writes a
+        frame that is smaller than the slot.
 
         Several slots may be claimed at once; readers get them in order of their sequences.
         Raises RingFull (a TimeoutError) naming who is in the way, RingClosed, PeerLost if this peer

@@ -1,4 +1,4 @@
-"""Rings by name: create, attach, list, unlink; and Ring, one process's handle on a ring."""
+"""create, attach, and Ring: one process's handle on a ring."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ import secrets
 import time
 import warnings
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy.typing as npt
 
-from gpuring import _core, diagnosis, segment, spec, stats
-from gpuring._core import Header
+from gpuring import _core, diagnosis, directory, segment, spec, stats
+from gpuring._core import Header, Peer
 from gpuring.consumer import Consumer
-from gpuring.errors import DeviceError, RingClosed, RingError, RingIncompatible, RingNotFound
+from gpuring.directory import BeingCreated
+from gpuring.errors import DeviceError, RingClosed, RingIncompatible, RingNotFound
 from gpuring.memory.host import HostMemory
 from gpuring.producer import Producer
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from gpuring.spec import Spec
     from gpuring.sync import Sync
 
+_Endpoint = TypeVar("_Endpoint", bound="Endpoint")
 _POLL_S = 0.01  # attach(timeout=…): how often to look for the name
 
 
@@ -39,9 +41,9 @@ def create(
     *,
     slots: int,
     shape: Sequence[int] | int | None = None,
-    dtype: npt.DTypeLike = None,
+    dtype: npt.DTypeLike | None = None,
     fields: Mapping[str, tuple[Sequence[int] | int, npt.DTypeLike]] | None = None,
-    meta: npt.DTypeLike = None,
+    meta: npt.DTypeLike | None = None,
     device: str | int | None = None,
     sync: Literal["auto", "event", "timeline"] = "auto",
     gate: Literal["stream", "host"] | None = None,
@@ -53,21 +55,23 @@ def create(
     """Creates a ring that any process of this host can attach to by `name`, and owns it.
 
     slots: how many frames are in flight at the most, 1 … 1024.
-    shape, dtype: of a frame; or fields={"y": ((1080, 1920), "u1"), …} for several arrays in one slot.
-    meta: a structured dtype for per-frame metadata in the header, such as [("pts", "i8")].
-    device: "cuda", "cuda:1", an ordinal, None (CuPy's current GPU), or "host" for shared memory of the
+    shape, dtype: of a frame; or fields={"y": ((1080, 1920), "u1"), …} for several arrays in one
+    slot. meta: a structured dtype for per-frame metadata in the header, such as [("pts", "i8")].
+    device: "cuda", "cuda:1", an ordinal, None (CuPy's current GPU), or "host" for shared memory of
+    the
         host, with NumPy arrays and the same protocol.
     sync: how streams wait for each other: "timeline" (64-bit words written and awaited by streams),
-        "event" (CUDA IPC events), "auto" (timeline where the GPU has it, else event with gate "host").
+        "event" (CUDA IPC events), "auto" (timeline where the GPU has it, else event with gate
+        "host").
     gate: "stream" (default) makes streams wait, "host" makes claim and acquire wait on the host, so
         that no stream ever waits for another process.
     max_peers, max_subscriptions: sizes of the tables, 1 … 64.
     mode: permissions of the shared memory.
     replace: close and remove a ring of this name first, whoever uses it.
 
-    Closing the returned Ring closes the ring: others drain what is there and get EndOfStream.  Raises
-    RingExists, DeviceError (no usable GPU), RingError (no space), TypeError or ValueError (arguments).
-    Nothing is left behind by a call that raises.
+    Closing the returned Ring closes the ring: others drain what is there and get EndOfStream.
+    Raises RingExists, DeviceError (no usable GPU), RingError (no space), TypeError or ValueError
+    (arguments). Nothing is left behind by a call that raises.
     """
     segment.check_name(name)
     described = spec.make(shape=shape, dtype=dtype, fields=fields, meta=meta)
@@ -88,12 +92,12 @@ def create(
         raise ValueError("sync= and gate= are for GPU rings; a host ring needs neither")
 
     if replace:
-        _remove(name)
+        directory.remove(name)
     epoch = secrets.token_bytes(16)
     try:
         fd = segment.create(segment.header_name(name), mode)
     except FileExistsError:
-        raise segment.exists(name, _who_has(name)) from None
+        raise segment.exists(name, directory.who_has(name)) from None
     memory: Memory | None = None
     try:
         if device == "host":
@@ -122,7 +126,7 @@ def create(
         if memory is not None:
             memory.close(others=False)
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-            raise segment.no_space(name, os.fstat(fd).st_size, "the header") from error
+            raise segment.no_space(name, getattr(error, "nbytes", 0), "the header") from error
         raise
     finally:
         os.close(fd)
@@ -162,9 +166,9 @@ def attach(name: str, *, timeout: float = 0.0) -> Ring:
     deadline = time.monotonic() + timeout
     while True:
         try:
-            header = _open_header(name)
+            header = directory.open_header(name)
             break
-        except (RingNotFound, _BeingCreated):
+        except (RingNotFound, BeingCreated):
             if time.monotonic() >= deadline:
                 raise
             time.sleep(_POLL_S)
@@ -187,94 +191,6 @@ def attach(name: str, *, timeout: float = 0.0) -> Ring:
             header.memory_handle, header.device_uuid, header.slots, header.slot_nbytes, ring=name
         )
     return Ring(name, header, memory, described, created=False)
-
-
-class _BeingCreated(RingIncompatible):
-    """Its magic number is not there yet; waiting may help."""
-
-
-def _open_header(name: str) -> Header:
-    try:
-        fd = segment.open_fd(segment.header_name(name))
-    except FileNotFoundError:
-        raise segment.not_found(name) from None
-    try:
-        return Header.attach(fd)
-    except _core.Damaged as error:
-        unfinished = "being created" in str(error) or os.fstat(fd).st_size == 0
-        kind = _BeingCreated if unfinished else RingIncompatible
-        raise kind(
-            f"{segment.SHM}{segment.header_name(name)} is no ring of this gpuring: {error}. If no "
-            "process uses it, `gpuring clean` removes it"
-        ) from None
-    finally:
-        os.close(fd)
-
-
-def _who_has(name: str) -> str:
-    try:
-        header = _open_header(name)
-    except RingError as error:
-        return str(error)
-    live = header.live_peers()
-    state = "alive" if header.creator_alive else "dead"
-    return f"created by pid {header.creator_pid} ({state}), {len(live)} living peers"
-
-
-def _remove(name: str) -> bool:
-    """Closes and unlinks the ring of this name, whoever uses it.  False: there was none."""
-    with contextlib.suppress(RingError):
-        header = _open_header(name)
-        header.close_ring()
-        header.retire()
-    found = segment.unlink(segment.header_name(name))
-    segment.unlink_slots(name)
-    return found
-
-
-def unlink(name: str) -> None:
-    """Removes the name.  Those who are inside go on; nobody else finds the ring.  RingNotFound."""
-    segment.check_name(name)
-    with contextlib.suppress(RingError):
-        _open_header(name).retire()
-    found = segment.unlink(segment.header_name(name))
-    segment.unlink_slots(name)
-    if not found:
-        raise segment.not_found(name)
-
-
-def ls() -> list[stats.RingStats]:
-    """Every readable ring of this host, sorted by name.  Reads headers only and needs no GPU."""
-    found = []
-    for name in segment.names():
-        with contextlib.suppress(RingError, PermissionError):
-            found.append(stats.collect(name, _open_header(name)))
-    return found
-
-
-def clean() -> list[str]:
-    """Removes the rings whose creator and peers are all dead, and says which.
-
-    Also what a process that was killed while it created a ring has left behind.
-    """
-    removed = []
-    for name in segment.names():
-        try:
-            header = _open_header(name)
-        except (RingNotFound, PermissionError):
-            continue
-        except RingIncompatible:
-            if not segment.in_use(segment.header_name(name)):
-                _remove(name)
-                removed.append(name)
-            continue
-        if not header.creator_alive and not header.live_peers():
-            _remove(name)
-            removed.append(name)
-    for path in segment.orphans():
-        segment.unlink(path)
-        removed.append(path.lstrip("/"))
-    return removed
 
 
 class Ring:
@@ -373,7 +289,8 @@ class Ring:
             ring, or a sequence (raised to the oldest that is still there).  A member that joins an
             existing subscription goes on where it is.
 
-        Raises RingClosed, TooManyPeers, ValueError if the subscription exists with another `lossless`.
+        Raises RingClosed, TooManyPeers, ValueError if the subscription exists with another
+        `lossless`.
         """
         self._check_open()
         if subscription is None:
@@ -381,11 +298,14 @@ class Ring:
         elif not isinstance(subscription, str):
             raise TypeError(f"subscription is a str or None, not {type(subscription).__name__}")
         elif not subscription or subscription.startswith("#") or "\0" in subscription:
-            raise ValueError(f"{subscription!r} cannot name a subscription ('#…' is for unnamed ones)")
+            raise ValueError(
+                f"{subscription!r} cannot name a subscription ('#…' is for unnamed ones)"
+            )
         encoded = subscription.encode()
         if len(encoded) > _core.MAX_NAME_NBYTES:
             raise ValueError(
-                f"a subscription's name has at most {_core.MAX_NAME_NBYTES} bytes, not {len(encoded)}"
+                f"a subscription's name has at most {_core.MAX_NAME_NBYTES} bytes, "
+                f"not {len(encoded)}"
             )
         if not (start in ("next", "oldest") or (isinstance(start, int) and 0 <= start < 2**47)):
             raise ValueError(f'start is "next", "oldest" or a sequence, not {start!r}')
@@ -394,7 +314,7 @@ class Ring:
             raise diagnosis.cannot_join(self._name, self._header, peer, subscription)
         return self._enter(peer, lambda: Consumer(self, peer, lossless))
 
-    def _enter(self, peer: _core.Peer, make: Any) -> Any:
+    def _enter(self, peer: Peer, make: Callable[[], _Endpoint]) -> _Endpoint:
         joined = False
         try:
             if self._sync is not None:
@@ -421,8 +341,9 @@ class Ring:
     def close(self) -> None:
         """Closes the producers and consumers made from this handle, and the handle.
 
-        The creator's close also closes the ring and removes its name: the others drain what is there
-        and get EndOfStream.  Waits for this process's own GPU work on the slots; may be called twice.
+        The creator's close also closes the ring and removes its name: the others drain what is
+        there and get EndOfStream.  Waits for this process's own GPU work on the slots; may be
+        called twice.
         """
         if self._closed:
             return

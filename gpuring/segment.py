@@ -1,8 +1,8 @@
 """Names in /dev/shm: which segments belong to which ring, and how they come and go.
 
 A ring NAME has the header `/gpuring.NAME` and, in host memory, its slots in `/gpuring.NAME+EPOCH`.
-A ring's name has no `+`, so the two cannot be confused, and a restarted ring never meets the slots of
-an earlier one.
+A ring's name has no `+`, so the two cannot be confused, and a restarted ring never meets the slots
+of an earlier one.
 """
 
 from __future__ import annotations

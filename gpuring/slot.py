@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gpuring.memory import Memory
     from gpuring.sync import Sync
 
-_MAX_VIEWS = 64  # arrays of smaller frames that a slot remembers; a new shape beyond that starts over
+_MAX_VIEWS = 64  # arrays of smaller frames that a slot remembers
 
 
 class Slot:
@@ -88,7 +88,7 @@ class Slot:
     def _check_open(self) -> None:
         if not self._open:
             raise RingError(
-                f"ring {self._ring!r}: slot {self.index} is no longer yours (its frame was {self._seq}); "
+                f"ring {self._ring!r}: slot {self.index} (frame {self._seq}) is no longer yours; "
                 "a slot is valid from claim to publish and from acquire to release"
             )
 
@@ -99,11 +99,12 @@ class Slot:
 
     @property
     def array(self) -> Any:
-        """The frame as an array over the slot: `cupy.ndarray` on a GPU, `numpy.ndarray` on the host.
+        """The frame as an array over the slot: `cupy.ndarray` on a GPU, `numpy.ndarray` on the
+        host.
 
-        Only for rings with one field (`shape=`, `dtype=`); see `slot[name]` for several.  On a GPU the
-        stream of claim or acquire already waits for whoever used the slot before; work on another
-        stream must be ordered by you.
+        Only for rings with one field (`shape=`, `dtype=`); see `slot[name]` for several.  On a GPU
+        the stream of claim or acquire already waits for whoever used the slot before; work on
+        another stream must be ordered by you.
         """
         if not self._open:
             self._check_open()
@@ -141,7 +142,7 @@ class Slot:
             self._check_open()
         return self._meta
 
-    # ---- interchange with other libraries ----------------------------------------------------------
+    # ---- interchange with other libraries ------------------------------------------------------
 
     def _import_on(self, stream: int) -> None:
         """Orders a foreign stream behind this slot's, and remembers that it uses the slot."""
@@ -157,8 +158,8 @@ class Slot:
     def __dlpack__(self, *, stream: int | None = None, **options: Any) -> Any:
         """DLPack export without a copy, so `torch.from_dlpack(slot)`.
 
-        On a GPU the importer's stream is ordered behind the slot's, and publish or release waits for
-        it.  The tensor is valid as long as the slot is yours.
+        On a GPU the importer's stream is ordered behind the slot's, and publish or release waits
+        for it.  The tensor is valid as long as the slot is yours.
         """
         if self._sync is None:
             return self.array.__dlpack__(stream=stream, **options)
@@ -179,7 +180,7 @@ class Slot:
         interface: dict[str, Any] = self.array.__array_interface__
         return interface
 
-    # ---- the end of its use -------------------------------------------------------------------------
+    # ---- the end of its use --------------------------------------------------------------------
 
     def _used_streams(self) -> tuple[int, ...]:
         """Every stream whose work on the slot must be finished: the one it was given to, those that
@@ -207,8 +208,9 @@ class WriteSlot(Slot):
     def publish(self) -> None:
         """Hands the frame to the readers, in stream order: their streams wait for yours.
 
-        Never blocks.  Raises PeerLost if this peer was taken for dead, DeviceError if the work could
-        not be recorded (the frame is abandoned then), RingError if the slot is not yours any more.
+        Never blocks.  Raises PeerLost if this peer was taken for dead, DeviceError if the work
+        could not be recorded (the frame is abandoned then), RingError if the slot is not yours any
+        more.
         """
         if not self._open:
             self._check_open()

@@ -1,4 +1,4 @@
-"""What a slot holds: named arrays at offsets, and the frame's metadata.  Pure: no memory, no GPU."""
+"""What a slot holds: named arrays at offsets, and the frame's metadata.  Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from gpuring._core import MAX_META_NBYTES, MAX_NDIM
 
 SLOT_ALIGNMENT = 256
-"""Slots, and the fields in them, start at multiples of this many bytes, as CUDA's allocations do."""
+"""Slots and the fields in them start at multiples of this many bytes, as CUDA's allocations do."""
 
 ARRAY = "array"
 """The name of the one field of a ring that was created with shape= and dtype=."""
@@ -89,9 +89,9 @@ class Spec:
 def make(
     *,
     shape: Sequence[int] | int | None = None,
-    dtype: npt.DTypeLike = None,
+    dtype: npt.DTypeLike | None = None,
     fields: Mapping[str, tuple[Sequence[int] | int, npt.DTypeLike]] | None = None,
-    meta: npt.DTypeLike = None,
+    meta: npt.DTypeLike | None = None,
 ) -> Spec:
     """The spec of `shape=, dtype=` or of `fields={name: (shape, dtype)}`.
 
@@ -121,7 +121,9 @@ def _shape(shape: Sequence[int] | int) -> tuple[int, ...]:
     if not all(isinstance(n, int | np.integer) and n > 0 for n in extents):
         raise ValueError(f"a shape has positive integers, not {shape!r}")
     if len(extents) > MAX_NDIM:
-        raise ValueError(f"an array has at most {MAX_NDIM} dimensions, {shape!r} has {len(extents)}")
+        raise ValueError(
+            f"an array has at most {MAX_NDIM} dimensions, {shape!r} has {len(extents)}"
+        )
     return tuple(int(n) for n in extents)
 
 
@@ -134,14 +136,16 @@ def _plain(dtype: npt.DTypeLike, what: str) -> np.dtype[Any]:
     return checked
 
 
-def _meta(meta: npt.DTypeLike) -> np.dtype[Any] | None:
+def _meta(meta: npt.DTypeLike | None) -> np.dtype[Any] | None:
     if meta is None:
         return None
     checked = _plain(meta, "meta")
     if checked.names is None:
         raise ValueError(f"meta= is a structured dtype such as [('pts', 'i8')], not {checked}")
     if checked.itemsize > MAX_META_NBYTES:
-        raise ValueError(f"metadata has at most {MAX_META_NBYTES} bytes, {checked} has {checked.itemsize}")
+        raise ValueError(
+            f"metadata has at most {MAX_META_NBYTES} bytes, {checked} has {checked.itemsize}"
+        )
     return checked
 
 

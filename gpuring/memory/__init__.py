@@ -20,7 +20,8 @@ class Memory(Protocol):
     """16 bytes naming the GPU that holds the slots; zeros for host memory."""
 
     def array(self, index: int, field: Field, shape: tuple[int, ...]) -> Any:
-        """An array over `field` of slot `index`, C-contiguous; `shape` may be smaller than the field's.
+        """An array over `field` of slot `index`, C-contiguous; `shape` may be smaller than the
+        field's.
 
         No copy, no work on any stream.  The array keeps the mapping alive.
         """

@@ -27,9 +27,7 @@ class HostMemory:
         self._owned = owned
 
     @classmethod
-    def create(
-        cls, name: str, epoch: bytes, mode: int, slots: int, slot_nbytes: int
-    ) -> HostMemory:
+    def create(cls, name: str, epoch: bytes, mode: int, slots: int, slot_nbytes: int) -> HostMemory:
         """A new segment.  Raises RingError if /dev/shm has no room; nothing is left behind then."""
         path = segment.slots_name(name, epoch)
         fd = segment.create(path, mode)
@@ -67,9 +65,10 @@ class HostMemory:
 
     def array(self, index: int, field: Field, shape: tuple[int, ...]) -> npt.NDArray[Any]:
         offset = index * self._slot_nbytes + field.offset
-        return np.ndarray(shape, field.dtype, self._mapping, offset)
+        view: npt.NDArray[Any] = np.ndarray(shape, field.dtype, self._mapping, offset)
+        return view
 
-    def close(self, *, others: bool) -> None:  # noqa: ARG002 - mapped elsewhere, it simply stays
+    def close(self, *, others: bool) -> None:
         """Removes the name if we made it; the mapping goes with the last array over it."""
         if self._owned is not None:
             segment.unlink(self._owned)

@@ -1,9 +1,9 @@
 """Device order: how a stream is made to wait for what other peers' GPUs still have to do.
 
 Host order (the atomics of core/) and device order (streams) meet in four places: claim, publish,
-acquire, release.  Those call a synchroniser through `gpuring._core.Peer`; `event.py` and `timeline.py`
-are the only places of the package that record and wait.  A ring in host memory has none: the CPU
-stores its fences itself.
+acquire, release.  Those call a synchroniser through `gpuring._core.Peer`; `event.py` and
+`timeline.py` are the only places of the package that record and wait.  A ring in host memory has
+none: the CPU stores its fences itself.
 
 A fence value is promised before its operation is enqueued, and made visible to others after it.  So
 whoever is asked to wait for a value waits for something that is already in some stream.
@@ -18,13 +18,13 @@ from gpuring._core import Peer
 
 
 class Sync(Protocol):
-    """One synchroniser per attached ring.  Streams are raw handles (ints), as from `streams.handle`."""
+    """One synchroniser per attached ring.  Streams are raw handles, as from `streams.handle`."""
 
     name: str
     """"event" or "timeline"."""
 
     def join(self, peer: Peer) -> None:
-        """Before the peer's first verb: make what it records with, put its handles in the header."""
+        """Before the peer's first verb: makes what it records with and tells the others."""
 
     def leave(self, peer: Peer) -> None:
         """Waits on the host until the GPU has paid what the peer promised (Ctrl-C interrupts), then

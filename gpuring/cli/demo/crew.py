@@ -19,6 +19,8 @@ from . import roles
 from .records import Job, Progress, Report
 
 TICK_S = 0.125
+GRACE_S = 0.5
+"""After a first failure, for the others' messages: who dies takes others along, and may speak last."""
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -36,6 +38,7 @@ class Crew:
         self.progress: dict[str, Progress] = {}
         self.latest_ns: dict[str, list[int]] = {name: [] for name in roles.ROLES}
         """Latencies so far, by process."""
+        self._failed: dict[str, str] = {}
         self._ready: set[str] = set()
         self._pipes: dict[str, Connection] = {}
         self._processes: dict[str, SpawnProcess] = {}
@@ -80,14 +83,15 @@ class Crew:
         CrewError if one dies or the time is up.
         """
         next_tick = time.monotonic()
-        while len(self.reports) < len(roles.ROLES):
-            open_names = [name for name in roles.ROLES if name not in self.reports]
+        while waited := [n for n in roles.ROLES if n not in self.reports and n not in self._failed]:
             by_handle: dict[Any, str] = {}
-            for name in open_names:
+            for name in waited:
                 by_handle[self._pipes[name]] = by_handle[self._processes[name].sentinel] = name
             now = time.monotonic()
             if now >= self.deadline:
-                raise CrewError(f"not done within {self.timeout_s:g} s; {self._whereabouts()}")
+                if self._failed:
+                    break
+                raise CrewError(f"not done within {self.timeout_s:g} s: {self._whereabouts()}")
             if now >= next_tick:
                 tick()
                 next_tick = now + TICK_S
@@ -95,20 +99,24 @@ class Crew:
             for name in {by_handle[handle] for handle in heard}:
                 self._hear(name)
         tick()
+        if self._failed:
+            raise CrewError(self._failures())
         return self.reports
 
     def _hear(self, name: str) -> None:
-        """All that `name` has said so far; CrewError if it then turns out to be dead."""
+        """Takes in all that `name` has said so far, and notices if it is dead."""
         process = self._processes[name]
         gone = process.exitcode is not None  # asked first: what it said before stays readable
         try:
-            while name not in self.reports and self._pipes[name].poll():
+            while name not in self.reports and name not in self._failed:
+                if not self._pipes[name].poll():
+                    break
                 self._take(name, *self._pipes[name].recv())
         except (EOFError, OSError):
             process.join(1.0)
             gone = True
-        if gone and name not in self.reports:
-            raise CrewError(f"{name} (pid {process.pid}) died, {_ending(process.exitcode)}")
+        if gone and name not in self.reports and name not in self._failed:
+            self._fail(name, f"died: {_ending(process.exitcode)}")
 
     def _take(self, name: str, kind: str, content: Any) -> None:
         if kind == "ready":
@@ -121,7 +129,17 @@ class Crew:
         elif kind == "done":
             self.reports[name] = content
         else:
-            raise CrewError(f"{name} (pid {self._processes[name].pid}) failed:\n\n{content}")
+            self._fail(name, f"failed:\n\n{content.rstrip()}")
+
+    def _fail(self, name: str, text: str) -> None:
+        if not self._failed:
+            self.deadline = min(self.deadline, time.monotonic() + GRACE_S)
+        self._failed[name] = f"{name} (pid {self._processes[name].pid}) {text}"
+
+    def _failures(self) -> str:
+        """All failures, less those that only say that the producer was lost."""
+        causes = [text for text in self._failed.values() if "gpuring.errors.PeerLost" not in text]
+        return "\n".join(causes or self._failed.values())
 
     def _whereabouts(self) -> str:
         parts = []

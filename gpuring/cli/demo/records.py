@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -154,13 +153,15 @@ class Outcome:
     clip: Clip
     memory: str
     sync: str
+    gate: str
+    slots: int
+    fps: float | None
     producer: Report
     analyser: Report
     edges: tuple[Report, Report]
     viewer: Report
     max_lag: dict[str, int]
     """By subscription, as sampled by the parent."""
-    out: Path
 
     @property
     def consumers(self) -> tuple[Report, Report, Report, Report]:

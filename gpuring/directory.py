@@ -1,0 +1,99 @@
+"""The rings of this host: open a header by name, list, unlink, clean up."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from gpuring import _core, segment, stats
+from gpuring._core import Header
+from gpuring.errors import RingError, RingIncompatible, RingNotFound
+
+
+class BeingCreated(RingIncompatible):
+    """Its magic number is not there yet; waiting may help."""
+
+
+def open_header(name: str) -> Header:
+    """The checked header of a ring.  RingNotFound, RingIncompatible, PermissionError."""
+    try:
+        fd = segment.open_fd(segment.header_name(name))
+    except FileNotFoundError:
+        raise segment.not_found(name) from None
+    try:
+        return Header.attach(fd)
+    except _core.Damaged as error:
+        unfinished = "being created" in str(error) or os.fstat(fd).st_size == 0
+        kind = BeingCreated if unfinished else RingIncompatible
+        raise kind(
+            f"{segment.SHM}{segment.header_name(name)} is no ring of this gpuring: {error}. If no "
+            "process uses it, `gpuring clean` removes it"
+        ) from None
+    finally:
+        os.close(fd)
+
+
+def who_has(name: str) -> str:
+    try:
+        header = open_header(name)
+    except RingError as error:
+        return str(error)
+    live = header.live_peers()
+    state = "alive" if header.creator_alive else "dead"
+    return f"created by pid {header.creator_pid} ({state}), {len(live)} living peers"
+
+
+def remove(name: str) -> bool:
+    """Closes and unlinks the ring of this name, whoever uses it.  False: there was none."""
+    with contextlib.suppress(RingError):
+        header = open_header(name)
+        header.close_ring()
+        header.retire()
+    found = segment.unlink(segment.header_name(name))
+    segment.unlink_slots(name)
+    return found
+
+
+def unlink(name: str) -> None:
+    """Removes the name.  Those who are inside go on; nobody else finds the ring.  RingNotFound."""
+    segment.check_name(name)
+    with contextlib.suppress(RingError):
+        open_header(name).retire()
+    found = segment.unlink(segment.header_name(name))
+    segment.unlink_slots(name)
+    if not found:
+        raise segment.not_found(name)
+
+
+def ls() -> list[stats.RingStats]:
+    """Every readable ring of this host, sorted by name.  Reads headers only and needs no GPU."""
+    found = []
+    for name in segment.names():
+        with contextlib.suppress(RingError, PermissionError):
+            found.append(stats.collect(name, open_header(name)))
+    return found
+
+
+def clean() -> list[str]:
+    """Removes the rings whose creator and peers are all dead, and says which.
+
+    Also what a process that was killed while it created a ring has left behind.
+    """
+    removed = []
+    for name in segment.names():
+        try:
+            header = open_header(name)
+        except (RingNotFound, PermissionError):
+            continue
+        except RingIncompatible:
+            if not segment.in_use(segment.header_name(name)):
+                remove(name)
+                removed.append(name)
+            continue
+        if not header.creator_alive and not header.live_peers():
+            remove(name)
+            removed.append(name)
+    for path in segment.orphans():
+        segment.unlink(path)
+        removed.append(path.lstrip("/"))
+    return removed
