@@ -64,8 +64,13 @@ static void unlock(struct gr_ring *ring) {
 
 /* ---- who is alive --------------------------------------------------------------------------- */
 
+static void set_mine(struct gr_ring *ring, uint32_t p, bool mine) {
+    uint64_t bit = UINT64_C(1) << p, bits = load_relaxed(&ring->mine);
+    store_release(&ring->mine, mine ? bits | bit : bits & ~bit);
+}
+
 bool gr_peer_alive(struct gr_ring *ring, uint32_t p) {
-    return ring->mine >> p & 1 || byte_locked(ring, (int)p);
+    return load_acquire(&ring->mine) >> p & 1 || byte_locked(ring, (int)p);
 }
 
 bool gr_creator_alive(struct gr_ring *ring) {
@@ -151,7 +156,7 @@ static enum gr_result enter(struct gr_ring *ring, struct gr_peer *me) {
         struct gr_peer_entry *entry = &ring->peer[p];
         if (state_of(load_acquire(&entry->word)) != GR_FREE || !drained(ring, p)) continue;
         if (byte_lock(ring, F_WRLCK, (int)p) != 0) continue;
-        ring->mine |= UINT64_C(1) << p;
+        set_mine(ring, p, true);
         atomic_fetch_or_explicit(&head->peer_mask, UINT64_C(1) << p, memory_order_seq_cst);
         me->ring = ring;
         me->number = p;
@@ -274,7 +279,7 @@ enum gr_result gr_leave(struct gr_peer *me) {
     enum gr_result result = lock(ring, PATIENCE_NS);
     if (result != GR_OK) return result;
     if (load_relaxed(&entry->id) != me->id || state_of(load_relaxed(&entry->word)) == GR_FREE) {
-        ring->mine &= ~bit; /* we were reaped; the number may be somebody else's by now */
+        set_mine(ring, me->number, false); /* we were reaped; the number may be somebody else's by now */
         unlock(ring);
         return GR_REAPED;
     }
@@ -290,7 +295,7 @@ enum gr_result gr_leave(struct gr_peer *me) {
     if (result != GR_OK) return result;
     store_sc(&entry->word, peer_word(GR_FREE, 0, 0));
     atomic_fetch_and_explicit(&ring->head->peer_mask, ~bit, memory_order_seq_cst);
-    ring->mine &= ~bit;
+    set_mine(ring, me->number, false);
     byte_lock(ring, F_UNLCK, (int)me->number);
     unlock(ring);
     return GR_OK;

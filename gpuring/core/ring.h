@@ -61,7 +61,7 @@ struct gr_ring {
 
     int lock_fd;           /* own open file description of the header, never mapped, close-on-exec */
     pthread_mutex_t mutex; /* threads of this process share lock_fd, so LOCK alone does not part them */
-    uint64_t mine;         /* bits of the peers joined through this handle */
+    gr_word mine;          /* bits of the peers joined through this handle; written under LOCK */
     uint64_t pid, start, pidns;
     unsigned generation;   /* of the process: a fork makes the handle void in the child */
     struct gr_ring *next, *prev; /* all handles of the process, for the fork handler */

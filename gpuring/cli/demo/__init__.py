@@ -1,10 +1,12 @@
-"""`gpuring demo`: a real video through the ring, to four consumers of different temper, and a verdict.
-
-    clip        the video                    roles    what each process does
-    arithmetic  what is computed per frame   crew     the processes together
-    records     what they report             table    the live table
-    verdict     against a second decode      pictures, figures   PNG and JSON files
+"""A real video through a ring: one process decodes it, four of different temper read it (a lossless
+analyser, two workers that share edge detection, a viewer that takes the newest frame), and the
+verdict holds what they saw to a second, independent decode.
 """
+
+# clip        the video                    roles    what each process does
+# arithmetic  what is computed per frame   crew     the processes together
+# records     what they report             table    the live table
+# verdict     against a second decode      pictures, figures   PNG and JSON files
 
 from __future__ import annotations
 
@@ -240,7 +242,8 @@ def _sync_why(ring: gpuring.Ring, args: argparse.Namespace) -> str:
     from gpuring.memory import cuda_ipc
     from gpuring.sync import timeline
 
-    return timeline.supported(cuda_ipc.device_for("cuda"))[1]
+    reason: str = timeline.supported(cuda_ipc.device_for("cuda"))[1]
+    return reason
 
 
 def _first_line(ring: gpuring.Ring, why: dict[str, str]) -> str:

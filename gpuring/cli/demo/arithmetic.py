@@ -19,7 +19,7 @@ STRONG_EDGE = 128
 
 
 def weights(nbytes: int, xp: Any) -> Any:
-    """Odd pseudo-random 64-bit weights, one for each word of `nbytes` bytes and each byte left over."""
+    """Odd pseudo-random 64-bit weights, one a word of `nbytes` bytes and one a byte left over."""
     words, rest = divmod(nbytes, 8)
     x = (np.arange(words + rest, dtype=np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):  # splitmix64

@@ -1,4 +1,4 @@
-"""The video, decoded with PyAV: by the producer into the ring, and again by the parent for the verdict."""
+"""The video, decoded with PyAV: by the producer into the ring, by the parent for the verdict."""
 
 from __future__ import annotations
 

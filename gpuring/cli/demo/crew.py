@@ -20,7 +20,7 @@ from .records import Job, Progress, Report
 
 TICK_S = 0.125
 GRACE_S = 0.5
-"""After a first failure, for the others' messages: who dies takes others along, and may speak last."""
+"""How long others may speak after a failure: who dies takes others along and may speak last."""
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 

@@ -27,7 +27,7 @@ COLOURS = {
 }
 PASS, FAIL = (34, 160, 90), (210, 50, 50)
 
-COLUMNS, ROWS = 4, 3
+COLUMNS, ROWS = 4, 2
 TILE, GAP, CAPTION = 400, 18, 30
 PAPER, INK, FAINT = (19, 21, 26), (236, 238, 242), (140, 147, 160)
 
@@ -96,20 +96,22 @@ def _caption(
 def _subtitle(outcome: Outcome) -> str:
     clip = outcome.clip
     return (
-        f"{clip.path.name} · {clip.width} × {clip.height} · {outcome.producer.frames} frames through "
-        f"{outcome.slots} slots · memory {outcome.memory} · sync {outcome.sync}"
+        f"{clip.path.name} · {clip.width} × {clip.height} · {outcome.producer.frames} frames "
+        f"through {outcome.slots} slots · memory {outcome.memory} · sync {outcome.sync}"
     )
 
 
 def _spread(pictures: list[Picture], count: int) -> list[Picture]:
-    """`count` pictures from first to last, evenly."""
+    """At most `count` pictures, evenly from the first sequence to the last."""
     if len(pictures) <= count:
         return pictures
-    return [pictures[round(at)] for at in np.linspace(0, len(pictures) - 1, count)]
+    seqs = np.array([picture.seq for picture in pictures])
+    marks = np.linspace(seqs[0], seqs[-1], count)
+    return [pictures[at] for at in sorted({int(np.abs(seqs - mark).argmin()) for mark in marks})]
 
 
 def _tinted(edges: NDArray[np.uint8], colour: tuple[int, int, int]) -> NDArray[np.uint8]:
-    """Grey levels as paper -> colour -> white; weak edges are lifted, since shrinking dims lines."""
+    """Grey levels as paper, colour, white; weak edges are lifted, since shrinking dims lines."""
     level = (np.arange(256) / 255) ** 0.55
     stops = np.array([PAPER, colour, (255, 255, 255)], float)
     ramp = np.stack([np.interp(level, (0, 0.75, 1), stops[:, c]) for c in range(3)], axis=1)
@@ -124,23 +126,23 @@ def _font(size: int, *, bold: bool = False) -> ImageFont.FreeTypeFont:
 
 
 def latency_plot(path: Path, outcome: Outcome) -> None:
-    """Publish to acquired, frame by frame and as a distribution; who saw what; what was measured."""
+    """Publish to acquired, each frame and as a distribution; who saw what; what was measured."""
     figure = Figure(figsize=(13, 8.6), dpi=120, facecolor="white")
     FigureCanvasAgg(figure)
     grid = figure.add_gridspec(
         3,
         2,
-        width_ratios=(3.4, 1),
+        width_ratios=(2.3, 1),
         height_ratios=(3, 0.9, 1.2),
-        left=0.085,
-        right=0.975,
-        top=0.885,
+        left=0.075,
+        right=0.98,
+        top=0.865,
         bottom=0.07,
-        hspace=0.13,
-        wspace=0.05,
+        hspace=0.16,
+        wspace=0.12,
     )
-    figure.text(0.085, 0.955, "From publish to acquired", size=18, weight="bold")
-    figure.text(0.085, 0.918, _subtitle(outcome), size=11, color="0.4")
+    figure.text(0.075, 0.95, "From publish to acquired", size=18, weight="bold")
+    figure.text(0.075, 0.915, _subtitle(outcome), size=11, color="0.4")
 
     scatter = figure.add_subplot(grid[0, 0])
     spread = figure.add_subplot(grid[0, 1], sharey=scatter)
@@ -218,45 +220,50 @@ def _who_saw_what(axes: Axes, outcome: Outcome) -> None:
 
 def _measured(axes: Axes, outcome: Outcome) -> None:
     report = outcome.analyser
-    values = dict(zip(FRAME_COLUMNS, report.values.T.astype(float), strict=False))
-    at = _numbers(outcome, report.seq)
-    pixels = outcome.clip.width * outcome.clip.height
-    if values:
-        light = 0.299 * values["red"] + 0.587 * values["green"] + 0.114 * values["blue"]
-        axes.plot(at, light / pixels, color="0.25", lw=1.8, label="brightness")
-        axes.fill_between(
-            at, values["motion"] / pixels, color=_rgb("analyser"), alpha=0.45, lw=0, label="motion"
-        )
-        axes.legend(loc="upper right", ncols=2, frameon=False, fontsize=10)
-        axes.set_ylim(0, max(1.0, float(light.max()) / pixels * 1.45))
-    axes.set_ylabel("grey levels")
+    if report.frames:
+        values = dict(zip(FRAME_COLUMNS, report.values.T.astype(float), strict=True))
+        at = _numbers(outcome, report.seq)
+        pixels = outcome.clip.width * outcome.clip.height
+        light = (0.299 * values["red"] + 0.587 * values["green"] + 0.114 * values["blue"]) / pixels
+        motion = values["motion"] / pixels
+        axes.fill_between(at, motion, color=_rgb("analyser"), alpha=0.35, lw=0)
+        axes.set_ylim(0, max(1.0, float(motion.max())) * 1.25)
+        other = axes.twinx()
+        other.plot(at, light, color="0.25", lw=1.8)
+        middle, reach = float(light.mean()), max(10.0, float(np.ptp(light)) * 0.8)
+        other.set_ylim(middle - reach, middle + reach)
+        other.set_ylabel("brightness", color="0.25")
+        other.spines["top"].set_visible(False)
+    axes.set_ylabel("motion", color=_rgb("analyser"))
+    axes.set_xlim(0, outcome.producer.frames + 1)
     axes.set_xlabel("frame, as published")
-    axes.text(
-        0, 1.03, "what the analyser measured", transform=axes.transAxes, size=11, color="0.3"
-    )
+    text = "what the analyser measured, in grey levels of 255"
+    axes.text(0, 1.03, text, transform=axes.transAxes, size=11, color="0.3")
 
 
 def _legend(axes: Axes, outcome: Outcome) -> None:
     axes.axis("off")
     axes.set_xlim(0, 1)
     axes.set_ylim(0, 1)
-    y = 0.98
+    y = 0.83
+    for heading, x in (("p50", 0.58), ("p99", 0.79), ("max", 1.0)):
+        axes.text(x, 0.93, heading, size=10, va="center", ha="right", color="0.4")
     for report in outcome.consumers:
-        p50, p99 = percentiles(report.latency_ns)
-        slowest = duration(int(report.latency_ns.max())) if report.frames else ""
-        axes.scatter([0.09], [y - 0.025], s=70, color=_rgb(report.name), clip_on=False)
-        axes.text(0.16, y, report.name, size=11.5, weight="bold", va="center")
-        axes.text(1, y, KINDS[report.name][1], size=9.5, va="center", ha="right", color="0.4")
-        line = f"p50 {p50} · p99 {p99} · max {slowest}" if report.frames else "no frames"
-        axes.text(0.16, y - 0.085, line, size=9.5, va="center", color="0.15")
-        y -= 0.225
-    axes.text(0.05, y - 0.01, _reading(outcome), size=9, va="top", color="0.4", linespacing=1.4)
+        axes.scatter([0.02], [y], s=70, color=_rgb(report.name), clip_on=False)
+        axes.text(0.07, y, report.name, size=11, weight="bold", va="center")
+        axes.text(0.07, y - 0.065, KINDS[report.name][1], size=9, va="center", color="0.4")
+        figures = (*percentiles(report.latency_ns), duration(int(report.latency_ns.max(initial=0))))
+        for figure, x in zip(figures, (0.58, 0.79, 1.0), strict=True):
+            axes.text(x, y, figure if report.frames else "", size=10, va="center", ha="right")
+        y -= 0.17
+    axes.text(0, y + 0.03, _reading(outcome), size=9.5, va="top", color="0.4", linespacing=1.5)
 
 
 def _reading(outcome: Outcome) -> str:
     if outcome.fps:
         return f"The producer was paced at {outcome.fps:g} frames/s."
     return (
-        "The producer was not paced: it waits for the\nslowest lossless reader, and frames queue in\n"
-        "the ring. --fps 25 shows the hand-over alone."
+        "The producer was not paced: it waits for the\n"
+        "slowest lossless reader, and frames queue in\n"
+        "the ring. With --fps 25 the hand-over alone shows."
     )

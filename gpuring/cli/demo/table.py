@@ -7,6 +7,7 @@ from collections import deque
 from types import TracebackType
 
 import numpy as np
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
@@ -20,10 +21,10 @@ RATE_WINDOW_S = 1.0
 RECENT = 4096
 """Percentiles on the live table are of this many latest frames."""
 KINDS = {
-    "analyser": ("analyser", "lossless, all frames"),
+    "analyser": ("analyser", "lossless"),
     "edges 1": ("edges", "lossless, shared"),
     "edges 2": ("edges", "lossless, shared"),
-    "viewer": ("viewer", "lossy, newest only"),
+    "viewer": ("viewer", "lossy, newest"),
 }
 """By process: subscription and temper."""
 
@@ -112,7 +113,14 @@ def final(outcome: Outcome) -> Table:
 
 
 def _empty(title: str | None, lag: str = "lag") -> Table:
-    table = Table(title=title, title_justify="left", title_style="dim", header_style="bold")
+    table = Table(
+        title=title,
+        title_justify="left",
+        title_style="dim",
+        box=SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+    )
     table.add_column("process", style="cyan", no_wrap=True)
     table.add_column("temper", no_wrap=True)
     for heading in ("frames", "1/s", lag, "lost", "p50", "p99"):
@@ -136,5 +144,3 @@ def duration(ns: float) -> str:
             value = ns / size
             return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f} {unit}"
     return f"{ns:.0f} ns"
-
-

@@ -1,0 +1,179 @@
+/* The core under load, for the sanitizers: threads on one handle, frames in plain memory.
+ *
+ * Frames are ordinary words that no atomic touches.  ThreadSanitizer therefore reports every frame that
+ * is written and read without the protocol having ordered the two, and every book that does not balance
+ * ends the program.  Usage: stress [frames per producer]
+ */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "../../gpuring/core/ring.h"
+
+enum { SLOTS = 5, WORDS = 16, PRODUCERS = 3, LONELY = 1, SHARED = 3, LOSSY = 2, NEWEST = 2 };
+enum { DEADLINE_S = 300 };
+
+static struct gr_ring *ring;
+static uint64_t data[SLOTS][WORDS];
+static uint64_t frames_each = 20000;
+static _Atomic uint64_t seen_shared[1 << 22], published_sum, lonely_sum;
+static _Atomic int churning = 1;
+
+#define REQUIRE(condition)                                                                         \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition);                \
+            abort();                                                                               \
+        }                                                                                          \
+    } while (0)
+
+static enum gr_result run(struct gr_peer *me, gr_verb verb) {
+    me->deadline_ns = INT64_MAX;
+    enum gr_result result = verb(me);
+    if (result == GR_BLOCKED) result = gr_spin(me, verb);
+    while (result == GR_BLOCKED || result == GR_SIGNAL) result = gr_sleep(me, verb);
+    return result;
+}
+
+static void pay(struct gr_peer *me, uint64_t *value) {
+    *value = gr_promise(me, me->index, me->seq);
+    raise_to(fence_of(ring, me->index, me->number), *value);
+}
+
+static uint64_t content(uint64_t seq, int k) { return seq * 0x9e3779b97f4a7c15u + (uint64_t)k; }
+
+static void *produce(void *unused) {
+    struct gr_peer me;
+    uint64_t value, sum = 0;
+    REQUIRE(gr_join_producer(ring, &me) == GR_OK);
+    pthread_barrier_wait(unused);
+    for (uint64_t n = 0; n < frames_each; n++) {
+        REQUIRE(run(&me, gr_claim) == GR_OK);
+        REQUIRE(me.pendings == 0);
+        for (int k = 0; k < WORDS; k++) data[me.index][k] = content(me.seq, k);
+        pay(&me, &value);
+        if (n % 17 == 5) {
+            REQUIRE(gr_abandon(&me, me.index, me.seq) == GR_OK);
+            continue;
+        }
+        REQUIRE(gr_publish(&me, me.index, me.seq, value, 0, NULL) == GR_OK);
+        sum += me.seq;
+    }
+    atomic_fetch_add(&published_sum, sum);
+    REQUIRE(gr_leave(&me) == GR_OK);
+    return NULL;
+}
+
+static void check_frame(const struct gr_peer *me) {
+    for (int k = 0; k < WORDS; k++) REQUIRE(data[me->index][k] == content(me->seq, k));
+}
+
+struct reader {
+    pthread_barrier_t *barrier;
+    char name[GR_NAME_WORDS * 8];
+    unsigned mode;
+    gr_verb verb;
+    bool shared;
+};
+
+static void *consume(void *argument) {
+    struct reader *reader = argument;
+    struct gr_peer me;
+    uint64_t value, last = 0, sum = 0, turn = 0;
+    REQUIRE(gr_join_consumer(ring, reader->name, reader->mode, GR_START_OLDEST, 0, &me) == GR_OK);
+    pthread_barrier_wait(reader->barrier);
+    for (;;) {
+        me.lost = 0;
+        enum gr_result result = run(&me, reader->verb);
+        if (result == GR_ENDED) break;
+        REQUIRE(result == GR_OK);
+        if (reader->shared && ++turn % 97 == 0) { /* as if its stream could not be ordered */
+            REQUIRE(gr_give_back(&me, me.index, me.seq) == GR_OK);
+            continue;
+        }
+        REQUIRE(reader->shared || me.seq > last);
+        REQUIRE(reader->mode == GR_LOSSY || me.lost == 0);
+        check_frame(&me);
+        last = me.seq;
+        sum += me.seq;
+        if (reader->shared) REQUIRE(atomic_exchange(&seen_shared[me.seq], 1) == 0);
+        pay(&me, &value);
+        REQUIRE(gr_release(&me, me.index, me.seq) == GR_OK);
+    }
+    if (reader->mode == GR_LOSSLESS && !reader->shared) atomic_fetch_add(&lonely_sum, sum);
+    REQUIRE(gr_leave(&me) == GR_OK);
+    return NULL;
+}
+
+/* Joins, reads a little and leaves, over and over, lossless and lossy. */
+static void *churn(void *unused) {
+    (void)unused;
+    for (unsigned turn = 0; atomic_load(&churning); turn++) {
+        struct gr_peer me;
+        uint64_t value;
+        char name[GR_NAME_WORDS * 8] = "churn";
+        unsigned mode = turn % 2 ? GR_LOSSLESS : GR_LOSSY;
+        REQUIRE(gr_join_consumer(ring, name, mode, turn % 3 ? GR_START_OLDEST : GR_START_NEXT, 0, &me) == GR_OK);
+        for (int k = 0; k < 8; k++) {
+            me.deadline_ns = 0;
+            me.lost = 0;
+            if (gr_acquire(&me) != GR_OK) continue;
+            REQUIRE(mode == GR_LOSSY || me.lost == 0);
+            check_frame(&me);
+            pay(&me, &value);
+            REQUIRE(gr_release(&me, me.index, me.seq) == GR_OK);
+        }
+        REQUIRE(gr_leave(&me) == GR_OK);
+    }
+    return NULL;
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1) frames_each = strtoull(argv[1], NULL, 10);
+    REQUIRE(frames_each * PRODUCERS * 8 < sizeof seen_shared / sizeof *seen_shared);
+    alarm(DEADLINE_S);
+    struct gr_config config = {.slots = SLOTS, .max_peers = 32, .max_subscriptions = 16,
+                               .memory = GR_MEMORY_HOST, .sync = GR_SYNC_HOST, .gate = GR_GATE_STREAM,
+                               .slot_nbytes = sizeof data[0], .spec_nbytes = 2};
+    int fd = memfd_create("stress", MFD_CLOEXEC);
+    uint8_t zeros[64] = {0};
+    ring = gr_create(fd, &config, zeros, zeros, zeros, "{}");
+    REQUIRE(ring != NULL);
+
+    pthread_barrier_t barrier;
+    pthread_t threads[PRODUCERS + LONELY + SHARED + LOSSY + NEWEST], churner;
+    int count = PRODUCERS + LONELY + SHARED + LOSSY + NEWEST, n = 0;
+    static struct reader readers[LONELY + SHARED + LOSSY + NEWEST];
+    pthread_barrier_init(&barrier, NULL, (unsigned)count);
+    for (int k = 0; k < LONELY + SHARED + LOSSY + NEWEST; k++) {
+        struct reader *reader = &readers[k];
+        reader->barrier = &barrier;
+        reader->shared = k >= LONELY && k < LONELY + SHARED;
+        reader->mode = k < LONELY + SHARED ? GR_LOSSLESS : GR_LOSSY;
+        reader->verb = k < LONELY + SHARED + LOSSY ? gr_acquire : gr_latest;
+        snprintf(reader->name, sizeof reader->name, reader->shared ? "shared" : "reader %d", k);
+        REQUIRE(pthread_create(&threads[n++], NULL, consume, reader) == 0);
+    }
+    for (int k = 0; k < PRODUCERS; k++)
+        REQUIRE(pthread_create(&threads[n++], NULL, produce, &barrier) == 0);
+    REQUIRE(pthread_create(&churner, NULL, churn, NULL) == 0);
+    for (int k = 0; k < n; k++) pthread_join(threads[k], NULL);
+    atomic_store(&churning, 0);
+    pthread_join(churner, NULL);
+
+    uint64_t shared_sum = 0;
+    for (uint64_t s = 0; s < gr_frontier(ring); s++) shared_sum += atomic_load(&seen_shared[s]) * s;
+    REQUIRE(atomic_load(&lonely_sum) == atomic_load(&published_sum));
+    REQUIRE(shared_sum == atomic_load(&published_sum));
+    REQUIRE(load_sc(&ring->head->peer_mask) == 0 && load_sc(&ring->head->sub_mask) == 0);
+    REQUIRE(atomic_load(&ring->head->waiters) == 0);
+    printf("%llu frames, %llu sequences: the books balance\n",
+           (unsigned long long)(frames_each * PRODUCERS), (unsigned long long)(gr_frontier(ring) - SLOTS));
+    gr_detach(ring);
+    close(fd);
+    return 0;
+}
