@@ -74,6 +74,7 @@ def create(
     (arguments). Nothing is left behind by a call that raises.
     """
     segment.check_name(name)
+    _free_lingering()
     described = spec.make(shape=shape, dtype=dtype, fields=fields, meta=meta)
     for what, value, most in (
         ("slots", slots, _core.MAX_SLOTS),
@@ -358,13 +359,18 @@ class Ring:
         self._closed = True
         if self._sync is not None:
             self._sync.close()
-        self._memory.close(others=bool(self._header.live_peers()))
-        self._header.disown()
+        if self._created:
+            _lingering.append((self._header, self._memory))
+        else:
+            self._memory.close(others=True)
+            self._header.disown()
         _open_rings.discard(self)
+        _free_lingering()
 
     def _unlink(self) -> None:
-        """Removes the name, unless it belongs to a later ring by now."""
+        """Removes the ring's names; that of the header may belong to a later ring by now."""
         self._header.retire()
+        segment.unlink_slots(self._name, self._header.epoch)
         try:
             fd = segment.open_fd(segment.header_name(self._name))
         except (FileNotFoundError, PermissionError):
@@ -398,6 +404,22 @@ class Ring:
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{self.slots} slots, {self.memory}, {self.sync}"
         return f"<Ring {self._name!r}: {state}>"
+
+
+_lingering: list[tuple[Header, Memory]] = []
+"""Rings closed by us, their creator, which others may still be reading: freeing GPU memory under
+them
+is undefined.  Looked at again whenever a ring is made or closed here; the process's end frees all."""
+
+
+def _free_lingering() -> None:
+    for header, memory in list(_lingering):
+        if header.forked:
+            _lingering.remove((header, memory))
+        elif not header.attached:
+            _lingering.remove((header, memory))
+            memory.close(others=False)
+            header.disown()
 
 
 _open_rings: weakref.WeakSet[Ring] = weakref.WeakSet()

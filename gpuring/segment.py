@@ -97,9 +97,8 @@ def orphans() -> list[str]:
 
 
 def unlink_slots(name: str, epoch: bytes | None = None) -> None:
-    """Removes a ring's host slots: of one epoch, or of all."""
-    pattern = slots_name(name, epoch)[1:] if epoch else f"{_PREFIX}{name}+*"
-    for path in SHM.glob(pattern):
+    """Removes a ring's host slots, if it has any: of one epoch, or of all."""
+    for path in SHM.glob(slots_name(name, epoch)[1:] if epoch else f"{_PREFIX}{name}+*"):
         unlink(f"/{path.name}")
 
 

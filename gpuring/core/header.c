@@ -139,6 +139,9 @@ static struct gr_ring *map(int fd, const struct gr_config *config, const struct 
         free(ring);
         return NULL;
     }
+    /* Shared: the creator asks whether anybody else has it before he frees what he owns. */
+    struct flock attached = {.l_type = F_RDLCK, .l_whence = SEEK_SET, .l_start = GR_ATTACHED_BYTE, .l_len = 1};
+    fcntl(ring->lock_fd, F_OFD_SETLK, &attached);
     uint8_t *base = mmap(NULL, layout->nbytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (base == MAP_FAILED) {
         int error = errno;
@@ -252,7 +255,7 @@ struct gr_ring *gr_create(int fd, const struct gr_config *config, const uint8_t 
     return ring;
 }
 
-void gr_retire(struct gr_ring *ring) { store_release(&ring->head->magic, 0); }
+void gr_retire(struct gr_ring *ring) { store_sc(&ring->head->magic, 0); }
 
 /* NULL with *why set (and text filled): not a ring of this build.  NULL with *why NULL: errno. */
 struct gr_ring *gr_attach(int fd, const char **why, char *text, size_t text_nbytes) {
@@ -288,6 +291,11 @@ struct gr_ring *gr_attach(int fd, const char **why, char *text, size_t text_nbyt
     if (nbytes != layout.nbytes || (uint64_t)st.st_size != layout.nbytes)
         REFUSE("its counts need %llu bytes, it names %llu and has %lld", (unsigned long long)layout.nbytes,
                (unsigned long long)nbytes, (long long)st.st_size);
-    return map(fd, &config, &layout);
+    struct gr_ring *ring = map(fd, &config, &layout);
+    if (ring && load_sc(&ring->head->magic) != GR_MAGIC) { /* unlinked before our lock could be seen */
+        gr_detach(ring);
+        REFUSE("it was unlinked just now");
+    }
+    return ring;
 #undef REFUSE
 }

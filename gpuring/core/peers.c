@@ -80,6 +80,8 @@ bool gr_creator_alive(struct gr_ring *ring) {
     return me || byte_locked(ring, GR_CREATOR_BYTE);
 }
 
+bool gr_attached(struct gr_ring *ring) { return byte_locked(ring, GR_ATTACHED_BYTE); }
+
 /* The peer's byte is free already.  Is its GPU work gone too?  Only its pidfd can tell, and only within
  * one pid namespace; from another one this never says yes. */
 static bool gpu_gone(struct gr_ring *ring, const struct gr_peer_entry *entry) {
@@ -88,8 +90,9 @@ static bool gpu_gone(struct gr_ring *ring, const struct gr_peer_entry *entry) {
     pid_t pid = (pid_t)load_acquire(&entry->pid);
     int fd = (int)syscall(SYS_pidfd_open, pid, 0);
     if (fd < 0) return errno == ESRCH || errno == EINVAL;
-    /* The number may belong to a later process by now; the start time tells. */
-    bool gone = gr_process_start(pid) != load_acquire(&entry->start);
+    /* The number may belong to a later process by now; the start time tells, where /proc shows it. */
+    uint64_t start = gr_process_start(pid), joined = load_acquire(&entry->start);
+    bool gone = start && joined && start != joined;
     struct pollfd exited = {.fd = fd, .events = POLLIN};
     if (!gone) gone = poll(&exited, 1, 0) == 1;
     close(fd);

@@ -104,7 +104,11 @@ static inline gr_word *fence_of(const struct gr_ring *ring, uint64_t i, uint64_t
 }
 
 /* Bytes of lock_fd: peer p locks byte p for as long as it lives. */
-enum { GR_LOCK_BYTE = 256, GR_CREATOR_BYTE = 257 };
+enum {
+    GR_LOCK_BYTE = 256,     /* the membership lock */
+    GR_CREATOR_BYTE = 257,  /* held by the creator's handle */
+    GR_ATTACHED_BYTE = 259, /* shared by every handle; 258 is segment.py's, while a header is filled */
+};
 
 /* header.c */
 struct gr_ring *gr_create(int fd, const struct gr_config *config, const uint8_t epoch[16],
@@ -128,6 +132,7 @@ enum gr_result gr_reap(struct gr_ring *ring, uint32_t number, bool *reaped);
 enum gr_result gr_reap_dead(struct gr_ring *ring, uint64_t *reaped); /* mask of the numbers */
 bool gr_peer_alive(struct gr_ring *ring, uint32_t number); /* its byte is locked, or it is one of ours */
 bool gr_creator_alive(struct gr_ring *ring);
+bool gr_attached(struct gr_ring *ring); /* some other handle, here or in another process */
 enum gr_result gr_close(struct gr_ring *ring);
 uint64_t gr_frontier(struct gr_ring *ring);
 

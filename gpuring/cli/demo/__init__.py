@@ -13,12 +13,9 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
-import signal
+import re
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -104,6 +101,7 @@ def run(args: argparse.Namespace) -> int:
 
     from .clip import SHIPPED, ClipError, open_clip
     from .crew import CrewError
+    from .signals import terminable
 
     try:
         clip = open_clip(args.video or SHIPPED, args.frames)
@@ -111,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
     except (ClipError, OSError) as error:
         return _complain(str(error))
     try:
-        with _terminable():
+        with terminable():
             return _play(args, clip)
     except CrewError as error:
         _complain(str(error))
@@ -126,20 +124,23 @@ def run(args: argparse.Namespace) -> int:
 def _play(args: argparse.Namespace, clip: Clip) -> int:
     from . import figures, pictures, verdict
     from .records import Job
+    from .signals import uninterrupted
 
     device, memory_why = _choose_memory(args.memory)
     name = f"demo-{os.getpid()}"
     # The parent owns the ring and no peer: it outlives every process of the run, and closes last.
-    with gpuring.create(
-        name,
-        slots=args.slots,
-        shape=clip.shape,
-        dtype="uint8",
-        meta=[("pts", "i8")],
-        device=device,
-        sync=args.sync,
-        gate=args.gate,
-    ) as ring:
+    with uninterrupted():
+        owned = gpuring.create(
+            name,
+            slots=args.slots,
+            shape=clip.shape,
+            dtype="uint8",
+            meta=[("pts", "i8")],
+            device=device,
+            sync=args.sync,
+            gate=args.gate,
+        )
+    with owned as ring:
         why = {"memory": memory_why, "sync": _sync_why(ring, args)}
         print(_first_line(ring, why), flush=True)
         print(f"{clip.path.name}: {clip.width} x {clip.height}, {clip.codec}. {clip.credit}")
@@ -210,20 +211,25 @@ def _choose_memory(asked: str) -> tuple[str, str]:
 
     usable, reason = cuda_ipc.available()
     if usable:
-        usable, reason = _can_compute(reason)
+        usable, reason = _can_compute()
     if usable:
-        return "cuda", f"asked for; {reason}" if asked == "cuda" else reason
+        return "cuda", f"asked for, {reason}" if asked == "cuda" else f"found {reason}"
     if asked == "cuda":
         raise gpuring.DeviceError(f"--memory cuda: {reason}")
-    return "host", reason
+    # The advice to use the host is followed already.
+    return "host", "no usable GPU: " + re.split(r"[;.] (?:or use|Use) device='host'", reason)[0]
 
 
-def _can_compute(reason: str) -> tuple[bool, str]:
-    """Whether CuPy can compile kernels here: the ring needs none, the demo's consumers do."""
+def _can_compute() -> tuple[bool, str]:
+    """Whether CuPy can compile kernels here: the ring needs none, the demo's consumers do.
+
+    With the GPU's name, or with what is missing.
+    """
     cupy: Any = importlib.import_module("cupy")
     try:
         if int((cupy.arange(5, dtype=cupy.uint64) * cupy.uint64(2)).sum()) == 20:
-            return True, reason
+            runtime = cupy.cuda.runtime
+            return True, runtime.getDeviceProperties(runtime.getDevice())["name"].decode()
         return False, "the GPU computes 2 * (0 + 1 + 2 + 3 + 4) wrongly"
     except Exception as error:  # NVRTC or its headers are missing: many types, by CuPy's version
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
@@ -249,23 +255,6 @@ def _sync_why(ring: gpuring.Ring, args: argparse.Namespace) -> str:
 def _first_line(ring: gpuring.Ring, why: dict[str, str]) -> str:
     gate = f", gate {ring.gate}" if ring.memory != "host" else ""
     return f"memory: {ring.memory} ({why['memory']}) · sync: {ring.sync}{gate} ({why['sync']})"
-
-
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """SIGTERM ends the demo as Ctrl-C does: children gone, nothing left in /dev/shm."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def leave(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _complain(text: str) -> int:

@@ -31,11 +31,13 @@ def checksum(array: Any, weight: Any, xp: Any) -> Any:
     """64-bit sum of weighted words of a contiguous uint8 array, as an array of one element.
 
     An odd weight is invertible modulo 2**64, so any change within one word shows for certain; each
-    position has its own weight, so words that change places show too.
+    position has its own weight, so words that change places show too.  The shift makes high bits
+    count in low ones as well: a weighted top bit alone would be the same for every position.
     """
     flat = array.reshape(-1)
     words = flat.size // 8
-    terms = flat[: words * 8].view(xp.uint64) * weight[:words]
+    word = flat[: words * 8].view(xp.uint64)
+    terms = (word ^ (word >> xp.uint64(29))) * weight[:words]
     total = terms.sum(dtype=xp.uint64, keepdims=True)  # an array wraps in silence, a scalar warns
     if flat.size % 8:
         rest = flat[words * 8 :].astype(xp.uint64)
@@ -76,8 +78,8 @@ def thumbnail(image: Any, width: int) -> Any:
         (rows, factor, columns, factor, *image.shape[2:])
     )
     # Rows first: that sum runs over contiguous memory, and leaves little for the second.
-    total = boxes.sum(axis=1, dtype="uint32").sum(axis=2, dtype="uint32")
-    return (total // (factor * factor)).astype("uint8")
+    total = boxes.sum(axis=1, dtype=np.uint32).sum(axis=2, dtype=np.uint32)
+    return (total // (factor * factor)).astype(np.uint8)
 
 
 class FrameMeasure:

@@ -17,6 +17,7 @@ from typing import Any
 
 from . import roles
 from .records import Job, Progress, Report
+from .signals import uninterrupted
 
 TICK_S = 0.125
 GRACE_S = 0.5
@@ -45,28 +46,12 @@ class Crew:
         self._job = job
 
     def __enter__(self) -> Crew:
-        context = multiprocessing.get_context("spawn")
-        # Five processes on two cores need no thread pools; children read these when NumPy loads.
-        kept = {key: os.environ.get(key) for key in ONE_THREAD}
-        os.environ.update(dict.fromkeys(ONE_THREAD, "1"))
         try:
-            for name in roles.ROLES:
-                ours, theirs = context.Pipe()
-                process = context.Process(
-                    target=roles.enter, args=(name, self._job, theirs), name=name, daemon=True
-                )
-                self._pipes[name], self._processes[name] = ours, process
-                process.start()
-                theirs.close()
+            with uninterrupted():
+                self._start()
         except BaseException:
             self._end()
             raise
-        finally:
-            for key, value in kept.items():
-                if value is None:
-                    del os.environ[key]
-                else:
-                    os.environ[key] = value
         return self
 
     def __exit__(
@@ -152,6 +137,27 @@ class Crew:
                 frames = self.progress[name].frames if name in self.progress else 0
                 parts.append(f"{name}: at frame {frames}")
         return "; ".join(parts)
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        # Five processes on two cores need no thread pools; children read these when NumPy loads.
+        kept = {key: os.environ.get(key) for key in ONE_THREAD}
+        os.environ.update(dict.fromkeys(ONE_THREAD, "1"))
+        try:
+            for name in roles.ROLES:
+                ours, theirs = context.Pipe()
+                process = context.Process(
+                    target=roles.enter, args=(name, self._job, theirs), name=name, daemon=True
+                )
+                self._pipes[name], self._processes[name] = ours, process
+                process.start()
+                theirs.close()
+        finally:
+            for key, value in kept.items():
+                if value is None:
+                    del os.environ[key]
+                else:
+                    os.environ[key] = value
 
     def _end(self) -> None:
         for process in self._processes.values():

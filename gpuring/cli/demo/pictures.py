@@ -35,8 +35,7 @@ PAPER, INK, FAINT = (19, 21, 26), (236, 238, 242), (140, 147, 160)
 def contact_sheet(path: Path, outcome: Outcome, verdict: Verdict) -> None:
     """Frames as the viewer saw them, each above the edge map of the same sequence."""
     seen = _spread(outcome.viewer.pictures, COLUMNS * ROWS)
-    height = max((picture.image.shape[0] for picture in seen), default=TILE)
-    width = max((picture.image.shape[1] for picture in seen), default=TILE)
+    width, height = TILE, max(1, round(TILE * outcome.clip.height / outcome.clip.width))
     columns = max(1, min(COLUMNS, len(seen)))
     rows = max(1, -(-len(seen) // columns))
     cell_width, cell_height = width + GAP, 2 * (height + CAPTION) + GAP
@@ -61,15 +60,14 @@ def contact_sheet(path: Path, outcome: Outcome, verdict: Verdict) -> None:
     for place, picture in enumerate(seen):
         x = GAP + place % columns * cell_width
         y = head + place // columns * cell_height
-        sheet.paste(Image.fromarray(picture.image), (x, y))
+        sheet.paste(_tile(picture.image, width, height), (x, y))
         seconds = pts[picture.seq] * outcome.clip.seconds_per_pts
         frame = f"frame {number.get(picture.seq, -1) + 1} · {seconds:.2f} s"
-        passed = lost[picture.seq]
-        _caption(draw, x, y + height, width, "viewer", picture.seq, frame, passed)
+        _caption(draw, x, y + height, width, "viewer", picture.seq, frame, lost[picture.seq])
         if edge_maps:
             y += height + CAPTION
             worker, nearest = min(edge_maps, key=lambda entry: abs(entry[1].seq - picture.seq))
-            sheet.paste(Image.fromarray(_tinted(nearest.image, COLOURS[worker])), (x, y))
+            sheet.paste(_tile(_tinted(nearest.image, COLOURS[worker]), width, height), (x, y))
             _caption(draw, x, y + height, width, worker, nearest.seq, "edge map", 0)
     if outcome.clip.credit:
         draw.text((GAP, sheet.height - 34), outcome.clip.credit, FAINT, _font(15))
@@ -84,13 +82,13 @@ def _caption(
     who: str,
     seq: int,
     what: str,
-    passed_over: int,
+    lost: int,
 ) -> None:
     font = _font(15)
     draw.ellipse((x + 1, y + 8, x + 11, y + 18), COLOURS[who])
     draw.text((x + 18, y + 4), f"{who} · seq {seq} · {what}", INK, font)
-    if passed_over:
-        draw.text((x + width, y + 4), f"{passed_over} passed over", FAINT, font, anchor="ra")
+    if lost:
+        draw.text((x + width, y + 4), f"{lost} lost", FAINT, font, anchor="ra")
 
 
 def _subtitle(outcome: Outcome) -> str:
@@ -108,6 +106,10 @@ def _spread(pictures: list[Picture], count: int) -> list[Picture]:
     seqs = np.array([picture.seq for picture in pictures])
     marks = np.linspace(seqs[0], seqs[-1], count)
     return [pictures[at] for at in sorted({int(np.abs(seqs - mark).argmin()) for mark in marks})]
+
+
+def _tile(image: NDArray[np.uint8], width: int, height: int) -> Image.Image:
+    return Image.fromarray(image).resize((width, height), Image.Resampling.BICUBIC)
 
 
 def _tinted(edges: NDArray[np.uint8], colour: tuple[int, int, int]) -> NDArray[np.uint8]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import signal
 import threading
 import time
 import traceback
@@ -61,7 +60,6 @@ class Line:
 
 def enter(name: str, job: Job, pipe: Connection) -> None:
     """Body of every child process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends us
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     line = Line(pipe)
     try:

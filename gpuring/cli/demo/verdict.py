@@ -124,6 +124,8 @@ def _producer(truth: Reference, loops: int, producer: Report) -> Check:
     if np.any(np.diff(producer.seq) <= 0):
         faults.append("sequences do not rise")
     span = f"sequences {producer.seq[0]} to {producer.seq[-1]}" if producer.frames else "none"
+    if voids := int((np.diff(producer.seq) - 1).sum()):
+        span += f" ({voids} void: a slow reader kept the slot)"
     return _line("producer", faults, f"{producer.frames} frames published, {span}")
 
 
@@ -173,7 +175,7 @@ def _viewer(truth: Reference, number: dict[int, int], viewer: Report) -> Check:
     return _line(
         "viewer",
         faults,
-        f"{viewer.frames} frames, each newer than the last, {viewer.lost.sum()} passed over and "
+        f"{viewer.frames} frames, each newer than the last, {viewer.lost.sum()} sequences lost and "
         "counted; checksums equal",
     )
 

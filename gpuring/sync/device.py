@@ -1,0 +1,137 @@
+"""What the two synchronisers have in common: threads and their device, several streams, waiting."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from gpuring._core import Header, Peer, now_ns
+from gpuring.errors import DeviceError
+from gpuring.memory.cuda_ipc import device_for, load_cupy
+from gpuring.sync.streams import PER_THREAD, current
+
+NOT_READY = 600
+"""cudaErrorNotReady: what eventQuery and streamQuery return, and do not raise, for pending work."""
+
+SPIN_NS = 50_000
+NAP_S = 20e-6
+REAP_NS = 50_000_000
+
+
+class _Thread(threading.local):
+    entered = False
+    event: Any = None
+
+
+class DeviceSync:
+    """The common part of EventSync and TimelineSync."""
+
+    name = ""
+
+    def __init__(self, header: Header, device: int, gate: str) -> None:
+        """`device`: the ordinal under which this process has the slots mapped."""
+        self._header = header
+        self._device = device_for(device)
+        self._gate_host = gate == "host"
+        self._cuda = load_cupy().cuda
+        self._runtime = self._cuda.runtime
+        self._error: type[Exception] = self._runtime.CUDARuntimeError
+        self._thread = _Thread()
+        self._unsettled: set[tuple[int, int]] = set()
+
+    current_stream = staticmethod(current)
+
+    def follow(self, stream: int, others: Sequence[int]) -> None:
+        """Makes `stream` wait for all work so far on `others` (streams of this process)."""
+        self._usable(stream)
+        event = self._thread.event
+        try:
+            if event is None:
+                # One per thread: it can be recorded anew as soon as the wait for it is enqueued.
+                with self._cuda.Device(self._device):
+                    event = self._thread.event = self._cuda.Event(disable_timing=True)
+            for other in others:
+                self._runtime.eventRecord(event.ptr, self._usable(other))
+                self._runtime.streamWaitEvent(stream, event.ptr)
+        except self._error as error:
+            raise DeviceError(
+                f"stream {stream:#x} cannot be made to wait for {[hex(o) for o in others]} "
+                f"({error}); are they streams of GPU {self._device}?"
+            ) from error
+
+    def settle(self, peer: Peer, index: int, value: int, streams: Sequence[int]) -> None:
+        """Waits until `streams` are idle (Ctrl-C interrupts), then raises the fence from the CPU.
+
+        A stream that reports an error runs nothing any more, so that counts as idle.
+        """
+        self._unsettled.add((peer.number, index))
+        for stream in streams:
+            self._poll(partial(self._idle, stream))
+        self._header.raise_fence(peer.number, index, value)
+        self._unsettled.discard((peer.number, index))
+
+    def _idle(self, stream: int) -> bool:
+        return bool(self._runtime.streamQuery(stream) != NOT_READY)
+
+    def _usable(self, stream: int) -> int:
+        """`stream` itself, if this thread may use it now.  Raises DeviceError."""
+        if not self._thread.entered:
+            self._enter()
+        if stream <= PER_THREAD and self._runtime.getDevice() != self._device:
+            raise DeviceError(
+                f"the default stream of GPU {self._runtime.getDevice()} was given (it is current), "
+                f"but this handle of the ring was attached under GPU {self._device}. Give a stream "
+                f"explicitly, or work inside `with cupy.cuda.Device({self._device}):`"
+            )
+        return stream
+
+    def _enter(self) -> None:
+        """A thread that has not used CUDA has no context: a default stream would be refused by the
+        driver, and the runtime would make a context on GPU 0.  A device chosen by the caller stays.
+        """
+        try:
+            if self._cuda.driver.ctxGetCurrent() == 0:
+                self._runtime.setDevice(self._device)
+        except (self._error, self._cuda.driver.CUDADriverError) as error:
+            raise DeviceError(f"GPU {self._device} cannot be used ({error})") from error
+        self._thread.entered = True
+
+    def _behind(self, streams: Sequence[int]) -> int:
+        """The first of `streams`, behind all work so far on all of them.  Raises DeviceError."""
+        first = self._usable(streams[0])
+        if len(streams) > 1:
+            self.follow(first, streams[1:])
+        return first
+
+    def _poll(self, done: Callable[[], bool], peer: Peer | None = None) -> bool:
+        """Waits on the host for `done()`; False if the deadline of the peer's call came first.
+
+        Spins, then naps without the GIL; Ctrl-C interrupts.  Clears the dead now and then: what is
+        waited for may be behind one of them.
+        """
+        start = now_ns()
+        reap_ns = start + REAP_NS
+        while not done():
+            if peer is not None and peer.past_deadline():
+                return False
+            now = now_ns()
+            if now > reap_ns:
+                self._header.reap()
+                reap_ns = now + REAP_NS
+            if now > start + SPIN_NS:
+                time.sleep(NAP_S)
+        return True
+
+    def _finish_unsettled(self, peer: Peer) -> None:
+        """Before a peer leaves: what an interrupted settle() left undone.  Blocks."""
+        for number, index in sorted(self._unsettled):
+            if number == peer.number:
+                # An error means that nothing runs there any more, as in settle().
+                with contextlib.suppress(self._error), self._cuda.Device(self._device):
+                    self._runtime.deviceSynchronize()
+                self._header.raise_fence(number, index, self._header.work(number, index))
+                self._unsettled.discard((number, index))

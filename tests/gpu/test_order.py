@@ -1,0 +1,228 @@
+"""Device order is real: what stands behind a wait has not run, and no frame is ever torn.
+
+A latch holds one process's stream; work of another process that the ring has ordered behind it must
+not be done before the latch is opened.  `test_a_missing_wait_is_seen` takes the wait away, so the
+latch is known to notice.  Stamps count, on the GPU, words that are not those of their sequence.
+"""
+
+from __future__ import annotations
+
+import pytest
+from support import PLACES
+
+import gpuring
+
+pytestmark = pytest.mark.gpu
+STREAM_GATED = [place for place in PLACES if place.on_gpu and "hostgate" not in place.name]
+ON_GPU = [place for place in PLACES if place.on_gpu]
+WORDS = 1 << 16
+STAMPED_FRAMES = 100_000
+
+
+@pytest.fixture(autouse=True)
+def _gpu():
+    from conftest import gpu_missing
+
+    if reason := gpu_missing():
+        pytest.skip(reason)
+
+
+def _tools():
+    import cupy
+    import kernels
+
+    kernels.warm_up()
+    return cupy, kernels
+
+
+def _done(cupy, stream):
+    return cupy.cuda.runtime.streamQuery(stream.ptr) == 0
+
+
+# ---- the consumer behind a held producer ---------------------------------------------------------
+
+
+def read_one(pipe, name, order):
+    """Acquires one frame and enqueues a check of it; says whether it ran before and after."""
+    cupy, kernels = _tools()
+    stream = cupy.cuda.Stream(non_blocking=True)
+    wrong = kernels.counter()
+    with gpuring.attach(name, timeout=20) as ring, ring.consumer("c") as consumer:
+        if not order:
+            ring._sync.order = lambda *_: True  # the mutant: nothing waits
+        pipe.send("joined")
+        slot = consumer.acquire(30, stream=stream)
+        kernels.check(slot.array, slot.seq, wrong, stream)
+        if not order:
+            stream.synchronize()
+        pipe.send(_done(cupy, stream))
+        pipe.receive()  # the latch was opened
+        stream.synchronize()
+        slot.release()
+        return int(wrong.get()[0])
+
+
+def _hold_a_publish(place, name, children, order):
+    cupy, kernels = _tools()
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with (
+        place.create(name, slots=2, shape=(WORDS,), dtype="u8") as ring,
+        ring.producer() as producer,
+    ):
+        child = children(read_one, name, order)
+        assert child.receive() == "joined"
+        with kernels.Latch(limit_s=40) as latch:
+            slot = producer.claim(10, stream=stream)
+            latch.hold(stream)
+            kernels.stamp(slot.array, slot.seq, stream)
+            slot.publish()
+            ran_early = child.receive()
+            held = not _done(cupy, stream)
+            latch.open()
+        child.send()
+        wrong = child.result()
+        assert held
+        assert not latch.expired
+    return ran_early, wrong
+
+
+@pytest.mark.parametrize("place", STREAM_GATED, ids=lambda place: place.name)
+def test_a_readers_work_stays_behind_a_held_producer(place, name, children):
+    assert _hold_a_publish(place, name, children, order=True) == (False, 0)
+
+
+@pytest.mark.parametrize("place", STREAM_GATED, ids=lambda place: place.name)
+def test_a_missing_wait_is_seen(place, name, children):
+    ran_early, wrong = _hold_a_publish(place, name, children, order=False)
+    assert ran_early
+    assert wrong > 0
+
+
+# ---- host gate: acquire itself waits -----------------------------------------------------------
+
+
+def read_gated(pipe, name):
+    cupy, kernels = _tools()
+    wrong = kernels.counter()
+    with gpuring.attach(name, timeout=20) as ring, ring.consumer("c") as consumer:
+        pipe.send("joined")
+        pipe.receive()  # published, and its work is held
+        try:
+            consumer.acquire(0.2)
+            pipe.send("acquired")
+        except gpuring.RingTimeout as error:
+            pipe.send(str(error))
+        pipe.receive()  # the latch was opened
+        with consumer.acquire(20) as slot:
+            kernels.check(slot.array, slot.seq, wrong, None)
+            cupy.cuda.get_current_stream().synchronize()
+        return int(wrong.get()[0]), slot.seq
+
+
+@pytest.mark.parametrize("sync", ["timeline", "event"])
+def test_the_host_gate_waits_times_out_and_gives_the_frame_back(sync, name, children):
+    cupy, kernels = _tools()
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with (
+        gpuring.create(name, slots=2, shape=(WORDS,), dtype="u8", sync=sync, gate="host") as ring,
+        ring.producer() as producer,
+    ):
+        child = children(read_gated, name)
+        assert child.receive() == "joined"
+        with kernels.Latch(limit_s=40) as latch:
+            slot = producer.claim(10, stream=stream)
+            latch.hold(stream)
+            kernels.stamp(slot.array, slot.seq, stream)
+            slot.publish()
+            child.send()
+            said = child.receive()
+            latch.open()
+        assert "GPU work" in said
+        child.send()
+        assert child.result() == (0, 2)
+        assert not latch.expired
+
+
+# ---- the producer behind a held consumer -------------------------------------------------------
+
+
+def read_held(pipe, name):
+    """Reads one frame late: its check stands behind a latch, its release is stream-ordered."""
+    cupy, kernels = _tools()
+    stream = cupy.cuda.Stream(non_blocking=True)
+    wrong = kernels.counter()
+    with gpuring.attach(name, timeout=20) as ring, ring.consumer("c") as consumer:
+        with kernels.Latch(limit_s=40) as latch:
+            pipe.send("joined")
+            slot = consumer.acquire(30, stream=stream)
+            latch.hold(stream)
+            kernels.check(slot.array, slot.seq, wrong, stream)
+            slot.release()
+            pipe.send("released")
+            pipe.receive()  # the producer has enqueued its overwrite
+            latch.open()
+            stream.synchronize()
+        assert not latch.expired
+        return int(wrong.get()[0])
+
+
+@pytest.mark.parametrize("place", STREAM_GATED, ids=lambda place: place.name)
+def test_an_overwrite_stays_behind_a_held_consumer(place, name, children):
+    cupy, kernels = _tools()
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with (
+        place.create(name, slots=1, shape=(WORDS,), dtype="u8") as ring,
+        ring.producer() as producer,
+    ):
+        child = children(read_held, name)
+        assert child.receive() == "joined"
+        with producer.claim(10, stream=stream) as slot:
+            kernels.stamp(slot.array, slot.seq, stream)
+        assert child.receive() == "released"
+        with producer.claim(10, stream=stream) as slot:  # the same slot: the host may go on
+            kernels.stamp(slot.array, slot.seq, stream)
+        early = _done(cupy, stream)
+        child.send()
+        assert child.result() == 0
+        assert not early
+        stream.synchronize()
+
+
+# ---- stamps ------------------------------------------------------------------------------------
+
+
+def count_wrong(pipe, name, newest):
+    """Checks every frame it gets, on the GPU: (frames, lost, words that were wrong)."""
+    _, kernels = _tools()
+    wrong = kernels.counter()
+    frames = lost = 0
+    with gpuring.attach(name, timeout=20) as ring, ring.consumer(lossless=not newest) as consumer:
+        pipe.send("joined")
+        while True:
+            try:
+                slot = consumer.latest(60) if newest else consumer.acquire(60)
+            except gpuring.EndOfStream:
+                break
+            kernels.check(slot.array, slot.seq, wrong, None)
+            frames, lost = frames + 1, lost + slot.lost
+            slot.release()
+    return frames, lost, int(wrong.get()[0])
+
+
+@pytest.mark.parametrize("place", ON_GPU, ids=lambda place: place.name)
+def test_no_frame_is_torn(place, name, children):
+    _, kernels = _tools()
+    with place.create(name, slots=8, shape=(2048,), dtype="u8") as ring:
+        lossless, newest = children(count_wrong, name, False), children(count_wrong, name, True)
+        assert [lossless.receive(), newest.receive()] == ["joined", "joined"]
+        with ring.producer() as producer:
+            published = 0
+            while published < STAMPED_FRAMES:
+                with producer.claim(60) as slot:
+                    kernels.stamp(slot.array, slot.seq, None)
+                published += 1
+        assert lossless.result() == (STAMPED_FRAMES, 0, 0)
+        frames, lost, wrong = newest.result()
+        assert wrong == 0
+        assert 0 < frames <= STAMPED_FRAMES
+        assert frames + lost <= STAMPED_FRAMES + 8 * STAMPED_FRAMES  # void sequences count as lost
