@@ -265,7 +265,9 @@ class ReadSlot(Slot):
 
     @property
     def lost(self) -> int:
-        """Sequences that this consumer was made to skip just before this frame; 0 if lossless."""
+        """Sequences that this consumer was made to skip just before this frame; 0 if lossless.
+
+        Void sequences (abandoned claims) among them count too: nobody can tell afterwards."""
         return self._lost
 
     @property

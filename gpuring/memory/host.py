@@ -34,9 +34,10 @@ class HostMemory:
         try:
             os.posix_fallocate(fd, 0, slots * slot_nbytes)
             return cls(mmap.mmap(fd, slots * slot_nbytes), slot_nbytes, path)
-        except OSError as error:
+        except BaseException as error:  # a Ctrl-C in the middle of posix_fallocate too
             segment.unlink(path)
-            if error.errno in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
+            no_room = (errno.ENOSPC, errno.ENOMEM, errno.EFBIG)
+            if isinstance(error, OSError) and error.errno in no_room:
                 raise segment.no_space(name, slots * slot_nbytes, "the slots") from error
             raise
         finally:

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 import gpuring
 
 if TYPE_CHECKING:
-    from .clip import Clip
     from .records import Job, Outcome
     from .verdict import Verdict
 
@@ -99,39 +98,36 @@ def run(args: argparse.Namespace) -> int:
     if missing:
         return _complain(f"{', '.join(missing)} not installed: pip install 'gpuring[demo]'")
 
-    from .clip import SHIPPED, ClipError, open_clip
+    from .clip import ClipError
     from .crew import CrewError
     from .signals import terminable
 
     try:
-        clip = open_clip(args.video or SHIPPED, args.frames)
-        args.out.mkdir(parents=True, exist_ok=True)
-    except (ClipError, OSError) as error:
-        return _complain(str(error))
-    try:
         with terminable():
-            return _play(args, clip)
+            return _play(args)
     except CrewError as error:
         _complain(str(error))
         return FAILED
     except KeyboardInterrupt:
         _complain("interrupted")
         return INTERRUPTED
-    except (gpuring.RingError, ValueError) as error:
+    except (gpuring.RingError, ClipError, OSError, ValueError) as error:
         return _complain(str(error))
 
 
-def _play(args: argparse.Namespace, clip: Clip) -> int:
-    from . import figures, pictures, verdict
+def _play(args: argparse.Namespace) -> int:
+    from .clip import SHIPPED, open_clip
     from .records import Job
     from .signals import uninterrupted
 
-    device, memory_why = _choose_memory(args.memory)
-    name = f"demo-{os.getpid()}"
-    # The parent owns the ring and no peer: it outlives every process of the run, and closes last.
+    # Libraries load in here too: not all of them stand an interrupt half-way.
     with uninterrupted():
+        clip = open_clip(args.video or SHIPPED, args.frames)
+        args.out.mkdir(parents=True, exist_ok=True)
+        device, memory_why = _choose_memory(args.memory)
+        # The parent owns the ring and is no peer: it outlives every process of the run.
         owned = gpuring.create(
-            name,
+            f"demo-{os.getpid()}",
             slots=args.slots,
             shape=clip.shape,
             dtype="uint8",
@@ -143,36 +139,24 @@ def _play(args: argparse.Namespace, clip: Clip) -> int:
     with owned as ring:
         why = {"memory": memory_why, "sync": _sync_why(ring, args)}
         print(_first_line(ring, why), flush=True)
-        print(f"{clip.path.name}: {clip.width} x {clip.height}, {clip.codec}. {clip.credit}")
+        print(
+            f"{clip.path.name}: {clip.width} x {clip.height}, {clip.codec}. {clip.credit}".rstrip()
+        )
         arrays = "numpy" if ring.memory == "host" else "cupy"
-        job = Job(ring=name, clip=clip, loops=args.loops, fps=args.fps, arrays=arrays)
+        job = Job(ring=ring.name, clip=clip, loops=args.loops, fps=args.fps, arrays=arrays)
         outcome = _run_crew(args, job, ring)
-
-    started = time.monotonic()
-    judged = verdict.check(
-        verdict.reference(clip),
-        args.loops,
-        outcome.producer,
-        outcome.analyser,
-        outcome.edges,
-        outcome.viewer,
-    )
-    sheet, plot = args.out / "contact-sheet.png", args.out / "latency.png"
-    pictures.contact_sheet(sheet, outcome, judged)
-    pictures.latency_plot(plot, outcome)
-    if args.json:
-        figures.write(args.json, outcome, judged, why)
-    print(f"pictures: {sheet}, {plot}")
-    _print_verdict(judged, time.monotonic() - started)
-    return PASSED if judged.passed else FAILED
+    return PASSED if _judge(args, outcome, why) else FAILED
 
 
 def _run_crew(args: argparse.Namespace, job: Job, ring: gpuring.Ring) -> Outcome:
-    from rich.console import Console
+    from .signals import uninterrupted
 
-    from .crew import Crew
-    from .records import Outcome
-    from .table import LiveTable, final
+    with uninterrupted():
+        from rich.console import Console
+
+        from .crew import Crew
+        from .records import Outcome
+        from .table import LiveTable, final
 
     console = Console(highlight=False)
     with Crew(job, args.timeout) as crew:
@@ -193,6 +177,33 @@ def _run_crew(args: argparse.Namespace, job: Job, ring: gpuring.Ring) -> Outcome
         )
     console.print(final(outcome))
     return outcome
+
+
+def _judge(args: argparse.Namespace, outcome: Outcome, why: dict[str, str]) -> bool:
+    """Checks the run, writes its files, prints the verdict."""
+    from .signals import uninterrupted
+
+    with uninterrupted():
+        from . import figures, pictures, verdict
+
+    started = time.monotonic()
+    judged = verdict.check(
+        verdict.reference(outcome.clip),
+        args.loops,
+        outcome.producer,
+        outcome.analyser,
+        outcome.edges,
+        outcome.viewer,
+    )
+    seconds = time.monotonic() - started
+    sheet, plot = args.out / "contact-sheet.png", args.out / "latency.png"
+    pictures.contact_sheet(sheet, outcome, judged)
+    pictures.latency_plot(plot, outcome)
+    if args.json:
+        figures.write(args.json, outcome, judged, why)
+    print(f"pictures: {sheet}, {plot}")
+    _print_verdict(judged, seconds)
+    return judged.passed
 
 
 def _print_verdict(judged: Verdict, seconds: float) -> None:

@@ -54,6 +54,7 @@ def collect(outcome: Outcome, verdict: Verdict, why: dict[str, str]) -> dict[str
             "paced_at_frames_per_s": outcome.fps,
             "first_seq": int(producer.seq[0]) if producer.frames else None,
             "last_seq": int(producer.seq[-1]) if producer.frames else None,
+            "voids": int((np.diff(producer.seq) - 1).sum()),
         },
         "consumers": [_consumer(report, outcome) for report in outcome.consumers],
         "verdict": {
