@@ -1,10 +1,10 @@
-"""What the explored processes do, and the worlds they live in.  Scripts keep books for the invariants.
+"""What the explored processes do, and the worlds they live in.  Takes no step of its own.
 
-Every verb is taken from `protocol.Ring`; a script only calls them and notes in `me` what a user would
-know: the frames it holds, those it published, those it has read and released.
+Every verb is taken from `protocol.Ring`; a script only calls them and notes in `me` what a user
+would know, for the invariants: the frames it writes and holds, and that its stream has ended.
 """
 
-from .explore import Actor, World
+from .explore import Actor, World, explore
 from .invariants import Invariants, show
 from .steps import NONE, apply, load_both, wait
 from .words import CONSUMER, FREE, NOBODY, EndOfStream, Peer, PeerLost, RingClosed
@@ -39,43 +39,43 @@ def producing(ring, frames, *, join=False, leave=True, abandon=()):
                     yield from ring.abandon(me, c)
                 else:
                     yield from ring.publish(me, c)
-                    me.published += (c,)
                 me.writing = ()
                 del c
         except RingClosed:
-            me.ended = True
+            pass
         if leave:
             yield from ring.leave(me)
 
     return script
 
 
-def consuming(
-    ring, frames=99, *, join=None, leave=True, keep=1, gives_back=(), newest=False, hoard=False
-):
-    """Acquire up to `frames` frames or to the end of the stream, holding up to `keep` at a time.
+def consuming(ring, frames=None, *, join=None, leave=True, keep=1, gives_back=0, newest=False):
+    """Acquire `frames` frames, or all to the end of the stream, holding up to `keep` at a time.
 
-    The frames taken k-th, k in `gives_back`, are given back unread.  `hoard`: never release.
+    The first `gives_back` frames are given back unread.  keep=None: never release.
     """
 
     def script(me):
         if join is not None:
             yield from ring.join(me, join)
+        left, back = frames, gives_back
         try:
-            for k in range(frames):
+            while left != 0:
                 s = yield from (ring.latest(me) if newest else ring.acquire(me))
-                me.holding += (s,)
-                if k in gives_back:
-                    me.holding = me.holding[:-1]
+                left = left and left - 1
+                if back:
+                    back -= 1
                     yield from ring.give_back(me, s)
-                elif len(me.holding) == keep and not hoard:
-                    yield from _release_oldest(ring, me)
+                else:
+                    me.holding += (s,)
+                    if len(me.holding) == keep:
+                        yield from _release_oldest(ring, me)
                 del s
         except (EndOfStream, PeerLost):
             me.ended = True
-        while me.holding and not hoard:
+        while me.holding and keep:
             yield from _release_oldest(ring, me)
-        if leave and not hoard:
+        if leave:
             yield from ring.leave(me)
 
     return script
@@ -84,7 +84,7 @@ def consuming(
 def _release_oldest(ring, me):
     s = me.holding[0]
     yield from ring.release(me, s)
-    me.holding, me.done = me.holding[1:], me.done + (s,)
+    me.holding = me.holding[1:]
 
 
 def reaping(ring, victims):
@@ -94,7 +94,9 @@ def reaping(ring, victims):
         while True:
             watch = ()
             for p in victims:
-                entry, byte = yield load_both(ring.peer[p], ring.byte[p])  # a probe: reap looks again
+                entry, byte = yield load_both(
+                    ring.peer[p], ring.byte[p]
+                )  # a probe: reap looks again
                 if entry != FREE and byte == 0:
                     watch = ()
                     yield from ring.reap(p, me.tag)
@@ -118,27 +120,37 @@ def closing(ring):
 
 
 class Cast:
-    """Collects the actors of one world; whoever is not `late` has joined before the exploring starts."""
+    """Collects the actors of one world; whoever is not `late` has joined before it starts."""
 
     def __init__(self, ring, kills=0, horizon=None):
         self.ring, self.kills, self.horizon = ring, kills, horizon
-        self.memory, self.actors = list(ring.initial), []
+        self.memory, self.actors, self.lossless = list(ring.initial), [], set()
 
     def producer(self, frames, *, late=False, mortal=False, **how):
         me = Peer(tag=len(self.actors) + 1)
         script = producing(self.ring, frames, join=late, **how)
         return self._add(f"P{me.tag}", me, script, mortal, None if late else "next")
 
-    def consumer(self, frames=99, *, u=0, lossy=False, at="next", late=False, mortal=False, **how):
+    def consumer(
+        self, frames=None, *, u=0, lossy=False, at="next", late=False, mortal=False, **how
+    ):
         me = Peer(tag=len(self.actors) + 1, role=CONSUMER, u=u, lossy=lossy)
+        if not lossy:
+            self.lossless.add(u)
         script = consuming(self.ring, frames, join=at if late else None, **how)
-        return self._add(f"{'Y' if lossy else 'L'}{me.tag}", me, script, mortal, None if late else at)
+        return self._add(
+            f"{'Y' if lossy else 'L'}{me.tag}", me, script, mortal, None if late else at
+        )
 
     def reaper(self, *victims, mortal=False):
         return self._add(
-            f"R{len(self.actors) + 1}", Peer(tag=len(self.actors) + 1, role=NOBODY),
-            reaping(self.ring, victims), mortal, None, daemon=True,
-        )  # fmt: skip
+            f"R{len(self.actors) + 1}",
+            Peer(tag=len(self.actors) + 1, role=NOBODY),
+            reaping(self.ring, victims),
+            mortal,
+            None,
+            daemon=True,
+        )
 
     def closer(self):
         me = Peer(tag=len(self.actors) + 1, role=NOBODY)
@@ -150,9 +162,20 @@ class Cast:
         self.actors.append(Actor(name, script, me, mortal, daemon))
         return self
 
+    def explore(self):
+        """-> Report."""
+        return explore(self.world())
+
     def world(self):
-        rules = Invariants(self.ring, self.horizon or self.ring.slots * 99)
+        rules = Invariants(self.ring, self.lossless, self.horizon or self.ring.slots * 99)
         return World(
-            tuple(self.memory), self.ring.names, self.actors, self.kills, self.ring.locks,
-            rules.legal, rules.safe, rules.final, show,
-        )  # fmt: skip
+            tuple(self.memory),
+            self.ring.names,
+            self.actors,
+            self.kills,
+            self.ring.locks,
+            rules.legal,
+            rules.safe,
+            rules.note,
+            show,
+        )

@@ -1,27 +1,31 @@
-"""The explorer: every interleaving of a few actors over a flat memory, with SIGKILL before any step.
+"""The explorer: every interleaving of a few actors on a flat memory, with SIGKILL before any step.
 
-A state is one flat tuple of integers: the memory, then for each actor the number of its local state.
+A state is one flat tuple of integers: the memory, then the number of each actor's local state.
 Breadth first, so a counterexample is a shortest one.  Three reductions, all exact:
 
 * Local computation costs no step (a verb yields shared accesses only).
-* A load of a word that no *other* actor ever writes commutes with everything, so it follows the step
-  before it at once.  Which words these are is found out, not declared: as soon as somebody else writes
-  one, the exploration starts again with that word shared.
-* SIGKILL is tried right after each write of the victim (and at the start).  A kill further on, after
-  loads only, leaves the same memory and the same dead actor, and others could have run in between.
+* A load of a word that no *other* actor ever writes commutes with everything, so it follows the
+  step before it at once.  Which words these are is found out, not declared: as soon as somebody
+  else writes one, the exploration starts again with that word shared.
+* SIGKILL is tried right after each write of the victim, and after each look of somebody else at a
+  kernel lock (death drops those).  A kill further on, after nothing but loads of the victim and
+  steps that cannot see it, leaves what the earlier kill followed by the same steps leaves.
+
+`reduce=False` goes without the last two; `test_model.py` compares.
 """
 
 import copy
-import dataclasses
+import itertools
+import random
 import time
+from dataclasses import dataclass, field, is_dataclass
 
-from .steps import ADD, BOTH, CAS, CLEAR, DEAD, DONE, FAIL, LOAD, LOCK, OR, STORE, WAIT
+from .steps import BOTH, CAS, DEAD, DONE, FAIL, LOAD, WAIT, apply, effect
 
-KINDS = "load store cas add or clear lock load_both wait done FAILED dead".split()
-WRITES = (STORE, CAS, ADD, OR, CLEAR, LOCK)
+KINDS = ("load", "store", "cas", "add", "or", "clear", "lock", "load both", "enqueue", "wait")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Actor:
     """`script(me)` is a generator; `me` is copied for each replay, so scripts may change it."""
 
@@ -32,43 +36,53 @@ class Actor:
     daemon: bool = False  # need not finish (a watchdog)
 
 
-@dataclasses.dataclass
+@dataclass
 class World:
     memory: tuple
     names: list  # of the words
     actors: list
     kills: int = 0
     kernel_locks: frozenset = frozenset()  # addresses that fall back to 0 when their holder dies
-    legal: object = None  # (actor, address, old, new) -> complaint or None
+    legal: object = None  # (address, old, new) -> complaint or None
     safe: object = None  # (memory, [me of each actor, None when dead]) -> complaint or None
-    final: object = None  # (memory, [me of each actor], {indices of the dead}) -> complaint or None
+    note: object = None  # (memory as a list, address, new): keep ghost words up to date
     show: object = staticmethod(lambda name, value: str(value))
-    limit: int = 5_000_000
+    limit: int = 20_000_000
+
+    def without(self, memory, tag):
+        """The kernel drops the locks of process `tag`, in a list."""
+        for a in self.kernel_locks:
+            if memory[a] == tag:
+                memory[a] = 0
 
 
-@dataclasses.dataclass
+@dataclass
 class Report:
-    states: int
-    seconds: float
+    states: int = 0
+    seconds: float = 0.0
     violation: str = ""
     trace: tuple = ()
+    ends: set = field(default_factory=set)  # the memories where everybody had finished
+
+    def head(self):
+        return f"{self.states:>9,} states {self.seconds:6.1f} s  {self.violation or 'clean'}"
 
     def __str__(self):
-        text = f"{self.states:>9,} states {self.seconds:6.1f} s  {self.violation or 'clean'}"
-        return "\n".join([text, *self.trace])
+        return "\n".join([self.head(), *self.trace])
 
 
 class Program:
     """The local states of one actor, found by replaying its generator.
 
-    Where the generator (and those it delegates to) is paused, together with its locals, determines all
-    that it can do next; two histories that end alike are one local state.
+    Where the generator (and those it delegates to) is paused, together with its locals, determines
+    all that it can do next; two histories that end alike are one local state.
     """
 
     def __init__(self, actor):
         self.actor = actor
         self.ops, self.edges, self.me, self.history = [], [], [], []
-        self._index = {}
+        self.book = []  # per local state: the number of its `me`
+        self._index, self._books = {}, {}
         self.first = self._enter(())
 
     def step(self, j, result):
@@ -78,9 +92,8 @@ class Program:
             following = self.edges[j][result] = self._enter((*self.history[j], result))
         return following
 
-    def bury(self, j):
-        """The dead local state that keeps j's books."""
-        return self._number(((DEAD,), _freeze(self.me[j])), (DEAD,), self.me[j], ())
+    def bury(self):
+        return self._number((DEAD,), (DEAD,), None, ())
 
     def _enter(self, history):
         me = copy.copy(self.actor.me)
@@ -98,6 +111,8 @@ class Program:
     def _number(self, key, op, me, history):
         j = self._index.setdefault(key, len(self.ops))
         if j == len(self.ops):
+            book = _freeze(me), op[0] == FAIL and op[1]
+            self.book.append(self._books.setdefault(book, len(self._books)))
             self.ops.append(op)
             self.edges.append({})
             self.me.append(me)
@@ -109,31 +124,32 @@ def _frames(paused):
     stack = []
     while paused is not None and getattr(paused, "gi_frame", None) is not None:
         frame = paused.gi_frame
-        names = sorted(frame.f_locals)
-        values = tuple(_freeze(frame.f_locals[n]) for n in names)
-        stack.append((frame.f_code, frame.f_lasti, tuple(names), values))
+        variables = dict(frame.f_locals)
+        values = tuple((name, _freeze(variables[name])) for name in sorted(variables))
+        stack.append((frame.f_code, frame.f_lasti, values))
         paused = paused.gi_yieldfrom
     return tuple(stack)
 
 
 def _freeze(value):
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+    if is_dataclass(value) and not isinstance(value, type):
         return tuple(vars(value).values())
-    hash(value)
+    hash(value)  # what cannot be hashed cannot be told apart
     return value
 
 
-class _Shared(Exception):
-    """An address that was taken for private turned out to be written by another actor."""
-
-
-def explore(world):
+def explore(world, *, reduce=True):
     """Visit every reachable state.  -> Report, with a shortest trace when something is wrong."""
-    began, shared = time.perf_counter(), set(world.kernel_locks)
+    began = time.perf_counter()
     programs = [Program(a) for a in world.actors]
+    shared = set(world.kernel_locks)
+    if reduce:
+        _rehearse(world, programs, shared)
+    else:
+        shared.update(range(len(world.memory)))
     while True:
         try:
-            report = _breadth_first(world, programs, shared)
+            report = _Search(world, programs, shared, reduce).run()
             break
         except _Shared as found:
             shared.add(found.args[0])
@@ -141,186 +157,224 @@ def explore(world):
     return report
 
 
-def _breadth_first(world, programs, shared):
-    n, actors = len(world.memory), range(len(programs))
-    quietly = [set() for _ in actors]  # addresses whose loads were merged, per actor
-    writers = [set() for _ in actors]  # addresses written, per actor
-    parent, queue = {}, []
+class _Shared(Exception):
+    """An address that was taken for private turned out to be written by another actor."""
 
-    def follow(k, j, memory):
-        """Take actor k's loads of private words at once."""
-        program = programs[k]
+
+class _Wrong(Exception):
+    """(complaint, state, last line of the trace)"""
+
+
+class _Search:
+    def __init__(self, world, programs, shared, reduce):
+        self.world, self.programs, self.shared, self.reduce = world, programs, shared, reduce
+        self.n = len(world.memory)
+        self.parent, self.queue = {}, []
+        self.right = set()  # the (memory, books) known to be right
+        self.quiet = [set() for _ in programs]  # addresses whose loads were merged, per actor
+        self.writes = [set() for _ in programs]  # addresses written, per actor
+        self.report = Report()
+
+    def run(self):
+        first = list(self.world.memory) + [p.first for p in self.programs]
+        for k in range(len(self.programs)):
+            first[self.n + k] = self._follow(k, first[self.n + k], first)
+        try:
+            self._arrive(tuple(first), None)
+            self._kills(first, None, None)
+            for state in self.queue:
+                self._leave(state)
+                if len(self.parent) > self.world.limit:
+                    raise _Wrong(f"more than {self.world.limit:,} states", state)
+        except _Wrong as wrong:
+            complaint, state, *last = wrong.args
+            self.report.violation = complaint
+            self.report.trace = (*self._trace(state), *last)
+        self.report.states = len(self.parent)
+        return self.report
+
+    def _leave(self, state):
+        """Take every step out of `state`."""
+        n, world = self.n, self.world
+        stuck, awake = True, []
+        for k, program in enumerate(self.programs):
+            j = state[n + k]
+            op = program.ops[j]
+            if op[0] >= DONE:
+                continue
+            enabled, result, new = effect(state, op)
+            if not enabled:
+                continue
+            if op[0] == WAIT:
+                awake.append(k)
+            else:
+                stuck = False
+            after = list(state)
+            if new is not None:
+                self._write(k, op, state, after, new)
+            following = program.edges[j].get(result)
+            if following is None:
+                following = program.step(j, result)
+            after[n + k] = following
+            if world.kills:
+                if new is not None:
+                    self._kills(after, state, k)
+                elif op[0] == BOTH or (op[0] in (LOAD, CAS) and op[1] in world.kernel_locks):
+                    self._kills(after, state, None)
+            after[n + k] = self._follow(k, following, after)
+            self._arrive(tuple(after), state)
+        if world.kills and not self.reduce:
+            self._kills(list(state), state, None)
+        if stuck and all(_spins(self.programs[k], state[n + k], state) for k in awake):
+            self._end(state)
+
+    def _write(self, k, op, state, after, new):
+        a = op[1]
+        if a not in self.writes[k]:
+            self.writes[k].add(a)
+            if a not in self.shared and any(a in q for x, q in enumerate(self.quiet) if x != k):
+                raise _Shared(a)
+        wrong = self.world.legal and self.world.legal(a, state[a], new)
+        if wrong:
+            raise _Wrong(wrong, state, self._line(k, op, state, new))
+        after[a] = new
+        if self.world.note:
+            self.world.note(after, a, new)
+
+    def _follow(self, k, j, memory):
+        """Take actor k's loads of private words at once.  -> its local state after them."""
+        program = self.programs[k]
         op = program.ops[j]
-        while op[0] == LOAD and op[1] not in shared:
-            if op[1] not in quietly[k]:
-                quietly[k].add(op[1])
-                for other in actors:
-                    if other != k and op[1] in writers[other]:
-                        raise _Shared(op[1])
+        while op[0] == LOAD and op[1] not in self.shared:
+            if op[1] not in self.quiet[k]:
+                self.quiet[k].add(op[1])
+                if any(op[1] in w for x, w in enumerate(self.writes) if x != k):
+                    raise _Shared(op[1])
             j = program.step(j, memory[op[1]])
             op = program.ops[j]
         return j
 
-    def written(k, a):
-        writers[k].add(a)
-        if a not in shared:
-            for other in actors:
-                if other != k and a in quietly[other]:
-                    raise _Shared(a)
+    def _kills(self, state, source, writer):
+        """Let actor `writer` die in `state` (a list), or each of the mortal when it is None."""
+        n, world = self.n, self.world
+        ops = [p.ops[j] for p, j in zip(self.programs, state[n:], strict=True)]
+        if sum(op[0] == DEAD for op in ops) >= world.kills:
+            return
+        for k in range(len(ops)) if writer is None else (writer,):
+            if world.actors[k].mortal and ops[k][0] < DONE:
+                after = list(state)
+                world.without(after, world.actors[k].me.tag)
+                after[n + k] = self.programs[k].bury()
+                for other in range(len(ops)):
+                    after[n + other] = self._follow(other, after[n + other], after)
+                self._arrive(tuple(after), source)
 
-    def arrive(state, source):
-        if state in parent:
-            return None
-        parent[state] = source
-        queue.append(state)
-        return _complaint(world, programs, state, n)
-
-    def dead(state):
-        return [k for k in actors if programs[k].ops[state[n + k]][0] == DEAD]
-
-    def kill(state, k, source):
-        """Actor k dies in `state`; the kernel drops its locks."""
-        if not world.actors[k].mortal or len(dead(state)) >= world.kills:
-            return None
-        after, tag = list(state), world.actors[k].me.tag
-        for a in world.kernel_locks:
-            if after[a] == tag:
-                after[a] = 0
-        after[n + k] = programs[k].bury(state[n + k])
-        return arrive(tuple(after), source)
-
-    def report(complaint, state, last=None):
-        trace = _trace(world, programs, parent, state, n) + ((last,) if last else ())
-        return Report(len(parent), 0, complaint, trace)
-
-    first = (*world.memory, *(follow(k, programs[k].first, world.memory) for k in actors))
-    arrive(first, None)
-    for k in actors:
-        kill(first, k, first)
-
-    for state in queue:
-        stuck = True
-        for k in actors:
-            j = state[n + k]
-            op = programs[k].ops[j]
-            kind = op[0]
-            if kind >= DONE:
-                continue
-            a, after, result = op[1], None, None
-            if kind == LOAD:
-                result = state[a]
-            elif kind == WAIT:
-                for b, v in a:
-                    if state[b] != v:
-                        break
-                else:
-                    continue
-            elif kind == BOTH:
-                result = state[a], state[op[2]]
-            else:
-                old = state[a]
-                if kind == CAS:
-                    result = old == op[2]
-                    new = op[3] if result else old
-                elif kind == STORE:
-                    new = op[2]
-                elif kind == LOCK:
-                    if old:
-                        continue
-                    new = op[2]
-                else:
-                    result = old
-                    new = old + op[2] if kind == ADD else old | op[2] if kind == OR else old & ~op[2]
-                if new != old:
-                    if a not in writers[k]:
-                        written(k, a)
-                    wrong = world.legal and world.legal(k, a, old, new)
-                    if wrong:
-                        return report(wrong, state, _line(world, k, op, state, new))
-                    after = list(state)
-                    after[a] = new
-            stuck = False
-            following = programs[k].edges[j].get(result)
-            if following is None:
-                following = programs[k].step(j, result)
-            wrote = after is not None
-            after = after or list(state)
-            after[n + k] = following
-            if wrote and world.actors[k].mortal:
-                wrong = kill(after, k, state)
-                if wrong:
-                    return report(wrong, queue[-1])
-            after[n + k] = follow(k, following, after)
-            after = tuple(after)
-            wrong = arrive(after, state)
-            if wrong:
-                return report(wrong, after)
-        if stuck:
-            wrong = _stuck(world, programs, state, n, dead(state))
-            if wrong:
-                return report(wrong, state)
-        if len(parent) > world.limit:
-            return report(f"more than {world.limit:,} states", state)
-    return Report(len(parent), 0)
-
-
-def _complaint(world, programs, state, n):
-    """What is wrong with this state, if anything."""
-    books = []
-    for k, program in enumerate(programs):
-        j = state[n + k]
-        op = program.ops[j]
-        if op[0] == FAIL:
-            return f"{world.actors[k].name} failed: {op[1]}"
-        books.append(None if op[0] == DEAD else program.me[j])
-    return world.safe and world.safe(state, books)
-
-
-def _stuck(world, programs, state, n, dead):
-    """Nobody can take a step: everybody must have finished, and the books must balance."""
-    for k, program in enumerate(programs):
-        if program.ops[state[n + k]][0] < DONE and not world.actors[k].daemon:
-            return f"{world.actors[k].name} waits for ever"
-    return world.final and world.final(state, [p.me[state[n + k]] for k, p in enumerate(programs)], dead)
-
-
-# ---------------------------------------------------------------------- telling what happened
-
-
-def _trace(world, programs, parent, state, n):
-    path = [state]
-    while parent[path[-1]] is not None and parent[path[-1]] != path[-1]:
-        path.append(parent[path[-1]])
-    path.reverse()
-    return tuple(_between(world, programs, x, y, n) for x, y in zip(path, path[1:]))
-
-
-def _between(world, programs, x, y, n):
-    """Which step led from x to y?"""
-    for k, program in enumerate(programs):
-        name, op = world.actors[k].name, program.ops[x[n + k]]
-        if program.ops[y[n + k]][0] == DEAD and op[0] != DEAD:
-            changed = [a for a in range(n) if x[a] != y[a] and a not in world.kernel_locks]
-            last = _line(world, k, op, x, y[changed[0]]) + ", then " if changed else ""
-            return f"{last or name + ': '}SIGKILL"
-        if y[n + k] != x[n + k]:
-            written = y[op[1]] if op[0] in WRITES else None
-            return _line(world, k, op, x, written)
-        if op[0] in WRITES and y[op[1]] != x[op[1]]:
-            return _line(world, k, op, x, y[op[1]])
-    return "?"
-
-
-def _line(world, k, op, state, new):
-    kind, a = op[0], op[1]
-    name = f"{world.actors[k].name}: {KINDS[kind]}"
-    if kind == WAIT:
-        return f"{name} over: " + ", ".join(
-            world.names[b] for b, v in a if state[b] != v
+    def _arrive(self, state, source):
+        if state in self.parent:
+            return
+        self.parent[state] = source
+        self.queue.append(state)
+        n, world = self.n, self.world
+        key = state[:n], *(p.book[j] for p, j in zip(self.programs, state[n:], strict=True))
+        if key in self.right:
+            return
+        self.right.add(key)
+        for actor, program, j in zip(world.actors, self.programs, state[n:], strict=True):
+            if program.ops[j][0] == FAIL:
+                raise _Wrong(f"{actor.name} failed: {program.ops[j][1]}", state)
+        wrong = world.safe and world.safe(
+            state, [p.me[j] for p, j in zip(self.programs, state[n:], strict=True)]
         )
-    before = world.show(world.names[a], state[a])
-    if kind in WRITES:
+        if wrong:
+            raise _Wrong(wrong, state)
+
+    def _end(self, state):
+        """Nobody can take a step: everybody must have finished."""
+        self.report.ends.add(state[: self.n])
+        for actor, program, j in zip(
+            self.world.actors, self.programs, state[self.n :], strict=True
+        ):
+            if program.ops[j][0] < DONE and not actor.daemon:
+                raise _Wrong(f"{actor.name} waits for ever", state)
+
+    # ------------------------------------------------------------------ telling what happened
+
+    def _trace(self, state):
+        path = [state]
+        while self.parent[path[-1]] is not None:
+            path.append(self.parent[path[-1]])
+        path.reverse()
+        return [self._between(x, y) for x, y in itertools.pairwise(path)]
+
+    def _between(self, x, y):
+        """Which step led from x to y?"""
+        n = self.n
+        moved = [k for k in range(len(self.programs)) if x[n + k] != y[n + k]]
+        changed = [a for a in range(n) if x[a] != y[a]]
+        text = []
+        for k, program in enumerate(self.programs):
+            op = program.ops[x[n + k]]
+            enabled, _, new = effect(x, op) if op[0] < DONE else (False, None, None)
+            died = program.ops[y[n + k]][0] == DEAD and k in moved
+            own = new is not None and y[op[1]] == new and op[1] in changed
+            if enabled and (own or (k in moved and not died and new is None)):
+                text.append(self._line(k, op, x, new))
+            if died:
+                text.append(f"{self.world.actors[k].name}: SIGKILL")
+        return ", ".join(text) or "?"
+
+    def _line(self, k, op, state, new):
+        kind, a, world = op[0], op[1], self.world
+        name = f"{world.actors[k].name}: {KINDS[kind]}"
+        if kind == WAIT:
+            return f"{name} over: " + ", ".join(world.names[b] for b, v in a if state[b] != v)
+        before = world.show(world.names[a], state[a])
+        if new is not None:
+            return f"{name} {world.names[a]} {before} -> {world.show(world.names[a], new)}"
         if kind == CAS and state[a] != op[2]:
             return f"{name} {world.names[a]} fails, it is {before}"
-        return f"{name} {world.names[a]} {before} -> {world.show(world.names[a], new)}"
-    return f"{name} {world.names[a]} = {before}"
+        return f"{name} {world.names[a]} = {before}"
+
+
+def _spins(program, j, memory):
+    """Does this actor, alone, look again for ever without changing a word?"""
+    been = set()
+    while j not in been:
+        been.add(j)
+        enabled, result, new = effect(memory, program.ops[j])
+        if not enabled or new is not None:
+            return False
+        j = program.step(j, result)
+        if program.ops[j][0] >= DONE:
+            return False
+    return True
+
+
+def _rehearse(world, programs, shared, walks=40):
+    """Random walks that find most of the shared words, to spare the search its fresh starts."""
+    dice = random.Random(1)
+    loads, writes = [set() for _ in programs], [set() for _ in programs]
+    for _ in range(walks):
+        memory, at, kills = list(world.memory), [p.first for p in programs], world.kills
+        running = set(range(len(programs)))
+        while running:
+            k = dice.choice(sorted(running))
+            program, op = programs[k], programs[k].ops[at[k]]
+            enabled, _, new = effect(memory, op) if op[0] < DONE else (False, None, None)
+            if not enabled:
+                running.discard(k)
+                continue
+            if op[0] == LOAD:
+                loads[k].add(op[1])
+            at[k] = program.step(at[k], apply(memory, op)[1])
+            if new is not None:
+                writes[k].add(op[1])
+                running = set(range(len(programs)))
+                if world.actors[k].mortal and kills and dice.random() < 0.05:
+                    kills -= 1
+                    at[k] = program.bury()
+                    world.without(memory, world.actors[k].me.tag)
+    for k, used in enumerate(loads):
+        for other, written in enumerate(writes):
+            if k != other:
+                shared |= used & written

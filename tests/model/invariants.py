@@ -1,4 +1,4 @@
-"""What must hold: for every write, in every state, and when everybody has finished.  Pure functions.
+"""What must hold of every write and in every state.  Pure functions of the memory and the books.
 
 The numbers are those of the invariants in docs/protocol.md.
 """
@@ -8,8 +8,22 @@ import re
 
 from .steps import NONE, owner, phase, seq, word
 from .words import (
-    CONSUMER, DONE, FREE, HELD, LIVE, OPEN, READY, TORN, VOID, WRITING, peer_word, start,
-)  # fmt: skip
+    CONSUMER,
+    DONE,
+    FREE,
+    HELD,
+    LIVE,
+    LOSSLESS,
+    OPEN,
+    READY,
+    TORN,
+    VOID,
+    WRITING,
+    bits,
+    mode,
+    peer_word,
+    start,
+)
 
 SLOT_PHASES = {WRITING: "WRITING", READY: "READY", VOID: "VOID", TORN: "TORN"}
 TAKE_PHASES = {OPEN: "OPEN", HELD: "HELD", DONE: "DONE"}
@@ -29,14 +43,15 @@ def show(name, value):
 
 
 class Invariants:
-    def __init__(self, ring, horizon):
-        self.ring, self.horizon = ring, horizon
-        self.legal = functools.lru_cache(None)(self._legal)
+    def __init__(self, ring, lossless, horizon):
+        """`lossless`: subscriptions that may not miss a frame; `horizon`: no claim goes beyond."""
+        self.ring, self.lossless, self.horizon = ring, lossless, horizon
+        self.legal = functools.cache(self._legal)
         self.names = [re.sub(r"\[.*|\..*", "", name) for name in ring.names]
 
     # ------------------------------------------------------------------ each write
 
-    def _legal(self, k, a, old, new):
+    def _legal(self, a, old, new):
         """May the word at `a` go from old to new?"""
         name, N = self.names[a], self.ring.slots
         ok = True
@@ -61,6 +76,25 @@ class Invariants:
         number = {"slot": "1/2", "take": "2", "claim_hint": "13"}.get(name, "8")
         return f"invariant {number}: illegal change {what}"
 
+    def note(self, m, a, new):
+        """Keep the ghosts: a frame is unread from READY (or the subscription's start) to DONE."""
+        name, ring = self.names[a], self.ring
+        if name == "slot" and phase(new) in (READY, TORN):
+            for u in self.lossless:
+                bit = 1 << seq(new)
+                was = m[ring.unread[u]]
+                m[ring.unread[u]] = was | bit if phase(new) == READY else was & ~bit
+        elif name == "take" and phase(new) == DONE:
+            for u, row in enumerate(ring.take):
+                if a in row:
+                    m[ring.unread[u]] &= ~(1 << seq(new))
+        elif name == "sub" and mode(new) == LOSSLESS:
+            for w in (m[b] for b in ring.slot):
+                if phase(w) == READY and seq(w) >= start(new):
+                    m[ring.unread[ring.sub.index(a)]] |= 1 << seq(w)
+        elif name == "closed" or (name == "producers" and new >> 2 == 0):
+            m[ring.ended_at] = m[ring.ended_at] or max(m[b] >> 16 for b in ring.slot) + 1
+
     # ------------------------------------------------------------------ each state
 
     def safe(self, m, books):
@@ -68,6 +102,7 @@ class Invariants:
         return (
             self._slots_without_gap(m)
             or self._frames_whole(m, books)
+            or self._nothing_missed(m, books)
             or self._entries(m, books)
             or self._clocks(m)
         )
@@ -104,9 +139,31 @@ class Invariants:
                     return f"invariant 2: frame {s} is held, but its take word says otherwise"
             if me.lost and not me.lossy:
                 return f"invariant 4: lossless subscription {me.u} counted {me.lost} lost"
-        for u, s in held:
+        for _, s in held:
             if s % ring.slots in written:
                 return f"invariant 3: frame {s} is held while its slot is written"
+        return None
+
+    def _nothing_missed(self, m, books):
+        """No frame is overwritten unread, none is unread where the stream is said to end."""
+        ring = self.ring
+        for me in books:
+            if me is None or not me.start or me.p == NONE:
+                continue
+            if m[ring.peer[me.p]] != peer_word(LIVE, CONSUMER, me.u):  # on its way out
+                continue
+            if me.ended and not m[ring.ended_at]:
+                return "invariant 4: the stream is said to end, and a producer was always there"
+            if me.lossy:
+                continue
+            for s in bits(m[ring.unread[me.u]] >> me.start << me.start):
+                w = m[ring.slot[s % ring.slots]]
+                if seq(w) != s:
+                    return (
+                        f"invariant 4: frame {s} overwritten, subscription {me.u} did not read it"
+                    )
+                if me.ended and s not in me.holding and (s < m[ring.ended_at] or m[ring.closed]):
+                    return f"invariant 4: the stream is said to end, without frame {s}"
         return None
 
     def _entries(self, m, books):
@@ -119,18 +176,20 @@ class Invariants:
                 if phase(m[a]) == HELD and m[ring.peer[owner(m[a])]] == FREE:
                     return "invariant 12: HELD by a FREE entry"
             if m[ring.sub[u]] != FREE:
-                if not m[ring.sub_mask] >> u & 1:
+                if not m[ring.sub_mask] >> u & 1 and ring.fix("M2"):
                     return f"invariant 12: subscription {u} is announced, its mask bit is not set"
-                if all(m[a] == FREE or m[a] >> 2 & 3 != CONSUMER or m[a] >> 4 != u for a in ring.peer):
+                if all(
+                    m[a] == FREE or m[a] >> 2 & 3 != CONSUMER or m[a] >> 4 != u for a in ring.peer
+                ):
                     return f"invariant 12: subscription {u} without a member"
         for me in books:
             if me is None or me.p == NONE:
                 continue
             if m[ring.peer[me.p]] == FREE:
                 return f"invariant 12: peer {me.p} lives, its entry is FREE"
-            if me.role == CONSUMER and me.start and m[ring.sub[me.u]] == FREE:
-                if m[ring.peer[me.p]] == peer_word(LIVE, CONSUMER, me.u):
-                    return f"invariant 12: peer {me.p} is a member of nothing"
+            member = me.start and m[ring.peer[me.p]] == peer_word(LIVE, CONSUMER, me.u)
+            if member and m[ring.sub[me.u]] == FREE:
+                return f"invariant 12: peer {me.p} is a member of nothing"
         return None
 
     def _clocks(self, m):
@@ -140,26 +199,4 @@ class Invariants:
                 for i in range(ring.slots):
                     if m[ring.fence[p][i]] > m[ring.work[p][i]]:
                         return f"invariant 8: fence[{p}][{i}] beyond work"
-        return None
-
-    # ------------------------------------------------------------------ the end
-
-    def final(self, m, books, dead):
-        """Everybody has finished or is dead: each frame was read once in each subscription."""
-        published = {s for me in books for s in me.published}
-        torn = {seq(m[a]) for a in self.ring.slot if phase(m[a]) == TORN}
-        for u in range(self.ring.subs):
-            members = [me for me in books if me.role == CONSUMER and me.u == u]
-            read = [s for me in members for s in me.done]
-            if len(read) != len(set(read)):
-                return f"invariant 5: subscription {u} read a frame twice: {sorted(read)}"
-            if not set(read) <= published:
-                return f"invariant 4: subscription {u} read {sorted(read)}, never published"
-            ended = [me for me in members if me.ended]
-            if ended and not ended[0].lossy:
-                wanted = {s for s in published - torn if s >= min(me.start for me in ended)}
-                missing = wanted - set(read)
-                dropped = 0 if self.ring.redeliver else len(dead)
-                if len(missing) > dropped:
-                    return f"invariant 4: subscription {u} ended without frames {sorted(missing)}"
         return None

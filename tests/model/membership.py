@@ -6,19 +6,49 @@ every step can be repeated, and "entry FREE" is the last store.
 """
 
 from .steps import (
-    NONE, cas, fetch_add, fetch_and_not, fetch_or, load, lock, owner, phase, seq, store, wait, word,
-)  # fmt: skip
+    NONE,
+    cas,
+    fetch_add,
+    fetch_and_not,
+    fetch_or,
+    load,
+    lock,
+    owner,
+    phase,
+    seq,
+    store,
+    word,
+)
 from .words import (
-    CONSUMER, DONE, FREE, HELD, LEAVING, LEFT, LIVE, LOSSLESS, LOSSY, LOST, OPEN, PRODUCER, READY,
-    TORN, VOID, WRITING, TableFull, mode, peer_word, start, sub_word,
-)  # fmt: skip
+    CONSUMER,
+    DONE,
+    FREE,
+    HELD,
+    LEAVING,
+    LEFT,
+    LIVE,
+    LOSSLESS,
+    LOSSY,
+    LOST,
+    OPEN,
+    PRODUCER,
+    READY,
+    TORN,
+    VOID,
+    WRITING,
+    TableFull,
+    mode,
+    peer_word,
+    start,
+    sub_word,
+)
 
 
 class Membership:
     # ------------------------------------------------------------------ join
 
     def join(self, me, at="next"):
-        """Enter the table; a consumer then enters subscription me.u from `at`: next, oldest, or int."""
+        """Enter the table; a consumer then enters subscription u at "next", "oldest" or an int."""
         if self.fix("A4"):
             yield lock(self.lock, me.tag)
         if not self.fix("A5") and me.role == CONSUMER:
@@ -40,11 +70,13 @@ class Membership:
                     yield lock(self.byte[p], me.tag)
                     return
                 continue
-            if self.clocks and (yield from self._behind(p)):
+            if self.clocks and self.fix("G8") and (yield from self._behind(p)):
                 continue
             if not (yield cas(self.byte[p], 0, me.tag)):  # try-lock
                 continue
             # still FREE: it was looked at under LOCK, and only LOCK's holder changes it
+            if self.clocks:
+                yield store(self.process[p], me.tag)
             yield store(self.peer[p], live)
             me.p = p
             if me.role == PRODUCER:
@@ -61,21 +93,26 @@ class Membership:
             if mode(sb) != (LOSSY if me.lossy else LOSSLESS):
                 raise ValueError("the subscription has the other mode")
             me.start = start(sb)
-            me.top = max(me.start, (yield from self._frontier()) + 1 - N) if me.lossy else me.start
+            me.seen = yield load(self.redo[u])
+            me.pos = me.top = max(me.start, (yield load(self.claim_hint)) - N)
             return
         if self.fix("H11"):
             for i in range(N):
                 yield store(self.take[u][i], word(0, NONE, DONE))
+        me.seen = yield load(self.redo[u])
         f = yield from self._frontier()
         oldest = max(N, f + 1 - N)
         s = f if at == "next" else oldest if at == "oldest" else max(at, oldest)
-        yield fetch_or(self.sub_mask, 1 << u)  # before the announcement
+        if self.fix("M2"):
+            yield fetch_or(self.sub_mask, 1 << u)  # before the announcement
         yield store(self.sub[u], sub_word(s, LOSSY if me.lossy else LOSSLESS))  # announce
         f = yield from self._frontier()  # one claim may have missed the announcement
         if self.fix("H5") and not me.lossy and s < f + 1 - N:
             s = f + 1 - N
             yield store(self.sub[u], sub_word(s, LOSSLESS))
-        me.start = me.top = s
+        if not self.fix("M2"):
+            yield fetch_or(self.sub_mask, 1 << u)
+        me.start = me.pos = me.top = s
 
     def _frontier(self):
         f = yield load(self.claim_hint)
@@ -87,7 +124,7 @@ class Membership:
         """Does p's GPU still owe work on any slot?"""
         for i in range(self.slots):
             v = yield load(self.work[p][i])
-            if (yield load(self.fence[p][i])) != v:
+            if (yield load(self.fence[p][i])) < v:
                 return True
         return False
 
@@ -95,7 +132,7 @@ class Membership:
 
     def leave(self, me):
         """The caller has published, abandoned, released or given back whatever it held."""
-        if self.clocks:
+        if self.clocks and self.fix("G8"):  # drain
             for i in range(self.slots):
                 yield from self._until_fence(self.fence[me.p][i], (yield load(self.work[me.p][i])))
         if self.fix("A1"):
@@ -133,8 +170,10 @@ class Membership:
         if self.fix("A2"):
             yield lock(self.lock, tag)
         entry = yield load(self.peer[p])
-        if entry != FREE and (yield load(self.byte[p])) == 0:  # looked at under LOCK; GPU gone
-            yield from self._reap(p, entry)
+        if entry != FREE and (yield load(self.byte[p])) == 0:  # looked at under LOCK
+            pidfd = self.clocks and self.fix("G1")  # without clocks: gone when the byte is free
+            if not pidfd or (yield load(self.process[p])) == 0:  # GPU gone
+                yield from self._reap(p, entry)
         if self.fix("A2"):
             yield store(self.lock, 0)
         # ring, unconditionally
@@ -164,16 +203,22 @@ class Membership:
         yield store(self.peer[p], FREE)  # last: a half-done reap is repeated
 
     def _raise_fence(self, p, i, role):
+        """Torn marks first, then p's fence up to its promise and never beyond."""
         v = yield load(self.work[p][i])
-        reached = yield load(self.fence[p][i])
-        if reached < v:
-            if role == PRODUCER:
-                torn = yield load(self.torn[i])
-                yield store(self.torn[i], max(torn, v >> 16))
-                w = yield load(self.slot[i])
-                if owner(w) == p and phase(w) == READY:
-                    yield cas(self.slot[i], w, word(seq(w), p, TORN))
-            yield store(self.fence[p][i], v)  # after the torn mark; never beyond work
+        if (yield load(self.fence[p][i])) >= v:
+            return
+        raised = v if self.fix("G3") else (yield load(self.claim_hint)) << 16
+        if not self.fix("G4"):
+            yield store(self.fence[p][i], raised)
+        if role == PRODUCER:
+            w = yield load(self.slot[i])
+            mine = owner(w) == p and phase(w) == READY
+            torn = yield load(self.torn[i])
+            if torn < v >> 16 and (mine or self.fix("G5")):
+                yield store(self.torn[i], v >> 16)
+            if mine:
+                yield cas(self.slot[i], w, word(seq(w), p, TORN))
+        yield store(self.fence[p][i], raised)
 
     # ------------------------------------------------------------------ close
 

@@ -1,19 +1,39 @@
-"""The host-order protocol as an executable specification.  Verbs touch shared words by yielding only.
+"""The host-order protocol as an executable specification.  Shared words are touched by yields only.
 
-Read it beside docs/protocol.md: same names, same order of steps.  This file has the verbs on frames,
-`membership.py` join, leave, reap and close.  `# two clocks` marks where host order meets device order:
-with `clocks=False` (most explorations) those steps are left out, with `clocks=True` the CPU stores the
-fence itself (`sync="host"`), with `clocks="device"` somebody else stores it later (`sequential.py`;
-`device.py` explores what real streams may do).
+Read it beside docs/protocol.md: same names, same order of steps.  The verbs on frames are here,
+join, leave, reap and close in `membership.py`, the words in `words.py`.
+
+`# two clocks` marks where host order meets device order.  With `clocks=False` (most explorations)
+those steps are left out; with `clocks=True` the CPU stores the fence itself (`sync="host"`); with
+`clocks="device"` somebody else stores it later (`sequential.py`, `device.py`).
 The doorbell is not here: `wait` wakes on change, `doorbell.py` shows why that is allowed.
 """
 
 from .membership import Membership
-from .steps import NONE, cas, fetch_add, load, owner, phase, seq, store, wait, word
+from .steps import NONE, cas, enqueue, fetch_add, load, owner, phase, seq, store, wait, word
 from .words import (
-    DONE, HELD, LIVE, LOSSLESS, LOST, NEVER, OPEN, PRODUCER, READY, TORN, VOID, WRITING,
-    EndOfStream, PeerLost, Reaped, RingClosed, Words, bits, mode, peer_word, start,
-)  # fmt: skip
+    DONE,
+    HELD,
+    LIVE,
+    LOSSLESS,
+    LOST,
+    NEVER,
+    OPEN,
+    PRODUCER,
+    READY,
+    TORN,
+    VOID,
+    WRITING,
+    EndOfStream,
+    PeerLost,
+    Reaped,
+    RingClosed,
+    Words,
+    bits,
+    mode,
+    peer_word,
+    start,
+)
 
 
 class Ring(Membership, Words):
@@ -24,9 +44,8 @@ class Ring(Membership, Words):
     def claim(self, me):
         """-> c, with slot[c % N] == (c, me, WRITING)."""
         while True:  # restart:
-            if self.fix("C1"):  # a full ring that is closed must not keep its producers waiting
-                if (yield load(self.closed)):
-                    raise RingClosed
+            if self.fix("C1") and (yield load(self.closed)):  # else a full ring keeps them waiting
+                raise RingClosed
             c = yield from self._claim_from(me, (yield load(self.claim_hint)))
             if c is not None:
                 return c
@@ -41,55 +60,57 @@ class Ring(Membership, Words):
                 continue
             # here seq(w) == c - N and c is the frontier
             if phase(w) == WRITING:
-                yield wait(owner(w), (self.slot[i], w), (self.closed, 0))
+                yield wait(owner(w), (self.slot[i], w), *self._closing())
                 return None
-            if not (yield from self._gate(c, w)):
+            mask = yield load(self.sub_mask)
+            if not (yield from self._gate(c, w, mask)):
                 return None
-            if not self.fix("H9"):  # the draft looked at `closed` only before the swap
-                if (yield load(self.closed)):
-                    raise RingClosed
+            if not self.fix("H9") and (yield load(self.closed)):  # the draft: only before the swap
+                raise RingClosed
             if not (yield cas(self.slot[i], w, word(c, me.p, WRITING))):  # the linearisation point
                 w = None
                 continue
-            w = None
+            last, w = NONE if self.fix("G2") else owner(w), None
             yield cas(self.claim_hint, c, c + 1)
-            if self.fix("H9"):
-                if (yield load(self.closed)):
-                    yield store(self.slot[i], word(c, me.p, VOID))
-                    raise RingClosed
-            if (yield from self._holder(c)):
+            if self.fix("H9") and (yield load(self.closed)):
+                yield store(self.slot[i], word(c, me.p, VOID))
+                raise RingClosed
+            if self.fix("M1"):
+                mask = yield load(self.sub_mask)  # a joiner may have come
+            if (yield from self._holder(c, mask)):
                 yield store(self.slot[i], word(c, me.p, VOID))
                 c += 1
                 continue
-            yield from self._order_after_all(me, i)
+            yield from self._order_after_all(me, i, last)
             return c
 
-    def _gate(self, c, w):
+    def _gate(self, c, w, mask):
         """The look before the swap: False after a wait for whoever is in the way."""
         i, held = c % self.slots, False
-        closed = (self.closed, 0)
-        for u in bits((yield load(self.sub_mask))):
+        for u in bits(mask):
             sb = yield load(self.sub[u])
             t = yield load(self.take[u][i])
             if mode(sb) == LOSSLESS and start(sb) <= c - self.slots:
                 unread = phase(w) == READY and (seq(t), phase(t)) != (c - self.slots, DONE)
                 if unread or phase(t) == HELD:  # VOID and TORN need no DONE, but no holder
-                    watch = (self.slot[i], w), (self.sub[u], sb), (self.take[u][i], t), closed
-                    yield wait(owner(t), *watch)
+                    watch = (self.slot[i], w), (self.sub[u], sb), (self.take[u][i], t)
+                    yield wait(owner(t), *watch, *self._closing())
                     return False
             held = held or phase(t) == HELD
         t = None
         if held and self.fix("H2"):  # no storm of VOIDs while readers hold every slot
-            holders = yield from self._holders_of_every_slot()
+            holders = yield from self._holders_of_every_slot(mask)
             if holders:
-                yield wait(owner(holders[0][1]), *holders, closed)
+                yield wait(owner(holders[0][1]), *holders, *self._closing())
                 return False
         return True
 
-    def _holders_of_every_slot(self):
+    def _closing(self):
+        return ((self.closed, 0),) if self.fix("C1") else ()
+
+    def _holders_of_every_slot(self, mask):
         """-> one (address, HELD word) for each slot, or () when some slot has none."""
         found = ()
-        mask = yield load(self.sub_mask)
         for i in range(self.slots):
             for u in bits(mask):
                 t = yield load(self.take[u][i])
@@ -100,10 +121,10 @@ class Ring(Membership, Words):
                 return ()
         return found
 
-    def _holder(self, c):
+    def _holder(self, c, mask):
         """The look after the swap: does any HELD word stand on the slot, whatever its sequence?"""
         i = c % self.slots
-        for u in bits((yield load(self.sub_mask))):  # loaded again: a joiner may have come
+        for u in bits(mask):
             t = yield load(self.take[u][i])
             if phase(t) == HELD and (self.fix("H1") or seq(t) == c - self.slots):
                 return True
@@ -111,9 +132,11 @@ class Ring(Membership, Words):
 
     def publish(self, me, c, phase=READY):
         i = c % self.slots
-        v = yield from self._promise(me, i, c)  # two clocks
-        if self.clocks:
-            yield store(self.rec[i], v)
+        if phase == READY or self.fix("G6"):
+            v = yield from self._promise(me, i, c)  # two clocks
+            if self.clocks:
+                yield store(self.rec[i], v)
+            v = None
         yield from self._exit(self.slot[i], word(c, me.p, WRITING), word(c, me.p, phase))
 
     def abandon(self, me, c):
@@ -127,12 +150,12 @@ class Ring(Membership, Words):
         while True:  # again:
             if self.fix("H4"):
                 r = yield load(self.redo[me.u])
-                if r != me.seen:  # something may have been re-opened: scan from the oldest
-                    me.seen = r
-                    me.pos = start((yield load(self.sub[me.u])))
+                if r != me.seen:  # something was re-opened: back to the oldest still there
+                    me.seen, r = r, None
+                    oldest = (yield load(self.claim_hint)) - self.slots  # low is harmless
+                    me.pos = min(me.pos, max(me.start, oldest))
+                    oldest = None
                 r = None
-            elif me.seen < 0:
-                me.seen, me.pos = 0, start((yield load(self.sub[me.u])))
             over = (yield from self._over()) if self.fix("H3") else None  # BEFORE the look
             s = yield from self._look(me, over)
             if s is not None:
@@ -142,8 +165,7 @@ class Ring(Membership, Words):
         take, s = self.take[me.u], me.pos
         while True:  # look:
             i = s % self.slots
-            if me.lossy:
-                me.top = max(me.top, s)
+            self._count_lost(me, s, missed=False)
             t = yield load(take[i])
             if seq(t) > s or (seq(t) == s and phase(t) != OPEN):  # a fellow's
                 s, t = s + 1, None
@@ -157,10 +179,9 @@ class Ring(Membership, Words):
                 yield wait(owner(w), (self.slot[i], w), (take[i], t), redo)
                 return None
             if seq(w) > s:
-                if self.fix("H7"):
-                    if (yield load(take[i])) != t:  # a fellow took it meanwhile
-                        t = w = None
-                        continue
+                if self.fix("H7") and (yield load(take[i])) != t:  # a fellow took it meanwhile
+                    t = w = None
+                    continue
                 n = max(s + 1, seq(w) - self.slots + 1)
                 self._count_lost(me, n)
                 s, t, w = n, None, None
@@ -179,8 +200,7 @@ class Ring(Membership, Words):
                 s += 1
                 continue
             me.pos = s + 1
-            if me.lossy:
-                me.top = max(me.top, me.pos)
+            self._count_lost(me, s + 1, missed=False)
             yield from self._order_after_producer(me, s)
             return s
 
@@ -195,10 +215,12 @@ class Ring(Membership, Words):
             yield store(self.take[me.u][i], word(s, me.p, DONE))
         return False
 
-    def _count_lost(self, me, n):
-        if me.lossy:
-            me.lost += max(0, n - me.top)
-        elif not self.fix("H7"):
+    def _count_lost(self, me, n, missed=True):
+        """Everything below n is accounted for; what was not yet is lost, if it was missed."""
+        if me.lossy and self.counting:
+            me.lost += max(0, n - me.top) if missed else 0
+            me.top = max(me.top, n)
+        elif not me.lossy and missed and not self.fix("H7"):
             me.lost += 1
 
     def _over(self):
@@ -235,16 +257,13 @@ class Ring(Membership, Words):
                 if seq(w) == seq(t) and phase(w) == READY:
                     me.pos = seq(t)
                     return None
-        if self.fix("H4"):
-            if (yield load(self.redo[me.u])) != me.seen:
-                return None
+        if self.fix("H4") and (yield load(self.redo[me.u])) != me.seen:
+            return None
         raise ending
 
     def latest(self, me):
         """Lossy only: as acquire, but the newest READY frame at or after pos."""
         while True:  # again:
-            if me.seen < 0:
-                me.seen, me.pos = 0, start((yield load(self.sub[me.u])))
             over, watch = yield from self._over()
             s, busy, unclaimed = -1, None, ()
             for i in range(self.slots):
@@ -256,19 +275,20 @@ class Ring(Membership, Words):
                     busy = owner(w)
             if s < 0:  # nothing; a claim under way may still be published
                 if over is None or busy is not None:
-                    yield wait(busy or NONE, *unclaimed, *watch)
+                    yield wait(NONE if busy is None else busy, *unclaimed, *watch)
                     continue
                 raise over
             unclaimed = watch = ()
             i = s % self.slots
-            me.top = max(me.top, me.pos)
             t = yield load(self.take[me.u][i])
             if seq(t) > s or (seq(t) == s and phase(t) != OPEN):  # a fellow's
                 me.pos = s + 1
             elif (yield cas(self.take[me.u][i], t, word(s, me.p, HELD))):
                 confirmed = yield from self._confirm(me, s)
                 if confirmed:
-                    me.lost, me.top, me.pos = me.lost + max(0, s - me.top), s + 1, s + 1
+                    self._count_lost(me, s)
+                    self._count_lost(me, s + 1, missed=False)
+                    me.pos = s + 1
                     yield from self._order_after_producer(me, s)
                     return s
 
@@ -279,7 +299,7 @@ class Ring(Membership, Words):
         )
 
     def give_back(self, me, s):
-        """The frame was taken but never read (its stream could not be ordered): anybody may take it."""
+        """Taken but never read (its stream could not be ordered): anybody may take it again."""
         yield from self._exit(
             self.take[me.u][s % self.slots], word(s, me.p, HELD), word(s, NONE, OPEN)
         )
@@ -295,28 +315,57 @@ class Ring(Membership, Words):
             raise Reaped
 
     def _promise(self, me, i, s):
-        """work before the op is enqueued, fence when it is done; v orders the uses of one number."""
+        """-> v.  work before the op is enqueued, fence when it is done; v never comes twice."""
         if not self.clocks:
             return 0
-        v = max(s << 16, (yield load(self.work[me.p][i])) + 1)
+        v = s << 16
+        if self.fix("G7"):
+            v = max(v, (yield load(self.work[me.p][i])) + 1)
         yield store(self.work[me.p][i], v)
-        if self.clocks is True:
+        if self.clocks == "device":
+            yield enqueue("set", self.fence[me.p][i], v)
+        else:
             yield store(self.fence[me.p][i], v)
         return v
 
-    def _order_after_all(self, me, i):  # two clocks
-        if self.clocks is True:
-            for p in range(self.peers):
+    def _order_after_all(self, me, i, last):  # two clocks
+        """Before a write: after every peer, me too, that owes work on slot i."""
+        if not self.clocks:
+            return
+        for p in range(self.peers):
+            needed = self.fix("G2") or p == last or p in (yield from self._takers(i))
+            if needed and (p != me.p or self.fix("G12")):
                 v = yield load(self.work[p][i])
-                yield from self._until_fence(self.fence[p][i], v)
+                yield from self._wait_for_fence(self.fence[p][i], v)
+
+    def _takers(self, i):
+        """The draft ordered a claim after the previous producer and the last takers only."""
+        takers = ()
+        for u in range(self.subs):
+            takers += (owner((yield load(self.take[u][i]))),)
+        return takers
 
     def _order_after_producer(self, me, s):  # two clocks
-        if self.clocks is True:
-            i = s % self.slots
-            p = owner((yield load(self.slot[i])))
-            yield from self._until_fence(self.fence[p][i], (yield load(self.rec[i])))
+        """Before a read: after the producer, and after myself (another of my streams)."""
+        if not self.clocks:
+            return
+        i = s % self.slots
+        if self.fix("G12"):
+            v = yield load(self.work[me.p][i])
+            yield from self._wait_for_fence(self.fence[me.p][i], v)
+        p = owner((yield load(self.slot[i])))
+        v = yield load(self.rec[i])
+        yield from self._wait_for_fence(self.fence[p][i], v)
+
+    def _wait_for_fence(self, a, v):
+        if (yield load(a)) < v:
+            if self.clocks == "device":
+                yield enqueue("wait", a, v)
+            else:
+                yield from self._until_fence(a, v)
 
     def _until_fence(self, a, v):
+        """The host waits."""
         while True:
             reached = yield load(a)
             if reached >= v:

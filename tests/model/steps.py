@@ -1,8 +1,8 @@
-"""Shared memory as the model sees it: claim words, and the one-step operations that a verb may yield.
+"""Shared memory as the model sees it: claim words, and the operations that a verb may yield.
 
-A verb is a generator.  It yields one operation, the driver (`explore.py`, `sequential.py`) performs it
-on the memory, a flat tuple of integers, and sends the result back.  Between two yields a verb touches
-only its own locals, so *one yield is one step*: the unit of interleaving and of SIGKILL.
+A verb is a generator.  It yields one operation, the driver (`explore.py`, `sequential.py`) performs
+it on the memory, a flat row of integers, and sends the result back.  Between two yields a verb
+touches only what is its own, so *one yield is one step*: the unit of interleaving and of SIGKILL.
 
 One rule for verbs: give the result of a yield a name, or use it up, before the next yield (the
 explorer identifies a paused verb by its position and its locals, see `explore.Program`).
@@ -29,7 +29,7 @@ def phase(w):
 
 
 # Operations.  The first element says what the driver does; all of them are sequentially consistent.
-LOAD, STORE, CAS, ADD, OR, CLEAR, LOCK, BOTH, WAIT, DONE, FAIL, DEAD = range(12)
+LOAD, STORE, CAS, ADD, OR, CLEAR, LOCK, BOTH, ENQUEUE, WAIT, DONE, FAIL, DEAD = range(13)
 
 
 def load(a):
@@ -65,41 +65,52 @@ def lock(a, tag):
 
 
 def load_both(a, b):
-    """-> both values, at one instant: only for what the kernel does (futex_wait compares and queues)."""
+    """-> both values, at one instant: only for what the kernel does (futex_wait, a probe)."""
     return BOTH, a, b
+
+
+def enqueue(what, a, v):
+    """Put ("wait" | "set", fence address, value) on the caller's stream; see `device.py`."""
+    return ENQUEUE, (what, a, v)
 
 
 def wait(culprit, *watch):
     """Sleep until one of the watched (address, value I saw) differs from what I saw.
 
-    In the core this is the doorbell (`doorbell.py` shows that it loses no wake-up) and the verb looks
-    again from its label.  Explored as "enabled only when something differs": a fruitless further look
-    would load the same values, and such a round of loads can be moved, or left out, without any other
-    actor noticing.  A watch list that is too short can only show up as a false alarm (a dead end).
+    In the core this is the doorbell (`doorbell.py` shows that it loses no wake-up), and the verb
+    looks again from its label.  Explored as "enabled only when something differs": a fruitless
+    further look loads the same values, and a round of loads can be moved, or left out, without any
+    other actor noticing.  A watch list that is too short can only show up as a false alarm (a dead
+    end); what is watched and never read again, as a spin, which counts as a dead end too.
     """
     return WAIT, watch, culprit
 
 
-def apply(memory, op):
-    """Perform `op` on a list.  -> (enabled, result).  The slow, plain form; explore.py inlines it."""
+def effect(memory, op):
+    """What `op` would do: (enabled, result, the new value of word op[1], None for no change)."""
     kind = op[0]
     if kind == LOAD:
-        return True, memory[op[1]]
-    if kind == BOTH:
-        return True, (memory[op[1]], memory[op[2]])
+        return True, memory[op[1]], None
     if kind == WAIT:
-        return any(memory[a] != v for a, v in op[1]), None
-    a, old = op[1], memory[op[1]]
-    if kind == STORE:
-        memory[a] = op[2]
-        return True, None
+        return any(memory[a] != v for a, v in op[1]), None, None
+    if kind == BOTH:
+        return True, (memory[op[1]], memory[op[2]]), None
+    if kind == ENQUEUE:
+        return True, None, None
+    old = memory[op[1]]
     if kind == CAS:
-        if old == op[2]:
-            memory[a] = op[3]
-        return True, old == op[2]
+        return True, old == op[2], op[3] if old == op[2] and op[3] != old else None
     if kind == LOCK:
-        if old == 0:
-            memory[a] = op[2]
-        return old == 0, None
-    memory[a] = old + op[2] if kind == ADD else old | op[2] if kind == OR else old & ~op[2]
-    return True, old
+        return old == 0, None, op[2]
+    if kind == STORE:
+        return True, None, op[2] if op[2] != old else None
+    new = old + op[2] if kind == ADD else old | op[2] if kind == OR else old & ~op[2]
+    return True, old, new if new != old else None
+
+
+def apply(memory, op):
+    """Perform `op` on a list.  -> (enabled, result)"""
+    enabled, result, new = effect(memory, op)
+    if enabled and new is not None:
+        memory[op[1]] = new
+    return enabled, result

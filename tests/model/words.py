@@ -15,7 +15,39 @@ PRODUCER, CONSUMER, NOBODY = 0, 1, 2  # peer roles
 LOSSLESS, LOSSY = 1, 2  # subscription modes; the whole word is FREE == 0 where there is none
 NEVER, LEFT, LOST = 0, 1, 2  # how the stream stands when no producer is LIVE
 
-FIXES = frozenset("H1 H2 H3 H4 H5 H6 H7 H8 H9 H11 A1 A2 A4 A5 E1 E2 E3 C1".split())
+FIXES = frozenset(
+    [
+        "H1",
+        "H2",
+        "H3",
+        "H4",
+        "H5",
+        "H6",
+        "H7",
+        "H8",
+        "H9",
+        "H11",
+        "A1",
+        "A2",
+        "A4",
+        "A5",
+        "E1",
+        "E2",
+        "E3",
+        "C1",
+        "M1",
+        "M2",
+        "G1",
+        "G2",
+        "G3",
+        "G4",
+        "G5",
+        "G6",
+        "G7",
+        "G8",
+        "G12",
+    ]
+)
 
 
 class RingClosed(Exception):
@@ -49,15 +81,15 @@ class Peer:
     p: int = NONE  # entry in the peer table, from join
     start: int = 0
     pos: int = 0  # where the next look begins
-    seen: int = -1  # the value of redo[u] that pos takes into account
+    seen: int = 0  # the value of redo[u] that pos takes into account
     lost: int = 0  # sequences that a lossy member was made to skip
-    top: int = 0  # every sequence below is accounted for; a look from further back counts nothing twice
-    # The books: written by the actors, read by the invariants, unknown to the verbs.
-    writing: tuple = ()
-    holding: tuple = ()
-    published: tuple = ()
-    done: tuple = ()
-    ended: bool = False
+    top: int = (
+        0  # every sequence below is accounted for; a look from further back counts nothing twice
+    )
+    # Noted by the actors for the invariants; the verbs do not look at it.
+    writing: tuple = ()  # claimed, not yet published
+    holding: tuple = ()  # acquired, not yet released
+    ended: bool = False  # it was told that the stream is over
 
 
 def peer_word(state, role, u):
@@ -83,9 +115,14 @@ def bits(mask):
 class Words:
     """The words of one ring, as addresses into a flat memory (a list or tuple of integers)."""
 
-    def __init__(self, slots=2, subs=1, peers=3, *, fixes=FIXES, clocks=False, redeliver=True):
+    def __init__(
+        self, slots=2, subs=1, peers=3, *, fixes=FIXES, clocks=False, redeliver=True, counting=False
+    ):
         self.slots, self.subs, self.peers = slots, subs, peers
         self.fixes, self.clocks, self.redeliver = fixes, clocks, redeliver
+        self.counting = (
+            counting  # `lost` is kept: off in most explorations, it only multiplies states
+        )
         self.names, self.initial = [], []
         S, U, P = range(slots), range(subs), range(peers)
         row = self._row
@@ -96,7 +133,9 @@ class Words:
         self.peer = row("peer[{}]", P, FREE)
         self.claim_hint = self._word("claim_hint", slots)
         self.sub_mask = self._word("sub_mask", 0)  # superset of the subscriptions announced
-        self.producers = self._word("producers", NEVER)  # LIVE producers << 2 | how the last one went
+        self.producers = self._word(
+            "producers", NEVER
+        )  # LIVE producers << 2 | how the last one went
         self.closed = self._word("closed", 0)
         self.lock = self._word("LOCK", 0)  # kernel lock words: who holds it; dropped at death
         self.byte = row("byte[{}]", P, 0)
@@ -105,7 +144,13 @@ class Words:
             self.fence = tuple(row(f"fence[{p}][{{}}]", S, 0) for p in P)
             self.rec = row("rec[{}].fence", S, 0)
             self.torn = row("torn[{}]", S, 0)
-        self.locks = frozenset([self.lock, *self.byte])
+            self.process = row(
+                "process[{}]", P, 0
+            )  # what a pidfd tells: 0 once the GPU work is gone
+        # Ghosts, not words of the ring; only `invariants.py` looks at them.
+        self.unread = row("unread[{}]", U, 0)  # frames (bits) that subscription u still has to read
+        self.ended_at = self._word("ended_at", 0)  # the frontier when the stream was first over
+        self.locks = frozenset([self.lock, *self.byte, *(self.process if clocks else ())])
 
     def _word(self, name, value):
         self.names.append(name)

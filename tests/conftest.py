@@ -1,0 +1,129 @@
+"""Fixtures of all tests: a deadline for each, rings in every kind of memory, child processes.
+
+`place` runs a test over host memory and, marked `gpu`, over CUDA with each synchroniser.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import secrets
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+from support import PLACES, Child, Place, Segment
+
+DEADLINE_S = 30
+GPU_DEADLINE_S = 180
+LAST_RESORT_S = 20  # after the deadline: a call that holds the GIL and never comes back
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--stress-seconds",
+        type=float,
+        default=float(os.environ.get("GPURING_STRESS_SECONDS", "0")),
+        help="how long each configuration of test_stress.py runs (default: a fraction of a second)",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "deadline(seconds): this test's deadline")
+
+
+class DeadlineExceeded(BaseException):
+    """Not an Exception: no code under test may swallow it."""
+
+
+@pytest.fixture(autouse=True)
+def deadline(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fails a test that takes too long; ends the run if it does not even answer a signal."""
+    marker = request.node.get_closest_marker("deadline")
+    on_gpu = request.node.get_closest_marker("gpu") is not None
+    seconds = marker.args[0] if marker else GPU_DEADLINE_S if on_gpu else DEADLINE_S
+    seconds += 2 * request.config.getoption("--stress-seconds")
+
+    def expired(_signal: int, _frame: FrameType | None) -> None:
+        raise DeadlineExceeded(f"{request.node.nodeid}: not done after {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, expired)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    faulthandler.dump_traceback_later(seconds + LAST_RESORT_S, exit=True, file=sys.__stderr__)
+    yield
+    faulthandler.cancel_dump_traceback_later()
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def leftovers(name: str) -> list[str]:
+    return sorted(path.name for path in Path("/dev/shm").glob(f"gpuring.{name}*"))
+
+
+@pytest.fixture
+def name() -> Iterator[str]:
+    """A ring name of this test's own; afterwards nothing of it may be left in /dev/shm."""
+    ring = f"test-{os.getpid()}-{secrets.token_hex(4)}"
+    yield ring
+    left = leftovers(ring)
+    for path in left:
+        Path("/dev/shm", path).unlink()
+    assert not left, f"left behind: {left}"
+
+
+@pytest.fixture
+def segment() -> Iterator[Callable[..., Segment]]:
+    """Makes headers in memfds."""
+    made: list[Segment] = []
+
+    def make(*args: Any, **options: Any) -> Segment:
+        made.append(Segment(*args, **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+@pytest.fixture
+def children(request: pytest.FixtureRequest) -> Iterator[Callable[..., Child]]:
+    """Starts `target(pipe, *args)` in spawned processes, which are gone after the test."""
+    on_gpu = request.node.get_closest_marker("gpu") is not None
+    patience = 60 if on_gpu else 20 + 2 * request.config.getoption("--stress-seconds")
+    started: list[Child] = []
+
+    def start(target: Callable[..., Any], *args: Any) -> Child:
+        started.append(Child(target, args, patience))
+        return started[-1]
+
+    yield start
+    for child in started:
+        child.end()
+
+
+def gpu_missing() -> str | None:
+    """Why no test can run on a GPU here, or None."""
+    try:
+        from gpuring.memory import cuda_ipc
+    except ImportError as error:
+        return f"no CUDA memory kind: {error}"
+    available, reason = cuda_ipc.available()
+    return None if available else str(reason)
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(place, id=place.name, marks=[pytest.mark.gpu] if place.on_gpu else [])
+        for place in PLACES
+    ]
+)
+def place(request: pytest.FixtureRequest) -> Place:
+    """Where rings live."""
+    chosen: Place = request.param
+    if chosen.on_gpu and (reason := gpu_missing()):
+        pytest.skip(reason)
+    return chosen

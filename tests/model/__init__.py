@@ -1,0 +1,11 @@
+"""The project's executable specification of the ring protocol, and its exhaustive exploration.
+
+    words.py protocol.py membership.py   the verbs, one yield per access to a shared word
+    sequential.py                        the same verbs one after the other: the C core's oracle
+    device.py                            GPU streams: queues that run later, or vanish
+    doorbell.py                          bell, waiters and futex: no wake-up is lost
+    steps.py explore.py invariants.py    every interleaving, every kill, and what must hold
+    actors.py configs.py mutants.py      who plays, how much is explored, how the model can fail
+
+`python -m tests.model` runs the small set, `--long` the large one too; see `docs/protocol.md`.
+"""

@@ -1,0 +1,275 @@
+"""What is explored: small rings, few actors, every interleaving and every kill.  Must all be clean.
+
+`CI` runs with every test run (about a minute in all), `LONG` by `python -m tests.model --long`.
+Each entry is a function of nothing that returns a Report.  P is a producer, L a member of a
+lossless, Y of a lossy subscription, R a reaper; two slots unless it says otherwise.
+"""
+
+from . import doorbell
+from .actors import Cast
+from .device import Device
+from .protocol import Ring
+from .words import FIXES
+
+CI, LONG = {}, {}
+
+
+def host(fixes=FIXES, kills=0, horizon=None, **ring):
+    return Cast(Ring(fixes=fixes, **ring), kills, horizon)
+
+
+def device(fixes=FIXES, kills=0, slots=1, **ring):
+    return Device(Ring(slots, fixes=fixes, clocks="device", **ring), kills)
+
+
+def bell(fixes=doorbell.FIXES):
+    return doorbell.Doorbell(fixes)
+
+
+def _both(small, large):
+    for configurations, chosen in (small, CI), (large, LONG):
+        for name, build in configurations.items():
+            chosen[name] = lambda build=build: build().explore()
+
+
+# ---------------------------------------------------------------------- frames, nobody dies
+
+_both(
+    {
+        "1P 1L, 3 laps": lambda: host().producer(6).consumer(),
+        "2P 1L": lambda: host().producer(3).producer(2).consumer(),
+        "1P 1L on 3 slots, holding 2": lambda: host(slots=3).producer(7).consumer(keep=2),
+        "1P, two subscriptions": lambda: host(subs=2).producer(4).consumer().consumer(u=1),
+        "1P, 2L share": lambda: host().producer(4).consumer().consumer(),
+        "1P 1Y": lambda: host().producer(5).consumer(lossy=True),
+        "1P 1Y holding every slot": lambda: host().producer(3).consumer(lossy=True, keep=2),
+        "2P 1Y": lambda: host().producer(2).producer(1).consumer(lossy=True),
+        "1P, 2Y share": lambda: host().producer(2).consumer(lossy=True).consumer(lossy=True),
+        "1P 1L 1Y": lambda: host(subs=2).producer(3).consumer().consumer(u=1, lossy=True),
+        "1P, latest": lambda: host().producer(4).consumer(lossy=True, newest=True),
+        "1P, latest shared": lambda: (
+            host().producer(2).consumer(lossy=True, newest=True).consumer(lossy=True, newest=True)
+        ),
+        "2P that abandon, 1L": lambda: (
+            host().producer(3, abandon=(0, 2)).producer(1, abandon=(0,)).consumer()
+        ),
+        "1P, lost is counted": lambda: host(counting=True).producer(4).consumer(lossy=True),
+    },
+    {
+        "3P 1L": lambda: host(peers=4).producer(2).producer(1).producer(1).consumer(),
+        "2P, 2L share": lambda: host(peers=4).producer(1).producer(1).consumer().consumer(),
+        "1P, 3L share": lambda: host(peers=4).producer(2).consumer().consumer().consumer(),
+        "1P, 2L share, on 3 slots": lambda: host(slots=3).producer(5).consumer().consumer(),
+        "2P 1L on 3 slots": lambda: host(slots=3).producer(4).producer(2).consumer(),
+        "1P, 2Y share, 2 laps": lambda: (
+            host().producer(3).consumer(lossy=True).consumer(lossy=True)
+        ),
+        "1P 1L 1Y, 2 laps": lambda: host(subs=2).producer(4).consumer().consumer(u=1, lossy=True),
+    },
+)
+
+# ---------------------------------------------------------------------- join, leave, give back
+
+_both(
+    {
+        "join next": lambda: host().producer(3).consumer(late=True),
+        "join oldest": lambda: host().producer(4).consumer(late=True, at="oldest"),
+        "join at 3": lambda: host().producer(3).consumer(late=True, at=3),
+        "join oldest, 2P": lambda: host().producer(2).producer(1).consumer(late=True, at="oldest"),
+        "join a member": lambda: host().producer(3).consumer(2).consumer(late=True),
+        "join where another leaves": lambda: (
+            host().producer(2).consumer(1).consumer(1, late=True, at="oldest")
+        ),
+        "join lossy": lambda: host().producer(4).consumer(1, lossy=True, late=True, at="oldest"),
+        "the stream starts again": lambda: (
+            host(peers=4).consumer(0).producer(0).producer(1, late=True).consumer()
+        ),
+        "close, 1P 1L": lambda: host().producer(3).consumer().closer(),
+        "close a full ring": lambda: host().producer(3).consumer(0, leave=False).closer(),
+        "close, 2P 1L": lambda: host().producer(1).producer(1).consumer().closer(),
+        "give back, alone": lambda: host().producer(3).consumer(gives_back=2),
+        "give back and leave": lambda: (
+            host().producer(2).consumer(2, gives_back=2).consumer(gives_back=1)
+        ),
+        "give back to a fellow that sleeps": lambda: (
+            host().producer(3).consumer(1, gives_back=1).consumer()
+        ),
+        "give back, lossy": lambda: host().producer(3).consumer(gives_back=2, lossy=True),
+    },
+    {
+        "close, 2P 1L, 2 laps": lambda: host().producer(2).producer(2).consumer().closer(),
+        "close, 1P, 2L share": lambda: host().producer(3).consumer().consumer().closer(),
+        "join oldest, 2P, 2 laps": lambda: (
+            host().producer(2).producer(2).consumer(late=True, at="oldest")
+        ),
+        "2L join": lambda: host().producer(2).consumer(late=True).consumer(late=True, at="oldest"),
+        "give back, both": lambda: host().producer(3).consumer(gives_back=2).consumer(gives_back=1),
+        "give back and leave, on 3 slots": lambda: (
+            host(slots=3).producer(4).consumer(2, gives_back=2).consumer(gives_back=1)
+        ),
+    },
+)
+
+# ---------------------------------------------------------------------- deaths
+
+_both(
+    {
+        "P dies": lambda: host(kills=1).producer(3, mortal=True).consumer().reaper(0),
+        "one of 2P dies": lambda: (
+            host(kills=1).producer(1, mortal=True).producer(1).consumer().reaper(0)
+        ),
+        "a member dies": lambda: (
+            host(kills=1).producer(2).consumer(mortal=True).consumer().reaper(1)
+        ),
+        "a member dies, frames are dropped": lambda: (
+            host(kills=1, redeliver=False).producer(2).consumer(mortal=True).consumer().reaper(1)
+        ),
+        "the last member dies": lambda: host(kills=1).producer(4).consumer(mortal=True).reaper(1),
+        "Y dies": lambda: host(kills=1).producer(3).consumer(mortal=True, lossy=True).reaper(1),
+        "L and a reaper die": lambda: (
+            host(kills=2).producer(2).consumer(mortal=True).reaper(1, mortal=True).reaper(1)
+        ),
+        "a joiner dies": lambda: (
+            host(kills=1).producer(3).consumer(2, late=True, mortal=True, at="oldest").reaper(1)
+        ),
+        "P and L die": lambda: (
+            host(kills=2).producer(2, mortal=True).consumer(mortal=True).reaper(0, 1)
+        ),
+        "a member dies that gave back": lambda: (
+            host(kills=1).producer(1).consumer(gives_back=1, mortal=True).consumer().reaper(1)
+        ),
+        "P dies, fences stored by the CPU": lambda: (
+            host(kills=1, clocks=True).producer(2, mortal=True).consumer().reaper(0)
+        ),
+        "L dies, fences stored by the CPU": lambda: (
+            host(kills=1, clocks=True).producer(3).consumer(mortal=True).reaper(1)
+        ),
+    },
+    {
+        "one of 2P dies, 2 laps": lambda: (
+            host(kills=1).producer(2, mortal=True).producer(2).consumer().reaper(0)
+        ),
+        "a member dies, 2 laps": lambda: (
+            host(kills=1).producer(3).consumer(mortal=True).consumer().reaper(1)
+        ),
+        "2 of 3 members die": lambda: (
+            host(kills=2, peers=4)
+            .producer(1)
+            .consumer(mortal=True)
+            .consumer(mortal=True)
+            .consumer()
+            .reaper(1, 2)
+        ),
+        "one of 3 members dies": lambda: (
+            host(kills=1, peers=4).producer(1).consumer(mortal=True).consumer().consumer().reaper(1)
+        ),
+        "a member and a reaper die": lambda: (
+            host(kills=2)
+            .producer(1)
+            .consumer(mortal=True)
+            .consumer()
+            .reaper(1, mortal=True)
+            .reaper(1)
+        ),
+        "a number is used again while two reap": lambda: (
+            host(kills=1)
+            .producer(2)
+            .consumer(1, mortal=True)
+            .consumer(1, late=True)
+            .reaper(1)
+            .reaper(1)
+        ),
+        "a joiner dies where a member leaves": lambda: (
+            host(kills=1)
+            .producer(2)
+            .consumer(1)
+            .consumer(1, late=True, mortal=True, at="oldest")
+            .reaper(2)
+        ),
+        "a member dies in a closed ring": lambda: (
+            host(kills=1).producer(1).consumer(mortal=True).consumer().reaper(1).closer()
+        ),
+        "one of 2P dies, fences stored by the CPU": lambda: (
+            host(kills=1, clocks=True).producer(1, mortal=True).producer(1).consumer().reaper(0)
+        ),
+    },
+)
+
+# ---------------------------------------------------------------------- streams
+
+ONE, TWO = "claim publish", "claim publish claim publish"
+READ, READ_TWO = "acquire release", "acquire release acquire/1 release/1"
+
+_both(
+    {
+        "GPU: 1P 1L": lambda: (
+            device(slots=2)
+            .producer(TWO + " claim abandon " + ONE + " leave")
+            .consumer(READ_TWO + " acquire release leave")
+        ),
+        "GPU: one of 2P dies, 1L": lambda: (
+            device(kills=1)
+            .producer(ONE + " leave", mortal=True)
+            .producer(ONE + " leave")
+            .consumer(READ_TWO)
+        ),
+        "GPU: P dies, L changes streams": lambda: (
+            device(kills=1).producer(TWO, mortal=True).consumer(READ_TWO)
+        ),
+        "GPU: one of 2P dies, 1Y": lambda: (
+            device(kills=1)
+            .producer(ONE + " leave", mortal=True)
+            .producer(ONE + " leave")
+            .consumer(READ_TWO, lossy=True)
+        ),
+        "GPU: L dies": lambda: (
+            device(kills=1, slots=2).producer(TWO + " " + ONE).consumer(READ_TWO, mortal=True)
+        ),
+    },
+    {
+        "GPU: 2 of 3P die, 1L": lambda: (
+            device(kills=2, peers=4)
+            .producer(ONE + " leave", mortal=True)
+            .producer(ONE + " leave", mortal=True)
+            .producer(ONE + " leave")
+            .consumer(READ_TWO)
+        ),
+        "GPU: a number is used again, P dies, 1L": lambda: (
+            device(kills=1, slots=2)
+            .producer(ONE + " leave", mortal=True)
+            .producer(TWO + " leave")
+            .consumer(READ_TWO)
+            .producer("join " + ONE + " leave", late=True)
+        ),
+        "GPU: one of 2P dies, 2L share": lambda: (
+            device(kills=1, slots=2, peers=4)
+            .producer(TWO + " leave", mortal=True)
+            .producer(ONE + " leave")
+            .consumer(READ_TWO)
+            .consumer(READ)
+        ),
+        "GPU: P and L die": lambda: (
+            device(kills=2, slots=2)
+            .producer(TWO + " leave", mortal=True)
+            .producer(ONE + " leave")
+            .consumer(READ_TWO, mortal=True)
+        ),
+    },
+)
+
+# ---------------------------------------------------------------------- sleepers
+
+_both(
+    {
+        "bell: 2 sleepers, the waker dies": lambda: bell().cast(
+            "frame_sleeper", "frame_sleeper", "publisher", "reaper", kills=1
+        ),
+        "bell: a sleeper dies": lambda: bell().cast(
+            "frame_sleeper", "frame_sleeper", "publisher", kills=1, mortal=("frame_sleeper",)
+        ),
+        "bell: 3 sleepers, the leaver dies": lambda: bell().cast(
+            "frame_sleeper", "end_sleeper", "end_sleeper", "leaver", "reaper", kills=1
+        ),
+    },
+    {},
+)

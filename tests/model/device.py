@@ -1,0 +1,310 @@
+"""Device order: what GPU streams may do to the frames.  The host verbs are those of `protocol.py`.
+
+A verb is one step here (the host model shows that it may be seen as happening at its swap); what
+it enqueues lands on a stream, a queue that the device runs later, in order, at any time.  A killed
+process loses its locks at once; its streams run on until the instant "GPU gone", then the rest of
+them vanishes.  The reaper takes its steps one by one, so streams run between a torn mark and the
+raising of a fence.
+
+An access at the head of its queue may be running.  Wrong is: two accesses to one slot at once, one
+of them a write (10); a reader told that its frame is whole when it is not (11); a fence that falls
+or overtakes its promise (8); a stream, or a process, that waits for ever.
+"""
+
+import time
+from dataclasses import dataclass
+
+from .actors import reaping, run
+from .explore import KINDS, Actor, Program, Report
+from .invariants import show
+from .steps import ENQUEUE, LOCK, WAIT, apply, effect
+from .words import CONSUMER, NOBODY, EndOfStream, Peer, PeerLost, RingClosed, TableFull
+
+ALIVE, DYING, GONE = "alive", "locks dropped", "gone"  # of a process
+
+
+@dataclass(frozen=True)
+class Process:
+    """`script` is a row of "verb" or "verb/stream"; the names are the methods of `Device` below."""
+
+    name: str
+    script: tuple
+    me: Peer
+    mortal: bool = False
+
+
+@dataclass(frozen=True)
+class Life:
+    """The changing part of a process."""
+
+    status: str
+    step: int
+    me: tuple
+    streams: tuple  # of queues; a queue is a tuple of (what, address or slot, value or sequence)
+    read: tuple = ()  # (seq, fence value that covers the read, was the content whole?)
+
+
+class Blocked(Exception):
+    pass
+
+
+class Device:
+    """One configuration: processes, one reaper, `kills` deaths."""
+
+    def __init__(self, ring, kills=0):
+        self.ring, self.kills = ring, kills
+        self.memory, self.processes, self.victims = list(ring.initial), [], []
+
+    # ------------------------------------------------------------------ casting
+
+    def producer(self, script, *, late=False, mortal=False):
+        return self._add("P", Peer(tag=len(self.processes) + 1), script, late, mortal, "next")
+
+    def consumer(self, script, *, u=0, lossy=False, at="next", late=False, mortal=False):
+        me = Peer(tag=len(self.processes) + 1, role=CONSUMER, u=u, lossy=lossy)
+        return self._add("Y" if lossy else "L", me, script, late, mortal, at)
+
+    def _add(self, letter, me, script, late, mortal, at):
+        if not late:
+            run(self.memory, self.ring.join(me, at))
+        self.processes.append(Process(f"{letter}{me.tag}", tuple(script.split()), me, mortal))
+        return self
+
+    # ------------------------------------------------------------------ verbs and user's kernels
+
+    def join(self, me, put, memory):
+        self._whole(memory, self.ring.join(me), put)
+
+    def claim(self, me, put, memory):
+        c = self._whole(memory, self.ring.claim(me), put)
+        me.writing = (c,)
+        put(("write", c % self.ring.slots, c))
+
+    def publish(self, me, put, memory):
+        self._whole(memory, self.ring.publish(me, me.writing[0]), put)
+        me.writing = ()
+
+    def abandon(self, me, put, memory):
+        self._whole(memory, self.ring.abandon(me, me.writing[0]), put)
+        me.writing = ()
+
+    def acquire(self, me, put, memory):
+        s = self._whole(memory, self.ring.acquire(me), put)
+        me.holding += (s,)
+        put(("read", s % self.ring.slots, s))
+
+    def release(self, me, put, memory):
+        self._whole(memory, self.ring.release(me, me.holding[0]), put)
+        me.holding = me.holding[1:]
+
+    def leave(self, me, put, memory):
+        self._whole(memory, self.ring.leave(me), put)
+
+    def _whole(self, memory, verb, put):
+        """Run a verb in one step, putting what it enqueues on the stream.  Raises Blocked."""
+        result = None
+        try:
+            while True:
+                op = verb.send(result)
+                enabled, result = apply(memory, op)
+                if not enabled:
+                    assert op[0] in (WAIT, LOCK)
+                    raise Blocked
+                if op[0] == ENQUEUE:
+                    put(op[1])
+        except StopIteration as stop:
+            return stop.value
+
+    # ------------------------------------------------------------------ exploring
+
+    def explore(self):
+        began = time.perf_counter()
+        ring = self.ring
+        watchdog = Actor("R", reaping(ring, range(ring.peers)), Peer(tag=99, role=NOBODY))
+        self.reaper = Program(watchdog)
+        lives = tuple(Life(ALIVE, 0, tuple(vars(p.me).values()), ((), ())) for p in self.processes)
+        first = tuple(self.memory), (0,) * ring.slots, lives, self.reaper.first
+        parent, queue = {first: (None, "")}, [first]
+        for state in queue:
+            moved = False
+            for what, after in self._moves(state):
+                moved = moved or not what.startswith("SIGKILL")
+                wrong = after if isinstance(after, str) else None
+                if wrong is None and after not in parent:
+                    parent[after] = state, what
+                    queue.append(after)
+                    wrong = self._wrong(after)
+                if wrong:
+                    return self._report(wrong, parent, state, what, began)
+            wrong = None if moved else self._unfinished(state)
+            if wrong:
+                return self._report(wrong, parent, state, "", began)
+        return Report(len(parent), time.perf_counter() - began)
+
+    def _moves(self, state):
+        """-> (what happens, the state after it or a complaint)"""
+        memory, content, lives, r = state
+        dead = sum(life.status != ALIVE for life in lives)
+        for k, (process, life) in enumerate(zip(self.processes, lives, strict=True)):
+            if life.status == ALIVE:
+                if life.step < len(process.script):
+                    yield from self._verb(state, k)
+                if process.mortal and dead < self.kills:
+                    after = self._without(memory, process.me.tag, (*self.ring.byte, self.ring.lock))
+                    yield (
+                        f"SIGKILL {process.name}",
+                        self._with(state, k, memory=after, status=DYING),
+                    )
+            elif life.status == DYING:
+                after = self._without(memory, process.me.tag, self.ring.process)
+                nothing = ((),) * len(life.streams)
+                yield (
+                    f"{process.name}'s GPU work is gone",
+                    self._with(state, k, memory=after, status=GONE, streams=nothing),
+                )
+            for q, queue in enumerate(life.streams):
+                if queue:
+                    yield from self._device(state, k, q)
+        op = self.reaper.ops[r]
+        after = list(memory)
+        enabled, result = apply(after, op)
+        if enabled:
+            r = self.reaper.step(r, result)
+            yield f"R: {_told(self.ring, op, memory)}", (tuple(after), content, lives, r)
+
+    def _verb(self, state, k):
+        """The host side of process k takes its next verb."""
+        process, life = self.processes[k], state[2][k]
+        name, _, stream = process.script[life.step].partition("/")
+        q, me, memory = int(stream or 0), Peer(*life.me), list(state[0])
+        queue = list(life.streams[q])
+        step = life.step + 1
+        try:
+            getattr(self, name)(me, queue.append, memory)
+        except (Blocked, TableFull):  # try again later
+            return
+        except (RingClosed, EndOfStream, PeerLost):
+            step = len(process.script)
+        read = life.read
+        if name == "release":  # the read is covered by the fence value just promised
+            s = Peer(*life.me).holding[0]
+            v = memory[self.ring.work[me.p][s % self.ring.slots]]
+            read = tuple((x, v if x == s and not y else y, z) for x, y, z in read)
+        if name == "acquire" and me.holding:
+            read += ((me.holding[-1], 0, None),)
+        streams = tuple(tuple(queue) if x == q else y for x, y in enumerate(life.streams))
+        yield (
+            f"{process.name}: {name} {(me.writing + me.holding) or ''}",
+            self._with(
+                state,
+                k,
+                memory=tuple(memory),
+                step=step,
+                me=tuple(vars(me).values()),
+                streams=streams,
+                read=read,
+            ),
+        )
+
+    def _device(self, state, k, q):
+        """The device runs the head of queue q of process k."""
+        memory, content, lives, _ = state
+        life, name = lives[k], self.processes[k].name
+        (what, a, v), rest = life.streams[q][0], life.streams[q][1:]
+        streams = tuple(rest if x == q else y for x, y in enumerate(life.streams))
+        if what == "wait":
+            if memory[a] >= v:
+                yield (
+                    f"{name}'s GPU: waited for {self.ring.names[a]}",
+                    self._with(state, k, streams=streams),
+                )
+        elif what == "set":
+            told = f"{name}'s GPU: {self.ring.names[a]} = {v >> 16}.{v & 0xFFFF}"
+            if memory[a] > v:
+                yield told, f"invariant 8: {self.ring.names[a]} falls from {memory[a] >> 16}"
+            yield (
+                told,
+                self._with(state, k, memory=(*memory[:a], v, *memory[a + 1 :]), streams=streams),
+            )
+        elif what == "write":
+            now = (*content[:a], v, *content[a + 1 :])
+            yield f"{name}'s GPU: wrote {v}", self._with(state, k, content=now, streams=streams)
+        else:
+            whole = content[a] == v
+            read = tuple((s, x, whole if s == v and y is None else y) for s, x, y in life.read)
+            yield (
+                f"{name}'s GPU: read {v}{'' if whole else ', GARBAGE'}",
+                self._with(state, k, streams=streams, read=read),
+            )
+
+    def _with(self, state, k, *, memory=None, content=None, **changed):
+        old_memory, old_content, lives, r = state
+        life = Life(**{**vars(lives[k]), **changed})
+        lives = (*lives[:k], life, *lives[k + 1 :])
+        return memory or old_memory, content or old_content, lives, r
+
+    def _without(self, memory, tag, addresses):
+        """The kernel forgets process `tag`."""
+        return tuple(0 if v == tag and a in addresses else v for a, v in enumerate(memory))
+
+    # ------------------------------------------------------------------ what must hold
+
+    def _wrong(self, state):
+        memory, _, lives, _ = state
+        ring, running = self.ring, {}
+        for process, life in zip(self.processes, lives, strict=True):
+            for queue in life.streams:
+                if queue and queue[0][0] in ("read", "write"):
+                    (what, i, s), name = queue[0], process.name
+                    for other, did, x in running.setdefault(i, []):
+                        if self._clash(memory, i, (what, s), (did, x)):
+                            return f"invariant 10: {name} {what}s {s} while {other} {did}s {x}"
+                    running[i].append((name, what, s))
+            p = Peer(*life.me).p
+            if life.status == ALIVE and p < ring.peers:
+                for s, v, whole in life.read:  # v: what covers the read, 0 until it is released
+                    i = s % ring.slots
+                    told = v and memory[ring.fence[p][i]] >= v and memory[ring.torn[i]] < s
+                    if told and whole is False:
+                        return f"invariant 11: {process.name} is told that torn frame {s} is whole"
+        for p in range(ring.peers):
+            for i in range(ring.slots):
+                if memory[ring.fence[p][i]] > memory[ring.work[p][i]]:
+                    return f"invariant 8: fence[{p}][{i}] beyond its promise"
+        return None
+
+    def _clash(self, memory, i, *accesses):
+        """May these two not run at once?
+
+        One overlap is harmless: a reader of a frame already marked torn (never written, its fence
+        was raised) may meet the write of an older frame.  It reads garbage, and is told so.
+        """
+        if accesses[0][0] == accesses[1][0]:
+            return accesses[0][0] == "write"
+        (_, reading), (_, writing) = sorted(accesses)
+        return writing > reading or memory[self.ring.torn[i]] < reading
+
+    def _unfinished(self, state):
+        for process, life in zip(self.processes, state[2], strict=True):
+            if any(life.streams):
+                return f"a stream of {process.name} is blocked for ever"
+            if life.status == ALIVE and life.step < len(process.script):
+                return f"{process.name} waits for ever in {process.script[life.step]}"
+        return None
+
+    def _report(self, wrong, parent, state, last, began):
+        trace = [last] if last else []
+        while state is not None:
+            state, what = parent[state]
+            trace.append(what)
+        trace = tuple(reversed([t for t in trace if t]))
+        return Report(len(parent), time.perf_counter() - began, wrong, trace)
+
+
+def _told(ring, op, memory):
+    """One step of the reaper, as people read it."""
+    if op[0] == WAIT:
+        return "somebody may be dead"
+    name, _, new = ring.names[op[1]], *effect(memory, op)[1:]
+    then = "" if new is None else f" -> {show(name, new)}"
+    return f"{KINDS[op[0]]} {name} {show(name, memory[op[1]])}{then}"

@@ -1,0 +1,249 @@
+"""Proof that the model can fail: each hole of docs/protocol.md, opened by switching its fix off.
+
+`caught` is how the violation that the explorer must find begins; with the fix on, the same
+configuration is clean.
+"""
+
+from dataclasses import dataclass
+
+from . import doorbell
+from .configs import ONE, READ, READ_TWO, TWO, bell, device, host
+from .words import FIXES
+
+
+@dataclass(frozen=True)
+class Mutant:
+    hole: str
+    caught: str
+    build: object  # fixes -> what to explore
+    slow: bool = False  # the clean run takes long: only with --long
+
+    def explore(self, on):
+        """-> Report, with the fixes `on`."""
+        return self.build(on).explore()
+
+
+MUTANTS = {
+    # ------------------------------------------------------------------ host order
+    "H1": Mutant(
+        "the look after the swap sees a holder of c-N only",
+        "invariant 3",
+        lambda on: host(on).producer(5, leave=False).consumer(1, lossy=True, leave=False),
+    ),
+    "H2": Mutant(
+        "claim makes VOIDs for ever while readers hold every slot",
+        "invariant 7",
+        lambda on: host(on, horizon=12).producer(3).consumer(2, lossy=True, keep=2, leave=False),
+    ),
+    "H3": Mutant(
+        "`over` is looked at after the slot",
+        "invariant 4: the stream is said to end",
+        lambda on: host(on).producer(1).consumer(),
+    ),
+    "H4": Mutant(
+        "a re-opened frame lies below every position",
+        "P1 waits for ever",
+        lambda on: host(on, kills=1).producer(3).consumer(1, mortal=True).consumer().reaper(1),
+    ),
+    "H5": Mutant(
+        "a lossless start is announced and the frontier not read again",
+        "invariant 4: frame 2 overwritten",
+        lambda on: (
+            host(on).producer(3, leave=False).consumer(1, at="oldest", late=True, leave=False)
+        ),
+    ),
+    "H6": Mutant(
+        "the subscription of the last member stays",
+        "invariant 12: subscription 0 without a member",
+        lambda on: host(on, kills=1).producer(3, leave=False).consumer(1, mortal=True).reaper(1),
+    ),
+    "H7": Mutant(
+        "what a fellow took is counted as lost",
+        "invariant 4: lossless subscription 0 counted",
+        lambda on: (
+            host(on).producer(3, leave=False).consumer(1, leave=False).consumer(1, leave=False)
+        ),
+    ),
+    "H8": Mutant(
+        "a doomed hold is undone by a plain store",
+        "invariant 2: illegal change take",
+        lambda on: (
+            host(on)
+            .producer(3)
+            .consumer(1, lossy=True, leave=False)
+            .consumer(1, lossy=True, leave=False)
+        ),
+        slow=True,
+    ),
+    "H9": Mutant(
+        "`closed` is looked at before the swap only",
+        "invariant 4: the stream is said to end",
+        lambda on: host(on).producer(1, leave=False).consumer(leave=False).closer(),
+    ),
+    "H11": Mutant(
+        "a new subscription inherits take words",
+        "invariant 4: the stream is said to end",
+        lambda on: (
+            host(on).producer(2).consumer(2).consumer(1, late=True, at="oldest", leave=False)
+        ),
+    ),
+    "C1": Mutant(
+        "a claim that waits at a full ring does not look at `closed`",
+        "P1 waits for ever",
+        lambda on: host(on).producer(3).consumer(0, leave=False).closer(),
+    ),
+    "E1": Mutant(
+        "the end is decided between the reaper's OPEN and its redo",
+        "invariant 4: the stream is said to end",
+        lambda on: host(on, kills=1).producer(1).consumer(1, mortal=True).consumer().reaper(1),
+    ),
+    "E2": Mutant(
+        "a frame is given back without a word to sleeping fellows",
+        "P1 waits for ever",
+        lambda on: host(on).producer(3).consumer(1, gives_back=1).consumer(),
+    ),
+    "E3": Mutant(
+        "`no producer is LIVE` is read entry by entry",
+        "invariant 4: the stream is said to end, and a producer was always there",
+        lambda on: host(on, peers=4).consumer(0).producer(0).producer(1, late=True).consumer(),
+    ),
+    "M1": Mutant(
+        "sub_mask is not read again after the swap",
+        "invariant 3",
+        lambda on: (
+            host(on)
+            .producer(4, leave=False)
+            .consumer(1, lossy=True, late=True, at="oldest", leave=False)
+        ),
+    ),
+    "M2": Mutant(
+        "the bit of sub_mask is set after the announcement",
+        "invariant 4: frame 2 overwritten",
+        lambda on: host(on).producer(4).consumer(1, late=True, at="oldest"),
+    ),
+    # ------------------------------------------------------------------ membership
+    "A1": Mutant(
+        "leave removes a subscription without LOCK",
+        "invariant 12: peer 2 is a member of nothing",
+        lambda on: (
+            host(on).producer(1, leave=False).consumer(0).consumer(0, late=True, leave=False)
+        ),
+    ),
+    "A2": Mutant(
+        "a reaper works without LOCK, on a number that lives again",
+        "invariant 12",
+        lambda on: (
+            host(on, kills=1)
+            .producer(1)
+            .consumer(1, mortal=True)
+            .consumer(1, late=True, leave=False)
+            .reaper(1)
+            .reaper(1)
+        ),
+        slow=True,
+    ),
+    "A4": Mutant(
+        "the entry is LIVE before its byte is locked",
+        "invariant 12: peer 1 lives, its entry is FREE",
+        lambda on: host(on).producer(0, leave=False).consumer(0, late=True, leave=False).reaper(1),
+    ),
+    "A5": Mutant(
+        "the subscription is announced before its member's entry",
+        "invariant 12: subscription 0 without a member",
+        lambda on: (
+            host(on, kills=1)
+            .consumer(0, late=True, leave=False, mortal=True)
+            .reaper(0)
+            .producer(1, leave=False)
+        ),
+    ),
+    # ------------------------------------------------------------------ device order
+    "G1": Mutant(
+        "words are cleared when the locks drop, the GPU still runs",
+        "invariant 10",
+        lambda on: device(on, 1, peers=2).producer(ONE, mortal=True).producer(ONE),
+    ),
+    "G2": Mutant(
+        "a claim is ordered after the previous owner only",
+        "invariant 10",
+        lambda on: device(on, 1).producer(ONE).producer(ONE, mortal=True).producer(ONE),
+    ),
+    "G3": Mutant(
+        "a dead peer's fence is raised beyond its promise",
+        "invariant 8: fence[0][0] beyond its promise",
+        lambda on: (
+            device(on, 1)
+            .producer(ONE + " leave", mortal=True)
+            .producer("join " + ONE + " leave", late=True)
+            .consumer(READ_TWO)
+        ),
+    ),
+    "G4": Mutant(
+        "the fence is raised before the torn mark",
+        "invariant 11",
+        lambda on: device(on, 1).producer(ONE, mortal=True).consumer(READ),
+    ),
+    "G5": Mutant(
+        "torn is marked in the slot word only, which may have moved on",
+        "invariant 11",
+        lambda on: device(on, 1).producer(ONE, mortal=True).consumer(READ).producer(ONE),
+    ),
+    "G6": Mutant(
+        "abandon records no fence",
+        "invariant 10",
+        lambda on: device(on, peers=2).producer("claim abandon").producer(ONE),
+    ),
+    "G7": Mutant(
+        "a fence is a bare sequence, and the number is used again",
+        "invariant 10",
+        lambda on: (
+            device(on, subs=2, peers=4)
+            .producer(TWO)
+            .consumer(READ + " leave")
+            .consumer("", u=1)
+            .consumer("join " + READ + " " + READ, u=1, late=True)
+        ),
+    ),
+    "G8": Mutant(
+        "leave does not wait for the peer's own GPU work",
+        "a stream of P2 is blocked for ever",
+        lambda on: device(on, 1).producer(ONE + " leave", mortal=True).producer(ONE),
+    ),
+    "G12": Mutant(
+        "a consumer that changes streams is not ordered after itself",
+        "invariant 8: fence[1][0] falls",
+        lambda on: device(on, 1).producer(TWO, mortal=True).consumer(READ_TWO),
+    ),
+    # ------------------------------------------------------------------ doorbell
+    "D1": Mutant(
+        "the bell is read after the condition",
+        "frame_sleeper 2 waits for ever",
+        lambda on: bell(on).cast("frame_sleeper", "publisher"),
+    ),
+    "D2": Mutant(
+        "waiters is raised after the condition",
+        "frame_sleeper 2 waits for ever",
+        lambda on: bell(on).cast("frame_sleeper", "publisher"),
+    ),
+    "D3": Mutant(
+        "the reaper does not ring for the dead",
+        "frame_sleeper 2 waits for ever",
+        lambda on: bell(on).cast("frame_sleeper", "frame_sleeper", "publisher", "reaper", kills=1),
+    ),
+    "D4": Mutant(
+        "the bell rings before the change",
+        "frame_sleeper 2 waits for ever",
+        lambda on: bell(on).cast("frame_sleeper", "publisher"),
+    ),
+    "D6": Mutant(
+        "leave frees its entry in one stage, and dies before it rings",
+        "end_sleeper 2 waits for ever",
+        lambda on: bell(on).cast("end_sleeper", "leaver", "reaper", kills=1),
+    ),
+}
+
+
+def fixes(name, on):
+    """The fixes of the model that mutant `name` belongs to, without its own unless `on`."""
+    everything = doorbell.FIXES if name in doorbell.FIXES else FIXES
+    return everything if on else everything - {name}

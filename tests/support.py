@@ -1,0 +1,324 @@
+"""What the tests share: a header in a memfd with several "processes", and real child processes.
+
+Several `Header`s over one memfd are several processes as far as the core can tell: each has its own
+open file description and so its own locks.  `Header.disown()` is the death of such a process.
+"""
+
+from __future__ import annotations
+
+import mmap
+import multiprocessing
+import os
+import struct
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+
+import gpuring
+from gpuring import _core
+from gpuring._core import Header, Peer
+
+_FIELDS = {(table, name): (at, n) for table, name, at, n in _core.layout_fields()}
+_ROW = {"head": 0, "sub": 128, "peer": 128, "slot": 128, "take": 16}
+_PAGE = 4096
+
+WORD_PHASES = {"slot": _core.SLOT_PHASES, "take": _core.TAKE_PHASES}
+
+
+class Segment:
+    """A header in a memfd, its raw words, and the processes that share it."""
+
+    def __init__(
+        self, slots: int = 4, max_peers: int = 8, max_subscriptions: int = 4, **more: Any
+    ) -> None:
+        self.slots, self.max_peers, self.max_subscriptions = slots, max_peers, max_subscriptions
+        self.fd = os.memfd_create("gpuring-test")
+        made: dict[str, Any] = {
+            "memory": "host", "sync": "host", "gate": "stream", "slot_nbytes": 256,
+            "meta_nbytes": 0, "spec": b"{}", "epoch": bytes(range(16)),
+        }  # fmt: skip
+        self.creator = Header.create(
+            self.fd,
+            slots=slots,
+            max_peers=max_peers,
+            max_subscriptions=max_subscriptions,
+            **(made | more),
+        )
+        self.raw = mmap.mmap(self.fd, 0)
+        self.actors: list[Actor] = []  # a Header that nobody keeps is a process that died
+        sub = _PAGE
+        peer = sub + max_subscriptions * _ROW["sub"]
+        slot = peer + max_peers * _ROW["peer"]
+        take = slot + slots * _ROW["slot"]
+        work = -(-(take + slots * max_subscriptions * _ROW["take"]) // 64) * 64
+        self.table = {"head": 0, "sub": sub, "peer": peer, "slot": slot, "take": take, "work": work}
+        self.table["fence"] = -(-(work + 8 * slots * max_peers) // _PAGE) * _PAGE
+
+    def close(self) -> None:
+        self.actors.clear()
+        self.raw.close()
+        os.close(self.fd)
+
+    def process(self) -> Header:
+        """One more process, as far as the locks can tell."""
+        return Header.attach(self.fd)
+
+    def producer(self, header: Header | None = None) -> Actor:
+        return Actor(self, _joined((header or self.process()).join_producer()))
+
+    def consumer(
+        self, name: str = "x", lossless: bool = True, start: Any = "next", header: Any = None
+    ) -> Actor:
+        header = header or self.process()
+        return Actor(self, _joined(header.join_consumer(name.encode(), lossless, start)))
+
+    # ---- raw words ---------------------------------------------------------------------------
+
+    def bytes(self) -> bytes:
+        return self.raw[:]
+
+    def at(self, table: str, field: str, row: int = 0) -> tuple[int, str]:
+        """Offset of a field and how to unpack it.  A take row is slot * max_subscriptions + u."""
+        if table in ("work", "fence"):
+            return self.table[table] + 8 * row, "<Q"
+        offset, nbytes = _FIELDS[table, field]
+        return self.table[table] + row * _ROW[table] + offset, {4: "<I", 8: "<Q"}[nbytes]
+
+    def peek(self, table: str, field: str, row: int = 0) -> int:
+        offset, form = self.at(table, field, row)
+        return int(struct.unpack_from(form, self.raw, offset)[0])
+
+    def poke(self, table: str, field: str, value: int, row: int = 0) -> None:
+        offset, form = self.at(table, field, row)
+        struct.pack_into(form, self.raw, offset, value)
+
+    def work_row(self, slot: int, peer: int) -> int:
+        return slot * self.max_peers + peer
+
+    def slot(self, i: int) -> tuple[int, int, str]:
+        return unpack(self.peek("slot", "word", i), "slot")
+
+    def take(self, u: int, i: int) -> tuple[int, int, str]:
+        return unpack(self.peek("take", "word", i * self.max_subscriptions + u), "take")
+
+    def claims(self) -> dict[str, int]:
+        """Every word that names a claim or a hold, a membership, or GPU work: what must not change
+        when a call fails (`claim_hint` and the bell are hints)."""
+        return {
+            f"{table}.{field}[{row}]": self.peek(table, field, row)
+            for table, field, rows in (
+                ("head", "closed", 1), ("head", "producers", 1), ("head", "sub_mask", 1),
+                ("head", "peer_mask", 1), ("sub", "word", self.max_subscriptions),
+                ("peer", "word", self.max_peers), ("slot", "word", self.slots),
+                ("slot", "torn", self.slots), ("take", "word", self.slots * self.max_subscriptions),
+                ("work", "", self.slots * self.max_peers),
+                ("fence", "", self.slots * self.max_peers),
+            )
+            for row in range(rows)
+        }  # fmt: skip
+
+
+def unpack(word: int, table: str) -> tuple[int, int, str]:
+    """(sequence, owner, phase)"""
+    return word >> 16, word >> 8 & 255, WORD_PHASES[table][word & 255]
+
+
+def pack(seq: int, owner: int, phase: str, table: str) -> int:
+    return seq << 16 | owner << 8 | WORD_PHASES[table].index(phase)
+
+
+def _joined(peer: Peer | int) -> Peer:
+    assert isinstance(peer, Peer), f"join refused: {peer}"
+    return peer
+
+
+class Actor:
+    """A peer whose verbs speak of sequences: each gives a sequence, 0, or a negative refusal."""
+
+    def __init__(self, segment: Segment, peer: Peer) -> None:
+        self.segment, self.peer = segment, peer
+        self.header = peer.header
+        self.number, self.subscription = peer.number, peer.subscription
+        segment.actors.append(self)
+
+    def _seq(self, result: int) -> int:
+        return result if result < 0 else self.peer.seq
+
+    def claim(self, timeout: float | None = 0) -> int:
+        return self._seq(self.peer.claim(timeout, None, 0))
+
+    def acquire(self, timeout: float | None = 0) -> int:
+        return self._seq(self.peer.acquire(timeout, None, 0))
+
+    def latest(self, timeout: float | None = 0) -> int:
+        return self._seq(self.peer.latest(timeout, None, 0))
+
+    def publish(self, seq: int, shape: Any = None) -> int:
+        return self.peer.publish(seq % self.segment.slots, seq, None, (), shape)
+
+    def abandon(self, seq: int) -> int:
+        return self.peer.abandon(seq % self.segment.slots, seq, None, ())
+
+    def release(self, seq: int) -> int:
+        return self.peer.release(seq % self.segment.slots, seq, None, ())
+
+    def give_back(self, seq: int) -> int:
+        return self.peer.give_back(seq % self.segment.slots)
+
+    def put(self, frames: int = 1) -> list[int]:
+        """Claims and publishes; the sequences."""
+        seqs = []
+        for _ in range(frames):
+            seqs.append(self.claim())
+            assert seqs[-1] > 0, seqs
+            assert self.publish(seqs[-1]) == 0
+        return seqs
+
+    def get(self) -> int:
+        """Acquires and releases; the sequence or the refusal."""
+        seq = self.acquire()
+        if seq > 0:
+            assert self.release(seq) == 0
+        return seq
+
+    def drain(self) -> tuple[list[int], int]:
+        """Everything that can be read now, and the refusal that ended it."""
+        seqs = []
+        while (seq := self.get()) > 0:
+            seqs.append(seq)
+        return seqs, seq
+
+    def die(self) -> None:
+        """The process goes: the kernel drops its locks, nothing else happens."""
+        self.header.disown()
+
+
+# ---- real processes ----------------------------------------------------------------------------
+
+
+class Child:
+    """A spawned process running `target(pipe, *args)`; what it returns is its result."""
+
+    def __init__(
+        self, target: Callable[..., Any], args: tuple[Any, ...], patience_s: float
+    ) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        self.patience_s = patience_s
+        self.process = context.Process(target=_run, args=(target, theirs, args), daemon=True)
+        self.process.start()
+        theirs.close()
+        self.pid: int = self.process.pid or 0
+
+    def receive(self) -> Any:
+        """The next thing that it sent.  Raises if it failed or is silent for too long."""
+        kind, value = self._next()
+        assert kind == "sent", f"the child ended instead: {kind} {value}"
+        return value
+
+    def send(self, value: Any = None) -> None:
+        self.pipe.send(value)
+
+    def result(self) -> Any:
+        kind, value = self._next()
+        assert kind == "returned", f"the child did not return: {kind} {value}"
+        self.process.join(self.patience_s)
+        assert self.process.exitcode == 0, self.process.exitcode
+        return value
+
+    def _next(self) -> tuple[str, Any]:
+        if not self.pipe.poll(self.patience_s):
+            raise AssertionError(f"child {self.pid} said nothing for {self.patience_s} s")
+        try:
+            kind, value = self.pipe.recv()
+        except EOFError:
+            self.process.join(self.patience_s)
+            raise AssertionError(f"child {self.pid} died: {self.process.exitcode}") from None
+        assert kind != "raised", f"child {self.pid} raised:\n{value}"
+        return kind, value
+
+    def kill(self) -> None:
+        """SIGKILL, and the process is gone when this returns."""
+        self.process.kill()
+        self.process.join()
+
+    def end(self) -> None:
+        self.kill()
+        self.pipe.close()
+        self.process.close()
+
+
+class Pipe:
+    """The child's end."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def send(self, value: Any = None) -> None:
+        self._connection.send(("sent", value))
+
+    def receive(self) -> Any:
+        return self._connection.recv()
+
+    def told(self) -> bool:
+        """Whether something has come that was not received yet."""
+        return self._connection.poll()
+
+
+def _run(target: Callable[..., Any], connection: Connection, args: tuple[Any, ...]) -> None:
+    try:
+        outcome = ("returned", target(Pipe(connection), *args))
+    except BaseException:
+        outcome = ("raised", traceback.format_exc())
+    connection.send(outcome)
+
+
+def poll(condition: Callable[[], Any], patience_s: float = 20.0) -> Any:
+    """Looks until the condition is true; its value."""
+    deadline = time.monotonic() + patience_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"not so after {patience_s} s"
+        time.sleep(0.001)
+    return value
+
+
+# ---- rings in every kind of memory -------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Place:
+    """A kind of memory and synchroniser in which a ring may live.  Pickles, for child processes."""
+
+    name: str
+    options: tuple[tuple[str, Any], ...]
+
+    @property
+    def on_gpu(self) -> bool:
+        return dict(self.options)["device"] != "host"
+
+    def create(self, ring: str, **options: Any) -> gpuring.Ring:
+        return gpuring.create(ring, **(dict(self.options) | options))
+
+    def fill(self, array: Any, value: Any) -> None:
+        """Writes a scalar or a NumPy array into a slot's array, on the current stream."""
+        if self.on_gpu and isinstance(value, np.ndarray):
+            array.set(value)
+        else:
+            array[...] = value
+
+    def read(self, array: Any) -> np.ndarray:
+        """A copy on the host; on a GPU it waits for the current stream."""
+        return np.array(array.get() if self.on_gpu else array)
+
+
+PLACES = (
+    Place("host", (("device", "host"),)),
+    Place("cuda-timeline", (("device", "cuda"), ("sync", "timeline"))),
+    Place("cuda-event", (("device", "cuda"), ("sync", "event"))),
+    Place("cuda-event-hostgate", (("device", "cuda"), ("sync", "event"), ("gate", "host"))),
+)

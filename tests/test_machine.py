@@ -1,0 +1,321 @@
+"""The C core held to the executable model: same commands, same results, same words after each.
+
+The model (model/sequential.py) is the specification that the interleavings are explored with; here
+both take whole verbs, one after the other, in whatever order hypothesis thinks of.  `Late` plays a
+GPU that gets to its promises when told to: the core sees fences that are behind.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from support import Actor, Segment
+
+from gpuring import _core
+
+sequential = pytest.importorskip("model.sequential")
+
+REFUSALS = {
+    "Blocked": _core.BLOCKED,
+    "RingClosed": _core.CLOSED,
+    "EndOfStream": _core.ENDED,
+    "PeerLost": _core.PEER_LOST,
+    "Reaped": _core.REAPED,
+}
+PEERS, SUBSCRIPTIONS = 5, 3
+MODES = {1: "lossless", 2: "lossy"}
+STATES = ("FREE", "LIVE", "LEAVING")
+
+
+class Late:
+    """A synchroniser whose streams get nowhere until the fence is raised by hand."""
+
+    def record(self, *_: Any) -> None:
+        """Enqueued; not done."""
+
+    def order(self, *_: Any) -> bool:
+        """The stream waits, the host does not."""
+        return True
+
+
+class Core(Actor):
+    """A peer of the core with its own idea of what it holds, and a late GPU if asked for."""
+
+    def __init__(self, segment: Segment, peer: Any, sync: Late | None) -> None:
+        super().__init__(segment, peer)
+        self.sync = sync
+        self.held: list[int] = []
+        self.had = 0
+        self.lossy = self.lone = False  # lone: never had a fellow, never gave a frame back
+
+    def take(self, verb: str, timeout: float = 0) -> int:
+        return self._seq(getattr(self.peer, verb)(timeout, self.sync, 0))
+
+    def end(self, verb: str, seq: int) -> int:
+        index = seq % self.segment.slots
+        if verb == "publish":
+            return self.peer.publish(index, seq, self.sync, (), None)
+        if verb == "give_back":
+            return self.peer.give_back(index)
+        return getattr(self.peer, verb)(index, seq, self.sync, ())
+
+
+class Machine(RuleBasedStateMachine):
+    gpu = False
+
+    @initialize(slots=st.integers(1, 4))
+    def create(self, slots: int) -> None:
+        self.segment = Segment(slots, PEERS, SUBSCRIPTIONS)
+        self.model = sequential.SequentialModel(slots, SUBSCRIPTIONS, PEERS, gpu=self.gpu)
+        self.cores: dict[int, Core] = {}
+        self.dead: list[int] = []
+        self.closed = False
+        self.sync = Late() if self.gpu else None
+
+    def teardown(self) -> None:
+        if hasattr(self, "segment"):
+            self.cores.clear()
+            self.segment.close()
+
+    # ---- helpers -----------------------------------------------------------------------------
+
+    def expected(self, verb: str, *args: Any) -> Any:
+        """What the model gives: a sequence, 0, or the refusal of the core that means the same."""
+        try:
+            return getattr(self.model, verb)(*args) or 0
+        except Exception as error:
+            kind = type(error).__name__
+            if kind not in REFUSALS:
+                raise
+            return REFUSALS[kind]
+
+    def pick(self, data: Any, what: str) -> Core:
+        return data.draw(st.sampled_from(self.list(what)), label=what)
+
+    def list(self, what: str) -> list[Core]:
+        cores = list(self.cores.values())
+        if what == "producers":
+            return [core for core in cores if core.subscription == 255]
+        if what == "consumers":
+            return [core for core in cores if core.subscription != 255]
+        if what == "lossy":
+            return [core for core in self.list("consumers") if core.lossy]
+        if what == "writing":
+            return [core for core in self.list("producers") if core.held]
+        if what == "reading":
+            return [core for core in self.list("consumers") if core.held]
+        if what == "idle":
+            return [core for core in cores if not core.held and core.peer.drained()]
+        return cores
+
+    def bury(self) -> None:
+        """The core clears the dead at every join, lowest number first."""
+        for number in sorted(self.dead):
+            self.expected("reap", number)
+        self.dead.clear()
+
+    # ---- membership --------------------------------------------------------------------------
+
+    @precondition(lambda self: not self.closed)
+    @rule()
+    def join_producer(self) -> None:
+        self.bury()
+        peer = self.segment.process().join_producer()
+        try:
+            number = self.model.join_producer()
+        except sequential.TableFull:
+            assert peer == _core.FULL_PEERS
+            return
+        self.enter(number, peer)
+
+    @precondition(lambda self: not self.closed)
+    @rule(
+        name=st.sampled_from("abcd"),
+        lossless=st.booleans(),
+        start=st.sampled_from(["next", "next", "oldest"]) | st.integers(0, 20),
+    )
+    def join_consumer(self, name: str, lossless: bool, start: Any) -> None:
+        self.bury()
+        peer = self.segment.process().join_consumer(name.encode(), lossless, start)
+        try:
+            number = self.model.join_consumer(name, lossless, start)
+        except sequential.TableFull:
+            assert peer in (_core.FULL_PEERS, _core.FULL_SUBSCRIPTIONS)
+            return
+        except ValueError:
+            assert peer == _core.MODE_MISMATCH
+            return
+        self.enter(number, peer)
+        core = self.cores[number]
+        core.lossy = not lossless
+        fellows = [
+            other for other in self.cores.values() if other.subscription == core.subscription
+        ]
+        core.lone = core.lossy and len(fellows) == 1
+        if len(fellows) > 1:
+            for fellow in fellows:
+                fellow.lone = False
+
+    def enter(self, number: int, peer: Any) -> None:
+        assert not isinstance(peer, int), f"the core refuses with {peer}"
+        assert peer.number == number
+        self.cores[number] = Core(self.segment, peer, self.sync)
+
+    @precondition(lambda self: self.list("idle"))
+    @rule(data=st.data())
+    def leave(self, data: Any) -> None:
+        core = self.pick(data, "idle")
+        assert core.peer.leave() == self.expected("leave", core.number)
+        del self.cores[core.number]
+
+    @precondition(lambda self: self.cores)
+    @rule(data=st.data())
+    def kill(self, data: Any) -> None:
+        core = self.pick(data, "anybody")
+        core.die()
+        self.model.kill(core.number)
+        del self.cores[core.number]
+        self.dead.append(core.number)
+
+    @precondition(lambda self: self.dead)
+    @rule()
+    def reap(self) -> None:
+        assert self.segment.process().reap() == sorted(self.dead)
+        self.bury()
+
+    @rule(certain=st.integers(0, 9))
+    def close(self, certain: int) -> None:
+        if certain == 0:
+            self.closed = True
+            self.segment.creator.close_ring()
+            self.model.close()
+
+    # ---- frames ------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.list("producers"))
+    @rule(data=st.data())
+    def claim(self, data: Any) -> None:
+        """The core looks at its deadline after each void, the model has none: ask again."""
+        core = self.pick(data, "producers")
+        expected = self.expected("claim", core.number)
+        while True:
+            before = self.segment.creator.frontier
+            got = core.take("claim")
+            if got != _core.BLOCKED or self.segment.creator.frontier == before:
+                break
+        assert got == expected
+        if got > 0:
+            core.held.append(got)
+
+    @precondition(lambda self: self.list("writing"))
+    @rule(data=st.data(), verb=st.sampled_from(["publish", "publish", "publish", "abandon"]))
+    def publish(self, data: Any, verb: str) -> None:
+        core = self.pick(data, "writing")
+        seq = core.held.pop(data.draw(st.integers(0, len(core.held) - 1), label="which"))
+        assert core.end(verb, seq) == self.expected(verb, core.number, seq)
+
+    @precondition(lambda self: self.list("consumers"))
+    @rule(data=st.data())
+    def acquire(self, data: Any) -> None:
+        core = self.pick(data, "consumers")
+        self.taken(core, "acquire")
+
+    @precondition(lambda self: self.list("lossy"))
+    @rule(data=st.data())
+    def latest(self, data: Any) -> None:
+        core = self.pick(data, "lossy")
+        self.taken(core, "latest")
+
+    def taken(self, core: Core, verb: str) -> None:
+        got = core.take(verb)
+        assert got == self.expected(verb, core.number)
+        if got > 0:
+            core.held.append(got)
+            core.had += 1
+
+    @precondition(lambda self: self.list("reading"))
+    @rule(data=st.data(), verb=st.sampled_from(["release", "release", "release", "give_back"]))
+    def release(self, data: Any, verb: str) -> None:
+        core = self.pick(data, "reading")
+        core.lone &= verb != "give_back"
+        seq = core.held.pop(data.draw(st.integers(0, len(core.held) - 1), label="which"))
+        assert core.end(verb, seq) == self.expected(verb, core.number, seq)
+
+    @precondition(lambda self: self.gpu and self.cores)
+    @rule(data=st.data())
+    def finish(self, data: Any) -> None:
+        """The GPU of one peer gets to the end of its work."""
+        core = self.pick(data, "anybody")
+        header = self.segment.creator
+        for i in range(self.segment.slots):
+            header.raise_fence(core.number, i, header.work(core.number, i))
+        self.model.finish(core.number)
+
+    # ---- the words -----------------------------------------------------------------------------
+
+    @invariant()
+    def words_agree(self) -> None:
+        if not hasattr(self, "segment"):
+            return
+        seen, words = self.seen(), self.model.words()
+        for key, value in seen.items():
+            assert value == words[key], key
+
+    @invariant()
+    def everybody_holds_what_he_thinks(self) -> None:
+        for core in getattr(self, "cores", {}).values():
+            assert sorted(seq for _, seq in core.peer.holding()) == sorted(core.held)
+
+    @invariant()
+    def the_books_of_lone_members_balance(self) -> None:
+        """Had + lost = met, void sequences included (the model does not count those it sees)."""
+        for core in getattr(self, "cores", {}).values():
+            if core.lone:
+                lost = self.segment.peek("peer", "lost", core.number)
+                start = self.segment.peek("sub", "word", core.subscription) >> 16
+                assert core.had + lost == core.peer.position - start, core.number
+
+    def seen(self) -> dict[str, Any]:
+        ring = self.segment
+        peers, slots = range(ring.max_peers), range(ring.slots)
+        subs = [ring.peek("sub", "word", u) for u in range(ring.max_subscriptions)]
+
+        def claim_word(table: str, word: tuple[int, int, str]) -> tuple[int, int | None, str]:
+            seq, owner, phase = word
+            return seq, None if owner == 255 else owner, phase.upper()
+
+        return {
+            "slot": [claim_word("slot", ring.slot(i)) for i in slots],
+            "take": [
+                [claim_word("take", ring.take(u, i)) for i in slots]
+                for u in range(ring.max_subscriptions)
+            ],
+            "torn": [ring.creator.torn(i) for i in slots],
+            "sub": [(MODES[w & 0xFFFF], w >> 16) if w & 0xFFFF else None for w in subs],
+            "peer": [STATES[ring.peek("peer", "word", p) >> 16] for p in peers],
+            "work": [[ring.creator.work(p, i) for i in slots] for p in peers],
+            "fence": [[ring.creator.fence(p, i) for i in slots] for p in peers],
+            "closed": ring.creator.closed,
+            "sub_mask": ring.peek("head", "sub_mask"),
+            "frontier": ring.creator.frontier,
+        }
+
+
+class LateMachine(Machine):
+    gpu = True
+
+
+budget = settings(
+    max_examples=60,
+    stateful_step_count=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+TestHost = pytest.mark.deadline(120)(Machine.TestCase)
+TestHost.settings = budget
+TestLate = pytest.mark.deadline(120)(LateMachine.TestCase)
+TestLate.settings = budget

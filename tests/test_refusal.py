@@ -1,0 +1,108 @@
+"""Refused calls: the words of the errors, and that no claim and no hold is left behind."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import pytest
+
+import gpuring
+
+
+@pytest.fixture
+def ring(place, name):
+    with place.create(
+        name, slots=4, shape=(3, 5), dtype="f4", meta=[("pts", "i8"), ("box", "f4", 2)]
+    ) as ring:
+        yield ring
+
+
+def test_a_blocked_claim_names_who_holds_the_frame(ring):
+    with ring.producer() as producer, ring.consumer("display") as frames:
+        for _ in range(4):
+            producer.claim().publish()
+        frames.acquire()
+        with pytest.raises(gpuring.RingFull) as caught:
+            producer.claim(timeout=0.01)
+        assert isinstance(caught.value, TimeoutError)
+        text = str(caught.value)
+        assert re.search(
+            rf"ring '{ring.name}'.*within 0.01 s.*\(pid {os.getpid()}\).*'display'.*holds frame 4 "
+            r"for \d+\.\d+ s",
+            text,
+        ), text
+        with pytest.raises(gpuring.RingFull, match="at once"):
+            producer.claim(timeout=0)
+
+
+def test_a_blocked_claim_names_the_subscription_that_does_not_take(ring):
+    with ring.producer() as producer, ring.consumer("display"):
+        for _ in range(4):
+            producer.claim().publish()
+        with pytest.raises(gpuring.RingFull) as caught:
+            producer.claim(timeout=0)
+        text = str(caught.value)
+        assert re.search(r"'display' has not taken frame 4, published \d+\.\d+ s ago", text), text
+        assert f"pid {os.getpid()}" in text, "whose process should be looked at?"
+
+
+def test_a_blocked_acquire_says_what_it_waits_for(ring):
+    with ring.producer() as producer, ring.consumer() as frames:
+        with pytest.raises(gpuring.RingTimeout, match="frame 4 has not been published"):
+            frames.acquire(timeout=0)
+        slot = producer.claim()
+        with pytest.raises(
+            gpuring.RingTimeout, match=rf"pid {os.getpid()}.*is writing frame 4 for"
+        ):
+            frames.acquire(timeout=0)
+        slot.abandon()
+
+
+def test_a_call_that_times_out_leaves_no_claim_and_no_hold(ring):
+    with ring.producer() as producer, ring.consumer() as frames:
+        with pytest.raises(gpuring.RingTimeout):
+            frames.acquire(timeout=0.001)
+        for _ in range(4):
+            producer.claim().publish()
+        with pytest.raises(gpuring.RingFull):
+            producer.claim(timeout=0.001)
+        stats = ring.stats()
+        assert all(peer.holding == () for peer in stats.peers)
+        assert stats.cursor == 8
+
+
+@pytest.mark.parametrize("timeout", [-1, float("nan"), "1"])
+def test_wrong_timeouts(ring, timeout):
+    with ring.producer() as producer, ring.consumer(lossless=False) as frames:
+        for verb in (producer.claim, frames.acquire, frames.latest):
+            with pytest.raises((TypeError, ValueError)):
+                verb(timeout=timeout)
+        assert ring.stats().cursor == 4
+
+
+def test_wrong_subscriptions(ring):
+    for wrong in ("", "#1", "a\0b", "x" * 65, "ü" * 33):
+        with pytest.raises(ValueError, match="subscription"):
+            ring.consumer(wrong)
+    for wrong in (1, b"x"):
+        with pytest.raises(TypeError, match="subscription"):
+            ring.consumer(wrong)
+    for wrong in ("first", -1, 2**47, 1.5, None, []):
+        with pytest.raises((TypeError, ValueError), match="start"):
+            ring.consumer(start=wrong)
+    with ring.consumer("a"), pytest.raises(ValueError, match="'a' exists"):
+        ring.consumer("a", lossless=False)
+    assert ring.stats().peers == ()
+
+
+def test_full_tables_say_which_and_how_many(place, name):
+    with place.create(name, slots=2, shape=4, dtype="u1", max_peers=3, max_subscriptions=1) as ring:
+        a, b = ring.consumer("x"), ring.consumer("x")
+        with pytest.raises(gpuring.TooManyPeers, match=r"all 1 subscriptions.*max_subscriptions"):
+            ring.consumer("y")
+        c = ring.producer()
+        with pytest.raises(gpuring.TooManyPeers, match=r"all 3 entries.*max_peers"):
+            ring.producer()
+        for endpoint in (a, b, c):
+            endpoint.close()
