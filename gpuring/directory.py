@@ -31,7 +31,7 @@ def open_header(name: str, *, owner: int | None = ANYBODY) -> Header:
         uid = os.fstat(fd).st_uid
         if owner != ANYBODY and uid not in ({owner} if owner is not None else {0, os.geteuid()}):
             raise PermissionError(
-                f"ring {name!r} belongs to user {uid}, not to {owner or os.geteuid()}: whoever made it "
+                f"ring {name!r} belongs to user {uid}, not to {owner or os.geteuid()}: who made it "
                 f"can write every slot. If you trust that user, attach with owner={uid}"
             )
         return Header.attach(fd)
