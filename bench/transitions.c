@@ -28,7 +28,7 @@ int main(void) {
     struct gr_peer p, c;
     char name[GR_NAME_WORDS * 8] = "one";
     static double ns[VERBS][ROUNDS];
-    if (!ring || gr_join_producer(ring, &p) || gr_join_consumer(ring, name, GR_LOSSLESS, GR_START_NEXT, 0, &c))
+    if (!ring || gr_join_producer(ring, &p) || gr_join_consumer(ring, name, GR_LOSSLESS, GR_REDELIVER, GR_START_NEXT, 0, &c))
         return 1;
     for (int round = 0; round < ROUNDS; round++) { /* a whole lap per verb, so that the clock costs little */
         uint64_t seqs[LAP];

@@ -10,6 +10,7 @@ Importing this touches no CUDA.
 """
 
 from gpuring.consumer import Consumer
+from gpuring.creation import create
 from gpuring.directory import clean, ls, unlink
 from gpuring.errors import (
     DeviceError,
@@ -26,7 +27,7 @@ from gpuring.errors import (
     TooManyPeers,
 )
 from gpuring.producer import Producer
-from gpuring.ring import Ring, attach, create
+from gpuring.ring import Ring, attach
 from gpuring.slot import ReadSlot, WriteSlot
 
 __version__ = "0.1.0"

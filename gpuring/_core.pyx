@@ -21,7 +21,7 @@ cdef extern from "core/ring.h" nogil:
     int GR_MAX_SUBSCRIPTIONS_ "GR_MAX_SUBSCRIPTIONS", GR_MAX_META_ "GR_MAX_META"
     int GR_MAX_NDIM, GR_NAME_WORDS, GR_EVENT_HANDLE, GR_NONE
     int GR_FREE, GR_LIVE, GR_LEAVING, GR_PRODUCER, GR_CONSUMER
-    int GR_SUB_FREE, GR_LOSSLESS, GR_LOSSY
+    int GR_SUB_FREE, GR_LOSSLESS, GR_LOSSY, GR_REDELIVER, GR_DROP, GR_DEATHS
     int GR_VOID, GR_WRITING, GR_READY, GR_TORN, GR_DONE, GR_OPEN, GR_HELD
     int GR_START_NEXT, GR_START_OLDEST, GR_START_AT
 
@@ -40,12 +40,15 @@ cdef extern from "core/ring.h" nogil:
         uint64_t slot_nbytes, meta_nbytes
     struct gr_layout:
         uint64_t sub, peer, slot, take, work, fence, event, meta, spec, nbytes, meta_stride
+    struct gr_death:
+        gr_word time_ns, pid, peer, number, voided, torn, reopened, raised
     struct gr_head:
         uint8_t epoch[16]
         uint8_t device_uuid[16]
         uint8_t memory_handle[64]
         uint64_t created_ns, creator_pid, creator_start, creator_pidns
         gr_word magic, claim_hint, closed, producers, sub_mask, peer_mask, joins, reaps
+        gr_death deaths[8]
     struct gr_sub:
         gr_word word, redo, lost, created_ns
         gr_word name[8]
@@ -95,6 +98,7 @@ cdef extern from "core/ring.h" nogil:
     unsigned role_of(uint64_t)
     unsigned sub_of(uint64_t)
     unsigned mode_of(uint64_t)
+    unsigned policy_of(uint64_t)
     uint64_t start_of(uint64_t)
     gr_take *take_of(const gr_ring *, uint64_t, uint64_t)
     gr_word *work_of(const gr_ring *, uint64_t, uint64_t)
@@ -108,7 +112,8 @@ cdef extern from "core/ring.h" nogil:
     void gr_retire(gr_ring *)
     bint gr_forked(const gr_ring *)
     gr_result gr_join_producer(gr_ring *, gr_peer *)
-    gr_result gr_join_consumer(gr_ring *, const char *, unsigned, int, uint64_t, gr_peer *)
+    gr_result gr_join_consumer(gr_ring *, const char *, unsigned, unsigned, int, uint64_t, gr_peer *)
+    void gr_watch(gr_ring *)
     gr_result gr_leave(gr_peer *)
     gr_result gr_reap_dead(gr_ring *, uint64_t *)
     bint gr_peer_alive(gr_ring *, uint32_t)
@@ -124,6 +129,7 @@ cdef extern from "core/ring.h" nogil:
     gr_result gr_latest(gr_peer *)
     gr_result gr_release(gr_peer *, uint32_t, uint64_t)
     gr_result gr_give_back(gr_peer *, uint32_t, uint64_t)
+    void gr_skip_torn(gr_peer *)
     bint gr_holds(gr_peer *, uint32_t, uint64_t *)
     ctypedef gr_result (*gr_verb)(gr_peer *)
     gr_result gr_spin(gr_peer *, gr_verb)
@@ -143,6 +149,7 @@ FULL_PEERS = -<int>GR_FULL_PEERS
 FULL_SUBSCRIPTIONS = -<int>GR_FULL_SUBS
 MODE_MISMATCH = -<int>GR_MODE_MISMATCH
 LOCK_TIMEOUT = -<int>GR_LOCK_TIMEOUT
+TORN = -100  # frames that this consumer has released turned out torn: Peer.torn_behind names them
 
 # Why a verb is blocked (Peer.culprit[0]).
 BY_PRODUCER = <int>GR_BY_PRODUCER
@@ -262,6 +269,7 @@ cdef class Header:
     creator_alive = property(lambda Header self: self.ring.lock_fd >= 0 and gr_creator_alive(self.ring))
     attached = property(lambda Header self: self.ring.lock_fd >= 0 and gr_attached(self.ring))
     closed = property(lambda Header self: load_acquire(&self.ring.head.closed) != 0)
+    has_producer = property(lambda Header self: load_acquire(&self.ring.head.producers) >> 16 != 0)
     retired = property(lambda Header self: load_acquire(&self.ring.head.magic) == 0)
     forked = property(lambda Header self: gr_forked(self.ring))
     frontier = property(lambda Header self: gr_frontier(self.ring))
@@ -321,13 +329,14 @@ cdef class Header:
             result = gr_join_producer(self.ring, &peer.me)
         return _joined(peer, result)
 
-    def join_consumer(self, bytes name, bint lossless, start):
+    def join_consumer(self, bytes name, bint lossless, start, bint redeliver=True):
         """A Peer, or a negative result.  start: "next", "oldest" or a sequence."""
         cdef Peer peer = Peer(self)
         cdef char padded[64]
         cdef int how = GR_START_AT
         cdef uint64_t seq = 0
         cdef unsigned mode = GR_LOSSLESS if lossless else GR_LOSSY
+        cdef unsigned policy = GR_REDELIVER if redeliver else GR_DROP
         cdef gr_result result
         if len(name) > 64:
             raise ValueError("a subscription's name has at most 64 bytes")
@@ -340,8 +349,12 @@ cdef class Header:
         else:
             seq = start
         with nogil:
-            result = gr_join_consumer(self.ring, padded, mode, how, seq, &peer.me)
+            result = gr_join_consumer(self.ring, padded, mode, policy, how, seq, &peer.me)
         return _joined(peer, result)
+
+    def watch(self):
+        """Has the process's watchdog look after this ring's peers; a join does so by itself."""
+        gr_watch(self.ring)
 
     def reap(self):
         """Clears the dead.  Returns the peer numbers that were cleared."""
@@ -427,11 +440,28 @@ cdef class Header:
             subscriptions[u] = {
                 "name": self.subscription_name(u),
                 "lossless": mode_of(sub) == GR_LOSSLESS, "start": start_of(sub),
+                "redeliver": policy_of(sub) == GR_REDELIVER,
                 "lost": load_acquire(&ring.sub[u].lost),
                 "created_ns": load_acquire(&ring.sub[u].created_ns), "takes": takes,
             }
         return {"frontier": gr_frontier(ring), "closed": self.closed, "slots": slots, "peers": peers,
-                "subscriptions": subscriptions}
+                "subscriptions": subscriptions, "deaths": self._deaths()}
+
+    def _deaths(self):
+        """The last deaths, the latest first."""
+        cdef uint64_t reaps = load_acquire(&self.ring.head.reaps), k
+        cdef gr_death *death
+        deaths = []
+        for k in range(min(reaps, <uint64_t>GR_DEATHS)):
+            death = &self.ring.head.deaths[(reaps - 1 - k) % <uint64_t>GR_DEATHS]
+            deaths.append({
+                "time_ns": load_acquire(&death.time_ns), "pid": load_acquire(&death.pid),
+                "number": load_acquire(&death.number),
+                "role": "producer" if role_of(load_acquire(&death.peer)) == GR_PRODUCER else "consumer",
+                "voided": load_acquire(&death.voided), "torn": load_acquire(&death.torn),
+                "reopened": load_acquire(&death.reopened), "raised": load_acquire(&death.raised),
+            })
+        return deaths
 
 
 cdef object _joined(Peer peer, gr_result result):
@@ -451,9 +481,14 @@ cdef class Peer:
     cdef gr_peer me
     cdef readonly Header header
     cdef bint busy
+    cdef uint64_t released[1024]  # by slot, the last sequence that was released; 0: none
+    cdef uint64_t reaps           # deaths whose torn marks were compared with `released`
+    cdef readonly list torn_behind
 
     def __cinit__(self, Header header):
         self.header = header
+        self.reaps = load_acquire(&header.ring.head.reaps)
+        self.torn_behind = []
 
     number = property(lambda Peer self: self.me.number)
     id = property(lambda Peer self: self.me.id)
@@ -547,13 +582,33 @@ cdef class Peer:
                 return BLOCKED
         return self.me.index
 
+    def look_behind(self):
+        """Whether frames that were released turned out torn since the last look: after a death, those
+        whose slots the reaper has marked.  Their sequences are in `torn_behind`."""
+        cdef uint64_t reaps = load_acquire(&self.me.ring.head.reaps)
+        cdef uint32_t i
+        if reaps == self.reaps:
+            return False
+        self.reaps = reaps
+        self.torn_behind = sorted([self.released[i] for i in range(self.me.ring.slots)
+                                   if self.released[i] and
+                                   self.released[i] == load_acquire(&self.me.ring.slot[i].torn)])
+        for i in range(self.me.ring.slots):
+            if self.released[i] == load_acquire(&self.me.ring.slot[i].torn):
+                self.released[i] = 0
+        return bool(self.torn_behind)
+
     cdef int _take(self, gr_verb verb, timeout, sync, stream) except? 1:
         cdef int result
+        if load_acquire(&self.me.ring.head.reaps) != self.reaps and self.look_behind():
+            return TORN
         self.me.lost = 0
-        result = self._run(verb, timeout)
-        if result < 0:
-            return result
-        if self.me.pendings:
+        while True:
+            result = self._run(verb, timeout)
+            if result < 0:
+                return result
+            if not self.me.pendings:
+                return self.me.index
             try:
                 ordered = self._order(sync, stream)
             except BaseException:
@@ -562,7 +617,10 @@ cdef class Peer:
             if not ordered:
                 gr_give_back(&self.me, self.me.index, self.me.seq)
                 return BLOCKED
-        return self.me.index
+            if load_acquire(&self.me.ring.slot[self.me.index].torn) < self.me.seq:
+                return self.me.index
+            # Its producer died while we waited.  Nobody has seen the frame: pass over it.
+            gr_skip_torn(&self.me)
 
     def acquire(self, timeout, sync, stream):
         """The index of the slot of the next frame, or a negative result."""
@@ -614,6 +672,7 @@ cdef class Peer:
             self._record(index, seq, sync, streams)
         finally:
             result = gr_release(&self.me, index, seq)
+        self.released[index] = seq
         return -<int>result
 
     def give_back(self, uint32_t index):

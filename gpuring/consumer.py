@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from gpuring import _core, diagnosis
 from gpuring.diagnosis import subscription_label
 from gpuring.endpoint import Endpoint
-from gpuring.errors import EndOfStream
+from gpuring.errors import EndOfStream, PeerLost
 from gpuring.slot import ReadSlot
 
 if TYPE_CHECKING:
     from gpuring._core import Peer
-    from gpuring.ring import Ring
+    from gpuring.ring import Gate, Ring
+
+_RESTART_POLL_S = 0.02
 
 
 class Consumer(Endpoint):
@@ -22,9 +26,14 @@ class Consumer(Endpoint):
     _slot_type = ReadSlot
     _role = "consumer"
 
-    def __init__(self, ring: Ring, peer: Peer, lossless: bool) -> None:
+    def __init__(
+        self, ring: Ring, peer: Peer, lossless: bool, options: tuple[Gate, bool], reattach: bool
+    ) -> None:
         super().__init__(ring, peer)
         self._lossless = lossless
+        self._options = options  # gate, redeliver
+        self._reattach = reattach
+        self._moved = False  # to a ring that we attached to ourselves, and so close
 
     @property
     def subscription(self) -> str:
@@ -43,8 +52,9 @@ class Consumer(Endpoint):
         frame is written.  Several frames may be held at once.
 
         Raises RingTimeout (a TimeoutError), EndOfStream when everything was read and the producers
-        are gone or the ring is closed, PeerLost when the last producer died, DeviceError.  No frame
-        is held by a call that raises.
+        are gone or the ring is closed, PeerLost when the last producer died, FrameTorn if frames
+        that were released before turned out torn since, DeviceError.  No frame is held by a call
+        that raises.
         """
         handle = self._handle(stream)
         index = self._peer.acquire(timeout, self._sync, handle)
@@ -73,18 +83,66 @@ class Consumer(Endpoint):
         return slot
 
     def __iter__(self) -> Iterator[ReadSlot]:
-        """Every frame until the end of the stream; each goes back when the loop moves on."""
+        """Every frame until the end of the stream; each goes back when the loop moves on.
+
+        With reattach=True the loop outlives the stream: it waits for a new producer or a new ring.
+        """
+        restarted = False
         while True:
             try:
                 slot = self.acquire()
-            except EndOfStream:
-                return
+            except (EndOfStream, PeerLost) as end:
+                if self._reattach and not self._closed:
+                    self._restart()
+                    restarted = True
+                    continue
+                if isinstance(end, EndOfStream):
+                    return
+                raise
             seq = slot.seq
+            slot._restarted, restarted = restarted, False
             try:
                 yield slot
             finally:
                 if slot._open and slot.seq == seq:
                     slot.release()
+
+    def _restart(self) -> None:
+        """Waits (Ctrl-C interrupts) until this ring has a producer again or its name another ring,
+        and joins there."""
+        ring, header = self._ring, self._ring._header
+        while header.closed or not header.has_producer:
+            successor = ring._successor()
+            if successor is not None:
+                self._move(successor)
+                return
+            time.sleep(_RESTART_POLL_S)
+
+    def _move(self, successor: Ring) -> None:
+        subscription = None if self.subscription.startswith("#") else self.subscription
+        try:
+            self.close()
+            peer = successor._join(subscription, self._lossless, "oldest", *self._options)
+        except BaseException:
+            successor.close()
+            raise
+        self._moved = True
+        self._settle_in(successor, peer)
+
+    def close(self) -> None:
+        """Leaves the ring in order; see Endpoint.close.
+
+        Raises FrameTorn, when it has left, if frames that were released turned out torn since.
+        """
+        if self._closed:
+            return
+        super().close()
+        if self._moved:
+            self._ring.close()
+        if not self._ring._header.forked and self._peer.look_behind():
+            raise diagnosis.refused(
+                self._ring.name, self._peer, _core.TORN, verb="acquire", timeout=None
+            )
 
     def _finish(self) -> None:
         for index, _ in self._peer.holding():

@@ -6,6 +6,7 @@ from gpuring import _core
 from gpuring._core import Header, Peer
 from gpuring.errors import (
     EndOfStream,
+    FrameTorn,
     PeerLost,
     RingClosed,
     RingError,
@@ -35,6 +36,13 @@ def refused(ring: str, peer: Peer, result: int, *, verb: str, timeout: float | N
         return PeerLost(
             f"ring {ring!r}: everything was read and the last producer died. A new producer starts "
             "the stream again: catch PeerLost and acquire again to wait for one"
+        )
+    if result == _core.TORN:
+        seqs = ", ".join(map(str, peer.torn_behind))
+        return FrameTorn(
+            f"ring {ring!r}: frames {seqs}, which this consumer has released, are torn: "
+            "their producer died before the GPU had written them. Discard what was computed from "
+            "them; the consumer can go on"
         )
     if result == _core.REAPED:
         return PeerLost(
@@ -81,8 +89,8 @@ def cannot_join(
         )
     if result == _core.MODE_MISMATCH:
         return ValueError(
-            f"ring {ring!r}: subscription {subscription!r} exists and is lossless or lossy, the "
-            "other of what was asked for; members of one subscription must agree"
+            f"ring {ring!r}: subscription {subscription!r} exists with other values of lossless= "
+            "or redeliver=; members of one subscription must agree"
         )
     return unusable(ring, result)
 

@@ -14,13 +14,26 @@ class BeingCreated(RingIncompatible):
     """Its magic number is not there yet; waiting may help."""
 
 
-def open_header(name: str) -> Header:
-    """The checked header of a ring.  RingNotFound, RingIncompatible, PermissionError."""
+ANYBODY = -1
+"""An owner= for tools that only look: a ring of whatever user."""
+
+
+def open_header(name: str, *, owner: int | None = ANYBODY) -> Header:
+    """The checked header of a ring that belongs to user `owner` (None: to us, or to root).
+
+    Raises RingNotFound, RingIncompatible, PermissionError.
+    """
     try:
         fd = segment.open_fd(segment.header_name(name))
     except FileNotFoundError:
         raise segment.not_found(name) from None
     try:
+        uid = os.fstat(fd).st_uid
+        if owner != ANYBODY and uid not in ({owner} if owner is not None else {0, os.geteuid()}):
+            raise PermissionError(
+                f"ring {name!r} belongs to user {uid}, not to {owner or os.geteuid()}: who made it "
+                f"can write every slot. If you trust that user, attach with owner={uid}"
+            )
         return Header.attach(fd)
     except _core.Damaged as error:
         unfinished = "being created" in str(error) or os.fstat(fd).st_size == 0

@@ -26,6 +26,11 @@ class Endpoint:
     _role: ClassVar[str]
 
     def __init__(self, ring: Ring, peer: Peer) -> None:
+        self._settle_in(ring, peer)
+
+    def _settle_in(self, ring: Ring, peer: Peer) -> None:
+        """Makes `peer` of `ring` this endpoint's own; its slots are prepared here, once."""
+        ring._endpoints.append(self)
         self._ring = ring
         self._peer = peer
         self._sync = ring._sync

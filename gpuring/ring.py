@@ -1,26 +1,22 @@
-"""create, attach, and Ring: one process's handle on a ring."""
+"""Ring: one process's handle on a ring; and attach, which opens one by name."""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import errno
 import os
 import secrets
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
-
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from gpuring import _core, diagnosis, directory, segment, spec, stats
 from gpuring._core import Header, Peer
 from gpuring.consumer import Consumer
 from gpuring.directory import BeingCreated
-from gpuring.errors import DeviceError, RingClosed, RingIncompatible, RingNotFound
+from gpuring.errors import PeerLost, RingClosed, RingIncompatible, RingNotFound
 from gpuring.memory.host import HostMemory
 from gpuring.producer import Producer
 
@@ -32,134 +28,18 @@ if TYPE_CHECKING:
     from gpuring.spec import Spec
     from gpuring.sync import Sync
 
-_Endpoint = TypeVar("_Endpoint", bound="Endpoint")
+Gate = Literal["stream", "host"]
 _POLL_S = 0.01  # attach(timeout=…): how often to look for the name
 
 
-def create(
-    name: str,
-    *,
-    slots: int,
-    shape: Sequence[int] | int | None = None,
-    dtype: npt.DTypeLike | None = None,
-    fields: Mapping[str, tuple[Sequence[int] | int, npt.DTypeLike]] | None = None,
-    meta: npt.DTypeLike | None = None,
-    device: str | int | None = None,
-    sync: Literal["auto", "event", "timeline"] = "auto",
-    gate: Literal["stream", "host"] | None = None,
-    max_peers: int = 32,
-    max_subscriptions: int = 16,
-    mode: int = 0o600,
-    replace: bool = False,
-) -> Ring:
-    """Creates a ring that any process of this host can attach to by `name`, and owns it.
-
-    slots: how many frames are in flight at the most, 1 … 1024.
-    shape, dtype: of a frame; or fields={"y": ((1080, 1920), "u1"), …} for several arrays in one
-    slot. meta: a structured dtype for per-frame metadata in the header, such as [("pts", "i8")].
-    device: "cuda", "cuda:1", an ordinal, None (CuPy's current GPU), or "host" for shared memory of
-    the
-        host, with NumPy arrays and the same protocol.
-    sync: how streams wait for each other: "timeline" (64-bit words written and awaited by streams),
-        "event" (CUDA IPC events), "auto" (timeline where the GPU has it, else event with gate
-        "host").
-    gate: "stream" (default) makes streams wait, "host" makes claim and acquire wait on the host, so
-        that no stream ever waits for another process.
-    max_peers, max_subscriptions: sizes of the tables, 1 … 64.
-    mode: permissions of the shared memory.
-    replace: close and remove a ring of this name first, whoever uses it.
-
-    Closing the returned Ring closes the ring: others drain what is there and get EndOfStream.
-    Raises RingExists, DeviceError (no usable GPU), RingError (no space), TypeError or ValueError
-    (arguments). Nothing is left behind by a call that raises.
-    """
-    segment.check_name(name)
-    _free_lingering()
-    described = spec.make(shape=shape, dtype=dtype, fields=fields, meta=meta)
-    for what, value, most in (
-        ("slots", slots, _core.MAX_SLOTS),
-        ("max_peers", max_peers, _core.MAX_PEERS),
-        ("max_subscriptions", max_subscriptions, _core.MAX_SUBSCRIPTIONS),
-    ):
-        if not isinstance(value, int):
-            raise TypeError(f"{what} is an int, not {type(value).__name__}")
-        if not 1 <= value <= most:
-            raise ValueError(f"{what} is 1 … {most}, not {value}")
-    if sync not in ("auto", "event", "timeline"):
-        raise ValueError(f'sync is "auto", "event" or "timeline", not {sync!r}')
-    if gate not in (None, *_core.GATES):
-        raise ValueError(f'gate is "stream" or "host", not {gate!r}')
-    if device == "host" and (sync != "auto" or gate is not None):
-        raise ValueError("sync= and gate= are for GPU rings; a host ring needs neither")
-
-    if replace:
-        directory.remove(name)
-    epoch = secrets.token_bytes(16)
-    try:
-        fd = segment.create(segment.header_name(name), mode)
-    except FileExistsError:
-        raise segment.exists(name, directory.who_has(name)) from None
-    memory: Memory | None = None
-    try:
-        if device == "host":
-            memory = HostMemory.create(name, epoch, mode, slots, described.slot_nbytes)
-            sync_kind, gate_kind = "host", "stream"
-        else:
-            memory, sync_kind, gate_kind = _on_gpu(described, slots, device, sync, gate)
-        header = Header.create(
-            fd,
-            slots=slots,
-            max_peers=max_peers,
-            max_subscriptions=max_subscriptions,
-            memory="host" if device == "host" else "cuda",
-            sync=sync_kind,
-            gate=gate_kind,
-            slot_nbytes=described.slot_nbytes,
-            meta_nbytes=described.meta_nbytes,
-            spec=described.to_bytes(),
-            epoch=epoch,
-            device_uuid=memory.device_uuid,
-            memory_handle=memory.handle,
-        )
-        return Ring(name, header, memory, described, created=True)
-    except BaseException as error:
-        segment.unlink(segment.header_name(name))
-        if memory is not None:
-            memory.close(others=False)
-        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-            raise segment.no_space(name, getattr(error, "nbytes", 0), "the header") from error
-        raise
-    finally:
-        os.close(fd)
-
-
-def _on_gpu(
-    described: Spec, slots: int, device: str | int | None, sync: str, gate: str | None
-) -> tuple[Memory, str, str]:
-    """Slots on a GPU, and what `sync` and `gate` come to there."""
-    from gpuring.memory import cuda_ipc
-    from gpuring.sync import timeline
-
-    ordinal = cuda_ipc.device_for(device)
-    for field in described.fields:
-        if field.dtype.kind not in "biufc":
-            raise ValueError(f"field {field.name!r}: {field.dtype} cannot be an array on a GPU")
-    has_timeline, reason = timeline.supported(ordinal)
-    if sync == "timeline" and not has_timeline:
-        raise DeviceError(f'sync="timeline": {reason}. Use sync="event" or sync="auto"')
-    if sync == "auto":
-        sync = "timeline" if has_timeline else "event"
-        if not has_timeline and gate is None:
-            gate = "host"  # a stream that waits for the event of a killed process never wakes
-    memory = cuda_ipc.CudaMemory.create(slots, described.slot_nbytes, ordinal)
-    return memory, sync, gate or "stream"
-
-
-def attach(name: str, *, timeout: float = 0.0) -> Ring:
+def attach(name: str, *, timeout: float = 0.0, owner: int | None = None) -> Ring:
     """Opens the ring `name`, waiting up to `timeout` seconds for it to appear.
 
+    owner: the user id whose ring it must be; None: this process's own, or root's.
+
     On a GPU ring the slots are opened under this process's current device.  Raises RingNotFound,
-    RingIncompatible (damaged, or of another version), DeviceError, PermissionError.
+    RingIncompatible (damaged, or of another version), PeerLost (a GPU ring whose creator died),
+    DeviceError, PermissionError.
     """
     segment.check_name(name)
     if not timeout >= 0:
@@ -167,7 +47,7 @@ def attach(name: str, *, timeout: float = 0.0) -> Ring:
     deadline = time.monotonic() + timeout
     while True:
         try:
-            header = directory.open_header(name)
+            header = directory.open_header(name, owner=owner)
             break
         except (RingNotFound, BeingCreated):
             if time.monotonic() >= deadline:
@@ -188,6 +68,12 @@ def attach(name: str, *, timeout: float = 0.0) -> Ring:
     else:
         from gpuring.memory.cuda_ipc import CudaMemory
 
+        if not header.creator_alive:
+            raise PeerLost(
+                f"ring {name!r}: the process that created it (pid {header.creator_pid}) is dead. "
+                "Those inside may finish, but nobody new can open its GPU memory; create the ring "
+                "again (replace=True), or let `gpuring keep` own it"
+            )
         memory = CudaMemory.open(
             header.memory_handle, header.device_uuid, header.slots, header.slot_nbytes, ring=name
         )
@@ -222,10 +108,10 @@ class Ring:
         if self._header.sync == "event":
             from gpuring.sync.event import EventSync
 
-            return EventSync(self._header, self._memory.device, self._header.gate)
+            return EventSync(self._header, self._memory.device)
         from gpuring.sync.timeline import TimelineSync
 
-        return TimelineSync(self._header, self._memory.device, self._header.gate)
+        return TimelineSync(self._header, self._memory.device)
 
     @property
     def name(self) -> str:
@@ -266,13 +152,20 @@ class Ring:
         if self._closed:
             raise RingClosed(f"ring {self._name!r}: this handle was closed")
 
-    def producer(self) -> Producer:
-        """Joins as a producer.  Raises RingClosed, TooManyPeers, DeviceError."""
+    def producer(self, *, gate: Gate | None = None) -> Producer:
+        """Joins as a producer.
+
+        gate: how this producer waits for others' GPU work, "stream" or "host"; None: as the ring
+            says.
+
+        Raises RingClosed, TooManyPeers, DeviceError.
+        """
         self._check_open()
+        gate = self._check_gate(gate)
         peer = self._header.join_producer()
         if isinstance(peer, int):
             raise diagnosis.cannot_join(self._name, self._header, peer, "")
-        return self._enter(peer, lambda: Producer(self, peer))
+        return Producer(self, self._prepare(peer, gate))
 
     def consumer(
         self,
@@ -280,6 +173,9 @@ class Ring:
         *,
         lossless: bool = True,
         start: Literal["next", "oldest"] | int = "next",
+        gate: Gate | None = None,
+        redeliver: bool = True,
+        reattach: bool = False,
     ) -> Consumer:
         """Joins as a consumer.
 
@@ -289,10 +185,29 @@ class Ring:
         start: the first frame of a new subscription: "next" to be published, "oldest" still in the
             ring, or a sequence (raised to the oldest that is still there).  A member that joins an
             existing subscription goes on where it is.
+        gate: how this consumer waits for the producer's GPU work, "stream" or "host"; None: as the
+            ring says.
+        redeliver: whether a frame that a member dies with goes to another member, or is dropped.
+        reattach: iterating goes on over restarts.  At the end of the stream, or when the last
+            producer or the creator died, the loop waits for another producer or for a ring of the
+            same name (create(..., replace=True)), and joins the same subscription there; the first
+            frame then has `slot.restarted`.
 
         Raises RingClosed, TooManyPeers, ValueError if the subscription exists with another
-        `lossless`.
+        `lossless` or `redeliver`.
         """
+        options = self._check_gate(gate), redeliver
+        peer = self._join(subscription, lossless, start, *options)
+        return Consumer(self, peer, lossless, options, reattach)
+
+    def _join(
+        self,
+        subscription: str | None,
+        lossless: bool,
+        start: Literal["next", "oldest"] | int,
+        gate: Gate,
+        redeliver: bool,
+    ) -> Peer:
         self._check_open()
         if subscription is None:
             subscription = f"#{secrets.token_hex(4)}"
@@ -310,29 +225,46 @@ class Ring:
             )
         if not (start in ("next", "oldest") or (isinstance(start, int) and 0 <= start < 2**47)):
             raise ValueError(f'start is "next", "oldest" or a sequence, not {start!r}')
-        peer = self._header.join_consumer(encoded, lossless, start)
+        peer = self._header.join_consumer(encoded, lossless, start, redeliver)
         if isinstance(peer, int):
             raise diagnosis.cannot_join(self._name, self._header, peer, subscription)
-        return self._enter(peer, lambda: Consumer(self, peer, lossless))
+        return self._prepare(peer, gate)
 
-    def _enter(self, peer: Peer, make: Callable[[], _Endpoint]) -> _Endpoint:
-        joined = False
+    def _check_gate(self, gate: Gate | None) -> Gate:
+        if gate not in (None, *_core.GATES):
+            raise ValueError(f'gate is "stream", "host" or None, not {gate!r}')
+        return gate or cast("Gate", self._header.gate)
+
+    def _prepare(self, peer: Peer, gate: Gate) -> Peer:
+        """Readies a new peer for device order, or has it leave again."""
         try:
             if self._sync is not None:
-                self._sync.join(peer)
-                joined = True
-            endpoint = make()
+                self._sync.join(peer, gate)
         except BaseException:
-            if joined and self._sync is not None:
-                self._sync.leave(peer)
             peer.leave()
             raise
-        self._endpoints.append(endpoint)
-        return endpoint
+        return peer
+
+    def _successor(self) -> Ring | None:
+        """The ring that has our name now, if it is another one and somebody looks after it."""
+        try:
+            successor = attach(self._name)
+        except (RingNotFound, RingIncompatible, PeerLost):
+            return None
+        if successor._header.epoch != self._header.epoch and not successor._header.closed:
+            return successor
+        successor.close()
+        return None
 
     def _forget(self, endpoint: Endpoint) -> None:
         with contextlib.suppress(ValueError):
             self._endpoints.remove(endpoint)
+
+    def watch(self) -> None:
+        """Clears dead peers from this process too, without joining: for one that only holds a ring
+        open.  Producers and consumers do so by themselves."""
+        self._check_open()
+        self._header.watch()
 
     def stats(self) -> stats.RingStats:
         """A frozen record of what the ring is doing; costs a few microseconds per slot."""
@@ -365,7 +297,7 @@ class Ring:
             self._memory.close(others=True)
             self._header.disown()
         _open_rings.discard(self)
-        _free_lingering()
+        free_lingering()
 
     def _unlink(self) -> None:
         """Removes the ring's names; that of the header may belong to a later ring by now."""
@@ -408,11 +340,10 @@ class Ring:
 
 _lingering: list[tuple[Header, Memory]] = []
 """Rings closed by us, their creator, which others may still be reading: freeing GPU memory under
-them
-is undefined.  Looked at again whenever a ring is made or closed here; the process's end frees all."""
+them is undefined.  Looked at again whenever a ring is made or closed here."""
 
 
-def _free_lingering() -> None:
+def free_lingering() -> None:
     for header, memory in list(_lingering):
         if header.forked:
             _lingering.remove((header, memory))

@@ -249,7 +249,7 @@ class WriteSlot(Slot):
 class ReadSlot(Slot):
     """A frame that this consumer holds.  As a context manager it releases."""
 
-    __slots__ = ("_lost", "_redelivered")
+    __slots__ = ("_lost", "_redelivered", "_restarted")
 
     def _view(self, field: Field, shape: tuple[int, ...]) -> Any:
         view = super()._view(field, shape)
@@ -261,6 +261,7 @@ class ReadSlot(Slot):
         peer = self._peer
         self._lost = peer.lost
         self._redelivered = peer.redelivered
+        self._restarted = False
         self._begin(peer.seq, peer.shape(self.index), stream)
 
     @property
@@ -274,6 +275,12 @@ class ReadSlot(Slot):
     def redelivered(self) -> bool:
         """Whether another member of the subscription had this frame and died with it."""
         return self._redelivered
+
+    @property
+    def restarted(self) -> bool:
+        """Whether the stream began again with this frame (`consumer(reattach=True)`): sequences may
+        have started over, and frames between may be missing."""
+        return self._restarted
 
     @property
     def time_ns(self) -> int:

@@ -46,11 +46,32 @@ class PeerStats:
 
 
 @dataclass(frozen=True)
+class Death:
+    """A peer that died, and what was done about it."""
+
+    number: int
+    role: str
+    pid: int
+    age_s: float
+    """Seconds since it was cleared."""
+    voided: int
+    """Claims of it that became void."""
+    torn: int
+    """Published frames whose GPU work was not finished."""
+    reopened: int
+    """Frames it held, given to its fellows (or dropped, as its subscription wants)."""
+    raised: int
+    """Fences raised for it, so that streams that waited go on."""
+
+
+@dataclass(frozen=True)
 class SubscriptionStats:
     """One named reader position."""
 
     name: str
     lossless: bool
+    redeliver: bool
+    """Whether a dead member's frames go to another member."""
     start: int
     """The first sequence it covers."""
     lag: int
@@ -85,6 +106,8 @@ class RingStats:
     """Dead peers that were cleared so far."""
     subscriptions: tuple[SubscriptionStats, ...]
     peers: tuple[PeerStats, ...]
+    deaths: tuple[Death, ...]
+    """The last ones, the latest first."""
 
     @property
     def producers(self) -> tuple[PeerStats, ...]:
@@ -114,6 +137,13 @@ def collect(name: str, header: Header) -> RingStats:
             _subscription(u, labels[u], sub, seen) for u, sub in seen["subscriptions"].items()
         ),
         peers=tuple(_peer(p, peer, labels, seen, now) for p, peer in seen["peers"].items()),
+        deaths=tuple(
+            Death(
+                **{key: value for key, value in death.items() if key != "time_ns"},
+                age_s=max(0, now - death["time_ns"]) / 1e9,
+            )
+            for death in seen["deaths"]
+        ),
     )
 
 
@@ -128,6 +158,7 @@ def _subscription(
     return SubscriptionStats(
         name=label,
         lossless=sub["lossless"],
+        redeliver=sub["redeliver"],
         start=sub["start"],
         lag=sum(take["seq"] < slot["seq"] or take["phase"] != "done" for slot, take in frames),
         lost=sub["lost"],

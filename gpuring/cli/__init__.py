@@ -7,13 +7,14 @@ import sys
 from collections.abc import Sequence
 
 from gpuring import __version__
-from gpuring.cli import clean, demo, inspect, ls
+from gpuring.cli import clean, demo, inspect, keep, ls
 from gpuring.errors import RingError
 
 COMMANDS = {
     "demo": (demo, "a real video through a ring: one producer process, four consumers"),
     "ls": (ls, "the rings of this host"),
     "inspect": (inspect, "who is in a ring, and what each holds"),
+    "keep": (keep, "hold a ring open, so that producers can come and go"),
     "clean": (clean, "remove rings whose processes are all dead"),
 }
 

@@ -12,7 +12,7 @@ import json
 
 from gpuring import directory, stats
 from gpuring.cli.text import nbytes, seconds, table
-from gpuring.stats import PeerStats, RingStats
+from gpuring.stats import Death, PeerStats, RingStats
 
 MOST_HOLDS = 4  # of a peer, spelled out
 
@@ -42,7 +42,26 @@ def describe(one: RingStats) -> str:
     if one.subscriptions:
         lines += [_subscriptions(one), ""]
     lines.append(_peers(one) if one.peers else "no peers")
+    if one.deaths:
+        lines += ["", *map(_death, one.deaths)]
     return "\n".join(lines)
+
+
+def _death(death: Death) -> str:
+    done = [
+        f"{count} {what}"
+        for count, what in (
+            (death.voided, "claims voided"),
+            (death.torn, "frames marked torn"),
+            (death.reopened, "frames taken from it"),
+            (death.raised, "fences raised"),
+        )
+        if count
+    ]
+    return (
+        f"{seconds(death.age_s)} ago: {death.role} {death.number} (pid {death.pid}) died; "
+        f"{', '.join(done) or 'it held nothing'}"
+    )
 
 
 def _subscriptions(one: RingStats) -> str:

@@ -56,12 +56,17 @@ static inline uint64_t seq_of(uint64_t word) { return word >> 16; }
 static inline unsigned owner_of(uint64_t word) { return word >> 8 & 0xff; }
 static inline unsigned phase_of(uint64_t word) { return word & 0xff; }
 
-/* A subscription word: start (48) | mode.  One word, so that both change together. */
+/* A subscription word: start (48) | what becomes of a dead member's frames (8) | mode (8).  One word, so
+ * that all of it changes together. */
 enum gr_mode { GR_SUB_FREE = 0, GR_LOSSLESS = 1, GR_LOSSY = 2 };
+enum gr_policy { GR_REDELIVER = 0, GR_DROP = 1 };
 
-static inline uint64_t sub_word(uint64_t start, unsigned mode) { return start << 16 | mode; }
+static inline uint64_t sub_word(uint64_t start, unsigned policy, unsigned mode) {
+    return start << 16 | (uint64_t)policy << 8 | mode;
+}
 static inline uint64_t start_of(uint64_t word) { return word >> 16; }
-static inline unsigned mode_of(uint64_t word) { return word & 0xffff; }
+static inline unsigned policy_of(uint64_t word) { return word >> 8 & 0xff; }
+static inline unsigned mode_of(uint64_t word) { return word & 0xff; }
 
 /* A peer word: state | role | subscription. */
 enum gr_state { GR_FREE = 0, GR_LIVE = 1, GR_LEAVING = 2 };
@@ -73,6 +78,15 @@ static inline uint64_t peer_word(unsigned state, unsigned role, unsigned u) {
 static inline unsigned state_of(uint64_t word) { return word >> 16 & 0xff; }
 static inline unsigned role_of(uint64_t word) { return word >> 8 & 0xff; }
 static inline unsigned sub_of(uint64_t word) { return word & 0xff; }
+
+/* A named place between two stores that another process can see.  tests/core/kill.c compiles the core
+ * with GR_FAULTS and kills or stops processes there; otherwise it is nothing. */
+#ifdef GR_FAULTS
+void gr_fault(const char *name);
+#define FAULT(name) gr_fault(name)
+#else
+#define FAULT(name) ((void)0)
+#endif
 
 /* The set bits of a mask, lowest first: for (each_bit(u, mask)) ... */
 #define each_bit(var, mask)                                                                        \

@@ -1,4 +1,4 @@
-/* Creating, validating, mapping and leaving a header; what a fork does to a handle.
+/* Creating, validating and mapping a header.
  *
  * Nothing read from a segment is used as a count, an offset or an enum before gr_attach has checked it
  * against its range and against the real size of the file.
@@ -66,6 +66,11 @@ const struct gr_field gr_fields[] = {
     FIELD("head", struct gr_head, closed), FIELD("head", struct gr_head, producers),
     FIELD("head", struct gr_head, sub_mask), FIELD("head", struct gr_head, peer_mask),
     FIELD("head", struct gr_head, joins), FIELD("head", struct gr_head, reaps),
+    FIELD("head", struct gr_head, deaths), FIELD("death", struct gr_death, time_ns),
+    FIELD("death", struct gr_death, pid), FIELD("death", struct gr_death, peer),
+    FIELD("death", struct gr_death, number), FIELD("death", struct gr_death, voided),
+    FIELD("death", struct gr_death, torn), FIELD("death", struct gr_death, reopened),
+    FIELD("death", struct gr_death, raised),
     FIELD("sub", struct gr_sub, word), FIELD("sub", struct gr_sub, redo),
     FIELD("sub", struct gr_sub, lost), FIELD("sub", struct gr_sub, created_ns),
     FIELD("sub", struct gr_sub, name), FIELD("peer", struct gr_peer_entry, word),
@@ -80,56 +85,10 @@ const struct gr_field gr_fields[] = {
     FIELD("take", struct gr_take, word), FIELD("take", struct gr_take, since_ns),
     {NULL, NULL, 0, 0}};
 
-/* ---- a forked child ------------------------------------------------------------------------- */
-/* A fork copies lock_fd, and the copy would keep a dead parent's locks alive.  The child closes it, and
- * a generation number makes every call through the inherited handle fail with GR_FORKED. */
-
-static pthread_mutex_t handles_mutex = PTHREAD_MUTEX_INITIALIZER;
-static struct gr_ring *handles;
-static _Atomic unsigned process_generation;
-static pthread_once_t atfork_once = PTHREAD_ONCE_INIT;
-
-static void fork_prepare(void) { pthread_mutex_lock(&handles_mutex); }
-static void fork_parent(void) { pthread_mutex_unlock(&handles_mutex); }
-static void fork_child(void) {
-    atomic_fetch_add(&process_generation, 1);
-    for (struct gr_ring *ring = handles; ring; ring = ring->next) {
-        close(ring->lock_fd);
-        ring->lock_fd = -1;
-    }
-    handles = NULL;
-    pthread_mutex_unlock(&handles_mutex);
-}
-static void install_fork_handlers(void) { pthread_atfork(fork_prepare, fork_parent, fork_child); }
-
-bool gr_forked(const struct gr_ring *ring) {
-    return ring->generation != atomic_load_explicit(&process_generation, memory_order_relaxed);
-}
-
 /* ---- handles -------------------------------------------------------------------------------- */
-
-uint64_t gr_process_start(pid_t pid) {
-    char path[64], line[1024];
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return 0;
-    ssize_t n = read(fd, line, sizeof line - 1);
-    close(fd);
-    if (n <= 0) return 0;
-    line[n] = 0;
-    char *at = strrchr(line, ')'); /* the command's name may hold anything, a parenthesis too */
-    for (int field = 2; at && field < 22; field++) at = strchr(at + 1, ' ');
-    return at ? strtoull(at + 1, NULL, 10) : 0;
-}
-
-static uint64_t pid_namespace(void) {
-    struct stat st;
-    return stat("/proc/self/ns/pid", &st) == 0 ? (uint64_t)st.st_ino : 0;
-}
 
 /* Maps fd and opens a second description of the same file for the locks.  NULL: errno. */
 static struct gr_ring *map(int fd, const struct gr_config *config, const struct gr_layout *layout) {
-    pthread_once(&atfork_once, install_fork_handlers);
     struct gr_ring *ring = calloc(1, sizeof *ring);
     if (!ring) return NULL;
     char path[64];
@@ -165,37 +124,9 @@ static struct gr_ring *map(int fd, const struct gr_config *config, const struct 
     ring->max_subscriptions = config->max_subscriptions;
     ring->layout = *layout;
     ring->config = *config;
-    ring->pid = (uint64_t)getpid();
-    ring->start = gr_process_start(getpid());
-    ring->pidns = pid_namespace();
-    ring->generation = atomic_load(&process_generation);
     pthread_mutex_init(&ring->mutex, NULL);
-
-    pthread_mutex_lock(&handles_mutex);
-    ring->next = handles;
-    if (handles) handles->prev = ring;
-    handles = ring;
-    pthread_mutex_unlock(&handles_mutex);
+    gr_enlist(ring);
     return ring;
-}
-
-/* Gives up the locks: to everybody else this handle is gone.  The mapping stays, for arrays over it. */
-void gr_disown(struct gr_ring *ring) {
-    if (gr_forked(ring) || ring->lock_fd < 0) return;
-    pthread_mutex_lock(&handles_mutex);
-    if (ring->prev) ring->prev->next = ring->next;
-    else handles = ring->next;
-    if (ring->next) ring->next->prev = ring->prev;
-    close(ring->lock_fd);
-    ring->lock_fd = -1;
-    pthread_mutex_unlock(&handles_mutex);
-}
-
-void gr_detach(struct gr_ring *ring) {
-    gr_disown(ring);
-    munmap(ring->head, ring->layout.nbytes);
-    pthread_mutex_destroy(&ring->mutex);
-    free(ring);
 }
 
 /* fd: a new, empty segment.  NULL: errno; the caller unlinks the segment. */

@@ -34,6 +34,7 @@ enum {
     GR_MAX_SPEC = 1 << 16,
     GR_MAX_NDIM = 8,
     GR_NAME_WORDS = 8,
+    GR_DEATHS = 8, /* remembered */
     GR_EVENT_HANDLE = 64, /* sizeof(cudaIpcEventHandle_t) */
     GR_MEMORY_HANDLE = 64 /* sizeof(cudaIpcMemHandle_t) */
 };
@@ -44,6 +45,18 @@ enum gr_memory { GR_MEMORY_HOST = 0, GR_MEMORY_CUDA = 1 };
 enum gr_sync { GR_SYNC_HOST = 0, GR_SYNC_EVENT = 1, GR_SYNC_TIMELINE = 2 };
 enum gr_gate { GR_GATE_STREAM = 0, GR_GATE_HOST = 1 };
 enum gr_end { GR_NOT_ENDED = 0, GR_LEFT = 1, GR_DIED = 2 };
+
+/* What was done about a death.  Writer: its reaper, under LOCK.  The k-th one is in deaths[k % GR_DEATHS]. */
+struct gr_death {
+    gr_word time_ns; /* CLOCK_MONOTONIC */
+    gr_word pid;
+    gr_word peer;     /* its peer word: role, subscription */
+    gr_word number;
+    gr_word voided;   /* claims that became void */
+    gr_word torn;     /* published frames whose GPU work was not finished */
+    gr_word reopened; /* frames it held that went back to its subscription, or were dropped */
+    gr_word raised;   /* fences raised on its behalf */
+};
 
 struct gr_head {
     /* Fixed at creation.  magic is stored last, with release: who reads it with acquire sees the rest. */
@@ -82,6 +95,7 @@ struct gr_head {
     gr_word peer_mask;  /* likewise, of the peers */
     gr_word joins;      /* peers that ever joined; the last one's id */
     gr_word reaps;      /* dead peers that were cleared */
+    alignas(GR_LINE) struct gr_death deaths[GR_DEATHS];
 };
 
 struct gr_sub {
@@ -132,6 +146,8 @@ _Static_assert(sizeof(struct gr_take) == 16, "take: a quarter line");
 _Static_assert(offsetof(struct gr_head, claim_hint) == 192, "head: the fixed part is three lines");
 _Static_assert(offsetof(struct gr_head, bell) == 256, "head: doorbell");
 _Static_assert(offsetof(struct gr_head, closed) == 320, "head: membership");
+_Static_assert(sizeof(struct gr_death) == GR_LINE, "death: one line");
+_Static_assert(offsetof(struct gr_head, deaths) == 384, "head: deaths");
 _Static_assert(sizeof(struct gr_head) <= GR_PAGE, "head: fits its page");
 
 /* Where the tables start, computed from the counts alone and never read from the segment. */

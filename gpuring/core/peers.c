@@ -16,7 +16,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -88,11 +87,13 @@ static bool gpu_gone(struct gr_ring *ring, const struct gr_peer_entry *entry) {
     if (ring->config.memory == GR_MEMORY_HOST) return true; /* files go after the address space */
     if (load_acquire(&entry->pidns) != ring->pidns) return false;
     pid_t pid = (pid_t)load_acquire(&entry->pid);
-    int fd = (int)syscall(SYS_pidfd_open, pid, 0);
-    if (fd < 0) return errno == ESRCH || errno == EINVAL;
+    char state = 0;
+    int fd = gr_pidfd(pid);
+    if (fd < 0 && (errno == ESRCH || errno == EINVAL)) return true;
     /* The number may belong to a later process by now; the start time tells, where /proc shows it. */
-    uint64_t start = gr_process_start(pid), joined = load_acquire(&entry->start);
+    uint64_t start = gr_process_start(pid, &state), joined = load_acquire(&entry->start);
     bool gone = start && joined && start != joined;
+    if (fd < 0) return gone || state == 'Z' || state == 'X'; /* an old kernel, or no descriptors left */
     struct pollfd exited = {.fd = fd, .events = POLLIN};
     if (!gone) gone = poll(&exited, 1, 0) == 1;
     close(fd);
@@ -117,6 +118,7 @@ static void count_producers(struct gr_ring *ring, uint32_t without, enum gr_end 
         live += p != without && state_of(word) == GR_LIVE && role_of(word) == GR_PRODUCER;
     }
     store_sc(&head->producers, live << 16 | ever << 8 | how);
+    FAULT("producers counted");
 }
 
 static bool has_other_member(struct gr_ring *ring, uint32_t u, uint32_t p) {
@@ -130,7 +132,8 @@ static bool has_other_member(struct gr_ring *ring, uint32_t u, uint32_t p) {
 
 /* The mask bit goes after the word: set, it costs a look; missing, it would hide a reader. */
 static void remove_subscription(struct gr_ring *ring, uint32_t u) {
-    store_sc(&ring->sub[u].word, sub_word(0, GR_SUB_FREE));
+    store_sc(&ring->sub[u].word, sub_word(0, 0, GR_SUB_FREE));
+    FAULT("subscription removed");
     atomic_fetch_and_explicit(&ring->head->sub_mask, ~(UINT64_C(1) << u), memory_order_seq_cst);
 }
 
@@ -159,6 +162,7 @@ static enum gr_result enter(struct gr_ring *ring, struct gr_peer *me) {
         struct gr_peer_entry *entry = &ring->peer[p];
         if (state_of(load_acquire(&entry->word)) != GR_FREE || !drained(ring, p)) continue;
         if (byte_lock(ring, F_WRLCK, (int)p) != 0) continue;
+        FAULT("join: byte locked");
         set_mine(ring, p, true);
         atomic_fetch_or_explicit(&head->peer_mask, UINT64_C(1) << p, memory_order_seq_cst);
         me->ring = ring;
@@ -175,7 +179,9 @@ static enum gr_result enter(struct gr_ring *ring, struct gr_peer *me) {
         store_relaxed(&entry->frames, 0);
         store_relaxed(&entry->lost, 0);
         store_relaxed(&entry->torn, 0);
+        FAULT("join: written");
         store_sc(&entry->word, peer_word(GR_LIVE, me->role, me->u));
+        FAULT("join: live");
         return GR_OK;
     }
     return GR_FULL_PEERS;
@@ -202,6 +208,7 @@ enum gr_result gr_join_producer(struct gr_ring *ring, struct gr_peer *me) {
     result = enter(ring, me);
     if (result == GR_OK) count_producers(ring, GR_NONE, GR_NOT_ENDED);
     unlock(ring);
+    if (result == GR_OK) gr_watch(ring);
     return result;
 }
 
@@ -223,6 +230,7 @@ static void announce(struct gr_ring *ring, struct gr_peer *me, const char *name,
     uint64_t n = ring->slots;
     for (uint32_t i = 0; i < n; i++) /* a predecessor's (s, DONE) would hide frames (H11) */
         store_relaxed(&take_of(ring, i, me->u)->word, claim_word(0, GR_NONE, GR_DONE));
+    FAULT("join: cleared");
     for (int k = 0; k < GR_NAME_WORDS; k++) {
         uint64_t word;
         memcpy(&word, name + 8 * k, 8);
@@ -231,23 +239,27 @@ static void announce(struct gr_ring *ring, struct gr_peer *me, const char *name,
     store_relaxed(&sub->lost, 0);
     store_relaxed(&sub->created_ns, (uint64_t)gr_now_ns());
     atomic_fetch_or_explicit(&ring->head->sub_mask, UINT64_C(1) << me->u, memory_order_seq_cst);
+    FAULT("join: masked");
 
     uint64_t f = gr_frontier(ring), oldest = f + 1 > 2 * n ? f + 1 - n : n;
     uint64_t s = from == GR_START_NEXT ? f : from == GR_START_OLDEST || start < oldest ? oldest : start;
-    store_sc(&sub->word, sub_word(s, me->mode)); /* [edge J, joiner] partner: the gate in gr_claim */
+    store_sc(&sub->word, sub_word(s, me->policy, me->mode)); /* [edge J, joiner] partner: gr_claim's gate */
+    FAULT("join: announced");
     f = gr_frontier(ring);
     if (me->mode == GR_LOSSLESS && f + 1 > s + n) {
         s = f + 1 - n;
-        store_sc(&sub->word, sub_word(s, me->mode));
+        store_sc(&sub->word, sub_word(s, me->policy, me->mode));
     }
+    FAULT("join: announced again");
 }
 
 enum gr_result gr_join_consumer(struct gr_ring *ring, const char name[GR_NAME_WORDS * 8],
-                                unsigned mode, enum gr_start from, uint64_t start,
-                                struct gr_peer *me) {
+                                unsigned mode, unsigned policy, enum gr_start from,
+                                uint64_t start, struct gr_peer *me) {
     memset(me, 0, sizeof *me);
     me->role = GR_CONSUMER;
     me->mode = mode;
+    me->policy = policy;
     enum gr_result result = lock_to_join(ring);
     if (result != GR_OK) return result;
 
@@ -259,15 +271,21 @@ enum gr_result gr_join_consumer(struct gr_ring *ring, const char name[GR_NAME_WO
     }
     me->u = found != GR_NONE ? found : unused;
     if (me->u == GR_NONE) result = GR_FULL_SUBS;
-    else if (found != GR_NONE && mode_of(load_acquire(&ring->sub[found].word)) != mode)
+    else if (found != GR_NONE && sub_word(0, policy, mode) != (load_acquire(&ring->sub[found].word) & 0xffff))
         result = GR_MODE_MISMATCH;
     else result = enter(ring, me);
     if (result == GR_OK) {
         if (found == GR_NONE) announce(ring, me, name, from, start);
-        me->pos = me->high = start_of(load_sc(&ring->sub[me->u].word));
         me->seen = load_acquire(&ring->sub[me->u].redo);
+        me->pos = me->high = start_of(load_sc(&ring->sub[me->u].word));
+        if (found != GR_NONE) { /* whatever was before us is the fellows' business, not lost to us */
+            uint64_t f = gr_frontier(ring), oldest = f > ring->slots ? f - ring->slots : 0;
+            if (me->pos < oldest) me->pos = oldest;
+            if (me->high < f) me->high = f;
+        }
     }
     unlock(ring);
+    if (result == GR_OK) gr_watch(ring);
     return result;
 }
 
@@ -288,15 +306,19 @@ enum gr_result gr_leave(struct gr_peer *me) {
     }
     if (me->role == GR_PRODUCER) count_producers(ring, me->number, GR_LEFT);
     else atomic_fetch_add_explicit(&ring->sub[me->u].redo, 1, memory_order_seq_cst);
+    FAULT("leave: counted");
     store_sc(&entry->word, peer_word(GR_LEAVING, me->role, me->u));
+    FAULT("leave: leaving");
     if (me->role == GR_CONSUMER && !has_other_member(ring, me->u, me->number))
         remove_subscription(ring, me->u);
     unlock(ring);
+    FAULT("leave: unlocked");
     gr_ring_bell(ring);
 
     result = lock(ring, PATIENCE_NS);
     if (result != GR_OK) return result;
     store_sc(&entry->word, peer_word(GR_FREE, 0, 0));
+    FAULT("leave: freed");
     atomic_fetch_and_explicit(&ring->head->peer_mask, ~bit, memory_order_seq_cst);
     set_mine(ring, me->number, false);
     byte_lock(ring, F_UNLCK, (int)me->number);
@@ -304,11 +326,12 @@ enum gr_result gr_leave(struct gr_peer *me) {
     return GR_OK;
 }
 
-/* Under LOCK.  Idempotent up to its last store. */
+/* Under LOCK.  Idempotent up to its last store: whoever finds a half-done one does it again. */
 static void clear_dead(struct gr_ring *ring, uint32_t p) {
     struct gr_head *head = ring->head;
     struct gr_peer_entry *entry = &ring->peer[p];
     uint64_t word = load_relaxed(&entry->word), subs = load_sc(&head->sub_mask);
+    uint64_t voided = 0, torn = 0, reopened = 0, raised = 0;
     bool producer = role_of(word) == GR_PRODUCER;
 
     for (uint32_t i = 0; i < ring->slots; i++) {
@@ -320,33 +343,57 @@ static void clear_dead(struct gr_ring *ring, uint32_t p) {
              * mark must be there when they come to check. */
             if (producer) {
                 raise_to(&slot->torn, promised >> 16);
+                FAULT("reap: torn marked");
                 uint64_t w = load_sc(&slot->word);
                 if (owner_of(w) == p && phase_of(w) == GR_READY)
-                    cas_sc(&slot->word, w, claim_word(seq_of(w), p, GR_TORN));
+                    torn += cas_sc(&slot->word, w, claim_word(seq_of(w), p, GR_TORN));
+                FAULT("reap: slot torn");
             }
             atomic_exchange_explicit(fence, promised, memory_order_seq_cst); /* never further (G3) */
+            raised++;
+            FAULT("reap: fence raised");
         }
         uint64_t w = load_sc(&slot->word);
         if (owner_of(w) == p && phase_of(w) == GR_WRITING)
-            cas_sc(&slot->word, w, claim_word(seq_of(w), GR_NONE, GR_VOID));
+            voided += cas_sc(&slot->word, w, claim_word(seq_of(w), GR_NONE, GR_VOID));
+        FAULT("reap: slot void");
         for (each_bit(u, subs)) {
             struct gr_take *take = take_of(ring, i, u);
             uint64_t t = load_sc(&take->word);
+            bool drop = policy_of(load_sc(&ring->sub[u].word)) == GR_DROP;
             if (owner_of(t) == p && phase_of(t) == GR_HELD)
-                cas_sc(&take->word, t, claim_word(seq_of(t), GR_NONE, GR_OPEN));
+                reopened += cas_sc(&take->word, t, claim_word(seq_of(t), GR_NONE, drop ? GR_DONE : GR_OPEN));
+            FAULT("reap: take open");
         }
     }
     /* Always, for the reaper before us may have died right here. */
-    if (producer) count_producers(ring, p, GR_DIED);
+    if (producer) count_producers(ring, p, state_of(word) == GR_LEAVING ? GR_LEFT : GR_DIED);
     else {
         uint32_t u = sub_of(word);
-        atomic_fetch_add_explicit(&ring->sub[u].redo, 1, memory_order_seq_cst);
-        if (!has_other_member(ring, u, p)) remove_subscription(ring, u);
+        if (u < ring->max_subscriptions) {
+            atomic_fetch_add_explicit(&ring->sub[u].redo, 1, memory_order_seq_cst);
+            FAULT("reap: redo bumped");
+            if (!has_other_member(ring, u, p)) remove_subscription(ring, u);
+        }
     }
     if (atomic_exchange_explicit(&entry->waiting, 0, memory_order_seq_cst))
         atomic_fetch_sub_explicit(&head->waiters, 1, memory_order_seq_cst);
-    atomic_fetch_add_explicit(&head->reaps, 1, memory_order_relaxed);
+    FAULT("reap: waiter uncounted");
+
+    uint64_t number = load_relaxed(&head->reaps);
+    struct gr_death *death = &head->deaths[number % GR_DEATHS];
+    store_relaxed(&death->time_ns, (uint64_t)gr_now_ns());
+    store_relaxed(&death->pid, load_relaxed(&entry->pid));
+    store_relaxed(&death->peer, word);
+    store_relaxed(&death->number, p);
+    store_relaxed(&death->voided, voided);
+    store_relaxed(&death->torn, torn);
+    store_relaxed(&death->reopened, reopened);
+    store_relaxed(&death->raised, raised);
+    store_sc(&head->reaps, number + 1);
+    FAULT("reap: recorded");
     store_sc(&entry->word, peer_word(GR_FREE, 0, 0));
+    FAULT("reap: freed");
     atomic_fetch_and_explicit(&head->peer_mask, ~(UINT64_C(1) << p), memory_order_seq_cst);
 }
 
@@ -385,6 +432,7 @@ enum gr_result gr_reap_dead(struct gr_ring *ring, uint64_t *reaped) {
 enum gr_result gr_close(struct gr_ring *ring) {
     if (gr_forked(ring)) return GR_FORKED;
     store_sc(&ring->head->closed, 1);
+    FAULT("close: closed");
     gr_ring_bell(ring);
     return GR_OK;
 }

@@ -64,6 +64,7 @@ enum gr_result gr_claim(struct gr_peer *me) {
     const uint64_t n = ring->slots;
     if (gr_forked(ring)) return GR_FORKED;
     if (!is_mine(me)) return GR_REAPED;
+    if (load_sc(&head->closed)) return GR_CLOSED; /* who waits at a full ring must hear of it too (C1) */
 
     for (uint64_t c = load_acquire(&head->claim_hint);;) {
         uint64_t i = c % n, w = load_sc(&ring->slot[i].word);
@@ -101,8 +102,11 @@ enum gr_result gr_claim(struct gr_peer *me) {
                            load_relaxed(&take_of(ring, i, held_in)->since_ns));
 
         const uint64_t mine = claim_word(c, me->number, GR_WRITING);
+        FAULT("claim: looked");
         if (!cas_sc(&ring->slot[i].word, w, mine)) continue; /* the linearisation point of a claim */
+        FAULT("claim: swapped");
         help_hint(ring, c);
+        FAULT("claim: hinted");
 
         if (load_sc(&head->closed)) { /* [edge C, claimer] */
             cas_sc(&ring->slot[i].word, mine, claim_word(c, me->number, GR_VOID));
@@ -121,6 +125,7 @@ enum gr_result gr_claim(struct gr_peer *me) {
         }
         if (held) {
             cas_sc(&ring->slot[i].word, mine, claim_word(c, me->number, GR_VOID));
+            FAULT("claim: voided");
             gr_ring_bell(ring);
             if (gr_now_ns() >= me->deadline_ns) return GR_BLOCKED; /* rows of voids have no fixed bound */
             c = c + 1;
@@ -134,6 +139,7 @@ enum gr_result gr_claim(struct gr_peer *me) {
         for (each_bit(p, load_acquire(&head->peer_mask))) /* me too (G12) */
             add_pending(me, p, load_acquire(work_of(ring, i, p)));
         store_relaxed(&ring->slot[i].since_ns, (uint64_t)gr_now_coarse_ns());
+        FAULT("claim: claimed");
         return GR_OK;
     }
 }
@@ -145,6 +151,7 @@ uint64_t gr_promise(struct gr_peer *me, uint32_t index, uint64_t seq) {
     uint64_t next = load_relaxed(work) + 1, value = seq << 16;
     if (value < next) value = next;
     store_relaxed(work, value);
+    FAULT("promised");
     return value;
 }
 
@@ -153,6 +160,7 @@ static enum gr_result leave_writing(struct gr_peer *me, uint32_t index, uint64_t
     /* [edge P, publisher] carries data, record and work; partner: the second look of acquire */
     if (!cas_sc(&slot->word, claim_word(seq, me->number, GR_WRITING), claim_word(seq, me->number, phase)))
         return GR_REAPED;
+    FAULT("publish: ready");
     gr_ring_bell(me->ring);
     return GR_OK;
 }
@@ -167,6 +175,7 @@ enum gr_result gr_publish(struct gr_peer *me, uint32_t index, uint64_t seq, uint
     store_relaxed(&slot->time_ns, (uint64_t)gr_now_ns());
     store_relaxed(&slot->ndim, ndim);
     for (uint32_t k = 0; k < ndim; k++) store_relaxed(&slot->shape[k], shape[k]);
+    FAULT("publish: recorded");
     enum gr_result result = leave_writing(me, index, seq, GR_READY);
     if (result == GR_OK) count(&me->ring->peer[me->number].frames, 1);
     return result;
@@ -213,11 +222,14 @@ static enum hold hold(struct gr_peer *me, uint64_t s, uint64_t t) {
     struct gr_slot *slot = &ring->slot[i];
     struct gr_take *take = take_of(ring, i, me->u);
     const uint64_t mine = claim_word(s, me->number, GR_HELD);
+    FAULT("acquire: looked");
     if (!cas_sc(&take->word, t, mine)) return CHANGED; /* [edge H, reader]: announce ... */
+    FAULT("acquire: held");
     uint64_t w = load_sc(&slot->word);                 /* ... then look; [edge P, reader] */
     if (seq_of(w) != s || phase_of(w) != GR_READY || !is_peer(ring, owner_of(w))) {
         /* A failed undo is harmless: a fellow replaced this doomed hold, or we were reaped (H8). */
         cas_sc(&take->word, mine, claim_word(s, me->number, GR_DONE));
+        FAULT("acquire: undone");
         gr_ring_bell(ring);
         if (seq_of(w) == s && phase_of(w) == GR_TORN) count(&ring->peer[me->number].torn, 1);
         else count_lost(me, s, s + 1);
@@ -232,6 +244,7 @@ static enum hold hold(struct gr_peer *me, uint64_t s, uint64_t t) {
     store_relaxed(&take->since_ns, (uint64_t)gr_now_coarse_ns());
     count(&ring->peer[me->number].frames, 1);
     me->pos = s + 1;
+    FAULT("acquire: confirmed");
     return HELD;
 }
 
@@ -360,6 +373,7 @@ static enum gr_result leave_held(struct gr_peer *me, uint32_t index, uint64_t se
 /* After gr_promise and its fence operation on every stream that read the frame. */
 enum gr_result gr_release(struct gr_peer *me, uint32_t index, uint64_t seq) {
     enum gr_result result = leave_held(me, index, seq, claim_word(seq, me->number, GR_DONE));
+    FAULT("release: done");
     if (result == GR_OK) gr_ring_bell(me->ring);
     return result;
 }
@@ -369,11 +383,22 @@ enum gr_result gr_release(struct gr_peer *me, uint32_t index, uint64_t seq) {
 enum gr_result gr_give_back(struct gr_peer *me, uint32_t index, uint64_t seq) {
     enum gr_result result = leave_held(me, index, seq, claim_word(seq, GR_NONE, GR_OPEN));
     if (result != GR_OK) return result;
+    FAULT("give back: open");
     if (me->pos > seq) me->pos = seq;
     atomic_fetch_add_explicit(&me->ring->sub[me->u].redo, 1, memory_order_seq_cst);
+    FAULT("give back: redo bumped");
     count(&me->ring->peer[me->number].frames, (uint64_t)-1);
     gr_ring_bell(me->ring);
     return GR_OK;
+}
+
+/* Releases the frame of the last acquire, which turned out torn before anybody saw it.  Its own work on
+ * the slot is nil, so there is nothing to promise. */
+void gr_skip_torn(struct gr_peer *me) {
+    struct gr_peer_entry *entry = &me->ring->peer[me->number];
+    count(&entry->frames, (uint64_t)-1);
+    count(&entry->torn, 1);
+    gr_release(me, me->index, me->seq);
 }
 
 bool gr_holds(struct gr_peer *me, uint32_t index, uint64_t *seq) {

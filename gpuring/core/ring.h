@@ -1,6 +1,7 @@
 /* The process side of a ring: handles, verbs and their results.  No Python, no CUDA.
  *
- *   header.c  create, attach, validate, detach, fork
+ *   header.c  create, attach, validate
+ *   process.c the handles of a process, its fork, its watchdog
  *   peers.c   join, leave, reap: membership, under LOCK
  *   ring.c    claim, publish, abandon, acquire, latest, release, give back: the frame verbs
  *   wait.c    spin, sleep, doorbell, waiting for a fence
@@ -64,7 +65,13 @@ struct gr_ring {
     gr_word mine;          /* bits of the peers joined through this handle; written under LOCK */
     uint64_t pid, start, pidns;
     unsigned generation;   /* of the process: a fork makes the handle void in the child */
-    struct gr_ring *next, *prev; /* all handles of the process, for the fork handler */
+
+    /* Guarded by process.c's mutex. */
+    struct gr_ring *next, *prev; /* all handles of the process */
+    bool watched;
+    uint64_t joins_seen, unwatchable; /* unwatchable: peers to be looked at every tick */
+    uint64_t watched_id[GR_MAX_PEERS];
+    int pidfd[GR_MAX_PEERS]; /* -1: none */
 };
 
 struct gr_pending {
@@ -74,7 +81,7 @@ struct gr_pending {
 
 struct gr_peer {
     struct gr_ring *ring;
-    uint32_t number, role, u, mode;
+    uint32_t number, role, u, mode, policy;
     uint64_t id;
 
     /* consumer: private position and the redo count it has seen; sequences below high were met once */
@@ -115,18 +122,23 @@ struct gr_ring *gr_create(int fd, const struct gr_config *config, const uint8_t 
                           const uint8_t device_uuid[16],
                           const uint8_t memory_handle[GR_MEMORY_HANDLE], const void *spec);
 struct gr_ring *gr_attach(int fd, const char **why, char *text, size_t text_nbytes);
+void gr_retire(struct gr_ring *ring); /* magic = 0: nobody attaches any more */
+
+/* process.c */
+void gr_enlist(struct gr_ring *ring);
 void gr_disown(struct gr_ring *ring);
 void gr_detach(struct gr_ring *ring);
-void gr_retire(struct gr_ring *ring); /* magic = 0: nobody attaches any more */
+void gr_watch(struct gr_ring *ring);
 bool gr_forked(const struct gr_ring *ring);
-uint64_t gr_process_start(pid_t pid); /* 0: no such process */
+int gr_pidfd(pid_t pid); /* -1: errno */
+uint64_t gr_process_start(pid_t pid, char *state);
 
 /* peers.c */
 enum gr_start { GR_START_NEXT, GR_START_OLDEST, GR_START_AT };
 enum gr_result gr_join_producer(struct gr_ring *ring, struct gr_peer *me);
 enum gr_result gr_join_consumer(struct gr_ring *ring, const char name[GR_NAME_WORDS * 8],
-                                unsigned mode, enum gr_start from, uint64_t start,
-                                struct gr_peer *me);
+                                unsigned mode, unsigned policy, enum gr_start from,
+                                uint64_t start, struct gr_peer *me);
 enum gr_result gr_leave(struct gr_peer *me);
 enum gr_result gr_reap(struct gr_ring *ring, uint32_t number, bool *reaped);
 enum gr_result gr_reap_dead(struct gr_ring *ring, uint64_t *reaped); /* mask of the numbers */
@@ -146,6 +158,7 @@ enum gr_result gr_acquire(struct gr_peer *me);
 enum gr_result gr_latest(struct gr_peer *me);
 enum gr_result gr_release(struct gr_peer *me, uint32_t index, uint64_t seq);
 enum gr_result gr_give_back(struct gr_peer *me, uint32_t index, uint64_t seq);
+void gr_skip_torn(struct gr_peer *me);
 bool gr_holds(struct gr_peer *me, uint32_t index, uint64_t *seq);
 
 /* wait.c */

@@ -38,6 +38,7 @@ void gr_ring_bell(struct gr_ring *ring) {
     struct gr_head *head = ring->head;
     if (atomic_load_explicit(&head->waiters, memory_order_seq_cst) == 0) return;
     atomic_fetch_add_explicit(&head->bell, 1, memory_order_seq_cst);
+    FAULT("bell: rung");
     syscall(SYS_futex, &head->bell, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
@@ -69,7 +70,9 @@ enum gr_result gr_sleep(struct gr_peer *me, gr_verb verb) {
     /* Counted first, marked second, and undone the other way round: killed in between, waiters is too
      * high by one (a system call per ring), never too low.  A reaper takes back what is marked. */
     atomic_fetch_add_explicit(&head->waiters, 1, memory_order_seq_cst); /* [edge D, sleeper] */
+    FAULT("sleep: counted");
     store_relaxed(&entry->waiting, 1);
+    FAULT("sleep: marked");
     for (;;) {
         uint32_t bell = atomic_load_explicit(&head->bell, memory_order_seq_cst); /* before the look */
         result = verb(me);
@@ -81,12 +84,14 @@ enum gr_result gr_sleep(struct gr_peer *me, gr_verb verb) {
         signalled = syscall(SYS_futex, &head->bell, FUTEX_WAIT, bell, &rest, NULL, 0) != 0 && errno == EINTR;
     }
     store_relaxed(&entry->waiting, 0);
+    FAULT("sleep: unmarked");
     atomic_fetch_sub_explicit(&head->waiters, 1, memory_order_seq_cst);
 
     if (result != GR_BLOCKED) return result;
     if (signalled) return GR_SIGNAL;
     if (slice_end == me->deadline_ns) return GR_BLOCKED;
-    /* A whole slice without progress: whoever is in the way may be dead. */
+    /* A whole slice without progress: whoever is in the way may be dead.  The watchdog knows sooner,
+     * where there is one. */
     gr_reap_dead(me->ring, NULL);
     return GR_SIGNAL;
 }

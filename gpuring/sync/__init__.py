@@ -23,8 +23,11 @@ class Sync(Protocol):
     name: str
     """"event" or "timeline"."""
 
-    def join(self, peer: Peer) -> None:
-        """Before the peer's first verb: makes what it records with and tells the others."""
+    def join(self, peer: Peer, gate: str) -> None:
+        """Before the peer's first verb: makes what it records with and tells the others.
+
+        `gate` says how `order` makes this peer wait: "stream" or "host".
+        """
 
     def leave(self, peer: Peer) -> None:
         """Waits on the host until the GPU has paid what the peer promised (Ctrl-C interrupts), then

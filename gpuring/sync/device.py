@@ -32,11 +32,11 @@ class DeviceSync:
 
     name = ""
 
-    def __init__(self, header: Header, device: int, gate: str) -> None:
+    def __init__(self, header: Header, device: int) -> None:
         """`device`: the ordinal under which this process has the slots mapped."""
         self._header = header
         self._device = device_for(device)
-        self._gate_host = gate == "host"
+        self._host_gated: set[int] = set()  # numbers of our peers that wait on the host
         self._cuda = load_cupy().cuda
         self._runtime = self._cuda.runtime
         self._error: type[Exception] = self._runtime.CUDARuntimeError
@@ -44,6 +44,9 @@ class DeviceSync:
         self._unsettled: set[tuple[int, int]] = set()
 
     current_stream = staticmethod(current)
+
+    def _gate(self, peer: Peer, gate: str) -> None:
+        (self._host_gated.add if gate == "host" else self._host_gated.discard)(peer.number)
 
     def follow(self, stream: int, others: Sequence[int]) -> None:
         """Makes `stream` wait for all work so far on `others` (streams of this process)."""

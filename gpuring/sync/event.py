@@ -60,17 +60,18 @@ class EventSync(DeviceSync):
 
     name = "event"
 
-    def __init__(self, header: Header, device: int, gate: str) -> None:
-        super().__init__(header, device, gate)
+    def __init__(self, header: Header, device: int) -> None:
+        super().__init__(header, device)
         self._own: dict[int, list[tuple[int, bytes]]] = {}
         self._events: dict[int, list[int]] = {}
         self._rows: list[_Row | None] = [None] * header.max_peers
 
-    def join(self, peer: Peer) -> None:
+    def join(self, peer: Peer, gate: str) -> None:
         """Makes the peer's events, or takes idle ones, and puts their handles into the header.
 
         Raises DeviceError if the process cannot have so many.
         """
+        self._gate(peer, gate)
         own = self._take_events(peer)
         for index, (_, handle) in enumerate(own):
             self._header.set_event_handle(peer.number, index, handle)
@@ -114,7 +115,7 @@ class EventSync(DeviceSync):
         event = row.events[index] or self._open(row, owner, index, value)
         if not event or self._complete(event, owner, index, value):
             return True
-        if self._gate_host:
+        if peer.number in self._host_gated:
             return self._poll(partial(self._complete, event, owner, index, value), peer)
         try:
             self._runtime.streamWaitEvent(stream, event)

@@ -78,9 +78,9 @@ class TimelineSync(DeviceSync):
 
     name = "timeline"
 
-    def __init__(self, header: Header, device: int, gate: str) -> None:
+    def __init__(self, header: Header, device: int) -> None:
         """Registers the header's fence table with CUDA.  Raises DeviceError."""
-        super().__init__(header, device, gate)
+        super().__init__(header, device)
         driver = _driver()
         self._write = driver.cuStreamWriteValue64
         self._wait = driver.cuStreamWaitValue64
@@ -110,8 +110,9 @@ class TimelineSync(DeviceSync):
             )
         self._base = int(base)
 
-    def join(self, peer: Peer) -> None:
+    def join(self, peer: Peer, gate: str) -> None:
         """Nothing to make: the words are in the header."""
+        self._gate(peer, gate)
 
     def leave(self, peer: Peer) -> None:
         """Waits on the host until the GPU has written what the peer promised; Ctrl-C interrupts.
@@ -149,7 +150,7 @@ class TimelineSync(DeviceSync):
         """Orders `stream` after fence[index][owner] >= value; see gpuring.sync.Sync."""
         if self._header.fence(owner, index) >= value:
             return True
-        if self._gate_host:
+        if peer.number in self._host_gated:
             return peer.wait_fence(owner, index, value)
         stream = self._usable(stream)
         word = (self._rows[owner] or self._row(owner))[index]

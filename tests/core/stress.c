@@ -84,7 +84,7 @@ static void *consume(void *argument) {
     struct reader *reader = argument;
     struct gr_peer me;
     uint64_t value, last = 0, sum = 0, turn = 0;
-    REQUIRE(gr_join_consumer(ring, reader->name, reader->mode, GR_START_OLDEST, 0, &me) == GR_OK);
+    REQUIRE(gr_join_consumer(ring, reader->name, reader->mode, GR_REDELIVER, GR_START_OLDEST, 0, &me) == GR_OK);
     pthread_barrier_wait(reader->barrier);
     for (;;) {
         me.lost = 0;
@@ -117,7 +117,7 @@ static void *churn(void *unused) {
         uint64_t value;
         char name[GR_NAME_WORDS * 8] = "churn";
         unsigned mode = turn % 2 ? GR_LOSSLESS : GR_LOSSY;
-        REQUIRE(gr_join_consumer(ring, name, mode, turn % 3 ? GR_START_OLDEST : GR_START_NEXT, 0, &me) == GR_OK);
+        REQUIRE(gr_join_consumer(ring, name, mode, GR_REDELIVER, turn % 3 ? GR_START_OLDEST : GR_START_NEXT, 0, &me) == GR_OK);
         for (int k = 0; k < 8; k++) {
             me.deadline_ns = 0;
             me.lost = 0;

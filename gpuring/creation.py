@@ -1,0 +1,140 @@
+"""Creating a ring: its slots, its header, and the choice of a synchroniser."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
+
+import numpy.typing as npt
+
+from gpuring import _core, directory, segment, spec
+from gpuring._core import Header
+from gpuring.errors import DeviceError
+from gpuring.memory.host import HostMemory
+from gpuring.ring import Gate, Ring, free_lingering
+
+if TYPE_CHECKING:
+    from gpuring.memory import Memory
+    from gpuring.spec import Spec
+
+
+def create(
+    name: str,
+    *,
+    slots: int,
+    shape: Sequence[int] | int | None = None,
+    dtype: npt.DTypeLike | None = None,
+    fields: Mapping[str, tuple[Sequence[int] | int, npt.DTypeLike]] | None = None,
+    meta: npt.DTypeLike | None = None,
+    device: str | int | None = None,
+    sync: Literal["auto", "event", "timeline"] = "auto",
+    gate: Gate | None = None,
+    max_peers: int = 32,
+    max_subscriptions: int = 16,
+    mode: int = 0o600,
+    replace: bool = False,
+) -> Ring:
+    """Creates a ring that any process of this host can attach to by `name`, and owns it.
+
+    slots: how many frames are in flight at the most, 1 … 1024.
+    shape, dtype: of a frame; or fields={"y": ((1080, 1920), "u1"), …} for several arrays in one
+    slot. meta: a structured dtype for per-frame metadata in the header, such as [("pts", "i8")].
+    device: "cuda", "cuda:1", an ordinal, None (CuPy's current GPU), or "host" for shared memory of
+    the
+        host, with NumPy arrays and the same protocol.
+    sync: how streams wait for each other: "timeline" (64-bit words written and awaited by streams),
+        "event" (CUDA IPC events), "auto" (timeline where the GPU has it, else event with gate
+        "host").
+    gate: "stream" (default) makes streams wait, "host" makes claim and acquire wait on the host, so
+        that no stream ever waits for another process.
+    max_peers, max_subscriptions: sizes of the tables, 1 … 64.
+    mode: permissions of the shared memory.
+    replace: close and remove a ring of this name first, whoever uses it.
+
+    Closing the returned Ring closes the ring: others drain what is there and get EndOfStream.
+    Raises RingExists, DeviceError (no usable GPU), RingError (no space), TypeError or ValueError
+    (arguments). Nothing is left behind by a call that raises.
+    """
+    segment.check_name(name)
+    free_lingering()
+    described = spec.make(shape=shape, dtype=dtype, fields=fields, meta=meta)
+    for what, value, most in (
+        ("slots", slots, _core.MAX_SLOTS),
+        ("max_peers", max_peers, _core.MAX_PEERS),
+        ("max_subscriptions", max_subscriptions, _core.MAX_SUBSCRIPTIONS),
+    ):
+        if not isinstance(value, int):
+            raise TypeError(f"{what} is an int, not {type(value).__name__}")
+        if not 1 <= value <= most:
+            raise ValueError(f"{what} is 1 … {most}, not {value}")
+    if sync not in ("auto", "event", "timeline"):
+        raise ValueError(f'sync is "auto", "event" or "timeline", not {sync!r}')
+    if gate not in (None, *_core.GATES):
+        raise ValueError(f'gate is "stream" or "host", not {gate!r}')
+    if device == "host" and (sync != "auto" or gate is not None):
+        raise ValueError("sync= and gate= are for GPU rings; a host ring needs neither")
+
+    if replace:
+        directory.remove(name)
+    epoch = secrets.token_bytes(16)
+    try:
+        fd = segment.create(segment.header_name(name), mode)
+    except FileExistsError:
+        raise segment.exists(name, directory.who_has(name)) from None
+    memory: Memory | None = None
+    try:
+        if device == "host":
+            memory = HostMemory.create(name, epoch, mode, slots, described.slot_nbytes)
+            sync_kind, gate_kind = "host", "stream"
+        else:
+            memory, sync_kind, gate_kind = _on_gpu(described, slots, device, sync, gate)
+        header = Header.create(
+            fd,
+            slots=slots,
+            max_peers=max_peers,
+            max_subscriptions=max_subscriptions,
+            memory="host" if device == "host" else "cuda",
+            sync=sync_kind,
+            gate=gate_kind,
+            slot_nbytes=described.slot_nbytes,
+            meta_nbytes=described.meta_nbytes,
+            spec=described.to_bytes(),
+            epoch=epoch,
+            device_uuid=memory.device_uuid,
+            memory_handle=memory.handle,
+        )
+        return Ring(name, header, memory, described, created=True)
+    except BaseException as error:
+        segment.unlink(segment.header_name(name))
+        if memory is not None:
+            memory.close(others=False)
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            raise segment.no_space(name, getattr(error, "nbytes", 0), "the header") from error
+        raise
+    finally:
+        os.close(fd)
+
+
+def _on_gpu(
+    described: Spec, slots: int, device: str | int | None, sync: str, gate: str | None
+) -> tuple[Memory, str, str]:
+    """Slots on a GPU, and what `sync` and `gate` come to there."""
+    from gpuring.memory import cuda_ipc
+    from gpuring.sync import timeline
+
+    ordinal = cuda_ipc.device_for(device)
+    for field in described.fields:
+        if field.dtype.kind not in "biufc":
+            raise ValueError(f"field {field.name!r}: {field.dtype} cannot be an array on a GPU")
+    has_timeline, reason = timeline.supported(ordinal)
+    if sync == "timeline" and not has_timeline:
+        raise DeviceError(f'sync="timeline": {reason}. Use sync="event" or sync="auto"')
+    if sync == "auto":
+        sync = "timeline" if has_timeline else "event"
+        if not has_timeline and gate is None:
+            gate = "host"  # a stream that waits for the event of a killed process never wakes
+    memory = cuda_ipc.CudaMemory.create(slots, described.slot_nbytes, ordinal)
+    return memory, sync, gate or "stream"
