@@ -19,6 +19,8 @@ cdef extern from "core/ring.h" nogil:
     int GR_VERSION_ "GR_VERSION"
     int GR_MAX_SLOTS_ "GR_MAX_SLOTS", GR_MAX_PEERS_ "GR_MAX_PEERS"
     int GR_MAX_SUBSCRIPTIONS_ "GR_MAX_SUBSCRIPTIONS", GR_MAX_META_ "GR_MAX_META"
+    uint64_t GR_MAX_SLOT_NBYTES
+    int GR_MAX_SPEC
     int GR_MAX_NDIM, GR_NAME_WORDS, GR_EVENT_HANDLE, GR_NONE
     int GR_FREE, GR_LIVE, GR_LEAVING, GR_PRODUCER, GR_CONSUMER
     int GR_SUB_FREE, GR_LOSSLESS, GR_LOSSY, GR_REDELIVER, GR_DROP, GR_DEATHS
@@ -104,7 +106,7 @@ cdef extern from "core/ring.h" nogil:
     gr_word *work_of(const gr_ring *, uint64_t, uint64_t)
     gr_word *fence_of(const gr_ring *, uint64_t, uint64_t)
 
-    const char *gr_layout_of "gr_layout"(const gr_config *, gr_layout *)
+    bint gr_layout_of "gr_layout"(const gr_config *, gr_layout *, char *, size_t)
     gr_ring *gr_create(int, const gr_config *, const uint8_t *, const uint8_t *, const uint8_t *, const void *)
     gr_ring *gr_attach(int, const char **, char *, size_t)
     void gr_disown(gr_ring *)
@@ -164,6 +166,8 @@ MAX_PEERS = GR_MAX_PEERS_
 MAX_SUBSCRIPTIONS = GR_MAX_SUBSCRIPTIONS_
 MAX_META_NBYTES = GR_MAX_META_
 MAX_NDIM = GR_MAX_NDIM
+MAX_SPEC_NBYTES = GR_MAX_SPEC
+MAX_SLOT_NBYTES = GR_MAX_SLOT_NBYTES
 MAX_NAME_NBYTES = 8 * GR_NAME_WORDS
 
 MEMORY_KINDS = ("host", "cuda")
@@ -218,9 +222,9 @@ cdef class Header:
         config.sync = SYNC_KINDS.index(sync)
         config.gate = GATES.index(gate)
         config.slot_nbytes, config.meta_nbytes, config.spec_nbytes = slot_nbytes, meta_nbytes, len(spec)
-        cdef const char *field = gr_layout_of(&config, &layout)
-        if field != NULL:
-            raise ValueError(f"{field.decode()} is out of range")
+        cdef char why[128]
+        if not gr_layout_of(&config, &layout, why, sizeof(why)):
+            raise ValueError(why.decode())
         if len(epoch) != 16 or len(device_uuid) != 16 or len(memory_handle) != 64:
             raise ValueError("epoch and device_uuid have 16 bytes, memory_handle has 64")
         cdef Header header = Header()
@@ -383,6 +387,13 @@ cdef class Header:
         if subscription >= self.ring.max_subscriptions:
             return b""
         return PyBytes_FromStringAndSize(<char *>self.ring.sub[subscription].name, 64).rstrip(b"\0")
+
+    def members(self, uint32_t subscription):
+        """Numbers of the peers of a subscription."""
+        return [p for p in range(self.ring.max_peers)
+                if state_of(load_acquire(&self.ring.peer[p].word)) != GR_FREE
+                and role_of(load_acquire(&self.ring.peer[p].word)) == GR_CONSUMER
+                and sub_of(load_acquire(&self.ring.peer[p].word)) == subscription]
 
     def live_peers(self):
         """Numbers of the peers that are in the table and whose process lives."""
@@ -602,7 +613,6 @@ cdef class Peer:
         cdef int result
         if load_acquire(&self.me.ring.head.reaps) != self.reaps and self.look_behind():
             return TORN
-        self.me.lost = 0
         while True:
             result = self._run(verb, timeout)
             if result < 0:
@@ -633,6 +643,8 @@ cdef class Peer:
     cdef uint64_t _record(self, uint32_t index, uint64_t seq, sync, streams) except 0:
         """Two clocks: promise, then let the GPU pay when the streams get there."""
         cdef uint64_t value = gr_promise(&self.me, index, seq)
+        if value == 0:  # reaped or forked; the verb that follows says so
+            return 1
         if sync is None:
             raise_to(fence_of(self.me.ring, index, self.me.number), value)
             return value

@@ -70,6 +70,8 @@ def create(
             raise TypeError(f"{what} is an int, not {type(value).__name__}")
         if not 1 <= value <= most:
             raise ValueError(f"{what} is 1 … {most}, not {value}")
+    if not isinstance(mode, int) or not 0 <= mode <= 0o777:
+        raise ValueError(f"mode is permission bits such as 0o600, not {mode!r}")
     if sync not in ("auto", "event", "timeline"):
         raise ValueError(f'sync is "auto", "event" or "timeline", not {sync!r}')
     if gate not in (None, *_core.GATES):

@@ -111,7 +111,10 @@ def culprit(peer: Peer) -> str:
     if reason == _core.BY_HOLDER:
         return f"{who} of {where} holds frame {seq}{for_s}"
     if reason == _core.BY_SUBSCRIPTION:
-        return f"{where} has not taken frame {seq}, published{for_s.replace(' for', '')} ago"
+        members = header.members(subscription) if subscription is not None else []
+        pids = ", ".join(f"pid {header.peer_pid(member)}" for member in members) or "none"
+        ago = for_s.removeprefix(" for")
+        return f"{where} has not taken frame {seq}, published{ago} ago (its members: {pids})"
     if reason == _core.BY_FENCE:
         return f"the GPU work of {who} on the slot of frame {seq} is not finished"
     return f"frame {seq} has not been published yet"

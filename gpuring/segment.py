@@ -91,8 +91,8 @@ def names() -> list[str]:
 
 def orphans() -> list[str]:
     """Slot segments whose ring has no header any more: what a creator killed half-way leaves."""
-    rings = set(names())
-    stray = (path.name for path in SHM.glob(f"{_PREFIX}*+*"))
+    stray = [path.name for path in SHM.glob(f"{_PREFIX}*+*")]
+    rings = set(names())  # looked at second: a header comes before its slots
     return sorted(f"/{n}" for n in stray if n[len(_PREFIX) :].split("+")[0] not in rings)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpuring._core import MAX_META_NBYTES, MAX_NDIM
+from gpuring._core import MAX_META_NBYTES, MAX_NDIM, MAX_SLOT_NBYTES, MAX_SPEC_NBYTES
 
 SLOT_ALIGNMENT = 256
 """Slots and the fields in them start at multiples of this many bytes, as CUDA's allocations do."""
@@ -82,7 +82,7 @@ class Spec:
             fields = {name: (shape, _restore(dtype)) for name, shape, dtype in read["fields"]}
             meta = _restore(read["meta"]) if read["meta"] is not None else None
             return make(fields=fields, meta=meta)
-        except (TypeError, KeyError, RecursionError, ValueError) as error:
+        except Exception as error:  # NumPy's dtype parser has many ways to refuse
             raise ValueError(f"the description of its slots cannot be read: {error}") from error
 
 
@@ -101,6 +101,8 @@ def make(
         raise TypeError("describe a slot by shape= and dtype=, or by fields={name: (shape, dtype)}")
     if fields is None:
         fields = {ARRAY: (shape, dtype)}  # type: ignore[dict-item]
+    if not isinstance(fields, Mapping):
+        raise TypeError(f"fields is a mapping {{name: (shape, dtype)}}, not {fields!r}")
     if not fields:
         raise ValueError("a slot needs at least one field")
     placed, offset = [], 0
@@ -109,7 +111,15 @@ def make(
             raise ValueError(f"a field's name is a non-empty str, not {name!r}")
         placed.append(Field(name, _shape(extent), _plain(kind, f"field {name!r}"), offset))
         offset = _aligned(offset + placed[-1].nbytes)
-    return Spec(tuple(placed), _meta(meta))
+    if offset > MAX_SLOT_NBYTES:
+        raise ValueError(f"a slot has at most {MAX_SLOT_NBYTES} bytes (1 TiB), this one {offset}")
+    described = Spec(tuple(placed), _meta(meta))
+    if len(described.to_bytes()) > MAX_SPEC_NBYTES:
+        raise ValueError(
+            f"the names, shapes and dtypes of a slot take at most {MAX_SPEC_NBYTES} bytes as JSON, "
+            f"these take {len(described.to_bytes())}"
+        )
+    return described
 
 
 def _aligned(nbytes: int) -> int:

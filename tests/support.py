@@ -6,6 +6,7 @@ open file description and so its own locks.  `Header.disown()` is the death of s
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import multiprocessing
 import os
@@ -26,6 +27,7 @@ from gpuring._core import Header, Peer
 _FIELDS = {(table, name): (at, n) for table, name, at, n in _core.layout_fields()}
 _ROW = {"head": 0, "sub": 128, "peer": 128, "slot": 128, "take": 16}
 _PAGE = 4096
+LOCK_BYTE = 256
 
 WORD_PHASES = {"slot": _core.SLOT_PHASES, "take": _core.TAKE_PHASES}
 
@@ -51,6 +53,8 @@ class Segment:
         )
         self.raw = mmap.mmap(self.fd, 0)
         self.actors: list[Actor] = []  # a Header that nobody keeps is a process that died
+        self._dead: list[int] = []
+        self._lock = -1
         sub = _PAGE
         peer = sub + max_subscriptions * _ROW["sub"]
         slot = peer + max_peers * _ROW["peer"]
@@ -60,9 +64,15 @@ class Segment:
         self.table["fence"] = -(-(work + 8 * slots * max_peers) // _PAGE) * _PAGE
 
     def close(self) -> None:
+        self.unlock()
         self.actors.clear()
         self.raw.close()
         os.close(self.fd)
+
+    @property
+    def path(self) -> str:
+        """Where another process can open it."""
+        return f"/proc/{os.getpid()}/fd/{self.fd}"
 
     def process(self) -> Header:
         """One more process, as far as the locks can tell."""
@@ -76,6 +86,48 @@ class Segment:
     ) -> Actor:
         header = header or self.process()
         return Actor(self, _joined(header.join_consumer(name.encode(), lossless, start)))
+
+    # ---- death: LOCK keeps the watchdog from clearing it before the test has looked -------------
+
+    def hold(self, byte: int) -> int:
+        """Locks one byte as another process would.  Close the descriptor to unlock."""
+        fd = os.open(f"/proc/self/fd/{self.fd}", os.O_RDWR | os.O_CLOEXEC)
+        flock = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
+        try:
+            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, flock)
+        except OSError:
+            os.close(fd)
+            raise
+        return fd
+
+    def hold_lock(self) -> int:
+        """Takes LOCK; whoever has it now keeps it for microseconds."""
+
+        def take() -> int:
+            try:
+                return self.hold(LOCK_BYTE)
+            except BlockingIOError:
+                return 0
+
+        return int(poll(take))
+
+    def unlock(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+        self._lock = -1
+
+    def reap(self) -> list[int]:
+        """Has the dead cleared, by whoever is first; their numbers."""
+        header, dead = self.process(), sorted(self._dead)
+        self.unlock()
+
+        def gone() -> bool:
+            header.reap()
+            return all(self.peek("peer", "word", number) == 0 for number in dead)
+
+        poll(gone)
+        self._dead.clear()
+        return dead
 
     # ---- raw words ---------------------------------------------------------------------------
 
@@ -193,8 +245,14 @@ class Actor:
             seqs.append(seq)
         return seqs, seq
 
-    def die(self) -> None:
-        """The process goes: the kernel drops its locks, nothing else happens."""
+    def die(self, *, unnoticed: bool = True) -> None:
+        """The process goes: the kernel drops its locks, nothing else happens.
+
+        unnoticed: until `Segment.reap` or `unlock` nobody can clear it, or join, or leave.
+        """
+        if unnoticed and self.segment._lock < 0:
+            self.segment._lock = self.segment.hold_lock()
+        self.segment._dead.append(self.number)
         self.header.disown()
 
 

@@ -13,7 +13,7 @@ from gpuring import _core
 
 TEXT = (Path(__file__).parent.parent / "docs" / "protocol.md").read_text()
 LAYOUT = TEXT.partition("\n## Layout\n")[2].partition("\n## ")[0]
-TABLES = ("head", "sub", "peer", "slot", "take")
+TABLES = ("head", "death", "sub", "peer", "slot", "take")
 
 
 def rows(text: str) -> list[list[str]]:

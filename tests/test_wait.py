@@ -9,9 +9,10 @@ import threading
 import time
 
 import pytest
-from support import poll
+from support import Pipe, poll
 
 from gpuring import _core
+from gpuring._core import Header
 
 VERBS = ("claim", "acquire", "latest")
 
@@ -212,35 +213,59 @@ def test_a_sleeper_does_not_spin(segment):
     assert time.thread_time() - cpu < (time.monotonic() - wall) / 4
 
 
-# ---- death during a wait: the waits themselves look who died -----------------------------------
+# ---- death during a wait: of a real process, since a watchdog may look at pidfds -----------------
 
 
-@pytest.mark.parametrize("timeout", [None, 20, 0.02, 0])
-def test_a_claim_goes_on_after_the_death_of_the_reader_in_its_way(segment, timeout):
+def hold_until_killed(pipe: Pipe, path: str, role: str) -> None:
+    """Joins, claims or acquires, and says what it got."""
+    header = Header.attach(os.open(path, os.O_RDWR))
+    if role == "producer":
+        peer = header.join_producer()
+        peer.claim(20, None, 0)
+    else:
+        peer = header.join_consumer(b"x", True, "next")
+        pipe.send()
+        peer.acquire(20, None, 0)
+    pipe.send(peer.seq)
+    pipe.receive()
+
+
+TIMEOUTS = pytest.mark.parametrize("timeout", [None, 20, 0.02, 0])
+
+
+@TIMEOUTS
+def test_a_claim_goes_on_after_the_death_of_the_reader_in_its_way(segment, children, timeout):
     """With a short time-out, or none, it is the caller who tries again; somebody must reap."""
     ring = segment(2)
-    reader, producer = ring.consumer(), ring.producer()
+    child = children(hold_until_killed, ring.path, "consumer")
+    child.receive()
+    producer = ring.producer()
     producer.put(2)
-    assert reader.acquire() == 2
-    reader.die()
+    assert child.receive() == 2
+    assert producer.claim(0) == _core.BLOCKED
+    child.kill()
     assert poll(lambda: max(0, producer.claim(timeout)), 5) == 4
 
 
-@pytest.mark.parametrize("timeout", [None, 20, 0.02, 0])
-def test_an_acquire_goes_on_after_the_death_of_the_producer_in_its_way(segment, timeout):
+@TIMEOUTS
+def test_an_acquire_goes_on_after_the_death_of_the_producer_in_its_way(segment, children, timeout):
     ring = segment(2)
-    reader, dead, producer = ring.consumer(), ring.producer(), ring.producer()
-    assert dead.claim() == 2
+    reader, producer = ring.consumer(), ring.producer()
+    child = children(hold_until_killed, ring.path, "producer")
+    assert child.receive() == 2
     producer.put(1)
-    dead.die()
+    assert reader.acquire(0) == _core.BLOCKED
+    child.kill()
     assert poll(lambda: max(0, reader.acquire(timeout)), 5) == 3
 
 
-@pytest.mark.parametrize("timeout", [None, 20, 0.02, 0])
-def test_an_acquire_learns_of_the_death_of_the_last_producer(segment, timeout):
+@TIMEOUTS
+def test_an_acquire_learns_of_the_death_of_the_last_producer(segment, children, timeout):
     ring = segment(2)
-    reader, producer = ring.consumer(), ring.producer()
-    producer.die()
+    reader = ring.consumer()
+    child = children(hold_until_killed, ring.path, "producer")
+    assert child.receive() == 2
+    child.kill()
 
     def ended() -> bool:
         result = reader.acquire(timeout)
@@ -255,6 +280,6 @@ def test_a_wait_for_a_fence_goes_on_after_the_death_of_who_owes_it(segment):
     dead, producer = ring.producer(), ring.producer()
     dead.put(2)
     ring.poke("fence", "", 0, ring.work_row(0, dead.number))
-    dead.die()
+    dead.die(unnoticed=False)
     assert producer.claim(20) == 4
     assert ring.creator.torn(0) == 2

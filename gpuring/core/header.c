@@ -20,18 +20,24 @@
 
 static uint64_t aligned(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
 
-const char *gr_layout(const struct gr_config *config, struct gr_layout *layout) {
-    if (config->slots < 1 || config->slots > GR_MAX_SLOTS) return "slots";
-    if (config->max_peers < 1 || config->max_peers > GR_MAX_PEERS) return "max_peers";
-    if (config->max_subscriptions < 1 || config->max_subscriptions > GR_MAX_SUBSCRIPTIONS)
-        return "max_subscriptions";
-    if (config->memory > GR_MEMORY_CUDA) return "memory";
-    if (config->sync > GR_SYNC_TIMELINE) return "sync";
-    if ((config->memory == GR_MEMORY_HOST) != (config->sync == GR_SYNC_HOST)) return "sync";
-    if (config->gate > GR_GATE_HOST) return "gate";
-    if (config->slot_nbytes < 1 || config->slot_nbytes > GR_MAX_SLOT_NBYTES) return "slot_nbytes";
-    if (config->meta_nbytes > GR_MAX_META) return "meta_nbytes";
-    if (config->spec_nbytes < 1 || config->spec_nbytes > GR_MAX_SPEC) return "spec_nbytes";
+bool gr_layout(const struct gr_config *config, struct gr_layout *layout, char *why, size_t why_nbytes) {
+#define WITHIN(field, low, high)                                                                   \
+    if ((uint64_t)config->field - (uint64_t)(low) > (uint64_t)(high) - (uint64_t)(low))            \
+    return snprintf(why, why_nbytes, "%s is %llu, not %llu to %llu", #field,                       \
+                    (unsigned long long)config->field, (unsigned long long)(low),                  \
+                    (unsigned long long)(high)),                                                   \
+           false
+    bool host = config->memory == GR_MEMORY_HOST;
+    WITHIN(slots, 1, GR_MAX_SLOTS);
+    WITHIN(max_peers, 1, GR_MAX_PEERS);
+    WITHIN(max_subscriptions, 1, GR_MAX_SUBSCRIPTIONS);
+    WITHIN(memory, 0, GR_MEMORY_CUDA);
+    WITHIN(sync, host ? GR_SYNC_HOST : GR_SYNC_EVENT, host ? GR_SYNC_HOST : GR_SYNC_TIMELINE);
+    WITHIN(gate, 0, GR_GATE_HOST);
+    WITHIN(slot_nbytes, 1, GR_MAX_SLOT_NBYTES);
+    WITHIN(meta_nbytes, 0, GR_MAX_META);
+    WITHIN(spec_nbytes, 1, GR_MAX_SPEC);
+#undef WITHIN
 
     uint64_t n = config->slots, at = GR_PAGE;
     uint64_t events = config->sync == GR_SYNC_EVENT ? n * config->max_peers * GR_EVENT_HANDLE : 0;
@@ -47,7 +53,7 @@ const char *gr_layout(const struct gr_config *config, struct gr_layout *layout) 
     layout->meta = at, at += n * layout->meta_stride;
     layout->spec = at, at += config->spec_nbytes;
     layout->nbytes = aligned(at, GR_PAGE);
-    return NULL;
+    return true;
 }
 
 #define FIELD(table, type, name) {table, #name, offsetof(type, name), sizeof(((type *)0)->name)}
@@ -134,7 +140,8 @@ struct gr_ring *gr_create(int fd, const struct gr_config *config, const uint8_t 
                           const uint8_t device_uuid[16],
                           const uint8_t memory_handle[GR_MEMORY_HANDLE], const void *spec) {
     struct gr_layout layout;
-    if (gr_layout(config, &layout)) {
+    char why[128];
+    if (!gr_layout(config, &layout, why, sizeof why)) {
         errno = EINVAL;
         return NULL;
     }
@@ -217,8 +224,8 @@ struct gr_ring *gr_attach(int fd, const char **why, char *text, size_t text_nbyt
     if (magic != GR_MAGIC) REFUSE("its magic number is %#llx, not %#llx", (unsigned long long)magic, (unsigned long long)GR_MAGIC);
     if (version != GR_VERSION) REFUSE("its layout has version %u, this build reads version %d", version, GR_VERSION);
     struct gr_layout layout;
-    const char *field = gr_layout(&config, &layout);
-    if (field) REFUSE("its field %s is out of range", field);
+    char range[128];
+    if (!gr_layout(&config, &layout, range, sizeof range)) REFUSE("%s", range);
     if (nbytes != layout.nbytes || (uint64_t)st.st_size != layout.nbytes)
         REFUSE("its counts need %llu bytes, it names %llu and has %lld", (unsigned long long)layout.nbytes,
                (unsigned long long)nbytes, (long long)st.st_size);

@@ -163,8 +163,8 @@ struct gr_config {
     uint32_t spec_nbytes;
 };
 
-/* NULL, or what is out of its range.  Nothing is computed then. */
-const char *gr_layout(const struct gr_config *config, struct gr_layout *layout);
+/* False: something is out of its range, and why says what.  Nothing is computed then. */
+bool gr_layout(const struct gr_config *config, struct gr_layout *layout, char *why, size_t why_nbytes);
 
 /* The fields with their places, for the layout test. */
 struct gr_field {

@@ -3,7 +3,8 @@
  * The watchdog is one native thread for all handles.  It needs no GIL, so it clears a dead peer also
  * while the main thread sits in a CUDA call.  It sleeps in poll() on the pidfds of the peers of other
  * processes and looks for newcomers every TICK_MS; a peer without a usable pidfd (another pid namespace,
- * an old kernel) is looked at every tick.  Whatever it does, gr_reap_dead does, under the same lock and
+ * an old kernel) is looked at every tick, and everybody every few ticks: a handle may have been given up
+ * by a process that lives.  Whatever it does, gr_reap_dead does, under the same lock and
  * after the same checks as anybody else.
  */
 #define _GNU_SOURCE
@@ -23,7 +24,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { TICK_MS = 20, MAX_POLLED = 1024 };
+enum { TICK_MS = 20, FULL_LOOK_TICKS = 5, MAX_POLLED = 1024 };
 
 /* Everything below is guarded by this mutex; the watchdog holds it while it looks, not while it sleeps. */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -149,6 +150,7 @@ static bool refresh(struct gr_ring *ring) {
 static void *watch(void *unused) {
     (void)unused;
     static struct pollfd polled[MAX_POLLED];
+    unsigned ticks = 0;
     pthread_mutex_lock(&mutex);
     for (;;) {
         nfds_t n = 1;
@@ -157,11 +159,12 @@ static void *watch(void *unused) {
         for (struct gr_ring *ring = handles; ring; ring = ring->next) {
             if (!ring->watched) continue;
             any = true;
-            if (refresh(ring)) gr_reap_dead(ring, NULL);
+            if (refresh(ring) || ticks % FULL_LOOK_TICKS == 0) gr_reap_dead(ring, NULL);
             for (uint32_t p = 0; p < ring->max_peers; p++)
                 if (ring->pidfd[p] >= 0 && n < MAX_POLLED)
                     polled[n++] = (struct pollfd){.fd = ring->pidfd[p], .events = POLLIN};
         }
+        ticks++;
         pthread_mutex_unlock(&mutex);
         int fired = poll(polled, n, any ? TICK_MS : -1);
         pthread_mutex_lock(&mutex);

@@ -62,6 +62,7 @@ enum gr_result gr_claim(struct gr_peer *me) {
     struct gr_ring *ring = me->ring;
     struct gr_head *head = ring->head;
     const uint64_t n = ring->slots;
+    uint64_t voided = 0;
     if (gr_forked(ring)) return GR_FORKED;
     if (!is_mine(me)) return GR_REAPED;
     if (load_sc(&head->closed)) return GR_CLOSED; /* who waits at a full ring must hear of it too (C1) */
@@ -127,7 +128,8 @@ enum gr_result gr_claim(struct gr_peer *me) {
             cas_sc(&ring->slot[i].word, mine, claim_word(c, me->number, GR_VOID));
             FAULT("claim: voided");
             gr_ring_bell(ring);
-            if (gr_now_ns() >= me->deadline_ns) return GR_BLOCKED; /* rows of voids have no fixed bound */
+            /* Rows of voids have no fixed bound; a call that may not block tries each slot once. */
+            if (++voided >= n && gr_now_ns() >= me->deadline_ns) return GR_BLOCKED;
             c = c + 1;
             continue;
         }
@@ -145,8 +147,10 @@ enum gr_result gr_claim(struct gr_peer *me) {
 }
 
 /* The value that says "my work on this slot for this frame is done".  Stored before the fence operation
- * is enqueued, and so before any word that could make others wait for it. */
+ * is enqueued, and so before any word that could make others wait for it.  0, and nothing stored, if
+ * this peer is no longer itself: the number may be somebody else's by now. */
 uint64_t gr_promise(struct gr_peer *me, uint32_t index, uint64_t seq) {
+    if (gr_forked(me->ring) || !is_mine(me)) return 0;
     gr_word *work = work_of(me->ring, index, me->number);
     uint64_t next = load_relaxed(work) + 1, value = seq << 16;
     if (value < next) value = next;
@@ -157,6 +161,7 @@ uint64_t gr_promise(struct gr_peer *me, uint32_t index, uint64_t seq) {
 
 static enum gr_result leave_writing(struct gr_peer *me, uint32_t index, uint64_t seq, unsigned phase) {
     struct gr_slot *slot = &me->ring->slot[index];
+    if (!is_mine(me)) return GR_REAPED;
     /* [edge P, publisher] carries data, record and work; partner: the second look of acquire */
     if (!cas_sc(&slot->word, claim_word(seq, me->number, GR_WRITING), claim_word(seq, me->number, phase)))
         return GR_REAPED;
@@ -203,6 +208,16 @@ static inline void met(struct gr_peer *me, uint64_t to) {
     if (me->high < to) me->high = to;
 }
 
+static inline void start_count(struct gr_peer *me) {
+    if (me->told) me->lost = 0, me->told = false;
+}
+
+static void count_torn(struct gr_peer *me, uint64_t s) {
+    if (s < me->high) return; /* met before a redo sent us back: counted then */
+    count(&me->ring->peer[me->number].torn, 1);
+}
+
+/* Adds up from one frame that was handed out to the next, over calls that found none. */
 static void count_lost(struct gr_peer *me, uint64_t from, uint64_t to) {
     if (from < me->high) from = me->high; /* met before a redo sent us back: counted then */
     if (to <= from) return;
@@ -213,9 +228,9 @@ static void count_lost(struct gr_peer *me, uint64_t from, uint64_t to) {
     atomic_fetch_add_explicit(&me->ring->sub[me->u].lost, to - from, memory_order_relaxed);
 }
 
-enum hold { HELD, PASSED, CHANGED };
+enum hold { HELD, PASSED, WAS_TORN, CHANGED };
 
-/* Takes sequence s, whose take word was t.  CHANGED: look again.  PASSED: it is no frame any more. */
+/* Takes sequence s, whose take word was t.  CHANGED: look again.  PASSED, WAS_TORN: no frame any more. */
 static enum hold hold(struct gr_peer *me, uint64_t s, uint64_t t) {
     struct gr_ring *ring = me->ring;
     uint64_t i = s % ring->slots;
@@ -231,9 +246,7 @@ static enum hold hold(struct gr_peer *me, uint64_t s, uint64_t t) {
         cas_sc(&take->word, mine, claim_word(s, me->number, GR_DONE));
         FAULT("acquire: undone");
         gr_ring_bell(ring);
-        if (seq_of(w) == s && phase_of(w) == GR_TORN) count(&ring->peer[me->number].torn, 1);
-        else count_lost(me, s, s + 1);
-        return PASSED;
+        return seq_of(w) == s && phase_of(w) == GR_TORN ? WAS_TORN : PASSED;
     }
     me->seq = s;
     me->index = (uint32_t)i;
@@ -244,6 +257,7 @@ static enum hold hold(struct gr_peer *me, uint64_t s, uint64_t t) {
     store_relaxed(&take->since_ns, (uint64_t)gr_now_coarse_ns());
     count(&ring->peer[me->number].frames, 1);
     me->pos = s + 1;
+    me->told = true;
     FAULT("acquire: confirmed");
     return HELD;
 }
@@ -273,6 +287,7 @@ enum gr_result gr_acquire(struct gr_peer *me) {
     const uint64_t n = ring->slots;
     if (gr_forked(ring)) return GR_FORKED;
     if (!is_mine(me)) return GR_REAPED;
+    start_count(me);
 
 again:;
     uint64_t redo = load_acquire(&ring->sub[me->u].redo);
@@ -313,17 +328,18 @@ again:;
             continue;
         }
         if (phase_of(w) != GR_READY) { /* void, or torn before anybody read it */
-            if (phase_of(w) == GR_TORN && me->high <= s) count(&ring->peer[me->number].torn, 1);
+            if (phase_of(w) == GR_TORN) count_torn(me, s);
             count_lost(me, s, s + 1);
             me->pos = ++s;
             continue;
         }
         enum hold got = hold(me, s, t);
-        if (got == HELD) {
-            met(me, s + 1);
-            return GR_OK;
-        }
-        if (got == PASSED) me->pos = ++s;
+        if (got == CHANGED) continue;
+        if (got == WAS_TORN) count_torn(me, s);
+        if (got != HELD) count_lost(me, s, s + 1);
+        met(me, s + 1);
+        if (got == HELD) return GR_OK;
+        me->pos = ++s;
     }
 }
 
@@ -332,6 +348,7 @@ enum gr_result gr_latest(struct gr_peer *me) {
     struct gr_ring *ring = me->ring;
     if (gr_forked(ring)) return GR_FORKED;
     if (!is_mine(me)) return GR_REAPED;
+    start_count(me);
     for (;;) {
         const enum gr_result end = end_of(ring->head);
         uint64_t best = 0, writing = 0;
@@ -354,18 +371,19 @@ enum gr_result gr_latest(struct gr_peer *me) {
         }
         uint64_t from = me->pos;
         enum hold got = hold(me, best, t);
-        if (got == HELD) {
-            count_lost(me, from, best);
-            met(me, best + 1);
-            return GR_OK;
-        }
-        if (got == PASSED) me->pos = best + 1;
+        if (got == CHANGED) continue;
+        if (got == WAS_TORN) count_torn(me, best);
+        count_lost(me, from, got == HELD ? best : best + 1);
+        met(me, best + 1);
+        if (got == HELD) return GR_OK;
+        me->pos = best + 1;
     }
 }
 
 static enum gr_result leave_held(struct gr_peer *me, uint32_t index, uint64_t seq, uint64_t to) {
     struct gr_take *take = take_of(me->ring, index, me->u);
     if (gr_forked(me->ring)) return GR_FORKED;
+    if (!is_mine(me)) return GR_REAPED; /* the next owner of our number may hold the same frame */
     /* [edge R, reader] carries the reads of the frame and work; partner: the gate of claim */
     return cas_sc(&take->word, claim_word(seq, me->number, GR_HELD), to) ? GR_OK : GR_REAPED;
 }
@@ -406,5 +424,5 @@ bool gr_holds(struct gr_peer *me, uint32_t index, uint64_t *seq) {
                                             : load_sc(&take_of(me->ring, index, me->u)->word);
     unsigned phase = me->role == GR_PRODUCER ? (unsigned)GR_WRITING : (unsigned)GR_HELD;
     *seq = seq_of(word);
-    return owner_of(word) == me->number && phase_of(word) == phase;
+    return is_mine(me) && owner_of(word) == me->number && phase_of(word) == phase;
 }

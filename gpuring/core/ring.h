@@ -94,6 +94,7 @@ struct gr_peer {
     uint64_t seq, lost;
     uint32_t index;
     bool redelivered;
+    bool told; /* lost has been handed out with a frame: the next call counts anew */
     uint32_t pendings; /* fences the stream (or the host) has to wait for */
     struct gr_pending pending[GR_MAX_PEERS + 1];
 
