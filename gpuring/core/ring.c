@@ -212,8 +212,10 @@ static inline void start_count(struct gr_peer *me) {
     if (me->told) me->lost = 0, me->told = false;
 }
 
+/* A torn frame is told as torn, not as lost. */
 static void count_torn(struct gr_peer *me, uint64_t s) {
     if (s < me->high) return; /* met before a redo sent us back: counted then */
+    met(me, s + 1);
     count(&me->ring->peer[me->number].torn, 1);
 }
 
@@ -329,14 +331,14 @@ again:;
         }
         if (phase_of(w) != GR_READY) { /* void, or torn before anybody read it */
             if (phase_of(w) == GR_TORN) count_torn(me, s);
-            count_lost(me, s, s + 1);
+            else count_lost(me, s, s + 1);
             me->pos = ++s;
             continue;
         }
         enum hold got = hold(me, s, t);
         if (got == CHANGED) continue;
         if (got == WAS_TORN) count_torn(me, s);
-        if (got != HELD) count_lost(me, s, s + 1);
+        if (got == PASSED) count_lost(me, s, s + 1);
         met(me, s + 1);
         if (got == HELD) return GR_OK;
         me->pos = ++s;
@@ -372,8 +374,8 @@ enum gr_result gr_latest(struct gr_peer *me) {
         uint64_t from = me->pos;
         enum hold got = hold(me, best, t);
         if (got == CHANGED) continue;
+        count_lost(me, from, got == PASSED ? best + 1 : best);
         if (got == WAS_TORN) count_torn(me, best);
-        count_lost(me, from, got == HELD ? best : best + 1);
         met(me, best + 1);
         if (got == HELD) return GR_OK;
         me->pos = best + 1;
