@@ -277,7 +277,7 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def the_books_of_lone_members_balance(self) -> None:
-        """Had + lost + torn = met, void sequences included (the model does not count those it sees)."""
+        """Had + lost + torn = met, voids included (the model counts no void that it sees)."""
         for core in getattr(self, "cores", {}).values():
             if core.lone:
                 lost = self.segment.peek("peer", "lost", core.number)

@@ -128,6 +128,8 @@ static struct gr_ring *map(int fd, const struct gr_config *config, const struct 
     ring->slots = config->slots;
     ring->max_peers = config->max_peers;
     ring->max_subscriptions = config->max_subscriptions;
+    ring->sub_bits = ~UINT64_C(0) >> (GR_MAX_SUBSCRIPTIONS - config->max_subscriptions);
+    ring->peer_bits = ~UINT64_C(0) >> (GR_MAX_PEERS - config->max_peers);
     ring->layout = *layout;
     ring->config = *config;
     pthread_mutex_init(&ring->mutex, NULL);

@@ -330,7 +330,7 @@ enum gr_result gr_leave(struct gr_peer *me) {
 static void clear_dead(struct gr_ring *ring, uint32_t p) {
     struct gr_head *head = ring->head;
     struct gr_peer_entry *entry = &ring->peer[p];
-    uint64_t word = load_relaxed(&entry->word), subs = load_sc(&head->sub_mask);
+    uint64_t word = load_relaxed(&entry->word), subs = sub_mask_of(ring);
     uint64_t voided = 0, torn = 0, reopened = 0, raised = 0;
     bool producer = role_of(word) == GR_PRODUCER;
 

@@ -70,8 +70,11 @@ enum gr_result gr_claim(struct gr_peer *me) {
     for (uint64_t c = load_acquire(&head->claim_hint);;) {
         uint64_t i = c % n, w = load_sc(&ring->slot[i].word);
         if (seq_of(w) >= c) { /* somebody has claimed c: help, go on */
-            if (seq_of(w) % n != i) return GR_DAMAGED;
-            c = help_hint(ring, c);
+            uint64_t next = help_hint(ring, c);
+            /* The hint is never more than one claim behind; a word that is laps ahead of it was made up,
+             * and helping the hint on to it could take for ever. */
+            if (seq_of(w) % n != i || seq_of(w) > next + n) return GR_DAMAGED;
+            c = next;
             continue;
         }
         if (seq_of(w) != c - n) return GR_DAMAGED; /* the hint is at most the frontier */
@@ -81,7 +84,7 @@ enum gr_result gr_claim(struct gr_peer *me) {
 
         /* The gate.  [edge R, claimer] a stale take word shows less progress: we wait once more.
          * [edge J, claimer] a subscription announced after this look starts beyond c - n. */
-        uint64_t subs = load_sc(&head->sub_mask), holder = GR_NONE, held_in = GR_NONE;
+        uint64_t subs = sub_mask_of(ring), holder = GR_NONE, held_in = GR_NONE;
         for (each_bit(u, subs)) {
             uint64_t sub = load_sc(&ring->sub[u].word);
             const struct gr_take *take = take_of(ring, i, u);
@@ -117,7 +120,7 @@ enum gr_result gr_claim(struct gr_peer *me) {
         /* [edge H, claimer] look again: a lossy reader may have slipped in.  Any HELD counts, of whatever
          * sequence: he may hold on for laps (H1).  The ring loses one slot for a lap, not its life. */
         bool held = false;
-        for (each_bit(u, load_sc(&head->sub_mask))) {
+        for (each_bit(u, sub_mask_of(ring))) {
             const struct gr_take *take = take_of(ring, i, u);
             uint64_t t = load_sc(&take->word);
             if (phase_of(t) != GR_HELD) continue;
@@ -138,7 +141,7 @@ enum gr_result gr_claim(struct gr_peer *me) {
         me->index = (uint32_t)i;
         me->lost = 0;
         me->pendings = 0;
-        for (each_bit(p, load_acquire(&head->peer_mask))) /* me too (G12) */
+        for (each_bit(p, peer_mask_of(ring))) /* me too (G12) */
             add_pending(me, p, load_acquire(work_of(ring, i, p)));
         store_relaxed(&ring->slot[i].since_ns, (uint64_t)gr_now_coarse_ns());
         FAULT("claim: claimed");
@@ -276,6 +279,7 @@ static enum gr_result last_look(struct gr_peer *me, enum gr_result end) {
             return blocked(me, GR_BY_HOLDER, owner_of(t), me->u, seq_of(t), load_relaxed(&take->since_ns));
         uint64_t w = load_sc(&ring->slot[i].word);
         if (phase_of(t) == GR_OPEN && seq_of(w) == seq_of(t) && phase_of(w) == GR_READY) {
+            if (seq_of(t) % ring->slots != i) return GR_DAMAGED; /* we would look elsewhere, and come back */
             me->pos = seq_of(t);
             return GR_OK;
         }

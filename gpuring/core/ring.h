@@ -57,6 +57,7 @@ struct gr_ring {
     gr_word *work, *fence;
     uint8_t *event, *meta, *spec;
     uint32_t slots, max_peers, max_subscriptions; /* checked copies; the header's are never read again */
+    uint64_t sub_bits, peer_bits; /* of the shared masks: the bits that have an entry */
     struct gr_layout layout;
     struct gr_config config;
 
@@ -109,6 +110,14 @@ static inline gr_word *work_of(const struct gr_ring *ring, uint64_t i, uint64_t 
 }
 static inline gr_word *fence_of(const struct gr_ring *ring, uint64_t i, uint64_t p) {
     return &ring->fence[i * ring->max_peers + p];
+}
+
+/* The header's masks.  A bit beyond the table comes from no build of ours, and would be an index. */
+static inline uint64_t sub_mask_of(const struct gr_ring *ring) {
+    return load_sc(&ring->head->sub_mask) & ring->sub_bits;
+}
+static inline uint64_t peer_mask_of(const struct gr_ring *ring) {
+    return load_acquire(&ring->head->peer_mask) & ring->peer_bits;
 }
 
 /* Bytes of lock_fd: peer p locks byte p for as long as it lives. */

@@ -162,9 +162,10 @@ static enum gr_result join(struct gr_ring *ring, struct gr_peer *me, int kind) {
 static void verb(struct live *live, uint32_t who) {
     static const uint64_t shape[GR_MAX_NDIM] = {1, 2, 3, 4, 5, 6, 7, 8};
     struct gr_peer *me = &live->peer[who];
-    struct gr_ring *ring = live->ring;
+    struct gr_ring *ring = me->ring;
     uint64_t seq;
     bool producer = me->role == GR_PRODUCER;
+    if (!ring) return; /* it left and could not join again */
     gr_verb look = producer ? gr_claim : me->mode == GR_LOSSY && below(2) ? gr_latest : gr_acquire;
     me->deadline_ns = 0;
     switch (doing = "a verb", below(24)) {
@@ -185,7 +186,10 @@ static void verb(struct live *live, uint32_t who) {
     case 19: refresh(ring); break;
     case 20: if (!below(4)) gr_close(ring); break;
     case 21:
-        if (!me->ring || !gr_leave(me)) check_got(me, join(ring, me, (int)below(6))), me->ring = ring;
+        if (gr_leave(me) != GR_OK && below(2)) break;
+        enum gr_result result = join(ring, me, (int)below(6));
+        check_got(me, result);
+        me->ring = result == GR_OK ? ring : NULL;
         break;
     }
 }

@@ -1,0 +1,304 @@
+"""Death with GPU work pending: whoever is killed, the others' streams complete and the books
+balance.
+
+Children are started a batch ahead, because a process with a CUDA context takes a second to come up.
+Each round kills one of them at a moment when a survivor waits for its GPU work, and measures how
+long the survivor waited.  With GPURING_FIGURES=FILE the distributions are appended there as JSON
+lines.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from itertools import count
+from pathlib import Path
+
+import pytest
+from support import poll
+
+import gpuring
+
+pytestmark = [pytest.mark.gpu, pytest.mark.deadline(400)]
+
+ROUNDS = 50
+BATCH = 10
+WORDS = 1 << 14
+HELD_S = 60  # how long a victim's GPU work would take if it lived
+RECOVERY_S = 5  # generous: what is asserted is that survivors go on at all
+SAFE = {
+    "timeline": {"sync": "timeline"},
+    "timeline-hostgate": {"sync": "timeline", "gate": "host"},
+    "event-hostgate": {"sync": "event", "gate": "host"},
+}
+
+
+@pytest.fixture(autouse=True)
+def _gpu():
+    from conftest import gpu_missing
+
+    if reason := gpu_missing():
+        pytest.skip(reason)
+
+
+@pytest.fixture(params=SAFE)
+def safe(request):
+    return SAFE[request.param]
+
+
+def _tools():
+    import cupy
+    import kernels
+
+    kernels.warm_up()
+    return cupy, kernels
+
+
+def _victims(children, target, name):
+    """Endless children that are up and wait for their signal, with at most BATCH alive."""
+    waiting = []
+    for number in count():
+        if not waiting:
+            wanted = min(BATCH, ROUNDS - number)
+            waiting = [children(target, name) for _ in range(max(1, wanted))]
+            for child in waiting:
+                assert child.receive() == "up"
+        yield waiting.pop()
+
+
+def _figures(request, seconds):
+    ms = sorted(1e3 * s for s in seconds)
+    figures = {
+        "test": request.node.name, "rounds": len(ms), "p50_ms": ms[len(ms) // 2],
+        "p99_ms": ms[int(len(ms) * 0.99)], "max_ms": ms[-1],
+    }  # fmt: skip
+    print(figures)
+    if path := os.environ.get("GPURING_FIGURES"):
+        with Path(path).open("a") as file:
+            file.write(json.dumps(figures) + "\n")
+
+
+def _still_healthy(cupy, round_number):
+    """A process with a stuck stream can neither load a kernel nor allocate."""
+    kernel = cupy.RawKernel(
+        f'extern "C" __global__ void k{round_number}(int *x) {{ *x = {round_number}; }}',
+        f"k{round_number}",
+    )
+    x = cupy.zeros(1, cupy.int32)
+    kernel((1,), (1,), (x,))
+    assert int(x.get()[0]) == round_number
+
+
+def _memory_is_back(cupy, before):
+    """The device memory of the killed is freed by the kernel, not quite at once."""
+    slack = 64 << 20
+    poll(lambda: cupy.cuda.runtime.memGetInfo()[0] > before - slack)
+
+
+# ---- a producer dies with its frame unfinished -------------------------------------------------
+
+
+def publish_and_hang(pipe, name):
+    cupy, kernels = _tools()
+    stream = cupy.cuda.Stream(non_blocking=True)
+    pipe.send("up")
+    pipe.receive()
+    latch = kernels.Latch(limit_s=HELD_S)
+    ring = gpuring.attach(name, timeout=20)
+    producer = ring.producer(gate="stream")
+    slot = producer.claim(10, stream=stream)
+    latch.hold(stream)
+    kernels.stamp(slot.array, slot.seq, stream)
+    slot.publish()
+    pipe.send("published")
+    pipe.receive()
+
+
+def test_a_producer_dies_with_work_pending(safe, name, children, request):
+    cupy, _ = _tools()
+    victims, waited = _victims(children, publish_and_hang, name), []
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with gpuring.create(name, slots=2, shape=(WORDS,), dtype="u8", **safe) as ring:
+        before = 0
+        for number in range(ROUNDS):
+            victim = next(victims)
+            with ring.consumer() as consumer:
+                victim.send()
+                assert victim.receive() == "published"
+                if ring.gate == "stream":
+                    slot = consumer.acquire(10, stream=stream)
+                    assert cupy.cuda.runtime.streamQuery(stream.ptr) != 0, "nothing to wait for"
+                    died = time.monotonic()
+                    victim.process.kill()
+                    poll(lambda: cupy.cuda.runtime.streamQuery(stream.ptr) == 0, RECOVERY_S)
+                    waited.append(time.monotonic() - died)
+                    with pytest.raises(gpuring.FrameTorn):
+                        slot.check()
+                    with pytest.raises(gpuring.FrameTorn):
+                        slot.release()
+                else:
+                    killed_at = []
+
+                    def kill(victim=victim, killed_at=killed_at):
+                        killed_at.append(time.monotonic())
+                        victim.process.kill()
+
+                    threading.Timer(0.02, kill).start()
+                    with pytest.raises(gpuring.PeerLost):  # the torn frame is passed over
+                        consumer.acquire(RECOVERY_S)
+                    waited.append(time.monotonic() - killed_at[0])
+                assert ring.stats().deaths[0].torn == 1
+                assert ring.stats().deaths[0].pid == victim.pid
+            victim.kill()
+            _still_healthy(cupy, number)
+            if number == BATCH:
+                before = cupy.cuda.runtime.memGetInfo()[0]
+        _memory_is_back(cupy, before)
+        _ring_is_whole(cupy, ring)
+    _figures(request, waited)
+
+
+def _ring_is_whole(cupy, ring):
+    """Two laps through every slot: none was lost."""
+    import kernels
+
+    wrong = kernels.counter()
+    with ring.consumer() as consumer, ring.producer() as producer:
+        for _ in range(2 * ring.slots):
+            with producer.claim(10) as slot:
+                kernels.stamp(slot.array, slot.seq, None)
+            with consumer.acquire(10) as slot:
+                kernels.check(slot.array, slot.seq, wrong, None)
+    assert int(wrong.get()[0]) == 0
+
+
+# ---- a consumer dies while its GPU reads -------------------------------------------------------
+
+
+def read_and_hang(pipe, name):
+    cupy, kernels = _tools()
+    stream = cupy.cuda.Stream(non_blocking=True)
+    wrong = kernels.counter()
+    pipe.send("up")
+    pipe.receive()
+    latch = kernels.Latch(limit_s=HELD_S)
+    consumer = gpuring.attach(name, timeout=20).consumer(start="oldest")
+    pipe.send("joined")
+    slot = consumer.acquire(10, stream=stream)
+    latch.hold(stream)
+    kernels.check(slot.array, slot.seq, wrong, stream)
+    slot.release()
+    pipe.send("released")
+    pipe.receive()
+
+
+def test_a_consumer_dies_while_its_gpu_reads(safe, name, children, request):
+    cupy, kernels = _tools()
+    victims, waited = _victims(children, read_and_hang, name), []
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with (
+        gpuring.create(name, slots=1, shape=(WORDS,), dtype="u8", **safe) as ring,
+        ring.producer() as producer,
+    ):
+        for number in range(ROUNDS):
+            victim = next(victims)
+            victim.send()
+            assert victim.receive() == "joined"
+            with producer.claim(10, stream=stream) as slot:
+                kernels.stamp(slot.array, slot.seq, stream)
+            assert victim.receive() == "released"
+            killed_at = []
+
+            def kill(victim=victim, killed_at=killed_at):
+                killed_at.append(time.monotonic())
+                victim.process.kill()
+
+            if ring.gate == "stream":
+                slot = producer.claim(10, stream=stream)
+                assert cupy.cuda.runtime.streamQuery(stream.ptr) != 0, "nothing to wait for"
+                kill()
+                poll(lambda: cupy.cuda.runtime.streamQuery(stream.ptr) == 0, RECOVERY_S)
+            else:
+                threading.Timer(0.02, kill).start()
+                slot = producer.claim(RECOVERY_S, stream=stream)
+            waited.append(time.monotonic() - killed_at[0])
+            slot.abandon()
+            victim.kill()
+            _still_healthy(cupy, number)
+        stream.synchronize()
+        assert not ring.stats().subscriptions
+    _figures(request, waited)
+
+
+# ---- a member dies with a frame, the creator dies idle -----------------------------------------
+
+
+def hold_one(pipe, name):
+    _tools()
+    pipe.send("up")
+    pipe.receive()
+    consumer = gpuring.attach(name, timeout=20).consumer("shared")
+    pipe.send("joined")
+    slot = consumer.acquire(20)
+    pipe.send(slot.seq)
+    pipe.receive()
+
+
+def test_a_members_frame_goes_to_its_fellow(safe, name, children, request):
+    cupy, kernels = _tools()
+    wrong, waited = kernels.counter(), []
+    victims = _victims(children, hold_one, name)
+    with (
+        gpuring.create(name, slots=4, shape=(WORDS,), dtype="u8", **safe) as ring,
+        ring.producer() as producer,
+        ring.consumer("shared") as fellow,
+    ):
+        for _ in range(BATCH):
+            victim = next(victims)
+            victim.send()
+            assert victim.receive() == "joined"
+            with producer.claim(10) as slot:
+                kernels.stamp(slot.array, slot.seq, None)
+            seq = victim.receive()
+            died = time.monotonic()
+            victim.process.kill()
+            with fellow.acquire(RECOVERY_S) as slot:
+                waited.append(time.monotonic() - died)
+                assert (slot.seq, slot.redelivered) == (seq, True)
+                kernels.check(slot.array, slot.seq, wrong, None)
+            victim.kill()
+        assert int(wrong.get()[0]) == 0
+    _figures(request, waited)
+
+
+def create_and_wait(pipe, name, safe):
+    _tools()
+    gpuring.create(name, slots=4, shape=(WORDS,), dtype="u8", **safe)
+    pipe.send("up")
+    pipe.receive()
+
+
+def test_those_inside_finish_after_the_creators_death(safe, name, children):
+    cupy, kernels = _tools()
+    creator = children(create_and_wait, name, safe)
+    assert creator.receive() == "up"
+    wrong = kernels.counter()
+    with (
+        gpuring.attach(name) as ring,
+        ring.producer() as producer,
+        ring.consumer() as consumer,
+    ):
+        creator.kill()
+        junk = cupy.zeros(1 << 28, cupy.uint8)  # would take the slots if they were free
+        for _ in range(200):
+            with producer.claim(10) as slot:
+                kernels.stamp(slot.array, slot.seq, None)
+            with consumer.acquire(10) as slot:
+                kernels.check(slot.array, slot.seq, wrong, None)
+        assert int(wrong.get()[0]) == 0
+        assert int(junk.sum()) == 0
+        with pytest.raises(gpuring.PeerLost, match="is dead"):
+            gpuring.attach(name)
+    assert gpuring.clean() == [name]
