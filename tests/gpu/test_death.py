@@ -247,7 +247,7 @@ def hold_one(pipe, name):
 
 
 def test_a_members_frame_goes_to_its_fellow(safe, name, children, request):
-    cupy, kernels = _tools()
+    _, kernels = _tools()
     wrong, waited = kernels.counter(), []
     victims = _victims(children, hold_one, name)
     with (
