@@ -617,6 +617,9 @@ cdef class Peer:
             result = self._run(verb, timeout)
             if result < 0:
                 return result
+            if load_acquire(&self.me.ring.slot[self.me.index].ndim) > <uint64_t>GR_MAX_NDIM:
+                gr_release(&self.me, self.me.index, self.me.seq)  # no frame that anybody could show
+                return DAMAGED
             if not self.me.pendings:
                 return self.me.index
             try:
@@ -680,12 +683,18 @@ cdef class Peer:
         return -<int>result
 
     def release(self, uint32_t index, uint64_t seq, sync, streams):
+        """0, TORN (it is released, and known to be torn), or a negative result."""
         try:
             self._record(index, seq, sync, streams)
         finally:
             result = gr_release(&self.me, index, seq)
-        self.released[index] = seq
-        return -<int>result
+        if result != GR_OK:
+            return -<int>result
+        if load_acquire(&self.me.ring.slot[index].torn) >= seq:
+            self.released[index] = 0
+            return TORN
+        self.released[index] = seq  # it may still turn out torn: look_behind
+        return 0
 
     def give_back(self, uint32_t index):
         """Opens a held frame to every member again.  Nothing may have been enqueued on it."""

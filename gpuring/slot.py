@@ -312,12 +312,11 @@ class ReadSlot(Slot):
         if not self._open:
             self._check_open()
         self._open = False
-        torn = self._peer.header.torn(self.index) >= self._seq
         result = self._peer.release(self.index, self._seq, self._sync, self._used_streams())
+        if result == _core.TORN:
+            raise self._torn()
         if result:
             raise self._refused(result, "release")
-        if torn:
-            raise self._torn()
 
     def _torn(self) -> FrameTorn:
         return FrameTorn(

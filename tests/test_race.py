@@ -1,6 +1,6 @@
 """Windows of a few nanoseconds, hammered on by processes that do nothing else.
 
-Through the core alone, so that a whole turn takes less than a microsecond and an unlucky moment comes
+Through the core alone, so that a turn takes less than a microsecond and an unlucky moment comes
 thousands of times a second.  The data are one word a slot in the unused end of the first page.
 """
 
@@ -19,7 +19,7 @@ from gpuring import _core
 from gpuring._core import Header
 
 DATA_AT, PAGE = 3584, 4096
-SECONDS = 1.0
+SECONDS = 0.6
 
 
 def opened(path: str) -> tuple[Header, np.ndarray]:
@@ -87,7 +87,7 @@ def join_and_read(pipe: Pipe, path: str) -> tuple[int, list[tuple[int, int]]]:
     return joins, wrong
 
 
-@pytest.mark.parametrize("slots", [1, 2, 3])
+@pytest.mark.parametrize("slots", [1, 2])
 @pytest.mark.parametrize("verb", ["acquire", "latest"])
 def test_a_lossy_reader_never_has_a_frame_that_is_being_overwritten(segment, children, slots, verb):
     """Edge H: claim looks at the take word after its swap, acquire at the slot word after its own."""
@@ -95,7 +95,7 @@ def test_a_lossy_reader_never_has_a_frame_that_is_being_overwritten(segment, chi
     writer, reader = children(write, ring.path), children(read_lossy, ring.path, verb)
     for child in (writer, reader):
         child.receive()
-    time.sleep(SECONDS)  # how long the race lasts, no synchronisation
+    time.sleep(SECONDS)  # how long they race; synchronises nothing
     for child in (reader, writer):
         child.send()
     frames, wrong = reader.result()

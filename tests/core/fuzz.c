@@ -1,9 +1,8 @@
 /* Hostile words: a fuzzer of the core with its own generator, for the address and undefined-behaviour
  * sanitizers.  Half of the inputs are files to attach to, half are live rings whose shared words are
- * overwritten between the verbs and, at the fault points, inside them.
- *
- * Every table is moved into a heap block of its exact size: an index that leaves its table is an error
- * for AddressSanitizer, also where the mapping goes on.  A verb that does not come back is a hang.
+ * overwritten between the verbs and, at the fault points, inside them.  Every table is moved into a heap
+ * block of its exact size, so that an index that leaves its table is an error for AddressSanitizer, also
+ * where the mapping goes on.  A verb that does not come back is a hang.
  *
  *   gcc -std=gnu11 -g -O1 -DGR_FAULTS -fsanitize=address,undefined -fno-sanitize-recover=all -pthread \
  *       tests/core/fuzz.c gpuring/core/{header,peers,ring,wait}.c -o fuzz
@@ -15,22 +14,22 @@
 #include <sanitizer/common_interface_defs.h>
 #include <sys/time.h>
 
+/* No watchdog runs, so that an input is the same each time; what it looks at is one of the verbs. */
 static int no_thread(pthread_t *thread, const void *options, void *(*run)(void *), void *argument) {
-    return (void)thread, (void)options, (void)run, (void)argument, 11; /* EAGAIN: no watchdog; its look is a verb */
+    return (void)thread, (void)options, (void)run, (void)argument, 11; /* EAGAIN */
 }
 #define pthread_create no_thread
 #include "../../gpuring/core/process.c"
 
-enum { HANG_S = 2, TABLES = 7, PEERS = 8, GEOMETRIES = 6, LIVE_PEERS = 5 };
+enum { HANG_S = 5, TABLES = 7, PEERS = 5, DEAD = 3, GEOMETRIES = 6 };
 #define COUNT(array) ((uint32_t)(sizeof(array) / sizeof *(array)))
 #define REQUIRE(condition) ((condition) ? (void)0 : failed(__LINE__, #condition))
+typedef unsigned long long ull;
 
 static uint64_t seed = 1, input, rng;
 static const char *doing = "";
 
-static void tell(void) {
-    fprintf(stderr, "fuzz: seed %llu, input %llu, in %s\n", (unsigned long long)seed, (unsigned long long)input, doing);
-}
+static void tell(void) { fprintf(stderr, "fuzz: seed %llu, input %llu, in %s\n", (ull)seed, (ull)input, doing); }
 static void failed(int line, const char *what) {
     fprintf(stderr, "fuzz.c:%d: not so: %s\n", line, what);
     tell();
@@ -43,9 +42,7 @@ static void tick(int signal) {
     if (last != input) last = input, ticks = 0;
     if (++ticks > HANG_S) failed(__LINE__, "it comes back");
 }
-
-/* splitmix64 */
-static uint64_t random64(void) {
+static uint64_t random64(void) { /* splitmix64 */
     uint64_t z = rng += 0x9e3779b97f4a7c15u;
     z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
     z = (z ^ z >> 27) * 0x94d049bb133111ebu;
@@ -57,40 +54,30 @@ static uint32_t below(uint64_t n) { return (uint32_t)(random64() % n); }
 
 struct live {
     struct gr_ring *ring;
-    int fd;
     void *mapped[TABLES], *table[TABLES], *first_table[TABLES];
-    size_t nbytes[TABLES];
-    struct gr_peer peer[PEERS], first[PEERS]; /* 2 producers, lossless, shared, lossy; then those that join */
+    size_t nbytes[TABLES], file_nbytes;
+    struct gr_peer peer[PEERS], first[PEERS]; /* 2 producers; lossless, shared, lossy */
     uint64_t first_mine;
-    uint8_t *file;       /* the segment as a file, mapped */
-    uint8_t *first_file; /* what a valid one holds */
-    size_t file_nbytes;
+    uint8_t *file, *first_file; /* the segment, mapped; what a valid one holds */
+    int fd;
 };
-static struct live lives[GEOMETRIES], *hostile; /* hostile: words change inside the verbs of this one */
-static int inside;                              /* so many times more */
+static struct live lives[GEOMETRIES], *hostile; /* words change inside the verbs of hostile */
+static int inside;                              /* that many times more */
 
-static void **places(struct gr_ring *ring, int k) {
-    void **at[TABLES] = {(void **)&ring->head, (void **)&ring->sub,  (void **)&ring->peer, (void **)&ring->slot,
-                         (void **)&ring->take, (void **)&ring->work, (void **)&ring->fence};
+static void **place(struct gr_ring *r, int k) {
+    void **at[TABLES] = {(void **)&r->head, (void **)&r->sub,  (void **)&r->peer, (void **)&r->slot,
+                         (void **)&r->take, (void **)&r->work, (void **)&r->fence};
     return at[k];
 }
 static void isolate(struct live *live) {
     struct gr_ring *r = live->ring;
-    size_t words = 8ul * r->slots * r->max_peers;
-    size_t nbytes[TABLES] = {sizeof *r->head, r->max_subscriptions * sizeof *r->sub, r->max_peers * sizeof *r->peer,
-                             r->slots * sizeof *r->slot, r->slots * r->max_subscriptions * sizeof *r->take, words, words};
+    size_t words = 8ul * r->slots * r->max_peers, takes = r->slots * r->max_subscriptions * sizeof *r->take;
+    size_t nbytes[TABLES] = {sizeof *r->head, r->max_subscriptions * sizeof *r->sub,
+                             r->max_peers * sizeof *r->peer, r->slots * sizeof *r->slot, takes, words, words};
     for (int k = 0; k < TABLES; k++) {
         live->nbytes[k] = nbytes[k];
-        live->mapped[k] = *places(r, k);
-        live->table[k] = memalign(GR_LINE, nbytes[k]);
-        memcpy(live->table[k], live->mapped[k], nbytes[k]);
-        *places(r, k) = live->table[k];
-    }
-}
-static void rejoin(struct live *live) { /* the mapping that gr_detach will undo */
-    for (int k = 0; k < TABLES; k++) {
-        *places(live->ring, k) = live->mapped[k];
-        free(live->table[k]);
+        live->mapped[k] = *place(r, k);
+        *place(r, k) = live->table[k] = memcpy(memalign(GR_LINE, nbytes[k]), live->mapped[k], nbytes[k]);
     }
 }
 
@@ -100,7 +87,7 @@ static uint64_t *any_word(struct live *live) {
     static const int weights[] = {0, 0, 0, 1, 1, 2, 2, 3, 3, 3, 4, 4, 4, 5, 6};
     int k = weights[below(COUNT(weights))];
     uint64_t at = below(live->nbytes[k] / 8);
-    if (k == 0 && below(2)) at = 24 + below(21); /* hint, bell, waiters, closed, producers, masks, joins, reaps */
+    if (k == 0 && below(2)) at = 24 + below(22); /* hint, bell, waiters, closed, producers, masks, … reaps */
     return (uint64_t *)live->table[k] + at;
 }
 static uint64_t any_value(uint64_t old, uint64_t other, uint64_t near_seq) {
@@ -122,29 +109,26 @@ static uint64_t any_value(uint64_t old, uint64_t other, uint64_t near_seq) {
 }
 static void corrupt(struct live *live) {
     uint64_t *word = any_word(live);
-    *word = any_value(*word, *any_word(live), live->peer[below(LIVE_PEERS)].seq);
+    *word = any_value(*word, *any_word(live), live->peer[below(PEERS)].seq);
 }
 void gr_fault(const char *name) {
     doing = name;
-    if (!hostile || !inside || below(4)) return;
-    inside--;
-    corrupt(hostile);
+    if (hostile && inside && below(4) == 0) inside--, corrupt(hostile);
 }
 
 /* ---- verbs ---------------------------------------------------------------------------------- */
 
-/* What _core.pyx reads for a snapshot. */
-static uint64_t read_everything(struct gr_ring *r) {
-    uint64_t sum = gr_frontier(r), reaps = load_acquire(&r->head->reaps);
-    for (uint64_t k = 0; k < GR_DEATHS && k < reaps; k++) sum += load_acquire(&r->head->deaths[(reaps - 1 - k) % GR_DEATHS].pid);
-    for (uint32_t p = 0; p < r->max_peers; p++)
-        for (uint32_t i = 0; i < r->slots; i++) sum += load_acquire(fence_of(r, i, p)) < load_acquire(work_of(r, i, p));
+static void read_everything(struct gr_ring *r) { /* as snapshot() in _core.pyx */
+    volatile uint64_t sum = gr_frontier(r), reaps = load_acquire(&r->head->reaps);
+    for (uint64_t k = 0; k < GR_DEATHS && k < reaps; k++) sum += r->head->deaths[(reaps - 1 - k) % GR_DEATHS].pid;
+    for (uint32_t i = 0; i < r->slots; i++) {
+        for (uint32_t p = 0; p < r->max_peers; p++) sum += *fence_of(r, i, p) < *work_of(r, i, p);
+        for (uint32_t u = 0; u < r->max_subscriptions; u++) sum += take_of(r, i, u)->word;
+    }
     for (uint32_t p = 0; p < r->max_peers; p += 1 + below(4)) sum += gr_peer_alive(r, p);
-    for (uint32_t u = 0; u < r->max_subscriptions; u++)
-        for (uint32_t i = 0; i < r->slots; i++) sum += load_acquire(&take_of(r, i, u)->word);
-    return sum + gr_creator_alive(r) + gr_attached(r);
+    sum += gr_creator_alive(r) + gr_attached(r);
 }
-static void check_got(struct gr_peer *me, enum gr_result result) {
+static void check(struct gr_peer *me, enum gr_result result) {
     REQUIRE(result >= GR_OK && result <= GR_SYSTEM && result != GR_LOCK_TIMEOUT && result != GR_FORKED);
     if (result != GR_OK) return;
     REQUIRE(me->index < me->ring->slots && me->pendings <= me->ring->max_peers + 1);
@@ -153,87 +137,78 @@ static void check_got(struct gr_peer *me, enum gr_result result) {
         gr_wait_fence(me, me->pending[k].peer, me->index, me->pending[k].value);
     }
 }
-static enum gr_result join(struct gr_ring *ring, struct gr_peer *me, int kind) {
+static bool join(struct gr_ring *ring, struct gr_peer *me, int kind) {
     static const char names[][GR_NAME_WORDS * 8] = {"alone", "shared", "lossy", "other"};
-    if (kind < 2) return gr_join_producer(ring, me);
-    return gr_join_consumer(ring, names[kind - 2], kind == 4 ? GR_LOSSY : GR_LOSSLESS, kind == 3 ? GR_DROP : GR_REDELIVER,
-                            (enum gr_start)below(3), below(100), me);
+    enum gr_result result = kind < 2 ? gr_join_producer(ring, me)
+        : gr_join_consumer(ring, names[kind - 2], kind == 4 ? GR_LOSSY : GR_LOSSLESS,
+                           kind == 3 ? GR_DROP : GR_REDELIVER, (enum gr_start)below(3), below(100), me);
+    check(me, result);
+    if (result != GR_OK) me->ring = NULL; /* it is in no ring */
+    return result == GR_OK;
 }
-static void verb(struct live *live, uint32_t who) {
+static void verb(struct gr_peer *me) {
     static const uint64_t shape[GR_MAX_NDIM] = {1, 2, 3, 4, 5, 6, 7, 8};
-    struct gr_peer *me = &live->peer[who];
     struct gr_ring *ring = me->ring;
-    uint64_t seq;
+    if (!ring) return;
+    uint64_t value;
     bool producer = me->role == GR_PRODUCER;
-    if (!ring) return; /* it left and could not join again */
     gr_verb look = producer ? gr_claim : me->mode == GR_LOSSY && below(2) ? gr_latest : gr_acquire;
     me->deadline_ns = 0;
-    switch (doing = "a verb", below(24)) {
-    default: check_got(me, look(me)); break;
-    case 8: check_got(me, gr_sleep(me, look)); break;
-    case 9: check_got(me, gr_spin(me, look)); break;
+    switch (doing = "a verb", below(22)) {
+    default: check(me, look(me)); break;
+    case 8: check(me, gr_sleep(me, look)); break;
+    case 9: check(me, gr_spin(me, look)); break;
     case 10: case 11: case 12: case 13:
-        seq = gr_promise(me, me->index, me->seq);
-        if (below(4)) raise_to(fence_of(ring, me->index, me->number), seq);
-        if (!producer) gr_release(me, me->index, me->seq);
-        else gr_publish(me, me->index, me->seq, seq, below(GR_MAX_NDIM + 1), shape);
+        value = gr_promise(me, me->index, me->seq);
+        if (below(4)) raise_to(fence_of(ring, me->index, me->number), value);
+        if (!producer) check(me, gr_release(me, me->index, me->seq));
+        else check(me, gr_publish(me, me->index, me->seq, value, below(GR_MAX_NDIM + 1), shape));
         break;
-    case 14: producer ? (void)gr_abandon(me, me->index, me->seq) : (void)gr_give_back(me, me->index, me->seq); break;
+    case 14: (producer ? gr_abandon : gr_give_back)(me, me->index, me->seq); break;
     case 15: if (!producer) gr_skip_torn(me); break;
-    case 16: gr_holds(me, below(ring->slots), &seq); break;
+    case 16: gr_holds(me, below(ring->slots), &value); break;
     case 17: read_everything(ring); break;
-    case 18: REQUIRE(gr_reap_dead(ring, &seq) == GR_OK); break;
+    case 18: REQUIRE(gr_reap_dead(ring, &value) == GR_OK); break;
     case 19: refresh(ring); break;
     case 20: if (!below(4)) gr_close(ring); break;
-    case 21:
-        if (gr_leave(me) != GR_OK && below(2)) break;
-        enum gr_result result = join(ring, me, (int)below(6));
-        check_got(me, result);
-        me->ring = result == GR_OK ? ring : NULL;
-        break;
+    case 21: if (gr_leave(me) == GR_OK || below(2)) join(ring, me, (int)below(6)); break;
     }
 }
-static void lock_bytes(struct live *live) {
+static void fuzz_live(struct live *live) {
     struct gr_ring *ring = live->ring;
-    for (uint32_t p = 0; p < ring->max_peers; p++) {
+    for (int k = 0; k < TABLES; k++) memcpy(live->table[k], live->first_table[k], live->nbytes[k]);
+    memcpy(live->peer, live->first, sizeof live->peer);
+    for (uint32_t p = 0; p < ring->max_peers; p++) { /* who joined or left in the input before */
         short type = live->first_mine >> p & 1 ? F_WRLCK : F_UNLCK;
         struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = p, .l_len = 1};
         if (ring->pidfd[p] >= 0) close(ring->pidfd[p]), ring->pidfd[p] = -1;
-        if ((load_relaxed(&ring->mine) ^ live->first_mine) >> p & 1) REQUIRE(fcntl(ring->lock_fd, F_OFD_SETLK, &lock) == 0);
+        if ((ring->mine ^ live->first_mine) >> p & 1) REQUIRE(fcntl(ring->lock_fd, F_OFD_SETLK, &lock) == 0);
     }
-    store_relaxed(&ring->mine, live->first_mine);
+    ring->mine = live->first_mine;
     ring->joins_seen = ring->unwatchable = 0;
-}
-static void fuzz_live(struct live *live) {
-    for (int k = 0; k < TABLES; k++) memcpy(live->table[k], live->first_table[k], live->nbytes[k]);
-    memcpy(live->peer, live->first, sizeof live->peer);
-    lock_bytes(live);
-    for (uint32_t k = below(12); k > 0; k--) verb(live, below(LIVE_PEERS));
+    for (uint32_t k = below(12); k > 0; k--) verb(&live->peer[below(PEERS)]);
     hostile = live;
     for (uint32_t turn = 1 + below(4); turn > 0; turn--) {
         for (uint32_t k = below(4); k > 0; k--) corrupt(live);
         inside = (int)below(4);
-        for (uint32_t k = 1 + below(5); k > 0; k--) verb(live, below(LIVE_PEERS));
+        for (uint32_t k = 1 + below(5); k > 0; k--) verb(&live->peer[below(PEERS)]);
     }
     hostile = NULL;
 }
 
 /* ---- files ---------------------------------------------------------------------------------- */
 
-static bool fuzz_attach(struct live *from) {
+static bool fuzz_file(struct live *from) {
     size_t size = from->file_nbytes, now = size;
     memcpy(from->file, from->first_file, size);
     for (uint32_t k = below(5); k > 0; k--) {
         size_t reach = below(3) ? 192 : size; /* the fixed part, or anywhere */
         uint64_t word, other, at = below(reach / 4) * 4, width = at % 8 || below(2) ? 4 : 8;
-        if (below(3) == 0) {
-            from->file[below(reach)] ^= (uint8_t)below(256);
-            continue;
-        }
         memcpy(&word, from->file + at / 8 * 8, 8);
-        memcpy(&other, from->file + below(192 / 4) * 4, 8);
+        memcpy(&other, from->file + below(192 / 4 - 1) * 4, 8);
         word = any_value(word, other, from->ring->slots);
-        memcpy(from->file + at, &word, width);
+        if (below(3)) memcpy(from->file + at, &word, width);
+        else from->file[below(reach)] ^= (uint8_t)word;
     }
     if (below(8) == 0) now = below(3) ? size + GR_PAGE - below(3) * GR_PAGE : below(2 * size);
     if (now != size) REQUIRE(ftruncate(from->fd, (off_t)now) == 0);
@@ -241,73 +216,57 @@ static bool fuzz_attach(struct live *from) {
     const char *why;
     char text[256];
     doing = "attach";
-    got.ring = gr_attach(from->fd, &why, text, sizeof text);
-    if (!got.ring) REQUIRE(why && memchr(text, 0, sizeof text) && strlen(text) > 10);
-    if (got.ring) {
-        struct gr_ring *ring = got.ring;
-        REQUIRE(ring->layout.nbytes == now && (uint8_t *)ring->spec + ring->config.spec_nbytes <= (uint8_t *)ring->head + now);
-        volatile uint64_t sum = 0;
-        for (size_t at = 0; at < now; at += 512) sum += ((uint8_t *)ring->head)[at];
+    struct gr_ring *ring = got.ring = gr_attach(from->fd, &why, text, sizeof text);
+    if (!ring) REQUIRE(why && memchr(text, 0, sizeof text) && strlen(text) > 10);
+    else {
+        REQUIRE(ring->layout.nbytes == now && ring->spec + ring->config.spec_nbytes <= (uint8_t *)ring->head + now);
+        for (size_t at = 0; at < now; at += 512) ((volatile uint8_t *)ring->head)[at];
         isolate(&got);
         read_everything(ring);
         gr_reap_dead(ring, NULL);
-        for (int kind = 0; kind < LIVE_PEERS; kind += 1 + (int)below(3)) {
-            struct gr_peer *me = &got.peer[kind];
-            enum gr_result result = join(ring, me, kind);
-            check_got(me, result);
-            if (result == GR_OK) for (uint32_t k = below(6); k > 0; k--) verb(&got, (uint32_t)kind);
-        }
+        for (int kind = 0; kind < PEERS; kind += 1 + (int)below(3))
+            if (join(ring, &got.peer[kind], kind)) for (uint32_t k = below(6); k > 0; k--) verb(&got.peer[kind]);
         read_everything(ring);
-        rejoin(&got);
+        for (int k = 0; k < TABLES; k++) *place(ring, k) = got.mapped[k], free(got.table[k]);
         gr_detach(ring);
     }
     if (now != size) REQUIRE(ftruncate(from->fd, (off_t)size) == 0);
-    return got.ring != NULL;
+    return ring != NULL;
 }
 
 /* ---- valid rings ------------------------------------------------------------------------------ */
 
-static void frames(struct gr_peer *p, int n) {
-    for (; n > 0; n--) {
-        REQUIRE(gr_claim(p) == GR_OK);
-        uint64_t value = gr_promise(p, p->index, p->seq);
-        raise_to(fence_of(p->ring, p->index, p->number), value);
-        REQUIRE(gr_publish(p, p->index, p->seq, value, 0, NULL) == GR_OK);
-    }
-}
-/* Two frames are there, one is being written by each living producer, and three peers died at work. */
-static void begin(struct live *live, const struct gr_config *config) {
+/* Frames are there, one is being written, one is held, and (where there is room) three peers died at work. */
+static void begin(struct live *live, struct gr_config config) {
     uint8_t zeros[64] = {0};
     const char *why;
     char text[256];
+    config.slot_nbytes = 64, config.spec_nbytes = 11;
     live->fd = memfd_create("fuzz", MFD_CLOEXEC);
-    struct gr_ring *ring = live->ring = gr_create(live->fd, config, zeros, zeros, zeros, "{\"spec\": 1}");
-    REQUIRE(ring != NULL);
+    struct gr_ring *ring = live->ring = gr_create(live->fd, &config, zeros, zeros, zeros, "{\"spec\": 1}");
     struct gr_ring *ghost = gr_attach(live->fd, &why, text, sizeof text);
-    struct gr_peer dead[3];
-    REQUIRE(ghost != NULL);
-    for (int kind = 0; kind < LIVE_PEERS; kind++) REQUIRE(join(ring, &live->peer[kind], kind) == GR_OK);
-    if (ring->max_peers >= LIVE_PEERS + 3)
-        for (int k = 0; k < 3; k++) REQUIRE(join(ghost, &dead[k], k + 1) == GR_OK);
-    frames(&live->peer[0], (int)(ring->slots > 3 ? 2 : 1));
-    if (ring->max_peers >= LIVE_PEERS + 3) {
-        gr_acquire(&dead[2]);
-        gr_claim(&dead[0]);
+    struct gr_peer dead[DEAD], *p = &live->peer[0];
+    bool room = config.max_peers >= PEERS + DEAD;
+    for (int kind = 0; kind < PEERS; kind++) REQUIRE(join(ring, &live->peer[kind], kind));
+    for (int k = 0; k < DEAD && room; k++) REQUIRE(join(ghost, &dead[k], k + 1));
+    for (int n = config.slots > 3 ? 2 : 1; n > 0; n--) {
+        REQUIRE(gr_claim(p) == GR_OK);
+        uint64_t value = gr_promise(p, p->index, p->seq);
+        raise_to(fence_of(ring, p->index, p->number), value);
+        REQUIRE(gr_publish(p, p->index, p->seq, value, 0, NULL) == GR_OK);
     }
+    if (room) gr_acquire(&dead[2]), gr_claim(&dead[0]);
     gr_acquire(&live->peer[4]);
     gr_claim(&live->peer[1]);
     live->file_nbytes = ring->layout.nbytes;
     live->file = mmap(NULL, live->file_nbytes, PROT_READ | PROT_WRITE, MAP_SHARED, live->fd, 0);
-    live->first_file = malloc(live->file_nbytes);
-    memcpy(live->first_file, live->file, live->file_nbytes);
+    live->first_file = memcpy(malloc(live->file_nbytes), live->file, live->file_nbytes);
     gr_detach(ghost);
     isolate(live);
-    for (int k = 0; k < TABLES; k++) {
-        live->first_table[k] = malloc(live->nbytes[k]);
-        memcpy(live->first_table[k], live->table[k], live->nbytes[k]);
-    }
+    for (int k = 0; k < TABLES; k++)
+        live->first_table[k] = memcpy(malloc(live->nbytes[k]), live->table[k], live->nbytes[k]);
     memcpy(live->first, live->peer, sizeof live->peer);
-    live->first_mine = load_relaxed(&ring->mine);
+    live->first_mine = ring->mine;
 }
 
 int main(int argc, char **argv) {
@@ -318,29 +277,25 @@ int main(int argc, char **argv) {
         {.slots = 7, .max_peers = 9, .max_subscriptions = 5, .memory = GR_MEMORY_CUDA, .sync = GR_SYNC_TIMELINE},
         {.slots = 2, .max_peers = 8, .max_subscriptions = 3, .memory = GR_MEMORY_CUDA, .sync = GR_SYNC_EVENT, .gate = GR_GATE_HOST},
         {.slots = 32, .max_peers = 16, .max_subscriptions = 8}};
-    uint64_t inputs = 50000, first = 0, attached = 0;
+    uint64_t inputs = 50000, first = 0, files = 0, attached = 0;
     for (int k = 1; k + 1 < argc; k += 2) {
-        uint64_t n = strtoull(argv[k + 1], NULL, 10);
-        *(!strcmp(argv[k], "--inputs") ? &inputs : !strcmp(argv[k], "--first") ? &first : &seed) = n;
+        uint64_t *to = !strcmp(argv[k], "--inputs") ? &inputs : !strcmp(argv[k], "--first") ? &first : &seed;
+        *to = strtoull(argv[k + 1], NULL, 10);
     }
     struct itimerval second = {{1, 0}, {1, 0}};
     signal(SIGALRM, tick);
     setitimer(ITIMER_REAL, &second, NULL);
     __sanitizer_set_death_callback(tell);
-    for (int k = 0; k < GEOMETRIES; k++) {
-        struct gr_config config = configs[k];
-        config.slot_nbytes = 64, config.spec_nbytes = 11;
-        begin(&lives[k], &config);
-    }
+    for (int k = 0; k < GEOMETRIES; k++) begin(&lives[k], configs[k]);
     int64_t start = gr_now_ns();
     for (input = first; input < first + inputs; input++) {
         rng = seed * 0x2545f4914f6cdd1du + input * 0xda942042e4dd58b5u;
         struct live *live = &lives[below(GEOMETRIES)];
         if (input % 2) fuzz_live(live);
-        else attached += fuzz_attach(live);
+        else files++, attached += fuzz_file(live);
     }
-    printf("{\"inputs\": %llu, \"files\": %llu, \"attached\": %llu, \"live\": %llu, \"findings\": 0, \"seed\": %llu, \"seconds\": %.1f}\n",
-           (unsigned long long)inputs, (unsigned long long)((inputs + 1 - first % 2) / 2), (unsigned long long)attached,
-           (unsigned long long)((inputs + first % 2) / 2), (unsigned long long)seed, (double)(gr_now_ns() - start) / 1e9);
+    printf("{\"inputs\": %llu, \"files\": %llu, \"attached\": %llu, \"live\": %llu, \"findings\": 0, "
+           "\"seed\": %llu, \"seconds\": %.1f}\n", (ull)inputs, (ull)files, (ull)attached, (ull)(inputs - files),
+           (ull)seed, (double)(gr_now_ns() - start) / 1e9);
     return 0;
 }

@@ -47,7 +47,8 @@ static struct {
     enum role role;
     const char *target; /* NULL: it is to survive */
     unsigned k, hits;
-    bool stop, sleepy, impatient;
+    bool victim, stop, sleepy, impatient;
+    bool elsewhere; /* not in the verb of its role: a joiner rings bells too, when it leaves */
     struct survivor *survivor;
     uint64_t last; /* frame of an own subscription */
 } self;
@@ -75,8 +76,8 @@ static void complain(const char *format, ...) {
     do {                                                                                           \
         if (!(condition)) {                                                                        \
             char text_[256];                                                                       \
-            snprintf(text_, sizeof text_, "" __VA_ARGS__);                                         \
-            complain("%s:%d: not so: %s  %s", __func__, __LINE__, #condition, text_);              \
+            snprintf(text_, sizeof text_, " " __VA_ARGS__);                                         \
+            complain("%s:%d: not so: %s%s", __func__, __LINE__, #condition, text_);              \
             _exit(3);                                                                              \
         }                                                                                          \
     } while (0)
@@ -85,7 +86,7 @@ static void complain(const char *format, ...) {
 static void die(void) {
     if (self.stop) kill(getpid(), SIGSTOP);
     else {
-        if (self.survivor) atomic_store(&book->died_ns, gr_now_ns());
+        if (self.victim) atomic_store(&book->died_ns, gr_now_ns());
         kill(getpid(), SIGKILL);
     }
     for (;;) pause();
@@ -94,7 +95,7 @@ static void die(void) {
 /* Besides killing, it shakes: the windows between two stores are nanoseconds wide, and what has to
  * happen in them (a producer passing a reader, say) would not once in a thousand rounds. */
 void gr_fault(const char *name) {
-    if (self.target && atomic_load(&book->armed_ns) && strcmp(name, self.target) == 0) {
+    if (self.target && !self.elsewhere && atomic_load(&book->armed_ns) && strcmp(name, self.target) == 0) {
         bool late = gr_now_ns() > atomic_load(&book->armed_ns) + K_PATIENCE_NS;
         if (++self.hits >= self.k || late) die();
     }
@@ -188,9 +189,9 @@ static enum gr_result consume(struct gr_peer *me, gr_verb verb, enum of of) {
     await_fences(me);
     if (of != OF_SHARED) {
         REQUIRE(me->seq > self.last, "%llu after %llu", (unsigned long long)me->seq, (unsigned long long)self.last);
-        uint64_t gap = self.last ? me->seq - self.last - 1 : me->lost;
-        REQUIRE(of != OF_LOSSY || me->lost + load_relaxed(torn) - torn_before == gap, "%llu lost, %llu skipped",
-                (unsigned long long)me->lost, (unsigned long long)gap);
+        uint64_t gap = me->seq - self.last - 1, known = me->lost + load_relaxed(torn) - torn_before;
+        REQUIRE(of != OF_LOSSY || self.last == 0 || known == gap, "%llu of %llu", (unsigned long long)known,
+                (unsigned long long)gap);
         for (uint64_t s = self.last + 1; of == OF_OWN && self.last && s < me->seq; s++)
             REQUIRE(atomic_load(&book->frame[s].published) != PUBLISHED, "%llu skipped", (unsigned long long)s);
         self.last = me->seq;
@@ -288,43 +289,58 @@ static void survivor(int which) {
     REQUIRE(result == GR_OK, "leave: %d", result);
 }
 
-/* Ends by itself only if its point is never reached, or if the ring was closed. */
-static void mortal(enum role role, const char *target, unsigned k, bool stop, bool corpse) {
+static void create(void) {
+    struct gr_config config = {.slots = now.slots, .max_peers = MAX_PEERS, .max_subscriptions = 6,
+                               .memory = GR_MEMORY_HOST, .sync = GR_SYNC_HOST, .gate = GR_GATE_STREAM,
+                               .slot_nbytes = sizeof book->data[0], .spec_nbytes = 2};
+    uint8_t zeros[64] = {0};
+    ring = gr_create(fd, &config, zeros, zeros, zeros, "{}");
+    REQUIRE(ring != NULL, "%s", strerror(errno));
+    atomic_store(&book->created, 1);
+}
+
+/* Ends by itself only if its point is not reached, or if the ring was closed. */
+static void mortal(enum role role, const char *target) {
     struct gr_peer me;
     self.role = role;
-    self.stop = stop;
-    self.k = k;
     self.target = target;
-    if (!corpse) die_records();
-    if (role != CREATOR) attach();
-    enum role part = role == CREATOR || (role == SLEEPER && chance(2)) ? PRODUCER : role == SLEEPER ? CONSUMER : role;
+    if (role == CREATOR) create();
+    else attach();
+    enum role part = role;
+    if (role == CREATOR || role == CLOSER) part = PRODUCER;
     if (role == REAPER) part = MEMBER;
+    if (role == SLEEPER) part = target[0] == 'c' || (target[0] != 'a' && chance(2)) ? PRODUCER : CONSUMER;
     self.sleepy = role == SLEEPER;
+    self.impatient = role == REAPER;
+    self.elsewhere = role == JOINER || role == LEAVER || role == REAPER;
     bool guest = role == JOINER || role == LEAVER || (role == CLOSER && chance(2));
-    if (role == CLOSER) part = PRODUCER;
     if (!guest) REQUIRE(join_as(&me, part) == GR_OK);
-    if (!corpse) assemble();
+    if (self.victim) assemble();
     while (!atomic_load(&book->quit)) {
         if (role == JOINER || role == LEAVER) {
             static const enum role parts[] = {PRODUCER, CONSUMER, MEMBER, LOSSY};
             part = parts[chance(4)];
+            self.elsewhere = role != JOINER;
             REQUIRE(join_as(&me, part) == GR_OK);
+            self.elsewhere = true;
             for (uint64_t n = chance(3); n && turn(&me, part); n--) {
             }
+            self.elsewhere = role != LEAVER;
             REQUIRE(gr_leave(&me) == GR_OK);
-            nap(50); /* a storm of joins would keep LOCK from the reapers, and is not the question here */
+            self.elsewhere = true;
         } else if (role == CLOSER) {
             while (!atomic_load(&book->armed_ns)) nap(20);
             for (int n = 0; n < 1000 && atomic_load(&ring->head->waiters) == 0; n++) nap(5);
             gr_close(ring);
-            return;
+            break;
         } else if (role == REAPER) {
-            uint64_t reaped;
-            self.impatient = true;
-            REQUIRE(gr_reap_dead(ring, &reaped) == GR_OK);
+            self.elsewhere = false;
+            REQUIRE(gr_reap_dead(ring, NULL) == GR_OK);
+            self.elsewhere = true;
             if (chance(8) == 0) turn(&me, part);
         } else if (!turn(&me, part)) break;
     }
+    self.target = NULL;
     if (!guest) REQUIRE(gr_leave(&me) == GR_OK);
 }
 
@@ -333,6 +349,7 @@ static void audit(void) {
     struct gr_peer peers[MAX_PEERS];
     attach();
     struct gr_head *head = ring->head;
+    if (load_sc(&head->closed)) REQUIRE(gr_reap_dead(ring, NULL) == GR_OK); /* the others ended at once */
     REQUIRE(gr_creator_alive(ring) == (now.role != CREATOR));
     REQUIRE(atomic_load(&head->waiters) <= now.deaths, "%u waiters", atomic_load(&head->waiters));
     REQUIRE(load_sc(&head->producers) >> 16 == 0);
@@ -361,4 +378,342 @@ static void audit(void) {
     REQUIRE(atomic_load(&head->waiters) <= now.deaths);
 }
 
-#include "kill_rounds.h"
+/* ---- rounds ------------------------------------------------------------------------------------- */
+
+enum part_of { A_SURVIVOR, A_VICTIM, A_CORPSE, AN_AUDITOR };
+
+static pid_t spawn(enum part_of what, int which, enum role role, const char *target, unsigned k) {
+    pid_t parent = getpid(), pid = fork();
+    if (pid != 0) {
+        for (int c = 0; c < CHILDREN; c++)
+            if (children[c] == 0) return children[c] = pid;
+        abort();
+    }
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(4);
+    memset(&self, 0, sizeof self);
+    chance_state = mix(now.seed + 16 * (uint64_t)what + (uint64_t)which);
+    self.victim = what == A_VICTIM;
+    self.k = k;
+    self.stop = now.stop && self.victim;
+    if (what == A_SURVIVOR) survivor(which);
+    else if (what == AN_AUDITOR) audit();
+    else mortal(role, target);
+    _exit(0);
+}
+
+/* 0: still there.  A stop counts once. */
+static int changed(pid_t pid, int *status) {
+    pid_t got = waitpid(pid, status, WNOHANG | WUNTRACED);
+    if (got == pid && !WIFSTOPPED(*status))
+        for (int c = 0; c < CHILDREN; c++)
+            if (children[c] == pid) children[c] = 0;
+    return got == pid;
+}
+
+/* Whatever has to happen happens within the deadline, or the round has failed. */
+#define UNTIL(condition, ...)                                                                      \
+    for (int64_t end_ = gr_now_ns() + deadline_ms * 1000000; !(condition); nap(30)) {              \
+        if (gr_now_ns() > end_) complain("deadline: " #condition " " __VA_ARGS__);                 \
+        if (atomic_load(&book->failed)) return false;                                              \
+    }
+#define EXPECT(condition, ...)                                                                     \
+    if (!(condition)) return complain("not so: " #condition " " __VA_ARGS__), false
+
+static bool in_table(pid_t pid) {
+    for (uint32_t p = 0; p < MAX_PEERS; p++)
+        if (state_of(load_sc(&ring->peer[p].word)) != GR_FREE && load_relaxed(&ring->peer[p].pid) == (uint64_t)pid)
+            return true;
+    return false;
+}
+
+/* Somebody for the reaper to clear, who leaves behind what the reaper is to be killed at. */
+static pid_t spawn_corpse(const char *point) {
+    static const struct { enum role role; const char *target; } ways[] = {
+        {PRODUCER, "promised"}, {PRODUCER, "device: unfinished"}, {CONSUMER, "acquire: confirmed"},
+        {MEMBER, "acquire: confirmed"}, {PRODUCER, "claim: claimed"}, {LOSSY, "acquire: held"},
+        {SLEEPER, "sleep: marked"}};
+    bool owes = strstr(point, "torn") || strstr(point, "fence") || strstr(point, "producers");
+    uint64_t n = owes ? chance(2) : strstr(point, "subscription") ? 2 : strstr(point, "redo") ? 2 + chance(2) : chance(7);
+    return spawn(A_CORPSE, 0, ways[n].role, ways[n].target, 1 + (unsigned)chance(4));
+}
+
+static bool books(uint64_t frontier) {
+    for (uint64_t s = now.slots; s < frontier && s < MAX_SEQ; s++) {
+        struct frame *f = &book->frame[s];
+        bool gone = f->released && f->released <= RELEASED; /* to a member who may have died over it */
+        unsigned long long at = s;
+        EXPECT(f->lone <= 1 && f->shared <= 1, "frame %llu: %u %u", at, f->lone, f->shared);
+        EXPECT(f->mortal <= f->given + now.deaths, "frame %llu", at);
+        EXPECT(!(f->shared && f->mortal) || f->redelivered, "frame %llu", at);
+        EXPECT(!(f->shared && f->released == RELEASED), "frame %llu", at);
+        EXPECT(f->published != PUBLISHED || f->lone, "frame %llu", at);
+        EXPECT(f->published != PUBLISHED || f->shared || gone, "frame %llu", at);
+        EXPECT(f->published || !(f->lone || f->shared || f->mortal), "frame %llu", at);
+    }
+    return true;
+}
+
+static bool play(void) {
+    const char *point = points[now.point];
+    pid_t survivors[SURVIVORS], victim = 0, corpse = 0, dead[8] = {0};
+    int status, there = 0;
+    uint64_t at_death[SURVIVORS];
+    if (now.role != CREATOR) create();
+    if (now.victim_first) {
+        victim = spawn(A_VICTIM, 0, now.role, point, now.k);
+        there++;
+        UNTIL(atomic_load(&book->joined) == there);
+        if (now.role == CREATOR) attach();
+    }
+    for (int s = 0; s < SURVIVORS; s++) survivors[s] = spawn(A_SURVIVOR, s, ROLES, NULL, 0);
+    there += SURVIVORS;
+    UNTIL(atomic_load(&book->joined) == there);
+    if (!victim) {
+        victim = spawn(A_VICTIM, 0, now.role, point, now.k);
+        UNTIL(atomic_load(&book->joined) == there + 1);
+    }
+    atomic_store(&book->go, 1);
+    uint64_t first = now.slots + chance(8);
+    UNTIL(atomic_load(&book->survivor[S_PRODUCER].frames) >= first);
+    atomic_store(&book->armed_ns, gr_now_ns());
+
+    int64_t give_up = gr_now_ns() + GIVE_UP_NS, next_corpse = 0;
+    while (!changed(victim, &status)) {
+        if (now.role == REAPER && corpse && changed(corpse, &status)) {
+            EXPECT(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL, "corpse: %#x", status);
+            corpse = 0;
+            next_corpse = gr_now_ns() + 3 * 1000 * 1000; /* the survivors may have been quicker */
+        } else if (now.role == REAPER && !corpse && now.deaths < 6 && gr_now_ns() > next_corpse)
+            dead[now.deaths++] = corpse = spawn_corpse(point);
+        if (gr_now_ns() > give_up) atomic_store(&book->quit, 1);
+        if (gr_now_ns() > give_up + deadline_ms * 1000000) complain("the victim does not end");
+        if (atomic_load(&book->failed)) return false;
+        nap(20);
+    }
+    if (WIFSTOPPED(status)) { /* which is no death: nobody may touch what it has */
+        uint64_t reaps = load_sc(&ring->head->reaps);
+        nap((long)chance(2000));
+        EXPECT(now.role == REAPER || load_sc(&ring->head->reaps) == reaps, "a stopped process was reaped");
+        atomic_store(&book->died_ns, gr_now_ns());
+        kill(victim, SIGKILL);
+        UNTIL(changed(victim, &status));
+    }
+    if (WIFSIGNALED(status)) {
+        EXPECT(WTERMSIG(status) == SIGKILL, "victim: %#x", status);
+        dead[now.deaths++] = victim;
+        killed[now.point][now.role]++;
+    } else {
+        EXPECT(status == 0, "victim: %#x", status);
+        missed[now.point][now.role]++;
+    }
+    for (int s = 0; s < SURVIVORS; s++) at_death[s] = atomic_load(&book->survivor[s].frames);
+    if (corpse) UNTIL(changed(corpse, &status));
+    for (unsigned d = 0; d < now.deaths && !load_sc(&ring->head->closed); d++) UNTIL(!in_table(dead[d]));
+    for (int s = 0; s < SURVIVORS && !load_sc(&ring->head->closed); s++)
+        UNTIL(atomic_load(&book->survivor[s].frames) >= at_death[s] + 2 * now.slots + 2, "(survivor %d)", s);
+    atomic_store(&book->stop, 1);
+    for (int s = 0; s < SURVIVORS; s++) {
+        UNTIL(changed(survivors[s], &status), "(survivor %d)", s);
+        EXPECT(status == 0, "survivor %d: %#x", s, status);
+        struct survivor *who = &book->survivor[s];
+        if (!who->recovered_ns || !atomic_load(&book->died_ns)) continue;
+        struct samples *of = &recovery[now.point];
+        if ((of->count & (of->count - 1)) == 0) of->ns = realloc(of->ns, (of->count + 1) * 2 * sizeof *of->ns);
+        of->ns[of->count++] = who->recovered_ns;
+    }
+    uint64_t frontier = gr_frontier(ring);
+    pid_t auditor = spawn(AN_AUDITOR, 0, ROLES, NULL, 0);
+    UNTIL(changed(auditor, &status));
+    EXPECT(status == 0, "auditor: %#x", status);
+    return books(frontier);
+}
+
+static void end_children(void) {
+    for (int c = 0; c < CHILDREN; c++)
+        if (children[c] > 0) kill(children[c], SIGKILL), waitpid(children[c], NULL, 0), children[c] = 0;
+}
+
+static void dump(void) {
+    static const char *const at[] = {"joined %d", " go %d", " stop %d", " quit %d"};
+    _Atomic int *flags[] = {&book->joined, &book->go, &book->stop, &book->quit};
+    for (int k = 0; k < 4; k++) fprintf(stderr, at[k], atomic_load(flags[k]));
+    for (int s = 0; s < SURVIVORS; s++) fprintf(stderr, ", %llu", (unsigned long long)book->survivor[s].frames);
+    if (!ring) return;
+    struct gr_head *head = ring->head;
+    fprintf(stderr, "\nhead: hint %llu bell %u waiters %u closed %llu producers %#llx sub_mask %#llx peer_mask %#llx reaps %llu\n",
+            (unsigned long long)head->claim_hint, head->bell, head->waiters, (unsigned long long)head->closed,
+            (unsigned long long)head->producers, (unsigned long long)head->sub_mask,
+            (unsigned long long)head->peer_mask, (unsigned long long)head->reaps);
+    for (uint32_t p = 0; p < ring->max_peers; p++)
+        fprintf(stderr, "peer %u: %#llx pid %llu waiting %llu\n", p, (unsigned long long)ring->peer[p].word,
+                (unsigned long long)ring->peer[p].pid, (unsigned long long)ring->peer[p].waiting);
+    for (uint32_t i = 0; i < ring->slots; i++) {
+        uint64_t w = load_sc(&ring->slot[i].word);
+        fprintf(stderr, "slot %u: (%llu, %u, %u) torn %llu; takes", i, (unsigned long long)seq_of(w), owner_of(w),
+                phase_of(w), (unsigned long long)ring->slot[i].torn);
+        for (uint32_t u = 0; u < ring->max_subscriptions; u++) {
+            uint64_t t = load_sc(&take_of(ring, i, u)->word);
+            fprintf(stderr, " (%llu, %u, %u)", (unsigned long long)seq_of(t), owner_of(t), phase_of(t));
+        }
+        fputc('\n', stderr);
+    }
+}
+
+/* ---- the run ------------------------------------------------------------------------------------ */
+
+static void add_point(const char *name, size_t n) {
+    for (int p = 0; p < point_count; p++)
+        if (strlen(points[p]) == n && memcmp(points[p], name, n) == 0) return;
+    if (n < sizeof *points && point_count < MAX_POINTS) memcpy(points[point_count++], name, n);
+}
+
+/* Every FAULT("name") of the sources: one that is added there and reached nowhere fails the run. */
+static void scan(const char *core) {
+    char pattern[512], line[1024];
+    glob_t found;
+    snprintf(pattern, sizeof pattern, "%s/*.c", core);
+    if (glob(pattern, 0, NULL, &found) != 0) fprintf(stderr, "no sources in %s\n", core), exit(2);
+    for (size_t k = 0; k < found.gl_pathc; k++) {
+        FILE *file = fopen(found.gl_pathv[k], "r");
+        while (file && fgets(line, sizeof line, file)) {
+            char *at = strstr(line, "FAULT(\"");
+            if (at) add_point(at + 7, strcspn(at + 7, "\""));
+        }
+        if (file) fclose(file);
+    }
+    globfree(&found);
+    add_point("device: unfinished", 18);
+}
+
+static bool comes(enum role role, const char *point) {
+    for (int k = 0; k < 12 && comes_to[role][k]; k++)
+        if (strncmp(point, comes_to[role][k], strlen(comes_to[role][k])) == 0) return true;
+    return false;
+}
+
+static int by_value(const void *a, const void *b) {
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+static double quantile(const struct samples *of, double q) {
+    return of->count ? (double)of->ns[(size_t)(q * (double)(of->count - 1) + 0.5)] / 1000 : 0;
+}
+
+static void first_line(const char *command, char *text, int nbytes) {
+    FILE *pipe = popen(command, "r");
+    text[0] = 0;
+    if (pipe && fgets(text, nbytes, pipe)) text[strcspn(text, "\n")] = 0;
+    if (pipe) pclose(pipe);
+}
+
+/* Table on stdout, the same as JSON where asked for.  Returns how many points nobody died at. */
+static int report(FILE *json, uint64_t rounds, uint64_t seed, double seconds) {
+    char commit[128], date[64], cpu[128];
+    struct samples all = {0};
+    int unreached = 0;
+    first_line("git rev-parse HEAD 2>/dev/null", commit, sizeof commit);
+    first_line("date -u +%Y-%m-%dT%H:%M:%SZ", date, sizeof date);
+    first_line("sed -n 's/^model name.*: //p' /proc/cpuinfo", cpu, sizeof cpu);
+    fprintf(json, "{\"rounds\": %llu, \"seed\": %llu, \"seconds\": %.1f, \"date\": \"%s\", \"commit\": \"%s\", "
+            "\"cpu\": \"%s\", \"cores\": %ld,\n \"points\": {", (unsigned long long)rounds,
+            (unsigned long long)seed, seconds, date, commit, cpu, sysconf(_SC_NPROCESSORS_ONLN));
+    printf("%-22s %8s %8s %8s  µs; rounds by role\n", "fault point", "p50", "p99", "max");
+    for (int p = 0; p < point_count; p++) {
+        struct samples *of = &recovery[p];
+        unsigned total = 0;
+        if (of->count) qsort(of->ns, of->count, sizeof *of->ns, by_value);
+        all.ns = realloc(all.ns, (all.count + of->count + 1) * sizeof *all.ns);
+        if (of->count) memcpy(all.ns + all.count, of->ns, of->count * sizeof *of->ns);
+        all.count += of->count;
+        printf("%-22s %8.0f %8.0f %8.0f ", points[p], quantile(of, .5), quantile(of, .99), quantile(of, 1));
+        fprintf(json, "%s\n  \"%s\": {\"recovery_us\": {\"samples\": %zu, \"p50\": %.0f, \"p99\": %.0f, \"max\": %.0f}, \"roles\": {",
+                p ? "," : "", points[p], of->count, quantile(of, .5), quantile(of, .99), quantile(of, 1));
+        const char *comma = "";
+        for (enum role r = 0; r < ROLES; r++) {
+            if (!comes(r, points[p])) continue;
+            total += killed[p][r];
+            if (killed[p][r]) printf(" %s %u", role_names[r], killed[p][r]);
+            else printf(" %s %s", role_names[r], missed[p][r] ? "NOT REACHED" : "not tried");
+            fprintf(json, "%s\"%s\": {\"killed\": %u, \"not_reached\": %u}", comma, role_names[r], killed[p][r], missed[p][r]);
+            comma = ", ";
+        }
+        fprintf(json, "}}");
+        puts("");
+        unreached += total == 0;
+    }
+    if (all.count) qsort(all.ns, all.count, sizeof *all.ns, by_value);
+    fprintf(json, "\n },\n \"recovery_us\": {\"samples\": %zu, \"p50\": %.0f, \"p99\": %.0f, \"max\": %.0f}}\n",
+            all.count, quantile(&all, .5), quantile(&all, .99), quantile(&all, 1));
+    printf("%-22s %8.0f %8.0f %8.0f\n%llu rounds in %.1f s, seed %llu, %d points not reached\n", "all",
+           quantile(&all, .5), quantile(&all, .99), quantile(&all, 1), (unsigned long long)rounds, seconds,
+           (unsigned long long)seed, unreached);
+    return unreached;
+}
+
+int main(int argc, char **argv) {
+    uint64_t rounds = 300, seed = 1, first = 0;
+    const char *core = "gpuring/core", *json = "/dev/null", *role = "", *point = "";
+    for (int k = 1; k + 1 < argc; k += 2) {
+        const char *name = argv[k], *value = argv[k + 1];
+        if (strcmp(name, "--rounds") == 0) rounds = strtoull(value, NULL, 0);
+        else if (strcmp(name, "--seed") == 0) seed = strtoull(value, NULL, 0);
+        else if (strcmp(name, "--first") == 0) first = strtoull(value, NULL, 0);
+        else if (strcmp(name, "--json") == 0) json = value;
+        else if (strcmp(name, "--core") == 0) core = value;
+        else if (strcmp(name, "--role") == 0) role = value;
+        else if (strcmp(name, "--point") == 0) point = value;
+        else if (strcmp(name, "--deadline-ms") == 0) deadline_ms = strtoll(value, NULL, 0);
+        else return fprintf(stderr, "unknown option %s\n", name), 2;
+    }
+    scan(core);
+    static struct { enum role role; int point; bool stop; } plan[2 * ROLES * MAX_POINTS];
+    uint64_t planned = 0;
+    for (enum role r = 0; r < ROLES; r++)
+        for (int p = 0; p < point_count; p++)
+            for (int stop = 0; stop < 2; stop++)
+                if (comes(r, points[p]) && strstr(role_names[r], role) && strstr(points[p], point))
+                    plan[planned].role = r, plan[planned].point = p, plan[planned++].stop = stop;
+    if (!planned) return fprintf(stderr, "nothing to do\n"), 2;
+    chance_state = mix(seed);
+    for (uint64_t k = planned - 1; k > 0; k--) { /* shuffled, so that a short run is a fair sample */
+        uint64_t other = chance(k + 1);
+        __typeof__(plan[0]) swapped = plan[k];
+        plan[k] = plan[other];
+        plan[other] = swapped;
+    }
+    book = mmap(NULL, sizeof *book, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (book == MAP_FAILED) return perror("mmap"), 2;
+    atexit(end_children);
+    int64_t began = gr_now_ns();
+    for (uint64_t n = first; n < first + rounds; n++) {
+        chance_state = mix(seed ^ mix(n)); /* a round depends on these two alone, and can be played by itself */
+        now = (struct round){.number = n, .seed = chance_state, .role = plan[n % planned].role,
+                             .point = plan[n % planned].point, .stop = plan[n % planned].stop};
+        now.slots = 2 + (unsigned)chance(MAX_SLOTS - 1);
+        now.victim_first = now.role == CREATOR || chance(4) != 0;
+        const char *name = points[now.point]; /* a reaper passes most points once, a closer all of them */
+        bool many = now.role == REAPER ? strstr(name, "reap: slot") || strstr(name, "reap: take") : now.role != CLOSER;
+        now.k = 1 + (unsigned)chance(many ? 2 * now.slots : 1);
+        memset(book, 0, offsetof(struct book, frame));
+        fd = memfd_create("kill", MFD_CLOEXEC);
+        ring = NULL;
+        if (!play()) {
+            fprintf(stderr, "round %llu of seed %llu: %s dies at \"%s\" (%s, hit %u, %u slots, %s): %s\n",
+                    (unsigned long long)n, (unsigned long long)seed, role_names[now.role], points[now.point],
+                    now.stop ? "stopped, then killed" : "killed", now.k, now.slots,
+                    now.victim_first ? "first to join" : "last to join", book->complaint);
+            dump();
+            return 1;
+        }
+        uint64_t used = gr_frontier(ring);
+        memset(book->frame, 0, (used < MAX_SEQ ? used : MAX_SEQ) * sizeof book->frame[0]);
+        gr_detach(ring);
+        close(fd);
+    }
+    FILE *file = fopen(json, "w");
+    if (!file) return perror(json), 2;
+    int unreached = report(file, rounds, seed, (double)(gr_now_ns() - began) / 1e9);
+    fclose(file);
+    return unreached && !*role && !*point && rounds >= planned ? 1 : 0;
+}

@@ -275,9 +275,10 @@ def test_a_members_frame_goes_to_its_fellow(safe, name, children, request):
 
 def create_and_wait(pipe, name, safe):
     _tools()
-    gpuring.create(name, slots=4, shape=(WORDS,), dtype="u8", **safe)
+    ring = gpuring.create(name, slots=4, shape=(WORDS,), dtype="u8", **safe)
     pipe.send("up")
     pipe.receive()
+    ring.close()
 
 
 def test_those_inside_finish_after_the_creators_death(safe, name, children):
