@@ -4,21 +4,17 @@
 
 Two producers; a lossless reader alone, a shared subscription of 2 to 4 members, lossy readers.  One
 of each kind stays to the end, so that what it uses can be watched; the others come and go, and some
-are killed.  Every process logs what it does with write(2), so a killed one's log tells how far it
-came.  Each frame's whole content follows from its producer and its number.
+are killed.  Each frame's whole content follows from its producer and its number.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import ctypes
 import json
 import os
 import platform
 import random
 import secrets
-import signal
 import statistics
 import subprocess
 import sys
@@ -30,112 +26,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from support import PLACES, Child, Pipe, Place, poll
+from soak_roles import ENTRY, HELD, META, WORDS, consume, produce
+from support import PLACES, Child, Place, poll
 
 import gpuring
 
-WORDS, SLOTS, HELD = 64, 8, 2  # HELD: frames that a member has at once, at the most
-META = [("producer", "i4"), ("k", "i8")]
-ENTRY = np.dtype([("mark", "S1"), ("again", "?"), ("producer", "<i4"), ("k", "<i8"), ("seq", "<i8"),
-                  ("lost", "<i8")])  # fmt: skip
+SLOTS = 8
 MOST = {"producer": 2, "jobs": 4, "lossy": 2}
 PATIENCE_S = 60
-_RAMP = np.arange(WORDS, dtype="u4")
-
-
-def content(producer: int, k: int) -> np.ndarray:
-    return _RAMP * np.uint32((2 * k + 1) & 0xFFFFFFFF) + np.uint32(
-        (producer * 0x9E3779B1 + k) & 0xFFFFFFFF
-    )
-
-
-# ---- the children ------------------------------------------------------------------------------
-
-
-def begin(deadline_s: float, parent: int) -> None:
-    """This process ends with its parent, and at its deadline whatever happens."""
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    if os.getppid() != parent:
-        os._exit(1)
-    signal.alarm(int(deadline_s))
-
-
-class Log:
-    def __init__(self, path: str) -> None:
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        self._row = np.zeros(1, ENTRY)
-
-    def __call__(self, *entry: Any) -> None:
-        """mark, again, producer, k, seq, lost"""
-        self._row[0] = entry
-        os.write(self._fd, self._row.tobytes())
-
-
-def produce(pipe: Pipe, name: str, place: Place, me: int, path: str, *limits: Any) -> None:
-    begin(*limits)
-    log, chance, k = Log(path), random.Random(me), 0
-    with gpuring.attach(name) as ring, ring.producer() as producer:
-        pipe.send()
-        pipe.receive()
-        while not pipe.told():
-            for _ in range(chance.randrange(1, 8)):
-                try:
-                    slot = producer.claim(1)
-                except gpuring.RingFull:
-                    break
-                if chance.random() < 0.05:
-                    slot.abandon()
-                    continue
-                place.fill(slot.array, content(me, k))
-                slot.meta["producer"], slot.meta["k"] = me, k
-                log(b"p", False, me, k, slot.seq, 0)
-                slot.publish()
-                log(b"P", False, me, k, slot.seq, 0)
-                k += 1
-            time.sleep(chance.random() * 0.012)
-
-
-def consume(
-    pipe: Pipe, name: str, place: Place, me: int, path: str, group: str, *limits: Any
-) -> int:
-    """Until the end or until told.  The number of frames that turned out torn."""
-    begin(*limits)
-    log, chance, torn = Log(path), random.Random(me), 0
-    lossy = group == "lossy"
-    with (
-        gpuring.attach(name) as ring,
-        ring.consumer(None if lossy else group, lossless=not lossy) as frames,
-    ):
-        pipe.send()
-        while not pipe.told():
-            held: list[Any] = []
-            try:
-                for timeout in (0.25, 0)[: 1 + (chance.random() < 0.25)]:
-                    newest = lossy and chance.random() < 0.5
-                    slot = frames.latest(timeout) if newest else frames.acquire(timeout)
-                    held.append(slot)
-                    found = slot.redelivered, int(slot.meta["producer"]), int(slot.meta["k"])
-                    log(b"A", *found, slot.seq, slot.lost)
-                    got = place.read(slot.array)
-                    with contextlib.suppress(gpuring.FrameTorn):
-                        slot.check()
-                        assert (got == content(*found[1:])).all(), f"frame {slot.seq}: {found}"
-            except gpuring.RingTimeout:
-                pass
-            except gpuring.FrameTorn:
-                torn += 1
-            except (gpuring.EndOfStream, gpuring.PeerLost):
-                return torn
-            for slot in held:
-                log(b"R", False, int(slot.meta["producer"]), int(slot.meta["k"]), slot.seq, 0)
-                try:
-                    slot.release()
-                except gpuring.FrameTorn:
-                    torn += 1
-    return torn
-
-
-# ---- the parent --------------------------------------------------------------------------------
 
 
 @dataclass
@@ -220,7 +118,10 @@ class Soak:
         shm = [path.stat() for path in Path("/dev/shm").glob(f"gpuring.{self.ring.name}*")]
         row: dict[str, Any] = {"t": round(t, 1), "peers": len(self.actors), "shm_entries": len(shm),
                                "shm_bytes": sum(512 * stat.st_blocks for stat in shm)}  # fmt: skip
-        for who, pid in [("parent", os.getpid()), *((f"{a.role}", a.child.pid) for a in self.actors if a.stays)]:
+        for who, pid in [
+            ("parent", os.getpid()),
+            *((f"{a.role}", a.child.pid) for a in self.actors if a.stays),
+        ]:
             proc = Path("/proc", str(pid))
             row[f"{who}_rss"] = int((proc / "statm").read_text().split()[1]) * 4096
             row[f"{who}_fds"] = len(list((proc / "fd").iterdir()))
@@ -254,18 +155,22 @@ class Soak:
                 if actor.role == "producer" and not actor.told:
                     self.tell(actor)
             poll(
-                lambda mine=mine: [self.look(a) for a in mine if a in self.actors]
-                and not any(a in self.actors for a in mine),
+                lambda mine=mine: (
+                    [self.look(a) for a in mine if a in self.actors]
+                    and not any(a in self.actors for a in mine)
+                ),
                 PATIENCE_S,
             )
         self.ring._header.reap()
 
     # ---- the books -----------------------------------------------------------------------------
 
-    def log(self, *roles: str, killed: bool | None = None, mark: bytes = b"A") -> np.ndarray:
+    def log(
+        self, role: str, killed: bool | None = None, mark: bytes = b"A", only: Actor | None = None
+    ) -> np.ndarray:
         rows = [np.zeros(0, ENTRY)]
-        for actor in self.ended:
-            if actor.role in roles and killed in (None, actor.killed) and actor.path.exists():
+        for actor in [only] if only else self.ended:
+            if actor.role == role and killed in (None, actor.killed) and actor.path.exists():
                 data = actor.path.read_bytes()
                 row = np.frombuffer(data[: len(data) // ENTRY.itemsize * ENTRY.itemsize], ENTRY)
                 rows.append(row[row["mark"] == mark])
@@ -305,7 +210,7 @@ class Soak:
 
         seen_lossy = 0
         for actor in (a for a in self.ended if a.role == "lossy"):
-            lossy = Soak.log(_only(self, actor), "lossy")
+            lossy = self.log("lossy", only=actor)
             gaps = np.diff(lossy["seq"])
             assert (gaps > 0).all()
             assert self.place.on_gpu or (gaps - 1 == lossy["lost"][1:]).all(), "lost is a lie"
@@ -331,10 +236,6 @@ class Soak:
         for key, value in grown.items():
             assert value <= most.get(key.split("_")[-1], 0), f"{key} grew by {value}"
         return grown
-
-
-def _only(soak: Soak, actor: Actor) -> Any:
-    return argparse.Namespace(ended=[actor])
 
 
 def keys(log: np.ndarray) -> np.ndarray:
@@ -368,8 +269,7 @@ def soak(seconds: float, where: str, seed: int) -> dict[str, Any]:
             result["events"] = dict(sorted(this.events.items()))
             result["growth"] = this.growth(seconds)
             poll(lambda: device_used(place) <= used + 2**24)  # the driver tears contexts down
-        left = [path.name for path in Path("/dev/shm").glob(f"gpuring.{name}*")]
-        assert not left, left
+        assert not list(Path("/dev/shm").glob(f"gpuring.{name}*"))
     every = max(1, len(this.samples) // 60)
     return result | {"device_grown": device_used(place) - used, "samples": this.samples[::every]}
 
@@ -383,12 +283,15 @@ def main() -> int:
     args = parser.parse_args()
     result = soak(args.seconds, args.where, args.seed)
     git = ["git", "describe", "--always", "--dirty"]
-    result["revision"] = subprocess.run(git, capture_output=True, text=True).stdout.strip()
+    said = subprocess.run(git, check=False, capture_output=True, text=True)
+    result["revision"] = said.stdout.strip()
     result["cpus"], result["machine"] = os.cpu_count(), platform.machine()
     text = json.dumps(result, indent=1)
     if args.json:
         args.json.write_text(text + "\n")
-    print(text if not args.json else json.dumps({k: v for k, v in result.items() if k != "samples"}))
+    print(
+        text if not args.json else json.dumps({k: v for k, v in result.items() if k != "samples"})
+    )
     return 0
 
 

@@ -85,7 +85,7 @@ def test_a_stale_hint_is_helped_on(segment):
     ring = segment(N)
     producer = ring.producer()
     producer.put(3 * N)
-    ring.poke("head", "claim_hint", N)
+    ring.poke("head", "claim_hint", 4 * N - 1)  # its claimer died before he could help it on
     assert ring.process().frontier == 4 * N
     assert producer.claim() == 4 * N
     assert ring.peek("head", "claim_hint") == 4 * N + 1

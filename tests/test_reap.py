@@ -188,7 +188,7 @@ def test_a_torn_frame_gates_nobody_but_its_holder(segment):
     assert b.drain() == ([3], _core.BLOCKED)
     assert other.claim() == _core.BLOCKED
     assert other.peer.culprit[1:4] == (a.number, a.subscription, 2)
-    assert a.release(2) == 0
+    assert a.release(2) == _core.TORN  # and released
     assert other.claim() == 4
 
 
