@@ -38,15 +38,30 @@ def build(place: Path, *edits: Edit) -> Path:
         text = path.read_text()
         assert text.count(old) == 1, f"{name} does not have it once: {old}"
         path.write_text(text.replace(old, new))
-    sources = [HARNESS / "kill.c", *sorted(path.relative_to(place) for path in (place / CORE).glob("*.c"))]
+    sources = [
+        HARNESS / "kill.c",
+        *sorted(path.relative_to(place) for path in (place / CORE).glob("*.c")),
+    ]
     assert CC
-    command = [CC, "-std=gnu11", "-O1", "-g", "-pthread", "-DGR_FAULTS", *map(str, sources), "-o", "kill"]
+    command = [
+        CC,
+        "-std=gnu11",
+        "-O1",
+        "-g",
+        "-pthread",
+        "-DGR_FAULTS",
+        *map(str, sources),
+        "-o",
+        "kill",
+    ]
     subprocess.run(command, cwd=place, check=True, timeout=BUILD_S)
     return place / "kill"
 
 
 @pytest.fixture(scope="module")
-def matrix(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., subprocess.CompletedProcess[str]]:
+def matrix(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[..., subprocess.CompletedProcess[str]]:
     return runner(build(tmp_path_factory.mktemp("kill")))
 
 
@@ -81,7 +96,9 @@ def test_a_fault_point_that_is_not_reached_shows(matrix):
     done = matrix("--rounds", 1, "--role", "closer", "--point", "close: closed")
     assert done.returncode == 0, done.stderr
     assert re.search(r"^close: closed .* closer 1$", done.stdout, re.MULTILINE)
-    assert re.search(r"^claim: swapped .* producer not tried creator not tried$", done.stdout, re.MULTILINE)
+    assert re.search(
+        r"^claim: swapped .* producer not tried creator not tried$", done.stdout, re.MULTILINE
+    )
 
 
 MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {

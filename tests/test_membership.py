@@ -244,6 +244,7 @@ def test_the_creator_is_known_to_live_until_it_gives_its_locks_up(segment):
     other = ring.process()
     assert other.creator_alive
     assert other.creator_pid == os.getpid()
+    ring.poke("head", "creator_pid", 1)  # of another process, the lock alone tells
+    assert other.creator_alive
     ring.creator.disown()
-    ring.poke("head", "creator_pid", 1)  # from another process, the lock alone tells
     assert not other.creator_alive

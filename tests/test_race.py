@@ -90,7 +90,7 @@ def join_and_read(pipe: Pipe, path: str) -> tuple[int, list[tuple[int, int]]]:
 @pytest.mark.parametrize("slots", [1, 2])
 @pytest.mark.parametrize("verb", ["acquire", "latest"])
 def test_a_lossy_reader_never_has_a_frame_that_is_being_overwritten(segment, children, slots, verb):
-    """Edge H: claim looks at the take word after its swap, acquire at the slot word after its own."""
+    """Edge H: claim looks at the take word after its swap, acquire at the slot word after its."""
     ring = segment(slots)
     writer, reader = children(write, ring.path), children(read_lossy, ring.path, verb)
     for child in (writer, reader):

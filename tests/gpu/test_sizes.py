@@ -1,0 +1,64 @@
+"""From one slot of a byte to 64 slots of a gigabyte; and torch reading and writing a slot."""
+
+from __future__ import annotations
+
+import pytest
+
+import gpuring
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(autouse=True)
+def _gpu():
+    from conftest import gpu_missing
+
+    if reason := gpu_missing():
+        pytest.skip(reason)
+
+
+def pass_frames(pipe, name, nbytes, frames):
+    """Answers with the first and the last byte of every frame."""
+    seen = []
+    with gpuring.attach(name, timeout=20) as ring, ring.consumer() as consumer:
+        pipe.send("joined")
+        for _ in range(frames):
+            with consumer.acquire(60) as slot:
+                assert slot.array.nbytes == nbytes
+                seen.append((int(slot.array[0]), int(slot.array[-1])))
+    return seen
+
+
+@pytest.mark.parametrize("sync", ["timeline", "event"])
+@pytest.mark.parametrize("nbytes", [1, 1 << 30])
+@pytest.mark.parametrize("slots", [1, 64])
+def test_slots_of_every_size(slots, nbytes, sync, name, children):
+    frames = 2 * slots + 1
+    with gpuring.create(name, slots=slots, shape=(nbytes,), dtype="u1", sync=sync) as ring:
+        child = children(pass_frames, name, nbytes, frames)
+        assert child.receive() == "joined"
+        with ring.producer() as producer:
+            for k in range(frames):
+                with producer.claim(60) as slot:
+                    slot.array[-1:] = k
+                    slot.array[:1] = k
+            assert child.result() == [(k, k) for k in range(frames)]
+
+
+@pytest.mark.parametrize("sync", ["timeline", "event"])
+def test_torch_writes_and_reads_without_a_copy(sync, name):
+    torch = pytest.importorskip("torch")
+    with (
+        gpuring.create(name, slots=2, shape=(1 << 20,), dtype="f4", sync=sync) as ring,
+        ring.producer() as producer,
+        ring.consumer() as consumer,
+    ):
+        side = torch.cuda.Stream()
+        for k in range(20):
+            with producer.claim(10) as slot, torch.cuda.stream(side):
+                tensor = torch.from_dlpack(slot)
+                assert tensor.data_ptr() == slot.array.data.ptr
+                torch.cuda._sleep(2_000_000)  # the release has to wait for this stream
+                tensor.fill_(k)
+            with consumer.acquire(10, stream=side) as slot, torch.cuda.stream(side):
+                assert float(torch.from_dlpack(slot).sum()) == float(k * (1 << 20))
