@@ -87,18 +87,20 @@ class Consumer(Endpoint):
 
         With reattach=True the loop outlives the stream: it waits for a new producer or a new ring.
         """
-        restarted = False
+        restarted, joins = False, 0
         while True:
             try:
                 slot = self.acquire()
             except (EndOfStream, PeerLost) as end:
-                if self._reattach and not self._closed:
-                    self._restart()
-                    restarted = True
-                    continue
-                if isinstance(end, EndOfStream):
-                    return
-                raise
+                if self._closed or not self._reattach:
+                    if isinstance(end, EndOfStream):
+                        return
+                    raise
+                restarted = True
+                if joins == self._ring._header.joins:  # nobody has come since the last look
+                    self._await_restart(joins)
+                joins = self._ring._header.joins
+                continue
             seq = slot.seq
             slot._restarted, restarted = restarted, False
             try:
@@ -107,12 +109,11 @@ class Consumer(Endpoint):
                 if slot._open and slot.seq == seq:
                     slot.release()
 
-    def _restart(self) -> None:
-        """Waits (Ctrl-C interrupts) until this ring has a producer again or its name another ring,
-        and joins there."""
-        ring, header = self._ring, self._ring._header
-        while header.closed or not header.has_producer:
-            successor = ring._successor()
+    def _await_restart(self, joins: int) -> None:
+        """Waits (Ctrl-C interrupts) until somebody joins this ring, or its name has another ring;
+        moves there."""
+        while self._ring._header.joins == joins:
+            successor = self._ring._successor()
             if successor is not None:
                 self._move(successor)
                 return

@@ -83,6 +83,7 @@ def consume(
     lossy = group == "lossy"
     with (
         gpuring.attach(name) as ring,
+        contextlib.suppress(gpuring.FrameTorn),  # told when it leaves
         ring.consumer(None if lossy else group, lossless=not lossy) as frames,
     ):
         pipe.send()

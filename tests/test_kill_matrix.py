@@ -1,8 +1,10 @@
 """The kill matrix (tests/core/kill.c): every fault point of the core, every role that comes to it.
 
-The mutants show that it can fail: each takes one line out of the recovery, and some survivor has to
-hang, lose a frame or find the ring worn.  The long run that bench/results/kill-matrix-host.json keeps:
-`gcc -O2 -pthread -DGR_FAULTS tests/core/kill.c gpuring/core/*.c -o kill && ./kill --rounds 12000 --json FILE`
+The mutants show that it can fail: each takes one line out of the recovery, and some survivor has
+to hang, lose a frame or find the ring worn.  bench/results/kill-matrix-host.json keeps a long run:
+
+    gcc -O2 -pthread -DGR_FAULTS tests/core/kill.c gpuring/core/*.c -o build/kill
+    build/kill --rounds 12000 --seed 2026 --json bench/results/kill-matrix-host.json
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ Edit = tuple[str, str, str]
 
 
 def build(place: Path, *edits: Edit) -> Path:
-    """Compiles a copy of the core with its fault points; each edit replaces the one place it names."""
+    """Compiles a copy of the core with its fault points; an edit replaces the place it names."""
     for folder in (CORE, HARNESS):
         shutil.copytree(ROOT / folder, place / folder)
     for name, old, new in edits:
@@ -38,39 +40,30 @@ def build(place: Path, *edits: Edit) -> Path:
         text = path.read_text()
         assert text.count(old) == 1, f"{name} does not have it once: {old}"
         path.write_text(text.replace(old, new))
-    sources = [
-        HARNESS / "kill.c",
-        *sorted(path.relative_to(place) for path in (place / CORE).glob("*.c")),
-    ]
-    assert CC
-    command = [
-        CC,
-        "-std=gnu11",
-        "-O1",
-        "-g",
-        "-pthread",
-        "-DGR_FAULTS",
-        *map(str, sources),
-        "-o",
-        "kill",
-    ]
-    subprocess.run(command, cwd=place, check=True, timeout=BUILD_S)
+    flags = ["-std=gnu11", "-O1", "-g", "-pthread", "-DGR_FAULTS", "-o", "kill"]
+    sources = [place / HARNESS / "kill.c", *sorted((place / CORE).glob("*.c"))]
+    subprocess.run([str(CC), *flags, *map(str, sources)], cwd=place, check=True, timeout=BUILD_S)
     return place / "kill"
 
 
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
 @pytest.fixture(scope="module")
-def matrix(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Callable[..., subprocess.CompletedProcess[str]]:
+def matrix(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return runner(build(tmp_path_factory.mktemp("kill")))
 
 
-def runner(program: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+def runner(program: Path) -> Run:
     def run(*options: object) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [program, *map(str, options)], cwd=program.parent, capture_output=True, text=True,
-            timeout=RUN_S, check=False,
-        )  # fmt: skip
+            [program, *map(str, options)],
+            cwd=program.parent,
+            capture_output=True,
+            text=True,
+            timeout=RUN_S,
+            check=False,
+        )
 
     return run
 
@@ -95,41 +88,59 @@ def test_whoever_dies_wherever_the_survivors_go_on_and_the_books_balance(matrix,
 def test_a_fault_point_that_is_not_reached_shows(matrix):
     done = matrix("--rounds", 1, "--role", "closer", "--point", "close: closed")
     assert done.returncode == 0, done.stderr
-    assert re.search(r"^close: closed .* closer 1$", done.stdout, re.MULTILINE)
-    assert re.search(
-        r"^claim: swapped .* producer not tried creator not tried$", done.stdout, re.MULTILINE
-    )
+    lines = done.stdout.splitlines()
+    assert any(re.match(r"close: closed .* closer 1$", line) for line in lines)
+    assert any(re.match(r"claim: swapped .* NOBODY DIED HERE$", line) for line in lines)
 
 
+# name: (where to look for it, what to change)
 MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {
     "a reaper does not open what the dead held": (
         ("--point", "acquire: confirmed"),
-        [("peers.c", "reopened += cas_sc(&take->word, t, claim_word(seq_of(t), GR_NONE, drop ? GR_DONE : GR_OPEN));",
-          "reopened += !drop;")],
+        [
+            (
+                "peers.c",
+                "claim_word(seq_of(t), GR_NONE, drop ? GR_DONE : GR_OPEN)",
+                "drop ? claim_word(seq_of(t), GR_NONE, GR_DONE) : t",
+            )
+        ],
     ),
     "a reaper does not void what the dead was writing": (
         ("--point", "claim: claimed"),
-        [("peers.c", "voided += cas_sc(&slot->word, w, claim_word(seq_of(w), GR_NONE, GR_VOID));", "voided++;")],
+        [("peers.c", "cas_sc(&slot->word, w, claim_word(seq_of(w), GR_NONE, GR_VOID))", "1")],
     ),
     "a reaper does not say that a frame was opened": (
         ("--role", "member", "--point", "acquire: confirmed"),
-        [("peers.c", 'atomic_fetch_add_explicit(&ring->sub[u].redo, 1, memory_order_seq_cst);\n'
-          '            FAULT("reap: redo bumped");', "")],
+        [
+            (
+                "peers.c",
+                "atomic_fetch_add_explicit(&ring->sub[u].redo, 1, memory_order_seq_cst);\n"
+                '            FAULT("reap: redo bumped");',
+                "",
+            )
+        ],
     ),
     "a reaper does not ring the bell, and nobody looks by himself": (
         ("--point", "claim: claimed"),
-        [("peers.c", "if (still) gr_ring_bell(ring);", ""),
-         ("ring.h", "GR_SLICE_NS = 50 * 1000 * 1000", "GR_SLICE_NS = 2000 * 1000 * 1000")],
+        [
+            ("peers.c", "if (still) gr_ring_bell(ring);", ""),
+            ("ring.h", "GR_SLICE_NS = 50 * 1000 * 1000", "GR_SLICE_NS = 2000 * 1000 * 1000"),
+        ],
     ),
     "a reaper frees the entry first": (
         ("--role", "reaper", "--point", "reap: slot"),
-        [("peers.c", "uint64_t voided = 0, torn = 0,",
-          "store_sc(&entry->word, peer_word(GR_FREE, 0, 0));\n    uint64_t voided = 0, torn = 0,")],
+        [
+            (
+                "peers.c",
+                "uint64_t voided = 0, torn = 0,",
+                "store_sc(&entry->word, peer_word(GR_FREE, 0, 0));\n"
+                "    uint64_t voided = 0, torn = 0,",
+            )
+        ],
     ),
     "a leaver frees its entry before its subscription": (
         ("--point", "leave: leaving"),
-        [("peers.c", "store_sc(&entry->word, peer_word(GR_LEAVING, me->role, me->u));",
-          "store_sc(&entry->word, peer_word(GR_FREE, me->role, me->u));")],
+        [("peers.c", "peer_word(GR_LEAVING, me->role, me->u)", "peer_word(GR_FREE, 0, 0)")],
     ),
     "a reaper does not mark what the device had not finished": (
         ("--role", "producer", "--point", "device: unfinished"),
@@ -137,7 +148,7 @@ MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {
     ),
     "a reaper does not raise the fences of the dead": (
         ("--role", "consumer", "--point", "device: unfinished"),
-        [("peers.c", "atomic_exchange_explicit(fence, promised, memory_order_seq_cst);", "(void)fence;")],
+        [("peers.c", "atomic_exchange_explicit(fence, promised, memory_order_seq_cst);", ";")],
     ),
     "a reaper leaves a subscription without a member": (
         ("--role", "consumer", "--point", "acquire: looked"),
@@ -145,9 +156,15 @@ MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {
     ),
     "a reaper takes every dead peer for a sleeper": (
         ("--role", "joiner"),
-        [("peers.c", "if (atomic_exchange_explicit(&entry->waiting, 0, memory_order_seq_cst))", "")],
+        [
+            (
+                "peers.c",
+                "if (atomic_exchange_explicit(&entry->waiting, 0, memory_order_seq_cst))",
+                "",
+            )
+        ],
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)

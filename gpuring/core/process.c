@@ -124,10 +124,11 @@ void gr_detach(struct gr_ring *ring) {
 
 /* ---- watchdog ---------------------------------------------------------------------------------- */
 
-/* Opens pidfds for peers that have come since the last look.  True: somebody must be looked at by tick. */
-static bool refresh(struct gr_ring *ring) {
+/* Opens pidfds for peers that have come since the last look, and closes those of peers that left.  True:
+ * somebody must be looked at by tick. */
+static bool refresh(struct gr_ring *ring, bool all) {
     uint64_t joins = load_acquire(&ring->head->joins);
-    bool changed = joins != ring->joins_seen;
+    bool changed = all || joins != ring->joins_seen;
     ring->joins_seen = joins;
     ring->unwatchable = changed ? 0 : ring->unwatchable;
     for (uint32_t p = 0; changed && p < ring->max_peers; p++) {
@@ -159,7 +160,8 @@ static void *watch(void *unused) {
         for (struct gr_ring *ring = handles; ring; ring = ring->next) {
             if (!ring->watched) continue;
             any = true;
-            if (refresh(ring) || ticks % FULL_LOOK_TICKS == 0) gr_reap_dead(ring, NULL);
+            bool all = ticks % FULL_LOOK_TICKS == 0;
+            if (refresh(ring, all) || all) gr_reap_dead(ring, NULL);
             for (uint32_t p = 0; p < ring->max_peers; p++)
                 if (ring->pidfd[p] >= 0 && n < MAX_POLLED)
                     polled[n++] = (struct pollfd){.fd = ring->pidfd[p], .events = POLLIN};

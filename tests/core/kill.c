@@ -10,6 +10,10 @@
  *
  * The victim of role "reaper" clears a process that died before it (a corpse).  Nothing here holds a
  * handle over a fork: each process attaches for itself.
+ *
+ * Usage, from the root of the repository: kill [--rounds N] [--seed S] [--json FILE] [--first ROUND]
+ * [--role NAME] [--point PREFIX] [--core DIRECTORY] [--deadline-ms MS].  A round depends on the seed, its
+ * number and the filters alone; what the scheduler adds, it does not repeat.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -28,6 +32,8 @@
 
 #include "kill.h"
 
+#define LL (unsigned long long)
+
 static struct book *book;
 static struct gr_ring *ring; /* of this process */
 static int fd;
@@ -36,10 +42,10 @@ static int fd;
 static char points[MAX_POINTS][32];
 static int point_count;
 static unsigned killed[MAX_POINTS][ROLES], missed[MAX_POINTS][ROLES];
-static struct samples { int64_t *ns; size_t count; } recovery[MAX_POINTS];
+static struct samples { int64_t *ns; size_t count; } recovery[MAX_POINTS], known, newcomers;
 static struct round now;
 static pid_t children[CHILDREN];
-static int64_t deadline_ms = 3000;
+static uint64_t deadline_ms = 3000;
 
 /* ---- this process ------------------------------------------------------------------------------- */
 
@@ -76,8 +82,8 @@ static void complain(const char *format, ...) {
     do {                                                                                           \
         if (!(condition)) {                                                                        \
             char text_[256];                                                                       \
-            snprintf(text_, sizeof text_, " " __VA_ARGS__);                                         \
-            complain("%s:%d: not so: %s%s", __func__, __LINE__, #condition, text_);              \
+            snprintf(text_, sizeof text_, " " __VA_ARGS__);                                        \
+            complain("%s:%d: not so: %s%s", __func__, __LINE__, #condition, text_);                \
             _exit(3);                                                                              \
         }                                                                                          \
     } while (0)
@@ -188,17 +194,16 @@ static enum gr_result consume(struct gr_peer *me, gr_verb verb, enum of of) {
     gr_word *fence = fence_of(ring, me->index, me->number);
     await_fences(me);
     if (of != OF_SHARED) {
-        REQUIRE(me->seq > self.last, "%llu after %llu", (unsigned long long)me->seq, (unsigned long long)self.last);
-        uint64_t gap = me->seq - self.last - 1, known = me->lost + load_relaxed(torn) - torn_before;
-        REQUIRE(of != OF_LOSSY || self.last == 0 || known == gap, "%llu of %llu", (unsigned long long)known,
-                (unsigned long long)gap);
+        REQUIRE(me->seq > self.last, "%llu after %llu", LL me->seq, LL self.last);
+        uint64_t gap = me->seq - self.last - 1, known_lost = me->lost + load_relaxed(torn) - torn_before;
+        REQUIRE(of != OF_LOSSY || self.last == 0 || known_lost == gap, "%llu of %llu", LL known_lost, LL gap);
         for (uint64_t s = self.last + 1; of == OF_OWN && self.last && s < me->seq; s++)
-            REQUIRE(atomic_load(&book->frame[s].published) != PUBLISHED, "%llu skipped", (unsigned long long)s);
+            REQUIRE(atomic_load(&book->frame[s].published) != PUBLISHED, "%llu skipped", LL s);
         self.last = me->seq;
     }
     REQUIRE(of == OF_LOSSY || me->lost == 0);
     if (load_acquire(&ring->slot[me->index].torn) >= me->seq) {
-        REQUIRE(atomic_load(&frame->published) == IN_FLIGHT, "frame %llu torn", (unsigned long long)me->seq);
+        REQUIRE(atomic_load(&frame->published) == IN_FLIGHT, "frame %llu torn", LL me->seq);
         gr_skip_torn(me);
         return GR_OK;
     }
@@ -208,7 +213,7 @@ static enum gr_result consume(struct gr_peer *me, gr_verb verb, enum of of) {
         atomic_fetch_add(self.target ? &frame->mortal : &frame->shared, 1);
     }
     for (int k = 0; k < WORDS; k++)
-        REQUIRE(book->data[me->index][k] == content(me->seq, k), "frame %llu word %d", (unsigned long long)me->seq, k);
+        REQUIRE(book->data[me->index][k] == content(me->seq, k), "frame %llu word %d", LL me->seq, k);
     if (of == OF_SHARED && self.target && chance(4) == 0) { /* as if its stream could not be ordered */
         atomic_fetch_add(&frame->given, 1);
         REQUIRE(gr_give_back(me, me->index, me->seq) == GR_OK);
@@ -296,7 +301,6 @@ static void create(void) {
     uint8_t zeros[64] = {0};
     ring = gr_create(fd, &config, zeros, zeros, zeros, "{}");
     REQUIRE(ring != NULL, "%s", strerror(errno));
-    atomic_store(&book->created, 1);
 }
 
 /* Ends by itself only if its point is not reached, or if the ring was closed. */
@@ -380,9 +384,9 @@ static void audit(void) {
 
 /* ---- rounds ------------------------------------------------------------------------------------- */
 
-enum part_of { A_SURVIVOR, A_VICTIM, A_CORPSE, AN_AUDITOR };
+enum part { A_SURVIVOR, A_VICTIM, A_CORPSE, AN_AUDITOR };
 
-static pid_t spawn(enum part_of what, int which, enum role role, const char *target, unsigned k) {
+static pid_t spawn(enum part what, int which, enum role role, const char *target, unsigned k) {
     pid_t parent = getpid(), pid = fork();
     if (pid != 0) {
         for (int c = 0; c < CHILDREN; c++)
@@ -413,7 +417,7 @@ static int changed(pid_t pid, int *status) {
 
 /* Whatever has to happen happens within the deadline, or the round has failed. */
 #define UNTIL(condition, ...)                                                                      \
-    for (int64_t end_ = gr_now_ns() + deadline_ms * 1000000; !(condition); nap(30)) {              \
+    for (int64_t end_ = gr_now_ns() + (int64_t)deadline_ms * 1000000; !(condition); nap(30)) {              \
         if (gr_now_ns() > end_) complain("deadline: " #condition " " __VA_ARGS__);                 \
         if (atomic_load(&book->failed)) return false;                                              \
     }
@@ -434,14 +438,16 @@ static pid_t spawn_corpse(const char *point) {
         {MEMBER, "acquire: confirmed"}, {PRODUCER, "claim: claimed"}, {LOSSY, "acquire: held"},
         {SLEEPER, "sleep: marked"}};
     bool owes = strstr(point, "torn") || strstr(point, "fence") || strstr(point, "producers");
-    uint64_t n = owes ? chance(2) : strstr(point, "subscription") ? 2 : strstr(point, "redo") ? 2 + chance(2) : chance(7);
+    uint64_t n = owes ? chance(2) : chance(7);
+    if (strstr(point, "subscription")) n = 2;
+    if (strstr(point, "redo")) n = 2 + chance(2);
     return spawn(A_CORPSE, 0, ways[n].role, ways[n].target, 1 + (unsigned)chance(4));
 }
 
 static bool books(uint64_t frontier) {
     for (uint64_t s = now.slots; s < frontier && s < MAX_SEQ; s++) {
         struct frame *f = &book->frame[s];
-        bool gone = f->released && f->released <= RELEASED; /* to a member who may have died over it */
+        bool gone = f->released; /* by a member who may have died over it */
         unsigned long long at = s;
         EXPECT(f->lone <= 1 && f->shared <= 1, "frame %llu: %u %u", at, f->lone, f->shared);
         EXPECT(f->mortal <= f->given + now.deaths, "frame %llu", at);
@@ -452,6 +458,11 @@ static bool books(uint64_t frontier) {
         EXPECT(f->published || !(f->lone || f->shared || f->mortal), "frame %llu", at);
     }
     return true;
+}
+
+static void keep(struct samples *of, int64_t ns) {
+    if ((of->count & (of->count - 1)) == 0) of->ns = realloc(of->ns, (of->count + 1) * 2 * sizeof *of->ns);
+    of->ns[of->count++] = ns;
 }
 
 static bool play(void) {
@@ -481,13 +492,13 @@ static bool play(void) {
     int64_t give_up = gr_now_ns() + GIVE_UP_NS, next_corpse = 0;
     while (!changed(victim, &status)) {
         if (now.role == REAPER && corpse && changed(corpse, &status)) {
-            EXPECT(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL, "corpse: %#x", status);
+            EXPECT(status == SIGKILL || (status == 0 && atomic_load(&book->quit)), "corpse: %#x", status);
             corpse = 0;
             next_corpse = gr_now_ns() + 3 * 1000 * 1000; /* the survivors may have been quicker */
         } else if (now.role == REAPER && !corpse && now.deaths < 6 && gr_now_ns() > next_corpse)
             dead[now.deaths++] = corpse = spawn_corpse(point);
         if (gr_now_ns() > give_up) atomic_store(&book->quit, 1);
-        if (gr_now_ns() > give_up + deadline_ms * 1000000) complain("the victim does not end");
+        if (gr_now_ns() > give_up + (int64_t)deadline_ms * 1000000) complain("the victim does not end");
         if (atomic_load(&book->failed)) return false;
         nap(20);
     }
@@ -518,9 +529,9 @@ static bool play(void) {
         EXPECT(status == 0, "survivor %d: %#x", s, status);
         struct survivor *who = &book->survivor[s];
         if (!who->recovered_ns || !atomic_load(&book->died_ns)) continue;
-        struct samples *of = &recovery[now.point];
-        if ((of->count & (of->count - 1)) == 0) of->ns = realloc(of->ns, (of->count + 1) * 2 * sizeof *of->ns);
-        of->ns[of->count++] = who->recovered_ns;
+        bool new = !now.victim_first || now.role == JOINER || now.role == LEAVER;
+        keep(&recovery[now.point], who->recovered_ns);
+        keep(new ? &newcomers : &known, who->recovered_ns); /* watchdogs look for newcomers by tick */
     }
     uint64_t frontier = gr_frontier(ring);
     pid_t auditor = spawn(AN_AUDITOR, 0, ROLES, NULL, 0);
@@ -535,29 +546,25 @@ static void end_children(void) {
 }
 
 static void dump(void) {
-    static const char *const at[] = {"joined %d", " go %d", " stop %d", " quit %d"};
-    _Atomic int *flags[] = {&book->joined, &book->go, &book->stop, &book->quit};
-    for (int k = 0; k < 4; k++) fprintf(stderr, at[k], atomic_load(flags[k]));
-    for (int s = 0; s < SURVIVORS; s++) fprintf(stderr, ", %llu", (unsigned long long)book->survivor[s].frames);
     if (!ring) return;
     struct gr_head *head = ring->head;
-    fprintf(stderr, "\nhead: hint %llu bell %u waiters %u closed %llu producers %#llx sub_mask %#llx peer_mask %#llx reaps %llu\n",
-            (unsigned long long)head->claim_hint, head->bell, head->waiters, (unsigned long long)head->closed,
-            (unsigned long long)head->producers, (unsigned long long)head->sub_mask,
-            (unsigned long long)head->peer_mask, (unsigned long long)head->reaps);
+    fprintf(stderr, "hint %llu bell %u waiters %u closed %llu producers %#llx", LL head->claim_hint, head->bell,
+            head->waiters, LL head->closed, LL head->producers);
+    fprintf(stderr, " sub_mask %#llx peer_mask %#llx reaps %llu", LL head->sub_mask, LL head->peer_mask,
+            LL head->reaps);
     for (uint32_t p = 0; p < ring->max_peers; p++)
-        fprintf(stderr, "peer %u: %#llx pid %llu waiting %llu\n", p, (unsigned long long)ring->peer[p].word,
-                (unsigned long long)ring->peer[p].pid, (unsigned long long)ring->peer[p].waiting);
+        fprintf(stderr, "\npeer %u: %#llx pid %llu waiting %llu", p, LL ring->peer[p].word, LL ring->peer[p].pid,
+                LL ring->peer[p].waiting);
     for (uint32_t i = 0; i < ring->slots; i++) {
-        uint64_t w = load_sc(&ring->slot[i].word);
-        fprintf(stderr, "slot %u: (%llu, %u, %u) torn %llu; takes", i, (unsigned long long)seq_of(w), owner_of(w),
-                phase_of(w), (unsigned long long)ring->slot[i].torn);
+        uint64_t w = load_sc(&ring->slot[i].word), t;
+        fprintf(stderr, "\nslot %u: (%llu, %u, %u) torn %llu; takes", i, LL seq_of(w), owner_of(w), phase_of(w),
+                LL ring->slot[i].torn);
         for (uint32_t u = 0; u < ring->max_subscriptions; u++) {
-            uint64_t t = load_sc(&take_of(ring, i, u)->word);
-            fprintf(stderr, " (%llu, %u, %u)", (unsigned long long)seq_of(t), owner_of(t), phase_of(t));
+            t = load_sc(&take_of(ring, i, u)->word);
+            fprintf(stderr, " (%llu, %u, %u)", LL seq_of(t), owner_of(t), phase_of(t));
         }
-        fputc('\n', stderr);
     }
+    fputc('\n', stderr);
 }
 
 /* ---- the run ------------------------------------------------------------------------------------ */
@@ -596,75 +603,74 @@ static int by_value(const void *a, const void *b) {
     int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
     return (x > y) - (x < y);
 }
-static double quantile(const struct samples *of, double q) {
-    return of->count ? (double)of->ns[(size_t)(q * (double)(of->count - 1) + 0.5)] / 1000 : 0;
+
+/* The same to the table and to the JSON. */
+static void quantiles(struct samples *of, const char *name, FILE *json) {
+    static const double at[] = {.5, .99, 1};
+    if (of->count) qsort(of->ns, of->count, sizeof *of->ns, by_value);
+    double us[3] = {0};
+    for (int k = 0; k < 3 && of->count; k++)
+        us[k] = (double)of->ns[(size_t)(at[k] * (double)(of->count - 1))] / 1000;
+    printf("%-24s %7zu %8.0f %8.0f %8.0f ", name, of->count, us[0], us[1], us[2]);
+    fprintf(json, "\"recovery_us\": {\"samples\": %zu, \"p50\": %.0f, \"p99\": %.0f, \"max\": %.0f}", of->count,
+            us[0], us[1], us[2]);
 }
 
-static void first_line(const char *command, char *text, int nbytes) {
-    FILE *pipe = popen(command, "r");
-    text[0] = 0;
-    if (pipe && fgets(text, nbytes, pipe)) text[strcspn(text, "\n")] = 0;
-    if (pipe) pclose(pipe);
-}
+#define WHERE                                                                                      \
+    "printf '\"date\": \"%s\", \"commit\": \"%s\", \"cpu\": \"%s\", \"cores\": %s, \"load\": %s'"            \
+    " \"$(date -u +%FT%TZ)\" \"$(git rev-parse HEAD 2>/dev/null)\""                                \
+    " \"$(sed -n '/^model name/{s/.*: //p;q}' /proc/cpuinfo)\" $(nproc) $(cut -d' ' -f1 /proc/loadavg)"
 
-/* Table on stdout, the same as JSON where asked for.  Returns how many points nobody died at. */
+/* Returns how many points nobody died at. */
 static int report(FILE *json, uint64_t rounds, uint64_t seed, double seconds) {
-    char commit[128], date[64], cpu[128];
-    struct samples all = {0};
+    char where[512] = "";
     int unreached = 0;
-    first_line("git rev-parse HEAD 2>/dev/null", commit, sizeof commit);
-    first_line("date -u +%Y-%m-%dT%H:%M:%SZ", date, sizeof date);
-    first_line("sed -n 's/^model name.*: //p' /proc/cpuinfo", cpu, sizeof cpu);
-    fprintf(json, "{\"rounds\": %llu, \"seed\": %llu, \"seconds\": %.1f, \"date\": \"%s\", \"commit\": \"%s\", "
-            "\"cpu\": \"%s\", \"cores\": %ld,\n \"points\": {", (unsigned long long)rounds,
-            (unsigned long long)seed, seconds, date, commit, cpu, sysconf(_SC_NPROCESSORS_ONLN));
-    printf("%-22s %8s %8s %8s  µs; rounds by role\n", "fault point", "p50", "p99", "max");
+    FILE *pipe = popen(WHERE, "r");
+    if (!pipe || !fgets(where, sizeof where, pipe) || pclose(pipe) != 0) strcpy(where, "\"date\": null");
+    fprintf(json, "{\"rounds\": %llu, \"seed\": %llu, \"seconds\": %.1f, %s,\n \"points\": {", LL rounds, LL seed,
+            seconds, where);
+    printf("%-24s %7s %8s %8s %8s  µs; rounds by role\n", "fault point", "samples", "p50", "p99", "max");
     for (int p = 0; p < point_count; p++) {
-        struct samples *of = &recovery[p];
-        unsigned total = 0;
-        if (of->count) qsort(of->ns, of->count, sizeof *of->ns, by_value);
-        all.ns = realloc(all.ns, (all.count + of->count + 1) * sizeof *all.ns);
-        if (of->count) memcpy(all.ns + all.count, of->ns, of->count * sizeof *of->ns);
-        all.count += of->count;
-        printf("%-22s %8.0f %8.0f %8.0f ", points[p], quantile(of, .5), quantile(of, .99), quantile(of, 1));
-        fprintf(json, "%s\n  \"%s\": {\"recovery_us\": {\"samples\": %zu, \"p50\": %.0f, \"p99\": %.0f, \"max\": %.0f}, \"roles\": {",
-                p ? "," : "", points[p], of->count, quantile(of, .5), quantile(of, .99), quantile(of, 1));
         const char *comma = "";
+        unsigned total = 0;
+        fprintf(json, "%s\n  \"%s\": {", p ? "," : "", points[p]);
+        quantiles(&recovery[p], points[p], json);
+        fprintf(json, ", \"roles\": {");
         for (enum role r = 0; r < ROLES; r++) {
             if (!comes(r, points[p])) continue;
             total += killed[p][r];
             if (killed[p][r]) printf(" %s %u", role_names[r], killed[p][r]);
             else printf(" %s %s", role_names[r], missed[p][r] ? "NOT REACHED" : "not tried");
-            fprintf(json, "%s\"%s\": {\"killed\": %u, \"not_reached\": %u}", comma, role_names[r], killed[p][r], missed[p][r]);
+            fprintf(json, "%s\"%s\": {\"killed\": %u, \"not_reached\": %u}", comma, role_names[r], killed[p][r],
+                    missed[p][r]);
             comma = ", ";
         }
         fprintf(json, "}}");
-        puts("");
+        puts(total ? "" : " NOBODY DIED HERE");
         unreached += total == 0;
     }
-    if (all.count) qsort(all.ns, all.count, sizeof *all.ns, by_value);
-    fprintf(json, "\n },\n \"recovery_us\": {\"samples\": %zu, \"p50\": %.0f, \"p99\": %.0f, \"max\": %.0f}}\n",
-            all.count, quantile(&all, .5), quantile(&all, .99), quantile(&all, 1));
-    printf("%-22s %8.0f %8.0f %8.0f\n%llu rounds in %.1f s, seed %llu, %d points not reached\n", "all",
-           quantile(&all, .5), quantile(&all, .99), quantile(&all, 1), (unsigned long long)rounds, seconds,
-           (unsigned long long)seed, unreached);
+    fprintf(json, "},\n \"known\": {");
+    quantiles(&known, "all known for a while", json);
+    fprintf(json, "},\n \"newcomers\": {");
+    quantiles(&newcomers, "\nall newcomers", json);
+    fprintf(json, "}}\n");
+    printf("\n%llu rounds in %.1f s, seed %llu, %d points not reached\n", LL rounds, seconds, LL seed, unreached);
     return unreached;
 }
 
 int main(int argc, char **argv) {
     uint64_t rounds = 300, seed = 1, first = 0;
     const char *core = "gpuring/core", *json = "/dev/null", *role = "", *point = "";
-    for (int k = 1; k + 1 < argc; k += 2) {
-        const char *name = argv[k], *value = argv[k + 1];
-        if (strcmp(name, "--rounds") == 0) rounds = strtoull(value, NULL, 0);
-        else if (strcmp(name, "--seed") == 0) seed = strtoull(value, NULL, 0);
-        else if (strcmp(name, "--first") == 0) first = strtoull(value, NULL, 0);
-        else if (strcmp(name, "--json") == 0) json = value;
-        else if (strcmp(name, "--core") == 0) core = value;
-        else if (strcmp(name, "--role") == 0) role = value;
-        else if (strcmp(name, "--point") == 0) point = value;
-        else if (strcmp(name, "--deadline-ms") == 0) deadline_ms = strtoll(value, NULL, 0);
-        else return fprintf(stderr, "unknown option %s\n", name), 2;
+    struct { const char *name, **text; uint64_t *number; } options[] = {
+        {"--rounds", NULL, &rounds}, {"--seed", NULL, &seed},  {"--first", NULL, &first},
+        {"--json", &json, NULL},     {"--core", &core, NULL},  {"--deadline-ms", NULL, &deadline_ms},
+        {"--role", &role, NULL},     {"--point", &point, NULL}};
+    for (int k = 1; k < argc; k += 2) {
+        size_t o = 0;
+        while (o < 8 && strcmp(argv[k], options[o].name) != 0) o++;
+        if (o == 8 || k + 1 == argc) return fprintf(stderr, "see tests/core/kill.c: %s\n", argv[k]), 2;
+        if (options[o].text) *options[o].text = argv[k + 1];
+        else *options[o].number = strtoull(argv[k + 1], NULL, 0);
     }
     scan(core);
     static struct { enum role role; int point; bool stop; } plan[2 * ROLES * MAX_POINTS];
@@ -693,16 +699,16 @@ int main(int argc, char **argv) {
         now.slots = 2 + (unsigned)chance(MAX_SLOTS - 1);
         now.victim_first = now.role == CREATOR || chance(4) != 0;
         const char *name = points[now.point]; /* a reaper passes most points once, a closer all of them */
-        bool many = now.role == REAPER ? strstr(name, "reap: slot") || strstr(name, "reap: take") : now.role != CLOSER;
+        bool lap = strstr(name, "reap: slot") || strstr(name, "reap: take");
+        bool many = now.role == REAPER ? lap : now.role != CLOSER;
         now.k = 1 + (unsigned)chance(many ? 2 * now.slots : 1);
         memset(book, 0, offsetof(struct book, frame));
         fd = memfd_create("kill", MFD_CLOEXEC);
         ring = NULL;
         if (!play()) {
-            fprintf(stderr, "round %llu of seed %llu: %s dies at \"%s\" (%s, hit %u, %u slots, %s): %s\n",
-                    (unsigned long long)n, (unsigned long long)seed, role_names[now.role], points[now.point],
-                    now.stop ? "stopped, then killed" : "killed", now.k, now.slots,
-                    now.victim_first ? "first to join" : "last to join", book->complaint);
+            fprintf(stderr, "round %llu of seed %llu: %s dies at \"%s\" (%s, hit %u, %u slots, joins %s): %s\n", LL n,
+                    LL seed, role_names[now.role], name, now.stop ? "stopped, then killed" : "killed", now.k,
+                    now.slots, now.victim_first ? "first" : "last", book->complaint);
             dump();
             return 1;
         }

@@ -29,7 +29,7 @@ enum { S_PRODUCER, S_LONE, S_MEMBER, S_LOSSY, SURVIVORS };
 enum { UNPUBLISHED, IN_FLIGHT, PUBLISHED };
 enum { RELEASING = 1, RELEASED };
 #define K_PATIENCE_NS (5 * 1000 * 1000)  /* after it the next hit will do, whatever k says */
-#define GIVE_UP_NS (60 * 1000 * 1000)    /* the point is not reached in this round */
+#define GIVE_UP_NS (200 * 1000 * 1000)   /* the point is not reached in this round */
 
 /* Of one sequence.  Written around the calls, so what is in flight at a death shows as such. */
 struct frame {
@@ -47,7 +47,7 @@ struct survivor {
 };
 
 struct book {
-    _Atomic int joined, go, stop, quit, failed, created;
+    _Atomic int joined, go, stop, quit, failed;
     _Atomic int64_t armed_ns, died_ns;
     char complaint[512];
     struct survivor survivor[SURVIVORS];

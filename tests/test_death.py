@@ -1,0 +1,252 @@
+"""What survivors see, in real processes: watchdog, redelivery, restarts, keeper, ownership."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support import poll
+
+import gpuring
+from gpuring.cli.inspect import describe
+
+
+def make(name, **options):
+    return gpuring.create(name, slots=4, shape=(8,), dtype="i8", device="host", **options)
+
+
+def put(producer, value):
+    with producer.claim(10) as slot:
+        slot.array[:] = value
+
+
+# ---- victims -----------------------------------------------------------------------------------
+
+
+def hold_a_frame(pipe, name, options):
+    consumer = gpuring.attach(name, timeout=10).consumer("shared", **options)
+    pipe.send("joined")
+    slot = consumer.acquire(10)
+    pipe.send(slot.seq)
+    pipe.receive()
+
+
+def hold_a_claim(pipe, name):
+    producer = gpuring.attach(name, timeout=10).producer()
+    slot = producer.claim(10)
+    pipe.send(slot.seq)
+    pipe.receive()
+
+
+def join_many(pipe, name, peers):
+    ring = gpuring.attach(name, timeout=10)
+    joined = [ring.consumer() for _ in range(peers)]
+    pipe.send(len(joined))
+    pipe.receive()
+
+
+# ---- the watchdog ------------------------------------------------------------------------------
+
+
+def test_the_dead_are_cleared_while_the_main_thread_holds_the_gil(name, children):
+    with make(name) as ring, ring.producer():
+        victim = children(hold_a_claim, name)
+        victim.receive()
+        killer = subprocess.Popen(["sh", "-c", f"sleep 0.1; kill -9 {victim.pid}"])
+        ctypes.PyDLL(None).usleep(1_000_000)  # no Python runs in this process meanwhile
+        assert ring.stats().reaps == 1
+        killer.wait()
+
+
+def test_nobody_has_to_wait_for_the_dead_to_be_cleared(name, children):
+    with make(name) as ring, ring.consumer():
+        victim = children(hold_a_claim, name)
+        victim.receive()
+        victim.kill()
+        poll(lambda: ring.stats().reaps == 1)
+        (death,) = ring.stats().deaths
+        assert (death.pid, death.role, death.voided) == (victim.pid, "producer", 1)
+        assert f"producer {death.number} (pid {victim.pid}) died; 1 claims voided" in describe(
+            ring.stats()
+        )
+
+
+def test_thirty_peers_die_at_once(name, children):
+    with make(name, max_peers=40, max_subscriptions=40) as ring, ring.producer() as producer:
+        victims = [children(join_many, name, 10) for _ in range(3)]
+        assert [victim.receive() for victim in victims] == [10, 10, 10]
+        assert len(ring.stats().peers) == 31
+        for victim in victims:
+            victim.process.kill()
+        for k in range(20):  # 30 lossless subscriptions gated us
+            put(producer, k)
+        poll(lambda: len(ring.stats().peers) == 1)
+        assert ring.stats().reaps == 30
+
+
+def resources():
+    """(descriptors, threads) of this process."""
+    return tuple(len(list(Path("/proc/self", what).iterdir())) for what in ("fd", "task"))
+
+
+def test_joining_and_leaving_costs_nothing_that_stays(name):
+    with make(name) as ring:
+        with ring.producer(), ring.consumer():
+            pass
+        before = resources()
+        for _ in range(200):
+            with gpuring.attach(name) as other, other.producer() as producer, ring.consumer() as c:
+                put(producer, 1)
+                c.acquire(10).release()
+        poll(lambda: resources() == before)  # the watchdog closes its pidfds at its next look
+        assert not ring.stats().peers
+
+
+# ---- what the dead held ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("redeliver", [True, False])
+def test_a_dead_members_frame_is_redelivered_or_dropped(name, children, redeliver):
+    options = {"redeliver": redeliver}
+    with make(name) as ring, ring.producer() as producer:
+        victim = children(hold_a_frame, name, options)
+        assert victim.receive() == "joined"
+        fellow = ring.consumer("shared", **options)
+        put(producer, 1)
+        seq = victim.receive()
+        put(producer, 2)
+        victim.kill()
+        poll(lambda: ring.stats().reaps == 1)
+        with fellow.acquire(10) as slot:
+            assert (slot.seq, slot.redelivered) == ((seq, True) if redeliver else (seq + 1, False))
+        if redeliver:
+            assert fellow.acquire(10).seq == seq + 1
+        with pytest.raises(gpuring.RingTimeout):
+            fellow.acquire(0)
+
+
+def test_members_must_agree_on_redelivery(name):
+    with make(name) as ring:
+        ring.consumer("shared")
+        with pytest.raises(ValueError, match="redeliver="):
+            ring.consumer("shared", redeliver=False)
+
+
+# ---- restarts ----------------------------------------------------------------------------------
+
+
+def publish_and_leave(pipe, name, values):
+    with gpuring.attach(name, timeout=10) as ring, ring.producer() as producer:
+        for value in values:
+            put(producer, value)
+
+
+def publish_and_hang(pipe, name, values):
+    producer = gpuring.attach(name, timeout=10).producer()
+    for value in values:
+        put(producer, value)
+    pipe.send("published")
+    pipe.receive()
+
+
+def read_over_restarts(pipe, name, last):
+    with gpuring.attach(name, timeout=10) as ring:
+        consumer = ring.consumer("recorder", start="oldest", reattach=True)
+        pipe.send("joined")
+        seen = []
+        for slot in consumer:
+            seen.append((int(slot.array[0]), slot.restarted))
+            pipe.send(seen[-1])
+            if seen[-1][0] == last:
+                break
+        consumer.close()
+    return seen
+
+
+def test_a_loop_goes_on_over_a_new_ring(name, children):
+    with make(name) as ring:
+        reader = children(read_over_restarts, name, 5)
+        assert reader.receive() == "joined"
+        children(publish_and_leave, name, [1, 2]).result()
+        assert [reader.receive(), reader.receive()] == [(1, False), (2, False)]
+        with make(name, replace=True) as second, second.producer() as producer:
+            for value in (3, 4, 5):
+                put(producer, value)
+            assert [reader.receive() for _ in range(3)] == [(3, True), (4, False), (5, False)]
+            reader.result()
+        assert ring.stats().closed
+
+
+def test_a_loop_goes_on_over_a_new_producer(name, children):
+    with make(name):
+        reader = children(read_over_restarts, name, 3)
+        assert reader.receive() == "joined"
+        killed = children(publish_and_hang, name, [1])
+        killed.receive()
+        assert reader.receive() == (1, False)
+        killed.kill()
+        children(publish_and_leave, name, [2, 3]).result()
+        assert [reader.receive(), reader.receive()] == [(2, True), (3, False)]
+        reader.result()
+
+
+def test_a_kept_ring_outlives_its_producers(name, children):
+    command = [sys.executable, "-m", "gpuring", "keep", name, "--device", "host", "--slots", "4"]
+    keeper = subprocess.Popen(
+        [*command, "--shape", "8", "--dtype", "i8", "--meta", "pts:i8"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert f"keeping {name}" in keeper.stdout.readline()
+        with gpuring.attach(name) as ring, ring.consumer() as consumer:
+            for value in (1, 2):
+                children(publish_and_leave, name, [value]).result()
+                with consumer.acquire(10) as slot:
+                    assert slot.array[0] == value
+                with pytest.raises(gpuring.EndOfStream):
+                    consumer.acquire(10)
+            keeper.send_signal(signal.SIGTERM)
+            assert keeper.wait(20) == 0
+            with pytest.raises(gpuring.RingNotFound):
+                gpuring.attach(name)
+    finally:
+        keeper.kill()
+        keeper.wait()
+
+
+# ---- the creator's death, and who may attach ---------------------------------------------------
+
+
+def create_and_hang(pipe, name):
+    ring = make(name)
+    pipe.send(ring.name)
+    pipe.receive()
+
+
+def test_a_host_ring_outlives_its_creator_until_it_is_cleaned(name, children):
+    creator = children(create_and_hang, name)
+    creator.receive()
+    with gpuring.attach(name) as ring, ring.producer() as producer:
+        creator.kill()
+        with gpuring.attach(name) as late, late.consumer() as consumer:
+            put(producer, 7)
+            assert consumer.acquire(10).array[0] == 7
+        assert name not in gpuring.clean()
+    assert name in gpuring.clean()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="giving a segment to another user needs root")
+def test_a_ring_of_another_user_is_refused_unless_asked_for(name):
+    with make(name):
+        os.chown(f"/dev/shm/gpuring.{name}", 12345, 12345)
+        with pytest.raises(PermissionError, match="owner=12345"):
+            gpuring.attach(name)
+        with gpuring.attach(name, owner=12345) as ring:
+            assert ring.slots == 4
+        assert name in [one.name for one in gpuring.ls()]  # looking is allowed
