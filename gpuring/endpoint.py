@@ -97,6 +97,7 @@ class Endpoint:
                 self._sync.leave(self._peer)
             self._peer.leave()  # refused only if we were reaped, and then there is nothing to leave
         self._closed = True
+        self._slots = []  # their arrays hold the memory
         self._ring._forget(self)
 
     def __enter__(self) -> Self:

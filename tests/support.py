@@ -1,4 +1,4 @@
-"""What the tests share: a header in a memfd with several "processes", and real child processes.
+"""What the tests share: a header in a memfd with several "processes", and where rings may live.
 
 Several `Header`s over one memfd are several processes as far as the core can tell: each has its own
 open file description and so its own locks.  `Header.disown()` is the death of such a process.
@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import fcntl
 import mmap
-import multiprocessing
 import os
 import struct
-import time
-import traceback
-from collections.abc import Callable
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
+from processes import Child, Pipe, poll
 
 import gpuring
 from gpuring import _core
 from gpuring._core import Header, Peer
+
+__all__ = ["PLACES", "Actor", "Child", "Pipe", "Place", "Segment", "pack", "poll", "unpack"]
 
 _FIELDS = {(table, name): (at, n) for table, name, at, n in _core.layout_fields()}
 _ROW = {"head": 0, "sub": 128, "peer": 128, "slot": 128, "take": 16}
@@ -254,95 +252,6 @@ class Actor:
             self.segment._lock = self.segment.hold_lock()
         self.segment._dead.append(self.number)
         self.header.disown()
-
-
-# ---- real processes ----------------------------------------------------------------------------
-
-
-class Child:
-    """A spawned process running `target(pipe, *args)`; what it returns is its result."""
-
-    def __init__(
-        self, target: Callable[..., Any], args: tuple[Any, ...], patience_s: float
-    ) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.pipe, theirs = context.Pipe()
-        self.patience_s = patience_s
-        self.process = context.Process(target=_run, args=(target, theirs, args), daemon=True)
-        self.process.start()
-        theirs.close()
-        self.pid: int = self.process.pid or 0
-
-    def receive(self) -> Any:
-        """The next thing that it sent.  Raises if it failed or is silent for too long."""
-        kind, value = self._next()
-        assert kind == "sent", f"the child ended instead: {kind} {value}"
-        return value
-
-    def send(self, value: Any = None) -> None:
-        self.pipe.send(value)
-
-    def result(self) -> Any:
-        kind, value = self._next()
-        assert kind == "returned", f"the child did not return: {kind} {value}"
-        self.process.join(self.patience_s)
-        assert self.process.exitcode == 0, self.process.exitcode
-        return value
-
-    def _next(self) -> tuple[str, Any]:
-        if not self.pipe.poll(self.patience_s):
-            raise AssertionError(f"child {self.pid} said nothing for {self.patience_s} s")
-        try:
-            kind, value = self.pipe.recv()
-        except EOFError:
-            self.process.join(self.patience_s)
-            raise AssertionError(f"child {self.pid} died: {self.process.exitcode}") from None
-        assert kind != "raised", f"child {self.pid} raised:\n{value}"
-        return kind, value
-
-    def kill(self) -> None:
-        """SIGKILL, and the process is gone when this returns."""
-        self.process.kill()
-        self.process.join()
-
-    def end(self) -> None:
-        self.kill()
-        self.pipe.close()
-        self.process.close()
-
-
-class Pipe:
-    """The child's end."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    def send(self, value: Any = None) -> None:
-        self._connection.send(("sent", value))
-
-    def receive(self) -> Any:
-        return self._connection.recv()
-
-    def told(self) -> bool:
-        """Whether something has come that was not received yet."""
-        return self._connection.poll()
-
-
-def _run(target: Callable[..., Any], connection: Connection, args: tuple[Any, ...]) -> None:
-    try:
-        outcome = ("returned", target(Pipe(connection), *args))
-    except BaseException:
-        outcome = ("raised", traceback.format_exc())
-    connection.send(outcome)
-
-
-def poll(condition: Callable[[], Any], patience_s: float = 20.0) -> Any:
-    """Looks until the condition is true; its value."""
-    deadline = time.monotonic() + patience_s
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"not so after {patience_s} s"
-        time.sleep(0.001)
-    return value
 
 
 # ---- rings in every kind of memory -------------------------------------------------------------

@@ -89,21 +89,23 @@ def test_thirty_peers_die_at_once(name, children):
         assert ring.stats().reaps == 30
 
 
-def resources():
-    """(descriptors, threads) of this process."""
-    return tuple(len(list(Path("/proc/self", what).iterdir())) for what in ("fd", "task"))
+def descriptors():
+    """What this process has open, by kind."""
+    return sorted(str(fd.readlink()) for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink())
 
 
 def test_joining_and_leaving_costs_nothing_that_stays(name):
     with make(name) as ring:
         with ring.producer(), ring.consumer():
             pass
-        before = resources()
+        poll(lambda: "anon_inode:[pidfd]" not in descriptors())  # the watchdog's next look
+        before, threads = descriptors(), len(list(Path("/proc/self/task").iterdir()))
         for _ in range(200):
             with gpuring.attach(name) as other, other.producer() as producer, ring.consumer() as c:
                 put(producer, 1)
                 c.acquire(10).release()
-        poll(lambda: resources() == before)  # the watchdog closes its pidfds at its next look
+        poll(lambda: descriptors() == before)
+        assert len(list(Path("/proc/self/task").iterdir())) == threads
         assert not ring.stats().peers
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpuring import segment
-from gpuring.errors import RingIncompatible
+from gpuring.errors import RingClosed, RingIncompatible
 from gpuring.spec import Field
 
 
@@ -22,7 +22,7 @@ class HostMemory:
     device_uuid = bytes(16)
 
     def __init__(self, mapping: mmap.mmap, slot_nbytes: int, owned: str | None) -> None:
-        self._mapping = mapping
+        self._mapping: mmap.mmap | None = mapping
         self._slot_nbytes = slot_nbytes
         self._owned = owned
 
@@ -66,6 +66,8 @@ class HostMemory:
 
     def array(self, index: int, field: Field, shape: tuple[int, ...]) -> npt.NDArray[Any]:
         offset = index * self._slot_nbytes + field.offset
+        if self._mapping is None:
+            raise RingClosed("this handle of the ring was closed: its slots cannot be reached")
         view: npt.NDArray[Any] = np.ndarray(shape, field.dtype, self._mapping, offset)
         return view
 
@@ -74,3 +76,4 @@ class HostMemory:
         if self._owned is not None:
             segment.unlink(self._owned)
             self._owned = None
+        self._mapping = None

@@ -1,0 +1,96 @@
+"""Real child processes: spawned, with a pipe and a deadline, gone after the test."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+
+class Child:
+    """A spawned process running `target(pipe, *args)`; what it returns is its result."""
+
+    def __init__(
+        self, target: Callable[..., Any], args: tuple[Any, ...], patience_s: float
+    ) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        self.patience_s = patience_s
+        self.process = context.Process(target=_run, args=(target, theirs, args), daemon=True)
+        self.process.start()
+        theirs.close()
+        self.pid: int = self.process.pid or 0
+
+    def receive(self) -> Any:
+        """The next thing that it sent.  Raises if it failed or is silent for too long."""
+        kind, value = self._next()
+        assert kind == "sent", f"the child ended instead: {kind} {value}"
+        return value
+
+    def send(self, value: Any = None) -> None:
+        self.pipe.send(value)
+
+    def result(self) -> Any:
+        kind, value = self._next()
+        assert kind == "returned", f"the child did not return: {kind} {value}"
+        self.process.join(self.patience_s)
+        assert self.process.exitcode == 0, self.process.exitcode
+        return value
+
+    def _next(self) -> tuple[str, Any]:
+        if not self.pipe.poll(self.patience_s):
+            raise AssertionError(f"child {self.pid} said nothing for {self.patience_s} s")
+        try:
+            kind, value = self.pipe.recv()
+        except EOFError:
+            self.process.join(self.patience_s)
+            raise AssertionError(f"child {self.pid} died: {self.process.exitcode}") from None
+        assert kind != "raised", f"child {self.pid} raised:\n{value}"
+        return kind, value
+
+    def kill(self) -> None:
+        """SIGKILL, and the process is gone when this returns."""
+        self.process.kill()
+        self.process.join()
+
+    def end(self) -> None:
+        self.kill()
+        self.pipe.close()
+        self.process.close()
+
+
+class Pipe:
+    """The child's end."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def send(self, value: Any = None) -> None:
+        self._connection.send(("sent", value))
+
+    def receive(self) -> Any:
+        return self._connection.recv()
+
+    def told(self) -> bool:
+        """Whether something has come that was not received yet."""
+        return self._connection.poll()
+
+
+def _run(target: Callable[..., Any], connection: Connection, args: tuple[Any, ...]) -> None:
+    try:
+        outcome = ("returned", target(Pipe(connection), *args))
+    except BaseException:
+        outcome = ("raised", traceback.format_exc())
+    connection.send(outcome)
+
+
+def poll(condition: Callable[[], Any], patience_s: float = 20.0) -> Any:
+    """Looks until the condition is true; its value."""
+    deadline = time.monotonic() + patience_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"not so after {patience_s} s"
+        time.sleep(0.001)
+    return value
