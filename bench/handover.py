@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -60,7 +61,7 @@ class Clock:
 
 
 def consume(name: str, frames: int, pipe: Connection) -> None:
-    """Streams: reads `frames` frames, then answers with what it measured and how many words differ."""
+    """Reads `frames` frames, then answers with what it measured and how many words differ."""
     with gpuring.attach(name, timeout=30) as ring, ring.consumer() as consumer:
         pattern = pattern_for(ring)
         acquire, release = Clock(frames), Clock(frames)
@@ -198,8 +199,7 @@ def main() -> int:
         results["places"][where] = found
         print(where, json.dumps(found), flush=True)
     if args.json:
-        with open(args.json, "w") as file:
-            json.dump(results, file, indent=2)
+        Path(args.json).write_text(json.dumps(results, indent=2) + "\n")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Frames that can be verified: a pattern of the sequence, written and counted where the frame is."""
+"""Frames that can be verified: a pattern of the sequence, counted where the frame is."""
 
 from __future__ import annotations
 
