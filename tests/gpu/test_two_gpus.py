@@ -72,5 +72,5 @@ def test_a_gpu_that_is_not_visible_is_named(name, children, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     with gpuring.create(name, slots=2, shape=(8,), dtype="u8", device="cuda:0"):
         said = children(attach_blind, name).result()
-    assert "is not visible" in said
+    assert "cannot be seen from" in said
     assert said.count("GPU-") == 2
