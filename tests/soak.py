@@ -291,7 +291,7 @@ def main() -> int:
     result = soak(args.seconds, args.where, args.seed)
     git = ["git", "describe", "--always", "--dirty"]
     said = subprocess.run(git, check=False, capture_output=True, text=True)
-    result["revision"] = said.stdout.strip()
+    result["revision"] = os.environ.get("GPURING_REVISION") or said.stdout.strip()
     result["cpus"], result["machine"] = os.cpu_count(), platform.machine()
     text = json.dumps(result, indent=1)
     if args.json:
