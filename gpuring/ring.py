@@ -9,7 +9,6 @@ import secrets
 import time
 import warnings
 import weakref
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from gpuring import _core, diagnosis, directory, segment, spec, stats
@@ -316,12 +315,7 @@ class Ring:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __del__(self) -> None:

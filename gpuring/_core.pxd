@@ -1,0 +1,129 @@
+# cython: language_level=3
+"""The C core as _core.pyx sees it: declarations only, mirrored from core/*.h."""
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+
+cdef extern from "core/ring.h" nogil:
+    ctypedef uint64_t gr_word "gr_word"
+
+    int GR_VERSION_ "GR_VERSION"
+    int GR_MAX_SLOTS_ "GR_MAX_SLOTS", GR_MAX_PEERS_ "GR_MAX_PEERS"
+    int GR_MAX_SUBSCRIPTIONS_ "GR_MAX_SUBSCRIPTIONS", GR_MAX_META_ "GR_MAX_META"
+    uint64_t GR_MAX_SLOT_NBYTES
+    int GR_MAX_SPEC
+    int GR_MAX_NDIM, GR_NAME_WORDS, GR_EVENT_HANDLE, GR_NONE
+    int GR_FREE, GR_LIVE, GR_LEAVING, GR_PRODUCER, GR_CONSUMER
+    int GR_SUB_FREE, GR_LOSSLESS, GR_LOSSY, GR_REDELIVER, GR_DROP, GR_DEATHS
+    int GR_VOID, GR_WRITING, GR_READY, GR_TORN, GR_DONE, GR_OPEN, GR_HELD
+    int GR_START_NEXT, GR_START_OLDEST, GR_START_AT
+
+    enum gr_result:
+        GR_OK, GR_BLOCKED, GR_CLOSED, GR_ENDED, GR_PEER_LOST, GR_REAPED, GR_FORKED, GR_DAMAGED
+        GR_SIGNAL, GR_FULL_PEERS, GR_FULL_SUBS, GR_MODE_MISMATCH, GR_LOCK_TIMEOUT, GR_SYSTEM
+    enum gr_reason:
+        GR_NOBODY, GR_BY_PRODUCER, GR_BY_HOLDER, GR_BY_SUBSCRIPTION, GR_BY_NO_FRAME, GR_BY_FENCE
+
+    struct gr_culprit:
+        gr_reason reason
+        uint32_t peer, subscription
+        uint64_t seq, since_ns
+    struct gr_config:
+        uint32_t slots, max_peers, max_subscriptions, memory, sync, gate, spec_nbytes
+        uint64_t slot_nbytes, meta_nbytes
+    struct gr_layout:
+        uint64_t sub, peer, slot, take, work, fence, event, meta, spec, nbytes, meta_stride
+    struct gr_death:
+        gr_word time_ns, pid, peer, number, voided, torn, reopened, raised
+    struct gr_head:
+        uint8_t epoch[16]
+        uint8_t device_uuid[16]
+        uint8_t memory_handle[64]
+        uint64_t created_ns, creator_pid, creator_start, creator_pidns
+        gr_word magic, claim_hint, closed, producers, sub_mask, peer_mask, joins, reaps
+        gr_death deaths[8]
+    struct gr_sub:
+        gr_word word, redo, lost, created_ns
+        gr_word name[8]
+    struct gr_peer_entry:
+        gr_word word, id, pid, start, pidns, joined_ns, waiting, frames, lost, torn
+    struct gr_slot:
+        gr_word word, torn, fence, time_ns, since_ns, ndim
+        gr_word shape[8]
+    struct gr_take:
+        gr_word word, since_ns
+    struct gr_ring:
+        gr_head *head
+        gr_sub *sub
+        gr_peer_entry *peer
+        gr_slot *slot
+        uint8_t *event
+        uint8_t *meta
+        uint8_t *spec
+        uint32_t slots, max_peers, max_subscriptions
+        gr_layout layout
+        gr_config config
+        gr_word *fence
+        int lock_fd
+    struct gr_pending:
+        uint32_t peer
+        uint64_t value
+    struct gr_peer:
+        gr_ring *ring
+        uint32_t number, role, u, mode, index, pendings
+        uint64_t id, pos, seq, lost, frames
+        int64_t deadline_ns
+        bint redelivered
+        gr_pending pending[65]
+        gr_culprit culprit
+    struct gr_field:
+        const char *table
+        const char *name
+        uint32_t offset, nbytes
+    const gr_field *gr_fields
+
+    uint64_t load_acquire(const gr_word *word)
+    void raise_to(gr_word *word, uint64_t value)
+    uint64_t seq_of(uint64_t)
+    unsigned owner_of(uint64_t)
+    unsigned phase_of(uint64_t)
+    unsigned state_of(uint64_t)
+    unsigned role_of(uint64_t)
+    unsigned sub_of(uint64_t)
+    unsigned mode_of(uint64_t)
+    unsigned policy_of(uint64_t)
+    uint64_t start_of(uint64_t)
+    gr_take *take_of(const gr_ring *, uint64_t, uint64_t)
+    gr_word *work_of(const gr_ring *, uint64_t, uint64_t)
+    gr_word *fence_of(const gr_ring *, uint64_t, uint64_t)
+
+    bint gr_layout_of "gr_layout"(const gr_config *, gr_layout *, char *, size_t)
+    gr_ring *gr_create(int, const gr_config *, const uint8_t *, const uint8_t *, const uint8_t *, const void *)
+    gr_ring *gr_attach(int, const char **, char *, size_t)
+    void gr_disown(gr_ring *)
+    void gr_detach(gr_ring *)
+    void gr_retire(gr_ring *)
+    bint gr_forked(const gr_ring *)
+    gr_result gr_join_producer(gr_ring *, gr_peer *)
+    gr_result gr_join_consumer(gr_ring *, const char *, unsigned, unsigned, int, uint64_t, gr_peer *)
+    void gr_watch(gr_ring *)
+    gr_result gr_leave(gr_peer *)
+    gr_result gr_reap_dead(gr_ring *, uint64_t *)
+    bint gr_peer_alive(gr_ring *, uint32_t)
+    bint gr_creator_alive(gr_ring *)
+    bint gr_attached(gr_ring *)
+    gr_result gr_close(gr_ring *)
+    uint64_t gr_frontier(gr_ring *)
+    gr_result gr_claim(gr_peer *)
+    uint64_t gr_promise(gr_peer *, uint32_t, uint64_t)
+    gr_result gr_publish(gr_peer *, uint32_t, uint64_t, uint64_t, uint32_t, const uint64_t *)
+    gr_result gr_abandon(gr_peer *, uint32_t, uint64_t)
+    gr_result gr_acquire(gr_peer *)
+    gr_result gr_latest(gr_peer *)
+    gr_result gr_release(gr_peer *, uint32_t, uint64_t)
+    gr_result gr_give_back(gr_peer *, uint32_t, uint64_t)
+    void gr_skip_torn(gr_peer *)
+    bint gr_holds(gr_peer *, uint32_t, uint64_t *)
+    ctypedef gr_result (*gr_verb)(gr_peer *)
+    gr_result gr_spin(gr_peer *, gr_verb)
+    gr_result gr_sleep(gr_peer *, gr_verb)
+    gr_result gr_wait_fence(gr_peer *, uint32_t, uint32_t, uint64_t)
+    int64_t gr_now_ns()
