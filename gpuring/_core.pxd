@@ -71,7 +71,7 @@ cdef extern from "core/ring.h" nogil:
         uint32_t number, role, u, mode, index, pendings
         uint64_t id, pos, seq, lost, frames
         int64_t deadline_ns
-        bint redelivered
+        bint redelivered, left
         gr_pending pending[65]
         gr_culprit culprit
     struct gr_field:

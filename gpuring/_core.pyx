@@ -7,6 +7,7 @@ undone before the exception leaves.  Refusals come back as negative results; the
 """
 import os
 
+cimport cython
 from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_CheckSignals, PyErr_SetFromErrno
@@ -79,6 +80,9 @@ cdef class Header:
     def __cinit__(self):
         self.ring = NULL
 
+    def __init__(self):
+        raise TypeError("a Header is made by Header.create or Header.attach")
+
     def __dealloc__(self):
         if self.ring != NULL:
             gr_detach(self.ring)
@@ -101,7 +105,7 @@ cdef class Header:
             raise ValueError(why.decode())
         if len(epoch) != 16 or len(device_uuid) != 16 or len(memory_handle) != 64:
             raise ValueError("epoch and device_uuid have 16 bytes, memory_handle has 64")
-        cdef Header header = Header()
+        cdef Header header = Header.__new__(Header)
         header.ring = gr_create(fd, &config, epoch, device_uuid, memory_handle, <const char *>spec)
         if header.ring == NULL:
             try:
@@ -116,7 +120,7 @@ cdef class Header:
         """Maps an existing header after checking it.  Raises Damaged, OSError."""
         cdef const char *why = NULL
         cdef char text[256]
-        cdef Header header = Header()
+        cdef Header header = Header.__new__(Header)
         header.ring = gr_attach(fd, &why, text, sizeof(text))
         if header.ring == NULL:
             if why != NULL:
@@ -357,6 +361,7 @@ cdef object _joined(Peer peer, gr_result result):
     return peer
 
 
+@cython.no_gc_clear  # __dealloc__ needs the header
 cdef class Peer:
     """One entry of the peer table: a producer or a consumer, used by one thread at a time.
 
@@ -366,14 +371,28 @@ cdef class Peer:
     cdef gr_peer me
     cdef readonly Header header
     cdef bint busy
-    cdef uint64_t released[1024]  # by slot, the last sequence that was released; 0: none
-    cdef uint64_t reaps           # deaths whose torn marks were compared with `released`
+    cdef list unsettled  # (index, seq, owner, value): released while their producer's GPU was at work
+    cdef uint64_t reaps  # deaths up to which `unsettled` was looked through
     cdef readonly list torn_behind
+    """Sequences that turned out torn after their release, as the last look_behind found them."""
 
-    def __cinit__(self, Header header):
+    def __cinit__(self, Header header not None):
         self.header = header
         self.reaps = load_acquire(&header.ring.head.reaps)
+        self.unsettled = []
         self.torn_behind = []
+
+    def __dealloc__(self):
+        """A join that a Ctrl-C cut short leaves again; a peer that was used is closed by its owner."""
+        cdef uint32_t i
+        cdef uint64_t seq
+        if self.me.ring == NULL or self.me.left or self.me.ring.lock_fd < 0 or gr_forked(self.me.ring):
+            return
+        for i in range(self.me.ring.slots):
+            if gr_holds(&self.me, i, &seq) or load_acquire(fence_of(self.me.ring, i, self.me.number)) < \
+                    load_acquire(work_of(self.me.ring, i, self.me.number)):
+                return
+        gr_leave(&self.me)
 
     number = property(lambda Peer self: self.me.number)
     id = property(lambda Peer self: self.me.id)
@@ -381,6 +400,7 @@ cdef class Peer:
     seq = property(lambda Peer self: self.me.seq)
     lost = property(lambda Peer self: self.me.lost)
     redelivered = property(lambda Peer self: self.me.redelivered)
+    left = property(lambda Peer self: self.me.left)
     position = property(lambda Peer self: self.me.pos)
 
     @property
@@ -390,8 +410,7 @@ cdef class Peer:
         return (<int>c.reason, None if c.peer == GR_NONE else c.peer,
                 None if c.subscription == GR_NONE else c.subscription, c.seq, c.since_ns)
 
-    cdef int _run(self, gr_verb verb, object timeout) except? 1:
-        cdef gr_result result
+    cdef int _set_deadline(self, object timeout) except -1:
         cdef double seconds
         if self.busy:
             raise RuntimeError("this peer is waiting in another thread; give each thread its own")
@@ -402,7 +421,11 @@ cdef class Peer:
             if not seconds >= 0:
                 raise ValueError(f"timeout must be None or >= 0 seconds, not {timeout!r}")
             self.me.deadline_ns = (INT64_MAX if seconds > 9e9 else gr_now_ns() + <int64_t>(seconds * 1e9)) if seconds else 0
-        result = verb(&self.me)
+        return 0
+
+    cdef int _run(self, gr_verb verb) except? 1:
+        """One verb until it is done, refused, or the deadline has passed."""
+        cdef gr_result result = verb(&self.me)
         if result != GR_BLOCKED or self.me.deadline_ns == 0:
             return -<int>result
         self.busy = True
@@ -453,7 +476,9 @@ cdef class Peer:
 
     def claim(self, timeout, sync, stream):
         """The index of the claimed slot, or a negative result."""
-        cdef int result = self._run(gr_claim, timeout)
+        cdef int result
+        self._set_deadline(timeout)
+        result = self._run(gr_claim)
         if result < 0:
             return result
         if self.me.pendings:
@@ -468,45 +493,50 @@ cdef class Peer:
         return self.me.index
 
     def look_behind(self):
-        """Whether frames that were released turned out torn since the last look: after a death, those
-        whose slots the reaper has marked.  Their sequences are in `torn_behind`."""
-        cdef uint64_t reaps = load_acquire(&self.me.ring.head.reaps)
-        cdef uint32_t i
-        if reaps == self.reaps:
-            return False
-        self.reaps = reaps
-        self.torn_behind = sorted([self.released[i] for i in range(self.me.ring.slots)
-                                   if self.released[i] and
-                                   self.released[i] == load_acquire(&self.me.ring.slot[i].torn)])
-        for i in range(self.me.ring.slots):
-            if self.released[i] == load_acquire(&self.me.ring.slot[i].torn):
-                self.released[i] = 0
+        """Whether frames that were released have turned out torn since; `torn_behind` names them.
+
+        A frame whose producer's fence was open at its release is kept until the fence is paid.  Paid by
+        the GPU or raised by a reaper: the torn mark, set before a fence is raised, tells.  (It may call a
+        frame torn that another producer finished in the same slot just before: a false alarm, never a
+        false all-clear.)
+        """
+        self.reaps = load_acquire(&self.me.ring.head.reaps)
+        still, self.torn_behind = [], []
+        for entry in self.unsettled:
+            index, seq, owner, value = entry
+            if load_acquire(fence_of(self.me.ring, index, owner)) < <uint64_t>value:
+                still.append(entry)
+            elif load_acquire(&self.me.ring.slot[<uint32_t>index].torn) >= <uint64_t>seq:
+                self.torn_behind.append(seq)
+        self.unsettled = still
         return bool(self.torn_behind)
 
     cdef int _take(self, gr_verb verb, timeout, sync, stream) except? 1:
         cdef int result
-        if load_acquire(&self.me.ring.head.reaps) != self.reaps and self.look_behind():
-            return TORN
+        if self.unsettled and (load_acquire(&self.me.ring.head.reaps) != self.reaps
+                               or len(self.unsettled) > 2 * self.me.ring.slots):
+            if self.look_behind():
+                return TORN
+        self._set_deadline(timeout)
         while True:
-            result = self._run(verb, timeout)
+            result = self._run(verb)
             if result < 0:
                 return result
+            if self.me.pendings:
+                try:
+                    ordered = self._order(sync, stream)
+                except BaseException:
+                    gr_give_back(&self.me, self.me.index, self.me.seq)
+                    raise
+                if not ordered:
+                    gr_give_back(&self.me, self.me.index, self.me.seq)
+                    return BLOCKED
             if load_acquire(&self.me.ring.slot[self.me.index].ndim) > <uint64_t>GR_MAX_NDIM:
-                gr_release(&self.me, self.me.index, self.me.seq)  # no frame that anybody could show
+                gr_release(&self.me, self.me.index, self.me.seq)
                 return DAMAGED
-            if not self.me.pendings:
-                return self.me.index
-            try:
-                ordered = self._order(sync, stream)
-            except BaseException:
-                gr_give_back(&self.me, self.me.index, self.me.seq)
-                raise
-            if not ordered:
-                gr_give_back(&self.me, self.me.index, self.me.seq)
-                return BLOCKED
             if load_acquire(&self.me.ring.slot[self.me.index].torn) < self.me.seq:
                 return self.me.index
-            # Its producer died while we waited.  Nobody has seen the frame: pass over it.
+            # Its producer died meanwhile.  Nobody has seen the frame: pass over it.
             gr_skip_torn(&self.me)
 
     def acquire(self, timeout, sync, stream):
@@ -558,17 +588,27 @@ cdef class Peer:
 
     def release(self, uint32_t index, uint64_t seq, sync, streams):
         """0, TORN (it is released, and known to be torn), or a negative result."""
+        cdef gr_slot *slot = &self.me.ring.slot[index]
+        cdef uint32_t owner = owner_of(load_acquire(&slot.word))  # stable while the frame is held
+        cdef uint64_t value = load_acquire(&slot.fence)
         try:
             self._record(index, seq, sync, streams)
         finally:
             result = gr_release(&self.me, index, seq)
         if result != GR_OK:
             return -<int>result
-        if load_acquire(&self.me.ring.slot[index].torn) >= seq:
-            self.released[index] = 0
+        if owner < self.me.ring.max_peers and load_acquire(fence_of(self.me.ring, index, owner)) < value:
+            self.unsettled.append((index, seq, owner, value))
+        elif load_acquire(&slot.torn) >= seq:
             return TORN
-        self.released[index] = seq  # it may still turn out torn: look_behind
         return 0
+
+    def give_up(self, uint32_t index):
+        """Voids a claim on whose slot nothing was enqueued."""
+        cdef uint64_t seq
+        if not gr_holds(&self.me, index, &seq):
+            return REAPED
+        return -<int>gr_abandon(&self.me, index, seq)
 
     def give_back(self, uint32_t index):
         """Opens a held frame to every member again.  Nothing may have been enqueued on it."""

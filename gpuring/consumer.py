@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from gpuring import _core, diagnosis
+from gpuring import diagnosis
 from gpuring.diagnosis import subscription_label
 from gpuring.endpoint import Endpoint
-from gpuring.errors import EndOfStream, PeerLost
+from gpuring.errors import EndOfStream, FrameTorn, PeerLost, RingError
 from gpuring.slot import ReadSlot
 
 if TYPE_CHECKING:
@@ -27,13 +27,20 @@ class Consumer(Endpoint):
     _role = "consumer"
 
     def __init__(
-        self, ring: Ring, peer: Peer, lossless: bool, options: tuple[Gate, bool], reattach: bool
+        self,
+        ring: Ring,
+        peer: Peer,
+        lossless: bool,
+        options: tuple[Gate | None, bool],
+        reattach: bool,
     ) -> None:
-        super().__init__(ring, peer)
         self._lossless = lossless
         self._options = options  # gate, redeliver
         self._reattach = reattach
         self._moved = False  # to a ring that we attached to ourselves, and so close
+        self._restarted = False  # the next frame is the first after a restart
+        self._untold: list[int] = []  # frames known to be torn, which nobody could be told of yet
+        super().__init__(ring, peer)
 
     @property
     def subscription(self) -> str:
@@ -56,13 +63,7 @@ class Consumer(Endpoint):
         that were released before turned out torn since, DeviceError.  No frame is held by a call
         that raises.
         """
-        handle = self._handle(stream)
-        index = self._peer.acquire(timeout, self._sync, handle)
-        if index < 0:
-            raise self._refused(index, "acquire", timeout)
-        slot = self._slots[index]
-        slot._begin_read(handle)
-        return slot
+        return self._take(self._peer.acquire, "acquire", timeout, stream)
 
     def latest(self, timeout: float | None = None, *, stream: Any = None) -> ReadSlot:
         """The newest frame that this consumer has not had yet; older ones count as lost.
@@ -74,20 +75,42 @@ class Consumer(Endpoint):
                 f"ring {self._ring.name!r}: latest() skips frames, so it needs a lossy consumer: "
                 "ring.consumer(lossless=False)"
             )
+        return self._take(self._peer.latest, "latest", timeout, stream)
+
+    def _take(
+        self, take: Callable[..., int], verb: str, timeout: float | None, stream: Any
+    ) -> ReadSlot:
         handle = self._handle(stream)
-        index = self._peer.latest(timeout, self._sync, handle)
-        if index < 0:
-            raise self._refused(index, "latest", timeout)
-        slot = self._slots[index]
-        slot._begin_read(handle)
-        return slot
+        if self._untold:
+            self._tell()
+        before = self._peer.seq
+        try:
+            index = take(timeout, self._sync, handle)
+            if index >= 0:
+                slot = self._slots[index]
+                slot._begin_read(handle)
+                return slot
+        except BaseException:  # a Ctrl-C between the acquire and its return
+            self._undo(before)
+            raise
+        raise self._refused(index, verb, timeout)
+
+    def _put_back(self, index: int) -> None:
+        self._peer.give_back(index)
+
+    def _tell(self) -> None:
+        """Raises FrameTorn for what is known and was not told."""
+        seqs, self._untold = tuple(sorted(self._untold)), []
+        if seqs:
+            raise diagnosis.torn_behind(self._ring.name, seqs)
 
     def __iter__(self) -> Iterator[ReadSlot]:
         """Every frame until the end of the stream; each goes back when the loop moves on.
 
         With reattach=True the loop outlives the stream: it waits for a new producer or a new ring.
+        A FrameTorn (see acquire) ends the loop but not the consumer: iterate again.
         """
-        restarted, joins = False, 0
+        joins = 0
         while True:
             try:
                 slot = self.acquire()
@@ -96,59 +119,81 @@ class Consumer(Endpoint):
                     if isinstance(end, EndOfStream):
                         return
                     raise
-                restarted = True
+                self._restarted = True
                 if joins == self._ring._header.joins:  # nobody has come since the last look
                     self._await_restart(joins)
                 joins = self._ring._header.joins
                 continue
             seq = slot.seq
-            slot._restarted, restarted = restarted, False
+            slot._restarted, self._restarted = self._restarted, False
             try:
                 yield slot
-            finally:
+            except GeneratorExit:  # an error raised here would reach nobody
+                if slot._open and slot.seq == seq:
+                    self._release_quietly(slot)
+                raise
+            except BaseException:
                 if slot._open and slot.seq == seq:
                     slot.release()
+                raise
+            if slot._open and slot.seq == seq:
+                slot.release()
+
+    def _release_quietly(self, slot: ReadSlot) -> None:
+        """Releases; a torn frame is told later, by the next acquire or at close."""
+        try:
+            slot.release()
+        except FrameTorn as torn:
+            self._untold += torn.seqs
 
     def _await_restart(self, joins: int) -> None:
         """Waits (Ctrl-C interrupts) until somebody joins this ring, or its name has another ring;
         moves there."""
         while self._ring._header.joins == joins:
             successor = self._ring._successor()
-            if successor is not None:
-                self._move(successor)
+            if successor is not None and self._move(successor):
                 return
             time.sleep(_RESTART_POLL_S)
 
-    def _move(self, successor: Ring) -> None:
+    def _move(self, successor: Ring) -> bool:
+        """Joins the same subscription of another ring, then leaves this one.  False: refused."""
         subscription = None if self.subscription.startswith("#") else self.subscription
         try:
-            self.close()
             peer = successor._join(subscription, self._lossless, "oldest", *self._options)
+        except RingError:  # closed or full meanwhile: there may be another one soon
+            successor.close()
+            return False
+        try:
+            self._leave()
         except BaseException:
             successor.close()
             raise
         self._moved = True
         self._settle_in(successor, peer)
+        return True
+
+    def _leave(self) -> None:
+        super().close()
+        if not self._ring._header.forked and self._peer.look_behind():
+            self._untold += self._peer.torn_behind
+        if self._moved:
+            self._moved = False
+            self._ring.close()
 
     def close(self) -> None:
         """Leaves the ring in order; see Endpoint.close.
 
         Raises FrameTorn, when it has left, if frames that were released turned out torn since.
         """
-        if self._closed:
-            return
-        super().close()
-        if self._moved:
-            self._ring.close()
-        if not self._ring._header.forked and self._peer.look_behind():
-            raise diagnosis.refused(
-                self._ring.name, self._peer, _core.TORN, verb="acquire", timeout=None
-            )
+        if not self._closed:
+            self._leave()
+        self._tell()
 
     def _finish(self) -> None:
-        for index, _ in self._peer.holding():
-            slot = self._slots[index]
-            if slot._open:
-                slot.release()
-            else:  # an interrupt came between the acquire and its slot: nobody has seen the frame
-                self._peer.give_back(index)
+        while True:
+            try:
+                super()._finish()
+            except FrameTorn as torn:
+                self._untold += torn.seqs
+            else:
+                return

@@ -79,15 +79,18 @@ def create(
     if device == "host" and (sync != "auto" or gate is not None):
         raise ValueError("sync= and gate= are for GPU rings; a host ring needs neither")
 
-    if replace:
-        directory.remove(name)
     epoch = secrets.token_bytes(16)
-    try:
-        fd = segment.create(segment.header_name(name), mode)
-    except FileExistsError:
-        raise segment.exists(name, directory.who_has(name)) from None
+    path = segment.header_name(name)
     memory: Memory | None = None
+    fd = -1
     try:
+        try:
+            with segment.names_locked():
+                if replace:
+                    directory.remove(name)
+                fd = segment.create(path, mode)
+        except FileExistsError:
+            raise segment.exists(name, directory.who_has(name)) from None
         if device == "host":
             memory = HostMemory.create(name, epoch, mode, slots, described.slot_nbytes)
             sync_kind, gate_kind = "host", "stream"
@@ -108,16 +111,21 @@ def create(
             device_uuid=memory.device_uuid,
             memory_handle=memory.handle,
         )
+        if segment.inode(path) != header.inode:
+            raise segment.exists(name, "somebody replaced ours while it was being made")
         return Ring(name, header, memory, described, created=True)
     except BaseException as error:
-        segment.unlink(segment.header_name(name))
+        if fd >= 0 and segment.inode(path) == os.fstat(fd).st_ino:
+            segment.unlink(path)
+        segment.unlink_slots(name, epoch)
         if memory is not None:
-            memory.close(others=False)
+            memory.close(others=False, then=lambda: None)
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
             raise segment.no_space(name, getattr(error, "nbytes", 0), "the header") from error
         raise
     finally:
-        os.close(fd)
+        if fd >= 0:
+            os.close(fd)
 
 
 def _on_gpu(

@@ -38,18 +38,23 @@ def refused(ring: str, peer: Peer, result: int, *, verb: str, timeout: float | N
             "the stream again: catch PeerLost and acquire again to wait for one"
         )
     if result == _core.TORN:
-        seqs = ", ".join(map(str, peer.torn_behind))
-        return FrameTorn(
-            f"ring {ring!r}: frames {seqs}, which this consumer has released, are torn: "
-            "their producer died before the GPU had written them. Discard what was computed from "
-            "them; the consumer can go on"
-        )
+        return torn_behind(ring, tuple(peer.torn_behind))
     if result == _core.REAPED:
         return PeerLost(
             f"ring {ring!r}: this peer was taken for dead and its claims were cleared, or it was "
             "closed. Join again"
         )
     return unusable(ring, result)
+
+
+def torn_behind(ring: str, seqs: tuple[int, ...]) -> FrameTorn:
+    """The error for frames that turned out torn after their release."""
+    return FrameTorn(
+        f"ring {ring!r}: frames {', '.join(map(str, seqs))}, which this consumer has released, are "
+        "torn: their producer died before the GPU had written them. Discard what was computed from "
+        "them; the consumer can go on",
+        seqs,
+    )
 
 
 def unusable(ring: str, result: int) -> RingError:

@@ -31,7 +31,8 @@ def open_header(name: str, *, owner: int | None = ANYBODY) -> Header:
         uid = os.fstat(fd).st_uid
         if owner != ANYBODY and uid not in ({owner} if owner is not None else {0, os.geteuid()}):
             raise PermissionError(
-                f"ring {name!r} belongs to user {uid}, not to {owner or os.geteuid()}: who made it "
+                f"ring {name!r} belongs to user {uid}, not to "
+                f"{os.geteuid() if owner is None else owner}: who made it "
                 f"can write every slot. If you trust that user, attach with owner={uid}"
             )
         return Header.attach(fd)
@@ -47,9 +48,10 @@ def open_header(name: str, *, owner: int | None = ANYBODY) -> Header:
 
 
 def who_has(name: str) -> str:
+    """Of a ring that stands in the way: who made it, and whether anybody lives in it."""
     try:
         header = open_header(name)
-    except RingError as error:
+    except (RingError, PermissionError) as error:
         return str(error)
     live = header.live_peers()
     state = "alive" if header.creator_alive else "dead"
@@ -57,7 +59,10 @@ def who_has(name: str) -> str:
 
 
 def remove(name: str) -> bool:
-    """Closes and unlinks the ring of this name, whoever uses it.  False: there was none."""
+    """Closes and unlinks the ring of this name, whoever uses it.  False: there was none.
+
+    Under segment.names_locked(), so that what is removed is what was looked at.
+    """
     with contextlib.suppress(RingError):
         header = open_header(name)
         header.close_ring()
@@ -70,10 +75,11 @@ def remove(name: str) -> bool:
 def unlink(name: str) -> None:
     """Removes the name.  Those who are inside go on; nobody else finds the ring.  RingNotFound."""
     segment.check_name(name)
-    with contextlib.suppress(RingError):
-        open_header(name).retire()
-    found = segment.unlink(segment.header_name(name))
-    segment.unlink_slots(name)
+    with segment.names_locked():
+        with contextlib.suppress(RingError):
+            open_header(name).retire()
+        found = segment.unlink(segment.header_name(name))
+        segment.unlink_slots(name)
     if not found:
         raise segment.not_found(name)
 
@@ -90,23 +96,25 @@ def ls() -> list[stats.RingStats]:
 def clean() -> list[str]:
     """Removes the rings whose creator and peers are all dead, and says which.
 
-    Also what a process that was killed while it created a ring has left behind.
+    Also what a process that was killed while it created a ring has left behind.  Rings of other
+    users are left alone.
     """
     removed = []
     for name in segment.names():
-        try:
-            header = open_header(name)
-        except (RingNotFound, PermissionError):
-            continue
-        except RingIncompatible:
-            if not segment.in_use(segment.header_name(name)):
-                remove(name)
+        with segment.names_locked(), contextlib.suppress(RingNotFound, PermissionError):
+            if _is_dead(name) and remove(name):
                 removed.append(name)
-            continue
-        if not header.creator_alive and not header.live_peers():
-            remove(name)
-            removed.append(name)
-    for path in segment.orphans():
-        segment.unlink(path)
-        removed.append(path.lstrip("/"))
+    with segment.names_locked():
+        for path in segment.orphans():
+            with contextlib.suppress(PermissionError):
+                segment.unlink(path)
+                removed.append(path.lstrip("/"))
     return removed
+
+
+def _is_dead(name: str) -> bool:
+    try:
+        header = open_header(name)
+    except RingIncompatible:  # damaged, foreign, or half made
+        return not segment.in_use(segment.header_name(name))
+    return not header.creator_alive and not header.live_peers()

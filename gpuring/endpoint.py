@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from gpuring import diagnosis
+from gpuring import _core, diagnosis
 from gpuring.errors import RingClosed
 from gpuring.slot import Slot
 
@@ -29,11 +29,10 @@ class Endpoint:
 
     def _settle_in(self, ring: Ring, peer: Peer) -> None:
         """Makes `peer` of `ring` this endpoint's own; its slots are prepared here, once."""
-        ring._endpoints.append(self)
+        self._closed = False
         self._ring = ring
         self._peer = peer
         self._sync = ring._sync
-        self._closed = False
         metas = self._metas()
         self._slots = [
             self._slot_type(
@@ -41,6 +40,7 @@ class Endpoint:
             )
             for index in range(ring.slots)
         ]
+        ring._endpoints.append(self)
 
     def _metas(self) -> list[Any]:
         """A view of each slot's metadata; they keep the header mapped."""
@@ -81,20 +81,48 @@ class Endpoint:
             return RingClosed(f"ring {self._ring.name!r}: this {self._role} was closed")
         return diagnosis.refused(self._ring.name, self._peer, result, verb=verb, timeout=timeout)
 
-    def _finish(self) -> None:
-        """Ends every claim or hold that is still open."""
+    def _undo(self, before: int) -> None:
+        """After an exception in claim or acquire, whose last sequence was `before`: ends what the
+        call
+        has taken and nobody was given."""
+        seq = self._peer.seq
+        index = seq % self._ring.slots
+        if seq != before and (index, seq) in self._peer.holding():
+            self._slots[index]._open = False
+            self._slots[index]._seq = 0
+            self._put_back(index)
+
+    def _put_back(self, index: int) -> None:
+        """Undoes a claim or a hold that the user has never seen."""
         raise AssertionError("each endpoint has its own")
+
+    def _finish(self) -> None:
+        """Ends every claim or hold that is left, also where an interrupt cut its end short."""
+        for index, seq in self._peer.holding():
+            slot = self._slots[index]
+            if slot._seq == seq:  # the user had it: its streams may be at work
+                slot._open = True
+                slot._end()
+            else:
+                self._put_back(index)
 
     def close(self) -> None:
         """Leaves the ring in order: finishes what is open, waits until the GPU has done its work on
-        the slots, and gives up the entry.  May be called twice, and again after a Ctrl-C."""
+        the slots, and gives up the entry.
+
+        May be called twice, and again after a Ctrl-C.  Raises RingTimeout, and stays open, if the
+        membership lock cannot be had for 5 s (a stopped process has it); DeviceError if the GPU
+        reports an error.
+        """
         if self._closed:
             return
-        if not self._ring._header.forked:
+        if not self._ring._header.forked and not self._peer.left:
             self._finish()
             if self._sync is not None:
                 self._sync.leave(self._peer)
-            self._peer.leave()  # refused only if we were reaped, and then there is nothing to leave
+            result = self._peer.leave()
+            if result not in (0, _core.REAPED):  # reaped: there is nothing to leave
+                raise diagnosis.unusable(self._ring.name, result)
         self._closed = True
         self._slots = []  # their arrays hold the memory
         self._ring._forget(self)

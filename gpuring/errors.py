@@ -48,7 +48,11 @@ class PeerLost(RingError):
 
 
 class FrameTorn(RingError):
-    """The frame's producer died before its GPU work on it was finished."""
+    """A frame's producer died before its GPU work on it was finished.  `seqs` names the frames."""
+
+    def __init__(self, message: str, seqs: tuple[int, ...] = ()) -> None:
+        super().__init__(message)
+        self.seqs = seqs
 
 
 class DeviceError(RingError):

@@ -39,16 +39,17 @@ class Producer(Endpoint):
         if extents is not None and self._ring.spec.fields[0].name != ARRAY:
             raise TypeError(f"ring {self._ring.name!r} has several fields: shape= is for one")
         handle = self._handle(stream)
-        index = self._peer.claim(timeout, self._sync, handle)
-        if index < 0:
-            raise self._refused(index, "claim", timeout)
-        slot = self._slots[index]
-        slot._begin(self._peer.seq, extents, handle)
-        return slot
+        before = self._peer.seq
+        try:
+            index = self._peer.claim(timeout, self._sync, handle)
+            if index >= 0:
+                slot = self._slots[index]
+                slot._begin(self._peer.seq, extents, handle)
+                return slot
+        except BaseException:  # a Ctrl-C between the claim and its return
+            self._undo(before)
+            raise
+        raise self._refused(index, "claim", timeout)
 
-    def _finish(self) -> None:
-        for index, seq in self._peer.holding():
-            slot = self._slots[index]
-            if not slot._open:  # an interrupt came between the claim and its slot
-                slot._begin(seq, None, self._handle(None))
-            slot.abandon()
+    def _put_back(self, index: int) -> None:
+        self._peer.give_up(index)

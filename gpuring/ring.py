@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import os
 import secrets
 import time
 import warnings
@@ -15,7 +14,14 @@ from gpuring import _core, diagnosis, directory, segment, spec, stats
 from gpuring._core import Header, Peer
 from gpuring.consumer import Consumer
 from gpuring.directory import BeingCreated
-from gpuring.errors import PeerLost, RingClosed, RingIncompatible, RingNotFound
+from gpuring.errors import (
+    PeerLost,
+    RingClosed,
+    RingError,
+    RingIncompatible,
+    RingNotFound,
+    RingTimeout,
+)
 from gpuring.memory.host import HostMemory
 from gpuring.producer import Producer
 
@@ -93,9 +99,10 @@ class Ring:
         self._memory = memory
         self._spec = described
         self._created = created
-        self._closed = False
+        self._closed = True  # until everything is there that close() needs
         self._endpoints: list[Endpoint] = []
         self._sync = self._synchroniser()
+        self._closed = False
         _open_rings.add(self)
 
     def _synchroniser(self) -> Sync | None:
@@ -160,11 +167,11 @@ class Ring:
         Raises RingClosed, TooManyPeers, DeviceError.
         """
         self._check_open()
-        gate = self._check_gate(gate)
+        checked = self._check_gate(gate)
         peer = self._header.join_producer()
         if isinstance(peer, int):
             raise diagnosis.cannot_join(self._name, self._header, peer, "")
-        return Producer(self, self._prepare(peer, gate))
+        return Producer(self, self._prepare(peer, checked))
 
     def consumer(
         self,
@@ -195,7 +202,7 @@ class Ring:
         Raises RingClosed, TooManyPeers, ValueError if the subscription exists with another
         `lossless` or `redeliver`.
         """
-        options = self._check_gate(gate), redeliver
+        options = gate, redeliver
         peer = self._join(subscription, lossless, start, *options)
         return Consumer(self, peer, lossless, options, reattach)
 
@@ -204,10 +211,11 @@ class Ring:
         subscription: str | None,
         lossless: bool,
         start: Literal["next", "oldest"] | int,
-        gate: Gate,
+        gate: Gate | None,
         redeliver: bool,
     ) -> Peer:
         self._check_open()
+        checked = self._check_gate(gate)
         if subscription is None:
             subscription = f"#{secrets.token_hex(4)}"
         elif not isinstance(subscription, str):
@@ -227,7 +235,7 @@ class Ring:
         peer = self._header.join_consumer(encoded, lossless, start, redeliver)
         if isinstance(peer, int):
             raise diagnosis.cannot_join(self._name, self._header, peer, subscription)
-        return self._prepare(peer, gate)
+        return self._prepare(peer, checked)
 
     def _check_gate(self, gate: Gate | None) -> Gate:
         if gate not in (None, *_core.GATES):
@@ -247,13 +255,14 @@ class Ring:
     def _successor(self) -> Ring | None:
         """The ring that has our name now, if it is another one and somebody looks after it."""
         try:
-            successor = attach(self._name)
-        except (RingNotFound, RingIncompatible, PeerLost):
+            header = directory.open_header(
+                self._name, owner=None
+            )  # cheap: nothing is mapped for CUDA
+            if header.epoch == self._header.epoch or header.closed:
+                return None
+            return attach(self._name)
+        except (RingNotFound, RingIncompatible, PeerLost, PermissionError):
             return None
-        if successor._header.epoch != self._header.epoch and not successor._header.closed:
-            return successor
-        successor.close()
-        return None
 
     def _forget(self, endpoint: Endpoint) -> None:
         with contextlib.suppress(ValueError):
@@ -274,43 +283,45 @@ class Ring:
         """Closes the producers and consumers made from this handle, and the handle.
 
         The creator's close also closes the ring and removes its name: the others drain what is
-        there and get EndOfStream.  Waits for this process's own GPU work on the slots; may be
-        called twice.
+        there and get EndOfStream.  GPU memory is freed when no other handle has the ring, at the
+        latest when this process makes or closes a ring or ends.  Waits for this process's own GPU
+        work on the slots; may be called twice.
         """
         if self._closed:
             return
         if self._header.forked:
             self._closed = True
             return
+        errors = []
         for endpoint in list(self._endpoints):
-            endpoint.close()
+            try:
+                endpoint.close()
+            except RingTimeout:
+                raise  # it is still open, and so are we
+            except RingError as error:
+                errors.append(error)  # told below; what is left of the peer is reaped with us
         if self._created:
             self._header.close_ring()
             self._unlink()
-        self._closed = True
         if self._sync is not None:
             self._sync.close()
         if self._created:
             _lingering.append((self._header, self._memory))
         else:
-            self._memory.close(others=True)
-            self._header.disown()
+            self._memory.close(others=True, then=self._header.disown)
+        self._closed = True
         _open_rings.discard(self)
         free_lingering()
+        if errors:
+            raise errors[0]
 
     def _unlink(self) -> None:
         """Removes the ring's names; that of the header may belong to a later ring by now."""
         self._header.retire()
-        segment.unlink_slots(self._name, self._header.epoch)
-        try:
-            fd = segment.open_fd(segment.header_name(self._name))
-        except (FileNotFoundError, PermissionError):
-            return
-        try:
-            if os.fstat(fd).st_ino == self._header.inode:
+        with segment.names_locked():
+            segment.unlink_slots(self._name, self._header.epoch)
+            if segment.inode(segment.header_name(self._name)) == self._header.inode:
                 segment.unlink(segment.header_name(self._name))
-        finally:
-            os.close(fd)
 
     def __enter__(self) -> Self:
         return self
@@ -338,13 +349,13 @@ them is undefined.  Looked at again whenever a ring is made or closed here."""
 
 
 def free_lingering() -> None:
-    for header, memory in list(_lingering):
-        if header.forked:
-            _lingering.remove((header, memory))
-        elif not header.attached:
-            _lingering.remove((header, memory))
-            memory.close(others=False)
-            header.disown()
+    for entry in list(_lingering):
+        header, memory = entry
+        if header.forked or not header.attached:
+            with contextlib.suppress(ValueError):  # another thread was faster
+                _lingering.remove(entry)
+                if not header.forked:
+                    memory.close(others=False, then=header.disown)
 
 
 _open_rings: weakref.WeakSet[Ring] = weakref.WeakSet()

@@ -7,19 +7,23 @@ of an earlier one.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
 import re
 import struct
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import posix_ipc
 
-from gpuring.errors import RingError, RingExists, RingNotFound
+from gpuring.errors import RingError, RingExists, RingNotFound, RingTimeout
 
 SHM = Path("/dev/shm")
 _CREATING_BYTE = 258  # locked while a segment is filled; the header's own lock bytes end at 257
+_PATIENCE_S = 5
 _PREFIX = "gpuring."
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
@@ -44,16 +48,48 @@ def slots_name(name: str, epoch: bytes) -> str:
     return f"/{_PREFIX}{name}+{epoch.hex()}"
 
 
+@contextlib.contextmanager
+def names_locked() -> Iterator[None]:
+    """While names come and go: one process of the host at a time, by a lock on /dev/shm itself.
+
+    Not to be nested.  Raises RingTimeout if somebody keeps it for 5 s.
+    """
+    fd = os.open(SHM, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    deadline = time.monotonic() + _PATIENCE_S
+    try:
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise RingTimeout(
+                        f"another process has held the lock of {SHM} for {_PATIENCE_S} s: is one "
+                        "that creates or removes a ring stopped?"
+                    ) from None
+                time.sleep(0.001)
+        yield
+    finally:
+        os.close(fd)
+
+
 def create(segment: str, mode: int) -> int:
-    """A descriptor of a new, empty segment.  Raises FileExistsError."""
+    """A descriptor of a new, empty segment, locked as being filled.  Raises FileExistsError."""
+    fd = -1
     try:
         shm = posix_ipc.SharedMemory(segment, posix_ipc.O_CREX, mode=mode)
+        fd = int(shm.fd)
+        os.fchmod(fd, mode)  # the umask cut the mode
+        os.set_inheritable(fd, False)
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _flock(fcntl.F_WRLCK, _CREATING_BYTE))
+        return fd
     except posix_ipc.ExistentialError as error:
         raise FileExistsError(errno.EEXIST, "shared memory exists", segment) from error
-    os.fchmod(shm.fd, mode)  # the umask cut the mode
-    os.set_inheritable(shm.fd, False)
-    fcntl.fcntl(shm.fd, fcntl.F_OFD_SETLK, _flock(fcntl.F_WRLCK, _CREATING_BYTE))
-    return int(shm.fd)
+    except BaseException:
+        if fd >= 0:
+            unlink(segment)
+            os.close(fd)
+        raise
 
 
 def _flock(kind: int, byte: int) -> bytes:
@@ -79,7 +115,17 @@ def unlink(segment: str) -> bool:
         posix_ipc.unlink_shared_memory(segment)
     except posix_ipc.ExistentialError:
         return False
+    except posix_ipc.PermissionsError as error:
+        raise PermissionError(errno.EACCES, "shared memory of another user", segment) from error
     return True
+
+
+def inode(segment: str) -> int:
+    """Tells a segment from a later one of the same name; 0 if there is none."""
+    try:
+        return (SHM / segment[1:]).stat().st_ino
+    except FileNotFoundError:
+        return 0
 
 
 def names() -> list[str]:

@@ -181,6 +181,10 @@ class Slot:
 
     # ---- the end of its use --------------------------------------------------------------------
 
+    def _end(self) -> None:
+        """Ends its use without a result: abandons or releases."""
+        raise AssertionError("each kind of slot has its own")
+
     def _used_streams(self) -> tuple[int, ...]:
         """Every stream whose work on the slot must be finished: the one it was given to, those that
         imported it, and the current one, on which work may have been done since."""
@@ -213,18 +217,25 @@ class WriteSlot(Slot):
         """
         if not self._open:
             self._check_open()
-        self._open = False
-        result = self._peer.publish(
-            self.index, self._seq, self._sync, self._used_streams(), self._shape
-        )
+        try:
+            result = self._peer.publish(
+                self.index, self._seq, self._sync, self._used_streams(), self._shape
+            )
+        finally:  # after an interrupt on the way there, close() finds the claim and ends it
+            self._open = False
         if result:
             raise self._refused(result, "publish")
+
+    def _end(self) -> None:
+        self.abandon()
 
     def abandon(self) -> None:
         """Gives the slot back without a frame: readers pass over its sequence."""
         self._check_open()
-        self._open = False
-        result = self._peer.abandon(self.index, self._seq, self._sync, self._used_streams())
+        try:
+            result = self._peer.abandon(self.index, self._seq, self._sync, self._used_streams())
+        finally:
+            self._open = False
         if result:
             raise self._refused(result, "abandon")
 
@@ -297,6 +308,9 @@ class ReadSlot(Slot):
         if self._peer.header.torn(self.index) >= self._seq:
             raise self._torn()
 
+    def _end(self) -> None:
+        self.release()
+
     def release(self) -> None:
         """Gives the slot back, in stream order: the next writer's stream waits for your reads.
 
@@ -305,8 +319,10 @@ class ReadSlot(Slot):
         """
         if not self._open:
             self._check_open()
-        self._open = False
-        result = self._peer.release(self.index, self._seq, self._sync, self._used_streams())
+        try:
+            result = self._peer.release(self.index, self._seq, self._sync, self._used_streams())
+        finally:  # after an interrupt on the way there, close() finds the hold and ends it
+            self._open = False
         if result == _core.TORN:
             raise self._torn()
         if result:
@@ -315,7 +331,8 @@ class ReadSlot(Slot):
     def _torn(self) -> FrameTorn:
         return FrameTorn(
             f"ring {self._ring!r}: frame {self._seq} is torn: its producer died before the GPU had "
-            "written it. Discard what was computed from it"
+            "written it. Discard what was computed from it",
+            (self._seq,),
         )
 
     def __enter__(self) -> Self:

@@ -94,19 +94,25 @@ def descriptors():
     return sorted(str(fd.readlink()) for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink())
 
 
-def test_joining_and_leaving_costs_nothing_that_stays(name):
+def join_and_leave(pipe, name):
+    """In a process of its own: nothing else comes and goes here."""
     with make(name) as ring:
-        with ring.producer(), ring.consumer():
-            pass
-        poll(lambda: "anon_inode:[pidfd]" not in descriptors())  # the watchdog's next look
-        before, threads = descriptors(), len(list(Path("/proc/self/task").iterdir()))
-        for _ in range(200):
+        for turn in range(201):
             with gpuring.attach(name) as other, other.producer() as producer, ring.consumer() as c:
                 put(producer, 1)
                 c.acquire(10).release()
+            if turn == 0:
+                del other, producer, c
+                poll(lambda: "anon_inode:[pidfd]" not in descriptors())  # the watchdog's next look
+                before, threads = descriptors(), len(list(Path("/proc/self/task").iterdir()))
+        del other, producer, c
         poll(lambda: descriptors() == before)
         assert len(list(Path("/proc/self/task").iterdir())) == threads
         assert not ring.stats().peers
+
+
+def test_joining_and_leaving_costs_nothing_that_stays(name, children):
+    children(join_and_leave, name).result()
 
 
 # ---- what the dead held ------------------------------------------------------------------------

@@ -243,18 +243,24 @@ def test_clean_removes_what_a_creator_killed_half_way_left(name):
 
 
 def test_clean_does_not_take_the_slots_of_a_ring_that_is_born_meanwhile(name, monkeypatch):
-    """It lists headers and slots one after the other; a ring may come between the two."""
+    """It lists headers and slots one after the other; names do not change in between."""
     born, calls, listed = [], [], segments.names
+
+    def birth() -> None:
+        born.append(gpuring.create(name, **OPTIONS, device="host"))
+
+    birthing = threading.Thread(target=birth)
 
     def names() -> list[str]:
         found = listed()
         calls.append(found)
         if len(calls) == 2:  # the first is for the headers, the second for stray slots
-            born.append(gpuring.create(name, **OPTIONS, device="host"))
+            birthing.start()
         return found
 
     monkeypatch.setattr(segments, "names", names)
     removed = cleaned(name)
+    birthing.join()
     with born[0]:
         assert removed == []
         gpuring.attach(name).close()

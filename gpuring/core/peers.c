@@ -280,8 +280,7 @@ enum gr_result gr_join_consumer(struct gr_ring *ring, const char name[GR_NAME_WO
         me->pos = me->high = start_of(load_sc(&ring->sub[me->u].word));
         if (found != GR_NONE) { /* whatever was before us is the fellows' business, not lost to us */
             uint64_t f = gr_frontier(ring), oldest = f > ring->slots ? f - ring->slots : 0;
-            if (me->pos < oldest) me->pos = oldest;
-            if (me->high < f) me->high = f;
+            if (me->pos < oldest) me->pos = me->high = oldest;
         }
     }
     unlock(ring);
@@ -297,10 +296,12 @@ enum gr_result gr_leave(struct gr_peer *me) {
     struct gr_ring *ring = me->ring;
     struct gr_peer_entry *entry = &ring->peer[me->number];
     uint64_t bit = UINT64_C(1) << me->number;
+    if (me->left) return GR_REAPED;
     enum gr_result result = lock(ring, PATIENCE_NS);
     if (result != GR_OK) return result;
     if (load_relaxed(&entry->id) != me->id || state_of(load_relaxed(&entry->word)) == GR_FREE) {
-        set_mine(ring, me->number, false); /* we were reaped; the number may be somebody else's by now */
+        set_mine(ring, me->number, false); /* reaped, though we live: our byte was unlocked somehow */
+        me->left = true;
         unlock(ring);
         return GR_REAPED;
     }
@@ -321,6 +322,7 @@ enum gr_result gr_leave(struct gr_peer *me) {
     FAULT("leave: freed");
     atomic_fetch_and_explicit(&ring->head->peer_mask, ~bit, memory_order_seq_cst);
     set_mine(ring, me->number, false);
+    me->left = true;
     byte_lock(ring, F_UNLCK, (int)me->number);
     unlock(ring);
     return GR_OK;

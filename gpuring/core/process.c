@@ -126,12 +126,9 @@ void gr_detach(struct gr_ring *ring) {
 
 /* Opens pidfds for peers that have come since the last look, and closes those of peers that left.  True:
  * somebody must be looked at by tick. */
-static bool refresh(struct gr_ring *ring, bool all) {
-    uint64_t joins = load_acquire(&ring->head->joins);
-    bool changed = all || joins != ring->joins_seen;
-    ring->joins_seen = joins;
-    ring->unwatchable = changed ? 0 : ring->unwatchable;
-    for (uint32_t p = 0; changed && p < ring->max_peers; p++) {
+static bool refresh(struct gr_ring *ring) {
+    ring->unwatchable = 0;
+    for (uint32_t p = 0; p < ring->max_peers; p++) {
         struct gr_peer_entry *entry = &ring->peer[p];
         uint64_t id = load_acquire(&entry->id);
         bool here = state_of(load_acquire(&entry->word)) != GR_FREE;
@@ -160,8 +157,7 @@ static void *watch(void *unused) {
         for (struct gr_ring *ring = handles; ring; ring = ring->next) {
             if (!ring->watched) continue;
             any = true;
-            bool all = ticks % FULL_LOOK_TICKS == 0;
-            if (refresh(ring, all) || all) gr_reap_dead(ring, NULL);
+            if (refresh(ring) || ticks % FULL_LOOK_TICKS == 0) gr_reap_dead(ring, NULL);
             for (uint32_t p = 0; p < ring->max_peers; p++)
                 if (ring->pidfd[p] >= 0 && n < MAX_POLLED)
                     polled[n++] = (struct pollfd){.fd = ring->pidfd[p], .events = POLLIN};
@@ -170,6 +166,7 @@ static void *watch(void *unused) {
         pthread_mutex_unlock(&mutex);
         int fired = poll(polled, n, any ? TICK_MS : -1);
         pthread_mutex_lock(&mutex);
+        if (polled[0].revents & POLLNVAL) break; /* somebody closed all our descriptors (a daemon) */
         uint64_t woken;
         if (polled[0].revents & POLLIN && read(wake_fd, &woken, sizeof woken) > 0) fired--;
         if (fired <= 0) continue;
@@ -188,6 +185,9 @@ static void *watch(void *unused) {
             }
         }
     }
+    watching = false;
+    wake_fd = -1;
+    pthread_mutex_unlock(&mutex);
     return NULL;
 }
 

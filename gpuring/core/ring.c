@@ -255,7 +255,7 @@ static enum hold hold(struct gr_peer *me, uint64_t s, uint64_t t) {
     }
     me->seq = s;
     me->index = (uint32_t)i;
-    me->redelivered = seq_of(t) == s;
+    me->redelivered = seq_of(t) == s && owner_of(t) == GR_NONE; /* a name on it: it was given back */
     me->pendings = 0;
     add_pending(me, me->number, load_acquire(work_of(ring, i, me->number))); /* G12 */
     add_pending(me, owner_of(w), load_relaxed(&slot->fence)); /* stable: nobody claims a held slot */
@@ -272,6 +272,7 @@ static enum hold hold(struct gr_peer *me, uint64_t s, uint64_t t) {
 static enum gr_result last_look(struct gr_peer *me, enum gr_result end) {
     struct gr_ring *ring = me->ring;
     if (load_acquire(&ring->sub[me->u].redo) != me->seen) return GR_OK;
+    uint64_t oldest = UINT64_MAX;
     for (uint32_t i = 0; i < ring->slots; i++) {
         const struct gr_take *take = take_of(ring, i, me->u);
         uint64_t t = load_sc(&take->word);
@@ -280,11 +281,12 @@ static enum gr_result last_look(struct gr_peer *me, enum gr_result end) {
         uint64_t w = load_sc(&ring->slot[i].word);
         if (phase_of(t) == GR_OPEN && seq_of(w) == seq_of(t) && phase_of(w) == GR_READY) {
             if (seq_of(t) % ring->slots != i) return GR_DAMAGED; /* we would look elsewhere, and come back */
-            me->pos = seq_of(t);
-            return GR_OK;
+            if (seq_of(t) < oldest) oldest = seq_of(t);
         }
     }
-    return end;
+    if (oldest == UINT64_MAX) return end;
+    me->pos = oldest;
+    return GR_OK;
 }
 
 /* The next frame in order.  GR_OK: take[u][index] = (seq, me, HELD), pending[] lists the fences. */
@@ -309,8 +311,10 @@ again:;
         uint64_t i = s % n;
         const struct gr_take *take = take_of(ring, i, me->u);
         uint64_t t = load_sc(&take->word);
-        if (seq_of(t) > s || (seq_of(t) == s && phase_of(t) != GR_OPEN)) { /* a fellow's */
-            if (seq_of(t) % n != i) return GR_DAMAGED;
+        bool open = seq_of(t) == s && phase_of(t) == GR_OPEN;
+        bool done_with = me->mode == GR_LOSSY && s < me->high; /* had, or counted as lost */
+        if (!open && (seq_of(t) >= s || done_with)) { /* a fellow's, or met before a redo sent us back */
+            if (seq_of(t) > s && seq_of(t) % n != i) return GR_DAMAGED;
             uint64_t next = seq_of(t) >= s + n ? seq_of(t) - n + 1 : s + 1; /* older ones are gone */
             met(me, next);
             me->pos = s = next;
@@ -403,12 +407,14 @@ enum gr_result gr_release(struct gr_peer *me, uint32_t index, uint64_t seq) {
 }
 
 /* Undoes an acquire whose frame was never handed out (its stream could not be ordered in time).  The
- * frame is open to every member again, to this one first. */
+ * frame is open to every member again, to this one first.  Our name stays on it: nobody died. */
 enum gr_result gr_give_back(struct gr_peer *me, uint32_t index, uint64_t seq) {
-    enum gr_result result = leave_held(me, index, seq, claim_word(seq, GR_NONE, GR_OPEN));
+    enum gr_result result = leave_held(me, index, seq, claim_word(seq, me->number, GR_OPEN));
     if (result != GR_OK) return result;
     FAULT("give back: open");
     if (me->pos > seq) me->pos = seq;
+    if (me->high == seq + 1) me->high = seq; /* not met after all; what was lost before it is still to tell */
+    me->told = false;
     atomic_fetch_add_explicit(&me->ring->sub[me->u].redo, 1, memory_order_seq_cst);
     FAULT("give back: redo bumped");
     count(&me->ring->peer[me->number].frames, (uint64_t)-1);
@@ -422,6 +428,7 @@ void gr_skip_torn(struct gr_peer *me) {
     struct gr_peer_entry *entry = &me->ring->peer[me->number];
     count(&entry->frames, (uint64_t)-1);
     count(&entry->torn, 1);
+    me->told = false;
     gr_release(me, me->index, me->seq);
 }
 

@@ -70,7 +70,7 @@ struct gr_ring {
     /* Guarded by process.c's mutex. */
     struct gr_ring *next, *prev; /* all handles of the process */
     bool watched;
-    uint64_t joins_seen, unwatchable; /* unwatchable: peers to be looked at every tick */
+    uint64_t unwatchable; /* peers to be looked at every tick */
     uint64_t watched_id[GR_MAX_PEERS];
     int pidfd[GR_MAX_PEERS]; /* -1: none */
 };
@@ -95,6 +95,7 @@ struct gr_peer {
     uint64_t seq, lost;
     uint32_t index;
     bool redelivered;
+    bool left; /* it has left: the number may be somebody else's */
     bool told; /* lost has been handed out with a frame: the next call counts anew */
     uint32_t pendings; /* fences the stream (or the host) has to wait for */
     struct gr_pending pending[GR_MAX_PEERS + 1];

@@ -6,6 +6,7 @@ nothing of the protocol: who may touch which slot when is decided elsewhere.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from gpuring.spec import Field
@@ -26,8 +27,9 @@ class Memory(Protocol):
         No copy, no work on any stream.  The array keeps the mapping alive.
         """
 
-    def close(self, *, others: bool) -> None:
+    def close(self, *, others: bool, then: Callable[[], None]) -> None:
         """Gives the mapping up; its creator also frees the memory.
 
-        `others`: whether other processes may still use the slots.  Never blocks; raises nothing.
+        `others`: whether other processes may still use the slots.  `then` is called when the
+        mapping is gone, with the last array over it.  Never blocks; raises nothing.
         """

@@ -140,13 +140,20 @@ class _Mapping:
     def __init__(self, ptr: int, device: int, undo: Callable[[int], None]) -> None:
         self.ptr = ptr
         self.device = device
-        weakref.finalize(self, _undo, undo, ptr, device, os.getpid()).atexit = False
+        self.after: list[Callable[[], None]] = []
+        """Called when it is undone."""
+        self._finalizer = weakref.finalize(self, _undo, undo, ptr, device, os.getpid(), self.after)
+        self._finalizer.atexit = False
 
 
-def _undo(undo: Callable[[int], None], ptr: int, device: int, pid: int) -> None:
+def _undo(
+    undo: Callable[[int], None], ptr: int, device: int, pid: int, after: list[Callable[[], None]]
+) -> None:
     if os.getpid() == pid:  # after fork() a child may not touch CUDA
         with contextlib.suppress(Exception), load_cupy().cuda.Device(device):
             undo(ptr)
+        for call in after:
+            call()
 
 
 _lock = threading.Lock()
@@ -246,7 +253,7 @@ class CudaMemory:
         offset = index * self._slot_nbytes + field.offset
         return self._array(shape, field.dtype, self._pointer(self._memory, offset))
 
-    def close(self, *, others: bool) -> None:
+    def close(self, *, others: bool, then: Callable[[], None]) -> None:
         """Gives the slots up: they are unmapped, or freed, when the last array over them is gone.
 
         That call then waits for this process's GPU work, as cudaFree and cudaIpcCloseMemHandle do.
@@ -254,6 +261,7 @@ class CudaMemory:
         """
         if self._mapping is None:
             return
+        self._mapping.after.append(then)
         if self._created and not others:
             with _lock:  # other handles in this process share the mapping and keep it
                 _kept.pop(self.handle, None)

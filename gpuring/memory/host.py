@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -71,9 +72,13 @@ class HostMemory:
         view: npt.NDArray[Any] = np.ndarray(shape, field.dtype, self._mapping, offset)
         return view
 
-    def close(self, *, others: bool) -> None:
-        """Removes the name if we made it; the mapping goes with the last array over it."""
+    def close(self, *, others: bool, then: Callable[[], None]) -> None:
+        """Removes the name if we made it; the mapping goes with the last array over it.
+
+        Nobody has to know when: the kernel counts the mappings.
+        """
         if self._owned is not None:
             segment.unlink(self._owned)
             self._owned = None
         self._mapping = None
+        then()

@@ -76,7 +76,7 @@ static void verb(struct gr_peer *me) {
     case 16: gr_holds(me, below(ring->slots), &value); break;
     case 17: read_everything(ring); break;
     case 18: REQUIRE(gr_reap_dead(ring, &value) == GR_OK); break;
-    case 19: refresh(ring, below(2)); break;
+    case 19: refresh(ring); break;
     case 20: if (!below(4)) gr_close(ring); break;
     case 21: if (gr_leave(me) == GR_OK || below(2)) join(ring, me, (int)below(6)); break;
     }

@@ -167,7 +167,9 @@ class Ring(Membership, Words):
             i = s % self.slots
             self._count_lost(me, s, missed=False)
             t = yield load(take[i])
-            if seq(t) > s or (seq(t) == s and phase(t) != OPEN):  # a fellow's
+            opened = seq(t) == s and phase(t) == OPEN
+            met = me.lossy and s < me.top  # counted or had before a redo sent us back
+            if (seq(t) >= s and not opened) or (met and not opened):  # a fellow's, or done with
                 s, t = s + 1, None
                 continue
             w = yield load(self.slot[i])
@@ -301,8 +303,8 @@ class Ring(Membership, Words):
     def give_back(self, me, s):
         """Taken but never read (its stream could not be ordered): anybody may take it again."""
         yield from self._exit(
-            self.take[me.u][s % self.slots], word(s, me.p, HELD), word(s, NONE, OPEN)
-        )
+            self.take[me.u][s % self.slots], word(s, me.p, HELD), word(s, me.p, OPEN)
+        )  # our name stays: nobody died with it
         me.pos = s
         if self.fix("E2"):
             yield fetch_add(self.redo[me.u])

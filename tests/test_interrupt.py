@@ -1,0 +1,264 @@
+"""Ctrl-C at every opcode of the Python layer: nothing stays claimed, joined, open or named."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+import pytest
+
+import gpuring
+
+PACKAGE = str(Path(gpuring.__file__).parent)
+
+pytestmark = pytest.mark.filterwarnings("ignore:ring .* was not closed:ResourceWarning")
+
+
+class Interrupt:
+    """Within it, KeyboardInterrupt at the k-th opcode that is run in the package's Python."""
+
+    def __init__(self, k: int) -> None:
+        self._left = k
+        self.where: str | None = None
+        """The line that was interrupted; None: the call was over before."""
+        self.raised = False
+
+    def _call(self, frame: FrameType, _event: str, _arg: Any) -> Any:
+        if self.where or not frame.f_code.co_filename.startswith(PACKAGE):
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return self._opcode
+
+    def _opcode(self, frame: FrameType, event: str, _arg: Any) -> Any:
+        if event == "opcode" and not self.where:
+            self._left -= 1
+            if not self._left:
+                code = frame.f_code
+                file = Path(code.co_filename).name
+                self.where = f"{file}:{frame.f_lineno} {code.co_name} opcode {frame.f_lasti}"
+                raise KeyboardInterrupt
+        return self._opcode
+
+    def __enter__(self) -> None:
+        self._before = sys.gettrace()
+        sys.settrace(self._call)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, _error: object, _traceback: TracebackType | None
+    ) -> bool:
+        sys.settrace(self._before)
+        self.raised = kind is KeyboardInterrupt
+        return self.raised
+
+
+def interrupts() -> Iterator[Interrupt]:
+    """One for each opcode of the call in their `with`, and one that comes too late."""
+    for k in itertools.count(1):
+        interrupt = Interrupt(k)
+        yield interrupt
+        if interrupt.where is None:
+            assert k > 10, "nothing was traced"
+            return
+
+
+def make(name: str) -> gpuring.Ring:
+    return gpuring.create(name, slots=2, shape=4, dtype="u1", device="host")
+
+
+def put(producer: gpuring.Producer) -> int:
+    slot = producer.claim(0)
+    slot.publish()
+    return slot.seq
+
+
+def get(consumer: gpuring.Consumer) -> list[int]:
+    """Everything that it can read now."""
+    seqs = []
+    while True:
+        try:
+            with consumer.acquire(0) as slot:
+                seqs.append(slot.seq)
+        except (gpuring.RingTimeout, gpuring.EndOfStream):
+            return seqs
+
+
+def names(ring: gpuring.Ring, number: int) -> list[str]:
+    """The words that name a peer."""
+    seen = ring._header.snapshot()
+    found = ["peer"] if number in seen["peers"] else []
+    found += [f"{s}" for s in seen["slots"] if (s["owner"], s["phase"]) == (number, "writing")]
+    for subscription in seen["subscriptions"].values():
+        takes = subscription["takes"]
+        found += [f"{t}" for t in takes if (t["member"], t["phase"]) == (number, "held")]
+    return found
+
+
+def traces(name: str) -> list[str]:
+    """What is left of a ring in /dev/shm and among this process's descriptors."""
+    found = [path.name for path in Path("/dev/shm").glob(f"gpuring.{name}*")]
+    for fd in Path("/proc/self/fd").iterdir():
+        if fd.is_symlink() and f"gpuring.{name}" in str(fd.readlink()):
+            found.append(f"descriptor of {fd.readlink()}")
+    return found
+
+
+# ---- verbs -------------------------------------------------------------------------------------
+
+
+def test_an_interrupted_claim_leaves_no_claim(name):
+    for interrupt in interrupts():
+        with make(name) as ring, ring.producer() as producer, ring.consumer() as reader:
+            slot = None
+            with interrupt:
+                slot = producer.claim(0)
+            if interrupt.raised:
+                assert producer._peer.holding() == [], interrupt.where
+            else:
+                assert slot is not None
+                slot.abandon()
+            seqs = [put(producer), put(producer)]
+            assert get(reader) == seqs, interrupt.where
+
+
+@pytest.mark.parametrize("verb", ["acquire", "latest"])
+def test_an_interrupted_acquire_leaves_no_hold_and_loses_no_frame(name, verb):
+    for interrupt in interrupts():
+        with make(name) as ring, ring.producer() as producer:
+            reader = ring.consumer("x", lossless=verb == "acquire")
+            fellow = ring.consumer("x", lossless=verb == "acquire")
+            seq = put(producer)
+            slot = None
+            with interrupt:
+                slot = getattr(reader, verb)(0)
+            if interrupt.raised:
+                assert reader._peer.holding() == [], interrupt.where
+                slot = getattr(reader, verb)(0)
+            assert slot is not None
+            assert (slot.seq, slot.redelivered) == (seq, False), interrupt.where
+            slot.release()
+            assert get(fellow) == [], interrupt.where
+            seq = put(producer)
+            assert get(fellow) == [seq], interrupt.where
+            assert get(reader) == [], interrupt.where
+
+
+def test_what_an_interrupted_publish_leaves_is_ended_by_close(name):
+    for interrupt in interrupts():
+        with make(name) as ring, ring.consumer() as reader:
+            producer = ring.producer()
+            first = put(producer)
+            slot = producer.claim(0)
+            with interrupt:
+                slot.publish()
+            producer.close()
+            assert names(ring, producer.peer) == [], interrupt.where
+            expected = [[first, slot.seq]] if not interrupt.raised else [[first], [first, slot.seq]]
+            assert get(reader) in expected, interrupt.where
+            with ring.producer() as other:
+                for _ in range(4):
+                    seq = put(other)
+                    assert get(reader) == [seq], interrupt.where
+
+
+def test_what_an_interrupted_release_leaves_is_released_by_close(name):
+    """Its frame was handed out: it goes to nobody else, and gates nobody."""
+    for interrupt in interrupts():
+        with make(name) as ring, ring.producer() as producer, ring.consumer("x") as fellow:
+            reader = ring.consumer("x")
+            put(producer)
+            slot = reader.acquire(0)
+            with interrupt:
+                slot.release()
+            reader.close()
+            assert names(ring, reader.peer) == [], interrupt.where
+            assert get(fellow) == [], interrupt.where
+            for _ in range(4):
+                seq = put(producer)
+                assert get(fellow) == [seq], interrupt.where
+
+
+# ---- joining and leaving -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("role", ["producer", "consumer"])
+def test_an_interrupted_join_leaves_nobody_who_is_not_known(name, role):
+    for interrupt in interrupts():
+        ring = make(name)
+        header = ring._header
+        with interrupt:
+            getattr(ring, role)()
+        known = {endpoint.peer for endpoint in ring._endpoints}
+        assert set(header.live_peers()) <= known, interrupt.where
+        ring.close()
+        assert header.live_peers() == [], interrupt.where
+        assert traces(name) == [], interrupt.where
+
+
+@pytest.mark.parametrize("joins", [False, True], ids=["", "somebody joins meanwhile"])
+@pytest.mark.parametrize("role", ["producer", "consumer"])
+def test_an_interrupted_close_can_be_repeated(name, role, joins):
+    for interrupt in interrupts():
+        with make(name) as ring, ring.producer() as producer, ring.consumer("x") as fellow:
+            if role == "producer":
+                leaver = ring.producer()
+                leaver.claim(0)
+            else:
+                leaver = ring.consumer("x")
+                put(producer)
+                leaver.acquire(0)
+            with interrupt:
+                leaver.close()
+            late = ring.consumer("late") if joins else None
+            leaver.close()
+            assert leaver.closed, interrupt.where
+            if late is None:
+                assert names(ring, leaver.peer) == [], interrupt.where
+                assert leaver.peer not in ring._header.live_peers(), interrupt.where
+            assert ring._header.reap() == [], interrupt.where
+            assert ring._header.reaps == 0, interrupt.where
+            assert get(fellow) == [], interrupt.where
+            for _ in range(4):
+                seq = put(producer)
+                assert get(fellow) == [seq], interrupt.where
+                if late is not None:
+                    assert get(late) == [seq], interrupt.where
+
+
+def test_an_interrupted_close_of_a_ring_can_be_repeated(name):
+    for interrupt in interrupts():
+        ring = make(name)
+        header, producer, reader = ring._header, ring.producer(), ring.consumer("x")
+        put(producer)
+        producer.claim(0)
+        reader.acquire(0)
+        with interrupt:
+            ring.close()
+        ring.close()
+        assert ring.closed, interrupt.where
+        assert producer.closed, interrupt.where
+        assert reader.closed, interrupt.where
+        assert header.closed, interrupt.where
+        assert header.live_peers() == [], interrupt.where
+        assert header.reaps == 0, interrupt.where
+        assert traces(name) == [], interrupt.where
+
+
+# ---- creating ----------------------------------------------------------------------------------
+
+
+def test_an_interrupted_create_leaves_nothing(name):
+    for interrupt in interrupts():
+        ring = None
+        with interrupt:
+            ring = make(name)
+        if ring is not None:
+            ring.close()
+        elif traces(name):
+            gc.collect()
+        assert traces(name) == [], interrupt.where
+        make(name).close()

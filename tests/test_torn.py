@@ -1,0 +1,315 @@
+"""Torn frames that were released before anybody knew, and what is lost besides: each told once."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+import pytest
+from support import poll
+
+import gpuring
+from gpuring import _core
+
+
+class Streams:
+    """A synchroniser with gate "stream": nobody waits.  Whether its GPU ever gets to the work is
+    the test's choice."""
+
+    def __init__(self, *, stuck: bool = False) -> None:
+        self.stuck = stuck
+
+    def order(self, peer, stream, owner, index, value):
+        return True
+
+    def record(self, peer, index, value, streams):
+        if not self.stuck:
+            peer.header.raise_fence(peer.number, index, value)
+
+
+def put(producer, frames, sync):
+    """Claims and publishes on a GPU; the sequences."""
+    seqs = []
+    for _ in range(frames):
+        index = producer.peer.claim(0, sync, 0)
+        assert index >= 0
+        seqs.append(producer.peer.seq)
+        assert producer.peer.publish(index, seqs[-1], sync, (0,), None) == 0
+    return seqs
+
+
+def get(reader, frames):
+    """Acquires and releases on a GPU; the sequences."""
+    seqs, sync = [], Streams()
+    for _ in range(frames):
+        index = reader.peer.acquire(0, sync, 0)
+        assert index >= 0
+        seqs.append(reader.peer.seq)
+        assert reader.peer.release(index, seqs[-1], sync, (0,)) == 0
+    return seqs
+
+
+def told(reader):
+    """What the next acquire says of frames that were released: their sequences."""
+    result = reader.peer.acquire(0, Streams(), 0)
+    return list(reader.peer.torn_behind) if result == _core.TORN else result
+
+
+# ---- which frames ------------------------------------------------------------------------------
+
+
+def test_all_laps_of_a_slot_whose_gpu_work_was_pending_are_told(segment):
+    ring, stuck = segment(2), Streams(stuck=True)
+    reader, producer = ring.consumer(), ring.producer()
+    seqs = []
+    for _ in range(3):
+        seqs += put(producer, 2, stuck)
+        assert get(reader, 2) == seqs[-2:]
+    producer.die()
+    ring.reap()
+    assert told(reader) == seqs == [2, 3, 4, 5, 6, 7]
+    assert told(reader) == _core.PEER_LOST
+
+
+def test_a_frame_released_below_the_one_that_was_torn_is_told_too(segment):
+    """The slot's mark names the last sequence only, and that one was never read."""
+    ring, stuck = segment(2), Streams(stuck=True)
+    reader, producer = ring.consumer(), ring.producer()
+    assert get(reader, len(put(producer, 2, stuck))) == [2, 3]
+    put(producer, 2, stuck)
+    producer.die()
+    ring.reap()
+    assert told(reader) == [2, 3]
+    assert told(reader) == _core.PEER_LOST
+
+
+def test_a_frame_whose_gpu_work_was_done_when_it_was_released_is_not_told(segment):
+    ring = segment(2)
+    reader, producer = ring.consumer(), ring.producer()
+    assert get(reader, len(put(producer, 2, Streams()))) == [2, 3]
+    seqs = put(producer, 2, Streams(stuck=True))
+    assert get(reader, 1) == seqs[:1] == [4]
+    producer.die()
+    ring.reap()
+    assert told(reader) == [4]
+    assert told(reader) == _core.PEER_LOST
+
+
+def test_gpu_work_that_is_done_after_the_release_tears_nothing(segment):
+    ring, stuck = segment(2), Streams(stuck=True)
+    reader, producer = ring.consumer(), ring.producer()
+    put(producer, 2, stuck)
+    get(reader, 2)
+    for index in range(2):
+        promised = ring.creator.work(producer.number, index)
+        ring.creator.raise_fence(producer.number, index, promised)
+    producer.die()
+    ring.reap()
+    assert told(reader) == _core.PEER_LOST
+    assert reader.peer.leave() == 0
+    assert not reader.peer.look_behind()
+
+
+def test_only_the_dead_producers_frames_are_told(segment):
+    ring, stuck = segment(4), Streams(stuck=True)
+    reader, victim, other = ring.consumer(), ring.producer(), ring.producer()
+    mine, others = put(victim, 2, stuck), put(other, 2, stuck)
+    assert get(reader, 4) == mine + others
+    victim.die()
+    ring.reap()
+    assert told(reader) == mine
+    other.die()
+    ring.reap()
+    assert told(reader) == others
+
+
+def test_frames_that_turned_out_torn_are_told_after_leaving(segment):
+    ring, stuck = segment(2), Streams(stuck=True)
+    reader, producer = ring.consumer(), ring.producer()
+    seqs = put(producer, 2, stuck)
+    get(reader, 2)
+    producer.die()
+    ring.reap()
+    assert reader.peer.leave() == 0
+    assert reader.peer.look_behind()
+    assert reader.peer.torn_behind == seqs
+    assert not reader.peer.look_behind()
+
+
+def test_a_frame_known_torn_at_its_release_is_told_once(segment):
+    ring, stuck = segment(2), Streams(stuck=True)
+    reader, producer = ring.consumer(), ring.producer()
+    put(producer, 1, stuck)
+    index = reader.peer.acquire(0, Streams(), 0)
+    producer.die()
+    ring.reap()
+    assert reader.peer.release(index, reader.peer.seq, Streams(), (0,)) == _core.TORN
+    assert told(reader) == _core.PEER_LOST
+    assert not reader.peer.look_behind()
+
+
+# ---- lost, and given back ----------------------------------------------------------------------
+
+
+def unpaid(ring, producer):
+    """As if the producer's GPU had not got to its work: an acquire on the host gives back."""
+    for index in range(ring.slots):
+        ring.poke("fence", "", 1, ring.work_row(index, producer.number))
+
+
+def pay(ring, producer):
+    for index in range(ring.slots):
+        promised = ring.creator.work(producer.number, index)
+        ring.creator.raise_fence(producer.number, index, promised)
+
+
+def test_what_was_lost_before_a_frame_that_went_back_is_told_with_the_next(segment):
+    ring = segment(4)
+    reader, producer = ring.consumer(lossless=False), ring.producer()
+    producer.put(10)  # 4 … 13, of which 10 … 13 are there
+    unpaid(ring, producer)
+    assert reader.acquire() == _core.BLOCKED
+    pay(ring, producer)
+    assert (reader.acquire(), reader.peer.lost) == (10, 6)
+    assert (reader.acquire(), reader.peer.lost) == (11, 0)
+    assert ring.peek("sub", "lost", reader.subscription) == 6
+
+
+def test_a_frame_that_went_back_and_was_then_passed_counts_as_lost(segment):
+    ring = segment(4)
+    reader, producer = ring.consumer(lossless=False), ring.producer()
+    producer.put(4)
+    unpaid(ring, producer)
+    assert reader.acquire() == _core.BLOCKED
+    pay(ring, producer)
+    producer.put(4)
+    assert (reader.acquire(), reader.peer.lost) == (8, 4)
+    assert reader.release(8) == 0
+    assert reader.drain() == ([9, 10, 11], _core.BLOCKED)
+    assert ring.peek("peer", "lost", reader.number) == 4
+    assert ring.peek("peer", "frames", reader.number) == 4
+
+
+# ---- consumers ---------------------------------------------------------------------------------
+
+
+def make(name):
+    return gpuring.create(name, slots=4, shape=(8,), dtype="u1", device="host")
+
+
+def publishes(pipe, name, frames):
+    producer = gpuring.attach(name, timeout=10).producer()
+    for _ in range(frames):
+        producer.claim(10).publish()
+    pipe.send(producer.peer)
+    pipe.receive()
+
+
+class Victim:
+    """A producer in another process whose GPU is stuck, as far as the header tells."""
+
+    def __init__(self, ring, children, frames=1):
+        self.ring = ring
+        self.child = children(publishes, ring.name, frames)
+        self.number = self.child.receive()
+
+    def stick(self, slot):
+        """Takes the producer's GPU work on the slot back."""
+        header = self.ring._header
+        fence = header.fence_region[0] + header.fence_offset(self.number, slot.index)
+        ctypes.c_uint64.from_address(fence).value = 1
+
+    def die(self):
+        reaps = self.ring._header.reaps
+        self.child.kill()
+        poll(lambda: self.ring._header.reap() or self.ring._header.reaps > reaps)
+
+
+def released_torn(consumer, victim, frames=1):
+    """Reads frames, releases them, and lets their producer die; their sequences."""
+    seqs = []
+    for _ in range(frames):
+        slot = consumer.acquire(10)
+        victim.stick(slot)
+        slot.release()
+        seqs.append(slot.seq)
+    victim.die()
+    return seqs
+
+
+def leave_without(consumer, error):
+    """close() says nothing, and neither does an acquire before it."""
+    with pytest.raises(error):
+        consumer.acquire(0)
+    consumer.close()
+    assert consumer.closed
+
+
+@pytest.mark.parametrize("how", ["acquire", "close"])
+def test_released_frames_that_turn_out_torn_are_told_once(name, children, how):
+    with make(name) as ring:
+        consumer = ring.consumer()
+        seqs = released_torn(consumer, Victim(ring, children, 3), 3)
+        with pytest.raises(gpuring.FrameTorn, match=", ".join(map(str, seqs))):
+            consumer.acquire(0) if how == "acquire" else consumer.close()
+        if how == "acquire":
+            leave_without(consumer, gpuring.PeerLost)
+        consumer.close()
+        assert consumer.closed
+        assert ring._header.live_peers() == []
+
+
+def test_a_frame_torn_at_its_release_is_not_told_again(name, children):
+    with make(name) as ring:
+        consumer, victim = ring.consumer(), Victim(ring, children)
+        slot = consumer.acquire(10)
+        victim.stick(slot)
+        victim.die()
+        with pytest.raises(gpuring.FrameTorn, match=str(slot.seq)):
+            slot.release()
+        leave_without(consumer, gpuring.PeerLost)
+
+
+@pytest.mark.parametrize("how", ["acquire", "close"])
+def test_leaving_a_loop_does_not_swallow_a_torn_frame(name, children, how):
+    """`break` closes the generator, where an error has nobody to go to."""
+    with make(name) as ring:
+        consumer, victim = ring.consumer(), Victim(ring, children)
+        for slot in consumer:
+            seq = slot.seq
+            victim.stick(slot)
+            victim.die()
+            break
+        with pytest.raises(gpuring.FrameTorn, match=str(seq)):
+            consumer.acquire(0) if how == "acquire" else consumer.close()
+        if how == "acquire":
+            leave_without(consumer, gpuring.PeerLost)
+        assert consumer.closed
+
+
+def test_a_loop_that_goes_on_raises_for_a_torn_frame_at_once(name, children):
+    with make(name) as ring:
+        consumer, victim = ring.consumer(), Victim(ring, children)
+        seen = []
+        with pytest.raises(gpuring.FrameTorn, match="frame 4 "):
+            for slot in consumer:
+                seen.append(slot.seq)
+                victim.stick(slot)
+                victim.die()
+        assert seen == [4]
+        leave_without(consumer, gpuring.PeerLost)
+
+
+def test_a_ring_closes_everything_before_it_tells_of_torn_frames(name, children):
+    ring = make(name)
+    header, consumer, victim = ring._header, ring.consumer("first"), Victim(ring, children)
+    ring.consumer("second")
+    ring.producer()
+    (seq,) = released_torn(consumer, victim)
+    with pytest.raises(gpuring.FrameTorn, match=str(seq)):
+        ring.close()
+    assert ring.closed
+    assert header.closed
+    assert header.live_peers() == []
+    assert not list(Path("/dev/shm").glob(f"gpuring.{name}*"))
+    ring.close()
