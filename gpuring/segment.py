@@ -7,23 +7,21 @@ of an earlier one.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import os
 import re
 import struct
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import posix_ipc
 
-from gpuring.errors import RingError, RingExists, RingNotFound, RingTimeout
+from gpuring.errors import RingError, RingExists, RingNotFound
 
 SHM = Path("/dev/shm")
 _CREATING_BYTE = 258  # locked while a segment is filled; the header's own lock bytes end at 257
-_PATIENCE_S = 5
+_PATIENCE_S = 2
 _PREFIX = "gpuring."
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
@@ -48,29 +46,32 @@ def slots_name(name: str, epoch: bytes) -> str:
     return f"/{_PREFIX}{name}+{epoch.hex()}"
 
 
-@contextlib.contextmanager
-def names_locked() -> Iterator[None]:
+class names_locked:
     """While names come and go: one process of the host at a time, by a lock on /dev/shm itself.
 
-    Not to be nested.  Raises RingTimeout if somebody keeps it for 5 s.
+    It keeps a look at a name and its removal together.  Not to be nested.  If somebody keeps it for
+    seconds (a stopped process), it is done without: each step is still safe by itself.
     """
-    fd = os.open(SHM, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    deadline = time.monotonic() + _PATIENCE_S
-    try:
-        while True:
+
+    _fd = -1
+
+    def __enter__(self) -> None:
+        self._fd = os.open(SHM, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        deadline = time.monotonic() + _PATIENCE_S
+        while time.monotonic() < deadline:
             try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
             except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise RingTimeout(
-                        f"another process has held the lock of {SHM} for {_PATIENCE_S} s: is one "
-                        "that creates or removes a ring stopped?"
-                    ) from None
                 time.sleep(0.001)
-        yield
-    finally:
-        os.close(fd)
+
+    def __exit__(self, *_: object) -> None:
+        self.__del__()
+
+    def __del__(self) -> None:  # an interrupt may come before or in __exit__
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
 
 
 def create(segment: str, mode: int) -> int:

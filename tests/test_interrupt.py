@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import gc
 import itertools
 import sys
@@ -15,12 +16,17 @@ import pytest
 import gpuring
 
 PACKAGE = str(Path(gpuring.__file__).parent)
+RETURNS = {code for opcode, code in dis.opmap.items() if opcode.startswith("RETURN")}
 
 pytestmark = pytest.mark.filterwarnings("ignore:ring .* was not closed:ResourceWarning")
 
 
 class Interrupt:
-    """Within it, KeyboardInterrupt at the k-th opcode that is run in the package's Python."""
+    """Within it, KeyboardInterrupt at the k-th opcode that is run in the package's Python.
+
+    But not at a return: CPython looks for signals when a call has come back, and not again before
+    the caller has the result.
+    """
 
     def __init__(self, k: int) -> None:
         self._left = k
@@ -35,10 +41,10 @@ class Interrupt:
         return self._opcode
 
     def _opcode(self, frame: FrameType, event: str, _arg: Any) -> Any:
-        if event == "opcode" and not self.where:
+        code = frame.f_code
+        if event == "opcode" and not self.where and code.co_code[frame.f_lasti] not in RETURNS:
             self._left -= 1
             if not self._left:
-                code = frame.f_code
                 file = Path(code.co_filename).name
                 self.where = f"{file}:{frame.f_lineno} {code.co_name} opcode {frame.f_lasti}"
                 raise KeyboardInterrupt

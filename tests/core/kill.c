@@ -451,7 +451,7 @@ static bool books(uint64_t frontier) {
         unsigned long long at = s;
         EXPECT(f->lone <= 1 && f->shared <= 1, "frame %llu: %u %u", at, f->lone, f->shared);
         EXPECT(f->mortal <= f->given + now.deaths, "frame %llu", at);
-        EXPECT(!(f->shared && f->mortal) || f->redelivered, "frame %llu", at);
+        EXPECT(!(f->shared && f->mortal) || f->redelivered || f->given, "frame %llu", at);
         EXPECT(!(f->shared && f->released == RELEASED), "frame %llu", at);
         EXPECT(f->published != PUBLISHED || f->lone, "frame %llu", at);
         EXPECT(f->published != PUBLISHED || f->shared || gone, "frame %llu", at);

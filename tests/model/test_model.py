@@ -98,7 +98,7 @@ class TestSequentialModel:
         ring.publish(producer, ring.claim(producer))
         seq = ring.acquire(one)
         ring.give_back(one, seq)
-        assert ring.words()["take"][0][0] == (seq, None, "OPEN")
+        assert ring.words()["take"][0][0] == (seq, one, "OPEN")
         assert ring.acquire(other) == seq
 
     def test_a_dead_members_frame_comes_again(self):
