@@ -92,7 +92,7 @@ static void fuzz_live(struct live *live) {
         if ((ring->mine ^ live->first_mine) >> p & 1) REQUIRE(fcntl(ring->lock_fd, F_OFD_SETLK, &lock) == 0);
     }
     ring->mine = live->first_mine;
-    ring->joins_seen = ring->unwatchable = 0;
+    ring->unwatchable = 0;
     for (uint32_t k = below(12); k > 0; k--) verb(&live->peer[below(PEERS)]);
     hostile = live;
     for (uint32_t turn = 1 + below(4); turn > 0; turn--) {
