@@ -88,7 +88,13 @@ def create(
             with segment.names_locked():
                 if replace:
                     directory.remove(name)
-                fd = segment.create(path, mode)
+                existed = segment.inode(path) != 0
+                try:
+                    fd = segment.create(path, mode)
+                except BaseException:
+                    if not existed:  # an interrupt came before anybody had the descriptor
+                        segment.unlink(path)
+                    raise
         except FileExistsError:
             raise segment.exists(name, directory.who_has(name)) from None
         if device == "host":
@@ -111,13 +117,16 @@ def create(
             device_uuid=memory.device_uuid,
             memory_handle=memory.handle,
         )
-        if segment.inode(path) != header.inode:
+        with segment.names_locked():  # who replaces us later finds a whole header, and closes it
+            replaced = segment.inode(path) != header.inode
+        if replaced:
             raise segment.exists(name, "somebody replaced ours while it was being made")
         return Ring(name, header, memory, described, created=True)
     except BaseException as error:
-        if fd >= 0 and segment.inode(path) == os.fstat(fd).st_ino:
-            segment.unlink(path)
-        segment.unlink_slots(name, epoch)
+        with segment.names_locked():
+            if fd >= 0 and segment.inode(path) == os.fstat(fd).st_ino:
+                segment.unlink(path)
+            segment.unlink_slots(name, epoch)
         if memory is not None:
             memory.close(others=False, then=lambda: None)
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:

@@ -123,8 +123,8 @@ class Endpoint:
             result = self._peer.leave()
             if result not in (0, _core.REAPED):  # reaped: there is nothing to leave
                 raise diagnosis.unusable(self._ring.name, result)
-        self._closed = True
         self._slots = []  # their arrays hold the memory
+        self._closed = True
         self._ring._forget(self)
 
     def __enter__(self) -> Self:

@@ -309,9 +309,9 @@ class Ring:
             _lingering.append((self._header, self._memory))
         else:
             self._memory.close(others=True, then=self._header.disown)
+        free_lingering()
         self._closed = True
         _open_rings.discard(self)
-        free_lingering()
         if errors:
             raise errors[0]
 

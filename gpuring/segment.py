@@ -69,8 +69,11 @@ class names_locked:
         self.__del__()
 
     def __del__(self) -> None:  # an interrupt may come before or in __exit__
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
+        if self._fd >= 0:
+            fcntl.flock(
+                self._fd, fcntl.LOCK_UN
+            )  # first: a descriptor that is lost then locks nobody
+            fd, self._fd = self._fd, -1
             os.close(fd)
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -258,3 +261,109 @@ def test_a_ring_of_another_user_is_refused_unless_asked_for(name):
         with gpuring.attach(name, owner=12345) as ring:
             assert ring.slots == 4
         assert name in [one.name for one in gpuring.ls()]  # looking is allowed
+
+
+# ---- loops that outlive more than they used to -------------------------------------------------
+
+
+def publish_once_and_hang(pipe, name):
+    producer = gpuring.attach(name, timeout=10).producer()
+    put(producer, 1)
+    pipe.send(producer.peer)
+    pipe.receive()
+
+
+def stick(ring, peer, slot):
+    """As if the peer's GPU had not got to its work on the slot."""
+    fence = ring._header.fence_region[0] + ring._header.fence_offset(peer, slot.index)
+    ctypes.c_uint64.from_address(fence).value = 1
+
+
+@pytest.mark.parametrize("told", ["by acquire", "on the move to the new ring"])
+def test_a_torn_frame_does_not_end_a_reattaching_consumer(name, children, monkeypatch, told):
+    with make(name) as ring, gpuring.attach(name) as other:
+        consumer = other.consumer("recorder", start="oldest", reattach=True)
+        victim = children(publish_once_and_hang, name)
+        frames = iter(consumer)
+        slot = next(frames)
+        assert (slot.array[0], slot.restarted) == (1, False)
+        stick(other, victim.receive(), slot)
+        slot.release()
+
+        def die():
+            victim.kill()
+            poll(lambda: ring.stats().reaps == 1)
+
+        def successor(find=other._successor):
+            if ring.stats().reaps == 0:
+                die()
+            return find()
+
+        if told == "by acquire":
+            die()
+        else:
+            monkeypatch.setattr(other, "_successor", successor)
+        with make(name, replace=True) as second, second.producer() as producer:
+            put(producer, 5)
+            with pytest.raises(gpuring.FrameTorn, match="frames 4,"):
+                next(frames)
+            assert not consumer.closed
+            frames = iter(consumer)
+            slot = next(frames)
+            assert (slot.array[0], slot.restarted) == (5, True)
+            consumer.close()
+            assert second.stats().subscriptions == ()
+
+
+def test_waiting_for_a_restart_costs_next_to_nothing(name):
+    with make(name) as ring, gpuring.attach(name) as other:
+        consumer = other.consumer(reattach=True)
+        with ring.producer() as producer:
+            put(producer, 1)
+        seen = []
+
+        def read():
+            for slot in consumer:
+                seen.append((int(slot.array[0]), slot.restarted))
+                if slot.restarted:
+                    break
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        poll(lambda: seen)
+        before = time.process_time()
+        time.sleep(1)  # how long it is measured; synchronises nothing
+        used = time.process_time() - before
+        with ring.producer() as producer:
+            put(producer, 2)
+            reader.join()
+        assert seen == [(1, False), (2, True)]
+        assert used < 0.05  # a hundredth is what it should be; the rest is for busy hosts
+
+
+def forks_a_watcher(pipe, name):
+    """Has had a watchdog itself; its child attaches anew and does nothing else."""
+    with gpuring.attach(name) as ring, ring.consumer():
+        if os.fork() == 0:
+            signal.alarm(60)
+            mine = gpuring.attach(name)
+            consumer = mine.consumer("forked")
+            pipe.send((os.getpid(), consumer.peer))
+            while True:  # the watchdog alone is at work
+                signal.pause()
+    pipe.receive()
+
+
+def test_a_forked_child_that_attaches_by_itself_clears_the_dead(name, children):
+    with make(name) as ring:  # which we do not join: nobody but the child looks after it
+        parent = children(forks_a_watcher, name)
+        pid, peer = parent.receive()
+        try:
+            poll(lambda: ring._header.live_peers() == [peer])
+            victim = children(hold_a_claim, name)
+            victim.receive()
+            victim.kill()
+            poll(lambda: ring.stats().reaps == 1, patience_s=5)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)

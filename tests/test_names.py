@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import threading
@@ -12,6 +13,7 @@ import pytest
 from support import Pipe, Place
 
 import gpuring
+from gpuring import directory
 from gpuring import segment as segments
 
 OPTIONS = {"slots": 2, "shape": 4, "dtype": "u1"}
@@ -293,3 +295,131 @@ def test_a_process_that_ends_without_closing_ends_the_stream_in_order(name, chil
         assert frames.acquire(timeout=20).seq == 2
         with pytest.raises(gpuring.EndOfStream):
             frames.acquire(timeout=20)
+
+
+# ---- two who change one name at once -----------------------------------------------------------
+
+
+class Meanwhile:
+    """A call in another thread, begun by the first call of a patched function, which does not wait
+    for its end if the two exclude each other."""
+
+    def __init__(self, monkeypatch, module, function, call, *, after: bool) -> None:
+        self._real, self._after = getattr(module, function), after
+        self._thread = threading.Thread(target=lambda: self.results.append(call()))
+        self._begun = threading.Lock()
+        self.results: list[gpuring.Ring] = []
+        monkeypatch.setattr(module, function, self._patched)
+
+    def _patched(self, *args, **options):
+        first = self._begun.acquire(blocking=False)
+        if first and not self._after:
+            self._run()
+        result = self._real(*args, **options)
+        if first and self._after:
+            self._run()
+        return result
+
+    def _run(self) -> None:
+        self._thread.start()
+        self._thread.join(0.3)
+
+    def end(self) -> gpuring.Ring:
+        self._thread.join()
+        (result,) = self.results
+        return result
+
+
+def replaced(name: str) -> gpuring.Ring:
+    return gpuring.create(name, **OPTIONS, device="host", replace=True)
+
+
+@pytest.mark.parametrize("when", ["it was opened", "it is removed"])
+def test_clean_does_not_take_a_ring_that_replaces_a_dead_one(name, children, monkeypatch, when):
+    host = Place("host", (("device", "host"),))
+    dead = children(owner, host, name)
+    dead.receive()
+    dead.kill()
+    monkeypatch.setattr(segments, "names", lambda: [name])
+    monkeypatch.setattr(segments, "orphans", list)
+    if when == "it was opened":
+        race = Meanwhile(monkeypatch, directory, "open_header", lambda: replaced(name), after=True)
+    else:
+        race = Meanwhile(monkeypatch, segments, "unlink", lambda: replaced(name), after=False)
+    gpuring.clean()
+    with race.end() as ring, gpuring.attach(name) as other:
+        assert other.stats().epoch == ring.stats().epoch
+        assert not ring.stats().closed
+        assert not ring._header.retired
+
+
+def end_with_one(name: str, rings: list[gpuring.Ring]) -> None:
+    """Exactly one has the name; the others know that they have lost it."""
+    with gpuring.attach(name) as found:
+        epoch = found.stats().epoch
+    others = [ring for ring in rings if ring.stats().epoch != epoch]
+    assert len(others) == len(rings) - 1
+    assert all(ring._header.closed or ring._header.retired for ring in others)
+    for ring in others:
+        ring.close()
+    (last,) = [ring for ring in rings if ring not in others]
+    assert not last._header.closed
+    gpuring.attach(name).close()
+    last.close()
+    assert segments_of(name) == []
+
+
+def test_a_replacer_that_is_replaced_meanwhile_knows_it(name, monkeypatch):
+    old = gpuring.create(name, **OPTIONS, device="host")
+    race = Meanwhile(monkeypatch, segments, "unlink", lambda: replaced(name), after=False)
+    rings = [old]
+    with contextlib.suppress(gpuring.RingExists):
+        rings.append(replaced(name))
+    end_with_one(name, [*rings, race.end()])
+
+
+def test_of_many_who_replace_one_ring_one_has_the_name(name):
+    for _ in range(20):
+        rings, start = [], threading.Barrier(4)
+
+        def replace(rings=rings, start=start) -> None:
+            start.wait()
+            with contextlib.suppress(gpuring.RingExists):
+                rings.append(replaced(name))
+
+        threads = [threading.Thread(target=replace) for _ in range(start.parties)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        end_with_one(name, rings)
+
+
+def as_nobody(_pipe: Pipe, name: str) -> list[str]:
+    """What another user's create and clean come to."""
+    os.setresuid(65534, 65534, 65534)
+    said = []
+    for call in (lambda: gpuring.create(name, **OPTIONS, device="host"), gpuring.clean):
+        try:
+            call()
+            said.append("no error")
+        except Exception as error:
+            said.append(type(error).__name__)
+    return said
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
+@pytest.mark.parametrize("kind", ["ring", "half", "orphan"])
+def test_another_users_name_is_taken_and_left_alone(name, children, kind):
+    if kind == "ring":
+        with gpuring.create(name, **OPTIONS, device="host"):
+            assert children(as_nobody, name).result() == ["RingExists", "no error"]
+            gpuring.attach(name).close()
+        return
+    path = Path(f"/dev/shm/gpuring.{name}" + f"+{'0' * 32}" * (kind == "orphan"))
+    path.write_bytes(b"")
+    path.chmod(0o600)
+    taken = "RingExists" if kind == "half" else "no error"
+    assert children(as_nobody, name).result() == [taken, "no error"]
+    assert path.exists()
+    path.unlink()

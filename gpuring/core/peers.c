@@ -305,13 +305,15 @@ enum gr_result gr_leave(struct gr_peer *me) {
         unlock(ring);
         return GR_REAPED;
     }
-    if (me->role == GR_PRODUCER) count_producers(ring, me->number, GR_LEFT);
-    else atomic_fetch_add_explicit(&ring->sub[me->u].redo, 1, memory_order_seq_cst);
-    FAULT("leave: counted");
-    store_sc(&entry->word, peer_word(GR_LEAVING, me->role, me->u));
-    FAULT("leave: leaving");
-    if (me->role == GR_CONSUMER && !has_other_member(ring, me->u, me->number))
-        remove_subscription(ring, me->u);
+    if (state_of(load_relaxed(&entry->word)) == GR_LIVE) { /* else an earlier call got this far */
+        if (me->role == GR_PRODUCER) count_producers(ring, me->number, GR_LEFT);
+        else atomic_fetch_add_explicit(&ring->sub[me->u].redo, 1, memory_order_seq_cst);
+        FAULT("leave: counted");
+        store_sc(&entry->word, peer_word(GR_LEAVING, me->role, me->u));
+        FAULT("leave: leaving");
+        if (me->role == GR_CONSUMER && !has_other_member(ring, me->u, me->number))
+            remove_subscription(ring, me->u);
+    }
     unlock(ring);
     FAULT("leave: unlocked");
     gr_ring_bell(ring);
