@@ -115,6 +115,12 @@ def gpu_missing() -> str | None:
     return None if available else str(reason)
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Tests marked `gpu` run where there is one."""
+    if item.get_closest_marker("gpu") and (reason := gpu_missing()):
+        pytest.skip(reason)
+
+
 @pytest.fixture(
     params=[
         pytest.param(place, id=place.name, marks=[pytest.mark.gpu] if place.on_gpu else [])
@@ -124,6 +130,4 @@ def gpu_missing() -> str | None:
 def place(request: pytest.FixtureRequest) -> Place:
     """Where rings live."""
     chosen: Place = request.param
-    if chosen.on_gpu and (reason := gpu_missing()):
-        pytest.skip(reason)
     return chosen

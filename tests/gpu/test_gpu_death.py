@@ -35,14 +35,6 @@ SAFE = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _gpu():
-    from conftest import gpu_missing
-
-    if reason := gpu_missing():
-        pytest.skip(reason)
-
-
 @pytest.fixture(params=SAFE)
 def safe(request):
     return SAFE[request.param]

@@ -19,14 +19,6 @@ WORDS = 1 << 16
 STAMPED_FRAMES = 100_000
 
 
-@pytest.fixture(autouse=True)
-def _gpu():
-    from conftest import gpu_missing
-
-    if reason := gpu_missing():
-        pytest.skip(reason)
-
-
 def _tools():
     import cupy
     import kernels

@@ -9,14 +9,6 @@ import gpuring
 pytestmark = pytest.mark.gpu
 
 
-@pytest.fixture(autouse=True)
-def _gpu():
-    from conftest import gpu_missing
-
-    if reason := gpu_missing():
-        pytest.skip(reason)
-
-
 def pass_frames(pipe, name, nbytes, frames):
     """Answers with the first and the last byte of every frame."""
     seen = []

@@ -12,10 +12,6 @@ FRAMES = 2000
 
 @pytest.fixture(autouse=True)
 def _two_gpus():
-    from conftest import gpu_missing
-
-    if reason := gpu_missing():
-        pytest.skip(reason)
     import cupy
 
     if cupy.cuda.runtime.getDeviceCount() < 2:
