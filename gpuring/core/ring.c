@@ -316,6 +316,8 @@ again:;
         if (!open && (seq_of(t) >= s || done_with)) { /* a fellow's, or met before a redo sent us back */
             if (seq_of(t) > s && seq_of(t) % n != i) return GR_DAMAGED;
             uint64_t next = seq_of(t) >= s + n ? seq_of(t) - n + 1 : s + 1; /* older ones are gone */
+            if (seq_of(t) < s && seq_of(load_sc(&ring->slot[i].word)) < s)
+                return GR_DAMAGED; /* we have met what was never claimed: do not walk up to it */
             met(me, next);
             me->pos = s = next;
             continue;
