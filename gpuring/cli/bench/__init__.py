@@ -1,0 +1,1 @@
+"""gpuring bench."""

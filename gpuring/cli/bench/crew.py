@@ -1,0 +1,162 @@
+"""Worker processes for benchmarks: a CUDA context takes a second to make, so they serve many times.
+
+A role is a module-level function `role(pipe, *args)`; what it returns is its result.  Every wait has a
+deadline; a worker that misses one, raises or dies is killed and never used again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+PATIENCE_S = 120.0
+
+
+class RoleFailed(Exception):
+    """A role raised, died, or was silent for too long; the text has its traceback."""
+
+
+class Pipe:
+    """A role's end of its conversation with the benchmark."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def send(self, value: Any = None) -> None:
+        self._connection.send(("sent", value))
+
+    def receive(self) -> Any:
+        return self._connection.recv()
+
+    def told(self) -> bool:
+        """Whether something has come that was not received yet."""
+        return self._connection.poll()
+
+
+class Part:
+    """A role that a worker is playing."""
+
+    def __init__(self, crew: Crew, worker: _Worker, patience_s: float) -> None:
+        self._crew = crew
+        self._worker = worker
+        self._patience_s = patience_s
+        self._over = False
+
+    @property
+    def pid(self) -> int:
+        return self._worker.pid
+
+    def receive(self) -> Any:
+        """The next thing that the role sent.  Raises RoleFailed."""
+        kind, value = self._next()
+        if kind != "sent":
+            raise self._failed(f"it ended instead of answering: {value!r}")
+        return value
+
+    def send(self, value: Any = None) -> None:
+        self._worker.pipe.send(value)
+
+    def result(self) -> Any:
+        """What the role returned; its worker is free again.  Raises RoleFailed."""
+        kind, value = self._next()
+        if kind != "returned":
+            raise self._failed(f"it sent {value!r} instead of ending")
+        self._over = True
+        self._crew.give_back(self._worker)
+        return value
+
+    def kill(self) -> None:
+        """SIGKILL; the process is gone when this returns."""
+        self._over = True
+        self._worker.end()
+
+    def __enter__(self) -> Part:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._over:
+            self.kill()
+
+    def _next(self) -> tuple[str, Any]:
+        try:
+            if not self._worker.pipe.poll(self._patience_s):
+                raise self._failed(f"it said nothing for {self._patience_s:g} s")
+            kind, value = self._worker.pipe.recv()
+        except (EOFError, OSError):
+            raise self._failed("it died") from None
+        if kind == "raised":
+            raise self._failed(value)
+        return kind, value
+
+    def _failed(self, why: str) -> RoleFailed:
+        pid = self.pid
+        self.kill()
+        return RoleFailed(f"pid {pid}: {why}")
+
+
+class _Worker:
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_work, args=(theirs,), daemon=True)
+        self._process.start()
+        theirs.close()
+        self.pid: int = self._process.pid or 0
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.join()
+        self.pipe.close()
+
+
+class Crew:
+    """The workers of one run.  As a context manager it ends with all of them gone."""
+
+    def __init__(self) -> None:
+        self._idle: list[_Worker] = []
+        self._all: list[_Worker] = []
+
+    def start(self, role: Callable[..., Any], *args: Any, patience_s: float = PATIENCE_S) -> Part:
+        """Has an idle worker, or a new one, play `role`."""
+        worker = self._idle.pop() if self._idle else self._hire()
+        part = Part(self, worker, patience_s)
+        worker.pipe.send((role, args))
+        return part
+
+    def call(self, role: Callable[..., Any], *args: Any, patience_s: float = PATIENCE_S) -> Any:
+        """The result of a role that needs nobody else."""
+        with self.start(role, *args, patience_s=patience_s) as part:
+            return part.result()
+
+    def give_back(self, worker: _Worker) -> None:
+        self._idle.append(worker)
+
+    def _hire(self) -> _Worker:
+        worker = _Worker()
+        self._all.append(worker)
+        return worker
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self._all:
+            with contextlib.suppress(OSError):
+                worker.end()
+
+
+def _work(connection: Connection) -> None:
+    while True:
+        try:
+            role, args = connection.recv()
+        except (EOFError, OSError):
+            return
+        try:
+            outcome = ("returned", role(Pipe(connection), *args))
+        except BaseException:
+            outcome = ("raised", traceback.format_exc())
+        connection.send(outcome)

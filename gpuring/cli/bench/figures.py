@@ -1,0 +1,89 @@
+"""What a benchmark reports: figures, each a distribution together with the setting it was measured in.
+
+A name has the same meaning and unit in every program, so figures of one run that differ in `program`
+alone may be divided by each other.  Figures of different runs may not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+QUANTILES = (0, 1, 5, 10, 25, 50, 75, 90, 95, 99, 99.9, 100)
+"""Percentiles that a distribution keeps; 50 is the figure, the others say how far to trust it."""
+
+Value = str | int | float | bool
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """A sample, reduced to its percentiles."""
+
+    n: int
+    percentiles: tuple[float, ...]
+    """At QUANTILES."""
+
+    @classmethod
+    def of(cls, values: npt.ArrayLike) -> Distribution:
+        sample = np.asarray(values, float)
+        if not sample.size:
+            raise ValueError("a distribution needs at least one value")
+        found = np.percentile(sample, QUANTILES)
+        return cls(sample.size, tuple(float(f"{value:.6g}") for value in found))
+
+    def p(self, quantile: float) -> float:
+        return self.percentiles[QUANTILES.index(quantile)]
+
+    @property
+    def p50(self) -> float:
+        return self.p(50)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One measured figure, or the reason why there is none."""
+
+    group: str
+    """The section of the report: "transitions", "throughput", "latency", …"""
+    name: str
+    """What was measured: "frames/s", "round trip", "host time per frame", …"""
+    program: str
+    """Who was measured: "gpuring", "floor", or a peer's name."""
+    unit: str
+    """"frames/s", "µs", "ns", "ms", "% of a core"."""
+    setting: Mapping[str, Value] = field(default_factory=dict)
+    """All that distinguishes it from others of its name: sync, gate, slots, nbytes, consumers, …"""
+    values: Distribution | None = None
+    verified: str = ""
+    """How it was made sure, before the clock ran, that right data crossed."""
+    skipped: str = ""
+    """Why there are no values."""
+
+    def as_json(self) -> dict[str, Any]:
+        return {key: value for key, value in asdict(self).items() if value not in ("", None)}
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> Figure:
+        values = stored.get("values")
+        if values is not None:
+            values = Distribution(values["n"], tuple(values["percentiles"]))
+        return cls(**{**stored, "values": values})
+
+
+def select(
+    figures: Iterable[Figure], group: str, name: str, program: str | None = None, **setting: Value
+) -> list[Figure]:
+    """Figures with values that agree with everything given."""
+    return [
+        figure
+        for figure in figures
+        if figure.group == group
+        and figure.name == name
+        and figure.values is not None
+        and program in (None, figure.program)
+        and all(figure.setting.get(key) == value for key, value in setting.items())
+    ]
