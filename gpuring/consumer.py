@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from gpuring import diagnosis
+from gpuring import _core, diagnosis
 from gpuring.diagnosis import subscription_label
 from gpuring.endpoint import Endpoint
 from gpuring.errors import EndOfStream, FrameTorn, PeerLost, RingError
-from gpuring.slot import ReadSlot
+from gpuring.slot import ReadBatch, ReadSlot
 
 if TYPE_CHECKING:
     from gpuring._core import Peer
@@ -19,12 +19,13 @@ if TYPE_CHECKING:
 _RESTART_POLL_S = 0.02
 
 
-class Consumer(Endpoint):
+class Consumer(_core.ConsumerVerbs, Endpoint):
     """Reads frames from a ring.  Made by `Ring.consumer()`; used by one thread at a time."""
 
     _slots: list[ReadSlot]
     _slot_type = ReadSlot
     _role = "consumer"
+    _batch = ReadBatch
 
     def __init__(
         self,
@@ -39,7 +40,7 @@ class Consumer(Endpoint):
         self._reattach = reattach
         self._moved = False  # to a ring that we attached to ourselves, and so close
         self._restarted = False  # the next frame is the first after a restart
-        self._untold: list[int] = []  # frames known to be torn, which nobody could be told of yet
+        self._untold = []
         super().__init__(ring, peer)
 
     @property
@@ -51,49 +52,11 @@ class Consumer(Endpoint):
     def lossless(self) -> bool:
         return self._lossless
 
-    def acquire(self, timeout: float | None = None, *, stream: Any = None) -> ReadSlot:
-        """The next frame of the subscription, in order of sequences.
-
-        Blocks until there is one; `timeout` in seconds, 0 = do not block, None = for ever; Ctrl-C
-        interrupts.  On a GPU, `stream` (default: CuPy's current one) is made to wait until the
-        frame is written.  Several frames may be held at once.
-
-        Raises RingTimeout (a TimeoutError), EndOfStream when everything was read and the producers
-        are gone or the ring is closed, PeerLost when the last producer died, FrameTorn if frames
-        that were released before turned out torn since, DeviceError.  No frame is held by a call
-        that raises.
-        """
-        return self._take(self._peer.acquire, "acquire", timeout, stream)
-
-    def latest(self, timeout: float | None = None, *, stream: Any = None) -> ReadSlot:
-        """The newest frame that this consumer has not had yet; older ones count as lost.
-
-        Only for lossy consumers.  Blocks and raises as `acquire` does.
-        """
-        if self._lossless:
-            raise TypeError(
-                f"ring {self._ring.name!r}: latest() skips frames, so it needs a lossy consumer: "
-                "ring.consumer(lossless=False)"
-            )
-        return self._take(self._peer.latest, "latest", timeout, stream)
-
-    def _take(
-        self, take: Callable[..., int], verb: str, timeout: float | None, stream: Any
-    ) -> ReadSlot:
-        handle = self._handle(stream)
-        if self._untold:
-            self._tell()
-        before = self._peer.seq
-        try:
-            index = take(timeout, self._sync, handle)
-            if index >= 0:
-                slot = self._slots[index]
-                slot._begin_read(handle)
-                return slot
-        except BaseException:  # a Ctrl-C between the acquire and its return
-            self._undo(before)
-            raise
-        raise self._refused(index, verb, timeout)
+    def _not_lossy(self) -> TypeError:
+        return TypeError(
+            f"ring {self._ring.name!r}: latest() skips frames, so it needs a lossy consumer: "
+            "ring.consumer(lossless=False)"
+        )
 
     def _put_back(self, index: int) -> None:
         self._peer.give_back(index)

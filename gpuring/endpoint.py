@@ -15,12 +15,16 @@ if TYPE_CHECKING:
 
     from gpuring._core import Peer
     from gpuring.ring import Ring
+    from gpuring.sync.device import DeviceSync
 
 
 class Endpoint:
-    """One peer of a ring in this process.  Not made by users."""
+    """One peer of a ring in this process, beside the verbs of _core.Verbs.  Not made by users."""
 
+    _peer: Peer
+    _sync: DeviceSync | None
     _slots: list[Any]
+    _batch: ClassVar[type[list[Any]]]
     _slot_type: ClassVar[type[Slot]]
     _role: ClassVar[str]
 
@@ -35,7 +39,7 @@ class Endpoint:
         self._sync = ring._sync
         metas = self._metas()
         self._slots = [
-            self._slot_type(
+            self._slot_type()._prepare(
                 index, ring.name, peer, ring._sync, ring._memory, ring.spec.fields, metas[index]
             )
             for index in range(ring.slots)
@@ -66,12 +70,9 @@ class Endpoint:
         return self._closed
 
     def _handle(self, stream: Any) -> int:
+        """The raw handle of a stream that was given."""
         if self._sync is None:
-            if stream is not None:
-                raise TypeError(f"ring {self._ring.name!r} is in host memory: it takes no stream")
-            return 0
-        if stream is None:
-            return self._sync.current_stream()
+            raise TypeError(f"ring {self._ring.name!r} is in host memory: it takes no stream")
         from gpuring.sync import streams
 
         return streams.handle(stream)
@@ -80,17 +81,6 @@ class Endpoint:
         if self._closed:
             return RingClosed(f"ring {self._ring.name!r}: this {self._role} was closed")
         return diagnosis.refused(self._ring.name, self._peer, result, verb=verb, timeout=timeout)
-
-    def _undo(self, before: int) -> None:
-        """After an exception in claim or acquire, whose last sequence was `before`: ends what the
-        call
-        has taken and nobody was given."""
-        seq = self._peer.seq
-        index = seq % self._ring.slots
-        if seq != before and (index, seq) in self._peer.holding():
-            self._slots[index]._open = False
-            self._slots[index]._seq = 0
-            self._put_back(index)
 
     def _put_back(self, index: int) -> None:
         """Undoes a claim or a hold that the user has never seen."""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from gpuring.endpoint import Endpoint
     from gpuring.memory import Memory
     from gpuring.spec import Spec
-    from gpuring.sync import Sync
+    from gpuring.sync.device import DeviceSync
 
 Gate = Literal["stream", "host"]
 _POLL_S = 0.01  # attach(timeout=…): how often to look for the name
@@ -105,7 +105,7 @@ class Ring:
         self._closed = False
         _open_rings.add(self)
 
-    def _synchroniser(self) -> Sync | None:
+    def _synchroniser(self) -> DeviceSync | None:
         if self._header.memory == "host":
             return None
         from gpuring.memory.cuda_ipc import CudaMemory

@@ -89,7 +89,8 @@ struct gr_peer {
     uint64_t pos, seen, high;
     uint64_t frames;
     int64_t deadline_ns; /* of the call in progress */
-    int64_t spin_ns;     /* adapts between a microsecond and GR_SPIN_MAX_NS */
+    int64_t wait_ns;     /* when the wait in progress began */
+    int64_t spin_ns;     /* adapts between GR_SPIN_MIN_NS and GR_SPIN_MAX_NS */
 
     /* the frame that the last successful claim, acquire or latest returned */
     uint64_t seq, lost;
@@ -173,7 +174,8 @@ void gr_skip_torn(struct gr_peer *me);
 bool gr_holds(struct gr_peer *me, uint32_t index, uint64_t *seq);
 
 /* wait.c */
-enum { GR_SLICE_NS = 50 * 1000 * 1000, GR_SPIN_MAX_NS = 20 * 1000, GR_SPIN_MIN_NS = 1000 };
+enum { GR_SLICE_NS = 50 * 1000 * 1000, GR_SPIN_MAX_NS = 20 * 1000, GR_SPIN_MIN_NS = 1000,
+       GR_WAKE_NS = 30 * 1000 /* what a wake-up by futex may take */ };
 typedef enum gr_result (*gr_verb)(struct gr_peer *me);
 enum gr_result gr_spin(struct gr_peer *me, gr_verb verb);
 enum gr_result gr_sleep(struct gr_peer *me, gr_verb verb); /* one slice at the most, then GR_SIGNAL */

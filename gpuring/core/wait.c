@@ -42,19 +42,28 @@ void gr_ring_bell(struct gr_ring *ring) {
     syscall(SYS_futex, &head->bell, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
+/* How long to spin next time: long if a spin of GR_SPIN_MAX_NS would have been enough, whether or not this
+ * one was (a wake-up costs a system call on the other side), short if it would have been in vain. */
+static void learn(struct gr_peer *me, int64_t now) {
+    if (now - me->wait_ns < GR_SPIN_MAX_NS + GR_WAKE_NS)
+        me->spin_ns = me->spin_ns * 2 < GR_SPIN_MAX_NS ? me->spin_ns * 2 : GR_SPIN_MAX_NS;
+    else
+        me->spin_ns = me->spin_ns / 2 > GR_SPIN_MIN_NS ? me->spin_ns / 2 : GR_SPIN_MIN_NS;
+}
+
 enum gr_result gr_spin(struct gr_peer *me, gr_verb verb) {
     int64_t now = gr_now_ns(), until = now + me->spin_ns;
+    me->wait_ns = now;
     if (until > me->deadline_ns) until = me->deadline_ns;
     while (now < until) {
-        for (int k = 0; k < 16; k++) pause_cpu();
+        for (int k = 0; k < 4; k++) pause_cpu();
         enum gr_result result = verb(me);
+        now = gr_now_ns();
         if (result != GR_BLOCKED) {
-            me->spin_ns = me->spin_ns * 2 < GR_SPIN_MAX_NS ? me->spin_ns * 2 : GR_SPIN_MAX_NS;
+            learn(me, now);
             return result;
         }
-        now = gr_now_ns();
     }
-    me->spin_ns = me->spin_ns / 2 > GR_SPIN_MIN_NS ? me->spin_ns / 2 : GR_SPIN_MIN_NS;
     return GR_BLOCKED;
 }
 
@@ -87,6 +96,7 @@ enum gr_result gr_sleep(struct gr_peer *me, gr_verb verb) {
     FAULT("sleep: unmarked");
     atomic_fetch_sub_explicit(&head->waiters, 1, memory_order_seq_cst);
 
+    learn(me, gr_now_ns());
     if (result != GR_BLOCKED) return result;
     if (signalled) return GR_SIGNAL;
     if (slice_end == me->deadline_ns) return GR_BLOCKED;

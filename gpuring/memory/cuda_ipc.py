@@ -13,7 +13,6 @@ Runtime API, cudaIpcOpenMemHandle); otherwise it stays until the process ends.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib
 import os
 import threading
@@ -23,6 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpuring.driver import uuid_of
 from gpuring.errors import DeviceError, RingClosed
 
 if TYPE_CHECKING:
@@ -119,19 +119,6 @@ def _no_gpu(error: Any) -> DeviceError:
 
 def _visible() -> str:
     return f"CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', 'unset')}"
-
-
-def uuid_of(device: int) -> bytes:
-    """The 16 bytes that name a GPU (or MIG instance) in every process, whatever its ordinal there.
-
-    Asked from the driver itself: CuPy's device properties cut the UUID at a zero byte.
-    """
-    driver = ctypes.CDLL("libcuda.so.1")
-    name = ctypes.create_string_buffer(16)
-    status = driver.cuInit(0) or driver.cuDeviceGetUuid_v2(name, device)
-    if status != 0:
-        raise DeviceError(f"the driver does not tell the UUID of GPU {device} (CUresult {status})")
-    return name.raw
 
 
 class _Mapping:

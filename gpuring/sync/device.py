@@ -1,4 +1,7 @@
-"""What the two synchronisers have in common: threads and their device, several streams, waiting."""
+"""What the two synchronisers have in common: threads and their device, several streams, waiting.
+
+One synchroniser serves an attached ring.  Streams are raw handles, as from `streams.handle`.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from gpuring._core import Header, Peer, now_ns
+from gpuring import driver
+from gpuring._core import DeviceOrder, Header, Peer, now_ns
 from gpuring.errors import DeviceError
 from gpuring.memory.cuda_ipc import device_for, load_cupy
-from gpuring.sync.streams import PER_THREAD, current
+from gpuring.sync.streams import PER_THREAD
 
 NOT_READY = 600
 """cudaErrorNotReady: what eventQuery and streamQuery return, and do not raise, for pending work."""
@@ -27,26 +31,62 @@ class _Thread(threading.local):
     event: Any = None
 
 
-class DeviceSync:
-    """The common part of EventSync and TimelineSync."""
+class DeviceSync(DeviceOrder):
+    """The interface of EventSync and TimelineSync, and their common part."""
 
     name = ""
+    """ "event" or "timeline"."""
 
     def __init__(self, header: Header, device: int) -> None:
         """`device`: the ordinal under which this process has the slots mapped."""
         self._header = header
         self._device = device_for(device)
-        self._host_gated: set[int] = set()  # numbers of our peers that wait on the host
         self._cuda = load_cupy().cuda
         self._runtime = self._cuda.runtime
         self._error: type[Exception] = self._runtime.CUDARuntimeError
         self._thread = _Thread()
         self._unsettled: set[tuple[int, int]] = set()
 
-    current_stream = staticmethod(current)
+    def _arm(self, base: int = 0) -> None:
+        self.arm(self._header, self._device, self._cuda.get_current_stream, driver.function, base)
 
-    def _gate(self, peer: Peer, gate: str) -> None:
-        (self._host_gated.add if gate == "host" else self._host_gated.discard)(peer.number)
+    def join(self, peer: Peer, gate: str) -> None:
+        """Before the peer's first verb: makes what it records with and tells the others.
+
+        `gate` says how the peer waits for others' GPU work: "stream" or "host".
+        """
+        peer.gate_host = gate == "host"
+
+    def leave(self, peer: Peer) -> None:
+        """Waits on the host until the GPU has paid what the peer promised (Ctrl-C interrupts), then
+        gives back what `join` made.
+
+        Raises DeviceError if the GPU reports an error instead: its frames may be incomplete, and
+        only this process's death tells the readers which.
+        """
+        raise NotImplementedError
+
+    def record(self, peer: Peer, index: int, value: int, streams: Sequence[int]) -> None:
+        """Enqueues "fence[index][peer] = value" behind all work so far on all of `streams`."""
+        raise NotImplementedError
+
+    def order(self, peer: Peer, stream: int, owner: int, index: int, value: int) -> bool:
+        """Orders `stream` after fence[index][owner] >= value.
+
+        With gate "stream" this enqueues a wait and returns True at once; with gate "host" it blocks
+        until the fence is there and returns False if `peer.past_deadline()` came first.
+        """
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """When no peer is left: unregisters, closes what was opened.  Raises nothing."""
+
+    def refused(self, stream: int, status: int) -> DeviceError:
+        """What to raise when the driver does not take an operation of ours."""
+        return DeviceError(
+            f"stream {stream:#x} does not take the ring's waits and records "
+            f"({driver.status_name(status)}); is it a stream of GPU {self._device}?"
+        )
 
     def follow(self, stream: int, others: Sequence[int]) -> None:
         """Makes `stream` wait for all work so far on `others` (streams of this process)."""
@@ -67,7 +107,8 @@ class DeviceSync:
             ) from error
 
     def settle(self, peer: Peer, index: int, value: int, streams: Sequence[int]) -> None:
-        """Waits until `streams` are idle (Ctrl-C interrupts), then raises the fence from the CPU.
+        """After a record that failed, so that nobody knows whether it was enqueued: waits until
+        `streams` are idle (Ctrl-C interrupts), then raises the fence from the CPU.
 
         A stream that reports an error runs nothing any more, so that counts as idle.
         """

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from gpuring._core import Header, Peer
+from gpuring._core import EventRow, Header, Peer
 from gpuring.errors import DeviceError
 from gpuring.sync.device import NOT_READY, DeviceSync
 
@@ -35,15 +35,10 @@ to ask an imported event whose original is gone is undefined (CUDA Runtime API,
 cudaIpcOpenEventHandle), and somebody may be about to ask."""
 
 
-class _Row:
-    """The events of one peer as seen from here; opened ones are destroyed with the row.
+class _Row(EventRow):
+    """The events of one peer as seen from here; opened ones are destroyed with the row."""
 
-    Whoever uses an event holds the row, so that a row replaced by another thread outlives the use.
-    """
-
-    def __init__(self, peer_id: int, slots: int, runtime: Any) -> None:
-        self.peer_id = peer_id
-        self.events = [0] * slots
+    def __init__(self, _peer_id: int, _slots: int, runtime: Any) -> None:
         self.opened: list[int] = []
         weakref.finalize(self, _destroy, self.opened, runtime, os.getpid()).atexit = False
 
@@ -56,41 +51,37 @@ def _destroy(events: list[int], runtime: Any, pid: int) -> None:
 
 
 class EventSync(DeviceSync):
-    """gpuring.sync.Sync by events."""
+    """DeviceSync by events."""
 
     name = "event"
 
     def __init__(self, header: Header, device: int) -> None:
         super().__init__(header, device)
         self._own: dict[int, list[tuple[int, bytes]]] = {}
-        self._events: dict[int, list[int]] = {}
-        self._rows: list[_Row | None] = [None] * header.max_peers
+        self._arm()
 
     def join(self, peer: Peer, gate: str) -> None:
         """Makes the peer's events, or takes idle ones, and puts their handles into the header.
 
         Raises DeviceError if the process cannot have so many.
         """
-        self._gate(peer, gate)
+        super().join(peer, gate)
         own = self._take_events(peer)
-        for index, (_, handle) in enumerate(own):
+        row = _Row(peer.id, len(own), self._runtime)
+        for index, (event, handle) in enumerate(own):
             self._header.set_event_handle(peer.number, index, handle)
+            row[index] = event
         self._own[peer.number] = own
-        self._events[peer.number] = [event for event, _ in own]
+        self.rows[peer.number] = row
 
     def leave(self, peer: Peer) -> None:
-        """Waits on the host for the peer's own events (Ctrl-C interrupts), then gives them back.
-
-        Raises DeviceError if the GPU reports an error instead: its frames may be incomplete, and
-        only this process's death tells the readers which.
-        """
+        """Waits on the host for the peer's own events (Ctrl-C interrupts), then gives them back."""
         header, number = self._header, peer.number
         if number not in self._own:
             return
         self._finish_unsettled(peer)
-        for index, event in enumerate(self._events[number]):
+        for index, (event, _) in enumerate(self._own[number]):
             self._poll(partial(self._complete, event, number, index, header.work(number, index)))
-        del self._events[number]
         with _lock:
             _idle.setdefault(self._device, []).extend(self._own.pop(number))
 
@@ -98,7 +89,7 @@ class EventSync(DeviceSync):
         """Records the peer's event of the slot behind all work so far on `streams`."""
         stream = self._behind(streams)
         try:
-            self._runtime.eventRecord(self._events[peer.number][index], stream)
+            self._runtime.eventRecord(self._own[peer.number][index][0], stream)
         except self._error as error:
             raise DeviceError(
                 f"the event of slot {index} (fence {value}) cannot be recorded on stream "
@@ -106,16 +97,16 @@ class EventSync(DeviceSync):
             ) from error
 
     def order(self, peer: Peer, stream: int, owner: int, index: int, value: int) -> bool:
-        """Orders `stream` after fence[index][owner] >= value; see gpuring.sync.Sync."""
+        """Orders `stream` after fence[index][owner] >= value; see DeviceSync.order."""
         stream = self._usable(stream)
-        row = self._rows[owner]
+        row = self.rows[owner]
         if row is None or row.peer_id != self._header.peer_id(owner):
             row = _Row(self._header.peer_id(owner), self._header.slots, self._runtime)
-            self._rows[owner] = row
-        event = row.events[index] or self._open(row, owner, index, value)
+            self.rows[owner] = row
+        event = row[index] or self._open(row, owner, index, value)
         if not event or self._complete(event, owner, index, value):
             return True
-        if peer.number in self._host_gated:
+        if peer.gate_host:
             return self._poll(partial(self._complete, event, owner, index, value), peer)
         try:
             self._runtime.streamWaitEvent(stream, event)
@@ -127,7 +118,7 @@ class EventSync(DeviceSync):
 
     def close(self) -> None:
         """Destroys the events opened from others.  Own ones stay for this process's later peers."""
-        self._rows = [None] * len(self._rows)
+        self.rows[:] = [None] * len(self.rows)
 
     def _complete(self, event: int, owner: int, index: int, value: int) -> bool:
         """Whether fence[index][owner] >= value, seen in the word or else in the event."""
@@ -155,8 +146,8 @@ class EventSync(DeviceSync):
         """
         header, runtime = self._header, self._runtime
         with _lock:
-            if row.events[index]:  # another thread was faster
-                return row.events[index]
+            if row[index]:  # another thread was faster
+                return int(row[index])
             handle = header.event_handle(owner, index)
             event = _made.get(handle, 0)
             opened = not event
@@ -178,7 +169,7 @@ class EventSync(DeviceSync):
                 return 0
             if opened:
                 row.opened.append(event)
-            row.events[index] = event
+            row[index] = event
             return event
 
     def _take_events(self, peer: Peer) -> list[tuple[int, bytes]]:

@@ -1,0 +1,412 @@
+cdef struct unsettled_frame:  # released while its producer's GPU was still at work on it
+    uint32_t index, owner
+    uint64_t seq, value
+
+
+@cython.no_gc_clear  # __dealloc__ needs the header
+cdef class Peer:
+    """One entry of the peer table: a producer or a consumer, used by one thread at a time.
+
+    `sync` is None on host memory, else an object of gpuring.sync; `stream` is what it takes.
+    """
+
+    cdef gr_peer me
+    cdef readonly Header header
+    cdef bint busy
+    cdef public bint gate_host
+    """Whether it waits for others' GPU work on the host."""
+    cdef size_t *recorded  # [slot]: the stream that its last fence operation is on, plus 1; 0: unknown
+    cdef unsettled_frame *unsettled
+    cdef size_t unsettled_n, unsettled_room, unsettled_limit
+    cdef uint64_t reaps  # deaths up to which `unsettled` was looked through
+    cdef readonly list torn_behind
+    """Sequences that turned out torn after their release, as the last look_behind found them."""
+
+    def __cinit__(self, Header header not None):
+        self.header = header
+        self.recorded = <size_t *>calloc(header.ring.slots, sizeof(size_t))
+        if self.recorded == NULL:
+            raise MemoryError
+        self.reaps = load_acquire(&header.ring.head.reaps)
+        self.unsettled_limit = 2 * header.ring.slots
+        self.torn_behind = []
+
+    def __dealloc__(self):
+        """A join that a Ctrl-C cut short leaves again; a peer that was used is closed by its owner."""
+        cdef uint32_t i
+        cdef uint64_t seq
+        free(self.recorded)
+        free(self.unsettled)
+        if self.me.ring == NULL or self.me.left or self.me.ring.lock_fd < 0 or gr_forked(self.me.ring):
+            return
+        for i in range(self.me.ring.slots):
+            if gr_holds(&self.me, i, &seq) or load_acquire(fence_of(self.me.ring, i, self.me.number)) < \
+                    load_acquire(work_of(self.me.ring, i, self.me.number)):
+                return
+        gr_leave(&self.me)
+
+    number = property(lambda Peer self: self.me.number)
+    id = property(lambda Peer self: self.me.id)
+    subscription = property(lambda Peer self: self.me.u)
+    seq = property(lambda Peer self: self.me.seq)
+    lost = property(lambda Peer self: self.me.lost)
+    redelivered = property(lambda Peer self: self.me.redelivered)
+    left = property(lambda Peer self: self.me.left)
+    position = property(lambda Peer self: self.me.pos)
+
+    @property
+    def culprit(self):
+        """(reason, peer or None, subscription or None, seq, since_ns) of the last BLOCKED."""
+        cdef gr_culprit c = self.me.culprit
+        return (<int>c.reason, None if c.peer == GR_NONE else c.peer,
+                None if c.subscription == GR_NONE else c.subscription, c.seq, c.since_ns)
+
+    cdef int _set_deadline(self, object timeout) except -1:
+        cdef double seconds
+        if self.busy:
+            raise RuntimeError("this peer is waiting in another thread; give each thread its own")
+        if timeout is None:
+            self.me.deadline_ns = INT64_MAX
+        else:
+            seconds = timeout
+            if not seconds >= 0:
+                raise ValueError(f"timeout must be None or >= 0 seconds, not {timeout!r}")
+            self.me.deadline_ns = (INT64_MAX if seconds > 9e9 else gr_now_ns() + <int64_t>(seconds * 1e9)) if seconds else 0
+        return 0
+
+    cdef int _run(self, gr_verb verb) except? 1:
+        """One verb until it is done, refused, or the deadline has passed."""
+        cdef gr_result result = verb(&self.me)
+        if result != GR_BLOCKED or self.me.deadline_ns == 0:
+            return -<int>result
+        self.busy = True
+        try:
+            with nogil:
+                result = gr_spin(&self.me, verb)
+            while result == GR_BLOCKED or result == GR_SIGNAL:
+                if result == GR_BLOCKED and gr_now_ns() >= self.me.deadline_ns:
+                    break
+                PyErr_CheckSignals()
+                with nogil:
+                    result = gr_sleep(&self.me, verb)
+        finally:
+            self.busy = False
+        return -<int>result
+
+    cdef int _order(self, sync, size_t stream, mem_ops *ops) except -1:
+        """Two clocks: the stream (or, gate "host", this thread) waits for the fences that are open.
+
+        0: the deadline came first.  What is left in `ops` is the caller's to submit.  Our own fence needs
+        no wait on the stream that it is recorded on (a destroyed stream's handle is not used again before
+        its work is done).
+        """
+        cdef uint32_t k, owner, index = self.me.index
+        cdef uint64_t value
+        cdef int status
+        cdef bint ordered
+        cdef DeviceOrder device = None
+        if isinstance(sync, DeviceOrder) and (<DeviceOrder>sync).usable(stream):
+            device = <DeviceOrder>sync
+            if ops.n + self.me.pendings > MAX_OPS:
+                self._submit(device, stream, ops)
+        for k in range(self.me.pendings):
+            owner, value = self.me.pending[k].peer, self.me.pending[k].value
+            if load_acquire(fence_of(self.me.ring, index, owner)) >= value:
+                continue
+            if owner == self.me.number and self.recorded[index] == stream + 1:
+                continue
+            if device is not None:
+                if device.base == 0:
+                    status = device.order_event(self, stream, owner, index, value)
+                    if status == 0:
+                        continue
+                    if status != BY_PYTHON:
+                        raise device.refused(stream, status)
+                elif not self.gate_host:
+                    device.add(ops, CU_WAIT_64, owner, index, value)
+                    continue
+            if sync is None:
+                ordered = self.wait_fence(owner, index, value)
+            else:
+                ordered = sync.order(self, stream, owner, index, value)
+            if not ordered:
+                self.me.culprit.reason = GR_BY_FENCE
+                self.me.culprit.peer = owner
+                self.me.culprit.subscription = GR_NONE
+                self.me.culprit.seq = self.me.seq
+                self.me.culprit.since_ns = load_acquire(&self.me.ring.slot[index].time_ns)
+                return 0
+        return 1
+
+    cdef int _submit(self, DeviceOrder device, size_t stream, mem_ops *ops) except -1:
+        cdef int status = device.submit(stream, ops)
+        if status:
+            raise device.refused(stream, status)
+        return 0
+
+    cpdef bint wait_fence(self, uint32_t peer, uint32_t index, uint64_t value) except? False:
+        """Waits on the host for fence[index][peer] >= value, until the deadline of the call in
+        progress.  False: it passed.  Ctrl-C interrupts."""
+        cdef gr_result result
+        while True:
+            with nogil:
+                result = gr_wait_fence(&self.me, peer, index, value)
+            if result != GR_SIGNAL:
+                return result == GR_OK
+            PyErr_CheckSignals()
+
+    def past_deadline(self):
+        """Whether the call in progress has run out of time."""
+        return gr_now_ns() >= self.me.deadline_ns
+
+    cpdef int claim(self, timeout, sync, size_t stream) except? -1000:
+        """The index of the claimed slot, or a negative result."""
+        cdef mem_ops ops
+        self._set_deadline(timeout)
+        ops.n = 0
+        return self._claim(sync, stream, &ops, True)
+
+    cdef int _claim(self, sync, size_t stream, mem_ops *ops, bint submit) except? -1000:
+        cdef int result = self._run(gr_claim)
+        cdef int ordered = 1
+        if result < 0:
+            return result
+        if self.me.pendings:
+            try:
+                ordered = self._order(sync, stream, ops)
+                if submit and ops.n:
+                    self._submit(<DeviceOrder>sync, stream, ops)
+            except BaseException:
+                gr_abandon(&self.me, self.me.index, self.me.seq)
+                raise
+            if not ordered:
+                gr_abandon(&self.me, self.me.index, self.me.seq)
+                return BLOCKED_
+        return self.me.index
+
+    cpdef int acquire(self, timeout, sync, size_t stream) except? -1000:
+        """The index of the slot of the next frame, or a negative result."""
+        cdef mem_ops ops
+        if self._torn_meanwhile():
+            return TORN_
+        self._set_deadline(timeout)
+        ops.n = 0
+        return self._take(gr_acquire, sync, stream, &ops, True)
+
+    cpdef int latest(self, timeout, sync, size_t stream) except? -1000:
+        """The index of the slot of the newest frame, or a negative result."""
+        cdef mem_ops ops
+        if self._torn_meanwhile():
+            return TORN_
+        self._set_deadline(timeout)
+        ops.n = 0
+        return self._take(gr_latest, sync, stream, &ops, True)
+
+    cdef int _take(self, gr_verb verb, sync, size_t stream, mem_ops *ops, bint submit) except? -1000:
+        cdef int result, ordered
+        while True:
+            result = self._run(verb)
+            if result < 0:
+                return result
+            if self.me.pendings:
+                try:
+                    ordered = self._order(sync, stream, ops)
+                    if submit and ops.n:
+                        self._submit(<DeviceOrder>sync, stream, ops)
+                except BaseException:
+                    gr_give_back(&self.me, self.me.index, self.me.seq)
+                    raise
+                if not ordered:
+                    gr_give_back(&self.me, self.me.index, self.me.seq)
+                    return BLOCKED_
+            if load_acquire(&self.me.ring.slot[self.me.index].ndim) > <uint64_t>GR_MAX_NDIM:
+                gr_release(&self.me, self.me.index, self.me.seq)
+                return DAMAGED_
+            if load_acquire(&self.me.ring.slot[self.me.index].torn) < self.me.seq:
+                return self.me.index
+            # Its producer died meanwhile.  Nobody has seen the frame: pass over it.
+            gr_skip_torn(&self.me)
+
+    cdef bint _torn_meanwhile(self) except? True:
+        if self.unsettled_n == 0:
+            return False
+        if self.unsettled_n <= self.unsettled_limit and load_acquire(&self.me.ring.head.reaps) == self.reaps:
+            return False
+        return self.look_behind()
+
+    cpdef bint look_behind(self) except? True:
+        """Whether frames that were released have turned out torn since; `torn_behind` names them.
+
+        A frame whose producer's fence was open at its release is kept until the fence is paid.  Paid by
+        the GPU or raised by a reaper: the torn mark, set before a fence is raised, tells.  (It may call a
+        frame torn that another producer finished in the same slot just before: a false alarm, never a
+        false all-clear.)
+        """
+        cdef size_t k, still = 0
+        cdef unsettled_frame frame
+        self.reaps = load_acquire(&self.me.ring.head.reaps)
+        if self.torn_behind:
+            self.torn_behind = []
+        for k in range(self.unsettled_n):
+            frame = self.unsettled[k]
+            if load_acquire(fence_of(self.me.ring, frame.index, frame.owner)) < frame.value:
+                self.unsettled[still] = frame
+                still += 1
+            elif load_acquire(&self.me.ring.slot[frame.index].torn) >= frame.seq:
+                self.torn_behind.append(frame.seq)
+        self.unsettled_n = still
+        self.unsettled_limit = 2 * max(still, <size_t>self.me.ring.slots)
+        return bool(self.torn_behind)
+
+    cdef int _remember(self, uint32_t index, uint64_t seq, uint32_t owner, uint64_t value) except -1:
+        cdef size_t room
+        cdef void *more
+        if self.unsettled_n == self.unsettled_room:
+            room = 2 * self.unsettled_room + 4 * self.me.ring.slots
+            more = realloc(self.unsettled, room * sizeof(unsettled_frame))
+            if more == NULL:
+                raise MemoryError
+            self.unsettled, self.unsettled_room = <unsettled_frame *>more, room
+        self.unsettled[self.unsettled_n] = unsettled_frame(index, owner, seq, value)
+        self.unsettled_n += 1
+        return 0
+
+    cdef uint64_t _record(self, uint32_t index, uint64_t seq, sync, streams) except 0:
+        """Two clocks: promise, then let the GPU pay when the streams get there."""
+        cdef uint64_t value = gr_promise(&self.me, index, seq)
+        cdef DeviceOrder device
+        cdef mem_ops ops
+        cdef size_t stream
+        cdef int status
+        if value == 0:  # reaped or forked; the verb that follows says so
+            return 1
+        if sync is None:
+            raise_to(fence_of(self.me.ring, index, self.me.number), value)
+            return value
+        self.recorded[index] = 0
+        if isinstance(sync, DeviceOrder) and len(streams) == 1:
+            device, stream = <DeviceOrder>sync, streams[0]
+            if device.usable(stream):
+                if device.base:
+                    ops.n = 0
+                    device.add(&ops, CU_WRITE_64, self.me.number, index, value)
+                    status = device.submit(stream, &ops)
+                else:
+                    status = device.record_event(stream, self.me.number, index)
+                if status:
+                    sync.settle(self, index, value, streams)
+                    raise device.refused(stream, status)
+                self.recorded[index] = stream + 1 if stream != PER_THREAD else 0
+                return value
+        try:
+            sync.record(self, index, value, streams)
+        except BaseException:
+            # Whether it was enqueued is unknown.  Once the streams are idle it does not matter.
+            sync.settle(self, index, value, streams)
+            raise
+        return value
+
+    cpdef int publish(self, uint32_t index, uint64_t seq, sync, streams, shape) except? -1000:
+        """0 or a negative result.  If the fence cannot be recorded the frame is abandoned."""
+        cdef uint64_t value
+        try:
+            value = self._record(index, seq, sync, streams)
+        except BaseException:
+            gr_abandon(&self.me, index, seq)
+            raise
+        return self._publish(index, seq, value, shape)
+
+    cdef int _publish(self, uint32_t index, uint64_t seq, uint64_t value, shape) except? -1000:
+        cdef uint64_t extents[8]
+        cdef uint32_t ndim = 0
+        if shape is not None:
+            for n in shape:
+                extents[ndim] = n
+                ndim += 1
+        return -<int>gr_publish(&self.me, index, seq, value, ndim, extents)
+
+    cpdef int abandon(self, uint32_t index, uint64_t seq, sync, streams) except? -1000:
+        cdef gr_result result
+        try:
+            self._record(index, seq, sync, streams)
+        finally:
+            result = gr_abandon(&self.me, index, seq)
+        return -<int>result
+
+    cpdef int release(self, uint32_t index, uint64_t seq, sync, streams) except? -1000:
+        """0, TORN (it is released, and known to be torn), or a negative result."""
+        cdef gr_slot *slot = &self.me.ring.slot[index]
+        cdef uint32_t owner = owner_of(load_acquire(&slot.word))  # stable while the frame is held
+        cdef uint64_t value = load_acquire(&slot.fence)
+        cdef gr_result result
+        try:
+            self._record(index, seq, sync, streams)
+        finally:
+            result = gr_release(&self.me, index, seq)
+        return self._released(result, index, seq, owner, value)
+
+    cdef int _released(self, gr_result result, uint32_t index, uint64_t seq, uint32_t owner, uint64_t value) except? -1000:
+        """The frame is nobody's any more; `owner` was to write `value` when it was whole."""
+        if result != GR_OK:
+            return -<int>result
+        if owner < self.me.ring.max_peers and load_acquire(fence_of(self.me.ring, index, owner)) < value:
+            self._remember(index, seq, owner, value)
+        elif load_acquire(&self.me.ring.slot[index].torn) >= seq:
+            return TORN_
+        return 0
+
+    def give_up(self, uint32_t index):
+        """Voids a claim on whose slot nothing was enqueued."""
+        cdef uint64_t seq
+        if not gr_holds(&self.me, index, &seq):
+            return REAPED
+        return -<int>gr_abandon(&self.me, index, seq)
+
+    def give_back(self, uint32_t index):
+        """Opens a held frame to every member again.  Nothing may have been enqueued on it."""
+        cdef uint64_t seq
+        if not gr_holds(&self.me, index, &seq):
+            return REAPED
+        return -<int>gr_give_back(&self.me, index, seq)
+
+    def time_ns(self, uint32_t index):
+        """When the frame in a slot that this peer holds was published."""
+        return load_acquire(&self.me.ring.slot[index].time_ns)
+
+    def shape(self, uint32_t index):
+        """The shape of the frame in a slot that this peer holds; None: the whole slot."""
+        cdef gr_slot *slot = &self.me.ring.slot[index]
+        cdef uint64_t ndim = load_acquire(&slot.ndim), k
+        if ndim == 0:
+            return None
+        if ndim > <uint64_t>GR_MAX_NDIM:
+            raise Damaged(f"slot {index} names {ndim} dimensions")
+        return tuple([load_acquire(&slot.shape[k]) for k in range(ndim)])
+
+    def holding(self):
+        """[(index, seq)] of what this peer has claimed or holds now, by the header's words."""
+        cdef uint64_t seq
+        cdef uint32_t i
+        held = []
+        for i in range(self.me.ring.slots):
+            if gr_holds(&self.me, i, &seq):
+                held.append((i, seq))
+        return held
+
+    def drained(self):
+        """Whether the GPU has paid all that this peer has promised."""
+        cdef uint32_t i
+        for i in range(self.me.ring.slots):
+            if load_acquire(fence_of(self.me.ring, i, self.me.number)) < \
+                    load_acquire(work_of(self.me.ring, i, self.me.number)):
+                return False
+        return True
+
+    def leave(self):
+        """0 or a negative result.  Everything must be finished and drained before."""
+        cdef gr_result result
+        with nogil:
+            result = gr_leave(&self.me)
+        if result == GR_SYSTEM:
+            PyErr_SetFromErrno(OSError)
+        return -<int>result

@@ -1,0 +1,474 @@
+# The verbs as users call them.  gpuring/producer.py, consumer.py and slot.py derive from these classes and
+# add what is not on the path of every frame: arrays, interchange, the wording of refusals.
+
+
+cdef class Slot:
+    """Whose slot it is, which frame, and on which streams it was used."""
+
+    cdef readonly uint32_t index
+    """Which slot of the ring this is, 0 … slots - 1."""
+    cdef readonly Peer _peer
+    cdef readonly DeviceOrder _sync
+    cdef public bint _open
+    cdef public uint64_t _seq
+    cdef public tuple _shape    # of a frame that is smaller than the slot, else None
+    cdef public size_t _stream  # the one that it was claimed or acquired for
+    cdef public tuple _streams  # that one, and those that imported it since
+    cdef public object _whole   # the array over the whole slot; None if it has several fields
+    cdef public object _meta
+    cdef uint64_t _lost         # these three: of a frame that is read
+    cdef bint _redelivered
+    cdef public bint _restarted
+
+    def _bind(self, uint32_t index, Peer peer not None, DeviceOrder sync, whole, meta):
+        self.index, self._peer, self._sync = index, peer, sync
+        self._whole, self._meta = whole, meta
+        self._streams = () if sync is None else (0,)
+
+    cdef int _begin(self, tuple shape, size_t stream) except -1:
+        """The frame of the peer's last claim or acquire is in the user's hands."""
+        self._seq = self._peer.me.seq
+        self._shape = shape
+        if self._sync is not None and (stream != self._stream or len(self._streams) != 1):
+            self._stream = stream
+            self._streams = (stream,)
+        self._open = True
+        return 0
+
+    cdef tuple _used_streams(self):
+        """Every stream whose work on the slot must be finished: the one it was given to, those that
+        imported it, and the current one, on which work may have been done since."""
+        cdef size_t current
+        if self._sync is None:
+            return ()
+        current = self._sync.current()
+        if current == self._stream or current in self._streams:
+            return self._streams
+        return self._streams + (current,)
+
+    @property
+    def seq(self):
+        """The frame's sequence.  A ring of N slots begins with N."""
+        return self._seq
+
+    @property
+    def array(self):
+        """The frame as an array over the slot: `cupy.ndarray` on a GPU, `numpy.ndarray` on the host.
+
+        Only for rings with one field (`shape=`, `dtype=`); see `slot[name]` for several.  On a GPU the
+        stream of claim or acquire already waits for whoever used the slot before; work on another
+        stream must be ordered by you.
+        """
+        if self._open and self._shape is None and self._whole is not None:
+            return self._whole
+        return self._array()
+
+    @property
+    def meta(self):
+        """The frame's metadata: a `numpy.void` over the header, `slot.meta["pts"]`.
+
+        A view: what is written here is in the ring at once.  None if the ring has no metadata.
+        """
+        if not self._open:
+            self._check_open()
+        return self._meta
+
+
+cdef class WriteSlot(Slot):
+    def publish(self):
+        """Hands the frame to the readers, in stream order: their streams wait for yours.
+
+        Never blocks.  Raises PeerLost if this peer was taken for dead, DeviceError if the work could not
+        be recorded (the frame is abandoned then), RingError if the slot is not yours any more.
+        """
+        self._publish()
+
+    cdef int _publish(self) except -1:
+        cdef int result
+        if not self._open:
+            self._check_open()
+        try:
+            result = self._peer.publish(self.index, self._seq, self._sync, self._used_streams(), self._shape)
+        finally:
+            self._open = False
+        if result:
+            raise self._refused(result, "publish")
+        return 0
+
+    def abandon(self):
+        """Gives the slot back without a frame: readers pass over its sequence."""
+        cdef int result
+        if not self._open:
+            self._check_open()
+        try:
+            result = self._peer.abandon(self.index, self._seq, self._sync, self._used_streams())
+        finally:
+            self._open = False
+        if result:
+            raise self._refused(result, "abandon")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        if not self._open:
+            return
+        if kind is None:
+            self._publish()
+        else:
+            self.abandon()
+
+
+cdef class ReadSlot(Slot):
+    cdef int _begin_read(self, size_t stream) except -1:
+        cdef Peer peer = self._peer
+        cdef tuple shape = None
+        if load_acquire(&peer.me.ring.slot[self.index].ndim):
+            try:
+                shape = peer.shape(self.index)
+            except BaseException:
+                gr_give_back(&peer.me, self.index, peer.me.seq)
+                raise
+        self._lost, self._redelivered, self._restarted = peer.me.lost, peer.me.redelivered, False
+        return self._begin(shape, stream)
+
+    @property
+    def lost(self):
+        """Sequences that this consumer was made to skip just before this frame; 0 if lossless.
+
+        Void sequences (abandoned claims) among them count too: nobody can tell afterwards."""
+        return self._lost
+
+    @property
+    def redelivered(self):
+        """Whether another member of the subscription had this frame and died with it."""
+        return self._redelivered
+
+    @property
+    def restarted(self):
+        """Whether the stream began again with this frame (`consumer(reattach=True)`): sequences may have
+        started over, and frames between may be missing."""
+        return self._restarted
+
+    def release(self):
+        """Gives the slot back, in stream order: the next writer's stream waits for your reads.
+
+        Never blocks.  Raises FrameTorn (the slot is given back) if the frame is known to be torn,
+        PeerLost if this peer was taken for dead, RingError if the slot is not yours any more.
+        """
+        self._release()
+
+    cdef int _release(self) except -1:
+        cdef int result
+        if not self._open:
+            self._check_open()
+        try:
+            result = self._peer.release(self.index, self._seq, self._sync, self._used_streams())
+        finally:
+            self._open = False
+        if result == TORN_:
+            raise self._torn()
+        if result:
+            raise self._refused(result, "release")
+        return 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        if self._open:
+            self._release()
+
+
+cdef class Verbs:
+    """A peer of a ring with its slots."""
+
+    cdef public Peer _peer
+    cdef public DeviceOrder _sync
+    cdef public list _slots
+
+    cdef size_t _stream_of(self, stream) except? 1:
+        if stream is None:
+            return 0 if self._sync is None else self._sync.current()
+        return self._handle(stream)
+
+    cdef unsigned _at_most(self, n) except 0:
+        cdef unsigned wanted
+        if n < 1:
+            raise ValueError(f"at least one slot can be asked for, not {n!r}")
+        return min(n, self._peer.header.ring.slots)
+
+
+cdef class ProducerVerbs(Verbs):
+    def claim(self, timeout=None, *, stream=None, shape=None):
+        """The next slot, to be written and published (or abandoned).
+
+        Blocks while a lossless subscription still needs the slot; `timeout` in seconds, 0 = do not block,
+        None = for ever; Ctrl-C interrupts.  On a GPU, `stream` (default: CuPy's current one) is made to
+        wait for everybody whose work on the slot is not finished.  `shape` writes a frame that is smaller
+        than the slot.
+
+        Several slots may be claimed at once; readers get them in order of their sequences.
+        Raises RingFull (a TimeoutError) naming who is in the way, RingClosed, PeerLost if this peer was
+        taken for dead, DeviceError.  No claim is left behind by a call that raises.
+        """
+        cdef tuple extents = None if shape is None else self._smaller(shape)
+        cdef size_t handle = self._stream_of(stream)
+        cdef WriteSlot slot
+        cdef int index = self._peer.claim(timeout, self._sync, handle)
+        if index < 0:
+            raise self._refused(index, "claim", timeout)
+        slot = self._slots[index]
+        slot._begin(extents, handle)
+        return slot
+
+    def claim_many(self, n, timeout=None, *, stream=None):
+        """Up to `n` slots at once, at least one: a WriteBatch, a list of slots in order of sequences.
+
+        Blocks as `claim` does until there is one, then takes as many as are free.  One call into the
+        driver orders `stream` for all of them, and one records them all when the batch is published.
+        More slots in a batch also mean more work between two switches of the GPU from one process to
+        another.  Raises as `claim` does; no claim is left behind by a call that raises.
+        """
+        cdef unsigned wanted = self._at_most(n)
+        cdef size_t handle = self._stream_of(stream)
+        batch = self._batch()
+        cdef Peer peer = self._peer
+        cdef WriteSlot slot
+        cdef mem_ops ops
+        cdef int index
+        ops.n = 0
+        peer._set_deadline(timeout)
+        try:
+            while True:
+                index = peer._claim(self._sync, handle, &ops, False)
+                if index < 0:
+                    break
+                slot = self._slots[index]
+                slot._begin(None, handle)
+                batch.append(slot)
+                if <unsigned>len(batch) >= wanted:
+                    break
+                peer.me.deadline_ns = 0  # the others only if they are there
+            if ops.n:
+                peer._submit(self._sync, handle, &ops)
+        except BaseException:
+            for slot in batch:
+                slot._open = False
+                gr_abandon(&peer.me, slot.index, slot._seq)
+            raise
+        if not batch:
+            raise self._refused(index, "claim", timeout)
+        return batch
+
+
+cdef class ConsumerVerbs(Verbs):
+    cdef public list _untold
+    """Frames known to be torn, which nobody could be told of yet."""
+    cdef public bint _lossless
+
+    def acquire(self, timeout=None, *, stream=None):
+        """The next frame of the subscription, in order of sequences.
+
+        Blocks until there is one; `timeout` in seconds, 0 = do not block, None = for ever; Ctrl-C
+        interrupts.  On a GPU, `stream` (default: CuPy's current one) is made to wait until the frame is
+        written.  Several frames may be held at once.
+
+        Raises RingTimeout (a TimeoutError), EndOfStream when everything was read and the producers are
+        gone or the ring is closed, PeerLost when the last producer died, FrameTorn if frames that were
+        released before turned out torn since, DeviceError.  No frame is held by a call that raises.
+        """
+        cdef size_t handle = self._stream_of(stream)
+        cdef int index
+        if self._untold:
+            self._tell()
+        index = self._peer.acquire(timeout, self._sync, handle)
+        if index < 0:
+            raise self._refused(index, "acquire", timeout)
+        return self._begin(index, handle)
+
+    def latest(self, timeout=None, *, stream=None):
+        """The newest frame that this consumer has not had yet; older ones count as lost.
+
+        Only for lossy consumers.  Blocks and raises as `acquire` does.
+        """
+        cdef size_t handle
+        cdef int index
+        if self._lossless:
+            raise self._not_lossy()
+        handle = self._stream_of(stream)
+        if self._untold:
+            self._tell()
+        index = self._peer.latest(timeout, self._sync, handle)
+        if index < 0:
+            raise self._refused(index, "latest", timeout)
+        return self._begin(index, handle)
+
+    cdef ReadSlot _begin(self, int index, size_t handle):
+        cdef ReadSlot slot = self._slots[index]
+        slot._begin_read(handle)
+        return slot
+
+    def acquire_many(self, n, timeout=None, *, stream=None):
+        """Up to `n` frames at once, at least one: a ReadBatch, a list of slots in order of sequences.
+
+        Blocks as `acquire` does until there is one, then takes as many as are published.  One call into
+        the driver orders `stream` after all of them, and one records the reads when the batch is
+        released.  Raises as `acquire` does; no frame is held by a call that raises.
+        """
+        cdef unsigned wanted = self._at_most(n)
+        cdef size_t handle = self._stream_of(stream)
+        batch = self._batch()
+        cdef Peer peer = self._peer
+        cdef ReadSlot slot
+        cdef mem_ops ops
+        cdef int index
+        ops.n = 0
+        if self._untold:
+            self._tell()
+        if peer._torn_meanwhile():
+            raise self._refused(TORN_, "acquire", timeout)
+        peer._set_deadline(timeout)
+        try:
+            while True:
+                index = peer._take(gr_acquire, self._sync, handle, &ops, False)
+                if index < 0:
+                    break
+                slot = self._begin(index, handle)
+                batch.append(slot)
+                if <unsigned>len(batch) >= wanted:
+                    break
+                peer.me.deadline_ns = 0  # the others only if they are there
+            if ops.n:
+                peer._submit(self._sync, handle, &ops)
+        except BaseException:
+            for slot in reversed(batch):
+                slot._open = False
+                gr_give_back(&peer.me, slot.index, slot._seq)
+            raise
+        if not batch:
+            raise self._refused(index, "acquire", timeout)
+        return batch
+
+
+cdef tuple _common_stream(list slots, size_t *stream):
+    """(stream,) if all of `slots` were used on that one alone and a timeline can write on it now, else None."""
+    cdef Slot slot, first
+    if not slots:
+        return None
+    first = slots[0]
+    if first._sync is None or first._sync.base == 0 or len(slots) > MAX_OPS:
+        return None
+    stream[0] = first._sync.current()
+    if not first._sync.usable(stream[0]):
+        return None
+    for slot in slots:
+        if slot._stream != stream[0] or len(slot._streams) != 1:
+            return None
+    return first._streams
+
+
+cdef int _record_all(Peer peer, DeviceOrder sync, size_t stream, tuple streams, list slots, uint64_t *values) except -1:
+    """Two clocks: promises for all, paid by one call.  0: reaped meanwhile, the verb will say so."""
+    cdef mem_ops ops
+    cdef Slot slot
+    cdef int status, k = 0
+    ops.n = 0
+    for slot in slots:
+        values[k] = gr_promise(&peer.me, slot.index, slot._seq)
+        peer.recorded[slot.index] = 0
+        if values[k]:
+            sync.add(&ops, CU_WRITE_64, peer.me.number, slot.index, values[k])
+        k += 1
+    status = sync.submit(stream, &ops)
+    k = 0
+    for slot in slots:
+        if status:
+            sync.settle(peer, slot.index, values[k], streams)
+        elif stream != PER_THREAD:
+            peer.recorded[slot.index] = stream + 1
+        k += 1
+    if status:
+        raise sync.refused(stream, status)
+    return 0
+
+
+cdef list _still_open(batch):
+    cdef Slot slot
+    return [slot for slot in batch if slot._open]
+
+
+def publish_all(batch):
+    """Publishes those WriteSlots of one producer that are open; with a timeline and one stream in one driver call."""
+    cdef list slots = _still_open(batch)
+    cdef uint64_t values[MAX_OPS]
+    cdef size_t stream = 0
+    cdef tuple streams = _common_stream(slots, &stream)
+    cdef WriteSlot slot
+    cdef Peer peer
+    cdef int k = 0, result, refused = 0
+    if streams is None:
+        for slot in slots:
+            slot._publish()
+        return
+    peer = (<Slot>slots[0])._peer
+    try:
+        _record_all(peer, (<Slot>slots[0])._sync, stream, streams, slots, values)
+    except BaseException:
+        for slot in slots:
+            slot._open = False
+            gr_abandon(&peer.me, slot.index, slot._seq)
+        raise
+    for slot in slots:
+        slot._open = False
+        result = peer._publish(slot.index, slot._seq, values[k], slot._shape)
+        refused = refused or result
+        k += 1
+    if refused:
+        raise (<WriteSlot>slots[0])._refused(refused, "publish")
+
+
+def release_all(batch):
+    """Releases those ReadSlots of one consumer that are open; with a timeline and one stream in one driver call.
+
+    The sequences of those that are known to be torn.
+    """
+    cdef list slots = _still_open(batch)
+    cdef uint64_t values[MAX_OPS]
+    cdef size_t stream = 0
+    cdef tuple streams = _common_stream(slots, &stream)
+    cdef gr_slot *shared
+    cdef ReadSlot slot
+    cdef Peer peer
+    cdef uint32_t owner
+    cdef uint64_t value
+    cdef int k = 0, result, refused = 0
+    cdef list torn = []
+    if streams is None:
+        for slot in slots:
+            try:
+                result = slot._peer.release(slot.index, slot._seq, slot._sync, slot._used_streams())
+            finally:
+                slot._open = False
+            if result == TORN_:
+                torn.append(slot._seq)
+            elif result:
+                refused = result
+    else:
+        peer = (<Slot>slots[0])._peer
+        try:
+            _record_all(peer, (<Slot>slots[0])._sync, stream, streams, slots, values)
+        finally:
+            for slot in slots:
+                slot._open = False
+                shared = &peer.me.ring.slot[slot.index]
+                owner = owner_of(load_acquire(&shared.word))
+                value = load_acquire(&shared.fence)
+                result = peer._released(gr_release(&peer.me, slot.index, slot._seq), slot.index, slot._seq, owner, value)
+                if result == TORN_:
+                    torn.append(slot._seq)
+                elif result:
+                    refused = result
+    if refused:
+        raise slots[0]._refused(refused, "release")
+    return torn
