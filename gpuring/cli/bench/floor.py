@@ -26,8 +26,8 @@ ALWAYS_WAITS = "floor, always waits"
 """The same without looking first: each fence costs a stream wait, be it complete or not."""
 
 NO_NVCC = (
-    "no nvcc on PATH, in $CUDA_HOME/bin or in /usr/local/cuda/bin: install the compiler of the CUDA "
-    "toolkit (with NVIDIA's apt repository: apt install cuda-nvcc-13-0) or set CUDA_HOME"
+    "no nvcc on PATH, in $CUDA_HOME/bin or in /usr/local/cuda/bin: install the CUDA toolkit's "
+    "compiler (with NVIDIA's apt repository: apt install cuda-nvcc-13-0) or set CUDA_HOME"
 )
 BUILD_S = 120.0
 DEADLINE_S = 30
@@ -71,13 +71,17 @@ def run(settings: Any, crew: Crew) -> Iterator[Figure]:
 
 
 def plan(quick: bool) -> list[Options]:
-    """The program's runs: as few as can be, since each begins with the making of CUDA contexts."""
+    """The program's runs: as few as can be, since each begins with the making of CUDA contexts.
+
+    A warm-up is long enough for the queues of the streams (about a thousand calls) to fill up:
+    before that, the rate would be that of the hosts.
+    """
     stream: Options = {
         "what": "throughput",
         **BOTH,
         "skip-complete": "0,1",
         "seconds": 0.1 if quick else 0.25,
-        "warmup": 600 if quick else 1500,
+        "warmup": 2500 if quick else 1500,
     }
     rounds: Options = {"frames": 400 if quick else 2000, "warmup": 50 if quick else 200}
     throughput: list[Options] = (
@@ -85,7 +89,7 @@ def plan(quick: bool) -> list[Options]:
         if quick
         else [
             {**stream, "slots": "1,2,4,8,16,32,64"},
-            {**stream, "kernel": 0},
+            {**stream, "kernel": 0, "warmup": 4000},
             {**stream, "consumers": 2},
             {**stream, "consumers": 4},
         ]
