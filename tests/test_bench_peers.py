@@ -5,24 +5,30 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from processes import poll
 
 from gpuring.cli.bench import peers
 from gpuring.cli.bench.crew import Crew, RoleFailed
 from gpuring.cli.bench.figures import Figure, select
+from gpuring.cli.bench.peers.indices import SlabInlet, SlabOutlet, ZmqIndices, make_events
 from gpuring.cli.bench.peers.measure import Effort, measure
 from gpuring.cli.bench.peers.pair import ordered, pair
-from gpuring.cli.bench.peers.peer import Inlet, Peer
+from gpuring.cli.bench.peers.peer import Inlet, Outlet, Peer
 from gpuring.cli.bench.peers.work import HostWork, Terms
 
 PEERS = {peer.name: peer for peer in peers.PEERS}
 HOST = [peer.name for peer in peers.PEERS if peer.memory == "host"]
+GPU = [peer.name for peer in peers.PEERS if peer.memory == "cuda"]
 QUICK = SimpleNamespace(quick=True, mps=False)
 
 
@@ -41,6 +47,21 @@ def installed(peer: Peer) -> Peer:
     for module, _ in peer.needs:
         pytest.importorskip(module)
     return peer
+
+
+WAITS = """
+import time
+from gpuring.cli.bench.crew import Crew
+from gpuring.cli.bench.peers.host import PEERS
+from gpuring.cli.bench.peers.pair import pair
+
+if __name__ == "__main__":
+    with Crew() as crew, pair(PEERS[0], crew) as (a, b):
+        b.send(("receive", 1, 1))
+        print(a.pid, b.pid, flush=True)
+        time.sleep(60)
+"""
+"""A benchmark in which one player waits for a frame that never comes."""
 
 
 class Forgetful(HostWork):
@@ -78,6 +99,30 @@ class DiesInlet(Inlet):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+class HastyInlet(SlabInlet):
+    """Waits for events that were never recorded, which is not to wait."""
+
+    def connect(self, theirs: Any) -> None:
+        super().connect(theirs)
+        self._written = make_events(self._runtime)
+
+
+class HastyOutlet(SlabOutlet):
+    """Likewise: it overwrites what may not have been read yet."""
+
+    def connect(self, theirs: Any) -> None:
+        super().connect(theirs)
+        self._read = make_events(self._runtime)
+
+
+def hasty_inlet(directory: str, work: Any) -> Inlet:
+    return HastyInlet(ZmqIndices(directory, binds=False), work)
+
+
+def hasty_outlet(directory: str, work: Any) -> Outlet:
+    return HastyOutlet(ZmqIndices(directory, binds=True), work)
+
+
 @pytest.mark.parametrize("name", HOST)
 def test_a_peer_in_host_memory_is_measured(name: str, crew: Crew) -> None:
     figures = list(measure(installed(PEERS[name]), QUICK, crew))
@@ -101,6 +146,22 @@ def test_a_peer_in_host_memory_is_measured(name: str, crew: Crew) -> None:
     assert select(figures, "throughput", "frames/s", name, nbytes=6 << 20)
     assert all("frames compared" in figure.verified for figure in figures)
     assert figures == [Figure.from_json(figure.as_json()) for figure in figures]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", GPU)
+def test_a_peer_on_the_gpu_is_measured_or_found_wrong(name: str, crew: Crew) -> None:
+    figures = list(measure(installed(PEERS[name]), QUICK, crew))
+    skipped = [figure.skipped for figure in figures if figure.skipped]
+    assert all(why.startswith("wrong data: ") for why in skipped), skipped
+    assert skipped or len(figures) == 6
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("end", [{"inlet": hasty_inlet}, {"outlet": hasty_outlet}], ids=list)
+def test_an_end_that_does_not_wait_is_found_wrong(end: dict[str, Any], crew: Crew) -> None:
+    (figure,) = measure(replace(installed(PEERS["pyzmq + events"]), **end), QUICK, crew)
+    assert figure.skipped.startswith("wrong data: ")
 
 
 @pytest.mark.parametrize("work", [Forgetful, LastWord])
@@ -162,6 +223,25 @@ def test_no_player_is_left(crew: Crew) -> None:
     for pid in seen:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+def test_players_end_with_the_benchmark() -> None:
+    benchmark = subprocess.Popen([sys.executable, "-c", WAITS], stdout=subprocess.PIPE, text=True)
+    try:
+        assert benchmark.stdout is not None
+        pids = [int(pid) for pid in benchmark.stdout.readline().split()]
+        assert len(pids) == 2
+    finally:
+        benchmark.kill()
+        benchmark.wait()
+    poll(lambda: not any(runs(pid) for pid in pids))
+
+
+def runs(pid: int) -> bool:
+    try:
+        return " Z" not in Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
 
 
 def test_every_peer_is_named_once_and_runs_or_says_why(

@@ -91,7 +91,7 @@ class SlabOutlet(Outlet):
         self._runtime = runtime = work.runtime
         self._indices = indices
         self._memory = cupy.cuda.Memory(SLOTS * LARGE)  # a raw cudaMalloc: pools cannot be exported
-        self._written = _events(runtime)
+        self._written = make_events(runtime)
         self._read: list[int] = []
         self._unused = SLOTS
         self.exports = (
@@ -126,7 +126,7 @@ class SlabInlet(Inlet):
         self._work = work
         self._runtime = work.runtime
         self._indices = indices
-        self._read = _events(self._runtime)
+        self._read = make_events(self._runtime)
         self._written: list[int] = []
         self._slab = 0
         self.exports = [self._runtime.ipcGetEventHandle(event) for event in self._read]
@@ -151,7 +151,8 @@ class SlabInlet(Inlet):
         self._indices.close()
 
 
-def _events(runtime: Any) -> list[int]:
+def make_events(runtime: Any) -> list[int]:
+    """One interprocess event per slot."""
     flags = runtime.eventDisableTiming | runtime.eventInterprocess
     return [runtime.eventCreateWithFlags(flags) for _ in range(SLOTS)]
 

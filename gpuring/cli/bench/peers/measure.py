@@ -15,13 +15,14 @@ from gpuring.cli.bench.crew import Crew, RoleFailed
 from gpuring.cli.bench.figures import Distribution, Figure, Value
 from gpuring.cli.bench.peers.pair import answers, ordered, pair
 from gpuring.cli.bench.peers.peer import SLOTS, Peer
-from gpuring.cli.bench.peers.work import LARGE, SMALL, WORDS, Terms
+from gpuring.cli.bench.peers.work import LARGE, WORDS, Terms
 
-HOLD_NS = 200_000
+SLOW_NS = 300_000
 """Longer than any hand-over takes to reach the other side, so one that does not wait is wrong."""
-VERIFIED_FRAMES = 3 * SLOTS
+VERIFIED_FRAMES = 2 * SLOTS
 VERIFIED_ROUNDS = SLOTS // 2
 WARM_UP = 2 * SLOTS
+CALIBRATION_S = 0.02
 WARM_UP_ROUNDS = 20
 
 
@@ -36,7 +37,7 @@ class Effort:
 
     @classmethod
     def of(cls, settings: Any) -> Effort:
-        return cls(0.2, 20, 500, 20) if getattr(settings, "quick", False) else cls(0.6)
+        return cls(0.2, 20, 500, 20) if getattr(settings, "quick", False) else cls(0.4)
 
 
 class WrongData(Exception):
@@ -47,16 +48,24 @@ def measure(peer: Peer, settings: Any, crew: Crew) -> Iterator[Figure]:
     """All figures of one peer; or one that says why there are none."""
     missing = [name for module, name in peer.needs if not _installed(module)]
     if missing:
-        yield _skipped(peer, settings, f"not installed: {', '.join(missing)}")
+        yield _skipped(peer, settings, Terms(), f"not installed: {', '.join(missing)}")
         return
+    terms = Terms()
     try:
         with pair(peer, crew) as players:
+            measurement = _Measurement(peer, settings, *players)
             try:
-                yield from _Measurement(peer, settings, *players).figures()
+                yield from measurement.everything(terms)
+                if peer.memory == "host":
+                    terms = Terms(words=1)
+                    yield from measurement.everything(terms)
+                terms = Terms(nbytes=LARGE)
+                yield from measurement.throughput(terms)
             except WrongData as error:
-                yield _skipped(peer, settings, f"wrong data: {error}")
+                yield _skipped(peer, settings, terms, f"wrong data: {error}")
     except RoleFailed as error:
-        yield _skipped(peer, settings, f"failed: {str(error).strip().splitlines()[-1]}")
+        why = str(error).strip().splitlines()[-1]
+        yield _skipped(peer, settings, terms, f"failed: {why}")
 
 
 class _Measurement:
@@ -67,14 +76,8 @@ class _Measurement:
         self._a = a
         self._b = b
 
-    def figures(self) -> Iterator[Figure]:
-        """Held back until every frame that they stem from was found right.  Raises WrongData."""
-        yield from self._all(Terms())
-        if self._peer.memory == "host":
-            yield from self._all(Terms(words=1))
-        yield from self._throughput_only(Terms(nbytes=LARGE))
-
-    def _all(self, terms: Terms) -> list[Figure]:
+    def everything(self, terms: Terms) -> list[Figure]:
+        """Raises WrongData if a single frame that the figures stem from was not right."""
         how = self._verify(terms)
         frames_per_s = self._stream()
         round_trip = self._rounds(finish=False)
@@ -93,7 +96,8 @@ class _Measurement:
             ),
         ]
 
-    def _throughput_only(self, terms: Terms) -> list[Figure]:
+    def throughput(self, terms: Terms) -> list[Figure]:
+        """As `everything`."""
         how = self._verify(terms)
         frames_per_s = self._stream()
         self._must_be_right("while measuring")
@@ -102,25 +106,31 @@ class _Measurement:
     def _verify(self, terms: Terms) -> str:
         """Every word of some frames, on slow GPUs; then sets the terms of the measurement."""
         whole = terms.words if terms.words == 1 else terms.nbytes // 8
-        hold_ns = HOLD_NS if self._peer.memory == "cuda" else 0
-        self._set(Terms(terms.nbytes, whole, hold_ns))
-        self._run(VERIFIED_FRAMES, 1)
-        self._ask(VERIFIED_ROUNDS, finish=False)
+        slow_ns = SLOW_NS if self._peer.memory == "cuda" else 0
+        for slow in ({"stamp_after_ns": slow_ns}, {"check_after_ns": slow_ns}):
+            self._set(Terms(terms.nbytes, whole, **slow))
+            self._run(VERIFIED_FRAMES, 1)
+            self._ask(VERIFIED_ROUNDS, finish=False)
         self._must_be_right("before the clock ran")
         self._set(terms)
-        slow = f" with the GPU held up for {hold_ns // 1000} µs on both sides" if hold_ns else ""
+        what = "the sequence" if whole == 1 else f"all {whole} words"
+        slowed = f" on a GPU slowed by {slow_ns // 1000} µs a frame on either side" * bool(slow_ns)
         return (
-            f"{self._using()}: {VERIFIED_FRAMES + 2 * VERIFIED_ROUNDS} frames compared in "
-            f"{'the sequence' if whole == 1 else f'all {whole} words'}{slow} before the clock ran, "
-            "and every frame while it did"
+            f"{self._using()}: {2 * VERIFIED_FRAMES + 4 * VERIFIED_ROUNDS} frames compared in "
+            f"{what}{slowed} before the clock ran, and every frame while it did"
         )
 
     def _stream(self) -> Any:
         """frames/s of windows of consecutive frames, each until its checks are done."""
         effort = self._effort
-        _, done = self._run(WARM_UP, 2)[1]
-        per_s = WARM_UP / max(1e-9, float(np.diff(done)[0]) / 1e9)
-        per_window = max(2, int(per_s * effort.part_s / effort.windows))
+        per_s = took_s = 0.0
+        for _ in range(3):
+            if took_s < CALIBRATION_S / 2:
+                frames = max(WARM_UP, int(per_s * CALIBRATION_S))
+                _, done = self._run(frames, 2)[1]
+                took_s = float(np.diff(done)[0]) / 1e9
+                per_s = frames / took_s
+        per_window = max(SLOTS // 2, int(per_s * effort.part_s / effort.windows))
         _, done = self._run(per_window, effort.windows + 1)[1]
         return per_window / (np.diff(done) / 1e9)
 
@@ -190,8 +200,8 @@ def _setting(peer: Peer, settings: Any, terms: Terms) -> dict[str, Value]:
     return setting
 
 
-def _skipped(peer: Peer, settings: Any, why: str) -> Figure:
-    setting = _setting(peer, settings, Terms(nbytes=SMALL))
+def _skipped(peer: Peer, settings: Any, terms: Terms, why: str) -> Figure:
+    setting = _setting(peer, settings, terms)
     return Figure("throughput", "frames/s", peer.name, "frames/s", setting, skipped=why)
 
 

@@ -41,11 +41,12 @@ def pair(peer: Peer, crew: Crew) -> Iterator[tuple[Part | Heir, Part | Heir]]:
         b.send(exports[0])
         answers(a, b)
         yield a, b
-        for player in players:
-            ordered(player, "let_go")
-        for player in players:
-            player.send(None)
-            player.result()
+        with contextlib.suppress(RoleFailed):  # what was measured stands; who fails now is killed
+            for player in players:
+                ordered(player, "let_go")
+            for player in players:
+                player.send(None)
+                player.result()
 
 
 def ordered(player: Part | Heir, *order: Any) -> Any:

@@ -1,9 +1,9 @@
 """What is done with each frame of a peer: the same stamp and the same check for everybody.
 
 As for gpuring, the producer stamps 512 words and the consumer compares them; on a GPU that is one
-small kernel per side, launched by CuPy whoever moved the frame.  While a peer is being verified, a
-GPU is made slow on both sides, so that a frame handed over too soon, or taken back too soon,
-shows.
+small kernel per side, launched by CuPy whoever moved the frame.  While a peer is being verified,
+the GPU is first slow on the producer's side, so that a frame handed over too soon shows, then slow
+on the consumer's, so that a frame taken back too soon does.
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ class Terms:
     nbytes: int = SMALL
     words: int = WORDS
     """Stamped and compared at the beginning of each frame; 1 = only the sequence crosses."""
-    hold_ns: int = 0
-    """How long the GPU is kept busy before each stamp and before each check."""
+    stamp_after_ns: int = 0
+    """How long the GPU is kept busy before each stamp."""
+    check_after_ns: int = 0
+    """How long the GPU is kept busy before each check."""
 
 
 class Work(Protocol):
@@ -102,20 +104,20 @@ class GpuWork:
         self._seen = 0
         scratch = cupy.zeros(WORDS, np.uint64)
         cupy.cuda.Device().synchronize()
-        self.terms = Terms(hold_ns=1)  # the first launch of a kernel loads it
+        self.terms = Terms(stamp_after_ns=1)  # the first launch of a kernel loads it
         self.stamp(scratch.data.ptr, 1)
         self.check(scratch.data.ptr, 1)
         self.finish()
         self.terms = Terms()
 
     def stamp(self, place: int, seq: int) -> None:
-        self._hold()
+        self._keep_busy(self.terms.stamp_after_ns)
         words = self.terms.words
         args = (np.uint64(place), np.uint64(words), np.uint64(seq))
         self._stamp((_blocks(words),), (_THREADS,), args, stream=self._raw)
 
     def check(self, place: int, seq: int) -> None:
-        self._hold()
+        self._keep_busy(self.terms.check_after_ns)
         words = self.terms.words
         args = (np.uint64(place), np.uint64(words), np.uint64(seq), self._counter)
         self._check((_blocks(words),), (_THREADS,), args, stream=self._raw)
@@ -128,9 +130,9 @@ class GpuWork:
         seen, self._seen = self._seen, int(self._counter.get()[0])
         return self._seen - seen
 
-    def _hold(self) -> None:
-        if self.terms.hold_ns:
-            self._busy((1,), (1,), (np.uint64(self.terms.hold_ns),), stream=self._raw)
+    def _keep_busy(self, ns: int) -> None:
+        if ns:
+            self._busy((1,), (1,), (np.uint64(ns),), stream=self._raw)
 
 
 def _blocks(words: int) -> int:
