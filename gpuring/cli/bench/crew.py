@@ -57,6 +57,10 @@ class Part:
             raise self._failed(f"it ended instead of answering: {value!r}")
         return value
 
+    def told(self) -> bool:
+        """Whether `receive` or `result` would not wait."""
+        return self._worker.pipe.poll()
+
     def send(self, value: Any = None) -> None:
         self._worker.pipe.send(value)
 

@@ -1,0 +1,69 @@
+"""Two processes that pass frames through a peer, in both directions.
+
+A peer brings a *lane*: what its two ends have in common, made before the processes are (queues, a
+directory, a name).  There is one for each direction.  Each process has the sending end of one lane,
+an Outlet, and the receiving end of the other, an Inlet.
+
+Queues and locks of multiprocessing can only be inherited, so peers that need them get processes of
+their own (`Heir`); the others are played by the crew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from gpuring.cli.bench.crew import Crew, Part, RoleFailed
+from gpuring.cli.bench.peers.heir import START_S, Heir
+from gpuring.cli.bench.peers.peer import RUN_S, Peer
+from gpuring.cli.bench.peers.player import play
+
+
+@contextlib.contextmanager
+def pair(peer: Peer, crew: Crew) -> Iterator[tuple[Part | Heir, Part | Heir]]:
+    """The two players, connected.  Raises RoleFailed.  Whatever happens, none is left running."""
+    with contextlib.ExitStack() as stack:
+        there, back = stack.enter_context(peer.lane()), stack.enter_context(peer.lane())
+
+        def start(outward: Any, inward: Any) -> Part | Heir:
+            if peer.inherits:
+                return Heir(play, peer, outward, inward)
+            return crew.start(play, peer, outward, inward, patience_s=START_S)
+
+        players = start(there, back), start(back, there)
+        for player in players:
+            stack.push(player)
+        a, b = players
+        exports = [player.receive() for player in players]  # neither waits for the other yet
+        a.send(exports[1])
+        b.send(exports[0])
+        answers(a, b)
+        yield a, b
+        with contextlib.suppress(RoleFailed):  # what was measured stands; who fails now is killed
+            for player in players:
+                ordered(player, "let_go")
+            for player in players:
+                player.send(None)
+                player.result()
+
+
+def ordered(player: Part | Heir, *order: Any) -> Any:
+    player.send(order)
+    return player.receive()
+
+
+def answers(*players: Part | Heir) -> list[Any]:
+    """What each of them says next.  Raises RoleFailed as soon as one has failed: the others, which
+    wait for that one, would never speak."""
+    said: dict[int, Any] = {}
+    deadline = time.monotonic() + RUN_S
+    while len(said) < len(players):
+        for n, player in enumerate(players):
+            if n not in said and player.told():
+                said[n] = player.receive()
+        if time.monotonic() > deadline:
+            raise RoleFailed(f"no end after {RUN_S:g} s")
+        time.sleep(0.002)
+    return [said[n] for n in range(len(players))]

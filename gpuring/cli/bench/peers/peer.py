@@ -1,0 +1,58 @@
+"""What a peer brings: lanes, their two ends, and the work that is done with its frames."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from gpuring.cli.bench.peers.work import Work
+
+SLOTS = 8
+"""Frames in flight, for every peer."""
+RUN_S = 20.0
+"""How long anything but a start may take."""
+
+
+class End:
+    """One end of a lane.  Made on both sides, then `connect` on both, then used."""
+
+    exports: Any = None
+    """What the other end needs to know; sent through the benchmark's own pipe."""
+
+    def connect(self, theirs: Any) -> None:
+        """`theirs`: the exports of the lane's other end."""
+
+    def close(self) -> None:
+        """Called when no frame is in flight: Inlets first, then Outlets, which own the memory."""
+
+
+class Outlet(End):
+    def send(self, seq: int) -> None:
+        """Stamps the next frame and hands it over.  Waits while SLOTS frames are in flight."""
+        raise NotImplementedError
+
+
+class Inlet(End):
+    def receive(self, seq: int) -> None:
+        """Waits for the next frame, which must be `seq`, checks it and gives it back."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Peer:
+    """All callables are module-level: they are named to other processes."""
+
+    name: str
+    memory: str
+    """"cuda" or "host"."""
+    needs: tuple[tuple[str, str], ...]
+    """(module, distribution) without which this peer is left out."""
+    work: Callable[[], Work]
+    lane: Callable[[], AbstractContextManager[Any]]
+    outlet: Callable[[Any, Any], Outlet]
+    inlet: Callable[[Any, Any], Inlet]
+    """(lane, work) -> end."""
+    inherits: bool = False
+    """Whether the lane can only be inherited."""
