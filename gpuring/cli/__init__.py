@@ -7,13 +7,15 @@ import sys
 from collections.abc import Sequence
 
 from gpuring import __version__
-from gpuring.cli import clean, demo, inspect, keep, ls
+from gpuring.cli import clean, demo, inspect, keep, ls, tap
+from gpuring.cli.trouble import CommandError
 from gpuring.errors import RingError
 
 COMMANDS = {
     "demo": (demo, "a real video through a ring: one producer process, four consumers"),
     "ls": (ls, "the rings of this host"),
     "inspect": (inspect, "who is in a ring, and what each holds"),
+    "tap": (tap, "save frames of a ring as .npy or PNG, without slowing its producer"),
     "keep": (keep, "hold a ring open, so that producers can come and go"),
     "clean": (clean, "remove rings whose processes are all dead"),
 }
@@ -32,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         return int(args.run(args))
-    except (RingError, ValueError, PermissionError) as error:
+    except (RingError, CommandError, ValueError, PermissionError) as error:
         print(f"gpuring {args.command}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
