@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from gpuring import __version__
-from gpuring.cli import clean, demo, inspect, keep, ls, tap
+from gpuring.cli import clean, demo, doctor, inspect, keep, ls, tap
 from gpuring.cli.trouble import CommandError
 from gpuring.errors import RingError
 
@@ -16,6 +16,7 @@ COMMANDS = {
     "ls": (ls, "the rings of this host"),
     "inspect": (inspect, "who is in a ring, and what each holds"),
     "tap": (tap, "save frames of a ring as .npy or PNG, without slowing its producer"),
+    "doctor": (doctor, "whether rings work on this machine, tried out, and what to do if not"),
     "keep": (keep, "hold a ring open, so that producers can come and go"),
     "clean": (clean, "remove rings whose processes are all dead"),
 }
