@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from gpuring import __version__
-from gpuring.cli import clean, demo, doctor, inspect, keep, ls, tap, top
+from gpuring.cli import clean, demo, doctor, inspect, keep, ls, metrics, tap, top
 from gpuring.cli.trouble import CommandError
 from gpuring.errors import RingError
 
@@ -17,6 +17,7 @@ COMMANDS = {
     "inspect": (inspect, "who is in a ring, and what each holds"),
     "top": (top, "all rings, live: peers, rates, lag, lost, who holds what for how long"),
     "tap": (tap, "save frames of a ring as .npy or PNG, without slowing its producer"),
+    "metrics": (metrics, "serve what rings are doing to Prometheus"),
     "doctor": (doctor, "whether rings work on this machine, tried out, and what to do if not"),
     "keep": (keep, "hold a ring open, so that producers can come and go"),
     "clean": (clean, "remove rings whose processes are all dead"),
