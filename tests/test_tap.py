@@ -102,6 +102,7 @@ HOST = PLACES[0]
 
 
 def test_every_nth_and_several_fields(name, children, tmp_path):
+    pytest.importorskip("PIL", reason="gpuring[tools] is not installed")
     fields = {"y": ((4, 6), "u1"), "uv": ((2, 3, 2), "u1")}
     child = children(publish, name, HOST, {"slots": 4, "fields": fields})
     child.receive()
@@ -132,13 +133,15 @@ def test_every_nth_and_several_fields(name, children, tmp_path):
 
 
 def opened(path):
-    image = pytest.importorskip("PIL.Image", reason="gpuring[tools] is not installed")
-    with image.open(path) as picture:
-        return np.array(picture)
+    from PIL import Image
+
+    with Image.open(path) as image:
+        return np.array(image)
 
 
 @pytest.mark.parametrize("shape", [(5, 7), (5, 7, 3), (5, 7, 4)], ids=str)
 def test_png_has_the_very_bytes(tmp_path, shape):
+    pytest.importorskip("PIL", reason="gpuring[tools] is not installed")
     array = picture(9, shape, "u1")
     frame = files.Frame(9, 1, 0, {"array": array}, None)
     writer = files.Writer(tmp_path, "cam", "ab" * 16, "png", ["array"])
