@@ -86,11 +86,23 @@ def unlink(name: str) -> None:
 
 def ls() -> list[stats.RingStats]:
     """Every readable ring of this host, sorted by name.  Reads headers only and needs no GPU."""
-    found = []
+    return survey()[0]
+
+
+def survey() -> tuple[list[stats.RingStats], dict[str, str]]:
+    """What ls() tells, and of the names that cannot be read: why not.
+
+    A ring that goes away while we look is in neither.
+    """
+    found, unreadable = [], {}
     for name in segment.names():
-        with contextlib.suppress(RingError, PermissionError):
+        try:
             found.append(stats.collect(name, open_header(name)))
-    return found
+        except RingNotFound:
+            continue
+        except (RingError, PermissionError) as error:
+            unreadable[name] = str(error)
+    return found, unreadable
 
 
 def clean() -> list[str]:

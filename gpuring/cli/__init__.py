@@ -7,13 +7,18 @@ import sys
 from collections.abc import Sequence
 
 from gpuring import __version__
-from gpuring.cli import clean, demo, inspect, keep, ls
+from gpuring.cli import clean, demo, doctor, inspect, keep, ls, metrics, tap, top
+from gpuring.cli.trouble import CommandError
 from gpuring.errors import RingError
 
 COMMANDS = {
     "demo": (demo, "a real video through a ring: one producer process, four consumers"),
     "ls": (ls, "the rings of this host"),
     "inspect": (inspect, "who is in a ring, and what each holds"),
+    "top": (top, "all rings, live: peers, rates, lag, lost, who holds what for how long"),
+    "tap": (tap, "save frames of a ring as .npy or PNG, without slowing its producer"),
+    "metrics": (metrics, "serve what rings are doing to Prometheus"),
+    "doctor": (doctor, "whether rings work on this machine, tried out, and what to do if not"),
     "keep": (keep, "hold a ring open, so that producers can come and go"),
     "clean": (clean, "remove rings whose processes are all dead"),
 }
@@ -32,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         return int(args.run(args))
-    except (RingError, ValueError, PermissionError) as error:
+    except (RingError, CommandError, ValueError, PermissionError) as error:
         print(f"gpuring {args.command}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

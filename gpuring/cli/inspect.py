@@ -43,23 +43,23 @@ def describe(one: RingStats) -> str:
         lines += [_subscriptions(one), ""]
     lines.append(_peers(one) if one.peers else "no peers")
     if one.deaths:
-        lines += ["", *map(_death, one.deaths)]
+        lines += ["", *map(death, one.deaths)]
     return "\n".join(lines)
 
 
-def _death(death: Death) -> str:
+def death(one: Death) -> str:
     done = [
         f"{count} {what}"
         for count, what in (
-            (death.voided, "claims voided"),
-            (death.torn, "frames marked torn"),
-            (death.reopened, "frames taken from it"),
-            (death.raised, "fences raised"),
+            (one.voided, "claims voided"),
+            (one.torn, "frames marked torn"),
+            (one.reopened, "frames taken from it"),
+            (one.raised, "fences raised"),
         )
         if count
     ]
     return (
-        f"{seconds(death.age_s)} ago: {death.role} {death.number} (pid {death.pid}) died; "
+        f"{seconds(one.age_s)} ago: {one.role} {one.number} (pid {one.pid}) died; "
         f"{', '.join(done) or 'it held nothing'}"
     )
 
@@ -94,7 +94,7 @@ def _peers(one: RingStats) -> str:
             str(peer.lost),
             str(peer.torn),
             str(peer.pending),
-            _holding(peer),
+            holding(peer),
         )
         for peer in one.peers
     ]
@@ -111,7 +111,7 @@ def _state(peer: PeerStats) -> str:
     return "waiting" if peer.waiting else "running"
 
 
-def _holding(peer: PeerStats) -> str:
+def holding(peer: PeerStats) -> str:
     if not peer.holding:
         return "nothing"
     shown = [f"{hold.seq} for {seconds(hold.age_s)}" for hold in peer.holding[:MOST_HOLDS]]

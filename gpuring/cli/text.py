@@ -41,3 +41,8 @@ def seconds(s: float) -> str:
     minutes, rest = divmod(int(s), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}h{minutes:02}m" if hours else f"{minutes}m{rest:02}s"
+
+
+def printable(text: str) -> str:
+    """A name as it may be sent to a terminal: others choose it, and it may hold escape codes."""
+    return "".join(c if c.isprintable() else "?" for c in text)

@@ -1,0 +1,103 @@
+"""Find out whether rings work on this machine, and what to do if not.
+
+Looks at the host, the driver and the GPUs, then hands frames from one process to another for real.
+The exit status is 1 if anything failed; a machine without a GPU is none of that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gpuring
+from gpuring.cli.bench.crew import Crew, RoleFailed
+from gpuring.cli.options import count_or_zero
+
+from . import gpu, host, probe
+from .finding import Finding, told
+
+DRIVER_PATIENCE_S = 60.0
+SKIPPED = ("probe: memory", "probe: event", "probe: timeline")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="the findings as JSON")
+    parser.add_argument("--no-probe", action="store_true", help="only look, start no ring")
+    parser.add_argument(
+        "--device",
+        type=count_or_zero,
+        default=0,
+        metavar="N",
+        help="the GPU to probe, as CUDA counts here (default: 0)",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    findings = []
+    for finding in examine(args.device, probing=not args.no_probe):
+        findings.append(finding)
+        if not args.json:
+            print(told(finding), flush=True)
+    counts = {level: sum(f.level == level for f in findings) for level in ("ok", "warn", "fail")}
+    if args.json:
+        document = {
+            "gpuring": gpuring.__version__,
+            "counts": counts,
+            "findings": [dataclasses.asdict(finding) for finding in findings],
+        }
+        print(json.dumps(document, indent=2))
+    else:
+        print(f"\n{counts['ok']} ok, {counts['warn']} to know, {counts['fail']} failed")
+    return 1 if counts["fail"] else 0
+
+
+def examine(device: int, *, probing: bool) -> Iterator[Finding]:
+    """All findings, as they come."""
+    this = host.look()
+    for check in host.CHECKS:
+        yield _judged(check, this)
+    try:
+        with Crew() as crew:
+            seen: gpu.Gpus | None = crew.call(gpu.look, patience_s=DRIVER_PATIENCE_S)
+    except RoleFailed as error:
+        seen = None
+        fix = "nvidia-smi and dmesg | grep -i nvrm tell more; reboot if nvidia-smi hangs too"
+        yield Finding("fail", "GPU driver", f"whoever asks it hangs or dies ({error})", fix)
+    cupy_works = False
+    if seen is not None:
+        yield _judged(gpu.driver, seen)
+        cupy_works = bool(seen.cupy)
+        if seen.gpus:
+            yield from (f for check in gpu.CHECKS if (f := _judged(check, seen)) is not None)
+    if probing:
+        yield from probe.on_host()
+        yield from _probe_gpu(seen, device, cupy_works)
+
+
+def _probe_gpu(seen: gpu.Gpus | None, device: int, cupy_works: bool) -> Iterator[Finding]:
+    if seen is None or not seen.gpus:
+        why = "skipped: no GPU" if seen else "skipped: the driver does not answer"
+    elif not cupy_works:
+        why = "skipped: CuPy cannot be used"
+    elif device >= len(seen.gpus):
+        found = f"there is no GPU {device}"
+        yield Finding("fail", SKIPPED[0], found, f"--device 0 … {len(seen.gpus) - 1}")
+        return
+    else:
+        chosen = seen.gpus[device]
+        timeline = chosen.stream_words and chosen.host_register and bool(seen.bindings)
+        yield from probe.on_gpu(device, timeline=timeline)
+        return
+    yield from (Finding("ok", what, why) for what in SKIPPED)
+
+
+def _judged(check: Callable[[Any], Any], facts: Any) -> Any:
+    """A check that breaks on a machine that nobody thought of is a finding too."""
+    try:
+        return check(facts)
+    except Exception as error:
+        fix = "report it; the other findings stand"
+        return Finding("warn", check.__name__, f"the check itself failed: {error!r}", fix)

@@ -1,0 +1,347 @@
+"""What GPU rings need: a driver, CuPy that matches it, GPUs that can share.
+
+`look` runs in a process of its own, because a sick driver hangs or kills who asks it.  It asks the
+driver itself and makes no CUDA context; CuPy is looked at last.  The checks judge what it says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib.metadata
+import os
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpuring.errors import DeviceError
+
+from .finding import Finding
+
+# CUdevice_attribute
+_INTEGRATED, _COMPUTE_MODE, _HOST_REGISTER = 18, 20, 99
+_STREAM_WORDS, _IPC_EVENTS, _MPS = 122, 125, 133
+# CUcomputemode
+_MODES = {0: "default", 2: "prohibited", 3: "exclusive process"}
+_PROHIBITED, _EXCLUSIVE = 2, 3
+# CUresult
+_NO_DEVICE = 100
+_FIXES = {
+    35: "update the driver",
+    802: "start the fabric manager: systemctl start nvidia-fabricmanager",
+    803: "driver and libcuda differ: reboot or reload the kernel modules, restart containers",
+}
+_NO_LIBRARY = -1
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU, or MIG instance, as this process sees it; None: the driver does not say."""
+
+    ordinal: int
+    name: str
+    uuid: str
+    compute_mode: int | None
+    integrated: bool
+    host_register: bool
+    stream_words: bool
+    ipc_events: bool | None
+    mps: bool | None
+    peers: tuple[int, ...]
+    """Ordinals of the GPUs that it can reach."""
+
+    @property
+    def is_mig(self) -> bool:
+        return " MIG " in f" {self.name} "
+
+
+@dataclass(frozen=True)
+class Gpus:
+    """Driver, packages and GPUs."""
+
+    status: int
+    """CUresult of starting the driver; 0: it works."""
+    status_name: str
+    kernel_module: str
+    """Version of the kernel's part of the driver, where it shows."""
+    device_files: bool
+    cuda: int
+    """The newest CUDA version of the driver, as 13000."""
+    cupy: str
+    """Version; empty: it cannot be used, and `cupy_error` says why."""
+    cupy_error: str
+    cupy_cuda: int
+    """The CUDA runtime that CuPy has."""
+    bindings: str
+    """Version of cuda-bindings; empty: not installed."""
+    visible: str | None
+    """CUDA_VISIBLE_DEVICES"""
+    wsl: bool
+    mps_directory: str | None
+    """CUDA_MPS_PIPE_DIRECTORY"""
+    mps_answers: bool
+    """Whether a control daemon's pipe is there."""
+    gpus: tuple[Gpu, ...]
+
+
+Check = Callable[[Gpus], Finding | None]
+
+
+# ---- gathering ---------------------------------------------------------------------------------
+
+
+def look(_pipe: Any) -> Gpus:
+    """This process's GPUs.  A role for a process of its own."""
+    status, name, cuda, gpus = _ask_driver()
+    cupy, cupy_error, cupy_cuda = _ask_cupy(bool(gpus))
+    directory = os.environ.get("CUDA_MPS_PIPE_DIRECTORY")
+    return Gpus(
+        status=status,
+        status_name=name,
+        kernel_module=_kernel_module(),
+        device_files=any(Path("/dev").glob("nvidia[0-9]*")),
+        cuda=cuda,
+        cupy=cupy,
+        cupy_error=cupy_error,
+        cupy_cuda=cupy_cuda,
+        bindings=_version("cuda-bindings"),
+        visible=os.environ.get("CUDA_VISIBLE_DEVICES"),
+        wsl="microsoft" in _text("/proc/sys/kernel/osrelease").lower(),
+        mps_directory=directory,
+        mps_answers=Path(directory or "/tmp/nvidia-mps", "control").exists(),
+        gpus=gpus,
+    )
+
+
+def _ask_driver() -> tuple[int, str, int, tuple[Gpu, ...]]:
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        return _NO_LIBRARY, str(error), 0, ()
+    version, number = ctypes.c_int(), ctypes.c_int()
+    status = int(driver.cuInit(0))
+    driver.cuDriverGetVersion(ctypes.byref(version))
+    if status == 0:
+        status = int(driver.cuDeviceGetCount(ctypes.byref(number)))
+    if status:
+        return status, _name_of(driver, status), version.value, ()
+    gpus = tuple(_ask_gpu(driver, ordinal, number.value) for ordinal in range(number.value))
+    return 0, "", version.value, gpus
+
+
+def _name_of(driver: Any, status: int) -> str:
+    name = ctypes.c_char_p()
+    driver.cuGetErrorName(status, ctypes.byref(name))
+    return (name.value or b"CUresult").decode()
+
+
+def _ask_gpu(driver: Any, ordinal: int, number: int) -> Gpu:
+    name, raw = ctypes.create_string_buffer(256), ctypes.create_string_buffer(16)
+    driver.cuDeviceGetName(name, len(name), ordinal)
+    driver.cuDeviceGetUuid_v2(raw, ordinal)
+
+    def attribute(which: int) -> int | None:
+        value = ctypes.c_int()
+        status = driver.cuDeviceGetAttribute(ctypes.byref(value), which, ordinal)
+        return None if status else value.value
+
+    def reaches(other: int) -> bool:
+        value = ctypes.c_int()
+        return not driver.cuDeviceCanAccessPeer(ctypes.byref(value), ordinal, other) and bool(
+            value.value
+        )
+
+    events, mps = attribute(_IPC_EVENTS), attribute(_MPS)
+    return Gpu(
+        ordinal=ordinal,
+        name=name.value.decode(errors="replace"),
+        uuid=str(uuid.UUID(bytes=raw.raw)),
+        compute_mode=attribute(_COMPUTE_MODE),
+        integrated=bool(attribute(_INTEGRATED)),
+        host_register=bool(attribute(_HOST_REGISTER)),
+        stream_words=bool(attribute(_STREAM_WORDS)),
+        ipc_events=None if events is None else bool(events),
+        mps=None if mps is None else bool(mps),
+        peers=tuple(other for other in range(number) if other != ordinal and reaches(other)),
+    )
+
+
+def _ask_cupy(wanted: bool) -> tuple[str, str, int]:
+    """Version, why it cannot be used, its CUDA runtime."""
+    if not wanted:
+        return "", "", 0
+    from gpuring.memory import cuda_ipc
+
+    try:
+        cupy = cuda_ipc.load_cupy()
+        return str(cupy.__version__), "", int(cupy.cuda.runtime.runtimeGetVersion())
+    except DeviceError as error:
+        return "", str(error), 0
+    except RuntimeError as error:  # CuPy's CUDARuntimeError
+        return "", f"CuPy does not start ({error})", 0
+
+
+def _kernel_module() -> str:
+    """NVRM version: NVIDIA UNIX … Kernel Module  580.159  Release Build …"""
+    words = _text("/proc/driver/nvidia/version").partition("Kernel Module")[2].split()
+    return next((word for word in words if word[:1].isdigit()), "")
+
+
+def _text(path: str) -> str:
+    with contextlib.suppress(OSError):
+        return Path(path).read_text()
+    return ""
+
+
+def _version(package: str) -> str:
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version(package)
+    return ""
+
+
+# ---- checks ------------------------------------------------------------------------------------
+
+
+def driver(seen: Gpus) -> Finding:
+    """The first; without GPUs the only one."""
+    what = "GPU driver"
+    visible = f"CUDA_VISIBLE_DEVICES {'unset' if seen.visible is None else repr(seen.visible)}"
+    if seen.gpus:
+        module = f"{seen.kernel_module}, " if seen.kernel_module else ""
+        return Finding("ok", what, f"{module}CUDA up to {_dotted(seen.cuda)}, {visible}")
+    none = "no GPU: host rings only"
+    if seen.status in (0, _NO_DEVICE):
+        hidden = seen.visible is not None and seen.device_files
+        fix = "unset CUDA_VISIBLE_DEVICES, or name a GPU that is there" if hidden else _START
+        return Finding("warn", what, f"{none} (the driver shows none; {visible})", fix)
+    if seen.status == _NO_LIBRARY:
+        if not seen.device_files:
+            return Finding("warn", what, f"{none} (no NVIDIA driver)", _START)
+        fix = "install the driver's libraries (libcuda.so.1); in containers: docker run --gpus all"
+        return Finding("fail", what, f"a GPU without its library ({seen.status_name})", fix)
+    fix = _FIXES.get(seen.status, "nvidia-smi tells more; dmesg | grep -i nvrm")
+    return Finding("fail", what, f"CUDA does not start: {seen.status_name} ({seen.status})", fix)
+
+
+_START = "if there should be one: install its driver; in containers: docker run --gpus all"
+
+
+def cupy(seen: Gpus) -> Finding:
+    what, wanted = "CuPy", "gpuring[cuda13]" if seen.cuda >= 13000 else "gpuring[cuda12]"
+    fix = f"pip install '{wanted}', after pip uninstall of other cupy packages"
+    if not seen.cupy:
+        return Finding("fail", what, seen.cupy_error, fix)
+    found = f"{seen.cupy} with CUDA {_dotted(seen.cupy_cuda)}"
+    if seen.cupy_cuda // 1000 > seen.cuda // 1000:
+        return Finding("fail", what, f"{found}, newer than the driver's", f"{fix}; or a new driver")
+    if not seen.bindings:
+        found += "; no cuda-bindings, so no timeline: rings will use events"
+        return Finding("warn", what, found, fix)
+    return Finding("ok", what, f"{found}, cuda-bindings {seen.bindings}")
+
+
+def platform(seen: Gpus) -> Finding | None:
+    what, fix = "platform", "use rings in host memory: device='host'"
+    if seen.wsl:
+        return Finding("fail", what, "WSL2: no CUDA IPC between processes", fix)
+    integrated = [gpu.ordinal for gpu in seen.gpus if gpu.integrated]
+    if integrated:
+        found = f"GPU {_listed(integrated)} is integrated (Tegra, Jetson): no CUDA IPC of memory"
+        return Finding("fail", what, found, fix)
+    return None
+
+
+def uuids(seen: Gpus) -> Finding:
+    """By which processes agree on a GPU, whatever its ordinal."""
+    listed = "; ".join(f"{gpu.ordinal}: {gpu.name}, GPU-{gpu.uuid}" for gpu in seen.gpus)
+    return Finding("ok", "GPUs", listed)
+
+
+def compute_mode(seen: Gpus) -> Finding:
+    what, fix = "compute mode", "nvidia-smi -c DEFAULT, or run the processes under MPS"
+    bad = [
+        gpu
+        for gpu in seen.gpus
+        if gpu.compute_mode == _PROHIBITED or (gpu.compute_mode == _EXCLUSIVE and not gpu.mps)
+    ]
+    if bad:
+        listed = ", ".join(f"GPU {gpu.ordinal}: {_MODES[gpu.compute_mode or 0]}" for gpu in bad)
+        return Finding("fail", what, f"{listed}: two processes cannot share it", fix)
+    modes = {_MODES.get(gpu.compute_mode or 0, "unknown") for gpu in seen.gpus}
+    return Finding("ok", what, ", ".join(sorted(modes)))
+
+
+def mps(seen: Gpus) -> Finding:
+    what = "MPS"
+    on = [gpu.ordinal for gpu in seen.gpus if gpu.mps]
+    if on or (seen.mps_answers and all(gpu.mps is None for gpu in seen.gpus)):
+        found = (
+            "on: kernels of several processes run together and hops are short, but a client that "
+            "is killed with GPU work pending takes all clients along"
+        )
+        return Finding("ok", what, found)
+    if seen.mps_directory and not seen.mps_answers:
+        found = f"CUDA_MPS_PIPE_DIRECTORY={seen.mps_directory}, and no daemon answers there"
+        return Finding("warn", what, found, "nvidia-cuda-mps-control -d, or unset the variable")
+    found = "off: every hand-over between processes waits for a context switch of the GPU"
+    return Finding("ok", what, found)
+
+
+def mig(seen: Gpus) -> Finding:
+    what = "MIG"
+    instances = [gpu.ordinal for gpu in seen.gpus if gpu.is_mig]
+    if not instances:
+        return Finding("ok", what, "no instances among these GPUs")
+    found = f"GPU {_listed(instances)} is an instance: a ring cannot be shared with another one"
+    fix = "give all processes of a ring the same CUDA_VISIBLE_DEVICES=MIG-…"
+    return Finding("warn", what, found, fix)
+
+
+def timeline(seen: Gpus) -> Finding:
+    what = "timeline"
+    without = [g.ordinal for g in seen.gpus if not (g.stream_words and g.host_register)]
+    if without:
+        found = f"GPU {_listed(without)} has no 64-bit stream waits on host memory"
+        fix = "nothing: sync='auto' takes events with gate='host' there"
+        return Finding("warn", what, found, fix)
+    return Finding("ok", what, "streams can write and await words of the header")
+
+
+def events(seen: Gpus) -> Finding | None:
+    without = [gpu.ordinal for gpu in seen.gpus if gpu.ipc_events is False]
+    if not without:
+        return None
+    found = f"GPU {_listed(without)} cannot share events between processes"
+    return Finding("warn", "events", found, "use sync='timeline', which sync='auto' prefers")
+
+
+def peer_access(seen: Gpus) -> Finding | None:
+    if len(seen.gpus) < 2:
+        return None
+    what, ordinals = "peer access", {gpu.ordinal for gpu in seen.gpus}
+    apart = [
+        f"{gpu.ordinal}→{_listed(sorted(missing))}"
+        for gpu in seen.gpus
+        if (missing := ordinals - {gpu.ordinal} - set(gpu.peers))
+    ]
+    if apart:
+        found = f"none for {'; '.join(apart)}: a ring of one GPU cannot be read from the other"
+        fix = "attach under the ring's own GPU; ACS or the IOMMU may be in the way"
+        return Finding("warn", what, found, fix)
+    return Finding("ok", what, f"all {len(ordinals)} GPUs reach each other")
+
+
+def _listed(ordinals: list[int]) -> str:
+    return ", ".join(map(str, ordinals))
+
+
+def _dotted(version: int) -> str:
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+CHECKS: tuple[Check, ...] = (
+    *(cupy, platform, uuids, compute_mode, mps, mig, timeline, events, peer_access),
+)
+"""Where there is a GPU, after `driver`."""

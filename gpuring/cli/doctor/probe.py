@@ -1,0 +1,261 @@
+"""Two processes and a real ring: does what one writes arrive at the other, and whole?
+
+Each role runs in a spawned process with a deadline and is killed when it misses it.  Nobody is
+killed on purpose on a GPU, because under MPS that could take strangers along; what a death does is
+tried on a host ring.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+import gpuring
+from gpuring import directory, segment
+from gpuring.cli.bench.crew import Crew, Pipe, RoleFailed
+from gpuring.cli.text import seconds
+
+from .finding import Finding
+
+HOST_PATIENCE_S = 20.0
+GPU_PATIENCE_S = 60.0
+"""A CUDA context takes a second, several on a machine with many GPUs."""
+FRAMES = 64
+SLOTS = 4
+NBYTES = 1 << 16
+_BACKLOG_NBYTES = 256 << 20
+_BACKLOG = 8
+"""Memsets of so many bytes keep a stream busy for a while, so that waits are waits.  No kernel:
+those need a compiler, which rings do not."""
+
+Options = dict[str, Any]
+
+
+# ---- roles -------------------------------------------------------------------------------------
+
+
+def write(pipe: Pipe, name: str, options: Options, ordinal: int, patience_s: float) -> int:
+    """Owns the ring and publishes FRAMES frames; on how many its GPU was still at work then."""
+    pending = 0
+    with (
+        _stream(options, ordinal) as stream,
+        gpuring.create(
+            name, slots=SLOTS, shape=NBYTES, dtype="u1", meta=[("k", "i8")], **options
+        ) as ring,
+        ring.producer() as producer,
+    ):
+        pipe.send(f"{ring.sync}, gate {ring.gate}")
+        pipe.receive()
+        backlog = _Backlog(stream)
+        for k in range(FRAMES):
+            with producer.claim(patience_s) as slot:
+                if stream is None:
+                    slot.array[...] = _byte(k)
+                else:
+                    backlog.add()
+                    stream.memset(slot.array.data.ptr, _byte(k), NBYTES)
+                slot.meta["k"] = k
+            pending += any(peer.pending for peer in ring.stats().producers)
+        pipe.send()
+        pipe.receive()  # the reader is done
+    return pending
+
+
+def read(pipe: Pipe, name: str, options: Options, ordinal: int, patience_s: float) -> list[str]:
+    """Reads FRAMES frames; what was wrong with them."""
+    wrong = []
+    with (
+        _stream(options, ordinal) as stream,
+        gpuring.attach(name) as ring,
+        ring.consumer() as frames,
+    ):
+        pipe.send()
+        for k in range(FRAMES):
+            with frames.acquire(patience_s) as slot:
+                copy = np.array(slot.array) if stream is None else slot.array.get()
+                bad = int(np.count_nonzero(copy != _byte(k)))
+                if bad or slot.meta["k"] != k:
+                    wrong.append(f"frame {k}: {bad} bytes, metadata {slot.meta['k']}")
+    return wrong
+
+
+def hold(pipe: Pipe, name: str) -> None:
+    """Takes a frame and keeps it, until it is killed."""
+    with gpuring.attach(name) as ring, ring.consumer("victim", start="oldest") as frames:
+        frames.acquire(HOST_PATIENCE_S)
+        pipe.send()
+        pipe.receive()
+
+
+def survive(pipe: Pipe, name: str, patience_s: float) -> float:
+    """Goes round a ring whose reader is killed on the way; how long that took."""
+    with (
+        gpuring.create(name, slots=SLOTS, shape=8, dtype="u1", device="host") as ring,
+        ring.producer() as producer,
+    ):
+        producer.claim(0).publish()
+        pipe.send()
+        pipe.receive()  # the reader is dead
+        begun = time.monotonic()
+        for _ in range(2 * SLOTS):
+            producer.claim(patience_s).publish()
+        return time.monotonic() - begun
+
+
+def _byte(k: int) -> int:
+    return (k * 37 + 1) & 255
+
+
+class _Stream:
+    """A CuPy stream with the one operation that a probe needs."""
+
+    def __init__(self, cupy: Any) -> None:
+        self.cupy = cupy
+        self.raw = cupy.cuda.Stream(non_blocking=True)
+
+    def memset(self, ptr: int, value: int, nbytes: int) -> None:
+        self.cupy.cuda.runtime.memsetAsync(ptr, value, nbytes, self.raw.ptr)
+
+
+@contextlib.contextmanager
+def _stream(options: Options, ordinal: int) -> Iterator[_Stream | None]:
+    """Makes the GPU and a stream of it current, if the ring is to be on one."""
+    if options["device"] == "host":
+        yield None
+        return
+    from gpuring.memory import cuda_ipc
+
+    cuda_ipc.device_for(ordinal)
+    cupy = cuda_ipc.load_cupy()
+    with cupy.cuda.Device(ordinal):
+        stream = _Stream(cupy)
+        with stream.raw:
+            yield stream
+
+
+class _Backlog:
+    """Work that a stream has to do before it comes to the frame."""
+
+    def __init__(self, stream: _Stream | None) -> None:
+        self._stream = stream
+        self._scratch = stream.cupy.cuda.Memory(_BACKLOG_NBYTES) if stream else None
+
+    def add(self) -> None:
+        assert self._stream is not None
+        assert self._scratch is not None
+        for k in range(_BACKLOG):
+            self._stream.memset(self._scratch.ptr, k, _BACKLOG_NBYTES)
+
+
+# ---- probes ------------------------------------------------------------------------------------
+
+
+def on_host() -> Iterator[Finding]:
+    """A host ring between two processes, and the death of one of them."""
+    with _ring() as name, Crew() as crew:
+        yield _frames(crew, "probe: host", name, {"device": "host"}, 0, HOST_PATIENCE_S)
+    with _ring() as name, Crew() as crew:
+        yield _death(crew, name, HOST_PATIENCE_S)
+
+
+def on_gpu(ordinal: int, *, timeline: bool) -> Iterator[Finding]:
+    """Memory, event and timeline between two processes on one GPU."""
+    device = f"cuda:{ordinal}"
+    probes: list[tuple[str, Options]] = [
+        ("probe: memory", {"sync": "event", "gate": "host"}),
+        ("probe: event", {"sync": "event", "gate": "stream"}),
+    ]
+    if timeline:
+        probes.append(("probe: timeline", {"sync": "timeline", "gate": "stream"}))
+    with Crew() as crew:  # their CUDA contexts serve all probes
+        for what, options in probes:
+            with _ring() as name:
+                placed = {"device": device, **options}
+                found = _frames(crew, what, name, placed, ordinal, GPU_PATIENCE_S)
+            yield found
+            if found.level == "fail" and what == "probe: memory":
+                skipped = "skipped: memory cannot be shared"
+                yield from (Finding("warn", later, skipped, found.fix) for later, _ in probes[1:])
+                break
+    if not timeline:
+        yield Finding("ok", "probe: timeline", "skipped: this GPU has none")
+
+
+def _frames(
+    crew: Crew, what: str, name: str, options: Options, ordinal: int, patience_s: float
+) -> Finding:
+    stage = "create"
+    try:
+        args = (name, options, ordinal, patience_s)
+        with crew.start(write, *args, patience_s=patience_s) as writer:
+            how = writer.receive()
+            stage = "attach"
+            with crew.start(read, *args, patience_s=patience_s) as reader:
+                reader.receive()
+                stage = "hand over frames"
+                begun = time.monotonic()
+                writer.send()
+                writer.receive()
+                wrong = reader.result()
+                took = time.monotonic() - begun
+            writer.send()
+            pending = writer.result()
+    except RoleFailed as error:
+        return Finding("fail", what, f"cannot {stage}: {_last_line(error)}", _fix(stage, options))
+    if wrong:
+        found = f"{len(wrong)} of {FRAMES} frames arrived damaged ({wrong[0]})"
+        fix = "report it, with `gpuring doctor --json`; use gate='host' until then"
+        return Finding("fail", what, found, fix)
+    found = f"{FRAMES} frames between two processes, whole, in {seconds(took)} ({how})"
+    if options["device"] != "host":
+        found += f"; {pending} handed over while the GPU was still writing"
+    return Finding("ok", what, found)
+
+
+def _death(crew: Crew, name: str, patience_s: float) -> Finding:
+    what = "probe: death"
+    try:
+        with crew.start(survive, name, patience_s / 2, patience_s=patience_s) as survivor:
+            survivor.receive()
+            with crew.start(hold, name, patience_s=patience_s) as victim:
+                victim.receive()
+                victim.kill()
+            survivor.send()
+            took = survivor.result()
+    except RoleFailed as error:
+        fix = "look at the findings on pidfd and the pid namespace"
+        return Finding("fail", what, f"the dead are not cleared: {_last_line(error)}", fix)
+    return Finding("ok", what, f"a producer went on {seconds(took)} after its reader was killed")
+
+
+def _fix(stage: str, options: Options) -> str:
+    if options["device"] == "host":
+        return "look at the findings on /dev/shm and ulimit"
+    return {
+        "create": "stop who else uses the GPU; nvidia-smi lists them; or device='host'",
+        "attach": "both processes must have the same /dev/shm and pid namespace (docker run "
+        "--ipc=host --pid=host), and the GPU must allow CUDA IPC (no vGPU, no WSL2, no Jetson)",
+        "hand over frames": "try gate='host'; if that works too little, device='host'",
+    }[stage]
+
+
+def _last_line(error: RoleFailed) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else "no reason given"
+
+
+@contextlib.contextmanager
+def _ring() -> Iterator[str]:
+    """A name for a ring that is gone afterwards, whatever became of its owner."""
+    name = f"doctor-{os.getpid()}-{secrets.token_hex(4)}"
+    try:
+        yield name
+    finally:
+        with segment.names_locked():
+            directory.remove(name)

@@ -1,0 +1,156 @@
+"""What a scrape gets: made anew from the headers each time, so there is no state to go stale.
+
+Names follow Prometheus' conventions: base units, `_total` for what only rises.  Labels are bounded:
+a peer is known by its number in the ring's table (0 … 63, used again), never by its pid, and an
+unnamed subscription by the number of its one member.  A peer's counters begin at 0 when another
+peer gets its number, which rate() takes for the reset that it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from gpuring import directory
+from gpuring.cli.text import printable
+from gpuring.stats import PeerStats, RingStats, SubscriptionStats
+
+RING = ("ring",)
+PEER = ("ring", "peer")
+READER = ("ring", "peer", "subscription")
+SUBSCRIPTION = ("ring", "subscription", "kind")
+
+
+class RingCollector(Collector):
+    """All rings of this host, or the first `max_rings` of them by name."""
+
+    def __init__(self, max_rings: int) -> None:
+        self._max_rings = max_rings
+
+    def describe(self) -> list[Metric]:
+        """Nothing is known before a scrape; without this, registering would be one."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        found, unreadable = directory.survey()
+        yield GaugeMetricFamily(
+            "gpuring_rings", "Readable rings on this host, also those not told of.", len(found)
+        )
+        yield GaugeMetricFamily(
+            "gpuring_rings_unreadable",
+            "Rings that are damaged, half made, of another version, or of another user.",
+            len(unreadable),
+        )
+        told = found[: self._max_rings]
+        yield from _rings(told)
+        yield from _subscriptions(told)
+        yield from _peers(told)
+
+
+def _rings(rings: Sequence[RingStats]) -> Iterator[Metric]:
+    info = GaugeMetricFamily(
+        "gpuring_ring_info", "Always 1.", labels=("ring", "memory", "sync", "gate")
+    )
+    created = _gauge("gpuring_ring_created_timestamp_seconds", "When it was created.", RING)
+    slots = _gauge("gpuring_ring_slots", "Slots.", RING)
+    nbytes = _gauge("gpuring_ring_slot_bytes", "Size of a slot.", RING)
+    closed = _gauge("gpuring_ring_closed", "1: closed, nobody can claim any more.", RING)
+    creator = _gauge("gpuring_ring_creator_alive", "0: nobody new can join a GPU ring.", RING)
+    claimed = _counter(
+        "gpuring_sequences_claimed_total", "Sequences claimed, also void ones.", RING
+    )
+    deaths = _counter("gpuring_peer_deaths_total", "Dead peers that were cleared.", RING)
+    peers = _gauge("gpuring_peers", "Joined peers.", ("ring", "role", "state"))
+    for one in rings:
+        ring = [one.name]
+        info.add_metric([one.name, one.memory, one.sync, one.gate], 1)
+        created.add_metric(ring, one.created_ns / 1e9)
+        slots.add_metric(ring, one.slots)
+        nbytes.add_metric(ring, one.slot_nbytes)
+        closed.add_metric(ring, one.closed)
+        creator.add_metric(ring, one.creator_alive)
+        claimed.add_metric(ring, one.cursor - one.slots)
+        deaths.add_metric(ring, one.reaps)
+        states = [(peer.role, "alive" if peer.alive else "dead") for peer in one.peers]
+        for role in ("producer", "consumer"):
+            for state in ("alive", "dead"):
+                peers.add_metric([one.name, role, state], states.count((role, state)))
+    yield from (info, created, slots, nbytes, closed, creator, claimed, deaths, peers)
+
+
+def _subscriptions(rings: Sequence[RingStats]) -> Iterator[Metric]:
+    lag = _gauge(
+        "gpuring_subscription_lag_frames", "Published and not yet released by it.", SUBSCRIPTION
+    )
+    lost = _counter(
+        "gpuring_subscription_lost_frames_total",
+        "Sequences that it was made to skip.",
+        SUBSCRIPTION,
+    )
+    members = _gauge("gpuring_subscription_members", "Consumers that share it.", SUBSCRIPTION)
+    for one in rings:
+        for name, sub in _by_label(one).items():
+            labels = [one.name, name, "lossless" if sub.lossless else "lossy"]
+            lag.add_metric(labels, sub.lag)
+            lost.add_metric(labels, sub.lost)
+            members.add_metric(labels, len(sub.members))
+    yield from (lag, lost, members)
+
+
+def _peers(rings: Sequence[RingStats]) -> Iterator[Metric]:
+    published = _counter("gpuring_frames_published_total", "Frames published by a producer.", PEER)
+    acquired = _counter("gpuring_frames_acquired_total", "Frames acquired by a consumer.", READER)
+    torn = _counter(
+        "gpuring_frames_torn_total",
+        "Torn frames that a consumer passed over or was told of.",
+        READER,
+    )
+    held = _gauge("gpuring_peer_slots_held", "Slots that a peer has claimed or holds.", PEER)
+    oldest = _gauge(
+        "gpuring_peer_oldest_hold_seconds", "For how long it has had the oldest; 0: none.", PEER
+    )
+    pending = _gauge(
+        "gpuring_peer_gpu_pending_slots", "Slots on which its GPU work is not finished.", PEER
+    )
+    waiting = _gauge("gpuring_peer_waiting", "1: asleep in claim or acquire.", PEER)
+    for one in rings:
+        labels = {sub.name: label for label, sub in _by_label(one).items()}
+        for peer in one.peers:
+            number = [one.name, str(peer.number)]
+            if peer.role == "producer":
+                published.add_metric(number, peer.frames)
+            else:
+                reader = [*number, labels.get(peer.subscription or "", "")]
+                acquired.add_metric(reader, peer.frames)
+                torn.add_metric(reader, peer.torn)
+            held.add_metric(number, len(peer.holding))
+            oldest.add_metric(number, _oldest_s(peer))
+            pending.add_metric(number, peer.pending)
+            waiting.add_metric(number, peer.waiting)
+    yield from (published, acquired, torn, held, oldest, pending, waiting)
+
+
+def _by_label(one: RingStats) -> dict[str, SubscriptionStats]:
+    """The ring's subscriptions by bounded names: each unnamed one has a random name of its own."""
+    named = {}
+    for sub in one.subscriptions:
+        if not sub.name.startswith("#"):
+            named[printable(sub.name)] = sub
+        elif sub.members:  # without one it is about to go
+            named[f"#{sub.members[0]}"] = sub
+    return named
+
+
+def _oldest_s(peer: PeerStats) -> float:
+    return max((hold.age_s for hold in peer.holding), default=0.0)
+
+
+def _gauge(name: str, documentation: str, labels: Sequence[str]) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, documentation, labels=labels)
+
+
+def _counter(name: str, documentation: str, labels: Sequence[str]) -> CounterMetricFamily:
+    return CounterMetricFamily(name, documentation, labels=labels)

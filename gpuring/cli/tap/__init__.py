@@ -1,0 +1,210 @@
+"""Save frames of a ring as .npy or PNG, for a look.
+
+A lossy reader: the producer never waits for it.  It takes the newest frame, copies it to the host,
+gives the slot back, and only then writes it down, with its metadata as JSON.  Ctrl-C ends it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import gpuring
+from gpuring import directory, segment
+from gpuring.cli.options import count, count_or_zero, positive
+from gpuring.cli.trouble import CommandError, need
+from gpuring.errors import EndOfStream, FrameTorn, PeerLost, RingNotFound, RingTimeout
+from gpuring.spec import Field
+
+from .files import Frame, Writer, check_pictures
+
+_POLL_S = 0.01
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", help="the ring's name")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="made if need be")
+    pace = parser.add_mutually_exclusive_group()
+    pace.add_argument("--every", type=count, metavar="N", help="at most one of N frames")
+    pace.add_argument("--rate", type=positive, metavar="HZ", help="at most that many a second")
+    parser.add_argument(
+        "--count", type=count_or_zero, default=10, metavar="N", help="default: 10; 0: no end"
+    )
+    parser.add_argument("--format", choices=("npy", "png"), default="npy")
+    parser.add_argument(
+        "--field", action="append", metavar="NAME", help="only this field (may be repeated)"
+    )
+    parser.add_argument(
+        "--timeout",
+        type=positive,
+        metavar="S",
+        help="wait so long for the ring, and for each frame (default: the ring must be there; "
+        "frames are waited for without end)",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.format == "png":
+        need("PIL")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    gpu = _gpu_of(args.name, args.timeout or 0.0)
+    try:
+        args.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CommandError(f"{args.out} cannot be made ({error})") from error
+    with _current(gpu):
+        return _tap(args)
+
+
+def _tap(args: argparse.Namespace) -> int:
+    # gate: a stream that waits for a killed producer's event never wakes; a host wait does.
+    with (
+        gpuring.attach(args.name) as ring,
+        ring.consumer(lossless=False, gate="host") as frames,
+    ):
+        fields = _chosen(ring.spec.fields, args.field)
+        if args.format == "png":
+            check_pictures(fields)
+        names = [field.name for field in fields]
+        writer = Writer(args.out, ring.name, ring.stats().epoch, args.format, names)
+        on_host = _copier(ring)
+        saved = torn = 0
+        reason, status = "", 0
+        pace = _Pace(args.every, args.rate)
+        try:
+            while not args.count or saved < args.count:
+                pace.wait()
+                try:
+                    frame = take(frames, args.timeout, names, on_host, pace)
+                except FrameTorn:
+                    torn += 1
+                    continue
+                if frame is not None:
+                    *files, _ = writer.write(frame)
+                    print(_line(frame, files), flush=True)
+                    saved += 1
+        except KeyboardInterrupt:
+            reason = "interrupted"
+        except EndOfStream:
+            reason = "the stream has ended"
+        except (PeerLost, RingTimeout) as error:
+            reason, status = str(error), 1
+        torn += _passed_over(ring, frames)
+        _summary(args, saved, torn, reason)
+    return status
+
+
+def take(
+    frames: gpuring.Consumer,
+    timeout: float | None,
+    names: Sequence[str],
+    on_host: Callable[[Any], Any],
+    pace: _Pace,
+) -> Frame | None:
+    """A copy of the newest frame, or None if it is not due.  The slot is given back.
+
+    Raises FrameTorn at release, if the frame's producer died before it was written: the copy is
+    complete by then, so the answer is final.
+    """
+    with frames.latest(timeout) as slot:
+        if not pace.due(slot.seq):
+            return None
+        copies = {name: on_host(slot[name]) for name in names}
+        meta = None if slot.meta is None else slot.meta.copy()
+        frame = Frame(slot.seq, slot.time_ns, slot.lost, copies, meta)
+    pace.done(frame.seq)
+    return frame
+
+
+class _Pace:
+    """Which frames are wanted: one of N, or so many a second, or else all that can be had."""
+
+    def __init__(self, every: int | None, rate: float | None) -> None:
+        self._every = every or 1
+        self._interval_s = 1 / rate if rate else 0.0
+        self._next_seq = 0
+        self._next_s = 0.0
+
+    def wait(self) -> None:
+        """Until a frame may be due; no slot is held meanwhile."""
+        time.sleep(max(0.0, self._next_s - time.monotonic()))
+
+    def due(self, seq: int) -> bool:
+        return seq >= self._next_seq
+
+    def done(self, seq: int) -> None:
+        self._next_seq = seq + self._every
+        self._next_s = time.monotonic() + self._interval_s
+
+
+def _copier(ring: gpuring.Ring) -> Callable[[Any], Any]:
+    if ring.memory == "host":
+        return np.array
+    return lambda array: array.get()  # on the current stream, and waits for it
+
+
+def _gpu_of(name: str, timeout_s: float) -> bytes | None:
+    """The UUID of the GPU of a ring that is waited for, without a touch of CUDA; None: the host."""
+    segment.check_name(name)
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            header = directory.open_header(name, owner=None)
+            return header.device_uuid if header.memory == "cuda" else None
+        except (RingNotFound, directory.BeingCreated):
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(_POLL_S)
+
+
+@contextlib.contextmanager
+def _current(gpu: bytes | None) -> Iterator[None]:
+    """Makes the ring's GPU the current one: another would need peer access and a second context."""
+    if gpu is None:
+        yield
+        return
+    from gpuring.memory import cuda_ipc
+
+    cuda_ipc.device_for(None)
+    cuda = cuda_ipc.load_cupy().cuda
+    ordinals = range(cuda.runtime.getDeviceCount())
+    mine = [d for d in ordinals if cuda_ipc.uuid_of(d) == gpu]
+    with cuda.Device(mine[0]) if mine else contextlib.nullcontext():  # attach says what is missing
+        yield
+
+
+def _chosen(fields: Sequence[Field], names: Sequence[str] | None) -> list[Field]:
+    if not names:
+        return list(fields)
+    known = {field.name: field for field in fields}
+    for name in names:
+        if name not in known:
+            raise CommandError(f"there is no field {name!r}; the ring has {', '.join(known)}")
+    return [field for field in fields if field.name in names]
+
+
+def _passed_over(ring: gpuring.Ring, frames: gpuring.Consumer) -> int:
+    """Torn frames that latest() did not even hand out."""
+    return sum(peer.torn for peer in ring.stats().peers if peer.number == frames.peer)
+
+
+def _line(frame: Frame, files: Sequence[Path]) -> str:
+    lost = f"  ({frame.lost} passed over)" if frame.lost else ""
+    return f"{frame.seq}  {', '.join(map(str, files))}{lost}"
+
+
+def _summary(args: argparse.Namespace, saved: int, torn: int, reason: str) -> None:
+    said = f"{saved} frames of {args.name} in {args.out}"
+    if torn:
+        said += f"; {torn} torn frames thrown away (their producer died before the GPU was done)"
+    if reason:
+        said += f"; {reason}"
+    print(f"gpuring tap: {said}", file=sys.stderr)

@@ -1,0 +1,167 @@
+"""Frames on disk: what is copied out of a slot, what it is called, and how it is written."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gpuring.cli.trouble import CommandError
+from gpuring.spec import Field
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A frame's copy on the host; its slot is somebody else's again."""
+
+    seq: int
+    time_ns: int
+    lost: int
+    fields: dict[str, Array]
+    meta: Any
+    """A numpy.void, or None."""
+
+
+def picture_mode(shape: Sequence[int], dtype: np.dtype[Any]) -> str | None:
+    """Pillow's mode for such an array; None if it is no picture."""
+    if dtype != np.uint8:
+        return None
+    if len(shape) == 2:
+        return "L"
+    return {3: "RGB", 4: "RGBA"}.get(shape[2]) if len(shape) == 3 else None
+
+
+def check_pictures(fields: Sequence[Field]) -> None:
+    """Raises CommandError unless every field can be a PNG."""
+    for field in fields:
+        if picture_mode(field.shape, field.dtype) is None:
+            raise CommandError(_no_picture(field.name, field.shape, field.dtype))
+
+
+def _no_picture(name: str, shape: Sequence[int], dtype: np.dtype[Any]) -> str:
+    extents = " × ".join(map(str, shape))
+    return (
+        f"field {name!r} ({extents} {dtype}) is no picture: --format png takes uint8 H × W, "
+        "H × W × 3 or H × W × 4. Use --format npy, or choose fields with --field"
+    )
+
+
+class Writer:
+    """Writes frames of one ring into a folder.
+
+    The names carry the ring's epoch, because a restarted ring begins with the same sequences again.
+    A file appears whole or not at all.
+    """
+
+    def __init__(
+        self, folder: Path, ring: str, epoch: str, form: str, fields: Sequence[str]
+    ) -> None:
+        self._folder = folder
+        self._ring = ring
+        self._epoch = epoch
+        self._stem = f"{ring}-{epoch[:8]}"
+        self._form = form
+        self._tags = _tags(fields)
+
+    def write(self, frame: Frame) -> list[Path]:
+        """One file a field, and the rest as JSON, which is written last.  Raises CommandError."""
+        try:
+            return self._write(frame)
+        except OSError as error:
+            raise CommandError(f"frame {frame.seq} cannot be written ({error})") from error
+
+    def _write(self, frame: Frame) -> list[Path]:
+        written = []
+        for name, array in frame.fields.items():
+            path = self._folder / f"{self._stem}-{frame.seq:012}{self._tags[name]}.{self._form}"
+            written.append(path)
+            self._put(path, array, name)
+        path = self._folder / f"{self._stem}-{frame.seq:012}.json"
+        described = {
+            "ring": self._ring,
+            "epoch": self._epoch,
+            "seq": frame.seq,
+            "time_ns": frame.time_ns,
+            "lost": frame.lost,
+            "fields": {
+                name: {"file": file.name, "shape": array.shape, "dtype": str(array.dtype)}
+                for (name, array), file in zip(frame.fields.items(), written, strict=True)
+            },
+            "meta": None if frame.meta is None else plain(frame.meta),
+        }
+        with _whole(path) as file:
+            file.write(json.dumps(described, indent=2, allow_nan=False).encode() + b"\n")
+        return [*written, path]
+
+    def _put(self, path: Path, array: Array, name: str) -> None:
+        if self._form == "npy":
+            with _whole(path) as file:
+                np.lib.format.write_array(file, array, allow_pickle=False)
+            return
+        if picture_mode(array.shape, array.dtype) is None:  # a frame smaller than its slot
+            raise CommandError(_no_picture(name, array.shape, array.dtype))
+        from PIL import Image
+
+        with _whole(path) as file:
+            Image.fromarray(array).save(file, "PNG")
+
+
+class _whole:
+    """A file under a name of its own until it is complete."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._part = path.with_name(f".{path.name}.part")
+
+    def __enter__(self) -> Any:
+        self._file = self._part.open("wb")
+        return self._file
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._file.close()
+        if kind is None:
+            self._part.replace(self._path)
+        else:
+            self._part.unlink(missing_ok=True)
+
+
+def _tags(fields: Sequence[str]) -> dict[str, str]:
+    """What tells a field's file from the others'.  Fields may be called anything, files may not."""
+    if len(fields) == 1:
+        return {fields[0]: ""}
+    cleaned = [re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64] for name in fields]
+    unique = len(set(cleaned)) == len(cleaned)
+    return {
+        name: f".{tag}" if unique else f".{k}-{tag}"
+        for k, (name, tag) in enumerate(zip(fields, cleaned, strict=True))
+    }
+
+
+def plain(value: Any) -> Any:
+    """Metadata as JSON: records are objects, bytes hexadecimal, what is not finite a word."""
+    if isinstance(value, np.void):
+        if value.dtype.names is None:
+            return bytes(value.tobytes()).hex()
+        return {name: plain(value[name]) for name in value.dtype.names}
+    if isinstance(value, np.ndarray):
+        return [plain(item) for item in value]
+    if isinstance(value, np.datetime64 | np.timedelta64):
+        return str(value)
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, complex):
+        return [plain(value.real), plain(value.imag)]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value if isinstance(value, str | int | float | bool) else str(value)

@@ -1,0 +1,70 @@
+"""Two looks at the rings of this host, and what happened between them.  Pure, but for `look`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from gpuring import directory
+from gpuring.stats import PeerStats, RingStats
+
+
+@dataclass(frozen=True)
+class Look:
+    """All rings at one moment."""
+
+    at_s: float
+    """time.monotonic()"""
+    rings: dict[str, RingStats]
+    unreadable: dict[str, str]
+    """Name -> why."""
+
+
+def look(names: Collection[str] = ()) -> Look:
+    """The rings of these names, or all.  Joins nothing and keeps nothing open: a header that stays
+    open would keep its creator from freeing GPU memory."""
+    found, unreadable = directory.survey()
+    return Look(
+        time.monotonic(),
+        {one.name: one for one in found if not names or one.name in names},
+        {name: why for name, why in unreadable.items() if not names or name in names},
+    )
+
+
+def claimed_per_s(before: Look | None, now: Look, name: str) -> float | None:
+    """Sequences claimed a second; None if the ring was not there before, or was another one."""
+    old = _ring_before(before, now, name)
+    if before is None or old is None:
+        return None
+    return max(0, now.rings[name].cursor - old.cursor) / _elapsed_s(before, now)
+
+
+def peer_per_s(
+    before: Look | None, now: Look, name: str, peer: PeerStats
+) -> tuple[float, float] | None:
+    """Frames and lost sequences of a peer a second; None if it was not there before."""
+    old_ring = _ring_before(before, now, name)
+    if before is None or old_ring is None:
+        return None
+    elapsed_s = _elapsed_s(before, now)
+    old = next((p for p in old_ring.peers if _same(p, peer)), None)
+    if old is None or peer.frames < old.frames or peer.lost < old.lost:
+        return None
+    return (peer.frames - old.frames) / elapsed_s, (peer.lost - old.lost) / elapsed_s
+
+
+def _ring_before(before: Look | None, now: Look, name: str) -> RingStats | None:
+    old = before.rings.get(name) if before else None
+    return old if old is not None and old.epoch == now.rings[name].epoch else None
+
+
+def _elapsed_s(before: Look, now: Look) -> float:
+    return max(now.at_s - before.at_s, 1e-9)
+
+
+def _same(old: PeerStats, new: PeerStats) -> bool:
+    """Numbers are used again, pids too; but nobody's age falls."""
+    return (old.number, old.role, old.pid) == (new.number, new.role, new.pid) and (
+        old.age_s <= new.age_s
+    )

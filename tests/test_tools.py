@@ -1,0 +1,337 @@
+"""`gpuring top` and `gpuring metrics`, against rings of other processes."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from commands import DEADLINE_S, running
+from commands import gpuring as command
+from support import poll
+
+pytest.importorskip("rich", reason="gpuring[tools] is not installed")
+parser = pytest.importorskip("prometheus_client.parser", reason="gpuring[tools] is not installed")
+
+import gpuring  # noqa: E402
+from gpuring import segment as segments  # noqa: E402
+from gpuring.cli.top import rates  # noqa: E402
+
+HOST = {"device": "host", "shape": 8, "dtype": "u1"}
+
+
+def busy(pipe, name):
+    """A lossy reader that lost 2 frames and holds one, a lossless one that has read nothing."""
+    with gpuring.create(name, slots=4, **HOST) as ring, ring.producer() as producer:
+        viewer = ring.consumer("viewer", lossless=False)
+        for _ in range(6):
+            producer.claim(0).publish()
+        assert viewer.acquire(0).lost == 2
+        ring.consumer("slow", start="oldest")
+        pipe.send((viewer.peer, ring.stats()))
+        pipe.receive()
+        viewer.close()
+
+
+def hold_forever(pipe, name):
+    with gpuring.attach(name) as ring, ring.consumer("victim") as frames:
+        with ring.producer() as producer:
+            producer.claim().publish()
+        frames.acquire(10)
+        pipe.send()
+        pipe.receive()
+
+
+def rows(text, name):
+    """The table's rows that belong to a ring, as lists of cells."""
+    lines = [line.strip() for line in text.splitlines()]
+    return [re.split(r"\s{2,}", line) for line in lines if line.startswith(f"{name} ")]
+
+
+def columns(text, first, second):
+    """The headings of the table that begins with these two."""
+    for line in text.splitlines():
+        if line.split()[:2] == [first, second]:
+            return re.split(r"\s{2,}", line.strip())
+    raise AssertionError(f"no table {first} {second}: {text}")
+
+
+def peers(text, name):
+    """The rows of the table of peers, by subscription (or role)."""
+    headings = columns(text, "RING", "PEER")
+    found = [
+        dict(zip(headings, row, strict=True))
+        for row in rows(text, name)
+        if len(row) == len(headings)
+    ]
+    return {row["SUBSCRIPTION"] if row["ROLE"] == "consumer" else row["ROLE"]: row for row in found}
+
+
+def damage(name):
+    """A segment under a ring's name that is no ring."""
+    path = Path("/dev/shm", segments.header_name(name)[1:])
+    path.write_bytes(b"\1" * 8192)
+    return path
+
+
+# ---- top ---------------------------------------------------------------------------------------
+
+
+def test_once_shows_lag_lost_and_holds(name, children):
+    child = children(busy, name)
+    _, ring = child.receive()
+    (lag,) = (sub.lag for sub in ring.subscriptions if sub.name == "slow")
+    assert lag > 0
+    done = command("top", "--once", "--interval", 0.05, name)
+    child.send()
+    child.result()
+    assert (done.returncode, done.stderr) == (0, "")
+    headings = columns(done.stdout, "RING", "MEMORY")
+    shown = dict(zip(headings, rows(done.stdout, name)[0], strict=True))
+    assert [shown[key] for key in ("CLAIMED", "1/S", "PEERS", "STATE")] == ["6", "0.0", "3", "open"]
+    seen = peers(done.stdout, name)
+    assert (seen["viewer"]["LOST"], seen["viewer"]["KIND"]) == ("2", "lossy")
+    assert re.fullmatch(r"6 for \S+ \S+", seen["viewer"]["HOLDS"]), seen["viewer"]
+    assert (seen["slow"]["LAG"], seen["slow"]["KIND"]) == (f"{lag}/4", "lossless")
+    assert seen["slow"]["HOLDS"] == "nothing"
+    assert (seen["producer"]["FRAMES"], seen["producer"]["PID"]) == ("6", str(child.pid))
+
+
+def test_a_dead_peer_is_shown_before_and_after_it_is_cleared(name, children):
+    with gpuring.create(name, slots=4, **HOST) as ring:
+        victim = children(hold_forever, name)
+        victim.receive()
+        victim.kill()  # nobody is left in the ring who could clear it
+        shown = peers(command("top", "--once", "--interval", 0.05, name).stdout, name)
+        assert shown["victim"]["STATE"] == "DEAD", shown
+        ring.watch()
+        poll(lambda: ring.stats().reaps)
+        text = command("top", "--once", "--interval", 0.05, name).stdout
+        assert re.search(rf"{name}: .* ago: consumer \d+ \(pid {victim.pid}\) died", text), text
+
+
+def test_once_without_rings_and_with_a_damaged_one(name):
+    assert command("top", "--once", "--interval", 0.01, name).stdout == "no rings\n"
+    path = damage(name)
+    try:
+        done = command("top", "--once", "--interval", 0.01, name)
+        assert done.returncode == 0
+        assert f"{name} " in done.stdout
+        assert "unreadable" in done.stdout
+    finally:
+        path.unlink()
+
+
+def test_into_a_pipe_it_prints_a_table_an_interval_and_ctrl_c_ends_it(name):
+    with running("top", "--interval", 0.02, name) as top:
+        assert top.stdout.readline() == "no rings\n"
+        with gpuring.create(name, slots=2, **HOST):
+            while not top.stdout.readline().startswith(f"{name} "):
+                pass
+        while top.stdout.readline() != "no rings\n":
+            pass
+        top.send_signal(signal.SIGINT)
+        _, errors = top.communicate(timeout=DEADLINE_S)
+        assert (top.returncode, errors) == (0, "")
+
+
+class Screen:
+    """The other end of a terminal."""
+
+    def __init__(self):
+        self.fd, self.theirs = pty.openpty()
+        self.text = ""
+
+    def until(self, condition):
+        while not condition(self.text):
+            self.text += os.read(self.fd, 65536).decode(errors="replace")
+
+    def forget(self):
+        self.text = ""
+
+    def close(self):
+        os.close(self.fd)
+        os.close(self.theirs)
+
+
+@pytest.mark.parametrize("end", ["q", "ctrl-c", "sigterm"])
+def test_live_on_a_terminal(name, end):
+    screen = Screen()
+    environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "200", "LINES": "50"}
+    terminal = dict.fromkeys(("stdin", "stdout", "stderr"), screen.theirs)
+    try:
+        with running("top", "--interval", 0.02, name, env=environment, **terminal) as top:
+            screen.until(lambda text: "no rings" in text)
+            with gpuring.create(name, slots=2, **HOST) as ring, ring.producer():
+                screen.until(lambda text: "producer" in text)
+            screen.forget()
+            screen.until(lambda text: "no rings" in text)
+            path = damage(name)
+            screen.until(lambda text: "unreadable" in text)
+            path.unlink()
+            if end == "q":
+                os.write(screen.fd, b"xq")
+            else:
+                top.send_signal(signal.SIGINT if end == "ctrl-c" else signal.SIGTERM)
+            screen.until(lambda text: "\x1b[?1049l" in text)  # the screen is given back
+            assert top.wait(DEADLINE_S) == 0
+    finally:
+        screen.close()
+
+
+def test_rates_are_of_the_same_ring_and_peer(name):
+    with gpuring.create(name, slots=4, **HOST) as ring:
+        producer = ring.producer()
+        before = rates.look([name])
+        for _ in range(6):
+            producer.claim(0).publish()
+        after = rates.look([name])
+        (peer,) = after.rings[name].peers
+        later = replace(after, at_s=before.at_s + 2)
+        assert rates.claimed_per_s(before, later, name) == 3
+        assert rates.peer_per_s(before, later, name, peer) == (3, 0)
+        assert rates.claimed_per_s(None, later, name) is None
+        assert rates.peer_per_s(replace(before, rings={}), later, name, peer) is None
+        producer.close()
+        again = ring.producer()  # the same number, process and role
+        for _ in range(9):
+            again.claim(0).publish()
+        third = rates.look([name])
+        (newcomer,) = third.rings[name].peers
+        assert newcomer.number == peer.number
+        assert rates.peer_per_s(after, third, name, newcomer) is None
+    with gpuring.create(name, slots=4, **HOST):
+        assert rates.claimed_per_s(after, rates.look([name]), name) is None
+
+
+# ---- metrics -----------------------------------------------------------------------------------
+
+
+def parsed(text, ring=None):
+    """{(sample, label, …): value}, of one ring or of all that has none."""
+    return {
+        (s.name, *(value for key, value in sorted(s.labels.items()) if key != "ring")): s.value
+        for family in parser.text_string_to_metric_families(text)
+        for s in family.samples
+        if s.labels.get("ring") == ring
+    }
+
+
+def test_metrics_once_says_what_the_ring_says(name, children):
+    child = children(busy, name)
+    viewer, ring = child.receive()
+    lags = {sub.name: sub.lag for sub in ring.subscriptions}
+    done = command("metrics", "--once")
+    child.send()
+    child.result()
+    assert (done.returncode, done.stderr) == (0, "")
+    seen = parsed(done.stdout, name)
+    expected = {
+        ("gpuring_ring_slots",): 4,
+        ("gpuring_ring_slot_bytes",): 256,
+        ("gpuring_ring_closed",): 0,
+        ("gpuring_ring_creator_alive",): 1,
+        ("gpuring_sequences_claimed_total",): 6,
+        ("gpuring_peer_deaths_total",): 0,
+        ("gpuring_peers", "producer", "alive"): 1,
+        ("gpuring_peers", "consumer", "alive"): 2,
+        ("gpuring_peers", "consumer", "dead"): 0,
+        ("gpuring_subscription_lag_frames", "lossless", "slow"): lags["slow"],
+        ("gpuring_subscription_lost_frames_total", "lossy", "viewer"): 2,
+        ("gpuring_subscription_members", "lossy", "viewer"): 1,
+        ("gpuring_frames_acquired_total", str(viewer), "viewer"): 1,
+        ("gpuring_peer_slots_held", str(viewer)): 1,
+    }
+    assert {key: seen.get(key) for key in expected} == expected
+    assert seen["gpuring_peer_oldest_hold_seconds", str(viewer)] > 0
+    published = [value for key, value in seen.items() if key[0] == "gpuring_frames_published_total"]
+    assert published == [6]
+    assert parsed(done.stdout)[("gpuring_rings",)] >= 1
+
+
+def test_counters_end_in_total_and_nothing_else_does(name, children):
+    child = children(busy, name)
+    child.receive()
+    text = command("metrics", "--once").stdout
+    child.send()
+    child.result()
+    for family in parser.text_string_to_metric_families(text):
+        assert family.documentation
+        assert family.type in ("counter", "gauge"), family.name
+        for sample in family.samples:
+            assert sample.name.endswith("_total") == (family.type == "counter"), sample.name
+
+
+def test_labels_are_bounded(name):
+    with gpuring.create(name, slots=2, **HOST) as ring:
+        with ring.consumer() as unnamed:
+            seen = parsed(command("metrics", "--once").stdout, name)
+            assert ("gpuring_subscription_lag_frames", "lossless", f"#{unnamed.peer}") in seen
+        pids = {str(os.getpid())}
+        assert not pids & {label for key in seen for label in key}
+        with gpuring.create(f"0{name}", slots=2, **HOST):  # the first by name
+            text = command("metrics", "--once", "--max-rings", 1).stdout
+        assert parsed(text)[("gpuring_rings",)] >= 2
+        assert parsed(text, name) == {}
+
+
+def test_metrics_over_http(name):
+    with running("metrics", "--port", 0) as server:
+        url = re.search(r"http://127\.0\.0\.1:\d+/metrics", server.stdout.readline())[0]
+
+        def scrape():
+            with urllib.request.urlopen(url, timeout=DEADLINE_S) as answer:
+                assert answer.headers["Content-Type"].startswith("text/plain")
+                return answer.read().decode()
+
+        assert parsed(scrape(), name) == {}
+        with gpuring.create(name, slots=2, **HOST) as ring, ring.producer() as producer:
+            producer.claim().publish()
+            assert parsed(scrape(), name)[("gpuring_sequences_claimed_total",)] == 1
+        path = damage(name)
+        try:
+            assert parsed(scrape())[("gpuring_rings_unreadable",)] >= 1
+        finally:
+            path.unlink()
+        taken = command("metrics", "--port", url.split(":")[2].split("/")[0])
+        assert taken.returncode == 1
+        assert re.fullmatch(r"gpuring metrics: cannot listen on .* --port .*\n", taken.stderr)
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(DEADLINE_S) == 0
+
+
+# ---- extras ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("module", "options"),
+    [
+        ("rich", ["top", "--once"]),
+        ("prometheus_client", ["metrics", "--once"]),
+        ("PIL", ["tap", "x", "--out", "x", "--format", "png"]),
+    ],
+)
+def test_a_missing_package_is_one_line_with_the_pip_command(module, options, tmp_path):
+    program = f"import sys; sys.modules[{module!r}] = None; import gpuring.cli as c; "
+    program += f"sys.exit(c.main({options!r}))"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+        cwd=tmp_path,
+        env=environment,
+    )
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    assert "pip install 'gpuring[tools]'" in done.stderr
+    assert list(tmp_path.iterdir()) == []
