@@ -16,8 +16,9 @@ import os
 cimport cython
 from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from cpython.exc cimport PyErr_CheckSignals, PyErr_SetFromErrno
-from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint32_t, uint64_t
+from cpython.exc cimport PyErr_CheckSignals, PyErr_Occurred, PyErr_SetFromErrno
+from cpython.pycapsule cimport PyCapsule_GetName, PyCapsule_GetPointer
+from libc.stdint cimport INT64_MAX, int64_t, intptr_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcpy, memset
 

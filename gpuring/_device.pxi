@@ -7,6 +7,7 @@
 # be another thread of this process.
 
 ctypedef int (*cu_get_device)(int *) noexcept nogil
+ctypedef intptr_t (*fast_stream)() noexcept
 ctypedef int (*cu_stream_value)(void *, uint64_t, uint64_t, unsigned) noexcept nogil
 ctypedef int (*cu_batch_mem_op)(void *, unsigned, void *, unsigned) noexcept nogil
 ctypedef int (*cu_event_record)(void *, void *) noexcept nogil
@@ -72,6 +73,7 @@ cdef class DeviceOrder:
     cdef readonly list rows
     """Events: an EventRow for each peer that was met, else None."""
     cdef object get_current_stream
+    cdef fast_stream fast_current_stream
     cdef cu_get_device get_device
     cdef cu_stream_value wait_value, write_value
     cdef cu_batch_mem_op batch
@@ -82,8 +84,13 @@ cdef class DeviceOrder:
     def __cinit__(self, *_, **__):
         self.armed = False
 
-    def arm(self, Header header not None, int device, get_current_stream, function, uint64_t base=0):
-        """`function`: the address of a driver function by its name; `base`: for the timeline."""
+    def arm(self, Header header not None, int device, get_current_stream, function, uint64_t base=0,
+            capsule=None):
+        """`function`: the address of a driver function by its name; `base`: for the timeline; `capsule`: of
+        a C function that gives the handle of the current stream, or None."""
+        self.fast_current_stream = NULL
+        if capsule is not None:
+            self.fast_current_stream = <fast_stream>PyCapsule_GetPointer(capsule, PyCapsule_GetName(capsule))
         self.header, self.device, self.base = header, device, base
         self.get_current_stream = get_current_stream
         self.rows = [None] * header.ring.max_peers
@@ -101,7 +108,13 @@ cdef class DeviceOrder:
         self.armed = False
 
     cdef size_t current(self) except? 1:
-        return self.get_current_stream().ptr
+        cdef intptr_t stream
+        if self.fast_current_stream == NULL:
+            return self.get_current_stream().ptr
+        stream = self.fast_current_stream()
+        if PyErr_Occurred() != NULL:
+            return 1  # with the exception set
+        return <size_t>stream
 
     cdef bint usable(self, size_t stream) noexcept:
         """Whether this thread may use `stream` now."""

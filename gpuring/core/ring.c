@@ -44,6 +44,17 @@ static inline uint64_t help_hint(struct gr_ring *ring, uint64_t c) {
     return helped || hint <= c ? c + 1 : hint;
 }
 
+/* The next slot's words, as they may have been written by another processor or a GPU since the last lap.
+ * What the caller does meanwhile hides the cache misses; a wrong guess costs nothing. */
+static inline void prefetch_next(const struct gr_peer *me) {
+    const struct gr_ring *ring = me->ring;
+    uint32_t i = me->index + 1 == ring->slots ? 0 : me->index + 1;
+    __builtin_prefetch(&ring->slot[i]);
+    __builtin_prefetch(take_of(ring, i, 0));
+    __builtin_prefetch(fence_of(ring, i, 0));
+    __builtin_prefetch(work_of(ring, i, 0));
+}
+
 /* ---- claim, publish, abandon ------------------------------------------------------------------ */
 
 /* Lossy readers that hold every slot would make claims void without end (H2). */
@@ -144,6 +155,7 @@ enum gr_result gr_claim(struct gr_peer *me) {
         for (each_bit(p, peer_mask_of(ring))) /* me too (G12) */
             add_pending(me, p, load_acquire(work_of(ring, i, p)));
         store_relaxed(&ring->slot[i].since_ns, (uint64_t)gr_now_coarse_ns());
+        prefetch_next(me);
         FAULT("claim: claimed");
         return GR_OK;
     }
@@ -263,6 +275,7 @@ static enum hold hold(struct gr_peer *me, uint64_t s, uint64_t t) {
     count(&ring->peer[me->number].frames, 1);
     me->pos = s + 1;
     me->told = true;
+    prefetch_next(me);
     FAULT("acquire: confirmed");
     return HELD;
 }

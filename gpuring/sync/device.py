@@ -16,6 +16,7 @@ from gpuring import driver
 from gpuring._core import DeviceOrder, Header, Peer, now_ns
 from gpuring.errors import DeviceError
 from gpuring.memory.cuda_ipc import device_for, load_cupy
+from gpuring.sync import streams
 from gpuring.sync.streams import PER_THREAD
 
 NOT_READY = 600
@@ -48,7 +49,14 @@ class DeviceSync(DeviceOrder):
         self._unsettled: set[tuple[int, int]] = set()
 
     def _arm(self, base: int = 0) -> None:
-        self.arm(self._header, self._device, self._cuda.get_current_stream, driver.function, base)
+        self.arm(
+            self._header,
+            self._device,
+            self._cuda.get_current_stream,
+            driver.function,
+            base,
+            streams.current_stream_capsule(),
+        )
 
     def join(self, peer: Peer, gate: str) -> None:
         """Before the peer's first verb: makes what it records with and tells the others.
