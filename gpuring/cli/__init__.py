@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from gpuring import __version__
-from gpuring.cli import clean, demo, inspect, keep, ls
+from gpuring.cli import bench, clean, demo, inspect, keep, ls
 from gpuring.errors import RingError
 
 COMMANDS = {
@@ -15,6 +15,7 @@ COMMANDS = {
     "ls": (ls, "the rings of this host"),
     "inspect": (inspect, "who is in a ring, and what each holds"),
     "keep": (keep, "hold a ring open, so that producers can come and go"),
+    "bench": (bench, "what a hand-over costs on this machine, verified and measured"),
     "clean": (clean, "remove rings whose processes are all dead"),
 }
 

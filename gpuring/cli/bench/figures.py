@@ -18,6 +18,9 @@ QUANTILES = (0, 1, 5, 10, 25, 50, 75, 90, 95, 99, 99.9, 100)
 
 Value = str | int | float | bool
 
+VERIFICATION_FAILED = "verification failed"
+"""How `Figure.skipped` begins where wrong data crossed: such a run has failed as a whole."""
+
 
 @dataclass(frozen=True)
 class Distribution:
@@ -62,6 +65,11 @@ class Figure:
     """How it was made sure, before the clock ran, that right data crossed."""
     skipped: str = ""
     """Why there are no values."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether wrong data crossed."""
+        return self.skipped.startswith(VERIFICATION_FAILED)
 
     def as_json(self) -> dict[str, Any]:
         return {key: value for key, value in asdict(self).items() if value not in ("", None)}
