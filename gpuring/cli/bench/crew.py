@@ -1,7 +1,7 @@
 """Worker processes for benchmarks: a CUDA context takes a second to make, so they serve many times.
 
-A role is a module-level function `role(pipe, *args)`; what it returns is its result.  Every wait has a
-deadline; a worker that misses one, raises or dies is killed and never used again.
+A role is a module-level function `role(pipe, *args)`; what it returns is its result. Every wait has
+a deadline; a worker that misses one, raises or dies is killed and never used again.
 """
 
 from __future__ import annotations

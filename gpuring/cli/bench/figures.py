@@ -1,7 +1,7 @@
-"""What a benchmark reports: figures, each a distribution together with the setting it was measured in.
+"""What a benchmark reports: figures, each a distribution with the setting it was measured in.
 
-A name has the same meaning and unit in every program, so figures of one run that differ in `program`
-alone may be divided by each other.  Figures of different runs may not.
+A name has the same meaning and unit in every program, so figures of one run that differ in
+`program` alone may be divided by each other. Figures of different runs may not.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Figure:
         values = stored.get("values")
         if values is not None:
             values = Distribution(values["n"], tuple(values["percentiles"]))
-        return cls(**{**stored, "values": values})
+        return cls(**{"unit": "", **stored, "values": values})
 
 
 def select(

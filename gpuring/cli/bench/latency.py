@@ -1,11 +1,12 @@
 """How long one frame takes: there and back, and one way; idle, and with a third process on the GPU.
 
 Round trip: the asker claims, writes, publishes on one ring; the echo process acquires, checks, and
-answers on a second ring; the asker acquires and checks.  The clock stops when its check has run on the
-GPU.  One way: from the publication to the end of the consumer's check, both by CLOCK_MONOTONIC; the
-next frame goes out when the consumer has said so on a host ring.  One frame is in flight, all processes
-spin.  busy=True: a third process keeps every multiprocessor filled with kernels of 200 µs.
-Not shown: latency under a queue of frames (that is the queue's), and real kernels (theirs comes on top).
+answers on a second ring; the asker acquires and checks. The clock stops when its check has run on
+the GPU. One way: from the publication to the end of the consumer's check, both by CLOCK_MONOTONIC;
+the next frame goes out when the consumer has said so on a host ring. One frame is in flight, all
+processes spin. busy=True: a third process keeps every multiprocessor filled with kernels of 200 µs.
+Not shown: latency under a queue of frames (that is the queue's), and real kernels (theirs comes on
+top).
 """
 
 from __future__ import annotations
@@ -130,7 +131,8 @@ def ask(pipe: Pipe, course: Course) -> None:
         _create(course.back, course.place) as inward,
     ):
         with outward.producer() as producer, inward.consumer() as consumer:
-            pattern, answers, ns = pattern_for(outward), pattern_for(inward), []
+            pattern, answers = pattern_for(outward), pattern_for(inward)
+            ns: list[int] = []
             pipe.send("ready")
             pipe.receive()
             clock = time.perf_counter_ns
@@ -143,13 +145,13 @@ def ask(pipe: Pipe, course: Course) -> None:
                     if course.spoil and n == 0:
                         pattern.spoil(slot)
                 slot.publish()
-                slot = consumer.acquire()
+                answer = consumer.acquire()
                 if touched:
-                    answers.check(slot)
+                    answers.check(answer)
                 while answers.pending():
                     pass
                 ns.append(clock() - start)
-                slot.release()
+                answer.release()
             producer.close()
             pipe.send((ns, answers.wrong()))
         pipe.receive()
@@ -210,7 +212,8 @@ def receive(pipe: Pipe, course: Course) -> tuple[list[int], int]:
         ring.consumer() as consumer,
         back.producer() as say,
     ):
-        pattern, ns = pattern_for(ring), []
+        pattern = pattern_for(ring)
+        ns: list[int] = []
         pipe.send("ready")
         clock = time.monotonic_ns
         with contextlib.suppress(gpuring.EndOfStream):

@@ -1,4 +1,4 @@
-"""CUDA's Multi-Process Service for the length of a run: a private daemon in a directory of its own."""
+"""CUDA's Multi-Process Service for the length of a run: a private daemon in its own directory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def installed() -> bool:
 
 
 def reachable() -> bool:
-    """Whether the user's environment leads to a daemon already: every process here is its client."""
+    """Whether the environment leads to a daemon already: every process here is its client."""
     return installed() and _tell("get_server_list", os.environ).returncode == 0
 
 
@@ -45,7 +45,7 @@ def daemon() -> Iterator[dict[str, str]]:
         environment = {**os.environ, **ours}
         quiet = subprocess.DEVNULL
         try:
-            started = subprocess.run(  # its own files: a daemon that keeps our pipe keeps us waiting
+            started = subprocess.run(  # no pipes: the daemon would keep them and us waiting
                 [CONTROL, "-d"], env=environment, stdin=quiet, stdout=quiet, stderr=quiet,
                 timeout=_PATIENCE_S, check=False,
             )  # fmt: skip

@@ -1,7 +1,7 @@
 """Frames that can be verified: words that follow from the sequence, counted where the frame is.
 
-Of every frame its first words (4 KiB) are written and checked, with one small kernel on a GPU; all of
-it where `_all` says so.  A pattern belongs to one ring.
+Of every frame its first words (4 KiB) are written and checked, with one small kernel on a GPU; all
+of it where `_all` says so. A pattern belongs to one ring.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class CudaPattern:
 
 
 class DriverKernel:
-    """One kernel with its arguments laid out once; a launch stores two of them and calls the driver.
+    """One kernel, its arguments laid out once: a launch stores two of them and calls the driver.
 
     arguments: 64-bit each; 0 is the pointer, 1 the number of words, 2 the sequence.
     """

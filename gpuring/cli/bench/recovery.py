@@ -1,11 +1,11 @@
 """How long the others wait when a process is killed: from SIGKILL to the survivor going on.
 
-The victim is killed between claim and publish while a consumer waits for its frame, or while it holds a
-frame that a producer needs; a process with a CUDA context first has to be taken down by the kernel
-(50 to 60 ms on the machines that we know).  What the survivor reads afterwards is checked.
-Not shown: deaths at every instruction, which tests/test_kill_matrix.py has by the thousand, and with GPU
-work pending, which tests/gpu/test_gpu_death.py has.  Not measured under MPS, where a killed client may
-take the others with it.
+The victim is killed between claim and publish while a consumer waits for its frame, or while it
+holds a frame that a producer needs; a process with a CUDA context first has to be taken down by the
+kernel (50 to 60 ms on the machines that we know). What the survivor reads afterwards is checked.
+Not shown: deaths at every instruction, which tests/test_kill_matrix.py has by the thousand, and
+with GPU work pending, which tests/gpu/test_gpu_death.py has. Not measured under MPS, where a killed
+client may take the others with it.
 """
 
 from __future__ import annotations
@@ -68,8 +68,7 @@ def _death(survivor: Part, victim: Part) -> float:
     survivor.send(True)
     survivor.receive()
     victim.send("hold")
-    victim.receive()
-    survivor.send("wait")
+    survivor.send(victim.receive())  # which frame it holds
     survivor.receive()
     time.sleep(0.02)  # it waits by now; if it did not yet, the figure is no larger for it
     killed_ns = time.monotonic_ns()
@@ -112,17 +111,22 @@ def survive(pipe: Pipe, name: str, place: Place, victim: str, spoil: bool) -> in
                             if spoil:
                                 pattern.spoil(slot)
                         pipe.send("waiting")
-                        with consumer.acquire(_PATIENCE_S) as slot:
+                        with consumer.acquire(_PATIENCE_S) as read:
                             pipe.send(time.monotonic_ns())
-                            pattern.check(slot)
+                            pattern.check(read)
                 else:
-                    for _ in range(SLOTS):  # so that the oldest frame is in the next slot
-                        producer.claim(_PATIENCE_S).publish()
+                    for _ in range(SLOTS):
+                        slot = producer.claim(_PATIENCE_S)
+                        slot.publish()
                     pipe.send("ready")
-                    pipe.receive()
+                    held = pipe.receive()
+                    for _ in range(slot.seq + 1, held + SLOTS):
+                        producer.claim(_PATIENCE_S).publish()
                     pipe.send("waiting")
-                    slot = producer.claim(_PATIENCE_S)
+                    slot = producer.claim(_PATIENCE_S)  # the held frame's
                     pipe.send(time.monotonic_ns())
+                    if slot.seq != held + SLOTS:
+                        raise RuntimeError(f"claimed {slot.seq} while {held} was held")
                     with ring.consumer(start=slot.seq) as consumer:
                         pattern.stamp(slot)
                         if spoil:

@@ -1,9 +1,10 @@
 """What each verb costs its own process when nobody has to wait.
 
-One process is producer and consumer in turn: it claims a lap of slots, publishes them, acquires them,
-releases them, each lap timed as a whole so that the clock costs little, and on a GPU lets the stream
-run dry in between.  "core" is the C core alone; "gpuring" the Python API.  Not shown: cache misses
-between cores (see "producer's host cost") and the GPU's own time (see throughput and latency).
+One process is producer and consumer in turn: it claims a lap of slots, publishes them, acquires
+them, releases them, each lap timed as a whole so that the clock costs little, and on a GPU lets the
+stream run dry in between. "core" is the C core alone; "gpuring" the Python API. Not shown: cache
+misses between cores (see "producer's host cost") and the GPU's own time (see throughput and
+latency).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 import gpuring
 
 from .attempt import Wrong, attempt, expect_right
-from .crew import Crew, Pipe, RoleFailed
+from .crew import Crew, Pipe
 from .figures import QUANTILES, Distribution, Figure, Value
 from .patterns import WORDS, cuda_tools, pattern_for
 from .settings import FRAME_NBYTES, HOST, SLOTS, Place, Settings, ring_name
@@ -107,26 +108,29 @@ def measure_verbs(
 ) -> tuple[list[Found], int]:
     """Nanoseconds per verb, one value a lap; and how many words were wrong."""
     shape = (FRAME_NBYTES // 8,)
-    with gpuring.create(name, slots=SLOTS, shape=shape, dtype="u8", **place.options) as ring:
-        with ring.producer() as producer, ring.consumer() as consumer:
-            pattern = pattern_for(ring)
-            _verify(producer, consumer, pattern, spoil)
-            found = _separately(producer, consumer, pattern, laps)
-            sides = _sides(producer, consumer, pattern)
-            for (label, setting), (produce, consume) in sides.items():
-                ours: list[float] = []
-                theirs: list[float] = []
-                for lap in range(laps + _WARM_UP):
-                    for side, into in ((produce, ours), (consume, theirs)):
-                        start = time.perf_counter_ns()
-                        side()
-                        took = time.perf_counter_ns() - start
-                        pattern.finish()
-                        if lap >= _WARM_UP:
-                            into.append(took / SLOTS)
-                for side_name, ns in (("producer", ours), ("consumer", theirs)):
-                    found.append((label, {"side": side_name, **dict(setting)}, ns))
-            return found, pattern.wrong()
+    with (
+        gpuring.create(name, slots=SLOTS, shape=shape, dtype="u8", **place.options) as ring,
+        ring.producer() as producer,
+        ring.consumer() as consumer,
+    ):
+        pattern = pattern_for(ring)
+        _verify(producer, consumer, pattern, spoil)
+        found = _separately(producer, consumer, pattern, laps)
+        sides = _sides(producer, consumer, pattern)
+        for (label, setting), (produce, consume) in sides.items():
+            ours: list[float] = []
+            theirs: list[float] = []
+            for lap in range(laps + _WARM_UP):
+                for side, into in ((produce, ours), (consume, theirs)):
+                    start = time.perf_counter_ns()
+                    side()
+                    took = time.perf_counter_ns() - start
+                    pattern.finish()
+                    if lap >= _WARM_UP:
+                        into.append(took / SLOTS)
+            for side_name, ns in (("producer", ours), ("consumer", theirs)):
+                found.append((label, {"side": side_name, **dict(setting)}, ns))
+        return found, pattern.wrong()
 
 
 def _verify(producer: Any, consumer: Any, pattern: Any, spoil: bool = False) -> None:
@@ -169,9 +173,10 @@ def _separately(producer: Any, consumer: Any, pattern: Any, laps: int) -> list[F
 Lap = Callable[[], None]
 
 
-def _sides(
-    producer: Any, consumer: Any, pattern: Any
-) -> dict[tuple[str, tuple[tuple[str, Value], ...]], tuple[Lap, Lap]]:
+Sides = dict[tuple[str, tuple[tuple[str, Value], ...]], tuple[Lap, Lap]]
+
+
+def _sides(producer: Any, consumer: Any, pattern: Any) -> Sides:
     """Laps of each side, by the name and setting of the figure that they make."""
     claim, acquire = producer.claim, consumer.acquire
     stamp, check = pattern.stamp, pattern.check
@@ -208,7 +213,7 @@ def _sides(
 
     name = "host time per frame"
     bare, touched = ("kernel", False), ("kernel", True)
-    sides = {
+    sides: Sides = {
         (name, (bare,)): (publish_bare, release_bare),
         (name, (touched,)): (publish_stamped, release_checked),
         ("with statement", (bare,)): (publish_with, release_with),
@@ -229,10 +234,7 @@ def _sides(
                 consumer.release_many(slots)
                 left -= len(slots)
 
-        sides["host time per frame, batched", (bare, ("batch", SLOTS))] = (
-            publish_batch,
-            release_batch,
-        )
+        sides[f"{name}, batched", (bare, ("batch", SLOTS))] = publish_batch, release_batch
     return sides
 
 
@@ -287,33 +289,35 @@ def measure_with_consumers(
     pipe: Pipe, name: str, place: Place, consumers: int, laps: int, spoil: bool
 ) -> tuple[list[float], int]:
     shape, ns = (FRAME_NBYTES // 8,), []
-    with gpuring.create(
-        name, slots=SLOTS, shape=shape, dtype="u8", max_subscriptions=64, **place.options
-    ) as ring:
-        with ring.producer() as producer:
-            readers = [ring.consumer() for _ in range(consumers)]
-            pattern = pattern_for(ring)
-            for lap in range(2 + laps + _WARM_UP):
-                whole = lap < 2
-                start = time.perf_counter_ns()
+    with (
+        gpuring.create(
+            name, slots=SLOTS, shape=shape, dtype="u8", max_subscriptions=64, **place.options
+        ) as ring,
+        ring.producer() as producer,
+    ):
+        readers = [ring.consumer() for _ in range(consumers)]
+        pattern = pattern_for(ring)
+        for lap in range(2 + laps + _WARM_UP):
+            whole = lap < 2
+            start = time.perf_counter_ns()
+            for _ in range(SLOTS):
+                slot = producer.claim()
+                if whole:
+                    pattern.stamp_all(slot)
+                    if spoil:
+                        pattern.spoil(slot)
+                slot.publish()
+            took = time.perf_counter_ns() - start
+            for reader in readers:
                 for _ in range(SLOTS):
-                    slot = producer.claim()
+                    frame = reader.acquire()
                     if whole:
-                        pattern.stamp_all(slot)
-                        if spoil:
-                            pattern.spoil(slot)
-                    slot.publish()
-                took = time.perf_counter_ns() - start
-                for reader in readers:
-                    for _ in range(SLOTS):
-                        slot = reader.acquire()
-                        if whole:
-                            pattern.check_all(slot)
-                        slot.release()
-                pattern.finish()
-                if lap >= 2 + _WARM_UP:
-                    ns.append(took / SLOTS)
-            return ns, pattern.wrong()
+                        pattern.check_all(frame)
+                    frame.release()
+            pattern.finish()
+            if lap >= 2 + _WARM_UP:
+                ns.append(took / SLOTS)
+        return ns, pattern.wrong()
 
 
 def _loaded(

@@ -1,9 +1,10 @@
 """What waiting costs: how fast a sleeping consumer is woken, and how much CPU waiting takes.
 
-The woken consumer sleeps on a futex of a host ring (the same one for every memory); the producer looks
-that it does, publishes, and the consumer takes the time.  CPU use is the process's, all threads, the
-watchdog included, over a stretch in which no frame comes, or in which a consumer with gate="host" waits
-for a kernel that takes as long.  Not shown: a busy scheduler, deeper idle states of other machines.
+The woken consumer sleeps on a futex of a host ring (the same one for every memory); the producer
+looks that it does, publishes, and the consumer takes the time. CPU use is the process's, all
+threads, the watchdog included, over a stretch in which no frame comes, or in which a consumer with
+gate="host" waits for a kernel that takes as long. Not shown: a busy scheduler, deeper idle states
+of other machines.
 """
 
 from __future__ import annotations
@@ -122,25 +123,27 @@ def sleep(pipe: Pipe, name: str) -> tuple[list[int], int]:
 def hold_ring(pipe: Pipe, name: str, place: Place, spoil: bool) -> None:
     """Publishes a lap; with busy_ns, further frames that a kernel holds up for so long."""
     shape = (FRAME_NBYTES // 8,)
-    with gpuring.create(name, slots=SLOTS, shape=shape, dtype="u8", **place.options) as ring:
-        with ring.producer() as producer:
-            pattern = pattern_for(ring)
-            pipe.send(name)
-            busy_ns = pipe.receive()
-            for _ in range(SLOTS):
+    with (
+        gpuring.create(name, slots=SLOTS, shape=shape, dtype="u8", **place.options) as ring,
+        ring.producer() as producer,
+    ):
+        pattern = pattern_for(ring)
+        pipe.send(name)
+        busy_ns = pipe.receive()
+        for _ in range(SLOTS):
+            with producer.claim() as slot:
+                pattern.stamp(slot)
+                if spoil:
+                    pattern.spoil(slot)
+        pattern.finish()
+        if busy_ns:
+            kernel = cuda_tools().kernel("busy", "driver", busy_ns)
+            for _ in range(_STRETCHES):
                 with producer.claim() as slot:
+                    kernel.launch_grid(1, 1)
                     pattern.stamp(slot)
-                    if spoil:
-                        pattern.spoil(slot)
             pattern.finish()
-            if busy_ns:
-                kernel = cuda_tools().kernel("busy", "driver", busy_ns)
-                for _ in range(_STRETCHES):
-                    with producer.claim() as slot:
-                        kernel.launch_grid(1, 1)
-                        pattern.stamp(slot)
-                pattern.finish()
-            pipe.receive()
+        pipe.receive()
 
 
 def idle(pipe: Pipe, name: str, stretch_s: float) -> tuple[list[float], int]:
