@@ -52,7 +52,7 @@ def run(settings: Settings, crew: Crew) -> Iterator[Figure]:
                 where = settings.where(
                     place, kernel=kernel, busy=busy, slots=SLOTS, nbytes=FRAME_NBYTES
                 )
-                for name, measure in (("round trip", _round_trip), ("one way", _one_way)):
+                for name, measure in (("round trip", _round_trip), ("one-way", _one_way)):
                     rounds, limit_s = settings.rounds(500, 5000), settings.seconds(1.5, 6.0)
                     course = Course(place, kernel, rounds, limit_s, settings.spoil)
                     blank = Figure(GROUP, name, "gpuring", "µs", where)

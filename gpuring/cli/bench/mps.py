@@ -29,7 +29,7 @@ def reachable() -> bool:
 
 def without() -> dict[str, str]:
     """An environment whose CUDA processes find no daemon."""
-    return {"CUDA_MPS_PIPE_DIRECTORY": "/nonexistent"}
+    return {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": "/nonexistent"}
 
 
 @contextlib.contextmanager
@@ -56,7 +56,7 @@ def daemon() -> Iterator[dict[str, str]]:
         try:
             if _tell("get_server_list", environment).returncode != 0:
                 raise NoMps(f"{CONTROL} was started and does not answer")
-            yield ours
+            yield environment
         finally:
             _tell("quit", environment)
 

@@ -55,7 +55,7 @@ class Settings:
     mps: bool = False
     """Whether the workers' GPU work goes through a CUDA Multi-Process Service."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """What the workers have in addition to our environment; for programs that are no workers."""
+    """The workers' whole environment, for programs that are no workers; empty: ours."""
     spoil: bool = False
     """Damage one frame before the clock runs: every benchmark must notice."""
     scale: float = 1.0

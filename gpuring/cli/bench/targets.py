@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +10,8 @@ import numpy as np
 from .figures import Figure, Value
 
 SYNCS = ("timeline", "event")
+GROUPS = {"host time per frame": "transitions"}
+"""Where a name is used in several groups, the one whose setting is compared: nobody waits there."""
 TORCH = "torch queue, fresh"
 
 
@@ -58,13 +60,19 @@ def judge(figures: Iterable[Figure]) -> list[Verdict]:
 # ---- finding and comparing figures --------------------------------------------------------------
 
 
+Setting = Mapping[str, Value]
+
+
 def find(
-    figures: Iterable[Figure], name: str, program: str = "gpuring", **setting: Value
+    figures: Iterable[Figure], name: str, setting: Setting, program: str = "gpuring"
 ) -> Figure | None:
     """The first with values that says all of `setting`; a program that has no such key at all (a
     queue has no sync) says it too."""
+    group = GROUPS.get(name)
     for figure in figures:
         if figure.values is None or (figure.name, figure.program) != (name, program):
+            continue
+        if group not in (None, figure.group):
             continue
         absent_is_fine = program not in ("gpuring", "core")
         if all(
@@ -102,16 +110,16 @@ def _said(figure: Figure) -> str:
 def _against(
     name: str,
     program: str,
-    *settings: dict[str, Value],
-    theirs: dict[str, Value] | None = None,
+    *settings: Setting,
+    theirs: Setting | None = None,
     worst: Callable[..., float],
 ) -> Callable[[list[Figure]], tuple[float, str] | None]:
     def compute(figures: list[Figure]) -> tuple[float, str] | None:
         return _ratio(
             (
                 (
-                    find(figures, name, **setting),
-                    find(figures, name, program, **(setting if theirs is None else theirs)),
+                    find(figures, name, setting),
+                    find(figures, name, setting if theirs is None else theirs, program),
                 )
                 for setting in settings
             ),
@@ -122,19 +130,19 @@ def _against(
 
 
 def _plain(
-    name: str, quantile: float, scale: float = 1.0, program: str = "gpuring", **setting: Value
+    name: str, quantile: float, setting: Setting
 ) -> Callable[[list[Figure]], tuple[float, str] | None]:
     """A figure itself, in µs where it is a time."""
 
     def compute(figures: list[Figure]) -> tuple[float, str] | None:
-        figure = find(figures, name, program, **setting)
-        return None if figure is None else (_p50(figure, quantile) * scale, f"p{quantile:g}")
+        figure = find(figures, name, setting)
+        return None if figure is None else (_p50(figure, quantile), f"p{quantile:g}")
 
     return compute
 
 
 def _slowest_transition(figures: list[Figure]) -> tuple[float, str] | None:
-    verbs = [find(figures, verb, "core") for verb in ("claim", "publish", "acquire", "release")]
+    verbs = [find(figures, verb, {}, "core") for verb in ("claim", "publish", "acquire", "release")]
     if not all(verbs):
         return None
     slowest = max((verb for verb in verbs if verb), key=_p50)
@@ -148,8 +156,8 @@ def _size_matters(figures: list[Figure]) -> tuple[float, str] | None:
         small = {**figure.setting, "nbytes": 4096}
         if figure.name != "frames/s" or figure.setting.get("nbytes") != 1 << 30:
             continue
-        base = find(figures, "frames/s", figure.program, **small)
-        if base is None or base.values is None or base.program != "gpuring":
+        base = find(figures, "frames/s", small)
+        if base is None or base.values is None or figure.program != "gpuring":
             continue
         noise = max(base.values.p(90) - base.values.p(10), 0.02 * base.values.p50)
         value = (base.values.p50 - _p50(figure)) / noise
@@ -193,16 +201,14 @@ def _one_more(figures: list[Figure]) -> tuple[float, str] | None:
 def targets() -> Iterator[Target]:
     yield from _beside_the_floor()
     yield from _beside_torch()
-    for mps in (True,):
-        ours: dict[str, Value] = {**_RATE, "kernel": True, "mps": mps, "sync": "timeline"}
-        theirs: dict[str, Value] = {**_RATE, "kernel": True, "mps": mps, "sync": "event"}
-        yield Target(
-            "frames/s, timeline, MPS on, against the floor's event ring",
-            1.0,
-            True,
-            " ×",
-            _against("frames/s", "floor", ours, theirs=theirs, worst=min),
-        )
+    ours: dict[str, Value] = {**_RATE, "kernel": True, "mps": True, "sync": "timeline"}
+    yield Target(
+        "frames/s, timeline, MPS on, against the floor's event ring",
+        1.0,
+        True,
+        " ×",
+        _against("frames/s", "floor", ours, theirs={**ours, "sync": "event"}, worst=min),
+    )
     yield Target(
         "a frame of 1 GiB costs what one of 4 KiB does (in widths of the noise)",
         1.0,
@@ -212,27 +218,28 @@ def targets() -> Iterator[Target]:
     )
     yield Target("one more lossless consumer, producer's host cost", 0.3, False, " µs", _one_more)
     host: dict[str, Value] = {**_RATE, "sync": "host", "kernel": False}
+    queue: dict[str, Value] = {"nbytes": 4096, "kernel": False}
     yield Target(
         "frames/s on a host ring, Python to Python",
         500_000,
         True,
         "",
-        _plain("frames/s", 50, **host),
+        _plain("frames/s", 50, host),
     )
     yield Target(
         "the same against multiprocessing.Queue",
         5,
         True,
         " ×",
-        _against("frames/s", "multiprocessing.Queue", host, theirs={}, worst=min),
+        _against("frames/s", "multiprocessing.Queue", host, theirs=queue, worst=min),
     )
     yield Target("slowest transition in C, uncontended", 100, False, " ns", _slowest_transition)
-    yield Target("sleeping consumer woken, p50", 30, False, " µs", _plain("wake-up", 50))
-    yield Target("sleeping consumer woken, p99", 80, False, " µs", _plain("wake-up", 99))
+    yield Target("sleeping consumer woken, p50", 30, False, " µs", _plain("wake-up", 50, {}))
+    yield Target("sleeping consumer woken, p99", 80, False, " µs", _plain("wake-up", 99, {}))
     idle = "CPU of a waiting consumer"
     yield Target(
         "idle consumer's CPU, % of a core", 0.5, False, " %",
-        _plain(idle, 50, sync="host", waits_for="a frame"),
+        _plain(idle, 50, {"sync": "host", "waits_for": "a frame"}),
     )  # fmt: skip
 
 
@@ -297,7 +304,7 @@ def _beside_torch() -> Iterator[Target]:
         trip = _per_sync(kernel=True, busy=False, mps=mps)
         for name, settings in (
             ("round trip", trip),
-            ("one way", trip),
+            ("one-way", trip),
             ("host time per frame", _per_sync(side="producer", kernel=True, mps=mps)),
             ("host time per frame", _per_sync(side="consumer", kernel=True, mps=mps)),
         ):
