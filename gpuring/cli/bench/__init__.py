@@ -143,7 +143,12 @@ def measure(args: argparse.Namespace, scale: float = 1.0) -> Iterator[Figure]:
                 elif running and not mode:
                     environment = mps.without()
                 part = replace(base, places=places, mps=mode, environment=environment)
-                yield from _groups(groups, part, stack.enter_context(Crew(environment)))
+                if not mode:
+                    yield from _groups(groups, part, stack.enter_context(Crew(environment)))
+                    continue
+                for group in groups:  # under MPS one failure may make every worker useless
+                    with Crew(environment) as crew:
+                        yield from _groups([group], part, crew)
     finally:
         settings.remove_rings()
 

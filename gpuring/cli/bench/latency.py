@@ -47,13 +47,14 @@ class Course:
 
 def run(settings: Settings, crew: Crew) -> Iterator[Figure]:
     for place in settings.places:
-        for busy in (False, True) if place.on_gpu else (False,):
+        loads = (False, True) if place in settings.busy_places else (False,)
+        for busy in loads:
             for kernel in (True,) if place.on_gpu else (False, True):
                 where = settings.where(
                     place, kernel=kernel, busy=busy, slots=SLOTS, nbytes=FRAME_NBYTES
                 )
                 for name, measure in (("round trip", _round_trip), ("one-way", _one_way)):
-                    rounds, limit_s = settings.rounds(500, 5000), settings.seconds(1.5, 6.0)
+                    rounds, limit_s = settings.rounds(500, 5000), settings.seconds(1.2, 4.0)
                     course = Course(place, kernel, rounds, limit_s, settings.spoil)
                     blank = Figure(GROUP, name, "gpuring", "µs", where)
                     yield from attempt(blank, partial(measure, crew, course, busy, blank))

@@ -30,13 +30,13 @@ READING = """
 figures of this page may be divided by each other. Before each clock ran, frames were written and
 checked as wholes; in runs with kernels every single frame's first 4 KiB were checked as well.</p>
 <p><b>What flatters gpuring here:</b> processes do nothing but hand frames over; kernels are tiny;
-all processes spin and have a core; caches are warm; "nobody waiting" bursts have producer and consumer
-in one process. <b>What flatters the others:</b> peers that copy are measured at 4 KiB as well, where a
-copy costs nothing. <b>Not shown:</b> several GPUs, real models, a machine short of cores, memory
-pressure, days of running (see the soak tests).</p>
-<p>Without MPS the kernels of two processes never run together: each hand-over costs a context switch
-of the GPU, shared by the frames in flight. With MPS it does not, but a client that is killed with GPU
-work pending takes every other client along.</p>
+all processes spin and have a core; caches are warm; "nobody waiting" bursts have producer and
+consumer in one process. <b>What flatters the others:</b> peers that copy are measured at 4 KiB as
+well, where a copy costs nothing. <b>Not shown:</b> several GPUs, real models, a machine short of
+cores, memory pressure, days of running (see the soak tests).</p>
+<p>Without MPS the kernels of two processes never run together: each hand-over costs a context
+switch of the GPU, shared by the frames in flight. With MPS it does not, but a client that is
+killed with GPU work pending takes every other client along.</p>
 """
 
 
@@ -161,17 +161,8 @@ def _figures(figures: list[Figure]) -> str:
     for f in figures:
         assert f.values is not None
         numbers = [_n(f.values.p(quantile)) for quantile in (1, 50, 99, 99.9)]
-        rows.append(
-            (
-                escape(f.name),
-                escape(f.program),
-                escape(_setting(f)),
-                escape(f.unit),
-                *numbers,
-                str(f.values.n),
-                escape(f.verified),
-            )  # fmt: skip
-        )
+        words = [escape(word) for word in (f.name, f.program, _setting(f), f.unit)]
+        rows.append((*words, *numbers, str(f.values.n), escape(f.verified)))
     return _table(head, rows, numeric=(4, 5, 6, 7, 8))
 
 

@@ -36,7 +36,7 @@ _WARM_UP = 50  # laps
 def run(settings: Settings, crew: Crew) -> Iterator[Figure]:
     if HOST in settings.places:
         yield from _in_c()
-    laps = settings.rounds(1000, 5000)
+    laps = settings.rounds(500, 2500)
     for place in settings.places:
         blank = Figure(GROUP, "verbs", "gpuring", "ns", settings.where(place, slots=SLOTS))
         yield from attempt(blank, partial(_in_python, settings, crew, place, laps))
@@ -281,7 +281,7 @@ def _with_consumers(
     yield replace(blank, values=Distribution.of(ns), verified=verified)
     where = {**blank.setting, "loaded": True}
     loaded = replace(blank, setting=where)
-    rounds = settings.rounds(1000, 5000)
+    rounds = settings.rounds(1000, 4000)
     yield from attempt(loaded, partial(_loaded, crew, place, consumers, rounds, loaded))
 
 

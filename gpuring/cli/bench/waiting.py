@@ -25,7 +25,7 @@ from .settings import FRAME_NBYTES, HOST, SLOTS, Place, Settings, ring_name
 
 GROUP = "waiting"
 _WARM_UP = 10
-_STRETCHES = 5
+_STRETCHES = 3
 
 
 def run(settings: Settings, crew: Crew) -> Iterator[Figure]:
