@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from gpuring.cli.text import nbytes
+
 from .figures import Figure, Value
 from .settings import FRAME_NBYTES, SLOTS
 
@@ -79,7 +81,8 @@ def host_cost(figures: list[Figure]) -> Iterator[Plot]:
                         *zip(*points, strict=True), style, color=COLOURS[sync],
                         label=f"{sync}, {beside}",
                     )  # fmt: skip
-        axis.set(title=label, xlabel="lossless subscriptions", ylabel="ns a frame", yscale="log")
+        axis.set(title=label, xlabel="lossless subscriptions", ylabel="ns a frame")
+        axis.set_ylim(bottom=0)
         axis.legend(fontsize=7)
     caption = (
         "claim + publish, median. The slope of the solid lines is what one more consumer adds."
@@ -153,7 +156,11 @@ def peers(figures: list[Figure]) -> Iterator[Plot]:
         axis.barh(range(len(rows)), [_p(f) for _, f in rows], color=colours)
         axis.set_yticks(range(len(rows)), [label for label, _ in rows], fontsize=7)
         axis.invert_yaxis()
-        axis.set(xscale="log", xlabel=f"{unit}, median")
+        values = [_p(f) for _, f in rows]
+        for at, value in enumerate(values):
+            axis.text(value, at, f" {value:,.3g}", va="center", fontsize=7)
+        least, most = min(values), max(values)
+        axis.set(xscale="log", xlabel=f"{unit}, median", xlim=(least / 2, most * 2))
         yield Plot(f"Beside what people use today: {name}", "", _svg(canvas))
 
 
@@ -210,8 +217,12 @@ def _lines(
                 *zip(*points, strict=True), f"{style}o", color=COLOURS[sync], label=words,
                 markersize=3, linewidth=1.2,
             )  # fmt: skip
+        ticks = sorted({x for *_, points in series for x, _ in points})
         axis.set_xscale("log", base=2)
-        axis.set(title=label, xlabel=_AXES[key], ylabel=name, yscale="log")
+        axis.set_xticks(ticks, [nbytes(x) if key == "nbytes" else str(x) for x in ticks])
+        axis.set(title=label, xlabel=_AXES[key], ylabel=name)
+        axis.set_ylim(bottom=0)  # a flat line must look flat, noise like noise
+        axis.tick_params(labelsize=7)
         axis.grid(alpha=0.3)
         axis.legend(fontsize=7)
     return Plot(title, caption, _svg(canvas))
