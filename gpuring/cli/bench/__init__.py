@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .crew import Crew, Pipe
@@ -74,34 +74,39 @@ def run(args: argparse.Namespace) -> int:
     from . import report
     from .figures import Figure
 
-    if args.stored:
-        stored = json.loads(args.stored.read_text())
-    else:
-        from .card import machine_card
-
-        started = time.monotonic()
-        figures = []
-        card = machine_card()
-        for figure in measure(args):
-            figures.append(figure)
-            print(report.line(figure), flush=True)
-        stored = {
-            "machine": card,
-            "seconds": round(time.monotonic() - started, 1),
-            "figures": [figure.as_json() for figure in figures],
-        }
-        args.report.mkdir(parents=True, exist_ok=True)
-        (args.report / "bench.json").write_text(json.dumps(stored, indent=1) + "\n")
+    stored, status = (json.loads(args.stored.read_text()), 0) if args.stored else _measured(args)
     figures = [Figure.from_json(each) for each in stored["figures"]]
     args.report.mkdir(parents=True, exist_ok=True)
-    path = args.report / "report.html"
-    path.write_text(report.html(stored["machine"], figures, stored["seconds"]))
+    source = args.stored or args.report / "bench.json"
+    if not args.stored:
+        source.write_text(json.dumps(stored, indent=1) + "\n")
+    page = args.report / "report.html"
+    page.write_text(report.html(stored["machine"], figures, stored["seconds"]))
     print(report.verdict(figures))
-    print(f"{stored['seconds']:.0f} s; {path}, {args.stored or args.report / 'bench.json'}")
+    print(f"{stored['seconds']:.0f} s; {page}, {source}")
     failed = [figure for figure in figures if figure.failed]
     for figure in failed:
         print(f"gpuring bench: {report.line(figure)}", file=sys.stderr)
-    return 1 if failed else 0
+    return status or (1 if failed else 0)
+
+
+def _measured(args: argparse.Namespace) -> tuple[dict[str, Any], int]:
+    """What the JSON has, and the exit status; after Ctrl-C or SIGTERM, what there was until then."""
+    from ..demo.signals import terminable
+    from . import report
+    from .card import machine_card
+
+    started, figures, status = time.monotonic(), [], 0
+    card = {**machine_card(), "asked for": " ".join(sys.argv[1:])}
+    try:
+        with terminable():
+            for figure in measure(args):
+                figures.append(figure.as_json())
+                print(report.line(figure), flush=True)
+    except KeyboardInterrupt:
+        status, card["interrupted"] = 130, True
+    seconds = round(time.monotonic() - started, 1)
+    return {"machine": card, "seconds": seconds, "figures": figures}, status
 
 
 def measure(args: argparse.Namespace, scale: float = 1.0) -> Iterator[Figure]:

@@ -79,6 +79,8 @@ class Settings:
         """A figure's setting."""
         if not place.on_gpu:
             return {"sync": place.sync, **more}
+        if more.get("kernel"):
+            more["launch"] = "cuda-bindings"  # what it costs by itself: "kernel launch"
         return {"sync": place.sync, "gate": place.gate, "mps": self.mps, **more}
 
     def seconds(self, quick: float, full: float) -> float:

@@ -160,5 +160,9 @@ def idle(pipe: Pipe, name: str, stretch_s: float) -> tuple[list[float], int]:
             wall, cpu = time.monotonic(), time.process_time()
             with contextlib.suppress(gpuring.RingTimeout), consumer.acquire(stretch_s) as slot:
                 pattern.check(slot)
-            percent.append(100 * (time.process_time() - cpu) / (time.monotonic() - wall))
+            took, cpu = time.monotonic() - wall, time.process_time() - cpu
+            if took > stretch_s / 2:  # else there was nothing to wait for
+                percent.append(100 * cpu / took)
+        if not percent:
+            raise RuntimeError("it never had to wait")
         return percent, pattern.wrong()
