@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _measured(args: argparse.Namespace) -> tuple[dict[str, Any], int]:
-    """What the JSON has, and the exit status; after Ctrl-C or SIGTERM, what there was until then."""
+    """For the JSON, and the exit status; after Ctrl-C or SIGTERM, what there was until then."""
     from ..demo.signals import terminable
     from . import report
     from .card import machine_card
