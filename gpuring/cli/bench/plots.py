@@ -158,9 +158,15 @@ def peers(figures: list[Figure]) -> Iterator[Plot]:
         axis.invert_yaxis()
         values = [_p(f) for _, f in rows]
         for at, value in enumerate(values):
-            axis.text(value, at, f" {value:,.3g}", va="center", fontsize=7)
+            axis.text(
+                value,
+                at,
+                f" {value:,.0f}" if value >= 1000 else f" {value:.3g}",
+                va="center",
+                fontsize=7,
+            )
         least, most = min(values), max(values)
-        axis.set(xscale="log", xlabel=f"{unit}, median", xlim=(least / 2, most * 2))
+        axis.set(xscale="log", xlabel=f"{unit}, median", xlim=(least / 2, most * 3))
         yield Plot(f"Beside what people use today: {name}", "", _svg(canvas))
 
 
@@ -195,7 +201,7 @@ def _lines(
             wanted = {**BASE, "lossless": is_lossless, **gate}
             del wanted[key]
             points = sorted(
-                (int(f.setting[key]), _p(f))
+                (int(f.setting[key]), _p(f), _p(f, 10), _p(f, 90))
                 for f in chosen
                 if f.program == program
                 and f.setting.get("sync") == sync
@@ -213,18 +219,19 @@ def _lines(
         for program, sync, is_lossless, points in series:
             style = "--" if program == "floor" else "-" if is_lossless else ":"
             words = f"{program}, {sync}{'' if is_lossless else ', lossy'}"
-            axis.plot(
-                *zip(*points, strict=True), f"{style}o", color=COLOURS[sync], label=words,
-                markersize=3, linewidth=1.2,
-            )  # fmt: skip
-        ticks = sorted({x for *_, points in series for x, _ in points})
+            x, median, low, high = zip(*points, strict=True)
+            colour = COLOURS[sync]
+            axis.plot(x, median, f"{style}o", color=colour, label=words, ms=3, lw=1.2)
+            axis.fill_between(x, low, high, color=colour, alpha=0.12, linewidth=0)
+        ticks = sorted({point[0] for *_, points in series for point in points})
+        most = max(point[3] for *_, points in series for point in points)
         axis.set_xscale("log", base=2)
         axis.set_xticks(ticks, [nbytes(x) if key == "nbytes" else str(x) for x in ticks])
         axis.set(title=label, xlabel=_AXES[key], ylabel=name)
-        axis.set_ylim(bottom=0)  # a flat line must look flat, noise like noise
+        axis.set_ylim(0, 1.1 * most)  # a flat line must look flat, noise like noise
         axis.tick_params(labelsize=7)
         axis.grid(alpha=0.3)
-        axis.legend(fontsize=7)
+        axis.legend(fontsize=7, handlelength=4)
     return Plot(title, caption, _svg(canvas))
 
 

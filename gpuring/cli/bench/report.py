@@ -26,9 +26,10 @@ img { max-width: 100%; } figure { margin: 1rem 0; } figcaption { color: #555; fo
 """
 
 READING = """
-<p>Every figure is the median of one run's distribution; p1 and p99 say how far to trust it. Only
-figures of this page may be divided by each other. Before each clock ran, frames were written and
-checked as wholes; in runs with kernels every single frame's first 4 KiB were checked as well.</p>
+<p>Every figure is the median of one run's distribution; p1 and p99, and the bands from p10 to p90,
+say how far to trust it. Only figures of this page may be divided by each other. Before each clock
+ran, frames were written and checked as wholes; in runs with kernels every single frame's first 4
+KiB were checked as well.</p>
 <p><b>What flatters gpuring here:</b> processes do nothing but hand frames over; kernels are tiny;
 all processes spin and have a core; caches are warm; "nobody waiting" bursts have producer and
 consumer in one process. <b>What flatters the others:</b> peers that copy are measured at 4 KiB as

@@ -86,7 +86,8 @@ def find(
 Pair = tuple[Figure | None, Figure | None]
 
 
-def _p50(figure: Figure, quantile: float = 50) -> float:
+def _value(figure: Figure, quantile: float = 50) -> float:
+    """In µs where it is a time."""
     assert figure.values is not None
     return figure.values.p(quantile) * {"ns": 1e-3, "ms": 1e3}.get(figure.unit, 1.0)
 
@@ -94,9 +95,9 @@ def _p50(figure: Figure, quantile: float = 50) -> float:
 def _ratio(pairs: Iterable[Pair], *, worst: Callable[..., float]) -> tuple[float, str] | None:
     """The worst ratio of the pairs that are there."""
     ratios = {
-        _p50(ours) / _p50(theirs): f"{_said(ours)} against {theirs.program} {_said(theirs)}"
+        _value(ours) / _value(theirs): f"{_said(ours)} against {theirs.program} {_said(theirs)}"
         for ours, theirs in pairs
-        if ours is not None and theirs is not None and _p50(theirs)
+        if ours is not None and theirs is not None and _value(theirs)
     }
     return (value := worst(ratios), ratios[value]) if ratios else None
 
@@ -132,11 +133,11 @@ def _against(
 def _plain(
     name: str, quantile: float, setting: Setting
 ) -> Callable[[list[Figure]], tuple[float, str] | None]:
-    """A figure itself, in µs where it is a time."""
+    """A figure itself."""
 
     def compute(figures: list[Figure]) -> tuple[float, str] | None:
         figure = find(figures, name, setting)
-        return None if figure is None else (_p50(figure, quantile), f"p{quantile:g}")
+        return None if figure is None else (_value(figure, quantile), f"p{quantile:g}")
 
     return compute
 
@@ -145,8 +146,8 @@ def _slowest_transition(figures: list[Figure]) -> tuple[float, str] | None:
     verbs = [find(figures, verb, {}, "core") for verb in ("claim", "publish", "acquire", "release")]
     if not all(verbs):
         return None
-    slowest = max((verb for verb in verbs if verb), key=_p50)
-    return _p50(slowest) * 1e3, slowest.name
+    slowest = max((verb for verb in verbs if verb), key=_value)
+    return _value(slowest) * 1e3, slowest.name
 
 
 def _size_matters(figures: list[Figure]) -> tuple[float, str] | None:
@@ -160,7 +161,7 @@ def _size_matters(figures: list[Figure]) -> tuple[float, str] | None:
         if base is None or base.values is None or figure.program != "gpuring":
             continue
         noise = max(base.values.p(90) - base.values.p(10), 0.02 * base.values.p50)
-        value = (base.values.p50 - _p50(figure)) / noise
+        value = (base.values.p50 - _value(figure)) / noise
         if worst is None or value > worst[0]:
             worst = value, f"{_said(base)} at 4 KiB, {_said(figure)} at 1 GiB"
     return worst
@@ -171,7 +172,7 @@ def one_more_consumer_us(
 ) -> float | None:
     """The slope of the producer's host cost over lossless subscriptions, in µs each."""
     costs = {
-        int(figure.setting["consumers"]): _p50(figure)
+        int(figure.setting["consumers"]): _value(figure)
         for figure in figures
         if figure.name == "producer's host cost"
         and figure.program == "gpuring"
