@@ -125,5 +125,6 @@ cdef extern from "core/ring.h" nogil:
     ctypedef gr_result (*gr_verb)(gr_peer *)
     gr_result gr_spin(gr_peer *, gr_verb)
     gr_result gr_sleep(gr_peer *, gr_verb)
+    bint gr_soon(gr_peer *, uint32_t, uint32_t, uint64_t)
     gr_result gr_wait_fence(gr_peer *, uint32_t, uint32_t, uint64_t)
     int64_t gr_now_ns()

@@ -103,7 +103,7 @@ cdef class Peer:
         cdef uint32_t k, owner, index = self.me.index
         cdef uint64_t value
         cdef int status
-        cdef bint ordered
+        cdef bint ordered, soon = False
         cdef DeviceOrder device = None
         if isinstance(sync, DeviceOrder) and (<DeviceOrder>sync).usable(stream):
             device = <DeviceOrder>sync
@@ -123,7 +123,11 @@ cdef class Peer:
                     if status != BY_PYTHON:
                         raise device.refused(stream, status)
                 elif not self.gate_host:
-                    device.add(ops, CU_WAIT_64, owner, index, value)
+                    if self.me.deadline_ns:
+                        with nogil:
+                            soon = gr_soon(&self.me, owner, index, value)
+                    if not soon:
+                        device.add(ops, CU_WAIT_64, owner, index, value)
                     continue
             if sync is None:
                 ordered = self.wait_fence(owner, index, value)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from gpuring import __version__
-from gpuring.cli import clean, demo, doctor, inspect, keep, ls, metrics, tap, top
+from gpuring.cli import bench, clean, demo, doctor, inspect, keep, ls, metrics, tap, top
 from gpuring.cli.trouble import CommandError
 from gpuring.errors import RingError
 
@@ -20,6 +20,7 @@ COMMANDS = {
     "metrics": (metrics, "serve what rings are doing to Prometheus"),
     "doctor": (doctor, "whether rings work on this machine, tried out, and what to do if not"),
     "keep": (keep, "hold a ring open, so that producers can come and go"),
+    "bench": (bench, "what a hand-over costs on this machine, verified and measured"),
     "clean": (clean, "remove rings whose processes are all dead"),
 }
 

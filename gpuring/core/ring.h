@@ -89,6 +89,10 @@ struct gr_peer {
     uint64_t pos, seen, high;
     uint64_t frames;
     int64_t deadline_ns; /* of the call in progress */
+
+    /* gr_soon: the last promise, the fences that it will not look at, and how many those were last time */
+    uint64_t last_value;
+    uint32_t last_index, blind, backoff;
     int64_t wait_ns;     /* when the wait in progress began */
     int64_t spin_ns;     /* adapts between GR_SPIN_MIN_NS and GR_SPIN_MAX_NS */
 
@@ -175,11 +179,13 @@ bool gr_holds(struct gr_peer *me, uint32_t index, uint64_t *seq);
 
 /* wait.c */
 enum { GR_SLICE_NS = 50 * 1000 * 1000, GR_SPIN_MAX_NS = 20 * 1000, GR_SPIN_MIN_NS = 1000,
-       GR_WAKE_NS = 30 * 1000 /* what a wake-up by futex may take */ };
+       GR_WAKE_NS = 30 * 1000 /* what a wake-up by futex may take */, GR_PATIENCE_NS = 20 * 1000,
+       GR_FENCE_SPIN_NS = 200 * 1000 /* a hop between two contexts takes about 150 µs */ };
 typedef enum gr_result (*gr_verb)(struct gr_peer *me);
 enum gr_result gr_spin(struct gr_peer *me, gr_verb verb);
 enum gr_result gr_sleep(struct gr_peer *me, gr_verb verb); /* one slice at the most, then GR_SIGNAL */
 enum gr_result gr_wait_fence(struct gr_peer *me, uint32_t peer, uint32_t index, uint64_t value);
+bool gr_soon(struct gr_peer *me, uint32_t peer, uint32_t index, uint64_t value);
 void gr_ring_bell(struct gr_ring *ring);
 int64_t gr_now_ns(void);
 int64_t gr_now_coarse_ns(void);

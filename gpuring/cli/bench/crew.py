@@ -1,15 +1,17 @@
 """Worker processes for benchmarks: a CUDA context takes a second to make, so they serve many times.
 
-A role is a module-level function `role(pipe, *args)`; what it returns is its result.  Every wait has a
-deadline; a worker that misses one, raises or dies is killed and never used again.
+A role is a module-level function `role(pipe, *args)`; what it returns is its result. Every wait has
+a deadline; a worker that misses one, raises or dies is killed and never used again.
 """
 
 from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
+import signal
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -103,10 +105,10 @@ class Part:
 
 
 class _Worker:
-    def __init__(self) -> None:
+    def __init__(self, environment: Mapping[str, str]) -> None:
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_work, args=(theirs,), daemon=True)
+        self._process = context.Process(target=_work, args=(theirs, environment), daemon=True)
         self._process.start()
         theirs.close()
         self.pid: int = self._process.pid or 0
@@ -118,9 +120,13 @@ class _Worker:
 
 
 class Crew:
-    """The workers of one run.  As a context manager it ends with all of them gone."""
+    """The workers of one run.  As a context manager it ends with all of them gone.
 
-    def __init__(self) -> None:
+    environment: set in each worker before it has loaded anything that reads it.
+    """
+
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        self._environment = dict(environment or {})
         self._idle: list[_Worker] = []
         self._all: list[_Worker] = []
 
@@ -140,7 +146,7 @@ class Crew:
         self._idle.append(worker)
 
     def _hire(self) -> _Worker:
-        worker = _Worker()
+        worker = _Worker(self._environment)
         self._all.append(worker)
         return worker
 
@@ -153,7 +159,9 @@ class Crew:
                 worker.end()
 
 
-def _work(connection: Connection) -> None:
+def _work(connection: Connection, environment: Mapping[str, str]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to us too; the crew ends us
+    os.environ.update(environment)
     while True:
         try:
             role, args = connection.recv()

@@ -1,7 +1,7 @@
-"""What a benchmark reports: figures, each a distribution together with the setting it was measured in.
+"""What a benchmark reports: figures, each a distribution with the setting it was measured in.
 
-A name has the same meaning and unit in every program, so figures of one run that differ in `program`
-alone may be divided by each other.  Figures of different runs may not.
+A name has the same meaning and unit in every program, so figures of one run that differ in
+`program` alone may be divided by each other. Figures of different runs may not.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ QUANTILES = (0, 1, 5, 10, 25, 50, 75, 90, 95, 99, 99.9, 100)
 """Percentiles that a distribution keeps; 50 is the figure, the others say how far to trust it."""
 
 Value = str | int | float | bool
+
+VERIFICATION_FAILED = "verification failed"
+"""How `Figure.skipped` begins where wrong data crossed: such a run has failed as a whole."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,11 @@ class Figure:
     skipped: str = ""
     """Why there are no values."""
 
+    @property
+    def failed(self) -> bool:
+        """Whether wrong data crossed."""
+        return self.skipped.startswith(VERIFICATION_FAILED)
+
     def as_json(self) -> dict[str, Any]:
         return {key: value for key, value in asdict(self).items() if value not in ("", None)}
 
@@ -71,7 +79,7 @@ class Figure:
         values = stored.get("values")
         if values is not None:
             values = Distribution(values["n"], tuple(values["percentiles"]))
-        return cls(**{**stored, "values": values})
+        return cls(**{"unit": "", **stored, "values": values})
 
 
 def select(

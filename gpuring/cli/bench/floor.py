@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuring.cli.bench.crew import Crew
-from gpuring.cli.bench.figures import Distribution, Figure, Value
+from gpuring.cli.bench.figures import Distribution, VERIFICATION_FAILED, Figure, Value
 
 SOURCE = Path(__file__).with_name("floor.cu")
 PROGRAM = "floor"
@@ -205,7 +205,9 @@ def figures_of(line: Mapping[str, Any], common: Mapping[str, Value]) -> Iterator
     for each, its_unit, distinct, sample in found:
         figure = functools.partial(Figure, group, each, program, its_unit, {**distinct, **common})
         if line["wrong"]:
-            yield figure(skipped=f"{line['wrong']} wrong words in {line['frames']} frames")
+            yield figure(
+                skipped=f"{VERIFICATION_FAILED}: {line['wrong']} wrong words in {line['frames']} frames"
+            )
         elif not sample:
             yield figure(skipped="no samples")
         else:

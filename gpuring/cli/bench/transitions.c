@@ -1,6 +1,7 @@
 /* Cost of each transition of the core, uncontended, in nanoseconds.
  *
- *   gcc -std=gnu11 -O2 -pthread bench/transitions.c gpuring/core/<all>.c -o transitions && ./transitions
+ *   gcc -std=gnu11 -O2 -pthread -I gpuring gpuring/cli/bench/transitions.c gpuring/core/<all>.c -o transitions
+ *   ./transitions 50 99     prints {"n": …, "claim": [p50, p99], "publish": …, "acquire": …, "release": …}
  *
  * One thread is producer and consumer in turn, 8 slots, 1 subscription: what is measured is the path
  * without waiting, with warm caches.  Cache misses between cores come on top in real use.
@@ -11,7 +12,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
-#include "../gpuring/core/ring.h"
+#include "core/ring.h"
 
 enum { ROUNDS = 20000, LAP = 8, VERBS = 4 };
 
@@ -20,7 +21,7 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
     struct gr_config config = {.slots = LAP, .max_peers = 32, .max_subscriptions = 16,
                                .slot_nbytes = 64, .spec_nbytes = 2};
     uint8_t zeros[64] = {0};
@@ -44,7 +45,7 @@ int main(void) {
             bad |= gr_publish(&p, i, seqs[k], value, 0, NULL);
         }
         t[2] = gr_now_ns();
-        for (int k = 0; k < LAP; k++) bad |= gr_acquire(&c);
+        for (int k = 0; k < LAP; k++) bad |= gr_acquire(&c) || c.seq != seqs[k]; /* the right frame, in order */
         t[3] = gr_now_ns();
         for (int k = 0; k < LAP; k++) {
             uint32_t i = (uint32_t)(seqs[k] % LAP);
@@ -56,11 +57,15 @@ int main(void) {
         for (int verb = 0; verb < VERBS; verb++) ns[verb][round] = (double)(t[verb + 1] - t[verb]) / LAP;
     }
     const char *names[VERBS] = {"claim", "publish", "acquire", "release"};
-    printf("{");
+    printf("{\"n\": %d", ROUNDS);
     for (int verb = 0; verb < VERBS; verb++) {
         qsort(ns[verb], ROUNDS, sizeof(double), by_value);
-        printf("%s\"%s\": {\"p50_ns\": %.1f, \"p99_ns\": %.1f}", verb ? ", " : "", names[verb],
-               ns[verb][ROUNDS / 2], ns[verb][ROUNDS * 99 / 100]);
+        printf(", \"%s\": [", names[verb]);
+        for (int k = 1; k < argc; k++) {
+            int at = (int)(atof(argv[k]) / 100 * (ROUNDS - 1) + 0.5);
+            printf("%s%.1f", k > 1 ? ", " : "", ns[verb][at]);
+        }
+        printf("]");
     }
     printf("}\n");
     return 0;

@@ -1,0 +1,293 @@
+"""The report's plots, by matplotlib, as SVG for an <img>.  Each takes all figures and gives nothing
+where those that it shows were not measured."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from gpuring.cli.text import nbytes
+
+from .figures import Figure, Value
+from .settings import FRAME_NBYTES, SLOTS
+
+COLOURS = {"host": "#2a7f62", "timeline": "#1f5fa8", "event": "#c8641b", "": "#777777"}
+BASE: dict[str, Value] = {
+    "kernel": True, "slots": SLOTS, "nbytes": FRAME_NBYTES, "consumers": 1, "lossless": True,
+    "members": 1, "producers": 1, "batch": 1, "gate": "stream", "busy": False,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A picture and the words beside it."""
+
+    title: str
+    caption: str
+    svg: str
+    """A data URI."""
+
+
+def available() -> bool:
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def throughput(figures: list[Figure]) -> Iterator[Plot]:
+    for key, title, caption in (
+        (
+            "nbytes",
+            "Frames/s against the size of a frame",
+            "Frames are handed over, not copied: a flat line is what is claimed. 4 KiB of each are "
+            "written and checked.",
+        ),
+        ("slots", "Frames/s against slots", "Slots are frames in flight."),
+        (
+            "consumers",
+            "Frames/s against consumers that each see every frame",
+            "Solid: lossless, the producer waits for the slowest. Dotted: lossy, it passes them.",
+        ),
+        ("members", "Frames/s against members that share a subscription", ""),
+        ("producers", "Frames/s of several producers together", ""),
+    ):
+        lossy = (True, False) if key == "consumers" else (True,)
+        plot = _lines(figures, "frames/s", key, title, caption, lossy)
+        if plot:
+            yield plot
+
+
+def host_cost(figures: list[Figure]) -> Iterator[Plot]:
+    panels = _panels(figures, "producer's host cost")
+    if not panels:
+        return
+    canvas, axes = _canvas(len(panels))
+    for (label, chosen), axis in zip(panels, axes, strict=True):
+        for sync in ("host", "timeline", "event"):
+            for loaded, style in ((False, "-o"), (True, ":o")):
+                points = sorted(
+                    (int(f.setting["consumers"]), _p(f))
+                    for f in chosen
+                    if f.setting.get("sync") == sync and f.setting.get("loaded") is loaded
+                )
+                if points:
+                    beside = "beside live consumers" if loaded else "alone"
+                    axis.plot(
+                        *zip(*points, strict=True), style, color=COLOURS[sync],
+                        label=f"{sync}, {beside}",
+                    )  # fmt: skip
+        axis.set(title=label, xlabel="lossless subscriptions", ylabel="ns a frame")
+        axis.set_ylim(bottom=0)
+        axis.legend(fontsize=7)
+    caption = (
+        "claim + publish, median. The slope of the solid lines is what one more consumer adds."
+    )
+    yield Plot("What one more consumer costs the producer", caption, _svg(canvas))
+
+
+def verbs(figures: list[Figure]) -> Iterator[Plot]:
+    found = [f for f in figures if f.name in VERBS and f.program in ("gpuring", "core")]
+    bars: dict[str, dict[str, float]] = {}
+    for f in found:
+        if f.values is not None:
+            bars.setdefault(_label(f), {})[f.name] = _p(f) / 1e3
+    if not bars:
+        return
+    canvas, (axis,) = _canvas(1, height=0.6 + 0.35 * len(bars))
+    left = dict.fromkeys(bars, 0.0)
+    for verb, colour in zip(VERBS, ("#1f5fa8", "#7fb0e0", "#c8641b", "#f0b183"), strict=True):
+        widths = [bars[bar].get(verb, 0.0) for bar in bars]
+        axis.barh(list(bars), widths, left=[left[bar] for bar in bars], color=colour, label=verb)
+        for bar, width in zip(bars, widths, strict=True):
+            left[bar] += width
+    axis.invert_yaxis()
+    axis.set_xlabel("µs of host time a frame, median, nobody waiting")
+    axis.legend(fontsize=7)
+    caption = "A frame's four verbs, one after the other. No kernels; no wait is in it."
+    yield Plot("What the verbs cost", caption, _svg(canvas))
+
+
+VERBS = ("claim", "publish", "acquire", "release")
+
+
+def latency(figures: list[Figure]) -> Iterator[Plot]:
+    for name in ("round trip", "one-way"):
+        ours = [
+            f
+            for f in figures
+            if f.name == name
+            and f.program in ("gpuring", "floor")
+            and f.setting.get("kernel", True)
+        ]
+        rows = [(_label(f), f) for f in ours if f.values is not None]
+        if not rows:
+            continue
+        canvas, (axis,) = _canvas(1, height=0.8 + 0.28 * len(rows))
+        for at, (_, f) in enumerate(rows):
+            assert f.values is not None
+            colour = COLOURS[str(f.setting.get("sync", ""))]
+            axis.plot([f.values.p(1), f.values.p(99.9)], [at, at], color=colour, alpha=0.4)
+            for quantile, marker in ((50, "o"), (99, "|"), (99.9, "x")):
+                axis.plot(f.values.p(quantile), at, marker, color=colour)
+        axis.set_yticks(range(len(rows)), [label for label, _ in rows], fontsize=7)
+        axis.invert_yaxis()
+        axis.set(xscale="log", xlabel="µs")
+        caption = "Dot: median. Bar: p99. Cross: p99.9. The line begins at p1."
+        yield Plot(f"Latency: {name}", caption, _svg(canvas))
+
+
+def peers(figures: list[Figure]) -> Iterator[Plot]:
+    for name, unit in (("frames/s", "frames/s"), ("round trip", "µs"), ("one-way", "µs")):
+        rows = []
+        for memory in ("host", "cuda"):
+            for mps in (False, True) if memory == "cuda" else (None,):
+                chosen = [f for f in figures if f.name == name and _comparable(f, memory, mps)]
+                if any(f.program not in ("gpuring", "floor") for f in chosen):
+                    rows += [(_label(f, program=True), f) for f in chosen]
+        if not rows:
+            continue
+        canvas, (axis,) = _canvas(1, height=0.8 + 0.26 * len(rows))
+        colours = [COLOURS["timeline"] if f.program == "gpuring" else "#aaaaaa" for _, f in rows]
+        axis.barh(range(len(rows)), [_p(f) for _, f in rows], color=colours)
+        axis.set_yticks(range(len(rows)), [label for label, _ in rows], fontsize=7)
+        axis.invert_yaxis()
+        values = [_p(f) for _, f in rows]
+        for at, value in enumerate(values):
+            axis.text(
+                value,
+                at,
+                f" {value:,.0f}" if value >= 1000 else f" {value:.3g}",
+                va="center",
+                fontsize=7,
+            )
+        least, most = min(values), max(values)
+        axis.set(xscale="log", xlabel=f"{unit}, median", xlim=(least / 2, most * 3))
+        yield Plot(f"Beside what people use today: {name}", "", _svg(canvas))
+
+
+def _comparable(f: Figure, memory: str, mps: bool | None) -> bool:
+    """4 KiB frames with the work on both sides, 8 in flight, one consumer, nothing else running."""
+    of = f.setting.get("memory") or ("host" if f.setting.get("sync") == "host" else "cuda")
+    return (
+        f.values is not None
+        and of == memory
+        and (mps is None or f.setting.get("mps") is mps)
+        and f.program != "floor, always waits"
+        and _says(f, {**BASE, "gate": f.setting.get("gate", "stream")})
+    )
+
+
+# ---- pieces -------------------------------------------------------------------------------------
+
+
+def _lines(
+    figures: list[Figure], name: str, key: str, title: str, caption: str, lossless: Iterable[bool]
+) -> Plot | None:
+    panels = []
+    for label, chosen in _panels(figures, name):
+        series = []
+        for program, sync, is_lossless in (
+            (program, sync, is_lossless)
+            for program in ("gpuring", "floor")
+            for sync in ("host", "timeline", "event")
+            for is_lossless in lossless
+        ):
+            gate = {} if sync != "host" else {"gate": None}
+            wanted = {**BASE, "lossless": is_lossless, **gate}
+            del wanted[key]
+            points = sorted(
+                (int(f.setting[key]), _p(f), _p(f, 10), _p(f, 90))
+                for f in chosen
+                if f.program == program
+                and f.setting.get("sync") == sync
+                and key in f.setting
+                and _says(f, wanted)
+            )
+            if len(points) > 1:
+                series.append((program, sync, is_lossless, points))
+        if series:
+            panels.append((label, series))
+    if not panels:
+        return None
+    canvas, axes = _canvas(len(panels))
+    for (label, series), axis in zip(panels, axes, strict=True):
+        for program, sync, is_lossless, points in series:
+            style = "--" if program == "floor" else "-" if is_lossless else ":"
+            words = f"{program}, {sync}{'' if is_lossless else ', lossy'}"
+            x, median, low, high = zip(*points, strict=True)
+            colour = COLOURS[sync]
+            axis.plot(x, median, f"{style}o", color=colour, label=words, ms=3, lw=1.2)
+            axis.fill_between(x, low, high, color=colour, alpha=0.12, linewidth=0)
+        ticks = sorted({point[0] for *_, points in series for point in points})
+        most = max(point[3] for *_, points in series for point in points)
+        axis.set_xscale("log", base=2)
+        axis.set_xticks(ticks, [nbytes(x) if key == "nbytes" else str(x) for x in ticks])
+        axis.set(title=label, xlabel=_AXES[key], ylabel=name)
+        axis.set_ylim(0, 1.1 * most)  # a flat line must look flat, noise like noise
+        axis.tick_params(labelsize=7)
+        axis.grid(alpha=0.3)
+        axis.legend(fontsize=7, handlelength=4)
+    return Plot(title, caption, _svg(canvas))
+
+
+_AXES = {
+    "nbytes": "bytes a frame",
+    "slots": "slots",
+    "consumers": "consumers",
+    "members": "members of one subscription",
+    "producers": "producers",
+}
+
+
+def _says(figure: Figure, wanted: dict[str, Any]) -> bool:
+    """Whether its setting contradicts nothing that is wanted."""
+    return all(
+        value is None or figure.setting.get(key, value) == value for key, value in wanted.items()
+    )
+
+
+def _panels(figures: list[Figure], name: str) -> list[tuple[str, list[Figure]]]:
+    found = [f for f in figures if f.name == name and f.values is not None]
+    parts: tuple[tuple[str, Callable[[Figure], bool]], ...] = (
+        ("host memory", lambda f: f.setting.get("sync") == "host"),
+        ("GPU, MPS off", lambda f: f.setting.get("mps") is False),
+        ("GPU, MPS on", lambda f: f.setting.get("mps") is True),
+    )
+    return [(label, part) for label, test in parts if (part := [f for f in found if test(f)])]
+
+
+def _p(figure: Figure, quantile: float = 50) -> float:
+    assert figure.values is not None
+    return figure.values.p(quantile)
+
+
+def _label(figure: Figure, *, program: bool = False) -> str:
+    said = figure.setting
+    words = [figure.program] if program or figure.program != "gpuring" else []
+    if said.get("sync"):
+        words.append(str(said["sync"]))
+    if "gate" in said:
+        words.append(f"{said['gate']} gate")
+    if "mps" in said:
+        words.append(f"MPS {'on' if said['mps'] else 'off'}")
+    if said.get("busy"):
+        words.append("busy GPU")
+    return ", ".join(words)
+
+
+def _canvas(panels: int, height: float = 3.2) -> tuple[Any, Any]:
+    from matplotlib.figure import Figure as Canvas
+
+    canvas = Canvas(figsize=(4.6 * panels if panels > 1 else 7.5, height), layout="constrained")
+    return canvas, canvas.subplots(1, panels, squeeze=False)[0]
+
+
+def _svg(canvas: Any) -> str:
+    into = io.BytesIO()
+    canvas.savefig(into, format="svg")
+    return "data:image/svg+xml;base64," + base64.b64encode(into.getvalue()).decode()

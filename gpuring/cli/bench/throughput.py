@@ -1,0 +1,284 @@
+"""Frames per second through one ring: against frame size, slots, consumers, members, producers.
+
+Each producer and each consumer is a process of its own that does nothing else. With kernel=True
+every frame's first 4 KiB are written and checked, by one small kernel on each side on a GPU and by
+NumPy in host memory; with kernel=False frames are handed over untouched. Before the clock runs,
+whole frames are written and checked; afterwards the books must balance: what a lossless
+subscription read is what was published. Not shown: what real work on the frames costs, and what it
+leaves of these rates.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+import gpuring
+
+from .attempt import Wrong, attempt, expect_right
+from .crew import Crew, Pipe
+from .figures import Distribution, Figure
+from .patterns import pattern_for
+from .settings import FRAME_NBYTES, HOST, SLOTS, Place, Settings, ring_name
+
+GROUP = "throughput"
+NBYTES = tuple(1 << k for k in (12, 16, 20, 24, 27, 30))
+HOST_NBYTES_MAX = 1 << 24  # larger ones take seconds of page faults, which are not the ring's
+BINS = 40
+STRIDE = 16
+"""Frames between two looks at the clock."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """One run."""
+
+    place: Place
+    kernel: bool = True
+    slots: int = SLOTS
+    nbytes: int = FRAME_NBYTES
+    consumers: int = 1
+    """Subscriptions."""
+    lossless: bool = True
+    members: int = 1
+    """Processes that share each subscription."""
+    producers: int = 1
+    batch: int = 1
+    """Frames a call; above 1: claim_many and its kin."""
+    seconds: float = 1.0
+    spoil: bool = False
+    ring: str = ""
+
+    @property
+    def boundary(self) -> int:
+        """The first sequence that is not written and checked as a whole."""
+        return self.slots + max(8, 2 * self.slots)
+
+    @property
+    def setting(self) -> dict[str, Any]:
+        keys = ("kernel", "slots", "nbytes", "consumers", "lossless", "members", "producers")
+        return {key: getattr(self, key) for key in (*keys, "batch")}
+
+
+def run(settings: Settings, crew: Crew) -> Iterator[Figure]:
+    seen = set()
+    for load in loads(settings):
+        if load not in seen:
+            seen.add(load)
+            blank = Figure(
+                GROUP, "frames/s", "gpuring", "frames/s", settings.where(load.place, **load.setting)
+            )
+            yield from attempt(blank, partial(_measure, crew, load, blank))
+
+
+def loads(settings: Settings) -> Iterator[Load]:
+    quick = settings.quick
+    timing: dict[str, Any] = {"seconds": settings.seconds(0.3, 0.6), "spoil": settings.spoil}
+    for place in settings.places:
+        for kernel in (False, True):
+            yield Load(place, kernel, **timing)
+    for place in settings.one_per_sync:
+        if hasattr(gpuring.Producer, "claim_many"):
+            for kernel in (False, True):
+                yield Load(place, kernel, batch=SLOTS // 2, **timing)
+        base = Load(place, **timing)
+        for nbytes in (NBYTES[0], NBYTES[2], NBYTES[-1]) if quick else NBYTES:
+            if place.on_gpu or nbytes <= HOST_NBYTES_MAX:
+                yield replace(base, nbytes=nbytes)
+        for slots in (1, 8, 32) if quick else (1, 2, 4, 8, 16, 32, 64):
+            yield replace(base, slots=slots)
+        for consumers in (1, 2, 4) if quick else (1, 2, 4, 8, 16):
+            yield replace(base, consumers=consumers)
+            if consumers != 1 or not quick:
+                yield replace(base, consumers=consumers, lossless=False)
+        for n in (2,) if quick else (2, 4, 8):
+            yield replace(base, members=n)
+            yield replace(base, producers=n)
+    if HOST in settings.places:  # where the copy into the frame is all that a size costs
+        for nbytes in NBYTES[2 : 3 if quick else 4]:
+            yield Load(HOST, kernel=False, nbytes=nbytes, **timing)
+
+
+def _measure(crew: Crew, load: Load, blank: Figure) -> list[Figure]:
+    rates, frames = measure(crew, load)
+    how = (
+        f"{load.boundary - load.slots} whole frames before the clock, "
+        f"{'4 KiB of every frame' if load.kernel else 'the count of frames'} during the run; "
+        f"{frames} frames in all"
+    )
+    return [replace(blank, values=Distribution.of(rates), verified=how)]
+
+
+def measure(crew: Crew, load: Load) -> tuple[np.ndarray[Any, Any], int]:
+    """Rates in equal stretches of one run, and how many frames were published."""
+    load = replace(load, ring=ring_name())
+    with contextlib.ExitStack() as stack:
+        producers = [stack.enter_context(crew.start(produce, load, True))]
+        producers[0].receive()
+        producers += [
+            stack.enter_context(crew.start(produce, load, False)) for _ in range(1, load.producers)
+        ]
+        consumers = [
+            stack.enter_context(crew.start(consume, load, subscription))
+            for subscription in range(load.consumers)
+            for _ in range(load.members)
+        ]
+        for part in (*producers[1:], *consumers):
+            part.receive()
+        for part in producers:
+            part.send("go")
+        marks = [part.receive() for part in producers]
+        read = [part.result() for part in consumers]
+        published = 0
+        for part in reversed(producers):  # the first one owns the memory
+            part.send("close")
+            published += part.result()
+        _check_books(load, published, read)
+        return _rates(marks), published
+
+
+def _check_books(load: Load, published: int, read: list[dict[str, int]]) -> None:
+    expect_right(sum(each["wrong"] for each in read))
+    for subscription in range(load.consumers):
+        own = [each for each in read if each["subscription"] == subscription]
+        frames = sum(each["frames"] for each in own)
+        if not 0 < frames <= published or (load.lossless and frames != published):
+            raise Wrong(f"{published} frames published, {frames} read")
+
+
+def _rates(marks: list[list[int]]) -> np.ndarray[Any, Any]:
+    """marks: per producer, the times in ns at which each STRIDE of frames was published.
+
+    The producers' counts are added on one grid.  The first third is left out: queues fill and
+    caches warm; a stretch holds at least one stride of each producer.
+    """
+    times = [np.asarray(each, float) for each in marks]
+    begin, end = max(t[0] for t in times), min(t[-1] for t in times)
+    begin += (end - begin) / 3
+    strides = min(int(np.count_nonzero((t >= begin) & (t <= end))) for t in times)
+    if strides < 3:
+        raise Wrong(f"only {strides} strides of {STRIDE} frames in the measured time")
+    grid = np.linspace(begin, end, min(BINS, strides - 1) + 1)
+    counts = sum(np.interp(grid, t, STRIDE * np.arange(len(t))) for t in times)
+    return np.asarray(np.diff(counts) / (np.diff(grid) / 1e9))
+
+
+# ---- the processes ------------------------------------------------------------------------------
+
+
+def produce(pipe: Pipe, load: Load, first: bool) -> int:
+    """Publishes for some time; answers with its marks.  The first one makes the ring."""
+    with _open(load) if first else gpuring.attach(load.ring, timeout=30) as ring:
+        with ring.producer() as producer:
+            pattern = pattern_for(ring)
+            pipe.send("ready")
+            pipe.receive()
+            frames, spoil = 1, load.spoil and first
+            while (slot := producer.claim()).seq < load.boundary:
+                pattern.stamp_all(slot)
+                if spoil:
+                    pattern.spoil(slot)
+                    spoil = False
+                slot.publish()
+                frames += 1
+            pattern.finish()
+            pattern.stamp(slot)
+            slot.publish()
+            marks = _publish(producer, pattern, load)
+            pattern.finish()
+        pipe.send(marks)
+        pipe.receive()
+        return frames + STRIDE * (len(marks) - 1)
+
+
+def _open(load: Load) -> gpuring.Ring:
+    return gpuring.create(
+        load.ring,
+        slots=load.slots,
+        shape=(load.nbytes // 8,),
+        dtype="u8",
+        max_peers=64,
+        max_subscriptions=load.consumers,
+        **load.place.options,
+    )
+
+
+def _publish(producer: Any, pattern: Any, load: Load) -> list[int]:
+    clock, claim, stamp = time.monotonic_ns, producer.claim, pattern.stamp
+    marks = [clock()]
+    end = marks[0] + int(load.seconds * 1e9)
+    while marks[-1] < end:
+        if load.batch > 1:
+            left = STRIDE
+            while left:
+                slots = producer.claim_many(min(left, load.batch))
+                if load.kernel:
+                    for slot in slots:
+                        stamp(slot)
+                slots.publish()
+                left -= len(slots)
+        elif load.kernel:
+            for _ in range(STRIDE):
+                slot = claim()
+                stamp(slot)
+                slot.publish()
+        else:
+            for _ in range(STRIDE):
+                claim().publish()
+        marks.append(clock())
+    return marks
+
+
+def consume(pipe: Pipe, load: Load, subscription: int) -> dict[str, int]:
+    """Reads to the end of the stream."""
+    with gpuring.attach(load.ring, timeout=30) as ring:
+        name = f"subscription {subscription}"
+        with ring.consumer(name, lossless=load.lossless) as consumer:
+            pattern = pattern_for(ring)
+            pipe.send("ready")
+            books = {"subscription": subscription, "frames": 0}
+            with contextlib.suppress(gpuring.EndOfStream):
+                _read(consumer, pattern, load, books)
+            return {**books, "wrong": pattern.wrong()}
+
+
+def _read(consumer: Any, pattern: Any, load: Load, books: dict[str, int]) -> None:
+    """Until EndOfStream is raised; books["frames"] then says how many there were."""
+    acquire, check, frames = consumer.acquire, pattern.check, 0
+    try:
+        whole = True
+        while whole:
+            slot = acquire()
+            whole = slot.seq < load.boundary
+            if whole:
+                pattern.check_all(slot)
+            elif load.kernel:
+                check(slot)
+            slot.release()
+            frames += 1
+        if load.batch > 1:
+            while True:
+                slots = consumer.acquire_many(load.batch)
+                if load.kernel:
+                    for slot in slots:
+                        check(slot)
+                slots.release()
+                frames += len(slots)
+        elif load.kernel:
+            while True:
+                slot = acquire()
+                check(slot)
+                slot.release()
+                frames += 1
+        else:
+            while True:
+                acquire().release()
+                frames += 1
+    finally:
+        books["frames"] = frames

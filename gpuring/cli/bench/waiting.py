@@ -1,0 +1,168 @@
+"""What waiting costs: how fast a sleeping consumer is woken, and how much CPU waiting takes.
+
+The woken consumer sleeps on a futex of a host ring (the same one for every memory); the producer
+looks that it does, publishes, and the consumer takes the time. CPU use is the process's, all
+threads, the watchdog included, over a stretch in which no frame comes, or in which a consumer with
+gate="host" waits for a kernel that takes as long. Not shown: a busy scheduler, deeper idle states
+of other machines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+import gpuring
+
+from .attempt import Wrong, attempt, expect_right
+from .crew import Crew, Pipe
+from .figures import Distribution, Figure
+from .patterns import cuda_tools, pattern_for
+from .settings import FRAME_NBYTES, HOST, SLOTS, Place, Settings, ring_name
+
+GROUP = "waiting"
+_WARM_UP = 10
+_STRETCHES = 3
+
+
+def run(settings: Settings, crew: Crew) -> Iterator[Figure]:
+    if HOST in settings.places:
+        blank = Figure(GROUP, "wake-up", "gpuring", "µs", settings.where(HOST))
+        yield from attempt(blank, partial(_wake_up, settings, crew, blank))
+    for place in settings.places:
+        waits = ("a frame", "the GPU") if place.on_gpu and place.gate == "host" else ("a frame",)
+        for what in waits:
+            where = settings.where(place, waits_for=what)
+            blank = Figure(GROUP, "CPU of a waiting consumer", "gpuring", "% of a core", where)
+            yield from attempt(blank, partial(_idle, settings, crew, place, blank))
+
+
+def _wake_up(settings: Settings, crew: Crew, blank: Figure) -> Iterator[Figure]:
+    rounds = settings.rounds(300, 2000)
+    with crew.start(ring_bell, ring_name(), rounds, settings.spoil) as producer:
+        name = producer.receive()
+        with crew.start(sleep, name) as consumer:
+            consumer.receive()
+            producer.send("go")
+            asleep = producer.receive()
+            ns, wrong = consumer.result()
+        producer.send("close")
+        producer.result()
+    expect_right(wrong)
+    woken = [took / 1e3 for took, slept in zip(ns, asleep, strict=True) if slept][_WARM_UP:]
+    if not woken:
+        raise Wrong("the consumer was never seen asleep")
+    yield replace(blank, values=Distribution.of(woken), verified="4 KiB of every frame")
+
+
+def _idle(settings: Settings, crew: Crew, place: Place, blank: Figure) -> Iterator[Figure]:
+    stretch_s = settings.seconds(0.3, 1.0)
+    with crew.start(hold_ring, ring_name(), place, settings.spoil) as holder:
+        name = holder.receive()
+        with crew.start(idle, name, stretch_s) as consumer:
+            consumer.receive()
+            for_gpu = blank.setting["waits_for"] == "the GPU"
+            holder.send(int(stretch_s * 1e9) if for_gpu else 0)
+            percent, wrong = consumer.result()
+        holder.send(None)
+        holder.result()
+    expect_right(wrong)
+    yield replace(blank, values=Distribution.of(percent), verified="4 KiB of the frames before")
+
+
+# ---- the processes ------------------------------------------------------------------------------
+
+
+def ring_bell(pipe: Pipe, name: str, rounds: int, spoil: bool) -> None:
+    """Publishes a frame each time that the consumer is asleep; answers whether it was."""
+    shape, asleep = (FRAME_NBYTES // 8,), []
+    with gpuring.create(name, slots=SLOTS, shape=shape, dtype="u8", device="host") as ring:
+        with ring.producer() as producer:
+            pattern = pattern_for(ring)
+            pipe.send(name)
+            pipe.receive()
+            for n in range(rounds + _WARM_UP):
+                asleep.append(_falls_asleep(ring))
+                slot = producer.claim()
+                pattern.stamp(slot)
+                if spoil and n == 0:
+                    pattern.spoil(slot)
+                slot.publish()
+        pipe.send(asleep)
+        pipe.receive()
+
+
+def _falls_asleep(ring: gpuring.Ring) -> bool:
+    """Whether the consumer sleeps, and has had time to be in the system call by now."""
+    deadline = time.monotonic() + 0.1
+    while time.monotonic() < deadline:
+        if any(peer.waiting for peer in ring.stats().peers):
+            time.sleep(0.0005)
+            return True
+        time.sleep(0.0001)
+    return False
+
+
+def sleep(pipe: Pipe, name: str) -> tuple[list[int], int]:
+    with gpuring.attach(name, timeout=30) as ring, ring.consumer() as consumer:
+        pattern, ns = pattern_for(ring), []
+        pipe.send("ready")
+        clock = time.monotonic_ns
+        with contextlib.suppress(gpuring.EndOfStream):
+            while True:
+                slot = consumer.acquire()
+                ns.append(clock() - slot.time_ns)
+                pattern.check(slot)
+                slot.release()
+        return ns, pattern.wrong()
+
+
+def hold_ring(pipe: Pipe, name: str, place: Place, spoil: bool) -> None:
+    """Publishes a lap; with busy_ns, further frames that a kernel holds up for so long."""
+    shape = (FRAME_NBYTES // 8,)
+    with (
+        gpuring.create(name, slots=SLOTS, shape=shape, dtype="u8", **place.options) as ring,
+        ring.producer() as producer,
+    ):
+        pattern = pattern_for(ring)
+        pipe.send(name)
+        busy_ns = pipe.receive()
+        for _ in range(SLOTS):
+            with producer.claim() as slot:
+                pattern.stamp(slot)
+                if spoil:
+                    pattern.spoil(slot)
+        pattern.finish()
+        if busy_ns:
+            kernel = cuda_tools().kernel("busy", "driver", busy_ns)
+            for _ in range(_STRETCHES):
+                with producer.claim() as slot:
+                    kernel.launch_grid(1, 1)
+                    pattern.stamp(slot)
+            pattern.finish()
+        pipe.receive()
+
+
+def idle(pipe: Pipe, name: str, stretch_s: float) -> tuple[list[float], int]:
+    """Percent of a core that each stretch of waiting took; and how many words were wrong."""
+    percent = []
+    with gpuring.attach(name, timeout=30) as ring, ring.consumer() as consumer:
+        pattern = pattern_for(ring)
+        pipe.send("ready")
+        for _ in range(SLOTS):
+            with consumer.acquire() as slot:
+                pattern.check(slot)
+        pattern.finish()
+        for _ in range(_STRETCHES):
+            wall, cpu = time.monotonic(), time.process_time()
+            with contextlib.suppress(gpuring.RingTimeout), consumer.acquire(stretch_s) as slot:
+                pattern.check(slot)
+            took, cpu = time.monotonic() - wall, time.process_time() - cpu
+            if took > stretch_s / 2:  # else there was nothing to wait for
+                percent.append(100 * cpu / took)
+        if not percent:
+            raise RuntimeError("it never had to wait")
+        return percent, pattern.wrong()
