@@ -178,8 +178,8 @@ void gr_skip_torn(struct gr_peer *me);
 bool gr_holds(struct gr_peer *me, uint32_t index, uint64_t *seq);
 
 /* wait.c */
-enum { GR_SLICE_NS = 50 * 1000 * 1000, GR_SPIN_MAX_NS = 20 * 1000, GR_SPIN_MIN_NS = 1000,
-       GR_WAKE_NS = 30 * 1000 /* what a wake-up by futex may take */, GR_PATIENCE_NS = 20 * 1000,
+enum { GR_SLICE_NS = 50 * 1000 * 1000, GR_SPIN_MAX_NS = 50 * 1000, GR_SPIN_MIN_NS = 1000,
+       GR_WAKE_NS = 50 * 1000 /* what a wake-up by futex may take */, GR_PATIENCE_NS = 20 * 1000,
        GR_FENCE_SPIN_NS = 200 * 1000 /* a hop between two contexts takes about 150 µs */ };
 typedef enum gr_result (*gr_verb)(struct gr_peer *me);
 enum gr_result gr_spin(struct gr_peer *me, gr_verb verb);

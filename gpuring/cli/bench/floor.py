@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuring.cli.bench.crew import Crew
-from gpuring.cli.bench.figures import Distribution, VERIFICATION_FAILED, Figure, Value
+from gpuring.cli.bench.figures import VERIFICATION_FAILED, Distribution, Figure, Value
 
 SOURCE = Path(__file__).with_name("floor.cu")
 PROGRAM = "floor"
