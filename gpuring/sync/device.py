@@ -22,7 +22,8 @@ from gpuring.sync.streams import PER_THREAD
 NOT_READY = 600
 """cudaErrorNotReady: what eventQuery and streamQuery return, and do not raise, for pending work."""
 
-SPIN_NS = 50_000
+SPIN_NS = 200_000
+"""A hop between two contexts takes about 150 µs."""
 NAP_S = 20e-6
 REAP_NS = 50_000_000
 

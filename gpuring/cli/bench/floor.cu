@@ -101,50 +101,37 @@ static void burst(Ring &ring, bool producer) {
     }
 }
 
-static void roundtrip_asker(Ring &there, Ring &back) {
+static void asker(Ring &there, Ring &back, bool one_way) {
     for (u64 seq = base + 1, end = load(header->end); seq <= end; seq++) {
         double start = now_ns();
+        store(header->began_ns, (u64)start);
         wait_free(there, seq);
         write_frame(there, seq);
         publish(there, seq);
         wait_published(back, seq);
         read_frame(back, 0, seq);
         finish(back.read[0], (int)(seq % cell.slots), seq);
-        if (seq > base + options.warmup) sample(LATENCY, (now_ns() - start) / 1e3);
+        if (!one_way && seq > base + options.warmup) sample(LATENCY, (now_ns() - start) / 1e3);
     }
 }
 
-static void roundtrip_echoer(Ring &there, Ring &back) {
+static void echoer(Ring &there, Ring &back, bool one_way) {
     for (u64 seq = base + 1, end = load(header->end); seq <= end; seq++) {
         wait_published(there, seq);
         read_frame(there, 0, seq);
+        if (one_way) {
+            finish(there.read[0], (int)(seq % cell.slots), seq);
+            if (seq > base + options.warmup) sample(LATENCY, (now_ns() - load(header->began_ns)) / 1e3);
+        }
         wait_free(back, seq);
         write_frame(back, seq);
         publish(back, seq);
     }
 }
 
-static void oneway(Ring &ring, bool producer) {
-    for (u64 seq = base + 1, end = load(header->end); seq <= end; seq++)
-        if (producer) {
-            wait_free(ring, seq);
-            write_frame(ring, seq);
-            store(header->began_ns, (u64)now_ns());
-            publish(ring, seq);
-            await(header->baton, seq);
-        } else {
-            wait_published(ring, seq);
-            read_frame(ring, 0, seq);
-            finish(ring.read[0], (int)(seq % cell.slots), seq);
-            double now = now_ns();
-            if (seq > base + options.warmup) sample(LATENCY, (now - load(header->began_ns)) / 1e3);
-            store(header->baton, seq);
-        }
-}
-
 /* Only a sleeper that the kernel really woke counts: futex returns 0 to it alone. */
 static void wake(bool waker) {
-    constexpr double FALL_ASLEEP_NS = 50e3;
+    constexpr double FALL_ASLEEP_NS = 500e3; /* as long as the library's sleeper has had */
     for (u64 round = 1, end = load(header->end); round <= end; round++)
         if (waker) {
             await(header->asleep, round);
@@ -200,9 +187,9 @@ static void play(int role) {
     if (what == "throughput" && producer) throughput_producer(rings[0]);
     if (what == "throughput" && !producer) throughput_consumer(rings[0], role - 1);
     if (what == "burst") burst(rings[0], producer);
-    if (what == "roundtrip" && producer) roundtrip_asker(rings[0], rings[1]);
-    if (what == "roundtrip" && !producer) roundtrip_echoer(rings[0], rings[1]);
-    if (what == "oneway") oneway(rings[0], producer);
+    bool one_way = what == "oneway";
+    if ((one_way || what == "roundtrip") && producer) asker(rings[0], rings[1], one_way);
+    if ((one_way || what == "roundtrip") && !producer) echoer(rings[0], rings[1], one_way);
     if (what == "wake") wake(producer);
 }
 

@@ -205,9 +205,8 @@ def figures_of(line: Mapping[str, Any], common: Mapping[str, Value]) -> Iterator
     for each, its_unit, distinct, sample in found:
         figure = functools.partial(Figure, group, each, program, its_unit, {**distinct, **common})
         if line["wrong"]:
-            yield figure(
-                skipped=f"{VERIFICATION_FAILED}: {line['wrong']} wrong words in {line['frames']} frames"
-            )
+            wrong = f"{line['wrong']} wrong words in {line['frames']} frames"
+            yield figure(skipped=f"{VERIFICATION_FAILED}: {wrong}")
         elif not sample:
             yield figure(skipped="no samples")
         else:

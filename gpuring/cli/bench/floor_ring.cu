@@ -251,7 +251,7 @@ static void join_rings(int role, int processes) {
         fence.word = &word.value;
         fence.address = (CUdeviceptr)(fences + ((char *)&word - (char *)header->fences));
     };
-    bool both_ways = options.what == "roundtrip";
+    bool both_ways = options.what == "roundtrip" || options.what == "oneway";
     for (bool exporting : {true, false}) {
         for (int r = 0; r < (both_ways ? 2 : 1); r++) {
             Ring &ring = rings[r];

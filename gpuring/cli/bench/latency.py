@@ -1,10 +1,10 @@
 """How long one frame takes: there and back, and one way; idle, and with a third process on the GPU.
 
-Round trip: the asker claims, writes, publishes on one ring; the echo process acquires, checks, and
-answers on a second ring; the asker acquires and checks. The clock stops when its check has run on
-the GPU. One way: from the publication to the end of the consumer's check, both by CLOCK_MONOTONIC;
-the next frame goes out when the consumer has said so on a host ring. One frame is in flight, all
-processes spin. busy=True: a third process keeps every multiprocessor filled with kernels of 200 µs.
+Round trip: the asker claims, writes, publishes on one ring; the echo process acquires, checks,
+releases, and answers on a second ring; the asker acquires, checks, releases. The clock stops when
+its check has run on the GPU. One way: in such rounds, from before the asker's claim to the moment
+at which the echo process has seen its check done (it answers only then); both by CLOCK_MONOTONIC.
+One frame is in flight, all processes spin. busy=True: a third process keeps every multiprocessor filled with kernels of 200 µs.
 Not shown: latency under a queue of frames (that is the queue's), and real kernels (theirs comes on
 top).
 """
@@ -23,7 +23,7 @@ from .attempt import Wrong, attempt, expect_right
 from .crew import Crew, Pipe
 from .figures import Distribution, Figure
 from .patterns import cuda_tools, pattern_for
-from .settings import FRAME_NBYTES, HOST, SLOTS, Place, Settings, ring_name
+from .settings import FRAME_NBYTES, SLOTS, Place, Settings, ring_name
 
 GROUP = "latency"
 BUSY_NS = 200_000
@@ -53,38 +53,29 @@ def run(settings: Settings, crew: Crew) -> Iterator[Figure]:
                 where = settings.where(
                     place, kernel=kernel, busy=busy, slots=SLOTS, nbytes=FRAME_NBYTES
                 )
-                for name, measure in (("round trip", _round_trip), ("one-way", _one_way)):
+                for name in ("round trip", "one-way"):
                     rounds, limit_s = settings.rounds(500, 5000), settings.seconds(1.2, 4.0)
                     course = Course(place, kernel, rounds, limit_s, settings.spoil)
                     blank = Figure(GROUP, name, "gpuring", "µs", where)
-                    yield from attempt(blank, partial(measure, crew, course, busy, blank))
+                    one_way = name == "one-way"
+                    yield from attempt(blank, partial(_measure, crew, course, busy, blank, one_way))
 
 
-def _round_trip(crew: Crew, course: Course, busy: bool, blank: Figure) -> Iterator[Figure]:
+def _measure(
+    crew: Crew, course: Course, busy: bool, blank: Figure, one_way: bool
+) -> Iterator[Figure]:
     with _third_process(crew, busy), crew.start(ask, course) as asker:
         asker.receive()
-        with crew.start(echo, course) as echoing:
+        with crew.start(echo, course, one_way) as echoing:
             echoing.receive()
             asker.send("go")
-            ns, wrong = asker.receive()
-            expect_right(wrong + echoing.result())
+            began, ended, wrong = asker.receive()
+            checked, more_wrong = echoing.result()
+            expect_right(wrong + more_wrong)
         asker.send("close")
         asker.result()
-    yield _figure(blank, course, ns)
-
-
-def _one_way(crew: Crew, course: Course, busy: bool, blank: Figure) -> Iterator[Figure]:
-    with _third_process(crew, busy), crew.start(send, course) as sender:
-        sender.receive()
-        with crew.start(receive, course) as receiver:
-            receiver.receive()
-            sender.send("go")
-            sender.receive()
-            ns, wrong = receiver.result()
-            expect_right(wrong)
-        sender.send("close")
-        sender.result()
-    yield _figure(blank, course, ns)
+    done = checked if one_way else ended
+    yield _figure(blank, course, [end - start for start, end in zip(began, done, strict=True)])
 
 
 def _figure(blank: Figure, course: Course, ns: list[int]) -> Figure:
@@ -133,13 +124,14 @@ def ask(pipe: Pipe, course: Course) -> None:
     ):
         with outward.producer() as producer, inward.consumer() as consumer:
             pattern, answers = pattern_for(outward), pattern_for(inward)
-            ns: list[int] = []
+            began: list[int] = []
+            ended: list[int] = []
             pipe.send("ready")
             pipe.receive()
-            clock = time.perf_counter_ns
+            clock = time.monotonic_ns
             for n in _until(course.rounds, course.limit_s):
                 touched = course.kernel or n < _WARM_UP
-                start = clock()
+                began.append(clock())
                 slot = producer.claim()
                 if touched:
                     pattern.stamp(slot)
@@ -149,17 +141,18 @@ def ask(pipe: Pipe, course: Course) -> None:
                 answer = consumer.acquire()
                 if touched:
                     answers.check(answer)
+                answer.release()
                 while answers.pending():
                     pass
-                ns.append(clock() - start)
-                answer.release()
+                ended.append(clock())
             producer.close()
-            pipe.send((ns, answers.wrong()))
+            pipe.send((began, ended, answers.wrong()))
         pipe.receive()
 
 
-def echo(pipe: Pipe, course: Course) -> int:
-    """Answers every frame; how many words were wrong."""
+def echo(pipe: Pipe, course: Course, one_way: bool) -> tuple[list[int], int]:
+    """Answers every frame; when it had seen each checked, if that is wanted, and how many words were
+    wrong."""
     with (
         gpuring.attach(course.ring, timeout=30) as inward,
         gpuring.attach(course.back, timeout=30) as outward,
@@ -167,6 +160,8 @@ def echo(pipe: Pipe, course: Course) -> int:
         outward.producer() as producer,
     ):
         pattern, back, n = pattern_for(inward), pattern_for(outward), 0
+        checked: list[int] = []
+        clock = time.monotonic_ns
         pipe.send("ready")
         with contextlib.suppress(gpuring.EndOfStream):
             while True:
@@ -174,60 +169,17 @@ def echo(pipe: Pipe, course: Course) -> int:
                 question = consumer.acquire()
                 if touched:
                     pattern.check(question)
+                question.release()
+                if one_way:
+                    while pattern.pending():
+                        pass
+                    checked.append(clock())
                 answer = producer.claim()
                 if touched:
                     back.stamp(answer)
                 answer.publish()
-                question.release()
                 n += 1
-        return pattern.wrong()
-
-
-def send(pipe: Pipe, course: Course) -> None:
-    with (
-        _create(course.ring, course.place) as ring,
-        _create(course.back, HOST) as said,
-        said.consumer() as heard,
-    ):
-        with ring.producer() as producer:
-            pattern = pattern_for(ring)
-            pipe.send("ready")
-            pipe.receive()
-            for n in _until(course.rounds, course.limit_s):
-                slot = producer.claim()
-                if course.kernel or n < _WARM_UP:
-                    pattern.stamp(slot)
-                    if course.spoil and n == 0:
-                        pattern.spoil(slot)
-                slot.publish()
-                heard.acquire().release()
-        pipe.send("sent")
-        pipe.receive()
-
-
-def receive(pipe: Pipe, course: Course) -> tuple[list[int], int]:
-    """From the publication to the end of our check, in ns; and how many words were wrong."""
-    with (
-        gpuring.attach(course.ring, timeout=30) as ring,
-        gpuring.attach(course.back, timeout=30) as back,
-        ring.consumer() as consumer,
-        back.producer() as say,
-    ):
-        pattern = pattern_for(ring)
-        ns: list[int] = []
-        pipe.send("ready")
-        clock = time.monotonic_ns
-        with contextlib.suppress(gpuring.EndOfStream):
-            while True:
-                slot = consumer.acquire()
-                if course.kernel or len(ns) < _WARM_UP:
-                    pattern.check(slot)
-                while pattern.pending():
-                    pass
-                ns.append(clock() - slot.time_ns)
-                slot.release()
-                say.claim().publish()
-        return ns, pattern.wrong()
+        return checked, pattern.wrong()
 
 
 def occupy(pipe: Pipe) -> tuple[int, float]:

@@ -100,8 +100,8 @@ class CudaPattern:
         self._cupy = tools.cupy
         self._stream = tools.stream
         self._query = tools.cupy.cuda.runtime.streamQuery
-        with self._stream:
-            self._counter = tools.cupy.zeros(1, tools.cupy.uint64)
+        self._stream.use()  # as at first; `with` would leave the default stream current
+        self._counter = tools.cupy.zeros(1, tools.cupy.uint64)
         self.finish()
         counter = int(self._counter.data.ptr)
         self._stamp = tools.kernel("stamp", launch, 0, WORDS, 0)
