@@ -658,3 +658,22 @@ cdef class Peer:
         if result == GR_SYSTEM:
             PyErr_SetFromErrno(OSError)
         return -<int>result
+
+
+# ---- several peers, and event loops ------------------------------------------
+
+
+def ready(Peer peer not None):
+    """Whether claim or acquire would have an answer now.  A look that changes nothing."""
+    return gr_ready(&peer.me) != GR_BLOCKED or _torn_is_untold(peer)
+
+
+cdef bint _torn_is_untold(Peer peer) except? True:
+    """Whether acquire would begin with FrameTorn: as look_behind, which tells it, without telling."""
+    if not peer.unsettled or load_acquire(&peer.me.ring.head.reaps) == peer.reaps:
+        return False
+    for index, seq, owner, value in peer.unsettled:
+        if load_acquire(fence_of(peer.me.ring, index, owner)) >= <uint64_t>value and \
+                load_acquire(&peer.me.ring.slot[<uint32_t>index].torn) >= <uint64_t>seq:
+            return True
+    return False

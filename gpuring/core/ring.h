@@ -4,6 +4,7 @@
  *   process.c the handles of a process, its fork, its watchdog
  *   peers.c   join, leave, reap: membership, under LOCK
  *   ring.c    claim, publish, abandon, acquire, latest, release, give back: the frame verbs
+ *   ready.c   would a verb be blocked? a look that changes nothing
  *   wait.c    spin, sleep, doorbell, waiting for a fence
  *
  * A gr_peer belongs to one thread at a time.  Nothing here allocates after join.
@@ -121,6 +122,21 @@ static inline uint64_t peer_mask_of(const struct gr_ring *ring) {
     return load_acquire(&ring->head->peer_mask) & ring->peer_bits;
 }
 
+/* Whether this peer is still itself: not left, and not taken for dead.  The entry is our own, so a stale
+ * value is one that a reaper has just changed; the swap that follows would fail. */
+static inline bool is_mine(const struct gr_peer *me) {
+    const struct gr_peer_entry *entry = &me->ring->peer[me->number];
+    return load_relaxed(&entry->id) == me->id && state_of(load_relaxed(&entry->word)) == GR_LIVE;
+}
+
+/* Loaded before the look at a slot: only "gone seen, then nothing there" is the end (H3). */
+static inline enum gr_result end_of(const struct gr_head *head) {
+    if (load_sc(&head->closed)) return GR_ENDED;
+    uint64_t producers = load_sc(&head->producers);
+    if (producers >> 16 || !(producers >> 8 & 1)) return GR_BLOCKED;
+    return (producers & 0xff) == GR_DIED ? GR_PEER_LOST : GR_ENDED;
+}
+
 /* Bytes of lock_fd: peer p locks byte p for as long as it lives. */
 enum {
     GR_LOCK_BYTE = 256,     /* the membership lock */
@@ -171,6 +187,10 @@ enum gr_result gr_release(struct gr_peer *me, uint32_t index, uint64_t seq);
 enum gr_result gr_give_back(struct gr_peer *me, uint32_t index, uint64_t seq);
 void gr_skip_torn(struct gr_peer *me);
 bool gr_holds(struct gr_peer *me, uint32_t index, uint64_t *seq);
+bool gr_every_slot_held(const struct gr_ring *ring, uint64_t subs);
+
+/* ready.c: GR_BLOCKED, or anything else where claim or acquire would have an answer at once */
+enum gr_result gr_ready(const struct gr_peer *me);
 
 /* wait.c */
 enum { GR_SLICE_NS = 50 * 1000 * 1000, GR_SPIN_MAX_NS = 20 * 1000, GR_SPIN_MIN_NS = 1000 };
