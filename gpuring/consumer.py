@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from gpuring import diagnosis
+from gpuring import diagnosis, waiting
 from gpuring.diagnosis import subscription_label
 from gpuring.endpoint import Endpoint
 from gpuring.errors import EndOfStream, FrameTorn, PeerLost, RingError
@@ -197,3 +197,22 @@ class Consumer(Endpoint):
                 self._untold += torn.seqs
             else:
                 return
+
+    # ---- in an event loop ----------------------------------------------------------------------
+
+    async def acquire_async(self, timeout: float | None = None, *, stream: Any = None) -> ReadSlot:
+        """`acquire` for asyncio: other tasks run while this one waits.
+
+        A task that is cancelled meanwhile holds nothing.  One task at a time.  Without `stream` the
+        current one is that of the moment when the frame is taken.  Raises what acquire raises.
+        """
+        return await waiting.answer(
+            self, lambda: self.acquire(0, stream=stream), "acquire", timeout
+        )
+
+    def __aiter__(self) -> waiting.AsyncFrames:
+        """Every frame until the end of the stream, as the synchronous loop."""
+        return waiting.AsyncFrames(self)
+
+    def _answers_at_once(self) -> bool:
+        return self._closed or bool(self._untold)
