@@ -4,6 +4,7 @@
     Ring                                   one process's handle: producer(), consumer(), stats()
     Producer -> WriteSlot                  claim, write, publish
     Consumer -> ReadSlot                   acquire or latest, read, release
+    select                                 waits at several of them
     RingError and its kin                  what can go wrong
 
 Importing this touches no CUDA.
@@ -29,6 +30,7 @@ from gpuring.errors import (
 from gpuring.producer import Producer
 from gpuring.ring import Ring, attach
 from gpuring.slot import ReadSlot, WriteSlot
+from gpuring.waiting import select
 
 __version__ = "0.1.0"
 
@@ -54,5 +56,6 @@ __all__ = [
     "clean",
     "create",
     "ls",
+    "select",
     "unlink",
 ]

@@ -128,3 +128,14 @@ cdef extern from "core/ring.h" nogil:
     bint gr_soon(gr_peer *, uint32_t, uint32_t, uint64_t)
     gr_result gr_wait_fence(gr_peer *, uint32_t, uint32_t, uint64_t)
     int64_t gr_now_ns()
+    gr_result gr_ready(const gr_peer *)
+    enum: GR_MAX_WAITED
+    ctypedef bint gr_bool "bool"
+    gr_result gr_select(gr_peer **, uint32_t, int64_t, gr_bool *)
+    struct gr_notifier
+    gr_notifier *gr_notifier_open()
+    gr_result gr_notifier_arm(gr_notifier *, const gr_peer *)
+    void gr_notifier_disarm(gr_notifier *)
+    void gr_notifier_raise(gr_notifier *)
+    void gr_notifier_close(gr_notifier *)
+    int gr_notifier_fd(const gr_notifier *)

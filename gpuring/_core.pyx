@@ -10,6 +10,8 @@ them.
     _device.pxi  DeviceOrder: the driver's functions; the base of gpuring.sync's classes
     _peer.pxi    Peer: the transitions, each with its device order
     _verbs.pxi   the verbs as users call them, on slot objects: no Python between the call and the core
+    _waiting.pxi several peers at once, and event loops
+    _waiting.pxi several peers at once, and event loops
 """
 import os
 
@@ -87,3 +89,4 @@ include "_header.pxi"
 include "_device.pxi"
 include "_peer.pxi"
 include "_verbs.pxi"
+include "_waiting.pxi"

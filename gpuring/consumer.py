@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from gpuring import _core, diagnosis
+from gpuring import _core, diagnosis, waiting
 from gpuring.diagnosis import subscription_label
 from gpuring.endpoint import Endpoint
 from gpuring.errors import EndOfStream, FrameTorn, PeerLost, RingError
@@ -160,3 +160,22 @@ class Consumer(_core.ConsumerVerbs, Endpoint):
                 self._untold += torn.seqs
             else:
                 return
+
+    # ---- in an event loop ----------------------------------------------------------------------
+
+    async def acquire_async(self, timeout: float | None = None, *, stream: Any = None) -> ReadSlot:
+        """`acquire` for asyncio: other tasks run while this one waits.
+
+        A task that is cancelled meanwhile holds nothing.  One task at a time.  Without `stream` the
+        current one is that of the moment when the frame is taken.  Raises what acquire raises.
+        """
+        return await waiting.answer(
+            self, lambda: self.acquire(0, stream=stream), "acquire", timeout
+        )
+
+    def __aiter__(self) -> waiting.AsyncFrames:
+        """Every frame until the end of the stream, as the synchronous loop."""
+        return waiting.AsyncFrames(self)
+
+    def _answers_at_once(self) -> bool:
+        return self._closed or bool(self._untold)

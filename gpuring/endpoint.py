@@ -13,7 +13,7 @@ from gpuring.slot import Slot
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from gpuring._core import Peer
+    from gpuring._core import Notifier, Peer
     from gpuring.ring import Ring
     from gpuring.sync.device import DeviceSync
 
@@ -29,6 +29,11 @@ class Endpoint:
     _role: ClassVar[str]
 
     def __init__(self, ring: Ring, peer: Peer) -> None:
+        self._notifier: Notifier | None = None  # made when somebody waits in an event loop
+        self._polled = False  # fileno() was given out: whatever is blocked arms it
+        self._awaited = False  # by a task
+        self._rested_s = 0.0  # when the event loop last had a chance to run others
+        self._first_in = 0  # the turn of select in which this one came first
         self._settle_in(ring, peer)
 
     def _settle_in(self, ring: Ring, peer: Peer) -> None:
@@ -80,7 +85,43 @@ class Endpoint:
     def _refused(self, result: int, verb: str, timeout: float | None) -> Exception:
         if self._closed:
             return RingClosed(f"ring {self._ring.name!r}: this {self._role} was closed")
+        if self._polled and result == _core.BLOCKED:
+            self._notify().arm(self._peer)
         return diagnosis.refused(self._ring.name, self._peer, result, verb=verb, timeout=timeout)
+
+    def fileno(self) -> int:
+        """A descriptor for selectors, poll and event loops: readable when `acquire(0)` of a
+        consumer, or `claim(0)` of a producer, may have an answer: a slot, or an error other than
+        RingTimeout.
+
+        Wait until it is readable, call `acquire(timeout=0)`, go on at RingTimeout; that is all.  It
+        stays readable until a call times out, so taking one frame each time misses nothing, and
+        neither does taking all.  Never read or close it.  After EndOfStream or PeerLost it stays
+        readable: take it out of the loop.  The same number for the whole life of this object, also
+        over a restart.  With gate="host" pass a short timeout instead of 0: the GPU may not be
+        done.
+
+        The first call starts a native thread, one per process.  Raises OSError if there can be no
+        thread or no descriptor, RingError in a forked child.
+        """
+        if self._ring._header.forked:
+            raise diagnosis.unusable(self._ring.name, _core.FORKED)
+        notifier = self._notify()
+        if not self._polled and not self._closed:
+            self._polled = True
+            notifier.arm(self._peer)
+        return notifier.fileno()
+
+    def _notify(self) -> Notifier:
+        if self._notifier is None:
+            if self._closed:
+                raise RingClosed(f"ring {self._ring.name!r}: this {self._role} was closed")
+            self._notifier = _core.Notifier()
+        return self._notifier
+
+    def _answers_at_once(self) -> bool:
+        """Whether its verb has an answer that the core knows nothing of."""
+        return self._closed
 
     def _put_back(self, index: int) -> None:
         """Undoes a claim or a hold that the user has never seen."""
@@ -107,6 +148,8 @@ class Endpoint:
         if self._closed:
             return
         if not self._ring._header.forked and not self._peer.left:
+            if self._notifier is not None:
+                self._notifier.set()  # who waits for us finds us closed
             self._finish()
             if self._sync is not None:
                 self._sync.leave(self._peer)

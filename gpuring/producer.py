@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from gpuring import _core
+from gpuring import _core, waiting
 from gpuring.endpoint import Endpoint
 from gpuring.slot import WriteBatch, WriteSlot
 from gpuring.spec import ARRAY
@@ -27,3 +28,20 @@ class Producer(_core.ProducerVerbs, Endpoint):
 
     def _put_back(self, index: int) -> None:
         self._peer.give_up(index)
+
+    async def claim_async(
+        self,
+        timeout: float | None = None,
+        *,
+        stream: Any = None,
+        shape: Sequence[int] | None = None,
+    ) -> WriteSlot:
+        """`claim` for asyncio: other tasks run while this one waits.
+
+        A task that is cancelled meanwhile has claimed nothing.  One task at a time.  Without
+        `stream` the current one is that of the moment when the slot is claimed.  Raises what claim
+        raises.
+        """
+        return await waiting.answer(
+            self, lambda: self.claim(0, stream=stream, shape=shape), "claim", timeout
+        )

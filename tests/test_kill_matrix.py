@@ -124,7 +124,7 @@ MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {
         ("--point", "claim: claimed"),
         [
             ("peers.c", "if (still) gr_ring_bell(ring);", ""),
-            ("ring.h", "GR_SLICE_NS = 50 * 1000 * 1000", "GR_SLICE_NS = 2000 * 1000 * 1000"),
+            ("ring.h", "GR_SLICE_NS (INT64_C(50)", "GR_SLICE_NS (INT64_C(2000)"),
         ],
     ),
     "a reaper frees the entry first": (
@@ -159,8 +159,8 @@ MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {
         [
             (
                 "peers.c",
-                "if (atomic_exchange_explicit(&entry->waiting, 0, memory_order_seq_cst))",
-                "",
+                "if (counted) atomic_fetch_sub_explicit(&head->waiters, counted,",
+                "atomic_fetch_sub_explicit(&head->waiters, counted | 1,",
             )
         ],
     ),

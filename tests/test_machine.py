@@ -53,7 +53,15 @@ class Core(Actor):
         self.lossy = self.lone = False  # lone: never had a fellow, never gave a frame back
 
     def take(self, verb: str, timeout: float = 0) -> int:
-        return self._seq(getattr(self.peer, verb)(timeout, self.sync, 0))
+        before = self.segment.bytes()
+        ready = _core.ready(self.peer) or verb == "latest"  # which may pass what acquire waits for
+        assert self.segment.bytes() == before
+        result = getattr(self.peer, verb)(timeout, self.sync, 0)
+        if result == _core.BLOCKED:  # what it may have voided on the way was the last of it
+            assert not _core.ready(self.peer)
+        else:
+            assert ready, "it had an answer, and somebody would have slept on"
+        return self._seq(result)
 
     def end(self, verb: str, seq: int) -> int:
         index = seq % self.segment.slots

@@ -112,7 +112,7 @@ struct gr_peer_entry {
     gr_word id;    /* head.joins at its join: tells the owners of one number apart */
     gr_word pid, start, pidns; /* written before `word` says LIVE */
     gr_word joined_ns;         /* CLOCK_MONOTONIC */
-    gr_word waiting;           /* 1 while it is counted in head.waiters */
+    gr_word waiting;           /* GR_SLEEPING, GR_ARMED: each bit is counted once in head.waiters */
     uint64_t reserved;
     /* Diagnostics.  Writer: the peer alone. */
     gr_word frames; /* published or acquired */

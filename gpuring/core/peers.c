@@ -380,8 +380,10 @@ static void clear_dead(struct gr_ring *ring, uint32_t p) {
             if (!has_other_member(ring, u, p)) remove_subscription(ring, u);
         }
     }
-    if (atomic_exchange_explicit(&entry->waiting, 0, memory_order_seq_cst))
-        atomic_fetch_sub_explicit(&head->waiters, 1, memory_order_seq_cst);
+    /* [edge D] whoever was counted for it sleeps no more; a bit beyond the two comes from no build of ours */
+    uint64_t waiting = atomic_exchange_explicit(&entry->waiting, 0, memory_order_seq_cst);
+    uint32_t counted = (waiting & GR_SLEEPING ? 1u : 0u) + (waiting & GR_ARMED ? 1u : 0u);
+    if (counted) atomic_fetch_sub_explicit(&head->waiters, counted, memory_order_seq_cst);
     FAULT("reap: waiter uncounted");
 
     uint64_t number = load_relaxed(&head->reaps);

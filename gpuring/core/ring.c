@@ -21,11 +21,6 @@ static enum gr_result blocked(struct gr_peer *me, enum gr_reason reason, uint64_
     return GR_BLOCKED;
 }
 
-static inline bool is_mine(const struct gr_peer *me) {
-    const struct gr_peer_entry *entry = &me->ring->peer[me->number];
-    return load_relaxed(&entry->id) == me->id && state_of(load_relaxed(&entry->word)) == GR_LIVE;
-}
-
 /* A peer number from a shared word is an index only after this. */
 static inline bool is_peer(const struct gr_ring *ring, unsigned p) { return p < ring->max_peers; }
 
@@ -58,7 +53,7 @@ static inline void prefetch_next(const struct gr_peer *me) {
 /* ---- claim, publish, abandon ------------------------------------------------------------------ */
 
 /* Lossy readers that hold every slot would make claims void without end (H2). */
-static bool every_slot_held(const struct gr_ring *ring, uint64_t subs) {
+bool gr_every_slot_held(const struct gr_ring *ring, uint64_t subs) {
     for (uint32_t i = 0; i < ring->slots; i++) {
         bool held = false;
         for (each_bit(u, subs)) held |= phase_of(load_sc(&take_of(ring, i, u)->word)) == GR_HELD;
@@ -112,7 +107,7 @@ enum gr_result gr_claim(struct gr_peer *me) {
             }
             if (held) holder = owner_of(t), held_in = u;
         }
-        if (held_in != GR_NONE && every_slot_held(ring, subs))
+        if (held_in != GR_NONE && gr_every_slot_held(ring, subs))
             return blocked(me, GR_BY_HOLDER, holder, held_in, seq_of(load_sc(&take_of(ring, i, held_in)->word)),
                            load_relaxed(&take_of(ring, i, held_in)->since_ns));
 
@@ -211,14 +206,6 @@ enum gr_result gr_abandon(struct gr_peer *me, uint32_t index, uint64_t seq) {
 }
 
 /* ---- acquire, latest, release, give back -------------------------------------------------------- */
-
-/* Loaded before the look at a slot: only "gone seen, then nothing there" is the end (H3). */
-static enum gr_result end_of(const struct gr_head *head) {
-    if (load_sc(&head->closed)) return GR_ENDED;
-    uint64_t producers = load_sc(&head->producers);
-    if (producers >> 16 || !(producers >> 8 & 1)) return GR_BLOCKED;
-    return (producers & 0xff) == GR_DIED ? GR_PEER_LOST : GR_ENDED;
-}
 
 /* Sequences below `to` have been met: taken, lost, or a fellow's. */
 static inline void met(struct gr_peer *me, uint64_t to) {

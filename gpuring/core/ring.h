@@ -4,9 +4,11 @@
  *   process.c the handles of a process, its fork, its watchdog
  *   peers.c   join, leave, reap: membership, under LOCK
  *   ring.c    claim, publish, abandon, acquire, latest, release, give back: the frame verbs
- *   wait.c    spin, sleep, doorbell, waiting for a fence
+ *   ready.c   would a verb be blocked? a look that changes nothing
+ *   wait.c    spin, sleep at one ring or at many, doorbell, waiting for a fence
+ *   notify.c  a thread that turns doorbells into file descriptors, for event loops
  *
- * A gr_peer belongs to one thread at a time.  Nothing here allocates after join.
+ * A gr_peer belongs to one thread at a time.  Nothing here allocates after join, but a notifier.
  */
 #ifndef GPURING_RING_H
 #define GPURING_RING_H
@@ -126,6 +128,21 @@ static inline uint64_t peer_mask_of(const struct gr_ring *ring) {
     return load_acquire(&ring->head->peer_mask) & ring->peer_bits;
 }
 
+/* Whether this peer is still itself: not left, and not taken for dead.  The entry is our own, so a stale
+ * value is one that a reaper has just changed; the swap that follows would fail. */
+static inline bool is_mine(const struct gr_peer *me) {
+    const struct gr_peer_entry *entry = &me->ring->peer[me->number];
+    return load_relaxed(&entry->id) == me->id && state_of(load_relaxed(&entry->word)) == GR_LIVE;
+}
+
+/* Loaded before the look at a slot: only "gone seen, then nothing there" is the end (H3). */
+static inline enum gr_result end_of(const struct gr_head *head) {
+    if (load_sc(&head->closed)) return GR_ENDED;
+    uint64_t producers = load_sc(&head->producers);
+    if (producers >> 16 || !(producers >> 8 & 1)) return GR_BLOCKED;
+    return (producers & 0xff) == GR_DIED ? GR_PEER_LOST : GR_ENDED;
+}
+
 /* Bytes of lock_fd: peer p locks byte p for as long as it lives. */
 enum {
     GR_LOCK_BYTE = 256,     /* the membership lock */
@@ -176,9 +193,16 @@ enum gr_result gr_release(struct gr_peer *me, uint32_t index, uint64_t seq);
 enum gr_result gr_give_back(struct gr_peer *me, uint32_t index, uint64_t seq);
 void gr_skip_torn(struct gr_peer *me);
 bool gr_holds(struct gr_peer *me, uint32_t index, uint64_t *seq);
+bool gr_every_slot_held(const struct gr_ring *ring, uint64_t subs);
+
+/* ready.c: GR_BLOCKED, or anything else where claim or acquire would have an answer at once */
+enum gr_result gr_ready(const struct gr_peer *me);
 
 /* wait.c */
-enum { GR_SLICE_NS = 50 * 1000 * 1000, GR_SPIN_MAX_NS = 50 * 1000, GR_SPIN_MIN_NS = 1000,
+#ifndef GR_SLICE_NS /* tests/core/stress.c runs without the backstop, which would hide a lost wake-up */
+#define GR_SLICE_NS (INT64_C(50) * 1000 * 1000)
+#endif
+enum { GR_NAP_NS = 1000 * 1000, GR_SPIN_MAX_NS = 50 * 1000, GR_SPIN_MIN_NS = 1000,
        GR_WAKE_NS = 50 * 1000 /* what a wake-up by futex may take */, GR_PATIENCE_NS = 20 * 1000,
        GR_FENCE_SPIN_NS = 200 * 1000 /* a hop between two contexts takes about 150 µs */ };
 typedef enum gr_result (*gr_verb)(struct gr_peer *me);
@@ -187,6 +211,29 @@ enum gr_result gr_sleep(struct gr_peer *me, gr_verb verb); /* one slice at the m
 enum gr_result gr_wait_fence(struct gr_peer *me, uint32_t peer, uint32_t index, uint64_t value);
 bool gr_soon(struct gr_peer *me, uint32_t peer, uint32_t index, uint64_t value);
 void gr_ring_bell(struct gr_ring *ring);
+enum { GR_SLEEPING = 1, GR_ARMED = 2 }; /* bits of peer.waiting: who is counted in head.waiters for it */
+void gr_announce(const struct gr_peer *me, uint64_t bit);
+void gr_withdraw(const struct gr_peer *me, uint64_t bit);
+
+/* Several bells at once.  The wait ends when one of them is not at its value any more. */
+enum { GR_MAX_WAITED = 128 }; /* what futex_waitv takes */
+struct gr_waited {            /* struct futex_waitv of linux/futex.h, which headers before 5.16 lack */
+    uint64_t value, address;
+    uint32_t flags, reserved;
+};
+enum { GR_WAITED_U32 = 2, GR_WAITED_PRIVATE = 128 };
+bool gr_wait_bells(struct gr_waited *waited, uint32_t n, int64_t until_ns); /* true: a signal came */
+enum gr_result gr_select(struct gr_peer *const *peers, uint32_t n, int64_t deadline_ns, bool *ready);
+
+/* notify.c: a descriptor per peer that can be read when its verb would not be blocked */
+struct gr_notifier;
+struct gr_notifier *gr_notifier_open(void); /* NULL: errno */
+enum gr_result gr_notifier_arm(struct gr_notifier *notifier, const struct gr_peer *me);
+void gr_notifier_disarm(struct gr_notifier *notifier);
+void gr_notifier_raise(struct gr_notifier *notifier); /* readable from now on, and not armed */
+void gr_notifier_close(struct gr_notifier *notifier);
+int gr_notifier_fd(const struct gr_notifier *notifier);
+
 int64_t gr_now_ns(void);
 int64_t gr_now_coarse_ns(void);
 

@@ -2,6 +2,8 @@
  *
  * A sleeper announces itself (waiters), reads the bell, looks, and only then sleeps on that bell value;
  * a waker changes, then looks for waiters, then rings.  Both pairs are sc (Edge D, docs/protocol.md).
+ * Who sleeps at several rings does so at each: announced everywhere, every bell read, then every look,
+ * then one sleep on all those values.
  * No sleep is longer than a slice, so whatever went wrong elsewhere (a stopped waker, a close by a
  * process without an entry) costs a slice and not a hang.
  */
@@ -14,6 +16,10 @@
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+
+#ifndef SYS_futex_waitv
+#define SYS_futex_waitv 449 /* the same on every architecture */
+#endif
 
 static int64_t clock_ns(clockid_t clock) {
     struct timespec t;
@@ -40,6 +46,27 @@ void gr_ring_bell(struct gr_ring *ring) {
     atomic_fetch_add_explicit(&head->bell, 1, memory_order_seq_cst);
     FAULT("bell: rung");
     syscall(SYS_futex, &head->bell, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+/* Counted first, marked second, and undone the other way round: killed in between, waiters is too high by
+ * one (a system call per ring), never too low.  A reaper takes back what is marked.
+ * [edge D, sleeper] the count comes before the bell and the look; partner: gr_ring_bell. */
+void gr_announce(const struct gr_peer *me, uint64_t bit) {
+    atomic_fetch_add_explicit(&me->ring->head->waiters, 1, memory_order_seq_cst);
+    FAULT("sleep: counted");
+    /* sc like its clearing: peer.waiting is shared with our notifier's thread and with a reaper */
+    atomic_fetch_or_explicit(&me->ring->peer[me->number].waiting, bit, memory_order_seq_cst);
+    FAULT("sleep: marked");
+}
+
+/* The mark says whether the count is still ours: a reaper that took us for dead has taken both back, and
+ * one too few would leave somebody asleep. */
+void gr_withdraw(const struct gr_peer *me, uint64_t bit) {
+    gr_word *waiting = &me->ring->peer[me->number].waiting;
+    if (!is_mine(me)) return;
+    if (!(atomic_fetch_and_explicit(waiting, ~bit, memory_order_seq_cst) & bit)) return;
+    FAULT("sleep: unmarked");
+    atomic_fetch_sub_explicit(&me->ring->head->waiters, 1, memory_order_seq_cst);
 }
 
 /* How long to spin next time: long if a spin of GR_SPIN_MAX_NS would have been enough, whether or not this
@@ -70,18 +97,12 @@ enum gr_result gr_spin(struct gr_peer *me, gr_verb verb) {
 /* Returns what the verb returned, GR_BLOCKED at the deadline, or GR_SIGNAL after a slice or a signal. */
 enum gr_result gr_sleep(struct gr_peer *me, gr_verb verb) {
     struct gr_head *head = me->ring->head;
-    struct gr_peer_entry *entry = &me->ring->peer[me->number];
     int64_t now = gr_now_ns(), slice_end = now + GR_SLICE_NS;
     if (slice_end > me->deadline_ns) slice_end = me->deadline_ns;
     enum gr_result result;
     bool signalled = false;
 
-    /* Counted first, marked second, and undone the other way round: killed in between, waiters is too
-     * high by one (a system call per ring), never too low.  A reaper takes back what is marked. */
-    atomic_fetch_add_explicit(&head->waiters, 1, memory_order_seq_cst); /* [edge D, sleeper] */
-    FAULT("sleep: counted");
-    store_relaxed(&entry->waiting, 1);
-    FAULT("sleep: marked");
+    gr_announce(me, GR_SLEEPING);
     for (;;) {
         uint32_t bell = atomic_load_explicit(&head->bell, memory_order_seq_cst); /* before the look */
         result = verb(me);
@@ -92,9 +113,7 @@ enum gr_result gr_sleep(struct gr_peer *me, gr_verb verb) {
                                 .tv_nsec = (slice_end - now) % 1000000000};
         signalled = syscall(SYS_futex, &head->bell, FUTEX_WAIT, bell, &rest, NULL, 0) != 0 && errno == EINTR;
     }
-    store_relaxed(&entry->waiting, 0);
-    FAULT("sleep: unmarked");
-    atomic_fetch_sub_explicit(&head->waiters, 1, memory_order_seq_cst);
+    gr_withdraw(me, GR_SLEEPING);
 
     learn(me, gr_now_ns());
     if (result != GR_BLOCKED) return result;
@@ -105,6 +124,78 @@ enum gr_result gr_sleep(struct gr_peer *me, gr_verb verb) {
     gr_reap_dead(me->ring, NULL);
     return GR_SIGNAL;
 }
+
+/* ---- several bells ---------------------------------------------------------------------------- */
+
+/* False: a bell moved, the time is up, or nobody knows: look again.  True: so, and a signal came.
+ *
+ * Before Linux 5.16, and under a seccomp filter that does not know futex_waitv, this sleeps at the first
+ * bell only, and not longer than a nap when there are others. */
+bool gr_wait_bells(struct gr_waited *waited, uint32_t n, int64_t until_ns) {
+    static _Atomic bool missing; /* relaxed: who does not see it yet asks the kernel himself */
+    struct timespec until = {.tv_sec = until_ns / 1000000000, .tv_nsec = until_ns % 1000000000};
+    bool for_ever = until_ns == INT64_MAX;
+    if (!load_relaxed(&missing)) {
+        if (syscall(SYS_futex_waitv, waited, n, 0, for_ever ? NULL : &until, CLOCK_MONOTONIC) >= 0) return false;
+        if (errno == EINTR) return true;
+        if (errno == EAGAIN || errno == ETIMEDOUT || errno == EFAULT) return false; /* EFAULT: notify.c */
+        store_relaxed(&missing, true);
+    }
+    int64_t now = gr_now_ns(), rest_ns = for_ever ? INT64_MAX : until_ns - now;
+    if (n > 1 && rest_ns > GR_NAP_NS) rest_ns = GR_NAP_NS;
+    if (rest_ns <= 0) return false;
+    struct timespec rest = {.tv_sec = rest_ns / 1000000000, .tv_nsec = rest_ns % 1000000000};
+    int operation = waited->flags & GR_WAITED_PRIVATE ? FUTEX_WAIT_PRIVATE : FUTEX_WAIT;
+    return syscall(SYS_futex, (uint32_t *)(uintptr_t)waited->address, operation, (uint32_t)waited->value, &rest, NULL,
+                   0) != 0 && errno == EINTR;
+}
+
+static bool look_at_all(struct gr_peer *const *peers, uint32_t n, bool *ready) {
+    bool any = false;
+    for (uint32_t k = 0; k < n; k++) any |= ready[k] = gr_ready(peers[k]) != GR_BLOCKED;
+    return any;
+}
+
+/* GR_OK: ready[k] says which of the n <= GR_MAX_WAITED peers have an answer; all of them were looked at, so
+ * none hides another.  GR_BLOCKED at the deadline, GR_SIGNAL after a slice or a signal: call again. */
+enum gr_result gr_select(struct gr_peer *const *peers, uint32_t n, int64_t deadline_ns, bool *ready) {
+    struct gr_waited waited[GR_MAX_WAITED];
+    int64_t now = gr_now_ns(), slice_end = now + GR_SLICE_NS, spin_end = now + peers[0]->spin_ns;
+    peers[0]->wait_ns = now;
+    if (slice_end > deadline_ns) slice_end = deadline_ns;
+    bool any = look_at_all(peers, n, ready), signalled = false;
+    while (!any && now < spin_end && now < slice_end) {
+        for (int k = 0; k < 4; k++) pause_cpu();
+        any = look_at_all(peers, n, ready);
+        now = gr_now_ns();
+    }
+    if (any) {
+        learn(peers[0], now);
+        return GR_OK;
+    }
+    if (now >= deadline_ns) return GR_BLOCKED;
+
+    for (uint32_t k = 0; k < n; k++) gr_announce(peers[k], GR_SLEEPING); /* [edge D, sleeper] at every ring ... */
+    for (;;) {
+        for (uint32_t k = 0; k < n; k++) /* ... then every bell, before the looks */
+            waited[k] = (struct gr_waited){
+                .value = atomic_load_explicit(&peers[k]->ring->head->bell, memory_order_seq_cst),
+                .address = (uintptr_t)&peers[k]->ring->head->bell, .flags = GR_WAITED_U32};
+        any = look_at_all(peers, n, ready);
+        if (any || signalled || gr_now_ns() >= slice_end) break;
+        signalled = gr_wait_bells(waited, n, slice_end);
+    }
+    for (uint32_t k = 0; k < n; k++) gr_withdraw(peers[k], GR_SLEEPING);
+    learn(peers[0], gr_now_ns());
+
+    if (any) return GR_OK;
+    if (signalled) return GR_SIGNAL;
+    if (slice_end == deadline_ns) return GR_BLOCKED;
+    for (uint32_t k = 0; k < n; k++) gr_reap_dead(peers[k]->ring, NULL); /* as gr_sleep */
+    return GR_SIGNAL;
+}
+
+/* ---- fences ------------------------------------------------------------------------------------ */
 
 /* Host gate: waits until fence[peer][index] >= value.  The word is written by a GPU or by whoever saw
  * the peer's event complete, so there is nothing to sleep on: spin, then nap.  One slice at the most. */

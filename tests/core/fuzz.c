@@ -62,7 +62,7 @@ static void verb(struct gr_peer *me) {
     gr_verb look = producer ? gr_claim : me->mode == GR_LOSSY && below(2) ? gr_latest : gr_acquire;
     me->deadline_ns = 0;
     switch (doing = "a verb", below(22)) {
-    default: check(me, look(me)); break;
+    default: gr_ready(me), check(me, look(me)); break;
     case 8: check(me, gr_sleep(me, look)); break;
     case 9: check(me, gr_spin(me, look)); break;
     case 10: case 11: case 12: case 13:

@@ -3,15 +3,20 @@
 Why the other models may say "wait until a word changes".  The 50 ms backstop of every futex sleep
 is left out on purpose, it would hide each mistake.  Words: `frame` (what the sleeper wants), one
 peer entry, bell and waiters; `wakes` is the kernel's: a futex sleeper sleeps until it moves.
+A second ring (`frame2`, …) is for who sleeps at several; `armed`, `fd`, `kicks`, `listed` and
+`mutex` are those of one process, whose bridge turns bells into descriptors (core/notify.c).
 """
 
 from .explore import Actor, World, explore
-from .steps import NONE, fetch_add, load, load_both, store, wait
+from .steps import NONE, fetch_add, load, load_both, lock, store, wait
 from .words import FREE, LEAVING, LIVE, Peer
 
-FIXES = frozenset(["D1", "D2", "D3", "D4", "D6"])
+FIXES = frozenset(["D1", "D2", "D3", "D4", "D6", "D7", "D8", "D9", "D10", "D11"])
 FRAME, ENTRY, BELL, WAITERS, WAKES, BYTE = range(6)
+FRAME2, BELL2, WAITERS2, WAKES2 = range(6, 10)
+ARMED, FD, KICKS, LISTED, MUTEX = range(10, 15)
 NAMES = ["frame", "peer[0]", "bell", "waiters", "wakes", "byte[0]"]
+NAMES += ["frame2", "bell2", "waiters2", "wakes2", "armed", "fd", "kicks", "listed", "mutex"]
 WAKER = 1  # the tag that owns byte[0]
 
 
@@ -43,16 +48,96 @@ class Doorbell:
                 return
             bell = None
 
-    def ring(self):
+    def ring(self, waiters=WAITERS, bell=BELL, wakes=WAKES):
         """After the change (and a full fence); skipped when nobody waits."""
-        if (yield load(WAITERS)):
-            yield fetch_add(BELL, 1)
-            yield fetch_add(WAKES, 1)  # futex_wake(all)
+        if (yield load(waiters)):
+            yield fetch_add(bell, 1)
+            yield fetch_add(wakes, 1)  # futex_wake(all)
 
     def _futex_wait(self, expected):
         bell, wakes = yield load_both(BELL, WAKES)  # the kernel compares and queues at one instant
         if bell == expected:
             yield wait(NONE, (WAKES, wakes))
+
+    def select(self):
+        """Until there is a frame in one of two rings."""
+        while True:
+            yield fetch_add(WAITERS, 1)
+            yield fetch_add(WAITERS2, 1)
+            bell = yield load(BELL)
+            bell2 = yield load(BELL2)
+            there = (yield load(FRAME)) or (yield load(FRAME2))
+            if not there:
+                yield from self._futex_waitv(bell, bell2)
+            yield fetch_add(WAITERS, -1)
+            yield fetch_add(WAITERS2, -1)
+            if there:
+                return
+            bell = bell2 = None
+
+    def _futex_waitv(self, expected, expected2):
+        bell, wakes = yield load_both(BELL, WAKES)  # the kernel queues at one after the other
+        if bell != expected:
+            return
+        bell2, wakes2 = yield load_both(BELL2, WAKES2)
+        if bell2 == expected2:
+            second = ((WAKES2, wakes2),) if "D11" in self.fixes else ()
+            yield wait(NONE, (WAKES, wakes), *second)
+
+    # ------------------------------------------------------------------ event loop and bridge
+
+    def poll_until(self, wanted):
+        """Arms, and waits for the descriptor, until frame `wanted` is there."""
+        while True:
+            yield lock(MUTEX, 1)
+            if "D9" in self.fixes:
+                yield fetch_add(WAITERS, 1)  # announced BEFORE the look
+            bell = yield load(BELL)
+            there = (yield load(FRAME)) >= wanted or (yield load(ENTRY)) != LIVE
+            if "D9" not in self.fixes:
+                yield fetch_add(WAITERS, 1)
+            if there:
+                yield fetch_add(WAITERS, -1)
+                yield store(MUTEX, 0)
+                return
+            if "D10" in self.fixes:
+                yield store(FD, 0)  # drained BEFORE the bridge can see that it is armed
+            yield store(ARMED, wanted)
+            if "D7" in self.fixes and (yield load(LISTED)) != bell + 1:
+                yield fetch_add(KICKS, 1)  # unless the bridge sleeps at that very value
+            bell = there = None
+            yield store(MUTEX, 0)
+            if "D10" not in self.fixes:
+                yield store(FD, 0)
+            yield wait(NONE, (FD, 0))
+
+    def bridge(self, me):
+        while True:
+            yield lock(MUTEX, 2)
+            kicks = yield load(KICKS)
+            armed = yield load(ARMED)
+            listed = 0  # a bell is listed with its value + 1
+            if armed:
+                if "D8" in self.fixes:
+                    listed = 1 + (yield load(BELL))  # loaded BEFORE the condition
+                there = (yield load(FRAME)) >= armed or (yield load(ENTRY)) != LIVE
+                if "D8" not in self.fixes:
+                    listed = 1 + (yield load(BELL))
+                if there:
+                    yield store(ARMED, 0)
+                    yield fetch_add(WAITERS, -1)
+                    yield store(FD, 1)
+                armed = there = None
+            yield store(LISTED, listed)  # it stays there for a while, though nobody is armed
+            yield store(MUTEX, 0)
+            if listed:
+                bell, wakes = yield load_both(BELL, WAKES)
+                if bell == listed - 1:
+                    yield wait(NONE, (WAKES, wakes), (KICKS, kicks))
+                bell = wakes = None
+            else:
+                yield wait(NONE, (KICKS, kicks))
+            kicks = armed = listed = None
 
     # ------------------------------------------------------------------ who changes what is awaited
 
@@ -66,6 +151,14 @@ class Doorbell:
 
     def publisher(self, me):
         yield from self.change_and_ring(FRAME, 1)
+
+    def publisher2(self, me):
+        yield store(FRAME2, 1)
+        yield from self.ring(WAITERS2, BELL2, WAKES2)
+
+    def second_publisher(self, me):
+        yield wait(NONE, (FRAME, 0))
+        yield from self.change_and_ring(FRAME, 2)
 
     def leaver(self, me):
         if "D6" in self.fixes:
@@ -94,6 +187,16 @@ class Doorbell:
     def end_sleeper(self, me):
         yield from self.sleep_until(_end)
 
+    def select_sleeper(self, me):
+        yield from self.select()
+
+    def poller(self, me):
+        yield from self.poll_until(1)
+
+    def poller_of_two(self, me):
+        yield from self.poll_until(1)
+        yield from self.poll_until(2)
+
     # ------------------------------------------------------------------ worlds
 
     def cast(self, *scripts, kills=0, mortal=("publisher", "leaver")):
@@ -102,12 +205,13 @@ class Doorbell:
         for tag, name in enumerate(scripts, WAKER + 1):
             me = Peer(tag=WAKER if name in ("publisher", "leaver") else tag)
             script = getattr(self, name)
-            self.actors.append(Actor(f"{name} {tag}", script, me, name in mortal, name == "reaper"))
+            daemon = name in ("reaper", "bridge")
+            self.actors.append(Actor(f"{name} {tag}", script, me, name in mortal, daemon))
         return self
 
     def explore(self):
         """-> Report."""
-        memory = (0, LIVE, 0, 0, 0, WAKER)
+        memory = (0, LIVE, 0, 0, 0, WAKER, *[0] * 9)
         return explore(World(memory, NAMES, self.actors, self.kills, frozenset([BYTE])))
 
 

@@ -240,6 +240,31 @@ MUTANTS = {
         "end_sleeper 2 waits for ever",
         lambda on: bell(on).cast("end_sleeper", "leaver", "reaper", kills=1),
     ),
+    "D7": Mutant(
+        "arming does not kick the bridge, which sleeps elsewhere",
+        "poller 2 waits for ever",
+        lambda on: bell(on).cast("poller", "bridge", "publisher"),
+    ),
+    "D8": Mutant(
+        "the bridge reads the bell after its look",
+        "poller_of_two 2 waits for ever",
+        lambda on: bell(on).cast("poller_of_two", "bridge", "publisher", "second_publisher"),
+    ),
+    "D9": Mutant(
+        "an event loop announces itself after its look",
+        "poller_of_two 2 waits for ever",
+        lambda on: bell(on).cast("poller_of_two", "bridge", "publisher", "second_publisher"),
+    ),
+    "D10": Mutant(
+        "the descriptor is drained when it is armed already",
+        "poller 2 waits for ever",
+        lambda on: bell(on).cast("poller", "bridge", "publisher"),
+    ),
+    "D11": Mutant(
+        "who waits at two rings sleeps at the bell of the first",
+        "select_sleeper 2 waits for ever",
+        lambda on: bell(on).cast("select_sleeper", "publisher2"),
+    ),
 }
 
 

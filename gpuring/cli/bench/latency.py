@@ -4,9 +4,9 @@ Round trip: the asker claims, writes, publishes on one ring; the echo process ac
 releases, and answers on a second ring; the asker acquires, checks, releases. The clock stops when
 its check has run on the GPU. One way: in such rounds, from before the asker's claim to the moment
 at which the echo process has seen its check done (it answers only then); both by CLOCK_MONOTONIC.
-One frame is in flight, all processes spin. busy=True: a third process keeps every multiprocessor filled with kernels of 200 µs.
-Not shown: latency under a queue of frames (that is the queue's), and real kernels (theirs comes on
-top).
+One frame is in flight, all processes spin. busy=True: a third process keeps every multiprocessor
+filled with kernels of 200 µs. Not shown: latency under a queue of frames (that is the queue's), and
+real kernels (theirs comes on top).
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def ask(pipe: Pipe, course: Course) -> None:
 
 
 def echo(pipe: Pipe, course: Course, one_way: bool) -> tuple[list[int], int]:
-    """Answers every frame; when it had seen each checked, if that is wanted, and how many words were
+    """Answers every frame.  When it had seen each checked, if that is wanted; how many words were
     wrong."""
     with (
         gpuring.attach(course.ring, timeout=30) as inward,

@@ -1,0 +1,234 @@
+/* Doorbells as file descriptors: a bell is a futex, and an event loop sleeps in poll().
+ *
+ * One native thread of the process, the bridge, sleeps at the bells of all rings with an armed notifier.
+ * It looks for whoever is armed, as he would look himself, and makes his eventfd readable.  It needs no
+ * GIL, and it does not exist before somebody opens a notifier.
+ *
+ * Arming is one-shot.  An armed notifier is counted in `waiters`, so every change of its ring pays a system
+ * call: it is armed by a verb that was blocked, and not any more once its descriptor is readable.  What
+ * is readable stays so until the next arming.  So a loop that asks its peer once for every time it
+ * is told to misses nothing: the ask that finds nothing arms.
+ *
+ * Edge D as in wait.c.  Its sleeper is in two threads: the owner announces, in gr_notifier_arm; the bridge
+ * reads the bell, looks, and sleeps.  The mutex stands between them, and a kick makes the bridge begin
+ * anew, unless it sleeps at that very bell, at the value which the owner read before his own look.
+ */
+#define _GNU_SOURCE
+#include "ring.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+struct gr_notifier {
+    struct gr_notifier *next, *prev;
+    struct gr_peer look; /* the peer as it was when armed: its owner may go on using it meanwhile */
+    int fd;              /* an eventfd; -1 in a forked child */
+    bool armed;          /* counted in its ring's waiters */
+    bool raised;         /* the descriptor is readable */
+};
+
+/* Everything below is guarded by this mutex; the bridge holds it while it looks, not while it sleeps. */
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct gr_notifier *notifiers;
+static bool running, asleep;
+static struct gr_waited waited[GR_MAX_WAITED]; /* what the bridge sleeps at; the first one is kicks */
+static uint32_t waited_count;
+static gr_word32 kicks;
+
+static uint64_t address_of(const gr_word32 *word) { return (uintptr_t)word; }
+
+/* ---- a forked child: no thread, no descriptor; gr_forked refuses the peers ------------------------- */
+
+static void fork_prepare(void) { pthread_mutex_lock(&mutex); }
+static void fork_parent(void) { pthread_mutex_unlock(&mutex); }
+static void fork_child(void) {
+    for (struct gr_notifier *notifier = notifiers; notifier; notifier = notifier->next) {
+        close(notifier->fd); /* one description with the parent's: it would be woken by us */
+        notifier->fd = -1;
+        notifier->armed = false; /* the count is the parent's */
+    }
+    notifiers = NULL;
+    running = asleep = false;
+    pthread_mutex_unlock(&mutex);
+}
+static void install_fork_handlers(void) { pthread_atfork(fork_prepare, fork_parent, fork_child); }
+
+/* ---- under the mutex --------------------------------------------------------------------------------- */
+
+static void disarm(struct gr_notifier *notifier) {
+    if (notifier->armed) gr_withdraw(&notifier->look, GR_ARMED);
+    notifier->armed = false;
+}
+
+static void make_readable(struct gr_notifier *notifier) {
+    uint64_t one = 1;
+    disarm(notifier);
+    if (!notifier->raised && notifier->fd >= 0 && write(notifier->fd, &one, sizeof one) < 0) { /* full: readable */
+    }
+    notifier->raised = true;
+}
+
+static void make_unreadable(struct gr_notifier *notifier) {
+    uint64_t count;
+    if (notifier->raised && read(notifier->fd, &count, sizeof count) < 0) { /* its owner has read it */
+    }
+    notifier->raised = false;
+}
+
+/* The ring may be unmapped, and another one mapped at its place: the bridge does not sleep at that bell. */
+static void forget_bell(const struct gr_notifier *notifier) {
+    if (!notifier->look.ring) return;
+    for (uint32_t k = 1; k < waited_count; k++)
+        if (waited[k].address == address_of(&notifier->look.ring->head->bell)) waited[k].address = 0;
+}
+
+static bool sleeps_at(const gr_word32 *bell, uint32_t value) {
+    for (uint32_t k = 1; asleep && k < waited_count; k++)
+        if (waited[k].address == address_of(bell)) return waited[k].value == value;
+    return false;
+}
+
+static void kick(void) {
+    if (!asleep) return; /* it is about to look at everything */
+    asleep = false;
+    atomic_fetch_add_explicit(&kicks, 1, memory_order_seq_cst); /* partner: the load in bridge, under the mutex */
+    syscall(SYS_futex, &kicks, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+}
+
+/* ---- the bridge ---------------------------------------------------------------------------------------- */
+
+/* Looks for everybody who is armed, and lists the bells to sleep at.  A bell whose notifier has just fired
+ * is listed too, this once: its owner will most likely arm again before the next change, and need
+ * not kick then.  False: there are more bells than can be slept at. */
+static bool look_around(void) {
+    bool all = true;
+    waited[0] = (struct gr_waited){.value = atomic_load_explicit(&kicks, memory_order_seq_cst),
+                                   .address = address_of(&kicks), .flags = GR_WAITED_U32 | GR_WAITED_PRIVATE};
+    waited_count = 1;
+    for (struct gr_notifier *notifier = notifiers; notifier; notifier = notifier->next) {
+        if (!notifier->armed) continue;
+        const gr_word32 *bell = &notifier->look.ring->head->bell;
+        /* [edge D, sleeper] announced in gr_notifier_arm; the bell before the look.  A bell that is listed
+         * already was read earlier still. */
+        uint32_t value = atomic_load_explicit(bell, memory_order_seq_cst), k = 1;
+        while (k < waited_count && waited[k].address != address_of(bell)) k++;
+        if (k == GR_MAX_WAITED) all = false;
+        else if (k == waited_count)
+            waited[waited_count++] = (struct gr_waited){.value = value, .address = address_of(bell), .flags = GR_WAITED_U32};
+        if (gr_ready(&notifier->look) != GR_BLOCKED) make_readable(notifier);
+    }
+    return all;
+}
+
+static void *bridge(void *unused) {
+    (void)unused;
+    pthread_mutex_lock(&mutex);
+    for (;;) {
+        bool all = look_around();
+        /* A slice is the backstop of every sleep (wait.c); the dead are the watchdog's business. */
+        int64_t until_ns = waited_count == 1 ? INT64_MAX : gr_now_ns() + (all ? GR_SLICE_NS : GR_NAP_NS);
+        asleep = true;
+        pthread_mutex_unlock(&mutex);
+        gr_wait_bells(waited, waited_count, until_ns); /* EFAULT: a ring was unmapped meanwhile; look again */
+        pthread_mutex_lock(&mutex);
+        asleep = false;
+    }
+    return NULL;
+}
+
+static bool start(void) {
+    pthread_t thread;
+    sigset_t all, before;
+    sigfillset(&all); /* signals are for the threads of the program */
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(&thread, NULL, bridge, NULL);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error == 0) pthread_detach(thread);
+    errno = error;
+    return error == 0;
+}
+
+/* ---- for the owner ------------------------------------------------------------------------------------- */
+
+struct gr_notifier *gr_notifier_open(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, install_fork_handlers);
+    struct gr_notifier *notifier = calloc(1, sizeof *notifier);
+    if (!notifier) return NULL;
+    notifier->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    pthread_mutex_lock(&mutex);
+    if (notifier->fd >= 0 && !running) running = start();
+    if (notifier->fd < 0 || !running) {
+        int error = errno;
+        pthread_mutex_unlock(&mutex);
+        if (notifier->fd >= 0) close(notifier->fd);
+        free(notifier);
+        errno = error;
+        return NULL;
+    }
+    notifier->next = notifiers;
+    if (notifiers) notifiers->prev = notifier;
+    notifiers = notifier;
+    pthread_mutex_unlock(&mutex);
+    return notifier;
+}
+
+/* GR_BLOCKED: the descriptor is not readable, and will be when the peer's verb has an answer.  Anything
+ * else: it has one, and the descriptor is readable. */
+enum gr_result gr_notifier_arm(struct gr_notifier *notifier, const struct gr_peer *me) {
+    if (gr_forked(me->ring)) return GR_FORKED;
+    const gr_word32 *bell = &me->ring->head->bell;
+    pthread_mutex_lock(&mutex);
+    if (notifier->look.ring != me->ring || notifier->look.id != me->id) { /* it has moved to another ring */
+        disarm(notifier);
+        forget_bell(notifier);
+    }
+    notifier->look = *me;
+    if (!notifier->armed) gr_announce(&notifier->look, GR_ARMED); /* [edge D, sleeper]: announce ... */
+    notifier->armed = true;
+    uint32_t value = atomic_load_explicit(bell, memory_order_seq_cst);
+    enum gr_result result = gr_ready(&notifier->look); /* ... then look */
+    if (result != GR_BLOCKED) make_readable(notifier);
+    else {
+        make_unreadable(notifier); /* whatever raised it came before this look */
+        if (!sleeps_at(bell, value)) kick();
+    }
+    pthread_mutex_unlock(&mutex);
+    return result;
+}
+
+void gr_notifier_disarm(struct gr_notifier *notifier) {
+    pthread_mutex_lock(&mutex);
+    disarm(notifier);
+    pthread_mutex_unlock(&mutex);
+}
+
+void gr_notifier_raise(struct gr_notifier *notifier) {
+    pthread_mutex_lock(&mutex);
+    make_readable(notifier);
+    forget_bell(notifier);
+    notifier->look.ring = NULL; /* its owner is about to leave */
+    pthread_mutex_unlock(&mutex);
+}
+
+void gr_notifier_close(struct gr_notifier *notifier) {
+    pthread_mutex_lock(&mutex);
+    if (notifier->fd >= 0) { /* else it is not ours, but of the process that forked us */
+        disarm(notifier);
+        forget_bell(notifier);
+        if (notifier->prev) notifier->prev->next = notifier->next;
+        else notifiers = notifier->next;
+        if (notifier->next) notifier->next->prev = notifier->prev;
+        close(notifier->fd);
+    }
+    pthread_mutex_unlock(&mutex);
+    free(notifier);
+}
+
+int gr_notifier_fd(const struct gr_notifier *notifier) { return notifier->fd; }

@@ -1,0 +1,189 @@
+"""Waiting at several rings at once, and in event loops.
+
+    select(endpoints, timeout)      sleeps at all their doorbells, in the calling thread
+    fileno(), `async for`, …        core/notify.c turns the doorbells into descriptors
+
+Both look with `_core.ready`, which changes nothing; a frame is taken, or a slot claimed, only by
+the verb itself, with timeout 0 and without an `await` behind it.  So whatever is cancelled while it
+waits leaves no claim and no hold.  asyncio is imported by those who use it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, TypeVar
+
+from gpuring import _core
+from gpuring.errors import EndOfStream, FrameTorn, PeerLost, RingTimeout
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
+    from gpuring.consumer import Consumer
+    from gpuring.endpoint import Endpoint
+    from gpuring.slot import ReadSlot
+
+    AnyEndpoint = TypeVar("AnyEndpoint", bound=Endpoint)
+Slot = TypeVar("Slot")
+
+UNINTERRUPTED_S = 0.001  # a task that never has to wait lets others run after so long
+FENCE_POLL_S = 0.001  # gate="host": nothing rings when a GPU is done
+FENCE_SPINS = 20  # turns of the event loop before that
+RESTART_POLL_S = 0.02
+
+_turns = itertools.count(1)
+
+
+def select(endpoints: Iterable[AnyEndpoint], timeout: float | None = None) -> list[AnyEndpoint]:
+    """Waits until one of several consumers and producers has something to do; those that have.
+
+    A consumer is ready when `acquire(0)` would return a frame or raise (EndOfStream, PeerLost,
+    closed, …), a producer when `claim(0)` would.  All that are ready are returned, and the one that
+    has been first least recently comes first: who serves only the first still serves all in turn.
+    Ready is what was seen: a fellow of the same subscription may be faster, so serve with
+    timeout 0.  With gate="host" the GPU may not be done with the frame: serve with a short timeout.
+
+    `timeout` in seconds, 0 = only look, None = for ever; an empty list when the time is up.
+    Sleeps meanwhile, and Ctrl-C interrupts.  At most 128 endpoints, each of them used by this
+    thread only.
+    """
+    waited = list(dict.fromkeys(endpoints))
+    if not waited:
+        raise ValueError("select needs a consumer or a producer to wait for")
+    ready = [endpoint for endpoint in waited if endpoint._answers_at_once()]
+    looked_at = [endpoint for endpoint in waited if endpoint not in ready]
+    if looked_at:
+        peers = [endpoint._peer for endpoint in looked_at]
+        there = _core.select(peers, 0 if ready else timeout)
+        ready += itertools.compress(looked_at, there)
+    if ready:
+        ready.sort(key=lambda endpoint: endpoint._first_in)
+        ready[0]._first_in = next(_turns)
+    return ready
+
+
+# ---- asyncio -------------------------------------------------------------------------------------
+
+
+async def answer(
+    endpoint: Endpoint, attempt: Callable[[], Slot], verb: str, timeout: float | None
+) -> Slot:
+    """What `attempt`, the verb with timeout 0, returns or raises as soon as it is not blocked."""
+    import asyncio
+
+    if timeout is not None and not timeout >= 0:
+        raise ValueError(f"timeout must be None or >= 0 seconds, not {timeout!r}")
+    if endpoint._awaited:
+        raise RuntimeError(
+            f"this {endpoint._role} is awaited by another task; give each task its own"
+        )
+    loop = asyncio.get_running_loop()
+    deadline = None if timeout is None else loop.time() + timeout
+    spins = 0
+    endpoint._awaited = True
+    try:
+        if loop.time() - endpoint._rested_s > UNINTERRUPTED_S:
+            await _rest(endpoint, loop, 0)
+        while True:
+            late = deadline is not None and loop.time() >= deadline
+            if late or endpoint._answers_at_once() or _core.ready(endpoint._peer):
+                try:
+                    return attempt()
+                except RingTimeout:  # a fellow was faster, or the GPU is not done with the slot
+                    if late:
+                        raise endpoint._refused(_core.BLOCKED, verb, timeout) from None
+                at_fence = endpoint._peer.culprit[0] == _core.BY_FENCE
+                spins += 1
+                await _rest(endpoint, loop, FENCE_POLL_S if at_fence and spins > FENCE_SPINS else 0)
+            else:
+                await _readable(endpoint, loop, deadline)
+    finally:
+        endpoint._awaited = False
+
+
+async def _rest(endpoint: Endpoint, loop: AbstractEventLoop, seconds: float) -> None:
+    import asyncio
+
+    await asyncio.sleep(seconds)
+    endpoint._rested_s = loop.time()
+
+
+async def _readable(endpoint: Endpoint, loop: AbstractEventLoop, deadline: float | None) -> None:
+    """Returns when there may be an answer, or at the deadline.  Leaves nothing armed."""
+    notifier = endpoint._notify()
+    if notifier.arm(endpoint._peer):
+        return
+    woken = loop.create_future()
+
+    def wake() -> None:
+        if not woken.done():
+            woken.set_result(None)
+
+    descriptor = notifier.fileno()
+    loop.add_reader(descriptor, wake)
+    timer = loop.call_at(deadline, wake) if deadline is not None else None
+    try:
+        await woken
+    finally:
+        endpoint._rested_s = loop.time()
+        if not loop.is_closed():
+            loop.remove_reader(descriptor)
+        if timer is not None:
+            timer.cancel()
+        notifier.disarm()
+
+
+class AsyncFrames:
+    """`async for slot in consumer`: as the iterator of `for slot in consumer`."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+        self._slot: ReadSlot | None = None
+        self._seq = 0
+        self._joins = 0
+
+    def __aiter__(self) -> AsyncFrames:
+        return self
+
+    async def __anext__(self) -> ReadSlot:
+        slot, self._slot = self._slot, None
+        if slot is not None and slot._open and slot.seq == self._seq:
+            slot.release()
+        consumer = self._consumer
+        while True:
+            try:
+                slot = await consumer.acquire_async()
+            except (EndOfStream, PeerLost) as end:
+                if consumer._closed or not consumer._reattach:
+                    if isinstance(end, EndOfStream):
+                        raise StopAsyncIteration from None
+                    raise
+                consumer._restarted = True
+                if self._joins == consumer._ring._header.joins:
+                    await self._restart()
+                self._joins = consumer._ring._header.joins
+                continue
+            slot._restarted, consumer._restarted = consumer._restarted, False
+            self._slot, self._seq = slot, slot.seq
+            return slot
+
+    async def _restart(self) -> None:
+        """As Consumer._await_restart."""
+        import asyncio
+
+        consumer = self._consumer
+        while consumer._ring._header.joins == self._joins:
+            successor = consumer._ring._successor()
+            if successor is not None and consumer._move(successor):
+                return
+            await asyncio.sleep(RESTART_POLL_S)
+
+    def __del__(self) -> None:
+        """The loop was left, by break or by an error: an error raised here would reach nobody."""
+        slot = self._slot
+        if slot is not None and slot._open and slot.seq == self._seq:
+            try:
+                slot.release()
+            except FrameTorn as torn:
+                self._consumer._untold += torn.seqs

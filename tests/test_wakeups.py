@@ -1,0 +1,95 @@
+"""No wake-up is lost (tests/core/wakeups.c), without the backstop that would make up for it.
+
+The mutants show that it can fail: each takes away one step of edge D, and somebody has to hang.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from test_kill_matrix import CC, CORE, HARNESS, ROOT
+
+BUILD_S, RUN_S, HANGS_S, ROUNDS = 60, 60, 4, 30_000
+
+pytestmark = [
+    pytest.mark.skipif(CC is None, reason="no C compiler: the core is compiled anew"),
+    pytest.mark.deadline(BUILD_S + RUN_S),
+]
+
+MUTANTS = {
+    "select announces itself to nobody": (
+        "wait.c",
+        "for (uint32_t k = 0; k < n; k++) gr_announce(peers[k], GR_SLEEPING);",
+        ";",
+    ),
+    "select sleeps at the first bell only": (
+        "wait.c",
+        "signalled = gr_wait_bells(waited, n, slice_end);",
+        "signalled = gr_wait_bells(waited, 1, slice_end);",
+    ),
+    "select reads the bells after the looks": (
+        "wait.c",
+        "signalled = gr_wait_bells(waited, n, slice_end);",
+        "for (volatile int k = 0; k < 1000; k++);"  # or it takes many rounds
+        "for (uint32_t k = 0; k < n; k++) waited[k].value = peers[k]->ring->head->bell;"
+        "signalled = gr_wait_bells(waited, n, slice_end);",
+    ),
+    "arming announces itself to nobody": (
+        "notify.c",
+        "if (!notifier->armed) gr_announce(&notifier->look, GR_ARMED);",
+        ";",
+    ),
+    "arming does not look": (
+        "notify.c",
+        "enum gr_result result = gr_ready(&notifier->look);",
+        "enum gr_result result = GR_BLOCKED;",
+    ),
+    "arming does not kick the bridge": (
+        "notify.c",
+        "if (!sleeps_at(bell, value)) kick();",
+        ";",
+    ),
+    "the bridge does not look": (
+        "notify.c",
+        "if (gr_ready(&notifier->look) != GR_BLOCKED) make_readable(notifier);",
+        ";",
+    ),
+    "disarming uncounts twice": (
+        "notify.c",
+        "if (notifier->armed) gr_withdraw(&notifier->look, GR_ARMED);",
+        "if (notifier->armed) gr_withdraw(&notifier->look, GR_ARMED), "
+        "atomic_fetch_sub(&notifier->look.ring->head->waiters, 1);",
+    ),
+}
+
+
+def build(place: Path, edit: tuple[str, str, str] | None) -> Path:
+    for folder in (CORE, HARNESS):
+        shutil.copytree(ROOT / folder, place / folder)
+    if edit is not None:
+        path, (_, old, new) = place / CORE / edit[0], edit
+        text = path.read_text()
+        assert text.count(old) == 1, f"{path.name} does not have it once: {old}"
+        path.write_text(text.replace(old, new))
+    flags = ["-std=gnu11", "-O2", "-w", "-pthread", "-DGR_SLICE_NS=1000000000000", "-o", "wakeups"]
+    sources = [place / HARNESS / "wakeups.c", *sorted((place / CORE).glob("*.c"))]
+    subprocess.run([str(CC), *flags, *map(str, sources)], cwd=place, check=True, timeout=BUILD_S)
+    return place / "wakeups"
+
+
+def test_no_wake_up_is_lost(tmp_path):
+    subprocess.run([build(tmp_path, None)], check=True, timeout=RUN_S)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_it_catches(mutant, tmp_path):
+    program = build(tmp_path, MUTANTS[mutant])
+    done = subprocess.run(
+        [program, str(ROUNDS), str(HANGS_S)], capture_output=True, timeout=RUN_S, check=False
+    )
+    assert done.returncode in (-signal.SIGALRM, -signal.SIGABRT)  # it hung, or counts a sleeper
