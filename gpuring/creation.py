@@ -41,7 +41,8 @@ def create(
 
     slots: how many frames are in flight at the most, 1 … 1024.
     shape, dtype: of a frame; or fields={"y": ((1080, 1920), "u1"), …} for several arrays in one
-    slot. meta: a structured dtype for per-frame metadata in the header, such as [("pts", "i8")].
+        slot. torch's dtypes, "bfloat16", "float8_e4m3fn" and "float8_e5m2" are taken too.
+    meta: a structured dtype for per-frame metadata in the header, such as [("pts", "i8")].
     device: "cuda", "cuda:1", an ordinal, None (CuPy's current GPU), or "host" for shared memory of
     the
         host, with NumPy arrays and the same protocol.
@@ -146,7 +147,7 @@ def _on_gpu(
 
     ordinal = cuda_ipc.device_for(device)
     for field in described.fields:
-        if field.dtype.kind not in "biufc":
+        if field.dtype.kind not in "biufc" and not field.extended:
             raise ValueError(f"field {field.name!r}: {field.dtype} cannot be an array on a GPU")
     has_timeline, reason = timeline.supported(ordinal)
     if sync == "timeline" and not has_timeline:
