@@ -16,6 +16,7 @@ from gpuring.errors import (
     DeviceError,
     EndOfStream,
     FrameTorn,
+    OverrunWarning,
     PeerLost,
     RingClosed,
     RingError,
@@ -24,6 +25,7 @@ from gpuring.errors import (
     RingIncompatible,
     RingNotFound,
     RingTimeout,
+    StaleViewWarning,
     TooManyPeers,
 )
 from gpuring.producer import Producer
@@ -37,6 +39,7 @@ __all__ = [
     "DeviceError",
     "EndOfStream",
     "FrameTorn",
+    "OverrunWarning",
     "PeerLost",
     "Producer",
     "ReadSlot",
@@ -48,6 +51,7 @@ __all__ = [
     "RingIncompatible",
     "RingNotFound",
     "RingTimeout",
+    "StaleViewWarning",
     "TooManyPeers",
     "WriteSlot",
     "attach",

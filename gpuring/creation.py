@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy.typing as npt
 
-from gpuring import _core, directory, segment, spec
+from gpuring import _core, debug, directory, segment, spec
 from gpuring._core import Header
 from gpuring.errors import DeviceError
 from gpuring.memory.host import HostMemory
@@ -61,7 +61,8 @@ def create(
     """
     segment.check_name(name)
     free_lingering()
-    described = spec.make(shape=shape, dtype=dtype, fields=fields, meta=meta)
+    canary = debug.canary_nbytes()
+    described = spec.make(shape=shape, dtype=dtype, fields=fields, meta=meta, canary_nbytes=canary)
     for what, value, most in (
         ("slots", slots, _core.MAX_SLOTS),
         ("max_peers", max_peers, _core.MAX_PEERS),
@@ -103,6 +104,7 @@ def create(
             sync_kind, gate_kind = "host", "stream"
         else:
             memory, sync_kind, gate_kind = _on_gpu(described, slots, device, sync, gate)
+        debug.plant(memory, described, slots)
         header = Header.create(
             fd,
             slots=slots,

@@ -65,12 +65,14 @@ class Spec:
 
     fields: tuple[Field, ...]
     meta: np.dtype[Any] | None
+    canary_nbytes: int = 0
+    """At the end of each slot, for who writes beyond it (gpuring.debug)."""
 
     @property
     def slot_nbytes(self) -> int:
         """Distance of two slots in memory."""
         last = self.fields[-1]
-        return _aligned(last.offset + last.nbytes)
+        return _aligned(last.offset + last.nbytes) + self.canary_nbytes
 
     @property
     def meta_nbytes(self) -> int:
@@ -84,6 +86,7 @@ class Spec:
                     [f.name, f.shape, f.extended or _describe(f.dtype)] for f in self.fields
                 ],
                 "meta": _describe(self.meta) if self.meta is not None else None,
+                "canary": self.canary_nbytes,
             }
         ).encode()
 
@@ -94,7 +97,7 @@ class Spec:
             read = json.loads(text)
             fields = {name: (shape, _restore(dtype)) for name, shape, dtype in read["fields"]}
             meta = _restore(read["meta"]) if read["meta"] is not None else None
-            return make(fields=fields, meta=meta)
+            return make(fields=fields, meta=meta, canary_nbytes=read.get("canary", 0))
         except Exception as error:  # NumPy's dtype parser has many ways to refuse
             raise ValueError(f"the description of its slots cannot be read: {error}") from error
 
@@ -105,6 +108,7 @@ def make(
     dtype: npt.DTypeLike | None = None,
     fields: Mapping[str, tuple[Sequence[int] | int, npt.DTypeLike]] | None = None,
     meta: npt.DTypeLike | None = None,
+    canary_nbytes: int = 0,
 ) -> Spec:
     """The spec of `shape=, dtype=` or of `fields={name: (shape, dtype)}`.
 
@@ -125,9 +129,12 @@ def make(
         plain, extended = _plain(kind, f"field {name!r}")
         placed.append(Field(name, _shape(extent), plain, offset, extended))
         offset = _aligned(offset + placed[-1].nbytes)
+    if canary_nbytes not in (0, SLOT_ALIGNMENT):
+        raise ValueError(f"a canary of {canary_nbytes} bytes")
+    offset += canary_nbytes
     if offset > MAX_SLOT_NBYTES:
         raise ValueError(f"a slot has at most {MAX_SLOT_NBYTES} bytes (1 TiB), this one {offset}")
-    described = Spec(tuple(placed), _meta(meta))
+    described = Spec(tuple(placed), _meta(meta), canary_nbytes)
     if len(described.to_bytes()) > MAX_SPEC_NBYTES:
         raise ValueError(
             f"the names, shapes and dtypes of a slot take at most {MAX_SPEC_NBYTES} bytes as JSON, "
