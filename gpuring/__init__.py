@@ -17,6 +17,7 @@ from gpuring.errors import (
     DeviceError,
     EndOfStream,
     FrameTorn,
+    OverrunWarning,
     PeerLost,
     RingClosed,
     RingError,
@@ -25,6 +26,7 @@ from gpuring.errors import (
     RingIncompatible,
     RingNotFound,
     RingTimeout,
+    StaleViewWarning,
     TooManyPeers,
 )
 from gpuring.producer import Producer
@@ -39,6 +41,7 @@ __all__ = [
     "DeviceError",
     "EndOfStream",
     "FrameTorn",
+    "OverrunWarning",
     "PeerLost",
     "Producer",
     "ReadSlot",
@@ -50,6 +53,7 @@ __all__ = [
     "RingIncompatible",
     "RingNotFound",
     "RingTimeout",
+    "StaleViewWarning",
     "TooManyPeers",
     "WriteSlot",
     "attach",

@@ -226,6 +226,30 @@ class Peer:
     def drained(self) -> bool: ...
     def leave(self) -> int: ...
 
+DL_CPU: int
+DL_CUDA: int
+DL_CUDA_HOST: int
+DL_CUDA_MANAGED: int
+DL_READ_ONLY: int
+DL_COPIED: int
+
+def dlpack_export(
+    owner: Any,
+    data: int,
+    device: tuple[int, int],
+    shape: tuple[int, ...],
+    kind: tuple[int, int],
+    flags: int,
+    versioned: bool,
+) -> Any: ...
+
+class DLPackImport:
+    data: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    kind: tuple[int, int, int]
+    def __init__(self, capsule: Any) -> None: ...
+
 class Slot:
     index: int
     _peer: Peer

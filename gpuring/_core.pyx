@@ -9,6 +9,7 @@ them.
     _header.pxi  Header: the mapped header; membership, snapshots
     _device.pxi  DeviceOrder: the driver's functions; the base of gpuring.sync's classes
     _peer.pxi    Peer: the transitions, each with its device order
+    _dlpack.pxi  DLPack capsules
     _verbs.pxi   the verbs as users call them, on slot objects: no Python between the call and the core
     _waiting.pxi several peers at once, and event loops
     _waiting.pxi several peers at once, and event loops
@@ -88,5 +89,6 @@ def layout_fields():
 include "_header.pxi"
 include "_device.pxi"
 include "_peer.pxi"
+include "_dlpack.pxi"
 include "_verbs.pxi"
 include "_waiting.pxi"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy.typing as npt
 
-from gpuring import _core, directory, segment, spec
+from gpuring import _core, debug, directory, segment, spec
 from gpuring._core import Header
 from gpuring.errors import DeviceError
 from gpuring.memory.host import HostMemory
@@ -41,7 +41,8 @@ def create(
 
     slots: how many frames are in flight at the most, 1 … 1024.
     shape, dtype: of a frame; or fields={"y": ((1080, 1920), "u1"), …} for several arrays in one
-    slot. meta: a structured dtype for per-frame metadata in the header, such as [("pts", "i8")].
+        slot. torch's dtypes, "bfloat16", "float8_e4m3fn" and "float8_e5m2" are taken too.
+    meta: a structured dtype for per-frame metadata in the header, such as [("pts", "i8")].
     device: "cuda", "cuda:1", an ordinal, None (CuPy's current GPU), or "host" for shared memory of
     the
         host, with NumPy arrays and the same protocol.
@@ -60,7 +61,8 @@ def create(
     """
     segment.check_name(name)
     free_lingering()
-    described = spec.make(shape=shape, dtype=dtype, fields=fields, meta=meta)
+    canary = debug.canary_nbytes()
+    described = spec.make(shape=shape, dtype=dtype, fields=fields, meta=meta, canary_nbytes=canary)
     for what, value, most in (
         ("slots", slots, _core.MAX_SLOTS),
         ("max_peers", max_peers, _core.MAX_PEERS),
@@ -102,6 +104,7 @@ def create(
             sync_kind, gate_kind = "host", "stream"
         else:
             memory, sync_kind, gate_kind = _on_gpu(described, slots, device, sync, gate)
+        debug.plant(memory, described, slots)
         header = Header.create(
             fd,
             slots=slots,
@@ -146,7 +149,7 @@ def _on_gpu(
 
     ordinal = cuda_ipc.device_for(device)
     for field in described.fields:
-        if field.dtype.kind not in "biufc":
+        if field.dtype.kind not in "biufc" and not field.extended:
             raise ValueError(f"field {field.name!r}: {field.dtype} cannot be an array on a GPU")
     has_timeline, reason = timeline.supported(ordinal)
     if sync == "timeline" and not has_timeline:

@@ -57,3 +57,11 @@ class FrameTorn(RingError):
 
 class DeviceError(RingError):
     """The GPU, its driver or CuPy is missing, unsuitable, or reported an error."""
+
+
+class StaleViewWarning(RuntimeWarning):
+    """With GPURING_DEBUG=1: a view of a frame was used, or kept, after its slot was given back."""
+
+
+class OverrunWarning(RuntimeWarning):
+    """With GPURING_DEBUG=1: somebody wrote beyond the end of a slot."""

@@ -10,7 +10,7 @@ import warnings
 import weakref
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from gpuring import _core, diagnosis, directory, segment, spec, stats
+from gpuring import _core, debug, diagnosis, directory, segment, spec, stats
 from gpuring._core import Header, Peer
 from gpuring.consumer import Consumer
 from gpuring.directory import BeingCreated
@@ -171,7 +171,7 @@ class Ring:
         peer = self._header.join_producer()
         if isinstance(peer, int):
             raise diagnosis.cannot_join(self._name, self._header, peer, "")
-        return Producer(self, self._prepare(peer, checked))
+        return (debug.Producer if debug.ON else Producer)(self, self._prepare(peer, checked))
 
     def consumer(
         self,
@@ -204,7 +204,8 @@ class Ring:
         """
         options = gate, redeliver
         peer = self._join(subscription, lossless, start, *options)
-        return Consumer(self, peer, lossless, options, reattach)
+        kind = debug.Consumer if debug.ON else Consumer
+        return kind(self, peer, lossless, options, reattach)
 
     def _join(
         self,

@@ -10,8 +10,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gpuring import _core, diagnosis
+from gpuring.copying import copy_into
 from gpuring.errors import FrameTorn, RingError
+from gpuring.interchange import LEGACY_DEFAULT, Exported, SlotField, field_name
 from gpuring.spec import ARRAY, Field
+from gpuring.sync.streams import handle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
 _MAX_VIEWS = 64  # arrays of smaller frames that a slot remembers
 
 
-class Slot:
+class Slot(Exported):
     """What both kinds of slot have beside the verbs of _core.Slot.  Not made by users."""
 
     if TYPE_CHECKING:  # of _core.Slot, and of the kinds below
@@ -101,41 +104,44 @@ class Slot:
 
     # ---- interchange with other libraries ------------------------------------------------------
 
-    def _import_on(self, stream: int) -> None:
-        """Orders a foreign stream behind this slot's, and remembers that it uses the slot."""
-        if stream not in self._streams:
-            assert self._sync is not None
-            self._sync.follow(stream, (self._stream,))
-            self._streams += (stream,)
+    def field(self, name: str) -> SlotField:
+        """One field of several, for other libraries: `torch.from_dlpack(slot.field("y"))`.
 
-    def __dlpack_device__(self) -> tuple[int, int]:
-        device: tuple[int, int] = self.array.__dlpack_device__()
-        return device
-
-    def __dlpack__(self, *, stream: int | None = None, **options: Any) -> Any:
-        """DLPack export without a copy, so `torch.from_dlpack(slot)`.
-
-        On a GPU the importer's stream is ordered behind the slot's, and publish or release waits
-        for it.  The tensor is valid as long as the slot is yours.
+        Not through `slot["y"]`: that is a plain array, and nobody would learn of the importer's
+        stream.
         """
-        if self._sync is None:
-            return self.array.__dlpack__(stream=stream, **options)
-        if stream != -1:  # -1: the importer does not want to be ordered
-            self._import_on({None: 1, 0: 1}.get(stream, stream or 1))
-        return self.array.__dlpack__(stream=-1, **options)
+        return SlotField(self, field_name(self, name))
 
-    @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
-        if self._sync is None:
-            raise AttributeError("__cuda_array_interface__: this ring is in host memory")
-        return dict(self.array.__cuda_array_interface__, stream=self._stream or 1)
+    def _exported(self) -> tuple[Slot, Field, Any]:
+        array = self.array
+        return self, self._fields[ARRAY], array
 
-    @property
-    def __array_interface__(self) -> dict[str, Any]:
-        if self._sync is not None:
-            raise AttributeError("__array_interface__: this ring is on a GPU")
-        interface: dict[str, Any] = self.array.__array_interface__
-        return interface
+    def use_on(self, stream: Any) -> Self:
+        """Says that the slot will be used on another stream too; returns the slot.
+
+        That stream is made to wait for all work on the slot so far, and publish or release waits
+        for what it does until then.  Importing through DLPack does this by itself.  Raises
+        TypeError if the ring is in host memory or `stream` is no stream, DeviceError.
+        """
+        self._check_open()
+        if self._sync is None:
+            raise TypeError(f"ring {self._ring!r} is in host memory: it takes no stream")
+        self._import_on(handle(stream))
+        return self
+
+    def _import_on(self, stream: int) -> None:
+        """Orders a stream behind all that were used so far, and remembers it.
+
+        Each time anew: work may have been added to the others since the last.
+        """
+        assert self._sync is not None
+        if stream == LEGACY_DEFAULT:
+            stream = 0  # CuPy's name for it: one stream, not two
+        others = [each for each in self._streams if each != stream]
+        if others:
+            self._sync.follow(stream, others)
+        if stream not in self._streams:
+            self._streams += (stream,)
 
     # ---- the end of its use --------------------------------------------------------------------
 
@@ -153,6 +159,23 @@ class Slot:
 
 class WriteSlot(_core.WriteSlot, Slot):
     """A claimed slot.  As a context manager it publishes; if the block raises, it abandons."""
+
+    def copy_from(self, source: Any, *, field: str | None = None, stream: Any = None) -> None:
+        """Copies an array of any library into the slot, in stream order.
+
+        source: whatever has DLPack or an array interface of NumPy or CUDA, of exactly the frame's
+            shape and dtype.  In GPU memory the copy waits for the stream that its library works
+            on, and the source may be dropped or used again right away.  From host memory the copy
+            is asynchronous only if that is pinned; then leave it as it is until the copy is done.
+        field: which one, if the slot has several.
+        stream: where to copy, if not on the slot's own stream; see `use_on`.
+
+        On a host ring this is a copy by the CPU.  Raises TypeError for what is no array or has
+        another dtype, ValueError for another shape or a layout that is neither C-contiguous nor
+        rows at a pitch, DeviceError.
+        """
+        self._check_open()
+        copy_into(self, field_name(self, field), source, stream)
 
     def _end(self) -> None:
         self.abandon()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,9 @@ SLOT_ALIGNMENT = 256
 ARRAY = "array"
 """The name of the one field of a ring that was created with shape= and dtype=."""
 
+EXTENDED = {"bfloat16": "u2", "float8_e4m3fn": "u1", "float8_e5m2": "u1"}
+"""Dtypes that NumPy does not have, and the integers that hold their bits."""
+
 
 @dataclass(frozen=True)
 class Field:
@@ -29,6 +33,13 @@ class Field:
     dtype: np.dtype[Any]
     offset: int
     """Bytes from the start of the slot."""
+    extended: str = ""
+    """ "bfloat16" and the like: `dtype` is then that of ml_dtypes, or without it, of the bits."""
+
+    @property
+    def bits(self) -> np.dtype[Any]:
+        """The unsigned integer that holds an element of an extended dtype."""
+        return np.dtype(EXTENDED[self.extended])
 
     @property
     def nbytes(self) -> int:
@@ -54,12 +65,14 @@ class Spec:
 
     fields: tuple[Field, ...]
     meta: np.dtype[Any] | None
+    canary_nbytes: int = 0
+    """At the end of each slot, for who writes beyond it (gpuring.debug)."""
 
     @property
     def slot_nbytes(self) -> int:
         """Distance of two slots in memory."""
         last = self.fields[-1]
-        return _aligned(last.offset + last.nbytes)
+        return _aligned(last.offset + last.nbytes) + self.canary_nbytes
 
     @property
     def meta_nbytes(self) -> int:
@@ -69,8 +82,11 @@ class Spec:
         """JSON for the header: names, shapes and dtypes; offsets follow from them."""
         return json.dumps(
             {
-                "fields": [[f.name, f.shape, _describe(f.dtype)] for f in self.fields],
+                "fields": [
+                    [f.name, f.shape, f.extended or _describe(f.dtype)] for f in self.fields
+                ],
                 "meta": _describe(self.meta) if self.meta is not None else None,
+                "canary": self.canary_nbytes,
             }
         ).encode()
 
@@ -81,7 +97,7 @@ class Spec:
             read = json.loads(text)
             fields = {name: (shape, _restore(dtype)) for name, shape, dtype in read["fields"]}
             meta = _restore(read["meta"]) if read["meta"] is not None else None
-            return make(fields=fields, meta=meta)
+            return make(fields=fields, meta=meta, canary_nbytes=read.get("canary", 0))
         except Exception as error:  # NumPy's dtype parser has many ways to refuse
             raise ValueError(f"the description of its slots cannot be read: {error}") from error
 
@@ -92,6 +108,7 @@ def make(
     dtype: npt.DTypeLike | None = None,
     fields: Mapping[str, tuple[Sequence[int] | int, npt.DTypeLike]] | None = None,
     meta: npt.DTypeLike | None = None,
+    canary_nbytes: int = 0,
 ) -> Spec:
     """The spec of `shape=, dtype=` or of `fields={name: (shape, dtype)}`.
 
@@ -109,11 +126,15 @@ def make(
     for name, (extent, kind) in fields.items():
         if not isinstance(name, str) or not name:
             raise ValueError(f"a field's name is a non-empty str, not {name!r}")
-        placed.append(Field(name, _shape(extent), _plain(kind, f"field {name!r}"), offset))
+        plain, extended = _plain(kind, f"field {name!r}")
+        placed.append(Field(name, _shape(extent), plain, offset, extended))
         offset = _aligned(offset + placed[-1].nbytes)
+    if canary_nbytes not in (0, SLOT_ALIGNMENT):
+        raise ValueError(f"a canary of {canary_nbytes} bytes")
+    offset += canary_nbytes
     if offset > MAX_SLOT_NBYTES:
         raise ValueError(f"a slot has at most {MAX_SLOT_NBYTES} bytes (1 TiB), this one {offset}")
-    described = Spec(tuple(placed), _meta(meta))
+    described = Spec(tuple(placed), _meta(meta), canary_nbytes)
     if len(described.to_bytes()) > MAX_SPEC_NBYTES:
         raise ValueError(
             f"the names, shapes and dtypes of a slot take at most {MAX_SPEC_NBYTES} bytes as JSON, "
@@ -137,19 +158,34 @@ def _shape(shape: Sequence[int] | int) -> tuple[int, ...]:
     return tuple(int(n) for n in extents)
 
 
-def _plain(dtype: npt.DTypeLike, what: str) -> np.dtype[Any]:
+def _plain(dtype: Any, what: str) -> tuple[np.dtype[Any], str]:
+    """The dtype of arrays, and its name if NumPy does not have it."""
+    if type(dtype).__module__ == "torch":
+        dtype = str(dtype).removeprefix("torch.")
+    if isinstance(dtype, str) and dtype in EXTENDED:
+        return _extended(dtype), dtype
     checked = np.dtype(dtype)
+    if checked.name in EXTENDED:
+        return checked, checked.name
     if checked.hasobject:
         raise ValueError(f"{what}: {checked} holds Python objects, which no other process can read")
     if checked.itemsize == 0:
         raise ValueError(f"{what}: {checked} has no size")
-    return checked
+    return checked, ""
+
+
+def _extended(name: str) -> np.dtype[Any]:
+    try:
+        found: np.dtype[Any] = np.dtype(getattr(importlib.import_module("ml_dtypes"), name))
+    except (ImportError, AttributeError):
+        return np.dtype(EXTENDED[name])
+    return found
 
 
 def _meta(meta: npt.DTypeLike | None) -> np.dtype[Any] | None:
     if meta is None:
         return None
-    checked = _plain(meta, "meta")
+    checked, _ = _plain(meta, "meta")
     if checked.names is None:
         raise ValueError(f"meta= is a structured dtype such as [('pts', 'i8')], not {checked}")
     if checked.itemsize > MAX_META_NBYTES:
@@ -163,7 +199,9 @@ def _describe(dtype: np.dtype[Any]) -> Any:
     return np.lib.format.dtype_to_descr(dtype)
 
 
-def _restore(descr: Any) -> np.dtype[Any]:
+def _restore(descr: Any) -> np.dtype[Any] | str:
+    if isinstance(descr, str) and descr in EXTENDED:
+        return descr
     return np.lib.format.descr_to_dtype(_tuples(descr))
 
 

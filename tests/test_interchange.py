@@ -75,13 +75,184 @@ def test_arrays_are_made_once_per_slot(ring):
                 assert seen[slot.index][1] is slot.array
 
 
-def test_torch_sees_the_slot_itself(place, ring):
+def test_torch_reads_and_writes_the_slot_itself(place, ring):
     torch = pytest.importorskip("torch")
+    with ring.producer() as producer, ring.consumer() as frames:
+        with producer.claim() as slot:
+            tensor = torch.from_dlpack(slot)
+            tensor.fill_(3)
+            assert tensor.shape == (3, 5)
+            assert (place.read(slot.array) == 3).all()
+        with frames.acquire() as slot:
+            tensor = torch.from_dlpack(slot)
+            assert tensor.is_cuda == place.on_gpu
+            assert (tensor.cpu().numpy() == 3).all()
+
+
+def test_bfloat16_and_float8_reach_torch(place, name):
+    torch = pytest.importorskip("torch")
+    for dtype in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
+        kind = getattr(torch, dtype)
+        with (
+            place.create(name, slots=2, shape=(2, 3), dtype=kind) as ring,
+            gpuring.attach(name) as other,
+            ring.producer() as producer,
+            other.consumer() as frames,
+        ):
+            assert other.spec.fields[0].extended == dtype
+            with producer.claim() as slot:
+                tensor = torch.from_dlpack(slot)
+                assert tensor.dtype == kind
+                tensor.copy_(torch.full((2, 3), 1.5).to(kind))
+            with producer.claim() as slot:
+                slot.copy_from(torch.full((2, 3), 1.5).to(kind))
+            for _ in range(2):
+                with frames.acquire() as slot:
+                    assert slot.array.dtype.itemsize == kind.itemsize
+                    assert (torch.from_dlpack(slot).float().cpu() == 1.5).all()
+
+
+def test_bfloat16_without_ml_dtypes_is_its_bits(name, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    with gpuring.create(name, slots=2, shape=4, dtype="bfloat16", device="host") as ring:
+        assert ring.spec.fields[0].dtype == np.dtype("u2")
+        with ring.producer() as producer, producer.claim() as slot:
+            assert slot.__dlpack__(max_version=(1, 0))
+            with pytest.raises(TypeError, match="bfloat16"):
+                slot.copy_from(np.zeros(4, "f4"))
+            slot.copy_from(np.full(4, 0x3FC0, "u2"))
+
+
+def test_jax_reads_the_slot_itself(place, ring):
+    jax = pytest.importorskip("jax")
+    with ring.producer() as producer, ring.consumer() as frames:
+        with producer.claim() as slot:
+            slot.copy_from(jax.numpy.full((3, 5), 4, "float32"))
+        with frames.acquire() as slot:
+            total = jax.numpy.sum(jax.dlpack.from_dlpack(slot))
+            assert float(jax.block_until_ready(total)) == 60
+
+
+def test_numba_compiles_for_the_slot(place, ring):
+    if place.on_gpu:
+        pytest.skip("tests/gpu/test_gpu_interop.py")
+    numba = pytest.importorskip("numba")
+
+    @numba.njit
+    def double(x):
+        for k in range(x.size):
+            x.flat[k] *= 2
+
     with ring.producer() as producer, producer.claim() as slot:
-        tensor = torch.from_dlpack(slot)
-        tensor.fill_(3)
-        assert tensor.shape == (3, 5)
-        assert (place.read(slot.array) == 3).all()
+        slot.array[...] = 4
+        double(slot.array)
+        assert (slot.array == 8).all()
+
+
+def test_each_field_is_exported_by_itself(place, name):
+    torch = pytest.importorskip("torch")
+    fields = {"y": ((4, 6), "u1"), "uv": ((2, 6), "i2")}
+    with place.create(name, slots=2, fields=fields) as ring, ring.producer() as producer:
+        with producer.claim() as slot:
+            torch.from_dlpack(slot.field("y")).fill_(1)
+            torch.from_dlpack(slot.field("uv")).fill_(2)
+            assert (place.read(slot["y"]) == 1).all()
+            assert (place.read(slot["uv"]) == 2).all()
+            with pytest.raises(TypeError, match="'y', 'uv'"):
+                torch.from_dlpack(slot)
+            with pytest.raises(KeyError, match="'v'"):
+                slot.field("v")
+            kept = slot.field("y")
+        with pytest.raises(gpuring.RingError, match="no longer yours"):
+            kept.__dlpack__()
+        for _ in range(2):
+            producer.claim()
+        with pytest.raises(gpuring.RingError, match="was kept"):
+            kept.__dlpack__()
+
+
+def test_what_dlpack_is_asked_for(ring, place):
+    """The arguments of the array API's specification, 2023.12."""
+    with ring.producer() as producer, producer.claim(shape=(2, 2)) as slot:
+        assert '"dltensor"' in repr(slot.__dlpack__())
+        assert '"dltensor"' in repr(slot.__dlpack__(max_version=(0, 8)))
+        assert '"dltensor_versioned"' in repr(slot.__dlpack__(max_version=(1, 3), copy=False))
+        assert slot.__dlpack__(dl_device=slot.__dlpack_device__(), stream=-1)
+        with pytest.raises(BufferError, match="device"):
+            slot.__dlpack__(dl_device=(7, 0))
+        with pytest.raises(BufferError, match="stream"):
+            slot.__dlpack__(stream=0)
+        if not place.on_gpu:
+            with pytest.raises(BufferError, match="stream"):
+                slot.__dlpack__(stream=1)
+
+
+def test_a_copy_is_made_if_asked_for(ring, place):
+    if place.on_gpu:
+        pytest.skip("tests/gpu/test_gpu_interop.py")
+    with ring.producer() as producer:
+        with producer.claim() as slot:
+            slot.array[...] = 5
+            copy = np.from_dlpack(_Copied(slot))
+            assert not np.shares_memory(copy, slot.array)
+        assert (copy == 5).all()
+
+
+class _Copied:
+    """As numpy.from_dlpack(slot, copy=True), which NumPy has from 2.1 on."""
+
+    def __init__(self, slot):
+        self._slot = slot
+        self.__dlpack_device__ = slot.__dlpack_device__
+
+    def __dlpack__(self, **_):
+        return self._slot.__dlpack__(copy=True)
+
+
+def test_importers_are_told_what_is_read_only(place, ring):
+    if place.on_gpu:
+        pytest.skip("a GPU cannot forbid it")
+    with ring.producer() as producer, ring.consumer() as frames:
+        producer.claim().publish()
+        with frames.acquire() as slot:
+            assert not np.from_dlpack(slot).flags.writeable
+
+
+def test_what_dlpack_has_no_word_for(name):
+    with (
+        gpuring.create(name, slots=2, shape=4, dtype=">f4", device="host") as ring,
+        ring.producer() as producer,
+        producer.claim() as slot,
+    ):
+        with pytest.raises(BufferError, match=">f4"):
+            slot.__dlpack__()
+        assert np.shares_memory(np.asarray(slot), slot.array)
+
+
+def test_an_exported_slot_outlives_its_ring(name):
+    ring = gpuring.create(name, slots=2, shape=4, dtype="u1", device="host")
+    slot = ring.producer().claim()
+    slot.array[...] = 9
+    tensor = np.from_dlpack(slot)
+    unused = slot.__dlpack__(max_version=(1, 0))
+    before = sys.getrefcount(slot.array)
+    del unused  # an importer that never came
+    after = sys.getrefcount(slot.array)
+    assert after == before - 1
+    slot.publish()
+    ring.close()
+    del ring, slot
+    gc.collect()
+    assert tensor.tolist() == [9] * 4
+
+
+def test_a_host_slot_is_used_on_no_stream(ring, place):
+    if not place.on_gpu:
+        with ring.producer() as producer, producer.claim() as slot:
+            with pytest.raises(TypeError, match="stream"):
+                slot.use_on(1)
+            with pytest.raises(TypeError, match="stream"):
+                slot.copy_from(slot.array, stream=1)
 
 
 def test_host_arrays_and_metadata_outlive_the_ring(name):

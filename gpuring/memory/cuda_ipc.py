@@ -238,7 +238,13 @@ class CudaMemory:
         if self._mapping is None:
             raise RingClosed("this handle of the ring was closed, its slots cannot be reached")
         offset = index * self._slot_nbytes + field.offset
-        return self._array(shape, field.dtype, self._pointer(self._memory, offset))
+        pointer = self._pointer(self._memory, offset)
+        try:
+            return self._array(shape, field.dtype, pointer)
+        except (TypeError, ValueError):
+            if not field.extended:
+                raise
+            return self._array(shape, field.bits, pointer)  # CuPy before 14 does not know it
 
     def close(self, *, others: bool, then: Callable[[], None]) -> None:
         """Gives the slots up: they are unmapped, or freed, when the last array over them is gone.

@@ -1,0 +1,26 @@
+"""Terminal 1: sends arrays, and sees what terminal 2 (change.py) made of them."""
+
+import gpuring
+
+try:
+    import cupy as xp
+
+    xp.cuda.Device()  # raises without a GPU
+    device = "cuda"
+except Exception:
+    import numpy as xp
+
+    device = "host"
+    print("no GPU here, so this runs on host memory with NumPy", flush=True)
+
+with (
+    gpuring.create("numbers", slots=2, shape=8, dtype="f4", device=device) as there,
+    gpuring.create("squares", slots=2, shape=8, dtype="f4", device=device) as back,
+    there.producer() as numbers,
+    back.consumer() as squares,
+):
+    for n in range(4):
+        with numbers.claim() as slot:
+            slot.copy_from(xp.full(8, n, "f4"))
+        with squares.acquire() as slot:
+            print(n, "came back as", slot.array)

@@ -1,0 +1,215 @@
+"""Copying arrays of any library into slots, asynchronously where the memory allows it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gpuring import _core
+from gpuring.errors import DeviceError
+from gpuring.interchange import LEGACY_DEFAULT, kind_of
+from gpuring.memory.cuda_ipc import load_cupy
+from gpuring.sync.device import NOT_READY
+from gpuring.sync.streams import handle
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpuring.slot import WriteSlot
+    from gpuring.spec import Field
+    from gpuring.sync.device import DeviceSync
+
+_ON_HOST = (_core.DL_CPU, _core.DL_CUDA_HOST)
+_ON_GPU = (_core.DL_CUDA, _core.DL_CUDA_MANAGED)
+
+
+@dataclass
+class _Source:
+    """Somebody's array.  It lives as long as this."""
+
+    pointer: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    """In bytes."""
+    dtype: np.dtype[Any] | None
+    kind: tuple[int, int] | None
+    """As interchange.kind_of has it, for what came through DLPack and has no `dtype`."""
+    on_gpu: bool
+    owner: Any
+
+
+def copy_into(slot: WriteSlot, name: str, source: Any, stream: Any) -> None:
+    """See WriteSlot.copy_from."""
+    field, target = slot._fields[name], slot[name]
+    if slot._sync is None:
+        if stream is not None:
+            raise TypeError(f"ring {slot._ring!r} is in host memory: it takes no stream")
+        found = _open(slot, source, None)
+        _check(slot, field, target, found)
+        if found.on_gpu:
+            raise TypeError(
+                f"ring {slot._ring!r} is in host memory: copy the source to the host first"
+            )
+        _bits(target)[...] = np.asarray(_Bits(found, target.dtype.itemsize))
+        return
+    if stream is not None:
+        slot._import_on(handle(stream))
+    on = slot._stream if stream is None else handle(stream)
+    found = _open(slot, source, on)
+    _check(slot, field, target, found)
+    _enqueue(slot._sync, target, found, on)
+
+
+def _open(slot: WriteSlot, source: Any, stream: int | None) -> _Source:
+    """The source, with `stream` ordered behind the work on it."""
+    if isinstance(source, np.ndarray):
+        pointer: int = source.ctypes.data
+        return _Source(pointer, source.shape, source.strides, source.dtype, None, False, source)
+    if hasattr(source, "__dlpack_device__"):
+        device, _ = source.__dlpack_device__()
+        if device not in (*_ON_HOST, *_ON_GPU):
+            raise TypeError(f"a source of DLPack device type {device} cannot be copied")
+        on_gpu = device in _ON_GPU
+        if on_gpu and stream is None:
+            raise TypeError(f"ring {slot._ring!r} is in host memory: move the source there first")
+        opened = _core.DLPackImport(
+            _capsule(source, (stream or LEGACY_DEFAULT) if on_gpu else None)
+        )
+        code, bits, lanes = opened.kind
+        if lanes != 1 or bits % 8:
+            raise TypeError(f"elements of {lanes} × {bits} bits cannot be copied")
+        strides = tuple(each * bits // 8 for each in opened.strides)
+        kind = (code, bits)
+        return _Source(opened.data, opened.shape, strides, None, kind, on_gpu, opened)
+    interface = getattr(source, "__cuda_array_interface__", None)
+    if interface is not None:
+        return _from_cuda_interface(slot, source, interface, stream)
+    if hasattr(source, "__array_interface__") or hasattr(source, "__array__"):
+        return _open(slot, np.asarray(source), stream)
+    raise TypeError(
+        f"copy_from takes an array (DLPack, or an array interface), not {type(source).__name__}"
+    )
+
+
+def _capsule(source: Any, stream: int | None) -> Any:
+    with contextlib.suppress(TypeError):  # raised by those that do not know max_version yet
+        return source.__dlpack__(stream=stream, max_version=(1, 0))
+    return source.__dlpack__(stream=stream)
+
+
+def _from_cuda_interface(
+    slot: WriteSlot, source: Any, interface: dict[str, Any], stream: int | None
+) -> _Source:
+    if slot._sync is None or stream is None:
+        raise TypeError(f"ring {slot._ring!r} is in host memory: move the source there first")
+    theirs = interface.get("stream")
+    if theirs is not None and theirs != (stream or LEGACY_DEFAULT):
+        slot._sync.follow(stream, (theirs,))
+    dtype, shape = np.dtype(interface["typestr"]), tuple(interface["shape"])
+    strides = interface.get("strides")
+    if strides is None:
+        strides = _packed(shape, dtype.itemsize)
+    return _Source(interface["data"][0], shape, tuple(strides), dtype, None, True, source)
+
+
+def _packed(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
+    strides, step = [], itemsize
+    for extent in reversed(shape):
+        strides.append(step)
+        step *= extent
+    return tuple(reversed(strides))
+
+
+def _check(slot: WriteSlot, field: Field, target: Any, source: _Source) -> None:
+    """No cast and no broadcast: who wants one says so."""
+    if source.shape != target.shape:
+        raise ValueError(
+            f"ring {slot._ring!r}: the frame has shape {target.shape}, the source {source.shape}"
+        )
+    wanted = field.extended or str(target.dtype)
+    if source.kind is not None:
+        if source.kind != kind_of(field):
+            raise TypeError(
+                f"ring {slot._ring!r}: the frame is {wanted}, the source has DLPack type code "
+                f"{source.kind[0]} of {source.kind[1]} bits"
+            )
+    elif source.dtype != target.dtype:
+        raise TypeError(f"ring {slot._ring!r}: the frame is {wanted}, the source {source.dtype}")
+
+
+class _Bits:
+    """Host memory for NumPy, whatever its elements mean."""
+
+    def __init__(self, source: _Source, itemsize: int) -> None:
+        self._owner = source
+        self.__array_interface__ = {
+            "shape": source.shape,
+            "typestr": f"|V{itemsize}",
+            "data": (source.pointer, True),
+            "strides": source.strides,
+            "version": 3,
+        }
+
+
+def _bits(array: Any) -> Any:
+    return array.view(f"V{array.dtype.itemsize}")
+
+
+def _rows(
+    shape: Sequence[int], strides: Sequence[int], itemsize: int
+) -> tuple[int, int, int] | None:
+    """(bytes of a row, rows, pitch) of memory that is rows at a fixed pitch; None if it is not."""
+    axis, width = len(shape), itemsize
+    while axis and (shape[axis - 1] == 1 or strides[axis - 1] == width):
+        width *= shape[axis - 1]
+        axis -= 1
+    rows, pitch = 1, width
+    if axis:
+        pitch = step = strides[axis - 1]
+        for extent, stride in zip(reversed(shape[:axis]), reversed(strides[:axis]), strict=True):
+            if extent != 1 and stride != step:
+                return None
+            rows, step = rows * extent, step * extent
+    return (width, rows, pitch) if pitch >= width else None
+
+
+def _enqueue(sync: DeviceSync, target: Any, source: _Source, stream: int) -> None:
+    layout = _rows(source.shape, source.strides, target.dtype.itemsize)
+    if layout is None:
+        raise ValueError(
+            f"a source of strides {source.strides} bytes is neither C-contiguous nor rows at a "
+            "pitch: make it contiguous first, or write with your library into the slot itself"
+        )
+    width, rows, pitch = layout
+    cuda = load_cupy().cuda
+    runtime = cuda.runtime
+    to, kind = target.data.ptr, runtime.memcpyDefault
+    stream = sync._usable(stream)
+    try:
+        if pitch == width or rows == 1:
+            runtime.memcpyAsync(to, source.pointer, width * rows, kind, stream)
+        else:
+            runtime.memcpy2DAsync(to, width, source.pointer, pitch, width, rows, kind, stream)
+        _keep(cuda, target.data.device_id, stream, source)
+    except runtime.CUDARuntimeError as error:
+        raise DeviceError(f"the copy into the slot cannot be enqueued ({error})") from error
+
+
+_lock = threading.Lock()
+_kept: list[tuple[Any, _Source]] = []
+"""Sources of copies that may be running, with an event behind each: a library that gets its memory
+back orders the next use of it behind its own stream, not behind ours."""
+
+
+def _keep(cuda: Any, device: int, stream: int, source: _Source) -> None:
+    query = cuda.runtime.eventQuery
+    with cuda.Device(device):
+        event = cuda.Event(disable_timing=True)
+        cuda.runtime.eventRecord(event.ptr, stream)
+    with _lock:
+        _kept[:] = [each for each in _kept if query(each[0].ptr) == NOT_READY]
+        _kept.append((event, source))

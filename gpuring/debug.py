@@ -1,0 +1,380 @@
+"""GPURING_DEBUG=1: who used a view after its slot was given back, who wrote beyond a slot's end.
+
+A view of a frame that was given back is a view of whatever is there a lap later.  Nothing can
+forbid it, so this makes it show, in three ways:
+
+* arrays know until when they are valid, and report the line that uses them afterwards;
+* what has no such arrays (a torch tensor, a JAX array) is reported if it still exists when its slot
+  is used again by the same peer;
+* a claimed slot is filled with POISON: a late reader sees rubbish and not a plausible frame.
+
+Canaries behind every slot are looked at when a slot changes hands.  On a GPU all this waits for
+streams: debug mode finds mistakes, it measures nothing.  A process without it is not touched, apart
+from the slots being further apart in a ring that a debugging process created.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import os
+import sys
+import warnings
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gpuring import _core
+from gpuring.consumer import Consumer as _Consumer
+from gpuring.endpoint import Endpoint
+from gpuring.errors import FrameTorn, OverrunWarning, StaleViewWarning
+from gpuring.memory.cuda_ipc import load_cupy
+from gpuring.producer import Producer as _Producer
+from gpuring.slot import ReadBatch, ReadSlot, Slot, WriteBatch, WriteSlot, torn
+from gpuring.spec import ARRAY, SLOT_ALIGNMENT, Field
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from gpuring._core import Peer
+    from gpuring.memory import Memory
+    from gpuring.ring import Ring
+    from gpuring.spec import Spec
+
+ON = os.environ.get("GPURING_DEBUG", "0") not in ("", "0")
+"""Read once, at import."""
+
+POISON = 0xA5
+CANARY = 0xC7
+
+
+def canary_nbytes() -> int:
+    """What a ring created now has behind each slot."""
+    return SLOT_ALIGNMENT if ON else 0
+
+
+def plant(memory: Memory, spec: Spec, slots: int) -> None:
+    """Fills the canaries of a new ring."""
+    if not spec.canary_nbytes:
+        return
+    for index in range(slots):
+        canary = _bytes(memory, spec, index)[_end(spec) :]
+        if isinstance(canary, np.ndarray):
+            canary[...] = CANARY
+        else:
+            with canary.device:
+                canary.data.memset(CANARY, canary.nbytes)
+                canary.device.synchronize()  # others may look at once
+
+
+def _end(spec: Spec) -> int:
+    return spec.fields[-1].offset + spec.fields[-1].nbytes
+
+
+def _bytes(memory: Memory, spec: Spec, index: int) -> Any:
+    """A slot with its canary."""
+    whole = Field("", (spec.slot_nbytes,), np.dtype("u1"), 0)
+    return memory.array(index, whole, whole.shape)
+
+
+def _fill(array: Any, value: int, stream: int) -> None:
+    if isinstance(array, np.ndarray):
+        array[...] = value
+    else:  # no kernel: those need a compiler
+        array.data.memset_async(value, array.nbytes, load_cupy().cuda.ExternalStream(stream))
+
+
+# ---- who did it ----------------------------------------------------------------------------------
+
+
+def _caller() -> FrameType:
+    """The frame that called into gpuring, or into NumPy with an array of ours."""
+    frame = sys._getframe(1)
+    while _package(frame) in ("gpuring", "numpy", "cupy") and frame.f_back is not None:
+        frame = frame.f_back
+    return frame
+
+
+def _package(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+
+
+def _where(frame: FrameType) -> str:
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _warn(message: str, category: type[Warning]) -> None:
+    frame = _caller()
+    warnings.warn_explicit(
+        message,
+        category,
+        frame.f_code.co_filename,
+        frame.f_lineno,
+        registry=frame.f_globals.setdefault("__warningregistry__", {}),
+    )
+
+
+class Lease:
+    """One frame in one peer's hands, from its claim or acquire on."""
+
+    def __init__(self, slot: Slot, call: int, verbs: tuple[str, str]) -> None:
+        self.open = True
+        self.call = call
+        self._taken, self._given = verbs
+        self._what = f"ring {slot._ring!r}: frame {slot._seq} (slot {slot.index})"
+        self._at = _where(_caller())
+
+    def __str__(self) -> str:
+        return f"{self._what}, {self._taken} at {self._at}"
+
+    def check(self) -> None:
+        if not self.open:
+            _warn(
+                f"{self}, is used after it was {self._given}: copy what you keep, or give the slot "
+                "back later",
+                StaleViewWarning,
+            )
+
+
+# ---- arrays that know until when they are valid -----------------------------------------------
+
+_NOT_A_USE = (
+    *("__array_finalize__", "__array_ufunc__", "__buffer__", "__class_getitem__"),
+    *("__dlpack_device__", "__getattr__", "__len__", "__release_buffer__"),
+)
+
+
+def _reporting(original: Any) -> Any:
+    @functools.wraps(original)
+    def method(self: Any, *args: Any, **options: Any) -> Any:
+        for array in (self, *args):
+            lease = getattr(array, "_gpuring_lease", None)
+            if lease is not None:
+                lease.check()
+        return original(self, *args, **options)
+
+    return method
+
+
+def _finalized(array: Any, source: Any) -> None:
+    """NumPy's and CuPy's hook for a new array that was made from `source`."""
+    shares = not array.flags.owndata
+    array._gpuring_lease = getattr(source, "_gpuring_lease", None) if shares else None
+
+
+def _numpy_ufunc(self: Any, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+    out = options.get("out", ())
+    plain = []
+    for array in (*inputs, *out):
+        lease = getattr(array, "_gpuring_lease", None)
+        if lease is not None:
+            lease.check()
+        watched = isinstance(array, _watched_type(np.ndarray))
+        plain.append(np.ndarray.view(array, np.ndarray) if watched else array)
+    if out:
+        options["out"] = tuple(plain[len(inputs) :])
+    result = getattr(ufunc, method)(*plain[: len(inputs)], **options)
+    return out[0] if len(out) == 1 else result
+
+
+@functools.cache
+def _watched_type(base: Any) -> Any:
+    """A subclass of numpy.ndarray or cupy.ndarray whose methods look at their lease first."""
+    members: dict[str, Any] = {"_gpuring_lease": None, "__array_finalize__": _finalized}
+    for name in dir(base):
+        original = getattr(base, name)
+        if name not in _NOT_A_USE and callable(original) and not hasattr(object, name):
+            members[name] = _reporting(original)
+    for name in ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__repr__", "__str__"):
+        members[name] = _reporting(getattr(base, name))
+    ours = _numpy_ufunc if base is np.ndarray else _reporting(base.__array_ufunc__)
+    members["__array_ufunc__"] = ours  # NumPy's own refuses subclasses that override methods
+    return type(base.__name__, (base,), members)
+
+
+def _watched(array: Any, lease: Lease) -> Any:
+    kind: Any = type(array)
+    watched = array.view(type=_watched_type(kind))
+    watched._gpuring_lease = lease
+    return watched
+
+
+# ---- slots ---------------------------------------------------------------------------------------
+
+
+class _Watching(Slot):
+    """What slots do more in debug mode."""
+
+    _verbs: tuple[str, str]
+    _lease: Lease | None = None
+    _spec: Spec
+    _all: Any
+    _whole: Any
+
+    def _watch(self, ring: Ring) -> None:
+        self._spec = ring.spec
+        self._all = _bytes(ring._memory, ring.spec, self.index)
+        self._whole = None  # so that every access comes to _array()
+
+    def _begin_lease(self, call: int) -> None:
+        before = weakref.ref(self._lease) if self._lease is not None else None
+        self._lease, self._views = None, {}
+        if before is not None and before() is not None:
+            gc.collect()  # it may be garbage
+            kept = before()
+            # What the call before this one gave is often still in the caller's variable.
+            if kept is not None and call - kept.call > 1:
+                _warn(
+                    f"{kept}, was kept: a view of it still exists now that its slot is used again "
+                    f"for frame {self._seq}. Copy what you keep",
+                    StaleViewWarning,
+                )
+        self._lease = Lease(self, call, self._verbs)
+        self._check_canary(f"before it was {self._verbs[0]} here")
+
+    def _end_lease(self) -> None:
+        """The slot is about to be given back."""
+        self._check_open()
+        self._check_canary(f"between here and where it was {self._verbs[0]}")
+        self._views = {}
+        if self._lease is not None:
+            self._lease.open = False
+
+    def _array(self) -> Any:
+        self._check_open()
+        return self._view(ARRAY, self._shape) if ARRAY in self._fields else super()._array()
+
+    def __getitem__(self, name: str) -> Any:
+        self._check_open()
+        return self._view(name, self._shape if name == ARRAY else None)
+
+    def _view(self, name: str, shape: tuple[int, ...] | None) -> Any:
+        if name not in self._views:
+            assert self._lease is not None
+            field = self._fields[name]
+            array = self._memory.array(self.index, field, shape or field.shape)
+            self._protect(array)
+            self._views[name] = _watched(array, self._lease)
+        return self._views[name]
+
+    def _check_canary(self, when: str) -> None:
+        if not self._spec.canary_nbytes:
+            return
+        canary = self._all[_end(self._spec) :]
+        if self._sync is None:
+            now = np.array(canary)
+        else:  # behind all work on the slot, on the streams that publish and release would look at
+            cuda = load_cupy().cuda
+            self._import_on(cuda.get_current_stream().ptr)
+            self._import_on(self._stream)
+            now = canary.get(stream=cuda.ExternalStream(self._stream))
+        written = np.flatnonzero(now != CANARY)
+        if written.size:
+            _fill(canary, CANARY, self._stream)
+            _warn(
+                f"{self._lease}: somebody wrote up to {written[-1] + 1} bytes beyond the slot's "
+                f"end, {when}; or up to {canary.size - written[0]} bytes before the next slot",
+                OverrunWarning,
+            )
+
+
+class DebugWriteSlot(_Watching, WriteSlot):
+    _verbs = "claimed", "published"
+
+    def _begin_lease(self, call: int) -> None:
+        super()._begin_lease(call)
+        _fill(self._all[: _end(self._spec)], POISON, self._stream)
+
+    def publish(self) -> None:
+        self._end_lease()
+        super().publish()
+
+    def abandon(self) -> None:
+        self._end_lease()
+        super().abandon()
+
+    def __exit__(self, kind: Any = None, *_: object) -> None:
+        if self._open:
+            (self.publish if kind is None else self.abandon)()
+
+
+class DebugReadSlot(_Watching, ReadSlot):
+    _verbs = "acquired", "released"
+
+    def release(self) -> None:
+        self._end_lease()
+        super().release()
+
+    def __exit__(self, *_: object) -> None:
+        if self._open:
+            self.release()
+
+
+class DebugWriteBatch(WriteBatch):
+    def publish(self) -> None:
+        for slot in self:
+            if slot._open:
+                slot.publish()
+
+
+class DebugReadBatch(ReadBatch):
+    def release(self) -> None:
+        seqs: tuple[int, ...] = ()
+        for slot in self:
+            if slot._open:
+                try:
+                    slot.release()
+                except FrameTorn as error:
+                    seqs += error.seqs
+        if seqs:
+            raise torn(self[0]._ring, seqs)
+
+
+# ---- producers and consumers ---------------------------------------------------------------------
+
+
+class _WatchingEndpoint(Endpoint):
+    _calls = 0
+
+    def _settle_in(self, ring: Ring, peer: Peer) -> None:
+        super()._settle_in(ring, peer)
+        for slot in self._slots:
+            slot._watch(ring)
+
+    def _taken(self, slots: Any) -> Any:
+        self._calls += 1
+        each: Any = slots if isinstance(slots, list) else (slots,)
+        try:
+            for slot in each:
+                slot._begin_lease(self._calls)
+        except BaseException:  # warnings can be errors
+            for slot in each:
+                slot._end()
+            raise
+        return slots
+
+
+class Producer(_WatchingEndpoint, _Producer):
+    _slot_type = DebugWriteSlot
+    _batch = DebugWriteBatch
+
+    def claim(self, *args: Any, **options: Any) -> Any:
+        return self._taken(_core.ProducerVerbs.claim(self, *args, **options))
+
+    def claim_many(self, *args: Any, **options: Any) -> Any:
+        return self._taken(_core.ProducerVerbs.claim_many(self, *args, **options))
+
+
+class Consumer(_WatchingEndpoint, _Consumer):
+    _slot_type = DebugReadSlot
+    _batch = DebugReadBatch
+
+    def acquire(self, *args: Any, **options: Any) -> Any:
+        return self._taken(_core.ConsumerVerbs.acquire(self, *args, **options))
+
+    def latest(self, *args: Any, **options: Any) -> Any:
+        return self._taken(_core.ConsumerVerbs.latest(self, *args, **options))
+
+    def acquire_many(self, *args: Any, **options: Any) -> Any:
+        return self._taken(_core.ConsumerVerbs.acquire_many(self, *args, **options))

@@ -1,0 +1,163 @@
+"""copy_from: arrays of any library, of exactly the frame's shape and dtype."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import gpuring
+from gpuring import copying
+
+FRAME = np.arange(24, dtype="i4").reshape(4, 6)
+
+
+@pytest.fixture
+def slot(place, name):
+    with (
+        place.create(name, slots=2, shape=(4, 6), dtype="i4") as ring,
+        ring.producer() as producer,
+        producer.claim() as slot,
+    ):
+        yield slot
+
+
+def _numpy():
+    return FRAME
+
+
+def _read_only():
+    frame = FRAME.copy()
+    frame.flags.writeable = False
+    return frame
+
+
+def _pitched():
+    wide = np.zeros((4, 8), "i4")
+    wide[:, :6] = FRAME
+    return wide[:, :6]
+
+
+def _torch():
+    return pytest.importorskip("torch").from_numpy(FRAME.copy())
+
+
+def _jax():
+    return pytest.importorskip("jax").numpy.asarray(FRAME)
+
+
+class _OldDlpack:
+    """As NumPy before 2.1 and torch before 2.9 have it: no max_version."""
+
+    def __dlpack_device__(self):
+        return 1, 0
+
+    def __dlpack__(self, *, stream=None):
+        return FRAME.__dlpack__(stream=stream)
+
+
+class _Interface:
+    __array_interface__ = FRAME.__array_interface__
+
+
+SOURCES = [_numpy, _read_only, _pitched, _torch, _jax, _OldDlpack, _Interface]
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_host_arrays_of_any_library(place, slot, source):
+    slot.copy_from(source())
+    assert (place.read(slot.array) == FRAME).all()
+
+
+def test_any_layout_on_the_host(slot, place):
+    source = np.ascontiguousarray(FRAME.T).T
+    if place.on_gpu:
+        with pytest.raises(ValueError, match="contiguous"):
+            slot.copy_from(source)
+    else:
+        slot.copy_from(source)
+        assert (slot.array == FRAME).all()
+
+
+def test_shape_and_dtype_are_exact(slot, place):
+    place.fill(slot.array, 7)
+    for wrong in (FRAME[:1], FRAME[0], FRAME.reshape(6, 4), np.int32(1)):
+        with pytest.raises(ValueError, match="shape"):
+            slot.copy_from(wrong)
+    for wrong in (FRAME.astype("i8"), FRAME.view("u4"), FRAME.view("f4"), FRAME.astype(">i4")):
+        with pytest.raises(TypeError, match="int32"):
+            slot.copy_from(wrong)
+    for nothing in (None, [[1] * 6] * 4, 1, "x"):
+        with pytest.raises(TypeError):
+            slot.copy_from(nothing)
+    assert (place.read(slot.array) == 7).all()
+
+
+def test_dtypes_that_came_through_dlpack(slot):
+    torch = pytest.importorskip("torch")
+    for wrong in (torch.float32, torch.int64):
+        with pytest.raises(TypeError, match="int32"):
+            slot.copy_from(torch.zeros((4, 6), dtype=wrong))
+
+
+def test_a_smaller_frame(place, name):
+    with (
+        place.create(name, slots=2, shape=(4, 6), dtype="i4") as ring,
+        ring.producer() as producer,
+        producer.claim(shape=(2, 3)) as slot,
+    ):
+        with pytest.raises(ValueError, match=r"\(2, 3\)"):
+            slot.copy_from(FRAME)
+        slot.copy_from(FRAME[:2, :3])
+        assert (place.read(slot.array) == FRAME[:2, :3]).all()
+
+
+def test_a_field_of_several(place, name):
+    fields = {"y": ((4, 6), "i4"), "uv": (3, "f8")}
+    with (
+        place.create(name, slots=2, fields=fields) as ring,
+        ring.producer() as producer,
+        producer.claim() as slot,
+    ):
+        slot.copy_from(FRAME, field="y")
+        slot.copy_from(np.ones(3), field="uv")
+        assert (place.read(slot["y"]) == FRAME).all()
+        assert (place.read(slot["uv"]) == 1).all()
+        with pytest.raises(TypeError, match="'y', 'uv'"):
+            slot.copy_from(FRAME)
+
+
+def test_a_structured_frame(name):
+    frame = np.zeros(3, [("x", "f4"), ("n", "i2")])
+    frame["n"] = 1, 2, 3
+    with (
+        gpuring.create(name, slots=2, shape=3, dtype=frame.dtype, device="host") as ring,
+        ring.producer() as producer,
+        producer.claim() as slot,
+    ):
+        slot.copy_from(frame)
+        assert (slot.array == frame).all()
+
+
+def test_not_after_the_slot_was_given_back(slot):
+    slot.abandon()
+    with pytest.raises(gpuring.RingError, match="no longer yours"):
+        slot.copy_from(FRAME)
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "rows"),
+    [
+        ((), (), (4, 1, 4)),
+        ((5,), (4,), (20, 1, 20)),
+        ((4, 6), (24, 4), (96, 1, 96)),
+        ((4, 6), (32, 4), (24, 4, 32)),
+        ((2, 4, 6), (128, 32, 4), (24, 8, 32)),
+        ((2, 1, 6), (64, 9, 4), (24, 2, 64)),
+        ((2, 4, 6), (999, 32, 4), None),
+        ((4, 6), (4, 16), None),
+        ((4, 6), (0, 4), None),
+        ((4, 6), (-24, 4), None),
+    ],
+)
+def test_what_is_rows_at_a_pitch(shape, strides, rows):
+    assert copying._rows(shape, strides, 4) == rows

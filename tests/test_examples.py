@@ -1,0 +1,84 @@
+"""The examples run as they are, and the guide shows them as they are."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "examples"
+RINGS = "numbers", "squares"
+ON_HOST = "no GPU here, so this runs on host memory with NumPy"
+
+
+@pytest.fixture(params=["host", pytest.param("cuda", marks=pytest.mark.gpu)])
+def start(request, tmp_path, monkeypatch):
+    """Starts an example, in a process that ends with the test."""
+    taken = [ring for ring in RINGS if Path("/dev/shm", f"gpuring.{ring}").exists()]
+    assert not taken, f"rings of the examples' names are there already: {taken}"
+    if request.param == "host":  # also where there is a GPU
+        (tmp_path / "cupy.py").write_text("raise ImportError('hidden by a test')")
+        monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
+    else:
+        monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    started = []
+
+    def start(*path):
+        command = [sys.executable, str(EXAMPLES.joinpath(*path))]
+        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        return started[-1]
+
+    start.on_host = request.param == "host"
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+    left = [path for ring in RINGS for path in Path("/dev/shm").glob(f"gpuring.{ring}*")]
+    for path in left:
+        path.unlink()
+    assert not left
+
+
+def _lines(process, patience_s=100):
+    out, _ = process.communicate(timeout=patience_s)
+    assert process.returncode == 0
+    return out.splitlines()
+
+
+def _check(lines, on_host):
+    if on_host:
+        assert lines.pop(0) == ON_HOST
+    for n, line in enumerate(lines):
+        sent, squares = line.split(" came back as ")
+        assert int(sent) == n
+        assert [float(x) for x in squares.strip("[]").split()] == [n * n] * 8
+    assert len(lines) == 4
+
+
+@pytest.mark.parametrize("first", ["send.py", "change.py"])
+def test_two_scripts(start, first):
+    """In whichever order they are started."""
+    second = {"send.py": "change.py", "change.py": "send.py"}[first]
+    processes = {name: start("two_scripts", name) for name in (first, second)}
+    _check(_lines(processes["send.py"]), start.on_host)
+    assert _lines(processes["change.py"]) == ([ON_HOST] if start.on_host else [])
+
+
+def test_one_script(start):
+    _check(_lines(start("one_script.py")), start.on_host)
+
+
+def test_the_guide_shows_the_examples_as_they_are():
+    """Its first blocks leave out what is for machines without a GPU, and nothing else."""
+    guide = (ROOT / "docs" / "guide.md").read_text()
+    for name in ("two_scripts/send.py", "two_scripts/change.py", "one_script.py"):
+        block = re.search(rf"```python\n# examples/{name}\n(.*?)```", guide, re.DOTALL)
+        assert block, f"the guide does not show {name}"
+        lines = (line.strip() for line in (EXAMPLES / name).read_text().splitlines())
+        for line in filter(None, map(str.strip, block[1].splitlines())):
+            assert line in lines, f"{name} has no line {line!r}, or in another place"
