@@ -68,7 +68,7 @@ cdef extern from "core/ring.h" nogil:
         uint64_t value
     struct gr_peer:
         gr_ring *ring
-        uint32_t number, role, u, mode, index, pendings
+        uint32_t number, role, u, mode, index, pendings, last_index
         uint64_t id, pos, seq, lost, frames
         int64_t deadline_ns
         bint redelivered, left
@@ -125,7 +125,8 @@ cdef extern from "core/ring.h" nogil:
     ctypedef gr_result (*gr_verb)(gr_peer *)
     gr_result gr_spin(gr_peer *, gr_verb)
     gr_result gr_sleep(gr_peer *, gr_verb)
-    bint gr_soon(gr_peer *, uint32_t, uint32_t, uint64_t)
+    ctypedef int (*gr_query)(void *) noexcept nogil
+    bint gr_soon(gr_peer *, uint32_t, uint32_t, uint64_t, gr_query, void *, void *)
     gr_result gr_wait_fence(gr_peer *, uint32_t, uint32_t, uint64_t)
     int64_t gr_now_ns()
     gr_result gr_ready(const gr_peer *)

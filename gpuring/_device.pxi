@@ -145,25 +145,41 @@ cdef class DeviceOrder:
                 status = self.write_value(<void *>stream, op.address, op.value, 0)
         return status
 
-    cdef int record_event(self, size_t stream, uint32_t peer, uint32_t index) except? -2:
-        cdef EventRow row = self.rows[peer]
+    cdef int record_on(self, size_t stream, uint32_t peer, uint32_t index, uint64_t value) except? -2:
+        """fence[index][peer] = value when `stream` gets there; 0 or the driver's error."""
         cdef int status
-        cdef void *event = row.events[index]
-        with nogil:
-            status = self.event_record(event, <void *>stream)
+        cdef EventRow row
+        cdef void *event
+        cdef uint64_t word
+        if self.base:
+            word = self.base + 8 * (<uint64_t>index * self.header.ring.max_peers + peer)
+            with nogil:
+                status = self.write_value(<void *>stream, word, value, 0)
+        else:
+            row = self.rows[peer]
+            event = row.events[index]
+            with nogil:
+                status = self.event_record(event, <void *>stream)
         return status
 
     cdef int order_event(self, Peer peer, size_t stream, uint32_t owner, uint32_t index, uint64_t value) except? -2:
         """0: complete, or the stream waits; BY_PYTHON; else the driver's error."""
-        cdef EventRow row = self.rows[owner]
+        cdef EventRow own, row = self.rows[owner]
         cdef int status
         cdef void *event
+        cdef void *last
         if row is None or row.peer_id != load_acquire(&self.header.ring.peer[owner].id):
             return BY_PYTHON
         event = row.events[index]
         if event == NULL:
             return BY_PYTHON
+        own = self.rows[peer.me.number]
         status = self.event_query(event)
+        if status == CU_NOT_READY and not peer.gate_host and peer.me.deadline_ns:
+            last = own.events[peer.me.last_index]
+            with nogil:
+                if gr_soon(&peer.me, owner, index, value, self.event_query, event, last):
+                    status = 0
         if status == 0:
             # Exactly the value that was asked for: a higher one may be promised but not recorded yet.
             raise_to(fence_of(self.header.ring, index, owner), value)

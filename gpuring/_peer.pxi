@@ -125,7 +125,7 @@ cdef class Peer:
                 elif not self.gate_host:
                     if self.me.deadline_ns:
                         with nogil:
-                            soon = gr_soon(&self.me, owner, index, value)
+                            soon = gr_soon(&self.me, owner, index, value, NULL, NULL, NULL)
                     if not soon:
                         device.add(ops, CU_WAIT_64, owner, index, value)
                     continue
@@ -279,7 +279,6 @@ cdef class Peer:
         """Two clocks: promise, then let the GPU pay when the streams get there."""
         cdef uint64_t value = gr_promise(&self.me, index, seq)
         cdef DeviceOrder device
-        cdef mem_ops ops
         cdef size_t stream
         cdef int status
         if value == 0:  # reaped or forked; the verb that follows says so
@@ -291,12 +290,7 @@ cdef class Peer:
         if isinstance(sync, DeviceOrder) and len(streams) == 1:
             device, stream = <DeviceOrder>sync, streams[0]
             if device.usable(stream):
-                if device.base:
-                    ops.n = 0
-                    device.add(&ops, CU_WRITE_64, self.me.number, index, value)
-                    status = device.submit(stream, &ops)
-                else:
-                    status = device.record_event(stream, self.me.number, index)
+                status = device.record_on(stream, self.me.number, index, value)
                 if status:
                     sync.settle(self, index, value, streams)
                     raise device.refused(stream, status)

@@ -209,7 +209,9 @@ typedef enum gr_result (*gr_verb)(struct gr_peer *me);
 enum gr_result gr_spin(struct gr_peer *me, gr_verb verb);
 enum gr_result gr_sleep(struct gr_peer *me, gr_verb verb); /* one slice at the most, then GR_SIGNAL */
 enum gr_result gr_wait_fence(struct gr_peer *me, uint32_t peer, uint32_t index, uint64_t value);
-bool gr_soon(struct gr_peer *me, uint32_t peer, uint32_t index, uint64_t value);
+typedef int (*gr_query)(void *event); /* 0: complete */
+bool gr_soon(struct gr_peer *me, uint32_t peer, uint32_t index, uint64_t value, gr_query query, void *theirs,
+             void *own);
 void gr_ring_bell(struct gr_ring *ring);
 enum { GR_SLEEPING = 1, GR_ARMED = 2 }; /* bits of peer.waiting: who is counted in head.waiters for it */
 void gr_announce(const struct gr_peer *me, uint64_t bit);

@@ -219,24 +219,30 @@ enum gr_result gr_wait_fence(struct gr_peer *me, uint32_t peer, uint32_t index, 
     return GR_OK;
 }
 
-/* Stream gate, timeline: whether fence[peer][index] >= value comes in a moment, so that no wait need be put
- * into the stream.  A GPU that finds a wait pending takes longer to go on than a host that sees the word
- * change.  It looks only while our own last work is still to be done: then the stream has no use for the
- * wait yet, and nothing is later for it.  A look in vain makes it blind for a while (fences that take a
- * switch of contexts, or real work). */
-bool gr_soon(struct gr_peer *me, uint32_t peer, uint32_t index, uint64_t value) {
-    gr_word *fence = fence_of(me->ring, index, peer), *own = fence_of(me->ring, me->last_index, me->number);
+static inline bool paid(const gr_word *fence, uint64_t value, gr_query query, void *event) {
+    return load_acquire((gr_word *)fence) >= value || (query && query(event) == 0);
+}
+
+/* Stream gate: whether fence[peer][index] >= value comes in a moment, so that no wait need be put into the
+ * stream.  A GPU that finds a wait pending takes longer to go on than a host that sees the word change.  It
+ * looks only while our own last work is still to be done: then the stream has no use for the wait yet, and
+ * nothing is later for it.  A look in vain makes it blind for a while (fences that take a switch of
+ * contexts, or real work).  With events, which raise no word by themselves, `query` tells of theirs and of
+ * the one of our last work; without, it is NULL. */
+bool gr_soon(struct gr_peer *me, uint32_t peer, uint32_t index, uint64_t value, gr_query query, void *theirs,
+             void *own) {
+    const gr_word *fence = fence_of(me->ring, index, peer), *last = fence_of(me->ring, me->last_index, me->number);
     if (me->blind > 0) {
         me->blind--;
         return false;
     }
     const int64_t until = gr_now_ns() + GR_PATIENCE_NS;
     do {
-        if (load_acquire(fence) >= value) {
+        if (paid(fence, value, query, theirs)) {
             me->backoff = 0;
             return true;
         }
-        if (load_acquire(own) >= me->last_value) return false;
+        if (paid(last, me->last_value, query, own)) return false;
         for (int k = 0; k < 4; k++) pause_cpu();
     } while (gr_now_ns() < until);
     me->backoff = me->backoff < 128 ? 2 * me->backoff + 1 : me->backoff;
