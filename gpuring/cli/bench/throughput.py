@@ -91,6 +91,8 @@ def loads(settings: Settings) -> Iterator[Load]:
         for nbytes in (NBYTES[0], NBYTES[2], NBYTES[-1]) if quick else NBYTES:
             if place.on_gpu or nbytes <= HOST_NBYTES_MAX:
                 yield replace(base, nbytes=nbytes)
+            if place.on_gpu:  # a kernel finds its words more slowly the more memory is in turn
+                yield replace(base, nbytes=nbytes, kernel=False)
         for slots in (1, 8, 32) if quick else (1, 2, 4, 8, 16, 32, 64):
             yield replace(base, slots=slots)
         for consumers in (1, 2, 4) if quick else (1, 2, 4, 8, 16):
