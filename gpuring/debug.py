@@ -33,6 +33,7 @@ from gpuring.memory.cuda_ipc import load_cupy
 from gpuring.producer import Producer as _Producer
 from gpuring.slot import ReadBatch, ReadSlot, Slot, WriteBatch, WriteSlot, torn
 from gpuring.spec import ARRAY, SLOT_ALIGNMENT, Field
+from gpuring.sync.streams import as_cupy
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -82,7 +83,7 @@ def _fill(array: Any, value: int, stream: int) -> None:
     if isinstance(array, np.ndarray):
         array[...] = value
     else:  # no kernel: those need a compiler
-        array.data.memset_async(value, array.nbytes, load_cupy().cuda.ExternalStream(stream))
+        array.data.memset_async(value, array.nbytes, as_cupy(stream))
 
 
 # ---- who did it ----------------------------------------------------------------------------------
@@ -268,7 +269,7 @@ class _Watching(Slot):
             cuda = load_cupy().cuda
             self._import_on(cuda.get_current_stream().ptr)
             self._import_on(self._stream)
-            now = canary.get(stream=cuda.ExternalStream(self._stream))
+            now = canary.get(stream=as_cupy(self._stream))
         written = np.flatnonzero(now != CANARY)
         if written.size:
             _fill(canary, CANARY, self._stream)

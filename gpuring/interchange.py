@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from gpuring import _core
 from gpuring.errors import RingError
-from gpuring.memory.cuda_ipc import load_cupy
 from gpuring.spec import ARRAY, EXTENDED, Field
+from gpuring.sync.streams import as_cupy
 
 if TYPE_CHECKING:
     from gpuring.slot import Slot
@@ -121,7 +121,7 @@ class Exported:
 
 def _copy(array: Any, stream: int | None) -> Any:
     """Made on the importer's stream, which then also is where CuPy may use its memory again."""
-    with load_cupy().cuda.ExternalStream(LEGACY_DEFAULT if stream is None else stream):
+    with as_cupy(LEGACY_DEFAULT if stream is None else stream):
         return array.copy()
 
 

@@ -122,7 +122,7 @@ def test_latencies(what: str, name: str, setting: dict[str, Any]):
 def test_a_wrong_word_leaves_no_values():
     for figure in floor.figures_of({**THROUGHPUT, "wrong": 3}, COMMON):
         assert figure.values is None
-        assert figure.skipped == "3 wrong words in 2500 frames"
+        assert figure.skipped == "verification failed: 3 wrong words in 2500 frames"
 
 
 def test_every_option_that_is_asked_for_is_one_the_program_knows():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -22,9 +23,11 @@ def start(request, tmp_path, monkeypatch):
     assert not taken, f"rings of the examples' names are there already: {taken}"
     if request.param == "host":  # also where there is a GPU
         (tmp_path / "cupy.py").write_text("raise ImportError('hidden by a test')")
-        monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
+        paths = [tmp_path, ROOT]
     else:
-        monkeypatch.setenv("PYTHONPATH", str(ROOT))
+        paths = [ROOT]
+    inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([*map(str, paths), *filter(None, inherited)]))
     started = []
 
     def start(*path):

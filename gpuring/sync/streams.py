@@ -69,3 +69,19 @@ def handle(stream: Any) -> int:
     if raw < 0:
         raise ValueError(f"{raw} is no stream handle")
     return raw
+
+
+class _Handle:
+    def __init__(self, stream: int) -> None:
+        self._stream = stream
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self._stream
+
+
+def as_cupy(stream: int) -> Any:
+    """A handle as CuPy wants a stream to be."""
+    cuda = load_cupy().cuda
+    if hasattr(cuda.Stream, "from_external"):  # from CuPy 14 on
+        return cuda.Stream.from_external(_Handle(stream))
+    return cuda.ExternalStream(stream)

@@ -212,7 +212,10 @@ def test_the_cuda_array_interface(tools, ring):
 
 
 def test_numba_on_a_stream_of_its_own(tools, ring):
-    cuda = pytest.importorskip("numba.cuda")
+    try:
+        from numba import cuda
+    except Exception as error:  # an older Numba beside a newer NumPy fails in many ways
+        pytest.skip(f"numba does not import here: {error}")
     cupy, kernels = tools
 
     @cuda.jit
