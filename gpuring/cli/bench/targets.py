@@ -151,7 +151,7 @@ def _slowest_transition(figures: list[Figure]) -> tuple[float, str] | None:
 
 
 def _size_matters(figures: list[Figure]) -> tuple[float, str] | None:
-    """How far the hand-over of 1 GiB frames is below that of 4 KiB, in noise of the latter.  Without
+    """How far the hand-over of 1 GiB frames is below that of 4 KiB, in noise of the latter; without
     kernels: theirs take longer on more memory, whoever hands it over."""
     worst: tuple[float, str] | None = None
     for figure in figures:
