@@ -126,7 +126,7 @@ cdef extern from "core/ring.h" nogil:
     gr_result gr_spin(gr_peer *, gr_verb)
     gr_result gr_sleep(gr_peer *, gr_verb)
     ctypedef int (*gr_query)(void *) noexcept nogil
-    bint gr_soon(gr_peer *, uint32_t, uint32_t, uint64_t, gr_query, void *, void *)
+    bint gr_soon(gr_peer *, uint32_t, uint32_t, uint64_t, gr_query, void *, void *, void *)
     gr_result gr_wait_fence(gr_peer *, uint32_t, uint32_t, uint64_t)
     int64_t gr_now_ns()
     gr_result gr_ready(const gr_peer *)

@@ -167,6 +167,7 @@ cdef class DeviceOrder:
         cdef EventRow own, row = self.rows[owner]
         cdef int status
         cdef void *event
+        cdef void *ours
         cdef void *last
         if row is None or row.peer_id != load_acquire(&self.header.ring.peer[owner].id):
             return BY_PYTHON
@@ -176,9 +177,9 @@ cdef class DeviceOrder:
         own = self.rows[peer.me.number]
         status = self.event_query(event)
         if status == CU_NOT_READY and not peer.gate_host and peer.me.deadline_ns:
-            last = own.events[peer.me.last_index]
+            ours, last = own.events[index], own.events[peer.me.last_index]
             with nogil:
-                if gr_soon(&peer.me, owner, index, value, self.event_query, event, last):
+                if gr_soon(&peer.me, owner, index, value, self.event_query, event, ours, last):
                     status = 0
         if status == 0:
             # Exactly the value that was asked for: a higher one may be promised but not recorded yet.

@@ -125,7 +125,7 @@ cdef class Peer:
                 elif not self.gate_host:
                     if self.me.deadline_ns:
                         with nogil:
-                            soon = gr_soon(&self.me, owner, index, value, NULL, NULL, NULL)
+                            soon = gr_soon(&self.me, owner, index, value, NULL, NULL, NULL, NULL)
                     if not soon:
                         device.add(ops, CU_WAIT_64, owner, index, value)
                     continue

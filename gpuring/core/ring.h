@@ -204,6 +204,7 @@ enum gr_result gr_ready(const struct gr_peer *me);
 #endif
 enum { GR_NAP_NS = 1000 * 1000, GR_SPIN_MAX_NS = 50 * 1000, GR_SPIN_MIN_NS = 1000,
        GR_WAKE_NS = 50 * 1000 /* what a wake-up by futex may take */, GR_PATIENCE_NS = 20 * 1000,
+       GR_LAP_NS = 2 * 1000 * 1000, /* more than 255 frames that are as quick as these can be */
        GR_FENCE_SPIN_NS = 200 * 1000 /* a hop between two contexts takes about 150 µs */ };
 typedef enum gr_result (*gr_verb)(struct gr_peer *me);
 enum gr_result gr_spin(struct gr_peer *me, gr_verb verb);
@@ -211,7 +212,7 @@ enum gr_result gr_sleep(struct gr_peer *me, gr_verb verb); /* one slice at the m
 enum gr_result gr_wait_fence(struct gr_peer *me, uint32_t peer, uint32_t index, uint64_t value);
 typedef int (*gr_query)(void *event); /* 0: complete */
 bool gr_soon(struct gr_peer *me, uint32_t peer, uint32_t index, uint64_t value, gr_query query, void *theirs,
-             void *own);
+             void *ours, void *last);
 void gr_ring_bell(struct gr_ring *ring);
 enum { GR_SLEEPING = 1, GR_ARMED = 2 }; /* bits of peer.waiting: who is counted in head.waiters for it */
 void gr_announce(const struct gr_peer *me, uint64_t bit);

@@ -223,28 +223,48 @@ static inline bool paid(const gr_word *fence, uint64_t value, gr_query query, vo
     return load_acquire((gr_word *)fence) >= value || (query && query(event) == 0);
 }
 
+static inline bool paid_by(const gr_word *fence, uint64_t value, gr_query query, void *event, int64_t until) {
+    while (!paid(fence, value, query, event)) {
+        if (gr_now_ns() >= until) return false;
+        for (int k = 0; k < 4; k++) pause_cpu();
+    }
+    return true;
+}
+
 /* Stream gate: whether fence[peer][index] >= value comes in a moment, so that no wait need be put into the
- * stream.  A GPU that finds a wait pending takes longer to go on than a host that sees the word change.  It
- * looks only while our own last work is still to be done: then the stream has no use for the wait yet, and
- * nothing is later for it.  A look in vain makes it blind for a while (fences that take a switch of
- * contexts, or real work).  With events, which raise no word by themselves, `query` tells of theirs and of
- * the one of our last work; without, it is NULL. */
+ * stream.  A GPU that finds a wait pending takes longer to go on than a host that sees the word change.
+ *
+ * It looks only while our own last work is still to be done: then the stream has no use for the wait yet,
+ * and nothing is later for it.  If not even our work of the last lap on this slot is done, the host is
+ * farther ahead than the ring is long, every fence is far, and it would stay so: that work is awaited first,
+ * which leaves the stream a lap of work.  A look in vain makes it blind for a while (fences that take a
+ * switch of contexts, or real work).
+ *
+ * With events, which raise no word by themselves, `query` tells of theirs, of ours on this slot and of the
+ * one of our last work; without, it is NULL. */
 bool gr_soon(struct gr_peer *me, uint32_t peer, uint32_t index, uint64_t value, gr_query query, void *theirs,
-             void *own) {
-    const gr_word *fence = fence_of(me->ring, index, peer), *last = fence_of(me->ring, me->last_index, me->number);
+             void *ours, void *last) {
+    const struct gr_ring *ring = me->ring;
+    const gr_word *fence = fence_of(ring, index, peer), *last_fence = fence_of(ring, me->last_index, me->number);
     if (me->blind > 0) {
         me->blind--;
         return false;
     }
-    const int64_t until = gr_now_ns() + GR_PATIENCE_NS;
-    do {
-        if (paid(fence, value, query, theirs)) {
-            me->backoff = 0;
-            return true;
-        }
-        if (paid(last, me->last_value, query, own)) return false;
-        for (int k = 0; k < 4; k++) pause_cpu();
-    } while (gr_now_ns() < until);
+    int64_t now = gr_now_ns(), until = now + GR_LAP_NS;
+    if (until > me->deadline_ns) until = me->deadline_ns;
+    if (paid_by(fence_of(ring, index, me->number), load_relaxed(work_of(ring, index, me->number)), query, ours, until)) {
+        now = gr_now_ns();
+        until = now + GR_PATIENCE_NS;
+        if (until > me->deadline_ns) until = me->deadline_ns;
+        do {
+            if (paid(fence, value, query, theirs)) {
+                me->backoff = 0;
+                return true;
+            }
+            if (paid(last_fence, me->last_value, query, last)) return false;
+            for (int k = 0; k < 4; k++) pause_cpu();
+        } while (gr_now_ns() < until);
+    }
     me->backoff = me->backoff < 128 ? 2 * me->backoff + 1 : me->backoff;
     me->blind = me->backoff;
     return false;
