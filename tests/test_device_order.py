@@ -174,3 +174,30 @@ def test_a_signal_handler_cannot_use_a_peer_that_waits_for_a_fence(ring, open_fe
     with reader.acquire(20, stream=STREAM) as slot:
         assert slot.index == index
     assert refused
+
+
+def test_an_interrupt_while_a_batch_is_settled_forgets_no_promise(ring):
+    def interrupted(_stream):
+        raise KeyboardInterrupt
+
+    producer = ring.producer()
+    batch = producer.claim_many(3)
+    ring._sync.driver.status = 1
+    ring._sync._runtime.streamQuery = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        batch.publish()
+    ring._sync.driver.status = 0
+    assert sum(paid < promised for paid, promised in fences(ring, producer.peer)) == 3
+    producer.close()
+    assert all(paid == promised for paid, promised in fences(ring, producer.peer))
+
+
+def test_a_batch_that_cannot_be_recorded_is_abandoned_and_paid(ring):
+    producer = ring.producer()
+    batch = producer.claim_many(3)
+    ring._sync.driver.status = 1
+    with pytest.raises(gpuring.DeviceError):
+        batch.publish()
+    ring._sync.driver.status = 0
+    assert all(paid == promised for paid, promised in fences(ring, producer.peer))
+    assert producer._peer.holding() == []
