@@ -300,11 +300,12 @@ cdef class Peer:
             device, stream = <DeviceOrder>sync, streams[0]
             if device.usable(stream):
                 status = device.record_on(stream, self.me.number, index, value)
-                if status:
+                if status == 0:
+                    self.recorded[index] = stream + 1 if stream != PER_THREAD else 0
+                    return value
+                if status != BY_PYTHON:
                     sync.settle(self, index, value, streams)
                     raise device.refused(stream, status)
-                self.recorded[index] = stream + 1 if stream != PER_THREAD else 0
-                return value
         try:
             sync.record(self, index, value, streams)
         except BaseException:

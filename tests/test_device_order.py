@@ -201,3 +201,16 @@ def test_a_batch_that_cannot_be_recorded_is_abandoned_and_paid(ring):
     ring._sync.driver.status = 0
     assert all(paid == promised for paid, promised in fences(ring, producer.peer))
     assert producer._peer.holding() == []
+
+
+def test_a_slot_that_is_published_after_its_events_were_given_up(ring):
+    """What a Ring.close() that found a GPU error leaves behind."""
+    ring._sync = Sync(ring._header, events=True)
+    producer = ring.producer()
+    ring._sync.rows[producer.peer] = _core.EventRow(producer._peer.id, ring.slots)
+    first, second = producer.claim(), producer.claim()
+    first.publish()
+    ring._sync.rows[:] = [None] * len(ring._sync.rows)  # EventSync.close
+    ring._sync._header.raise_fence(producer.peer, first.index, first.seq << 16)
+    second.publish()
+    assert all(paid == promised for paid, promised in fences(ring, producer.peer))
