@@ -352,7 +352,8 @@ cdef class ConsumerVerbs(Verbs):
 
 
 cdef tuple _common_stream(list slots, size_t *stream):
-    """(stream,) if all of `slots` were used on that one alone and a timeline can write on it now, else None."""
+    """(stream,) if all of `slots` are one peer's, were used on that stream alone, and a timeline can write on it
+    now, else None."""
     cdef Slot slot, first
     if not slots:
         return None
@@ -363,7 +364,7 @@ cdef tuple _common_stream(list slots, size_t *stream):
     if not first._sync.usable(stream[0]):
         return None
     for slot in slots:
-        if slot._stream != stream[0] or len(slot._streams) != 1:
+        if slot._peer is not first._peer or slot._stream != stream[0] or len(slot._streams) != 1:
             return None
     return first._streams
 

@@ -214,3 +214,24 @@ def test_a_slot_that_is_published_after_its_events_were_given_up(ring):
     ring._sync._header.raise_fence(producer.peer, first.index, first.seq << 16)
     second.publish()
     assert all(paid == promised for paid, promised in fences(ring, producer.peer))
+
+
+@pytest.mark.parametrize("verb", ["publish", "release"])
+def test_a_batch_that_was_given_slots_of_another_ring(ring, name, verb):
+    with gpuring.create(f"{name}-2", slots=64, shape=4, dtype="u1", device="host") as other:
+        other._sync = Sync(other._header)
+        producers = [each.producer() for each in (ring, other)]
+        readers = [each.consumer() for each in (ring, other)]
+        batch, more = producers[0].claim_many(2), producers[1].claim_many(50)
+        for slot in more[:40]:
+            slot.abandon()
+        batch.extend(more[40:])
+        batch.publish()
+        if verb == "release":
+            batch = readers[0].acquire_many(2)
+            batch.extend(readers[1].acquire_many(10))
+            batch.release()
+        peers = producers if verb == "publish" else readers
+        for each, peer in zip((ring, other), peers, strict=True):
+            assert all(paid == promised for paid, promised in fences(each, peer.peer))
+            assert peer._peer.holding() == []
