@@ -146,7 +146,7 @@ cdef class DeviceOrder:
         return status
 
     cdef int record_on(self, size_t stream, uint32_t peer, uint32_t index, uint64_t value) except? -2:
-        """fence[index][peer] = value when `stream` gets there; 0 or the driver's error."""
+        """fence[index][peer] = value when `stream` gets there; 0, BY_PYTHON, or the driver's error."""
         cdef int status
         cdef EventRow row
         cdef void *event
@@ -157,6 +157,8 @@ cdef class DeviceOrder:
                 status = self.write_value(<void *>stream, word, value, 0)
         else:
             row = self.rows[peer]
+            if row is None:  # closed meanwhile
+                return BY_PYTHON
             event = row.events[index]
             with nogil:
                 status = self.event_record(event, <void *>stream)
@@ -175,6 +177,8 @@ cdef class DeviceOrder:
         if event == NULL:
             return BY_PYTHON
         own = self.rows[peer.me.number]
+        if own is None or own.peer_id != peer.me.id:
+            return BY_PYTHON
         status = self.event_query(event)
         if status == CU_NOT_READY and not peer.gate_host and peer.me.deadline_ns:
             ours, last = own.events[index], own.events[peer.me.last_index]

@@ -129,10 +129,14 @@ cdef class Peer:
                     if not soon:
                         device.add(ops, CU_WAIT_64, owner, index, value)
                     continue
-            if sync is None:
-                ordered = self.wait_fence(owner, index, value)
-            else:
-                ordered = sync.order(self, stream, owner, index, value)
+            self.busy = True  # a signal handler may come here
+            try:
+                if sync is None:
+                    ordered = self.wait_fence(owner, index, value)
+                else:
+                    ordered = sync.order(self, stream, owner, index, value)
+            finally:
+                self.busy = False
             if not ordered:
                 self.me.culprit.reason = GR_BY_FENCE
                 self.me.culprit.peer = owner
@@ -186,7 +190,12 @@ cdef class Peer:
             if not ordered:
                 gr_abandon(&self.me, self.me.index, self.me.seq)
                 return BLOCKED_
-        return self.me.index
+        return self._still_here()
+
+    cdef int _still_here(self) except? -1000:
+        """The index of the slot, unless a signal handler or another thread has closed us while we waited:
+        then the slot was given back, and there are no slot objects any more."""
+        return -<int>GR_REAPED if self.me.left else <int>self.me.index
 
     cpdef int acquire(self, timeout, sync, size_t stream) except? -1000:
         """The index of the slot of the next frame, or a negative result."""
@@ -227,7 +236,7 @@ cdef class Peer:
                 gr_release(&self.me, self.me.index, self.me.seq)
                 return DAMAGED_
             if load_acquire(&self.me.ring.slot[self.me.index].torn) < self.me.seq:
-                return self.me.index
+                return self._still_here()
             # Its producer died meanwhile.  Nobody has seen the frame: pass over it.
             gr_skip_torn(&self.me)
 
@@ -291,11 +300,12 @@ cdef class Peer:
             device, stream = <DeviceOrder>sync, streams[0]
             if device.usable(stream):
                 status = device.record_on(stream, self.me.number, index, value)
-                if status:
+                if status == 0:
+                    self.recorded[index] = stream + 1 if stream != PER_THREAD else 0
+                    return value
+                if status != BY_PYTHON:
                     sync.settle(self, index, value, streams)
                     raise device.refused(stream, status)
-                self.recorded[index] = stream + 1 if stream != PER_THREAD else 0
-                return value
         try:
             sync.record(self, index, value, streams)
         except BaseException:

@@ -352,7 +352,8 @@ cdef class ConsumerVerbs(Verbs):
 
 
 cdef tuple _common_stream(list slots, size_t *stream):
-    """(stream,) if all of `slots` were used on that one alone and a timeline can write on it now, else None."""
+    """(stream,) if all of `slots` are one peer's, were used on that stream alone, and a timeline can write on it
+    now, else None."""
     cdef Slot slot, first
     if not slots:
         return None
@@ -363,7 +364,7 @@ cdef tuple _common_stream(list slots, size_t *stream):
     if not first._sync.usable(stream[0]):
         return None
     for slot in slots:
-        if slot._stream != stream[0] or len(slot._streams) != 1:
+        if slot._peer is not first._peer or slot._stream != stream[0] or len(slot._streams) != 1:
             return None
     return first._streams
 
@@ -381,15 +382,12 @@ cdef int _record_all(Peer peer, DeviceOrder sync, size_t stream, tuple streams, 
             sync.add(&ops, CU_WRITE_64, peer.me.number, slot.index, values[k])
         k += 1
     status = sync.submit(stream, &ops)
-    k = 0
-    for slot in slots:
-        if status:
-            sync.settle(peer, slot.index, values[k], streams)
-        elif stream != PER_THREAD:
-            peer.recorded[slot.index] = stream + 1
-        k += 1
     if status:
+        sync.settle_all(peer, [(slot.index, values[k]) for k, slot in enumerate(slots)], streams)
         raise sync.refused(stream, status)
+    if stream != PER_THREAD:
+        for slot in slots:
+            peer.recorded[slot.index] = stream + 1
     return 0
 
 

@@ -121,11 +121,19 @@ class DeviceSync(DeviceOrder):
 
         A stream that reports an error runs nothing any more, so that counts as idle.
         """
-        self._unsettled.add((peer.number, index))
+        self.settle_all(peer, ((index, value),), streams)
+
+    def settle_all(
+        self, peer: Peer, promises: Sequence[tuple[int, int]], streams: Sequence[int]
+    ) -> None:
+        """`settle` for the (slot, value) of a batch: an interrupt forgets none of them."""
+        left = {(peer.number, index) for index, _ in promises}
+        self._unsettled |= left
         for stream in streams:
             self._poll(partial(self._idle, stream))
-        self._header.raise_fence(peer.number, index, value)
-        self._unsettled.discard((peer.number, index))
+        for index, value in promises:
+            self._header.raise_fence(peer.number, index, value)
+        self._unsettled -= left
 
     def _idle(self, stream: int) -> bool:
         return bool(self._runtime.streamQuery(stream) != NOT_READY)
