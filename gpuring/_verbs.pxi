@@ -259,6 +259,7 @@ cdef class ProducerVerbs(Verbs):
             raise
         if not batch:
             raise self._refused(index, "claim", timeout)
+        batch._last = slot._seq
         return batch
 
 
@@ -348,6 +349,7 @@ cdef class ConsumerVerbs(Verbs):
             raise
         if not batch:
             raise self._refused(index, "acquire", timeout)
+        batch._last = slot._seq
         return batch
 
 
@@ -394,8 +396,13 @@ cdef int _record_all(Peer peer, DeviceOrder sync, size_t stream, tuple streams, 
 
 
 cdef list _still_open(batch):
+    """Slot objects are used again each lap: one that has a later sequence is not the batch's any more.
+
+    (Whatever the slot of a frame carries next was claimed after the last of the batch, or while the frame
+    was held: then it is void, and nobody acquires it.)"""
     cdef Slot slot
-    return [slot for slot in batch if slot._open]
+    cdef uint64_t last = batch._last
+    return [slot for slot in batch if slot._open and slot._seq <= last]
 
 
 def publish_all(batch):
@@ -426,6 +433,13 @@ def publish_all(batch):
         k += 1
     if refused:
         raise (<WriteSlot>slots[0])._refused(refused, "publish")
+
+
+def abandon_all(batch):
+    """Abandons those WriteSlots of one producer that are open."""
+    cdef WriteSlot slot
+    for slot in _still_open(batch):
+        slot.abandon()
 
 
 def release_all(batch):

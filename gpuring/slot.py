@@ -220,15 +220,15 @@ class WriteBatch(list[WriteSlot]):
     """Slots claimed together.  As a context manager it publishes them; if the block raises, it
     abandons them.  Slots that were published or abandoned one by one are left alone."""
 
+    _last = 0  # its last sequence
+
     def publish(self) -> None:
         """Publishes those still open.  See WriteSlot.publish."""
         _core.publish_all(self)
 
     def abandon(self) -> None:
         """Abandons those still open."""
-        for slot in self:
-            if slot._open:
-                slot.abandon()
+        _core.abandon_all(self)
 
     def __enter__(self) -> Self:
         return self
@@ -243,6 +243,8 @@ class WriteBatch(list[WriteSlot]):
 class ReadBatch(list[ReadSlot]):
     """Frames acquired together.  As a context manager it releases them; frames that were released
     one by one are left alone."""
+
+    _last = 0  # its last sequence
 
     def release(self) -> None:
         """Releases those still open.  Raises FrameTorn, naming all that are torn, when they are
