@@ -333,6 +333,8 @@ cdef class ConsumerVerbs(Verbs):
         try:
             while True:
                 index = peer._take(gr_acquire, self._sync, handle, &ops, False)
+                if index == DAMAGED_:  # its frame is passed over: no later call would tell
+                    raise self._refused(index, "acquire", timeout)
                 if index < 0:
                     break
                 slot = self._begin(index, handle)
