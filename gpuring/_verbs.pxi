@@ -407,8 +407,25 @@ cdef list _still_open(batch):
     return [slot for slot in batch if slot._open and slot._seq <= last]
 
 
+cdef int _abandon(list slots) except -1:
+    """All of them, whatever happens; raises the first error."""
+    cdef WriteSlot slot
+    cdef object error = None
+    for slot in slots:
+        try:
+            slot.abandon()
+        except BaseException as refused:
+            error = refused if error is None else error
+    if error is not None:
+        raise error
+    return 0
+
+
 def publish_all(batch):
-    """Publishes those WriteSlots of one producer that are open; with a timeline and one stream in one driver call."""
+    """Publishes those WriteSlots of one producer that are open; with a timeline and one stream in one driver call.
+
+    If one cannot be published, those behind it are abandoned.
+    """
     cdef list slots = _still_open(batch)
     cdef uint64_t values[MAX_OPS]
     cdef size_t stream = 0
@@ -417,8 +434,15 @@ def publish_all(batch):
     cdef Peer peer
     cdef int k = 0, result, refused = 0
     if streams is None:
-        for slot in slots:
-            slot._publish()
+        for k in range(len(slots)):
+            try:
+                (<WriteSlot>slots[k])._publish()
+            except BaseException as failed:
+                try:
+                    _abandon(slots[k + 1:])
+                except BaseException:
+                    pass  # for the same reason
+                raise failed
         return
     peer = (<Slot>slots[0])._peer
     try:
@@ -439,9 +463,7 @@ def publish_all(batch):
 
 def abandon_all(batch):
     """Abandons those WriteSlots of one producer that are open."""
-    cdef WriteSlot slot
-    for slot in _still_open(batch):
-        slot.abandon()
+    _abandon(_still_open(batch))
 
 
 def release_all(batch):
@@ -460,16 +482,21 @@ def release_all(batch):
     cdef uint64_t value
     cdef int k = 0, result, refused = 0
     cdef list torn = []
+    cdef object error = None
     if streams is None:
         for slot in slots:
+            result = 0
             try:
                 result = slot._peer.release(slot.index, slot._seq, slot._sync, slot._used_streams())
-            finally:
-                slot._open = False
+            except BaseException as failed:  # the others go back all the same
+                error = failed if error is None else error
+            slot._open = False
             if result == TORN_:
                 torn.append(slot._seq)
             elif result:
                 refused = result
+        if error is not None:
+            raise error
     else:
         peer = (<Slot>slots[0])._peer
         try:
