@@ -292,7 +292,7 @@ cdef class Peer:
             if device.usable(stream):
                 status = device.record_on(stream, self.me.number, index, value)
                 if status:
-                    sync.settle(self, index, value, streams)
+                    sync.settle(self, [(index, value)], streams)
                     raise device.refused(stream, status)
                 self.recorded[index] = stream + 1 if stream != PER_THREAD else 0
                 return value
@@ -300,7 +300,7 @@ cdef class Peer:
             sync.record(self, index, value, streams)
         except BaseException:
             # Whether it was enqueued is unknown.  Once the streams are idle it does not matter.
-            sync.settle(self, index, value, streams)
+            sync.settle(self, [(index, value)], streams)
             raise
         return value
 

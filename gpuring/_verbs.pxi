@@ -385,15 +385,12 @@ cdef int _record_all(Peer peer, DeviceOrder sync, size_t stream, tuple streams, 
             sync.add(&ops, CU_WRITE_64, peer.me.number, slot.index, values[k])
         k += 1
     status = sync.submit(stream, &ops)
-    k = 0
-    for slot in slots:
-        if status:
-            sync.settle(peer, slot.index, values[k], streams)
-        elif stream != PER_THREAD:
-            peer.recorded[slot.index] = stream + 1
-        k += 1
     if status:
+        sync.settle(peer, [(slot.index, values[k]) for k, slot in enumerate(slots)], streams)
         raise sync.refused(stream, status)
+    if stream != PER_THREAD:
+        for slot in slots:
+            peer.recorded[slot.index] = stream + 1
     return 0
 
 
