@@ -304,13 +304,13 @@ cdef class Peer:
                     self.recorded[index] = stream + 1 if stream != PER_THREAD else 0
                     return value
                 if status != BY_PYTHON:
-                    sync.settle(self, index, value, streams)
+                    sync.settle(self, [(index, value)], streams)
                     raise device.refused(stream, status)
         try:
             sync.record(self, index, value, streams)
         except BaseException:
             # Whether it was enqueued is unknown.  Once the streams are idle it does not matter.
-            sync.settle(self, index, value, streams)
+            sync.settle(self, [(index, value)], streams)
             raise
         return value
 

@@ -223,7 +223,7 @@ cdef class ProducerVerbs(Verbs):
         return slot
 
     def claim_many(self, n, timeout=None, *, stream=None):
-        """Up to `n` slots at once, at least one: a WriteBatch, a list of slots in order of sequences.
+        """Up to `n` slots at once, at least one: a WriteBatch, a tuple of slots in order of sequences.
 
         Blocks as `claim` does until there is one, then takes as many as are free.  One call into the
         driver orders `stream` for all of them, and one records them all when the batch is published.
@@ -232,7 +232,7 @@ cdef class ProducerVerbs(Verbs):
         """
         cdef unsigned wanted = self._at_most(n)
         cdef size_t handle = self._stream_of(stream)
-        batch = self._batch()
+        cdef list batch = []
         cdef Peer peer = self._peer
         cdef WriteSlot slot
         cdef mem_ops ops
@@ -252,14 +252,14 @@ cdef class ProducerVerbs(Verbs):
                 peer.me.deadline_ns = 0  # the others only if they are there
             if ops.n:
                 peer._submit(self._sync, handle, &ops)
+            if batch:
+                return self._batch(batch)
         except BaseException:
             for slot in batch:
                 slot._open = False
                 gr_abandon(&peer.me, slot.index, slot._seq)
             raise
-        if not batch:
-            raise self._refused(index, "claim", timeout)
-        return batch
+        raise self._refused(index, "claim", timeout)
 
 
 cdef class ConsumerVerbs(Verbs):
@@ -310,7 +310,7 @@ cdef class ConsumerVerbs(Verbs):
         return slot
 
     def acquire_many(self, n, timeout=None, *, stream=None):
-        """Up to `n` frames at once, at least one: a ReadBatch, a list of slots in order of sequences.
+        """Up to `n` frames at once, at least one: a ReadBatch, a tuple of slots in order of sequences.
 
         Blocks as `acquire` does until there is one, then takes as many as are published.  One call into
         the driver orders `stream` after all of them, and one records the reads when the batch is
@@ -318,7 +318,7 @@ cdef class ConsumerVerbs(Verbs):
         """
         cdef unsigned wanted = self._at_most(n)
         cdef size_t handle = self._stream_of(stream)
-        batch = self._batch()
+        cdef list batch = []
         cdef Peer peer = self._peer
         cdef ReadSlot slot
         cdef mem_ops ops
@@ -332,6 +332,8 @@ cdef class ConsumerVerbs(Verbs):
         try:
             while True:
                 index = peer._take(gr_acquire, self._sync, handle, &ops, False)
+                if index == DAMAGED_:  # its frame is passed over: no later call would tell
+                    raise self._refused(index, "acquire", timeout)
                 if index < 0:
                     break
                 slot = self._begin(index, handle)
@@ -341,19 +343,18 @@ cdef class ConsumerVerbs(Verbs):
                 peer.me.deadline_ns = 0  # the others only if they are there
             if ops.n:
                 peer._submit(self._sync, handle, &ops)
+            if batch:
+                return self._batch(batch)
         except BaseException:
             for slot in reversed(batch):
                 slot._open = False
                 gr_give_back(&peer.me, slot.index, slot._seq)
             raise
-        if not batch:
-            raise self._refused(index, "acquire", timeout)
-        return batch
+        raise self._refused(index, "acquire", timeout)
 
 
 cdef tuple _common_stream(list slots, size_t *stream):
-    """(stream,) if all of `slots` are one peer's, were used on that stream alone, and a timeline can write on it
-    now, else None."""
+    """(stream,) if all of `slots` were used on that one alone and a timeline can write on it now, else None."""
     cdef Slot slot, first
     if not slots:
         return None
@@ -364,7 +365,7 @@ cdef tuple _common_stream(list slots, size_t *stream):
     if not first._sync.usable(stream[0]):
         return None
     for slot in slots:
-        if slot._peer is not first._peer or slot._stream != stream[0] or len(slot._streams) != 1:
+        if slot._stream != stream[0] or len(slot._streams) != 1:
             return None
     return first._streams
 
@@ -383,7 +384,7 @@ cdef int _record_all(Peer peer, DeviceOrder sync, size_t stream, tuple streams, 
         k += 1
     status = sync.submit(stream, &ops)
     if status:
-        sync.settle_all(peer, [(slot.index, values[k]) for k, slot in enumerate(slots)], streams)
+        sync.settle(peer, [(slot.index, values[k]) for k, slot in enumerate(slots)], streams)
         raise sync.refused(stream, status)
     if stream != PER_THREAD:
         for slot in slots:
@@ -392,12 +393,34 @@ cdef int _record_all(Peer peer, DeviceOrder sync, size_t stream, tuple streams, 
 
 
 cdef list _still_open(batch):
+    """Slot objects are used again each lap: one that has a later sequence is not the batch's any more.
+
+    (Whatever the slot of a frame carries next was claimed after the last of the batch, or while the frame
+    was held: then it is void, and nobody acquires it.)"""
     cdef Slot slot
-    return [slot for slot in batch if slot._open]
+    cdef uint64_t last = batch._last
+    return [slot for slot in batch if slot._open and slot._seq <= last]
+
+
+cdef int _abandon(list slots) except -1:
+    """All of them, whatever happens; raises the first error."""
+    cdef WriteSlot slot
+    cdef object error = None
+    for slot in slots:
+        try:
+            slot.abandon()
+        except BaseException as refused:
+            error = refused if error is None else error
+    if error is not None:
+        raise error
+    return 0
 
 
 def publish_all(batch):
-    """Publishes those WriteSlots of one producer that are open; with a timeline and one stream in one driver call."""
+    """Publishes those WriteSlots of one producer that are open; with a timeline and one stream in one driver call.
+
+    If one cannot be published, those behind it are abandoned.
+    """
     cdef list slots = _still_open(batch)
     cdef uint64_t values[MAX_OPS]
     cdef size_t stream = 0
@@ -406,8 +429,15 @@ def publish_all(batch):
     cdef Peer peer
     cdef int k = 0, result, refused = 0
     if streams is None:
-        for slot in slots:
-            slot._publish()
+        for k in range(len(slots)):
+            try:
+                (<WriteSlot>slots[k])._publish()
+            except BaseException as failed:
+                try:
+                    _abandon(slots[k + 1:])
+                except BaseException:
+                    pass  # for the same reason
+                raise failed
         return
     peer = (<Slot>slots[0])._peer
     try:
@@ -426,6 +456,11 @@ def publish_all(batch):
         raise (<WriteSlot>slots[0])._refused(refused, "publish")
 
 
+def abandon_all(batch):
+    """Abandons those WriteSlots of one producer that are open."""
+    _abandon(_still_open(batch))
+
+
 def release_all(batch):
     """Releases those ReadSlots of one consumer that are open; with a timeline and one stream in one driver call.
 
@@ -442,16 +477,21 @@ def release_all(batch):
     cdef uint64_t value
     cdef int k = 0, result, refused = 0
     cdef list torn = []
+    cdef object error = None
     if streams is None:
         for slot in slots:
+            result = 0
             try:
                 result = slot._peer.release(slot.index, slot._seq, slot._sync, slot._used_streams())
-            finally:
-                slot._open = False
+            except BaseException as failed:  # the others go back all the same
+                error = failed if error is None else error
+            slot._open = False
             if result == TORN_:
                 torn.append(slot._seq)
             elif result:
                 refused = result
+        if error is not None:
+            raise error
     else:
         peer = (<Slot>slots[0])._peer
         try:

@@ -345,7 +345,7 @@ class _WatchingEndpoint(Endpoint):
 
     def _taken(self, slots: Any) -> Any:
         self._calls += 1
-        each: Any = slots if isinstance(slots, list) else (slots,)
+        each: Any = slots if isinstance(slots, tuple) else (slots,)
         try:
             for slot in each:
                 slot._begin_lease(self._calls)

@@ -24,7 +24,7 @@ class Endpoint:
     _peer: Peer
     _sync: DeviceSync | None
     _slots: list[Any]
-    _batch: ClassVar[type[list[Any]]]
+    _batch: ClassVar[type[tuple[Any, ...]]]
     _slot_type: ClassVar[type[Slot]]
     _role: ClassVar[str]
 

@@ -216,9 +216,12 @@ class ReadSlot(_core.ReadSlot, Slot):
         return torn(self._ring, (self._seq,))
 
 
-class WriteBatch(list[WriteSlot]):
-    """Slots claimed together.  As a context manager it publishes them; if the block raises, it
-    abandons them.  Slots that were published or abandoned one by one are left alone."""
+class WriteBatch(tuple[WriteSlot, ...]):
+    """Slots claimed together, in order of sequences.  As a context manager it publishes them; if
+    the block raises, it abandons them.  Slots that were ended one by one are left alone."""
+
+    def __init__(self, slots: Sequence[WriteSlot]) -> None:
+        self._last = slots[-1].seq
 
     def publish(self) -> None:
         """Publishes those still open.  See WriteSlot.publish."""
@@ -226,9 +229,7 @@ class WriteBatch(list[WriteSlot]):
 
     def abandon(self) -> None:
         """Abandons those still open."""
-        for slot in self:
-            if slot._open:
-                slot.abandon()
+        _core.abandon_all(self)
 
     def __enter__(self) -> Self:
         return self
@@ -240,9 +241,12 @@ class WriteBatch(list[WriteSlot]):
             self.abandon()
 
 
-class ReadBatch(list[ReadSlot]):
-    """Frames acquired together.  As a context manager it releases them; frames that were released
-    one by one are left alone."""
+class ReadBatch(tuple[ReadSlot, ...]):
+    """Frames acquired together, in order of sequences.  As a context manager it releases them;
+    frames that were released one by one are left alone."""
+
+    def __init__(self, slots: Sequence[ReadSlot]) -> None:
+        self._last = slots[-1].seq
 
     def release(self) -> None:
         """Releases those still open.  Raises FrameTorn, naming all that are torn, when they are

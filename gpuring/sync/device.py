@@ -115,25 +115,23 @@ class DeviceSync(DeviceOrder):
                 f"({error}); are they streams of GPU {self._device}?"
             ) from error
 
-    def settle(self, peer: Peer, index: int, value: int, streams: Sequence[int]) -> None:
+    def settle(
+        self, peer: Peer, promised: Sequence[tuple[int, int]], streams: Sequence[int]
+    ) -> None:
         """After a record that failed, so that nobody knows whether it was enqueued: waits until
-        `streams` are idle (Ctrl-C interrupts), then raises the fence from the CPU.
+        `streams` are idle (Ctrl-C interrupts; `leave` finishes it), then raises the fences from the
+        CPU.
 
+        promised: (slot, value) of each.
         A stream that reports an error runs nothing any more, so that counts as idle.
         """
-        self.settle_all(peer, ((index, value),), streams)
-
-    def settle_all(
-        self, peer: Peer, promises: Sequence[tuple[int, int]], streams: Sequence[int]
-    ) -> None:
-        """`settle` for the (slot, value) of a batch: an interrupt forgets none of them."""
-        left = {(peer.number, index) for index, _ in promises}
-        self._unsettled |= left
+        unsettled = {(peer.number, index) for index, _ in promised}
+        self._unsettled |= unsettled
         for stream in streams:
             self._poll(partial(self._idle, stream))
-        for index, value in promises:
+        for index, value in promised:
             self._header.raise_fence(peer.number, index, value)
-        self._unsettled -= left
+        self._unsettled -= unsettled
 
     def _idle(self, stream: int) -> bool:
         return bool(self._runtime.streamQuery(stream) != NOT_READY)

@@ -1,0 +1,220 @@
+"""Device order of slots and batches on a driver of callbacks: what a GPU does only on a bad day."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+from types import SimpleNamespace
+
+import pytest
+
+import gpuring
+from gpuring import _core
+from gpuring.sync.device import DeviceSync, _Thread
+
+STREAM = 100
+WRITE_64 = 5
+
+u32, u64, pointer = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p
+
+
+class MemOp(ctypes.Structure):
+    _fields_ = (("operation", u32), ("_1", u32), ("address", u64), ("value", u64), ("_2", u64 * 3))
+
+
+class Driver:
+    """Streams run at once.  `status`: what every call returns, and then it does nothing."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.calls: list[str] = []
+        kinds = {
+            "cuCtxGetDevice": ((ctypes.POINTER(ctypes.c_int),), self._device),
+            "cuStreamWriteValue64_v2": ((pointer, u64, u64, u32), self._write),
+            "cuStreamWaitValue64_v2": ((pointer, u64, u64, u32), self._nothing),
+            "cuStreamBatchMemOp_v2": ((pointer, u32, ctypes.POINTER(MemOp), u32), self._batch),
+            "cuEventRecord": ((pointer, pointer), self._nothing),
+            "cuEventQuery": ((pointer,), self._nothing),
+            "cuStreamWaitEvent": ((pointer, pointer, u32), self._nothing),
+        }
+        self._kept = {
+            name: ctypes.CFUNCTYPE(ctypes.c_int, *arguments)(call)
+            for name, (arguments, call) in kinds.items()
+        }
+
+    def function(self, name):
+        return ctypes.cast(self._kept[name], pointer).value
+
+    def _device(self, device):
+        device[0] = 0
+        return 0
+
+    def _nothing(self, *_):
+        return self.status
+
+    def _write(self, _stream, address, value, _flags):
+        self.calls.append("write")
+        if not self.status:
+            u64.from_address(address).value = value
+        return self.status
+
+    def _batch(self, _stream, n, ops, _flags):
+        self.calls.append("batch")
+        for op in ops[:n]:
+            if op.operation == WRITE_64 and not self.status:
+                u64.from_address(op.address).value = op.value
+        return self.status
+
+
+class Sync(DeviceSync):
+    """Of a ring in host memory."""
+
+    def __init__(self, header, *, events=False):
+        self._header, self._device = header, 0
+        self._thread, self._unsettled, self._error = _Thread(), set(), RuntimeError
+        self._thread.entered = True
+        self._cuda = SimpleNamespace(Device=lambda _: contextlib.nullcontext())
+        self._runtime = SimpleNamespace(
+            streamQuery=lambda _: 0, getDevice=lambda: 0, deviceSynchronize=lambda: None
+        )
+        self.driver = Driver()
+        self.base = 0 if events else header.fence_region[0]
+        self.rearm()
+
+    def rearm(self):
+        current = lambda: SimpleNamespace(ptr=STREAM)  # noqa: E731
+        self.arm(self._header, 0, current, self.driver.function, self.base)
+
+    def leave(self, peer):
+        self._finish_unsettled(peer)
+        assert peer.drained()
+
+    def refused(self, stream, status):
+        return gpuring.DeviceError(f"status {status}")
+
+    def order(self, peer, stream, owner, index, value):
+        return peer.wait_fence(owner, index, value) if peer.gate_host else True
+
+    def record(self, peer, index, value, streams):
+        self._header.raise_fence(peer.number, index, value)
+
+
+@pytest.fixture
+def ring(name):
+    with gpuring.create(name, slots=4, shape=4, dtype="u1", device="host") as ring:
+        ring._sync = Sync(ring._header)
+        yield ring
+
+
+def fences(ring, peer):
+    return [
+        (ring._header.fence(peer, index), ring._header.work(peer, index))
+        for index in range(ring.slots)
+    ]
+
+
+@pytest.fixture
+def open_fence(ring):
+    """(producer, index): a published frame whose GPU work is not done."""
+    producer = ring.producer()
+    ring._sync.disarm()
+    ring._sync.record = lambda *_: None
+    with producer.claim(stream=STREAM) as slot:
+        pass
+    del ring._sync.record
+    ring._sync.rearm()
+    yield producer, slot.index
+    pay(ring, producer, slot.index)
+
+
+def pay(ring, producer, index):
+    work = ring._header.work(producer.peer, index)
+    ring._header.raise_fence(producer.peer, index, work)
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_a_signal_handler_closes_the_consumer_that_waits_for_a_fence(ring, open_fence, many):
+    producer, index = open_fence
+    reader = ring.consumer(start="oldest")
+    reader._peer.gate_host = True
+
+    def close(*_):
+        reader.close()
+        pay(ring, producer, index)
+
+    def order(peer, *_):
+        os.kill(os.getpid(), signal.SIGUSR1)
+        return peer.wait_fence(producer.peer, index, ring._header.work(producer.peer, index))
+
+    before = signal.signal(signal.SIGUSR1, close)
+    ring._sync.disarm()
+    ring._sync.order = order
+    try:
+        with pytest.raises(gpuring.RingClosed, match="closed"):
+            (
+                reader.acquire_many(2, 20, stream=STREAM)
+                if many
+                else reader.acquire(20, stream=STREAM)
+            )
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_signal_handler_cannot_use_a_peer_that_waits_for_a_fence(ring, open_fence):
+    _, index = open_fence
+    reader = ring.consumer(start="oldest")
+    refused = []
+
+    def order(*_):
+        with pytest.raises(RuntimeError, match="waiting in another thread"):
+            reader.acquire(0, stream=STREAM)
+        refused.append(True)
+        return True
+
+    ring._sync.disarm()
+    ring._sync.order = order
+    with reader.acquire(20, stream=STREAM) as slot:
+        assert slot.index == index
+    assert refused
+
+
+def test_an_interrupt_while_a_batch_is_settled_forgets_no_promise(ring):
+    def interrupted(_stream):
+        raise KeyboardInterrupt
+
+    producer = ring.producer()
+    batch = producer.claim_many(3)
+    ring._sync.driver.status = 1
+    ring._sync._runtime.streamQuery = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        batch.publish()
+    ring._sync.driver.status = 0
+    assert sum(paid < promised for paid, promised in fences(ring, producer.peer)) == 3
+    producer.close()
+    assert all(paid == promised for paid, promised in fences(ring, producer.peer))
+
+
+def test_a_batch_that_cannot_be_recorded_is_abandoned_and_paid(ring):
+    producer = ring.producer()
+    batch = producer.claim_many(3)
+    ring._sync.driver.status = 1
+    with pytest.raises(gpuring.DeviceError):
+        batch.publish()
+    ring._sync.driver.status = 0
+    assert all(paid == promised for paid, promised in fences(ring, producer.peer))
+    assert producer._peer.holding() == []
+
+
+def test_a_slot_that_is_published_after_its_events_were_given_up(ring):
+    """What a Ring.close() that found a GPU error leaves behind."""
+    ring._sync = Sync(ring._header, events=True)
+    producer = ring.producer()
+    ring._sync.rows[producer.peer] = _core.EventRow(producer._peer.id, ring.slots)
+    first, second = producer.claim(), producer.claim()
+    first.publish()
+    ring._sync.rows[:] = [None] * len(ring._sync.rows)  # EventSync.close
+    ring._sync._header.raise_fence(producer.peer, first.index, first.seq << 16)
+    second.publish()
+    assert all(paid == promised for paid, promised in fences(ring, producer.peer))
