@@ -342,8 +342,11 @@ cdef class ConsumerVerbs(Verbs):
             if ops.n:
                 peer._submit(self._sync, handle, &ops)
         except BaseException:
+            if peer.me.told:  # handed out with the last of the batch, which nobody gets
+                peer.me.lost = 0
             for slot in reversed(batch):
                 slot._open = False
+                peer.me.lost += slot._lost
                 gr_give_back(&peer.me, slot.index, slot._seq)
             raise
         if not batch:

@@ -235,3 +235,27 @@ def test_a_batch_that_was_given_slots_of_another_ring(ring, name, verb):
         for each, peer in zip((ring, other), peers, strict=True):
             assert all(paid == promised for paid, promised in fences(each, peer.peer))
             assert peer._peer.holding() == []
+
+
+def test_what_a_lossy_reader_lost_is_told_after_a_batch_that_failed(ring, open_fence):
+    producer, _ = open_fence  # frame 4
+    reader = ring.consumer(lossless=False, start="oldest")
+    for _ in range(3):
+        producer.claim(stream=STREAM).publish()
+    pay(ring, producer, 0)
+    for _ in range(5):
+        producer.claim(stream=STREAM).publish()
+    ring._sync.disarm()
+    ring._sync.record = lambda *_: None
+    producer.claim(stream=STREAM).publish()  # frame 13: open
+    del ring._sync.record
+    ring._sync.rearm()
+    ring._sync.driver.status = 1
+    with pytest.raises(gpuring.DeviceError):
+        reader.acquire_many(4, 0, stream=STREAM)
+    ring._sync.driver.status = 0
+    batch = reader.acquire_many(4, 0, stream=STREAM)
+    assert [(slot.seq, slot.lost) for slot in batch] == [(10, 6), (11, 0), (12, 0), (13, 0)]
+    batch.release()
+    for slot in range(ring.slots):
+        pay(ring, producer, slot)
