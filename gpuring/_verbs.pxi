@@ -85,10 +85,12 @@ cdef class WriteSlot(Slot):
 
     cdef int _publish(self) except -1:
         cdef int result
+        cdef tuple streams
         if not self._open:
             self._check_open()
+        streams = self._used_streams()  # if CuPy refuses to tell, the slot is still ours
         try:
-            result = self._peer.publish(self.index, self._seq, self._sync, self._used_streams(), self._shape)
+            result = self._peer.publish(self.index, self._seq, self._sync, streams, self._shape)
         finally:
             self._open = False
         if result:
@@ -98,10 +100,12 @@ cdef class WriteSlot(Slot):
     def abandon(self):
         """Gives the slot back without a frame: readers pass over its sequence."""
         cdef int result
+        cdef tuple streams
         if not self._open:
             self._check_open()
+        streams = self._used_streams()
         try:
-            result = self._peer.abandon(self.index, self._seq, self._sync, self._used_streams())
+            result = self._peer.abandon(self.index, self._seq, self._sync, streams)
         finally:
             self._open = False
         if result:
@@ -160,10 +164,12 @@ cdef class ReadSlot(Slot):
 
     cdef int _release(self) except -1:
         cdef int result
+        cdef tuple streams
         if not self._open:
             self._check_open()
+        streams = self._used_streams()
         try:
-            result = self._peer.release(self.index, self._seq, self._sync, self._used_streams())
+            result = self._peer.release(self.index, self._seq, self._sync, streams)
         finally:
             self._open = False
         if result == TORN_:
@@ -409,8 +415,14 @@ def publish_all(batch):
     cdef Peer peer
     cdef int k = 0, result, refused = 0
     if streams is None:
+        failed = None
         for slot in slots:
-            slot._publish()
+            try:
+                slot._publish()
+            except Exception as error:  # the others are fine; the first error is told
+                failed = failed or error
+        if failed is not None:
+            raise failed
         return
     peer = (<Slot>slots[0])._peer
     try:
@@ -446,15 +458,23 @@ def release_all(batch):
     cdef int k = 0, result, refused = 0
     cdef list torn = []
     if streams is None:
+        failed = None
         for slot in slots:
             try:
-                result = slot._peer.release(slot.index, slot._seq, slot._sync, slot._used_streams())
-            finally:
-                slot._open = False
+                streams = slot._used_streams()
+                try:
+                    result = slot._peer.release(slot.index, slot._seq, slot._sync, streams)
+                finally:
+                    slot._open = False
+            except Exception as error:  # the others go back all the same; the first error is told
+                failed = failed or error
+                continue
             if result == TORN_:
                 torn.append(slot._seq)
             elif result:
                 refused = result
+        if failed is not None:
+            raise failed
     else:
         peer = (<Slot>slots[0])._peer
         try:

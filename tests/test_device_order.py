@@ -259,3 +259,42 @@ def test_what_a_lossy_reader_lost_is_told_after_a_batch_that_failed(ring, open_f
     batch.release()
     for slot in range(ring.slots):
         pay(ring, producer, slot)
+
+
+@pytest.mark.parametrize("verb", ["publish", "release"])
+def test_one_slot_of_a_batch_that_cannot_be_recorded_does_not_keep_the_others(ring, verb):
+    """On several streams, or with events, a batch is recorded slot by slot."""
+    producer, reader = ring.producer(), ring.consumer()
+    batch = producer.claim_many(3)
+    if verb == "release":
+        batch.publish()
+        batch = reader.acquire_many(3)
+    bad = batch[1].index
+
+    def record(peer, index, value, streams):
+        if index == bad:
+            raise gpuring.DeviceError("no")
+        ring._header.raise_fence(peer.number, index, value)
+
+    ring._sync.disarm()
+    ring._sync.record = record
+    with pytest.raises(gpuring.DeviceError, match="no"):
+        batch.publish() if verb == "publish" else batch.release()
+    del ring._sync.record
+    assert (producer if verb == "publish" else reader)._peer.holding() == []
+    if verb == "publish":
+        assert [slot.seq for slot in reader.acquire_many(3)] == [4, 6]
+
+
+def test_a_slot_whose_current_stream_cannot_be_had_is_still_ours(ring):
+    def refuses():
+        raise OSError("no current stream")
+
+    producer = ring.producer()
+    slot = producer.claim()
+    ring._sync.arm(ring._header, 0, refuses, ring._sync.driver.function, ring._sync.base)
+    with pytest.raises(OSError, match="no current stream"):
+        slot.publish()
+    ring._sync.rearm()
+    slot.publish()
+    assert ring._header.frontier == 5
