@@ -4,6 +4,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 cdef extern from "core/ring.h" nogil:
     ctypedef uint64_t gr_word "gr_word"
+    ctypedef bint gr_bool "bool"
 
     int GR_VERSION_ "GR_VERSION"
     int GR_MAX_SLOTS_ "GR_MAX_SLOTS", GR_MAX_PEERS_ "GR_MAX_PEERS"
@@ -71,7 +72,7 @@ cdef extern from "core/ring.h" nogil:
         uint32_t number, role, u, mode, index, pendings, last_index
         uint64_t id, pos, seq, lost, frames
         int64_t deadline_ns
-        bint redelivered, left
+        gr_bool redelivered, left, told
         gr_pending pending[65]
         gr_culprit culprit
     struct gr_field:
@@ -131,7 +132,6 @@ cdef extern from "core/ring.h" nogil:
     int64_t gr_now_ns()
     gr_result gr_ready(const gr_peer *)
     enum: GR_MAX_WAITED
-    ctypedef bint gr_bool "bool"
     gr_result gr_select(gr_peer **, uint32_t, int64_t, gr_bool *)
     struct gr_notifier
     gr_notifier *gr_notifier_open()

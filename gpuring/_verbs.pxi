@@ -85,10 +85,12 @@ cdef class WriteSlot(Slot):
 
     cdef int _publish(self) except -1:
         cdef int result
+        cdef tuple streams
         if not self._open:
             self._check_open()
+        streams = self._used_streams()  # if CuPy refuses to tell, the slot is still ours
         try:
-            result = self._peer.publish(self.index, self._seq, self._sync, self._used_streams(), self._shape)
+            result = self._peer.publish(self.index, self._seq, self._sync, streams, self._shape)
         finally:
             self._open = False
         if result:
@@ -98,10 +100,12 @@ cdef class WriteSlot(Slot):
     def abandon(self):
         """Gives the slot back without a frame: readers pass over its sequence."""
         cdef int result
+        cdef tuple streams
         if not self._open:
             self._check_open()
+        streams = self._used_streams()
         try:
-            result = self._peer.abandon(self.index, self._seq, self._sync, self._used_streams())
+            result = self._peer.abandon(self.index, self._seq, self._sync, streams)
         finally:
             self._open = False
         if result:
@@ -160,10 +164,12 @@ cdef class ReadSlot(Slot):
 
     cdef int _release(self) except -1:
         cdef int result
+        cdef tuple streams
         if not self._open:
             self._check_open()
+        streams = self._used_streams()
         try:
-            result = self._peer.release(self.index, self._seq, self._sync, self._used_streams())
+            result = self._peer.release(self.index, self._seq, self._sync, streams)
         finally:
             self._open = False
         if result == TORN_:
@@ -346,8 +352,11 @@ cdef class ConsumerVerbs(Verbs):
             if batch:
                 return self._batch(batch)
         except BaseException:
+            if peer.me.told:  # handed out with the last of the batch, which nobody gets
+                peer.me.lost = 0
             for slot in reversed(batch):
                 slot._open = False
+                peer.me.lost += slot._lost
                 gr_give_back(&peer.me, slot.index, slot._seq)
             raise
         raise self._refused(index, "acquire", timeout)

@@ -218,3 +218,67 @@ def test_a_slot_that_is_published_after_its_events_were_given_up(ring):
     ring._sync._header.raise_fence(producer.peer, first.index, first.seq << 16)
     second.publish()
     assert all(paid == promised for paid, promised in fences(ring, producer.peer))
+
+
+def test_what_a_lossy_reader_lost_is_told_after_a_batch_that_failed(ring, open_fence):
+    producer, _ = open_fence  # frame 4
+    reader = ring.consumer(lossless=False, start="oldest")
+    for _ in range(3):
+        producer.claim(stream=STREAM).publish()
+    pay(ring, producer, 0)
+    for _ in range(5):
+        producer.claim(stream=STREAM).publish()
+    ring._sync.disarm()
+    ring._sync.record = lambda *_: None
+    producer.claim(stream=STREAM).publish()  # frame 13: open
+    del ring._sync.record
+    ring._sync.rearm()
+    ring._sync.driver.status = 1
+    with pytest.raises(gpuring.DeviceError):
+        reader.acquire_many(4, 0, stream=STREAM)
+    ring._sync.driver.status = 0
+    batch = reader.acquire_many(4, 0, stream=STREAM)
+    assert [(slot.seq, slot.lost) for slot in batch] == [(10, 6), (11, 0), (12, 0), (13, 0)]
+    batch.release()
+    for slot in range(ring.slots):
+        pay(ring, producer, slot)
+
+
+@pytest.mark.parametrize("verb", ["publish", "release"])
+def test_one_slot_of_a_batch_that_cannot_be_recorded_does_not_keep_the_others(ring, verb):
+    """On several streams, or with events, a batch is recorded slot by slot.  What is behind a frame that
+    cannot be published is not published either."""
+    producer, reader = ring.producer(), ring.consumer()
+    batch = producer.claim_many(3)
+    if verb == "release":
+        batch.publish()
+        batch = reader.acquire_many(3)
+    bad = batch[1].index
+
+    def record(peer, index, value, streams):
+        if index == bad:
+            raise gpuring.DeviceError("no")
+        ring._header.raise_fence(peer.number, index, value)
+
+    ring._sync.disarm()
+    ring._sync.record = record
+    with pytest.raises(gpuring.DeviceError, match="no"):
+        batch.publish() if verb == "publish" else batch.release()
+    del ring._sync.record
+    assert (producer if verb == "publish" else reader)._peer.holding() == []
+    if verb == "publish":
+        assert [slot.seq for slot in reader.acquire_many(3)] == [4]
+
+
+def test_a_slot_whose_current_stream_cannot_be_had_is_still_ours(ring):
+    def refuses():
+        raise OSError("no current stream")
+
+    producer = ring.producer()
+    slot = producer.claim()
+    ring._sync.arm(ring._header, 0, refuses, ring._sync.driver.function, ring._sync.base)
+    with pytest.raises(OSError, match="no current stream"):
+        slot.publish()
+    ring._sync.rearm()
+    slot.publish()
+    assert ring._header.frontier == 5
