@@ -246,8 +246,8 @@ def test_what_a_lossy_reader_lost_is_told_after_a_batch_that_failed(ring, open_f
 
 @pytest.mark.parametrize("verb", ["publish", "release"])
 def test_one_slot_of_a_batch_that_cannot_be_recorded_does_not_keep_the_others(ring, verb):
-    """On several streams, or with events, a batch is recorded slot by slot.  What is behind a frame that
-    cannot be published is not published either."""
+    """On several streams, or with events, a batch is recorded slot by slot.  What is behind a frame
+    that cannot be published is not published either."""
     producer, reader = ring.producer(), ring.consumer()
     batch = producer.claim_many(3)
     if verb == "release":
