@@ -4,6 +4,7 @@
     Ring                                   one process's handle: producer(), consumer(), stats()
     Producer -> WriteSlot                  claim, write, publish
     Consumer -> ReadSlot                   acquire or latest, read, release
+    serve -> Server, connect -> Client     request and response
     RingError and its kin                  what can go wrong
 
 Importing this touches no CUDA.
@@ -13,6 +14,7 @@ from gpuring.consumer import Consumer
 from gpuring.creation import create
 from gpuring.directory import clean, ls, unlink
 from gpuring.errors import (
+    CallFailed,
     DeviceError,
     EndOfStream,
     FrameTorn,
@@ -28,16 +30,21 @@ from gpuring.errors import (
 )
 from gpuring.producer import Producer
 from gpuring.ring import Ring, attach
+from gpuring.service import Call, Client, PendingCall, Server, connect, serve
 from gpuring.slot import ReadSlot, WriteSlot
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Call",
+    "CallFailed",
+    "Client",
     "Consumer",
     "DeviceError",
     "EndOfStream",
     "FrameTorn",
     "PeerLost",
+    "PendingCall",
     "Producer",
     "ReadSlot",
     "Ring",
@@ -48,11 +55,14 @@ __all__ = [
     "RingIncompatible",
     "RingNotFound",
     "RingTimeout",
+    "Server",
     "TooManyPeers",
     "WriteSlot",
     "attach",
     "clean",
+    "connect",
     "create",
     "ls",
+    "serve",
     "unlink",
 ]

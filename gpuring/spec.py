@@ -54,6 +54,8 @@ class Spec:
 
     fields: tuple[Field, ...]
     meta: np.dtype[Any] | None
+    about: Mapping[str, Any] | None = None
+    """What else those who attach must know, as JSON; nothing here looks into it."""
 
     @property
     def slot_nbytes(self) -> int:
@@ -67,12 +69,20 @@ class Spec:
 
     def to_bytes(self) -> bytes:
         """JSON for the header: names, shapes and dtypes; offsets follow from them."""
-        return json.dumps(
-            {
-                "fields": [[f.name, f.shape, _describe(f.dtype)] for f in self.fields],
-                "meta": _describe(self.meta) if self.meta is not None else None,
-            }
-        ).encode()
+        described: dict[str, Any] = {
+            "fields": [[f.name, f.shape, _describe(f.dtype)] for f in self.fields],
+            "meta": _describe(self.meta) if self.meta is not None else None,
+        }
+        if self.about is not None:
+            described["about"] = self.about
+        return json.dumps(described).encode()
+
+    def with_about(self, about: Mapping[str, Any]) -> Spec:
+        return make(
+            fields={field.name: (field.shape, field.dtype) for field in self.fields},
+            meta=self.meta,
+            about=about,
+        )
 
     @classmethod
     def from_bytes(cls, text: bytes) -> Spec:
@@ -81,7 +91,7 @@ class Spec:
             read = json.loads(text)
             fields = {name: (shape, _restore(dtype)) for name, shape, dtype in read["fields"]}
             meta = _restore(read["meta"]) if read["meta"] is not None else None
-            return make(fields=fields, meta=meta)
+            return make(fields=fields, meta=meta, about=read.get("about"))
         except Exception as error:  # NumPy's dtype parser has many ways to refuse
             raise ValueError(f"the description of its slots cannot be read: {error}") from error
 
@@ -92,6 +102,7 @@ def make(
     dtype: npt.DTypeLike | None = None,
     fields: Mapping[str, tuple[Sequence[int] | int, npt.DTypeLike]] | None = None,
     meta: npt.DTypeLike | None = None,
+    about: Mapping[str, Any] | None = None,
 ) -> Spec:
     """The spec of `shape=, dtype=` or of `fields={name: (shape, dtype)}`.
 
@@ -113,7 +124,7 @@ def make(
         offset = _aligned(offset + placed[-1].nbytes)
     if offset > MAX_SLOT_NBYTES:
         raise ValueError(f"a slot has at most {MAX_SLOT_NBYTES} bytes (1 TiB), this one {offset}")
-    described = Spec(tuple(placed), _meta(meta))
+    described = Spec(tuple(placed), _meta(meta), about)
     if len(described.to_bytes()) > MAX_SPEC_NBYTES:
         raise ValueError(
             f"the names, shapes and dtypes of a slot take at most {MAX_SPEC_NBYTES} bytes as JSON, "
