@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gpuring import _core, diagnosis
+from gpuring import _core, diagnosis, directory
 from gpuring.errors import PeerLost, RingClosed, RingFull
 from gpuring.service.mailbox import Mailbox, left_s
 from gpuring.service.pending import Answer, PendingCall, RequestSlot, RequestWriter
@@ -198,10 +198,15 @@ class Client:
     def close(self) -> None:
         """Leaves the service.  Calls in flight are over: engines drop them, and threads that wait
         for one get RingClosed.  May be called twice."""
+        if self._ring.closed:
+            return
         self._mailbox.shut()
         with self._sending:
+            owned = self._ring._header.creator_alive
             self._ring.close()
         self._mailbox.close()
+        if not owned:
+            directory.remove_dead(self.name)  # we may have been the last one
 
     def __enter__(self) -> Self:
         return self

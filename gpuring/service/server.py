@@ -315,9 +315,10 @@ class Server:
         self._clients.clear()
         with contextlib.suppress(FrameTorn):
             self._requests.close()
+        owned = self._ring._created or self._ring._header.creator_alive
         self._ring.close()
-        if not self._ring._created:
-            directory.remove_dead(self.name)  # its creator may have died before us
+        if not owned:
+            directory.remove_dead(self.name)  # we may have been the last one
         self._sweep()
 
     def __enter__(self) -> Self:
