@@ -6,8 +6,11 @@ import contextlib
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import services
@@ -189,6 +192,42 @@ def test_a_call_whose_answer_was_missed_is_known_to_be_lost(name, monkeypatch):
         ask_here(server, client, 1)
 
 
+def look_now(client, call):
+    """The next wait looks at once at what has become of the call."""
+    client._mailbox._looked = call._sent_at = 0
+
+
+def test_an_answer_that_comes_between_two_looks_is_not_lost(name, monkeypatch):
+    with serve(name) as server, gpuring.connect(name) as client:
+        call = send(client, 0)
+        (taken,) = server.take(timeout=10)
+
+        def nothing_yet(_):
+            answer(taken)  # just after the client has looked for it
+            raise gpuring.RingTimeout
+
+        with monkeypatch.context() as patched:
+            patched.setattr(client._mailbox._answers, "acquire", nothing_yet)
+            look_now(client, call)
+            assert not call.wait(0)
+        finish(client, 0, call)
+
+
+def test_an_answer_that_a_ctrl_c_came_upon_is_found_again(name, monkeypatch):
+    with serve(name) as server, gpuring.connect(name) as client:
+        call = send(client, 0)
+        answer(server.take(timeout=10)[0])
+
+        def interrupted(_):
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched:
+            patched.setattr(client._mailbox, "_dispatch", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                call.result(10)
+        finish(client, 0, call)
+
+
 def test_a_lost_call_is_not_told_while_its_answer_may_be_behind_another_one(name):
     """An engine that is slow with one answer keeps the client from later ones, and loses none."""
     with serve(name) as server, gpuring.connect(name) as client:
@@ -322,6 +361,19 @@ def test_what_a_dead_client_left_is_removed_by_an_engine_that_never_met_it(name,
         victim.kill()
         with serve(name):
             assert len(rings(name)) == 2
+
+
+def test_the_example_runs():
+    root = Path(__file__).parent.parent
+    done = subprocess.run(
+        [sys.executable, root / "examples" / "service.py"],
+        capture_output=True,
+        text=True,
+        timeout=25,
+        check=False,
+        env=os.environ | {"PYTHONPATH": str(root)},
+    )
+    assert "6000 calls answered; engine" in done.stdout, done.stderr
 
 
 # ---- everybody, at random ----------------------------------------------------------------------

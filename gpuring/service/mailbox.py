@@ -169,10 +169,12 @@ class Mailbox:
         elif self._orphaned is None:
             self._orphaned = now
         seen = header.snapshot()
-        gone = [(call, why) for call in calls if (why := self._why_gone(call, seen))]
-        if gone:
-            self._bury(gone, RingClosed if seen["closed"] else PeerLost)
-        elif self._orphaned is not None and now - self._orphaned >= self._engine_s:
+        gone = False
+        for call in calls:
+            if why := self._why_gone(call, seen):
+                gone = True
+                self._bury(call, (RingClosed if seen["closed"] else PeerLost), why)
+        if not gone and self._orphaned is not None and now - self._orphaned >= self._engine_s:
             error = f"there has been no engine for {self._engine_s:g} s"
             for call in calls:  # they are in the ring still: an engine may come for them
                 self.give_up(call, PeerLost(f"{call._label()}: {error}"))
@@ -190,26 +192,23 @@ class Mailbox:
             return "an engine has dealt with it, and no answer came"
         return ""
 
-    def _bury(self, gone: list[tuple[PendingCall, str]], kind: type[RingError]) -> None:
-        # An engine answers before it lets go of a request.  So what is answered is in our ring by
-        # now, and what is not there when everything is read is lost.
+    def _bury(self, call: PendingCall, kind: type[RingError], why: str) -> None:
+        # An engine answers before it lets go of a request.  So an answer would be below this:
+        if call._answered_below is None:
+            call._answered_below = self._ring._header.frontier
+        if self._answers._peer.position < call._answered_below:
+            return  # not read yet, or behind one that is being written
+        self._dispatch_strays()
+        with self.changed:
+            if self.live.get(call.number) is call and call._answer is None:
+                self._fail(call, kind(f"{call._label()} is lost: {why}"))
+
+    def _dispatch_strays(self) -> None:
+        """Answers that we hold and nobody has: a Ctrl-C came after the acquire."""
         known = {call._answer.index for call in self.live.values() if call._answer is not None}
         for index, _ in self._answers._peer.holding():
-            if index not in known:  # a Ctrl-C came between acquire and dispatch
+            if index not in known:
                 self._dispatch(self._answers._slots[index])
-        with contextlib.suppress(RingTimeout):
-            while True:
-                self._dispatch(self._answers.acquire(0))
-        position = self._answers._peer.position
-        if any(
-            slot["seq"] >= position and slot["phase"] in ("ready", "writing")
-            for slot in self._ring._header.snapshot()["slots"]
-        ):
-            return
-        with self.changed:
-            for call, why in gone:
-                if self.live.get(call.number) is call and call._answer is None:
-                    self._fail(call, kind(f"{call._label()} is lost: {why}"))
 
     # ---- the end of a call ---------------------------------------------------------------------
 

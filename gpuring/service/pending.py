@@ -96,6 +96,7 @@ class PendingCall:
     __slots__ = (
         "_answer",
         "_answer_seq",
+        "_answered_below",
         "_error",
         "_given_up",
         "_mailbox",
@@ -112,6 +113,7 @@ class PendingCall:
         self._sent_at: float | None = None
         self._answer: Answer | None = None
         self._answer_seq = 0
+        self._answered_below: int | None = None  # known once no engine has the request any more
         self._error: RingError | None = None
         self._given_up = False
         self._thread = threading.get_ident()
