@@ -439,6 +439,20 @@ def test_threads_may_share_a_client(name, children):
     assert worker.result()["answered"] == 350
 
 
+def test_threads_wait_in_turn_for_a_slot(name):
+    with serve(name, slots=1) as server, gpuring.connect(name) as client:
+        calls = [send(client, 0)]
+        sends = [in_thread(send, client, k) for k in (1, 2)]
+        poll(lambda: client._sending.locked() and len(client._mailbox.live) == 1)
+        with pytest.raises(gpuring.RingFull, match="another thread is waiting"):
+            client.request(0)
+        for _ in range(3):
+            answer(server.take(timeout=10)[0])
+        calls += [sent() for sent in sends]
+        for k, call in enumerate(calls):
+            services.finish(client, k, call)
+
+
 def test_a_thread_that_is_done_hands_the_receiving_on(name):
     """Who receives does it for all; when its own answer has come the others are not forgotten."""
     with serve(name) as server, gpuring.connect(name) as client:

@@ -202,7 +202,7 @@ def test_an_answer_that_comes_between_two_looks_is_not_lost(name, monkeypatch):
         call = send(client, 0)
         (taken,) = server.take(timeout=10)
 
-        def nothing_yet(_):
+        def nothing_yet(*_, **__):
             answer(taken)  # just after the client has looked for it
             raise gpuring.RingTimeout
 

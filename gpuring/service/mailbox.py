@@ -81,12 +81,13 @@ class Mailbox:
 
     # ---- receiving -----------------------------------------------------------------------------
 
-    def wait(self, call: PendingCall, timeout: float | None) -> bool:
+    def wait(self, call: PendingCall, timeout: float | None, stream: Any = None) -> bool:
         if call._is_done():
             return True
-        return self.pump(call._is_done, None if timeout is None else time.monotonic() + timeout)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        return self.pump(call._is_done, deadline, stream)
 
-    def pump(self, ready: Callable[[], bool], deadline: float | None) -> bool:
+    def pump(self, ready: Callable[[], bool], deadline: float | None, stream: Any = None) -> bool:
         """Receives answers, for whomever they are, until ready(); False: the deadline has passed,
         or this was closed.  It looks at least once.
 
@@ -107,18 +108,18 @@ class Mailbox:
                     return True
                 self._receiving = True
             try:
-                self._receive(_SLICE_S if left is None else min(left, _SLICE_S))
+                self._receive(_SLICE_S if left is None else min(left, _SLICE_S), stream)
                 tried = True
             finally:
                 with self.changed:
                     self._receiving = False
                     self.changed.notify_all()
 
-    def _receive(self, timeout: float) -> None:
+    def _receive(self, timeout: float, stream: Any) -> None:
         with contextlib.suppress(RingTimeout):
-            self._dispatch(self._answers.acquire(timeout))
+            self._dispatch(self._answers.acquire(timeout, stream=stream))
             while self._ring._header.frontier > self._answers._peer.position:
-                self._dispatch(self._answers.acquire(0))
+                self._dispatch(self._answers.acquire(0, stream=stream))
         now = time.monotonic()
         if now - self._looked >= _SLICE_S:
             self._looked = now

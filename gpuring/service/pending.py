@@ -146,7 +146,7 @@ class PendingCall:
         Also FrameTorn, as Consumer.acquire does: answers released earlier turned out torn.  After
         that, as after a Ctrl-C, the call is still in flight.
         """
-        if not self._mailbox.wait(self, timeout):
+        if not self._mailbox.wait(self, timeout, stream):
             late = RingTimeout(f"{self._label()}: no answer within {timeout or 0:g} s; given up")
             self._mailbox.give_up(self, late)
         if self._error is not None:

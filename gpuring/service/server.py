@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 _SLICE_S = 0.25  # how long a wait for calls goes without a look at who has died
 _TIDY_S = 1.0
 _ROOM_S = 0.1  # for a dead engine's answer to be cleared, where it stands in the way
+_GPU_ROOM_S = 2.0  # with the host gate also for the client's GPU to have read an earlier answer
 
 
 @dataclass
@@ -241,7 +242,8 @@ class Server:
         writer, slot = self._reach(call.client), None
         if writer is not None:
             with contextlib.suppress(RingClosed, RingFull):
-                slot = writer.claim(_ROOM_S, stream=stream, shape=shape)
+                patience_s = _GPU_ROOM_S if writer._peer.gate_host else _ROOM_S
+                slot = writer.claim(patience_s, stream=stream, shape=shape)
         wanted = slot is not None
         if writer is None or slot is None:
             self.counts.undelivered += 1
