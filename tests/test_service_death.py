@@ -127,7 +127,7 @@ def dies_after_its_answer(pipe, name):
     """Between the answer and the release of its request."""
     server = serve(name)
     pipe.send("up")
-    Server._release = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    Server._end = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
     (call,) = server.take()
     answer(call)
 
@@ -226,6 +226,24 @@ def test_an_answer_that_a_ctrl_c_came_upon_is_found_again(name, monkeypatch):
             with pytest.raises(KeyboardInterrupt):
                 call.result(10)
         finish(client, 0, call)
+
+
+def test_the_time_without_engines_begins_anew_with_each_gap(name):
+    with serve(name, engine=False), gpuring.connect(name, engine_s=20) as client:
+        with serve(name):
+            call = send(client, 0)
+        look_now(client, call)
+        assert not call.wait(0)
+        client._mailbox._orphaned -= 100
+        with serve(name) as server:
+            answer(server.take(timeout=10)[0])
+            finish(client, 0, call)
+            call = send(client, 1)
+        look_now(client, call)
+        assert not call.wait(0)
+        with serve(name) as server:
+            answer(server.take(timeout=10)[0])
+            finish(client, 1, call)
 
 
 def test_a_lost_call_is_not_told_while_its_answer_may_be_behind_another_one(name):
@@ -454,7 +472,7 @@ def test_every_call_of_the_living_ends_in_one_way_while_engines_and_clients_are_
         kills: Counter[str] = Counter()
         while time.monotonic() < until:
             time.sleep(dice.uniform(0.05, 0.3))  # how often somebody is killed
-            k = dice.randrange(len(roles))
+            k = 3 * (kills.total() % 2) + dice.randrange(3)  # an engine, a client, an engine, …
             cast[k].kill()
             kills[roles[k].__name__] += 1
             cast[k] = children(roles[k], name, dice.random())
@@ -470,6 +488,7 @@ def test_every_call_of_the_living_ends_in_one_way_while_engines_and_clients_are_
         ends = each["answered"] + each["failed"] + each["timeout"] + each["lost"]
         assert ends == each["sent"], each
     assert total["answered"] > 100, total
+    assert total["failed"] > 0, total
     assert total["lost"] == 0, total  # somebody always came
     assert min(kills.values()) > 1, kills
     assert rings(name) == []

@@ -21,18 +21,18 @@ class AnswerSlot(WriteSlot):
     and the call is still to be answered."""
 
     _call: Call
-    _wanted: bool
-    """False: nobody is there to read it, and it goes nowhere."""
+    _ending: str
+    """Which of Counts it adds to.  "undelivered": nobody is there to read it, it goes nowhere."""
 
     def publish(self) -> None:
         """Sends the answer, in stream order, and gives the request's slot back."""
         self._check_open()
-        if self._wanted:
-            super().publish()
-        else:
+        if self._ending == "undelivered":
             super().abandon()
+        else:
+            super().publish()
         # Only now: an engine that is killed before this line leaves the request to another one.
-        self._call._end()
+        self._call._end(self._ending)
 
     def __exit__(self, *error: object) -> None:
         if self._open:
@@ -132,9 +132,9 @@ class Call:
             )
         return self._slot
 
-    def _end(self) -> None:
+    def _end(self, ending: str) -> None:
         self._answered = True
-        self._server._release(self)
+        self._server._end(self, ending)
 
     def __repr__(self) -> str:
         state = "answered" if self._answered else "open"

@@ -13,6 +13,7 @@ from gpuring.errors import PeerLost, RingClosed, RingFull
 from gpuring.service.mailbox import Mailbox, left_s
 from gpuring.service.pending import Answer, PendingCall, RequestSlot, RequestWriter
 from gpuring.service.wire import NEVER, Terms
+from gpuring.slot import WriteSlot
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -83,8 +84,8 @@ class Client:
         Waits while the request ring is full, while other threads use this client's room for calls,
         and while there is no engine (`engine_s` at the most); `timeout` in seconds, None = for
         ever, 0 = do not wait.
-        expires_s: engines pass over the call if none has taken it by then.  result() does not know:
-            give it a time-out as well.
+        expires_s: engines pass over the call if none has taken it by then.  result() tells when one
+            comes to it: give that a time-out as well.
         stream, shape: as for Producer.claim.
 
         Raises RingFull: the request ring is full, or so many calls are in flight that the caller
@@ -100,17 +101,24 @@ class Client:
             self._make_room(deadline)
             self._await_engine(deadline)
             slot = self._claim(deadline, timeout, stream, shape)
-            call = PendingCall(self._mailbox, next(self._numbers), slot.seq)
-            slot._call = call
-            with self._mailbox.changed:
-                self._mailbox.live[call.number] = call
+            try:
+                self._begin(slot, None if expires_s is None else begun + expires_s)
+            except BaseException:  # a Ctrl-C: nobody has seen the slot
+                WriteSlot.abandon(slot)
+                raise
+            return slot
         finally:
             self._sending.release()
+
+    def _begin(self, slot: RequestSlot, expires: float | None) -> None:
+        call = PendingCall(self._mailbox, next(self._numbers), slot.seq, expires)
         envelope, index = self._requests.envelope, slot.index
         envelope["client"][index] = self.id
         envelope["call"][index] = call.number
-        envelope["until_ns"][index] = NEVER if expires_s is None else int((begun + expires_s) * 1e9)
-        return slot
+        envelope["until_ns"][index] = NEVER if expires is None else int(expires * 1e9)
+        slot._call = call
+        with self._mailbox.changed:
+            self._mailbox.live[call.number] = call
 
     def call(
         self,

@@ -174,7 +174,10 @@ class Mailbox:
         for call in calls:
             if why := self._why_gone(call, seen):
                 gone = True
-                self._bury(call, (RingClosed if seen["closed"] else PeerLost), why)
+                kind: type[RingError] = RingClosed if seen["closed"] else PeerLost
+                if call._expires is not None and call._expires < now:
+                    kind, why = RingTimeout, "it has expired, and no answer came"
+                self._bury(call, kind, why)
         if not gone and self._orphaned is not None and now - self._orphaned >= self._engine_s:
             error = f"there has been no engine for {self._engine_s:g} s"
             for call in calls:  # they are in the ring still: an engine may come for them

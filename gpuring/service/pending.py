@@ -98,6 +98,7 @@ class PendingCall:
         "_answer_seq",
         "_answered_below",
         "_error",
+        "_expires",
         "_given_up",
         "_mailbox",
         "_number",
@@ -106,10 +107,11 @@ class PendingCall:
         "_thread",
     )
 
-    def __init__(self, mailbox: Mailbox, number: int, seq: int) -> None:
+    def __init__(self, mailbox: Mailbox, number: int, seq: int, expires: float | None) -> None:
         self._mailbox = mailbox
         self._number = number
         self._seq = seq  # of the request
+        self._expires = expires  # time.monotonic()
         self._sent_at: float | None = None
         self._answer: Answer | None = None
         self._answer_seq = 0
@@ -142,7 +144,8 @@ class PendingCall:
           PeerLost      the engine died with it and there is no other one, or died before its GPU
                         work on the answer was done
           RingClosed    the service, or this client, was closed
-          RingTimeout   `timeout` seconds have passed; an answer that comes later is discarded
+          RingTimeout   `timeout` seconds have passed; an answer that comes later is discarded.  Or
+                        it had expired when an engine came to it
         Also FrameTorn, as Consumer.acquire does: answers released earlier turned out torn.  After
         that, as after a Ctrl-C, the call is still in flight.
         """

@@ -23,6 +23,7 @@ from gpuring.ring import attach
 from gpuring.service.call import AnswerSlot, AnswerWriter, Batch, Call
 from gpuring.service.wire import (
     ENGINES,
+    FAILED,
     OK,
     TEXT_NBYTES,
     Enveloped,
@@ -45,6 +46,9 @@ _SLICE_S = 0.25  # how long a wait for calls goes without a look at who has died
 _TIDY_S = 1.0
 _ROOM_S = 0.1  # for a dead engine's answer to be cleared, where it stands in the way
 _GPU_ROOM_S = 2.0  # with the host gate also for the client's GPU to have read an earlier answer
+
+
+_ENDINGS = {OK: "answered", FAILED: "failed"}
 
 
 @dataclass
@@ -196,7 +200,9 @@ class Server:
                     slot._sync.settle(peer, index, promised, slot._streams)
                 peer.give_back(index)
 
-    def _release(self, call: Call) -> None:
+    def _end(self, call: Call, ending: str) -> None:
+        """The answer is on its way, or nobody is there to get it."""
+        setattr(self.counts, ending, getattr(self.counts, ending) + 1)
         self._calls.discard(call)
         if call._slot._open:
             self._release_slot(call._slot)
@@ -244,16 +250,12 @@ class Server:
             with contextlib.suppress(RingClosed, RingFull):
                 patience_s = _GPU_ROOM_S if writer._peer.gate_host else _ROOM_S
                 slot = writer.claim(patience_s, stream=stream, shape=shape)
-        wanted = slot is not None
+        ending = _ENDINGS[status]
         if writer is None or slot is None:
-            self.counts.undelivered += 1
+            ending = "undelivered"
             writer, slot = self._claim_sink(stream, shape)
-        elif status == OK:
-            self.counts.answered += 1
-        else:
-            self.counts.failed += 1
         assert isinstance(slot, AnswerSlot)
-        slot._call, slot._wanted = call, wanted
+        slot._call, slot._ending = call, ending
         writer.envelope["call"][slot.index] = call.number
         writer.envelope["status"][slot.index] = status
         writer.envelope["text"][slot.index] = text.encode(errors="replace")[:TEXT_NBYTES]
