@@ -5,6 +5,7 @@
     Producer -> WriteSlot                  claim, write, publish
     Consumer -> ReadSlot                   acquire or latest, read, release
     select                                 waits at several of them
+    serve -> Server, connect -> Client     request and response
     RingError and its kin                  what can go wrong
 
 Importing this touches no CUDA.
@@ -14,6 +15,7 @@ from gpuring.consumer import Consumer
 from gpuring.creation import create
 from gpuring.directory import clean, ls, unlink
 from gpuring.errors import (
+    CallFailed,
     DeviceError,
     EndOfStream,
     FrameTorn,
@@ -31,18 +33,23 @@ from gpuring.errors import (
 )
 from gpuring.producer import Producer
 from gpuring.ring import Ring, attach
+from gpuring.service import Call, Client, PendingCall, Server, connect, serve
 from gpuring.slot import ReadSlot, WriteSlot
 from gpuring.waiting import select
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Call",
+    "CallFailed",
+    "Client",
     "Consumer",
     "DeviceError",
     "EndOfStream",
     "FrameTorn",
     "OverrunWarning",
     "PeerLost",
+    "PendingCall",
     "Producer",
     "ReadSlot",
     "Ring",
@@ -53,13 +60,16 @@ __all__ = [
     "RingIncompatible",
     "RingNotFound",
     "RingTimeout",
+    "Server",
     "StaleViewWarning",
     "TooManyPeers",
     "WriteSlot",
     "attach",
     "clean",
+    "connect",
     "create",
     "ls",
     "select",
+    "serve",
     "unlink",
 ]

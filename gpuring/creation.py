@@ -60,9 +60,42 @@ def create(
     (arguments). Nothing is left behind by a call that raises.
     """
     segment.check_name(name)
+    return create_of(
+        spec.make(
+            shape=shape,
+            dtype=dtype,
+            fields=fields,
+            meta=meta,
+            canary_nbytes=debug.canary_nbytes(),
+        ),
+        name,
+        slots=slots,
+        device=device,
+        sync=sync,
+        gate=gate,
+        max_peers=max_peers,
+        max_subscriptions=max_subscriptions,
+        mode=mode,
+        replace=replace,
+    )
+
+
+def create_of(
+    described: Spec,
+    name: str,
+    *,
+    slots: int,
+    device: str | int | None,
+    sync: str = "auto",
+    gate: Gate | None = None,
+    max_peers: int = 32,
+    max_subscriptions: int = 16,
+    mode: int = 0o600,
+    replace: bool = False,
+) -> Ring:
+    """create() of slots that are described already."""
+    segment.check_name(name)
     free_lingering()
-    canary = debug.canary_nbytes()
-    described = spec.make(shape=shape, dtype=dtype, fields=fields, meta=meta, canary_nbytes=canary)
     for what, value, most in (
         ("slots", slots, _core.MAX_SLOTS),
         ("max_peers", max_peers, _core.MAX_PEERS),

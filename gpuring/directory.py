@@ -111,17 +111,20 @@ def clean() -> list[str]:
     Also what a process that was killed while it created a ring has left behind.  Rings of other
     users are left alone.
     """
-    removed = []
-    for name in segment.names():
-        with segment.names_locked(), contextlib.suppress(RingNotFound, PermissionError):
-            if _is_dead(name) and remove(name):
-                removed.append(name)
+    removed = [name for name in segment.names() if remove_dead(name)]
     with segment.names_locked():
         for path in segment.orphans():
             with contextlib.suppress(PermissionError):
                 segment.unlink(path)
                 removed.append(path.lstrip("/"))
     return removed
+
+
+def remove_dead(name: str) -> bool:
+    """Removes the ring of this name if its creator and its peers are all dead."""
+    with segment.names_locked(), contextlib.suppress(RingNotFound, PermissionError):
+        return _is_dead(name) and remove(name)
+    return False
 
 
 def _is_dead(name: str) -> bool:

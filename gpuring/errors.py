@@ -55,6 +55,10 @@ class FrameTorn(RingError):
         self.seqs = seqs
 
 
+class CallFailed(RingError):
+    """A service's engine failed the call; the message says what it said."""
+
+
 class DeviceError(RingError):
     """The GPU, its driver or CuPy is missing, unsuitable, or reported an error."""
 

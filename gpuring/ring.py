@@ -166,12 +166,15 @@ class Ring:
 
         Raises RingClosed, TooManyPeers, DeviceError.
         """
+        return (debug.Producer if debug.ON else Producer)(self, self._join_producer(gate))
+
+    def _join_producer(self, gate: Gate | None = None) -> Peer:
         self._check_open()
         checked = self._check_gate(gate)
         peer = self._header.join_producer()
         if isinstance(peer, int):
             raise diagnosis.cannot_join(self._name, self._header, peer, "")
-        return (debug.Producer if debug.ON else Producer)(self, self._prepare(peer, checked))
+        return self._prepare(peer, checked)
 
     def consumer(
         self,

@@ -6,7 +6,7 @@ import importlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -67,6 +67,8 @@ class Spec:
     meta: np.dtype[Any] | None
     canary_nbytes: int = 0
     """At the end of each slot, for who writes beyond it (gpuring.debug)."""
+    about: Mapping[str, Any] | None = None
+    """What else those who attach must know, as JSON; nothing here looks into it."""
 
     @property
     def slot_nbytes(self) -> int:
@@ -80,15 +82,17 @@ class Spec:
 
     def to_bytes(self) -> bytes:
         """JSON for the header: names, shapes and dtypes; offsets follow from them."""
-        return json.dumps(
-            {
-                "fields": [
-                    [f.name, f.shape, f.extended or _describe(f.dtype)] for f in self.fields
-                ],
-                "meta": _describe(self.meta) if self.meta is not None else None,
-                "canary": self.canary_nbytes,
-            }
-        ).encode()
+        described: dict[str, Any] = {
+            "fields": [[f.name, f.shape, f.extended or _describe(f.dtype)] for f in self.fields],
+            "meta": _describe(self.meta) if self.meta is not None else None,
+            "canary": self.canary_nbytes,
+        }
+        if self.about is not None:
+            described["about"] = self.about
+        return json.dumps(described).encode()
+
+    def with_about(self, about: Mapping[str, Any]) -> Spec:
+        return _fits(replace(self, about=about))
 
     @classmethod
     def from_bytes(cls, text: bytes) -> Spec:
@@ -97,7 +101,12 @@ class Spec:
             read = json.loads(text)
             fields = {name: (shape, _restore(dtype)) for name, shape, dtype in read["fields"]}
             meta = _restore(read["meta"]) if read["meta"] is not None else None
-            return make(fields=fields, meta=meta, canary_nbytes=read.get("canary", 0))
+            return make(
+                fields=fields,
+                meta=meta,
+                canary_nbytes=read.get("canary", 0),
+                about=read.get("about"),
+            )
         except Exception as error:  # NumPy's dtype parser has many ways to refuse
             raise ValueError(f"the description of its slots cannot be read: {error}") from error
 
@@ -109,6 +118,7 @@ def make(
     fields: Mapping[str, tuple[Sequence[int] | int, npt.DTypeLike]] | None = None,
     meta: npt.DTypeLike | None = None,
     canary_nbytes: int = 0,
+    about: Mapping[str, Any] | None = None,
 ) -> Spec:
     """The spec of `shape=, dtype=` or of `fields={name: (shape, dtype)}`.
 
@@ -134,11 +144,15 @@ def make(
     offset += canary_nbytes
     if offset > MAX_SLOT_NBYTES:
         raise ValueError(f"a slot has at most {MAX_SLOT_NBYTES} bytes (1 TiB), this one {offset}")
-    described = Spec(tuple(placed), _meta(meta), canary_nbytes)
-    if len(described.to_bytes()) > MAX_SPEC_NBYTES:
+    return _fits(Spec(tuple(placed), _meta(meta), canary_nbytes, about))
+
+
+def _fits(described: Spec) -> Spec:
+    nbytes = len(described.to_bytes())
+    if nbytes > MAX_SPEC_NBYTES:
         raise ValueError(
             f"the names, shapes and dtypes of a slot take at most {MAX_SPEC_NBYTES} bytes as JSON, "
-            f"these take {len(described.to_bytes())}"
+            f"these take {nbytes}"
         )
     return described
 

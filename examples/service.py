@@ -1,0 +1,69 @@
+"""Two engines, three clients, and an engine that is killed half-way: every call is answered.
+
+Needs no GPU.  With device=None in TERMS it would use one.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from typing import Any
+
+import numpy as np
+
+import gpuring
+
+NAME = f"example-{os.getpid()}"
+TERMS: dict[str, Any] = {
+    "request": ((8, 8), "f4"),
+    "response": ((8,), "f4"),
+    "request_meta": [("scale", "f4")],
+    "device": "host",
+}
+CALLS = 2000
+
+
+def engine(name: str) -> None:
+    with gpuring.serve(name, timeout=10) as server:
+        while True:
+            try:
+                with server.take(max_batch=16, max_wait_s=0.001) as calls:
+                    for call in calls:
+                        with call.answer() as slot:
+                            slot.array[:] = call.array.sum(axis=1) * call.meta["scale"]
+            except gpuring.EndOfStream:  # the keeper has closed the service
+                return
+
+
+def client(name: str, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    with gpuring.connect(name, timeout=10) as service:
+        for _ in range(CALLS):
+            image = random.random((8, 8), "f4")
+            with service.request(timeout=10) as slot:
+                slot.array[:], slot.meta["scale"] = image, 2
+                call = slot.call
+            with call.result(timeout=10) as answer:
+                assert np.allclose(answer.array, image.sum(axis=1) * 2)
+
+
+def main() -> None:
+    context = multiprocessing.get_context("spawn")
+    with gpuring.serve(NAME, **TERMS, engine=False) as keeper:
+        engines = [context.Process(target=engine, args=(NAME,), daemon=True) for _ in range(2)]
+        clients = [context.Process(target=client, args=(NAME, n), daemon=True) for n in range(3)]
+        for process in engines + clients:
+            process.start()
+        while keeper.stats().cursor < CALLS:  # a third of them
+            time.sleep(0.001)
+        engines[0].kill()
+        for process in clients:
+            process.join(60)
+            assert process.exitcode == 0, process.exitcode
+    engines[1].join(10)
+    print(f"{3 * CALLS} calls answered; engine {engines[0].pid} was killed on the way")
+
+
+if __name__ == "__main__":
+    main()

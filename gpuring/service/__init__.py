@@ -1,0 +1,16 @@
+"""Request and response over rings: many clients, some engines, whoever dies.
+
+    serve   -> Server.take -> Batch of Calls -> Call.answer, Call.fail
+    connect -> Client.request -> PendingCall.result
+
+Requests go through one ring with one subscription, which the engines share; each client has a ring
+of its own for its answers.  docs/services.md is the guide, docs/decisions/0006 says why it is so.
+"""
+
+from gpuring.service.call import Batch, Call
+from gpuring.service.client import Client
+from gpuring.service.opening import connect, serve
+from gpuring.service.pending import PendingCall
+from gpuring.service.server import Counts, Server
+
+__all__ = ["Batch", "Call", "Client", "Counts", "PendingCall", "Server", "connect", "serve"]

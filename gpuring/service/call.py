@@ -1,0 +1,162 @@
+"""A call as an engine sees it: the request it holds, and the answer it owes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from gpuring.errors import RingError
+from gpuring.producer import Producer
+from gpuring.service.wire import FAILED, Enveloped
+from gpuring.slot import ReadSlot, WriteSlot
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from gpuring.service.server import Server
+
+
+class AnswerSlot(WriteSlot):
+    """Where an answer is written.  As a context manager it is sent; if the block raises, it is not,
+    and the call is still to be answered."""
+
+    _call: Call
+    _ending: str
+    """Which of Counts it adds to.  "undelivered": nobody is there to read it, it goes nowhere."""
+
+    def publish(self) -> None:
+        """Sends the answer, in stream order, and gives the request's slot back."""
+        self._check_open()
+        if self._ending == "undelivered":
+            super().abandon()
+        else:
+            super().publish()
+        # Only now: an engine that is killed before this line leaves the request to another one.
+        self._call._end(self._ending)
+
+    def __exit__(self, *error: object) -> None:
+        if self._open:
+            if error[0] is None:
+                self.publish()
+            else:
+                self.abandon()
+
+
+class AnswerWriter(Enveloped, Producer):
+    """An engine in one client's ring."""
+
+    _slot_type = AnswerSlot
+
+
+class Call:
+    """One call that this engine has taken and not answered yet.  Made by `Server.take`.
+
+    The request is this engine's until it is answered: on a GPU the stream of `take` already waits
+    for it.  Afterwards its accessors raise.
+    """
+
+    __slots__ = ("_answered", "_client", "_number", "_redelivered", "_server", "_slot")
+
+    def __init__(self, server: Server, slot: ReadSlot, client: int, number: int) -> None:
+        self._server = server
+        self._slot = slot
+        self._client = client
+        self._number = number
+        self._redelivered = slot.redelivered
+        self._answered = False
+
+    @property
+    def array(self) -> Any:
+        """The request, as an array over its slot; `call[name]` if it has several."""
+        return self._request().array
+
+    def __getitem__(self, name: str) -> Any:
+        return self._request()[name]
+
+    @property
+    def meta(self) -> Any:
+        """The request's metadata (`request_meta` of the service); None if it has none."""
+        return self._request().meta
+
+    @property
+    def slot(self) -> ReadSlot:
+        """The request's slot, for `torch.from_dlpack(call.slot)`, its age.  Do not release it."""
+        return self._request()
+
+    @property
+    def client(self) -> int:
+        """Whose call it is: the same number for all calls of one client."""
+        return self._client
+
+    @property
+    def number(self) -> int:
+        """Which of its client's calls it is; rises by one."""
+        return self._number
+
+    @property
+    def redelivered(self) -> bool:
+        """Whether another engine died with this call: perhaps of it."""
+        return self._redelivered
+
+    @property
+    def answered(self) -> bool:
+        return self._answered
+
+    def answer(self, *, stream: Any = None, shape: Sequence[int] | None = None) -> AnswerSlot:
+        """A slot for the answer; leaving it as a context manager sends the answer.
+
+        Does not wait for the client: each has room for the answers to all its calls.  If the client
+        is gone meanwhile, the slot goes nowhere.  Claim it when there is something to write: a
+        client gets its answers in the order in which they were claimed.  Raises RingError if the
+        call is answered, DeviceError.
+        """
+        self._request()
+        return self._server._claim_answer(self, stream, shape)
+
+    def reply(self, value: Any) -> None:
+        """Answers with `value`, assigned to the whole array: `slot.array[...] = value`."""
+        with self.answer() as slot:
+            slot.array[...] = value
+
+    def fail(self, text: str) -> None:
+        """Answers with a failure: `result()` raises CallFailed with the text, cut to 240 bytes."""
+        self._request()
+        slot = self._server._claim_answer(self, None, None, FAILED, text)
+        slot.publish()
+
+    def _request(self) -> ReadSlot:
+        if self._answered:
+            raise RingError(
+                f"service {self._server.name!r}: call {self._number} of client {self._client:x} "
+                "was answered; its request is no longer yours"
+            )
+        return self._slot
+
+    def _end(self, ending: str) -> None:
+        self._answered = True
+        self._server._end(self, ending)
+
+    def __repr__(self) -> str:
+        state = "answered" if self._answered else "open"
+        return f"<Call {self._number} of {self._client:x} to {self._server.name!r}, {state}>"
+
+
+class Batch(list[Call]):
+    """Calls taken together.  As a context manager it owes each an answer: those without one when
+    the block ends fail, with the exception if it raised one.  (SystemExit and Ctrl-C are no fault
+    of theirs: then they stay this engine's until it answers, or closes and gives them back.)"""
+
+    def fail(self, text: str) -> None:
+        """Fails those that are not answered yet."""
+        for call in self:
+            if not call.answered:
+                call.fail(text)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
+        if error is None:
+            self.fail("the engine left it unanswered")
+        elif isinstance(error, Exception):
+            self.fail(f"{type(error).__name__}: {error}")

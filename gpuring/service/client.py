@@ -1,0 +1,227 @@
+"""The client's side: send requests, have several calls in flight, take each one's own answer."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from gpuring import _core, diagnosis, directory
+from gpuring.errors import PeerLost, RingClosed, RingFull
+from gpuring.service.mailbox import Mailbox, left_s
+from gpuring.service.pending import Answer, PendingCall, RequestSlot, RequestWriter
+from gpuring.service.wire import NEVER, Terms
+from gpuring.slot import WriteSlot
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from gpuring.ring import Ring
+
+_ENGINE_POLL_S = 0.005
+_CLAIM_SLICE_S = 0.5  # how long a wait for a slot goes without a look at whether there are engines
+
+
+class Client:
+    """A client of a service.  Made by `connect`; may be used by several threads."""
+
+    def __init__(self, ring: Ring, terms: Terms, calls: int, engine_s: float) -> None:
+        self._ring = ring
+        self._terms = terms
+        self._engine_s = engine_s
+        self._numbers = itertools.count(1)
+        self._sending = threading.Lock()  # one thread at a time claims
+        self._requests = RequestWriter(ring, ring._join_producer())
+        self._mailbox = Mailbox(ring, terms, calls, engine_s)
+
+    @property
+    def name(self) -> str:
+        return self._ring.name
+
+    @property
+    def id(self) -> int:
+        """The number by which engines know this client, `call.client` there."""
+        return self._mailbox.id
+
+    @property
+    def ring(self) -> Ring:
+        """The request ring."""
+        return self._ring
+
+    @property
+    def closed(self) -> bool:
+        return self._mailbox.closed
+
+    @property
+    def in_flight(self) -> int:
+        """Calls that need room: being written, sent, answered and not released, or given up and not
+        known to be gone."""
+        return len(self._mailbox.live)
+
+    @property
+    def late(self) -> int:
+        """Answers that were discarded: of calls that were given up, and second ones, which an
+        engine's death may cause."""
+        return self._mailbox.late
+
+    def request(
+        self,
+        timeout: float | None = None,
+        *,
+        expires_s: float | None = None,
+        stream: Any = None,
+        shape: Sequence[int] | None = None,
+    ) -> RequestSlot:
+        """A slot for a request; leaving it as a context manager sends it.
+
+            with client.request() as slot:
+                slot.array[...] = image
+                call = slot.call
+            with call.result() as answer: …
+
+        Waits while the request ring is full, while other threads use this client's room for calls,
+        and while there is no engine (`engine_s` at the most); `timeout` in seconds, None = for
+        ever, 0 = do not wait.
+        expires_s: engines pass over the call if none has taken it by then.  result() tells when one
+            comes to it: give that a time-out as well.
+        stream, shape: as for Producer.claim.
+
+        Raises RingFull: the request ring is full, or so many calls are in flight that the caller
+        has to take or release one first (said at once, whatever the time-out).  PeerLost: there is
+        no engine.  RingClosed.
+        """
+        begun = time.monotonic()
+        deadline = None if timeout is None else begun + timeout
+        if not self._sending.acquire(timeout=-1 if timeout is None else max(0.0, timeout)):
+            raise RingFull(f"service {self.name!r}: another thread is waiting to send a request")
+        try:
+            self._check_open()
+            self._make_room(deadline)
+            self._await_engine(deadline)
+            slot = self._claim(deadline, timeout, stream, shape)
+            try:
+                self._begin(slot, None if expires_s is None else begun + expires_s)
+            except BaseException:  # a Ctrl-C: nobody has seen the slot
+                WriteSlot.abandon(slot)
+                raise
+            return slot
+        finally:
+            self._sending.release()
+
+    def _begin(self, slot: RequestSlot, expires: float | None) -> None:
+        call = PendingCall(self._mailbox, next(self._numbers), slot.seq, expires)
+        envelope, index = self._requests.envelope, slot.index
+        envelope["client"][index] = self.id
+        envelope["call"][index] = call.number
+        envelope["until_ns"][index] = NEVER if expires is None else int(expires * 1e9)
+        slot._call = call
+        with self._mailbox.changed:
+            self._mailbox.live[call.number] = call
+
+    def call(
+        self,
+        fill: Callable[[RequestSlot], object] | Any,
+        timeout: float | None = None,
+        *,
+        stream: Any = None,
+    ) -> Answer:
+        """One call from end to end: `with client.call(image, timeout=1) as slot: slot.array`.
+
+        fill: a function that writes into the request's slot, or what is assigned to its array.
+        timeout: of all of it, in seconds; engines pass over the call when it is over.
+        Raises as `request` and `PendingCall.result` do.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self.request(timeout, expires_s=timeout, stream=stream) as slot:
+            call = slot.call
+            if callable(fill):
+                fill(slot)
+            else:
+                slot.array[...] = fill
+        return call.result(left_s(deadline), stream=stream)
+
+    def _claim(
+        self,
+        deadline: float | None,
+        timeout: float | None,
+        stream: Any,
+        shape: Sequence[int] | None,
+    ) -> RequestSlot:
+        while True:
+            left = left_s(deadline)
+            slice_s = _CLAIM_SLICE_S if left is None else min(left, _CLAIM_SLICE_S)
+            try:
+                slot = self._requests.claim(slice_s, stream=stream, shape=shape)
+            except RingFull:
+                if left is not None and left <= slice_s:
+                    peer = self._requests._peer
+                    raise diagnosis.refused(
+                        self.name, peer, _core.BLOCKED, verb="claim", timeout=timeout
+                    ) from None
+                self._await_engine(deadline)
+            else:
+                assert isinstance(slot, RequestSlot)
+                return slot
+
+    def _await_engine(self, deadline: float | None) -> None:
+        """Waits until there is an engine, `engine_s` at the most."""
+        header = self._ring._header
+        if self._terms.engines(header):
+            return
+        begun = time.monotonic()
+        until = begun + self._engine_s
+        if deadline is not None:
+            until = min(until, deadline)
+        while not self._terms.engines(header):
+            self._check_open()
+            if header.closed:
+                raise RingClosed(f"service {self.name!r} was closed")
+            if time.monotonic() >= until:
+                raise PeerLost(
+                    f"service {self.name!r}: there is no engine, and none came within "
+                    f"{max(0.0, until - begun):g} s"
+                )
+            time.sleep(_ENGINE_POLL_S)
+
+    def _make_room(self, deadline: float | None) -> None:
+        """Waits until the answer to one more call is sure to have room in our ring."""
+        mailbox = self._mailbox
+        if mailbox.has_room() or mailbox.pump(mailbox.has_room, 0):
+            return
+        me = threading.get_ident()
+        with mailbox.changed:
+            if all(call._thread == me and not call._given_up for call in mailbox.live.values()):
+                # Nobody but the caller can end one: waiting would have no end.
+                raise RingFull(mailbox.no_room())
+        if not mailbox.pump(mailbox.has_room, deadline):
+            self._check_open()
+            raise RingFull(mailbox.no_room())
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise RingClosed(f"service {self.name!r}: this client was closed")
+
+    def close(self) -> None:
+        """Leaves the service.  Calls in flight are over: engines drop them, and threads that wait
+        for one get RingClosed.  May be called twice."""
+        if self._ring.closed:
+            return
+        self._mailbox.shut()
+        with self._sending:
+            owned = self._ring._header.creator_alive
+            self._ring.close()
+        self._mailbox.close()
+        if not owned:
+            directory.remove_dead(self.name)  # we may have been the last one
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        of = f"{self.in_flight} of {self._mailbox.limit} calls in flight"
+        return f"<Client of {self.name!r}: {'closed' if self.closed else of}>"

@@ -1,0 +1,269 @@
+"""A client's own ring: its calls in flight, their answers, and what became of those without one."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from gpuring.errors import CallFailed, FrameTorn, PeerLost, RingClosed, RingError, RingTimeout
+from gpuring.service.pending import Answer, AnswerReader, PendingCall
+from gpuring.service.wire import FAILED, SPARE, Terms, make_answer_ring
+from gpuring.slot import ReadSlot
+
+if TYPE_CHECKING:
+    from gpuring.ring import Ring
+
+_SLICE_S = 0.05  # how long a wait goes without a look at what has become of the calls
+
+
+class Mailbox:
+    """Where a client's answers arrive.  Its threads share it; one at a time receives, for all."""
+
+    def __init__(self, requests: Ring, terms: Terms, limit: int, engine_s: float) -> None:
+        self._requests = requests
+        self._terms = terms
+        self._engine_s = engine_s
+        self.limit = limit
+        self.id = secrets.randbits(64)
+        self.closed = False
+        self.late = 0
+        self.live: dict[int, PendingCall] = {}
+        """Calls that are claimed, and neither released, failed nor known to be gone."""
+        self.changed = threading.Condition()
+        """Guards all of this."""
+        self._receiving = False
+        self._looked = time.monotonic()
+        self._orphaned: float | None = None  # since when there has been no engine
+        self._ring = make_answer_ring(requests, terms, self.id, 2 * limit + SPARE)
+        try:
+            # A producer that never claims: answers have no end while engines come and go.
+            self._presence = self._ring.producer()
+            peer = self._ring._join("client", True, "next", None, True)
+            self._answers = AnswerReader(self._ring, peer, True, (None, True), False)
+        except BaseException:
+            self._ring.close()
+            raise
+
+    @property
+    def service(self) -> str:
+        return self._requests.name
+
+    def has_room(self) -> bool:
+        """Whether the answer to one more call is sure to find a free slot.
+
+        Answers take slots in the order in which engines claim them.  So what counts is the span
+        from the oldest answer that is not released to the newest, and what is still to come.
+        """
+        with self.changed:
+            if len(self.live) >= self.limit:
+                return False
+            header = self._ring._header
+            oldest, coming = self._answers._peer.position, 1
+            for call in self.live.values():
+                if call._answer is None:
+                    coming += 1
+                elif call._answer_seq < oldest:
+                    oldest = call._answer_seq
+            return coming + SPARE <= header.slots - max(0, header.frontier - oldest)
+
+    def no_room(self) -> str:
+        held = sum(call._answer is not None for call in self.live.values())
+        return (
+            f"service {self.service!r}: {len(self.live)} calls of this client are in flight, "
+            f"{held} of them answered and not released; it has room for {self.limit}, for fewer "
+            "while an old answer is kept. Take a result and release it first, or connect(calls=…) "
+            "with more"
+        )
+
+    # ---- receiving -----------------------------------------------------------------------------
+
+    def wait(self, call: PendingCall, timeout: float | None, stream: Any = None) -> bool:
+        if call._is_done():
+            return True
+        deadline = None if timeout is None else time.monotonic() + timeout
+        return self.pump(call._is_done, deadline, stream)
+
+    def pump(self, ready: Callable[[], bool], deadline: float | None, stream: Any = None) -> bool:
+        """Receives answers, for whomever they are, until ready(); False: the deadline has passed,
+        or this was closed.  It looks at least once.
+
+        One of the threads that wait receives for all; when it is done another one takes over.
+        """
+        tried = False
+        while True:
+            with self.changed:
+                while not ready():
+                    left = left_s(deadline)
+                    if self.closed or (tried and left == 0):
+                        return False
+                    if not self._receiving:
+                        break
+                    tried = True
+                    self.changed.wait(_SLICE_S if left is None else min(left, _SLICE_S))
+                else:
+                    return True
+                self._receiving = True
+            try:
+                self._receive(_SLICE_S if left is None else min(left, _SLICE_S), stream)
+                tried = True
+            finally:
+                with self.changed:
+                    self._receiving = False
+                    self.changed.notify_all()
+
+    def _receive(self, timeout: float, stream: Any) -> None:
+        with contextlib.suppress(RingTimeout):
+            self._dispatch(self._answers.acquire(timeout, stream=stream))
+            while self._ring._header.frontier > self._answers._peer.position:
+                self._dispatch(self._answers.acquire(0, stream=stream))
+        now = time.monotonic()
+        if now - self._looked >= _SLICE_S:
+            self._looked = now
+            self._look(now)
+
+    def _dispatch(self, answer: ReadSlot) -> None:
+        assert isinstance(answer, Answer)
+        envelope, index = self._answers.envelope, answer.index
+        number = int(envelope["call"][index])
+        with self.changed:
+            self._orphaned = None
+            call = self.live.get(number)
+            if call is None or call._is_done():
+                self.late += 1
+                _discard(answer)
+                if call is not None and call._given_up:
+                    del self.live[number]
+            elif envelope["status"][index] == FAILED:
+                text = bytes(envelope["text"][index]).decode(errors="replace")
+                _discard(answer)
+                self._fail(call, CallFailed(f"{call._label()} failed: {text}"))
+            else:
+                call._arrive(answer)
+
+    def order(self, answer: Answer, stream: Any) -> None:
+        """Another thread may have received it, on another stream."""
+        if answer._sync is not None:
+            current = answer._sync._cuda.get_current_stream
+            handle = int(current().ptr) if stream is None else self._answers._handle(stream)
+            answer._import_on(handle)
+
+    # ---- what has become of the calls ----------------------------------------------------------
+
+    def _look(self, now: float) -> None:
+        """Fails the calls that will never be answered.  By who receives."""
+        calls = [
+            call
+            for call in self.live.values()
+            if call._sent_at is not None
+            and now - call._sent_at >= _SLICE_S
+            and call._answer is None
+        ]
+        if not calls:
+            return
+        header = self._requests._header
+        if self._terms.engines(header):
+            self._orphaned = None
+        elif self._orphaned is None:
+            self._orphaned = now
+        seen = header.snapshot()
+        gone = False
+        for call in calls:
+            if why := self._why_gone(call, seen):
+                gone = True
+                kind: type[RingError] = RingClosed if seen["closed"] else PeerLost
+                if call._expires is not None and call._expires < now:
+                    kind, why = RingTimeout, "it has expired, and no answer came"
+                self._bury(call, kind, why)
+        if not gone and self._orphaned is not None and now - self._orphaned >= self._engine_s:
+            error = f"there has been no engine for {self._engine_s:g} s"
+            for call in calls:  # they are in the ring still: an engine may come for them
+                self.give_up(call, PeerLost(f"{call._label()}: {error}"))
+
+    def _why_gone(self, call: PendingCall, seen: dict[str, Any]) -> str:
+        """Why no engine has the call, or ever will; "": one has, or may."""
+        subscription = seen["subscriptions"].get(0)
+        if subscription is None or subscription["start"] > call._seq:
+            if seen["closed"]:
+                return "the service was closed"
+            return "its engine is gone, and there was no other one"
+        index = call._seq % self._requests.slots
+        slot, take = seen["slots"][index], subscription["takes"][index]
+        if slot["seq"] > call._seq or (take["seq"] == call._seq and take["phase"] == "done"):
+            return "an engine has dealt with it, and no answer came"
+        return ""
+
+    def _bury(self, call: PendingCall, kind: type[RingError], why: str) -> None:
+        # An engine answers before it lets go of a request.  So an answer would be below this:
+        if call._answered_below is None:
+            call._answered_below = self._ring._header.frontier
+        if self._answers._peer.position < call._answered_below:
+            return  # not read yet, or behind one that is being written
+        self._dispatch_strays()
+        with self.changed:
+            if self.live.get(call.number) is call and call._answer is None:
+                self._fail(call, kind(f"{call._label()} is lost: {why}"))
+
+    def _dispatch_strays(self) -> None:
+        """Answers that we hold and nobody has: a Ctrl-C came after the acquire."""
+        known = {call._answer.index for call in self.live.values() if call._answer is not None}
+        for index, _ in self._answers._peer.holding():
+            if index not in known:
+                self._dispatch(self._answers._slots[index])
+
+    # ---- the end of a call ---------------------------------------------------------------------
+
+    def sent(self, call: PendingCall) -> None:
+        call._sent_at = time.monotonic()
+
+    def finished(self, call: PendingCall) -> None:
+        with self.changed:
+            if self.live.get(call.number) is call:
+                del self.live[call.number]
+            self.changed.notify_all()
+
+    def _fail(self, call: PendingCall, error: RingError) -> None:
+        if not call._given_up:
+            call._error = error
+        self.live.pop(call.number, None)
+        self.changed.notify_all()
+
+    def give_up(self, call: PendingCall, error: RingError) -> None:
+        """The call is over, unless it is already; an answer that comes still is discarded."""
+        with self.changed:
+            if not call._is_done():
+                call._given_up, call._error = True, error
+
+    def cancel(self, call: PendingCall) -> None:
+        with self.changed:
+            self.give_up(call, RingError(f"{call._label()} was cancelled"))
+            if call._has_answer():
+                assert call._answer is not None
+                call._answer.release()
+
+    # ---- the end -------------------------------------------------------------------------------
+
+    def shut(self) -> None:
+        """Ends every call, and waits until nobody receives."""
+        with self.changed:
+            self.closed = True
+            for call in list(self.live.values()):
+                self.give_up(call, RingClosed(f"{call._label()}: this client was closed"))
+            self.changed.notify_all()
+            while self._receiving:
+                self.changed.wait(_SLICE_S)
+
+    def close(self) -> None:
+        self._ring.close()
+
+
+def _discard(answer: ReadSlot) -> None:
+    with contextlib.suppress(FrameTorn):
+        ReadSlot.release(answer)  # not Answer's: its call is over, or has another one
+
+
+def left_s(deadline: float | None) -> float | None:
+    return None if deadline is None else max(0.0, deadline - time.monotonic())

@@ -1,0 +1,141 @@
+"""serve and connect: the two ways into a service."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy.typing as npt
+
+from gpuring import _core, directory
+from gpuring.creation import create_of
+from gpuring.errors import RingExists, RingIncompatible, RingNotFound
+from gpuring.ring import attach
+from gpuring.service.client import Client
+from gpuring.service.server import Server
+from gpuring.service.wire import (
+    SPARE,
+    Slots,
+    Terms,
+    check_service_name,
+    describe_request,
+    describe_response,
+)
+
+if TYPE_CHECKING:
+    from gpuring.ring import Gate, Ring
+
+_MAX_CALLS = (_core.MAX_SLOTS - SPARE) // 2
+_PATIENCE_S = 1.0  # for a service that another engine is creating
+
+
+def serve(
+    name: str,
+    *,
+    request: Slots | None = None,
+    response: Slots | None = None,
+    request_meta: npt.DTypeLike | None = None,
+    response_meta: npt.DTypeLike | None = None,
+    slots: int = 64,
+    device: str | int | None = None,
+    answers: Literal["host"] | None = None,
+    sync: Literal["auto", "event", "timeline"] = "auto",
+    gate: Gate | None = None,
+    engine: bool = True,
+    redeliver: bool = True,
+    mode: int = 0o600,
+    replace: bool = False,
+    timeout: float = 0.0,
+) -> Server:
+    """Joins the service `name` as an engine, and creates it if it is not there.
+
+    request, response: what a request and an answer hold, (shape, dtype) or {name: (shape, dtype)}.
+        Without them the service must be there, or come within `timeout` seconds.
+    request_meta, response_meta: structured dtypes for metadata, as create()'s meta=.
+    slots: how many requests are in the ring at the most, those that engines work on among them.
+    device, sync, gate, mode, replace: as for create().
+    answers: "host" puts answers into host memory though requests are on a GPU; None: where requests
+        are.
+    engine: False only holds the service open, so that engines can come and go (docs/services.md).
+    redeliver: whether a call that an engine dies with goes to another one, or is lost.
+
+    The creator owns the service: when it closes in order, the service ends.  Raises
+    RingIncompatible if the service is there with other terms, and as create() and attach() do.
+    """
+    check_service_name(name)
+    if (request is None) != (response is None):
+        raise TypeError("give request= and response=, or neither to join a service that is there")
+    if answers not in (None, "host"):
+        raise ValueError(f'answers is "host" or None, not {answers!r}')
+    if request is None or response is None:
+        if not engine or replace:
+            raise TypeError("who creates a service describes it: request= and response=")
+        return Server(attach(name, timeout=timeout), engine=True)
+    described = describe_request(request, request_meta)
+    terms = Terms(
+        describe_response(response, response_meta),
+        "host" if "host" in (device, answers) else "cuda",
+        redeliver,
+        not engine,
+    )
+    while True:
+        try:
+            ring = create_of(
+                described.with_about(terms.about()), name, slots=slots, device=device, sync=sync,
+                gate=gate, max_peers=_core.MAX_PEERS, max_subscriptions=1, mode=mode,
+                replace=replace,
+            )  # fmt: skip
+        except RingExists:
+            if directory.remove_dead(name):
+                continue
+            if not engine:
+                raise
+        else:
+            return Server(ring, engine=engine)
+        try:
+            ring = attach(name, timeout=max(timeout, _PATIENCE_S))
+        except RingNotFound:  # it ended meanwhile
+            continue
+        try:
+            _check_terms(ring, described.fields, described.meta, terms)
+        except BaseException:
+            ring.close()
+            raise
+        return Server(ring, engine=True)
+
+
+def _check_terms(ring: Ring, fields: Any, meta: Any, terms: Terms) -> None:
+    theirs = Terms.of(ring)
+    for what, here, there in (
+        ("request", (fields, meta), (ring.spec.fields, ring.spec.meta)),
+        ("response", terms.response, theirs.response),
+        ("device or answers", terms.memory, theirs.memory),
+        ("redeliver", terms.redeliver, theirs.redeliver),
+    ):
+        if here != there:
+            raise RingIncompatible(
+                f"service {ring.name!r} exists with another {what}: {there}, not {here}. Join it "
+                "without request= and response=, or replace it (replace=True)"
+            )
+
+
+def connect(name: str, *, calls: int = 8, timeout: float = 0.0, engine_s: float = 5.0) -> Client:
+    """Joins the service `name` as a client, waiting up to `timeout` seconds for it to appear.
+
+    calls: how many calls may be in flight, or answered and not released, at the most.  The answers
+        have a ring of their own, of 2 * calls + 2 slots.
+    engine_s: how long a call waits for an engine to come, in seconds, when there is none.
+
+    Raises RingNotFound, RingIncompatible (no service), TooManyPeers, PeerLost (a GPU service whose
+    creator died), and as create().
+    """
+    check_service_name(name)
+    if not isinstance(calls, int) or not 1 <= calls <= _MAX_CALLS:
+        raise ValueError(f"calls is 1 … {_MAX_CALLS}, not {calls!r}")
+    if not engine_s >= 0:
+        raise ValueError(f"engine_s is >= 0 seconds, not {engine_s!r}")
+    ring = attach(name, timeout=timeout)
+    try:
+        return Client(ring, Terms.of(ring), calls, engine_s)
+    except BaseException:
+        ring.close()
+        raise

@@ -1,0 +1,190 @@
+"""A call as its client sees it: the request being written, the call in flight, the answer."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from gpuring.consumer import Consumer
+from gpuring.errors import RingError, RingTimeout
+from gpuring.producer import Producer
+from gpuring.service.wire import Enveloped
+from gpuring.slot import ReadSlot, WriteSlot
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from gpuring.service.mailbox import Mailbox
+
+
+class RequestSlot(WriteSlot):
+    """Where a request is written.  As a context manager it is sent; not if the block raises."""
+
+    _call: PendingCall
+
+    @property
+    def call(self) -> PendingCall:
+        """The call that this request makes.  Take it before the slot is sent: the slot is used
+        again, by whichever thread of this client is next."""
+        return self._call
+
+    def publish(self) -> None:
+        """Sends the request, in stream order."""
+        self._check_open()
+        call = self._call
+        call._mailbox.sent(call)
+        try:
+            super().publish()
+        except BaseException:
+            call._mailbox.finished(call)
+            raise
+
+    def abandon(self) -> None:
+        """Does not send it: there is no call."""
+        self._check_open()
+        call = self._call
+        try:
+            super().abandon()
+        finally:
+            call._mailbox.finished(call)
+
+    def __exit__(self, *error: object) -> None:
+        if self._open:
+            if error[0] is None:
+                self.publish()
+            else:
+                self.abandon()
+
+
+class RequestWriter(Enveloped, Producer):
+    """A client in the request ring."""
+
+    _slot_type = RequestSlot
+
+
+class Answer(ReadSlot):
+    """An answer.  As a context manager it gives its slot back."""
+
+    _call: PendingCall | None = None
+
+    def release(self) -> None:
+        self._check_open()
+        call = self._call
+        try:
+            super().release()
+        finally:
+            if call is not None:
+                call._mailbox.finished(call)
+
+    def __exit__(self, *_: object) -> None:
+        if self._open:
+            self.release()
+
+
+class AnswerReader(Enveloped, Consumer):
+    """A client in its own ring."""
+
+    _slot_type = Answer
+
+
+class PendingCall:
+    """A call in flight.  Take its `result` or `cancel` it: till then it needs room for its answer.
+
+    As a context manager it is cancelled, or its answer released, at the end.
+    """
+
+    __slots__ = (
+        "_answer",
+        "_answer_seq",
+        "_answered_below",
+        "_error",
+        "_expires",
+        "_given_up",
+        "_mailbox",
+        "_number",
+        "_sent_at",
+        "_seq",
+        "_thread",
+    )
+
+    def __init__(self, mailbox: Mailbox, number: int, seq: int, expires: float | None) -> None:
+        self._mailbox = mailbox
+        self._number = number
+        self._seq = seq  # of the request
+        self._expires = expires  # time.monotonic()
+        self._sent_at: float | None = None
+        self._answer: Answer | None = None
+        self._answer_seq = 0
+        self._answered_below: int | None = None  # known once no engine has the request any more
+        self._error: RingError | None = None
+        self._given_up = False
+        self._thread = threading.get_ident()
+
+    @property
+    def number(self) -> int:
+        """Which of the client's calls it is, `call.number` at the engine."""
+        return self._number
+
+    @property
+    def done(self) -> bool:
+        """Whether its answer or its failure has come.  Looks, and does not wait."""
+        return self._mailbox.wait(self, 0)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Waits for the answer or the failure.  False: it has not come within `timeout` seconds; it
+        may still come."""
+        return self._mailbox.wait(self, timeout)
+
+    def result(self, timeout: float | None = None, *, stream: Any = None) -> Answer:
+        """The answer: `with call.result() as slot: slot.array`.  Its release makes room for others.
+
+        On a GPU `stream` (default: CuPy's current one) waits until it is written.  Raises, and the
+        call is over then:
+          CallFailed    the engine failed it
+          PeerLost      the engine died with it and there is no other one, or died before its GPU
+                        work on the answer was done
+          RingClosed    the service, or this client, was closed
+          RingTimeout   `timeout` seconds have passed; an answer that comes later is discarded.  Or
+                        it had expired when an engine came to it
+        Also FrameTorn, as Consumer.acquire does: answers released earlier turned out torn.  After
+        that, as after a Ctrl-C, the call is still in flight.
+        """
+        if not self._mailbox.wait(self, timeout, stream):
+            late = RingTimeout(f"{self._label()}: no answer within {timeout or 0:g} s; given up")
+            self._mailbox.give_up(self, late)
+        if self._error is not None:
+            raise self._error
+        if not self._has_answer():
+            raise RingError(f"{self._label()}: its answer was released")
+        assert self._answer is not None
+        self._mailbox.order(self._answer, stream)
+        return self._answer
+
+    def cancel(self) -> None:
+        """Gives the call up: its answer is discarded, now or when it comes."""
+        self._mailbox.cancel(self)
+
+    def _is_done(self) -> bool:
+        return self._answer is not None or self._error is not None
+
+    def _has_answer(self) -> bool:
+        """Whether the answer is here and not released."""
+        answer = self._answer
+        return answer is not None and answer._open and answer._seq == self._answer_seq
+
+    def _arrive(self, answer: Answer) -> None:
+        self._answer, self._answer_seq = answer, answer._seq
+        answer._call = self
+
+    def _label(self) -> str:
+        return f"call {self._number} to service {self._mailbox.service!r}"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.cancel()
+
+    def __repr__(self) -> str:
+        state = "given up" if self._given_up else "done" if self._is_done() else "in flight"
+        return f"<{self._label()}, {state}>"

@@ -1,0 +1,158 @@
+"""What the two sides of a service agree on: names, envelopes, what its ring says of answers.
+
+A frame's metadata begins with an envelope, which users do not see.  A request's says whose it is
+and until when it is wanted; an answer's, which call it answers.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gpuring import _core, segment, spec
+from gpuring.creation import create_of
+from gpuring.endpoint import Endpoint
+from gpuring.errors import RingIncompatible
+from gpuring.spec import ARRAY, Spec
+
+if TYPE_CHECKING:
+    from gpuring._core import Header
+    from gpuring.ring import Ring
+
+ENGINES = "engines"
+"""The subscription that the engines share: the only one of a request ring, so number 0."""
+
+SPARE = 2
+"""How many answers engines may begin and die with, or send twice, before a client's ring may be too
+small for the answers to the calls that it has in flight."""
+
+NEVER = 2**64 - 1
+OK, FAILED = 0, 1
+TEXT_NBYTES = 240
+
+_REQUEST = np.dtype([("client", "u8"), ("call", "u8"), ("until_ns", "u8")])
+_ANSWER = np.dtype([("call", "u8"), ("status", "u1"), ("text", f"S{TEXT_NBYTES}")])
+_VERSION = 1
+
+Fields = Mapping[str, tuple[Sequence[int] | int, npt.DTypeLike]]
+Slots = Fields | tuple[Sequence[int] | int, npt.DTypeLike]
+"""What a request or an answer holds: (shape, dtype), or {name: (shape, dtype)} for several."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a service promises its clients and asks of its engines."""
+
+    response: Spec
+    memory: str
+    """Where answers are: "host" or "cuda"."""
+    redeliver: bool
+    kept: bool
+    """Whether the request ring's creator only holds it open."""
+
+    def about(self) -> dict[str, Any]:
+        return {
+            "service": _VERSION,
+            "response": json.loads(self.response.to_bytes()),
+            "memory": self.memory,
+            "redeliver": self.redeliver,
+            "kept": self.kept,
+        }
+
+    @classmethod
+    def of(cls, ring: Ring) -> Terms:
+        """Those of an attached request ring.  Raises RingIncompatible if it is no service's."""
+        about = ring.spec.about
+        if about is None or about.get("service") != _VERSION:
+            raise RingIncompatible(
+                f"ring {ring.name!r} is a ring, not a service: gpuring.attach() opens it"
+                if about is None
+                else f"service {ring.name!r} is of another version of gpuring"
+            )
+        try:
+            return cls(
+                Spec.from_bytes(json.dumps(about["response"]).encode()),
+                str(about["memory"]),
+                bool(about["redeliver"]),
+                bool(about["kept"]),
+            )
+        except (KeyError, ValueError) as error:
+            raise RingIncompatible(f"service {ring.name!r}: {error}") from error
+
+    def engines(self, header: Header) -> int:
+        """How many engines are in the request ring; the dead count until they are cleared."""
+        members = len(header.members(0))
+        return max(0, members - 1) if self.kept and members and header.creator_alive else members
+
+
+def describe(slots: Slots, meta: npt.DTypeLike | None, envelope: np.dtype[Any]) -> Spec:
+    """The spec of a request or an answer with its envelope."""
+    fields = slots if isinstance(slots, Mapping) else {ARRAY: slots}
+    parts: list[Any] = [("envelope", envelope)]
+    if meta is not None:
+        parts.append(("user", spec.make(fields=fields, meta=meta).meta))
+    return spec.make(fields=fields, meta=np.dtype(parts))
+
+
+def describe_request(slots: Slots, meta: npt.DTypeLike | None) -> Spec:
+    return describe(slots, meta, _REQUEST)
+
+
+def describe_response(slots: Slots, meta: npt.DTypeLike | None) -> Spec:
+    return describe(slots, meta, _ANSWER)
+
+
+def answers_name(service: str, client: int) -> str:
+    """The name of a client's own ring."""
+    return f"{service}.{client:016x}"
+
+
+def check_service_name(name: str) -> str:
+    segment.check_name(answers_name(segment.check_name(name), 0))
+    return name
+
+
+def make_answer_ring(requests: Ring, terms: Terms, client: int, slots: int) -> Ring:
+    """A ring for one client's answers, in memory as the service says."""
+    on_host = terms.memory == "host"
+    same: dict[str, Any] = {} if on_host else {"sync": requests.sync, "gate": requests.gate}
+    return create_of(
+        terms.response,
+        answers_name(requests.name, client),
+        slots=slots,
+        device="host" if on_host else "cuda",
+        max_peers=_core.MAX_PEERS,
+        max_subscriptions=1,
+        **same,
+    )
+
+
+def answer_rings(service: str) -> list[str]:
+    """Those rings of this host that are named as a client's of this service."""
+    pattern = re.compile(re.escape(service) + r"\.[0-9a-f]{16}")
+    return [name for name in segment.names() if pattern.fullmatch(name)]
+
+
+class Enveloped(Endpoint):
+    """An endpoint whose slots' `meta` is the user's part; `envelope["call"][index]` is ours."""
+
+    envelope: dict[str, Any]
+
+    def _metas(self) -> list[Any]:
+        ring, dtype = self._ring, self._ring.spec.meta
+        assert dtype is not None
+        stride = ring._header.meta_stride
+        table = np.ndarray(ring.slots, dtype, memoryview(ring._header), 0, (stride,))
+        table.flags.writeable = self._role == "producer"
+        envelope = table["envelope"]
+        self.envelope = {name: envelope[name] for name in envelope.dtype.names or ()}
+        if "user" not in (dtype.names or ()):
+            return [None] * ring.slots
+        user = table["user"]
+        return [user[index] for index in range(ring.slots)]

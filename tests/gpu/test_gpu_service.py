@@ -1,0 +1,65 @@
+"""A call is ordered on the GPU from end to end: client's stream, engine's, client's again."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from support import PLACES
+
+import gpuring
+
+pytestmark = pytest.mark.gpu
+STREAM_GATED = [place for place in PLACES if place.on_gpu and "hostgate" not in place.name]
+WORDS = 1 << 16
+
+
+@pytest.mark.parametrize("ordered", [True, False], ids=["ordered", "mutant"])
+@pytest.mark.parametrize("place", STREAM_GATED, ids=lambda place: place.name)
+def test_a_call_waits_for_nobody_on_the_host_and_for_everybody_on_the_gpu(
+    place, name, ordered, monkeypatch
+):
+    """The client's stream is held before the request is written.  Meanwhile the engine computes and
+    the answer is received, by a thread on a stream other than the reader's."""
+    import cupy
+    import kernels
+
+    kernels.warm_up()
+    asking, engine, receiving, reading = (cupy.cuda.Stream(non_blocking=True) for _ in range(4))
+    wrong = kernels.counter()
+    frame = ((WORDS,), "u8")
+    with (
+        gpuring.serve(name, request=frame, response=frame, **dict(place.options)) as server,
+        gpuring.connect(name) as client,
+    ):
+        if not ordered:  # the answer is handed to the reader as if it had received it
+            monkeypatch.setattr(client._mailbox, "order", lambda *_: None)
+        with kernels.Latch(limit_s=40) as latch:
+            with client.request(10, stream=asking) as slot:
+                latch.hold(asking)
+                kernels.stamp(slot.array, 7, asking)
+                call = slot.call
+            (taken,) = server.take(timeout=10, stream=engine)
+            kernels.check(taken.array, 7, wrong, engine)
+            with taken.answer(stream=engine) as slot:
+                kernels.stamp(slot.array, 9, engine)
+
+            def receive():
+                with receiving:
+                    client._mailbox.pump(call._is_done, None, receiving)
+
+            thread = threading.Thread(target=receive)
+            thread.start()
+            thread.join(20)
+            answer = call.result(10, stream=reading)
+            kernels.check(answer.array, 9, wrong, reading)
+            if not ordered:
+                reading.synchronize()
+            early = cupy.cuda.runtime.streamQuery(reading.ptr) == 0
+            latch.open()
+        for stream in (asking, engine, receiving, reading):
+            stream.synchronize()
+        answer.release()
+        assert not latch.expired
+        assert early is not ordered
+        assert (int(wrong.get()[0]) == 0) is ordered
