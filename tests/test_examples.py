@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,13 +14,13 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
-RINGS = "numbers", "squares"
+RINGS = "numbers", "squares", "lidar"
 ON_HOST = "no GPU here, so this runs on host memory with NumPy"
 
 
 @pytest.fixture(params=["host", pytest.param("cuda", marks=pytest.mark.gpu)])
 def start(request, tmp_path, monkeypatch):
-    """Starts an example, in a process that ends with the test."""
+    """Starts an example in a directory of its own; it and its children end with the test."""
     taken = [ring for ring in RINGS if Path("/dev/shm", f"gpuring.{ring}").exists()]
     assert not taken, f"rings of the examples' names are there already: {taken}"
     if request.param == "host":  # also where there is a GPU
@@ -30,15 +32,20 @@ def start(request, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([*map(str, paths), *filter(None, inherited)]))
     started = []
 
-    def start(*path):
-        command = [sys.executable, str(EXAMPLES.joinpath(*path))]
-        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+    def start(*path, args=()):
+        command = [sys.executable, str(EXAMPLES.joinpath(*path)), *args]
+        started.append(
+            subprocess.Popen(
+                command, stdout=subprocess.PIPE, text=True, cwd=tmp_path, start_new_session=True
+            )
+        )
         return started[-1]
 
     start.on_host = request.param == "host"
     yield start
     for process in started:
-        process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         process.stdout.close()
     left = [path for ring in RINGS for path in Path("/dev/shm").glob(f"gpuring.{ring}*")]
@@ -74,6 +81,25 @@ def test_two_scripts(start, first):
 
 def test_one_script(start):
     _check(_lines(start("one_script.py")), start.on_host)
+
+
+def test_sensor_latest(start, tmp_path):
+    """It checks its log and its plans itself; here, that its figures add up."""
+    h5py = pytest.importorskip("h5py", reason="gpuring[examples] is not installed")
+    lines = _lines(start("sensor_latest.py", args=["1"]))
+    if start.on_host:
+        assert lines.pop(0) == ON_HOST
+    assert re.match(r"lidar +\d+ scans/s of 2048 points, late by p50 ", lines.pop(0))
+    text = "\n".join(lines)  # planner and logger are two processes: in either order
+    plans, lost = re.search(
+        r"planner +(\d+) plans, (\d+) scans lost, age .* ms$", text, re.M
+    ).groups()
+    assert int(plans) + int(lost) == 1000
+    assert int(lost) > int(plans) > 0, "a planner at 100 Hz passes over most scans"
+    assert re.search(r"logger +1000 scans in scans.h5, age", text)
+    assert "every one, in order, bit for bit as the lidar measured it" in text
+    with h5py.File(tmp_path / "scans.h5") as log:
+        assert len(log["points"]) == len(log["meta"]) == 1000
 
 
 def test_the_guide_shows_the_examples_as_they_are():
