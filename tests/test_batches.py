@@ -559,8 +559,13 @@ def test_a_claim_that_raises_has_claimed_nothing(name, monkeypatch):
         assert drain(frames)
 
 
-def test_an_acquire_that_raises_holds_nothing(name, monkeypatch):
-    with make(name) as ring, ring.producer() as producer, ring.consumer() as frames:
+@pytest.mark.parametrize("lossless", [True, False])
+def test_an_acquire_that_raises_holds_nothing(name, monkeypatch, lossless):
+    with (
+        make(name) as ring,
+        ring.producer() as producer,
+        ring.consumer(lossless=lossless) as frames,
+    ):
         producer.claim_many(4, 0).publish()
         monkeypatch.setattr(type(frames), "_batch", NoRoom)
         with pytest.raises(Full):
@@ -569,9 +574,25 @@ def test_an_acquire_that_raises_holds_nothing(name, monkeypatch):
         assert idle(frames)
         assert not any(slot._open for slot in frames._slots)
         with frames.acquire_many(4, 0) as batch:
-            assert [(slot.seq, slot.redelivered) for slot in batch] == [
-                (seq, False) for seq in (4, 5, 6, 7)
+            assert [(slot.seq, slot.lost, slot.redelivered) for slot in batch] == [
+                (seq, 0, False) for seq in (4, 5, 6, 7)
             ]
+
+
+def test_what_a_batch_gave_back_and_was_then_passed_counts_as_lost(name, monkeypatch):
+    with (
+        make(name) as ring,
+        ring.producer() as producer,
+        ring.consumer(lossless=False) as frames,
+    ):
+        producer.claim_many(4, 0).publish()
+        monkeypatch.setattr(type(frames), "_batch", NoRoom)
+        with pytest.raises(Full):
+            frames.acquire_many(4, 0)
+        monkeypatch.undo()
+        producer.claim_many(4, 0).publish()
+        with frames.acquire_many(4, 0) as batch:
+            assert [(slot.seq, slot.lost) for slot in batch] == [(8, 4), (9, 0), (10, 0), (11, 0)]
 
 
 # ---- closed endpoints --------------------------------------------------------------------------
