@@ -26,12 +26,12 @@ cdef struct dl_tensor:
 cdef struct dl_managed:
     dl_tensor tensor
     void *context
-    void (*deleter)(dl_managed *) noexcept
+    void (*deleter)(dl_managed *) noexcept nogil
 
 cdef struct dl_versioned:
     uint32_t major, minor
     void *context
-    void (*deleter)(dl_versioned *) noexcept
+    void (*deleter)(dl_versioned *) noexcept nogil
     uint64_t flags
     dl_tensor tensor
 
@@ -42,14 +42,26 @@ cdef struct dl_export:  # either kind, and what it points to
     int64_t strides[DL_MAX_NDIM]
 
 
-cdef void _free_managed(dl_managed *managed) noexcept with gil:
-    Py_DECREF(<object>managed.context)
-    free(<dl_export *>managed)
+cdef extern from "Python.h" nogil:
+    bint Py_IsInitialized()
 
 
-cdef void _free_versioned(dl_versioned *versioned) noexcept with gil:
-    Py_DECREF(<object>versioned.context)
-    free(<char *>versioned - sizeof(dl_managed))
+cdef void _release(void *context) noexcept with gil:
+    Py_DECREF(<object>context)
+
+
+# A library may destroy its last tensors in exit handlers, when there is no Python any more: nothing is
+# left then that could be released.
+cdef void _free_managed(dl_managed *managed) noexcept nogil:
+    if Py_IsInitialized():
+        _release(managed.context)
+        free(<dl_export *>managed)
+
+
+cdef void _free_versioned(dl_versioned *versioned) noexcept nogil:
+    if Py_IsInitialized():
+        _release(versioned.context)
+        free(<char *>versioned - sizeof(dl_managed))
 
 
 cdef void _drop_capsule(object capsule) noexcept:

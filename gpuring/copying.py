@@ -211,5 +211,7 @@ def _keep(cuda: Any, device: int, stream: int, source: _Source) -> None:
         event = cuda.Event(disable_timing=True)
         cuda.runtime.eventRecord(event.ptr, stream)
     with _lock:
-        _kept[:] = [each for each in _kept if query(each[0].ptr) == NOT_READY]
+        before = list(_kept)
+        _kept[:] = [each for each in before if query(each[0].ptr) == NOT_READY]
         _kept.append((event, source))
+    del before  # not under the lock: a source that goes may run anything, another copy too

@@ -31,8 +31,8 @@ def kind_of(field: Field) -> tuple[int, int] | None:
     dtype = field.dtype
     if field.extended:
         return _EXTENDED_CODES[field.extended], 8 * dtype.itemsize
-    if dtype.kind not in _CODES or not dtype.isnative:
-        return None
+    if dtype.kind not in _CODES or not dtype.isnative or dtype.char in "gG":
+        return None  # long double is no IEEE format: 80 bits of 128
     return _CODES[dtype.kind], 8 * dtype.itemsize
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import subprocess
 import sys
 
 import numpy as np
@@ -310,3 +311,36 @@ def test_the_package_works_without_cupy(children, name):
     for error in children(without_cupy, name).result():
         assert "device=" in error
         assert "cuda12" in error or "cupy" in error.lower(), error
+
+
+_LATE_DELETER = """
+import ctypes, sys, gpuring
+
+with gpuring.create(sys.argv[1], slots=1, shape=4, dtype="u1", device="host") as ring:
+    with ring.producer() as producer, producer.claim() as slot:
+        capsule = slot.__dlpack__(max_version=(1, 0))
+        get, rename = ctypes.pythonapi.PyCapsule_GetPointer, ctypes.pythonapi.PyCapsule_SetName
+        get.restype, get.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+        rename.argtypes = (ctypes.py_object, ctypes.c_char_p)
+        tensor = get(capsule, b"dltensor_versioned")
+        used = ctypes.create_string_buffer(b"used_dltensor_versioned")
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(used))
+        rename(capsule, used)
+        deleter = ctypes.c_void_p.from_address(tensor + 16)
+        ctypes.CDLL(None).__cxa_atexit(deleter, ctypes.c_void_p(tensor), None)
+"""
+
+
+def test_a_tensor_may_die_after_python(place, name):
+    if place.on_gpu:
+        pytest.skip("nothing of it is about memory")
+    command = [sys.executable, "-c", _LATE_DELETER, name]
+    assert subprocess.run(command, timeout=20, check=False).returncode == 0
+
+
+def test_long_double_is_not_in_dlpack(place, name):
+    if place.on_gpu:
+        pytest.skip("a GPU has none")
+    with place.create(name, slots=1, shape=4, dtype="g") as ring, ring.producer() as producer:
+        with producer.claim() as slot, pytest.raises(BufferError, match="DLPack has no"):
+            slot.__dlpack__()
