@@ -161,22 +161,61 @@ def test_an_answer_that_came_twice_is_given_once(name, children):
         assert (client.late, client.in_flight) == (1, 0)
 
 
-def test_an_answer_that_finds_no_room_is_not_waited_for(name, children):
-    """Each engine that dies after its answer costs the client's ring one slot more."""
-    with serve(name, engine=False), gpuring.connect(name, calls=1) as client:
-        call = None
-        for _ in range(4):  # as many as the ring has slots
+@pytest.mark.parametrize("looks", [True, False])
+def test_answers_that_come_too_often_overwrite_each_other_and_block_nobody(name, children, looks):
+    """Each engine that dies after its answer takes one more slot of a client that does not look.
+    (A client looks before each request, and while it waits.)"""
+
+    def deaths(n):
+        for _ in range(n):
             victim = children(dies_after_its_answer, name)
             assert victim.receive() == "up"
-            call = call or send(client, 0)
+            yield
             victim.process.join(20)
             assert victim.process.exitcode == -signal.SIGKILL
+
+    with serve(name, engine=False), gpuring.connect(name, calls=3) as client:
+        with serve(name) as server:
+            first = send(client, 0)
+            answer(server.take(timeout=10)[0])
+        again = None
+        for _ in deaths(4):
+            again = again or send_unseeing(client, 1)
+        if looks:
+            client.request(10, expires_s=0).abandon()
+        assert len(list(deaths(3))) == 3  # with the first answer one more than the ring has slots
         with serve(name) as other:
             answer(other.take(timeout=10)[0])
-            assert other.counts.undelivered == 1
-            finish(client, 0, call)
-            ask_here(other, client, 1)
-        assert (client.late, client.in_flight) == (3, 0)
+            finish(client, 1, again)
+            if looks:
+                finish(client, 0, first)
+            else:
+                with pytest.raises(gpuring.PeerLost, match="has dealt with it, and no answer"):
+                    first.result(20)
+            ask_here(other, client, 2)
+            assert other.counts.undelivered == 0
+        assert client.in_flight == 0
+
+
+def send_unseeing(client, k):
+    """As send(), but does not receive what is there before."""
+    with client._requests.claim(10) as slot:
+        client._begin(slot, None)
+        slot.array[...], slot.meta["k"] = services.content(client.id, k), k
+        return slot.call
+
+
+def test_a_client_that_is_stopped_holds_nobody_up(name, children):
+    with serve(name) as server, gpuring.connect(name) as client:
+        stopped = children(sender, name, 8)
+        stopped.receive()
+        os.kill(stopped.pid, signal.SIGSTOP)
+        for call in server.take(8, timeout=10):
+            answer(call)
+        for k in range(20):
+            ask_here(server, client, k)
+        assert server.counts.undelivered == 0
+        stopped.kill()
 
 
 def test_a_call_whose_answer_was_missed_is_known_to_be_lost(name, monkeypatch):

@@ -186,8 +186,9 @@ class Client:
             time.sleep(_ENGINE_POLL_S)
 
     def _make_room(self, deadline: float | None) -> None:
-        """Waits until the answer to one more call is sure to have room in our ring."""
+        """Waits until there is a slot for one more answer in our ring."""
         mailbox = self._mailbox
+        mailbox.catch_up()
         if mailbox.has_room() or mailbox.pump(mailbox.has_room, 0):
             return
         me = threading.get_ident()

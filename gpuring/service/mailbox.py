@@ -38,12 +38,14 @@ class Mailbox:
         self._receiving = False
         self._looked = time.monotonic()
         self._orphaned: float | None = None  # since when there has been no engine
-        self._ring = make_answer_ring(requests, terms, self.id, 2 * limit + SPARE)
+        self._ring = make_answer_ring(requests, terms, self.id, limit + SPARE)
         try:
             # A producer that never claims: answers have no end while engines come and go.
             self._presence = self._ring.producer()
-            peer = self._ring._join("client", True, "next", None, True)
-            self._answers = AnswerReader(self._ring, peer, True, (None, True), False)
+            # Lossy, so that engines never wait for us: a slot that we hold is passed over.  What is
+            # unread is not overwritten, because no more is asked for than there are slots.
+            peer = self._ring._join("client", False, "next", None, True)
+            self._answers = AnswerReader(self._ring, peer, False, (None, True), False)
         except BaseException:
             self._ring.close()
             raise
@@ -53,30 +55,19 @@ class Mailbox:
         return self._requests.name
 
     def has_room(self) -> bool:
-        """Whether the answer to one more call is sure to find a free slot.
+        return len(self.live) < self.limit
 
-        Answers take slots in the order in which engines claim them.  So what counts is the span
-        from the oldest answer that is not released to the newest, and what is still to come.
-        """
-        with self.changed:
-            if len(self.live) >= self.limit:
-                return False
-            header = self._ring._header
-            oldest, coming = self._answers._peer.position, 1
-            for call in self.live.values():
-                if call._answer is None:
-                    coming += 1
-                elif call._answer_seq < oldest:
-                    oldest = call._answer_seq
-            return coming + SPARE <= header.slots - max(0, header.frontier - oldest)
+    def catch_up(self) -> None:
+        """Receives what is there.  Before each request, so that the spare slots are spare again."""
+        if self._ring._header.frontier > self._answers._peer.position:
+            self.pump(lambda: False, 0)
 
     def no_room(self) -> str:
         held = sum(call._answer is not None for call in self.live.values())
         return (
             f"service {self.service!r}: {len(self.live)} calls of this client are in flight, "
-            f"{held} of them answered and not released; it has room for {self.limit}, for fewer "
-            "while an old answer is kept. Take a result and release it first, or connect(calls=…) "
-            "with more"
+            f"{held} of them answered and not released, and it has room for {self.limit}. Take a "
+            "result and release it first, or connect(calls=…) with more"
         )
 
     # ---- receiving -----------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from gpuring.service.wire import (
 if TYPE_CHECKING:
     from gpuring.ring import Gate, Ring
 
-_MAX_CALLS = (_core.MAX_SLOTS - SPARE) // 2
+_MAX_CALLS = _core.MAX_SLOTS - SPARE
 _PATIENCE_S = 1.0  # for a service that another engine is creating
 
 
@@ -122,7 +122,7 @@ def connect(name: str, *, calls: int = 8, timeout: float = 0.0, engine_s: float 
     """Joins the service `name` as a client, waiting up to `timeout` seconds for it to appear.
 
     calls: how many calls may be in flight, or answered and not released, at the most.  The answers
-        have a ring of their own, of 2 * calls + 2 slots.
+        have a ring of their own, of calls + 4 slots.
     engine_s: how long a call waits for an engine to come, in seconds, when there is none.
 
     Raises RingNotFound, RingIncompatible (no service), TooManyPeers, PeerLost (a GPU service whose

@@ -63,7 +63,7 @@ class Counts:
     dropped: int = 0
     """Calls of clients that were dead or gone when they were taken."""
     undelivered: int = 0
-    """Answers that found their client gone, or its ring full."""
+    """Answers that found their client gone, or no slot in its ring."""
     redelivered: int = 0
     """Calls taken that another engine had died with, or given back."""
 

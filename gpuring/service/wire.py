@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 ENGINES = "engines"
 """The subscription that the engines share: the only one of a request ring, so number 0."""
 
-SPARE = 2
-"""How many answers engines may begin and die with, or send twice, before a client's ring may be too
-small for the answers to the calls that it has in flight."""
+SPARE = 4
+"""Slots of a client's ring beside one for each call: as many answers may be begun, or sent twice,
+by engines that die before the client looks, and no other answer is overwritten."""
 
 NEVER = 2**64 - 1
 OK, FAILED = 0, 1
