@@ -115,20 +115,17 @@ class DeviceSync(DeviceOrder):
                 f"({error}); are they streams of GPU {self._device}?"
             ) from error
 
-    def settle(self, peer: Peer, index: int, value: int, streams: Sequence[int]) -> None:
-        """After a record that failed, so that nobody knows whether it was enqueued: waits until
-        `streams` are idle (Ctrl-C interrupts), then raises the fence from the CPU.
+    def settle(
+        self, peer: Peer, promises: Sequence[tuple[int, int]], streams: Sequence[int]
+    ) -> None:
+        """After a record of some (slot, value) that failed, so that nobody knows whether it was
+        enqueued: waits until `streams` are idle (Ctrl-C interrupts), then raises the fences from
+        the CPU.
 
         A stream that reports an error runs nothing any more, so that counts as idle.
         """
-        self.settle_all(peer, ((index, value),), streams)
-
-    def settle_all(
-        self, peer: Peer, promises: Sequence[tuple[int, int]], streams: Sequence[int]
-    ) -> None:
-        """`settle` for the (slot, value) of a batch: an interrupt forgets none of them."""
         left = {(peer.number, index) for index, _ in promises}
-        self._unsettled |= left
+        self._unsettled |= left  # all of them, before anything can interrupt
         for stream in streams:
             self._poll(partial(self._idle, stream))
         for index, value in promises:
