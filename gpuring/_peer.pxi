@@ -15,6 +15,7 @@ cdef class Peer:
     cdef bint busy
     cdef public bint gate_host
     """Whether it waits for others' GPU work on the host."""
+    cdef bint unsure  # the wait for a record that failed was cut short: the slot may not be given up yet
     cdef size_t *recorded  # [slot]: the stream that its last fence operation is on, plus 1; 0: unknown
     cdef unsettled_frame *unsettled
     cdef size_t unsettled_n, unsettled_room, unsettled_limit
@@ -290,6 +291,7 @@ cdef class Peer:
         cdef DeviceOrder device
         cdef size_t stream
         cdef int status
+        self.unsure = False
         if value == 0:  # reaped or forked; the verb that follows says so
             return 1
         if sync is None:
@@ -304,23 +306,32 @@ cdef class Peer:
                     self.recorded[index] = stream + 1 if stream != PER_THREAD else 0
                     return value
                 if status != BY_PYTHON:
-                    sync.settle(self, [(index, value)], streams)
+                    self._settle(sync, [(index, value)], streams)
                     raise device.refused(stream, status)
         try:
             sync.record(self, index, value, streams)
         except BaseException:
             # Whether it was enqueued is unknown.  Once the streams are idle it does not matter.
-            sync.settle(self, [(index, value)], streams)
+            self._settle(sync, [(index, value)], streams)
             raise
         return value
 
+    cdef int _settle(self, sync, list promises, streams) except -1:
+        """If this raises, the slots stay ours: a promise that may never be paid must not be seen, or
+        others' streams, and our own, would wait for it.  The next record on the slot pays it, or leave."""
+        self.unsure = True
+        sync.settle(self, promises, streams)
+        self.unsure = False
+        return 0
+
     cpdef int publish(self, uint32_t index, uint64_t seq, sync, streams, shape) except? -1000:
-        """0 or a negative result.  If the fence cannot be recorded the frame is abandoned."""
+        """0 or a negative result.  If the fence cannot be recorded the frame is abandoned (but see _settle)."""
         cdef uint64_t value
         try:
             value = self._record(index, seq, sync, streams)
         except BaseException:
-            gr_abandon(&self.me, index, seq)
+            if not self.unsure:
+                gr_abandon(&self.me, index, seq)
             raise
         return self._publish(index, seq, value, shape)
 
@@ -334,24 +345,26 @@ cdef class Peer:
         return -<int>gr_publish(&self.me, index, seq, value, ndim, extents)
 
     cpdef int abandon(self, uint32_t index, uint64_t seq, sync, streams) except? -1000:
-        cdef gr_result result
         try:
             self._record(index, seq, sync, streams)
-        finally:
-            result = gr_abandon(&self.me, index, seq)
-        return -<int>result
+        except BaseException:
+            if not self.unsure:
+                gr_abandon(&self.me, index, seq)
+            raise
+        return -<int>gr_abandon(&self.me, index, seq)
 
     cpdef int release(self, uint32_t index, uint64_t seq, sync, streams) except? -1000:
         """0, TORN (it is released, and known to be torn), or a negative result."""
         cdef gr_slot *slot = &self.me.ring.slot[index]
         cdef uint32_t owner = owner_of(load_acquire(&slot.word))  # stable while the frame is held
         cdef uint64_t value = load_acquire(&slot.fence)
-        cdef gr_result result
         try:
             self._record(index, seq, sync, streams)
-        finally:
-            result = gr_release(&self.me, index, seq)
-        return self._released(result, index, seq, owner, value)
+        except BaseException:
+            if not self.unsure:
+                gr_release(&self.me, index, seq)
+            raise
+        return self._released(gr_release(&self.me, index, seq), index, seq, owner, value)
 
     cdef int _released(self, gr_result result, uint32_t index, uint64_t seq, uint32_t owner, uint64_t value) except? -1000:
         """The frame is nobody's any more; `owner` was to write `value` when it was whole."""

@@ -92,7 +92,7 @@ cdef class WriteSlot(Slot):
         try:
             result = self._peer.publish(self.index, self._seq, self._sync, streams, self._shape)
         finally:
-            self._open = False
+            self._open = self._peer.unsure
         if result:
             raise self._refused(result, "publish")
         return 0
@@ -107,7 +107,7 @@ cdef class WriteSlot(Slot):
         try:
             result = self._peer.abandon(self.index, self._seq, self._sync, streams)
         finally:
-            self._open = False
+            self._open = self._peer.unsure
         if result:
             raise self._refused(result, "abandon")
 
@@ -171,7 +171,7 @@ cdef class ReadSlot(Slot):
         try:
             result = self._peer.release(self.index, self._seq, self._sync, streams)
         finally:
-            self._open = False
+            self._open = self._peer.unsure
         if result == TORN_:
             raise self._torn()
         if result:
@@ -385,6 +385,7 @@ cdef int _record_all(Peer peer, DeviceOrder sync, size_t stream, tuple streams, 
     cdef Slot slot
     cdef int status, k = 0
     ops.n = 0
+    peer.unsure = False
     for slot in slots:
         values[k] = gr_promise(&peer.me, slot.index, slot._seq)
         peer.recorded[slot.index] = 0
@@ -393,7 +394,7 @@ cdef int _record_all(Peer peer, DeviceOrder sync, size_t stream, tuple streams, 
         k += 1
     status = sync.submit(stream, &ops)
     if status:
-        sync.settle(peer, [(slot.index, values[k]) for k, slot in enumerate(slots)], streams)
+        peer._settle(sync, [(slot.index, values[k]) for k, slot in enumerate(slots)], streams)
         raise sync.refused(stream, status)
     if stream != PER_THREAD:
         for slot in slots:
@@ -452,9 +453,10 @@ def publish_all(batch):
     try:
         _record_all(peer, (<Slot>slots[0])._sync, stream, streams, slots, values)
     except BaseException:
-        for slot in slots:
-            slot._open = False
-            gr_abandon(&peer.me, slot.index, slot._seq)
+        if not peer.unsure:
+            for slot in slots:
+                slot._open = False
+                gr_abandon(&peer.me, slot.index, slot._seq)
         raise
     for slot in slots:
         slot._open = False
@@ -491,10 +493,13 @@ def release_all(batch):
         for slot in slots:
             result = 0
             try:
-                result = slot._peer.release(slot.index, slot._seq, slot._sync, slot._used_streams())
+                streams = slot._used_streams()
+                try:
+                    result = slot._peer.release(slot.index, slot._seq, slot._sync, streams)
+                finally:
+                    slot._open = slot._peer.unsure
             except BaseException as failed:  # the others go back all the same
                 error = failed if error is None else error
-            slot._open = False
             if result == TORN_:
                 torn.append(slot._seq)
             elif result:
@@ -506,7 +511,7 @@ def release_all(batch):
         try:
             _record_all(peer, (<Slot>slots[0])._sync, stream, streams, slots, values)
         finally:
-            for slot in slots:
+            for slot in () if peer.unsure else slots:
                 slot._open = False
                 shared = &peer.me.ring.slot[slot.index]
                 owner = owner_of(load_acquire(&shared.word))

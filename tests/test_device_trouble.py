@@ -1,4 +1,4 @@
-"""Device order of slots and batches on a driver of callbacks: what a GPU does only on a bad day."""
+"""Slots and batches on a driver made of callbacks: what a GPU does only on a bad day."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import signal
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -148,16 +149,13 @@ def test_a_signal_handler_closes_the_consumer_that_waits_for_a_fence(ring, open_
         os.kill(os.getpid(), signal.SIGUSR1)
         return peer.wait_fence(producer.peer, index, ring._header.work(producer.peer, index))
 
+    acquire = partial(reader.acquire_many, 2) if many else reader.acquire
     before = signal.signal(signal.SIGUSR1, close)
     ring._sync.disarm()
     ring._sync.order = order
     try:
         with pytest.raises(gpuring.RingClosed, match="closed"):
-            (
-                reader.acquire_many(2, 20, stream=STREAM)
-                if many
-                else reader.acquire(20, stream=STREAM)
-            )
+            acquire(20, stream=STREAM)
     finally:
         signal.signal(signal.SIGUSR1, before)
 
@@ -180,20 +178,44 @@ def test_a_signal_handler_cannot_use_a_peer_that_waits_for_a_fence(ring, open_fe
     assert refused
 
 
-def test_an_interrupt_while_a_batch_is_settled_forgets_no_promise(ring):
-    def interrupted(_stream):
-        raise KeyboardInterrupt
+def _interrupted(_stream):
+    raise KeyboardInterrupt
 
+
+def test_an_interrupt_while_a_batch_is_settled_forgets_no_promise(ring):
     producer = ring.producer()
     batch = producer.claim_many(3)
     ring._sync.driver.status = 1
-    ring._sync._runtime.streamQuery = interrupted
+    ring._sync._runtime.streamQuery = _interrupted
     with pytest.raises(KeyboardInterrupt):
         batch.publish()
     ring._sync.driver.status = 0
+    ring._sync._runtime.streamQuery = lambda _: 0
     assert sum(paid < promised for paid, promised in fences(ring, producer.peer)) == 3
     producer.close()
     assert all(paid == promised for paid, promised in fences(ring, producer.peer))
+
+
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize("verb", ["publish", "abandon", "release"])
+def test_a_promise_that_may_be_unpaid_is_seen_by_nobody(ring, verb, n):
+    """Our stream or others' would wait for it, and only our own leave could end that."""
+    producer, reader = ring.producer(), ring.consumer()
+    peer, slots = producer, producer.claim_many(n)
+    if verb == "release":
+        slots.publish()
+        peer, slots = reader, reader.acquire_many(n)
+    ring._sync.driver.status = 1
+    ring._sync._runtime.streamQuery = _interrupted
+    with pytest.raises(KeyboardInterrupt):
+        getattr(slots, verb)()
+    assert len(peer._peer.holding()) == n
+    assert all(slot._open for slot in slots)
+    ring._sync.driver.status = 0
+    ring._sync._runtime.streamQuery = lambda _: 0
+    getattr(slots, verb)()  # again
+    assert peer._peer.holding() == []
+    assert all(paid == promised for paid, promised in fences(ring, peer.peer))
 
 
 def test_a_batch_that_cannot_be_recorded_is_abandoned_and_paid(ring):
