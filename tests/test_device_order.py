@@ -603,6 +603,23 @@ def test_what_the_host_gate_does_not_get_ends_a_batch_before_it(rig, kind):
         assert [(slot.seq, slot.redelivered) for slot in batch] == [(6, False), (7, False)]
 
 
+@pytest.mark.parametrize("kind", ["timeline", "event"])
+def test_a_claim_that_the_host_gate_does_not_get_is_void(rig, kind):
+    ring = rig(kind)
+    producer, consumer = ring.producer(gate="host"), ring.consumer()
+    ring.lap(producer, consumer)
+    producer._sync.ordered = False
+    for verb in (lambda: producer.claim(0), lambda: producer.claim_many(2, 0)):
+        with pytest.raises(gpuring.RingFull, match="GPU work"):
+            verb()
+        assert held_by(producer) == []
+    assert [ring.segment.slot(k)[2] for k in range(4)] == ["void", "void", "ready", "ready"]
+    producer._sync.ordered = True
+    producer.claim_many(2, 0).publish()
+    with consumer.acquire_many(2, 0) as batch:
+        assert [slot.seq for slot in batch] == [10, 11]
+
+
 # ---- the driver refuses ------------------------------------------------------------------------
 
 
