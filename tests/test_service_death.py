@@ -498,19 +498,19 @@ def end(client, k, call, dice):
     return "answered"
 
 
-@pytest.mark.deadline(60)
+@pytest.mark.deadline(100)
 def test_every_call_of_the_living_ends_in_one_way_while_engines_and_clients_are_killed(
     name, children, request
 ):
     dice = random.Random(4)
-    until = time.monotonic() + 6 + request.config.getoption("--stress-seconds")
+    until = time.monotonic() + 5 + request.config.getoption("--stress-seconds")
     roles = [unsteady_engine] * 3 + [bookkeeper] * 3
     with serve(name, slots=16, engine=False):
         cast = [children(role, name, n) for n, role in enumerate(roles)]
         for each in cast:
             assert each.receive() == "up"
         kills: Counter[str] = Counter()
-        while time.monotonic() < until:
+        while time.monotonic() < until or kills.total() < 6:
             time.sleep(dice.uniform(0.05, 0.3))  # how often somebody is killed
             k = 3 * (kills.total() % 2) + dice.randrange(3)  # an engine, a client, an engine, …
             cast[k].kill()
@@ -518,7 +518,8 @@ def test_every_call_of_the_living_ends_in_one_way_while_engines_and_clients_are_
             cast[k] = children(roles[k], name, dice.random())
             assert cast[k].receive() == "up"
         for each in cast[3:]:
-            each.send()
+            with contextlib.suppress(BrokenPipeError):  # it has failed: result() says how
+                each.send()
         books = [each.result() for each in cast[3:]]
         for each in cast[:3]:
             each.send()
