@@ -182,7 +182,8 @@ def test_answers_that_come_too_often_overwrite_each_other_and_block_nobody(name,
         for _ in deaths(4):
             again = again or send_unseeing(client, 1)
         if looks:
-            client.request(10, expires_s=0).abandon()
+            with serve(name):  # nobody sends to nobody
+                client.request(10).abandon()
         assert len(list(deaths(3))) == 3  # with the first answer one more than the ring has slots
         with serve(name) as other:
             answer(other.take(timeout=10)[0])
@@ -497,19 +498,19 @@ def end(client, k, call, dice):
     return "answered"
 
 
-@pytest.mark.deadline(60)
+@pytest.mark.deadline(100)
 def test_every_call_of_the_living_ends_in_one_way_while_engines_and_clients_are_killed(
     name, children, request
 ):
     dice = random.Random(4)
-    until = time.monotonic() + 6 + request.config.getoption("--stress-seconds")
+    until = time.monotonic() + 5 + request.config.getoption("--stress-seconds")
     roles = [unsteady_engine] * 3 + [bookkeeper] * 3
     with serve(name, slots=16, engine=False):
         cast = [children(role, name, n) for n, role in enumerate(roles)]
         for each in cast:
             assert each.receive() == "up"
         kills: Counter[str] = Counter()
-        while time.monotonic() < until:
+        while time.monotonic() < until or kills.total() < 6:
             time.sleep(dice.uniform(0.05, 0.3))  # how often somebody is killed
             k = 3 * (kills.total() % 2) + dice.randrange(3)  # an engine, a client, an engine, …
             cast[k].kill()
@@ -517,7 +518,8 @@ def test_every_call_of_the_living_ends_in_one_way_while_engines_and_clients_are_
             cast[k] = children(roles[k], name, dice.random())
             assert cast[k].receive() == "up"
         for each in cast[3:]:
-            each.send()
+            with contextlib.suppress(BrokenPipeError):  # it has failed: result() says how
+                each.send()
         books = [each.result() for each in cast[3:]]
         for each in cast[:3]:
             each.send()
