@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
-RINGS = "numbers", "squares", "lidar"
+RINGS = "numbers", "squares", "lidar", "weights"
 ON_HOST = "no GPU here, so this runs on host memory with NumPy"
 
 
@@ -100,6 +100,24 @@ def test_sensor_latest(start, tmp_path):
     assert "every one, in order, bit for bit as the lidar measured it" in text
     with h5py.File(tmp_path / "scans.h5") as log:
         assert len(log["points"]) == len(log["meta"]) == 1000
+
+
+@pytest.mark.deadline(100)  # four processes import torch
+def test_weights_handover(start):
+    """It compares checksums itself; here, that all end with the same weights, the late one too."""
+    pytest.importorskip("torch", reason="gpuring[examples] is not installed")
+    lines = _lines(start("weights_handover.py", args=["150"]))
+    if start.on_host:
+        assert lines.pop(0) == "no GPU here, so this runs on host memory with torch on the CPU"
+    text = "\n".join(lines)
+    (loss,) = re.findall(r"trainer +made 30 versions, loss ([\d.]+)", text)
+    assert float(loss) < 0.5, "the model has learned nothing"
+    samplers = re.findall(r"sampler (\d) +used (\d+) versions, (\d+) … 30, loss (\d\.\d{4})", text)
+    assert sorted(number for number, *_ in samplers) == ["0", "1", "2"]
+    assert {loss for *_, loss in samplers} == {loss}
+    used, first = next((int(used), int(first)) for n, used, first, _ in samplers if n == "2")
+    assert first > 1, "the third sampler came late"
+    assert used <= 31 - first
 
 
 def test_the_guide_shows_the_examples_as_they_are():

@@ -1,0 +1,148 @@
+"""A trainer hands its model's weights to samplers, which use them where they lie: no copy, no host.
+
+python examples/weights_handover.py [STEPS]       needs torch
+
+A version of the weights is several buckets, one a slot. A sampler uses a version once it has all of
+its buckets, and goes on with the one before until then. It holds each to the trainer's checksum.
+"""
+
+import multiprocessing
+import sys
+import time
+
+import torch
+from torch.func import functional_call
+from torch.nn.functional import binary_cross_entropy_with_logits as loss_of
+
+import gpuring
+
+try:
+    import cupy  # noqa: F401  gpuring needs it
+
+    torch.zeros(1, device="cuda")  # raises without a GPU
+    device = torch_device = "cuda"
+except Exception:
+    device, torch_device = "host", "cpu"
+
+LAYERS = (2, 256), (256, 256), (256, 256), (256, 1)
+EVERY = 5  # a version each so many steps, of a bucket a layer
+SLOTS = 10 * len(LAYERS)  # each of three samplers holds a version and collects another
+META = [("version", "i8"), ("bucket", "i8"), ("checksum", "i8")]
+torch.set_num_threads(1)  # four processes share the cores
+
+
+def model():
+    layers = [each for sizes in LAYERS for each in (torch.nn.Linear(*sizes), torch.nn.ReLU())]
+    return torch.nn.Sequential(*layers[:-1])
+
+
+def buckets(net):
+    return [dict(net[2 * k].named_parameters(prefix=str(2 * k))) for k in range(len(LAYERS))]
+
+
+def views(slot, bucket):
+    """The bucket's tensors in a slot, in its own memory."""
+    parts = torch.from_dlpack(slot).split([each.numel() for each in bucket.values()])
+    return {key: part.view(bucket[key].shape) for key, part in zip(bucket, parts, strict=True)}
+
+
+def checksum(tensors):
+    """Of the bits, exact on any device; what changed places shows as well."""
+    total = 0
+    for each in tensors:
+        bits = each.detach().view(torch.int32).flatten().long()
+        total = total * 31 + (bits * (2 * torch.arange(len(bits), device=bits.device) + 1)).sum()
+    return int(total)
+
+
+def spirals(count, seed):
+    """Points on two noisy spirals, and which one each is on: what the model learns to tell."""
+    dice = torch.Generator().manual_seed(seed)
+    which, turn = torch.rand(2, count, 1, generator=dice)
+    angle = torch.pi * (3 * turn + which.round())
+    points = torch.cat((angle.cos(), angle.sin()), 1) * (3 * turn + 0.3)
+    points += 0.2 * torch.randn(count, 2, generator=dice)
+    return points.to(torch_device), which.round().to(torch_device)
+
+
+def train(producer, steps):
+    net, (points, which) = model().to(torch_device), spirals(1000, seed=0)  # held out
+    optimiser = torch.optim.Adam(net.parameters(), 2e-3)
+    for step in range(1, steps + 1):
+        batch, labels = spirals(512, seed=step)
+        optimiser.zero_grad()
+        loss_of(net(batch), labels).backward()
+        optimiser.step()
+        if step % EVERY:
+            continue
+        version, total = step // EVERY, checksum(net.parameters())
+        for k, bucket in enumerate(buckets(net)):
+            with producer.claim(shape=sum(each.numel() for each in bucket.values())) as slot:
+                slot.meta["bucket"], slot.meta["version"], slot.meta["checksum"] = k, version, total
+                for key, view in views(slot, bucket).items():
+                    view.copy_(bucket[key].detach())
+    print(f"trainer    made {version} versions, loss {loss_of(net(points), which):.4f}")
+
+
+def look(frames, held, parts):
+    """Makes `held` the newest complete version; waits for the first.  False: the stream is over."""
+    try:
+        while True:
+            slot = frames.acquire(0 if held else None)
+            if parts and slot.meta["version"] != parts[0].meta["version"]:
+                release(parts)  # the trainer came round, and the rest of that version is gone
+            parts.append(slot)
+            if slot.meta["bucket"] != len(parts) - 1:  # one before it was missed
+                release(parts)
+            elif len(parts) == len(LAYERS):
+                release(held)
+                held[:], parts[:] = parts, []
+    except (gpuring.RingTimeout, gpuring.EndOfStream) as why:
+        return isinstance(why, gpuring.RingTimeout)
+
+
+def release(slots):
+    while slots:
+        slots.pop().release()
+
+
+@torch.no_grad()
+def sample(ring, number, versions, ready):
+    net = model().to("meta")  # its structure: the weights are the trainer's
+    used, held, parts, more = [], [], [], True
+    ready.wait(120)
+    while number == 2 and ring.stats().cursor < SLOTS + versions * len(LAYERS) // 3:
+        time.sleep(0.01)  # the third comes late
+    with ring, ring.consumer(lossless=False, start="oldest") as frames:
+        while more:
+            more, weights = look(frames, held, parts), {}
+            for slot, bucket in zip(held, buckets(net), strict=True):
+                weights |= views(slot, bucket)
+            version, _, expected = held[0].meta.item()
+            if version not in used:
+                assert checksum(weights.values()) == expected, "these are not the trainer's weights"
+                used.append(version)
+            functional_call(net, weights, spirals((64, 20000, 64)[number], seed=version)[0])
+        points, which = spirals(1000, seed=0)
+        loss = loss_of(functional_call(net, weights, points), which)
+    assert version == versions, "the last version was missed"
+    print(f"sampler {number}  used {len(used)} versions, {used[0]} … {used[-1]}, loss {loss:.4f}")
+
+
+if __name__ == "__main__":
+    if device == "host":
+        print("no GPU here, so this runs on host memory with torch on the CPU", flush=True)
+    steps, spawn = int(*sys.argv[1:] or [400]), multiprocessing.get_context("spawn")
+    ready = spawn.Barrier(4)
+    spec = {"shape": max((each + 1) * out for each, out in LAYERS), "dtype": "f4", "meta": META}
+    with gpuring.create("weights", slots=SLOTS, **spec, device=device) as ring:
+        roles = [(ring, number, steps // EVERY, ready) for number in range(3)]
+        samplers = [spawn.Process(target=sample, args=role) for role in roles]
+        for each in samplers:
+            each.start()
+        with ring.producer() as producer:
+            ready.wait(120)
+            train(producer, steps)
+        for each in samplers:
+            each.join()
+    sys.exit(any(each.exitcode for each in samplers))
