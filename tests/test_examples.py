@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import time
+import urllib.request
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
-RINGS = "numbers", "squares", "lidar", "weights"
+RINGS = (
+    "numbers",
+    "squares",
+    "lidar",
+    "weights",
+    *(f"{each}{k}" for each in ("cam", "seen") for k in range(3)),
+)
 ON_HOST = "no GPU here, so this runs on host memory with NumPy"
 
 
@@ -118,6 +128,90 @@ def test_weights_handover(start):
     used, first = next((int(used), int(first)) for n, used, first, _ in samplers if n == "2")
     assert first > 1, "the third sampler came late"
     assert used <= 31 - first
+
+
+def _check_video(start, first, lines, seconds, where):
+    """The recorder held each box to a second decode; here, that its files can be played."""
+    av = pytest.importorskip("av")
+    if start.on_host:
+        assert first.startswith(f"{ON_HOST}, and PyAV decodes")
+    else:
+        assert first.startswith(("NVDEC decodes", "no NVDEC here", "no page: "))
+    frames = 25 * seconds
+    expected = rf"recorder +{3 * frames} frames in 3 files, each box right; age p50 \d+, p99 \d+ ms"
+    assert re.fullmatch(expected, lines[-1])
+    for k in range(3):
+        with av.open(str(where / f"seen{k}.mp4")) as file:
+            assert sum(1 for _ in file.decode(video=0)) == frames
+
+
+@pytest.mark.deadline(100)  # seven processes
+def test_video_pipeline(start, tmp_path):
+    pytest.importorskip("av", reason="gpuring[examples] is not installed")
+    first, *lines = _lines(start("video_pipeline.py", args=["2"]))
+    _check_video(start, first, lines, 2, tmp_path)
+
+
+def _page(process):
+    """(first line, address) of a pipeline that has started, as soon as the page answers."""
+    first, second = process.stdout.readline().strip(), process.stdout.readline().strip()
+    assert second.startswith("page "), second
+    return first, second.split()[1]
+
+
+@pytest.mark.deadline(100)
+def test_video_page(start, tmp_path):
+    """A reader of the page gets JPEGs as long as there are frames."""
+    pytest.importorskip("uvicorn", reason="gpuring[examples] is not installed")
+    image = pytest.importorskip("PIL.Image", reason="gpuring[examples] is not installed")
+    process = start("video_pipeline.py", args=["4"])
+    first, address = _page(process)
+    with urllib.request.urlopen(f"{address}/1", timeout=60) as stream:
+        received = stream.read()  # to its end: the page's too
+    pictures = [each.split(b"\r\n\r\n", 1)[1] for each in received.split(b"--next\r\n")[1:]]
+    assert len(pictures) > 5
+    for picture in pictures:
+        with image.open(io.BytesIO(picture)) as opened:
+            opened.load()
+            assert opened.size == (1280, 720)
+    assert len(set(pictures)) > 5, "the picture does not move"
+    _check_video(start, first, _lines(process), 4, tmp_path)
+
+
+@pytest.fixture
+def browser():
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    found = filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome")))
+    with sync_api.sync_playwright() as playwright:
+        try:  # without a browser of the system's, the one of `playwright install chromium`
+            opened = playwright.chromium.launch(
+                executable_path=next(found, None), args=["--no-sandbox"]
+            )
+        except sync_api.Error as error:
+            pytest.skip(f"no browser: {str(error).splitlines()[0]}")
+        yield opened
+        opened.close()
+
+
+@pytest.mark.deadline(100)
+def test_video_page_in_a_browser(start, tmp_path, browser):
+    """All three streams are shown, and move."""
+    pytest.importorskip("uvicorn", reason="gpuring[examples] is not installed")
+    process = start("video_pipeline.py", args=["8"])
+    first, address = _page(process)
+    page = browser.new_page()
+    page.goto(address, wait_until="domcontentloaded")  # it loads as long as there are frames
+    page.wait_for_function(
+        "() => document.images.length == 3"
+        " && [...document.images].every(image => image.naturalWidth == 1280)"
+    )
+    seen = [image.screenshot() for image in page.query_selector_all("img")]
+    patience = time.monotonic() + 5
+    for image, before in zip(page.query_selector_all("img"), seen, strict=True):
+        while image.screenshot() == before:
+            assert time.monotonic() < patience, "a picture does not move"
+    page.close()
+    _check_video(start, first, _lines(process), 8, tmp_path)
 
 
 def test_the_guide_shows_the_examples_as_they_are():
