@@ -92,7 +92,7 @@ class Endpoint:
     def fileno(self) -> int:
         """A descriptor for selectors, poll and event loops: readable when `acquire(0)` of a
         consumer, or `claim(0)` of a producer, may have an answer: a slot, or an error other than
-        RingTimeout.
+        RingTimeout (a FrameTorn that waits to be told comes with the next of these).
 
         Wait until it is readable, call `acquire(timeout=0)`, go on at RingTimeout; that is all.  It
         stays readable until a call times out, so taking one frame each time misses nothing, and

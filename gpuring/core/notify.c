@@ -190,8 +190,10 @@ enum gr_result gr_notifier_arm(struct gr_notifier *notifier, const struct gr_pee
         forget_bell(notifier);
     }
     notifier->look = *me;
-    if (!notifier->armed) gr_announce(&notifier->look, GR_ARMED); /* [edge D, sleeper]: announce ... */
-    notifier->armed = true;
+    if (!notifier->armed && is_mine(me)) { /* who was taken for dead could not take back what it counts */
+        gr_announce(&notifier->look, GR_ARMED); /* [edge D, sleeper]: announce ... */
+        notifier->armed = true;
+    }
     uint32_t value = atomic_load_explicit(bell, memory_order_seq_cst);
     enum gr_result result = gr_ready(&notifier->look); /* ... then look */
     if (result != GR_BLOCKED) make_readable(notifier);
