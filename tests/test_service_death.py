@@ -506,12 +506,15 @@ def test_every_call_of_the_living_ends_in_one_way_while_engines_and_clients_are_
     until = time.monotonic() + 5 + request.config.getoption("--stress-seconds")
     roles = [unsteady_engine] * 3 + [bookkeeper] * 3
     with serve(name, slots=16, engine=False):
-        cast = [children(role, name, n) for n, role in enumerate(roles)]
-        for each in cast:
-            assert each.receive() == "up"
+        cast = []
+        for n, role in enumerate(roles):
+            cast.append(children(role, name, n))
+            assert cast[n].receive() == "up"  # engines first: clients give up after a while
         kills: Counter[str] = Counter()
         while time.monotonic() < until or kills.total() < 6:
             time.sleep(dice.uniform(0.05, 0.3))  # how often somebody is killed
+            for each in cast:
+                assert not each.pipe.poll() or each.receive(), "nobody ends by himself"
             k = 3 * (kills.total() % 2) + dice.randrange(3)  # an engine, a client, an engine, …
             cast[k].kill()
             kills[roles[k].__name__] += 1
