@@ -88,7 +88,7 @@ def _probe_gpu(seen: gpu.Gpus | None, device: int, cupy_works: bool) -> Iterator
         return
     else:
         chosen = seen.gpus[device]
-        timeline = chosen.stream_words and chosen.host_register and bool(seen.bindings)
+        timeline = chosen.stream_words and chosen.host_register
         yield from probe.on_gpu(device, timeline=timeline)
         return
     yield from (Finding("ok", what, why) for what in SKIPPED)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import importlib.metadata
 import os
 import uuid
 from collections.abc import Callable
@@ -74,8 +73,6 @@ class Gpus:
     cupy_error: str
     cupy_cuda: int
     """The CUDA runtime that CuPy has."""
-    bindings: str
-    """Version of cuda-bindings; empty: not installed."""
     visible: str | None
     """CUDA_VISIBLE_DEVICES"""
     wsl: bool
@@ -106,7 +103,6 @@ def look(_pipe: Any) -> Gpus:
         cupy=cupy,
         cupy_error=cupy_error,
         cupy_cuda=cupy_cuda,
-        bindings=_version("cuda-bindings"),
         visible=os.environ.get("CUDA_VISIBLE_DEVICES"),
         wsl="microsoft" in _text("/proc/sys/kernel/osrelease").lower(),
         mps_directory=directory,
@@ -195,12 +191,6 @@ def _text(path: str) -> str:
     return ""
 
 
-def _version(package: str) -> str:
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        return importlib.metadata.version(package)
-    return ""
-
-
 # ---- checks ------------------------------------------------------------------------------------
 
 
@@ -236,10 +226,7 @@ def cupy(seen: Gpus) -> Finding:
     found = f"{seen.cupy} with CUDA {_dotted(seen.cupy_cuda)}"
     if seen.cupy_cuda // 1000 > seen.cuda // 1000:
         return Finding("fail", what, f"{found}, newer than the driver's", f"{fix}; or a new driver")
-    if not seen.bindings:
-        found += "; no cuda-bindings, so no timeline: rings will use events"
-        return Finding("warn", what, found, fix)
-    return Finding("ok", what, f"{found}, cuda-bindings {seen.bindings}")
+    return Finding("ok", what, found)
 
 
 def platform(seen: Gpus) -> Finding | None:
