@@ -19,7 +19,7 @@ import pytest
 import gpuring
 from gpuring.cli import bench, main
 from gpuring.cli.bench import mps, report, settings, throughput
-from gpuring.cli.bench.attempt import attempt
+from gpuring.cli.bench.attempt import Wrong, attempt
 from gpuring.cli.bench.crew import Crew, RoleFailed
 from gpuring.cli.bench.figures import QUANTILES, Distribution, Figure
 from gpuring.cli.bench.patterns import DriverKernel, HostPattern
@@ -277,6 +277,17 @@ def test_rates_of_several_producers_add_up():
     rates = throughput._rates([steady, late])
     assert len(rates) == throughput.BINS
     assert rates == pytest.approx(2 * throughput.STRIDE * 1000)
+
+
+def test_a_starved_producer_goes_on_until_it_can_be_measured():
+    """Many strides at once, then hardly any: stopping there would leave nothing to measure."""
+    marks = [k * 1_000 for k in range(30)] + [40_000_000]
+    with pytest.raises(Wrong, match="strides"):
+        throughput._rates([marks])
+    while not throughput._enough(marks):
+        marks.append(marks[-1] + 40_000_000)
+        assert len(marks) < 50
+    assert throughput._rates([marks]) == pytest.approx(throughput.STRIDE / 0.040)
 
 
 def test_find_wants_all_of_gpurings_setting_but_not_of_others():

@@ -28,7 +28,8 @@ class Interrupt:
     """Within it, KeyboardInterrupt at the k-th opcode that is run in the package's Python.
 
     But not at a return or a no-op: CPython looks for signals when a call has come back, not before
-    the caller has the result (and its no-ops stand outside of try blocks).
+    the caller has the result (and its no-ops stand outside of try blocks).  Nor in a `__del__` that
+    the collector called: CPython would only print the exception.
     """
 
     def __init__(self, k: int) -> None:
@@ -38,7 +39,7 @@ class Interrupt:
         self.raised = False
 
     def _call(self, frame: FrameType, _event: str, _arg: Any) -> Any:
-        if self.where or not frame.f_code.co_filename.startswith(PACKAGE):
+        if self.where or not frame.f_code.co_filename.startswith(PACKAGE) or collected(frame):
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         return self._opcode
@@ -63,6 +64,16 @@ class Interrupt:
         sys.settrace(self._before)
         self.raised = kind is KeyboardInterrupt
         return self.raised
+
+
+def collected(frame: FrameType | None) -> bool:
+    """Whether this runs for a `__del__` that Python itself called."""
+    while frame and frame.f_code.co_filename.startswith(PACKAGE):
+        caller = frame.f_back
+        if frame.f_code.co_name == "__del__":
+            return not (caller and caller.f_code.co_name == "__exit__")
+        frame = caller
+    return False
 
 
 def interrupts(step: int = 1) -> Iterator[Interrupt]:
