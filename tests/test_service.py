@@ -448,7 +448,7 @@ def test_threads_wait_in_turn_for_a_slot(name):
 
 def test_a_thread_that_is_done_hands_the_receiving_on(name, monkeypatch):
     """Who receives does it for all; when its own answer has come the others are not forgotten."""
-    monkeypatch.setattr("gpuring.service.mailbox._SLICE_S", 60)  # they are woken, and do not poll
+    monkeypatch.setattr("gpuring.service.mailbox.SLICE_S", 60)  # they are woken, and do not poll
     with serve(name) as server, gpuring.connect(name) as client:
         calls = [send(client, k) for k in range(3)]
         waits = [in_thread(call.result, 15) for call in calls]
@@ -464,7 +464,7 @@ def test_closing_a_client_wakes_who_waits_and_drops_its_calls(name):
         call = send(client, 0)
         send(client, 1)
         wait = in_thread(call.result)
-        poll(lambda: client._mailbox._receiving)
+        poll(lambda: client._mailbox.receiving)
         (taken,) = server.take(timeout=10)
         client.close()
         client.close()

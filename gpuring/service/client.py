@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from gpuring import _core, diagnosis, directory
 from gpuring.errors import PeerLost, RingClosed, RingFull
-from gpuring.service.mailbox import Mailbox, left_s
+from gpuring.service.mailbox import Mailbox
 from gpuring.service.pending import Answer, PendingCall, RequestSlot, RequestWriter
+from gpuring.service.tasks import left_s
 from gpuring.service.wire import NEVER, Terms
 from gpuring.slot import WriteSlot
 
@@ -110,6 +111,45 @@ class Client:
         finally:
             self._sending.release()
 
+    async def request_async(
+        self,
+        timeout: float | None = None,
+        *,
+        expires_s: float | None = None,
+        stream: Any = None,
+        shape: Sequence[int] | None = None,
+    ) -> RequestSlot:
+        """`request` for asyncio: other tasks run while this one waits, and any number may wait.
+
+        They are served in the order in which they came.  Where `request` says at once that the
+        caller has to release a call first, this waits: another task may.  A task that is cancelled
+        meanwhile has claimed nothing.  Send the request before the next `await`, or others wait.
+        """
+        import asyncio
+
+        begun = time.monotonic()
+        deadline = None if timeout is None else begun + timeout
+        tasks, turns = self._mailbox.tasks, 0
+        async with tasks.turn_to_send(deadline):
+            while True:
+                expires = None if expires_s is None else begun + expires_s - time.monotonic()
+                late = left_s(deadline) == 0
+                try:
+                    return self.request(0, expires_s=expires, stream=stream, shape=shape)
+                except PeerLost:
+                    if late or time.monotonic() - begun >= self._engine_s:
+                        raise
+                    await asyncio.sleep(_ENGINE_POLL_S)
+                except RingFull:
+                    if late:
+                        raise
+                    if not self._mailbox.has_room():
+                        await tasks.until_room(deadline)
+                    else:
+                        turns = await tasks.until_claimable(
+                            self._requests._peer, self._sending, deadline, turns
+                        )
+
     def _begin(self, slot: RequestSlot, expires: float | None) -> None:
         call = PendingCall(self._mailbox, next(self._numbers), slot.seq, expires)
         envelope, index = self._requests.envelope, slot.index
@@ -134,13 +174,20 @@ class Client:
         Raises as `request` and `PendingCall.result` do.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        with self.request(timeout, expires_s=timeout, stream=stream) as slot:
-            call = slot.call
-            if callable(fill):
-                fill(slot)
-            else:
-                slot.array[...] = fill
+        call = _send(self.request(timeout, expires_s=timeout, stream=stream), fill)
         return call.result(left_s(deadline), stream=stream)
+
+    async def call_async(
+        self,
+        fill: Callable[[RequestSlot], object] | Any,
+        timeout: float | None = None,
+        *,
+        stream: Any = None,
+    ) -> Answer:
+        """`call` for asyncio: `with await client.call_async(image, timeout=1) as slot: …`"""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        call = _send(await self.request_async(timeout, expires_s=timeout, stream=stream), fill)
+        return await call.result_async(left_s(deadline), stream=stream)
 
     def _claim(
         self,
@@ -226,3 +273,13 @@ class Client:
     def __repr__(self) -> str:
         of = f"{self.in_flight} of {self._mailbox.limit} calls in flight"
         return f"<Client of {self.name!r}: {'closed' if self.closed else of}>"
+
+
+def _send(slot: RequestSlot, fill: Callable[[RequestSlot], object] | Any) -> PendingCall:
+    with slot:
+        call = slot.call
+        if callable(fill):
+            fill(slot)
+        else:
+            slot.array[...] = fill
+    return call

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from gpuring.errors import CallFailed, FrameTorn, PeerLost, RingClosed, RingError, RingTimeout
 from gpuring.service.pending import Answer, AnswerReader, PendingCall
+from gpuring.service.tasks import SLICE_S, Tasks, left_s
 from gpuring.service.wire import FAILED, SPARE, Terms, make_answer_ring
 from gpuring.slot import ReadSlot
 
 if TYPE_CHECKING:
+    from gpuring._core import Peer
     from gpuring.ring import Ring
-
-_SLICE_S = 0.05  # how long a wait goes without a look at what has become of the calls
 
 
 class Mailbox:
@@ -35,7 +35,8 @@ class Mailbox:
         """Calls that are claimed, and neither released, failed nor known to be gone."""
         self.changed = threading.Condition()
         """Guards all of this."""
-        self._receiving = False
+        self.tasks = Tasks(self)
+        self.receiving = False
         self._looked = time.monotonic()
         self._orphaned: float | None = None  # since when there has been no engine
         self._ring = make_answer_ring(requests, terms, self.id, limit + SPARE)
@@ -53,6 +54,11 @@ class Mailbox:
     @property
     def service(self) -> str:
         return self._requests.name
+
+    @property
+    def peer(self) -> Peer:
+        """Who receives: used by one thread at a time, who has set `receiving`."""
+        return self._answers._peer
 
     def has_room(self) -> bool:
         return len(self.live) < self.limit
@@ -91,20 +97,21 @@ class Mailbox:
                     left = left_s(deadline)
                     if self.closed or (tried and left == 0):
                         return False
-                    if not self._receiving:
+                    if not self.receiving:
                         break
                     tried = True
-                    self.changed.wait(_SLICE_S if left is None else min(left, _SLICE_S))
+                    self.changed.wait(SLICE_S if left is None else min(left, SLICE_S))
                 else:
                     return True
-                self._receiving = True
+                self.receiving = True
             try:
-                self._receive(_SLICE_S if left is None else min(left, _SLICE_S), stream)
+                self._receive(SLICE_S if left is None else min(left, SLICE_S), stream)
                 tried = True
             finally:
                 with self.changed:
-                    self._receiving = False
+                    self.receiving = False
                     self.changed.notify_all()
+                    self.tasks.pass_on()
 
     def _receive(self, timeout: float, stream: Any) -> None:
         with contextlib.suppress(RingTimeout):
@@ -112,7 +119,7 @@ class Mailbox:
             while self._ring._header.frontier > self._answers._peer.position:
                 self._dispatch(self._answers.acquire(0, stream=stream))
         now = time.monotonic()
-        if now - self._looked >= _SLICE_S:
+        if now - self._looked >= SLICE_S:
             self._looked = now
             self._look(now)
 
@@ -127,7 +134,7 @@ class Mailbox:
                 self.late += 1
                 _discard(answer)
                 if call is not None and call._given_up:
-                    del self.live[number]
+                    self._forget(call)
             elif envelope["status"][index] == FAILED:
                 text = bytes(envelope["text"][index]).decode(errors="replace")
                 _discard(answer)
@@ -149,9 +156,7 @@ class Mailbox:
         calls = [
             call
             for call in self.live.values()
-            if call._sent_at is not None
-            and now - call._sent_at >= _SLICE_S
-            and call._answer is None
+            if call._sent_at is not None and now - call._sent_at >= SLICE_S and call._answer is None
         ]
         if not calls:
             return
@@ -213,20 +218,25 @@ class Mailbox:
     def finished(self, call: PendingCall) -> None:
         with self.changed:
             if self.live.get(call.number) is call:
-                del self.live[call.number]
-            self.changed.notify_all()
+                self._forget(call)
+
+    def _forget(self, call: PendingCall) -> None:
+        """It needs no room any more."""
+        self.live.pop(call.number, None)
+        self.changed.notify_all()
+        self.tasks.room()
 
     def _fail(self, call: PendingCall, error: RingError) -> None:
         if not call._given_up:
-            call._error = error
-        self.live.pop(call.number, None)
-        self.changed.notify_all()
+            call._fail(error)
+        self._forget(call)
 
     def give_up(self, call: PendingCall, error: RingError) -> None:
         """The call is over, unless it is already; an answer that comes still is discarded."""
         with self.changed:
             if not call._is_done():
-                call._given_up, call._error = True, error
+                call._given_up = True
+                call._fail(error)
 
     def cancel(self, call: PendingCall) -> None:
         with self.changed:
@@ -244,8 +254,9 @@ class Mailbox:
             for call in list(self.live.values()):
                 self.give_up(call, RingClosed(f"{call._label()}: this client was closed"))
             self.changed.notify_all()
-            while self._receiving:
-                self.changed.wait(_SLICE_S)
+            self.tasks.closed()
+            while self.receiving:
+                self.changed.wait(SLICE_S)
 
     def close(self) -> None:
         self._ring.close()
@@ -254,7 +265,3 @@ class Mailbox:
 def _discard(answer: ReadSlot) -> None:
     with contextlib.suppress(FrameTorn):
         ReadSlot.release(answer)  # not Answer's: its call is over, or has another one
-
-
-def left_s(deadline: float | None) -> float | None:
-    return None if deadline is None else max(0.0, deadline - time.monotonic())

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 from gpuring.consumer import Consumer
 from gpuring.errors import RingError, RingTimeout
 from gpuring.producer import Producer
+from gpuring.service.tasks import Wakers, wake
 from gpuring.service.wire import Enveloped
 from gpuring.slot import ReadSlot, WriteSlot
 
@@ -105,6 +108,7 @@ class PendingCall:
         "_sent_at",
         "_seq",
         "_thread",
+        "_wakers",
     )
 
     def __init__(self, mailbox: Mailbox, number: int, seq: int, expires: float | None) -> None:
@@ -119,6 +123,7 @@ class PendingCall:
         self._error: RingError | None = None
         self._given_up = False
         self._thread = threading.get_ident()
+        self._wakers: Wakers = []  # of tasks that wait for this call
 
     @property
     def number(self) -> int:
@@ -149,7 +154,30 @@ class PendingCall:
         Also FrameTorn, as Consumer.acquire does: answers released earlier turned out torn.  After
         that, as after a Ctrl-C, the call is still in flight.
         """
-        if not self._mailbox.wait(self, timeout, stream):
+        return self._outcome(self._mailbox.wait(self, timeout, stream), timeout, stream)
+
+    async def result_async(self, timeout: float | None = None, *, stream: Any = None) -> Answer:
+        """`result` for asyncio: other tasks run while this one waits, and any number may wait.
+
+        A task that is cancelled meanwhile cancels the call.  Raises what result raises.  `await
+        call` is the same without a time-out.
+        """
+        import asyncio
+
+        deadline = None if timeout is None else time.monotonic() + timeout
+        tasks = self._mailbox.tasks
+        try:
+            done = await tasks.until(self._is_done, deadline, self._wakers, stream)
+        except asyncio.CancelledError:
+            self.cancel()
+            raise
+        return self._outcome(done, timeout, stream)
+
+    def __await__(self) -> Generator[Any, None, Answer]:
+        return self.result_async().__await__()
+
+    def _outcome(self, done: bool, timeout: float | None, stream: Any) -> Answer:
+        if not done:
             late = RingTimeout(f"{self._label()}: no answer within {timeout or 0:g} s; given up")
             self._mailbox.give_up(self, late)
         if self._error is not None:
@@ -175,6 +203,11 @@ class PendingCall:
     def _arrive(self, answer: Answer) -> None:
         self._answer, self._answer_seq = answer, answer._seq
         answer._call = self
+        wake(self._wakers)
+
+    def _fail(self, error: RingError) -> None:
+        self._error = error
+        wake(self._wakers)
 
     def _label(self) -> str:
         return f"call {self._number} to service {self._mailbox.service!r}"
