@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -69,6 +71,12 @@ def ask(client: gpuring.Client, k: int, place: Place | None = None, **options: A
         check(client, k, slot, place)
 
 
+def ask_here(server, client, k):
+    call = send(client, k)
+    answer(server.take(timeout=10)[0])
+    finish(client, k, call)
+
+
 # ---- processes ---------------------------------------------------------------------------------
 
 
@@ -124,3 +132,34 @@ def sender(pipe: Pipe, name: str, calls: int) -> None:
     pipe.send(client.id)
     pipe.receive()
     del pending
+
+
+# ---- threads, names -----------------------------------------------------------------------------
+
+
+def in_thread(function, *args):
+    """Runs it in a thread; join() gives its result or raises what it raised."""
+    outcome = []
+
+    def run():
+        try:
+            outcome.append((function(*args), None))
+        except BaseException as error:
+            outcome.append((None, error))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+
+    def join():
+        thread.join(20)
+        assert not thread.is_alive()
+        value, error = outcome[0]
+        if error is not None:
+            raise error
+        return value
+
+    return join
+
+
+def rings(name):
+    return sorted(p.name for p in Path("/dev/shm").glob(f"gpuring.{name}*"))

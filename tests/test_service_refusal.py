@@ -1,0 +1,181 @@
+"""Calls that are late, refused, failed or not sent, and what is left of them: nothing."""
+
+from __future__ import annotations
+
+import pytest
+import services
+from services import (
+    answer,
+    ask_here,
+    check,
+    in_thread,
+    send,
+    serve,
+)
+
+import gpuring
+
+
+def test_a_late_answer_is_discarded(name):
+    with serve(name) as server, gpuring.connect(name, calls=2) as client:
+        first = send(client, 0)
+        with pytest.raises(gpuring.RingTimeout, match=r"call 1 .* no answer within 0 s"):
+            first.result(0)
+        with pytest.raises(gpuring.RingTimeout):
+            first.result(10)  # it is over
+        second = send(client, 1)
+        with pytest.raises(gpuring.RingFull):  # the late answer needs its room
+            send(client, 2, timeout=0.01)
+        for taken in server.take(2, timeout=10):
+            answer(taken)
+        with second.result(10) as slot:
+            check(client, 1, slot)
+        assert (client.late, client.in_flight) == (1, 0)
+        assert server.counts.undelivered == 0
+
+
+def test_an_expired_call_is_passed_over(name):
+    with serve(name) as server, gpuring.connect(name) as client:
+        stale = send(client, 0, expires_s=0)
+        send(client, 1, expires_s=30)
+        assert [int(call.meta["k"]) for call in server.take(2, timeout=10)] == [1]
+        assert server.counts.expired == 1
+        with pytest.raises(gpuring.RingTimeout, match="it has expired, and no answer came"):
+            stale.result(10)
+
+
+def test_a_full_ring_says_so_at_once_or_waits(name):
+    with serve(name, slots=2) as server, gpuring.connect(name) as client:
+        calls = [send(client, k) for k in range(2)]
+        with pytest.raises(gpuring.RingFull, match="'engines' has not taken"):
+            client.request(0)
+        with pytest.raises(gpuring.RingFull, match=r"within 0\.01 s"):
+            client.request(0.01)
+        assert client.in_flight == 2
+        third = in_thread(send, client, 2)
+        for taken in server.take(2, timeout=10):
+            answer(taken)
+        calls.append(third())
+        answer(server.take(timeout=10)[0])
+        for k, call in enumerate(calls):
+            with call.result(10) as slot:
+                check(client, k, slot)
+
+
+def test_the_callers_own_limit_is_told_at_once(name):
+    with serve(name) as server, gpuring.connect(name, calls=2) as client:
+        send(client, 0)
+        second = send(client, 1)
+        with pytest.raises(gpuring.RingFull, match=r"2 calls .* in flight, 0 of them answered"):
+            client.request()  # for ever, but nobody else could end one
+        for taken in server.take(2, timeout=10):
+            answer(taken)
+        with pytest.raises(gpuring.RingFull, match=r"2 calls .* in flight, 2 of them answered"):
+            client.request()
+        with second.result(10) as slot:
+            check(client, 1, slot)
+        client.request(10).abandon()
+        assert client.in_flight == 1
+
+
+def test_old_answers_that_are_kept_cost_their_own_room_only(name):
+    """Answers take the slots of a ring in turn, but pass over those that are held."""
+    with serve(name) as server, gpuring.connect(name, calls=4) as client:
+        kept = []
+        for k in range(3):
+            kept.append(send(client, k))
+            answer(server.take(timeout=10)[0])
+            kept[k].result(10)
+        for k in range(3, 60):
+            ask_here(server, client, k)
+        for k, call in enumerate(kept):
+            check(client, k, call.result())
+            call.cancel()
+        for k in range(60, 90, 3):  # taken last in, first out
+            calls = [send(client, k + n) for n in range(3)]
+            for taken in reversed(server.take(3, timeout=10)):
+                answer(taken)
+            services.finish(client, k, calls[0])
+            calls.append(send(client, k))
+            answer(server.take(timeout=10)[0])
+            for n, call in ((0, calls[3]), (2, calls[2]), (1, calls[1])):
+                services.finish(client, k + n, call)
+        assert (client.in_flight, client.late, server.counts.undelivered) == (0, 0, 0)
+
+
+def test_an_exception_fails_the_calls_of_its_batch(name):
+    with serve(name) as server, gpuring.connect(name) as client:
+        calls = [send(client, k) for k in range(3)]
+        with pytest.raises(ZeroDivisionError), server.take(3, timeout=10) as batch:  # noqa: PT012
+            answer(batch[0])
+            raise ZeroDivisionError("weights × 0")
+        with calls[0].result(10) as slot:
+            check(client, 0, slot)
+        for call in calls[1:]:
+            with pytest.raises(gpuring.CallFailed, match="ZeroDivisionError: weights × 0"):
+                call.result(10)
+        assert (client.in_flight, server.counts.failed) == (0, 2)
+        assert server.stats().subscriptions[0].lag == 0
+
+
+def test_what_a_batch_leaves_unanswered_fails(name):
+    with serve(name) as server, gpuring.connect(name) as client:
+        call = send(client, 0)
+        with server.take(timeout=10):
+            pass
+        with pytest.raises(gpuring.CallFailed, match="left it unanswered"):
+            call.result(10)
+
+
+def test_a_failure_has_a_text_of_a_size(name):
+    with serve(name) as server, gpuring.connect(name) as client:
+        call = send(client, 0)
+        server.take(timeout=10)[0].fail("x" * 1000)
+        with pytest.raises(gpuring.CallFailed, match=r"failed: x{240}$"):
+            call.result(10)
+        call = send(client, 0)
+        server.take(timeout=10)[0].fail("")
+        with pytest.raises(gpuring.CallFailed, match=r"failed: $"):
+            call.result(10)
+        ask_here(server, client, 1)
+
+
+def test_an_answer_that_raises_is_not_sent_and_may_be_tried_again(name):
+    with serve(name) as server, gpuring.connect(name) as client:
+        call = send(client, 0)
+        (taken,) = server.take(timeout=10)
+        with pytest.raises(ValueError, match="half"), taken.answer() as slot:  # noqa: PT012
+            slot.array[:3] = 0
+            raise ValueError("half done")
+        assert not taken.answered
+        assert not call.done
+        answer(taken)
+        with call.result(10) as slot:
+            check(client, 0, slot)
+        assert server.counts.answered == 1
+
+
+def test_a_call_is_answered_once(name):
+    with serve(name) as server, gpuring.connect(name) as client:
+        call = send(client, 0)
+        (taken,) = server.take(timeout=10)
+        answer(taken)
+        for again in (
+            taken.answer,
+            lambda: taken.fail("x"),
+            lambda: taken.array,
+            lambda: taken.meta,
+        ):
+            with pytest.raises(gpuring.RingError, match="was answered"):
+                again()
+        services.finish(client, 0, call)
+
+
+def test_a_request_that_raises_is_not_sent(name):
+    with serve(name) as server, gpuring.connect(name) as client:
+        with pytest.raises(ValueError, match="half"), client.request():
+            raise ValueError("half done")
+        assert client.in_flight == 0
+        with pytest.raises(gpuring.RingTimeout):
+            server.take(timeout=0)
+        ask_here(server, client, 1)

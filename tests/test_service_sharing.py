@@ -1,0 +1,222 @@
+"""Several threads in one client, several engines and clients in one service: joining, leaving."""
+
+from __future__ import annotations
+
+import pytest
+import services
+from services import (
+    answer,
+    ask,
+    ask_here,
+    check,
+    engine,
+    in_thread,
+    rings,
+    send,
+    serve,
+)
+from support import poll
+
+import gpuring
+
+# ---- threads ------------------------------------------------------------------------------------
+
+
+def test_threads_may_share_a_client(name, children):
+    """More threads than it has room for calls: they wait for each other."""
+    worker = children(engine, name)
+    assert worker.receive() == "up"
+
+    def many(client, first):
+        for k in range(first, first + 50):
+            ask(client, k)
+
+    with gpuring.connect(name, calls=4) as client:
+        joins = [in_thread(many, client, 100 * n) for n in range(7)]
+        for join in joins:
+            join()
+        assert (client.in_flight, client.late) == (0, 0)
+    worker.send()
+    assert worker.result()["answered"] == 350
+
+
+def test_threads_wait_in_turn_for_a_slot(name):
+    with serve(name, slots=1) as server, gpuring.connect(name) as client:
+        calls = [send(client, 0)]
+        sends = [in_thread(send, client, k) for k in (1, 2)]
+        poll(lambda: client._sending.locked() and len(client._mailbox.live) == 1)
+        with pytest.raises(gpuring.RingFull, match="another thread is waiting"):
+            client.request(0)
+        for _ in range(3):
+            answer(server.take(timeout=10)[0])
+        calls += [sent() for sent in sends]
+        for k, call in enumerate(calls):
+            services.finish(client, k, call)
+
+
+def test_a_thread_that_is_done_hands_the_receiving_on(name, monkeypatch):
+    """Who receives does it for all; when its own answer has come the others are not forgotten."""
+    monkeypatch.setattr("gpuring.service.mailbox.SLICE_S", 60)  # they are woken, and do not poll
+    with serve(name) as server, gpuring.connect(name) as client:
+        calls = [send(client, k) for k in range(3)]
+        waits = [in_thread(call.result, 15) for call in calls]
+        poll(lambda: len(client._mailbox.changed._waiters) == 2)
+        for k, taken in enumerate(server.take(3, timeout=10)):
+            answer(taken)
+            check(client, k, waits[k]())
+
+
+def test_closing_a_client_wakes_who_waits_and_drops_its_calls(name):
+    with serve(name) as server:
+        client = gpuring.connect(name)
+        call = send(client, 0)
+        send(client, 1)
+        wait = in_thread(call.result)
+        poll(lambda: client._mailbox.receiving)
+        (taken,) = server.take(timeout=10)
+        client.close()
+        client.close()
+        with pytest.raises(gpuring.RingClosed, match="client was closed"):
+            wait()
+        with pytest.raises(gpuring.RingClosed):
+            client.request()
+        answer(taken)  # goes nowhere
+        with pytest.raises(gpuring.RingTimeout):
+            server.take(timeout=0)
+        assert (server.counts.undelivered, server.counts.dropped) == (1, 1)
+        assert rings(name) == [
+            n for n in rings(name) if client.id.to_bytes(8, "big").hex() not in n
+        ]
+        with gpuring.connect(name) as other:
+            ask_here(server, other, 1)
+
+
+# ---- who is there -------------------------------------------------------------------------------
+
+
+def test_engines_join_by_name_or_by_the_same_terms(name):
+    with serve(name) as first, serve(name) as second, gpuring.serve(name) as third:
+        assert len(first.stats().subscriptions[0].members) == 3
+        with gpuring.connect(name) as client:
+            for k, server in enumerate((first, second, third)):
+                ask_here(server, client, k)
+
+
+@pytest.mark.parametrize(
+    "other", [{"request": ((1,), "i8")}, {"response_meta": None}, {"redeliver": False}]
+)
+def test_engines_must_agree(name, other):
+    with serve(name) as server:
+        with pytest.raises(gpuring.RingIncompatible, match="exists with another"):
+            serve(name, **other)
+        with pytest.raises(gpuring.RingExists):
+            serve(name, engine=False)
+        assert len(server.stats().peers) == 2  # nobody stayed
+
+
+def test_a_service_and_a_ring_are_not_the_same(name):
+    with pytest.raises(gpuring.RingNotFound):
+        gpuring.connect(name)
+    with pytest.raises(gpuring.RingNotFound):
+        gpuring.serve(name)
+    with gpuring.create(name, slots=2, shape=(1,), dtype="i8", device="host") as ring:
+        for join in (gpuring.connect, gpuring.serve):
+            with pytest.raises(gpuring.RingIncompatible, match="is a ring, not a service"):
+                join(name)
+        assert ring.stats().peers == ()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        ({"request": ((1,), "i8")}, TypeError),
+        ({"engine": False}, TypeError),
+        (services.TERMS | {"answers": "cuda"}, ValueError),
+        (services.TERMS | {"slots": 0}, ValueError),
+    ],
+)
+def test_wrong_arguments_are_refused(name, wrong, error):
+    with pytest.raises(error):
+        gpuring.serve(name, **({"device": "host"} | wrong))
+    with pytest.raises(ValueError, match="cannot name"):
+        gpuring.serve("x" * 120)
+    assert rings(name) == []
+
+
+def test_wrong_arguments_of_a_client_are_refused(name):
+    with serve(name) as server:
+        for wrong in ({"calls": 0}, {"calls": 1021}, {"engine_s": -1}):
+            with pytest.raises(ValueError, match="is "):
+                gpuring.connect(name, **wrong)
+        with pytest.raises(ValueError, match="max_batch"):
+            server.take(0)
+        assert len(server.stats().peers) == 2
+
+
+def test_a_request_waits_for_an_engine(name):
+    with serve(name, engine=False) as keeper, gpuring.connect(name, engine_s=15) as client:
+        with pytest.raises(gpuring.RingError, match="only holds it open"):
+            keeper.take()
+        with pytest.raises(gpuring.PeerLost, match="there is no engine"):
+            client.request(0)
+        sending = in_thread(send, client, 0)
+        with serve(name) as server:
+            call = sending()
+            answer(server.take(timeout=10)[0])
+            services.finish(client, 0, call)
+        with (
+            gpuring.connect(name, engine_s=0.01) as impatient,
+            pytest.raises(gpuring.PeerLost, match=r"within 0\.01 s"),
+        ):
+            impatient.request()
+
+
+def test_an_engine_that_leaves_gives_its_calls_back(name):
+    with serve(name, engine=False), gpuring.connect(name) as client:
+        with serve(name) as leaver:
+            calls = [send(client, k) for k in range(2)]
+            assert len(leaver.take(2, timeout=10)) == 2
+        with serve(name) as other:
+            taken = other.take(2, timeout=10)
+            assert [call.redelivered for call in taken] == [False, False]  # nobody died
+            for call in taken:
+                answer(call)
+        for k, call in enumerate(calls):
+            services.finish(client, k, call)
+
+
+def test_an_engine_that_leaves_by_an_exception_fails_its_calls(name):
+    with serve(name, engine=False), gpuring.connect(name) as client:
+        call = send_when_served(name, client)
+        with pytest.raises(gpuring.CallFailed, match="RuntimeError: out of memory"):
+            call.result(10)
+
+
+def send_when_served(name, client):
+    with pytest.raises(RuntimeError), serve(name) as server:  # noqa: PT012
+        call = send(client, 0)
+        server.take(timeout=10)
+        raise RuntimeError("out of memory")
+    return call
+
+
+def test_a_service_that_is_closed_finishes_what_is_there(name):
+    owner = serve(name)
+    with serve(name) as other, gpuring.connect(name) as client:
+        done, taken_by_other, lost = (send(client, k) for k in range(3))
+        answer(owner.take(timeout=10)[0])
+        (call,) = other.take(timeout=10)
+        owner.close()
+        owner.close()
+        with pytest.raises(gpuring.RingClosed):
+            client.request(0)
+        answer(call)
+        services.finish(client, 0, done)
+        services.finish(client, 1, taken_by_other)
+        assert len(other.take(timeout=10)) == 1  # and never answers it
+        with pytest.raises(gpuring.EndOfStream):
+            other.take(timeout=10)
+        other.close()
+        with pytest.raises(gpuring.RingClosed, match="the service was closed"):
+            lost.result(10)
+    assert rings(name) == []
