@@ -1,9 +1,9 @@
-"""The kill matrix (tests/core/kill.c): every fault point of the core, every role that comes to it.
+"""The kill matrix (tests/core/kill/): every fault point of the core, every role that comes to it.
 
 The mutants show that it can fail: each takes one line out of the recovery, and some survivor has
 to hang, lose a frame or find the ring worn.  bench/results/kill-matrix-host.json keeps a long run:
 
-    gcc -O2 -pthread -DGR_FAULTS tests/core/kill.c gpuring/core/*.c -o build/kill
+    gcc -O2 -pthread -DGR_FAULTS tests/core/kill/*.c gpuring/core/*.c -o build/kill
     build/kill --rounds 10000 --seed 2027 --json bench/results/kill-matrix-host.json
 """
 
@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-CORE, HARNESS = Path("gpuring/core"), Path("tests/core")
+CORE, HARNESS = Path("gpuring/core"), Path("tests/core/kill")
 CC = shutil.which("gcc") or shutil.which("cc")
 BUILD_S, RUN_S = 60, 100
 
@@ -41,7 +41,7 @@ def build(place: Path, *edits: Edit) -> Path:
         assert text.count(old) == 1, f"{name} does not have it once: {old}"
         path.write_text(text.replace(old, new))
     flags = ["-std=gnu11", "-O1", "-g", "-pthread", "-DGR_FAULTS", "-o", "kill"]
-    sources = [place / HARNESS / "kill.c", *sorted((place / CORE).glob("*.c"))]
+    sources = [path for folder in (HARNESS, CORE) for path in sorted((place / folder).glob("*.c"))]
     subprocess.run([str(CC), *flags, *map(str, sources)], cwd=place, check=True, timeout=BUILD_S)
     return place / "kill"
 

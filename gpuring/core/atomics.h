@@ -79,7 +79,7 @@ static inline unsigned state_of(uint64_t word) { return word >> 16 & 0xff; }
 static inline unsigned role_of(uint64_t word) { return word >> 8 & 0xff; }
 static inline unsigned sub_of(uint64_t word) { return word & 0xff; }
 
-/* A named place between two stores that another process can see.  tests/core/kill.c compiles the core
+/* A named place between two stores that another process can see.  tests/core/kill/ compiles the core
  * with GR_FAULTS and kills or stops processes there; otherwise it is nothing. */
 #ifdef GR_FAULTS
 void gr_fault(const char *name);

@@ -1,0 +1,150 @@
+/* The kill matrix on host memory: what the survivors of a death at every fault point are left with.
+ *
+ * A round: four survivors in processes of their own (producer, lossless reader, member of a shared
+ * subscription, lossy reader) keep a stream going through a ring of 2 to 4 slots; a victim plays its
+ * role among them and dies at the k-th hit of one fault point, at once (kill) or stopped first (stop).
+ * Then the survivors have to go on, end in good order, and leave books that balance.
+ *
+ * One point is the harness's own.  "device: unfinished" stands for GPU work: a frame is published, or a
+ * slot released, before its fence is reached, and the death leaves the fence to the reaper.
+ *
+ * matrix.c says which deaths there are and plays them, round.c plays one, parts.c is what its processes
+ * do, verbs.c how they go through the ring, book.c what they write down, report.c what came of all.
+ * This header holds what these share: a word for each thing, and whose it is. */
+#ifndef GPURING_KILL_H
+#define GPURING_KILL_H
+
+#define _GNU_SOURCE
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "../../../gpuring/core/ring.h"
+
+#define LL (unsigned long long)
+
+enum role { PRODUCER, CONSUMER, MEMBER, LOSSY, JOINER, LEAVER, CLOSER, CREATOR, REAPER, SLEEPER, ROLES };
+enum { S_PRODUCER, S_LONE, S_MEMBER, S_LOSSY, SURVIVORS };
+enum { MAX_POINTS = 128, MAX_SEQ = 1 << 16, MAX_PEERS = 10, MAX_SLOTS = 4, WORDS = 8 };
+
+/* ---- matrix.c: the run.  Set by the parent before it forks, read by all. -------------------------- */
+
+struct round {
+    uint64_t number, seed;
+    enum role role;
+    int point;
+    bool stop, victim_first;
+    unsigned k, slots, deaths;
+};
+extern struct round now;
+extern uint64_t deadline_ms;
+extern const char *const role_names[ROLES];
+extern char points[MAX_POINTS][32];
+extern int point_count;
+bool comes(enum role role, const char *point);
+
+/* ---- book.c: what the processes of a round write down, in memory that outlives them --------------- */
+
+enum { UNPUBLISHED, IN_FLIGHT, PUBLISHED };
+enum { RELEASING = 1, RELEASED };
+
+/* Of one sequence.  Written around the calls, so what is in flight at a death shows as such. */
+struct frame {
+    _Atomic uint8_t published;
+    _Atomic uint8_t lone, shared;            /* confirmed by the survivors */
+    _Atomic uint8_t mortal, given, released; /* by members who may die: confirmed, given back, released */
+    _Atomic uint8_t redelivered;             /* some member of `shared` was told so */
+};
+
+struct survivor {
+    _Atomic uint64_t frames;
+    unsigned after; /* frames since the death */
+    bool blocked;
+    int64_t last_ns, pause_ns, recovered_ns;
+};
+
+struct book {
+    _Atomic int joined, go, stop, quit, failed;
+    _Atomic int64_t armed_ns, died_ns;
+    char complaint[512];
+    struct survivor survivor[SURVIVORS];
+    uint64_t data[MAX_SLOTS][WORDS]; /* plain words: the frames */
+    struct frame frame[MAX_SEQ];
+};
+extern struct book *book;
+bool open_book(void);
+void clear_book(uint64_t frontier);
+bool balances(uint64_t frontier);
+void complain(const char *format, ...);
+
+/* In a process of a round: it complains and ends. */
+#define REQUIRE(condition, ...)                                                                    \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            char text_[256];                                                                       \
+            snprintf(text_, sizeof text_, " " __VA_ARGS__);                                        \
+            complain("%s:%d: not so: %s%s", __func__, __LINE__, #condition, text_);                \
+            _exit(3);                                                                              \
+        }                                                                                          \
+    } while (0)
+
+/* In the parent: the round has failed. */
+#define EXPECT(condition, ...)                                                                     \
+    if (!(condition)) return complain("not so: " #condition " " __VA_ARGS__), false
+
+/* ---- parts.c: this process ------------------------------------------------------------------------ */
+
+struct self {
+    enum role role;
+    const char *target; /* NULL: it is to survive */
+    unsigned k, hits;
+    bool victim, stop, sleepy, impatient;
+    bool elsewhere; /* not in the verb of its role: a joiner rings bells too, when it leaves */
+    struct survivor *survivor;
+    uint64_t last; /* frame of an own subscription */
+};
+extern struct self self;
+extern struct gr_ring *ring;
+extern int fd; /* of its header */
+void create(void);
+void attach(void);
+void survivor(int which);
+void mortal(enum role role, const char *target);
+void audit(void);
+
+/* ---- verbs.c: the ring, used and written down ----------------------------------------------------- */
+
+enum of { OF_LONE, OF_SHARED, OF_LOSSY, OF_OWN };
+enum gr_result join_as(struct gr_peer *me, enum role role);
+bool turn(struct gr_peer *me, enum role role);
+bool produce(struct gr_peer *me);
+enum gr_result consume(struct gr_peer *me, gr_verb verb, enum of of);
+void progress(void);
+
+/* ---- round.c -------------------------------------------------------------------------------------- */
+
+bool play(void);
+void end_children(void);
+
+/* ---- report.c ------------------------------------------------------------------------------------- */
+
+void note_end(bool died);
+void note_recovery(int64_t ns, bool newcomer);
+int report(FILE *json, uint64_t rounds, uint64_t seed, double seconds);
+void report_failure(uint64_t seed);
+
+/* ---- chance: a round's is its number's and the seed's; each thread draws its own ------------------- */
+
+extern _Thread_local uint64_t chance_state;
+static inline uint64_t mix(uint64_t x) { /* splitmix64 */
+    x += 0x9e3779b97f4a7c15u;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
+static inline uint64_t chance(uint64_t n) { return (chance_state = mix(chance_state)) % n; }
+static inline void nap(long us) { nanosleep(&(struct timespec){.tv_nsec = us * 1000}, NULL); }
+
+#endif

@@ -1,0 +1,135 @@
+/* The matrix: every fault point of the core, every role that comes to it, killed or stopped; and the run.
+ *
+ * A new FAULT("…") is found by itself; which roles come to it stands in comes_to.
+ *
+ * Usage, from the root of the repository: kill [--rounds N] [--seed S] [--json FILE] [--first ROUND]
+ * [--role NAME] [--point PREFIX] [--core DIRECTORY] [--deadline-ms MS].  A round depends on the seed, its
+ * number and the filters alone; what the scheduler adds, it does not repeat. */
+#include "kill.h"
+
+#include <glob.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+const char *const role_names[ROLES] = {"producer", "consumer", "member", "lossy", "joiner", "leaver",
+                                              "closer", "creator", "reaper", "sleeper"};
+
+/* The points (or their prefixes) that a role comes to.  One of them never hit is reported. */
+static const char *const comes_to[ROLES][12] = {
+    [PRODUCER] = {"claim:", "promised", "publish:", "bell:", "sleep:", "device:"},
+    [CONSUMER] = {"acquire: looked", "acquire: held", "acquire: confirmed", "promised", "release:", "bell:",
+                  "sleep:", "device:"},
+    [MEMBER] = {"acquire: looked", "acquire: held", "acquire: confirmed", "promised", "release:", "bell:",
+                "sleep:", "device:", "give back:"},
+    [LOSSY] = {"acquire:", "promised", "release:", "bell:", "sleep:", "device:"},
+    [JOINER] = {"join:", "producers counted"},
+    [LEAVER] = {"leave:", "producers counted", "subscription removed", "bell:"},
+    [CLOSER] = {"close:", "bell:"},
+    [CREATOR] = {"claim:", "promised", "publish:", "bell:", "device:"},
+    [REAPER] = {"reap:", "producers counted", "subscription removed", "bell:"},
+    [SLEEPER] = {"sleep:", "claim: looked", "claim: claimed", "acquire: looked", "acquire: confirmed"},
+};
+
+struct round now;
+uint64_t deadline_ms = 3000;
+char points[MAX_POINTS][32];
+int point_count;
+
+static void add_point(const char *name, size_t n) {
+    for (int p = 0; p < point_count; p++)
+        if (strlen(points[p]) == n && memcmp(points[p], name, n) == 0) return;
+    if (n < sizeof *points && point_count < MAX_POINTS) memcpy(points[point_count++], name, n);
+}
+
+/* Every FAULT("name") of the sources: one that is added there and reached nowhere fails the run. */
+static void scan(const char *core) {
+    char pattern[512], line[1024];
+    glob_t found;
+    snprintf(pattern, sizeof pattern, "%s/*.c", core);
+    if (glob(pattern, 0, NULL, &found) != 0) fprintf(stderr, "no sources in %s\n", core), exit(2);
+    for (size_t k = 0; k < found.gl_pathc; k++) {
+        FILE *file = fopen(found.gl_pathv[k], "r");
+        while (file && fgets(line, sizeof line, file)) {
+            char *at = strstr(line, "FAULT(\"");
+            if (at) add_point(at + 7, strcspn(at + 7, "\""));
+        }
+        if (file) fclose(file);
+    }
+    globfree(&found);
+    add_point("device: unfinished", 18);
+}
+
+bool comes(enum role role, const char *point) {
+    for (int k = 0; k < 12 && comes_to[role][k]; k++)
+        if (strncmp(point, comes_to[role][k], strlen(comes_to[role][k])) == 0) return true;
+    return false;
+}
+
+/* A cell of the matrix, and all of them that the filters leave. */
+struct cell { enum role role; int point; bool stop; };
+static struct cell plan[2 * ROLES * MAX_POINTS];
+static uint64_t planned;
+
+static void make_plan(const char *role, const char *point) {
+    for (enum role r = 0; r < ROLES; r++)
+        for (int p = 0; p < point_count; p++)
+            for (int stop = 0; stop < 2; stop++)
+                if (comes(r, points[p]) && strstr(role_names[r], role) && strstr(points[p], point))
+                    plan[planned++] = (struct cell){r, p, stop};
+    if (!planned) fprintf(stderr, "nothing to do\n"), exit(2);
+    for (uint64_t k = planned - 1; k > 0; k--) { /* shuffled, so that a short run is a fair sample */
+        uint64_t other = chance(k + 1);
+        struct cell swapped = plan[k];
+        plan[k] = plan[other];
+        plan[other] = swapped;
+    }
+}
+
+static struct round draw(uint64_t n, uint64_t seed) {
+    struct cell cell = plan[n % planned];
+    chance_state = mix(seed ^ mix(n)); /* a round depends on these two alone, and can be played by itself */
+    struct round drawn = {.number = n, .seed = chance_state, .role = cell.role, .point = cell.point, .stop = cell.stop};
+    drawn.slots = 2 + (unsigned)chance(MAX_SLOTS - 1);
+    drawn.victim_first = cell.role == CREATOR || chance(4) != 0;
+    const char *name = points[cell.point]; /* a reaper passes most points once, a closer all of them */
+    bool lap = strstr(name, "reap: slot") || strstr(name, "reap: take");
+    bool many = cell.role == REAPER ? lap : cell.role != CLOSER;
+    drawn.k = 1 + (unsigned)chance(many ? 2 * drawn.slots : 1);
+    return drawn;
+}
+
+int main(int argc, char **argv) {
+    uint64_t rounds = 300, seed = 1, first = 0;
+    const char *core = "gpuring/core", *json = "/dev/null", *role = "", *point = "";
+    struct { const char *name, **text; uint64_t *number; } options[] = {
+        {"--rounds", NULL, &rounds}, {"--seed", NULL, &seed},  {"--first", NULL, &first},
+        {"--json", &json, NULL},     {"--core", &core, NULL},  {"--deadline-ms", NULL, &deadline_ms},
+        {"--role", &role, NULL},     {"--point", &point, NULL}};
+    for (int k = 1; k < argc; k += 2) {
+        size_t o = 0;
+        while (o < 8 && strcmp(argv[k], options[o].name) != 0) o++;
+        if (o == 8 || k + 1 == argc) return fprintf(stderr, "see tests/core/kill/matrix.c: %s\n", argv[k]), 2;
+        if (options[o].text) *options[o].text = argv[k + 1];
+        else *options[o].number = strtoull(argv[k + 1], NULL, 0);
+    }
+    scan(core);
+    chance_state = mix(seed);
+    make_plan(role, point);
+    if (!open_book()) return perror("mmap"), 2;
+    atexit(end_children);
+    int64_t began = gr_now_ns();
+    for (uint64_t n = first; n < first + rounds; n++) {
+        now = draw(n, seed);
+        fd = memfd_create("kill", MFD_CLOEXEC);
+        ring = NULL;
+        if (!play()) return report_failure(seed), 1;
+        clear_book(gr_frontier(ring));
+        gr_detach(ring);
+        close(fd);
+    }
+    FILE *file = fopen(json, "w");
+    if (!file) return perror(json), 2;
+    int unreached = report(file, rounds, seed, (double)(gr_now_ns() - began) / 1e9);
+    fclose(file);
+    return unreached && !*role && !*point && rounds >= planned ? 1 : 0;
+}

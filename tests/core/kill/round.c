@@ -1,0 +1,149 @@
+/* A round: its processes are started, one dies, the others are watched until they have gone on and ended.
+ *
+ * Of the parent alone.  Every wait is an UNTIL, which has a deadline; a child is forgotten only when it
+ * has been waited for, so end_children() leaves none behind. */
+#include "kill.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+enum { CHILDREN = 16 };
+enum { GIVE_UP_NS = 200 * 1000 * 1000 }; /* the point is not reached in this round */
+
+static pid_t children[CHILDREN];
+
+enum part { A_SURVIVOR, A_VICTIM, A_CORPSE, AN_AUDITOR };
+
+static pid_t spawn(enum part what, int which, enum role role, const char *target, unsigned k) {
+    pid_t parent = getpid(), pid = fork();
+    if (pid != 0) {
+        for (int c = 0; c < CHILDREN; c++)
+            if (children[c] == 0) return children[c] = pid;
+        abort();
+    }
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(4);
+    memset(&self, 0, sizeof self);
+    chance_state = mix(now.seed + 16 * (uint64_t)what + (uint64_t)which);
+    self.victim = what == A_VICTIM;
+    self.k = k;
+    self.stop = now.stop && self.victim;
+    if (what == A_SURVIVOR) survivor(which);
+    else if (what == AN_AUDITOR) audit();
+    else mortal(role, target);
+    _exit(0);
+}
+
+/* 0: still there.  A stop counts once. */
+static int changed(pid_t pid, int *status) {
+    pid_t got = waitpid(pid, status, WNOHANG | WUNTRACED);
+    if (got == pid && !WIFSTOPPED(*status))
+        for (int c = 0; c < CHILDREN; c++)
+            if (children[c] == pid) children[c] = 0;
+    return got == pid;
+}
+
+/* Whatever has to happen happens within the deadline, or the round has failed. */
+#define UNTIL(condition, ...)                                                                      \
+    for (int64_t end_ = gr_now_ns() + (int64_t)deadline_ms * 1000000; !(condition); nap(30)) {              \
+        if (gr_now_ns() > end_) complain("deadline: " #condition " " __VA_ARGS__);                 \
+        if (atomic_load(&book->failed)) return false;                                              \
+    }
+
+static bool in_table(pid_t pid) {
+    for (uint32_t p = 0; p < MAX_PEERS; p++)
+        if (state_of(load_sc(&ring->peer[p].word)) != GR_FREE && load_relaxed(&ring->peer[p].pid) == (uint64_t)pid)
+            return true;
+    return false;
+}
+
+/* Somebody for the reaper to clear, who leaves behind what the reaper is to be killed at. */
+static pid_t spawn_corpse(const char *point) {
+    static const struct { enum role role; const char *target; } ways[] = {
+        {PRODUCER, "promised"}, {PRODUCER, "device: unfinished"}, {CONSUMER, "acquire: confirmed"},
+        {MEMBER, "acquire: confirmed"}, {PRODUCER, "claim: claimed"}, {LOSSY, "acquire: held"},
+        {SLEEPER, "sleep: marked"}};
+    bool owes = strstr(point, "torn") || strstr(point, "fence") || strstr(point, "producers");
+    uint64_t n = owes ? chance(2) : chance(7);
+    if (strstr(point, "subscription")) n = 2;
+    if (strstr(point, "redo")) n = 2 + chance(2);
+    return spawn(A_CORPSE, 0, ways[n].role, ways[n].target, 1 + (unsigned)chance(4));
+}
+
+bool play(void) {
+    const char *point = points[now.point];
+    pid_t survivors[SURVIVORS], victim = 0, corpse = 0, dead[8] = {0};
+    int status, there = 0;
+    uint64_t at_death[SURVIVORS];
+    if (now.role != CREATOR) create();
+    if (now.victim_first) {
+        victim = spawn(A_VICTIM, 0, now.role, point, now.k);
+        there++;
+        UNTIL(atomic_load(&book->joined) == there);
+        if (now.role == CREATOR) attach();
+    }
+    for (int s = 0; s < SURVIVORS; s++) survivors[s] = spawn(A_SURVIVOR, s, ROLES, NULL, 0);
+    there += SURVIVORS;
+    UNTIL(atomic_load(&book->joined) == there);
+    if (!victim) {
+        victim = spawn(A_VICTIM, 0, now.role, point, now.k);
+        UNTIL(atomic_load(&book->joined) == there + 1);
+    }
+    atomic_store(&book->go, 1);
+    uint64_t first = now.slots + chance(8);
+    UNTIL(atomic_load(&book->survivor[S_PRODUCER].frames) >= first);
+    atomic_store(&book->armed_ns, gr_now_ns());
+
+    int64_t give_up = gr_now_ns() + GIVE_UP_NS, next_corpse = 0;
+    while (!changed(victim, &status)) {
+        if (now.role == REAPER && corpse && changed(corpse, &status)) {
+            EXPECT(status == SIGKILL || (status == 0 && atomic_load(&book->quit)), "corpse: %#x", status);
+            corpse = 0;
+            next_corpse = gr_now_ns() + 3 * 1000 * 1000; /* the survivors may have been quicker */
+        } else if (now.role == REAPER && !corpse && now.deaths < 6 && gr_now_ns() > next_corpse)
+            dead[now.deaths++] = corpse = spawn_corpse(point);
+        if (gr_now_ns() > give_up) atomic_store(&book->quit, 1);
+        if (gr_now_ns() > give_up + (int64_t)deadline_ms * 1000000) complain("the victim does not end");
+        if (atomic_load(&book->failed)) return false;
+        nap(20);
+    }
+    if (WIFSTOPPED(status)) { /* which is no death: nobody may touch what it has */
+        uint64_t reaps = load_sc(&ring->head->reaps);
+        nap((long)chance(2000));
+        EXPECT(now.role == REAPER || load_sc(&ring->head->reaps) == reaps, "a stopped process was reaped");
+        atomic_store(&book->died_ns, gr_now_ns());
+        kill(victim, SIGKILL);
+        UNTIL(changed(victim, &status));
+    }
+    if (WIFSIGNALED(status)) {
+        EXPECT(WTERMSIG(status) == SIGKILL, "victim: %#x", status);
+        dead[now.deaths++] = victim;
+    } else EXPECT(status == 0, "victim: %#x", status);
+    note_end(WIFSIGNALED(status));
+    for (int s = 0; s < SURVIVORS; s++) at_death[s] = atomic_load(&book->survivor[s].frames);
+    if (corpse) UNTIL(changed(corpse, &status));
+    for (unsigned d = 0; d < now.deaths && !load_sc(&ring->head->closed); d++) UNTIL(!in_table(dead[d]));
+    for (int s = 0; s < SURVIVORS && !load_sc(&ring->head->closed); s++)
+        UNTIL(atomic_load(&book->survivor[s].frames) >= at_death[s] + 2 * now.slots + 2, "(survivor %d)", s);
+    atomic_store(&book->stop, 1);
+    for (int s = 0; s < SURVIVORS; s++) {
+        UNTIL(changed(survivors[s], &status), "(survivor %d)", s);
+        EXPECT(status == 0, "survivor %d: %#x", s, status);
+        struct survivor *who = &book->survivor[s];
+        if (!who->recovered_ns || !atomic_load(&book->died_ns)) continue;
+        bool new = !now.victim_first || now.role == JOINER || now.role == LEAVER;
+        note_recovery(who->recovered_ns, new);
+    }
+    uint64_t frontier = gr_frontier(ring);
+    pid_t auditor = spawn(AN_AUDITOR, 0, ROLES, NULL, 0);
+    UNTIL(changed(auditor, &status));
+    EXPECT(status == 0, "auditor: %#x", status);
+    return balances(frontier);
+}
+
+void end_children(void) {
+    for (int c = 0; c < CHILDREN; c++)
+        if (children[c] > 0) kill(children[c], SIGKILL), waitpid(children[c], NULL, 0), children[c] = 0;
+}

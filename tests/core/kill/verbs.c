@@ -1,0 +1,141 @@
+/* The verbs: a turn of a producer and of a consumer, and what each writes into the book.
+ *
+ * A frame goes through the ring here and nowhere else, so here stands what a reader may find.  The book
+ * is written around a call, first that it begins, then that it is done: a death in between shows. */
+#include "kill.h"
+
+static enum gr_result run(struct gr_peer *me, gr_verb verb) {
+    me->deadline_ns = INT64_MAX;
+    enum gr_result result = self.sleepy ? gr_sleep(me, verb) : verb(me);
+    if (self.impatient) return result;
+    if (result == GR_BLOCKED && self.survivor) self.survivor->blocked = true;
+    if (result == GR_BLOCKED) result = gr_spin(me, verb);
+    while (result == GR_BLOCKED || result == GR_SIGNAL) result = gr_sleep(me, verb);
+    return result;
+}
+
+/* Recovered: at the end of the longest pause of the laps after the death.  The first frame after it
+ * would not do: a frame or two may lie between a survivor and the place where the dead is in its way. */
+void progress(void) {
+    struct survivor *s = self.survivor;
+    int64_t died = atomic_load(&book->died_ns), at = gr_now_ns();
+    if (!s) return;
+    if (died && s->after < 2 * ring->slots + 2) {
+        int64_t from = s->last_ns > died ? s->last_ns : died;
+        if (at - from > s->pause_ns) {
+            s->pause_ns = at - from;
+            s->recovered_ns = s->blocked ? at - died : 0;
+        }
+        s->after++;
+    }
+    s->blocked = false;
+    s->last_ns = at;
+    atomic_fetch_add(&s->frames, 1);
+}
+
+static uint64_t content(uint64_t seq, int k) { return mix(seq * WORDS + (uint64_t)k); }
+static void write_frame(const struct gr_peer *me) {
+    for (int k = 0; k < WORDS; k++) book->data[me->index][k] = content(me->seq, k);
+}
+static void await_fences(struct gr_peer *me) {
+    for (uint32_t k = 0; k < me->pendings; k++)
+        while (gr_wait_fence(me, me->pending[k].peer, me->index, me->pending[k].value) != GR_OK) {
+        }
+}
+
+/* False: the ring was closed. */
+bool produce(struct gr_peer *me) {
+    enum gr_result result = run(me, gr_claim);
+    if (result == GR_CLOSED || result == GR_BLOCKED) return false;
+    REQUIRE(result == GR_OK, "claim: %d", result);
+    REQUIRE(me->seq < MAX_SEQ, "the book is full");
+    await_fences(me);
+    struct frame *frame = &book->frame[me->seq];
+    gr_word *fence = fence_of(ring, me->index, me->number);
+    bool unfinished = self.target && chance(4) == 0;
+    if (!unfinished) write_frame(me);
+    uint64_t value = gr_promise(me, me->index, me->seq);
+    if (!unfinished) raise_to(fence, value);
+    if (!unfinished && chance(13) == 0) {
+        REQUIRE(gr_abandon(me, me->index, me->seq) == GR_OK);
+        return true;
+    }
+    atomic_store(&frame->published, IN_FLIGHT);
+    REQUIRE(gr_publish(me, me->index, me->seq, value, 0, NULL) == GR_OK);
+    if (unfinished) {
+        FAULT("device: unfinished");
+        write_frame(me);
+        raise_to(fence, value);
+    }
+    atomic_store(&frame->published, PUBLISHED);
+    progress();
+    return true;
+}
+
+enum gr_result consume(struct gr_peer *me, gr_verb verb, enum of of) {
+    gr_word *torn = &ring->peer[me->number].torn;
+    uint64_t torn_before = load_relaxed(torn);
+    me->lost = 0;
+    enum gr_result result = run(me, verb);
+    if (result != GR_OK) return result;
+    REQUIRE(me->seq < MAX_SEQ);
+    struct frame *frame = &book->frame[me->seq];
+    gr_word *fence = fence_of(ring, me->index, me->number);
+    await_fences(me);
+    if (of != OF_SHARED) {
+        REQUIRE(me->seq > self.last, "%llu after %llu", LL me->seq, LL self.last);
+        uint64_t gap = me->seq - self.last - 1, known_lost = me->lost + load_relaxed(torn) - torn_before;
+        REQUIRE(of != OF_LOSSY || self.last == 0 || known_lost == gap, "%llu of %llu", LL known_lost, LL gap);
+        for (uint64_t s = self.last + 1; of == OF_OWN && self.last && s < me->seq; s++)
+            REQUIRE(atomic_load(&book->frame[s].published) != PUBLISHED, "%llu skipped", LL s);
+        self.last = me->seq;
+    }
+    REQUIRE(of == OF_LOSSY || me->lost == 0);
+    if (load_acquire(&ring->slot[me->index].torn) >= me->seq) {
+        REQUIRE(atomic_load(&frame->published) == IN_FLIGHT, "frame %llu torn", LL me->seq);
+        gr_skip_torn(me);
+        return GR_OK;
+    }
+    if (of == OF_LONE) atomic_fetch_add(&frame->lone, 1);
+    if (of == OF_SHARED) {
+        if (me->redelivered) atomic_store(&frame->redelivered, 1);
+        atomic_fetch_add(self.target ? &frame->mortal : &frame->shared, 1);
+    }
+    for (int k = 0; k < WORDS; k++)
+        REQUIRE(book->data[me->index][k] == content(me->seq, k), "frame %llu word %d", LL me->seq, k);
+    if (of == OF_SHARED && self.target && chance(4) == 0) { /* as if its stream could not be ordered */
+        atomic_fetch_add(&frame->given, 1);
+        REQUIRE(gr_give_back(me, me->index, me->seq) == GR_OK);
+        return GR_OK;
+    }
+    if (chance(of == OF_LOSSY ? 4 : 32) == 0) nap(100); /* lossy: long enough to be met by claims (H1) */
+    bool unfinished = self.target && chance(4) == 0;
+    uint64_t value = gr_promise(me, me->index, me->seq), seq = me->seq;
+    if (!unfinished) raise_to(fence, value);
+    if (of == OF_SHARED && self.target) atomic_store(&frame->released, RELEASING);
+    REQUIRE(gr_release(me, me->index, seq) == GR_OK);
+    if (of == OF_SHARED && self.target) atomic_store(&frame->released, RELEASED);
+    if (unfinished) {
+        FAULT("device: unfinished");
+        raise_to(fence, value);
+    }
+    progress();
+    return GR_OK;
+}
+
+enum gr_result join_as(struct gr_peer *me, enum role role) {
+    static const char names[][GR_NAME_WORDS * 8] = {"own", "shared", "own lossy"};
+    self.last = 0;
+    if (role == PRODUCER) return gr_join_producer(ring, me);
+    return gr_join_consumer(ring, names[role == MEMBER ? 1 : role == LOSSY ? 2 : 0],
+                            role == LOSSY ? GR_LOSSY : GR_LOSSLESS, GR_REDELIVER, GR_START_OLDEST, 0, me);
+}
+
+/* One turn of a role; false when the stream is over. */
+bool turn(struct gr_peer *me, enum role role) {
+    if (role == PRODUCER) return produce(me);
+    enum gr_result result = consume(me, role == LOSSY && chance(2) ? gr_latest : gr_acquire,
+                                    role == MEMBER ? OF_SHARED : role == LOSSY ? OF_LOSSY : OF_OWN);
+    REQUIRE(result == GR_OK || result == GR_BLOCKED || result == GR_ENDED, "consume: %d", result);
+    return result == GR_OK;
+}
