@@ -11,54 +11,32 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from compiled import BUILD_S, CORE, ROOT, Edit, build, needs_compiler
 
-ROOT = Path(__file__).parent.parent
-CORE, HARNESS = Path("gpuring/core"), Path("tests/core/kill")
-CC = shutil.which("gcc") or shutil.which("cc")
-BUILD_S, RUN_S = 60, 100
+RUN_S = 100
 
-pytestmark = [
-    pytest.mark.skipif(CC is None, reason="no C compiler: the kill matrix compiles the core anew"),
-    pytest.mark.deadline(BUILD_S + RUN_S),
-]
-
-Edit = tuple[str, str, str]
-
-
-def build(place: Path, *edits: Edit) -> Path:
-    """Compiles a copy of the core with its fault points; an edit replaces the place it names."""
-    for folder in (CORE, HARNESS):
-        shutil.copytree(ROOT / folder, place / folder)
-    for name, old, new in edits:
-        path = place / CORE / name
-        text = path.read_text()
-        assert text.count(old) == 1, f"{name} does not have it once: {old}"
-        path.write_text(text.replace(old, new))
-    flags = ["-std=gnu11", "-O1", "-g", "-pthread", "-DGR_FAULTS", "-o", "kill"]
-    sources = [path for folder in (HARNESS, CORE) for path in sorted((place / folder).glob("*.c"))]
-    subprocess.run([str(CC), *flags, *map(str, sources)], cwd=place, check=True, timeout=BUILD_S)
-    return place / "kill"
-
+pytestmark = [needs_compiler, pytest.mark.deadline(BUILD_S + RUN_S)]
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture(scope="module")
 def matrix(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return runner(build(tmp_path_factory.mktemp("kill")))
+    return runner(tmp_path_factory.mktemp("kill"))
 
 
-def runner(program: Path) -> Run:
+def runner(place: Path, *edits: Edit) -> Run:
+    program = build(place, "kill/*.c", ["-O1", "-g", "-DGR_FAULTS"], *edits)
+
     def run(*options: object) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [program, *map(str, options)],
-            cwd=program.parent,
+            cwd=place,
             capture_output=True,
             text=True,
             timeout=RUN_S,
@@ -170,6 +148,6 @@ MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_it_catches(mutant, tmp_path):
     where, edits = MUTANTS[mutant]
-    done = runner(build(tmp_path, *edits))("--rounds", 100, "--deadline-ms", 400, *where)
+    done = runner(tmp_path, *edits)("--rounds", 100, "--deadline-ms", 400, *where)
     assert done.returncode == 1, done.stdout
     assert re.match(r"round \d+ of seed 1: \w+ dies at ", done.stderr), done.stderr

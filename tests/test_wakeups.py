@@ -5,21 +5,16 @@ The mutants show that it can fail: each takes away one step of edge D, and someb
 
 from __future__ import annotations
 
-import shutil
 import signal
 import subprocess
-from pathlib import Path
 
 import pytest
-from test_kill_matrix import CC, CORE, ROOT
+from compiled import BUILD_S, build, needs_compiler
 
-HARNESS = Path("tests/core")
-BUILD_S, RUN_S, HANGS_S, ROUNDS = 60, 60, 4, 30_000
+RUN_S, HANGS_S, ROUNDS = 60, 4, 30_000
+FLAGS = ["-O2", "-w", "-DGR_SLICE_NS=1000000000000"]
 
-pytestmark = [
-    pytest.mark.skipif(CC is None, reason="no C compiler: the core is compiled anew"),
-    pytest.mark.deadline(BUILD_S + RUN_S),
-]
+pytestmark = [needs_compiler, pytest.mark.deadline(BUILD_S + RUN_S)]
 
 MUTANTS = {
     "select announces itself to nobody": (
@@ -68,28 +63,14 @@ MUTANTS = {
 }
 
 
-def build(place: Path, edit: tuple[str, str, str] | None) -> Path:
-    for folder in (CORE, HARNESS):
-        shutil.copytree(ROOT / folder, place / folder)
-    if edit is not None:
-        path, (_, old, new) = place / CORE / edit[0], edit
-        text = path.read_text()
-        assert text.count(old) == 1, f"{path.name} does not have it once: {old}"
-        path.write_text(text.replace(old, new))
-    flags = ["-std=gnu11", "-O2", "-w", "-pthread", "-DGR_SLICE_NS=1000000000000", "-o", "wakeups"]
-    sources = [place / HARNESS / "wakeups.c", *sorted((place / CORE).glob("*.c"))]
-    subprocess.run([str(CC), *flags, *map(str, sources)], cwd=place, check=True, timeout=BUILD_S)
-    return place / "wakeups"
-
-
 def test_no_wake_up_is_lost(tmp_path):
-    subprocess.run([build(tmp_path, None)], check=True, timeout=RUN_S)
+    subprocess.run([build(tmp_path, "wakeups.c", FLAGS)], check=True, timeout=RUN_S)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_it_catches(mutant, tmp_path):
-    program = build(tmp_path, MUTANTS[mutant])
+    program = build(tmp_path, "wakeups.c", FLAGS, MUTANTS[mutant])
     done = subprocess.run(
         [program, str(ROUNDS), str(HANGS_S)], capture_output=True, timeout=RUN_S, check=False
     )
