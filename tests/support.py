@@ -20,7 +20,10 @@ import gpuring
 from gpuring import _core
 from gpuring._core import Header, Peer
 
-__all__ = ["PLACES", "Actor", "Child", "Pipe", "Place", "Segment", "pack", "poll", "unpack"]
+__all__ = [
+    "HOST", "ON_GPU", "PLACES", "STREAM_GATED", "Actor", "Child", "Pipe", "Place", "Segment",
+    "pack", "poll", "unpack",
+]  # fmt: skip
 
 _FIELDS = {(table, name): (at, n) for table, name, at, n in _core.layout_fields()}
 _ROW = {"head": 0, "sub": 128, "peer": 128, "slot": 128, "take": 16}
@@ -289,3 +292,5 @@ PLACES = (
     Place("cuda-event", (("device", "cuda"), ("sync", "event"))),
     Place("cuda-event-hostgate", (("device", "cuda"), ("sync", "event"), ("gate", "host"))),
 )
+HOST, *ON_GPU = PLACES
+STREAM_GATED = [place for place in ON_GPU if dict(place.options).get("gate") != "host"]

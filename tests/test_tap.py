@@ -13,7 +13,7 @@ import pytest
 import support
 from commands import DEADLINE_S, running
 from commands import gpuring as command
-from support import PLACES, poll
+from support import HOST, poll
 
 import gpuring
 from gpuring import cli
@@ -96,9 +96,6 @@ def test_npy_is_what_was_published_and_the_producer_never_waits(place, name, chi
         assert frame["meta"] == {"pts": seq * 10, "box": [float(seq), "nan"], "tag": b"ab".hex()}
         assert frame["time_ns"] > 0
         assert frame["lost"] >= 0
-
-
-HOST = PLACES[0]
 
 
 def test_every_nth_and_several_fields(name, children, tmp_path):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 from pathlib import Path
 
 import pytest
-from support import poll
+from victim import Victim, make
 
 import gpuring
 from gpuring import _core
@@ -191,38 +190,6 @@ def test_a_frame_that_went_back_and_was_then_passed_counts_as_lost(segment):
 
 
 # ---- consumers ---------------------------------------------------------------------------------
-
-
-def make(name):
-    return gpuring.create(name, slots=4, shape=(8,), dtype="u1", device="host")
-
-
-def publishes(pipe, name, frames):
-    producer = gpuring.attach(name, timeout=10).producer()
-    for _ in range(frames):
-        producer.claim(10).publish()
-    pipe.send(producer.peer)
-    pipe.receive()
-
-
-class Victim:
-    """A producer in another process whose GPU is stuck, as far as the header tells."""
-
-    def __init__(self, ring, children, frames=1):
-        self.ring = ring
-        self.child = children(publishes, ring.name, frames)
-        self.number = self.child.receive()
-
-    def stick(self, slot):
-        """Takes the producer's GPU work on the slot back."""
-        header = self.ring._header
-        fence = header.fence_region[0] + header.fence_offset(self.number, slot.index)
-        ctypes.c_uint64.from_address(fence).value = 1
-
-    def die(self):
-        reaps = self.ring._header.reaps
-        self.child.kill()
-        poll(lambda: self.ring._header.reap() or self.ring._header.reaps > reaps)
 
 
 def released_torn(consumer, victim, frames=1):

@@ -12,14 +12,12 @@ import random
 import threading
 
 import pytest
-from support import PLACES, poll
+from support import ON_GPU, STREAM_GATED, poll
 from test_gpu_death import HELD_S, RECOVERY_S, SAFE, _ring_is_whole, _still_healthy
 
 import gpuring
 
 pytestmark = pytest.mark.gpu
-STREAM_GATED = [place for place in PLACES if place.on_gpu and "hostgate" not in place.name]
-ON_GPU = [place for place in PLACES if place.on_gpu]
 WORDS = 1 << 16
 BATCH = 3
 LIMIT_S = 40

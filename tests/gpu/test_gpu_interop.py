@@ -10,14 +10,13 @@ import os
 
 import numpy as np
 import pytest
-from support import PLACES
+from support import STREAM_GATED
 
 from gpuring import copying
 from gpuring.sync import streams
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 pytestmark = pytest.mark.gpu
-STREAM_GATED = [place for place in PLACES if place.on_gpu and "hostgate" not in place.name]
 WORDS = 1 << 16
 LIMIT_S = 20
 

@@ -8,13 +8,11 @@ latch is known to notice.  Stamps count, on the GPU, words that are not those of
 from __future__ import annotations
 
 import pytest
-from support import PLACES
+from support import ON_GPU, STREAM_GATED
 
 import gpuring
 
 pytestmark = pytest.mark.gpu
-STREAM_GATED = [place for place in PLACES if place.on_gpu and "hostgate" not in place.name]
-ON_GPU = [place for place in PLACES if place.on_gpu]
 WORDS = 1 << 16
 STAMPED_FRAMES = 100_000
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import threading
 
 import pytest
-from support import PLACES
+from support import STREAM_GATED
 
 import gpuring
 
 pytestmark = pytest.mark.gpu
-STREAM_GATED = [place for place in PLACES if place.on_gpu and "hostgate" not in place.name]
 WORDS = 1 << 16
 
 

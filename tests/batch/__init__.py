@@ -1,0 +1,35 @@
+"""What the tests of batches say of one: which frames it has, and that nobody has any."""
+
+from __future__ import annotations
+
+import gpuring
+
+
+def put(place, producer, frames=1):
+    """Publishes frames filled with their sequence; the sequences."""
+    seqs = []
+    for _ in range(frames):
+        with producer.claim(0) as slot:
+            place.fill(slot.array, slot.seq)
+            seqs.append(slot.seq)
+    return seqs
+
+
+def seqs_of(batch):
+    return [slot.seq for slot in batch]
+
+
+def drain(consumer):
+    """Everything that can be read now."""
+    seqs = []
+    while True:
+        try:
+            with consumer.acquire(0) as slot:
+                seqs.append(slot.seq)
+        except gpuring.RingTimeout:
+            return seqs
+
+
+def idle(*endpoints):
+    """Whether nobody has claimed or holds anything, by the header's words."""
+    return [each._peer.holding() for each in endpoints] == [[] for _ in endpoints]
