@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from support import PLACES, Child, Place, Segment
+from support import PLACES, Child, Place, Segment, segments_of
 
 DEADLINE_S = 30
 GPU_DEADLINE_S = 180
@@ -60,16 +60,12 @@ def deadline(request: pytest.FixtureRequest) -> Iterator[None]:
     signal.signal(signal.SIGALRM, before)
 
 
-def leftovers(name: str) -> list[str]:
-    return sorted(path.name for path in Path("/dev/shm").glob(f"gpuring.{name}*"))
-
-
 @pytest.fixture
 def name() -> Iterator[str]:
     """A ring name of this test's own; afterwards nothing of it may be left in /dev/shm."""
     ring = f"test-{os.getpid()}-{secrets.token_hex(4)}"
     yield ring
-    left = leftovers(ring)
+    left = segments_of(ring)
     for path in left:
         Path("/dev/shm", path).unlink()
     assert not left, f"left behind: {left}"

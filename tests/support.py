@@ -11,6 +11,7 @@ import mmap
 import os
 import struct
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from gpuring._core import Header, Peer
 
 __all__ = [
     "HOST", "ON_GPU", "PLACES", "STREAM_GATED", "Actor", "Child", "Pipe", "Place", "Segment",
-    "pack", "poll", "unpack",
+    "pack", "poll", "segments_of", "unpack",
 ]  # fmt: skip
 
 _FIELDS = {(table, name): (at, n) for table, name, at, n in _core.layout_fields()}
@@ -257,7 +258,12 @@ class Actor:
         self.header.disown()
 
 
-# ---- rings in every kind of memory -------------------------------------------------------------
+# ---- rings by their names, and in every kind of memory -----------------------------------------
+
+
+def segments_of(name: str) -> list[str]:
+    """The files in shared memory of a ring, and of those whose names begin so."""
+    return sorted(path.name for path in Path("/dev/shm").glob(f"gpuring.{name}*"))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,247 @@
+"""Names that go: ls, unlink, clean, and two who change one name at once."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from support import Pipe, segments_of
+
+import gpuring
+from gpuring import directory
+from gpuring import segment as segments
+
+OPTIONS = {"slots": 2, "shape": 4, "dtype": "u1", "device": "host"}
+
+
+def cleaned(name: str) -> list[str]:
+    """What clean() removed of this test's; others may have rings on this host too."""
+    return sorted(removed for removed in gpuring.clean() if name in removed)
+
+
+def owner(pipe: Pipe, name: str) -> None:
+    """Creates a ring, says so, and keeps it until it is killed or told to end."""
+    with gpuring.create(name, **OPTIONS) as ring, ring.producer():
+        pipe.send(os.getpid())
+        pipe.receive()
+
+
+def guest(pipe: Pipe, name: str) -> None:
+    with gpuring.attach(name) as ring, ring.consumer():
+        pipe.send()
+        pipe.receive()
+
+
+def test_ls_and_unlink(name):
+    with gpuring.create(name, **OPTIONS) as ring, ring.consumer("x"):
+        (mine,) = [stats for stats in gpuring.ls() if stats.name == name]
+        assert mine == ring.stats() or mine.epoch == ring.stats().epoch
+        assert [s.name for s in mine.subscriptions] == ["x"]
+        inside = gpuring.attach(name)
+        gpuring.unlink(name)
+        assert segments_of(name) == []
+        assert name not in [stats.name for stats in gpuring.ls()]
+        with pytest.raises(gpuring.RingNotFound):
+            gpuring.attach(name)
+        with ring.producer() as producer, inside.consumer() as frames:  # those inside go on
+            producer.claim().publish()
+            assert frames.acquire().seq == 2
+        inside.close()
+
+
+def test_ls_and_clean_pass_over_foreign_files(name):
+    with gpuring.create(name, **OPTIONS):
+        stranger = Path(f"/dev/shm/gpuring.{name}-junk")
+        stranger.write_bytes(b"x" * 10000)
+        assert name in [stats.name for stats in gpuring.ls()]
+        assert cleaned(name) == [f"{name}-junk"]
+        assert not stranger.exists()
+
+
+def test_clean_removes_what_the_dead_left_and_keeps_the_living(name, children):
+    with gpuring.create(f"{name}-mine", **OPTIONS):
+        child = children(owner, f"{name}-dead")
+        assert child.receive() == child.pid
+        assert cleaned(name) == []
+        child.kill()
+        (stats,) = [stats for stats in gpuring.ls() if stats.name == f"{name}-dead"]
+        assert not stats.creator_alive
+        assert [peer.alive for peer in stats.peers] == [False]
+        assert cleaned(name) == [f"{name}-dead"]
+        assert segments_of(f"{name}-dead") == []
+        gpuring.attach(f"{name}-mine").close()
+
+
+def test_clean_keeps_a_ring_whose_creator_died_but_not_its_guests(name, children):
+    child = children(owner, name)
+    child.receive()
+    inside = children(guest, name)
+    inside.receive()
+    child.kill()
+    assert cleaned(name) == []
+    inside.kill()
+    assert cleaned(name) == [name]
+
+
+def test_clean_removes_what_a_creator_killed_half_way_left(name):
+    half = Path(f"/dev/shm/gpuring.{name}-half")
+    orphan = Path(f"/dev/shm/gpuring.{name}-orphan+{'0' * 32}")
+    half.write_bytes(b"")
+    orphan.write_bytes(b"x")
+    assert cleaned(name) == [orphan.name, f"{name}-half"]
+    assert not half.exists()
+    assert not orphan.exists()
+
+
+def as_nobody(_pipe: Pipe, name: str) -> list[str]:
+    """What another user's create and clean come to."""
+    os.setresuid(65534, 65534, 65534)
+    said = []
+    for call in (lambda: gpuring.create(name, **OPTIONS), gpuring.clean):
+        try:
+            call()
+            said.append("no error")
+        except Exception as error:
+            said.append(type(error).__name__)
+    return said
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
+@pytest.mark.parametrize("kind", ["ring", "half", "orphan"])
+def test_another_users_name_is_taken_and_left_alone(name, children, kind):
+    if kind == "ring":
+        with gpuring.create(name, **OPTIONS):
+            assert children(as_nobody, name).result() == ["RingExists", "no error"]
+            gpuring.attach(name).close()
+        return
+    path = Path(f"/dev/shm/gpuring.{name}" + f"+{'0' * 32}" * (kind == "orphan"))
+    path.write_bytes(b"")
+    path.chmod(0o600)
+    taken = "RingExists" if kind == "half" else "no error"
+    assert children(as_nobody, name).result() == [taken, "no error"]
+    assert path.exists()
+    path.unlink()
+
+
+# ---- two who change one name at once -----------------------------------------------------------
+
+
+def test_clean_does_not_take_the_slots_of_a_ring_that_is_born_meanwhile(name, monkeypatch):
+    """It lists headers and slots one after the other; names do not change in between."""
+    born, calls, listed = [], [], segments.names
+
+    def birth() -> None:
+        born.append(gpuring.create(name, **OPTIONS))
+
+    birthing = threading.Thread(target=birth)
+
+    def names() -> list[str]:
+        found = listed()
+        calls.append(found)
+        if len(calls) == 2:  # the first is for the headers, the second for stray slots
+            birthing.start()
+        return found
+
+    monkeypatch.setattr(segments, "names", names)
+    removed = cleaned(name)
+    birthing.join()
+    with born[0]:
+        assert removed == []
+        gpuring.attach(name).close()
+
+
+class Meanwhile:
+    """A call in another thread, begun by the first call of a patched function, which does not wait
+    for its end if the two exclude each other."""
+
+    def __init__(self, monkeypatch, module, function, call, *, after: bool) -> None:
+        self._real, self._after = getattr(module, function), after
+        self._thread = threading.Thread(target=lambda: self.results.append(call()))
+        self._begun = threading.Lock()
+        self.results: list[gpuring.Ring] = []
+        monkeypatch.setattr(module, function, self._patched)
+
+    def _patched(self, *args, **options):
+        first = self._begun.acquire(blocking=False)
+        if first and not self._after:
+            self._run()
+        result = self._real(*args, **options)
+        if first and self._after:
+            self._run()
+        return result
+
+    def _run(self) -> None:
+        self._thread.start()
+        self._thread.join(0.3)
+
+    def end(self) -> gpuring.Ring:
+        self._thread.join()
+        (result,) = self.results
+        return result
+
+
+def replaced(name: str) -> gpuring.Ring:
+    return gpuring.create(name, **OPTIONS, replace=True)
+
+
+@pytest.mark.parametrize("when", ["it was opened", "it is removed"])
+def test_clean_does_not_take_a_ring_that_replaces_a_dead_one(name, children, monkeypatch, when):
+    dead = children(owner, name)
+    dead.receive()
+    dead.kill()
+    monkeypatch.setattr(segments, "names", lambda: [name])
+    monkeypatch.setattr(segments, "orphans", list)
+    if when == "it was opened":
+        race = Meanwhile(monkeypatch, directory, "open_header", lambda: replaced(name), after=True)
+    else:
+        race = Meanwhile(monkeypatch, segments, "unlink", lambda: replaced(name), after=False)
+    gpuring.clean()
+    with race.end() as ring, gpuring.attach(name) as other:
+        assert other.stats().epoch == ring.stats().epoch
+        assert not ring.stats().closed
+        assert not ring._header.retired
+
+
+def end_with_one(name: str, rings: list[gpuring.Ring]) -> None:
+    """Exactly one has the name; the others know that they have lost it."""
+    with gpuring.attach(name) as found:
+        epoch = found.stats().epoch
+    others = [ring for ring in rings if ring.stats().epoch != epoch]
+    assert len(others) == len(rings) - 1
+    assert all(ring._header.closed or ring._header.retired for ring in others)
+    for ring in others:
+        ring.close()
+    (last,) = [ring for ring in rings if ring not in others]
+    assert not last._header.closed
+    gpuring.attach(name).close()
+    last.close()
+    assert segments_of(name) == []
+
+
+def test_a_replacer_that_is_replaced_meanwhile_knows_it(name, monkeypatch):
+    old = gpuring.create(name, **OPTIONS)
+    race = Meanwhile(monkeypatch, segments, "unlink", lambda: replaced(name), after=False)
+    rings = [old]
+    with contextlib.suppress(gpuring.RingExists):
+        rings.append(replaced(name))
+    end_with_one(name, [*rings, race.end()])
+
+
+def test_of_many_who_replace_one_ring_one_has_the_name(name):
+    for _ in range(20):
+        rings, start = [], threading.Barrier(4)
+
+        def replace(rings=rings, start=start) -> None:
+            start.wait()
+            with contextlib.suppress(gpuring.RingExists):
+                rings.append(replaced(name))
+
+        threads = [threading.Thread(target=replace) for _ in range(start.parties)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        end_with_one(name, rings)
