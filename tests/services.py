@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from support import Pipe, Place
+from support import Child, Pipe, Place
 
 import gpuring
 
@@ -80,6 +79,12 @@ def ask_here(server, client, k):
 # ---- processes ---------------------------------------------------------------------------------
 
 
+def up(child: Child) -> Child:
+    """The process, which says so when it is up."""
+    assert child.receive() == "up"
+    return child
+
+
 def engine(pipe: Pipe, name: str, place: Place | None = None, options: Any = None) -> Any:
     """Answers until it is told to stop, or the service ends; its counts."""
     with serve(name, place, **(options or {})) as server:
@@ -134,7 +139,7 @@ def sender(pipe: Pipe, name: str, calls: int) -> None:
     del pending
 
 
-# ---- threads, names -----------------------------------------------------------------------------
+# ---- threads ------------------------------------------------------------------------------------
 
 
 def in_thread(function, *args):
@@ -159,7 +164,3 @@ def in_thread(function, *args):
         return value
 
     return join
-
-
-def rings(name):
-    return sorted(p.name for p in Path("/dev/shm").glob(f"gpuring.{name}*"))

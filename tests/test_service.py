@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +19,7 @@ from services import (
     in_thread,
     send,
     serve,
+    up,
 )
 from support import poll
 
@@ -83,8 +88,7 @@ def test_frames_may_be_smaller_than_their_slots(name):
 
 
 def test_one_line_calls(name, children):
-    worker = children(engine, name)
-    assert worker.receive() == "up"
+    worker = up(children(engine, name))
     with gpuring.connect(name) as client:
         with client.call(7, timeout=10) as slot:
             assert (slot.array == services.answer_of(7)).all()
@@ -212,3 +216,16 @@ def test_an_interrupted_take_has_taken_nothing(name, monkeypatch):
             answer(call)
         for k, call in enumerate(calls):
             check(client, k, call.result(10))
+
+
+def test_the_example_runs():
+    root = Path(__file__).parent.parent
+    done = subprocess.run(
+        [sys.executable, root / "examples" / "service.py"],
+        capture_output=True,
+        text=True,
+        timeout=25,
+        check=False,
+        env=os.environ | {"PYTHONPATH": str(root)},
+    )
+    assert "6000 calls answered; engine" in done.stdout, done.stderr

@@ -10,7 +10,7 @@ import time
 
 import pytest
 import services
-from services import answer, check, engine, holder, send, serve
+from services import answer, check, engine, holder, send, serve, up
 from test_select import waiters
 
 import gpuring
@@ -77,8 +77,7 @@ def test_many_tasks_share_a_client_that_has_room_for_few_calls(name, place, chil
         ticker.cancel()
         assert ticks > 200, "the loop was blocked"
 
-    worker = children(engine, name, place)
-    assert worker.receive() == "up"
+    worker = up(children(engine, name, place))
     asyncio.run(main())
     worker.send()
     assert worker.result()["answered"] == 200
@@ -172,8 +171,7 @@ def test_a_call_can_be_awaited_and_made_in_one_line(name, children):
             with await send(client, 3) as slot:
                 check(client, 3, slot)
 
-    worker = children(engine, name)
-    assert worker.receive() == "up"
+    worker = up(children(engine, name))
     asyncio.run(main())
     worker.send()
     assert worker.result()["answered"] == 2
@@ -299,8 +297,7 @@ def test_tasks_of_several_loops_and_threads_share_a_client(name, children):
         done.append(first)
 
     done: list[int] = []
-    worker = children(engine, name)
-    assert worker.receive() == "up"
+    worker = up(children(engine, name))
     with gpuring.connect(name, calls=5) as client:
         threads = [
             threading.Thread(target=role, args=(client, 1000 * n), daemon=True)
@@ -344,8 +341,7 @@ def test_an_engine_that_dies_fails_what_is_awaited(name, children):
                 await soon(wait)
 
     with serve(name, engine=False, redeliver=False):
-        victim = children(holder, name, 3, {"redeliver": False})
-        assert victim.receive() == "up"
+        victim = up(children(holder, name, 3, {"redeliver": False}))
         with gpuring.connect(name) as client:
             asyncio.run(main(victim, client))
 

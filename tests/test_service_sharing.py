@@ -11,11 +11,11 @@ from services import (
     check,
     engine,
     in_thread,
-    rings,
     send,
     serve,
+    up,
 )
-from support import poll
+from support import poll, segments_of
 
 import gpuring
 
@@ -24,8 +24,7 @@ import gpuring
 
 def test_threads_may_share_a_client(name, children):
     """More threads than it has room for calls: they wait for each other."""
-    worker = children(engine, name)
-    assert worker.receive() == "up"
+    worker = up(children(engine, name))
 
     def many(client, first):
         for k in range(first, first + 50):
@@ -84,8 +83,8 @@ def test_closing_a_client_wakes_who_waits_and_drops_its_calls(name):
         with pytest.raises(gpuring.RingTimeout):
             server.take(timeout=0)
         assert (server.counts.undelivered, server.counts.dropped) == (1, 1)
-        assert rings(name) == [
-            n for n in rings(name) if client.id.to_bytes(8, "big").hex() not in n
+        assert segments_of(name) == [
+            n for n in segments_of(name) if client.id.to_bytes(8, "big").hex() not in n
         ]
         with gpuring.connect(name) as other:
             ask_here(server, other, 1)
@@ -140,7 +139,7 @@ def test_wrong_arguments_are_refused(name, wrong, error):
         gpuring.serve(name, **({"device": "host"} | wrong))
     with pytest.raises(ValueError, match="cannot name"):
         gpuring.serve("x" * 120)
-    assert rings(name) == []
+    assert segments_of(name) == []
 
 
 def test_wrong_arguments_of_a_client_are_refused(name):
@@ -219,4 +218,4 @@ def test_a_service_that_is_closed_finishes_what_is_there(name):
         other.close()
         with pytest.raises(gpuring.RingClosed, match="the service was closed"):
             lost.result(10)
-    assert rings(name) == []
+    assert segments_of(name) == []

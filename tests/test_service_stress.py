@@ -11,11 +11,11 @@ import pytest
 from services import (
     answer,
     check,
-    rings,
     send,
     serve,
+    up,
 )
-from support import poll
+from support import poll, segments_of
 
 import gpuring
 
@@ -89,10 +89,8 @@ def test_every_call_of_the_living_ends_in_one_way_while_engines_and_clients_are_
     until = time.monotonic() + 5 + request.config.getoption("--stress-seconds")
     roles = [unsteady_engine] * 3 + [bookkeeper] * 3
     with serve(name, slots=16, engine=False):
-        cast = []
-        for n, role in enumerate(roles):
-            cast.append(children(role, name, n))
-            assert cast[n].receive() == "up"  # engines first: clients give up after a while
+        # Engines first: clients give up after a while.
+        cast = [up(children(role, name, n)) for n, role in enumerate(roles)]
         kills: Counter[str] = Counter()
         while time.monotonic() < until or kills.total() < 6:
             time.sleep(dice.uniform(0.05, 0.3))  # how often somebody is killed
@@ -101,8 +99,7 @@ def test_every_call_of_the_living_ends_in_one_way_while_engines_and_clients_are_
             k = 3 * (kills.total() % 2) + dice.randrange(3)  # an engine, a client, an engine, …
             cast[k].kill()
             kills[roles[k].__name__] += 1
-            cast[k] = children(roles[k], name, dice.random())
-            assert cast[k].receive() == "up"
+            cast[k] = up(children(roles[k], name, dice.random()))
         for each in cast[3:]:
             with contextlib.suppress(BrokenPipeError):  # it has failed: result() says how
                 each.send()
@@ -118,4 +115,4 @@ def test_every_call_of_the_living_ends_in_one_way_while_engines_and_clients_are_
     assert total["failed"] > 0, total
     assert total["lost"] == 0, total  # somebody always came
     assert min(kills.values()) > 1, kills
-    assert rings(name) == []
+    assert segments_of(name) == []
