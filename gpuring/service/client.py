@@ -189,7 +189,11 @@ class Client:
         *,
         stream: Any = None,
     ) -> Answer:
-        """`call` for asyncio: `with await client.call_async(image, timeout=1) as slot: …`"""
+        """`call` for asyncio: `with await client.call_async(image, timeout=1) as slot: …`
+
+        Other tasks run while it waits.  Raises as `request_async` and `PendingCall.result_async`
+        do; a task that is cancelled meanwhile cancels the call.
+        """
         deadline = None if timeout is None else time.monotonic() + timeout
         call = _send(await self.request_async(timeout, expires_s=timeout, stream=stream), fill)
         return await call.result_async(left_s(deadline), stream=stream)
