@@ -45,7 +45,7 @@ def pyav(_=None):
 
 def decode(ring, decoder, count, ready):
     """As a camera, 25 pictures a second."""
-    stream = torch.cuda.Stream() if ring.memory == "cuda" else None
+    stream = torch.cuda.Stream() if ring.memory == "cuda" else None  # NVDEC's and the copies'
     with ring, ring.producer() as producer, torch.cuda.stream(stream):
         ready.wait(60)
         start = time.monotonic()
