@@ -1,6 +1,6 @@
 """Two engines, three clients, and an engine that is killed half-way: every call is answered.
 
-Needs no GPU.  With device=None in TERMS it would use one.
+On host memory, also where there is a GPU.
 """
 
 from __future__ import annotations

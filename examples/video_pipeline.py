@@ -1,7 +1,6 @@
 """Three videos decoded in parallel, one motion detector for all, a recorder, a page to watch it.
 
-python examples/video_pipeline.py [SECONDS]       writes seen0.mp4, seen1.mp4, seen2.mp4
-needs av and pillow; PyNvVideoCodec to decode on a GPU, starlette and uvicorn for the page
+python examples/video_pipeline.py [SECONDS]       writes seen.mp4; pip install 'gpuring[examples]'
 """
 
 import io
@@ -10,206 +9,141 @@ import socket
 import sys
 import time
 from contextlib import suppress
-from functools import partial
-from importlib.util import find_spec
-from pathlib import Path
+from itertools import islice
 
 import av
-import numpy as np
+import torch
+import uvicorn
+from starlette.applications import Starlette
+from starlette.responses import HTMLResponse, StreamingResponse
+from starlette.routing import Route
+from torch.nn.functional import avg_pool2d
 
 import gpuring
-import gpuring.cli.demo
+from gpuring.cli.demo.clip import SHIPPED as CLIP
 
-try:
-    import cupy as xp
-
-    xp.cuda.Device()  # raises without a GPU
-    device = "cuda"
-except Exception:
-    xp = np
-    device = "host"
-
-CLIP = str(Path(gpuring.cli.demo.__file__).with_name("bigbuckbunny.mp4"))
-STREAMS, FPS, W, H = 3, 25, 1280, 720
+STREAMS, FPS, W, H, CELL = 3, 25, 1280, 720, 16
 NV12 = {"y": ((H, W), "u1"), "uv": ((H // 2, W // 2, 2), "u1")}
-META = [("frame", "i8"), ("stamp_ns", "i8")]
+MOVED = {"moved": ((1, H // CELL, W // CELL), "?")}
+torch.set_num_threads(1)  # six processes share the cores
 
 
-def nvdec():
-    """NV12 pictures, decoded by the GPU into its own memory."""
+def nvdec(stream):
+    """The clip again and again, decoded on a GPU; a picture is valid until the next."""
     from PyNvVideoCodec import SimpleDecoder
 
-    decoder = SimpleDecoder(CLIP, use_device_memory=True)
-    return (xp.from_dlpack(decoder[n]) for n in range(len(decoder)))
+    while True:
+        yield from map(torch.from_dlpack, SimpleDecoder(str(CLIP), cuda_stream=stream.cuda_stream))
 
 
-def pyav():
-    with av.open(CLIP) as file:
-        for frame in file.decode(video=0):
-            yield frame.reformat(format="nv12").to_ndarray()
+def pyav(_=None):
+    while True:
+        with av.open(str(CLIP)) as file:
+            for frame in file.decode(video=0):
+                yield torch.from_numpy(frame.to_ndarray(format="nv12"))
 
 
-def decode(ring, decoder, count):
-    """As a camera: the clip again and again, 25 pictures a second."""
-    with ring, ring.producer() as producer:
-        start, sent = time.monotonic(), 0
-        while sent < count:
-            for n, picture in zip(range(count - sent), decoder(), strict=False):
-                time.sleep(max(0, start + sent / FPS - time.monotonic()))
-                with producer.claim() as slot:
-                    slot.meta["frame"], slot.meta["stamp_ns"] = n, time.monotonic_ns()
-                    slot.copy_from(picture[:H], field="y")
-                    slot.copy_from(picture[H:].reshape(H // 2, W // 2, 2), field="uv")
-                sent += 1
+def decode(ring, decoder, count, ready):
+    """As a camera, 25 pictures a second."""
+    stream = torch.cuda.Stream() if ring.memory == "cuda" else None  # NVDEC's and the copies'
+    with ring, ring.producer() as producer, torch.cuda.stream(stream):
+        ready.wait(60)
+        start = time.monotonic()
+        for n, picture in enumerate(islice(decoder(stream), count)):
+            time.sleep(max(0, start + n / FPS - time.monotonic()))
+            with producer.claim(stream=stream) as slot:
+                slot.meta["stamp_ns"] = time.monotonic_ns()
+                slot.copy_from(picture[:H], field="y")
+                slot.copy_from(picture[H:].view(H // 2, W // 2, 2), field="uv")
 
 
-def served(consumers):
-    """(which, slot) of several rings as frames come, until all rings have ended."""
-    waiting = list(consumers)
-    while waiting:
-        for each in gpuring.select(waiting):
-            with suppress(gpuring.RingTimeout):  # on a GPU the frame may need a moment more
-                try:
-                    yield consumers.index(each), each.acquire(0.005)
-                except gpuring.EndOfStream:
-                    waiting.remove(each)
+def detect(cams, seens, ready):
+    """One for all streams, with whichever has a frame.  It darkens the cells that do not move."""
+    streams = {cam.consumer(): seen.producer() for cam, seen in zip(cams, seens, strict=True)}
+    last = {}
+    ready.wait(60)
+    while streams:
+        for frames in gpuring.select(streams):
+            try:
+                slot = frames.acquire()  # who is ready has a frame, or is at its end
+            except gpuring.EndOfStream:
+                streams.pop(frames).close()
+                continue
+            with slot, streams[frames].claim() as seen:
+                y = torch.from_dlpack(slot.field("y"))
+                cells = avg_pool2d(y[None].float(), CELL)
+                moved = (cells - last.get(frames, cells)).abs() > 4
+                last[frames] = cells
+                tiles = y.view(H // CELL, CELL, W // CELL, CELL)
+                lit = torch.where(moved[0, :, None, :, None], tiles, tiles >> 1).view(H, W)
+                seen.meta["stamp_ns"] = slot.meta["stamp_ns"]
+                seen.copy_from(lit, field="y")
+                seen.copy_from(slot.field("uv"), field="uv")
+                seen.copy_from(moved, field="moved")
 
 
-def motion(xp, before, now):
-    """Left, top, right, bottom of what has changed, to 4 pixels; zeros if nothing has."""
-    before, now = before[::4, ::4], now[::4, ::4]
-    changed = xp.maximum(before, now) - xp.minimum(before, now) > 24
-    across, down = changed.any(axis=0), changed.any(axis=1)
-    right, bottom = W // 4 - across[::-1].argmax(), H // 4 - down[::-1].argmax()
-    return 4 * xp.stack([across.argmax(), down.argmax(), right, bottom]) * changed.any()
+def picture(*slots):
+    planes = [torch.from_dlpack(slot.field(name)).view(-1, W) for name in NV12 for slot in slots]
+    return av.VideoFrame.from_ndarray(torch.cat(planes).cpu().numpy(), "nv12")
 
 
-def frame_of(box, y):
-    """`y` with a white frame around the box; on a GPU nobody waits to learn where it is."""
-    left, top, right, bottom = box
-    column, row = xp.arange(W), xp.arange(H)[:, None]
-    beside = xp.minimum(abs(column - left), abs(column - right)) < 2
-    above = xp.minimum(abs(row - top), abs(row - bottom)) < 2
-    beside, above = beside & (top <= row) & (row <= bottom), above & (left <= column)
-    return xp.where(beside | above & (column <= right), 235, y)
-
-
-def detect(cams, seens):
-    """One for all streams. It holds each stream's last frame until the next one has come."""
-    producers, before = [seen.producer() for seen in seens], {}
-    for which, slot in served([cam.consumer("detector") for cam in cams]):
-        last = before.get(which, slot)
-        with producers[which].claim() as seen:
-            seen["box"][:] = motion(xp, last["y"], slot["y"])
-            seen["y"][:] = frame_of(seen["box"], slot["y"])
-            seen["uv"][:] = slot["uv"]
-            for name in slot.meta.dtype.names:
-                seen.meta[name] = slot.meta[name]
-        if last is not slot:
-            last.release()
-        before[which] = slot
-
-
-def on_host(array):
-    return array if device == "host" else array.get()
-
-
-def picture(slot):
-    y, uv = on_host(slot["y"]), on_host(slot["uv"])
-    return av.VideoFrame.from_ndarray(np.concatenate([y, uv.reshape(H // 2, W)]), "nv12")
-
-
-def record(seens, count):
-    """Encodes every frame, and holds every box to that of a second decode of the clip."""
-    files = [av.open(f"seen{k}.mp4", "w") for k in range(STREAMS)]
-    size = {"width": W, "height": H, "pix_fmt": "yuv420p", "options": {"preset": "ultrafast"}}
-    videos = [file.add_stream("libx264", rate=FPS, **size) for file in files]
-    clip, ages_ms, boxes = [each[:H] for each in pyav()], [], [[] for _ in seens]
-    for which, slot in served([seen.consumer("recorder") for seen in seens]):
-        with slot:
-            files[which].mux(videos[which].encode(picture(slot)))
-            boxes[which].append((int(slot.meta["frame"]), *on_host(slot["box"]).tolist()))
-            ages_ms.append((time.monotonic_ns() - slot.meta["stamp_ns"]) / 1e6)
-    for file, video, found in zip(files, videos, boxes, strict=True):
+def record(seens, count, ready):
+    """All streams, below each other; and holds what was detected to a second decode of the clip."""
+    consumers, found, ages_ms = [seen.consumer() for seen in seens], [], []
+    ready.wait(60)
+    with av.open("seen.mp4", "w") as file:
+        video = file.add_stream("libx264", FPS, {"preset": "ultrafast"})
+        video.width, video.height = W, STREAMS * H
+        for slots in zip(*consumers, strict=True):
+            file.mux(video.encode(picture(*slots)))
+            found.append(torch.cat([torch.from_dlpack(slot.field("moved")) for slot in slots]))
+            ages_ms += [(time.monotonic_ns() - slot.meta["stamp_ns"]) / 1e6 for slot in slots]
         file.mux(video.encode())
-        file.close()
-        assert [n for n, *_ in found] == [n % len(clip) for n in range(count)], "frames are missing"
-        for n, *box in found[1:]:
-            assert box == motion(np, clip[n - 1], clip[n]).tolist(), f"wrong box in frame {n}"
-    age = "p50 {:.0f}, p99 {:.0f} ms".format(*np.percentile(ages_ms, [50, 99]))
-    print(f"recorder  {len(ages_ms)} frames in {STREAMS} files, each box right; age {age}")
-
-
-def jpegs(ring):
-    with ring.consumer(lossless=False) as frames, suppress(gpuring.EndOfStream):
-        while True:
-            with frames.latest() as slot:
-                image, jpeg = picture(slot).to_image(), io.BytesIO()
-            image.save(jpeg, "JPEG")
-            yield b"--next\r\nContent-Type: image/jpeg\r\n\r\n%b\r\n" % jpeg.getvalue()
+    cells = torch.stack([avg_pool2d(y[None, :H].float(), CELL) for y in islice(pyav(), count)])
+    moved = cells.diff(dim=0, prepend=cells[:1]).abs() > 4
+    assert (torch.stack(found).cpu() == moved).all(), "the detector saw something else"
+    p50, p99 = (torch.tensor(ages_ms).quantile(q) for q in (0.5, 0.99))
+    print(f"recorder  {len(ages_ms)} frames, each right; age p50 {p50:.0f}, p99 {p99:.0f} ms")
 
 
 def view(seens, listening):
     """A page with all streams, for any number of browsers; each takes the newest frames."""
-    import uvicorn
-    from starlette.applications import Starlette
-    from starlette.responses import HTMLResponse, StreamingResponse
-    from starlette.routing import Route
 
-    def page(_):
-        return HTMLResponse("".join(f"<img src=/{k} width=32%> " for k in range(STREAMS)))
+    def jpegs(ring):
+        with ring.consumer(lossless=False) as frames, suppress(gpuring.EndOfStream):
+            while True:
+                jpeg = io.BytesIO()
+                with frames.latest() as slot:
+                    picture(slot).to_image().save(jpeg, "JPEG")
+                yield b"--next\r\nContent-Type: image/jpeg\r\n\r\n%b\r\n" % jpeg.getvalue()
 
     def stream(request):
         kind = "multipart/x-mixed-replace; boundary=next"
         return StreamingResponse(jpegs(seens[request.path_params["k"]]), media_type=kind)
 
+    page = HTMLResponse("".join(f"<img src=/{k} width=32%> " for k in range(STREAMS)))
     app = Starlette(routes=[Route("/", page), Route("/{k:int}", stream)])
     uvicorn.Server(uvicorn.Config(app, log_level="warning")).run([listening])
 
 
-def parts_to_use():
-    """The best decoder there is, whether there is a page, and a line that says what is not."""
-    decoder, missing = pyav, []
-    if device == "host":
-        missing.append("no GPU here, so this runs on host memory with NumPy, and PyAV decodes")
-    else:
-        try:
-            next(nvdec())
-            decoder = nvdec
-        except Exception as why:
-            missing.append(f"no NVDEC here ({str(why).splitlines()[0]}), so PyAV decodes")
-    has_page = all(map(find_spec, ("starlette", "uvicorn")))
-    if not has_page:
-        missing.append("no page: starlette or uvicorn is not installed")
-    return decoder, has_page, "; ".join(missing) or "NVDEC decodes"
-
-
 if __name__ == "__main__":
-    decoder, has_page, line = parts_to_use()
+    device = "cuda" if torch.cuda.is_available() else "host"
+    decoder, line = pyav, "no GPU here, so this runs on host memory, and PyAV decodes"
+    if device == "cuda":
+        try:
+            next(nvdec(torch.cuda.Stream()))
+            decoder, line = nvdec, "NVDEC decodes"
+        except Exception as why:
+            line = f"no NVDEC here ({why!r:.120}), so PyAV decodes"
     print(line, flush=True)
     count = int(float(*sys.argv[1:] or [10]) * FPS)
-    process = partial(multiprocessing.get_context("spawn").Process, daemon=True)
-    common = {"slots": 8, "meta": META, "device": device}
-    cams = [gpuring.create(f"cam{k}", fields=NV12, **common) for k in range(STREAMS)]
-    seen = {**NV12, "box": (4, "i8")}
-    seens = [gpuring.create(f"seen{k}", fields=seen, **common) for k in range(STREAMS)]
-    detector = process(target=detect, args=(cams, seens))
-    recorder = process(target=record, args=(seens, count))
-    decoders = [process(target=decode, args=(cam, decoder, count)) for cam in cams]
-    detector.start(), recorder.start()
-    if has_page:
-        listening = socket.create_server(("127.0.0.1", 0))
-        process(target=view, args=(seens, listening)).start()
-        print(f"page      http://127.0.0.1:{listening.getsockname()[1]}", flush=True)
-    readers = [ring.stats().subscriptions for ring in (*cams, *seens)]
-    while not all(any(each.lossless for each in ring) for ring in readers):
-        assert detector.is_alive(), "the detector has died"
-        assert recorder.is_alive(), "the recorder has died"
-        time.sleep(0.01)  # nobody shall miss the first frame
-        readers = [ring.stats().subscriptions for ring in (*cams, *seens)]
-    for each in decoders:
-        each.start()
-    crew = (*decoders, detector, recorder)
-    for each in crew:
-        each.join()
-    sys.exit(any(each.exitcode for each in crew))
+    spec = {"slots": 8, "meta": [("stamp_ns", "i8")], "device": device}
+    cams = [gpuring.create(f"cam{k}", fields=NV12, **spec) for k in range(STREAMS)]
+    seens = [gpuring.create(f"seen{k}", fields=NV12 | MOVED, **spec) for k in range(STREAMS)]
+    spawn, listening = multiprocessing.get_context("spawn"), socket.create_server(("127.0.0.1", 0))
+    print(f"page      http://127.0.0.1:{listening.getsockname()[1]}", flush=True)
+    ready = spawn.Barrier(STREAMS + 2)  # nobody shall miss the first frame
+    decoders = [(decode, cam, decoder, count, ready) for cam in cams]
+    for role, *args in ((view, seens, listening), (detect, cams, seens, ready), *decoders):
+        spawn.Process(target=role, args=args, daemon=True).start()
+    record(seens, count, ready)

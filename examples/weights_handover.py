@@ -16,14 +16,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits as loss_of
 
 import gpuring
 
-try:
-    import cupy  # noqa: F401  gpuring needs it
-
-    torch.zeros(1, device="cuda")  # raises without a GPU
-    device = torch_device = "cuda"
-except Exception:
-    device, torch_device = "host", "cpu"
-
+device, torch_device = ("cuda", "cuda") if torch.cuda.is_available() else ("host", "cpu")
 LAYERS = (2, 256), (256, 256), (256, 256), (256, 1)
 EVERY = 5  # a version each so many steps, of a bucket a layer
 SLOTS = 10 * len(LAYERS)  # each of three samplers holds a version and collects another

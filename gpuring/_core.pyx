@@ -12,7 +12,6 @@ them.
     _dlpack.pxi  DLPack capsules
     _verbs.pxi   the verbs as users call them, on slot objects: no Python between the call and the core
     _waiting.pxi several peers at once, and event loops
-    _waiting.pxi several peers at once, and event loops
 """
 import os
 

@@ -50,6 +50,7 @@ class Consumer(_core.ConsumerVerbs, Endpoint):
 
     @property
     def lossless(self) -> bool:
+        """Whether producers wait for the subscription; otherwise they may pass it."""
         return self._lossless
 
     def _not_lossy(self) -> TypeError:

@@ -39,25 +39,24 @@ def create(
 ) -> Ring:
     """Creates a ring that any process of this host can attach to by `name`, and owns it.
 
-    slots: how many frames are in flight at the most, 1 … 1024.
-    shape, dtype: of a frame; or fields={"y": ((1080, 1920), "u1"), …} for several arrays in one
-        slot. torch's dtypes, "bfloat16", "float8_e4m3fn" and "float8_e5m2" are taken too.
-    meta: a structured dtype for per-frame metadata in the header, such as [("pts", "i8")].
-    device: "cuda", "cuda:1", an ordinal, None (CuPy's current GPU), or "host" for shared memory of
-    the
-        host, with NumPy arrays and the same protocol.
-    sync: how streams wait for each other: "timeline" (64-bit words written and awaited by streams),
-        "event" (CUDA IPC events), "auto" (timeline where the GPU has it, else event with gate
-        "host").
-    gate: "stream" (default) makes streams wait, "host" makes claim and acquire wait on the host, so
-        that no stream ever waits for another process.
-    max_peers, max_subscriptions: sizes of the tables, 1 … 64.
-    mode: permissions of the shared memory.
-    replace: close and remove a ring of this name first, whoever uses it.
+    * `slots`: how many frames are in flight at the most, 1 … 1024.
+    * `shape`, `dtype`: of a frame; or `fields={"y": ((1080, 1920), "u1"), …}` for several arrays in
+      one slot.  torch's dtypes, "bfloat16", "float8_e4m3fn" and "float8_e5m2" are taken too.
+    * `meta`: a structured dtype for per-frame metadata in the header, such as `[("pts", "i8")]`.
+    * `device`: "cuda", "cuda:1", an ordinal, None (CuPy's current GPU), or "host" for shared memory
+      of the host, with NumPy arrays and the same protocol.
+    * `sync`: how streams wait for each other: "timeline" (64-bit words written and awaited by
+      streams), "event" (CUDA IPC events), "auto" (timeline where the GPU has it, else event with
+      gate "host").
+    * `gate`: "stream" (default) makes streams wait, "host" makes claim and acquire wait on the
+      host, so that no stream ever waits for another process.
+    * `max_peers`, `max_subscriptions`: sizes of the tables, 1 … 64.
+    * `mode`: permissions of the shared memory; 0o600 keeps it to one user.
+    * `replace`: close and remove a ring of this name first, whoever uses it.
 
     Closing the returned Ring closes the ring: others drain what is there and get EndOfStream.
     Raises RingExists, DeviceError (no usable GPU), RingError (no space), TypeError or ValueError
-    (arguments). Nothing is left behind by a call that raises.
+    (arguments).  Nothing is left behind by a call that raises.
     """
     segment.check_name(name)
     return create_of(

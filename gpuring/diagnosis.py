@@ -18,7 +18,7 @@ from gpuring.errors import (
 
 
 def subscription_label(name: bytes) -> str:
-    """A subscription as people see it; anonymous ones are called #1, #2, …"""
+    """A subscription as people see it; those without a name are called "#…"."""
     return name.decode(errors="replace")
 
 

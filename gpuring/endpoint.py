@@ -63,6 +63,7 @@ class Endpoint:
 
     @property
     def ring(self) -> Ring:
+        """The ring that this one has joined; with `reattach=True` another one after a restart."""
         return self._ring
 
     @property
@@ -72,6 +73,7 @@ class Endpoint:
 
     @property
     def closed(self) -> bool:
+        """Whether this end was closed, by its own `close` or by that of the Ring it came from."""
         return self._closed
 
     def _handle(self, stream: Any) -> int:

@@ -27,7 +27,8 @@ class RingTimeout(RingError, TimeoutError):
 
 
 class RingFull(RingTimeout):
-    """claim(): a reader still needs the slot; the message says which."""
+    """claim(): a reader still needs the slot; the message says which.  From Client.request(): there
+    is no room for one more call."""
 
 
 class TooManyPeers(RingError):
@@ -35,7 +36,7 @@ class TooManyPeers(RingError):
 
 
 class RingClosed(RingError):
-    """You closed it: this handle, or the ring as a whole."""
+    """It was closed: this handle by you, or the ring as a whole by its creator."""
 
 
 class EndOfStream(RingError):
@@ -43,8 +44,9 @@ class EndOfStream(RingError):
 
 
 class PeerLost(RingError):
-    """The other side died: everything was read and the last producer was killed, or this peer was
-    taken for dead and its claims were cleared."""
+    """The other side died: everything was read and the last producer was killed; attach() came
+    after the death of a GPU ring's creator; a service has no engine, or its engine died with the
+    call.  Or this peer was taken for dead itself, and its claims were cleared."""
 
 
 class FrameTorn(RingError):
@@ -53,6 +55,7 @@ class FrameTorn(RingError):
     def __init__(self, message: str, seqs: tuple[int, ...] = ()) -> None:
         super().__init__(message)
         self.seqs = seqs
+        """The sequences of the torn frames."""
 
 
 class CallFailed(RingError):

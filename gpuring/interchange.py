@@ -44,6 +44,7 @@ class Exported:
         raise AssertionError("a slot and a field of it each have their own")
 
     def __dlpack_device__(self) -> tuple[int, int]:
+        """DLPack's (device type, number): (1, 0) in host memory, (2, ordinal) on a GPU."""
         slot, _, array = self._exported()
         return (_core.DL_CPU, 0) if slot._sync is None else (_core.DL_CUDA, array.device.id)
 
@@ -57,10 +58,10 @@ class Exported:
     ) -> Any:
         """A DLPack capsule, so `torch.from_dlpack(slot)`: no copy unless copy=True.
 
-        stream: the importer's.  It is made to wait for all work on the slot so far, and publish or
-            release waits for it.  None and 1 are the legacy default stream, 2 is the per-thread
-            one, -1 asks for no order at all.
-        max_version: from (1, 0) on the capsule is versioned, and says if it is read-only.
+        * `stream`: the importer's.  It is made to wait for all work on the slot so far, and publish
+          or release waits for it.  None and 1 are the legacy default stream, 2 is the per-thread
+          one, -1 asks for no order at all.
+        * `max_version`: from (1, 0) on the capsule is versioned, and says if it is read-only.
 
         The tensor is valid as long as the slot is yours.  Raises BufferError for what cannot be
         exported (another device, a dtype that DLPack does not have, stream=0, which means nothing).
@@ -112,6 +113,7 @@ class Exported:
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
+        """NumPy's, version 3; host rings only."""
         slot, _, array = self._exported()
         if slot._sync is not None:
             raise AttributeError("__array_interface__: this ring is on a GPU")

@@ -40,11 +40,11 @@ _POLL_S = 0.01  # attach(timeout=…): how often to look for the name
 def attach(name: str, *, timeout: float = 0.0, owner: int | None = None) -> Ring:
     """Opens the ring `name`, waiting up to `timeout` seconds for it to appear.
 
-    owner: the user id whose ring it must be; None: this process's own, or root's.
+    * `owner`: the user id whose ring it must be; None: this process's own, or root's.
 
     On a GPU ring the slots are opened under this process's current device.  Raises RingNotFound,
     RingIncompatible (damaged, or of another version), PeerLost (a GPU ring whose creator died),
-    DeviceError, PermissionError.
+    DeviceError, PermissionError (another user's ring).
     """
     segment.check_name(name)
     if not timeout >= 0:
@@ -121,30 +121,32 @@ class Ring:
 
     @property
     def name(self) -> str:
+        """The name by which others attach."""
         return self._name
 
     @property
     def slots(self) -> int:
+        """How many slots the ring has; sequence s lives in slot s % slots."""
         return self._header.slots
 
     @property
     def spec(self) -> Spec:
-        """What a slot holds."""
+        """What a slot holds: its fields with their shapes and dtypes, and the metadata's dtype."""
         return self._spec
 
     @property
     def memory(self) -> str:
-        """ "cuda" or "host"."""
+        """Where the slots are: "cuda" or "host"."""
         return self._header.memory
 
     @property
     def sync(self) -> str:
-        """ "timeline", "event" or "host"."""
+        """How streams wait for each other: "timeline", "event", or "host" on a host ring."""
         return self._header.sync
 
     @property
     def gate(self) -> str:
-        """ "stream" or "host"."""
+        """What waits for others' GPU work if nothing else is said: "stream" or "host"."""
         return self._header.gate
 
     @property
@@ -161,10 +163,11 @@ class Ring:
     def producer(self, *, gate: Gate | None = None) -> Producer:
         """Joins as a producer.
 
-        gate: how this producer waits for others' GPU work, "stream" or "host"; None: as the ring
-            says.
+        * `gate`: how this producer waits for others' GPU work, "stream" or "host"; None: as the
+          ring says.
 
-        Raises RingClosed, TooManyPeers, DeviceError.
+        Does not wait for anybody's frames.  Raises RingClosed, TooManyPeers, DeviceError,
+        RingTimeout if the membership lock cannot be had for 5 s (a stopped process has it).
         """
         return (debug.Producer if debug.ON else Producer)(self, self._join_producer(gate))
 
@@ -188,21 +191,23 @@ class Ring:
     ) -> Consumer:
         """Joins as a consumer.
 
-        subscription: consumers that join the same name share its frames (each goes to one of them);
-            None makes one of your own, which sees every frame.
-        lossless: producers wait for the subscription; otherwise they may pass it.
-        start: the first frame of a new subscription: "next" to be published, "oldest" still in the
-            ring, or a sequence (raised to the oldest that is still there).  A member that joins an
-            existing subscription goes on where it is.
-        gate: how this consumer waits for the producer's GPU work, "stream" or "host"; None: as the
-            ring says.
-        redeliver: whether a frame that a member dies with goes to another member, or is dropped.
-        reattach: iterating goes on over restarts.  At the end of the stream, or when the last
-            producer or the creator died, the loop waits for another producer or for a ring of the
-            same name (create(..., replace=True)), and joins the same subscription there; the first
-            frame then has `slot.restarted`.
+        * `subscription`: consumers that join the same name share its frames (each goes to one of
+          them); None makes one of your own, which sees every frame.
+        * `lossless`: producers wait for the subscription; otherwise they may pass it.
+        * `start`: the first frame of a new subscription: "next" to be claimed, "oldest" still in
+          the ring (of N slots at most N - 1 frames), or a sequence (raised to the oldest that is
+          still there).  A member that joins an existing subscription goes on where it is.
+        * `gate`: how this consumer waits for the producer's GPU work, "stream" or "host"; None: as
+          the ring says.
+        * `redeliver`: whether a frame that a member dies with goes to another member, or is
+          dropped.
+        * `reattach`: iterating goes on over restarts.  At the end of the stream, or when the last
+          producer or the creator died, the loop waits for another producer or for a ring of the
+          same name (`create(…, replace=True)`), and joins the same subscription there; the first
+          frame then has `slot.restarted`.
 
-        Raises RingClosed, TooManyPeers, ValueError if the subscription exists with another
+        Does not wait for frames.  Raises RingClosed, TooManyPeers, DeviceError, RingTimeout if the
+        membership lock cannot be had for 5 s, ValueError if the subscription exists with another
         `lossless` or `redeliver`.
         """
         options = gate, redeliver

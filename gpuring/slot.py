@@ -96,7 +96,10 @@ class Slot(Exported):
         return view
 
     def __getitem__(self, name: str) -> Any:
-        """The array over one field of the slot."""
+        """The array over the field `name` of the slot, as `array` is over the only one.
+
+        Raises KeyError if there is no such field, RingError if the slot is no longer yours.
+        """
         self._check_open()
         if name == ARRAY and self._shape is not None:
             return self.array
@@ -105,10 +108,10 @@ class Slot(Exported):
     # ---- interchange with other libraries ------------------------------------------------------
 
     def field(self, name: str) -> SlotField:
-        """One field of several, for other libraries: `torch.from_dlpack(slot.field("y"))`.
+        """The field `name` of several, for other libraries: `torch.from_dlpack(slot.field("y"))`.
 
         Not through `slot["y"]`: that is a plain array, and nobody would learn of the importer's
-        stream.
+        stream.  Raises KeyError if there is no such field.
         """
         return SlotField(self, field_name(self, name))
 
@@ -163,12 +166,12 @@ class WriteSlot(_core.WriteSlot, Slot):
     def copy_from(self, source: Any, *, field: str | None = None, stream: Any = None) -> None:
         """Copies an array of any library into the slot, in stream order.
 
-        source: whatever has DLPack or an array interface of NumPy or CUDA, of exactly the frame's
-            shape and dtype.  In GPU memory the copy waits for the stream that its library works
-            on, and the source may be dropped or used again right away.  From host memory the copy
-            is asynchronous only if that is pinned; then leave it as it is until the copy is done.
-        field: which one, if the slot has several.
-        stream: where to copy, if not on the slot's own stream; see `use_on`.
+        * `source`: whatever has DLPack or an array interface of NumPy or CUDA, of exactly the
+          frame's shape and dtype.  In GPU memory the copy waits for the stream that its library
+          works on, and the source may be dropped or used again right away.  From host memory the
+          copy is asynchronous only if that is pinned; then leave it as it is until it is copied.
+        * `field`: which one, if the slot has several.
+        * `stream`: where to copy, if not on the slot's own stream; see `use_on`.
 
         On a host ring this is a copy by the CPU.  Raises TypeError for what is no array or has
         another dtype, ValueError for another shape or a layout that is neither C-contiguous nor
@@ -224,11 +227,14 @@ class WriteBatch(tuple[WriteSlot, ...]):
         self._last = slots[-1].seq
 
     def publish(self) -> None:
-        """Publishes those still open.  See WriteSlot.publish."""
+        """Publishes those still open, in stream order, and never blocks.
+
+        If one cannot be published, those behind it are abandoned.  Raises as WriteSlot.publish.
+        """
         _core.publish_all(self)
 
     def abandon(self) -> None:
-        """Abandons those still open."""
+        """Gives those still open back without a frame: readers pass over their sequences."""
         _core.abandon_all(self)
 
     def __enter__(self) -> Self:
@@ -249,8 +255,11 @@ class ReadBatch(tuple[ReadSlot, ...]):
         self._last = slots[-1].seq
 
     def release(self) -> None:
-        """Releases those still open.  Raises FrameTorn, naming all that are torn, when they are
-        released; else as ReadSlot.release."""
+        """Releases those still open, in stream order, and never blocks.
+
+        Raises FrameTorn, naming all that are torn, when they are released; else as
+        ReadSlot.release.
+        """
         seqs = _core.release_all(self)
         if seqs:
             raise torn(self[0]._ring, tuple(seqs))

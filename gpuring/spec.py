@@ -29,8 +29,11 @@ class Field:
     """One array of a slot."""
 
     name: str
+    """By which slots give it, `slot[name]`; "array" if it is the only one."""
     shape: tuple[int, ...]
+    """Of a whole slot; a frame may be smaller."""
     dtype: np.dtype[Any]
+    """Of its elements."""
     offset: int
     """Bytes from the start of the slot."""
     extended: str = ""
@@ -43,6 +46,7 @@ class Field:
 
     @property
     def nbytes(self) -> int:
+        """Of the whole array."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def smaller(self, shape: Sequence[int]) -> tuple[int, ...]:
@@ -64,7 +68,9 @@ class Spec:
     """All fields of a slot, and the dtype of its metadata."""
 
     fields: tuple[Field, ...]
+    """In the order in which they lie in memory."""
     meta: np.dtype[Any] | None
+    """A structured dtype, or None: no metadata."""
     canary_nbytes: int = 0
     """At the end of each slot, for who writes beyond it (gpuring.debug)."""
     about: Mapping[str, Any] | None = None
@@ -78,6 +84,7 @@ class Spec:
 
     @property
     def meta_nbytes(self) -> int:
+        """Bytes of metadata a frame, 0 if there is none."""
         return self.meta.itemsize if self.meta is not None else 0
 
     def to_bytes(self) -> bytes:
@@ -92,6 +99,7 @@ class Spec:
         return json.dumps(described).encode()
 
     def with_about(self, about: Mapping[str, Any]) -> Spec:
+        """The same slots with another `about`."""
         return _fits(replace(self, about=about))
 
     @classmethod

@@ -19,6 +19,7 @@ class Hold:
     """A slot that a peer has claimed or a frame that it holds."""
 
     seq: int
+    """The frame's sequence."""
     age_s: float
     """For how long, in seconds (to about 4 ms)."""
 
@@ -28,21 +29,29 @@ class PeerStats:
     """One joined producer or consumer."""
 
     number: int
+    """In the ring's peer table, 0 … 63; used again when it has left."""
     role: str
+    """ "producer" or "consumer"."""
     subscription: str | None
+    """A consumer's, as SubscriptionStats.name has it; None for a producer."""
     pid: int
+    """Of its process, in that process's own pid namespace."""
     alive: bool
     """False: its process died and nobody has cleared its entry yet."""
     age_s: float
+    """Seconds since it joined."""
     waiting: bool
     """Asleep in claim or acquire."""
     frames: int
     """Published, or acquired."""
     lost: int
+    """Sequences that it was made to skip."""
     torn: int
+    """Torn frames that it has passed over."""
     pending: int
     """Slots on which its GPU has not finished what it promised."""
     holding: tuple[Hold, ...]
+    """What it has claimed and not published, or acquired and not released."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +59,11 @@ class Death:
     """A peer that died, and what was done about it."""
 
     number: int
+    """That it had in the peer table."""
     role: str
+    """ "producer" or "consumer"."""
     pid: int
+    """Of its process."""
     age_s: float
     """Seconds since it was cleared."""
     voided: int
@@ -69,7 +81,9 @@ class SubscriptionStats:
     """One named reader position."""
 
     name: str
+    """As it was given to `Ring.consumer`, or "#…" and some digits."""
     lossless: bool
+    """Whether producers wait for it."""
     redeliver: bool
     """Whether a dead member's frames go to another member."""
     start: int
@@ -89,28 +103,41 @@ class RingStats:
     """One look at a ring."""
 
     name: str
+    """By which others attach."""
     epoch: str
+    """128 random bits in hexadecimal: another one for each ring of the same name."""
     memory: str
+    """ "cuda" or "host"."""
     sync: str
+    """ "timeline", "event" or "host"."""
     gate: str
+    """ "stream" or "host"."""
     slots: int
+    """How many there are."""
     slot_nbytes: int
+    """Distance of two slots in memory, in bytes."""
     cursor: int
     """The next sequence to be claimed; a ring of N slots begins with N."""
     closed: bool
+    """Whether it was closed, by its creator or by who replaced it."""
     creator_pid: int
+    """Of the process that owns its memory."""
     creator_alive: bool
+    """Whether that process lives; without it nobody new can attach to a GPU ring."""
     created_ns: int
     """CLOCK_REALTIME, as time.time_ns()."""
     reaps: int
     """Dead peers that were cleared so far."""
     subscriptions: tuple[SubscriptionStats, ...]
+    """Those that there are now."""
     peers: tuple[PeerStats, ...]
+    """Those that have joined and not left."""
     deaths: tuple[Death, ...]
     """The last ones, the latest first."""
 
     @property
     def producers(self) -> tuple[PeerStats, ...]:
+        """Those of `peers` that write."""
         return tuple(peer for peer in self.peers if peer.role == "producer")
 
 

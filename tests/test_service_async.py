@@ -37,7 +37,8 @@ async def settled():
 
 
 async def finish(client, k, call, place=None):
-    with await call.result_async(PATIENCE_S) as slot:
+    # Longer than `soon`: a call looks once more when its time is up, whether it was woken or not.
+    with await call.result_async(2 * PATIENCE_S) as slot:
         check(client, k, slot, place)
 
 
@@ -92,6 +93,21 @@ def test_a_task_that_is_done_hands_the_listening_on(name, no_slices, order):
         for k in order:
             answer(taken[k])
             await soon(waits[k])
+
+    with serve(name) as server, gpuring.connect(name) as client:
+        asyncio.run(main(server, client))
+
+
+def test_who_is_chosen_to_listen_and_is_done_himself_hands_it_on(name, no_slices):
+    async def main(server, client):
+        waits = [asyncio.create_task(finish(client, k, send(client, k))) for k in range(3)]
+        await settled()
+        taken = server.take(3, timeout=10)
+        for call in taken[:2]:  # the listener receives both, and chooses the second as the next
+            answer(call)
+        await soon(asyncio.gather(*waits[:2]))
+        answer(taken[2])
+        await soon(waits[2])
 
     with serve(name) as server, gpuring.connect(name) as client:
         asyncio.run(main(server, client))

@@ -71,6 +71,7 @@ class Call:
         return self._request().array
 
     def __getitem__(self, name: str) -> Any:
+        """The array over the field `name` of the request.  KeyError if there is no such field."""
         return self._request()[name]
 
     @property
@@ -100,10 +101,12 @@ class Call:
 
     @property
     def answered(self) -> bool:
+        """Whether its answer, or its failure, is on its way; the request is no longer ours then."""
         return self._answered
 
     def answer(self, *, stream: Any = None, shape: Sequence[int] | None = None) -> AnswerSlot:
-        """A slot for the answer; leaving it as a context manager sends the answer.
+        """A slot for the answer; leaving it as a context manager sends the answer.  `stream` and
+        `shape` as for Producer.claim.
 
         Does not wait for the client: each has room for the answers to all its calls.  If the client
         is gone meanwhile, the slot goes nowhere.  Claim it when there is something to write: a
@@ -147,7 +150,7 @@ class Batch(list[Call]):
     of theirs: then they stay this engine's until it answers, or closes and gives them back.)"""
 
     def fail(self, text: str) -> None:
-        """Fails those that are not answered yet."""
+        """Fails those that are not answered yet, each with `text` as Call.fail does."""
         for call in self:
             if not call.answered:
                 call.fail(text)

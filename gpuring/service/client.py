@@ -39,6 +39,7 @@ class Client:
 
     @property
     def name(self) -> str:
+        """The name of the service that this is a client of."""
         return self._ring.name
 
     @property
@@ -48,11 +49,12 @@ class Client:
 
     @property
     def ring(self) -> Ring:
-        """The request ring."""
+        """The ring that requests go through, shared by all clients and engines."""
         return self._ring
 
     @property
     def closed(self) -> bool:
+        """Whether this client was closed."""
         return self._mailbox.closed
 
     @property
@@ -85,9 +87,10 @@ class Client:
         Waits while the request ring is full, while other threads use this client's room for calls,
         and while there is no engine (`engine_s` at the most); `timeout` in seconds, None = for
         ever, 0 = do not wait.
-        expires_s: engines pass over the call if none has taken it by then.  result() tells when one
-            comes to it: give that a time-out as well.
-        stream, shape: as for Producer.claim.
+
+        * `expires_s`: engines pass over the call if none has taken it by then.  result() tells when
+          one comes to it: give that a time-out as well.
+        * `stream`, `shape`: as for Producer.claim.
 
         Raises RingFull: the request ring is full, or so many calls are in flight that the caller
         has to take or release one first (said at once, whatever the time-out).  PeerLost: there is
@@ -169,8 +172,10 @@ class Client:
     ) -> Answer:
         """One call from end to end: `with client.call(image, timeout=1) as slot: slot.array`.
 
-        fill: a function that writes into the request's slot, or what is assigned to its array.
-        timeout: of all of it, in seconds; engines pass over the call when it is over.
+        * `fill`: a function that writes into the request's slot, or what is assigned to its array.
+        * `timeout`: of all of it, in seconds; engines pass over the call when it is over.
+        * `stream`: that of the request and of the answer, as for `request` and `result`.
+
         Raises as `request` and `PendingCall.result` do.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -184,7 +189,11 @@ class Client:
         *,
         stream: Any = None,
     ) -> Answer:
-        """`call` for asyncio: `with await client.call_async(image, timeout=1) as slot: …`"""
+        """`call` for asyncio: `with await client.call_async(image, timeout=1) as slot: …`
+
+        Other tasks run while it waits.  Raises as `request_async` and `PendingCall.result_async`
+        do; a task that is cancelled meanwhile cancels the call.
+        """
         deadline = None if timeout is None else time.monotonic() + timeout
         call = _send(await self.request_async(timeout, expires_s=timeout, stream=stream), fill)
         return await call.result_async(left_s(deadline), stream=stream)

@@ -48,15 +48,17 @@ def serve(
 ) -> Server:
     """Joins the service `name` as an engine, and creates it if it is not there.
 
-    request, response: what a request and an answer hold, (shape, dtype) or {name: (shape, dtype)}.
-        Without them the service must be there, or come within `timeout` seconds.
-    request_meta, response_meta: structured dtypes for metadata, as create()'s meta=.
-    slots: how many requests are in the ring at the most, those that engines work on among them.
-    device, sync, gate, mode, replace: as for create().
-    answers: "host" puts answers into host memory though requests are on a GPU; None: where requests
-        are.
-    engine: False only holds the service open, so that engines can come and go (docs/services.md).
-    redeliver: whether a call that an engine dies with goes to another one, or is lost.
+    * `request`, `response`: what a request and an answer hold, (shape, dtype) or
+      {name: (shape, dtype)}.  Without them the service must be there, or come within `timeout`
+      seconds.
+    * `request_meta`, `response_meta`: structured dtypes for metadata, as create()'s `meta=`.
+    * `slots`: how many requests are in the ring at the most, those that engines work on among them.
+    * `device`, `sync`, `gate`, `mode`, `replace`: as for create().
+    * `answers`: "host" puts answers into host memory though requests are on a GPU; None: where
+      requests are.
+    * `engine`: False only holds the service open, so that engines can come and go
+      (docs/services.md).
+    * `redeliver`: whether a call that an engine dies with goes to another one, or is lost.
 
     The creator owns the service: when it closes in order, the service ends.  Raises
     RingIncompatible if the service is there with other terms, and as create() and attach() do.
@@ -121,9 +123,9 @@ def _check_terms(ring: Ring, fields: Any, meta: Any, terms: Terms) -> None:
 def connect(name: str, *, calls: int = 8, timeout: float = 0.0, engine_s: float = 5.0) -> Client:
     """Joins the service `name` as a client, waiting up to `timeout` seconds for it to appear.
 
-    calls: how many calls may be in flight, or answered and not released, at the most.  The answers
-        have a ring of their own, of calls + 4 slots.
-    engine_s: how long a call waits for an engine to come, in seconds, when there is none.
+    * `calls`: how many calls may be in flight, or answered and not released, at the most.  The
+      answers have a ring of their own, of calls + 4 slots.
+    * `engine_s`: how long a call waits for an engine to come, in seconds, when there is none.
 
     Raises RingNotFound, RingIncompatible (no service), TooManyPeers, PeerLost (a GPU service whose
     creator died), and as create().

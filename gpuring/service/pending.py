@@ -71,6 +71,7 @@ class Answer(ReadSlot):
     _call: PendingCall | None = None
 
     def release(self) -> None:
+        """Gives the answer's slot back, and with it its room: as ReadSlot.release."""
         self._check_open()
         call = self._call
         try:
@@ -145,12 +146,14 @@ class PendingCall:
 
         On a GPU `stream` (default: CuPy's current one) waits until it is written.  Raises, and the
         call is over then:
-          CallFailed    the engine failed it
-          PeerLost      the engine died with it and there is no other one, or died before its GPU
-                        work on the answer was done
-          RingClosed    the service, or this client, was closed
-          RingTimeout   `timeout` seconds have passed; an answer that comes later is discarded.  Or
-                        it had expired when an engine came to it
+
+        * CallFailed: the engine failed it.
+        * PeerLost: the engine died with it and there is no other one, or died before its GPU work
+          on the answer was done.
+        * RingClosed: the service, or this client, was closed.
+        * RingTimeout: `timeout` seconds have passed; an answer that comes later is discarded.  Or
+          it had expired when an engine came to it.
+
         Also FrameTorn, as Consumer.acquire does: answers released earlier turned out torn.  After
         that, as after a Ctrl-C, the call is still in flight.
         """

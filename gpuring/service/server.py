@@ -56,8 +56,11 @@ class Counts:
     """What an engine has done so far."""
 
     taken: int = 0
+    """Calls that `take` has handed out."""
     answered: int = 0
+    """Answers sent."""
     failed: int = 0
+    """Failures sent: by `fail`, or because a block left a call unanswered."""
     expired: int = 0
     """Calls that nobody waited for any more when they were taken."""
     dropped: int = 0
@@ -83,6 +86,7 @@ class Server:
         self._engine = engine
         self._tidied = time.monotonic()
         self.counts = Counts()
+        """What this engine has done so far."""
         try:
             self._terms = Terms.of(ring)
             redeliver = self._terms.redeliver
@@ -99,15 +103,17 @@ class Server:
 
     @property
     def name(self) -> str:
+        """The name of the service that this is an engine of."""
         return self._ring.name
 
     @property
     def ring(self) -> Ring:
-        """The request ring."""
+        """The ring that requests go through, shared by all clients and engines."""
         return self._ring
 
     @property
     def closed(self) -> bool:
+        """Whether this engine has left."""
         return self._ring.closed
 
     def stats(self) -> RingStats:

@@ -87,10 +87,10 @@ class Tasks:
                     several = (wakers,) if listening else (wakers, self._could_listen)
                     await self._sleep(several, lambda: mailbox.closed or ready(), left, bell)
         finally:
-            if listening:
-                with self._changed:
+            with self._changed:
+                if listening:
                     self._listening = False
-                    self.pass_on()
+                self.pass_on()  # also if we were woken to listen, and have found ourselves done
 
     @contextlib.asynccontextmanager
     async def turn_to_send(self, deadline: float | None) -> AsyncIterator[None]:
