@@ -11,7 +11,7 @@ them.
     _peer.pxi    Peer: the transitions, each with its device order
     _dlpack.pxi  DLPack capsules
     _verbs.pxi   the verbs as users call them, on slot objects: no Python between the call and the core
-    _waiting.pxi several peers at once, and event loops
+    _batch.pxi   how batches end
     _waiting.pxi several peers at once, and event loops
 """
 import os
@@ -91,4 +91,5 @@ include "_device.pxi"
 include "_peer.pxi"
 include "_dlpack.pxi"
 include "_verbs.pxi"
+include "_batch.pxi"
 include "_waiting.pxi"
