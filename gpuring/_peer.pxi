@@ -1,8 +1,3 @@
-cdef struct unsettled_frame:  # released while its producer's GPU was still at work on it
-    uint32_t index, owner
-    uint64_t seq, value
-
-
 @cython.no_gc_clear  # __dealloc__ needs the header
 cdef class Peer:
     """One entry of the peer table: a producer or a consumer, used by one thread at a time.
@@ -17,27 +12,20 @@ cdef class Peer:
     """Whether it waits for others' GPU work on the host."""
     cdef bint unsure  # the wait for a record that failed was cut short: the slot may not be given up yet
     cdef size_t *recorded  # [slot]: the stream that its last fence operation is on, plus 1; 0: unknown
-    cdef unsettled_frame *unsettled
-    cdef size_t unsettled_n, unsettled_room, unsettled_limit
-    cdef uint64_t reaps  # deaths up to which `unsettled` was looked through
-    cdef readonly list torn_behind
-    """Sequences that turned out torn after their release, as the last look_behind found them."""
+    cdef readonly Released released
 
     def __cinit__(self, Header header not None):
         self.header = header
         self.recorded = <size_t *>calloc(header.ring.slots, sizeof(size_t))
         if self.recorded == NULL:
             raise MemoryError
-        self.reaps = load_acquire(&header.ring.head.reaps)
-        self.unsettled_limit = 2 * header.ring.slots
-        self.torn_behind = []
+        self.released = Released(header)
 
     def __dealloc__(self):
         """A join that a Ctrl-C cut short leaves again; a peer that was used is closed by its owner."""
         cdef uint32_t i
         cdef uint64_t seq
         free(self.recorded)
-        free(self.unsettled)
         if self.me.ring == NULL or self.me.left or self.me.ring.lock_fd < 0 or gr_forked(self.me.ring):
             return
         for i in range(self.me.ring.slots):
@@ -201,7 +189,7 @@ cdef class Peer:
     cpdef int acquire(self, timeout, sync, size_t stream) except? -1000:
         """The index of the slot of the next frame, or a negative result."""
         cdef mem_ops ops
-        if self._torn_meanwhile():
+        if self.released.torn_meanwhile():
             return TORN_
         self._set_deadline(timeout)
         ops.n = 0
@@ -210,7 +198,7 @@ cdef class Peer:
     cpdef int latest(self, timeout, sync, size_t stream) except? -1000:
         """The index of the slot of the newest frame, or a negative result."""
         cdef mem_ops ops
-        if self._torn_meanwhile():
+        if self.released.torn_meanwhile():
             return TORN_
         self._set_deadline(timeout)
         ops.n = 0
@@ -240,50 +228,6 @@ cdef class Peer:
                 return self._still_here()
             # Its producer died meanwhile.  Nobody has seen the frame: pass over it.
             gr_skip_torn(&self.me)
-
-    cdef bint _torn_meanwhile(self) except? True:
-        if self.unsettled_n == 0:
-            return False
-        if self.unsettled_n <= self.unsettled_limit and load_acquire(&self.me.ring.head.reaps) == self.reaps:
-            return False
-        return self.look_behind()
-
-    cpdef bint look_behind(self) except? True:
-        """Whether frames that were released have turned out torn since; `torn_behind` names them.
-
-        A frame whose producer's fence was open at its release is kept until the fence is paid.  Paid by
-        the GPU or raised by a reaper: the torn mark, set before a fence is raised, tells.  (It may call a
-        frame torn that another producer finished in the same slot just before: a false alarm, never a
-        false all-clear.)
-        """
-        cdef size_t k, still = 0
-        cdef unsettled_frame frame
-        self.reaps = load_acquire(&self.me.ring.head.reaps)
-        if self.torn_behind:
-            self.torn_behind = []
-        for k in range(self.unsettled_n):
-            frame = self.unsettled[k]
-            if load_acquire(fence_of(self.me.ring, frame.index, frame.owner)) < frame.value:
-                self.unsettled[still] = frame
-                still += 1
-            elif load_acquire(&self.me.ring.slot[frame.index].torn) >= frame.seq:
-                self.torn_behind.append(frame.seq)
-        self.unsettled_n = still
-        self.unsettled_limit = 2 * max(still, <size_t>self.me.ring.slots)
-        return bool(self.torn_behind)
-
-    cdef int _remember(self, uint32_t index, uint64_t seq, uint32_t owner, uint64_t value) except -1:
-        cdef size_t room
-        cdef void *more
-        if self.unsettled_n == self.unsettled_room:
-            room = 2 * self.unsettled_room + 4 * self.me.ring.slots
-            more = realloc(self.unsettled, room * sizeof(unsettled_frame))
-            if more == NULL:
-                raise MemoryError
-            self.unsettled, self.unsettled_room = <unsettled_frame *>more, room
-        self.unsettled[self.unsettled_n] = unsettled_frame(index, owner, seq, value)
-        self.unsettled_n += 1
-        return 0
 
     cdef uint64_t _record(self, uint32_t index, uint64_t seq, sync, streams) except 0:
         """Two clocks: promise, then let the GPU pay when the streams get there."""
@@ -371,7 +315,7 @@ cdef class Peer:
         if result != GR_OK:
             return -<int>result
         if owner < self.me.ring.max_peers and load_acquire(fence_of(self.me.ring, index, owner)) < value:
-            self._remember(index, seq, owner, value)
+            self.released.add(index, seq, owner, value)
         elif load_acquire(&self.me.ring.slot[index].torn) >= seq:
             return TORN_
         return 0

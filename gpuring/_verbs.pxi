@@ -332,7 +332,7 @@ cdef class ConsumerVerbs(Verbs):
         ops.n = 0
         if self._untold:
             self._tell()
-        if peer._torn_meanwhile():
+        if peer.released.torn_meanwhile():
             raise self._refused(TORN_, "acquire", timeout)
         peer._set_deadline(timeout)
         try:

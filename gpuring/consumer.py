@@ -137,8 +137,8 @@ class Consumer(_core.ConsumerVerbs, Endpoint):
 
     def _leave(self) -> None:
         super().close()
-        if not self._ring._header.forked and self._peer.look_behind():
-            self._untold += self._peer.torn_behind
+        if not self._ring._header.forked and self._peer.released.look():
+            self._untold += self._peer.released.torn
         if self._moved:
             self._moved = False
             self._ring.close()
