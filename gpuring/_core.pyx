@@ -1,4 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
+# cython: auto_pickle=False
 """Thin binding of core/: one Python call is one whole transition.
 
 Nothing is decided here but three things: when the GIL is released (to wait, and to call the driver), when

@@ -9,6 +9,7 @@ import numpy as np
 from gpuring import _core, diagnosis
 from gpuring.errors import RingClosed, raise_first
 from gpuring.slot import Slot
+from gpuring.unique import Unique
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from gpuring.sync.device import DeviceSync
 
 
-class Endpoint:
+class Endpoint(Unique):
     """One peer of a ring in this process, beside the verbs of _core.Verbs.  Not made by users."""
 
     _peer: Peer

@@ -15,6 +15,7 @@ from gpuring.errors import FrameTorn, RingError
 from gpuring.interchange import LEGACY_DEFAULT, Exported, SlotField, field_name
 from gpuring.spec import ARRAY, Field
 from gpuring.sync.streams import handle
+from gpuring.unique import Unique
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 _MAX_VIEWS = 64  # arrays of smaller frames that a slot remembers
 
 
-class Slot(Exported):
+class Slot(Exported, Unique):
     """What both kinds of slot have beside the verbs of _core.Slot.  Not made by users."""
 
     if TYPE_CHECKING:  # of _core.Slot, and of the kinds below
@@ -216,7 +217,7 @@ class ReadSlot(_core.ReadSlot, Slot):
         return torn(self._ring, (self._seq,))
 
 
-class WriteBatch(tuple[WriteSlot, ...]):
+class WriteBatch(Unique, tuple[WriteSlot, ...]):
     """Slots claimed together, in order of sequences.  As a context manager it publishes them; if
     the block raises, it abandons them.  Slots that were ended one by one are left alone."""
 
@@ -241,7 +242,7 @@ class WriteBatch(tuple[WriteSlot, ...]):
             self.abandon()
 
 
-class ReadBatch(tuple[ReadSlot, ...]):
+class ReadBatch(Unique, tuple[ReadSlot, ...]):
     """Frames acquired together, in order of sequences.  As a context manager it releases them;
     frames that were released one by one are left alone."""
 

@@ -10,6 +10,7 @@ from gpuring.errors import RingError, RingTimeout
 from gpuring.producer import Producer
 from gpuring.service.wire import Enveloped
 from gpuring.slot import ReadSlot, WriteSlot
+from gpuring.unique import Unique
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -87,7 +88,7 @@ class AnswerReader(Enveloped, Consumer):
     _slot_type = Answer
 
 
-class PendingCall:
+class PendingCall(Unique):
     """A call in flight.  Take its `result` or `cancel` it: till then it needs room for its answer.
 
     As a context manager it is cancelled, or its answer released, at the end.
