@@ -24,7 +24,6 @@ cdef int _record_all(Peer peer, DeviceOrder sync, size_t stream, tuple streams, 
     cdef Slot slot
     cdef int status, k = 0
     ops.n = 0
-    peer.unsure = False
     for slot in slots:
         values[k] = gr_promise(&peer.me, slot.index, slot._seq)
         peer.recorded[slot.index] = 0
@@ -92,8 +91,8 @@ def publish_all(batch):
     try:
         _record_all(peer, (<Slot>slots[0])._sync, stream, streams, slots, values)
     except BaseException:
-        if not peer.unsure:
-            for slot in slots:
+        for slot in slots:
+            if not peer.is_unsure(slot.index):
                 slot._open = False
                 gr_abandon(&peer.me, slot.index, slot._seq)
         raise
@@ -136,7 +135,7 @@ def release_all(batch):
                 try:
                     result = slot._peer.release(slot.index, slot._seq, slot._sync, streams)
                 finally:
-                    slot._open = slot._peer.unsure
+                    slot._open = slot._peer.is_unsure(slot.index)
             except BaseException as failed:  # the others go back all the same
                 error = failed if error is None else error
             if result == TORN_:
@@ -150,7 +149,9 @@ def release_all(batch):
         try:
             _record_all(peer, (<Slot>slots[0])._sync, stream, streams, slots, values)
         finally:
-            for slot in () if peer.unsure else slots:
+            for slot in slots:
+                if peer.is_unsure(slot.index):
+                    continue
                 slot._open = False
                 shared = &peer.me.ring.slot[slot.index]
                 owner = owner_of(load_acquire(&shared.word))

@@ -1,3 +1,7 @@
+cdef enum:
+    UNSURE = ~<size_t>0  # a record failed, and the wait for its streams was cut short
+
+
 @cython.no_gc_clear  # __dealloc__ needs the header
 cdef class Peer:
     """One entry of the peer table: a producer or a consumer, used by one thread at a time.
@@ -10,8 +14,7 @@ cdef class Peer:
     cdef bint busy
     cdef public bint gate_host
     """Whether it waits for others' GPU work on the host."""
-    cdef bint unsure  # the wait for a record that failed was cut short: the slot may not be given up yet
-    cdef size_t *recorded  # [slot]: the stream that its last fence operation is on, plus 1; 0: unknown
+    cdef size_t *recorded  # [slot]: the stream that its last fence operation is on, plus 1; 0: unknown; UNSURE
     cdef readonly Released released
 
     def __cinit__(self, Header header not None):
@@ -235,13 +238,12 @@ cdef class Peer:
         cdef DeviceOrder device
         cdef size_t stream
         cdef int status
-        self.unsure = False
+        self.recorded[index] = 0
         if value == 0:  # reaped or forked; the verb that follows says so
             return 1
         if sync is None:
             raise_to(fence_of(self.me.ring, index, self.me.number), value)
             return value
-        self.recorded[index] = 0
         if isinstance(sync, DeviceOrder) and len(streams) == 1:
             device, stream = <DeviceOrder>sync, streams[0]
             if device.usable(stream):
@@ -263,10 +265,16 @@ cdef class Peer:
     cdef int _settle(self, sync, list promises, streams) except -1:
         """If this raises, the slots stay ours: a promise that may never be paid must not be seen, or
         others' streams, and our own, would wait for it.  The next record on the slot pays it, or leave."""
-        self.unsure = True
+        for index, _ in promises:
+            self.recorded[index] = UNSURE
         sync.settle(self, promises, streams)
-        self.unsure = False
+        for index, _ in promises:
+            self.recorded[index] = 0
         return 0
+
+    cdef bint is_unsure(self, uint32_t index) noexcept:
+        """Whether the slot may not be given up yet: see _settle."""
+        return self.recorded[index] == UNSURE
 
     cpdef int publish(self, uint32_t index, uint64_t seq, sync, streams, shape) except? -1000:
         """0 or a negative result.  If the fence cannot be recorded the frame is abandoned (but see _settle)."""
@@ -274,7 +282,7 @@ cdef class Peer:
         try:
             value = self._record(index, seq, sync, streams)
         except BaseException:
-            if not self.unsure:
+            if not self.is_unsure(index):
                 gr_abandon(&self.me, index, seq)
             raise
         return self._publish(index, seq, value, shape)
@@ -292,7 +300,7 @@ cdef class Peer:
         try:
             self._record(index, seq, sync, streams)
         except BaseException:
-            if not self.unsure:
+            if not self.is_unsure(index):
                 gr_abandon(&self.me, index, seq)
             raise
         return -<int>gr_abandon(&self.me, index, seq)
@@ -305,7 +313,7 @@ cdef class Peer:
         try:
             self._record(index, seq, sync, streams)
         except BaseException:
-            if not self.unsure:
+            if not self.is_unsure(index):
                 gr_release(&self.me, index, seq)
             raise
         return self._released(gr_release(&self.me, index, seq), index, seq, owner, value)

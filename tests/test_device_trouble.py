@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import signal
+import threading
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +17,7 @@ import gpuring
 from gpuring import _core
 from gpuring.sync.device import DeviceSync, _Thread
 
-STREAM = 100
+STREAM, NOT_READY = 100, 600
 WRITE_64 = 5
 
 u32, u64, pointer = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p
@@ -305,6 +306,38 @@ def test_a_slot_whose_current_stream_cannot_be_had_is_still_ours(ring):
     ring._sync.rearm()
     slot.publish()
     assert ring._header.frontier == 5
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_one_threads_doubt_about_its_slot_is_not_anothers(ring, many):
+    """Threads of a service publish slots of one peer: one settles, another one has no trouble."""
+    producer = ring.producer()
+    doubtful = producer.claim()
+    other = producer.claim_many(2) if many else producer.claim()
+    settling, interrupt = threading.Event(), threading.Event()
+
+    def query(stream):
+        settling.set()
+        return _interrupted(stream) if interrupt.is_set() else NOT_READY
+
+    def publish():
+        with pytest.raises(KeyboardInterrupt):
+            doubtful.publish()
+
+    ring._sync._runtime.streamQuery = query
+    ring._sync.driver.status = 1
+    thread = threading.Thread(target=publish)
+    thread.start()
+    assert settling.wait(20)
+    ring._sync.driver.status = 0
+    other.publish()
+    interrupt.set()
+    thread.join(20)
+    assert producer._peer.holding() == [(doubtful.index, doubtful.seq)]
+    assert doubtful._open
+    assert not any(slot._open for slot in (other if many else (other,)))
+    doubtful.publish()
+    assert all(paid == promised for paid, promised in fences(ring, producer.peer))
 
 
 # ---- close() -------------------------------------------------------------------------------------
