@@ -40,7 +40,7 @@ cdef int _record_all(Peer peer, DeviceOrder sync, size_t stream, tuple streams, 
     return 0
 
 
-cdef list _still_open(batch):
+def still_open(batch):
     """Slot objects are used again each lap: one that has a later sequence is not the batch's any more.
 
     (Whatever the slot of a frame carries next was claimed after the last of the batch, or while the frame
@@ -69,7 +69,7 @@ def publish_all(batch):
 
     If one cannot be published, those behind it are abandoned.
     """
-    cdef list slots = _still_open(batch)
+    cdef list slots = still_open(batch)
     cdef uint64_t values[MAX_OPS]
     cdef size_t stream = 0
     cdef tuple streams = _common_stream(slots, &stream)
@@ -107,15 +107,16 @@ def publish_all(batch):
 
 def abandon_all(batch):
     """Abandons those WriteSlots of one producer that are open."""
-    _abandon(_still_open(batch))
+    _abandon(still_open(batch))
 
 
 def release_all(batch):
     """Releases those ReadSlots of one consumer that are open; with a timeline and one stream in one driver call.
 
-    The sequences of those that are known to be torn.
+    The sequences of those that are known to be torn.  If something else is raised, they are told later: by the
+    next acquire, or at close.
     """
-    cdef list slots = _still_open(batch)
+    cdef list slots = still_open(batch)
     cdef uint64_t values[MAX_OPS]
     cdef size_t stream = 0
     cdef tuple streams = _common_stream(slots, &stream)
@@ -124,43 +125,38 @@ def release_all(batch):
     cdef Peer peer
     cdef uint32_t owner
     cdef uint64_t value
-    cdef int k = 0, result, refused = 0
+    cdef int result, refused = 0
     cdef list torn = []
     cdef object error = None
-    if streams is None:
-        for slot in slots:
-            result = 0
-            try:
-                streams = slot._used_streams()
-                try:
-                    result = slot._peer.release(slot.index, slot._seq, slot._sync, streams)
-                finally:
-                    slot._open = slot._peer.is_unsure(slot.index)
-            except BaseException as failed:  # the others go back all the same
-                error = failed if error is None else error
-            if result == TORN_:
-                torn.append(slot._seq)
-            elif result:
-                refused = result
-        if error is not None:
-            raise error
-    else:
+    if streams is not None:
         peer = (<Slot>slots[0])._peer
         try:
             _record_all(peer, (<Slot>slots[0])._sync, stream, streams, slots, values)
-        finally:
-            for slot in slots:
-                if peer.is_unsure(slot.index):
-                    continue
-                slot._open = False
-                shared = &peer.me.ring.slot[slot.index]
-                owner = owner_of(load_acquire(&shared.word))
-                value = load_acquire(&shared.fence)
-                result = peer._released(gr_release(&peer.me, slot.index, slot._seq), slot.index, slot._seq, owner, value)
-                if result == TORN_:
-                    torn.append(slot._seq)
-                elif result:
-                    refused = result
-    if refused:
-        raise slots[0]._refused(refused, "release")
-    return torn
+        except BaseException as failed:
+            error = failed
+    for slot in slots:
+        if streams is None:
+            try:
+                result = slot._let_go()
+            except BaseException as failed:  # the others go back all the same
+                error = failed if error is None else error
+                continue
+        elif peer.is_unsure(slot.index):
+            continue
+        else:
+            slot._open = False
+            shared = &peer.me.ring.slot[slot.index]
+            owner = owner_of(load_acquire(&shared.word))
+            value = load_acquire(&shared.fence)
+            result = peer._released(gr_release(&peer.me, slot.index, slot._seq), slot.index, slot._seq, owner, value)
+        if result == TORN_:
+            torn.append(slot)
+        elif result:
+            refused = result
+    if refused and error is None:
+        error = slots[0]._refused(refused, "release")
+    if error is not None:
+        for slot in torn:
+            slot._peer.released.tell_later(slot.index, slot._seq)
+        raise error
+    return [slot._seq for slot in torn]

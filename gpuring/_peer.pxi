@@ -314,7 +314,8 @@ cdef class Peer:
             self._record(index, seq, sync, streams)
         except BaseException:
             if not self.is_unsure(index):
-                gr_release(&self.me, index, seq)
+                if self._released(gr_release(&self.me, index, seq), index, seq, owner, value) == TORN_:
+                    self.released.tell_later(index, seq)
             raise
         return self._released(gr_release(&self.me, index, seq), index, seq, owner, value)
 

@@ -44,6 +44,12 @@ cdef class Released:
         self.n += 1
         return 0
 
+    cpdef int tell_later(self, uint32_t index, uint64_t seq) except -1:
+        """A frame that is known to be torn, while something else has to be raised."""
+        self.add(index, seq, 0, 0)
+        self.limit = 0
+        return 0
+
     cdef bint is_torn(self, size_t k) noexcept:
         cdef released_frame *frame = &self.frames[k]
         return self.is_paid(k) and load_acquire(&self.header.ring.slot[frame.index].torn) >= frame.seq
@@ -53,17 +59,18 @@ cdef class Released:
         return load_acquire(fence_of(self.header.ring, frame.index, frame.owner)) >= frame.value
 
     cdef bint torn_meanwhile(self) except? True:
-        """look(), if somebody has died since the last one; or if it is time to forget what was paid."""
+        return self.is_due() and self.look()
+
+    cdef bint is_due(self) noexcept:
+        """Whether somebody has died since the last look, or it is time to forget what was paid."""
         if self.n == 0:
             return False
-        if self.n <= self.limit and load_acquire(&self.header.ring.head.reaps) == self.reaps:
-            return False
-        return self.look()
+        return self.n > self.limit or load_acquire(&self.header.ring.head.reaps) != self.reaps
 
     cdef bint would_tell(self) noexcept:
         """What torn_meanwhile would say, without telling."""
         cdef size_t k
-        if self.n == 0 or load_acquire(&self.header.ring.head.reaps) == self.reaps:
+        if not self.is_due():
             return False
         for k in range(self.n):
             if self.is_torn(k):

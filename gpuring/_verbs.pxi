@@ -162,16 +162,19 @@ cdef class ReadSlot(Slot):
         """
         self._release()
 
-    cdef int _release(self) except -1:
-        cdef int result
-        cdef tuple streams
-        if not self._open:
-            self._check_open()
-        streams = self._used_streams()
+    cdef int _let_go(self) except? -1000:
+        """0, TORN_ or why it was refused."""
+        cdef tuple streams = self._used_streams()
         try:
-            result = self._peer.release(self.index, self._seq, self._sync, streams)
+            return self._peer.release(self.index, self._seq, self._sync, streams)
         finally:
             self._open = self._peer.is_unsure(self.index)
+
+    cdef int _release(self) except -1:
+        cdef int result
+        if not self._open:
+            self._check_open()
+        result = self._let_go()
         if result == TORN_:
             raise self._torn()
         if result:

@@ -251,7 +251,7 @@ class ReadBatch(Unique, tuple[ReadSlot, ...]):
 
     def release(self) -> None:
         """Releases those still open.  Raises FrameTorn, naming all that are torn, when they are
-        released; else as ReadSlot.release."""
+        released; else as ReadSlot.release, and the next acquire, or close, raises the FrameTorn."""
         seqs = _core.release_all(self)
         if seqs:
             raise torn(self[0]._ring, tuple(seqs))

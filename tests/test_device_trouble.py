@@ -132,6 +132,23 @@ def open_fence(ring):
     pay(ring, producer, slot.index)
 
 
+def tear(ring, index, seq):
+    """As a reaper marks a slot whose producer died with `seq` unfinished."""
+    fields = {(table, field): at for table, field, at, _ in _core.layout_fields()}
+    table = 4096 + 128 * (ring._header.max_subscriptions + ring._header.max_peers)
+    with Path(f"/dev/shm/gpuring.{ring.name}").open("r+b") as header:
+        header.seek(table + 128 * index + fields["slot", "torn"])
+        header.write(seq.to_bytes(8, "little"))
+
+
+def count_a_death(ring):
+    """A reaper does so when it has marked what is torn."""
+    fields = {(table, field): at for table, field, at, _ in _core.layout_fields()}
+    with Path(f"/dev/shm/gpuring.{ring.name}").open("r+b") as header:
+        header.seek(fields["head", "reaps"])
+        header.write((ring._header.reaps + 1).to_bytes(8, "little"))
+
+
 def pay(ring, producer, index):
     work = ring._header.work(producer.peer, index)
     ring._header.raise_fence(producer.peer, index, work)
@@ -433,10 +450,68 @@ def test_a_gpu_error_at_close_hides_no_torn_frame(ring, open_fence):
     ring._sync.rearm()
 
 
-def tear(ring, index, seq):
-    """As a reaper marks a slot whose producer died with `seq` unfinished."""
-    fields = {(table, field): at for table, field, at, _ in _core.layout_fields()}
-    table = 4096 + 128 * (ring._header.max_subscriptions + ring._header.max_peers)
-    with Path(f"/dev/shm/gpuring.{ring.name}").open("r+b") as header:
-        header.seek(table + 128 * index + fields["slot", "torn"])
-        header.write(seq.to_bytes(8, "little"))
+# ---- a GPU error and a torn frame at once --------------------------------------------------------
+
+
+def told_later(reader, how):
+    """What the consumer says of torn frames after an error that could not name them."""
+    with pytest.raises(gpuring.FrameTorn) as caught:
+        reader.acquire(0) if how == "acquire" else reader.close()
+    with pytest.raises(gpuring.RingTimeout if how == "acquire" else gpuring.RingClosed):
+        reader.acquire(0)  # told once
+    return caught.value.seqs
+
+
+@pytest.mark.parametrize("how", ["acquire", "close"])
+@pytest.mark.parametrize("together", [True, False])
+def test_a_gpu_error_in_a_batch_hides_no_torn_frame(ring, together, how):
+    """together: all are recorded by one call, which fails; else one record of three."""
+    producer, reader = ring.producer(), ring.consumer()
+    producer.claim_many(3).publish()
+    batch = reader.acquire_many(3)
+    tear(ring, batch[0].index, batch[0].seq)
+    tear(ring, batch[2].index, batch[2].seq)
+    if together:
+        ring._sync.driver.status = 1
+    else:
+        raises_at(ring, batch[1].index)
+    with pytest.raises(gpuring.DeviceError):
+        batch.release()
+    ring._sync.driver.status = 0
+    ring._sync.rearm()
+    assert reader._peer.holding() == []
+    assert gpuring.select([reader], 0) == [reader]
+    assert told_later(reader, how) == (4, 6)
+
+
+@pytest.mark.parametrize("how", ["acquire", "close"])
+def test_a_gpu_error_at_release_hides_no_torn_frame(ring, how):
+    producer, reader = ring.producer(), ring.consumer()
+    producer.claim().publish()
+    slot = reader.acquire()
+    tear(ring, slot.index, slot.seq)
+    ring._sync.driver.status = 1
+    with pytest.raises(gpuring.DeviceError):
+        slot.release()
+    ring._sync.driver.status = 0
+    assert told_later(reader, how) == (4,)
+
+
+@pytest.mark.parametrize("how", ["acquire", "close"])
+@pytest.mark.parametrize("many", [False, True])
+def test_a_frame_whose_release_met_a_gpu_error_may_turn_out_torn_later(ring, open_fence, many, how):
+    """Its producer's GPU was still at work on it."""
+    producer, index = open_fence
+    reader = ring.consumer(start="oldest")
+    take = partial(reader.acquire_many, 2) if many else reader.acquire
+    slot = take(stream=STREAM)
+    ring._sync.driver.status = 1
+    with pytest.raises(gpuring.DeviceError):
+        slot.release()
+    ring._sync.driver.status = 0
+    with pytest.raises(gpuring.RingTimeout):
+        reader.acquire(0)
+    tear(ring, index, seq=4)
+    pay(ring, producer, index)
+    count_a_death(ring)
+    assert told_later(reader, how) == (4,)
