@@ -28,10 +28,10 @@ import numpy as np
 from gpuring import _core
 from gpuring.consumer import Consumer as _Consumer
 from gpuring.endpoint import Endpoint
-from gpuring.errors import FrameTorn, OverrunWarning, StaleViewWarning
+from gpuring.errors import OverrunWarning, StaleViewWarning
 from gpuring.memory.cuda_ipc import load_cupy
 from gpuring.producer import Producer as _Producer
-from gpuring.slot import ReadBatch, ReadSlot, Slot, WriteBatch, WriteSlot, torn
+from gpuring.slot import ReadBatch, ReadSlot, Slot, WriteBatch, WriteSlot
 from gpuring.spec import ARRAY, SLOT_ALIGNMENT, Field
 from gpuring.sync.streams import as_cupy
 
@@ -253,6 +253,7 @@ class _Watching(Slot):
     def _view(self, name: str, shape: tuple[int, ...] | None) -> Any:
         if name not in self._views:
             assert self._lease is not None
+            self._lease.open = True  # a verb that was refused has ended it for nothing
             field = self._fields[name]
             array = self._memory.array(self.index, field, shape or field.shape)
             self._protect(array)
@@ -312,24 +313,21 @@ class DebugReadSlot(_Watching, ReadSlot):
             self.release()
 
 
+def _end_leases(batch: WriteBatch | ReadBatch) -> None:
+    for slot in _core.still_open(batch):
+        slot._end_lease()
+
+
 class DebugWriteBatch(WriteBatch):
     def publish(self) -> None:
-        for slot in self:
-            if slot._open:
-                slot.publish()
+        _end_leases(self)
+        super().publish()
 
 
 class DebugReadBatch(ReadBatch):
     def release(self) -> None:
-        seqs: tuple[int, ...] = ()
-        for slot in self:
-            if slot._open:
-                try:
-                    slot.release()
-                except FrameTorn as error:
-                    seqs += error.seqs
-        if seqs:
-            raise torn(self[0]._ring, seqs)
+        _end_leases(self)
+        super().release()
 
 
 # ---- producers and consumers ---------------------------------------------------------------------

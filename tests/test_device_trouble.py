@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 import gpuring
-from gpuring import _core
+from gpuring import _core, debug
 from gpuring.sync.device import DeviceSync, _Thread
 
 STREAM, NOT_READY = 100, 600
@@ -285,10 +285,14 @@ def test_what_a_lossy_reader_lost_is_told_after_a_batch_that_failed(ring, open_f
         pay(ring, producer, slot)
 
 
+@pytest.mark.parametrize("debugging", [False, True])
 @pytest.mark.parametrize("verb", ["publish", "release"])
-def test_one_slot_of_a_batch_that_cannot_be_recorded_does_not_keep_the_others(ring, verb):
+def test_one_slot_of_a_batch_that_cannot_be_recorded_does_not_keep_the_others(
+    ring, verb, debugging, monkeypatch
+):
     """On several streams, or with events, a batch is recorded slot by slot.  What is behind a frame
     that cannot be published is not published either."""
+    monkeypatch.setattr(debug, "ON", debugging)
     producer, reader = ring.producer(), ring.consumer()
     batch = producer.claim_many(3)
     if verb == "release":
