@@ -32,6 +32,7 @@ cdef int _record_all(Peer peer, DeviceOrder sync, size_t stream, tuple streams, 
         k += 1
     status = sync.submit(stream, &ops)
     if status:
+        peer._refuse_capture(sync, streams, status, [slot.index for slot in slots])
         peer._settle(sync, [(slot.index, values[k]) for k, slot in enumerate(slots)], streams)
         raise sync.refused(stream, status)
     if stream != PER_THREAD:
@@ -92,7 +93,7 @@ def publish_all(batch):
         _record_all(peer, (<Slot>slots[0])._sync, stream, streams, slots, values)
     except BaseException:
         for slot in slots:
-            if not peer.is_unsure(slot.index):
+            if not peer.is_unpaid(slot.index):
                 slot._open = False
                 gr_abandon(&peer.me, slot.index, slot._seq)
         raise
@@ -141,7 +142,7 @@ def release_all(batch):
             except BaseException as failed:  # the others go back all the same
                 error = failed if error is None else error
                 continue
-        elif peer.is_unsure(slot.index):
+        elif peer.is_unpaid(slot.index):
             continue
         else:
             slot._open = False

@@ -1,5 +1,5 @@
 cdef enum:
-    UNSURE = ~<size_t>0  # a record failed, and the wait for its streams was cut short
+    UNPAID = ~<size_t>0  # the last promise may be unpaid: the slot is not given up before the next one is paid
 
 
 @cython.no_gc_clear  # __dealloc__ needs the header
@@ -14,7 +14,7 @@ cdef class Peer:
     cdef bint busy
     cdef public bint gate_host
     """Whether it waits for others' GPU work on the host."""
-    cdef size_t *recorded  # [slot]: the stream that its last fence operation is on, plus 1; 0: unknown; UNSURE
+    cdef size_t *recorded  # [slot]: the stream that its last fence operation is on, plus 1; 0: unknown; UNPAID
     cdef readonly Released released
 
     def __cinit__(self, Header header not None):
@@ -244,16 +244,17 @@ cdef class Peer:
         if sync is None:
             raise_to(fence_of(self.me.ring, index, self.me.number), value)
             return value
-        if isinstance(sync, DeviceOrder) and len(streams) == 1:
-            device, stream = <DeviceOrder>sync, streams[0]
-            if device.usable(stream):
+        if isinstance(sync, DeviceOrder):
+            device, stream, status = <DeviceOrder>sync, streams[0], BY_PYTHON
+            if len(streams) == 1 and device.usable(stream):
                 status = device.record_on(stream, self.me.number, index, value)
-                if status == 0:
-                    self.recorded[index] = stream + 1 if stream != PER_THREAD else 0
-                    return value
-                if status != BY_PYTHON:
-                    self._settle(sync, [(index, value)], streams)
-                    raise device.refused(stream, status)
+            if status == 0:
+                self.recorded[index] = stream + 1 if stream != PER_THREAD else 0
+                return value
+            self._refuse_capture(device, streams, status, [index])
+            if status != BY_PYTHON:
+                self._settle(sync, [(index, value)], streams)
+                raise device.refused(stream, status)
         try:
             sync.record(self, index, value, streams)
         except BaseException:
@@ -262,19 +263,37 @@ cdef class Peer:
             raise
         return value
 
+    cdef int _refuse_capture(self, DeviceOrder device, streams, int status, indices) except -1:
+        """Raises if `status` of an operation on the first, or of none, says that a stream is captured.
+
+        The slots stay ours: what was done on them cannot be waited for until the capture has ended.
+        """
+        cdef size_t stream = streams[0]
+        if status == BY_PYTHON:
+            for stream in streams:
+                with nogil:
+                    status = device.captured(stream)
+                if status:
+                    break
+        if is_capture(status):
+            for index in indices:
+                self.recorded[index] = UNPAID
+            raise device.refused(stream, status)
+        return 0
+
     cdef int _settle(self, sync, list promises, streams) except -1:
         """If this raises, the slots stay ours: a promise that may never be paid must not be seen, or
         others' streams, and our own, would wait for it.  The next record on the slot pays it, or leave."""
         for index, _ in promises:
-            self.recorded[index] = UNSURE
+            self.recorded[index] = UNPAID
         sync.settle(self, promises, streams)
         for index, _ in promises:
             self.recorded[index] = 0
         return 0
 
-    cdef bint is_unsure(self, uint32_t index) noexcept:
-        """Whether the slot may not be given up yet: see _settle."""
-        return self.recorded[index] == UNSURE
+    cdef bint is_unpaid(self, uint32_t index) noexcept:
+        """Whether the slot may not be given up yet: see _settle, _refuse_capture."""
+        return self.recorded[index] == UNPAID
 
     cpdef int publish(self, uint32_t index, uint64_t seq, sync, streams, shape) except? -1000:
         """0 or a negative result.  If the fence cannot be recorded the frame is abandoned (but see _settle)."""
@@ -282,7 +301,7 @@ cdef class Peer:
         try:
             value = self._record(index, seq, sync, streams)
         except BaseException:
-            if not self.is_unsure(index):
+            if not self.is_unpaid(index):
                 gr_abandon(&self.me, index, seq)
             raise
         return self._publish(index, seq, value, shape)
@@ -300,7 +319,7 @@ cdef class Peer:
         try:
             self._record(index, seq, sync, streams)
         except BaseException:
-            if not self.is_unsure(index):
+            if not self.is_unpaid(index):
                 gr_abandon(&self.me, index, seq)
             raise
         return -<int>gr_abandon(&self.me, index, seq)
@@ -313,7 +332,7 @@ cdef class Peer:
         try:
             self._record(index, seq, sync, streams)
         except BaseException:
-            if not self.is_unsure(index):
+            if not self.is_unpaid(index):
                 if self._released(gr_release(&self.me, index, seq), index, seq, owner, value) == TORN_:
                     self.released.tell_later(index, seq)
             raise

@@ -104,6 +104,7 @@ def rig(segment: Callable[..., Segment]) -> Iterator[Callable[..., Rig]]:
         assert not each.driver.broken
         each.driver.on_call = each.driver.on_query = lambda _: None
         each.driver.errors.clear()
+        each.driver.capturing.clear()
         each.finish()
         for endpoint in each.peers:
             endpoint.close()

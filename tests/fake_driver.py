@@ -21,6 +21,7 @@ from gpuring.sync import device, event, streams
 from gpuring.sync.device import DeviceSync
 
 NOT_READY, INVALID, NO_CONTEXT = 600, 400, 201
+CAPTURE, CAPTURE_ELSEWHERE = 900, 906  # CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, _IMPLICIT
 BASE = 1 << 40  # where the "GPU" has the fence table
 P, C, D = 0x100, 0x200, 0x300  # streams
 PER_THREAD = 2
@@ -49,11 +50,14 @@ class Driver:
         self.writes = []  # enqueued: (peer, slot, value)
         self.pending = set()  # events
         self.queries = []
+        self.capturing = set()  # streams
+        self.asked = []  # which streams: whether they are
         self.on_query = lambda event: None
         self.on_call = lambda name: None
         self.broken = []
         self._functions = {
             "cuCtxGetDevice": self._make(self._get_device, _p),
+            "cuStreamIsCapturing": self._make(self._is_capturing, _p, _p),
             "cuStreamWriteValue64_v2": self._make(self._write_value, _p, _u64, _u64, _u32),
             "cuStreamWaitValue64_v2": self._make(self._wait_value, _p, _u64, _u64, _u32),
             "cuStreamBatchMemOp_v2": self._make(self._batch, _p, _u32, ctypes.POINTER(Op), _u32),
@@ -80,6 +84,11 @@ class Driver:
 
     def _get_device(self, device):
         ctypes.cast(device, ctypes.POINTER(_int))[0] = self.device
+
+    def _is_capturing(self, stream, status):
+        self.asked.append(stream or 0)
+        ctypes.cast(status, ctypes.POINTER(_int))[0] = (stream or 0) in self.capturing
+        return CAPTURE_ELSEWHERE if not stream and self.capturing else 0
 
     def _words(self, *ops):
         """{(peer, slot): value}"""
@@ -214,14 +223,14 @@ class Rig:
                 one._sync.meet(other)
         return endpoint
 
-    def producer(self, stream=P, gate="stream", capsule=None):
+    def producer(self, stream=P, gate="stream", capsule=None, kind=Producer):
         ring = self._ring(capsule)
-        return self._joined(Producer(ring, ring._header.join_producer()), stream, gate)
+        return self._joined(kind(ring, ring._header.join_producer()), stream, gate)
 
-    def consumer(self, name="x", stream=C, gate="stream", lossless=True):
+    def consumer(self, name="x", stream=C, gate="stream", lossless=True, kind=Consumer):
         ring = self._ring()
         peer = ring._header.join_consumer(name.encode(), lossless, "next")
-        return self._joined(Consumer(ring, peer, lossless, (None, True), False), stream, gate)
+        return self._joined(kind(ring, peer, lossless, (None, True), False), stream, gate)
 
     def work(self, endpoint, *slots):
         """What the peer has promised: {(peer, slot): value}."""

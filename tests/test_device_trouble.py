@@ -35,6 +35,7 @@ class Driver:
         self.calls: list[str] = []
         kinds = {
             "cuCtxGetDevice": ((ctypes.POINTER(ctypes.c_int),), self._device),
+            "cuStreamIsCapturing": ((pointer, pointer), lambda *_: 0),
             "cuStreamWriteValue64_v2": ((pointer, u64, u64, u32), self._write),
             "cuStreamWaitValue64_v2": ((pointer, u64, u64, u32), self._nothing),
             "cuStreamBatchMemOp_v2": ((pointer, u32, ctypes.POINTER(MemOp), u32), self._batch),
