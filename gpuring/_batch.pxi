@@ -23,6 +23,7 @@ cdef int _record_all(Peer peer, DeviceOrder sync, size_t stream, tuple streams, 
     cdef mem_ops ops
     cdef Slot slot
     cdef int status, k = 0
+    cdef uint64_t number = peer._id_for_a_record(sync, stream)
     ops.n = 0
     for slot in slots:
         values[k] = gr_promise(&peer.me, slot.index, slot._seq)
@@ -35,9 +36,8 @@ cdef int _record_all(Peer peer, DeviceOrder sync, size_t stream, tuple streams, 
         peer._refuse_capture(sync, streams, status, [slot.index for slot in slots])
         peer._settle(sync, [(slot.index, values[k]) for k, slot in enumerate(slots)], streams)
         raise sync.refused(stream, status)
-    if stream != PER_THREAD:
-        for slot in slots:
-            peer.recorded[slot.index] = stream + 1
+    for slot in slots:
+        peer.recorded[slot.index] = number
     return 0
 
 

@@ -9,6 +9,7 @@
 ctypedef int (*cu_get_device)(int *) noexcept nogil
 ctypedef int (*cu_stream_is_capturing)(void *, int *) noexcept nogil
 ctypedef intptr_t (*fast_stream)() noexcept
+ctypedef int (*cu_stream_get_id)(void *, unsigned long long *) noexcept nogil
 ctypedef int (*cu_stream_value)(void *, uint64_t, uint64_t, unsigned) noexcept nogil
 ctypedef int (*cu_batch_mem_op)(void *, unsigned, void *, unsigned) noexcept nogil
 ctypedef int (*cu_event_record)(void *, void *) noexcept nogil
@@ -83,6 +84,7 @@ cdef class DeviceOrder:
     cdef fast_stream fast_current_stream
     cdef cu_get_device get_device
     cdef cu_stream_is_capturing is_capturing
+    cdef cu_stream_get_id get_id
     cdef cu_stream_value wait_value, write_value
     cdef cu_batch_mem_op batch
     cdef cu_event_record event_record
@@ -104,6 +106,7 @@ cdef class DeviceOrder:
         self.rows = [None] * header.ring.max_peers
         self.get_device = <cu_get_device><size_t>function("cuCtxGetDevice")
         self.is_capturing = <cu_stream_is_capturing><size_t>function("cuStreamIsCapturing")
+        self.get_id = <cu_stream_get_id><size_t>function("cuStreamGetId")
         self.write_value = <cu_stream_value><size_t>function("cuStreamWriteValue64_v2")
         self.wait_value = <cu_stream_value><size_t>function("cuStreamWaitValue64_v2")
         self.batch = <cu_batch_mem_op><size_t>function("cuStreamBatchMemOp_v2")
@@ -144,6 +147,20 @@ cdef class DeviceOrder:
         if status == 0:
             return CU_CAPTURE if capturing else 0
         return status if is_capture(status) else 0  # any other error the operation itself will tell
+
+    cdef uint64_t id_of(self, size_t stream) noexcept:
+        """Tells `stream` from all others in the life of this process; 0: not to be had.
+
+        Its handle does not: the driver gives that out again as soon as a stream is destroyed, whose work may
+        be far from done.
+        """
+        cdef unsigned long long number = 0
+        cdef int status
+        with nogil:
+            status = self.captured(stream)  # to be asked its id would end the capture
+            if status == 0:
+                status = self.get_id(<void *>stream, &number)
+        return 0 if status else number + 1
 
     def refuse_capture(self, size_t stream):
         """Raises DeviceError if `stream` is being captured."""

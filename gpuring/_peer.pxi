@@ -1,5 +1,5 @@
 cdef enum:
-    UNPAID = ~<size_t>0  # the last promise may be unpaid: the slot is not given up before the next one is paid
+    UNPAID = ~<uint64_t>0  # the last promise may be unpaid: the slot is not given up before the next one is paid
 
 
 @cython.no_gc_clear  # __dealloc__ needs the header
@@ -14,12 +14,15 @@ cdef class Peer:
     cdef bint busy
     cdef public bint gate_host
     """Whether it waits for others' GPU work on the host."""
-    cdef size_t *recorded  # [slot]: the stream that its last fence operation is on, plus 1; 0: unknown; UNPAID
+    cdef uint64_t *recorded  # [slot]: id_of the stream that its last fence operation is on; 0: unknown; UNPAID
+    cdef size_t last_stream  # that one was recorded on, and its id as it was asked for at some time
+    cdef uint64_t last_id
+    cdef uint64_t id_now  # id_of the stream of the call in progress; 0: not asked for
     cdef readonly Released released
 
     def __cinit__(self, Header header not None):
         self.header = header
-        self.recorded = <size_t *>calloc(header.ring.slots, sizeof(size_t))
+        self.recorded = <uint64_t *>calloc(header.ring.slots, sizeof(uint64_t))
         if self.recorded == NULL:
             raise MemoryError
         self.released = Released(header)
@@ -57,6 +60,7 @@ cdef class Peer:
         cdef double seconds
         if self.busy:
             raise RuntimeError("this peer is waiting in another thread; give each thread its own")
+        self.id_now = 0
         if timeout is None:
             self.me.deadline_ns = INT64_MAX
         else:
@@ -89,8 +93,7 @@ cdef class Peer:
         """Two clocks: the stream (or, gate "host", this thread) waits for the fences that are open.
 
         0: the deadline came first.  What is left in `ops` is the caller's to submit.  Our own fence needs
-        no wait on the stream that it is recorded on (a destroyed stream's handle is not used again before
-        its work is done).
+        no wait on the stream that it is recorded on.
         """
         cdef uint32_t k, owner, index = self.me.index
         cdef uint64_t value
@@ -105,7 +108,7 @@ cdef class Peer:
             owner, value = self.me.pending[k].peer, self.me.pending[k].value
             if load_acquire(fence_of(self.me.ring, index, owner)) >= value:
                 continue
-            if owner == self.me.number and self.recorded[index] == stream + 1:
+            if owner == self.me.number and device is not None and self._is_on(device, stream, index):
                 continue
             if device is not None:
                 if device.base == 0:
@@ -137,6 +140,31 @@ cdef class Peer:
                 self.me.culprit.since_ns = load_acquire(&self.me.ring.slot[index].time_ns)
                 return 0
         return 1
+
+    cdef uint64_t _id_for_a_record(self, DeviceOrder device, size_t stream) noexcept:
+        """What _is_on compares.  0, so never equal: of the per-thread default stream, another one in each thread.
+
+        It may be that of a destroyed stream whose handle is used again: then it is not equal to what _is_on
+        asks for, and a wait too many is all that comes of it.
+        """
+        if stream == PER_THREAD:
+            return 0
+        if stream != self.last_stream or self.last_id == 0:
+            self.last_stream, self.last_id = stream, device.id_of(stream)
+        return self.last_id
+
+    cdef bint _is_on(self, DeviceOrder device, size_t stream, uint32_t index) noexcept:
+        """Whether our last fence operation on the slot is on this very stream.
+
+        If the id that was noted with it is the stream's now, the stream was there when the id was asked for and
+        is there still, so that its handle has meant this stream all the time.
+        """
+        if self.recorded[index] == 0 or self.recorded[index] == UNPAID or stream == PER_THREAD:
+            return False
+        if self.id_now == 0:
+            self.id_now = device.id_of(stream)
+            self.last_stream, self.last_id = stream, self.id_now
+        return self.recorded[index] == self.id_now
 
     cdef int _submit(self, DeviceOrder device, size_t stream, mem_ops *ops) except -1:
         cdef int status = device.submit(stream, ops)
@@ -234,7 +262,7 @@ cdef class Peer:
 
     cdef uint64_t _record(self, uint32_t index, uint64_t seq, sync, streams) except 0:
         """Two clocks: promise, then let the GPU pay when the streams get there."""
-        cdef uint64_t value = gr_promise(&self.me, index, seq)
+        cdef uint64_t value = gr_promise(&self.me, index, seq), number = 0
         cdef DeviceOrder device
         cdef size_t stream
         cdef int status
@@ -247,9 +275,10 @@ cdef class Peer:
         if isinstance(sync, DeviceOrder):
             device, stream, status = <DeviceOrder>sync, streams[0], BY_PYTHON
             if len(streams) == 1 and device.usable(stream):
+                number = self._id_for_a_record(device, stream)
                 status = device.record_on(stream, self.me.number, index, value)
             if status == 0:
-                self.recorded[index] = stream + 1 if stream != PER_THREAD else 0
+                self.recorded[index] = number
                 return value
             self._refuse_capture(device, streams, status, [index])
             if status != BY_PYTHON:

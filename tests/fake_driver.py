@@ -52,12 +52,14 @@ class Driver:
         self.queries = []
         self.capturing = set()  # streams
         self.asked = []  # which streams: whether they are
+        self.ids = {}  # of streams whose handle was used before
         self.on_query = lambda event: None
         self.on_call = lambda name: None
         self.broken = []
         self._functions = {
             "cuCtxGetDevice": self._make(self._get_device, _p),
             "cuStreamIsCapturing": self._make(self._is_capturing, _p, _p),
+            "cuStreamGetId": self._make(self._get_id, _p, _p),
             "cuStreamWriteValue64_v2": self._make(self._write_value, _p, _u64, _u64, _u32),
             "cuStreamWaitValue64_v2": self._make(self._wait_value, _p, _u64, _u64, _u32),
             "cuStreamBatchMemOp_v2": self._make(self._batch, _p, _u32, ctypes.POINTER(Op), _u32),
@@ -89,6 +91,12 @@ class Driver:
         self.asked.append(stream or 0)
         ctypes.cast(status, ctypes.POINTER(_int))[0] = (stream or 0) in self.capturing
         return CAPTURE_ELSEWHERE if not stream and self.capturing else 0
+
+    def _get_id(self, stream, number):
+        stream = stream or 0
+        assert stream not in self.capturing  # it would end the capture
+        assert stream != PER_THREAD
+        ctypes.cast(number, ctypes.POINTER(_u64))[0] = self.ids.get(stream, stream & ~1)
 
     def _words(self, *ops):
         """{(peer, slot): value}"""

@@ -219,6 +219,113 @@ def test_after_a_record_in_python_ones_own_fence_is_waited_for(rig):
     assert ring.told() == [("wait", P, ring.work(producer, 0))]
 
 
+@pytest.mark.parametrize("kind", ["timeline", "event"])
+@pytest.mark.parametrize("role", ["producer", "consumer"])
+@pytest.mark.parametrize("noticed", [False, True])
+def test_a_new_stream_with_the_handle_of_a_destroyed_one_is_another(rig, kind, role, noticed):
+    """CUDA uses handles again at once, while the work of the destroyed stream is pending.
+
+    noticed: it has been asked for its id since, by a claim or an acquire of another slot."""
+    ring = rig(kind, slots=2)
+    producer, consumer = ring.producer(stream=P), ring.consumer(stream=C)
+    peer = {"producer": producer, "consumer": consumer}[role]
+    other = {"producer": consumer, "consumer": producer}[role]
+    stream = peer._sync.stream
+
+    def lap():
+        producer.claim_many(2, 0).publish()
+        consumer.acquire_many(2, 0).release()
+
+    lap()
+    ring.finish(other)
+    ring.driver.ids[stream] = 77  # destroyed, and made anew
+    if role == "consumer":
+        producer.claim_many(2, 0).publish()
+        ring.finish(other)
+    take = getattr(peer, "claim" if role == "producer" else "acquire")
+    end = "abandon" if role == "producer" else "release"
+    before = ring.work(peer, 0, 1)
+    ring.told()
+
+    def waits(slot):
+        what = (
+            event_of(peer, slot)
+            if kind == "event"
+            else {(peer.peer, slot): before[peer.peer, slot]}
+        )
+        return [call for call in ring.told() if call[0] == "wait"] == [("wait", stream, what)]
+
+    first = take(0)
+    assert waits(0)
+    if noticed:
+        second = take(0)
+        assert waits(1)
+        getattr(second, end)()
+    getattr(first, end)()  # with the id that it had before, if nobody has noticed
+
+
+def test_what_a_new_stream_recorded_under_an_old_id_is_waited_for_once(rig):
+    """Nobody asks for ids at records: the first claim that looks finds another one."""
+    ring = rig(slots=1)
+    producer = ring.producer()
+    producer.claim(0).publish()
+    ring.finish()
+    ring.driver.ids[P] = 77
+    producer.claim(0).publish()  # nothing was pending: nobody asked
+    ring.told()
+    for pending in (1, 0, 0):
+        producer.claim(0).publish()
+        assert [name for name, *_ in ring.told()] == ["wait"] * pending + ["write"]
+    ring.driver.ids[P] = 78
+    producer.claim(0).publish()
+    assert [name for name, *_ in ring.told()] == ["wait", "write"]
+
+
+def test_two_names_of_the_legacy_default_stream_are_one(rig):
+    ring = rig(slots=1)
+    producer = ring.producer(stream=0)
+    producer.claim(0).publish()
+    producer._sync.stream = 1
+    ring.told()
+    producer.claim(0)
+    assert ring.told() == []
+
+
+def test_a_stream_without_an_id_is_waited_for(rig):
+    ring = rig(slots=1)
+    producer = ring.producer()
+    ring.driver.errors["get_id"] = INVALID
+    producer.claim(0).publish()
+    ring.told()
+    for _ in range(2):
+        producer.claim(0).publish()
+        assert [name for name, *_ in ring.told()] == ["wait", "write"]
+    ring.driver.errors.clear()
+
+
+def test_ids_are_asked_for_once_in_a_call_and_only_while_ones_own_work_is_pending(rig):
+    ring = rig()
+    producer = ring.producer()
+    calls = []
+    ring.driver.on_call = calls.append
+
+    def asked(call):
+        calls.clear()
+        return call(), calls.count("get_id")
+
+    batch, n = asked(lambda: producer.claim_many(4, 0))
+    assert n == 0
+    assert asked(batch.publish)[1] == 1
+    for _ in range(3):
+        batch, n = asked(lambda: producer.claim_many(4, 0))
+        assert n == 1
+        assert asked(batch.publish)[1] == 0
+    ring.finish()
+    batch, n = asked(lambda: producer.claim_many(4, 0))
+    assert n == 0
+    assert asked(batch.publish)[1] == 0
+
+
 # ---- who may use which stream ------------------------------------------------------------------
 
 

@@ -36,6 +36,7 @@ class Driver:
         kinds = {
             "cuCtxGetDevice": ((ctypes.POINTER(ctypes.c_int),), self._device),
             "cuStreamIsCapturing": ((pointer, pointer), lambda *_: 0),
+            "cuStreamGetId": ((pointer, ctypes.POINTER(u64)), self._id),
             "cuStreamWriteValue64_v2": ((pointer, u64, u64, u32), self._write),
             "cuStreamWaitValue64_v2": ((pointer, u64, u64, u32), self._nothing),
             "cuStreamBatchMemOp_v2": ((pointer, u32, ctypes.POINTER(MemOp), u32), self._batch),
@@ -53,6 +54,10 @@ class Driver:
 
     def _device(self, device):
         device[0] = 0
+        return 0
+
+    def _id(self, stream, number):
+        number[0] = stream or 0
         return 0
 
     def _nothing(self, *_):
