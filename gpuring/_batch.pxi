@@ -9,13 +9,16 @@ cdef tuple _common_stream(list slots, size_t *stream):
     first = slots[0]
     if first._sync is None or first._sync.base == 0 or len(slots) > MAX_OPS:
         return None
+    for slot in slots:
+        if slot.thread:
+            slot._leave_thread()
     stream[0] = first._sync.current()
     if not first._sync.usable(stream[0]):
         return None
     for slot in slots:
-        if slot._stream != stream[0] or len(slot._streams) != 1:
+        if slot.stream != stream[0] or len(slot.streams) != 1:
             return None
-    return first._streams
+    return first.streams
 
 
 cdef int _record_all(Peer peer, DeviceOrder sync, size_t stream, tuple streams, list slots, uint64_t *values) except -1:

@@ -22,6 +22,7 @@ cdef enum:
     CU_CAPTURE_END = 909
     CU_WAIT_64 = 4   # CU_STREAM_MEM_OP_WAIT_VALUE_64
     CU_WRITE_64 = 5  # CU_STREAM_MEM_OP_WRITE_VALUE_64
+    LEGACY = 0       # the default stream, of which 1 is another name
     PER_THREAD = 2   # handles up to this one belong to whatever device is current
     MAX_OPS = 128    # in one submission (CUDA takes 256); a claim has at most one for each peer
     BY_PYTHON = -1   # not to be done here

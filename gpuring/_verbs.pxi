@@ -2,6 +2,17 @@
 # add what is not on the path of every frame: arrays, interchange, the wording of refusals.
 
 
+cdef extern from "Python.h":
+    ctypedef struct PyThreadState
+    PyThreadState *PyThreadState_Get() noexcept
+    uint64_t PyThreadState_GetID(PyThreadState *) noexcept
+
+
+cdef inline uint64_t this_thread() noexcept:
+    """Never 0, and not used again, as the identity of a thread is."""
+    return PyThreadState_GetID(PyThreadState_Get()) + 1
+
+
 cdef class Slot:
     """Whose slot it is, which frame, and on which streams it was used."""
 
@@ -12,8 +23,9 @@ cdef class Slot:
     cdef public bint _open
     cdef public uint64_t _seq
     cdef public tuple _shape    # of a frame that is smaller than the slot, else None
-    cdef public size_t _stream  # the one that it was claimed or acquired for
-    cdef public tuple _streams  # that one, and those that imported it since
+    cdef size_t stream   # the one that it was claimed or acquired for
+    cdef tuple streams   # that one, and those that imported it since
+    cdef uint64_t thread  # whose per-thread default stream is among them; 0: none
     cdef public object _whole   # the array over the whole slot; None if it has several fields
     cdef public object _meta
     cdef uint64_t _lost         # these three: of a frame that is read
@@ -23,17 +35,44 @@ cdef class Slot:
     def _bind(self, uint32_t index, Peer peer not None, DeviceOrder sync, whole, meta):
         self.index, self._peer, self._sync = index, peer, sync
         self._whole, self._meta = whole, meta
-        self._streams = () if sync is None else (0,)
+        self.streams = () if sync is None else (0,)
 
     cdef int _begin(self, tuple shape, size_t stream) except -1:
         """The frame of the peer's last claim or acquire is in the user's hands."""
         self._seq = self._peer.me.seq
         self._shape = shape
-        if self._sync is not None and (stream != self._stream or len(self._streams) != 1):
-            self._stream = stream
-            self._streams = (stream,)
+        if self._sync is not None:
+            if stream != self.stream or len(self.streams) != 1:
+                self.stream, self.streams = stream, (stream,)
+            self.thread = this_thread() if stream == PER_THREAD else 0
         self._open = True
         return 0
+
+    cdef int _leave_thread(self) except -1:
+        """In another thread the same handle is another stream.  The legacy default stream stands for those of
+        all threads: it waits for their work, and they for its."""
+        if self.thread != 0 and self.thread != this_thread():
+            self.thread = 0
+            if self.stream == PER_THREAD:
+                self.stream = LEGACY
+            self.streams = tuple([LEGACY if each == PER_THREAD else each for each in self.streams])
+        return 0
+
+    @property
+    def _stream(self):
+        self._leave_thread()
+        return self.stream
+
+    @property
+    def _streams(self):
+        self._leave_thread()
+        return self.streams
+
+    @_streams.setter
+    def _streams(self, tuple streams):
+        self.streams = streams
+        if PER_THREAD in streams:
+            self.thread = this_thread()
 
     cdef tuple _used_streams(self):
         """Every stream whose work on the slot must be finished: the one it was given to, those that
@@ -41,10 +80,12 @@ cdef class Slot:
         cdef size_t current
         if self._sync is None:
             return ()
+        if self.thread:
+            self._leave_thread()
         current = self._sync.current()
-        if current == self._stream or current in self._streams:
-            return self._streams
-        return self._streams + (current,)
+        if current == self.stream or current in self.streams:
+            return self.streams
+        return self.streams + (current,)
 
     @property
     def seq(self):

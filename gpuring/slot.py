@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from gpuring import _core, diagnosis
 from gpuring.copying import copy_into
 from gpuring.errors import FrameTorn, RingError
-from gpuring.interchange import LEGACY_DEFAULT, Exported, SlotField, field_name
+from gpuring.interchange import Exported, SlotField, field_name
 from gpuring.spec import ARRAY, Field
-from gpuring.sync.streams import handle
+from gpuring.sync.streams import LEGACY_DEFAULT, handle
 from gpuring.unique import Unique
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class Slot(Exported, Unique):
         """
         assert self._sync is not None
         if stream == LEGACY_DEFAULT:
-            stream = 0  # CuPy's name for it: one stream, not two
+            stream = 0
         others = [each for each in self._streams if each != stream]
         if others:
             self._sync.follow(stream, others)

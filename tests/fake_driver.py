@@ -19,12 +19,14 @@ from gpuring.consumer import Consumer
 from gpuring.producer import Producer
 from gpuring.sync import device, event, streams
 from gpuring.sync.device import DeviceSync
+from gpuring.sync.timeline import TimelineSync
 
 NOT_READY, INVALID, NO_CONTEXT = 600, 400, 201
 CAPTURE, CAPTURE_ELSEWHERE = 900, 906  # CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, _IMPLICIT
 BASE = 1 << 40  # where the "GPU" has the fence table
 P, C, D = 0x100, 0x200, 0x300  # streams
 PER_THREAD = 2
+OURS = 0xE  # the event by which one stream follows another
 
 _int, _u32, _u64, _p = ctypes.c_int, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p
 _KINDS = {4: "wait", 5: "write"}
@@ -300,6 +302,9 @@ class Runtime:
     def eventQuery(self, event):
         return self.driver._event_query(event)
 
+    def eventRecord(self, event, stream):
+        self.driver._event_record(event, stream)
+
     def streamWaitEvent(self, stream, event):
         self.driver._wait_event(stream, event, 0)
 
@@ -324,7 +329,8 @@ class Within:
 def real_device(monkeypatch):
     """DeviceSync and what derives from it, without CuPy and a driver."""
     cuda = SimpleNamespace(
-        Device=Within, get_current_stream=None, runtime=Runtime(None),
+        Device=Within, Event=lambda **_: SimpleNamespace(ptr=OURS), get_current_stream=None,
+        runtime=Runtime(None),
         driver=SimpleNamespace(ctxGetCurrent=lambda: 1, CUDADriverError=CudaError),
     )  # fmt: skip
     monkeypatch.setattr(device, "load_cupy", lambda: SimpleNamespace(cuda=cuda))
@@ -335,7 +341,9 @@ def real_device(monkeypatch):
 
 
 class RealSync(DeviceSync):
-    """The timeline's common part, without its registered memory."""
+    """The timeline without its registered memory."""
+
+    record, order = TimelineSync.record, TimelineSync.order
 
     def __init__(self, header, driver, kind, _capsule):
         super().__init__(header, 0)
