@@ -335,6 +335,73 @@ def test_a_slot_whose_current_stream_cannot_be_had_is_still_ours(ring):
     assert ring._header.frontier == 5
 
 
+def raises_at(ring, *indices):
+    """The records of these slots fail from now on."""
+
+    def record(peer, index, value, streams):
+        if index in indices:
+            raise gpuring.DeviceError(f"slot {index}")
+        ring._header.raise_fence(peer.number, index, value)
+
+    ring._sync.disarm()
+    ring._sync.record = record
+
+
+def refused_publish(ring, monkeypatch, stream, query, synchronize=lambda: None):
+    """Publishes on `stream`, which takes no record; query and synchronize: of the runtime."""
+    producer = ring.producer()
+    slot = producer.claim(stream=stream)
+    monkeypatch.setattr(ring._sync._runtime, "streamQuery", query)
+    monkeypatch.setattr(ring._sync._runtime, "deviceSynchronize", synchronize)
+    ring._sync.driver.status = 400
+    raises_at(ring, slot.index)
+    with pytest.raises(gpuring.DeviceError):
+        slot.publish()
+    ring._sync.driver.status = 0
+    assert all(paid == promised for paid, promised in fences(ring, producer.peer))
+    assert producer._peer.holding() == []
+
+
+@pytest.mark.parametrize("error", [None, RuntimeError])
+def test_the_work_of_a_destroyed_stream_is_awaited_before_its_slot_is_given_up(
+    ring, monkeypatch, error
+):
+    """Its handle cannot be asked any more, and its work goes on."""
+    held = []
+
+    def synchronize():
+        held.append([word["phase"] for word in ring._header.snapshot()["slots"]].count("writing"))
+        if error:
+            raise error
+
+    refused_publish(ring, monkeypatch, STREAM, lambda _: 400, synchronize)
+    assert held == [1]
+
+
+@pytest.mark.parametrize("current", [0, 1])
+def test_a_default_stream_is_awaited_on_the_rings_gpu_and_on_the_current_one(
+    ring, monkeypatch, current
+):
+    """It may have been refused because it is another GPU's, or used while that was not current."""
+    now, asked = [current], []
+
+    @contextlib.contextmanager
+    def device(number):
+        now.append(number)
+        yield
+        now.pop()
+
+    def query(stream):
+        asked.append((now[-1], stream))
+        return NOT_READY if asked.count(asked[-1]) < 3 else 0
+
+    monkeypatch.setattr(ring._sync._runtime, "getDevice", lambda: now[-1])
+    monkeypatch.setattr(ring._sync._cuda, "Device", device)
+    refused_publish(ring, monkeypatch, 0, query)
+    for number in {0, current}:
+        assert asked.count((number, 0)) == 3
+
+
 @pytest.mark.parametrize("many", [False, True])
 def test_one_threads_doubt_about_its_slot_is_not_anothers(ring, many):
     """Threads of a service publish slots of one peer: one settles, another one has no trouble."""
@@ -379,18 +446,6 @@ def held_open(ring, role):
     batch.publish()
     reader.acquire_many(3)
     return reader
-
-
-def raises_at(ring, *indices):
-    """The records of these slots fail from now on."""
-
-    def record(peer, index, value, streams):
-        if index in indices:
-            raise gpuring.DeviceError(f"slot {index}")
-        ring._header.raise_fence(peer.number, index, value)
-
-    ring._sync.disarm()
-    ring._sync.record = record
 
 
 @pytest.mark.parametrize("role", ["producer", "consumer"])

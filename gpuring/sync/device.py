@@ -135,18 +135,28 @@ class DeviceSync(DeviceOrder):
         CPU.
 
         promised: (slot, value) of each.
-        A stream that reports an error runs nothing any more, so that counts as idle.
         """
         unsettled = {(peer.number, index) for index, _ in promised}
         self._unsettled |= unsettled
-        for stream in streams:
-            self._poll(partial(self._idle, stream))
+        # A default stream is that of the ring's GPU, or was refused because it is another one's.
+        for device in {self._device, self._runtime.getDevice()}:
+            with self._cuda.Device(device):
+                for stream in streams:
+                    self._poll(partial(self._idle, stream))
         for index, value in promised:
             self._header.raise_fence(peer.number, index, value)
         self._unsettled -= unsettled
 
     def _idle(self, stream: int) -> bool:
-        return bool(self._runtime.streamQuery(stream) != NOT_READY)
+        """Whether nothing runs on `stream` any more, or on any if it cannot be asked."""
+        status = self._runtime.streamQuery(stream)
+        if status in (0, NOT_READY):
+            return bool(status == 0)
+        # If it was destroyed, what it was given before goes on.  If the context is lost, this
+        # reports the error too.
+        with contextlib.suppress(self._error):
+            self._runtime.deviceSynchronize()
+        return True
 
     def _usable(self, stream: int) -> int:
         """`stream` itself, if this thread may use it now, and it is not being captured.  Raises
