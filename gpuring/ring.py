@@ -70,7 +70,7 @@ def attach(name: str, *, timeout: float = 0.0, owner: int | None = None) -> Ring
         )
     memory: Memory
     if header.memory == "host":
-        memory = HostMemory.open(name, header.epoch, header.slots, header.slot_nbytes)
+        memory = HostMemory.open(name, header.epoch, header.owner, header.slots, header.slot_nbytes)
     else:
         from gpuring.memory.cuda_ipc import CudaMemory
 
