@@ -195,8 +195,10 @@ cdef class Peer:
         return self._claim(sync, stream, &ops, True)
 
     cdef int _claim(self, sync, size_t stream, mem_ops *ops, bint submit) except? -1000:
-        cdef int result = self._run(gr_claim)
-        cdef int ordered = 1
+        cdef int result, ordered = 1
+        if self.gate_host and sync is not None and not self._claimable(sync, stream, ops):
+            return BLOCKED_
+        result = self._run(gr_claim)
         if result < 0:
             return result
         if self.me.pendings:
@@ -211,6 +213,19 @@ cdef class Peer:
                 gr_abandon(&self.me, self.me.index, self.me.seq)
                 return BLOCKED_
         return self._still_here()
+
+    cdef bint _claimable(self, sync, size_t stream, mem_ops *ops) except -1:
+        """Host gate: waits for the fences of the next slot before it is claimed, so that a call whose time is up
+        has voided nothing.  False: it is.  True: so, or the claim itself knows better.
+
+        (Once claimed it may be another slot, a faster producer's doing: that one's fences are awaited then.)
+        """
+        cdef uint64_t seq = 0
+        while self._run(gr_claimable) == 0 and self.me.pendings and self.me.seq != seq:
+            seq = self.me.seq
+            if not self._order(sync, stream, ops):
+                return False
+        return True
 
     cdef int _still_here(self) except? -1000:
         """The index of the slot, unless a signal handler or another thread has closed us while we waited:

@@ -186,6 +186,8 @@ class Sync(DeviceOrder):
 
     def order(self, peer, stream, owner, index, value):
         self.driver.calls.append(("order", stream, {(owner, index): value}))
+        if peer.gate_host and self.ordered:
+            self.header.raise_fence(owner, index, value)
         return self.ordered
 
     def record(self, peer, index, value, streams):
