@@ -26,11 +26,11 @@ cdef int _record_all(Peer peer, DeviceOrder sync, size_t stream, tuple streams, 
     cdef mem_ops ops
     cdef Slot slot
     cdef int status, k = 0
-    cdef uint64_t number = peer._id_for_a_record(sync, stream)
+    cdef uint64_t number = peer.recorded.id_for(sync, stream)
     ops.n = 0
     for slot in slots:
         values[k] = gr_promise(&peer.me, slot.index, slot._seq)
-        peer.recorded[slot.index] = 0
+        peer.recorded.on[slot.index] = 0
         if values[k]:
             sync.add(&ops, CU_WRITE_64, peer.me.number, slot.index, values[k])
         k += 1
@@ -40,7 +40,7 @@ cdef int _record_all(Peer peer, DeviceOrder sync, size_t stream, tuple streams, 
         peer._settle(sync, [(slot.index, values[k]) for k, slot in enumerate(slots)], streams)
         raise sync.refused(stream, status)
     for slot in slots:
-        peer.recorded[slot.index] = number
+        peer.recorded.on[slot.index] = number
     return 0
 
 
@@ -96,7 +96,7 @@ def publish_all(batch):
         _record_all(peer, (<Slot>slots[0])._sync, stream, streams, slots, values)
     except BaseException:
         for slot in slots:
-            if not peer.is_unpaid(slot.index):
+            if not peer.recorded.is_unpaid(slot.index):
                 slot._open = False
                 gr_abandon(&peer.me, slot.index, slot._seq)
         raise
@@ -145,7 +145,7 @@ def release_all(batch):
             except BaseException as failed:  # the others go back all the same
                 error = failed if error is None else error
                 continue
-        elif peer.is_unpaid(slot.index):
+        elif peer.recorded.is_unpaid(slot.index):
             continue
         else:
             slot._open = False

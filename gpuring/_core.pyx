@@ -10,6 +10,7 @@ them.
     _header.pxi    Header: the mapped header; membership, snapshots
     _device.pxi    DeviceOrder: the driver's functions; the base of gpuring.sync's classes
     _released.pxi  Released: frames that may still turn out torn
+    _recorded.pxi  Recorded: on which stream a fence operation is
     _peer.pxi      Peer: the transitions, each with its device order
     _dlpack.pxi    DLPack capsules
     _verbs.pxi     the verbs as users call them, on slot objects: no Python between the call and the core
@@ -91,6 +92,7 @@ def layout_fields():
 include "_header.pxi"
 include "_device.pxi"
 include "_released.pxi"
+include "_recorded.pxi"
 include "_peer.pxi"
 include "_dlpack.pxi"
 include "_verbs.pxi"

@@ -1,7 +1,3 @@
-cdef enum:
-    UNPAID = ~<uint64_t>0  # the last promise may be unpaid: the slot is not given up before the next one is paid
-
-
 @cython.no_gc_clear  # __dealloc__ needs the header
 cdef class Peer:
     """One entry of the peer table: a producer or a consumer, used by one thread at a time.
@@ -14,24 +10,18 @@ cdef class Peer:
     cdef bint busy
     cdef public bint gate_host
     """Whether it waits for others' GPU work on the host."""
-    cdef uint64_t *recorded  # [slot]: id_of the stream that its last fence operation is on; 0: unknown; UNPAID
-    cdef size_t last_stream  # that one was recorded on, and its id as it was asked for at some time
-    cdef uint64_t last_id
-    cdef uint64_t id_now  # id_of the stream of the call in progress; 0: not asked for
+    cdef Recorded recorded
     cdef readonly Released released
 
     def __cinit__(self, Header header not None):
         self.header = header
-        self.recorded = <uint64_t *>calloc(header.ring.slots, sizeof(uint64_t))
-        if self.recorded == NULL:
-            raise MemoryError
+        self.recorded = Recorded(header.ring.slots)
         self.released = Released(header)
 
     def __dealloc__(self):
         """A join that a Ctrl-C cut short leaves again; a peer that was used is closed by its owner."""
         cdef uint32_t i
         cdef uint64_t seq
-        free(self.recorded)
         if self.me.ring == NULL or self.me.left or self.me.ring.lock_fd < 0 or gr_forked(self.me.ring):
             return
         for i in range(self.me.ring.slots):
@@ -60,7 +50,7 @@ cdef class Peer:
         cdef double seconds
         if self.busy:
             raise RuntimeError("this peer is waiting in another thread; give each thread its own")
-        self.id_now = 0
+        self.recorded.id_now = 0
         if timeout is None:
             self.me.deadline_ns = INT64_MAX
         else:
@@ -108,7 +98,7 @@ cdef class Peer:
             owner, value = self.me.pending[k].peer, self.me.pending[k].value
             if load_acquire(fence_of(self.me.ring, index, owner)) >= value:
                 continue
-            if owner == self.me.number and device is not None and self._is_on(device, stream, index):
+            if owner == self.me.number and device is not None and self.recorded.is_on(device, stream, index):
                 continue
             if device is not None:
                 if device.base == 0:
@@ -140,31 +130,6 @@ cdef class Peer:
                 self.me.culprit.since_ns = load_acquire(&self.me.ring.slot[index].time_ns)
                 return 0
         return 1
-
-    cdef uint64_t _id_for_a_record(self, DeviceOrder device, size_t stream) noexcept:
-        """What _is_on compares.  0, so never equal: of the per-thread default stream, another one in each thread.
-
-        It may be that of a destroyed stream whose handle is used again: then it is not equal to what _is_on
-        asks for, and a wait too many is all that comes of it.
-        """
-        if stream == PER_THREAD:
-            return 0
-        if stream != self.last_stream or self.last_id == 0:
-            self.last_stream, self.last_id = stream, device.id_of(stream)
-        return self.last_id
-
-    cdef bint _is_on(self, DeviceOrder device, size_t stream, uint32_t index) noexcept:
-        """Whether our last fence operation on the slot is on this very stream.
-
-        If the id that was noted with it is the stream's now, the stream was there when the id was asked for and
-        is there still, so that its handle has meant this stream all the time.
-        """
-        if self.recorded[index] == 0 or self.recorded[index] == UNPAID or stream == PER_THREAD:
-            return False
-        if self.id_now == 0:
-            self.id_now = device.id_of(stream)
-            self.last_stream, self.last_id = stream, self.id_now
-        return self.recorded[index] == self.id_now
 
     cdef int _submit(self, DeviceOrder device, size_t stream, mem_ops *ops) except -1:
         cdef int status = device.submit(stream, ops)
@@ -281,7 +246,7 @@ cdef class Peer:
         cdef DeviceOrder device
         cdef size_t stream
         cdef int status
-        self.recorded[index] = 0
+        self.recorded.on[index] = 0
         if value == 0:  # reaped or forked; the verb that follows says so
             return 1
         if sync is None:
@@ -290,10 +255,10 @@ cdef class Peer:
         if isinstance(sync, DeviceOrder):
             device, stream, status = <DeviceOrder>sync, streams[0], BY_PYTHON
             if len(streams) == 1 and device.usable(stream):
-                number = self._id_for_a_record(device, stream)
+                number = self.recorded.id_for(device, stream)
                 status = device.record_on(stream, self.me.number, index, value)
             if status == 0:
-                self.recorded[index] = number
+                self.recorded.on[index] = number
                 return value
             self._refuse_capture(device, streams, status, [index])
             if status != BY_PYTHON:
@@ -321,7 +286,7 @@ cdef class Peer:
                     break
         if is_capture(status):
             for index in indices:
-                self.recorded[index] = UNPAID
+                self.recorded.on[index] = UNPAID
             raise device.refused(stream, status)
         return 0
 
@@ -329,15 +294,11 @@ cdef class Peer:
         """If this raises, the slots stay ours: a promise that may never be paid must not be seen, or
         others' streams, and our own, would wait for it.  The next record on the slot pays it, or leave."""
         for index, _ in promises:
-            self.recorded[index] = UNPAID
+            self.recorded.on[index] = UNPAID
         sync.settle(self, promises, streams)
         for index, _ in promises:
-            self.recorded[index] = 0
+            self.recorded.on[index] = 0
         return 0
-
-    cdef bint is_unpaid(self, uint32_t index) noexcept:
-        """Whether the slot may not be given up yet: see _settle, _refuse_capture."""
-        return self.recorded[index] == UNPAID
 
     cpdef int publish(self, uint32_t index, uint64_t seq, sync, streams, shape) except? -1000:
         """0 or a negative result.  If the fence cannot be recorded the frame is abandoned (but see _settle)."""
@@ -345,7 +306,7 @@ cdef class Peer:
         try:
             value = self._record(index, seq, sync, streams)
         except BaseException:
-            if not self.is_unpaid(index):
+            if not self.recorded.is_unpaid(index):
                 gr_abandon(&self.me, index, seq)
             raise
         return self._publish(index, seq, value, shape)
@@ -363,7 +324,7 @@ cdef class Peer:
         try:
             self._record(index, seq, sync, streams)
         except BaseException:
-            if not self.is_unpaid(index):
+            if not self.recorded.is_unpaid(index):
                 gr_abandon(&self.me, index, seq)
             raise
         return -<int>gr_abandon(&self.me, index, seq)
@@ -376,7 +337,7 @@ cdef class Peer:
         try:
             self._record(index, seq, sync, streams)
         except BaseException:
-            if not self.is_unpaid(index):
+            if not self.recorded.is_unpaid(index):
                 if self._released(gr_release(&self.me, index, seq), index, seq, owner, value) == TORN_:
                     self.released.tell_later(index, seq)
             raise

@@ -133,7 +133,7 @@ cdef class WriteSlot(Slot):
         try:
             result = self._peer.publish(self.index, self._seq, self._sync, streams, self._shape)
         finally:
-            self._open = self._peer.is_unpaid(self.index)
+            self._open = self._peer.recorded.is_unpaid(self.index)
         if result:
             raise self._refused(result, "publish")
         return 0
@@ -148,7 +148,7 @@ cdef class WriteSlot(Slot):
         try:
             result = self._peer.abandon(self.index, self._seq, self._sync, streams)
         finally:
-            self._open = self._peer.is_unpaid(self.index)
+            self._open = self._peer.recorded.is_unpaid(self.index)
         if result:
             raise self._refused(result, "abandon")
 
@@ -209,7 +209,7 @@ cdef class ReadSlot(Slot):
         try:
             return self._peer.release(self.index, self._seq, self._sync, streams)
         finally:
-            self._open = self._peer.is_unpaid(self.index)
+            self._open = self._peer.recorded.is_unpaid(self.index)
 
     cdef int _release(self) except -1:
         cdef int result
