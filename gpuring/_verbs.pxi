@@ -300,9 +300,9 @@ cdef class ProducerVerbs(Verbs):
                 if <unsigned>len(batch) >= wanted:
                     break
                 peer.me.deadline_ns = 0  # the others only if they are there
-            if ops.n:
-                peer._submit(self._sync, handle, &ops)
-            if batch:
+            if batch and not peer.me.left:  # else a signal handler has closed us, and given them back
+                if ops.n:
+                    peer._submit(self._sync, handle, &ops)
                 return self._batch(batch)
         except BaseException:
             for slot in batch:
@@ -391,9 +391,9 @@ cdef class ConsumerVerbs(Verbs):
                 if <unsigned>len(batch) >= wanted:
                     break
                 peer.me.deadline_ns = 0  # the others only if they are there
-            if ops.n:
-                peer._submit(self._sync, handle, &ops)
-            if batch:
+            if batch and not peer.me.left:  # else a signal handler has closed us, and given them back
+                if ops.n:
+                    peer._submit(self._sync, handle, &ops)
                 return self._batch(batch)
         except BaseException:
             if peer.me.told:  # handed out with the last of the batch, which nobody gets

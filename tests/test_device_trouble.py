@@ -155,6 +155,13 @@ def count_a_death(ring):
         header.write((ring._header.reaps + 1).to_bytes(8, "little"))
 
 
+def unpay(ring, peer, index):
+    """As if the peer's GPU had not got to its work on the slot."""
+    header = ring._header
+    fence = header.fence_region[0] + header.fence_offset(peer.peer, index)
+    u64.from_address(fence).value = 1
+
+
 def pay(ring, producer, index):
     work = ring._header.work(producer.peer, index)
     ring._header.raise_fence(producer.peer, index, work)
@@ -183,6 +190,29 @@ def test_a_signal_handler_closes_the_consumer_that_waits_for_a_fence(ring, open_
             acquire(20, stream=STREAM)
     finally:
         signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.parametrize("role", ["producer", "consumer"])
+def test_a_signal_handler_closes_whoever_waits_in_the_middle_of_a_batch(ring, role):
+    """Its first slot was given back by then: a batch of it would be nobody's."""
+    producer, reader = ring.producer(), ring.consumer()
+    producer.claim_many(4).publish()
+    endpoint, take, owner = reader, reader.acquire_many, producer
+    if role == "producer":
+        reader.acquire_many(4).release()
+        endpoint, take, owner = producer, producer.claim_many, reader
+    unpay(ring, owner, 1)
+    endpoint._peer.gate_host = True
+
+    def order(*_):
+        endpoint.close()
+        pay(ring, owner, 1)
+        return True
+
+    ring._sync.disarm()
+    ring._sync.order = order
+    with pytest.raises(gpuring.RingClosed, match="closed"):
+        take(4, 20, stream=STREAM)
 
 
 def test_a_signal_handler_cannot_use_a_peer_that_waits_for_a_fence(ring, open_fence):
