@@ -131,6 +131,7 @@ cdef extern from "core/ring.h" nogil:
     gr_result gr_wait_fence(gr_peer *, uint32_t, uint32_t, uint64_t)
     int64_t gr_now_ns()
     gr_result gr_ready(const gr_peer *)
+    gr_result gr_claimable(gr_peer *)
     enum: GR_MAX_WAITED
     gr_result gr_select(gr_peer **, uint32_t, int64_t, gr_bool *)
     struct gr_notifier

@@ -1,4 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
+# cython: auto_pickle=False
 """Thin binding of core/: one Python call is one whole transition.
 
 Nothing is decided here but three things: when the GIL is released (to wait, and to call the driver), when
@@ -6,12 +7,15 @@ signals are looked at (between two slices of a wait), and that a verb whose devi
 arranged is undone before the exception leaves.  Refusals come back as negative results; the callers word
 them.
 
-    _header.pxi  Header: the mapped header; membership, snapshots
-    _device.pxi  DeviceOrder: the driver's functions; the base of gpuring.sync's classes
-    _peer.pxi    Peer: the transitions, each with its device order
-    _dlpack.pxi  DLPack capsules
-    _verbs.pxi   the verbs as users call them, on slot objects: no Python between the call and the core
-    _waiting.pxi several peers at once, and event loops
+    _header.pxi    Header: the mapped header; membership, snapshots
+    _device.pxi    DeviceOrder: the driver's functions; the base of gpuring.sync's classes
+    _released.pxi  Released: frames that may still turn out torn
+    _recorded.pxi  Recorded: on which stream a fence operation is
+    _peer.pxi      Peer: the transitions, each with its device order
+    _dlpack.pxi    DLPack capsules
+    _verbs.pxi     the verbs as users call them, on slot objects: no Python between the call and the core
+    _batch.pxi     how batches end
+    _waiting.pxi   several peers at once, and event loops
 """
 import os
 
@@ -36,7 +40,7 @@ FULL_PEERS = -<int>GR_FULL_PEERS
 FULL_SUBSCRIPTIONS = -<int>GR_FULL_SUBS
 MODE_MISMATCH = -<int>GR_MODE_MISMATCH
 LOCK_TIMEOUT = -<int>GR_LOCK_TIMEOUT
-TORN = -100  # frames that this consumer has released turned out torn: Peer.torn_behind names them
+TORN = -100  # frames that this consumer has released turned out torn: Peer.released.torn names them
 cdef enum:
     BLOCKED_ = -<int>GR_BLOCKED
     DAMAGED_ = -<int>GR_DAMAGED
@@ -87,7 +91,10 @@ def layout_fields():
 
 include "_header.pxi"
 include "_device.pxi"
+include "_released.pxi"
+include "_recorded.pxi"
 include "_peer.pxi"
 include "_dlpack.pxi"
 include "_verbs.pxi"
+include "_batch.pxi"
 include "_waiting.pxi"

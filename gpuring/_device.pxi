@@ -7,7 +7,9 @@
 # be another thread of this process.
 
 ctypedef int (*cu_get_device)(int *) noexcept nogil
+ctypedef int (*cu_stream_is_capturing)(void *, int *) noexcept nogil
 ctypedef intptr_t (*fast_stream)() noexcept
+ctypedef int (*cu_stream_get_id)(void *, unsigned long long *) noexcept nogil
 ctypedef int (*cu_stream_value)(void *, uint64_t, uint64_t, unsigned) noexcept nogil
 ctypedef int (*cu_batch_mem_op)(void *, unsigned, void *, unsigned) noexcept nogil
 ctypedef int (*cu_event_record)(void *, void *) noexcept nogil
@@ -16,11 +18,18 @@ ctypedef int (*cu_stream_wait_event)(void *, void *, unsigned) noexcept nogil
 
 cdef enum:
     CU_NOT_READY = 600
+    CU_CAPTURE = 900  # … 908: what was asked for cannot be done while a stream is captured
+    CU_CAPTURE_END = 909
     CU_WAIT_64 = 4   # CU_STREAM_MEM_OP_WAIT_VALUE_64
     CU_WRITE_64 = 5  # CU_STREAM_MEM_OP_WRITE_VALUE_64
+    LEGACY = 0       # the default stream, of which 1 is another name
     PER_THREAD = 2   # handles up to this one belong to whatever device is current
     MAX_OPS = 128    # in one submission (CUDA takes 256); a claim has at most one for each peer
     BY_PYTHON = -1   # not to be done here
+
+cdef inline bint is_capture(int status) noexcept nogil:
+    return CU_CAPTURE <= status < CU_CAPTURE_END
+
 
 cdef struct mem_op:  # CUstreamBatchMemOpParams.  The flags: a wait for >=, a write behind all earlier work
     uint32_t operation, _1
@@ -75,6 +84,8 @@ cdef class DeviceOrder:
     cdef object get_current_stream
     cdef fast_stream fast_current_stream
     cdef cu_get_device get_device
+    cdef cu_stream_is_capturing is_capturing
+    cdef cu_stream_get_id get_id
     cdef cu_stream_value wait_value, write_value
     cdef cu_batch_mem_op batch
     cdef cu_event_record event_record
@@ -95,6 +106,8 @@ cdef class DeviceOrder:
         self.get_current_stream = get_current_stream
         self.rows = [None] * header.ring.max_peers
         self.get_device = <cu_get_device><size_t>function("cuCtxGetDevice")
+        self.is_capturing = <cu_stream_is_capturing><size_t>function("cuStreamIsCapturing")
+        self.get_id = <cu_stream_get_id><size_t>function("cuStreamGetId")
         self.write_value = <cu_stream_value><size_t>function("cuStreamWriteValue64_v2")
         self.wait_value = <cu_stream_value><size_t>function("cuStreamWaitValue64_v2")
         self.batch = <cu_batch_mem_op><size_t>function("cuStreamBatchMemOp_v2")
@@ -121,6 +134,43 @@ cdef class DeviceOrder:
         cdef int device = -1
         return self.armed and self.get_device(&device) == 0 and (stream > PER_THREAD or device == self.device)
 
+    cdef int captured(self, size_t stream) noexcept nogil:
+        """0, or why nothing of ours may go into `stream` now: it would be recorded into a graph that is being
+        captured, and not be done, or it would spoil the capture.
+
+        Asked before each operation, and costs as little as a driver call can.  (No operation of ours would
+        tell: writes and waits of words, and records, are captured without an error.)
+        """
+        cdef int capturing = 0, status
+        if self.is_capturing == NULL:
+            return 0
+        status = self.is_capturing(<void *>stream, &capturing)
+        if status == 0:
+            return CU_CAPTURE if capturing else 0
+        return status if is_capture(status) else 0  # any other error the operation itself will tell
+
+    cdef uint64_t id_of(self, size_t stream) noexcept:
+        """Tells `stream` from all others in the life of this process; 0: not to be had.
+
+        Its handle does not: the driver gives that out again as soon as a stream is destroyed, whose work may
+        be far from done.
+        """
+        cdef unsigned long long number = 0
+        cdef int status
+        with nogil:
+            status = self.captured(stream)  # to be asked its id would end the capture
+            if status == 0:
+                status = self.get_id(<void *>stream, &number)
+        return 0 if status else number + 1
+
+    def refuse_capture(self, size_t stream):
+        """Raises DeviceError if `stream` is being captured."""
+        cdef int status
+        with nogil:
+            status = self.captured(stream)
+        if status:
+            raise self.refused(stream, status)
+
     cdef void add(self, mem_ops *ops, uint32_t operation, uint32_t peer, uint32_t index, uint64_t value) noexcept:
         cdef mem_op *op = &ops.op[ops.n]
         memset(op, 0, sizeof(mem_op))
@@ -129,7 +179,7 @@ cdef class DeviceOrder:
         ops.n += 1
 
     cdef int submit(self, size_t stream, mem_ops *ops) noexcept:
-        """All of `ops` in one driver call; 0 or the driver's error."""
+        """All of `ops` in one driver call; 0 or the driver's error.  If that is_capture, nothing was enqueued."""
         cdef int status = 0
         cdef unsigned n = ops.n
         cdef mem_op *op = ops.op
@@ -137,7 +187,10 @@ cdef class DeviceOrder:
             return 0
         ops.n = 0
         with nogil:
-            if n > 1:
+            status = self.captured(stream)
+            if status:
+                pass
+            elif n > 1:
                 status = self.batch(<void *>stream, n, op, 0)
             elif op.operation == CU_WAIT_64:
                 status = self.wait_value(<void *>stream, op.address, op.value, 0)
@@ -146,7 +199,7 @@ cdef class DeviceOrder:
         return status
 
     cdef int record_on(self, size_t stream, uint32_t peer, uint32_t index, uint64_t value) except? -2:
-        """fence[index][peer] = value when `stream` gets there; 0, BY_PYTHON, or the driver's error."""
+        """fence[index][peer] = value when `stream` gets there; 0, BY_PYTHON, or the driver's error, as submit."""
         cdef int status
         cdef EventRow row
         cdef void *event
@@ -154,14 +207,18 @@ cdef class DeviceOrder:
         if self.base:
             word = self.base + 8 * (<uint64_t>index * self.header.ring.max_peers + peer)
             with nogil:
-                status = self.write_value(<void *>stream, word, value, 0)
+                status = self.captured(stream)
+                if status == 0:
+                    status = self.write_value(<void *>stream, word, value, 0)
         else:
             row = self.rows[peer]
             if row is None:  # closed meanwhile
                 return BY_PYTHON
             event = row.events[index]
             with nogil:
-                status = self.event_record(event, <void *>stream)
+                status = self.captured(stream)
+                if status == 0:
+                    status = self.event_record(event, <void *>stream)
         return status
 
     cdef int order_event(self, Peer peer, size_t stream, uint32_t owner, uint32_t index, uint64_t value) except? -2:
@@ -192,7 +249,9 @@ cdef class DeviceOrder:
         if status != CU_NOT_READY or peer.gate_host:
             return BY_PYTHON
         with nogil:
-            status = self.wait_event(<void *>stream, event, 0)
+            status = self.captured(stream)
+            if status == 0:
+                status = self.wait_event(<void *>stream, event, 0)
         return status
 
     def enqueue_write(self, size_t stream, uint32_t peer, uint32_t index, uint64_t value):

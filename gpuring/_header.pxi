@@ -91,6 +91,11 @@ cdef class Header:
         return os.fstat(self.ring.lock_fd).st_ino if self.ring.lock_fd >= 0 else 0
 
     @property
+    def owner(self):
+        """The user id that its segment belongs to."""
+        return os.fstat(self.ring.lock_fd).st_uid
+
+    @property
     def fence_region(self):
         """(address, nbytes) of the fence table, whole pages: what CUDA maps for the timeline."""
         return <size_t>self.ring.fence, self.ring.layout.event - self.ring.layout.fence

@@ -1,8 +1,3 @@
-cdef struct unsettled_frame:  # released while its producer's GPU was still at work on it
-    uint32_t index, owner
-    uint64_t seq, value
-
-
 @cython.no_gc_clear  # __dealloc__ needs the header
 cdef class Peer:
     """One entry of the peer table: a producer or a consumer, used by one thread at a time.
@@ -15,29 +10,18 @@ cdef class Peer:
     cdef bint busy
     cdef public bint gate_host
     """Whether it waits for others' GPU work on the host."""
-    cdef bint unsure  # the wait for a record that failed was cut short: the slot may not be given up yet
-    cdef size_t *recorded  # [slot]: the stream that its last fence operation is on, plus 1; 0: unknown
-    cdef unsettled_frame *unsettled
-    cdef size_t unsettled_n, unsettled_room, unsettled_limit
-    cdef uint64_t reaps  # deaths up to which `unsettled` was looked through
-    cdef readonly list torn_behind
-    """Sequences that turned out torn after their release, as the last look_behind found them."""
+    cdef Recorded recorded
+    cdef readonly Released released
 
     def __cinit__(self, Header header not None):
         self.header = header
-        self.recorded = <size_t *>calloc(header.ring.slots, sizeof(size_t))
-        if self.recorded == NULL:
-            raise MemoryError
-        self.reaps = load_acquire(&header.ring.head.reaps)
-        self.unsettled_limit = 2 * header.ring.slots
-        self.torn_behind = []
+        self.recorded = Recorded(header.ring.slots)
+        self.released = Released(header)
 
     def __dealloc__(self):
         """A join that a Ctrl-C cut short leaves again; a peer that was used is closed by its owner."""
         cdef uint32_t i
         cdef uint64_t seq
-        free(self.recorded)
-        free(self.unsettled)
         if self.me.ring == NULL or self.me.left or self.me.ring.lock_fd < 0 or gr_forked(self.me.ring):
             return
         for i in range(self.me.ring.slots):
@@ -66,6 +50,7 @@ cdef class Peer:
         cdef double seconds
         if self.busy:
             raise RuntimeError("this peer is waiting in another thread; give each thread its own")
+        self.recorded.id_now = 0
         if timeout is None:
             self.me.deadline_ns = INT64_MAX
         else:
@@ -98,8 +83,7 @@ cdef class Peer:
         """Two clocks: the stream (or, gate "host", this thread) waits for the fences that are open.
 
         0: the deadline came first.  What is left in `ops` is the caller's to submit.  Our own fence needs
-        no wait on the stream that it is recorded on (a destroyed stream's handle is not used again before
-        its work is done).
+        no wait on the stream that it is recorded on.
         """
         cdef uint32_t k, owner, index = self.me.index
         cdef uint64_t value
@@ -114,7 +98,7 @@ cdef class Peer:
             owner, value = self.me.pending[k].peer, self.me.pending[k].value
             if load_acquire(fence_of(self.me.ring, index, owner)) >= value:
                 continue
-            if owner == self.me.number and self.recorded[index] == stream + 1:
+            if owner == self.me.number and device is not None and self.recorded.is_on(device, stream, index):
                 continue
             if device is not None:
                 if device.base == 0:
@@ -176,8 +160,10 @@ cdef class Peer:
         return self._claim(sync, stream, &ops, True)
 
     cdef int _claim(self, sync, size_t stream, mem_ops *ops, bint submit) except? -1000:
-        cdef int result = self._run(gr_claim)
-        cdef int ordered = 1
+        cdef int result, ordered = 1
+        if self.gate_host and sync is not None and not self._claimable(sync, stream, ops):
+            return BLOCKED_
+        result = self._run(gr_claim)
         if result < 0:
             return result
         if self.me.pendings:
@@ -193,6 +179,19 @@ cdef class Peer:
                 return BLOCKED_
         return self._still_here()
 
+    cdef bint _claimable(self, sync, size_t stream, mem_ops *ops) except -1:
+        """Host gate: waits for the fences of the next slot before it is claimed, so that a call whose time is up
+        has voided nothing.  False: it is.  True: so, or the claim itself knows better.
+
+        (Once claimed it may be another slot, a faster producer's doing: that one's fences are awaited then.)
+        """
+        cdef uint64_t seq = 0
+        while self._run(gr_claimable) == 0 and self.me.pendings and self.me.seq != seq:
+            seq = self.me.seq
+            if not self._order(sync, stream, ops):
+                return False
+        return True
+
     cdef int _still_here(self) except? -1000:
         """The index of the slot, unless a signal handler or another thread has closed us while we waited:
         then the slot was given back, and there are no slot objects any more."""
@@ -201,7 +200,7 @@ cdef class Peer:
     cpdef int acquire(self, timeout, sync, size_t stream) except? -1000:
         """The index of the slot of the next frame, or a negative result."""
         cdef mem_ops ops
-        if self._torn_meanwhile():
+        if self.released.torn_meanwhile():
             return TORN_
         self._set_deadline(timeout)
         ops.n = 0
@@ -210,7 +209,7 @@ cdef class Peer:
     cpdef int latest(self, timeout, sync, size_t stream) except? -1000:
         """The index of the slot of the newest frame, or a negative result."""
         cdef mem_ops ops
-        if self._torn_meanwhile():
+        if self.released.torn_meanwhile():
             return TORN_
         self._set_deadline(timeout)
         ops.n = 0
@@ -241,73 +240,30 @@ cdef class Peer:
             # Its producer died meanwhile.  Nobody has seen the frame: pass over it.
             gr_skip_torn(&self.me)
 
-    cdef bint _torn_meanwhile(self) except? True:
-        if self.unsettled_n == 0:
-            return False
-        if self.unsettled_n <= self.unsettled_limit and load_acquire(&self.me.ring.head.reaps) == self.reaps:
-            return False
-        return self.look_behind()
-
-    cpdef bint look_behind(self) except? True:
-        """Whether frames that were released have turned out torn since; `torn_behind` names them.
-
-        A frame whose producer's fence was open at its release is kept until the fence is paid.  Paid by
-        the GPU or raised by a reaper: the torn mark, set before a fence is raised, tells.  (It may call a
-        frame torn that another producer finished in the same slot just before: a false alarm, never a
-        false all-clear.)
-        """
-        cdef size_t k, still = 0
-        cdef unsettled_frame frame
-        self.reaps = load_acquire(&self.me.ring.head.reaps)
-        if self.torn_behind:
-            self.torn_behind = []
-        for k in range(self.unsettled_n):
-            frame = self.unsettled[k]
-            if load_acquire(fence_of(self.me.ring, frame.index, frame.owner)) < frame.value:
-                self.unsettled[still] = frame
-                still += 1
-            elif load_acquire(&self.me.ring.slot[frame.index].torn) >= frame.seq:
-                self.torn_behind.append(frame.seq)
-        self.unsettled_n = still
-        self.unsettled_limit = 2 * max(still, <size_t>self.me.ring.slots)
-        return bool(self.torn_behind)
-
-    cdef int _remember(self, uint32_t index, uint64_t seq, uint32_t owner, uint64_t value) except -1:
-        cdef size_t room
-        cdef void *more
-        if self.unsettled_n == self.unsettled_room:
-            room = 2 * self.unsettled_room + 4 * self.me.ring.slots
-            more = realloc(self.unsettled, room * sizeof(unsettled_frame))
-            if more == NULL:
-                raise MemoryError
-            self.unsettled, self.unsettled_room = <unsettled_frame *>more, room
-        self.unsettled[self.unsettled_n] = unsettled_frame(index, owner, seq, value)
-        self.unsettled_n += 1
-        return 0
-
     cdef uint64_t _record(self, uint32_t index, uint64_t seq, sync, streams) except 0:
         """Two clocks: promise, then let the GPU pay when the streams get there."""
-        cdef uint64_t value = gr_promise(&self.me, index, seq)
+        cdef uint64_t value = gr_promise(&self.me, index, seq), number = 0
         cdef DeviceOrder device
         cdef size_t stream
         cdef int status
-        self.unsure = False
+        self.recorded.on[index] = 0
         if value == 0:  # reaped or forked; the verb that follows says so
             return 1
         if sync is None:
             raise_to(fence_of(self.me.ring, index, self.me.number), value)
             return value
-        self.recorded[index] = 0
-        if isinstance(sync, DeviceOrder) and len(streams) == 1:
-            device, stream = <DeviceOrder>sync, streams[0]
-            if device.usable(stream):
+        if isinstance(sync, DeviceOrder):
+            device, stream, status = <DeviceOrder>sync, streams[0], BY_PYTHON
+            if len(streams) == 1 and device.usable(stream):
+                number = self.recorded.id_for(device, stream)
                 status = device.record_on(stream, self.me.number, index, value)
-                if status == 0:
-                    self.recorded[index] = stream + 1 if stream != PER_THREAD else 0
-                    return value
-                if status != BY_PYTHON:
-                    self._settle(sync, [(index, value)], streams)
-                    raise device.refused(stream, status)
+            if status == 0:
+                self.recorded.on[index] = number
+                return value
+            self._refuse_capture(device, streams, status, [index])
+            if status != BY_PYTHON:
+                self._settle(sync, [(index, value)], streams)
+                raise device.refused(stream, status)
         try:
             sync.record(self, index, value, streams)
         except BaseException:
@@ -316,12 +272,32 @@ cdef class Peer:
             raise
         return value
 
+    cdef int _refuse_capture(self, DeviceOrder device, streams, int status, indices) except -1:
+        """Raises if `status` of an operation on the first, or of none, says that a stream is captured.
+
+        The slots stay ours: what was done on them cannot be waited for until the capture has ended.
+        """
+        cdef size_t stream = streams[0]
+        if status == BY_PYTHON:
+            for stream in streams:
+                with nogil:
+                    status = device.captured(stream)
+                if status:
+                    break
+        if is_capture(status):
+            for index in indices:
+                self.recorded.on[index] = UNPAID
+            raise device.refused(stream, status)
+        return 0
+
     cdef int _settle(self, sync, list promises, streams) except -1:
         """If this raises, the slots stay ours: a promise that may never be paid must not be seen, or
         others' streams, and our own, would wait for it.  The next record on the slot pays it, or leave."""
-        self.unsure = True
+        for index, _ in promises:
+            self.recorded.on[index] = UNPAID
         sync.settle(self, promises, streams)
-        self.unsure = False
+        for index, _ in promises:
+            self.recorded.on[index] = 0
         return 0
 
     cpdef int publish(self, uint32_t index, uint64_t seq, sync, streams, shape) except? -1000:
@@ -330,7 +306,7 @@ cdef class Peer:
         try:
             value = self._record(index, seq, sync, streams)
         except BaseException:
-            if not self.unsure:
+            if not self.recorded.is_unpaid(index):
                 gr_abandon(&self.me, index, seq)
             raise
         return self._publish(index, seq, value, shape)
@@ -348,7 +324,7 @@ cdef class Peer:
         try:
             self._record(index, seq, sync, streams)
         except BaseException:
-            if not self.unsure:
+            if not self.recorded.is_unpaid(index):
                 gr_abandon(&self.me, index, seq)
             raise
         return -<int>gr_abandon(&self.me, index, seq)
@@ -361,8 +337,9 @@ cdef class Peer:
         try:
             self._record(index, seq, sync, streams)
         except BaseException:
-            if not self.unsure:
-                gr_release(&self.me, index, seq)
+            if not self.recorded.is_unpaid(index):
+                if self._released(gr_release(&self.me, index, seq), index, seq, owner, value) == TORN_:
+                    self.released.tell_later(index, seq)
             raise
         return self._released(gr_release(&self.me, index, seq), index, seq, owner, value)
 
@@ -371,7 +348,7 @@ cdef class Peer:
         if result != GR_OK:
             return -<int>result
         if owner < self.me.ring.max_peers and load_acquire(fence_of(self.me.ring, index, owner)) < value:
-            self._remember(index, seq, owner, value)
+            self.released.add(index, seq, owner, value)
         elif load_acquire(&self.me.ring.slot[index].torn) >= seq:
             return TORN_
         return 0

@@ -2,6 +2,17 @@
 # add what is not on the path of every frame: arrays, interchange, the wording of refusals.
 
 
+cdef extern from "Python.h":
+    ctypedef struct PyThreadState
+    PyThreadState *PyThreadState_Get() noexcept
+    uint64_t PyThreadState_GetID(PyThreadState *) noexcept
+
+
+cdef inline uint64_t this_thread() noexcept:
+    """Never 0, and not used again, as the identity of a thread is."""
+    return PyThreadState_GetID(PyThreadState_Get()) + 1
+
+
 cdef class Slot:
     """Whose slot it is, which frame, and on which streams it was used."""
 
@@ -12,8 +23,9 @@ cdef class Slot:
     cdef public bint _open
     cdef public uint64_t _seq
     cdef public tuple _shape    # of a frame that is smaller than the slot, else None
-    cdef public size_t _stream  # the one that it was claimed or acquired for
-    cdef public tuple _streams  # that one, and those that imported it since
+    cdef size_t stream   # the one that it was claimed or acquired for
+    cdef tuple streams   # that one, and those that imported it since
+    cdef uint64_t thread  # whose per-thread default stream is among them; 0: none
     cdef public object _whole   # the array over the whole slot; None if it has several fields
     cdef public object _meta
     cdef uint64_t _lost         # these three: of a frame that is read
@@ -23,17 +35,44 @@ cdef class Slot:
     def _bind(self, uint32_t index, Peer peer not None, DeviceOrder sync, whole, meta):
         self.index, self._peer, self._sync = index, peer, sync
         self._whole, self._meta = whole, meta
-        self._streams = () if sync is None else (0,)
+        self.streams = () if sync is None else (0,)
 
     cdef int _begin(self, tuple shape, size_t stream) except -1:
         """The frame of the peer's last claim or acquire is in the user's hands."""
         self._seq = self._peer.me.seq
         self._shape = shape
-        if self._sync is not None and (stream != self._stream or len(self._streams) != 1):
-            self._stream = stream
-            self._streams = (stream,)
+        if self._sync is not None:
+            if stream != self.stream or len(self.streams) != 1:
+                self.stream, self.streams = stream, (stream,)
+            self.thread = this_thread() if stream == PER_THREAD else 0
         self._open = True
         return 0
+
+    cdef int _leave_thread(self) except -1:
+        """In another thread the same handle is another stream.  The legacy default stream stands for those of
+        all threads: it waits for their work, and they for its."""
+        if self.thread != 0 and self.thread != this_thread():
+            self.thread = 0
+            if self.stream == PER_THREAD:
+                self.stream = LEGACY
+            self.streams = tuple([LEGACY if each == PER_THREAD else each for each in self.streams])
+        return 0
+
+    @property
+    def _stream(self):
+        self._leave_thread()
+        return self.stream
+
+    @property
+    def _streams(self):
+        self._leave_thread()
+        return self.streams
+
+    @_streams.setter
+    def _streams(self, tuple streams):
+        self.streams = streams
+        if PER_THREAD in streams:
+            self.thread = this_thread()
 
     cdef tuple _used_streams(self):
         """Every stream whose work on the slot must be finished: the one it was given to, those that
@@ -41,10 +80,12 @@ cdef class Slot:
         cdef size_t current
         if self._sync is None:
             return ()
+        if self.thread:
+            self._leave_thread()
         current = self._sync.current()
-        if current == self._stream or current in self._streams:
-            return self._streams
-        return self._streams + (current,)
+        if current == self.stream or current in self.streams:
+            return self.streams
+        return self.streams + (current,)
 
     @property
     def seq(self):
@@ -92,7 +133,7 @@ cdef class WriteSlot(Slot):
         try:
             result = self._peer.publish(self.index, self._seq, self._sync, streams, self._shape)
         finally:
-            self._open = self._peer.unsure
+            self._open = self._peer.recorded.is_unpaid(self.index)
         if result:
             raise self._refused(result, "publish")
         return 0
@@ -107,7 +148,7 @@ cdef class WriteSlot(Slot):
         try:
             result = self._peer.abandon(self.index, self._seq, self._sync, streams)
         finally:
-            self._open = self._peer.unsure
+            self._open = self._peer.recorded.is_unpaid(self.index)
         if result:
             raise self._refused(result, "abandon")
 
@@ -162,16 +203,19 @@ cdef class ReadSlot(Slot):
         """
         self._release()
 
+    cdef int _let_go(self) except? -1000:
+        """0, TORN_ or why it was refused."""
+        cdef tuple streams = self._used_streams()
+        try:
+            return self._peer.release(self.index, self._seq, self._sync, streams)
+        finally:
+            self._open = self._peer.recorded.is_unpaid(self.index)
+
     cdef int _release(self) except -1:
         cdef int result
-        cdef tuple streams
         if not self._open:
             self._check_open()
-        streams = self._used_streams()
-        try:
-            result = self._peer.release(self.index, self._seq, self._sync, streams)
-        finally:
-            self._open = self._peer.unsure
+        result = self._let_go()
         if result == TORN_:
             raise self._torn()
         if result:
@@ -256,9 +300,9 @@ cdef class ProducerVerbs(Verbs):
                 if <unsigned>len(batch) >= wanted:
                     break
                 peer.me.deadline_ns = 0  # the others only if they are there
-            if ops.n:
-                peer._submit(self._sync, handle, &ops)
-            if batch:
+            if batch and not peer.me.left:  # else a signal handler has closed us, and given them back
+                if ops.n:
+                    peer._submit(self._sync, handle, &ops)
                 return self._batch(batch)
         except BaseException:
             for slot in batch:
@@ -332,7 +376,7 @@ cdef class ConsumerVerbs(Verbs):
         ops.n = 0
         if self._untold:
             self._tell()
-        if peer._torn_meanwhile():
+        if peer.released.torn_meanwhile():
             raise self._refused(TORN_, "acquire", timeout)
         peer._set_deadline(timeout)
         try:
@@ -347,9 +391,9 @@ cdef class ConsumerVerbs(Verbs):
                 if <unsigned>len(batch) >= wanted:
                     break
                 peer.me.deadline_ns = 0  # the others only if they are there
-            if ops.n:
-                peer._submit(self._sync, handle, &ops)
-            if batch:
+            if batch and not peer.me.left:  # else a signal handler has closed us, and given them back
+                if ops.n:
+                    peer._submit(self._sync, handle, &ops)
                 return self._batch(batch)
         except BaseException:
             if peer.me.told:  # handed out with the last of the batch, which nobody gets
@@ -360,167 +404,3 @@ cdef class ConsumerVerbs(Verbs):
                 gr_give_back(&peer.me, slot.index, slot._seq)
             raise
         raise self._refused(index, "acquire", timeout)
-
-
-cdef tuple _common_stream(list slots, size_t *stream):
-    """(stream,) if all of `slots` were used on that one alone and a timeline can write on it now, else None."""
-    cdef Slot slot, first
-    if not slots:
-        return None
-    first = slots[0]
-    if first._sync is None or first._sync.base == 0 or len(slots) > MAX_OPS:
-        return None
-    stream[0] = first._sync.current()
-    if not first._sync.usable(stream[0]):
-        return None
-    for slot in slots:
-        if slot._stream != stream[0] or len(slot._streams) != 1:
-            return None
-    return first._streams
-
-
-cdef int _record_all(Peer peer, DeviceOrder sync, size_t stream, tuple streams, list slots, uint64_t *values) except -1:
-    """Two clocks: promises for all, paid by one call.  0: reaped meanwhile, the verb will say so."""
-    cdef mem_ops ops
-    cdef Slot slot
-    cdef int status, k = 0
-    ops.n = 0
-    peer.unsure = False
-    for slot in slots:
-        values[k] = gr_promise(&peer.me, slot.index, slot._seq)
-        peer.recorded[slot.index] = 0
-        if values[k]:
-            sync.add(&ops, CU_WRITE_64, peer.me.number, slot.index, values[k])
-        k += 1
-    status = sync.submit(stream, &ops)
-    if status:
-        peer._settle(sync, [(slot.index, values[k]) for k, slot in enumerate(slots)], streams)
-        raise sync.refused(stream, status)
-    if stream != PER_THREAD:
-        for slot in slots:
-            peer.recorded[slot.index] = stream + 1
-    return 0
-
-
-cdef list _still_open(batch):
-    """Slot objects are used again each lap: one that has a later sequence is not the batch's any more.
-
-    (Whatever the slot of a frame carries next was claimed after the last of the batch, or while the frame
-    was held: then it is void, and nobody acquires it.)"""
-    cdef Slot slot
-    cdef uint64_t last = batch._last
-    return [slot for slot in batch if slot._open and slot._seq <= last]
-
-
-cdef int _abandon(list slots) except -1:
-    """All of them, whatever happens; raises the first error."""
-    cdef WriteSlot slot
-    cdef object error = None
-    for slot in slots:
-        try:
-            slot.abandon()
-        except BaseException as refused:
-            error = refused if error is None else error
-    if error is not None:
-        raise error
-    return 0
-
-
-def publish_all(batch):
-    """Publishes those WriteSlots of one producer that are open; with a timeline and one stream in one driver call.
-
-    If one cannot be published, those behind it are abandoned.
-    """
-    cdef list slots = _still_open(batch)
-    cdef uint64_t values[MAX_OPS]
-    cdef size_t stream = 0
-    cdef tuple streams = _common_stream(slots, &stream)
-    cdef WriteSlot slot
-    cdef Peer peer
-    cdef int k = 0, result, refused = 0
-    if streams is None:
-        for k in range(len(slots)):
-            try:
-                (<WriteSlot>slots[k])._publish()
-            except BaseException as failed:
-                try:
-                    _abandon(slots[k + 1:])
-                except BaseException:
-                    pass  # for the same reason
-                raise failed
-        return
-    peer = (<Slot>slots[0])._peer
-    try:
-        _record_all(peer, (<Slot>slots[0])._sync, stream, streams, slots, values)
-    except BaseException:
-        if not peer.unsure:
-            for slot in slots:
-                slot._open = False
-                gr_abandon(&peer.me, slot.index, slot._seq)
-        raise
-    for slot in slots:
-        slot._open = False
-        result = peer._publish(slot.index, slot._seq, values[k], slot._shape)
-        refused = refused or result
-        k += 1
-    if refused:
-        raise (<WriteSlot>slots[0])._refused(refused, "publish")
-
-
-def abandon_all(batch):
-    """Abandons those WriteSlots of one producer that are open."""
-    _abandon(_still_open(batch))
-
-
-def release_all(batch):
-    """Releases those ReadSlots of one consumer that are open; with a timeline and one stream in one driver call.
-
-    The sequences of those that are known to be torn.
-    """
-    cdef list slots = _still_open(batch)
-    cdef uint64_t values[MAX_OPS]
-    cdef size_t stream = 0
-    cdef tuple streams = _common_stream(slots, &stream)
-    cdef gr_slot *shared
-    cdef ReadSlot slot
-    cdef Peer peer
-    cdef uint32_t owner
-    cdef uint64_t value
-    cdef int k = 0, result, refused = 0
-    cdef list torn = []
-    cdef object error = None
-    if streams is None:
-        for slot in slots:
-            result = 0
-            try:
-                streams = slot._used_streams()
-                try:
-                    result = slot._peer.release(slot.index, slot._seq, slot._sync, streams)
-                finally:
-                    slot._open = slot._peer.unsure
-            except BaseException as failed:  # the others go back all the same
-                error = failed if error is None else error
-            if result == TORN_:
-                torn.append(slot._seq)
-            elif result:
-                refused = result
-        if error is not None:
-            raise error
-    else:
-        peer = (<Slot>slots[0])._peer
-        try:
-            _record_all(peer, (<Slot>slots[0])._sync, stream, streams, slots, values)
-        finally:
-            for slot in () if peer.unsure else slots:
-                slot._open = False
-                shared = &peer.me.ring.slot[slot.index]
-                owner = owner_of(load_acquire(&shared.word))
-                value = load_acquire(&shared.fence)
-                result = peer._released(gr_release(&peer.me, slot.index, slot._seq), slot.index, slot._seq, owner, value)
-                if result == TORN_:
-                    torn.append(slot._seq)
-                elif result:
-                    refused = result
-    if refused:
-        raise slots[0]._refused(refused, "release")
-    return torn

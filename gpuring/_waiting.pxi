@@ -5,21 +5,7 @@ MAX_WAITED = <int>GR_MAX_WAITED
 
 def ready(Peer peer not None):
     """Whether claim or acquire would have an answer now.  A look that changes nothing."""
-    return gr_ready(&peer.me) != GR_BLOCKED or _torn_is_untold(peer)
-
-
-cdef bint _torn_is_untold(Peer peer) except? True:
-    """Whether acquire would begin with FrameTorn: as look_behind, which tells it, without telling."""
-    cdef unsettled_frame frame
-    cdef size_t k
-    if peer.unsettled_n == 0 or load_acquire(&peer.me.ring.head.reaps) == peer.reaps:
-        return False
-    for k in range(peer.unsettled_n):
-        frame = peer.unsettled[k]
-        if load_acquire(fence_of(peer.me.ring, frame.index, frame.owner)) >= frame.value and \
-                load_acquire(&peer.me.ring.slot[frame.index].torn) >= frame.seq:
-            return True
-    return False
+    return gr_ready(&peer.me) != GR_BLOCKED or peer.released.would_tell()
 
 
 def select(list peers not None, timeout):
@@ -47,7 +33,7 @@ def select(list peers not None, timeout):
         for peer in peers:
             peer.busy = True
         while True:
-            told = [_torn_is_untold(peer) for peer in peers]
+            told = [peer.released.would_tell() for peer in peers]
             if True in told:
                 deadline_ns = 0
             with nogil:

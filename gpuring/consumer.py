@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gpuring import _core, diagnosis, waiting
 from gpuring.diagnosis import subscription_label
 from gpuring.endpoint import Endpoint
-from gpuring.errors import EndOfStream, FrameTorn, PeerLost, RingError
+from gpuring.errors import EndOfStream, FrameTorn, PeerLost, RingError, raise_first
 from gpuring.slot import ReadBatch, ReadSlot
 
 if TYPE_CHECKING:
@@ -137,30 +137,42 @@ class Consumer(_core.ConsumerVerbs, Endpoint):
         return True
 
     def _leave(self) -> None:
-        super().close()
-        if not self._ring._header.forked and self._peer.look_behind():
-            self._untold += self._peer.torn_behind
-        if self._moved:
-            self._moved = False
-            self._ring.close()
+        try:
+            super().close()
+        finally:
+            if self._closed:
+                if not self._ring._header.forked and self._peer.released.look():
+                    self._untold += self._peer.released.torn
+                if self._moved:
+                    self._moved = False
+                    self._ring.close()
 
     def close(self) -> None:
         """Leaves the ring in order; see Endpoint.close.
 
         Raises FrameTorn, when it has left, if frames that were released turned out torn since.
         """
+        errors: list[Exception] = []
         if not self._closed:
-            self._leave()
-        self._tell()
-
-    def _finish(self) -> None:
-        while True:
             try:
-                super()._finish()
-            except FrameTorn as torn:
-                self._untold += torn.seqs
-            else:
-                return
+                self._leave()
+            except Exception as error:
+                if not self._closed:
+                    raise
+                errors.append(error)
+        try:
+            self._tell()
+        except FrameTorn as torn:
+            errors.append(torn)
+        if errors:
+            raise_first(errors)
+
+    def _finish(self) -> list[Exception]:
+        errors = super()._finish()
+        for error in errors:
+            if isinstance(error, FrameTorn):
+                self._untold += error.seqs
+        return [error for error in errors if not isinstance(error, FrameTorn)]
 
     # ---- in an event loop ----------------------------------------------------------------------
 

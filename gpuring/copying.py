@@ -11,10 +11,10 @@ import numpy as np
 
 from gpuring import _core
 from gpuring.errors import DeviceError
-from gpuring.interchange import LEGACY_DEFAULT, kind_of
+from gpuring.interchange import kind_of
 from gpuring.memory.cuda_ipc import load_cupy
 from gpuring.sync.device import NOT_READY
-from gpuring.sync.streams import handle
+from gpuring.sync.streams import LEGACY_DEFAULT, handle
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

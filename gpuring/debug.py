@@ -28,20 +28,22 @@ import numpy as np
 from gpuring import _core
 from gpuring.consumer import Consumer as _Consumer
 from gpuring.endpoint import Endpoint
-from gpuring.errors import FrameTorn, OverrunWarning, StaleViewWarning
+from gpuring.errors import DeviceError, OverrunWarning, StaleViewWarning
 from gpuring.memory.cuda_ipc import load_cupy
 from gpuring.producer import Producer as _Producer
-from gpuring.slot import ReadBatch, ReadSlot, Slot, WriteBatch, WriteSlot, torn
+from gpuring.slot import ReadBatch, ReadSlot, Slot, WriteBatch, WriteSlot
 from gpuring.spec import ARRAY, SLOT_ALIGNMENT, Field
 from gpuring.sync.streams import as_cupy
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import FrameType
 
     from gpuring._core import Peer
     from gpuring.memory import Memory
     from gpuring.ring import Ring
     from gpuring.spec import Spec
+    from gpuring.sync.device import DeviceSync
 
 ON = os.environ.get("GPURING_DEBUG", "0") not in ("", "0")
 """Read once, at import."""
@@ -253,6 +255,7 @@ class _Watching(Slot):
     def _view(self, name: str, shape: tuple[int, ...] | None) -> Any:
         if name not in self._views:
             assert self._lease is not None
+            self._lease.open = True  # a verb that was refused has ended it for nothing
             field = self._fields[name]
             array = self._memory.array(self.index, field, shape or field.shape)
             self._protect(array)
@@ -267,6 +270,7 @@ class _Watching(Slot):
             now = np.array(canary)
         else:  # behind all work on the slot, on the streams that publish and release would look at
             cuda = load_cupy().cuda
+            self._sync.refuse_capture(self._stream)
             self._import_on(cuda.get_current_stream().ptr)
             self._import_on(self._stream)
             now = canary.get(stream=as_cupy(self._stream))
@@ -312,24 +316,21 @@ class DebugReadSlot(_Watching, ReadSlot):
             self.release()
 
 
+def _end_leases(batch: WriteBatch | ReadBatch) -> None:
+    for slot in _core.still_open(batch):
+        slot._end_lease()
+
+
 class DebugWriteBatch(WriteBatch):
     def publish(self) -> None:
-        for slot in self:
-            if slot._open:
-                slot.publish()
+        _end_leases(self)
+        super().publish()
 
 
 class DebugReadBatch(ReadBatch):
     def release(self) -> None:
-        seqs: tuple[int, ...] = ()
-        for slot in self:
-            if slot._open:
-                try:
-                    slot.release()
-                except FrameTorn as error:
-                    seqs += error.seqs
-        if seqs:
-            raise torn(self[0]._ring, seqs)
+        _end_leases(self)
+        super().release()
 
 
 # ---- producers and consumers ---------------------------------------------------------------------
@@ -346,6 +347,8 @@ class _WatchingEndpoint(Endpoint):
     def _taken(self, slots: Any) -> Any:
         self._calls += 1
         each: Any = slots if isinstance(slots, tuple) else (slots,)
+        if self._sync is not None:
+            self._refuse_capture(self._sync, each)
         try:
             for slot in each:
                 slot._begin_lease(self._calls)
@@ -354,6 +357,16 @@ class _WatchingEndpoint(Endpoint):
                 slot._end()
             raise
         return slots
+
+    def _refuse_capture(self, sync: DeviceSync, slots: Sequence[Any]) -> None:
+        """The verb itself asks only if it enqueues something; the poison would be in the graph."""
+        try:
+            sync.refuse_capture(slots[0]._stream)
+        except DeviceError:
+            for slot in reversed(slots):
+                slot._open = False
+                self._put_back(slot.index)
+            raise
 
 
 class Producer(_WatchingEndpoint, _Producer):

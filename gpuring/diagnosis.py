@@ -38,7 +38,7 @@ def refused(ring: str, peer: Peer, result: int, *, verb: str, timeout: float | N
             "the stream again: catch PeerLost and acquire again to wait for one"
         )
     if result == _core.TORN:
-        return torn_behind(ring, tuple(peer.torn_behind))
+        return torn_behind(ring, tuple(peer.released.torn))
     if result == _core.REAPED:
         return PeerLost(
             f"ring {ring!r}: this peer was taken for dead and its claims were cleared, or it was "

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from gpuring import _core, diagnosis
-from gpuring.errors import RingClosed
+from gpuring.errors import RingClosed, raise_first
 from gpuring.slot import Slot
+from gpuring.unique import Unique
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from gpuring.sync.device import DeviceSync
 
 
-class Endpoint:
+class Endpoint(Unique):
     """One peer of a ring in this process, beside the verbs of _core.Verbs.  Not made by users."""
 
     _peer: Peer
@@ -129,38 +130,53 @@ class Endpoint:
         """Undoes a claim or a hold that the user has never seen."""
         raise AssertionError("each endpoint has its own")
 
-    def _finish(self) -> None:
-        """Ends every claim or hold that is left, also where an interrupt cut its end short."""
+    def _finish(self) -> list[Exception]:
+        """Ends every claim or hold that is left, also where an interrupt cut its end short; what
+        went wrong."""
+        errors: list[Exception] = []
         for index, seq in self._peer.holding():
             slot = self._slots[index]
-            if slot._seq == seq:  # the user had it: its streams may be at work
-                slot._open = True
-                slot._end()
-            else:
-                self._put_back(index)
+            try:
+                if slot._seq == seq:  # the user had it: its streams may be at work
+                    slot._open = True
+                    slot._end()
+                else:
+                    self._put_back(index)
+            except Exception as error:  # the others go back all the same
+                errors.append(error)
+        return errors
 
     def close(self) -> None:
         """Leaves the ring in order: finishes what is open, waits until the GPU has done its work on
         the slots, and gives up the entry.
 
         May be called twice, and again after a Ctrl-C.  Raises RingTimeout, and stays open, if the
-        membership lock cannot be had for 5 s (a stopped process has it); DeviceError if the GPU
-        reports an error.
+        membership lock cannot be had for 5 s (a stopped process has it).  Raises DeviceError if the
+        GPU reports an error: when it has left, if all that was open could be ended; else it stays
+        open.  Of several errors one is raised, and the others stand in its notes.
         """
         if self._closed:
             return
+        errors: list[Exception] = []
         if not self._ring._header.forked and not self._peer.left:
             if self._notifier is not None:
                 self._notifier.set()  # who waits for us finds us closed
-            self._finish()
-            if self._sync is not None:
-                self._sync.leave(self._peer)
-            result = self._peer.leave()
-            if result not in (0, _core.REAPED):  # reaped: there is nothing to leave
-                raise diagnosis.unusable(self._ring.name, result)
+            errors = self._finish()
+            if errors and self._peer.holding():
+                raise_first(errors)
+            try:
+                if self._sync is not None:
+                    self._sync.leave(self._peer)
+                result = self._peer.leave()
+                if result not in (0, _core.REAPED):  # reaped: there is nothing to leave
+                    raise diagnosis.unusable(self._ring.name, result)
+            except BaseException as error:  # why it is still open comes first
+                raise_first([error, *errors])
         self._slots = []  # their arrays hold the memory
         self._closed = True
         self._ring._forget(self)
+        if errors:
+            raise_first(errors)
 
     def __enter__(self) -> Self:
         return self

@@ -5,6 +5,9 @@ A message names the ring, the numbers, the culprit and the next step.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NoReturn
+
 
 class RingError(Exception):
     """Base of everything that can go wrong with a ring."""
@@ -72,3 +75,13 @@ class StaleViewWarning(RuntimeWarning):
 
 class OverrunWarning(RuntimeWarning):
     """With GPURING_DEBUG=1: somebody wrote beyond the end of a slot."""
+
+
+def raise_first(errors: Sequence[BaseException]) -> NoReturn:
+    """Raises the first of several errors; the others stand in its notes."""
+    first, *others = errors
+    if others:
+        notes = [f"And then: {type(other).__name__}: {other}" for other in others]
+        # What add_note() does, from Python 3.11 on.
+        first.__notes__ = [*getattr(first, "__notes__", ()), *notes]  # type: ignore[attr-defined]
+    raise first

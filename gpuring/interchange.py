@@ -12,13 +12,10 @@ from typing import TYPE_CHECKING, Any
 from gpuring import _core
 from gpuring.errors import RingError
 from gpuring.spec import ARRAY, EXTENDED, Field
-from gpuring.sync.streams import as_cupy
+from gpuring.sync.streams import LEGACY_DEFAULT, as_cupy
 
 if TYPE_CHECKING:
     from gpuring.slot import Slot
-
-LEGACY_DEFAULT = 1
-"""How both protocols write CUDA's legacy default stream, whose handle is 0."""
 
 # DLDataTypeCode (dlpack.h), by NumPy's kind or by name.
 _CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}

@@ -21,6 +21,7 @@ from gpuring.errors import (
     RingIncompatible,
     RingNotFound,
     RingTimeout,
+    raise_first,
 )
 from gpuring.memory.host import HostMemory
 from gpuring.producer import Producer
@@ -69,7 +70,7 @@ def attach(name: str, *, timeout: float = 0.0, owner: int | None = None) -> Ring
         )
     memory: Memory
     if header.memory == "host":
-        memory = HostMemory.open(name, header.epoch, header.slots, header.slot_nbytes)
+        memory = HostMemory.open(name, header.epoch, header.owner, header.slots, header.slot_nbytes)
     else:
         from gpuring.memory.cuda_ipc import CudaMemory
 
@@ -301,13 +302,15 @@ class Ring:
         if self._header.forked:
             self._closed = True
             return
-        errors = []
+        errors: list[Exception] = []
         for endpoint in list(self._endpoints):
             try:
                 endpoint.close()
             except RingTimeout:
                 raise  # it is still open, and so are we
-            except RingError as error:
+            except Exception as error:
+                if not (endpoint.closed or isinstance(error, RingError)):
+                    raise
                 errors.append(error)  # told below; what is left of the peer is reaped with us
         if self._created:
             self._header.close_ring()
@@ -322,7 +325,7 @@ class Ring:
         self._closed = True
         _open_rings.discard(self)
         if errors:
-            raise errors[0]
+            raise_first(errors)
 
     def _unlink(self) -> None:
         """Removes the ring's names; that of the header may belong to a later ring by now."""

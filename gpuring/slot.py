@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from gpuring import _core, diagnosis
 from gpuring.copying import copy_into
 from gpuring.errors import FrameTorn, RingError
-from gpuring.interchange import LEGACY_DEFAULT, Exported, SlotField, field_name
+from gpuring.interchange import Exported, SlotField, field_name
 from gpuring.spec import ARRAY, Field
-from gpuring.sync.streams import handle
+from gpuring.sync.streams import LEGACY_DEFAULT, handle
+from gpuring.unique import Unique
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 _MAX_VIEWS = 64  # arrays of smaller frames that a slot remembers
 
 
-class Slot(Exported):
+class Slot(Exported, Unique):
     """What both kinds of slot have beside the verbs of _core.Slot.  Not made by users."""
 
     if TYPE_CHECKING:  # of _core.Slot, and of the kinds below
@@ -139,7 +140,7 @@ class Slot(Exported):
         """
         assert self._sync is not None
         if stream == LEGACY_DEFAULT:
-            stream = 0  # CuPy's name for it: one stream, not two
+            stream = 0
         others = [each for each in self._streams if each != stream]
         if others:
             self._sync.follow(stream, others)
@@ -219,7 +220,7 @@ class ReadSlot(_core.ReadSlot, Slot):
         return torn(self._ring, (self._seq,))
 
 
-class WriteBatch(tuple[WriteSlot, ...]):
+class WriteBatch(Unique, tuple[WriteSlot, ...]):
     """Slots claimed together, in order of sequences.  As a context manager it publishes them; if
     the block raises, it abandons them.  Slots that were ended one by one are left alone."""
 
@@ -247,7 +248,7 @@ class WriteBatch(tuple[WriteSlot, ...]):
             self.abandon()
 
 
-class ReadBatch(tuple[ReadSlot, ...]):
+class ReadBatch(Unique, tuple[ReadSlot, ...]):
     """Frames acquired together, in order of sequences.  As a context manager it releases them;
     frames that were released one by one are left alone."""
 
@@ -258,7 +259,7 @@ class ReadBatch(tuple[ReadSlot, ...]):
         """Releases those still open, in stream order, and never blocks.
 
         Raises FrameTorn, naming all that are torn, when they are released; else as
-        ReadSlot.release.
+        ReadSlot.release, and the next acquire, or close, raises the FrameTorn.
         """
         seqs = _core.release_all(self)
         if seqs:

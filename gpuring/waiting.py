@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from gpuring import _core
 from gpuring.errors import EndOfStream, FrameTorn, PeerLost, RingTimeout
+from gpuring.unique import Unique
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -134,7 +135,7 @@ async def _readable(endpoint: Endpoint, loop: AbstractEventLoop, deadline: float
         notifier.disarm()
 
 
-class AsyncFrames:
+class AsyncFrames(Unique):
     """`async for slot in consumer`: as the iterator of `for slot in consumer`."""
 
     def __init__(self, consumer: Consumer) -> None:

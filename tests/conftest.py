@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from fake_driver import Rig
 from support import PLACES, Child, Place, Segment, segments_of
 
 DEADLINE_S = 30
@@ -83,6 +84,26 @@ def segment() -> Iterator[Callable[..., Segment]]:
     yield make
     for each in made:
         each.close()
+
+
+@pytest.fixture
+def rig(segment: Callable[..., Segment]) -> Iterator[Callable[..., Rig]]:
+    """Rings over a fake driver.  When the test is done its GPU finishes, and everybody leaves."""
+    made: list[Rig] = []
+
+    def make(kind: str = "timeline", **options: Any) -> Rig:
+        made.append(Rig(segment, kind, **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        assert not each.driver.broken
+        each.driver.on_call = each.driver.on_query = lambda _: None
+        each.driver.errors.clear()
+        each.driver.capturing.clear()
+        each.finish()
+        for endpoint in each.peers:
+            endpoint.close()
 
 
 @pytest.fixture

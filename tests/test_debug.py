@@ -190,6 +190,24 @@ def test_batches(ring):
                 stale.sum()
 
 
+def test_an_old_batch_leaves_alone_what_came_after_it(ring):
+    """Slot objects are used again each lap."""
+    with ring.producer() as producer, ring.consumer() as frames:
+        with producer.claim_many(2) as old:
+            for slot in list(old):
+                slot.publish()
+            with frames.acquire_many(2) as read:
+                pass
+            again = producer.claim_many(2)
+        old.publish()
+        assert [seq for _, seq in sorted(producer._peer.holding())] == [4, 5]
+        again.publish()
+        held = frames.acquire_many(2)
+        read.release()
+        assert len(frames._peer.holding()) == 2
+        held.release()
+
+
 def test_several_fields(on, place, name):
     fields = {"y": ((2, 3), "u1"), "uv": (4, "f8")}
     with place.create(name, slots=2, fields=fields) as ring, ring.producer() as producer:

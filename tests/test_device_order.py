@@ -1,278 +1,39 @@
 """Which driver calls are made, and when.  That they order anything, only the GPU suite shows.
 
-The driver is a fake: functions that note their calls, may be told to fail, and do nothing on their
-own.  A ring's header in a memfd has peers in several "processes" (support.py), each with a
-synchroniser of its own; `Driver.finish` is the GPU getting to what was enqueued.
+The driver is a fake: see fake_driver.py.
 """
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import sys
 import threading
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
+from fake_driver import (
+    BASE,
+    INVALID,
+    NO_CONTEXT,
+    PER_THREAD,
+    C,
+    D,
+    P,
+    RealEvents,
+    RealSync,
+    event_of,
+    event_waits,
+    held_by,
+    real_device,
+)
 from support import poll
 
 import gpuring
-from gpuring import _core, driver, spec
-from gpuring._core import DeviceOrder, EventRow
-from gpuring.consumer import Consumer
-from gpuring.producer import Producer
-from gpuring.sync import device, event, streams
-from gpuring.sync.device import DeviceSync
+from gpuring import _core
+from gpuring._core import EventRow
+from gpuring.sync import event
 
-NOT_READY, INVALID, NO_CONTEXT = 600, 400, 201
-BASE = 1 << 40  # where the "GPU" has the fence table
-P, C, D = 0x100, 0x200, 0x300  # streams
-PER_THREAD = 2
 PATIENCE_S = 10
-
-_int, _u32, _u64, _p = ctypes.c_int, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p
-_KINDS = {4: "wait", 5: "write"}
-
-
-class Op(ctypes.Structure):
-    """CUstreamBatchMemOpParams as cuda.h has it."""
-
-    _fields_ = [
-        ("operation", _u32), ("_1", _u32), ("address", _u64), ("value", _u64), ("flags", _u32),
-        ("_2", _u32), ("alias", _u64), ("_3", _u64),
-    ]  # fmt: skip
-
-
-class Driver:
-    """`calls`: (function, stream, what), where what is {(peer, slot): value} or an event."""
-
-    def __init__(self, segment):
-        self.segment = segment
-        self.calls = []
-        self.errors = {}  # function -> what it returns instead of doing anything
-        self.device = 0
-        self.writes = []  # enqueued: (peer, slot, value)
-        self.pending = set()  # events
-        self.queries = []
-        self.on_query = lambda event: None
-        self.on_call = lambda name: None
-        self.broken = []
-        self._functions = {
-            "cuCtxGetDevice": self._make(self._get_device, _p),
-            "cuStreamWriteValue64_v2": self._make(self._write_value, _p, _u64, _u64, _u32),
-            "cuStreamWaitValue64_v2": self._make(self._wait_value, _p, _u64, _u64, _u32),
-            "cuStreamBatchMemOp_v2": self._make(self._batch, _p, _u32, ctypes.POINTER(Op), _u32),
-            "cuEventRecord": self._make(self._event_record, _p, _p),
-            "cuEventQuery": self._make(self._event_query, _p),
-            "cuStreamWaitEvent": self._make(self._wait_event, _p, _p, _u32),
-        }
-
-    def _make(self, function, *arguments):
-        name = function.__name__.strip("_")
-
-        def called(*values):
-            try:
-                self.on_call(name)
-                return self.errors.get(name) or function(*values) or 0
-            except BaseException as error:  # ctypes would swallow it
-                self.broken.append(error)
-                return 999
-
-        return ctypes.CFUNCTYPE(_int, *arguments)(called)
-
-    def function(self, name):
-        return ctypes.cast(self._functions[name], _p).value
-
-    def _get_device(self, device):
-        ctypes.cast(device, ctypes.POINTER(_int))[0] = self.device
-
-    def _words(self, *ops):
-        """{(peer, slot): value}"""
-        words = {}
-        for address, value in ops:
-            assert (address - BASE) % 8 == 0
-            slot, peer = divmod((address - BASE) // 8, self.segment.max_peers)
-            assert slot < self.segment.slots
-            assert (peer, slot) not in words
-            words[peer, slot] = value
-        return words
-
-    def _write_value(self, stream, address, value, flags):
-        assert flags == 0
-        self._enqueued("write", stream, self._words((address, value)))
-
-    def _wait_value(self, stream, address, value, flags):
-        assert flags == 0  # CU_STREAM_WAIT_VALUE_GEQ
-        self._enqueued("wait", stream, self._words((address, value)))
-
-    def _batch(self, stream, n, ops, flags):
-        assert flags == 0
-        (kind,) = {_KINDS[op.operation] for op in ops[:n]}
-        assert all(op.flags == op.alias == 0 for op in ops[:n])
-        words = self._words(*((op.address, op.value) for op in ops[:n]))
-        self._enqueued(f"{kind}s", stream, words)
-
-    def _enqueued(self, name, stream, words):
-        for (peer, slot), value in words.items():
-            # Waits point backwards, and what is to be paid was promised.
-            assert self.segment.creator.work(peer, slot) >= value
-            if name.startswith("write"):
-                self.writes.append((peer, slot, value))
-        self.calls.append((name, stream or 0, words))
-
-    def _event_record(self, event, stream):
-        self.pending.add(event)
-        self.calls.append(("record", stream or 0, event))
-
-    def _event_query(self, event):
-        self.queries.append(event)
-        self.on_query(event)
-        return NOT_READY if event in self.pending else 0
-
-    def _wait_event(self, stream, event, flags):
-        assert flags == 0
-        self.calls.append(("wait", stream or 0, event))
-
-    def finish(self, *endpoints):
-        """The GPU gets to what was enqueued: everything, or what these peers have recorded."""
-        numbers = [each.peer for each in endpoints] or range(self.segment.max_peers)
-        for peer, slot, value in self.writes:
-            if peer in numbers:
-                self.segment.creator.raise_fence(peer, slot, value)
-        self.writes = [write for write in self.writes if write[0] not in numbers]
-        self.pending = {each for each in self.pending if (each >> 16) - 1 not in numbers}
-
-    def told(self):
-        """The calls since it was last asked."""
-        calls, self.calls = self.calls, []
-        return calls
-
-
-def event_of(endpoint, slot):
-    return (endpoint.peer + 1) << 16 | slot
-
-
-class Sync(DeviceOrder):
-    """One process's synchroniser: what is left to Python is noted as a call, and done at once."""
-
-    def __init__(self, header, driver, kind, capsule=None):
-        self.driver, self.stream, self.ordered = driver, 0, True
-        self.interrupts = 0
-        self.arm(
-            header, 0, lambda: SimpleNamespace(ptr=self.stream), driver.function,
-            BASE if kind == "timeline" else 0, capsule,
-        )  # fmt: skip
-
-    def meet(self, peer):
-        """Opens a peer's events."""
-        if self.rows[peer.peer] is None:
-            self.rows[peer.peer] = row = EventRow(peer._peer.id, self.header.slots)
-            for slot in range(self.header.slots):
-                row[slot] = event_of(peer, slot)
-
-    def order(self, peer, stream, owner, index, value):
-        self.driver.calls.append(("order", stream, {(owner, index): value}))
-        return self.ordered
-
-    def record(self, peer, index, value, streams):
-        self.driver.calls.append(("python", streams, {(peer.number, index): value}))
-        self.driver.writes.append((peer.number, index, value))
-
-    def settle(self, peer, promised, streams):
-        words = {(peer.number, index): value for index, value in promised}
-        self.driver.calls.append(("settle", streams, words))
-        for index, value in promised:
-            self.header.raise_fence(peer.number, index, value)
-
-    def refused(self, stream, status):
-        return gpuring.DeviceError(f"stream {stream:#x} refuses: {status}")
-
-    def leave(self, peer):
-        for slot in range(self.header.slots):
-            self.header.raise_fence(peer.number, slot, self.header.work(peer.number, slot))
-
-
-class Rig:
-    """A ring with a fake driver; each peer is a process of its own."""
-
-    def __init__(self, segment, kind, *, sync_type=Sync, **options):
-        self.kind, self.segment = kind, segment(memory="cuda", sync=kind, **options)
-        self.driver, self.sync_type = Driver(self.segment), sync_type
-        self.told, self.finish = self.driver.told, self.driver.finish
-        self.peers = []
-
-    def _ring(self, capsule=None):
-        header = self.segment.process()
-        sync = self.sync_type(header, self.driver, self.kind, capsule)
-        return SimpleNamespace(
-            name="ring", slots=header.slots, spec=spec.make(shape=8, dtype="u1"), _header=header,
-            _sync=sync, _memory=SimpleNamespace(array=lambda *_: np.zeros(8, "u1")), _endpoints=[],
-            _forget=lambda _: None,
-        )  # fmt: skip
-
-    def _joined(self, endpoint, stream, gate):
-        endpoint._peer.gate_host = gate == "host"
-        endpoint._sync.stream = stream
-        self.peers.append(endpoint)
-        for one in self.peers:
-            for other in self.peers:
-                one._sync.meet(other)
-        return endpoint
-
-    def producer(self, stream=P, gate="stream", capsule=None):
-        ring = self._ring(capsule)
-        return self._joined(Producer(ring, ring._header.join_producer()), stream, gate)
-
-    def consumer(self, name="x", stream=C, gate="stream", lossless=True):
-        ring = self._ring()
-        peer = ring._header.join_consumer(name.encode(), lossless, "next")
-        return self._joined(Consumer(ring, peer, lossless, (None, True), False), stream, gate)
-
-    def work(self, endpoint, *slots):
-        """What the peer has promised: {(peer, slot): value}."""
-        number = endpoint.peer
-        return {(number, slot): self.segment.creator.work(number, slot) for slot in slots}
-
-    def paid(self, endpoint):
-        header = self.segment.creator
-        return all(
-            header.fence(endpoint.peer, slot) == header.work(endpoint.peer, slot)
-            for slot in range(self.segment.slots)
-        )
-
-    def lap(self, producer, *consumers, slots=None):
-        """Every slot is published and read by everybody; the calls are forgotten."""
-        slots = slots or self.segment.slots
-        producer.claim_many(slots, 0).publish()
-        for consumer in consumers:
-            consumer.acquire_many(slots, 0).release()
-        self.told()
-
-
-@pytest.fixture
-def rig(segment):
-    made = []
-
-    def make(kind="timeline", **options):
-        made.append(Rig(segment, kind, **options))
-        return made[-1]
-
-    yield make
-    for each in made:
-        assert not each.driver.broken
-        each.driver.on_call = each.driver.on_query = lambda _: None
-        each.driver.errors.clear()
-        each.finish()
-        for endpoint in each.peers:
-            endpoint.close()
-
-
-def held_by(*endpoints):
-    return [seq for each in endpoints for _, seq in each._peer.holding()]
-
-
-def event_waits(stream, *events):
-    return [("wait", stream, event) for event in events]
 
 
 # ---- how many calls ----------------------------------------------------------------------------
@@ -459,6 +220,113 @@ def test_after_a_record_in_python_ones_own_fence_is_waited_for(rig):
     assert ring.told() == [("wait", P, ring.work(producer, 0))]
 
 
+@pytest.mark.parametrize("kind", ["timeline", "event"])
+@pytest.mark.parametrize("role", ["producer", "consumer"])
+@pytest.mark.parametrize("noticed", [False, True])
+def test_a_new_stream_with_the_handle_of_a_destroyed_one_is_another(rig, kind, role, noticed):
+    """CUDA uses handles again at once, while the work of the destroyed stream is pending.
+
+    noticed: it has been asked for its id since, by a claim or an acquire of another slot."""
+    ring = rig(kind, slots=2)
+    producer, consumer = ring.producer(stream=P), ring.consumer(stream=C)
+    peer = {"producer": producer, "consumer": consumer}[role]
+    other = {"producer": consumer, "consumer": producer}[role]
+    stream = peer._sync.stream
+
+    def lap():
+        producer.claim_many(2, 0).publish()
+        consumer.acquire_many(2, 0).release()
+
+    lap()
+    ring.finish(other)
+    ring.driver.ids[stream] = 77  # destroyed, and made anew
+    if role == "consumer":
+        producer.claim_many(2, 0).publish()
+        ring.finish(other)
+    take = getattr(peer, "claim" if role == "producer" else "acquire")
+    end = "abandon" if role == "producer" else "release"
+    before = ring.work(peer, 0, 1)
+    ring.told()
+
+    def waits(slot):
+        what = (
+            event_of(peer, slot)
+            if kind == "event"
+            else {(peer.peer, slot): before[peer.peer, slot]}
+        )
+        return [call for call in ring.told() if call[0] == "wait"] == [("wait", stream, what)]
+
+    first = take(0)
+    assert waits(0)
+    if noticed:
+        second = take(0)
+        assert waits(1)
+        getattr(second, end)()
+    getattr(first, end)()  # with the id that it had before, if nobody has noticed
+
+
+def test_what_a_new_stream_recorded_under_an_old_id_is_waited_for_once(rig):
+    """Nobody asks for ids at records: the first claim that looks finds another one."""
+    ring = rig(slots=1)
+    producer = ring.producer()
+    producer.claim(0).publish()
+    ring.finish()
+    ring.driver.ids[P] = 77
+    producer.claim(0).publish()  # nothing was pending: nobody asked
+    ring.told()
+    for pending in (1, 0, 0):
+        producer.claim(0).publish()
+        assert [name for name, *_ in ring.told()] == ["wait"] * pending + ["write"]
+    ring.driver.ids[P] = 78
+    producer.claim(0).publish()
+    assert [name for name, *_ in ring.told()] == ["wait", "write"]
+
+
+def test_two_names_of_the_legacy_default_stream_are_one(rig):
+    ring = rig(slots=1)
+    producer = ring.producer(stream=0)
+    producer.claim(0).publish()
+    producer._sync.stream = 1
+    ring.told()
+    producer.claim(0)
+    assert ring.told() == []
+
+
+def test_a_stream_without_an_id_is_waited_for(rig):
+    ring = rig(slots=1)
+    producer = ring.producer()
+    ring.driver.errors["get_id"] = INVALID
+    producer.claim(0).publish()
+    ring.told()
+    for _ in range(2):
+        producer.claim(0).publish()
+        assert [name for name, *_ in ring.told()] == ["wait", "write"]
+    ring.driver.errors.clear()
+
+
+def test_ids_are_asked_for_once_in_a_call_and_only_while_ones_own_work_is_pending(rig):
+    ring = rig()
+    producer = ring.producer()
+    calls = []
+    ring.driver.on_call = calls.append
+
+    def asked(call):
+        calls.clear()
+        return call(), calls.count("get_id")
+
+    batch, n = asked(lambda: producer.claim_many(4, 0))
+    assert n == 0
+    assert asked(batch.publish)[1] == 1
+    for _ in range(3):
+        batch, n = asked(lambda: producer.claim_many(4, 0))
+        assert n == 1
+        assert asked(batch.publish)[1] == 0
+    ring.finish()
+    batch, n = asked(lambda: producer.claim_many(4, 0))
+    assert n == 0
+    assert asked(batch.publish)[1] == 0
+
+
 # ---- who may use which stream ------------------------------------------------------------------
 
 
@@ -533,12 +401,12 @@ def test_a_batch_on_two_streams_is_recorded_slot_by_slot(rig):
 
 
 def test_the_current_stream_by_a_capsule_and_without(rig):
-    new = ctypes.pythonapi.PyCapsule_New
-    new.restype, new.argtypes = ctypes.py_object, [_p, ctypes.c_char_p, _p]
+    new, pointer = ctypes.pythonapi.PyCapsule_New, ctypes.c_void_p
+    new.restype, new.argtypes = ctypes.py_object, [pointer, ctypes.c_char_p, pointer]
     asked = ctypes.CFUNCTYPE(ctypes.c_ssize_t)(lambda: D)
     name = b"intptr_t (void)"
     ring = rig()
-    fast = ring.producer(capsule=new(ctypes.cast(asked, _p), name, None))
+    fast = ring.producer(capsule=new(ctypes.cast(asked, pointer), name, None))
     slow = ring.producer()
     fast.claim(0).publish()
     slow.claim(0).publish()
@@ -604,20 +472,99 @@ def test_what_the_host_gate_does_not_get_ends_a_batch_before_it(rig, kind):
 
 
 @pytest.mark.parametrize("kind", ["timeline", "event"])
-def test_a_claim_that_the_host_gate_does_not_get_is_void(rig, kind):
+def test_a_claim_that_the_host_gate_does_not_get_voids_nothing(rig, kind):
+    """It waits for the slot's fences before it claims."""
     ring = rig(kind)
     producer, consumer = ring.producer(gate="host"), ring.consumer()
     ring.lap(producer, consumer)
     producer._sync.ordered = False
-    for verb in (lambda: producer.claim(0), lambda: producer.claim_many(2, 0)):
-        with pytest.raises(gpuring.RingFull, match="GPU work"):
+    for verb in (
+        lambda: producer.claim(0),
+        lambda: producer.claim_many(2, 0),
+        lambda: asyncio.run(producer.claim_async(0.01)),
+    ):
+        with pytest.raises(gpuring.RingFull, match=r"GPU work .*frame 8 "):
             verb()
         assert held_by(producer) == []
-    assert [ring.segment.slot(k)[2] for k in range(4)] == ["void", "void", "ready", "ready"]
+    assert [ring.segment.slot(k)[2] for k in range(4)] == ["ready"] * 4
     producer._sync.ordered = True
     producer.claim_many(2, 0).publish()
     with consumer.acquire_many(2, 0) as batch:
-        assert [slot.seq for slot in batch] == [10, 11]
+        assert [slot.seq for slot in batch] == [8, 9]
+
+
+def test_a_batch_of_the_host_gate_ends_before_a_slot_whose_fences_are_open(rig):
+    ring = rig()
+    producer, consumer = ring.producer(gate="host"), ring.consumer()
+    ring.lap(producer, consumer)
+    ring.finish()
+    producer.claim_many(2, 0).publish()
+    consumer.acquire_many(2, 0).release()
+    producer._sync.ordered = False
+    batch = producer.claim_many(4, 0)
+    assert [slot.seq for slot in batch] == [10, 11]
+    assert ring.segment.slot(0)[2] == "ready"
+    batch.abandon()
+
+
+def ordered_by(producer, *answers):
+    """What order() says, call by call; what it pays, the test does itself."""
+    asked, answers = [], list(answers)
+
+    def order(peer, stream, owner, index, value):
+        asked.append(index)
+        answer = answers.pop(0)
+        return answer() if callable(answer) else answer
+
+    producer._sync.order = order
+    return asked
+
+
+def test_the_host_gate_looks_at_the_next_slot_when_its_own_is_claimed_meanwhile(rig):
+    ring = rig()
+    producer, fast, consumer = ring.producer(gate="host"), ring.producer(D), ring.consumer()
+    producer._sync.disarm()
+    ring.lap(fast, consumer)
+    ring.finish(fast)
+
+    def overtaken():
+        fast.claim(0)
+        return True
+
+    asked = ordered_by(producer, overtaken, False)
+    with pytest.raises(gpuring.RingFull, match=r"GPU work .*frame 9 "):
+        producer.claim(0)
+    assert asked == [0, 1]
+    assert [ring.segment.slot(k)[2] for k in range(4)] == ["writing", "ready", "ready", "ready"]
+
+
+def test_the_look_of_the_host_gate_is_a_hint_and_the_claim_is_checked(rig):
+    """Here the look was told what is not so: the claimed slot is waited for, and voided."""
+    ring = rig()
+    producer, consumer = ring.producer(gate="host"), ring.consumer()
+    producer._sync.disarm()
+    ring.lap(producer, consumer)
+    ring.finish(producer)
+    asked = ordered_by(producer, True, False)
+    with pytest.raises(gpuring.RingFull, match=r"GPU work .*frame 8 "):
+        producer.claim(0)
+    assert asked == [0, 0]
+    assert held_by(producer) == []
+    assert ring.segment.slot(0) == (8, producer.peer, "void")
+
+
+def test_the_look_of_the_host_gate_waits_for_readers_first(rig):
+    """Who is in the way is named as ever."""
+    ring = rig()
+    producer, consumer = ring.producer(gate="host"), ring.consumer()
+    producer.claim_many(4, 0).publish()
+    for timeout in (0, 0.01):
+        with pytest.raises(gpuring.RingFull, match=r"'x'.*frame 4"):
+            producer.claim(timeout)
+    reader = threading.Thread(target=lambda: consumer.acquire(0).release())
+    reader.start()
+    assert producer.claim(PATIENCE_S).seq == 8
+    reader.join(PATIENCE_S)
 
 
 # ---- the driver refuses ------------------------------------------------------------------------
@@ -868,104 +815,6 @@ def test_rows_are_bounded():
 
 
 # ---- the synchronisers themselves, over a fake CUDA ----------------------------------------------
-
-
-class CudaError(RuntimeError):
-    pass
-
-
-class Runtime:
-    """Of CuPy, as far as gpuring.sync asks it.  A handle names an event by its number."""
-
-    CUDARuntimeError = CudaError
-    eventDisableTiming = eventInterprocess = 0
-
-    def __init__(self, driver):
-        self.driver, self.destroyed = driver, []
-
-    def getDevice(self):
-        return 0
-
-    def setDevice(self, _device):
-        pass
-
-    def deviceSynchronize(self):
-        pass
-
-    def streamQuery(self, _stream):
-        return 0
-
-    def eventQuery(self, event):
-        return self.driver._event_query(event)
-
-    def streamWaitEvent(self, stream, event):
-        self.driver._wait_event(stream, event, 0)
-
-    def eventDestroy(self, event):
-        self.destroyed.append(event)
-
-    def ipcOpenEventHandle(self, handle):
-        return int.from_bytes(handle, "little")
-
-
-class Within:
-    def __init__(self, _device):
-        pass
-
-    def __enter__(self):
-        pass
-
-    def __exit__(self, *_):
-        pass
-
-
-def real_device(monkeypatch):
-    """DeviceSync and what derives from it, without CuPy and a driver."""
-    cuda = SimpleNamespace(
-        Device=Within, get_current_stream=None, runtime=Runtime(None),
-        driver=SimpleNamespace(ctxGetCurrent=lambda: 1, CUDADriverError=CudaError),
-    )  # fmt: skip
-    monkeypatch.setattr(device, "load_cupy", lambda: SimpleNamespace(cuda=cuda))
-    monkeypatch.setattr(device, "device_for", lambda number: number)
-    monkeypatch.setattr(streams, "current_stream_capsule", lambda: None)
-    monkeypatch.setattr(driver, "status_name", str)
-    return cuda
-
-
-class RealSync(DeviceSync):
-    """The timeline's common part, without its registered memory."""
-
-    def __init__(self, header, driver, kind, _capsule):
-        super().__init__(header, 0)
-        self.stream, self._runtime = 0, Runtime(driver)
-        self.arm(
-            header, 0, lambda: SimpleNamespace(ptr=self.stream), driver.function,
-            BASE if kind == "timeline" else 0,
-        )  # fmt: skip
-
-    def meet(self, peer):
-        pass
-
-    def leave(self, peer):
-        self._finish_unsettled(peer)
-
-
-class RealEvents(event.EventSync):
-    """EventSync whose own events have the numbers of event_of, as have their handles."""
-
-    def __init__(self, header, driver, _kind, _capsule):
-        DeviceSync.__init__(self, header, 0)
-        self.stream, self._runtime, self._own = 0, Runtime(driver), {}
-        self.arm(header, 0, lambda: SimpleNamespace(ptr=self.stream), driver.function)
-
-    def _take_events(self, peer):
-        events = [(peer.number + 1) << 16 | slot for slot in range(self._header.slots)]
-        return [(each, each.to_bytes(64, "little")) for each in events]
-
-    def meet(self, peer):
-        """Everybody finds the others by their handles."""
-        if peer._sync is self and peer.peer not in self._own:
-            self.join(peer._peer, "stream")
 
 
 def test_the_events_of_a_number_are_opened_anew_for_its_next_owner(rig, monkeypatch):

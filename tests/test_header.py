@@ -240,15 +240,28 @@ def test_an_incompatible_ring_says_why_and_what_to_do(name):
             gpuring.attach(name)
 
 
-def test_slots_that_are_gone_or_too_small(name):
+def test_slots_that_are_gone_or_of_another_size(name):
     with gpuring.create(name, slots=2, shape=4, dtype="u1", device="host"):
         (slots,) = SHM.glob(f"gpuring.{name}+*")
-        os.truncate(slots, 256)
-        with pytest.raises(gpuring.RingIncompatible, match=r"256 bytes.*2 × 256"):
-            gpuring.attach(name)
+        for nbytes in (256, 511, 513, 4096, 0):
+            os.truncate(slots, nbytes)
+            with pytest.raises(gpuring.RingIncompatible, match=rf"{nbytes} bytes.*2 × 256"):
+                gpuring.attach(name)
         slots.unlink()
         with pytest.raises(gpuring.RingIncompatible, match="gone"):
             gpuring.attach(name)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="giving a segment to another user needs root")
+@pytest.mark.parametrize("theirs", ["slots", "header"])
+def test_slots_that_somebody_else_put_there(name, theirs):
+    """Whoever lists /dev/shm can read the name of a ring's slots, with its epoch."""
+    with gpuring.create(name, slots=2, shape=4, dtype="u1", device="host"):
+        (slots,) = SHM.glob(f"gpuring.{name}+*")
+        os.chown(slots if theirs == "slots" else SHM / f"gpuring.{name}", 12345, 12345)
+        owner = 12345 if theirs == "header" else None
+        with pytest.raises(gpuring.RingIncompatible, match=rf"{name}.*12345.*somebody else"):
+            gpuring.attach(name, owner=owner)
 
 
 # ---- creating ----------------------------------------------------------------------------------

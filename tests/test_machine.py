@@ -242,8 +242,8 @@ class Machine(RuleBasedStateMachine):
     def taken(self, core: Core, verb: str) -> None:
         got = core.take(verb)
         if got == _core.TORN:  # of what it released before; told once, and nothing was taken
-            assert core.peer.torn_behind
-            assert all(self.model.torn(seq) for seq in core.peer.torn_behind)
+            assert core.peer.released.torn
+            assert all(self.model.torn(seq) for seq in core.peer.released.torn)
             got = core.take(verb)
         assert got == self.expected(verb, core.number)
         if got > 0:

@@ -51,7 +51,7 @@ def get(reader, frames):
 def told(reader):
     """What the next acquire says of frames that were released: their sequences."""
     result = reader.peer.acquire(0, Streams(), 0)
-    return list(reader.peer.torn_behind) if result == _core.TORN else result
+    return list(reader.peer.released.torn) if result == _core.TORN else result
 
 
 # ---- which frames ------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ def test_gpu_work_that_is_done_after_the_release_tears_nothing(segment):
     ring.reap()
     assert told(reader) == _core.PEER_LOST
     assert reader.peer.leave() == 0
-    assert not reader.peer.look_behind()
+    assert not reader.peer.released.look()
 
 
 def test_only_the_dead_producers_frames_are_told(segment):
@@ -130,9 +130,9 @@ def test_frames_that_turned_out_torn_are_told_after_leaving(segment):
     producer.die()
     ring.reap()
     assert reader.peer.leave() == 0
-    assert reader.peer.look_behind()
-    assert reader.peer.torn_behind == seqs
-    assert not reader.peer.look_behind()
+    assert reader.peer.released.look()
+    assert reader.peer.released.torn == seqs
+    assert not reader.peer.released.look()
 
 
 def test_a_frame_known_torn_at_its_release_is_told_once(segment):
@@ -144,7 +144,7 @@ def test_a_frame_known_torn_at_its_release_is_told_once(segment):
     ring.reap()
     assert reader.peer.release(index, reader.peer.seq, Streams(), (0,)) == _core.TORN
     assert told(reader) == _core.PEER_LOST
-    assert not reader.peer.look_behind()
+    assert not reader.peer.released.look()
 
 
 # ---- lost, and given back ----------------------------------------------------------------------

@@ -11,8 +11,8 @@
  */
 #include "ring.h"
 
-/* The gate of gr_claim, at the frontier. */
-static enum gr_result look_to_claim(const struct gr_peer *me) {
+/* The gate of gr_claim, at the frontier, which is *claimable if it is open. */
+static enum gr_result look_to_claim(const struct gr_peer *me, uint64_t *claimable) {
     struct gr_ring *ring = me->ring;
     const uint64_t n = ring->slots;
     if (load_sc(&ring->head->closed)) return GR_CLOSED;
@@ -32,6 +32,7 @@ static enum gr_result look_to_claim(const struct gr_peer *me) {
             if (phase_of(w) == GR_READY && seq_of(t) != c - n) return GR_BLOCKED;
             if (phase_of(w) == GR_READY && phase_of(t) != GR_DONE) return GR_BLOCKED;
         }
+        *claimable = c;
         return held && gr_every_slot_held(ring, subs) ? GR_BLOCKED : GR_OK;
     }
 }
@@ -84,5 +85,20 @@ static enum gr_result look_to_acquire(const struct gr_peer *me) {
 enum gr_result gr_ready(const struct gr_peer *me) {
     if (gr_forked(me->ring)) return GR_FORKED;
     if (!is_mine(me)) return GR_REAPED;
-    return me->role == GR_PRODUCER ? look_to_claim(me) : look_to_acquire(me);
+    uint64_t c;
+    return me->role == GR_PRODUCER ? look_to_claim(me, &c) : look_to_acquire(me);
+}
+
+/* Host gate: GR_OK if a claim would have a slot now; seq says which, and pending[] what it would then have to
+ * wait for.  Who waits before he claims burns no sequence when his time is up.  Only a hint: the claim
+ * itself lists anew what is pending. */
+enum gr_result gr_claimable(struct gr_peer *me) {
+    uint64_t c;
+    if (gr_forked(me->ring)) return GR_FORKED;
+    if (!is_mine(me)) return GR_REAPED;
+    enum gr_result result = look_to_claim(me, &c);
+    if (result != GR_OK) return result;
+    me->seq = c;
+    gr_list_pending(me, (uint32_t)(c % me->ring->slots));
+    return GR_OK;
 }

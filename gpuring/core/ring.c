@@ -62,6 +62,13 @@ bool gr_every_slot_held(const struct gr_ring *ring, uint64_t subs) {
     return true;
 }
 
+/* Makes pending[] what a writer of the slot has to wait for: everybody's open work on it, mine too (G12). */
+void gr_list_pending(struct gr_peer *me, uint32_t index) {
+    me->index = index;
+    me->pendings = 0;
+    for (each_bit(p, peer_mask_of(me->ring))) add_pending(me, p, load_acquire(work_of(me->ring, index, p)));
+}
+
 /* GR_OK: slot[index] = (seq, me, WRITING), and pending[] lists what the stream must wait for.
  * GR_BLOCKED, GR_CLOSED: no claim is left behind; sequences may have been voided on the way. */
 enum gr_result gr_claim(struct gr_peer *me) {
@@ -144,11 +151,8 @@ enum gr_result gr_claim(struct gr_peer *me) {
         }
 
         me->seq = c;
-        me->index = (uint32_t)i;
         me->lost = 0;
-        me->pendings = 0;
-        for (each_bit(p, peer_mask_of(ring))) /* me too (G12) */
-            add_pending(me, p, load_acquire(work_of(ring, i, p)));
+        gr_list_pending(me, (uint32_t)i);
         store_relaxed(&ring->slot[i].since_ns, (uint64_t)gr_now_coarse_ns());
         prefetch_next(me);
         FAULT("claim: claimed");

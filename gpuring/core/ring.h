@@ -193,10 +193,12 @@ enum gr_result gr_release(struct gr_peer *me, uint32_t index, uint64_t seq);
 enum gr_result gr_give_back(struct gr_peer *me, uint32_t index, uint64_t seq);
 void gr_skip_torn(struct gr_peer *me);
 bool gr_holds(struct gr_peer *me, uint32_t index, uint64_t *seq);
+void gr_list_pending(struct gr_peer *me, uint32_t index);
 bool gr_every_slot_held(const struct gr_ring *ring, uint64_t subs);
 
 /* ready.c: GR_BLOCKED, or anything else where claim or acquire would have an answer at once */
 enum gr_result gr_ready(const struct gr_peer *me);
+enum gr_result gr_claimable(struct gr_peer *me); /* nor is anything claimed here */
 
 /* wait.c */
 #ifndef GR_SLICE_NS /* tests/core/stress.c runs without the backstop, which would hide a lost wake-up */

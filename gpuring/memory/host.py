@@ -45,8 +45,12 @@ class HostMemory:
             os.close(fd)
 
     @classmethod
-    def open(cls, name: str, epoch: bytes, slots: int, slot_nbytes: int) -> HostMemory:
-        """The segment of a ring that another process created.  Raises RingIncompatible."""
+    def open(cls, name: str, epoch: bytes, owner: int, slots: int, slot_nbytes: int) -> HostMemory:
+        """The segment of a ring that another process created, if it is what user `owner` made.
+
+        Its epoch is in its name, which whoever may list /dev/shm can read: so if the real one is
+        gone, anybody may put another one there.  Raises RingIncompatible.
+        """
         path = segment.slots_name(name, epoch)
         try:
             fd = segment.open_fd(path)
@@ -55,11 +59,16 @@ class HostMemory:
                 f"ring {name!r}: its slots {path} are gone; was it removed just now?"
             ) from None
         try:
-            size = os.fstat(fd).st_size
-            if size < slots * slot_nbytes:
+            found = os.fstat(fd)
+            if found.st_uid != owner:
                 raise RingIncompatible(
-                    f"ring {name!r}: its slots have {size} bytes, "
-                    f"{slots} × {slot_nbytes} are needed"
+                    f"ring {name!r} belongs to user {owner}, its slots {path} to user "
+                    f"{found.st_uid}: somebody else put them there"
+                )
+            if found.st_size != slots * slot_nbytes:
+                raise RingIncompatible(
+                    f"ring {name!r}: its slots {path} have {found.st_size} bytes, not "
+                    f"{slots} × {slot_nbytes}"
                 )
             return cls(mmap.mmap(fd, slots * slot_nbytes), slot_nbytes, None)
         finally:

@@ -9,6 +9,7 @@ from gpuring.errors import RingError
 from gpuring.producer import Producer
 from gpuring.service.wire import FAILED, Enveloped
 from gpuring.slot import ReadSlot, WriteSlot
+from gpuring.unique import Unique
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -48,7 +49,7 @@ class AnswerWriter(Enveloped, Producer):
     _slot_type = AnswerSlot
 
 
-class Call:
+class Call(Unique):
     """One call that this engine has taken and not answered yet.  Made by `Server.take`.
 
     The request is this engine's until it is answered: on a GPU the stream of `take` already waits
@@ -144,7 +145,7 @@ class Call:
         return f"<Call {self._number} of {self._client:x} to {self._server.name!r}, {state}>"
 
 
-class Batch(list[Call]):
+class Batch(Unique, list[Call]):
     """Calls taken together.  As a context manager it owes each an answer: those without one when
     the block ends fail, with the exception if it raised one.  (SystemExit and Ctrl-C are no fault
     of theirs: then they stay this engine's until it answers, or closes and gives them back.)"""

@@ -15,6 +15,7 @@ from gpuring.service.pending import Answer, PendingCall, RequestSlot, RequestWri
 from gpuring.service.tasks import left_s
 from gpuring.service.wire import NEVER, Terms
 from gpuring.slot import WriteSlot
+from gpuring.unique import Unique
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -25,7 +26,7 @@ _ENGINE_POLL_S = 0.005
 _CLAIM_SLICE_S = 0.5  # how long a wait for a slot goes without a look at whether there are engines
 
 
-class Client:
+class Client(Unique):
     """A client of a service.  Made by `connect`; may be used by several threads."""
 
     def __init__(self, ring: Ring, terms: Terms, calls: int, engine_s: float) -> None:

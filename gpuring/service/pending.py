@@ -13,6 +13,7 @@ from gpuring.producer import Producer
 from gpuring.service.tasks import Wakers, wake
 from gpuring.service.wire import Enveloped
 from gpuring.slot import ReadSlot, WriteSlot
+from gpuring.unique import Unique
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -91,7 +92,7 @@ class AnswerReader(Enveloped, Consumer):
     _slot_type = Answer
 
 
-class PendingCall:
+class PendingCall(Unique):
     """A call in flight.  Take its `result` or `cancel` it: till then it needs room for its answer.
 
     As a context manager it is cancelled, or its answer released, at the end.

@@ -32,6 +32,7 @@ from gpuring.service.wire import (
     answers_name,
     make_answer_ring,
 )
+from gpuring.unique import Unique
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,7 +76,7 @@ class RequestReader(Enveloped, Consumer):
     """An engine in the request ring."""
 
 
-class Server:
+class Server(Unique):
     """An engine of a service, or who holds it open.  Made by `serve`; one thread at a time."""
 
     def __init__(self, ring: Ring, *, engine: bool) -> None:

@@ -22,6 +22,9 @@ from gpuring.sync.streams import PER_THREAD
 NOT_READY = 600
 """cudaErrorNotReady: what eventQuery and streamQuery return, and do not raise, for pending work."""
 
+CAPTURE = range(900, 909)
+"""cudaErrorStreamCapture…: refused because of a capture."""
+
 SPIN_NS = 200_000
 """A hop between two contexts takes about 150 µs."""
 NAP_S = 20e-6
@@ -92,6 +95,14 @@ class DeviceSync(DeviceOrder):
 
     def refused(self, stream: int, status: int) -> DeviceError:
         """What to raise when the driver does not take an operation of ours."""
+        if status in CAPTURE:
+            return DeviceError(
+                f"stream {stream:#x} is being captured into a CUDA graph, or is the default stream "
+                f"while another one is ({driver.status_name(status)}). Handing a slot over cannot "
+                "be part of a graph: claim, publish, acquire and release outside the capture (a "
+                "slot that you have stays yours), or with stream= another stream. Capture the work "
+                "between, one graph for each slot (docs/guide.md, CUDA graphs)"
+            )
         return DeviceError(
             f"stream {stream:#x} does not take the ring's waits and records "
             f"({driver.status_name(status)}); is it a stream of GPU {self._device}?"
@@ -99,7 +110,8 @@ class DeviceSync(DeviceOrder):
 
     def follow(self, stream: int, others: Sequence[int]) -> None:
         """Makes `stream` wait for all work so far on `others` (streams of this process)."""
-        self._usable(stream)
+        for each in (stream, *others):
+            self._usable(each)
         event = self._thread.event
         try:
             if event is None:
@@ -107,7 +119,7 @@ class DeviceSync(DeviceOrder):
                 with self._cuda.Device(self._device):
                     event = self._thread.event = self._cuda.Event(disable_timing=True)
             for other in others:
-                self._runtime.eventRecord(event.ptr, self._usable(other))
+                self._runtime.eventRecord(event.ptr, other)
                 self._runtime.streamWaitEvent(stream, event.ptr)
         except self._error as error:
             raise DeviceError(
@@ -123,21 +135,32 @@ class DeviceSync(DeviceOrder):
         CPU.
 
         promised: (slot, value) of each.
-        A stream that reports an error runs nothing any more, so that counts as idle.
         """
         unsettled = {(peer.number, index) for index, _ in promised}
         self._unsettled |= unsettled
-        for stream in streams:
-            self._poll(partial(self._idle, stream))
+        # A default stream is that of the ring's GPU, or was refused because it is another one's.
+        for device in {self._device, self._runtime.getDevice()}:
+            with self._cuda.Device(device):
+                for stream in streams:
+                    self._poll(partial(self._idle, stream))
         for index, value in promised:
             self._header.raise_fence(peer.number, index, value)
         self._unsettled -= unsettled
 
     def _idle(self, stream: int) -> bool:
-        return bool(self._runtime.streamQuery(stream) != NOT_READY)
+        """Whether nothing runs on `stream` any more, or on any if it cannot be asked."""
+        status = self._runtime.streamQuery(stream)
+        if status in (0, NOT_READY):
+            return bool(status == 0)
+        # If it was destroyed, what it was given before goes on.  If the context is lost, this
+        # reports the error too.
+        with contextlib.suppress(self._error):
+            self._runtime.deviceSynchronize()
+        return True
 
     def _usable(self, stream: int) -> int:
-        """`stream` itself, if this thread may use it now.  Raises DeviceError."""
+        """`stream` itself, if this thread may use it now, and it is not being captured.  Raises
+        DeviceError."""
         if not self._thread.entered:
             self._enter()
         if stream <= PER_THREAD and self._runtime.getDevice() != self._device:
@@ -146,6 +169,7 @@ class DeviceSync(DeviceOrder):
                 f"but this handle of the ring was attached under GPU {self._device}. Give a stream "
                 f"explicitly, or work inside `with cupy.cuda.Device({self._device}):`"
             )
+        self.refuse_capture(stream)
         return stream
 
     def _enter(self) -> None:

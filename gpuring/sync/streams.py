@@ -8,6 +8,10 @@ from typing import Any
 
 from gpuring.memory.cuda_ipc import device_for, load_cupy
 
+LEGACY_DEFAULT = 1
+"""How DLPack and the CUDA array interface write CUDA's legacy default stream.  Its handle is 0, and
+here too: one stream, not two."""
+
 PER_THREAD = 2
 """Handles up to this one (0 and 1: legacy default, 2: per-thread default) mean a stream of whatever
 device is current; all others belong to one device."""
@@ -68,7 +72,7 @@ def handle(stream: Any) -> int:
         )
     if raw < 0:
         raise ValueError(f"{raw} is no stream handle")
-    return raw
+    return 0 if raw == LEGACY_DEFAULT else raw
 
 
 class _Handle:

@@ -59,7 +59,8 @@ static void verb(struct gr_peer *me) {
     if (!ring) return;
     uint64_t value;
     bool producer = me->role == GR_PRODUCER;
-    gr_verb look = producer ? gr_claim : me->mode == GR_LOSSY && below(2) ? gr_latest : gr_acquire;
+    gr_verb look = producer ? (below(4) ? gr_claim : gr_claimable)
+        : me->mode == GR_LOSSY && below(2) ? gr_latest : gr_acquire;
     me->deadline_ns = 0;
     switch (doing = "a verb", below(22)) {
     default: gr_ready(me), check(me, look(me)); break;

@@ -1,0 +1,18 @@
+"""What stands for one claim, hold or membership: there cannot be a second one."""
+
+from __future__ import annotations
+
+from typing import NoReturn, SupportsIndex
+
+
+class Unique:
+    """Refuses `copy` and `pickle`, whose result would give back what is somebody else's by then."""
+
+    __slots__ = ()
+
+    def __reduce_ex__(self, _protocol: SupportsIndex) -> NoReturn:
+        raise TypeError(
+            f"a {type(self).__name__} cannot be copied or pickled: it stands for one claim, hold "
+            "or membership of this process. Copy the arrays you want to keep; give another process "
+            "the Ring, or its name, and let it join by itself"
+        )

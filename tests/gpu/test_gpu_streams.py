@@ -1,0 +1,216 @@
+"""What a stream's handle does not tell: that it is used again, whose it is, that it is captured."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from support import PLACES
+
+import gpuring
+
+pytestmark = pytest.mark.gpu
+ON_GPU = [place for place in PLACES if place.on_gpu]
+STREAM_GATED = [place for place in ON_GPU if "hostgate" not in place.name]
+WORDS = 1 << 16
+LIMIT_S = 40
+PATIENCE_S = 30
+
+
+@pytest.fixture(params=STREAM_GATED, ids=lambda place: place.name)
+def gated(request):
+    return request.param
+
+
+def _tools():
+    import cupy
+    import kernels
+
+    kernels.warm_up()
+    return cupy, kernels
+
+
+def _done(cupy, stream):
+    return cupy.cuda.runtime.streamQuery(stream.ptr) == 0
+
+
+def _unordered(ring):
+    """The mutant: nothing waits."""
+    ring._sync.disarm()
+    ring._sync.order = lambda *_: True
+
+
+# ---- handles are used again ----------------------------------------------------------------------
+
+
+def _again(cupy, handle):
+    """A new stream with the handle of one that was destroyed."""
+    others = []
+    for _ in range(64):
+        stream = cupy.cuda.Stream(non_blocking=True)
+        if stream.ptr == handle:
+            return stream
+        others.append(stream)
+    return None
+
+
+def _reuse(place, name, order):
+    """Whether work on the next claim of a slot ran before that on the last was done."""
+    cupy, kernels = _tools()
+    first = cupy.cuda.Stream(non_blocking=True)
+    with (
+        place.create(name, slots=1, shape=(WORDS,), dtype="u8") as ring,
+        ring.producer() as producer,
+        kernels.Latch(limit_s=LIMIT_S) as latch,
+    ):
+        slot = producer.claim(0, stream=first)
+        latch.hold(first)
+        kernels.stamp(slot.array, slot.seq, first)
+        with first:
+            slot.publish()
+        handle = first.ptr
+        del first  # destroyed, and its work is pending
+        second = _again(cupy, handle)
+        if second is None:
+            latch.open()
+            cupy.cuda.Device().synchronize()
+            pytest.skip("this driver has not used the handle again")
+        if not order:
+            _unordered(ring)
+        slot = producer.claim(0, stream=second)
+        kernels.stamp(slot.array, slot.seq, second)
+        if not order:
+            second.synchronize()
+        early = _done(cupy, second)
+        latch.open()
+        cupy.cuda.Device().synchronize()
+        wrong = kernels.counter()
+        kernels.check(slot.array, slot.seq, wrong, second)
+        second.synchronize()
+        with second:
+            slot.publish()
+        assert not latch.expired
+        return early, int(wrong.get(stream=second)[0])
+
+
+def test_a_new_stream_with_an_old_handle_waits_for_the_destroyed_one(gated, name):
+    assert _reuse(gated, name, order=True) == (False, 0)
+
+
+def test_a_missing_wait_for_the_destroyed_stream_is_seen(gated, name):
+    early, wrong = _reuse(gated, name, order=False)
+    assert early
+    assert wrong > 0
+
+
+# ---- another thread's default stream -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("current", ["per-thread", "own", "legacy"])
+def test_a_slot_is_published_behind_the_default_stream_of_the_thread_that_wrote_it(
+    gated, name, current
+):
+    cupy, kernels = _tools()
+    stream = cupy.cuda.Stream(non_blocking=True)
+    wrong = kernels.counter()
+    mine = {
+        "per-thread": cupy.cuda.Stream.ptds,
+        "own": cupy.cuda.Stream(non_blocking=True),
+        "legacy": cupy.cuda.Stream.null,
+    }[current]
+    claimed, written, over = [], threading.Event(), threading.Event()
+    with (
+        gated.create(name, slots=2, shape=(WORDS,), dtype="u8") as ring,
+        ring.producer() as producer,
+        ring.consumer() as consumer,
+        kernels.Latch(limit_s=LIMIT_S) as latch,
+    ):
+
+        def write():
+            ptds = cupy.cuda.Stream.ptds
+            with ptds:
+                slot = producer.claim(0)
+                latch.hold(ptds)
+                kernels.stamp(slot.array, slot.seq, ptds)
+            claimed.append(slot)
+            written.set()
+            over.wait(LIMIT_S)  # its stream lives as long as it does
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        try:
+            assert written.wait(PATIENCE_S)
+            with mine:
+                claimed[0].publish()
+            with consumer.acquire(0, stream=stream) as slot, stream:
+                kernels.check(slot.array, slot.seq, wrong, stream)
+            early = _done(cupy, stream)
+            latch.open()
+            stream.synchronize()
+        finally:
+            latch.open()
+            over.set()
+            thread.join(LIMIT_S)
+        assert not early
+        assert not latch.expired
+        assert int(wrong.get(stream=stream)[0]) == 0
+
+
+# ---- captures ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ON_GPU, ids=lambda place: place.name)
+@pytest.mark.parametrize("many", [False, True])
+def test_a_slot_is_not_handed_over_inside_a_capture_and_the_capture_goes_on(place, name, many):
+    cupy, kernels = _tools()
+    stream = cupy.cuda.Stream(non_blocking=True)
+    wrong = kernels.counter()
+    with (
+        place.create(name, slots=4, shape=(WORDS,), dtype="u8") as ring,
+        ring.producer() as producer,
+        ring.consumer() as consumer,
+        stream,
+    ):
+        slots = producer.claim_many(2, PATIENCE_S) if many else producer.claim(PATIENCE_S)
+        first = slots[0] if many else slots
+        stream.begin_capture()
+        kernels.stamp(first.array, first.seq, stream)
+        for verb in (slots.publish, slots.abandon):
+            with pytest.raises(gpuring.DeviceError, match="captured"):
+                verb()
+        graph = stream.end_capture()
+        graph.launch(stream)
+        slots.publish()
+        with consumer.acquire(PATIENCE_S) as slot:
+            kernels.check(slot.array, slot.seq, wrong, stream)
+        stream.synchronize()
+        assert int(wrong.get(stream=stream)[0]) == 0
+        for other in consumer.acquire_many(4, PATIENCE_S) if many else ():
+            other.release()
+
+
+def test_a_captured_stream_is_made_to_wait_for_nobody_and_the_capture_goes_on(gated, name):
+    cupy, kernels = _tools()
+    stream, captured = (cupy.cuda.Stream(non_blocking=True) for _ in range(2))
+    array = cupy.zeros(WORDS, cupy.uint64)
+    cupy.cuda.get_current_stream().synchronize()
+    with (
+        gated.create(name, slots=4, shape=(WORDS,), dtype="u8") as ring,
+        ring.producer() as producer,
+        ring.consumer() as consumer,
+        kernels.Latch(limit_s=LIMIT_S) as latch,
+    ):
+        with stream, producer.claim(0) as slot:
+            latch.hold(stream)
+            kernels.stamp(slot.array, slot.seq, stream)
+        captured.begin_capture()
+        kernels.stamp(array, 7, captured)
+        with pytest.raises(gpuring.DeviceError, match="captured"):
+            consumer.acquire(0, stream=captured)
+        graph = captured.end_capture()
+        latch.open()
+        graph.launch(captured)
+        captured.synchronize()
+        with consumer.acquire(PATIENCE_S, stream=captured) as slot, captured:
+            assert slot.seq == 4
+        assert not latch.expired

@@ -1,0 +1,183 @@
+"""Streams that are being captured into a CUDA graph take nothing of the ring's.
+
+A write, a wait or a record there would be recorded and not done, and done again at each launch.  So
+the verbs refuse, enqueue nothing, and what was the user's stays his.
+"""
+
+from __future__ import annotations
+
+import pytest
+from fake_driver import CAPTURE, C, D, P, RealSync, held_by, real_device
+
+import gpuring
+from gpuring import debug
+
+KINDS = pytest.mark.parametrize("kind", ["timeline", "event"])
+MANY = pytest.mark.parametrize("many", [False, True])
+
+
+@KINDS
+@MANY
+@pytest.mark.parametrize("verb", ["publish", "abandon", "release"])
+def test_a_slot_on_a_captured_stream_stays_ours(rig, kind, many, verb):
+    """Not even abandoned: its work so far cannot be waited for before the capture has ended."""
+    ring = rig(kind)
+    producer, consumer = ring.producer(), ring.consumer()
+    slots = producer.claim_many(3, 0) if many else producer.claim(0)
+    peer, stream = producer, P
+    if verb == "release":
+        slots.publish()
+        ring.finish()
+        peer, stream = consumer, C
+        slots = consumer.acquire_many(3, 0) if many else consumer.acquire(0)
+    held = held_by(peer)
+    ring.driver.capturing = {stream}
+    ring.told()
+    for _ in range(2):
+        with pytest.raises(gpuring.DeviceError, match=f"{stream:#x}.*{CAPTURE}"):
+            getattr(slots, verb)()
+        assert ring.told() == []  # neither recorded nor settled
+        assert held_by(peer) == held
+        assert all(slot._open for slot in (slots if many else [slots]))
+    ring.driver.capturing.clear()
+    getattr(slots, verb)()
+    assert held_by(peer) == []
+    ring.finish()
+    assert kind == "event" or ring.paid(peer)
+
+
+@KINDS
+@MANY
+def test_a_captured_stream_is_made_to_wait_for_nobody(rig, kind, many):
+    ring = rig(kind)
+    producer, consumer = ring.producer(), ring.consumer()
+    ring.lap(producer, consumer)
+    ring.driver.capturing = {P, C}
+    with pytest.raises(gpuring.DeviceError, match=f"{P:#x}.*{CAPTURE}"):
+        producer.claim_many(2, 0) if many else producer.claim(0)
+    assert held_by(producer) == []
+    ring.driver.capturing = {C}
+    with producer.claim(0) as slot:
+        published = slot.seq
+    ring.told()
+    with pytest.raises(gpuring.DeviceError, match=f"{C:#x}.*{CAPTURE}"):
+        consumer.acquire_many(2, 0) if many else consumer.acquire(0)
+    assert held_by(consumer) == []
+    assert ring.told() == []
+    ring.driver.capturing.clear()
+    with consumer.acquire(0) as slot:
+        assert (slot.seq, slot.redelivered) == (published, False)
+
+
+@KINDS
+def test_one_of_several_streams_is_enough(rig, kind):
+    ring = rig(kind)
+    producer = ring.producer()
+    slot = producer.claim(0)
+    slot._streams += (D,)
+    ring.driver.capturing = {D}
+    ring.told()
+    with pytest.raises(gpuring.DeviceError, match=f"{D:#x}.*{CAPTURE}"):
+        slot.publish()
+    assert ring.told() == []
+    assert held_by(producer) == [slot.seq]
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_the_default_stream_is_not_used_while_another_one_is_captured(rig, many):
+    """CUDA would refuse, and end that capture."""
+    ring = rig()
+    producer = ring.producer(stream=0)
+    slots = producer.claim_many(2, 0) if many else producer.claim(0)
+    ring.driver.capturing = {D}
+    with pytest.raises(gpuring.DeviceError, match=r"0x0.*906"):
+        slots.publish()
+    ring.driver.capturing.clear()
+    slots.publish()
+
+
+def test_a_block_that_raises_inside_a_capture_keeps_its_slot(rig):
+    ring = rig()
+    producer = ring.producer()
+    slot = producer.claim(0)
+    ring.driver.capturing = {P}
+    with pytest.raises(gpuring.DeviceError) as caught, slot:
+        raise ZeroDivisionError
+    assert isinstance(caught.value.__context__, ZeroDivisionError)
+    with pytest.raises(gpuring.DeviceError):
+        producer.close()
+    assert not producer.closed
+    assert held_by(producer) == [slot.seq]
+    ring.driver.capturing.clear()
+    producer.close()
+    assert producer.closed
+
+
+@KINDS
+def test_it_is_asked_once_for_each_operation_and_not_where_there_is_none(rig, kind):
+    """Where nothing is enqueued there is nothing to refuse: the next record does it."""
+    ring = rig(kind)
+    producer, consumer = ring.producer(), ring.consumer()
+    ring.lap(producer, consumer)
+    ring.finish(producer)
+    asked = ring.driver.asked
+
+    def cost(call):
+        asked.clear()
+        return call(), list(asked)
+
+    batch, streams = cost(lambda: producer.claim_many(4, 0))
+    # The waits; and with events also before P is asked whether our own records are on it.
+    assert streams == [P] * (5 if kind == "event" else 1)
+    assert cost(batch.publish)[1] == [P] * (4 if kind == "event" else 1)
+    # The wait and the record; our last read of the slot is pending, so before that too.
+    assert cost(lambda: consumer.acquire(0).release())[1] == [C, C, C]
+    ring.finish()
+    slot, streams = cost(lambda: consumer.acquire(0))
+    assert streams == ([C] if kind == "event" else [])  # no wait, and no word that tells of our own
+    assert cost(slot.release)[1] == [C]
+
+
+def test_the_error_says_what_to_do(rig, monkeypatch):
+    real_device(monkeypatch)
+    ring = rig(sync_type=RealSync)
+    producer = ring.producer()
+    slot = producer.claim(0)
+    ring.driver.capturing = {P}
+    with pytest.raises(gpuring.DeviceError, match=r"0x100 is being captured.*outside.*stream="):
+        slot.publish()
+    assert slot._open
+
+
+def test_a_captured_stream_joins_no_slot(rig, monkeypatch):
+    """`use_on`, DLPack and copy_from order one stream behind another."""
+    real_device(monkeypatch)
+    ring = rig(sync_type=RealSync)
+    slot = ring.producer().claim(0)
+    for captured in (D, P):
+        ring.driver.capturing = {captured}
+        with pytest.raises(gpuring.DeviceError, match=f"{captured:#x} is being captured"):
+            slot.use_on(D)
+        assert slot._streams == (P,)
+    ring.driver.capturing.clear()
+
+
+@MANY
+def test_debug_mode_poisons_no_graph(rig, many):
+    """It writes at once, though nothing need be waited for: so claim and acquire ask too."""
+    ring = rig()
+    producer, consumer = ring.producer(kind=debug.Producer), ring.consumer(kind=debug.Consumer)
+    ring.driver.capturing = {P, C}
+    before = [slot._all.copy() for slot in producer._slots]
+    with pytest.raises(gpuring.DeviceError, match=f"{P:#x}"):
+        producer.claim_many(2, 0) if many else producer.claim(0)
+    assert held_by(producer) == []
+    assert all((slot._all == old).all() for slot, old in zip(producer._slots, before, strict=True))
+    ring.driver.capturing = {C}
+    producer.claim_many(2, 0).publish()
+    ring.finish()
+    with pytest.raises(gpuring.DeviceError, match=f"{C:#x}"):
+        consumer.acquire_many(2, 0) if many else consumer.acquire(0)
+    assert held_by(consumer) == []
+    ring.driver.capturing.clear()
+    consumer.acquire_many(2, 0).release()
