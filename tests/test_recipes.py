@@ -74,6 +74,13 @@ def _need(code: str) -> None:
         package = module.partition(".")[0]
         if find_spec(package) is None or find_spec(module) is None:
             pytest.skip(f"{module} is not installed")
+    if "from numba import cuda" in code:
+        from numba import cuda
+
+        try:
+            cuda.compile_ptx(lambda: None, ())
+        except AttributeError as error:  # an older Numba beside a newer NumPy
+            pytest.skip(f"numba does not compile here: {error}")
 
 
 @pytest.fixture
