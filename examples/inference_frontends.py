@@ -25,7 +25,7 @@ import gpuring
 
 SPAWN, NAME, WORKERS, ENGINES = get_context("spawn"), "classify", 2, 2
 SIDE, CLASSES, SLOTS = 224, 10, 64
-MAX_BATCH, MAX_WAIT_S, PATIENCE_S = 8, 0.002, 20
+MAX_BATCH, MAX_WAIT_S, ROOM_S, PATIENCE_S = 8, 0.002, 1, 20
 STATUS = {gpuring.RingFull: 503, gpuring.RingTimeout: 504, gpuring.PeerLost: 502}
 
 
@@ -65,8 +65,8 @@ def worker(listening):
 
 
 async def ask(client, pixels):
-    """(scores, pid of the engine); RingFull at once if there is no room."""
-    with client.request(timeout=0, expires_s=PATIENCE_S) as slot:
+    """(scores, pid of the engine); RingFull if there is no room for ROOM_S."""
+    with await client.request_async(ROOM_S, expires_s=PATIENCE_S) as slot:
         slot.copy_from(pixels)
         call = slot.call
     with await call.result_async(PATIENCE_S) as answer:
