@@ -108,6 +108,15 @@ class Sync(DeviceSync):
         self._header.raise_fence(peer.number, index, value)
 
 
+def no_current_stream(ring):
+    """CuPy refuses to tell it, until ring._sync.rearm()."""
+
+    def refuses():
+        raise OSError("no current stream")
+
+    ring._sync.arm(ring._header, 0, refuses, ring._sync.driver.function, ring._sync.base)
+
+
 def interrupted(_stream):
     raise KeyboardInterrupt
 

@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 import gpuring
-from device.instant_driver import STREAM, fences, interrupted, pay, raises_at, tear
+from device.instant_driver import (
+    STREAM,
+    fences,
+    interrupted,
+    no_current_stream,
+    pay,
+    raises_at,
+    tear,
+)
 
 
 def held_open(ring, role):
@@ -33,6 +41,33 @@ def test_close_ends_everything_though_the_gpu_reports_an_error(ring, role):
     endpoint.close()  # said once
 
 
+def test_why_it_is_still_open_comes_first(ring):
+    producer = held_open(ring, "producer")
+    raises_at(ring, 0)
+
+    def leave(_peer):
+        raise gpuring.RingTimeout("a stopped process")
+
+    ring._sync.leave = leave
+    with pytest.raises(gpuring.RingTimeout, match="stopped") as caught:
+        producer.close()
+    assert caught.value.__notes__ == ["And then: DeviceError: slot 0"]
+    assert not producer.closed
+    del ring._sync.leave
+    producer.close()
+    assert producer.closed
+
+
+def test_a_ring_tells_of_all_errors_of_all_its_endpoints(ring):
+    held_open(ring, "producer")
+    ring.producer().claim()
+    raises_at(ring, 0, 2, 3)
+    with pytest.raises(gpuring.DeviceError, match="slot 0") as caught:
+        ring.close()
+    assert caught.value.__notes__ == [f"And then: DeviceError: slot {k}" for k in (2, 3)]
+    assert ring.closed
+
+
 def test_close_pays_what_an_interrupt_left_unpaid_though_the_gpu_reports_an_error(ring):
     producer = ring.producer()
     first, second = producer.claim(), producer.claim()
@@ -51,11 +86,7 @@ def test_close_pays_what_an_interrupt_left_unpaid_though_the_gpu_reports_an_erro
 
 def test_what_cannot_be_ended_keeps_its_endpoint_open(ring):
     producer = held_open(ring, "producer")
-
-    def refuses():
-        raise OSError("no current stream")
-
-    ring._sync.arm(ring._header, 0, refuses, ring._sync.driver.function, ring._sync.base)
+    no_current_stream(ring)
     for _ in range(2):
         with pytest.raises(OSError, match="no current stream") as caught:
             producer.close()
@@ -65,6 +96,20 @@ def test_what_cannot_be_ended_keeps_its_endpoint_open(ring):
     ring._sync.rearm()
     producer.close()
     assert ring._header.frontier == 7
+
+
+def test_what_cannot_be_ended_keeps_its_ring_open(ring):
+    producer = held_open(ring, "producer")
+    no_current_stream(ring)
+    with pytest.raises(OSError, match="no current stream"):
+        ring.close()
+    assert not ring.closed
+    assert not ring._header.closed
+    assert not producer.closed
+    ring._sync.rearm()
+    ring.close()
+    assert ring.closed
+    assert producer.closed
 
 
 def test_a_gpu_error_at_close_hides_no_torn_frame(ring, open_fence):

@@ -7,7 +7,16 @@ from functools import partial
 import pytest
 
 import gpuring
-from device.instant_driver import STREAM, Sync, count_a_death, fences, pay, raises_at, tear
+from device.instant_driver import (
+    STREAM,
+    Sync,
+    count_a_death,
+    fences,
+    no_current_stream,
+    pay,
+    raises_at,
+    tear,
+)
 from gpuring import _core, debug
 
 
@@ -79,12 +88,9 @@ def test_one_slot_of_a_batch_that_cannot_be_recorded_does_not_keep_the_others(
 
 
 def test_a_slot_whose_current_stream_cannot_be_had_is_still_ours(ring):
-    def refuses():
-        raise OSError("no current stream")
-
     producer = ring.producer()
     slot = producer.claim()
-    ring._sync.arm(ring._header, 0, refuses, ring._sync.driver.function, ring._sync.base)
+    no_current_stream(ring)
     with pytest.raises(OSError, match="no current stream"):
         slot.publish()
     ring._sync.rearm()

@@ -29,6 +29,20 @@ def test_a_refused_wait_gives_the_frames_back(rig):
         ]
 
 
+def test_what_was_lost_before_frames_that_went_back_is_told_once(rig):
+    ring = rig()
+    producer, reader = ring.producer(), ring.consumer(lossless=False)
+    for _ in range(10):
+        producer.claim(0).publish()
+    ring.driver.errors = {"wait_value": INVALID, "batch": INVALID}
+    for n in (1, 3):
+        with pytest.raises(gpuring.DeviceError):
+            reader.acquire_many(n, 0)
+    ring.driver.errors.clear()
+    with reader.acquire_many(2, 0) as batch:
+        assert [(slot.seq, slot.lost) for slot in batch] == [(10, 6), (11, 0)]
+
+
 def test_a_refused_wait_voids_the_claims(rig):
     ring = rig()
     producer, consumer = ring.producer(), ring.consumer()
@@ -188,5 +202,8 @@ def test_a_refused_batch_whose_settling_is_interrupted_is_settled_by_close(rig, 
         getattr(batch, role)()
     assert held_by(endpoint) == [4, 5, 6]
     assert not ring.paid(endpoint)
+    paid = []  # while the GPU is waited for
+    endpoint._sync._runtime.deviceSynchronize = lambda: paid.append(ring.paid(endpoint))
     endpoint._sync._finish_unsettled(endpoint._peer)
+    assert paid == [False] * 3
     assert ring.paid(endpoint)

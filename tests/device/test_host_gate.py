@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import threading
 
 import pytest
@@ -139,3 +141,20 @@ def test_the_look_of_the_host_gate_waits_for_readers_first(rig):
     reader.start()
     assert producer.claim(PATIENCE_S).seq == 8
     reader.join(PATIENCE_S)
+
+
+def test_the_look_of_the_host_gate_tells_a_forked_child(rig):
+    """Which would wait for the reader for ever."""
+    ring = rig()
+    producer, _ = ring.producer(gate="host"), ring.consumer()
+    producer.claim_many(4, 0).publish()
+    child = os.fork()
+    if child == 0:
+        signal.setitimer(signal.ITIMER_REAL, PATIENCE_S)
+        try:
+            producer.claim()
+        except gpuring.RingError as error:
+            os._exit(0 if "fork()" in str(error) else 2)
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0

@@ -27,7 +27,7 @@ def read_twice(ring, producer, consumer, first, second):
 @pytest.mark.parametrize(
     ("first", "second", "waits"),
     [(C, C, False), (C, D, True), (0, 0, False), (0, C, True), (C, 0, True),
-     (PER_THREAD, PER_THREAD, True), (1, 1, False)],
+     (PER_THREAD, PER_THREAD, True), (C, PER_THREAD, True), (1, 1, False)],
 )  # fmt: skip
 def test_a_reader_waits_for_its_own_fence_only_on_another_stream(rig, first, second, waits):
     """The per-thread default stream is another one in each thread."""
@@ -67,6 +67,20 @@ def test_one_slot_at_a_time_remembers_its_stream_too(rig):
     assert [call[:2] for call in ring.told()] == [("wait", D)]
 
 
+def test_a_record_is_known_by_the_id_of_its_own_stream(rig):
+    """Not by that of the stream before it, which was asked for last: nothing was pending since."""
+    ring = rig(slots=1)
+    producer = ring.producer()
+    producer.claim(0, stream=P).publish()
+    ring.finish()
+    producer._sync.stream = D
+    producer.claim(0).publish()
+    ring.told()
+    producer._sync.stream = P
+    producer.claim(0)
+    assert [call[:2] for call in ring.told()] == [("wait", P)]
+
+
 def test_after_a_record_in_python_ones_own_fence_is_waited_for(rig):
     """Which stream it is on is not known then."""
     ring = rig(slots=1)
@@ -76,8 +90,10 @@ def test_after_a_record_in_python_ones_own_fence_is_waited_for(rig):
     slot._streams += (D,)
     slot.publish()
     ring.told()
-    producer.claim(0)
+    slot = producer.claim(0)
     assert ring.told() == [("wait", P, ring.work(producer, 0))]
+    slot.publish()  # which was not used on D
+    assert [call[:2] for call in ring.told()] == [("write", P)]
 
 
 @pytest.mark.parametrize("kind", ["timeline", "event"])
