@@ -6,8 +6,10 @@ the verbs refuse, enqueue nothing, and what was the user's stays his.
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
-from fake_driver import CAPTURE, C, D, P, RealSync, held_by, real_device
+from fake_driver import CAPTURE, INVALID, C, D, P, RealSync, held_by, real_device
 
 import gpuring
 from gpuring import debug
@@ -138,6 +140,22 @@ def test_it_is_asked_once_for_each_operation_and_not_where_there_is_none(rig, ki
     assert cost(slot.release)[1] == [C]
 
 
+def test_any_other_error_is_told_by_the_operation_and_gives_the_slot_up(rig):
+    ring = rig()
+    producer = ring.producer()
+    ring.driver.errors["is_capturing"] = INVALID
+    with producer.claim(0):
+        pass
+    assert [name for name, *_ in ring.told()] == ["write"]
+    for error in (INVALID, CAPTURE - 1, CAPTURE + 9):
+        slot = producer.claim(0)
+        ring.driver.errors["write_value"] = error
+        with pytest.raises(gpuring.DeviceError, match=f"{P:#x}.*{error}"):
+            slot.publish()
+        assert held_by(producer) == []
+        ring.driver.errors.clear()
+
+
 def test_the_error_says_what_to_do(rig, monkeypatch):
     real_device(monkeypatch)
     ring = rig(sync_type=RealSync)
@@ -181,3 +199,16 @@ def test_debug_mode_poisons_no_graph(rig, many):
     assert held_by(consumer) == []
     ring.driver.capturing.clear()
     consumer.acquire_many(2, 0).release()
+
+
+def test_in_debug_mode_too_a_slot_that_stays_ours_may_be_used_on(rig):
+    ring = rig()
+    slot = ring.producer(kind=debug.Producer).claim(0)
+    ring.driver.capturing = {P}
+    with pytest.raises(gpuring.DeviceError):
+        slot.publish()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert slot.array.sum() == 0
+    ring.driver.capturing.clear()
+    slot.publish()

@@ -199,7 +199,11 @@ def test_an_old_batch_leaves_alone_what_came_after_it(ring):
             with frames.acquire_many(2) as read:
                 pass
             again = producer.claim_many(2)
+        view = again[0].array
         old.publish()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            view.sum()
         assert [seq for _, seq in sorted(producer._peer.holding())] == [4, 5]
         again.publish()
         held = frames.acquire_many(2)

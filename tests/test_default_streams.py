@@ -143,6 +143,16 @@ def test_an_importer_in_another_thread_follows(rig, monkeypatch, elsewhere, firs
     assert set(seen) == {before, LEGACY}
 
 
+def test_the_other_name_of_the_legacy_default_stream_is_no_second_one(rig, monkeypatch):
+    """DLPack's 1."""
+    real_device(monkeypatch)
+    ring = rig(sync_type=RealSync)
+    slot = ring.producer().claim(0, stream=LEGACY)
+    slot._import_on(1)
+    assert ring.told() == []
+    assert slot._streams == (LEGACY,)
+
+
 def test_a_copy_from_another_thread_goes_where_it_is_ordered(rig, elsewhere):
     ring = rig()
     producer = ring.producer(stream=PER_THREAD)

@@ -247,6 +247,17 @@ def test_a_reaped_producer_is_refused_and_changes_nothing(segment, reused):
     assert ring.bytes() == before
 
 
+def test_a_reaped_producer_does_not_wait_for_readers_before_it_claims(segment):
+    """Gate "host" looks first."""
+    ring = segment(4)
+    _, zombie = ring.consumer(), ring.producer()
+    zombie.peer.gate_host = True
+    zombie.put(4)
+    zombie.die()
+    assert ring.reap() == [zombie.number]
+    assert zombie.peer.claim(None, object(), 0) == _core.REAPED
+
+
 @pytest.mark.parametrize("reused", [False, True])
 def test_a_reaped_consumer_is_refused_and_changes_nothing(segment, reused):
     ring = segment(4)

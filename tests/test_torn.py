@@ -48,6 +48,12 @@ def get(reader, frames):
     return seqs
 
 
+def pay(ring, producer):
+    for index in range(ring.slots):
+        promised = ring.creator.work(producer.number, index)
+        ring.creator.raise_fence(producer.number, index, promised)
+
+
 def told(reader):
     """What the next acquire says of frames that were released: their sequences."""
     result = reader.peer.acquire(0, Streams(), 0)
@@ -99,9 +105,7 @@ def test_gpu_work_that_is_done_after_the_release_tears_nothing(segment):
     reader, producer = ring.consumer(), ring.producer()
     put(producer, 2, stuck)
     get(reader, 2)
-    for index in range(2):
-        promised = ring.creator.work(producer.number, index)
-        ring.creator.raise_fence(producer.number, index, promised)
+    pay(ring, producer)
     producer.die()
     ring.reap()
     assert told(reader) == _core.PEER_LOST
@@ -147,6 +151,40 @@ def test_a_frame_known_torn_at_its_release_is_told_once(segment):
     assert not reader.peer.released.look()
 
 
+def test_an_older_mark_of_the_slot_tears_nothing(segment):
+    ring, stuck = segment(2), Streams(stuck=True)
+    reader, victim, other = ring.consumer(), ring.producer(), ring.producer()
+    seqs = put(victim, 2, stuck)
+    get(reader, 2)
+    victim.die()
+    ring.reap()
+    assert told(reader) == seqs
+    put(other, 2, stuck)
+    get(reader, 2)
+    pay(ring, other)
+    assert not reader.peer.released.look()
+
+
+def test_ready_is_whoever_would_be_told(segment):
+    """Not before the death is counted, as the last thing that a reaper does: acquire looks then."""
+    ring, stuck = segment(2), Streams(stuck=True)
+    reader, victim, other = ring.consumer(), ring.producer(), ring.producer()
+    seqs = put(other, 2, stuck)
+    get(reader, 2)
+    put(victim, 2, stuck)
+    victim.die()
+    ring.reap()  # the slots are marked, and the other's GPU is still at work on its frames
+    assert not _core.ready(reader.peer)
+    assert told(reader) == _core.BLOCKED
+    pay(ring, other)
+    assert not _core.ready(reader.peer)
+    assert told(reader) == _core.BLOCKED
+    ring.poke("head", "reaps", ring.peek("head", "reaps") + 1)
+    assert _core.ready(reader.peer)
+    assert told(reader) == seqs
+    assert not _core.ready(reader.peer)
+
+
 # ---- lost, and given back ----------------------------------------------------------------------
 
 
@@ -154,12 +192,6 @@ def unpaid(ring, producer):
     """As if the producer's GPU had not got to its work: an acquire on the host gives back."""
     for index in range(ring.slots):
         ring.poke("fence", "", 1, ring.work_row(index, producer.number))
-
-
-def pay(ring, producer):
-    for index in range(ring.slots):
-        promised = ring.creator.work(producer.number, index)
-        ring.creator.raise_fence(producer.number, index, promised)
 
 
 def test_what_was_lost_before_a_frame_that_went_back_is_told_with_the_next(segment):
@@ -212,18 +244,31 @@ def leave_without(consumer, error):
     assert consumer.closed
 
 
-@pytest.mark.parametrize("how", ["acquire", "close"])
+@pytest.mark.parametrize("how", ["acquire", "latest", "close"])
 def test_released_frames_that_turn_out_torn_are_told_once(name, children, how):
     with make(name) as ring:
-        consumer = ring.consumer()
+        consumer = ring.consumer(lossless=how != "latest")
         seqs = released_torn(consumer, Victim(ring, children, 3), 3)
         with pytest.raises(gpuring.FrameTorn, match=", ".join(map(str, seqs))):
-            consumer.acquire(0) if how == "acquire" else consumer.close()
-        if how == "acquire":
+            consumer.close() if how == "close" else getattr(consumer, how)(0)
+        if how != "close":
             leave_without(consumer, gpuring.PeerLost)
         consumer.close()
         assert consumer.closed
         assert ring._header.live_peers() == []
+
+
+def test_a_torn_frame_that_is_still_held_is_told_by_close(name, children):
+    with make(name) as ring:
+        consumer, victim = ring.consumer(), Victim(ring, children)
+        slot = consumer.acquire(10)
+        victim.stick(slot)
+        victim.die()
+        with pytest.raises(gpuring.FrameTorn) as caught:
+            consumer.close()
+        assert caught.value.seqs == (slot.seq,)
+        assert not hasattr(caught.value, "__notes__")  # told once
+        assert consumer.closed
 
 
 def test_a_frame_torn_at_its_release_is_not_told_again(name, children):

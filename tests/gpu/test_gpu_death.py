@@ -17,7 +17,9 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from ordering import tools
 from support import poll
+from survivor import HELD_S, RECOVERY_S, ring_is_whole, still_healthy
 
 import gpuring
 
@@ -26,26 +28,6 @@ pytestmark = [pytest.mark.gpu, pytest.mark.deadline(400)]
 ROUNDS = 50
 BATCH = 10
 WORDS = 1 << 14
-HELD_S = 60  # how long a victim's GPU work would take if it lived
-RECOVERY_S = 5  # generous: what is asserted is that survivors go on at all
-SAFE = {
-    "timeline": {"sync": "timeline"},
-    "timeline-hostgate": {"sync": "timeline", "gate": "host"},
-    "event-hostgate": {"sync": "event", "gate": "host"},
-}
-
-
-@pytest.fixture(params=SAFE)
-def safe(request):
-    return SAFE[request.param]
-
-
-def _tools():
-    import cupy
-    import kernels
-
-    kernels.warm_up()
-    return cupy, kernels
 
 
 def _victims(children, target, name):
@@ -72,17 +54,6 @@ def _figures(request, seconds):
             file.write(json.dumps(figures) + "\n")
 
 
-def _still_healthy(cupy, round_number):
-    """A process with a stuck stream can neither load a kernel nor allocate."""
-    kernel = cupy.RawKernel(
-        f'extern "C" __global__ void k{round_number}(int *x) {{ *x = {round_number}; }}',
-        f"k{round_number}",
-    )
-    x = cupy.zeros(1, cupy.int32)
-    kernel((1,), (1,), (x,))
-    assert int(x.get()[0]) == round_number
-
-
 def _memory_is_back(cupy, before):
     """The device memory of the killed is freed by the kernel, not quite at once."""
     slack = 64 << 20
@@ -93,7 +64,7 @@ def _memory_is_back(cupy, before):
 
 
 def publish_and_hang(pipe, name):
-    cupy, kernels = _tools()
+    cupy, kernels = tools()
     stream = cupy.cuda.Stream(non_blocking=True)
     pipe.send("up")
     pipe.receive()
@@ -109,7 +80,7 @@ def publish_and_hang(pipe, name):
 
 
 def test_a_producer_dies_with_work_pending(safe, name, children, request):
-    cupy, _ = _tools()
+    cupy, _ = tools()
     victims, waited = _victims(children, publish_and_hang, name), []
     stream = cupy.cuda.Stream(non_blocking=True)
     with gpuring.create(name, slots=2, shape=(WORDS,), dtype="u8", **safe) as ring:
@@ -144,33 +115,19 @@ def test_a_producer_dies_with_work_pending(safe, name, children, request):
                 assert ring.stats().deaths[0].torn == 1
                 assert ring.stats().deaths[0].pid == victim.pid
             victim.kill()
-            _still_healthy(cupy, number)
+            still_healthy(cupy, number)
             if number == BATCH:
                 before = cupy.cuda.runtime.memGetInfo()[0]
         _memory_is_back(cupy, before)
-        _ring_is_whole(cupy, ring)
+        ring_is_whole(cupy, ring)
     _figures(request, waited)
-
-
-def _ring_is_whole(cupy, ring):
-    """Two laps through every slot: none was lost."""
-    import kernels
-
-    wrong = kernels.counter()
-    with ring.consumer() as consumer, ring.producer() as producer:
-        for _ in range(2 * ring.slots):
-            with producer.claim(10) as slot:
-                kernels.stamp(slot.array, slot.seq, None)
-            with consumer.acquire(10) as slot:
-                kernels.check(slot.array, slot.seq, wrong, None)
-    assert int(wrong.get()[0]) == 0
 
 
 # ---- a consumer dies while its GPU reads -------------------------------------------------------
 
 
 def read_and_hang(pipe, name):
-    cupy, kernels = _tools()
+    cupy, kernels = tools()
     stream = cupy.cuda.Stream(non_blocking=True)
     wrong = kernels.counter()
     pipe.send("up")
@@ -187,7 +144,7 @@ def read_and_hang(pipe, name):
 
 
 def test_a_consumer_dies_while_its_gpu_reads(safe, name, children, request):
-    cupy, kernels = _tools()
+    cupy, kernels = tools()
     victims, waited = _victims(children, read_and_hang, name), []
     stream = cupy.cuda.Stream(non_blocking=True)
     with (
@@ -218,7 +175,7 @@ def test_a_consumer_dies_while_its_gpu_reads(safe, name, children, request):
             waited.append(time.monotonic() - killed_at[0])
             slot.abandon()
             victim.kill()
-            _still_healthy(cupy, number)
+            still_healthy(cupy, number)
         stream.synchronize()
         assert not ring.stats().subscriptions
     _figures(request, waited)
@@ -228,7 +185,7 @@ def test_a_consumer_dies_while_its_gpu_reads(safe, name, children, request):
 
 
 def hold_one(pipe, name):
-    _tools()
+    tools()
     pipe.send("up")
     pipe.receive()
     consumer = gpuring.attach(name, timeout=20).consumer("shared")
@@ -239,7 +196,7 @@ def hold_one(pipe, name):
 
 
 def test_a_members_frame_goes_to_its_fellow(safe, name, children, request):
-    _, kernels = _tools()
+    _, kernels = tools()
     wrong, waited = kernels.counter(), []
     victims = _victims(children, hold_one, name)
     with (
@@ -266,7 +223,7 @@ def test_a_members_frame_goes_to_its_fellow(safe, name, children, request):
 
 
 def create_and_wait(pipe, name, safe):
-    _tools()
+    tools()
     ring = gpuring.create(name, slots=4, shape=(WORDS,), dtype="u8", **safe)
     pipe.send("up")
     pipe.receive()
@@ -274,7 +231,7 @@ def create_and_wait(pipe, name, safe):
 
 
 def test_those_inside_finish_after_the_creators_death(safe, name, children):
-    cupy, kernels = _tools()
+    cupy, kernels = tools()
     creator = children(create_and_wait, name, safe)
     assert creator.receive() == "up"
     wrong = kernels.counter()

@@ -10,7 +10,6 @@ import os
 
 import numpy as np
 import pytest
-from support import STREAM_GATED
 
 from gpuring import copying
 from gpuring.sync import streams
@@ -37,11 +36,6 @@ def tools():
 
     kernels.warm_up()
     return cupy, kernels
-
-
-@pytest.fixture(params=STREAM_GATED, ids=lambda place: place.name)
-def gated(request):
-    return request.param
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ latch is known to notice.  Stamps count, on the GPU, words that are not those of
 from __future__ import annotations
 
 import pytest
+from ordering import done, tools
 from support import ON_GPU, STREAM_GATED
 
 import gpuring
@@ -17,24 +18,12 @@ WORDS = 1 << 16
 STAMPED_FRAMES = 100_000
 
 
-def _tools():
-    import cupy
-    import kernels
-
-    kernels.warm_up()
-    return cupy, kernels
-
-
-def _done(cupy, stream):
-    return cupy.cuda.runtime.streamQuery(stream.ptr) == 0
-
-
 # ---- the consumer behind a held producer ---------------------------------------------------------
 
 
 def read_one(pipe, name, order):
     """Acquires one frame and enqueues a check of it; says whether it ran before and after."""
-    cupy, kernels = _tools()
+    cupy, kernels = tools()
     stream = cupy.cuda.Stream(non_blocking=True)
     wrong = kernels.counter()
     with gpuring.attach(name, timeout=20) as ring, ring.consumer("c") as consumer:
@@ -46,7 +35,7 @@ def read_one(pipe, name, order):
         kernels.check(slot.array, slot.seq, wrong, stream)
         if not order:
             stream.synchronize()
-        pipe.send(_done(cupy, stream))
+        pipe.send(done(cupy, stream))
         pipe.receive()  # the latch was opened
         stream.synchronize()
         slot.release()
@@ -54,7 +43,7 @@ def read_one(pipe, name, order):
 
 
 def _hold_a_publish(place, name, children, order):
-    cupy, kernels = _tools()
+    cupy, kernels = tools()
     stream = cupy.cuda.Stream(non_blocking=True)
     with (
         place.create(name, slots=2, shape=(WORDS,), dtype="u8") as ring,
@@ -68,7 +57,7 @@ def _hold_a_publish(place, name, children, order):
             kernels.stamp(slot.array, slot.seq, stream)
             slot.publish()
             ran_early = child.receive()
-            held = not _done(cupy, stream)
+            held = not done(cupy, stream)
             latch.open()
         child.send()
         wrong = child.result()
@@ -93,7 +82,7 @@ def test_a_missing_wait_is_seen(place, name, children):
 
 
 def read_gated(pipe, name):
-    cupy, kernels = _tools()
+    cupy, kernels = tools()
     wrong = kernels.counter()
     with gpuring.attach(name, timeout=20) as ring, ring.consumer("c") as consumer:
         pipe.send("joined")
@@ -112,7 +101,7 @@ def read_gated(pipe, name):
 
 @pytest.mark.parametrize("sync", ["timeline", "event"])
 def test_the_host_gate_waits_times_out_and_gives_the_frame_back(sync, name, children):
-    cupy, kernels = _tools()
+    cupy, kernels = tools()
     stream = cupy.cuda.Stream(non_blocking=True)
     with (
         gpuring.create(name, slots=2, shape=(WORDS,), dtype="u8", sync=sync, gate="host") as ring,
@@ -139,7 +128,7 @@ def test_the_host_gate_waits_times_out_and_gives_the_frame_back(sync, name, chil
 
 def read_held(pipe, name):
     """Reads one frame late: its check stands behind a latch, its release is stream-ordered."""
-    cupy, kernels = _tools()
+    cupy, kernels = tools()
     stream = cupy.cuda.Stream(non_blocking=True)
     wrong = kernels.counter()
     with gpuring.attach(name, timeout=20) as ring, ring.consumer("c") as consumer:
@@ -159,7 +148,7 @@ def read_held(pipe, name):
 
 @pytest.mark.parametrize("place", STREAM_GATED, ids=lambda place: place.name)
 def test_an_overwrite_stays_behind_a_held_consumer(place, name, children):
-    cupy, kernels = _tools()
+    cupy, kernels = tools()
     stream = cupy.cuda.Stream(non_blocking=True)
     with (
         place.create(name, slots=1, shape=(WORDS,), dtype="u8") as ring,
@@ -172,7 +161,7 @@ def test_an_overwrite_stays_behind_a_held_consumer(place, name, children):
         assert child.receive() == "released"
         with producer.claim(10, stream=stream) as slot:  # the same slot: the host may go on
             kernels.stamp(slot.array, slot.seq, stream)
-        early = _done(cupy, stream)
+        early = done(cupy, stream)
         child.send()
         assert child.result() == 0
         assert not early
@@ -184,7 +173,7 @@ def test_an_overwrite_stays_behind_a_held_consumer(place, name, children):
 
 def count_wrong(pipe, name, newest):
     """Checks every frame it gets, on the GPU: (frames, lost, words that were wrong)."""
-    _, kernels = _tools()
+    _, kernels = tools()
     wrong = kernels.counter()
     frames = lost = 0
     with gpuring.attach(name, timeout=20) as ring, ring.consumer(lossless=not newest) as consumer:
@@ -202,7 +191,7 @@ def count_wrong(pipe, name, newest):
 
 @pytest.mark.parametrize("place", ON_GPU, ids=lambda place: place.name)
 def test_no_frame_is_torn(place, name, children):
-    _, kernels = _tools()
+    _, kernels = tools()
     with place.create(name, slots=8, shape=(2048,), dtype="u8") as ring:
         lossless, newest = children(count_wrong, name, False), children(count_wrong, name, True)
         assert [lossless.receive(), newest.receive()] == ["joined", "joined"]

@@ -5,39 +5,15 @@ from __future__ import annotations
 import threading
 
 import pytest
-from support import PLACES
+from ordering import done, tools, unordered
+from support import ON_GPU
 
 import gpuring
 
 pytestmark = pytest.mark.gpu
-ON_GPU = [place for place in PLACES if place.on_gpu]
-STREAM_GATED = [place for place in ON_GPU if "hostgate" not in place.name]
 WORDS = 1 << 16
 LIMIT_S = 40
 PATIENCE_S = 30
-
-
-@pytest.fixture(params=STREAM_GATED, ids=lambda place: place.name)
-def gated(request):
-    return request.param
-
-
-def _tools():
-    import cupy
-    import kernels
-
-    kernels.warm_up()
-    return cupy, kernels
-
-
-def _done(cupy, stream):
-    return cupy.cuda.runtime.streamQuery(stream.ptr) == 0
-
-
-def _unordered(ring):
-    """The mutant: nothing waits."""
-    ring._sync.disarm()
-    ring._sync.order = lambda *_: True
 
 
 # ---- handles are used again ----------------------------------------------------------------------
@@ -56,7 +32,7 @@ def _again(cupy, handle):
 
 def _reuse(place, name, order):
     """Whether work on the next claim of a slot ran before that on the last was done."""
-    cupy, kernels = _tools()
+    cupy, kernels = tools()
     first = cupy.cuda.Stream(non_blocking=True)
     with (
         place.create(name, slots=1, shape=(WORDS,), dtype="u8") as ring,
@@ -76,12 +52,12 @@ def _reuse(place, name, order):
             cupy.cuda.Device().synchronize()
             pytest.skip("this driver has not used the handle again")
         if not order:
-            _unordered(ring)
+            unordered(ring)
         slot = producer.claim(0, stream=second)
         kernels.stamp(slot.array, slot.seq, second)
         if not order:
             second.synchronize()
-        early = _done(cupy, second)
+        early = done(cupy, second)
         latch.open()
         cupy.cuda.Device().synchronize()
         wrong = kernels.counter()
@@ -110,7 +86,7 @@ def test_a_missing_wait_for_the_destroyed_stream_is_seen(gated, name):
 def test_a_slot_is_published_behind_the_default_stream_of_the_thread_that_wrote_it(
     gated, name, current
 ):
-    cupy, kernels = _tools()
+    cupy, kernels = tools()
     stream = cupy.cuda.Stream(non_blocking=True)
     wrong = kernels.counter()
     mine = {
@@ -144,7 +120,7 @@ def test_a_slot_is_published_behind_the_default_stream_of_the_thread_that_wrote_
                 claimed[0].publish()
             with consumer.acquire(0, stream=stream) as slot, stream:
                 kernels.check(slot.array, slot.seq, wrong, stream)
-            early = _done(cupy, stream)
+            early = done(cupy, stream)
             latch.open()
             stream.synchronize()
         finally:
@@ -162,7 +138,7 @@ def test_a_slot_is_published_behind_the_default_stream_of_the_thread_that_wrote_
 @pytest.mark.parametrize("place", ON_GPU, ids=lambda place: place.name)
 @pytest.mark.parametrize("many", [False, True])
 def test_a_slot_is_not_handed_over_inside_a_capture_and_the_capture_goes_on(place, name, many):
-    cupy, kernels = _tools()
+    cupy, kernels = tools()
     stream = cupy.cuda.Stream(non_blocking=True)
     wrong = kernels.counter()
     with (
@@ -190,7 +166,7 @@ def test_a_slot_is_not_handed_over_inside_a_capture_and_the_capture_goes_on(plac
 
 
 def test_a_captured_stream_is_made_to_wait_for_nobody_and_the_capture_goes_on(gated, name):
-    cupy, kernels = _tools()
+    cupy, kernels = tools()
     stream, captured = (cupy.cuda.Stream(non_blocking=True) for _ in range(2))
     array = cupy.zeros(WORDS, cupy.uint64)
     cupy.cuda.get_current_stream().synchronize()

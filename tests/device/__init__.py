@@ -1,0 +1,1 @@
+"""Device order where there is no device: the driver is a fake, or done at once."""

@@ -1,0 +1,131 @@
+"""close() ends everything that its endpoint has, also when the GPU reports an error."""
+
+from __future__ import annotations
+
+import pytest
+
+import gpuring
+from device.instant_driver import (
+    STREAM,
+    fences,
+    interrupted,
+    no_current_stream,
+    pay,
+    raises_at,
+    tear,
+)
+
+
+def held_open(ring, role):
+    """A producer with three claims, or a consumer that holds three frames."""
+    producer, reader = ring.producer(), ring.consumer()
+    batch = producer.claim_many(3)
+    if role == "producer":
+        return producer
+    batch.publish()
+    reader.acquire_many(3)
+    return reader
+
+
+@pytest.mark.parametrize("role", ["producer", "consumer"])
+def test_close_ends_everything_though_the_gpu_reports_an_error(ring, role):
+    endpoint = held_open(ring, role)
+    number = endpoint.peer
+    raises_at(ring, 0, 2)
+    with pytest.raises(gpuring.DeviceError, match="slot 0") as caught:
+        endpoint.close()
+    assert caught.value.__notes__ == ["And then: DeviceError: slot 2"]
+    assert endpoint.closed
+    assert number not in ring._header.live_peers()
+    assert all(paid == promised for paid, promised in fences(ring, number))
+    endpoint.close()  # said once
+
+
+def test_why_it_is_still_open_comes_first(ring):
+    producer = held_open(ring, "producer")
+    raises_at(ring, 0)
+
+    def leave(_peer):
+        raise gpuring.RingTimeout("a stopped process")
+
+    ring._sync.leave = leave
+    with pytest.raises(gpuring.RingTimeout, match="stopped") as caught:
+        producer.close()
+    assert caught.value.__notes__ == ["And then: DeviceError: slot 0"]
+    assert not producer.closed
+    del ring._sync.leave
+    producer.close()
+    assert producer.closed
+
+
+def test_a_ring_tells_of_all_errors_of_all_its_endpoints(ring):
+    held_open(ring, "producer")
+    ring.producer().claim()
+    raises_at(ring, 0, 2, 3)
+    with pytest.raises(gpuring.DeviceError, match="slot 0") as caught:
+        ring.close()
+    assert caught.value.__notes__ == [f"And then: DeviceError: slot {k}" for k in (2, 3)]
+    assert ring.closed
+
+
+def test_close_pays_what_an_interrupt_left_unpaid_though_the_gpu_reports_an_error(ring):
+    producer = ring.producer()
+    first, second = producer.claim(), producer.claim()
+    ring._sync.driver.status = 1
+    ring._sync._runtime.streamQuery = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        first.publish()
+    ring._sync.driver.status = 0
+    ring._sync._runtime.streamQuery = lambda _: 0
+    raises_at(ring, second.index)
+    with pytest.raises(gpuring.DeviceError, match=f"slot {second.index}"):
+        producer.close()
+    assert producer.closed
+    assert all(paid == promised for paid, promised in fences(ring, producer.peer))
+
+
+def test_what_cannot_be_ended_keeps_its_endpoint_open(ring):
+    producer = held_open(ring, "producer")
+    no_current_stream(ring)
+    for _ in range(2):
+        with pytest.raises(OSError, match="no current stream") as caught:
+            producer.close()
+        assert len(caught.value.__notes__) == 2
+        assert not producer.closed
+        assert len(producer._peer.holding()) == 3
+    ring._sync.rearm()
+    producer.close()
+    assert ring._header.frontier == 7
+
+
+def test_what_cannot_be_ended_keeps_its_ring_open(ring):
+    producer = held_open(ring, "producer")
+    no_current_stream(ring)
+    with pytest.raises(OSError, match="no current stream"):
+        ring.close()
+    assert not ring.closed
+    assert not ring._header.closed
+    assert not producer.closed
+    ring._sync.rearm()
+    ring.close()
+    assert ring.closed
+    assert producer.closed
+
+
+def test_a_gpu_error_at_close_hides_no_torn_frame(ring, open_fence):
+    """The frame was released while its producer's GPU was at work on it, and turns out torn."""
+    producer, index = open_fence
+    reader = ring.consumer(start="oldest")
+    reader.acquire(stream=STREAM).release()
+    for _ in range(2):
+        producer.claim(stream=STREAM).publish()
+    reader.acquire_many(2, stream=STREAM)
+    tear(ring, index, seq=4)
+    pay(ring, producer, index)
+    raises_at(ring, *range(ring.slots))
+    with pytest.raises(gpuring.DeviceError) as caught:
+        reader.close()
+    assert reader.closed
+    assert any("FrameTorn" in note and "frames 4," in note for note in caught.value.__notes__)
+    del ring._sync.record
+    ring._sync.rearm()

@@ -1,0 +1,160 @@
+"""The host gate: fences are awaited by a thread and not by a stream (see fake_driver.py)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+
+import pytest
+from fake_driver import D, held_by
+
+import gpuring
+
+PATIENCE_S = 10
+
+
+@pytest.mark.parametrize("kind", ["timeline", "event"])
+def test_the_host_gate_never_puts_a_wait_into_a_stream(rig, kind):
+    ring = rig(kind)
+    producer, consumer = ring.producer(gate="host"), ring.consumer(gate="host")
+    for _ in range(3):
+        producer.claim_many(4, 0).publish()
+        consumer.acquire_many(4, 0).release()
+    names = [name for name, *_ in ring.told()]
+    assert names.count("order") == 4 + 2 * 8  # frames; then also the slots' readers
+    assert not {"wait", "waits"} & set(names)
+
+
+@pytest.mark.parametrize("kind", ["timeline", "event"])
+def test_what_the_host_gate_does_not_get_ends_a_batch_before_it(rig, kind):
+    ring = rig(kind)
+    producer, consumer = ring.producer(), ring.consumer(gate="host")
+    producer.claim_many(2, 0).publish()
+    ring.finish()
+    producer.claim_many(2, 0).publish()
+    consumer._sync.ordered = False
+    with consumer.acquire_many(4, 0) as batch:
+        assert [slot.seq for slot in batch] == [4, 5]
+    with pytest.raises(gpuring.RingTimeout, match="GPU work"):
+        consumer.acquire_many(4, 0)
+    with pytest.raises(gpuring.RingTimeout, match="GPU work"):
+        consumer.acquire(0)
+    assert held_by(consumer) == []
+    consumer._sync.ordered = True
+    with consumer.acquire_many(4, 0) as batch:
+        assert [(slot.seq, slot.redelivered) for slot in batch] == [(6, False), (7, False)]
+
+
+@pytest.mark.parametrize("kind", ["timeline", "event"])
+def test_a_claim_that_the_host_gate_does_not_get_voids_nothing(rig, kind):
+    """It waits for the slot's fences before it claims."""
+    ring = rig(kind)
+    producer, consumer = ring.producer(gate="host"), ring.consumer()
+    ring.lap(producer, consumer)
+    producer._sync.ordered = False
+    for verb in (
+        lambda: producer.claim(0),
+        lambda: producer.claim_many(2, 0),
+        lambda: asyncio.run(producer.claim_async(0.01)),
+    ):
+        with pytest.raises(gpuring.RingFull, match=r"GPU work .*frame 8 "):
+            verb()
+        assert held_by(producer) == []
+    assert [ring.segment.slot(k)[2] for k in range(4)] == ["ready"] * 4
+    producer._sync.ordered = True
+    producer.claim_many(2, 0).publish()
+    with consumer.acquire_many(2, 0) as batch:
+        assert [slot.seq for slot in batch] == [8, 9]
+
+
+def test_a_batch_of_the_host_gate_ends_before_a_slot_whose_fences_are_open(rig):
+    ring = rig()
+    producer, consumer = ring.producer(gate="host"), ring.consumer()
+    ring.lap(producer, consumer)
+    ring.finish()
+    producer.claim_many(2, 0).publish()
+    consumer.acquire_many(2, 0).release()
+    producer._sync.ordered = False
+    batch = producer.claim_many(4, 0)
+    assert [slot.seq for slot in batch] == [10, 11]
+    assert ring.segment.slot(0)[2] == "ready"
+    batch.abandon()
+
+
+def ordered_by(producer, *answers):
+    """What order() says, call by call; what it pays, the test does itself."""
+    asked, answers = [], list(answers)
+
+    def order(peer, stream, owner, index, value):
+        asked.append(index)
+        answer = answers.pop(0)
+        return answer() if callable(answer) else answer
+
+    producer._sync.order = order
+    return asked
+
+
+def test_the_host_gate_looks_at_the_next_slot_when_its_own_is_claimed_meanwhile(rig):
+    ring = rig()
+    producer, fast, consumer = ring.producer(gate="host"), ring.producer(D), ring.consumer()
+    producer._sync.disarm()
+    ring.lap(fast, consumer)
+    ring.finish(fast)
+
+    def overtaken():
+        fast.claim(0)
+        return True
+
+    asked = ordered_by(producer, overtaken, False)
+    with pytest.raises(gpuring.RingFull, match=r"GPU work .*frame 9 "):
+        producer.claim(0)
+    assert asked == [0, 1]
+    assert [ring.segment.slot(k)[2] for k in range(4)] == ["writing", "ready", "ready", "ready"]
+
+
+def test_the_look_of_the_host_gate_is_a_hint_and_the_claim_is_checked(rig):
+    """Here the look was told what is not so: the claimed slot is waited for, and voided."""
+    ring = rig()
+    producer, consumer = ring.producer(gate="host"), ring.consumer()
+    producer._sync.disarm()
+    ring.lap(producer, consumer)
+    ring.finish(producer)
+    asked = ordered_by(producer, True, False)
+    with pytest.raises(gpuring.RingFull, match=r"GPU work .*frame 8 "):
+        producer.claim(0)
+    assert asked == [0, 0]
+    assert held_by(producer) == []
+    assert ring.segment.slot(0) == (8, producer.peer, "void")
+
+
+def test_the_look_of_the_host_gate_waits_for_readers_first(rig):
+    """Who is in the way is named as ever."""
+    ring = rig()
+    producer, consumer = ring.producer(gate="host"), ring.consumer()
+    producer.claim_many(4, 0).publish()
+    for timeout in (0, 0.01):
+        with pytest.raises(gpuring.RingFull, match=r"'x'.*frame 4"):
+            producer.claim(timeout)
+    reader = threading.Thread(target=lambda: consumer.acquire(0).release())
+    reader.start()
+    assert producer.claim(PATIENCE_S).seq == 8
+    reader.join(PATIENCE_S)
+
+
+def test_the_look_of_the_host_gate_tells_a_forked_child(rig):
+    """Which would wait for the reader for ever."""
+    ring = rig()
+    producer, _ = ring.producer(gate="host"), ring.consumer()
+    producer.claim_many(4, 0).publish()
+    child = os.fork()
+    if child == 0:
+        signal.setitimer(signal.ITIMER_REAL, PATIENCE_S)
+        try:
+            producer.claim()
+        except gpuring.RingError as error:
+            os._exit(0 if "fork()" in str(error) else 2)
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0

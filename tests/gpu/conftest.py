@@ -1,0 +1,22 @@
+"""Rings on the GPU, by who waits and how."""
+
+from __future__ import annotations
+
+import pytest
+from support import STREAM_GATED
+
+SAFE = {
+    "timeline": {"sync": "timeline"},
+    "timeline-hostgate": {"sync": "timeline", "gate": "host"},
+    "event-hostgate": {"sync": "event", "gate": "host"},
+}
+
+
+@pytest.fixture(params=STREAM_GATED, ids=lambda place: place.name)
+def gated(request):
+    return request.param
+
+
+@pytest.fixture(params=SAFE)
+def safe(request):
+    return SAFE[request.param]

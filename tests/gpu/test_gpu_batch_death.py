@@ -1,0 +1,197 @@
+"""Somebody is killed who has claimed, holds or still reads a batch on the GPU."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from ordering import done, tools
+from support import poll
+from survivor import HELD_S, RECOVERY_S, ring_is_whole, still_healthy
+
+import gpuring
+
+pytestmark = pytest.mark.gpu
+WORDS = 1 << 16
+BATCH = 3
+ROUNDS = 5
+
+
+def _ready(children, target, name):
+    """ROUNDS children that are up: each has a CUDA context already."""
+    victims = [children(target, name) for _ in range(ROUNDS)]
+    for victim in victims:
+        assert victim.receive() == "up"
+    return victims
+
+
+def claim_and_hang(pipe, name):
+    """Claims three slots, enqueues its writes behind a latch, and publishes one of them."""
+    cupy, kernels = tools()
+    stream = cupy.cuda.Stream(non_blocking=True)
+    pipe.send("up")
+    pipe.receive()
+    latch = kernels.Latch(limit_s=HELD_S)
+    producer = gpuring.attach(name, timeout=20).producer(gate="stream")
+    with stream:
+        batch = producer.claim_many(BATCH, 10)
+        latch.hold(stream)
+        for slot in batch:
+            kernels.stamp(slot.array, slot.seq, stream)
+        batch[0].publish()
+    pipe.send([slot.seq for slot in batch])
+    pipe.receive()
+
+
+@pytest.mark.deadline(400)
+def test_a_producer_dies_with_a_claimed_batch(safe, name, children):
+    cupy, _ = tools()
+    stream = cupy.cuda.Stream(non_blocking=True)
+    victims = _ready(children, claim_and_hang, name)
+    with gpuring.create(name, slots=4, shape=(WORDS,), dtype="u8", **safe) as ring:
+        for number, victim in enumerate(victims):
+            with ring.consumer() as consumer, stream:
+                victim.send()
+                seqs = victim.receive()
+                assert len(seqs) == BATCH
+                if ring.gate == "stream":
+                    batch = consumer.acquire_many(BATCH, 10)
+                    assert [slot.seq for slot in batch] == seqs[:1]
+                    assert not done(cupy, stream), "nothing to wait for"
+                    victim.process.kill()
+                    poll(lambda: done(cupy, stream), RECOVERY_S)
+                    with pytest.raises(gpuring.FrameTorn) as caught:
+                        batch.release()
+                    assert caught.value.seqs == (seqs[0],)
+                else:
+                    threading.Timer(0.02, victim.process.kill).start()
+                with pytest.raises(gpuring.PeerLost):  # torn or void: passed over
+                    consumer.acquire_many(BATCH, RECOVERY_S)
+                death = ring.stats().deaths[0]
+                assert (death.pid, death.torn, death.voided) == (victim.pid, 1, BATCH - 1)
+            victim.kill()
+            stream.synchronize()
+            still_healthy(cupy, number)
+        ring_is_whole(cupy, ring)
+
+
+def hold_batch(pipe, name):
+    """Holds three frames, its reads behind a latch."""
+    cupy, kernels = tools()
+    stream = cupy.cuda.Stream(non_blocking=True)
+    wrong = kernels.counter()
+    pipe.send("up")
+    pipe.receive()
+    latch = kernels.Latch(limit_s=HELD_S)
+    consumer = gpuring.attach(name, timeout=20).consumer("shared")
+    pipe.send("joined")
+    pipe.receive()  # all are published
+    with stream:
+        batch = []
+        while len(batch) < BATCH:  # with the host gate perhaps not at once
+            batch += consumer.acquire_many(BATCH - len(batch), 20)
+        latch.hold(stream)
+        for slot in batch:
+            kernels.check(slot.array, slot.seq, wrong, stream)
+    pipe.send([slot.seq for slot in batch])
+    pipe.receive()
+
+
+@pytest.mark.deadline(400)
+def test_a_consumer_dies_holding_a_batch_and_its_fellow_gets_the_frames(safe, name, children):
+    cupy, kernels = tools()
+    wrong = kernels.counter()
+    victims = _ready(children, hold_batch, name)
+    with (
+        gpuring.create(name, slots=4, shape=(WORDS,), dtype="u8", **safe) as ring,
+        ring.producer() as producer,
+        ring.consumer("shared") as fellow,
+    ):
+        for number, victim in enumerate(victims):
+            victim.send()
+            assert victim.receive() == "joined"
+            sent = []
+            while len(sent) < BATCH:
+                with producer.claim_many(BATCH - len(sent), 10) as batch:
+                    for slot in batch:
+                        kernels.stamp(slot.array, slot.seq, None)
+                        sent.append(slot.seq)
+            victim.send()
+            assert victim.receive() == sent
+            victim.process.kill()
+            got = []
+            while len(got) < BATCH:
+                with fellow.acquire_many(BATCH, RECOVERY_S) as batch:
+                    for slot in batch:
+                        assert slot.redelivered
+                        kernels.check(slot.array, slot.seq, wrong, None)
+                        got.append(slot.seq)
+            assert got == sent
+            victim.kill()
+            still_healthy(cupy, number)
+        assert int(wrong.get()[0]) == 0
+
+
+def release_and_hang(pipe, name):
+    """Releases three frames while its reads stand behind a latch."""
+    cupy, kernels = tools()
+    stream = cupy.cuda.Stream(non_blocking=True)
+    wrong = kernels.counter()
+    pipe.send("up")
+    pipe.receive()
+    latch = kernels.Latch(limit_s=HELD_S)
+    consumer = gpuring.attach(name, timeout=20).consumer()
+    pipe.send("joined")
+    pipe.receive()  # all are published
+    with stream:
+        batches = [consumer.acquire_many(BATCH, 20)]
+        while (missing := BATCH - sum(map(len, batches))) > 0:  # with the host gate
+            batches.append(consumer.acquire_many(missing, 20))
+        latch.hold(stream)
+        for batch in batches:
+            for slot in batch:
+                kernels.check(slot.array, slot.seq, wrong, stream)
+            batch.release()
+    pipe.send("released")
+    pipe.receive()
+
+
+@pytest.mark.deadline(400)
+def test_a_consumer_dies_whose_batch_the_gpu_still_reads(safe, name, children):
+    cupy, kernels = tools()
+    stream = cupy.cuda.Stream(non_blocking=True)
+    victims = _ready(children, release_and_hang, name)
+    with (
+        gpuring.create(name, slots=BATCH, shape=(WORDS,), dtype="u8", **safe) as ring,
+        ring.producer() as producer,
+        stream,
+    ):
+        for number, victim in enumerate(victims):
+            reaps = ring._header.reaps
+            victim.send()
+            assert victim.receive() == "joined"
+            sent = 0
+            while sent < BATCH:
+                with producer.claim_many(BATCH - sent, 10) as batch:
+                    for slot in batch:
+                        kernels.stamp(slot.array, slot.seq, stream)
+                    sent += len(batch)
+            victim.send()
+            assert victim.receive() == "released"
+            if ring.gate == "stream":
+                batch = producer.claim_many(BATCH, 10)
+                assert len(batch) == BATCH
+                assert not done(cupy, stream), "nothing to wait for"
+                victim.process.kill()
+                poll(lambda: done(cupy, stream), RECOVERY_S)
+            else:
+                threading.Timer(0.02, victim.process.kill).start()
+                batch = producer.claim_many(BATCH, RECOVERY_S)
+            batch.abandon()
+            victim.kill()
+            stream.synchronize()
+            poll(lambda reaps=reaps: ring._header.reaps > reaps)
+            ring._header.reap()  # whoever was at it has finished: no fence is open
+            still_healthy(cupy, number)
+        assert not ring.stats().subscriptions
+        ring_is_whole(cupy, ring)

@@ -1,0 +1,95 @@
+"""A consumer that changes streams waits for its own last read of the slot (G12).
+
+With `own=False` that wait is taken away, and the test must notice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from ordering import done, tools
+from support import poll
+
+import gpuring
+
+pytestmark = pytest.mark.gpu
+WORDS = 1 << 16
+LIMIT_S = 40
+
+
+def _killed_and_reaped(ring, child):
+    header, reaps = ring._header, ring._header.reaps
+    child.kill()
+    poll(lambda: header.reap() or header.reaps > reaps)
+    header.reap()  # whoever was at it has finished
+
+
+def publish_and_die(pipe, name):
+    """Its second frame stands behind the reader of the first."""
+    cupy, kernels = tools()
+    stream = cupy.cuda.Stream(non_blocking=True)
+    producer = gpuring.attach(name, timeout=20).producer()
+    with stream:
+        for _ in range(2):
+            with producer.claim(30) as slot:
+                kernels.stamp(slot.array, slot.seq, stream)
+            pipe.send("published")
+            pipe.receive()
+
+
+def _change_streams(name, children, own):
+    """A consumer reads lap 1 on one stream, behind a latch, and lap 2 on another; its producer
+    dies, so that only its own fence is left in the way.
+
+    Whether the second stream ran early, and what its fence was when the first was done."""
+    cupy, kernels = tools()
+    first, second = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream(non_blocking=True)
+    wrong = kernels.counter()
+    with gpuring.create(name, slots=1, shape=(WORDS,), dtype="u8", sync="timeline") as ring:
+        header, consumer = ring._header, ring.consumer()
+        if not own:
+            ring._sync.disarm()
+            order = ring._sync.order
+            ring._sync.order = lambda peer, stream, owner, *rest: (
+                owner == peer.number or order(peer, stream, owner, *rest)
+            )
+        child = children(publish_and_die, name)
+        assert child.receive() == "published"
+        with kernels.Latch(limit_s=LIMIT_S) as latch:
+            with first, consumer.acquire(30) as slot:
+                latch.hold(first)
+                kernels.check(slot.array, slot.seq, wrong, first)
+            before = header.work(consumer.peer, 0)
+            child.send()
+            assert child.receive() == "published"
+            with second:
+                slot = consumer.acquire(30)
+                kernels.check(slot.array, slot.seq, wrong, second)
+                _killed_and_reaped(ring, child)
+                with pytest.raises(gpuring.FrameTorn):
+                    slot.release()
+            if not own:
+                second.synchronize()
+            early = done(cupy, second)
+            latch.open()
+            first.synchronize()
+            after_first = header.fence(consumer.peer, 0)
+            second.synchronize()
+        assert not latch.expired
+        promised = header.work(consumer.peer, 0)
+        assert before < promised
+        at_last = header.fence(consumer.peer, 0)
+        header.raise_fence(consumer.peer, 0, promised)  # the mutant's is never paid
+        with contextlib.suppress(gpuring.FrameTorn):  # frame 1, if it was not written when released
+            consumer.close()
+    return early, after_first >= before, at_last == promised
+
+
+def test_a_consumer_that_changes_streams_keeps_its_order_and_its_fence_rises(name, children):
+    assert _change_streams(name, children, own=True) == (False, True, True)
+
+
+def test_a_missing_wait_for_ones_own_fence_is_seen(name, children):
+    """The fence of lap 2 is overwritten by that of lap 1."""
+    assert _change_streams(name, children, own=False) == (True, True, False)
