@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+import time
+
 import pytest
 import services
 from services import (
@@ -63,6 +67,36 @@ def test_a_thread_that_is_done_hands_the_receiving_on(name, monkeypatch):
         for k, taken in enumerate(server.take(3, timeout=10)):
             answer(taken)
             check(client, k, waits[k]())
+
+
+def test_who_looks_after_the_calls_does_not_mind_threads_that_send(name):
+    with serve(name) as server, gpuring.connect(name, calls=40) as client:
+        calls = [send(client, k) for k in range(30)]
+        done = threading.Event()
+
+        def busy():  # as if it made calls, and they ended
+            while not done.is_set():
+                with mailbox.changed:
+                    mailbox.live[0] = calls[0]
+                with mailbox.changed:
+                    del mailbox.live[0]
+
+        mailbox, interval = client._mailbox, sys.getswitchinterval()
+        join = in_thread(busy)
+        try:
+            sys.setswitchinterval(1e-6)
+            for _ in range(1000):
+                mailbox._look(time.monotonic() + 1)
+                mailbox._dispatch_strays()
+                mailbox.no_room()
+        finally:
+            sys.setswitchinterval(interval)
+            done.set()
+        join()
+        for call in server.take(30, timeout=10, max_wait_s=10):
+            answer(call)
+        for k, call in enumerate(calls):
+            services.finish(client, k, call)
 
 
 def test_closing_a_client_wakes_who_waits_and_drops_its_calls(name):

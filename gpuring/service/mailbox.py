@@ -60,6 +60,11 @@ class Mailbox:
         """Who receives: used by one thread at a time, who has set `receiving`."""
         return self._answers._peer
 
+    def _calls(self) -> list[PendingCall]:
+        """Those that are live now: other threads send, and release, meanwhile."""
+        with self.changed:
+            return list(self.live.values())
+
     def has_room(self) -> bool:
         return len(self.live) < self.limit
 
@@ -69,7 +74,7 @@ class Mailbox:
             self.pump(lambda: False, 0)
 
     def no_room(self) -> str:
-        held = sum(call._answer is not None for call in self.live.values())
+        held = sum(call._answer is not None for call in self._calls())
         return (
             f"service {self.service!r}: {len(self.live)} calls of this client are in flight, "
             f"{held} of them answered and not released, and it has room for {self.limit}. Take a "
@@ -155,7 +160,7 @@ class Mailbox:
         """Fails the calls that will never be answered.  By who receives."""
         calls = [
             call
-            for call in self.live.values()
+            for call in self._calls()
             if call._sent_at is not None and now - call._sent_at >= SLICE_S and call._answer is None
         ]
         if not calls:
@@ -205,7 +210,7 @@ class Mailbox:
 
     def _dispatch_strays(self) -> None:
         """Answers that we hold and nobody has: a Ctrl-C came after the acquire."""
-        known = {call._answer.index for call in self.live.values() if call._answer is not None}
+        known = {call._answer.index for call in self._calls() if call._answer is not None}
         for index, _ in self._answers._peer.holding():
             if index not in known:
                 self._dispatch(self._answers._slots[index])
@@ -251,7 +256,7 @@ class Mailbox:
         """Ends every call, and waits until nobody receives."""
         with self.changed:
             self.closed = True
-            for call in list(self.live.values()):
+            for call in self._calls():
                 self.give_up(call, RingClosed(f"{call._label()}: this client was closed"))
             self.changed.notify_all()
             self.tasks.closed()
