@@ -34,7 +34,9 @@ class Client(Unique):
         self._terms = terms
         self._engine_s = engine_s
         self._numbers = itertools.count(1)
-        self._sending = threading.Lock()  # one thread at a time claims
+        self._sending = (
+            threading.RLock()
+        )  # one thread at a time claims; its signal handler may close
         self._requests = RequestWriter(ring, ring._join_producer())
         self._mailbox = Mailbox(ring, terms, calls, engine_s)
 
@@ -217,6 +219,7 @@ class Client(Unique):
                     raise diagnosis.refused(
                         self.name, peer, _core.BLOCKED, verb="claim", timeout=timeout
                     ) from None
+                self._check_open()
                 self._await_engine(deadline)
             else:
                 assert isinstance(slot, RequestSlot)

@@ -36,7 +36,8 @@ class Mailbox:
         self.changed = threading.Condition()
         """Guards all of this."""
         self.tasks = Tasks(self)
-        self.receiving = False
+        self.receiving = 0
+        """Which thread does, by threading.get_ident()."""
         self._looked = time.monotonic()
         self._orphaned: float | None = None  # since when there has been no engine
         self._ring = make_answer_ring(requests, terms, self.id, limit + SPARE)
@@ -108,13 +109,13 @@ class Mailbox:
                     self.changed.wait(SLICE_S if left is None else min(left, SLICE_S))
                 else:
                     return True
-                self.receiving = True
+                self.receiving = threading.get_ident()
             try:
                 self._receive(SLICE_S if left is None else min(left, SLICE_S), stream)
                 tried = True
             finally:
                 with self.changed:
-                    self.receiving = False
+                    self.receiving = 0
                     self.changed.notify_all()
                     self.tasks.pass_on()
 
@@ -253,14 +254,15 @@ class Mailbox:
     # ---- the end -------------------------------------------------------------------------------
 
     def shut(self) -> None:
-        """Ends every call, and waits until nobody receives."""
+        """Ends every call, and waits until nobody receives, but for this thread, of which this may
+        be a signal handler."""
         with self.changed:
             self.closed = True
             for call in self._calls():
                 self.give_up(call, RingClosed(f"{call._label()}: this client was closed"))
             self.changed.notify_all()
             self.tasks.closed()
-            while self.receiving:
+            while self.receiving not in (0, threading.get_ident()):
                 self.changed.wait(SLICE_S)
 
     def close(self) -> None:

@@ -115,7 +115,7 @@ class Tasks:
                     wake(self._queue[0])
 
     async def until_claimable(
-        self, peer: Peer, using: threading.Lock, deadline: float | None, turns: int
+        self, peer: Peer, using: threading.RLock, deadline: float | None, turns: int
     ) -> int:
         """Until there may be a slot for `peer`, whose users hold `using`; the next `turns`."""
         import asyncio
