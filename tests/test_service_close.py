@@ -6,7 +6,7 @@ import os
 import signal
 
 import pytest
-from services import in_thread, send, serve
+from services import answer, in_thread, send, serve
 from support import poll
 
 import gpuring
@@ -72,3 +72,17 @@ def test_a_client_may_be_closed_while_another_thread_waits_to_send(name):
         client.close()
         with pytest.raises(gpuring.RingClosed):
             wait()
+
+
+def raise_interrupt():
+    raise KeyboardInterrupt
+
+
+def test_an_interrupted_call_leaves_nothing_behind(name, on_signal):
+    with serve(name) as server, gpuring.connect(name, calls=1) as client:
+        on_signal(raise_interrupt, waits(client._mailbox._answers))
+        with pytest.raises(KeyboardInterrupt):
+            client.call(1)
+        answer(server.take(timeout=10)[0])
+        client.request(5).abandon()
+        assert (client.in_flight, client.late) == (0, 1)

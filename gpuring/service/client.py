@@ -179,11 +179,16 @@ class Client(Unique):
         * `timeout`: of all of it, in seconds; engines pass over the call when it is over.
         * `stream`: that of the request and of the answer, as for `request` and `result`.
 
-        Raises as `request` and `PendingCall.result` do.
+        Raises as `request` and `PendingCall.result` do; the call is over then, also after a Ctrl-C
+        or a FrameTorn.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         call = _send(self.request(timeout, expires_s=timeout, stream=stream), fill)
-        return call.result(left_s(deadline), stream=stream)
+        try:
+            return call.result(left_s(deadline), stream=stream)
+        except BaseException:  # a Ctrl-C, a FrameTorn: nobody else could take its answer
+            call.cancel()
+            raise
 
     async def call_async(
         self,
@@ -199,7 +204,11 @@ class Client(Unique):
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         call = _send(await self.request_async(timeout, expires_s=timeout, stream=stream), fill)
-        return await call.result_async(left_s(deadline), stream=stream)
+        try:
+            return await call.result_async(left_s(deadline), stream=stream)
+        except BaseException:
+            call.cancel()
+            raise
 
     def _claim(
         self,
