@@ -135,7 +135,7 @@ class Client(Unique):
 
         begun = time.monotonic()
         deadline = None if timeout is None else begun + timeout
-        tasks, turns = self._mailbox.tasks, 0
+        tasks, turns = self._mailbox.loops.tasks(), 0
         async with tasks.turn_to_send(deadline):
             while True:
                 expires = None if expires_s is None else begun + expires_s - time.monotonic()

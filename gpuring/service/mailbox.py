@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuring.errors import CallFailed, FrameTorn, PeerLost, RingClosed, RingError, RingTimeout
 from gpuring.service.pending import Answer, AnswerReader, PendingCall
-from gpuring.service.tasks import SLICE_S, Tasks, left_s
+from gpuring.service.tasks import SLICE_S, Loops, left_s
 from gpuring.service.wire import FAILED, SPARE, Terms, make_answer_ring
 from gpuring.slot import ReadSlot
 
@@ -35,7 +35,7 @@ class Mailbox:
         """Calls that are claimed, and neither released, failed nor known to be gone."""
         self.changed = threading.Condition()
         """Guards all of this."""
-        self.tasks = Tasks(self)
+        self.loops = Loops(self)
         self.receiving = 0
         """Which thread does, by threading.get_ident()."""
         self._looked = time.monotonic()
@@ -117,7 +117,7 @@ class Mailbox:
                 with self.changed:
                     self.receiving = 0
                     self.changed.notify_all()
-                    self.tasks.pass_on()
+                    self.loops.pass_on()
 
     def _receive(self, timeout: float, stream: Any) -> None:
         with contextlib.suppress(RingTimeout):
@@ -230,7 +230,7 @@ class Mailbox:
         """It needs no room any more."""
         self.live.pop(call.number, None)
         self.changed.notify_all()
-        self.tasks.room()
+        self.loops.room()
 
     def _fail(self, call: PendingCall, error: RingError) -> None:
         if not call._given_up:
@@ -261,7 +261,7 @@ class Mailbox:
             for call in self._calls():
                 self.give_up(call, RingClosed(f"{call._label()}: this client was closed"))
             self.changed.notify_all()
-            self.tasks.closed()
+            self.loops.closed()
             while self.receiving not in (0, threading.get_ident()):
                 self.changed.wait(SLICE_S)
 

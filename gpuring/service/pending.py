@@ -169,7 +169,7 @@ class PendingCall(Unique):
         import asyncio
 
         deadline = None if timeout is None else time.monotonic() + timeout
-        tasks = self._mailbox.tasks
+        tasks = self._mailbox.loops.tasks()
         try:
             done = await tasks.until(self._is_done, deadline, self._wakers, stream)
         except asyncio.CancelledError:
