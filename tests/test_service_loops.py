@@ -1,4 +1,4 @@
-"""One client in several event loops: none waits for another one."""
+"""One client in several event loops and threads: no loop waits for another one, nor for nobody."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import gc
 
 import pytest
 from services import answer, in_thread, send, serve
+from support import poll
 from test_service_async import finish, no_slices, settled, soon
 
 import gpuring
+from gpuring.service import tasks
 
 assert no_slices  # a fixture
 
@@ -88,4 +90,28 @@ def test_nobody_waits_for_the_turn_of_a_loop_that_was_left(name, no_slices, left
         left(client.request_async())
         answer(server.take(timeout=10)[0])
         held = call.result(10)
+        asyncio.run(main())
+
+
+def test_a_thread_that_stops_receiving_just_before_a_task_sleeps(name, no_slices, monkeypatch):
+    async def main():
+        thread = in_thread(calls[0].result, 20)
+        poll(lambda: client._mailbox.receiving)
+
+        async def late(*args):
+            monkeypatch.setattr(tasks.Tasks, "_sleep", sleep)
+            answer(taken[0])
+            thread().release()
+            await sleep(*args)
+
+        sleep = tasks.Tasks._sleep
+        monkeypatch.setattr(tasks.Tasks, "_sleep", late)
+        ours = asyncio.create_task(finish(client, 1, calls[1]))
+        await settled()
+        answer(taken[1])
+        await soon(ours)
+
+    with serve(name) as server, gpuring.connect(name) as client:
+        calls = [send(client, k) for k in range(2)]
+        taken = server.take(2, timeout=10)
         asyncio.run(main())

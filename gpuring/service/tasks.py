@@ -104,6 +104,11 @@ class Tasks:
     ) -> bool:
         """As Mailbox.pump.  Whoever makes `ready` true calls the `wakers`."""
         mailbox, listening, turns = self._mailbox, False, 0
+
+        def missed() -> bool:  # what we would have been woken for, had we slept already
+            nobody = not (listening or self._listening or mailbox.receiving)
+            return mailbox.closed or nobody or ready()
+
         try:
             while True:
                 if mailbox.pump(ready, 0, stream):
@@ -123,7 +128,7 @@ class Tasks:
                     await yield_to_others(turns)
                 else:
                     several = (wakers,) if listening else (wakers, self._could_listen)
-                    await self._sleep(several, lambda: mailbox.closed or ready(), left, bell)
+                    await self._sleep(several, missed, left, bell)
         finally:
             with self._changed:
                 if listening:
