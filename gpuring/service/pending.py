@@ -40,7 +40,8 @@ class RequestSlot(WriteSlot):
         try:
             super().publish()
         except BaseException:
-            call._mailbox.finished(call)
+            if not self._open:  # else it is ours still, to be sent when its stream can be used
+                call._mailbox.finished(call)
             raise
 
     def abandon(self) -> None:
@@ -50,7 +51,8 @@ class RequestSlot(WriteSlot):
         try:
             super().abandon()
         finally:
-            call._mailbox.finished(call)
+            if not self._open:
+                call._mailbox.finished(call)
 
     def __exit__(self, *error: object) -> None:
         if self._open:
@@ -78,7 +80,7 @@ class Answer(ReadSlot):
         try:
             super().release()
         finally:
-            if call is not None:
+            if call is not None and not self._open:
                 call._mailbox.finished(call)
 
     def __exit__(self, *_: object) -> None:
