@@ -276,13 +276,17 @@ class Client(Unique):
     def close(self) -> None:
         """Leaves the service.  Calls in flight are over: engines drop them, and threads that wait
         for one get RingClosed.  May be called twice."""
-        if self._ring.closed:
+        if self._ring.closed and self._mailbox.left:
             return
-        self._mailbox.shut()
-        with self._sending:
-            owned = self._ring._header.creator_alive
+        owned = self._ring._header.creator_alive
+        try:
+            if not self._ring._header.forked:  # else who receives, or sends, is not here
+                self._mailbox.shut()
+                with self._sending:
+                    pass  # who has it sees that we are closed
             self._ring.close()
-        self._mailbox.close()
+        finally:
+            self._mailbox.close()
         if not owned:
             directory.remove_dead(self.name)  # we may have been the last one
 

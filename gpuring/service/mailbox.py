@@ -103,9 +103,10 @@ class Mailbox:
                     left = left_s(deadline)
                     if self.closed or (tried and left == 0):
                         return False
-                    if not self.receiving:
+                    if self.receiving in (0, threading.get_ident()):  # ours: a Ctrl-C left it
                         break
                     tried = True
+                    self._ring._check_open()  # in a forked child who receives is not there
                     self.changed.wait(SLICE_S if left is None else min(left, SLICE_S))
                 else:
                     return True
@@ -264,6 +265,10 @@ class Mailbox:
             self.loops.closed()
             while self.receiving not in (0, threading.get_ident()):
                 self.changed.wait(SLICE_S)
+
+    @property
+    def left(self) -> bool:
+        return self._ring.closed
 
     def close(self) -> None:
         self._ring.close()

@@ -32,6 +32,9 @@ class RequestSlot(WriteSlot):
         again, by whichever thread of this client is next."""
         return self._call
 
+    def _end(self) -> None:
+        super().abandon()  # at close, which ends the calls by itself; a Ctrl-C may have left none
+
     def publish(self) -> None:
         """Sends the request, in stream order."""
         self._check_open()
