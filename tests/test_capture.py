@@ -7,7 +7,7 @@ the verbs refuse, enqueue nothing, and what was the user's stays his.
 from __future__ import annotations
 
 import pytest
-from fake_driver import CAPTURE, C, D, P, RealSync, held_by, real_device
+from fake_driver import CAPTURE, NO_CONTEXT, C, D, P, RealSync, held_by, real_device
 
 import gpuring
 from gpuring import debug
@@ -147,6 +147,31 @@ def test_the_error_says_what_to_do(rig, monkeypatch):
     with pytest.raises(gpuring.DeviceError, match=r"0x100 is being captured.*outside.*stream="):
         slot.publish()
     assert slot._open
+
+
+def test_what_a_capture_holds_is_not_taken_for_done(rig, monkeypatch):
+    """A thread that has no context yet learns of the capture only when it enters one."""
+    cuda = real_device(monkeypatch)
+    ring = rig(sync_type=RealSync)
+    producer = ring.producer()
+    slot = producer.claim(0)
+    ring.driver.capturing = {P}
+    ring.driver.errors = {"get_device": NO_CONTEXT, "is_capturing": NO_CONTEXT}
+
+    def enters():
+        ring.driver.errors.clear()
+        return 1
+
+    monkeypatch.setattr(cuda.driver, "ctxGetCurrent", enters)
+    monkeypatch.setattr(producer._sync._runtime, "streamQuery", lambda _: CAPTURE, raising=False)
+    with pytest.raises(gpuring.DeviceError, match=f"{P:#x} is being captured"):
+        slot.publish()
+    assert held_by(producer) == [slot.seq]
+    assert not ring.paid(producer)
+    ring.driver.capturing = set()
+    slot.publish()
+    ring.finish()
+    assert ring.paid(producer)
 
 
 def test_a_captured_stream_joins_no_slot(rig, monkeypatch):

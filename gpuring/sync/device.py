@@ -148,10 +148,13 @@ class DeviceSync(DeviceOrder):
         self._unsettled -= unsettled
 
     def _idle(self, stream: int) -> bool:
-        """Whether nothing runs on `stream` any more, or on any if it cannot be asked."""
+        """Whether nothing runs on `stream` any more, or on any if it cannot be asked.  Raises
+        DeviceError while it is being captured: then nobody can tell."""
         status = self._runtime.streamQuery(stream)
         if status in (0, NOT_READY):
             return bool(status == 0)
+        if status in CAPTURE:
+            raise self.refused(stream, status)
         # If it was destroyed, what it was given before goes on.  If the context is lost, this
         # reports the error too.
         with contextlib.suppress(self._error):
