@@ -6,11 +6,26 @@ the verbs refuse, enqueue nothing, and what was the user's stays his.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
-from fake_driver import CAPTURE, NO_CONTEXT, C, D, P, RealSync, held_by, real_device
+from fake_driver import (
+    CAPTURE,
+    CAPTURE_ELSEWHERE,
+    NO_CONTEXT,
+    OURS,
+    C,
+    D,
+    P,
+    RealSync,
+    Within,
+    held_by,
+    real_device,
+)
 
 import gpuring
-from gpuring import debug
+from gpuring import copying, debug
+from gpuring.sync.timeline import TimelineSync
 
 KINDS = pytest.mark.parametrize("kind", ["timeline", "event"])
 MANY = pytest.mark.parametrize("many", [False, True])
@@ -206,3 +221,34 @@ def test_debug_mode_poisons_no_graph(rig, many):
     assert held_by(consumer) == []
     ring.driver.capturing.clear()
     consumer.acquire_many(2, 0).release()
+
+
+def test_a_source_lives_while_nobody_can_tell_that_it_was_copied(monkeypatch):
+    """Events cannot be asked while another thread captures in global mode."""
+    status, sources = CAPTURE_ELSEWHERE, [object(), object()]
+    cuda = SimpleNamespace(
+        Device=Within, Event=lambda **_: SimpleNamespace(ptr=OURS),
+        runtime=SimpleNamespace(eventQuery=lambda _: status, eventRecord=lambda *_: None),
+    )  # fmt: skip
+    monkeypatch.setattr(copying, "_kept", [])
+    for source in sources:
+        copying._keep(cuda, 0, P, source)
+    assert [source for _, source in copying._kept] == sources
+    status = 0
+    copying._keep(cuda, 0, P, None)
+    assert [source for _, source in copying._kept] == [None]
+
+
+def test_closing_while_another_thread_captures_waits_for_the_gpu(rig, monkeypatch):
+    """What may not be asked now is no error of the GPU's."""
+    real_device(monkeypatch)
+    ring = rig(sync_type=RealSync)
+    producer = ring.producer()
+    producer.claim(0).publish()
+    answers = iter([CAPTURE_ELSEWHERE, 0])
+    sync, peer = producer._sync, producer._peer
+    monkeypatch.setattr(sync._runtime, "streamQuery", lambda _: next(answers))
+    assert not TimelineSync._paid(sync, peer)
+    assert not TimelineSync._paid(sync, peer)
+    ring.finish()
+    assert TimelineSync._paid(sync, peer)

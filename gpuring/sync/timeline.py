@@ -16,7 +16,7 @@ from gpuring import driver
 from gpuring._core import Header, Peer
 from gpuring.errors import DeviceError
 from gpuring.memory.cuda_ipc import load_cupy
-from gpuring.sync.device import NOT_READY, DeviceSync
+from gpuring.sync.device import CAPTURE, NOT_READY, DeviceSync
 from gpuring.sync.streams import PER_THREAD
 
 # cudaHostRegisterPortable | cudaHostRegisterMapped: for every context, and for the GPU's access.
@@ -78,7 +78,7 @@ class TimelineSync(DeviceSync):
         if peer.drained():
             return True
         status = self._runtime.streamQuery(PER_THREAD)  # any stream tells of a lost context
-        if status not in (0, NOT_READY):
+        if status not in (0, NOT_READY, *CAPTURE):  # another thread captures: no news
             error = self._error(status)
             raise DeviceError(f"peer {peer.number} cannot finish its GPU work: {error}") from error
         return False
