@@ -252,3 +252,32 @@ def test_closing_while_another_thread_captures_waits_for_the_gpu(rig, monkeypatc
     assert not TimelineSync._paid(sync, peer)
     ring.finish()
     assert TimelineSync._paid(sync, peer)
+
+
+def test_an_interrupted_settling_is_not_finished_while_another_thread_captures(rig, monkeypatch):
+    cuda = real_device(monkeypatch)
+    ring = rig(sync_type=RealSync)
+    producer = ring.producer()
+    slot = producer.claim(0)
+    runtime = producer._sync._runtime
+
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    def refuses():
+        error = cuda.runtime.CUDARuntimeError("cudaErrorStreamCaptureImplicit")
+        error.status = CAPTURE_ELSEWHERE
+        raise error
+
+    ring.driver.errors["write_value"] = 1
+    monkeypatch.setattr(runtime, "streamQuery", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        slot.publish()
+    ring.driver.errors.clear()
+    monkeypatch.setattr(runtime, "deviceSynchronize", refuses)
+    with pytest.raises(gpuring.DeviceError, match="capture has ended"):
+        producer._sync.leave(producer._peer)
+    assert not ring.paid(producer)
+    monkeypatch.undo()
+    producer._sync.leave(producer._peer)
+    assert ring.paid(producer)
