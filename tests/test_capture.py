@@ -7,6 +7,7 @@ the verbs refuse, enqueue nothing, and what was the user's stays his.
 from __future__ import annotations
 
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from fake_driver import (
@@ -25,6 +26,7 @@ from fake_driver import (
 
 import gpuring
 from gpuring import copying, debug
+from gpuring.sync import timeline
 from gpuring.sync.timeline import TimelineSync
 
 KINDS = pytest.mark.parametrize("kind", ["timeline", "event"])
@@ -281,3 +283,18 @@ def test_an_interrupted_settling_is_not_finished_while_another_thread_captures(r
     monkeypatch.undo()
     producer._sync.leave(producer._peer)
     assert ring.paid(producer)
+
+
+def test_a_table_that_cannot_be_unregistered_during_a_capture_stays_mapped(rig, monkeypatch):
+    """CUDA would refuse the next one that the system maps at its address."""
+    cuda = real_device(monkeypatch)
+    header = rig().producer().ring._header
+    monkeypatch.setattr(timeline, "_registered", [])
+    for status, kept in ((999, []), (CAPTURE_ELSEWHERE, [header])):
+        error = cuda.runtime.CUDARuntimeError()
+        error.status = status
+        runtime = SimpleNamespace(
+            CUDARuntimeError=type(error), deviceSynchronize=Mock(side_effect=error)
+        )
+        timeline._unregister(header, 0, 0, SimpleNamespace(Device=Within, runtime=runtime))
+        assert timeline._registered == kept

@@ -108,6 +108,10 @@ class TimelineSync(DeviceSync):
         self._unregister()
 
 
+_registered: list[Header] = []
+"""Closed while another thread's capture forbade to unregister them."""
+
+
 def _unregister(header: Header, address: int, device: int, cuda: Any) -> None:
     """`header` keeps the table mapped until this is done."""
     if header.forked:  # after fork() a child may not touch CUDA
@@ -116,5 +120,9 @@ def _unregister(header: Header, address: int, device: int, cuda: Any) -> None:
         with cuda.Device(device):
             cuda.runtime.deviceSynchronize()
             cuda.runtime.hostUnregister(address)
-    except cuda.runtime.CUDARuntimeError:
-        pass  # the context is lost, and the registration with it
+    except cuda.runtime.CUDARuntimeError as error:
+        if getattr(error, "status", None) in CAPTURE:
+            _registered.append(
+                header
+            )  # for good: what is mapped there next could not be registered
+        # Else the context is lost, and the registration with it.
