@@ -63,6 +63,10 @@ cdef class Slot:
         self._leave_thread()
         return self.stream
 
+    @_stream.setter
+    def _stream(self, size_t stream):
+        self.stream = stream
+
     @property
     def _streams(self):
         self._leave_thread()

@@ -13,7 +13,6 @@ from gpuring import _core
 from gpuring.errors import DeviceError
 from gpuring.interchange import kind_of
 from gpuring.memory.cuda_ipc import load_cupy
-from gpuring.sync.device import NOT_READY
 from gpuring.sync.streams import LEGACY_DEFAULT, handle
 
 if TYPE_CHECKING:
@@ -199,6 +198,9 @@ def _enqueue(sync: DeviceSync, target: Any, source: _Source, stream: int) -> Non
         raise DeviceError(f"the copy into the slot cannot be enqueued ({error})") from error
 
 
+DONE = 0
+"""Any other status of an event, also while another thread's capture forbids to ask, is no proof."""
+
 _lock = threading.Lock()
 _kept: list[tuple[Any, _Source]] = []
 """Sources of copies that may be running, with an event behind each: a library that gets its memory
@@ -212,6 +214,6 @@ def _keep(cuda: Any, device: int, stream: int, source: _Source) -> None:
         cuda.runtime.eventRecord(event.ptr, stream)
     with _lock:
         before = list(_kept)
-        _kept[:] = [each for each in before if query(each[0].ptr) == NOT_READY]
+        _kept[:] = [each for each in before if query(each[0].ptr) != DONE]
         _kept.append((event, source))
     del before  # not under the lock: a source that goes may run anything, another copy too

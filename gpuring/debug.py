@@ -36,7 +36,7 @@ from gpuring.spec import ARRAY, SLOT_ALIGNMENT, Field
 from gpuring.sync.streams import as_cupy
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from types import FrameType
 
     from gpuring._core import Peer
@@ -210,6 +210,7 @@ class _Watching(Slot):
     """What slots do more in debug mode."""
 
     _verbs: tuple[str, str]
+    _undo: Callable[[], None]
     _lease: Lease | None = None
     _spec: Spec
     _all: Any
@@ -239,7 +240,11 @@ class _Watching(Slot):
     def _end_lease(self) -> None:
         """The slot is about to be given back."""
         self._check_open()
-        self._check_canary(f"between here and where it was {self._verbs[0]}")
+        try:
+            self._check_canary(f"between here and where it was {self._verbs[0]}")
+        except Warning:  # warnings can be errors
+            self._undo()
+            raise
         self._views = {}
         if self._lease is not None:
             self._lease.open = False
@@ -286,6 +291,7 @@ class _Watching(Slot):
 
 class DebugWriteSlot(_Watching, WriteSlot):
     _verbs = "claimed", "published"
+    _undo = _core.WriteSlot.abandon
 
     def _begin_lease(self, call: int) -> None:
         super()._begin_lease(call)
@@ -306,6 +312,7 @@ class DebugWriteSlot(_Watching, WriteSlot):
 
 class DebugReadSlot(_Watching, ReadSlot):
     _verbs = "acquired", "released"
+    _undo = _core.ReadSlot.release
 
     def release(self) -> None:
         self._end_lease()
@@ -316,20 +323,24 @@ class DebugReadSlot(_Watching, ReadSlot):
             self.release()
 
 
-def _end_leases(batch: WriteBatch | ReadBatch) -> None:
-    for slot in _core.still_open(batch):
-        slot._end_lease()
+def _end_leases(batch: WriteBatch | ReadBatch, undo: Callable[[], None]) -> None:
+    try:
+        for slot in _core.still_open(batch):
+            slot._end_lease()
+    except Warning:
+        undo()
+        raise
 
 
 class DebugWriteBatch(WriteBatch):
     def publish(self) -> None:
-        _end_leases(self)
+        _end_leases(self, self.abandon)
         super().publish()
 
 
 class DebugReadBatch(ReadBatch):
     def release(self) -> None:
-        _end_leases(self)
+        _end_leases(self, super().release)
         super().release()
 
 

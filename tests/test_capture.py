@@ -7,12 +7,29 @@ the verbs refuse, enqueue nothing, and what was the user's stays his.
 from __future__ import annotations
 
 import warnings
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
-from fake_driver import CAPTURE, INVALID, C, D, P, RealSync, held_by, real_device
+from fake_driver import (
+    CAPTURE,
+    CAPTURE_ELSEWHERE,
+    INVALID,
+    NO_CONTEXT,
+    OURS,
+    C,
+    D,
+    P,
+    RealSync,
+    Within,
+    held_by,
+    real_device,
+)
 
 import gpuring
-from gpuring import debug
+from gpuring import copying, debug
+from gpuring.sync import timeline
+from gpuring.sync.timeline import TimelineSync
 
 KINDS = pytest.mark.parametrize("kind", ["timeline", "event"])
 MANY = pytest.mark.parametrize("many", [False, True])
@@ -167,6 +184,31 @@ def test_the_error_says_what_to_do(rig, monkeypatch):
     assert slot._open
 
 
+def test_what_a_capture_holds_is_not_taken_for_done(rig, monkeypatch):
+    """A thread that has no context yet learns of the capture only when it enters one."""
+    cuda = real_device(monkeypatch)
+    ring = rig(sync_type=RealSync)
+    producer = ring.producer()
+    slot = producer.claim(0)
+    ring.driver.capturing = {P}
+    ring.driver.errors = {"get_device": NO_CONTEXT, "is_capturing": NO_CONTEXT}
+
+    def enters():
+        ring.driver.errors.clear()
+        return 1
+
+    monkeypatch.setattr(cuda.driver, "ctxGetCurrent", enters)
+    monkeypatch.setattr(producer._sync._runtime, "streamQuery", lambda _: CAPTURE, raising=False)
+    with pytest.raises(gpuring.DeviceError, match=f"{P:#x} is being captured"):
+        slot.publish()
+    assert held_by(producer) == [slot.seq]
+    assert not ring.paid(producer)
+    ring.driver.capturing = set()
+    slot.publish()
+    ring.finish()
+    assert ring.paid(producer)
+
+
 def test_a_captured_stream_joins_no_slot(rig, monkeypatch):
     """`use_on`, DLPack and copy_from order one stream behind another."""
     real_device(monkeypatch)
@@ -212,3 +254,78 @@ def test_in_debug_mode_too_a_slot_that_stays_ours_may_be_used_on(rig):
         assert slot.array.sum() == 0
     ring.driver.capturing.clear()
     slot.publish()
+
+
+def test_a_source_lives_while_nobody_can_tell_that_it_was_copied(monkeypatch):
+    """Events cannot be asked while another thread captures in global mode."""
+    status, sources = CAPTURE_ELSEWHERE, [object(), object()]
+    cuda = SimpleNamespace(
+        Device=Within, Event=lambda **_: SimpleNamespace(ptr=OURS),
+        runtime=SimpleNamespace(eventQuery=lambda _: status, eventRecord=lambda *_: None),
+    )  # fmt: skip
+    monkeypatch.setattr(copying, "_kept", [])
+    for source in sources:
+        copying._keep(cuda, 0, P, source)
+    assert [source for _, source in copying._kept] == sources
+    status = 0
+    copying._keep(cuda, 0, P, None)
+    assert [source for _, source in copying._kept] == [None]
+
+
+def test_closing_while_another_thread_captures_waits_for_the_gpu(rig, monkeypatch):
+    """What may not be asked now is no error of the GPU's."""
+    real_device(monkeypatch)
+    ring = rig(sync_type=RealSync)
+    producer = ring.producer()
+    producer.claim(0).publish()
+    answers = iter([CAPTURE_ELSEWHERE, 0])
+    sync, peer = producer._sync, producer._peer
+    monkeypatch.setattr(sync._runtime, "streamQuery", lambda _: next(answers))
+    assert not TimelineSync._paid(sync, peer)
+    assert not TimelineSync._paid(sync, peer)
+    ring.finish()
+    assert TimelineSync._paid(sync, peer)
+
+
+def test_an_interrupted_settling_is_not_finished_while_another_thread_captures(rig, monkeypatch):
+    cuda = real_device(monkeypatch)
+    ring = rig(sync_type=RealSync)
+    producer = ring.producer()
+    slot = producer.claim(0)
+    runtime = producer._sync._runtime
+
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    def refuses():
+        error = cuda.runtime.CUDARuntimeError("cudaErrorStreamCaptureImplicit")
+        error.status = CAPTURE_ELSEWHERE
+        raise error
+
+    ring.driver.errors["write_value"] = 1
+    monkeypatch.setattr(runtime, "streamQuery", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        slot.publish()
+    ring.driver.errors.clear()
+    monkeypatch.setattr(runtime, "deviceSynchronize", refuses)
+    with pytest.raises(gpuring.DeviceError, match="capture has ended"):
+        producer._sync.leave(producer._peer)
+    assert not ring.paid(producer)
+    monkeypatch.undo()
+    producer._sync.leave(producer._peer)
+    assert ring.paid(producer)
+
+
+def test_a_table_that_cannot_be_unregistered_during_a_capture_stays_mapped(rig, monkeypatch):
+    """CUDA would refuse the next one that the system maps at its address."""
+    cuda = real_device(monkeypatch)
+    header = rig().producer().ring._header
+    monkeypatch.setattr(timeline, "_registered", [])
+    for status, kept in ((999, []), (CAPTURE_ELSEWHERE, [header])):
+        error = cuda.runtime.CUDARuntimeError()
+        error.status = status
+        runtime = SimpleNamespace(
+            CUDARuntimeError=type(error), deviceSynchronize=Mock(side_effect=error)
+        )
+        timeline._unregister(header, 0, 0, SimpleNamespace(Device=Within, runtime=runtime))
+        assert timeline._registered == kept

@@ -235,6 +235,23 @@ def test_a_warning_that_is_an_error_leaves_no_claim(ring, place):
             producer.claim(timeout=1).publish()
 
 
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("end", ["publish", "abandon", "release"])
+def test_a_warning_that_is_an_error_gives_the_slot_back(ring, place, end, many):
+    with ring.producer() as producer, ring.consumer() as consumer:
+        if end == "release":
+            _put(ring, producer, 2)
+        peer = consumer if end == "release" else producer
+        take = [producer.claim, producer.claim_many, consumer.acquire, consumer.acquire_many]
+        got = take[2 * (peer is consumer) + many](*([2] if many else []), timeout=1)
+        place.fill(peer._slots[0]._all[60:61], 0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            with pytest.raises(OverrunWarning):
+                getattr(got, end)()
+        assert peer._peer.holding() == []
+
+
 def read_one(pipe: Pipe, name: str) -> bool:
     with (
         gpuring.attach(name, timeout=20) as ring,

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+import time
+
 import pytest
 import services
 from services import (
@@ -39,11 +43,18 @@ def test_threads_may_share_a_client(name, children):
     assert worker.result()["answered"] == 350
 
 
+def is_held(lock):
+    if lock.acquire(blocking=False):
+        lock.release()
+        return False
+    return True
+
+
 def test_threads_wait_in_turn_for_a_slot(name):
     with serve(name, slots=1) as server, gpuring.connect(name) as client:
         calls = [send(client, 0)]
         sends = [in_thread(send, client, k) for k in (1, 2)]
-        poll(lambda: client._sending.locked() and len(client._mailbox.live) == 1)
+        poll(lambda: is_held(client._sending) and len(client._mailbox.live) == 1)
         with pytest.raises(gpuring.RingFull, match="another thread is waiting"):
             client.request(0)
         for _ in range(3):
@@ -63,6 +74,36 @@ def test_a_thread_that_is_done_hands_the_receiving_on(name, monkeypatch):
         for k, taken in enumerate(server.take(3, timeout=10)):
             answer(taken)
             check(client, k, waits[k]())
+
+
+def test_who_looks_after_the_calls_does_not_mind_threads_that_send(name):
+    with serve(name) as server, gpuring.connect(name, calls=40) as client:
+        calls = [send(client, k) for k in range(30)]
+        done = threading.Event()
+
+        def busy():  # as if it made calls, and they ended
+            while not done.is_set():
+                with mailbox.changed:
+                    mailbox.live[0] = calls[0]
+                with mailbox.changed:
+                    del mailbox.live[0]
+
+        mailbox, interval = client._mailbox, sys.getswitchinterval()
+        join = in_thread(busy)
+        try:
+            sys.setswitchinterval(1e-6)
+            for _ in range(1000):
+                mailbox._look(time.monotonic() + 1)
+                mailbox._dispatch_strays()
+                mailbox.no_room()
+        finally:
+            sys.setswitchinterval(interval)
+            done.set()
+        join()
+        for call in server.take(30, timeout=10, max_wait_s=10):
+            answer(call)
+        for k, call in enumerate(calls):
+            services.finish(client, k, call)
 
 
 def test_closing_a_client_wakes_who_waits_and_drops_its_calls(name):

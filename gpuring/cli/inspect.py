@@ -10,7 +10,7 @@ import dataclasses
 import datetime
 import json
 
-from gpuring import directory, stats
+from gpuring import directory, segment, stats
 from gpuring.cli.text import nbytes, seconds, table
 from gpuring.stats import Death, PeerStats, RingStats
 
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    one = stats.collect(args.name, directory.open_header(args.name))
+    one = stats.collect(args.name, directory.open_header(segment.check_name(args.name)))
     print(json.dumps(dataclasses.asdict(one), indent=2) if args.json else describe(one))
     return 0
 

@@ -8,7 +8,8 @@ import argparse
 def positive(text: str) -> float:
     value = float(text)
     if not 0 < value < 1e9:
-        raise argparse.ArgumentTypeError(f"a number above 0, not {text}")
+        limit = "below 1e9" if value >= 1e9 else "above 0"
+        raise argparse.ArgumentTypeError(f"a number {limit}, not {text}")
     return value
 
 

@@ -14,6 +14,8 @@ from gpuring.unique import Unique
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from gpuring._core import Peer
+    from gpuring.ring import Ring
     from gpuring.service.server import Server
 
 
@@ -21,6 +23,7 @@ class AnswerSlot(WriteSlot):
     """Where an answer is written.  As a context manager it is sent; if the block raises, it is not,
     and the call is still to be answered."""
 
+    _writer: AnswerWriter
     _call: Call
     _ending: str
     """Which of Counts it adds to.  "undelivered": nobody is there to read it, it goes nowhere."""
@@ -35,6 +38,18 @@ class AnswerSlot(WriteSlot):
         # Only now: an engine that is killed before this line leaves the request to another one.
         self._call._end(self._ending)
 
+    def abandon(self) -> None:
+        """Does not send it: the call is still to be answered."""
+        self._check_open()
+        if self._ending == "undelivered":
+            super().abandon()
+        else:
+            self._open = False
+            self._writer.begun.append(self)
+
+    def _end(self) -> None:
+        super().abandon()
+
     def __exit__(self, *error: object) -> None:
         if self._open:
             if error[0] is None:
@@ -47,6 +62,39 @@ class AnswerWriter(Enveloped, Producer):
     """An engine in one client's ring."""
 
     _slot_type = AnswerSlot
+
+    def __init__(self, ring: Ring, peer: Peer) -> None:
+        self.begun: list[AnswerSlot] = []
+        """Claimed for answers that were not sent.  The next answers take them, or the next batch
+        makes them void: a client has room for one answer to each call, and may lose one of more."""
+        super().__init__(ring, peer)
+
+    def begin(
+        self, timeout: float, stream: Any = None, shape: Sequence[int] | None = None
+    ) -> AnswerSlot:
+        """A slot for an answer, as from claim."""
+        if not self.begun:
+            slot = self.claim(timeout, stream=stream, shape=shape)
+            assert isinstance(slot, AnswerSlot)
+            return slot
+        extents = None if shape is None else self._smaller(shape)
+        on = None if self._sync is None and stream is None else self._handle(stream)
+        slot = self.begun.pop(0)
+        slot._open, slot._shape = True, extents
+        if on is not None:
+            try:
+                slot._import_on(on)  # behind what was begun
+            except BaseException:
+                slot._end()
+                raise
+            slot._stream = on
+        return slot
+
+    def void_begun(self) -> None:
+        while self.begun:
+            slot = self.begun.pop(0)
+            slot._open = True
+            slot._end()
 
 
 class Call(Unique):

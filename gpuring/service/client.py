@@ -34,7 +34,7 @@ class Client(Unique):
         self._terms = terms
         self._engine_s = engine_s
         self._numbers = itertools.count(1)
-        self._sending = threading.Lock()  # one thread at a time claims
+        self._sending = threading.RLock()  # one thread at a time claims; a handler in it may close
         self._requests = RequestWriter(ring, ring._join_producer())
         self._mailbox = Mailbox(ring, terms, calls, engine_s)
 
@@ -133,7 +133,7 @@ class Client(Unique):
 
         begun = time.monotonic()
         deadline = None if timeout is None else begun + timeout
-        tasks, turns = self._mailbox.tasks, 0
+        tasks, turns = self._mailbox.loops.tasks(), 0
         async with tasks.turn_to_send(deadline):
             while True:
                 expires = None if expires_s is None else begun + expires_s - time.monotonic()
@@ -177,11 +177,16 @@ class Client(Unique):
         * `timeout`: of all of it, in seconds; engines pass over the call when it is over.
         * `stream`: that of the request and of the answer, as for `request` and `result`.
 
-        Raises as `request` and `PendingCall.result` do.
+        Raises as `request` and `PendingCall.result` do; the call is over then, also after a Ctrl-C
+        or a FrameTorn.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         call = _send(self.request(timeout, expires_s=timeout, stream=stream), fill)
-        return call.result(left_s(deadline), stream=stream)
+        try:
+            return call.result(left_s(deadline), stream=stream)
+        except BaseException:  # a Ctrl-C, a FrameTorn: nobody else could take its answer
+            call.cancel()
+            raise
 
     async def call_async(
         self,
@@ -197,7 +202,11 @@ class Client(Unique):
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         call = _send(await self.request_async(timeout, expires_s=timeout, stream=stream), fill)
-        return await call.result_async(left_s(deadline), stream=stream)
+        try:
+            return await call.result_async(left_s(deadline), stream=stream)
+        except BaseException:
+            call.cancel()
+            raise
 
     def _claim(
         self,
@@ -217,6 +226,7 @@ class Client(Unique):
                     raise diagnosis.refused(
                         self.name, peer, _core.BLOCKED, verb="claim", timeout=timeout
                     ) from None
+                self._check_open()
                 self._await_engine(deadline)
             else:
                 assert isinstance(slot, RequestSlot)
@@ -264,13 +274,17 @@ class Client(Unique):
     def close(self) -> None:
         """Leaves the service.  Calls in flight are over: engines drop them, and threads that wait
         for one get RingClosed.  May be called twice."""
-        if self._ring.closed:
+        if self._ring.closed and self._mailbox.left:
             return
-        self._mailbox.shut()
-        with self._sending:
-            owned = self._ring._header.creator_alive
+        owned = self._ring._header.creator_alive
+        try:
+            if not self._ring._header.forked:  # else who receives, or sends, is not here
+                self._mailbox.shut()
+                with self._sending:
+                    pass  # who has it sees that we are closed
             self._ring.close()
-        self._mailbox.close()
+        finally:
+            self._mailbox.close()
         if not owned:
             directory.remove_dead(self.name)  # we may have been the last one
 

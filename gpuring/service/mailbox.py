@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuring.errors import CallFailed, FrameTorn, PeerLost, RingClosed, RingError, RingTimeout
 from gpuring.service.pending import Answer, AnswerReader, PendingCall
-from gpuring.service.tasks import SLICE_S, Tasks, left_s
+from gpuring.service.tasks import SLICE_S, Loops, left_s
 from gpuring.service.wire import FAILED, SPARE, Terms, make_answer_ring
 from gpuring.slot import ReadSlot
 
@@ -35,8 +35,9 @@ class Mailbox:
         """Calls that are claimed, and neither released, failed nor known to be gone."""
         self.changed = threading.Condition()
         """Guards all of this."""
-        self.tasks = Tasks(self)
-        self.receiving = False
+        self.loops = Loops(self)
+        self.receiving = 0
+        """Which thread does, by threading.get_ident()."""
         self._looked = time.monotonic()
         self._orphaned: float | None = None  # since when there has been no engine
         self._ring = make_answer_ring(requests, terms, self.id, limit + SPARE)
@@ -60,6 +61,11 @@ class Mailbox:
         """Who receives: used by one thread at a time, who has set `receiving`."""
         return self._answers._peer
 
+    def _calls(self) -> list[PendingCall]:
+        """Those that are live now: other threads send, and release, meanwhile."""
+        with self.changed:
+            return list(self.live.values())
+
     def has_room(self) -> bool:
         return len(self.live) < self.limit
 
@@ -69,7 +75,7 @@ class Mailbox:
             self.pump(lambda: False, 0)
 
     def no_room(self) -> str:
-        held = sum(call._answer is not None for call in self.live.values())
+        held = sum(call._answer is not None for call in self._calls())
         return (
             f"service {self.service!r}: {len(self.live)} calls of this client are in flight, "
             f"{held} of them answered and not released, and it has room for {self.limit}. Take a "
@@ -97,21 +103,22 @@ class Mailbox:
                     left = left_s(deadline)
                     if self.closed or (tried and left == 0):
                         return False
-                    if not self.receiving:
+                    if self.receiving in (0, threading.get_ident()):  # ours: a Ctrl-C left it
                         break
                     tried = True
+                    self._ring._check_open()  # in a forked child who receives is not there
                     self.changed.wait(SLICE_S if left is None else min(left, SLICE_S))
                 else:
                     return True
-                self.receiving = True
+                self.receiving = threading.get_ident()
             try:
                 self._receive(SLICE_S if left is None else min(left, SLICE_S), stream)
                 tried = True
             finally:
                 with self.changed:
-                    self.receiving = False
+                    self.receiving = 0
                     self.changed.notify_all()
-                    self.tasks.pass_on()
+                    self.loops.pass_on()
 
     def _receive(self, timeout: float, stream: Any) -> None:
         with contextlib.suppress(RingTimeout):
@@ -155,7 +162,7 @@ class Mailbox:
         """Fails the calls that will never be answered.  By who receives."""
         calls = [
             call
-            for call in self.live.values()
+            for call in self._calls()
             if call._sent_at is not None and now - call._sent_at >= SLICE_S and call._answer is None
         ]
         if not calls:
@@ -205,7 +212,7 @@ class Mailbox:
 
     def _dispatch_strays(self) -> None:
         """Answers that we hold and nobody has: a Ctrl-C came after the acquire."""
-        known = {call._answer.index for call in self.live.values() if call._answer is not None}
+        known = {call._answer.index for call in self._calls() if call._answer is not None}
         for index, _ in self._answers._peer.holding():
             if index not in known:
                 self._dispatch(self._answers._slots[index])
@@ -224,7 +231,7 @@ class Mailbox:
         """It needs no room any more."""
         self.live.pop(call.number, None)
         self.changed.notify_all()
-        self.tasks.room()
+        self.loops.room()
 
     def _fail(self, call: PendingCall, error: RingError) -> None:
         if not call._given_up:
@@ -248,15 +255,20 @@ class Mailbox:
     # ---- the end -------------------------------------------------------------------------------
 
     def shut(self) -> None:
-        """Ends every call, and waits until nobody receives."""
+        """Ends every call, and waits until nobody receives, but for this thread, of which this may
+        be a signal handler."""
         with self.changed:
             self.closed = True
-            for call in list(self.live.values()):
+            for call in self._calls():
                 self.give_up(call, RingClosed(f"{call._label()}: this client was closed"))
             self.changed.notify_all()
-            self.tasks.closed()
-            while self.receiving:
+            self.loops.closed()
+            while self.receiving not in (0, threading.get_ident()):
                 self.changed.wait(SLICE_S)
+
+    @property
+    def left(self) -> bool:
+        return self._ring.closed
 
     def close(self) -> None:
         self._ring.close()

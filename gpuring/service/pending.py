@@ -32,6 +32,9 @@ class RequestSlot(WriteSlot):
         again, by whichever thread of this client is next."""
         return self._call
 
+    def _end(self) -> None:
+        super().abandon()  # at close, which ends the calls by itself; a Ctrl-C may have left none
+
     def publish(self) -> None:
         """Sends the request, in stream order."""
         self._check_open()
@@ -40,7 +43,8 @@ class RequestSlot(WriteSlot):
         try:
             super().publish()
         except BaseException:
-            call._mailbox.finished(call)
+            if not self._open:  # else it is ours still, to be sent when its stream can be used
+                call._mailbox.finished(call)
             raise
 
     def abandon(self) -> None:
@@ -50,7 +54,8 @@ class RequestSlot(WriteSlot):
         try:
             super().abandon()
         finally:
-            call._mailbox.finished(call)
+            if not self._open:
+                call._mailbox.finished(call)
 
     def __exit__(self, *error: object) -> None:
         if self._open:
@@ -78,7 +83,7 @@ class Answer(ReadSlot):
         try:
             super().release()
         finally:
-            if call is not None:
+            if call is not None and not self._open:
                 call._mailbox.finished(call)
 
     def __exit__(self, *_: object) -> None:
@@ -169,7 +174,7 @@ class PendingCall(Unique):
         import asyncio
 
         deadline = None if timeout is None else time.monotonic() + timeout
-        tasks = self._mailbox.tasks
+        tasks = self._mailbox.loops.tasks()
         try:
             done = await tasks.until(self._is_done, deadline, self._wakers, stream)
         except asyncio.CancelledError:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from gpuring.ring import Ring
-    from gpuring.slot import ReadSlot, WriteSlot
+    from gpuring.slot import ReadSlot
     from gpuring.stats import RingStats
 
 _SLICE_S = 0.25  # how long a wait for calls goes without a look at who has died
@@ -145,6 +145,7 @@ class Server(Unique):
         if max_batch < 1:
             raise ValueError(f"max_batch is at least 1, not {max_batch!r}")
         deadline = None if timeout is None else time.monotonic() + timeout
+        self._void_begun()
         batch = Batch()
         try:
             while not batch:
@@ -256,13 +257,12 @@ class Server(Unique):
         if writer is not None:
             with contextlib.suppress(RingClosed, RingFull):
                 patience_s = _GPU_ROOM_S if writer._peer.gate_host else _ROOM_S
-                slot = writer.claim(patience_s, stream=stream, shape=shape)
+                slot = writer.begin(patience_s, stream, shape)
         ending = _ENDINGS[status]
         if writer is None or slot is None:
             ending = "undelivered"
             writer, slot = self._claim_sink(stream, shape)
-        assert isinstance(slot, AnswerSlot)
-        slot._call, slot._ending = call, ending
+        slot._writer, slot._call, slot._ending = writer, call, ending
         writer.envelope["call"][slot.index] = call.number
         writer.envelope["status"][slot.index] = status
         writer.envelope["text"][slot.index] = text.encode(errors="replace")[:TEXT_NBYTES]
@@ -270,14 +270,21 @@ class Server(Unique):
 
     def _claim_sink(
         self, stream: Any, shape: Sequence[int] | None
-    ) -> tuple[AnswerWriter, WriteSlot]:
+    ) -> tuple[AnswerWriter, AnswerSlot]:
         """A slot that nobody reads.  Its ring is named as a client's, and so swept up like one."""
         for sink in self._sinks:
             with contextlib.suppress(RingFull):
-                return sink, sink.claim(0, stream=stream, shape=shape)
+                return sink, sink.begin(0, stream, shape)
         ring = make_answer_ring(self._ring, self._terms, secrets.randbits(64), 1)
         self._sinks.append(AnswerWriter(ring, ring._join_producer()))
-        return self._sinks[-1], self._sinks[-1].claim(stream=stream, shape=shape)
+        return self._sinks[-1], self._sinks[-1].begin(0, stream, shape)
+
+    def _void_begun(self) -> None:
+        """What was begun and not sent in the batch before: later answers need not wait for it."""
+        for writer in self._clients.values():
+            if writer is not None:
+                with contextlib.suppress(RingError):
+                    writer.void_begun()
 
     # ---- the dead ------------------------------------------------------------------------------
 

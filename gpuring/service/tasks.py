@@ -1,7 +1,8 @@
 """A client in event loops: any number of tasks wait for answers and for room; none blocks a loop.
 
-They do as the client's threads do (mailbox.py): one task at a time listens for all of them; the
-others sleep until their call is done, there is room, or it is their turn to listen.
+They do as the client's threads do (mailbox.py): one task of each loop listens for all of them; the
+others sleep until their call is done, there is room, or it is their turn to listen.  No loop relies
+on another one: that may be busy, or have been left with its tasks.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from gpuring import _core, waiting
 from gpuring.errors import RingFull
 
 if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
     from gpuring._core import Notifier, Peer
     from gpuring.service.mailbox import Mailbox
 
@@ -25,8 +28,45 @@ Wakers = list[Callable[[], None]]
 SLICE_S = 0.05  # how long a wait goes without a look at what has become of the calls
 
 
+class Loops:
+    """The event loops that have tasks of one client.  Guarded by the mailbox's `changed`."""
+
+    def __init__(self, mailbox: Mailbox) -> None:
+        self._mailbox = mailbox
+        self._tasks: dict[AbstractEventLoop, Tasks] = {}
+
+    def tasks(self) -> Tasks:
+        """Those of the running loop."""
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        with self._mailbox.changed:
+            if loop not in self._tasks:
+                for ended in [each for each in self._tasks if each.is_closed()]:
+                    del self._tasks[ended]
+                self._tasks[loop] = Tasks(self._mailbox)
+            return self._tasks[loop]
+
+    # ---- for the mailbox, under `changed` ------------------------------------------------------
+
+    def room(self) -> None:
+        """There is room for a call more."""
+        for tasks in self._tasks.values():
+            tasks.room()
+
+    def pass_on(self) -> None:
+        """Nobody receives any more: somebody else shall."""
+        for tasks in self._tasks.values():
+            tasks.pass_on()
+
+    def closed(self) -> None:
+        for tasks in self._tasks.values():
+            tasks.closed()
+
+
 class Tasks:
-    """The tasks that wait for something of one client.  Guarded by the mailbox's `changed`."""
+    """The tasks of one loop that wait for something of one client.  Guarded by the mailbox's
+    `changed`."""
 
     def __init__(self, mailbox: Mailbox) -> None:
         self._mailbox = mailbox
@@ -37,14 +77,12 @@ class Tasks:
         self._queue: list[Wakers] = []  # who wants to send, in turn
         self._bells: dict[Peer, Notifier] = {}
 
-    # ---- for the mailbox, under `changed` ------------------------------------------------------
+    # ---- as Loops has them ---------------------------------------------------------------------
 
     def room(self) -> None:
-        """There is room for a call more."""
         wake(self._for_room)
 
     def pass_on(self) -> None:
-        """Nobody receives any more: somebody else shall."""
         if not self._listening:
             wake(self._could_listen[:1])
 
@@ -66,6 +104,11 @@ class Tasks:
     ) -> bool:
         """As Mailbox.pump.  Whoever makes `ready` true calls the `wakers`."""
         mailbox, listening, turns = self._mailbox, False, 0
+
+        def missed() -> bool:  # what we would have been woken for, had we slept already
+            nobody = not (listening or self._listening or mailbox.receiving)
+            return mailbox.closed or nobody or ready()
+
         try:
             while True:
                 if mailbox.pump(ready, 0, stream):
@@ -85,7 +128,7 @@ class Tasks:
                     await yield_to_others(turns)
                 else:
                     several = (wakers,) if listening else (wakers, self._could_listen)
-                    await self._sleep(several, lambda: mailbox.closed or ready(), left, bell)
+                    await self._sleep(several, missed, left, bell)
         finally:
             with self._changed:
                 if listening:
@@ -115,7 +158,7 @@ class Tasks:
                     wake(self._queue[0])
 
     async def until_claimable(
-        self, peer: Peer, using: threading.Lock, deadline: float | None, turns: int
+        self, peer: Peer, using: threading.RLock, deadline: float | None, turns: int
     ) -> int:
         """Until there may be a slot for `peer`, whose users hold `using`; the next `turns`."""
         import asyncio
@@ -160,10 +203,10 @@ class Tasks:
                 woken.set_result(None)
 
         def wake() -> None:
-            if threading.get_ident() == thread:
-                ring()
-            else:
-                with contextlib.suppress(RuntimeError):  # that loop has ended
+            with contextlib.suppress(RuntimeError):  # that loop has ended, with its tasks
+                if threading.get_ident() == thread:
+                    ring()
+                else:
                     loop.call_soon_threadsafe(ring)
 
         timer = None
@@ -183,7 +226,8 @@ class Tasks:
             if timer is not None:
                 timer.cancel()
             if bell is not None:
-                loop.remove_reader(bell.fileno())
+                if not loop.is_closed():
+                    loop.remove_reader(bell.fileno())
                 bell.disarm()
             with self._changed:
                 for wakers in several:

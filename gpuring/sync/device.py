@@ -148,15 +148,29 @@ class DeviceSync(DeviceOrder):
         self._unsettled -= unsettled
 
     def _idle(self, stream: int) -> bool:
-        """Whether nothing runs on `stream` any more, or on any if it cannot be asked."""
+        """Whether nothing runs on `stream` any more, or on any if it cannot be asked.  Raises
+        DeviceError while it is being captured: then nobody can tell."""
         status = self._runtime.streamQuery(stream)
         if status in (0, NOT_READY):
             return bool(status == 0)
+        if status in CAPTURE:
+            raise self.refused(stream, status)
         # If it was destroyed, what it was given before goes on.  If the context is lost, this
         # reports the error too.
-        with contextlib.suppress(self._error):
-            self._runtime.deviceSynchronize()
+        self._finish_all()
         return True
+
+    def _finish_all(self) -> None:
+        """Until nothing runs on the GPU any more; an error says so as well.  Raises DeviceError
+        while a capture forbids to wait: then nobody can tell."""
+        try:
+            self._runtime.deviceSynchronize()
+        except self._error as error:
+            if getattr(error, "status", None) in CAPTURE:
+                raise DeviceError(
+                    f"GPU {self._device} cannot be waited for while a thread captures a CUDA graph "
+                    f"({error}). Try again when the capture has ended"
+                ) from error
 
     def _usable(self, stream: int) -> int:
         """`stream` itself, if this thread may use it now, and it is not being captured.  Raises
@@ -213,8 +227,7 @@ class DeviceSync(DeviceOrder):
         """Before a peer leaves: what an interrupted settle() left undone.  Blocks."""
         for number, index in sorted(self._unsettled):
             if number == peer.number:
-                # An error means that nothing runs there any more, as in settle().
                 with contextlib.suppress(self._error), self._cuda.Device(self._device):
-                    self._runtime.deviceSynchronize()
+                    self._finish_all()
                 self._header.raise_fence(number, index, self._header.work(number, index))
                 self._unsettled.discard((number, index))

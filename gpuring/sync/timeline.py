@@ -16,7 +16,7 @@ from gpuring import driver
 from gpuring._core import Header, Peer
 from gpuring.errors import DeviceError
 from gpuring.memory.cuda_ipc import load_cupy
-from gpuring.sync.device import NOT_READY, DeviceSync
+from gpuring.sync.device import CAPTURE, NOT_READY, DeviceSync
 from gpuring.sync.streams import PER_THREAD
 
 # cudaHostRegisterPortable | cudaHostRegisterMapped: for every context, and for the GPU's access.
@@ -78,7 +78,7 @@ class TimelineSync(DeviceSync):
         if peer.drained():
             return True
         status = self._runtime.streamQuery(PER_THREAD)  # any stream tells of a lost context
-        if status not in (0, NOT_READY):
+        if status not in (0, NOT_READY, *CAPTURE):  # another thread captures: no news
             error = self._error(status)
             raise DeviceError(f"peer {peer.number} cannot finish its GPU work: {error}") from error
         return False
@@ -108,6 +108,10 @@ class TimelineSync(DeviceSync):
         self._unregister()
 
 
+_registered: list[Header] = []
+"""Closed while another thread's capture forbade to unregister them."""
+
+
 def _unregister(header: Header, address: int, device: int, cuda: Any) -> None:
     """`header` keeps the table mapped until this is done."""
     if header.forked:  # after fork() a child may not touch CUDA
@@ -116,5 +120,9 @@ def _unregister(header: Header, address: int, device: int, cuda: Any) -> None:
         with cuda.Device(device):
             cuda.runtime.deviceSynchronize()
             cuda.runtime.hostUnregister(address)
-    except cuda.runtime.CUDARuntimeError:
-        pass  # the context is lost, and the registration with it
+    except cuda.runtime.CUDARuntimeError as error:
+        if getattr(error, "status", None) in CAPTURE:
+            _registered.append(
+                header
+            )  # for good: what is mapped there next could not be registered
+        # Else the context is lost, and the registration with it.

@@ -1,0 +1,153 @@
+"""Clients and engines that are closed, or interrupted, while somebody waits with them."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+from services import answer, finish, in_thread, send, serve
+from support import poll
+from test_interrupt import interrupts
+
+import gpuring
+
+
+@pytest.fixture
+def on_signal():
+    """Calls a function, in a signal handler, once a condition holds."""
+    before = signal.getsignal(signal.SIGUSR1)
+
+    def arrange(function, condition):
+        def run():
+            poll(condition)
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+        signal.signal(signal.SIGUSR1, lambda *_: function())
+        in_thread(run)
+
+    yield arrange
+    signal.signal(signal.SIGUSR1, before)
+
+
+def waits(endpoint):
+    """Whether somebody sleeps in a verb of it."""
+    number, stats = endpoint.peer, endpoint.ring.stats
+    return lambda: any(each.waiting for each in stats().peers if each.number == number)
+
+
+def test_a_signal_handler_may_close_a_client_that_waits_for_an_answer(name, on_signal):
+    with serve(name):
+        client = gpuring.connect(name)
+        call = send(client, 0)
+        on_signal(client.close, waits(client._mailbox._answers))
+        with pytest.raises(gpuring.RingClosed):
+            call.result()
+        assert client.closed
+
+
+def test_a_signal_handler_may_close_a_client_that_waits_to_send(name, on_signal):
+    with serve(name, slots=1):
+        client = gpuring.connect(name)
+        send(client, 0)
+        on_signal(client.close, waits(client._requests))
+        with pytest.raises(gpuring.RingClosed):
+            client.request()
+        assert client.closed
+
+
+def test_a_signal_handler_may_close_an_engine_that_waits_for_calls(name, on_signal):
+    server = serve(name)
+    on_signal(server.close, waits(server._requests))
+    with pytest.raises(gpuring.RingClosed):
+        server.take()
+    assert server.closed
+
+
+def test_a_client_may_be_closed_while_another_thread_waits_to_send(name):
+    with serve(name, slots=1):
+        client = gpuring.connect(name)
+        send(client, 0)
+        wait = in_thread(client.request)
+        poll(waits(client._requests))
+        client.close()
+        with pytest.raises(gpuring.RingClosed):
+            wait()
+
+
+def raise_interrupt():
+    raise KeyboardInterrupt
+
+
+def test_an_interrupted_call_leaves_nothing_behind(name, on_signal):
+    with serve(name) as server, gpuring.connect(name, calls=1) as client:
+        on_signal(raise_interrupt, waits(client._mailbox._answers))
+        with pytest.raises(KeyboardInterrupt):
+            client.call(1)
+        answer(server.take(timeout=10)[0])
+        client.request(5).abandon()
+        assert (client.in_flight, client.late) == (0, 1)
+
+
+def test_an_interrupted_close_of_a_client_can_be_repeated(name):
+    with serve(name) as server:
+        for interrupt in interrupts(step=3):
+            client = gpuring.connect(name, calls=2)
+            send(client, 0)
+            answer(server.take(timeout=10)[0])
+            with interrupt:
+                client.close()
+            client.close()
+            assert client.closed, interrupt.where
+            assert client.ring.closed, interrupt.where
+            assert client._mailbox._ring.closed, interrupt.where
+
+
+def test_after_an_interrupted_request_a_client_can_be_closed(name):
+    with serve(name):
+        for interrupt in interrupts(step=3):
+            client = gpuring.connect(name, calls=2)
+            with interrupt:
+                client.request(5).abandon()
+            client.close()
+            assert client.ring.closed, interrupt.where
+
+
+def test_after_an_interrupted_wait_others_come(name):
+    with serve(name) as server, gpuring.connect(name) as client:
+        for interrupt in interrupts():
+            calls = [send(client, k) for k in range(2)]
+            with interrupt:
+                calls[0].wait(0)
+            for taken in server.take(2, timeout=10):
+                answer(taken)
+            for k, call in enumerate(calls):
+                finish(client, k, call)
+
+
+# ---- in a forked child -------------------------------------------------------------------------
+
+
+def forks(pipe, name):
+    """The exit status of a child that is forked while a thread receives."""
+    with serve(name) as server, gpuring.connect(name) as client:
+        call = send(client, 0)
+        wait = in_thread(call.result)
+        poll(waits(client._mailbox._answers))
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(20)
+            try:
+                call.result()
+            except gpuring.RingError as error:
+                client.close()
+                os._exit("fork" not in str(error))
+            os._exit(2)
+        _, status = os.waitpid(pid, 0)
+        answer(server.take(timeout=10)[0])
+        wait().release()
+        return status
+
+
+def test_a_forked_child_waits_for_no_thread_of_its_parent(name, children):
+    assert children(forks, name).result() == 0
