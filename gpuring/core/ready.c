@@ -11,8 +11,8 @@
  */
 #include "ring.h"
 
-/* The gate of gr_claim, at the frontier, which is *claimable if it is open. */
-static enum gr_result look_to_claim(const struct gr_peer *me, uint64_t *claimable) {
+/* The gate of gr_claim, at the frontier, which is *claimable if it is open; *word: that of its slot. */
+static enum gr_result look_to_claim(const struct gr_peer *me, uint64_t *claimable, uint64_t *word) {
     struct gr_ring *ring = me->ring;
     const uint64_t n = ring->slots;
     if (load_sc(&ring->head->closed)) return GR_CLOSED;
@@ -32,7 +32,7 @@ static enum gr_result look_to_claim(const struct gr_peer *me, uint64_t *claimabl
             if (phase_of(w) == GR_READY && seq_of(t) != c - n) return GR_BLOCKED;
             if (phase_of(w) == GR_READY && phase_of(t) != GR_DONE) return GR_BLOCKED;
         }
-        *claimable = c;
+        *claimable = c, *word = w;
         return held && gr_every_slot_held(ring, subs) ? GR_BLOCKED : GR_OK;
     }
 }
@@ -85,20 +85,33 @@ static enum gr_result look_to_acquire(const struct gr_peer *me) {
 enum gr_result gr_ready(const struct gr_peer *me) {
     if (gr_forked(me->ring)) return GR_FORKED;
     if (!is_mine(me)) return GR_REAPED;
-    uint64_t c;
-    return me->role == GR_PRODUCER ? look_to_claim(me, &c) : look_to_acquire(me);
+    uint64_t c, w;
+    return me->role == GR_PRODUCER ? look_to_claim(me, &c, &w) : look_to_acquire(me);
+}
+
+/* Whether slot[index] is still as the look found it, and nobody reads it. */
+static bool is_at_rest(const struct gr_ring *ring, uint64_t index, uint64_t word) {
+    for (each_bit(u, sub_mask_of(ring)))
+        if (phase_of(load_sc(&take_of(ring, index, u)->word)) == GR_HELD) return false;
+    return load_sc(&ring->slot[index].word) == word;
 }
 
 /* Host gate: GR_OK if a claim would have a slot now; seq says which, and pending[] what it would then have to
  * wait for.  Who waits before he claims burns no sequence when his time is up.  Only a hint: the claim
- * itself lists anew what is pending. */
+ * itself lists anew what is pending.
+ *
+ * A promise may be listed here whose fence operation is not enqueued yet, for the slot is not ours; an event
+ * would say "done" of the operation before it.  Who promises writes or holds the slot until it is enqueued:
+ * so if afterwards nobody does [edge Q], all that was listed is.  Else nothing is said to be pending. */
 enum gr_result gr_claimable(struct gr_peer *me) {
-    uint64_t c;
+    uint64_t c, w;
     if (gr_forked(me->ring)) return GR_FORKED;
     if (!is_mine(me)) return GR_REAPED;
-    enum gr_result result = look_to_claim(me, &c);
+    enum gr_result result = look_to_claim(me, &c, &w);
     if (result != GR_OK) return result;
+    const uint64_t i = c % me->ring->slots;
     me->seq = c;
-    gr_list_pending(me, (uint32_t)(c % me->ring->slots));
+    gr_list_pending(me, (uint32_t)i);
+    if (!is_at_rest(me->ring, i, w)) me->pendings = 0;
     return GR_OK;
 }

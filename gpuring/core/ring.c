@@ -7,6 +7,7 @@
  *   J  join against claim (Dekker)          join: store sub; load slot  ||  claim: CAS slot; load sub
  *   C  close against claim (Dekker)         close: store closed; load slot || claim: CAS slot; load closed
  *   D  doorbell (wait.c)
+ *   Q  look at a slot that is not ours      promise: CAS slot, take; store work || gr_claimable: load work; load slot, take
  *
  * Only the owner named in a claim word (or the reaper of a dead one) leaves WRITING or HELD, and always
  * by CAS from exactly the word he put there: a failure means that he was reaped, and changes nothing.
@@ -168,7 +169,7 @@ uint64_t gr_promise(struct gr_peer *me, uint32_t index, uint64_t seq) {
     gr_word *work = work_of(me->ring, index, me->number);
     uint64_t next = load_relaxed(work) + 1, value = seq << 16;
     if (value < next) value = next;
-    store_relaxed(work, value);
+    store_release(work, value); /* [edge Q, promiser] who sees it sees that the slot is written, or held */
     me->last_index = index;
     me->last_value = value;
     FAULT("promised");
