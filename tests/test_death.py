@@ -316,7 +316,16 @@ def test_a_torn_frame_does_not_end_a_reattaching_consumer(name, children, monkey
             assert second.stats().subscriptions == ()
 
 
+def cpu_seconds_of(*sleeps_s):
+    """What this process uses meanwhile."""
+    before = time.process_time()
+    for each in sleeps_s:
+        time.sleep(each)  # how long it is measured; synchronises nothing
+    return time.process_time() - before
+
+
 def test_waiting_for_a_restart_costs_next_to_nothing(name):
+    """Compared with waking up as often: what that costs, depends on the host."""
     with make(name) as ring, gpuring.attach(name) as other:
         consumer = other.consumer(reattach=True)
         with ring.producer() as producer:
@@ -332,14 +341,12 @@ def test_waiting_for_a_restart_costs_next_to_nothing(name):
         reader = threading.Thread(target=read)
         reader.start()
         poll(lambda: seen)
-        before = time.process_time()
-        time.sleep(1)  # how long it is measured; synchronises nothing
-        used = time.process_time() - before
+        used_s = cpu_seconds_of(1)
         with ring.producer() as producer:
             put(producer, 2)
             reader.join()
         assert seen == [(1, False), (2, True)]
-        assert used < 0.05  # a hundredth is what it should be; the rest is for busy hosts
+        assert used_s < 10 * cpu_seconds_of(*[0.02] * 50)
 
 
 def forks_a_watcher(pipe, name):
