@@ -124,11 +124,8 @@ def release_all(batch):
     cdef uint64_t values[MAX_OPS]
     cdef size_t stream = 0
     cdef tuple streams = _common_stream(slots, &stream)
-    cdef gr_slot *shared
     cdef ReadSlot slot
     cdef Peer peer
-    cdef uint32_t owner
-    cdef uint64_t value
     cdef int result, refused = 0
     cdef list torn = []
     cdef object error = None
@@ -149,10 +146,7 @@ def release_all(batch):
             continue
         else:
             slot._open = False
-            shared = &peer.me.ring.slot[slot.index]
-            owner = owner_of(load_acquire(&shared.word))
-            value = load_acquire(&shared.fence)
-            result = peer._released(gr_release(&peer.me, slot.index, slot._seq), slot.index, slot._seq, owner, value)
+            result = peer._release(slot.index, slot._seq, slot._sync)
         if result == TORN_:
             torn.append(slot)
         elif result:

@@ -254,6 +254,19 @@ cdef class DeviceOrder:
                 status = self.wait_event(<void *>stream, event, 0)
         return status
 
+    cdef bint is_done(self, uint32_t owner, uint32_t index, uint64_t value) noexcept:
+        """Whether the GPU has written a frame that is held, though nobody has asked its event since.
+
+        For if its producer dies, it is called torn unless the fence word says the same.
+        """
+        cdef EventRow row = self.rows[owner]
+        if self.base or row is None or row.peer_id != load_acquire(&self.header.ring.peer[owner].id):
+            return False
+        if row.events[index] == NULL or self.event_query(row.events[index]):
+            return False
+        raise_to(fence_of(self.header.ring, index, owner), value)
+        return True
+
     def enqueue_write(self, size_t stream, uint32_t peer, uint32_t index, uint64_t value):
         """`stream` stores fence[index][peer] = value when it gets there.  0 or the driver's error."""
         cdef mem_ops ops

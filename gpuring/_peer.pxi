@@ -331,25 +331,28 @@ cdef class Peer:
 
     cpdef int release(self, uint32_t index, uint64_t seq, sync, streams) except? -1000:
         """0, TORN (it is released, and known to be torn), or a negative result."""
-        cdef gr_slot *slot = &self.me.ring.slot[index]
-        cdef uint32_t owner = owner_of(load_acquire(&slot.word))  # stable while the frame is held
-        cdef uint64_t value = load_acquire(&slot.fence)
         try:
             self._record(index, seq, sync, streams)
         except BaseException:
-            if not self.recorded.is_unpaid(index):
-                if self._released(gr_release(&self.me, index, seq), index, seq, owner, value) == TORN_:
-                    self.released.tell_later(index, seq)
+            if not self.recorded.is_unpaid(index) and self._release(index, seq, sync) == TORN_:
+                self.released.tell_later(index, seq)
             raise
-        return self._released(gr_release(&self.me, index, seq), index, seq, owner, value)
+        return self._release(index, seq, sync)
 
-    cdef int _released(self, gr_result result, uint32_t index, uint64_t seq, uint32_t owner, uint64_t value) except? -1000:
-        """The frame is nobody's any more; `owner` was to write `value` when it was whole."""
+    cdef int _release(self, uint32_t index, uint64_t seq, sync) except? -1000:
+        """As release, whose record is done."""
+        cdef gr_slot *slot = &self.me.ring.slot[index]
+        cdef uint32_t owner = owner_of(load_acquire(&slot.word))  # stable while the frame is held
+        cdef uint64_t value = load_acquire(&slot.fence)
+        cdef bint whole = owner >= self.me.ring.max_peers or \
+            load_acquire(fence_of(self.me.ring, index, owner)) >= value or \
+            (isinstance(sync, DeviceOrder) and (<DeviceOrder>sync).is_done(owner, index, value))
+        cdef gr_result result = gr_release(&self.me, index, seq)
         if result != GR_OK:
             return -<int>result
-        if owner < self.me.ring.max_peers and load_acquire(fence_of(self.me.ring, index, owner)) < value:
+        if not whole:
             self.released.add(index, seq, owner, value)
-        elif load_acquire(&self.me.ring.slot[index].torn) >= seq:
+        elif load_acquire(&slot.torn) >= seq:
             return TORN_
         return 0
 

@@ -93,3 +93,32 @@ def test_the_events_of_a_number_are_opened_anew_for_its_next_owner(rig, monkeypa
     assert producer._sync._runtime.destroyed == opened
     calls = [call for call in ring.told() if call[0] == "wait"]
     assert calls == event_waits(P, event_of(second, 0), event_of(second, 1))
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_a_frame_that_is_written_when_it_is_released_is_not_torn_later(rig, many):
+    """Nobody asks its event again: its producer's death would tear it if the word did not say so."""
+    ring = rig("event")
+    producer, consumer = ring.producer(), ring.consumer()
+    for is_written in (False, True):
+        producer.claim(0).publish()
+        slot = consumer.acquire_many(2, 0) if many else consumer.acquire(0)
+        if is_written:
+            ring.finish(producer)
+        slot.release()
+        (seq,) = [each.seq for each in slot] if many else [slot.seq]
+        ((owner, value),) = ring.work(producer, seq % 4).items()
+        assert (ring.segment.creator.fence(*owner) == value) is is_written
+
+
+def test_the_event_of_a_number_that_has_gone_to_another_is_not_asked_at_a_release(rig):
+    ring = rig("event")
+    producer, consumer = ring.producer(), ring.consumer()
+    producer.claim(0).publish()
+    slot = consumer.acquire(0)
+    ring.finish(producer)
+    consumer._sync.rows[producer.peer] = row = EventRow(producer._peer.id + 1, 4)
+    row[slot.index] = event_of(producer, slot.index)
+    ring.driver.queries.clear()
+    slot.release()
+    assert ring.driver.queries == []

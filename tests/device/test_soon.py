@@ -30,10 +30,11 @@ def test_while_nothing_of_ours_is_pending_a_wait_is_enqueued_at_once(rig):
     assert ring.told()[0] == ("wait", C, event_of(producer, 0))
     ring.finish(consumer)
     ring.driver.queries.clear()
-    consumer.acquire(PATIENCE_S).release()
-    assert ring.told()[0] == ("wait", C, event_of(producer, 1))
+    slot = consumer.acquire(PATIENCE_S)
+    assert ring.told() == [("wait", C, event_of(producer, 1))]
     theirs, own = event_of(producer, 1), event_of(consumer, 0)
     assert ring.driver.queries == [theirs, theirs, own]  # one look
+    slot.release()
     consumer.acquire(PATIENCE_S).release()  # and it did not make blind
     assert event_of(consumer, 1) in ring.driver.queries
 
@@ -44,8 +45,9 @@ def test_a_call_that_may_not_block_has_no_patience(rig):
     producer.claim_many(8, 0).publish()
     consumer.acquire(0).release()
     ring.driver.queries.clear()
-    consumer.acquire(0).release()
+    slot = consumer.acquire(0)
     assert ring.driver.queries == [event_of(producer, 1)]
+    slot.release()
     ring.driver.queries.clear()
     consumer.acquire_many(4, PATIENCE_S)  # for the first only
     queries = ring.driver.queries
