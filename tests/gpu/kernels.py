@@ -8,6 +8,7 @@ A first launch loads its kernel, which can hang while some stream is held: call 
 
 from __future__ import annotations
 
+import gc
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -121,6 +122,7 @@ class Latch:
         import cupy
 
         self._limit_ns = int(limit_s * 1e9)
+        gc.collect()  # what it frees on the GPU later would wait for the streams that we hold
         self._memory = cupy.cuda.alloc_pinned_memory(8)  # mapped: the GPU sees the CPU's stores
         self._words = np.frombuffer(self._memory, np.uint32, 2)
         self._words[:] = 0
