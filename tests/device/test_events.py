@@ -97,7 +97,7 @@ def test_the_events_of_a_number_are_opened_anew_for_its_next_owner(rig, monkeypa
 
 @pytest.mark.parametrize("many", [False, True])
 def test_a_frame_that_is_written_when_it_is_released_is_not_torn_later(rig, many):
-    """Nobody asks its event again: its producer's death would tear it if the word did not say so."""
+    """Nobody asks its event again, and the death of its producer tears what the word calls open."""
     ring = rig("event")
     producer, consumer = ring.producer(), ring.consumer()
     for is_written in (False, True):
