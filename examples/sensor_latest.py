@@ -125,7 +125,7 @@ def sense(producer, scans):
             slot["points"][:], slot["intensity"][:], slot.meta["pose"] = lidar.measure(slot.seq)
             late_ns.append(slot.meta["stamp_ns"] - due)  # a wait for the logger would show
     rate = scans / (time.monotonic_ns() - start) * 1e9
-    print(f"lidar    {rate:.0f} scans/s of {POINTS} points, late by {spread(late_ns)}")
+    print(f"lidar    {rate:.0f} scans/s of {POINTS} points, late by {spread(late_ns)}", flush=True)
 
 
 def main():
