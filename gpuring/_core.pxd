@@ -69,7 +69,7 @@ cdef extern from "core/ring.h" nogil:
         uint64_t value
     struct gr_peer:
         gr_ring *ring
-        uint32_t number, role, u, mode, index, pendings, last_index
+        uint32_t number, role, u, mode, index, producer, pendings, last_index
         uint64_t id, pos, seq, lost, frames
         int64_t deadline_ns
         gr_bool redelivered, left, told

@@ -236,6 +236,7 @@ cdef class Peer:
                 gr_release(&self.me, self.me.index, self.me.seq)
                 return DAMAGED_
             if load_acquire(&self.me.ring.slot[self.me.index].torn) < self.me.seq:
+                self.released.producer[self.me.index] = self.me.producer
                 return self._still_here()
             # Its producer died meanwhile.  Nobody has seen the frame: pass over it.
             gr_skip_torn(&self.me)
@@ -342,10 +343,9 @@ cdef class Peer:
     cdef int _release(self, uint32_t index, uint64_t seq, sync) except? -1000:
         """As release, whose record is done."""
         cdef gr_slot *slot = &self.me.ring.slot[index]
-        cdef uint32_t owner = owner_of(load_acquire(&slot.word))  # stable while the frame is held
-        cdef uint64_t value = load_acquire(&slot.fence)
-        cdef bint whole = owner >= self.me.ring.max_peers or \
-            load_acquire(fence_of(self.me.ring, index, owner)) >= value or \
+        cdef uint32_t owner = self.released.producer[index]
+        cdef uint64_t value = load_acquire(&slot.fence)  # stable while the frame is held
+        cdef bint whole = load_acquire(fence_of(self.me.ring, index, owner)) >= value or \
             (isinstance(sync, DeviceOrder) and (<DeviceOrder>sync).is_done(owner, index, value))
         cdef gr_result result = gr_release(&self.me, index, seq)
         if result != GR_OK:

@@ -16,6 +16,7 @@ cdef class Released:
     """
 
     cdef Header header
+    cdef uint32_t *producer  # [slot]: of the frame that is held
     cdef released_frame *frames
     cdef size_t n, room, limit
     cdef uint64_t reaps  # deaths up to which they were looked through
@@ -27,8 +28,12 @@ cdef class Released:
         self.reaps = load_acquire(&header.ring.head.reaps)
         self.limit = 2 * header.ring.slots
         self.torn = []
+        self.producer = <uint32_t *>calloc(header.ring.slots, sizeof(uint32_t))
+        if self.producer == NULL:
+            raise MemoryError
 
     def __dealloc__(self):
+        free(self.producer)
         free(self.frames)
 
     cdef int add(self, uint32_t index, uint64_t seq, uint32_t owner, uint64_t value) except -1:

@@ -264,7 +264,8 @@ static enum hold hold(struct gr_peer *me, uint64_t s, uint64_t t) {
     me->redelivered = seq_of(t) == s && owner_of(t) == GR_NONE; /* a name on it: it was given back */
     me->pendings = 0;
     add_pending(me, me->number, load_acquire(work_of(ring, i, me->number))); /* G12 */
-    add_pending(me, owner_of(w), load_relaxed(&slot->fence)); /* stable: nobody claims a held slot */
+    me->producer = owner_of(w);
+    add_pending(me, me->producer, load_relaxed(&slot->fence)); /* stable: nobody publishes in a held slot */
     store_relaxed(&take->since_ns, (uint64_t)gr_now_coarse_ns());
     count(&ring->peer[me->number].frames, 1);
     me->pos = s + 1;

@@ -101,6 +101,7 @@ struct gr_peer {
     /* the frame that the last successful claim, acquire or latest returned */
     uint64_t seq, lost;
     uint32_t index;
+    uint32_t producer; /* of the frame: a claim may void its slot while a lossy reader holds it */
     bool redelivered;
     bool left; /* it has left: the number may be somebody else's */
     bool told; /* lost has been handed out with a frame: the next call counts anew */

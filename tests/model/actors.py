@@ -6,7 +6,7 @@ would know, for the invariants: the frames it writes and holds, and that its str
 
 from .explore import Actor, World, explore
 from .invariants import Invariants, show
-from .steps import NONE, apply, load_both, wait
+from .steps import NONE, apply, load, load_both, wait
 from .words import CONSUMER, FREE, NOBODY, EndOfStream, Peer, PeerLost, RingClosed
 
 
@@ -116,6 +116,21 @@ def closing(ring):
     return script
 
 
+def looking(ring, *claims):
+    """A host gate's look at the slot of each claim.  Where the CPU stores fences, a promise whose
+    fence is not there is one that is not recorded yet."""
+
+    def script(me):
+        for c in claims:
+            pending = yield from ring.claimable(c)
+            for fence, value in pending:
+                if (yield load(fence)) < value:
+                    raise AssertionError("a promise is taken for recorded")
+            pending = fence = value = None
+
+    return script
+
+
 # ---------------------------------------------------------------------- a world
 
 
@@ -155,6 +170,10 @@ class Cast:
     def closer(self):
         me = Peer(tag=len(self.actors) + 1, role=NOBODY)
         return self._add(f"X{me.tag}", me, closing(self.ring), False, None)
+
+    def looker(self, *claims):
+        me = Peer(tag=len(self.actors) + 1, role=NOBODY)
+        return self._add(f"H{me.tag}", me, looking(self.ring, *claims), False, None)
 
     def _add(self, name, me, script, mortal, at, daemon=False):
         if at is not None:

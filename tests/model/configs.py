@@ -53,6 +53,9 @@ _both(
         "2P that abandon, 1L": lambda: (
             host().producer(3, abandon=(0, 2)).producer(1, abandon=(0,)).consumer()
         ),
+        "1P 1Y, the look of a host gate": lambda: (
+            host(clocks=True).producer(3).consumer(lossy=True).looker(4, 5)
+        ),
         "1P, lost is counted": lambda: host(counting=True).producer(4).consumer(lossy=True),
     },
     {
@@ -170,6 +173,9 @@ _both(
             .consumer()
             .reaper(1, mortal=True)
             .reaper(1)
+        ),
+        "2P 1Y, fences stored by the CPU": lambda: (
+            host(clocks=True).producer(2).producer(1).consumer(lossy=True)
         ),
         "a number is used again while two reap": lambda: (
             host(kills=1)

@@ -130,6 +130,36 @@ class Ring(Membership, Words):
                 return True
         return False
 
+    def claimable(self, c):
+        """Gate "host", before a claim of c: -> the (fence, value) that it would have to wait for.
+
+        Nothing is claimed, so others may be anywhere.  All that is returned is recorded: an event
+        may be asked for it.
+        """
+        i = c % self.slots
+        w = yield load(self.slot[i])
+        if seq(w) != c - self.slots or phase(w) == WRITING:
+            return ()
+        pending = ()
+        for p in range(self.peers):
+            v = yield load(self.work[p][i])
+            if (yield load(self.fence[p][i])) < v:
+                pending += ((self.fence[p][i], v),)
+            v = None
+        if pending and self.fix("G13"):  # who promises writes or holds until it is recorded
+            mask = yield load(self.sub_mask)
+            held = yield from self._holders_of_slot(i, mask)
+            if held or (yield load(self.slot[i])) != w:
+                return ()
+        return pending
+
+    def _holders_of_slot(self, i, mask):
+        for u in bits(mask):
+            t = yield load(self.take[u][i])
+            if phase(t) == HELD:
+                return True
+        return False
+
     def publish(self, me, c, phase=READY):
         i = c % self.slots
         if phase == READY or self.fix("G6"):
@@ -197,25 +227,29 @@ class Ring(Membership, Words):
                 t = None
                 continue
             t = None
-            if not (yield from self._confirm(me, s)):
+            p = yield from self._confirm(me, s)
+            if p is None:
                 self._count_lost(me, s + 1)
                 s += 1
                 continue
             me.pos = s + 1
             self._count_lost(me, s + 1, missed=False)
-            yield from self._order_after_producer(me, s)
+            yield from self._order_after_producer(me, s, p)
             return s
 
     def _confirm(self, me, s):
-        """The look after the swap; undo when the slot has moved on."""
+        """The look after the swap: -> who published the frame; None, and undone, when the slot has
+        moved on.  (Only here: under a lossy holder the word may become another producer's VOID.)"""
         i = s % self.slots
-        if seq((yield load(self.slot[i]))) == s:
-            return True
+        w = yield load(self.slot[i])
+        if seq(w) == s:
+            return owner(w)
+        w = None
         if self.fix("H8"):  # failure is harmless: a fellow replaced my doomed hold
             yield cas(self.take[me.u][i], word(s, me.p, HELD), word(s, me.p, DONE))
         else:
             yield store(self.take[me.u][i], word(s, me.p, DONE))
-        return False
+        return None
 
     def _count_lost(self, me, n, missed=True):
         """Everything below n is accounted for; what was not yet is lost, if it was missed."""
@@ -286,12 +320,12 @@ class Ring(Membership, Words):
             if seq(t) > s or (seq(t) == s and phase(t) != OPEN):  # a fellow's
                 me.pos = s + 1
             elif (yield cas(self.take[me.u][i], t, word(s, me.p, HELD))):
-                confirmed = yield from self._confirm(me, s)
-                if confirmed:
+                p = yield from self._confirm(me, s)
+                if p is not None:
                     self._count_lost(me, s)
                     self._count_lost(me, s + 1, missed=False)
                     me.pos = s + 1
-                    yield from self._order_after_producer(me, s)
+                    yield from self._order_after_producer(me, s, p)
                     return s
 
     def release(self, me, s):
@@ -347,15 +381,14 @@ class Ring(Membership, Words):
             takers += (owner((yield load(self.take[u][i]))),)
         return takers
 
-    def _order_after_producer(self, me, s):  # two clocks
-        """Before a read: after the producer, and after myself (another of my streams)."""
+    def _order_after_producer(self, me, s, p):  # two clocks
+        """Before a read: after its producer p, and after myself (another of my streams)."""
         if not self.clocks:
             return
         i = s % self.slots
         if self.fix("G12"):
             v = yield load(self.work[me.p][i])
             yield from self._wait_for_fence(self.fence[me.p][i], v)
-        p = owner((yield load(self.slot[i])))
         v = yield load(self.rec[i])
         yield from self._wait_for_fence(self.fence[p][i], v)
 

@@ -46,6 +46,7 @@ FIXES = frozenset(
         "G7",
         "G8",
         "G12",
+        "G13",
     ]
 )
 
