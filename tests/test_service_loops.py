@@ -41,19 +41,21 @@ def left():
     gc.collect()
 
 
+async def go_on(server, client, call):
+    """Waits for call 1 in a loop of its own, while two are answered."""
+    ours = asyncio.create_task(finish(client, 1, call))
+    await settled()
+    for taken in server.take(2, timeout=10):
+        answer(taken)
+    await soon(ours)
+
+
 @pytest.mark.parametrize("closed", [False, True])
 def test_nobody_waits_for_a_loop_that_was_left_with_its_tasks(name, no_slices, left, closed):
-    async def main():
-        ours = asyncio.create_task(finish(client, 1, calls[1]))
-        await settled()
-        for taken in server.take(2, timeout=10):
-            answer(taken)
-        await soon(ours)
-
     with serve(name) as server, gpuring.connect(name) as client:
         calls = [send(client, k) for k in range(2)]
         left(calls[0].result_async(), closed=closed)
-        asyncio.run(main())
+        asyncio.run(go_on(server, client, calls[1]))
         calls[0].cancel()
         assert client.in_flight == 0
 
@@ -62,16 +64,9 @@ def test_nobody_waits_for_a_busy_loop(name, no_slices):
     async def busy():
         waits = asyncio.create_task(finish(client, 0, calls[0]))
         await settled()
-        join = in_thread(asyncio.run, main())
+        join = in_thread(asyncio.run, go_on(server, client, calls[1]))
         join()
         await soon(waits)
-
-    async def main():
-        ours = asyncio.create_task(finish(client, 1, calls[1]))
-        await settled()
-        for taken in server.take(2, timeout=10):
-            answer(taken)
-        await soon(ours)
 
     with serve(name) as server, gpuring.connect(name) as client:
         calls = [send(client, k) for k in range(2)]

@@ -112,6 +112,6 @@ enum gr_result gr_claimable(struct gr_peer *me) {
     const uint64_t i = c % me->ring->slots;
     me->seq = c;
     gr_list_pending(me, (uint32_t)i);
-    if (!is_at_rest(me->ring, i, w)) me->pendings = 0;
+    if (me->pendings && !is_at_rest(me->ring, i, w)) me->pendings = 0;
     return GR_OK;
 }

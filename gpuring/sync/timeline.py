@@ -122,7 +122,6 @@ def _unregister(header: Header, address: int, device: int, cuda: Any) -> None:
             cuda.runtime.hostUnregister(address)
     except cuda.runtime.CUDARuntimeError as error:
         if getattr(error, "status", None) in CAPTURE:
-            _registered.append(
-                header
-            )  # for good: what is mapped there next could not be registered
+            # For good: what is mapped there next could not be registered.
+            _registered.append(header)
         # Else the context is lost, and the registration with it.
