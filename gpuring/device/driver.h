@@ -1,0 +1,109 @@
+/* The CUDA driver as this library uses it: a table of functions.
+ *
+ * driver.c fills it from libcuda by dlopen; tests fill it with a driver of their own.  Nothing else in the package
+ * calls CUDA from C, and nothing links to it.  Names, arguments and results are those of cuda.h; handles
+ * (CUcontext, CUstream, CUevent) are plain pointers here, a CUresult and a CUdevice are ints.
+ */
+#ifndef GPURING_DRIVER_H
+#define GPURING_DRIVER_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* CUresult, as far as anything is decided by it. */
+enum {
+    CU_OK = 0,
+    CU_OUT_OF_MEMORY = 2,
+    CU_INVALID_CONTEXT = 201,
+    CU_NOT_READY = 600,
+    CU_CAPTURE = 900,    /* ... 908: what was asked for cannot be done while a stream is captured */
+    CU_CAPTURE_END = 909
+};
+enum {
+    CU_CAN_USE_64_BIT_MEM_OPS = 122,  /* CUdevice_attribute */
+    CU_HOST_REGISTER_SUPPORTED = 99,
+    CU_HOST_PORTABLE_MAPPED = 1 | 2,  /* CU_MEMHOSTREGISTER_PORTABLE | _DEVICEMAP: every context, and the GPU itself */
+    CU_EVENT_NO_TIMING = 2,
+    CU_EVENT_INTERPROCESS = 4,
+    CU_WAIT_64 = 4,                   /* CUstreamBatchMemOpType */
+    CU_WRITE_64 = 5,
+    CU_IPC_HANDLE = 64                /* sizeof(CUipcEventHandle) */
+};
+
+struct gd_ipc_handle {
+    uint8_t bytes[CU_IPC_HANDLE];
+};
+
+/* CUstreamBatchMemOpParams.  flags 0: a wait for >=, a write behind all earlier work of the stream. */
+struct gd_mem_op {
+    uint32_t operation, pad;
+    uint64_t address, value;
+    uint32_t flags, pad2;
+    uint64_t alias, pad3;
+};
+_Static_assert(sizeof(struct gd_mem_op) == 48, "CUstreamBatchMemOpParams: a union of six words");
+
+#define GD_FUNCTIONS(F)                                                                                                \
+    F(init, "cuInit", (unsigned flags))                                                                                \
+    F(get_error_name, "cuGetErrorName", (int status, const char **name))                                               \
+    F(device_get_attribute, "cuDeviceGetAttribute", (int *value, int attribute, int device))                           \
+    F(device_get_uuid, "cuDeviceGetUuid_v2", (void *uuid, int device))                                                 \
+    F(primary_retain, "cuDevicePrimaryCtxRetain", (void **context, int device))                                        \
+    F(primary_release, "cuDevicePrimaryCtxRelease_v2", (int device))                                                   \
+    F(ctx_get_device, "cuCtxGetDevice", (int *device))                                                                 \
+    F(ctx_set_current, "cuCtxSetCurrent", (void *context))                                                             \
+    F(ctx_push, "cuCtxPushCurrent_v2", (void *context))                                                                \
+    F(ctx_pop, "cuCtxPopCurrent_v2", (void **context))                                                                 \
+    F(ctx_synchronize, "cuCtxSynchronize", (void))                                                                     \
+    F(host_register, "cuMemHostRegister_v2", (void *address, size_t nbytes, unsigned flags))                           \
+    F(host_unregister, "cuMemHostUnregister", (void *address))                                                         \
+    F(host_device_pointer, "cuMemHostGetDevicePointer_v2", (uint64_t *pointer, void *address, unsigned flags))         \
+    F(stream_is_capturing, "cuStreamIsCapturing", (void *stream, int *status))                                         \
+    F(stream_get_id, "cuStreamGetId", (void *stream, unsigned long long *id))                                          \
+    F(stream_query, "cuStreamQuery", (void *stream))                                                                   \
+    F(stream_wait_event, "cuStreamWaitEvent", (void *stream, void *event, unsigned flags))                             \
+    F(stream_wait_value, "cuStreamWaitValue64_v2", (void *stream, uint64_t address, uint64_t value, unsigned flags))   \
+    F(stream_write_value, "cuStreamWriteValue64_v2", (void *stream, uint64_t address, uint64_t value, unsigned flags)) \
+    F(stream_batch, "cuStreamBatchMemOp_v2", (void *stream, unsigned n, struct gd_mem_op *ops, unsigned flags))        \
+    F(event_create, "cuEventCreate", (void **event, unsigned flags))                                                   \
+    F(event_destroy, "cuEventDestroy_v2", (void *event))                                                               \
+    F(event_record, "cuEventRecord", (void *event, void *stream))                                                      \
+    F(event_query, "cuEventQuery", (void *event))                                                                      \
+    F(ipc_get_event_handle, "cuIpcGetEventHandle", (struct gd_ipc_handle *handle, void *event))                        \
+    F(ipc_open_event_handle, "cuIpcOpenEventHandle", (void **event, struct gd_ipc_handle handle))
+
+/* An interprocess event that this process made.  It is used again by later peers and never destroyed: to ask an
+ * imported event whose original is gone is undefined (CUDA Runtime API, cudaIpcOpenEventHandle), and somebody may be
+ * about to ask. */
+struct gd_own_event {
+    struct gd_own_event *next;
+    void *event;
+    struct gd_ipc_handle handle;
+    int device;
+    bool idle; /* its peer has left */
+};
+
+struct gd_driver {
+#define MEMBER(name, symbol, arguments) int(*name) arguments;
+    GD_FUNCTIONS(MEMBER)
+#undef MEMBER
+    pthread_mutex_t mutex;         /* guards what follows; no driver call is made under it that could wait for a stream */
+    struct gd_own_event *made;
+    uint32_t made_count;
+};
+
+/* Fills the table by asking `find` for each symbol.  False: *missing names one that is not to be had. */
+bool gd_driver_fill(struct gd_driver *driver, void *(*find)(void *library, const char *symbol), void *library,
+                    const char **missing);
+
+/* The driver of this machine, loaded at the first call and kept for good.  NULL: *why says what is missing; it is
+ * either a symbol's name (the driver is too old) or what dlopen said (there is none), and *found tells which. */
+struct gd_driver *gd_driver_load(const char **why, bool *found);
+
+const char *gd_status_name(const struct gd_driver *driver, int status);
+
+static inline bool gd_is_capture(int status) { return status >= CU_CAPTURE && status < CU_CAPTURE_END; }
+
+#endif

@@ -1,0 +1,310 @@
+/* Device order by interprocess CUDA events: one for each peer and slot.
+ *
+ * Only its owner records an event; everybody else opens it from the handle in the header when they first meet that
+ * peer.  A wait means the latest record at the time of the call, and the core asks for a value only after its record
+ * was enqueued: so what is waited for is that record or a later one, never an earlier.  Whoever sees an event
+ * complete raises the fence word on the owner's behalf: exactly to the value that was asked for, since a higher one
+ * may be promised and not recorded yet.
+ *
+ * An event whose owner was killed with its record pending never completes.  With gate "host" nobody's stream ever
+ * waits for one: the poll ends when the reaper raises the dead owner's fence.
+ */
+#include "device.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* The events of one peer as seen from here.  A row is replaced when its number has another owner, and destroyed when
+ * nobody uses it any more; gd_device.mutex guards all of it but the events themselves. */
+struct gd_row {
+    uint64_t peer_id;
+    uint32_t users;
+    bool retired;
+    bool *opened;      /* [slots]; else the event was made in this process, and stays (driver.h) */
+    void *event[];     /* [slots], NULL: not met yet */
+};
+
+/* ---- rows ----------------------------------------------------------------------------------------------------- */
+
+static void destroy(struct gd_device *device, struct gd_row *row) {
+    for (uint32_t i = 0; i < device->ring->slots; i++)
+        if (row->opened[i] && !gr_forked(device->ring)) device->driver->event_destroy(row->event[i]);
+    free(row->opened);
+    free(row);
+}
+
+static void retire(struct gd_device *device, uint32_t peer) { /* under the mutex */
+    struct gd_row *row = device->rows[peer];
+    device->rows[peer] = NULL;
+    if (!row) return;
+    row->retired = true;
+    if (row->users == 0) destroy(device, row);
+}
+
+static struct gd_row *new_row(struct gd_device *device, uint32_t peer, uint64_t peer_id) { /* under the mutex */
+    const uint32_t slots = device->ring->slots;
+    struct gd_row *row = calloc(1, sizeof *row + slots * sizeof(void *));
+    if (row) row->opened = calloc(slots, sizeof(bool));
+    if (!row || !row->opened) return free(row), NULL;
+    row->peer_id = peer_id;
+    retire(device, peer);
+    device->rows[peer] = row;
+    return row;
+}
+
+/* The row of the peer's present owner, or of peer_id if that is not 0; used until put_row.  NULL: there is none. */
+static struct gd_row *take_row(struct gd_device *device, uint32_t peer, uint64_t peer_id) {
+    uint64_t now = load_acquire(&device->ring->peer[peer].id);
+    pthread_mutex_lock(&device->mutex);
+    struct gd_row *row = device->rows[peer];
+    if (peer_id == 0) peer_id = now;
+    if (!row || row->peer_id != peer_id) row = peer_id == now ? new_row(device, peer, now) : NULL;
+    if (row) row->users++;
+    pthread_mutex_unlock(&device->mutex);
+    return row;
+}
+
+static void put_row(struct gd_device *device, struct gd_row *row) {
+    pthread_mutex_lock(&device->mutex);
+    if (--row->users == 0 && row->retired) destroy(device, row);
+    pthread_mutex_unlock(&device->mutex);
+}
+
+/* ---- handles in the header, word by word: a late reader may meet the next owner's being written ------------------ */
+
+static gr_word *handle_of(const struct gr_ring *ring, uint32_t peer, uint32_t index) {
+    return (gr_word *)(ring->event + CU_IPC_HANDLE * ((uint64_t)peer * ring->slots + index));
+}
+
+static struct gd_ipc_handle read_handle(const struct gr_ring *ring, uint32_t peer, uint32_t index) {
+    struct gd_ipc_handle handle;
+    for (int k = 0; k < CU_IPC_HANDLE / 8; k++) {
+        uint64_t word = load_relaxed(handle_of(ring, peer, index) + k);
+        memcpy(handle.bytes + 8 * k, &word, 8);
+    }
+    return handle;
+}
+
+static void write_handle(const struct gr_ring *ring, uint32_t peer, uint32_t index, const struct gd_ipc_handle *handle) {
+    for (int k = 0; k < CU_IPC_HANDLE / 8; k++) {
+        uint64_t word;
+        memcpy(&word, handle->bytes + 8 * k, 8);
+        store_relaxed(handle_of(ring, peer, index) + k, word);
+    }
+}
+
+/* A process cannot open a handle that it made itself. */
+static void *made_here(struct gd_driver *driver, const struct gd_ipc_handle *handle) {
+    void *event = NULL;
+    pthread_mutex_lock(&driver->mutex);
+    for (struct gd_own_event *own = driver->made; own && !event; own = own->next)
+        if (memcmp(&own->handle, handle, sizeof *handle) == 0) event = own->event;
+    pthread_mutex_unlock(&driver->mutex);
+    return event;
+}
+
+/* The event of a peer's slot, opened when it is first met.  NULL with CU_OK: the fence is there meanwhile.  value 0:
+ * whatever the fence says, and NULL if it was not met yet and may not be opened.
+ *
+ * A peer leaves only when its fences are paid, and they never decrease.  So if the fence is still behind after we
+ * have the event, its owner was there all the time: the number, the id and the handle that we read were his, and the
+ * handle was whole. */
+static void *event_of(struct gd_device *device, struct gd_row *row, uint32_t peer, uint32_t index, uint64_t value,
+                      bool may_open, int *status) {
+    const gr_word *fence = fence_of(device->ring, index, peer);
+    void *popped;
+    *status = CU_OK;
+    pthread_mutex_lock(&device->mutex);
+    void *event = row->event[index];
+    if (!event && may_open) {
+        struct gd_ipc_handle handle = read_handle(device->ring, peer, index);
+        bool opened = !(event = made_here(device->driver, &handle));
+        if (opened && (*status = device->driver->ctx_push(device->context)) == CU_OK) {
+            *status = device->driver->ipc_open_event_handle(&event, handle);
+            device->driver->ctx_pop(&popped);
+        }
+        bool paid = value && load_acquire((gr_word *)fence) >= value;
+        if (paid && opened && *status == CU_OK) device->driver->event_destroy(event);
+        if (paid) *status = CU_OK;
+        if (paid || *status != CU_OK) event = NULL;
+        row->event[index] = event;
+        row->opened[index] = opened && event;
+    }
+    pthread_mutex_unlock(&device->mutex);
+    return event;
+}
+
+/* ---- own events ----------------------------------------------------------------------------------------------- */
+
+static int make_event(struct gd_driver *driver, int ordinal, void *context, unsigned flags, struct gd_own_event **made) {
+    void *popped;
+    struct gd_own_event *own = calloc(1, sizeof *own);
+    if (!own) return CU_OUT_OF_MEMORY;
+    own->device = ordinal;
+    int status = driver->ctx_push(context);
+    if (status == CU_OK) {
+        status = driver->event_create(&own->event, flags);
+        if (status == CU_OK && flags & CU_EVENT_INTERPROCESS) {
+            status = driver->ipc_get_event_handle(&own->handle, own->event);
+            if (status != CU_OK) driver->event_destroy(own->event);
+        }
+        driver->ctx_pop(&popped);
+    }
+    if (status == CU_OK) *made = own;
+    else free(own);
+    return status;
+}
+
+static int take_event(struct gd_device *device, struct gd_own_event **taken) {
+    struct gd_driver *driver = device->driver;
+    int status = CU_OK;
+    pthread_mutex_lock(&driver->mutex);
+    struct gd_own_event *own = driver->made;
+    while (own && !(own->idle && own->device == device->ordinal)) own = own->next;
+    if (!own) {
+        status = make_event(driver, device->ordinal, device->context, CU_EVENT_NO_TIMING | CU_EVENT_INTERPROCESS, &own);
+        if (status == CU_OK) {
+            own->next = driver->made;
+            driver->made = own;
+            driver->made_count++;
+        }
+    }
+    if (status == CU_OK) own->idle = false;
+    pthread_mutex_unlock(&driver->mutex);
+    *taken = own;
+    return status;
+}
+
+/* Before the peer's first verb: its events, told to the others through the header. */
+enum gr_result gd_take_events(struct gd_peer *me, struct gd_trouble *trouble) {
+    struct gd_device *device = me->device;
+    const uint32_t slots = device->ring->slots, number = me->me.number;
+    int status = CU_OUT_OF_MEMORY;
+    uint32_t k = 0;
+    me->own = calloc(slots, sizeof *me->own);
+    while (me->own && k < slots && (status = take_event(device, &me->own[k])) == CU_OK) k++;
+    if (status == CU_OK) {
+        pthread_mutex_lock(&device->mutex);
+        struct gd_row *row = new_row(device, number, me->me.id);
+        if (!row) status = CU_OUT_OF_MEMORY;
+        for (uint32_t i = 0; row && i < slots; i++) {
+            row->event[i] = me->own[i]->event;
+            write_handle(device->ring, number, i, &me->own[i]->handle);
+        }
+        pthread_mutex_unlock(&device->mutex);
+    }
+    if (status == CU_OK) return GR_OK;
+    *trouble = (struct gd_trouble){.where = GD_MAKE_EVENTS, .status = status, .peer = number, .value = k};
+    while (me->own && k < slots && me->own[k]) me->own[k++] = NULL;
+    gd_give_events(me);
+    return GR_DEVICE;
+}
+
+void gd_give_events(struct gd_peer *me) {
+    if (!me->own) return;
+    pthread_mutex_lock(&me->device->driver->mutex);
+    for (uint32_t i = 0; i < me->device->ring->slots && me->own[i]; i++) me->own[i]->idle = true;
+    pthread_mutex_unlock(&me->device->driver->mutex);
+    free(me->own);
+    me->own = NULL;
+}
+
+void gd_drop_rows(struct gd_device *device) {
+    pthread_mutex_lock(&device->mutex);
+    for (uint32_t p = 0; p < GR_MAX_PEERS; p++) retire(device, p);
+    pthread_mutex_unlock(&device->mutex);
+}
+
+/* ---- spare events: recorded and waited for in one go, so that they can be used again at once ---------------------- */
+
+int gd_take_spare(struct gd_device *device, struct gd_own_event **spare) {
+    pthread_mutex_lock(&device->mutex);
+    *spare = device->spare;
+    if (*spare) device->spare = (*spare)->next;
+    pthread_mutex_unlock(&device->mutex);
+    return *spare ? CU_OK : make_event(device->driver, device->ordinal, device->context, CU_EVENT_NO_TIMING, spare);
+}
+
+void gd_give_spare(struct gd_device *device, struct gd_own_event *spare) {
+    pthread_mutex_lock(&device->mutex);
+    spare->next = device->spare;
+    device->spare = spare;
+    pthread_mutex_unlock(&device->mutex);
+}
+
+void gd_drop_spares(struct gd_device *device) {
+    while (device->spare) {
+        struct gd_own_event *spare = device->spare;
+        device->spare = spare->next;
+        if (!gr_forked(device->ring)) device->driver->event_destroy(spare->event);
+        free(spare);
+    }
+}
+
+/* ---- the synchroniser ---------------------------------------------------------------------------------------------- */
+
+static int record(struct gd_peer *me, gd_stream stream, const struct gd_promise *promises, uint32_t n) {
+    (void)n; /* 1 */
+    return me->device->driver->event_record(me->own[promises->index]->event, (void *)stream);
+}
+
+static int paid(struct gd_peer *me, uint32_t peer, uint32_t index, uint64_t value, struct gd_trouble *trouble) {
+    struct gd_device *device = me->device;
+    gr_word *fence = fence_of(device->ring, index, peer);
+    int status = CU_OK;
+    if (load_acquire(fence) >= value) return CU_OK;
+    struct gd_row *row = take_row(device, peer, 0);
+    if (!row) return *trouble = (struct gd_trouble){.where = GD_NO_MEMORY}, CU_OUT_OF_MEMORY;
+    void *event = event_of(device, row, peer, index, value, true, &status);
+    if (status != CU_OK) *trouble = (struct gd_trouble){GD_OPEN_EVENT, status, 0, peer, index, value};
+    else if (event) {
+        status = device->driver->event_query(event);
+        if (status == CU_OK) raise_to(fence, value);
+        else if (status != CU_NOT_READY) *trouble = (struct gd_trouble){GD_WORK_FAILED, status, 0, peer, index, value};
+    }
+    put_row(device, row);
+    return status;
+}
+
+/* An event that was not met yet says nothing: the claim will open it. */
+static bool hint(struct gd_peer *me, uint32_t peer, uint32_t index, uint64_t value) {
+    struct gd_device *device = me->device;
+    int status;
+    if (load_acquire(fence_of(device->ring, index, peer)) >= value) return true;
+    struct gd_row *row = take_row(device, peer, 0);
+    if (!row) return true;
+    void *event = event_of(device, row, peer, index, 0, false, &status);
+    bool done = !event || device->driver->event_query(event) != CU_NOT_READY;
+    put_row(device, row);
+    return done;
+}
+
+static int wait(struct gd_peer *me, struct gd_call *call, uint32_t peer, uint32_t index, uint64_t value) {
+    struct gd_device *device = me->device;
+    int status = gd_captured(device, call->stream);
+    if (status != CU_OK) return status;
+    struct gd_row *row = take_row(device, peer, 0);
+    if (!row) return CU_OUT_OF_MEMORY;
+    void *event = event_of(device, row, peer, index, value, true, &status);
+    if (event) status = device->driver->stream_wait_event((void *)call->stream, event, 0);
+    put_row(device, row);
+    return status;
+}
+
+const struct gd_sync gd_events = {.record = record, .paid = paid, .hint = hint, .wait = wait, .most = 1};
+
+/* Whether the last record of one owner of a peer number on a slot is done, as its event says: for who has died, and
+ * whose fence was raised by a reaper.  False also where nobody can tell any more. */
+bool gd_event_done(struct gd_device *device, uint32_t peer, uint64_t peer_id, uint32_t index) {
+    struct gd_row *row = take_row(device, peer, peer_id);
+    int status;
+    if (!row) return false;
+    /* The handle in the header is the next owner's as soon as the id is.  An event that we have is still ours to ask. */
+    const gr_word *id = &device->ring->peer[peer].id;
+    bool may_open = load_acquire((gr_word *)id) == peer_id;
+    void *event = event_of(device, row, peer, index, 0, may_open, &status);
+    bool known = event && (!may_open || load_acquire((gr_word *)id) == peer_id);
+    bool done = known && device->driver->event_query(event) == CU_OK;
+    put_row(device, row);
+    return done;
+}

@@ -1,0 +1,193 @@
+/* Frames that may still turn out torn after their release (docs/decisions/0003).
+ *
+ * Release is stream-ordered: a consumer releases while its GPU still waits for the producer's.  If the producer dies
+ * then, the frame is torn, and nobody holds it any more.  So each frame whose producer's fence was open at its release
+ * is kept until it is known how it ended.
+ *
+ * With a timeline the fence word tells, for the GPU writes it.  An event raises no word by itself, so there is more to
+ * ask: our own event of the slot (our stream waited for the producer's, so what we did later being done says that the
+ * frame was written), the producer's event (also after its death: an event that is complete stays so), and, where
+ * the host runs farther ahead than the ring is long and each event is recorded anew before it is seen complete, a
+ * checkpoint: one more event of our own, recorded now and then, which says that everything before it is done.
+ */
+#include "device.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+bool gd_released_prepare(struct gd_peer *me) {
+    struct gd_released *released = &me->released;
+    *released = (struct gd_released){.limit = 2 * me->me.ring->slots, .reaps = load_acquire(&me->me.ring->head->reaps)};
+    pthread_mutex_init(&released->mutex, NULL);
+    return gd_reserve(released, me->me.ring->slots);
+}
+
+void gd_released_dispose(struct gd_peer *me) {
+    struct gd_released *released = &me->released;
+    if (released->checkpoint && me->device->driver) gd_give_spare(me->device, released->checkpoint);
+    else free(released->checkpoint);
+    released->checkpoint = NULL;
+    free(released->frames);
+    free(released->torn);
+    released->frames = NULL;
+    released->torn = NULL;
+    pthread_mutex_destroy(&released->mutex);
+}
+
+/* Room for `slots` more of both lists, taken before a release that could not be undone.  False: errno. */
+bool gd_reserve(struct gd_released *released, uint32_t slots) {
+    bool enough = true;
+    pthread_mutex_lock(&released->mutex);
+    size_t frames = released->n + slots, torn = released->torns + frames;
+    if (frames > released->room) {
+        struct gd_frame *more = realloc(released->frames, 2 * frames * sizeof *more);
+        enough = more != NULL;
+        if (more) released->frames = more, released->room = 2 * frames;
+    }
+    if (enough && torn > released->torn_room) {
+        uint64_t *more = realloc(released->torn, 2 * torn * sizeof *more);
+        enough = more != NULL;
+        if (more) released->torn = more, released->torn_room = 2 * torn;
+    }
+    pthread_mutex_unlock(&released->mutex);
+    return enough;
+}
+
+/* ---- what is known of one --------------------------------------------------------------------------------------------- */
+
+enum end { OPEN, WHOLE, TORN };
+
+static bool reached(const struct gd_peer *me, uint32_t peer, uint32_t index, uint64_t value) {
+    return load_acquire(fence_of(me->me.ring, index, peer)) >= value;
+}
+
+static enum end how_it_ended(struct gd_peer *me, const struct gd_frame *frame, bool ask) {
+    struct gr_ring *ring = me->me.ring;
+    struct gd_device *device = me->device;
+    const bool events = device && device->sync == &gd_events;
+    if (reached(me, frame->producer, frame->index, frame->value)) {
+        if (!gr_torn(ring, frame->index, frame->producer, frame->producer_id, frame->value)) return WHOLE;
+        if (!events) return TORN;
+        /* The reaper could not know: nobody raises an event's fence while nobody asks. */
+        bool done = reached(me, me->me.number, frame->index, frame->own) ||
+                    device->driver->event_query(me->own[frame->index]->event) == CU_OK ||
+                    gd_event_done(device, frame->producer, frame->producer_id, frame->index);
+        return done ? WHOLE : TORN;
+    }
+    if (!events || !ask) return OPEN;
+    /* Exactly our own promise of then: a later one may not be recorded yet, and its event says "done" of this one. */
+    if (!reached(me, me->me.number, frame->index, frame->own)) {
+        if (device->driver->event_query(me->own[frame->index]->event) != CU_OK) return OPEN;
+        raise_to(fence_of(ring, frame->index, me->me.number), frame->own);
+    }
+    raise_to(fence_of(ring, frame->index, frame->producer), frame->value);
+    return WHOLE;
+}
+
+/* ---- the checkpoint ------------------------------------------------------------------------------------------------- */
+
+/* Under the mutex.  Everything before it on its stream is done: drops those frames. */
+static void pass_checkpoint(struct gd_peer *me) {
+    struct gd_released *released = &me->released;
+    if (!released->checkpoint_set) return;
+    if (me->device->driver->event_query(released->checkpoint->event) != CU_OK) return;
+    size_t still = 0;
+    for (size_t k = 0; k < released->n; k++)
+        if (released->frames[k].number >= released->checkpoint_at || released->frames[k].stream != released->checkpoint_on)
+            released->frames[still++] = released->frames[k];
+    released->n = still;
+    released->checkpoint_set = false;
+}
+
+/* After a release on `stream`, whose frame was the last to be remembered.  The driver is called outside the mutex: a full
+ * stream would block it, and what empties that may be another thread of this peer. */
+static void set_checkpoint(struct gd_peer *me, gd_stream stream, uint64_t id) {
+    struct gd_released *released = &me->released;
+    pthread_mutex_lock(&released->mutex);
+    pass_checkpoint(me);
+    bool wanted = released->n > me->me.ring->slots && !released->checkpoint_set && !released->setting && id != 0;
+    if (wanted) released->setting = true;
+    uint64_t at = released->remembered;
+    pthread_mutex_unlock(&released->mutex);
+    if (!wanted) return;
+    bool set = released->checkpoint || gd_take_spare(me->device, &released->checkpoint) == CU_OK;
+    if (set) set = gd_captured(me->device, stream) == CU_OK &&
+                   me->device->driver->event_record(released->checkpoint->event, (void *)stream) == CU_OK;
+    pthread_mutex_lock(&released->mutex);
+    released->setting = false;
+    released->checkpoint_set = set;
+    released->checkpoint_at = at;
+    released->checkpoint_on = id;
+    pthread_mutex_unlock(&released->mutex);
+}
+
+/* ---- the list ---------------------------------------------------------------------------------------------------------- */
+
+static void tell(struct gd_released *released, uint64_t seq) { released->torn[released->torns++] = seq; }
+
+/* gd_reserve has made room.  stream: where its release was recorded. */
+void gd_remember(struct gd_peer *me, const struct gd_frame *frame, gd_stream stream) {
+    struct gd_released *released = &me->released;
+    pthread_mutex_lock(&released->mutex);
+    released->frames[released->n] = *frame;
+    released->frames[released->n++].number = released->remembered++;
+    pthread_mutex_unlock(&released->mutex);
+    if (me->device && me->device->sync == &gd_events) set_checkpoint(me, stream, frame->stream);
+}
+
+/* A frame that is known to be torn, while something else has to be said. */
+void gd_tell_later(struct gd_peer *me, uint64_t seq) {
+    pthread_mutex_lock(&me->released.mutex);
+    tell(&me->released, seq);
+    pthread_mutex_unlock(&me->released.mutex);
+}
+
+static bool somebody_died(const struct gd_peer *me) {
+    return load_acquire(&me->me.ring->head->reaps) != me->released.reaps;
+}
+
+bool gd_look_at_released(struct gd_peer *me) {
+    struct gd_released *released = &me->released;
+    pthread_mutex_lock(&released->mutex);
+    released->reaps = load_acquire(&me->me.ring->head->reaps); /* before the look: who dies later is seen later */
+    if (me->device && me->device->sync == &gd_events) pass_checkpoint(me);
+    size_t still = 0;
+    for (size_t k = 0; k < released->n; k++) {
+        struct gd_frame frame = released->frames[k];
+        enum end end = how_it_ended(me, &frame, true);
+        if (end == TORN) tell(released, frame.seq);
+        if (end == OPEN) released->frames[still++] = frame;
+    }
+    released->n = still;
+    released->limit = 2 * (still > me->me.ring->slots ? still : me->me.ring->slots);
+    bool any = released->torns > 0;
+    pthread_mutex_unlock(&released->mutex);
+    return any;
+}
+
+bool gd_torn_meanwhile(struct gd_peer *me) {
+    const struct gd_released *released = &me->released;
+    if (released->torns) return true;
+    if (released->n == 0 || (released->n <= released->limit && !somebody_died(me))) return false;
+    return gd_look_at_released(me);
+}
+
+bool gd_would_tell(struct gd_peer *me) {
+    struct gd_released *released = &me->released;
+    if (released->torns) return true;
+    if (released->n == 0 || !somebody_died(me)) return false;
+    bool any = false;
+    pthread_mutex_lock(&released->mutex);
+    for (size_t k = 0; k < released->n && !any; k++) any = how_it_ended(me, &released->frames[k], false) == TORN;
+    pthread_mutex_unlock(&released->mutex);
+    return any;
+}
+
+/* With events the mark says only that nobody had asked: the event itself is asked. */
+bool gd_is_torn(struct gd_peer *me, uint32_t index) {
+    const struct gd_use *use = &me->use[index];
+    if (!reached(me, use->producer, index, use->value)) return false;
+    if (!gr_torn(me->me.ring, index, use->producer, use->producer_id, use->value)) return false;
+    struct gd_device *device = me->device;
+    return !(device && device->sync == &gd_events && gd_event_done(device, use->producer, use->producer_id, index));
+}

@@ -1,0 +1,43 @@
+/* Device order by 64-bit words: streams write and await the fence table of the header itself.
+ *
+ * The table is registered with CUDA, so the fence word that the CPU reads for free is the one that a stream stores
+ * when it gets there, and waits for.  A stream that waits for a dead peer goes on when the reaper stores that fence.
+ */
+#include "device.h"
+
+#include <string.h>
+
+static void add(const struct gd_device *device, struct gd_mem_op *op, uint32_t operation, uint32_t peer, uint32_t index,
+                uint64_t value) {
+    memset(op, 0, sizeof *op);
+    op->operation = operation;
+    op->address = device->base + 8 * ((uint64_t)index * device->ring->max_peers + peer);
+    op->value = value;
+}
+
+static int record(struct gd_peer *me, gd_stream stream, const struct gd_promise *promises, uint32_t n) {
+    const struct gd_device *device = me->device;
+    struct gd_mem_op op[GD_MAX_OPS];
+    for (uint32_t k = 0; k < n; k++)
+        add(device, &op[k], CU_WRITE_64, me->me.number, promises[k].index, promises[k].value);
+    if (n == 1) return device->driver->stream_write_value((void *)stream, op->address, op->value, 0);
+    return device->driver->stream_batch((void *)stream, n, op, 0);
+}
+
+static int paid(struct gd_peer *me, uint32_t peer, uint32_t index, uint64_t value, struct gd_trouble *trouble) {
+    (void)trouble;
+    return load_acquire(fence_of(me->me.ring, index, peer)) >= value ? CU_OK : CU_NOT_READY;
+}
+
+static bool hint(struct gd_peer *me, uint32_t peer, uint32_t index, uint64_t value) {
+    return load_acquire(fence_of(me->me.ring, index, peer)) >= value;
+}
+
+static int wait(struct gd_peer *me, struct gd_call *call, uint32_t peer, uint32_t index, uint64_t value) {
+    int status = CU_OK;
+    if (call->ops == GD_MAX_OPS && gd_submit(me, call) != GR_OK) status = call->trouble.status;
+    if (status == CU_OK) add(me->device, &call->op[call->ops++], CU_WAIT_64, peer, index, value);
+    return status;
+}
+
+const struct gd_sync gd_timeline = {.record = record, .paid = paid, .hint = hint, .wait = wait, .most = GD_MAX_OPS};

@@ -1,0 +1,268 @@
+/* The verbs: one call is one transition, its host order and its device order, whole.
+ *
+ * Up to the record everything can be undone: a claim is made void, a frame is given back.  After it the frame is
+ * published or released.  Each verb can be read from top to bottom here; device.h has the contract of all of them,
+ * docs/protocol.md the argument.
+ */
+#include "device.h"
+
+#include <errno.h>
+
+/* ---- claim, acquire --------------------------------------------------------------------------------------------- */
+
+/* The verb of the core until it is not blocked any more: tried at once, then spinning, then asleep for a slice. */
+static enum gr_result in_host_order(struct gd_peer *me, struct gd_call *call, unsigned how, gr_verb verb) {
+    enum gr_result result;
+    me->me.deadline_ns = call->deadline_ns;
+    if (call->stage == GD_TRY) {
+        result = verb(&me->me);
+        if (result != GR_BLOCKED || call->deadline_ns == 0) return result;
+        call->stage = GD_SPIN;
+    }
+    if (!(how & GD_WAIT)) return GR_SIGNAL;
+    if (call->stage == GD_SLEEP) return gr_sleep(&me->me, verb);
+    call->stage = GD_SLEEP;
+    result = gr_spin(&me->me, verb);
+    if (result != GR_BLOCKED || gr_now_ns() >= call->deadline_ns) return result;
+    return GR_SIGNAL; /* signals are looked at before a sleep */
+}
+
+/* The slot of the peer's last claim or acquire is in the user's hands. */
+static void hand_out(struct gd_peer *me, struct gd_call *call) {
+    const uint32_t index = me->me.index;
+    struct gd_use *use = &me->use[index];
+    use->seq = me->me.seq;
+    use->redelivered = me->me.redelivered;
+    use->lost = me->me.lost;
+    use->torn = false;
+    use->ndim = 0;
+    use->thread = 0;
+    if (me->device) {
+        use->streams = 1;
+        use->stream[0] = call->stream;
+        if (call->stream == GD_PER_THREAD) gd_enter_thread(use);
+    }
+    use->open = true;
+    call->indices[call->got++] = index;
+    call->ordering = false;
+    call->stage = GD_TRY;
+    call->deadline_ns = 0; /* the others of a batch only if they are there */
+    call->at = 0;
+    FAULT("device: ordered");
+}
+
+/* A signal handler, or another thread, may have closed us while we waited: then what we had was given back. */
+static enum gr_result handed_out(struct gd_peer *me, struct gd_call *call) {
+    if (me->me.left) return call->got = 0, GR_REAPED;
+    enum gr_result result = gd_submit(me, call);
+    if (result != GR_OK) gd_cancel(me, call);
+    return result;
+}
+
+static enum gr_result look(struct gr_peer *me) { return gr_ready(me); }
+
+enum gr_result gd_claim(struct gd_peer *me, struct gd_call *call, unsigned how) {
+    while (call->got < call->n) {
+        enum gr_result result = GR_OK;
+        if (!call->ordering) {
+            if (me->gate_host && me->device) { /* waits for everybody before it claims, as far as that can be seen */
+                result = in_host_order(me, call, how, look);
+                if (result == GR_OK) result = gd_await_next(me, call, how);
+                if (result == GR_OK) result = gr_claim(&me->me);
+                if (result == GR_BLOCKED && gr_now_ns() < call->deadline_ns) continue; /* somebody was faster */
+            } else result = in_host_order(me, call, how, gr_claim);
+            if (result == GR_SIGNAL) return result;
+            if (result != GR_OK) {
+                if (call->got == 0) return result;
+                break;
+            }
+            call->ordering = true;
+        }
+        if (me->me.left) return GR_REAPED;
+        result = gd_order(me, call, how);
+        if (result == GR_SIGNAL) return result;
+        if (result != GR_OK) {
+            call->ordering = false;
+            gr_abandon(&me->me, me->me.index, me->me.seq); /* nothing of ours is in the stream, or it was refused */
+            if (result == GR_BLOCKED && call->got) break;
+            gd_cancel(me, call);
+            return result;
+        }
+        hand_out(me, call);
+    }
+    return handed_out(me, call);
+}
+
+enum gr_result gd_acquire(struct gd_peer *me, struct gd_call *call, unsigned how, gr_verb verb) {
+    if (call->got == 0 && !call->ordering && gd_torn_meanwhile(me)) return GR_TORN_BEHIND;
+    while (call->got < call->n) {
+        enum gr_result result = GR_OK;
+        if (!call->ordering) {
+            result = in_host_order(me, call, how, verb);
+            if (result == GR_SIGNAL) return result;
+            if (result != GR_OK) {
+                if (call->got == 0) return result;
+                if (result != GR_DAMAGED) break;
+                gd_cancel(me, call); /* no later call would tell */
+                return result;
+            }
+            call->ordering = true;
+        }
+        if (me->me.left) return GR_REAPED;
+        result = gd_order(me, call, how);
+        if (result == GR_SIGNAL) return result;
+        call->ordering = false;
+        if (result != GR_OK) {
+            gr_give_back(&me->me, me->me.index, me->me.seq);
+            if (result == GR_BLOCKED && call->got) break;
+            gd_cancel(me, call);
+            return result;
+        }
+        const struct gr_slot *slot = &me->me.ring->slot[me->me.index];
+        if (load_acquire((gr_word *)&slot->ndim) > GR_MAX_NDIM) { /* its frame is passed over: no later call would tell */
+            gr_release(&me->me, me->me.index, me->me.seq);
+            gd_cancel(me, call);
+            return GR_DAMAGED;
+        }
+        struct gd_use *use = &me->use[me->me.index];
+        use->producer = me->me.producer;
+        use->producer_id = me->me.producer_id;
+        use->value = me->me.value;
+        if (gd_is_torn(me, me->me.index)) { /* its producer died meanwhile, and nobody has seen the frame */
+            gr_skip_torn(&me->me);
+            call->stage = GD_TRY;
+            call->at = 0;
+            continue;
+        }
+        hand_out(me, call);
+    }
+    return handed_out(me, call);
+}
+
+void gd_cancel(struct gd_peer *me, struct gd_call *call) {
+    const bool producer = me->me.role == GR_PRODUCER;
+    call->ops = 0; /* waits that are in no stream yet */
+    if (me->me.left) {
+        call->got = 0;
+        return;
+    }
+    if (call->ordering) {
+        if (producer) gr_abandon(&me->me, me->me.index, me->me.seq);
+        else gr_give_back(&me->me, me->me.index, me->me.seq);
+    } else if (!producer && call->got && me->me.told) me->me.lost = 0; /* handed out with the last, which nobody gets */
+    call->ordering = false;
+    while (call->got > 0) { /* the last first: the position goes back step by step */
+        struct gd_use *use = &me->use[call->indices[--call->got]];
+        use->open = false;
+        if (producer) gr_abandon(&me->me, call->indices[call->got], use->seq);
+        else {
+            me->me.lost += use->lost;
+            gr_give_back(&me->me, call->indices[call->got], use->seq);
+        }
+    }
+}
+
+/* ---- publish, abandon, release ------------------------------------------------------------------------------------- */
+
+enum end { PUBLISH, ABANDON, RELEASE };
+
+/* The record is enqueued: lets others see it. */
+static enum gr_result finish(struct gd_peer *me, uint32_t index, uint64_t value, enum end end) {
+    struct gd_use *use = &me->use[index];
+    const uint64_t seq = use->seq;
+    if (end == RELEASE) {
+        struct gd_trouble unused;
+        const struct gd_sync *sync = me->device ? me->device->sync : &gd_timeline; /* the word tells */
+        struct gd_frame frame = {.index = index, .producer = use->producer, .producer_id = use->producer_id, .seq = seq,
+                                 .value = use->value, .own = value, .stream = use->recorded_on};
+        if (use->streams && use->stream[0] == GD_PER_THREAD) frame.stream = UINT64_C(1) << 63 | gd_this_thread();
+        bool whole = sync->paid(me, use->producer, index, use->value, &unused) == CU_OK;
+        bool torn = whole && gd_is_torn(me, index);
+        if ((torn || !whole) && !gd_reserve(&me->released, me->me.ring->slots)) return GR_SYSTEM;
+        use->open = false;
+        enum gr_result result = gr_release(&me->me, index, seq);
+        if (result == GR_OK && !whole) gd_remember(me, &frame, use->stream[0]);
+        use->torn = result == GR_OK && torn;
+        return result;
+    }
+    use->open = false;
+    if (end == ABANDON) return gr_abandon(&me->me, index, seq);
+    return gr_publish(&me->me, index, seq, value, use->ndim, use->shape);
+}
+
+/* Whether one record can do for all: they were used on one stream only, the current one. */
+static bool on_one_stream(struct gd_peer *me, const struct gd_call *call) {
+    if (me->device && call->n > me->device->sync->most) return false;
+    for (uint32_t k = 0; k < call->n; k++) {
+        struct gd_use *use = &me->use[call->indices[k]];
+        if (!use->open) return false;
+        if (me->device && (use->streams != 1 || use->stream[0] != call->stream)) return false;
+    }
+    return true;
+}
+
+/* From a slot's last use to its end.  Where the driver refuses a record, the slot's streams are waited for, and then the
+ * slot is given up without a frame; a batch goes on with the others, but what is behind a frame that could not be
+ * published is abandoned. */
+static enum gr_result bring_to_an_end(struct gd_peer *me, struct gd_call *call, unsigned how, enum end end) {
+    uint64_t values[GD_MAX_OPS];
+    enum gr_result refused = GR_OK;
+    if (!(how & GD_AGAIN)) {
+        for (uint32_t k = 0; me->device && k < call->n; k++) { /* work may be on the current stream too */
+            struct gd_use *use = &me->use[call->indices[k]];
+            gd_leave_thread(use);
+            if (!gd_add_stream(use, call->stream)) return gd_refuse(call, GD_NO_MEMORY, call->stream, CU_OUT_OF_MEMORY);
+            if (call->stream == GD_PER_THREAD) gd_enter_thread(use);
+        }
+        if (call->n > 1 && call->n <= GD_MAX_OPS && on_one_stream(me, call)) {
+            if (gd_record(me, call, 0, call->n, values) != GR_OK) call->failed = call->ordering = true;
+            for (uint32_t k = 0; k < call->n && !call->failed; k++, call->at++) {
+                enum gr_result result = finish(me, call->indices[k], values[k], end);
+                if (refused == GR_OK) refused = result;
+            }
+        }
+    }
+    for (; call->at < call->n; call->at++) { /* ordering: a record has failed, and is to be settled */
+        const uint32_t index = call->indices[call->at];
+        if (!me->use[index].open) continue;
+        const enum end how_it_ends = end == PUBLISH && call->failed ? ABANDON : end;
+        const struct gd_trouble first = call->trouble;
+        const bool another = call->failed && first.where != GD_NOWHERE && !call->ordering;
+        if (!call->ordering) {
+            if (gd_record(me, call, call->at, call->at + 1, values) == GR_OK) {
+                enum gr_result result = finish(me, index, values[0], how_it_ends);
+                if (refused == GR_OK) refused = result;
+                continue;
+            }
+            call->failed = call->ordering = true;
+        }
+        /* While it is captured nobody can tell when its work is done. */
+        bool captured = call->trouble.where == GD_CAPTURED && !me->use[index].unpaid;
+        enum gr_result result = captured ? GR_DEVICE : gd_settle(me, call, index);
+        if (another) call->trouble = first; /* of several errors the first is told */
+        if (result == GR_SIGNAL) return result;
+        if (result == GR_OK) finish(me, index, load_relaxed(work_of(me->me.ring, index, me->me.number)),
+                                    end == RELEASE ? RELEASE : ABANDON);
+        call->ordering = call->at + 1 < call->n && me->use[call->indices[call->at + 1]].unpaid;
+    }
+    for (uint32_t k = 0; k < call->n && (call->failed || refused != GR_OK); k++)
+        if (me->use[call->indices[k]].torn) gd_tell_later(me, me->use[call->indices[k]].seq);
+    return call->failed ? GR_DEVICE : refused;
+}
+
+enum gr_result gd_publish(struct gd_peer *me, struct gd_call *call, unsigned how) {
+    return bring_to_an_end(me, call, how, PUBLISH);
+}
+enum gr_result gd_abandon(struct gd_peer *me, struct gd_call *call, unsigned how) {
+    return bring_to_an_end(me, call, how, ABANDON);
+}
+enum gr_result gd_release(struct gd_peer *me, struct gd_call *call, unsigned how) {
+    return bring_to_an_end(me, call, how, RELEASE);
+}
+
+enum gr_result gd_put_back(struct gd_peer *me, uint32_t index) {
+    uint64_t seq;
+    if (!gr_holds(&me->me, index, &seq)) return GR_REAPED;
+    me->use[index].open = false;
+    return me->me.role == GR_PRODUCER ? gr_abandon(&me->me, index, seq) : gr_give_back(&me->me, index, seq);
+}
