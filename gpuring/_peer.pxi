@@ -235,8 +235,8 @@ cdef class Peer:
             if load_acquire(&self.me.ring.slot[self.me.index].ndim) > <uint64_t>GR_MAX_NDIM:
                 gr_release(&self.me, self.me.index, self.me.seq)
                 return DAMAGED_
-            if load_acquire(&self.me.ring.slot[self.me.index].torn) < self.me.seq:
-                self.released.producer[self.me.index] = self.me.producer
+            self.released.hold(&self.me)
+            if not self.torn(self.me.index):
                 return self._still_here()
             # Its producer died meanwhile.  Nobody has seen the frame: pass over it.
             gr_skip_torn(&self.me)
@@ -342,19 +342,21 @@ cdef class Peer:
 
     cdef int _release(self, uint32_t index, uint64_t seq, sync) except? -1000:
         """As release, whose record is done."""
-        cdef gr_slot *slot = &self.me.ring.slot[index]
-        cdef uint32_t owner = self.released.producer[index]
-        cdef uint64_t value = load_acquire(&slot.fence)  # stable while the frame is held
-        cdef bint whole = load_acquire(fence_of(self.me.ring, index, owner)) >= value or \
-            (isinstance(sync, DeviceOrder) and (<DeviceOrder>sync).is_done(owner, index, value))
+        cdef released_frame *frame = &self.released.held[index]
+        cdef bint paid = self.released.is_paid(frame) or \
+            (isinstance(sync, DeviceOrder) and (<DeviceOrder>sync).is_done(frame.producer, index, frame.value))
         cdef gr_result result = gr_release(&self.me, index, seq)
         if result != GR_OK:
             return -<int>result
-        if not whole:
-            self.released.add(index, seq, owner, value)
-        elif load_acquire(&slot.torn) >= seq:
+        if not paid:
+            self.released.add(frame)
+        elif self.released.is_torn(frame):
             return TORN_
         return 0
+
+    cpdef bint torn(self, uint32_t index):
+        """Whether the frame in a slot that this peer holds is known to be torn."""
+        return self.released.is_torn(&self.released.held[index])
 
     def give_up(self, uint32_t index):
         """Voids a claim on whose slot nothing was enqueued."""
