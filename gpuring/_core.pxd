@@ -123,6 +123,7 @@ cdef extern from "core/ring.h" nogil:
     gr_result gr_give_back(gr_peer *, uint32_t, uint64_t)
     void gr_skip_torn(gr_peer *)
     bint gr_torn(const gr_ring *, uint32_t, uint32_t, uint64_t, uint64_t)
+    void gr_list_pending(gr_peer *, uint32_t)
     bint gr_holds(gr_peer *, uint32_t, uint64_t *)
     ctypedef gr_result (*gr_verb)(gr_peer *)
     gr_result gr_spin(gr_peer *, gr_verb)
@@ -132,7 +133,7 @@ cdef extern from "core/ring.h" nogil:
     gr_result gr_wait_fence(gr_peer *, uint32_t, uint32_t, uint64_t)
     int64_t gr_now_ns()
     gr_result gr_ready(const gr_peer *)
-    gr_result gr_claimable(gr_peer *)
+    gr_result gr_look(const gr_peer *, uint64_t *, gr_culprit *)
     enum: GR_MAX_WAITED
     gr_result gr_select(gr_peer **, uint32_t, int64_t, gr_bool *)
     struct gr_notifier

@@ -1,3 +1,12 @@
+cdef tuple told_of(gr_culprit *c):
+    return (<int>c.reason, None if c.peer == GR_NONE else c.peer,
+            None if c.subscription == GR_NONE else c.subscription, c.seq, c.since_ns)
+
+
+cdef gr_result look_to_claim(gr_peer *me) noexcept nogil:
+    return gr_look(me, &me.seq, &me.culprit)
+
+
 @cython.no_gc_clear  # __dealloc__ needs the header
 cdef class Peer:
     """One entry of the peer table: a producer or a consumer, used by one thread at a time.
@@ -42,9 +51,7 @@ cdef class Peer:
     @property
     def culprit(self):
         """(reason, peer or None, subscription or None, seq, since_ns) of the last BLOCKED."""
-        cdef gr_culprit c = self.me.culprit
-        return (<int>c.reason, None if c.peer == GR_NONE else c.peer,
-                None if c.subscription == GR_NONE else c.subscription, c.seq, c.since_ns)
+        return told_of(&self.me.culprit)
 
     cdef int _set_deadline(self, object timeout) except -1:
         cdef double seconds
@@ -184,9 +191,16 @@ cdef class Peer:
         has voided nothing.  False: it is.  True: so, or the claim itself knows better.
 
         (Once claimed it may be another slot, a faster producer's doing: that one's fences are awaited then.)
+        Only where fences are words that a GPU raises: the slot is not ours, so what is promised on it may not
+        be recorded yet, and an event would say "done" of the record before.
         """
         cdef uint64_t seq = 0
-        while self._run(gr_claimable) == 0 and self.me.pendings and self.me.seq != seq:
+        if isinstance(sync, DeviceOrder) and (<DeviceOrder>sync).base == 0:
+            return True
+        while self._run(look_to_claim) == 0:
+            gr_list_pending(&self.me, <uint32_t>(self.me.seq % self.me.ring.slots))
+            if not self.me.pendings or self.me.seq == seq:
+                return True
             seq = self.me.seq
             if not self._order(sync, stream, ops):
                 return False
