@@ -2,7 +2,7 @@
  *
  *   header.c  create, attach, validate
  *   process.c the handles of a process, its fork, its watchdog
- *   peers.c   join, leave, reap: membership, under LOCK
+ *   members.c join, leave, reap: membership, under LOCK
  *   claim.c   the frontier, promise, claim, publish, abandon
  *   frames.c  acquire, latest, release, give back; would a verb be blocked? torn?
  *   wait.c    spin, sleep at one ring or at many, doorbell, waiting for a fence
@@ -17,6 +17,7 @@
 #include <sys/types.h>
 
 #include "layout.h"
+#include "words.h"
 
 enum gr_result {
     GR_OK = 0,
@@ -172,7 +173,7 @@ bool gr_forked(const struct gr_ring *ring);
 int gr_pidfd(pid_t pid); /* -1: errno */
 uint64_t gr_process_start(pid_t pid, char *state);
 
-/* peers.c */
+/* members.c */
 enum gr_start { GR_START_NEXT, GR_START_OLDEST, GR_START_AT };
 enum gr_result gr_join_producer(struct gr_ring *ring, struct gr_peer *me);
 enum gr_result gr_join_consumer(struct gr_ring *ring, const char name[GR_NAME_WORDS * 8],

@@ -5,7 +5,7 @@
  * where the mapping goes on.  A verb that does not come back is a hang.
  *
  *   gcc -std=gnu11 -g -O1 -DGR_FAULTS -fsanitize=address,undefined -fno-sanitize-recover=all -pthread \
- *       tests/core/fuzz.c gpuring/core/{claim,frames,header,peers,wait}.c -o fuzz
+ *       tests/core/fuzz.c gpuring/core/{claim,frames,header,members,wait}.c -o fuzz
  *   ./fuzz --inputs 1000000 --seed 1         --first K --inputs 1: input K again
  */
 #define _GNU_SOURCE
