@@ -31,7 +31,7 @@ cdef extern from "core/ring.h" nogil:
         uint32_t slots, max_peers, max_subscriptions, memory, sync, gate, spec_nbytes
         uint64_t slot_nbytes, meta_nbytes
     struct gr_layout:
-        uint64_t sub, peer, slot, take, work, fence, event, meta, spec, nbytes, meta_stride
+        uint64_t sub, peer, slot, take, tear, work, fence, event, meta, spec, nbytes, meta_stride
     struct gr_death:
         gr_word time_ns, pid, peer, number, voided, torn, reopened, raised
     struct gr_head:
@@ -47,7 +47,7 @@ cdef extern from "core/ring.h" nogil:
     struct gr_peer_entry:
         gr_word word, id, pid, start, pidns, joined_ns, waiting, frames, lost, torn
     struct gr_slot:
-        gr_word word, torn, fence, time_ns, since_ns, ndim
+        gr_word word, producer, fence, time_ns, since_ns, ndim
         gr_word shape[8]
     struct gr_take:
         gr_word word, since_ns
@@ -70,7 +70,7 @@ cdef extern from "core/ring.h" nogil:
     struct gr_peer:
         gr_ring *ring
         uint32_t number, role, u, mode, index, producer, pendings, last_index
-        uint64_t id, pos, seq, lost, frames
+        uint64_t id, pos, seq, lost, frames, producer_id, value
         int64_t deadline_ns
         gr_bool redelivered, left, told
         gr_pending pending[65]
@@ -122,6 +122,8 @@ cdef extern from "core/ring.h" nogil:
     gr_result gr_release(gr_peer *, uint32_t, uint64_t)
     gr_result gr_give_back(gr_peer *, uint32_t, uint64_t)
     void gr_skip_torn(gr_peer *)
+    bint gr_torn(const gr_ring *, uint32_t, uint32_t, uint64_t, uint64_t)
+    void gr_list_pending(gr_peer *, uint32_t)
     bint gr_holds(gr_peer *, uint32_t, uint64_t *)
     ctypedef gr_result (*gr_verb)(gr_peer *)
     gr_result gr_spin(gr_peer *, gr_verb)
@@ -131,7 +133,7 @@ cdef extern from "core/ring.h" nogil:
     gr_result gr_wait_fence(gr_peer *, uint32_t, uint32_t, uint64_t)
     int64_t gr_now_ns()
     gr_result gr_ready(const gr_peer *)
-    gr_result gr_claimable(gr_peer *)
+    gr_result gr_look(const gr_peer *, uint64_t *, gr_culprit *)
     enum: GR_MAX_WAITED
     gr_result gr_select(gr_peer **, uint32_t, int64_t, gr_bool *)
     struct gr_notifier

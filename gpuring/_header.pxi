@@ -114,9 +114,10 @@ cdef class Header:
         """For who saw the peer's GPU work complete by other means than the word itself."""
         raise_to(fence_of(self.ring, index, peer), value)
 
-    def torn(self, uint32_t index):
-        """The highest torn sequence of a slot, 0 for none."""
-        return load_acquire(&self.ring.slot[index].torn)
+    def torn(self, uint32_t index, uint32_t producer, uint64_t producer_id, uint64_t value):
+        """Whether a frame is torn: its producer's fence has `value`, but only because a reaper raised it."""
+        return load_acquire(fence_of(self.ring, index, producer)) >= value and \
+            gr_torn(self.ring, index, producer, producer_id, value)
 
     def peer_id(self, uint32_t peer):
         """Tells the successive owners of one peer number apart."""
@@ -227,7 +228,6 @@ cdef class Header:
                 "seq": seq_of(word), "owner": owner_of(word), "phase": SLOT_PHASES[phase_of(word) & 3],
                 "since_ns": load_acquire(&ring.slot[i].since_ns),
                 "time_ns": load_acquire(&ring.slot[i].time_ns),
-                "torn": load_acquire(&ring.slot[i].torn),
             })
         for p in range(ring.max_peers):
             word = load_acquire(&ring.peer[p].word)

@@ -1,3 +1,12 @@
+cdef tuple told_of(gr_culprit *c):
+    return (<int>c.reason, None if c.peer == GR_NONE else c.peer,
+            None if c.subscription == GR_NONE else c.subscription, c.seq, c.since_ns)
+
+
+cdef gr_result look_to_claim(gr_peer *me) noexcept nogil:
+    return gr_look(me, &me.seq, &me.culprit)
+
+
 @cython.no_gc_clear  # __dealloc__ needs the header
 cdef class Peer:
     """One entry of the peer table: a producer or a consumer, used by one thread at a time.
@@ -42,9 +51,7 @@ cdef class Peer:
     @property
     def culprit(self):
         """(reason, peer or None, subscription or None, seq, since_ns) of the last BLOCKED."""
-        cdef gr_culprit c = self.me.culprit
-        return (<int>c.reason, None if c.peer == GR_NONE else c.peer,
-                None if c.subscription == GR_NONE else c.subscription, c.seq, c.since_ns)
+        return told_of(&self.me.culprit)
 
     cdef int _set_deadline(self, object timeout) except -1:
         cdef double seconds
@@ -184,9 +191,16 @@ cdef class Peer:
         has voided nothing.  False: it is.  True: so, or the claim itself knows better.
 
         (Once claimed it may be another slot, a faster producer's doing: that one's fences are awaited then.)
+        Only where fences are words that a GPU raises: the slot is not ours, so what is promised on it may not
+        be recorded yet, and an event would say "done" of the record before.
         """
         cdef uint64_t seq = 0
-        while self._run(gr_claimable) == 0 and self.me.pendings and self.me.seq != seq:
+        if isinstance(sync, DeviceOrder) and (<DeviceOrder>sync).base == 0:
+            return True
+        while self._run(look_to_claim) == 0:
+            gr_list_pending(&self.me, <uint32_t>(self.me.seq % self.me.ring.slots))
+            if not self.me.pendings or self.me.seq == seq:
+                return True
             seq = self.me.seq
             if not self._order(sync, stream, ops):
                 return False
@@ -235,8 +249,8 @@ cdef class Peer:
             if load_acquire(&self.me.ring.slot[self.me.index].ndim) > <uint64_t>GR_MAX_NDIM:
                 gr_release(&self.me, self.me.index, self.me.seq)
                 return DAMAGED_
-            if load_acquire(&self.me.ring.slot[self.me.index].torn) < self.me.seq:
-                self.released.producer[self.me.index] = self.me.producer
+            self.released.hold(&self.me)
+            if not self.torn(self.me.index):
                 return self._still_here()
             # Its producer died meanwhile.  Nobody has seen the frame: pass over it.
             gr_skip_torn(&self.me)
@@ -342,19 +356,21 @@ cdef class Peer:
 
     cdef int _release(self, uint32_t index, uint64_t seq, sync) except? -1000:
         """As release, whose record is done."""
-        cdef gr_slot *slot = &self.me.ring.slot[index]
-        cdef uint32_t owner = self.released.producer[index]
-        cdef uint64_t value = load_acquire(&slot.fence)  # stable while the frame is held
-        cdef bint whole = load_acquire(fence_of(self.me.ring, index, owner)) >= value or \
-            (isinstance(sync, DeviceOrder) and (<DeviceOrder>sync).is_done(owner, index, value))
+        cdef released_frame *frame = &self.released.held[index]
+        cdef bint paid = self.released.is_paid(frame) or \
+            (isinstance(sync, DeviceOrder) and (<DeviceOrder>sync).is_done(frame.producer, index, frame.value))
         cdef gr_result result = gr_release(&self.me, index, seq)
         if result != GR_OK:
             return -<int>result
-        if not whole:
-            self.released.add(index, seq, owner, value)
-        elif load_acquire(&slot.torn) >= seq:
+        if not paid:
+            self.released.add(frame)
+        elif self.released.is_torn(frame):
             return TORN_
         return 0
+
+    cpdef bint torn(self, uint32_t index):
+        """Whether the frame in a slot that this peer holds is known to be torn."""
+        return self.released.is_torn(&self.released.held[index])
 
     def give_up(self, uint32_t index):
         """Voids a claim on whose slot nothing was enqueued."""

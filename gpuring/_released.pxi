@@ -2,21 +2,20 @@
 
 
 cdef struct released_frame:
-    uint32_t index, owner
-    uint64_t seq, value
+    uint32_t index, producer
+    uint64_t producer_id, seq, value
+    bint known  # to be torn
 
 
 @cython.final
 cdef class Released:
     """Frames that one peer has released while their producer's GPU was at work on them.
 
-    Each is kept until its producer's fence is paid.  Paid by the GPU or raised by a reaper: the torn mark,
-    set before a fence is raised, tells.  (It may call a frame torn that another producer finished in the
-    same slot just before: a false alarm, never a false all-clear.)
+    Each is kept until its producer's fence is paid.  Paid by the GPU or raised by a reaper: gr_torn tells.
     """
 
     cdef Header header
-    cdef uint32_t *producer  # [slot]: of the frame that is held
+    cdef released_frame *held  # [slot]: the frame that is held
     cdef released_frame *frames
     cdef size_t n, room, limit
     cdef uint64_t reaps  # deaths up to which they were looked through
@@ -28,15 +27,19 @@ cdef class Released:
         self.reaps = load_acquire(&header.ring.head.reaps)
         self.limit = 2 * header.ring.slots
         self.torn = []
-        self.producer = <uint32_t *>calloc(header.ring.slots, sizeof(uint32_t))
-        if self.producer == NULL:
+        self.held = <released_frame *>calloc(header.ring.slots, sizeof(released_frame))
+        if self.held == NULL:
             raise MemoryError
 
     def __dealloc__(self):
-        free(self.producer)
+        free(self.held)
         free(self.frames)
 
-    cdef int add(self, uint32_t index, uint64_t seq, uint32_t owner, uint64_t value) except -1:
+    cdef void hold(self, gr_peer *me) noexcept:
+        """The frame of the last acquire."""
+        self.held[me.index] = released_frame(me.index, me.producer, me.producer_id, me.seq, me.value, False)
+
+    cdef int add(self, released_frame *frame) except -1:
         cdef size_t room
         cdef void *more
         if self.n == self.room:
@@ -45,23 +48,23 @@ cdef class Released:
             if more == NULL:
                 raise MemoryError
             self.frames, self.room = <released_frame *>more, room
-        self.frames[self.n] = released_frame(index, owner, seq, value)
+        self.frames[self.n] = frame[0]
         self.n += 1
         return 0
 
     cpdef int tell_later(self, uint32_t index, uint64_t seq) except -1:
         """A frame that is known to be torn, while something else has to be raised."""
-        self.add(index, seq, 0, 0)
+        cdef released_frame frame = released_frame(index, 0, 0, seq, 0, True)
+        self.add(&frame)
         self.limit = 0
         return 0
 
-    cdef bint is_torn(self, size_t k) noexcept:
-        cdef released_frame *frame = &self.frames[k]
-        return self.is_paid(k) and load_acquire(&self.header.ring.slot[frame.index].torn) >= frame.seq
+    cdef bint is_torn(self, released_frame *frame) noexcept:
+        return frame.known or (self.is_paid(frame) and gr_torn(
+            self.header.ring, frame.index, frame.producer, frame.producer_id, frame.value))
 
-    cdef bint is_paid(self, size_t k) noexcept:
-        cdef released_frame *frame = &self.frames[k]
-        return load_acquire(fence_of(self.header.ring, frame.index, frame.owner)) >= frame.value
+    cdef bint is_paid(self, released_frame *frame) noexcept:
+        return load_acquire(fence_of(self.header.ring, frame.index, frame.producer)) >= frame.value
 
     cdef bint torn_meanwhile(self) except? True:
         return self.is_due() and self.look()
@@ -78,7 +81,7 @@ cdef class Released:
         if not self.is_due():
             return False
         for k in range(self.n):
-            if self.is_torn(k):
+            if self.is_torn(&self.frames[k]):
                 return True
         return False
 
@@ -89,10 +92,10 @@ cdef class Released:
         if self.torn:
             self.torn = []
         for k in range(self.n):
-            if not self.is_paid(k):
+            if not self.is_paid(&self.frames[k]):
                 self.frames[still] = self.frames[k]
                 still += 1
-            elif self.is_torn(k):
+            elif self.is_torn(&self.frames[k]):
                 self.torn.append(self.frames[k].seq)
         self.n = still
         self.limit = 2 * max(still, <size_t>self.header.ring.slots)

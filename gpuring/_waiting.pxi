@@ -3,6 +3,18 @@
 MAX_WAITED = <int>GR_MAX_WAITED
 
 
+def look(Peer peer not None):
+    """(sequence that claim or acquire would get now, or why it would not; who is in the way if it is BLOCKED).
+
+    A look that changes nothing."""
+    cdef uint64_t seq = 0
+    cdef gr_culprit culprit
+    cdef gr_result result = gr_look(&peer.me, &seq, &culprit)
+    if result == GR_OK:
+        return seq, None
+    return -<int>result, told_of(&culprit) if result == GR_BLOCKED else None
+
+
 def ready(Peer peer not None):
     """Whether claim or acquire would have an answer now.  A look that changes nothing."""
     return gr_ready(&peer.me) != GR_BLOCKED or peer.released.would_tell()

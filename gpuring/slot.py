@@ -210,7 +210,7 @@ class ReadSlot(_core.ReadSlot, Slot):
         first); before that it may still turn out torn.
         """
         self._check_open()
-        if self._peer.header.torn(self.index) >= self._seq:
+        if self._peer.torn(self.index):
             raise self._torn()
 
     def _end(self) -> None:

@@ -13,7 +13,7 @@ from gpuring import _core
 
 TEXT = (Path(__file__).parent.parent / "docs" / "protocol.md").read_text()
 LAYOUT = TEXT.partition("\n## Layout\n")[2].partition("\n## ")[0]
-TABLES = ("head", "death", "sub", "peer", "slot", "take")
+TABLES = ("head", "death", "sub", "peer", "slot", "take", "tear")
 
 
 def rows(text: str) -> list[list[str]]:
@@ -101,7 +101,7 @@ def test_the_documented_tables_are_where_they_are(segment: type[Segment]):
     """Where support.py computes them to be from the document's element sizes and alignments."""
     elements = {row[0]: row[2] for row in rows(LAYOUT) if row[0] in TABLES and len(row) == 3}
     sizes = {t: int(m[0]) for t, e in elements.items() if (m := re.findall(r"(\d+) bytes", e))}
-    assert sizes == {"sub": 128, "peer": 128, "slot": 128, "take": 16}
+    assert sizes == {"sub": 128, "peer": 128, "slot": 128, "take": 16, "tear": 16}
     for slots, peers, subs in ((1, 1, 1), (3, 5, 7), (64, 33, 2), (1024, 64, 64)):
         ring = segment(slots, peers, subs, meta_nbytes=65, spec=b"x" * 100)
         region = ring.creator.fence_region[1]

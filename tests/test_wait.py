@@ -282,4 +282,4 @@ def test_a_wait_for_a_fence_goes_on_after_the_death_of_who_owes_it(segment):
     ring.poke("fence", "", 0, ring.work_row(0, dead.number))
     dead.die(unnoticed=False)
     assert producer.claim(20) == 4
-    assert ring.creator.torn(0) == 2
+    assert ring.tear(0, dead.number) == (dead.peer.id, 0)

@@ -5,7 +5,7 @@
  * where the mapping goes on.  A verb that does not come back is a hang.
  *
  *   gcc -std=gnu11 -g -O1 -DGR_FAULTS -fsanitize=address,undefined -fno-sanitize-recover=all -pthread \
- *       tests/core/fuzz.c gpuring/core/{header,peers,ready,ring,wait}.c -o fuzz
+ *       tests/core/fuzz.c gpuring/core/{claim,frames,header,members,wait}.c -o fuzz
  *   ./fuzz --inputs 1000000 --seed 1         --first K --inputs 1: input K again
  */
 #define _GNU_SOURCE
@@ -29,7 +29,7 @@ static void read_everything(struct gr_ring *r) { /* as snapshot() in _core.pyx *
     volatile uint64_t sum = gr_frontier(r), reaps = load_acquire(&r->head->reaps);
     for (uint64_t k = 0; k < GR_DEATHS && k < reaps; k++) sum += r->head->deaths[(reaps - 1 - k) % GR_DEATHS].pid;
     for (uint32_t i = 0; i < r->slots; i++) {
-        for (uint32_t p = 0; p < r->max_peers; p++) sum += *fence_of(r, i, p) < *work_of(r, i, p);
+        for (uint32_t p = 0; p < r->max_peers; p++) sum += *fence_of(r, i, p) < *work_of(r, i, p) || gr_torn(r, i, p, p, sum);
         for (uint32_t u = 0; u < r->max_subscriptions; u++) sum += take_of(r, i, u)->word;
     }
     for (uint32_t p = 0; p < r->max_peers; p += 1 + below(4)) sum += gr_peer_alive(r, p);
@@ -43,6 +43,7 @@ static void check(struct gr_peer *me, enum gr_result result) {
         REQUIRE(me->pending[k].peer < me->ring->max_peers);
         gr_wait_fence(me, me->pending[k].peer, me->index, me->pending[k].value);
     }
+    if (me->role == GR_CONSUMER) gr_torn(me->ring, me->index, me->producer, me->producer_id, me->value);
 }
 static bool join(struct gr_ring *ring, struct gr_peer *me, int kind) {
     static const char names[][GR_NAME_WORDS * 8] = {"alone", "shared", "lossy", "other"};
@@ -59,11 +60,12 @@ static void verb(struct gr_peer *me) {
     if (!ring) return;
     uint64_t value;
     bool producer = me->role == GR_PRODUCER;
-    gr_verb look = producer ? (below(4) ? gr_claim : gr_claimable)
+    struct gr_culprit culprit;
+    gr_verb look = producer ? gr_claim
         : me->mode == GR_LOSSY && below(2) ? gr_latest : gr_acquire;
     me->deadline_ns = 0;
     switch (doing = "a verb", below(22)) {
-    default: gr_ready(me), check(me, look(me)); break;
+    default: gr_look(me, &value, &culprit), check(me, look(me)); break;
     case 8: check(me, gr_sleep(me, look)); break;
     case 9: check(me, gr_spin(me, look)); break;
     case 10: case 11: case 12: case 13:

@@ -116,17 +116,15 @@ def closing(ring):
     return script
 
 
-def looking(ring, *claims):
-    """A host gate's look at the slot of each claim.  Where the CPU stores fences, a promise whose
-    fence is not there is one that is not recorded yet."""
+def judging(ring, i, p, producer_id, value):
+    """A reader of a frame that no GPU has written: told so, whenever it asks after the fence."""
 
     def script(me):
-        for c in claims:
-            pending = yield from ring.claimable(c)
-            for fence, value in pending:
-                if (yield load(fence)) < value:
-                    raise AssertionError("a promise is taken for recorded")
-            pending = fence = value = None
+        while (reached := (yield load(ring.fence[p][i]))) < value:
+            yield wait(NONE, (ring.fence[p][i], reached))
+        reached = None
+        if not (yield from ring.torn(i, p, producer_id, value)):
+            raise AssertionError("a torn frame is taken for whole")
 
     return script
 
@@ -171,9 +169,9 @@ class Cast:
         me = Peer(tag=len(self.actors) + 1, role=NOBODY)
         return self._add(f"X{me.tag}", me, closing(self.ring), False, None)
 
-    def looker(self, *claims):
+    def judge(self, *frame):
         me = Peer(tag=len(self.actors) + 1, role=NOBODY)
-        return self._add(f"H{me.tag}", me, looking(self.ring, *claims), False, None)
+        return self._add(f"J{me.tag}", me, judging(self.ring, *frame), False, None, daemon=True)
 
     def _add(self, name, me, script, mortal, at, daemon=False):
         if at is not None:

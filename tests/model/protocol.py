@@ -17,6 +17,7 @@ from .words import (
     LIVE,
     LOSSLESS,
     LOST,
+    MARKING,
     NEVER,
     OPEN,
     PRODUCER,
@@ -130,41 +131,12 @@ class Ring(Membership, Words):
                 return True
         return False
 
-    def claimable(self, c):
-        """Gate "host", before a claim of c: -> the (fence, value) that it would have to wait for.
-
-        Nothing is claimed, so others may be anywhere.  All that is returned is recorded: an event
-        may be asked for it.
-        """
-        i = c % self.slots
-        w = yield load(self.slot[i])
-        if seq(w) != c - self.slots or phase(w) == WRITING:
-            return ()
-        pending = ()
-        for p in range(self.peers):
-            v = yield load(self.work[p][i])
-            if (yield load(self.fence[p][i])) < v:
-                pending += ((self.fence[p][i], v),)
-            v = None
-        if pending and self.fix("G13"):  # who promises writes or holds until it is recorded
-            mask = yield load(self.sub_mask)
-            held = yield from self._holders_of_slot(i, mask)
-            if held or (yield load(self.slot[i])) != w:
-                return ()
-        return pending
-
-    def _holders_of_slot(self, i, mask):
-        for u in bits(mask):
-            t = yield load(self.take[u][i])
-            if phase(t) == HELD:
-                return True
-        return False
-
     def publish(self, me, c, phase=READY):
         i = c % self.slots
         if phase == READY or self.fix("G6"):
             v = yield from self._promise(me, i, c)  # two clocks
             if self.clocks:
+                yield store(self.rec_producer[i], me.id)
                 yield store(self.rec[i], v)
             v = None
         yield from self._exit(self.slot[i], word(c, me.p, WRITING), word(c, me.p, phase))
@@ -389,8 +361,30 @@ class Ring(Membership, Words):
         if self.fix("G12"):
             v = yield load(self.work[me.p][i])
             yield from self._wait_for_fence(self.fence[me.p][i], v)
-        v = yield load(self.rec[i])
-        yield from self._wait_for_fence(self.fence[p][i], v)
+        me.producer, me.producer_id = p, (yield load(self.rec_producer[i]))
+        me.value = yield load(self.rec[i])
+        yield from self._wait_for_fence(self.fence[p][i], me.value)
+
+    def torn(self, i, p, producer_id, value):
+        """Was what `value` stands for never done, because that owner of p died before?
+
+        Asked when fence[p][i] >= value was seen: reached, or raised after the mark was made.
+        """
+        row = p if self.fix("T1") else 0
+        mark = yield load(self.tear[row][i])
+        x = mark & ~MARKING
+        if not self.fix("T3"):
+            return mark != 0 and value > (yield load(self.reached[row][i]))
+        if x != producer_id:
+            return x > producer_id  # a later owner's: the mark for ours, if there was one, is gone
+        if mark != x:  # being written: the fence is not raised yet
+            return False
+        if not self.fix("T2"):
+            return True
+        reached = yield load(self.reached[row][i])
+        if value > reached:
+            return True
+        return self.fix("T5") and (yield load(self.tear[row][i])) & ~MARKING != x
 
     def _wait_for_fence(self, a, v):
         if (yield load(a)) < v:
