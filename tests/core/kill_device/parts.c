@@ -200,7 +200,7 @@ void audit(void) {
     attach();
     struct gr_head *head = ring->head;
     if (load_sc(&head->closed)) /* the others ended at once; the GPU work of the dead goes in a moment */
-        for (int k = 0; k < 100 && peer_mask_of(ring); k++) REQUIRE(gr_reap_dead(ring, NULL) == GR_OK), nap(100);
+        for (int k = 0; k < 100 && peer_mask_of(ring); k++, nap(100)) REQUIRE(gr_reap_dead(ring, NULL) == GR_OK);
     REQUIRE(fc_complaint(world) == NULL, "%s", fc_complaint(world));
     REQUIRE(load_sc(&head->producers) >> 16 == 0);
     for (uint32_t p = 0; p < ring->max_peers; p++) {
