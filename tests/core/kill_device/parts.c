@@ -40,10 +40,12 @@ static void __attribute__((constructor)) begin(void) {
 int __real_gr_pidfd(pid_t pid);
 int __wrap_gr_pidfd(pid_t pid);
 int __wrap_gr_pidfd(pid_t pid) {
-    int got = __real_gr_pidfd(pid);
+    int got = __real_gr_pidfd(pid), error = errno;
     struct pollfd exited = {.fd = got, .events = POLLIN};
-    if (got < 0 || poll(&exited, 1, 0) != 1 || fc_gpu_gone(world, pid)) return got;
-    close(got);
+    bool dead = got < 0 ? error == ESRCH : poll(&exited, 1, 0) == 1;
+    errno = error;
+    if (!dead || fc_gpu_gone(world, pid)) return got;
+    if (got >= 0) close(got);
     struct itimerspec soon = {.it_value.tv_nsec = 200 * 1000}; /* look again */
     got = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC);
     timerfd_settime(got, 0, &soon, NULL);

@@ -25,14 +25,8 @@ static enum gr_result to_the_end(struct gd_peer *me, struct gd_call *call, verb_
 }
 
 static enum gr_result run(struct gd_peer *me, struct gd_call *call, uint32_t *index, verb_of_device verb) {
-    gd_stream stream = streams[chance(2)];
-    if (self.impatient || self.survivor) {
-        gd_begin(call, stream, 0, 1, index);
-        enum gr_result result = to_the_end(me, call, verb);
-        if (result != GR_BLOCKED || self.impatient) return result;
-        self.survivor->blocked = true;
-    }
-    gd_begin(call, stream, INT64_MAX, 1, index);
+    if (self.survivor && gr_ready(&me->me) == GR_BLOCKED) self.survivor->blocked = true;
+    gd_begin(call, streams[chance(2)], self.impatient ? 0 : INT64_MAX, 1, index);
     return to_the_end(me, call, verb);
 }
 
