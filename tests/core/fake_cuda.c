@@ -52,13 +52,21 @@ struct fc_world *fc_new(bool shared) {
     return world;
 }
 
-/* Only as far as it was used: the whole of it would cost more than a round. */
-void fc_reset(struct fc_world *world, uint64_t seed) {
-    fc_lock(world);
+/* Of the frames only as far as they were used: all of them would cost more than a round. */
+static void forget(struct fc_world *world) {
     uint64_t used = world->seqs < FC_SEQS ? world->seqs : FC_SEQS - 1;
     for (int p = 0; p < FC_PROCESSES; p++) memset(world->reading[p], 0, used + 1);
     memset(world->frame, 0, used + 1);
     for (int s = 0; s < FC_STREAMS; s++) world->stream[s].used = false;
+}
+void fc_forget(struct fc_world *world) {
+    fc_lock(world);
+    forget(world);
+    fc_unlock(world);
+}
+void fc_reset(struct fc_world *world, uint64_t seed) {
+    fc_lock(world);
+    forget(world);
     memset((char *)world + offsetof(struct fc_world, serial), 0, offsetof(struct fc_world, stream) - offsetof(struct fc_world, serial));
     world->rng = seed;
     fc_unlock(world);
@@ -270,7 +278,8 @@ static bool part_of(struct fc_world *world, struct fc_stream *stream, struct fc_
         if (op->progress == 0) op->spoilt = meets(world, stream, op->slot, FC_WRITE, false);
         if (data[op->progress] != content(op->seq, op->progress)) op->spoilt = true;
         if (++op->progress < FC_WORDS) return false;
-        world->reading[stream->process][op->seq] = op->spoilt ? FC_BROKEN : FC_WHOLE;
+        world->reading[op->reader][op->seq] = op->spoilt ? FC_BROKEN : FC_WHOLE;
+        if (op->spoilt && world->all_whole) fc_complain(world, "reader %d found frame %llu broken", op->reader, LL op->seq);
         return true;
     default: return true;
     }
@@ -336,20 +345,22 @@ int fc_write(gd_stream stream, uint32_t slot, uint64_t seq) {
     if (fc_here->seqs < seq) fc_here->seqs = seq;
     return fc_put(stream, (struct fc_op){.kind = FC_WRITE, .slot = slot, .seq = seq}, false);
 }
-int fc_read(gd_stream stream, uint32_t slot, uint64_t seq) {
+int fc_read_as(gd_stream stream, uint32_t slot, uint64_t seq, int reader) {
     if (seq >= FC_SEQS || slot >= FC_SLOTS) abort();
-    fc_here->reading[me][seq] = FC_READING;
-    return fc_put(stream, (struct fc_op){.kind = FC_READ, .slot = slot, .seq = seq}, false);
+    fc_here->reading[reader][seq] = FC_READING;
+    return fc_put(stream, (struct fc_op){.kind = FC_READ, .slot = slot, .seq = seq, .reader = reader}, false);
 }
+int fc_read(gd_stream stream, uint32_t slot, uint64_t seq) { return fc_read_as(stream, slot, seq, me); }
+void fc_expect_whole(struct fc_world *world) { world->all_whole = true; }
 void fc_published(uint64_t seq) {
     fc_lock(fc_here);
     fc_here->frame[seq] |= FC_PUBLISHED;
     if (fc_here->frame[seq] & FC_PAID && fc_on_paid) fc_on_paid(seq);
     fc_unlock(fc_here);
 }
-int fc_reading(struct fc_world *world, int process, uint64_t seq) {
+int fc_reading(struct fc_world *world, int reader, uint64_t seq) {
     fc_lock(world);
-    int reading = world->reading[process][seq];
+    int reading = world->reading[reader][seq];
     fc_unlock(world);
     return reading;
 }

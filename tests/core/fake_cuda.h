@@ -40,8 +40,9 @@ struct fc_world;
 /* All zero is an empty world.  Shared by processes if `shared`. */
 struct fc_world *fc_new(bool shared);
 void fc_reset(struct fc_world *world, uint64_t seed);
+void fc_forget(struct fc_world *world); /* another ring begins: its frames, and all streams */
 
-/* This process uses the world from now on; fills the table.  once more after a fork. */
+/* This process uses the world from now on; fills the table.  Once more after a fork. */
 void fc_enter(struct fc_world *world, struct gd_driver *driver);
 /* Its streams are empty and it asks no more. */
 void fc_leave(void);
@@ -63,6 +64,7 @@ void fc_begin_capture(gd_stream stream);
 void fc_end_capture(gd_stream stream);
 int fc_write(gd_stream stream, uint32_t slot, uint64_t seq);
 int fc_read(gd_stream stream, uint32_t slot, uint64_t seq);
+int fc_read_as(gd_stream stream, uint32_t slot, uint64_t seq, int reader); /* fc_read: the process */
 void fc_set_device(int device);
 /* The next fence operations that this thread enqueues pay for frame seq (0: for none). */
 void fc_pay_for(uint64_t seq);
@@ -73,8 +75,11 @@ void fc_published(uint64_t seq);
 void fc_refuse(struct fc_world *world, enum fc_function function, unsigned one_in, int status);
 void fc_calm(struct fc_world *world); /* refuses nothing any more */
 
+/* Nobody dies here: a frame that is not whole is a complaint. */
+void fc_expect_whole(struct fc_world *world);
+
 /* What came of it. */
-int fc_reading(struct fc_world *world, int process, uint64_t seq);
+int fc_reading(struct fc_world *world, int reader, uint64_t seq);
 unsigned fc_frame(struct fc_world *world, uint64_t seq);
 bool fc_idle(struct fc_world *world, int process); /* nothing is queued */
 const char *fc_complaint(struct fc_world *world); /* NULL: nothing to complain of */

@@ -17,7 +17,7 @@ struct fc_op {
     uint32_t slot;
     uint64_t offset, value; /* of a fence word; the record of an event: its how-manieth */
     uint64_t seq, serial;
-    int progress;
+    int progress, reader;
     bool spoilt;
 };
 struct fc_stream {
@@ -50,7 +50,7 @@ struct fc_world {
     _Atomic int lock;
     _Atomic bool has_gpu; /* some thread steps */
     uint64_t rng, serial, ids, seqs; /* from serial to stream: cleared by fc_reset */
-    bool complained;
+    bool complained, all_whole;
     char complaint[256];
     struct { unsigned one_in; int status; } refusal[FC_FUNCTIONS];
     struct fc_process process[FC_PROCESSES];

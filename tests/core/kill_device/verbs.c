@@ -152,7 +152,7 @@ enum gr_result consume(struct gr_peer *peer, gr_verb verb, enum of of) {
     if (of == OF_SHARED && self.target) atomic_store(&frame->released, RELEASING);
     gd_begin(&call, chance(3) ? stream : streams[chance(2)], INT64_MAX, 1, &index);
     REQUIRE(to_the_end(me, &call, gd_release) == GR_OK);
-    told[seq] |= use->torn;
+    if (me->released.torns) hear(me);
     if (of == OF_SHARED && self.target) atomic_store(&frame->released, RELEASED);
     if (unfinished) {
         FAULT("device: unfinished");
