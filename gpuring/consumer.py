@@ -64,9 +64,9 @@ class Consumer(_core.ConsumerVerbs, Endpoint):
 
     def _tell(self) -> None:
         """Raises FrameTorn for what is known and was not told."""
-        seqs, self._untold = tuple(sorted(self._untold)), []
+        seqs, self._untold = sorted(self._untold), []
         if seqs:
-            raise diagnosis.torn_behind(self._ring.name, seqs)
+            raise diagnosis.torn(self._ring.name, seqs, released=True)
 
     def __iter__(self) -> Iterator[ReadSlot]:
         """Every frame until the end of the stream; each goes back when the loop moves on.

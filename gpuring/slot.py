@@ -217,7 +217,7 @@ class ReadSlot(_core.ReadSlot, Slot):
         self.release()
 
     def _torn(self) -> FrameTorn:
-        return torn(self._ring, (self._seq,))
+        return diagnosis.torn(self._ring, (self._seq,))
 
 
 class WriteBatch(Unique, tuple[WriteSlot, ...]):
@@ -263,19 +263,10 @@ class ReadBatch(Unique, tuple[ReadSlot, ...]):
         """
         seqs = _core.release_all(self)
         if seqs:
-            raise torn(self[0]._ring, tuple(seqs))
+            raise diagnosis.torn(self[0]._ring, seqs)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.release()
-
-
-def torn(ring: str, seqs: tuple[int, ...]) -> FrameTorn:
-    which = f"frame {seqs[0]} is" if len(seqs) == 1 else f"frames {list(seqs)} are"
-    return FrameTorn(
-        f"ring {ring!r}: {which} torn: the producer died before the GPU had written it. Discard "
-        "what was computed from it",
-        seqs,
-    )
