@@ -13,7 +13,7 @@ from gpuring import _core
 from gpuring.errors import DeviceError
 from gpuring.interchange import kind_of
 from gpuring.memory.cuda_ipc import load_cupy
-from gpuring.sync.streams import LEGACY_DEFAULT, handle
+from gpuring.streams import LEGACY_DEFAULT, handle
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

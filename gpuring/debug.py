@@ -33,7 +33,7 @@ from gpuring.memory.cuda_ipc import load_cupy
 from gpuring.producer import Producer as _Producer
 from gpuring.slot import ReadBatch, ReadSlot, Slot, WriteBatch, WriteSlot
 from gpuring.spec import ARRAY, SLOT_ALIGNMENT, Field
-from gpuring.sync.streams import as_cupy
+from gpuring.streams import as_cupy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from gpuring import _core, diagnosis
+from gpuring import _core, diagnosis, streams
 from gpuring.errors import RingClosed, raise_first
 from gpuring.slot import Slot
 from gpuring.unique import Unique
@@ -81,8 +81,6 @@ class Endpoint(Unique):
         """The raw handle of a stream that was given."""
         if self._sync is None:
             raise TypeError(f"ring {self._ring.name!r} is in host memory: it takes no stream")
-        from gpuring.sync import streams
-
         return streams.handle(stream)
 
     def _refused(self, result: int, verb: str, timeout: float | None) -> Exception:

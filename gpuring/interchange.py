@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gpuring import _core
 from gpuring.errors import RingError
 from gpuring.spec import ARRAY, EXTENDED, Field
-from gpuring.sync.streams import LEGACY_DEFAULT, as_cupy
+from gpuring.streams import LEGACY_DEFAULT, as_cupy
 
 if TYPE_CHECKING:
     from gpuring.slot import Slot

@@ -14,7 +14,7 @@ from gpuring.copying import copy_into
 from gpuring.errors import FrameTorn, RingError
 from gpuring.interchange import Exported, SlotField, field_name
 from gpuring.spec import ARRAY, Field
-from gpuring.sync.streams import LEGACY_DEFAULT, handle
+from gpuring.streams import LEGACY_DEFAULT, handle
 from gpuring.unique import Unique
 
 if TYPE_CHECKING:

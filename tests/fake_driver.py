@@ -13,11 +13,11 @@ from types import SimpleNamespace
 import numpy as np
 
 import gpuring
-from gpuring import driver, spec
+from gpuring import driver, spec, streams
 from gpuring._core import DeviceOrder, EventRow
 from gpuring.consumer import Consumer
 from gpuring.producer import Producer
-from gpuring.sync import device, event, streams
+from gpuring.sync import device, event
 from gpuring.sync.device import DeviceSync
 from gpuring.sync.timeline import TimelineSync
 

@@ -12,12 +12,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from gpuring import driver
+from gpuring import driver, streams
 from gpuring._core import DeviceOrder, Header, Peer, now_ns
 from gpuring.errors import DeviceError
 from gpuring.memory.cuda_ipc import device_for, load_cupy
-from gpuring.sync import streams
-from gpuring.sync.streams import PER_THREAD
+from gpuring.streams import PER_THREAD
 
 NOT_READY = 600
 """cudaErrorNotReady: what eventQuery and streamQuery return, and do not raise, for pending work."""

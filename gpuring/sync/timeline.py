@@ -16,8 +16,8 @@ from gpuring import driver
 from gpuring._core import Header, Peer
 from gpuring.errors import DeviceError
 from gpuring.memory.cuda_ipc import load_cupy
+from gpuring.streams import PER_THREAD
 from gpuring.sync.device import CAPTURE, NOT_READY, DeviceSync
-from gpuring.sync.streams import PER_THREAD
 
 # cudaHostRegisterPortable | cudaHostRegisterMapped: for every context, and for the GPU's access.
 _PORTABLE_MAPPED = 1 | 2
