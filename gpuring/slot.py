@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from gpuring import _core, diagnosis
 from gpuring.copying import copy_into
 from gpuring.errors import FrameTorn, RingError
-from gpuring.interchange import Exported, SlotField, field_name
+from gpuring.interchange import Exported, View
 from gpuring.spec import ARRAY, Field
-from gpuring.sync.streams import LEGACY_DEFAULT, handle
+from gpuring.streams import LEGACY_DEFAULT, handle
 from gpuring.unique import Unique
 
 if TYPE_CHECKING:
@@ -114,11 +114,25 @@ class Slot(Exported, Unique):
         Not through `slot["y"]`: that is a plain array, and nobody would learn of the importer's
         stream.  Raises KeyError if there is no such field.
         """
-        return SlotField(self, field_name(self, name))
+        return SlotField(self, self._field_name(name))
 
-    def _exported(self) -> tuple[Slot, Field, Any]:
-        array = self.array
-        return self, self._fields[ARRAY], array
+    def _field_name(self, name: str | None) -> str:
+        """`name`, or that of the only field.  Raises TypeError, KeyError."""
+        if name is None:
+            if ARRAY not in self._fields:
+                names = ", ".join(repr(each) for each in self._fields)
+                raise TypeError(f"ring {self._ring!r} has the fields {names}: say which")
+            return ARRAY
+        if name not in self._fields:
+            raise KeyError(f"ring {self._ring!r} has no field {name!r}")
+        return name
+
+    def _exported(self) -> View:
+        return self._exported_as(ARRAY, self.array)
+
+    def _exported_as(self, name: str, array: Any) -> View:
+        stream = None if self._sync is None else self._stream
+        return View(self, self._fields[name], array, stream, self._import_on)
 
     def use_on(self, stream: Any) -> Self:
         """Says that the slot will be used on another stream too; returns the slot.
@@ -138,14 +152,24 @@ class Slot(Exported, Unique):
 
         Each time anew: work may have been added to the others since the last.
         """
-        assert self._sync is not None
         if stream == LEGACY_DEFAULT:
             stream = 0
         others = [each for each in self._streams if each != stream]
         if others:
-            self._sync.follow(stream, others)
+            self._order(stream, others)
         if stream not in self._streams:
             self._streams += (stream,)
+
+    def _order(self, stream: int, others: Sequence[int]) -> None:
+        """Orders `stream` behind all work so far on `others`.  Raises DeviceError, with no others
+        too, if it cannot be used now."""
+        assert self._sync is not None
+        self._sync.follow(stream, others)
+
+    def _check_stream(self, stream: int) -> None:
+        """Raises DeviceError while `stream` is being captured into a CUDA graph."""
+        if self._sync is not None:
+            self._sync.refuse_capture(stream)
 
     # ---- the end of its use --------------------------------------------------------------------
 
@@ -159,6 +183,22 @@ class Slot(Exported, Unique):
     def __repr__(self) -> str:
         state = "open" if self._open else "closed"
         return f"<{type(self).__name__} {self.index} of {self._ring!r}, frame {self._seq}, {state}>"
+
+
+class SlotField(Exported):
+    """One field of a slot, for other libraries: `torch.from_dlpack(slot.field("y"))`."""
+
+    def __init__(self, slot: Slot, name: str) -> None:
+        self._slot, self._seq, self._name = slot, slot._seq, name
+
+    def _exported(self) -> View:
+        slot = self._slot
+        if slot._seq != self._seq:
+            raise RingError(
+                f"ring {slot._ring!r}: field {self._name!r} of frame {self._seq} was kept, but "
+                f"slot {slot.index} has frame {slot._seq} now"
+            )
+        return slot._exported_as(self._name, slot[self._name])
 
 
 class WriteSlot(_core.WriteSlot, Slot):
@@ -179,7 +219,14 @@ class WriteSlot(_core.WriteSlot, Slot):
         rows at a pitch, DeviceError.
         """
         self._check_open()
-        copy_into(self, field_name(self, field), source, stream)
+        name = self._field_name(field)
+        target, on = self[name], None
+        if stream is not None:
+            self.use_on(stream)
+            on = handle(stream)
+        elif self._sync is not None:
+            on = self._stream
+        copy_into(target, self._fields[name], source, ring=self._ring, stream=on, order=self._order)
 
     def _end(self) -> None:
         self.abandon()
@@ -217,7 +264,7 @@ class ReadSlot(_core.ReadSlot, Slot):
         self.release()
 
     def _torn(self) -> FrameTorn:
-        return torn(self._ring, (self._seq,))
+        return diagnosis.torn(self._ring, (self._seq,))
 
 
 class WriteBatch(Unique, tuple[WriteSlot, ...]):
@@ -263,19 +310,10 @@ class ReadBatch(Unique, tuple[ReadSlot, ...]):
         """
         seqs = _core.release_all(self)
         if seqs:
-            raise torn(self[0]._ring, tuple(seqs))
+            raise diagnosis.torn(self[0]._ring, seqs)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.release()
-
-
-def torn(ring: str, seqs: tuple[int, ...]) -> FrameTorn:
-    which = f"frame {seqs[0]} is" if len(seqs) == 1 else f"frames {list(seqs)} are"
-    return FrameTorn(
-        f"ring {ring!r}: {which} torn: the producer died before the GPU had written it. Discard "
-        "what was computed from it",
-        seqs,
-    )

@@ -13,11 +13,11 @@ from types import SimpleNamespace
 import numpy as np
 
 import gpuring
-from gpuring import driver, spec
+from gpuring import driver, spec, streams
 from gpuring._core import DeviceOrder, EventRow
 from gpuring.consumer import Consumer
 from gpuring.producer import Producer
-from gpuring.sync import device, event, streams
+from gpuring.sync import device, event
 from gpuring.sync.device import DeviceSync
 from gpuring.sync.timeline import TimelineSync
 
@@ -235,14 +235,14 @@ class Rig:
                 one._sync.meet(other)
         return endpoint
 
-    def producer(self, stream=P, gate="stream", capsule=None, kind=Producer):
+    def producer(self, stream=P, gate="stream", capsule=None):
         ring = self._ring(capsule)
-        return self._joined(kind(ring, ring._header.join_producer()), stream, gate)
+        return self._joined(Producer(ring, ring._header.join_producer()), stream, gate)
 
-    def consumer(self, name="x", stream=C, gate="stream", lossless=True, kind=Consumer):
+    def consumer(self, name="x", stream=C, gate="stream", lossless=True):
         ring = self._ring()
         peer = ring._header.join_consumer(name.encode(), lossless, "next")
-        return self._joined(kind(ring, peer, lossless, (None, True), False), stream, gate)
+        return self._joined(Consumer(ring, peer, lossless, (None, True), False), stream, gate)
 
     def work(self, endpoint, *slots):
         """What the peer has promised: {(peer, slot): value}."""

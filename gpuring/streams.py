@@ -1,0 +1,91 @@
+"""What may be given as a stream, and the raw handle that CUDA knows it by."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from gpuring.memory.cuda_ipc import device_for, load_cupy
+
+LEGACY_DEFAULT = 1
+"""How DLPack and the CUDA array interface write CUDA's legacy default stream.  Its handle is 0, and
+here too: one stream, not two."""
+
+PER_THREAD = 2
+"""Handles up to this one (0 and 1: legacy default, 2: per-thread default) mean a stream of whatever
+device is current; all others belong to one device."""
+
+_get_current_stream: Callable[[], Any] | None = None
+
+
+def current() -> int:
+    """The handle of CuPy's current stream, of this thread and its current device.
+
+    torch keeps another current stream of its own: give that one explicitly.  Raises DeviceError.
+    """
+    global _get_current_stream  # noqa: PLW0603 - bound once, this is on the path of every frame
+    if _get_current_stream is None:
+        device_for(None)
+        _get_current_stream = load_cupy().cuda.get_current_stream
+    return _get_current_stream().ptr  # type: ignore[no-any-return]
+
+
+def current_stream_capsule() -> Any:
+    """What CuPy's own Cython modules call for the current stream, 50 ns faster than the public way;
+    None if this CuPy has no such function."""
+    try:
+        exported = importlib.import_module("cupy_backends.cuda.stream").__pyx_capi__
+        capsule = exported["get_current_stream_ptr"]
+    except (ImportError, AttributeError, KeyError):
+        return None
+    return capsule if '"intptr_t (void)"' in repr(capsule) else None
+
+
+def handle(stream: Any) -> int:
+    """The raw handle (a cudaStream_t as int) of `stream`.
+
+    None is CuPy's current stream; an int is a handle already; else anything with `__cuda_stream__`
+    (CUDA stream protocol, version 0), a CuPy stream or a torch stream.  The caller keeps it alive
+    until its work is done.  Raises TypeError, ValueError for a handle that cannot be, DeviceError
+    for None without CuPy or a GPU.
+    """
+    if stream is None:
+        return current()
+    if isinstance(stream, int) and not isinstance(stream, bool):
+        raw: Any = stream
+    elif (protocol := getattr(stream, "__cuda_stream__", None)) is not None:
+        # numba's and older objects had it as a plain tuple.
+        version, raw = protocol() if callable(protocol) else protocol
+        if version != 0:
+            raise TypeError(
+                f"{stream!r} speaks version {version} of the CUDA stream protocol, not 0"
+            )
+    else:
+        raw = getattr(stream, "ptr", None)
+        if raw is None:
+            raw = getattr(stream, "cuda_stream", None)
+    if not isinstance(raw, int) or isinstance(raw, bool):
+        raise TypeError(
+            "a stream is None, an int handle, a CuPy or torch stream, or has __cuda_stream__; "
+            f"{stream!r} is none of these"
+        )
+    if raw < 0:
+        raise ValueError(f"{raw} is no stream handle")
+    return 0 if raw == LEGACY_DEFAULT else raw
+
+
+class _Handle:
+    def __init__(self, stream: int) -> None:
+        self._stream = stream
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self._stream
+
+
+def as_cupy(stream: int) -> Any:
+    """A handle as CuPy wants a stream to be."""
+    cuda = load_cupy().cuda
+    if hasattr(cuda.Stream, "from_external"):  # from CuPy 14 on
+        return cuda.Stream.from_external(_Handle(stream))
+    return cuda.ExternalStream(stream)
