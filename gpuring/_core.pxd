@@ -32,7 +32,7 @@ cdef extern from "core/ring.h" nogil:
         uint32_t slots, max_peers, max_subscriptions, memory, sync, gate, spec_nbytes
         uint64_t slot_nbytes, meta_nbytes
     struct gr_layout:
-        uint64_t sub, peer, slot, take, work, fence, event, meta, spec, nbytes, meta_stride
+        uint64_t sub, peer, slot, take, tear, work, fence, event, meta, spec, nbytes, meta_stride
     struct gr_death:
         gr_word time_ns, pid, peer, number, voided, torn, reopened, raised
     struct gr_head:
@@ -71,7 +71,7 @@ cdef extern from "core/ring.h" nogil:
     struct gr_peer:
         gr_ring *ring
         uint32_t number, role, u, mode, index, producer, pendings, last_index
-        uint64_t id, pos, seq, lost, frames
+        uint64_t id, pos, seq, lost, frames, producer_id, value
         int64_t deadline_ns
         gr_bool redelivered, left, told
         gr_pending pending[65]

@@ -332,7 +332,7 @@ cdef class Driver:
         return PyBytes_FromStringAndSize(uuid, 16)
 
 
-cdef void *_find(void *functions, const char *symbol) noexcept:
+cdef void *_find(void *functions, const char *symbol) noexcept with gil:
     return <void *><size_t>(<object>functions).get(symbol.decode(), 0)
 
 
@@ -541,6 +541,61 @@ cdef class Peer:
         if result == GR_SYSTEM:
             PyErr_SetFromErrno(OSError)
         return -<int>result
+
+    # The verbs without slot objects, for the tests of the core: an index and a sequence name the frame.
+
+    seq = property(lambda Peer self: self.gd.me.seq)
+    lost = property(lambda Peer self: self.gd.me.lost)
+    redelivered = property(lambda Peer self: self.gd.me.redelivered)
+
+    def claim(self, timeout=None, size_t stream=0):
+        """The index of the claimed slot, or a negative result."""
+        return self._raw(timeout, stream, NULL)
+
+    def acquire(self, timeout=None, size_t stream=0):
+        """The index of the slot of the next frame, or a negative result."""
+        return self._raw(timeout, stream, gr_acquire)
+
+    def latest(self, timeout=None, size_t stream=0):
+        """The index of the slot of the newest frame, or a negative result."""
+        return self._raw(timeout, stream, gr_latest)
+
+    cdef int _raw(self, timeout, size_t stream, gr_verb verb) except? -1000:
+        cdef gd_call call
+        cdef uint32_t index = 0
+        cdef int result
+        gd_begin(&call, stream, _deadline(timeout), 1, &index)
+        result = self._take(&call, verb)
+        return result if result else <int>index
+
+    def publish(self, uint32_t index, uint64_t seq, shape=None, size_t stream=0):
+        """0 or a negative result, as abandon and release."""
+        cdef gd_use *use = &self.gd.use[index]
+        cdef uint32_t k
+        use.ndim = 0 if shape is None else len(shape)
+        for k in range(use.ndim):
+            use.shape[k] = shape[k]
+        return self._finish(index, seq, stream, gd_publish)
+
+    def abandon(self, uint32_t index, uint64_t seq, size_t stream=0):
+        return self._finish(index, seq, stream, gd_abandon)
+
+    def release(self, uint32_t index, uint64_t seq, size_t stream=0):
+        """... or TORN: it is released, and known to be torn."""
+        cdef int result = self._finish(index, seq, stream, gd_release)
+        return TORN if result == 0 and self.gd.use[index].torn else result
+
+    cdef int _finish(self, uint32_t index, uint64_t seq, size_t stream, gd_ending ending) except? -1000:
+        cdef gd_call call
+        self.gd.use[index].seq, self.gd.use[index].open = seq, True
+        gd_begin(&call, stream, INT64_MAX, 1, &index)
+        return self._end(&call, ending)
+
+    def shape(self, uint32_t index):
+        """The shape of the frame in a slot that this peer holds; None: the whole slot."""
+        cdef gr_slot *slot = &self.gd.me.ring.slot[index]
+        cdef uint64_t ndim = load_acquire(&slot.ndim), k
+        return tuple([load_acquire(&slot.shape[k]) for k in range(ndim)]) if ndim else None
 
     def settle(self, uint32_t index):
         """Waits until the streams that used a slot of ours are idle; Ctrl-C interrupts.  Raises DeviceError."""
@@ -766,12 +821,9 @@ cdef class WriteSlot(Slot):
 
 cdef class ReadSlot(Slot):
     cdef int _begin(self) except -1:
-        cdef gr_slot *slot = &self._peer.gd.me.ring.slot[self.index]
-        cdef uint64_t ndim = load_acquire(&slot.ndim), k
-        self._shape = None
         self._restarted = False
-        if ndim:
-            self._shape = tuple([load_acquire(&slot.shape[k]) for k in range(ndim)])
+        self._shape = self._peer.shape(self.index) if load_acquire(
+            &self._peer.gd.me.ring.slot[self.index].ndim) else None
         return 0
 
     @property

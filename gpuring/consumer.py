@@ -61,9 +61,6 @@ class Consumer(_core.ConsumerVerbs, Endpoint):
             "ring.consumer(lossless=False)"
         )
 
-    def _put_back(self, index: int) -> None:
-        self._peer.give_back(index)
-
     def _tell(self) -> None:
         """Raises FrameTorn for what is known and was not told."""
         seqs, self._untold = sorted(self._untold), []
@@ -118,8 +115,8 @@ class Consumer(_core.ConsumerVerbs, Endpoint):
             super().close()
         finally:
             if self._closed:
-                if not self._ring._header.forked and self._peer.released.look():
-                    self._untold += self._peer.released.torn
+                if not self._ring._header.forked and self._peer.look_at_released():
+                    self._untold += self._peer.take_torn()
                 if self._moved:
                     self._moved = False
                     self._ring.close()

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuring import _core
+from gpuring import _dlpack
 from gpuring.errors import DeviceError
 from gpuring.interchange import kind_of
 from gpuring.memory.cuda_ipc import load_cupy
@@ -20,8 +20,8 @@ from gpuring.streams import LEGACY_DEFAULT
 Order = Callable[[int, Sequence[int]], None]
 """order(stream, others): `stream` waits for all work so far on `others`."""
 
-_ON_HOST = (_core.DL_CPU, _core.DL_CUDA_HOST)
-_ON_GPU = (_core.DL_CUDA, _core.DL_CUDA_MANAGED)
+_ON_HOST = (_dlpack.DL_CPU, _dlpack.DL_CUDA_HOST)
+_ON_GPU = (_dlpack.DL_CUDA, _dlpack.DL_CUDA_MANAGED)
 
 
 @dataclass
@@ -70,7 +70,7 @@ def _open(source: Any, ring: str, stream: int | None, order: Order) -> _Source:
         on_gpu = device in _ON_GPU
         if on_gpu and stream is None:
             raise TypeError(f"ring {ring!r} is in host memory: move the source there first")
-        opened = _core.DLPackImport(
+        opened = _dlpack.DLPackImport(
             _capsule(source, (stream or LEGACY_DEFAULT) if on_gpu else None)
         )
         code, bits, lanes = opened.kind

@@ -42,7 +42,7 @@ def refused(ring: str, peer: Peer, result: int, *, verb: str, timeout: float | N
             "the stream again: catch PeerLost and acquire again to wait for one"
         )
     if result == _core.TORN:
-        return torn(ring, peer.released.torn, released=True)
+        return torn(ring, peer.take_torn(), released=True)
     if result == _core.REAPED:
         return PeerLost(
             f"ring {ring!r}: this peer was taken for dead and its claims were cleared, or it was "

@@ -15,16 +15,15 @@ from gpuring.unique import Unique
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from gpuring._core import Notifier, Peer
+    from gpuring._core import Device, Notifier, Peer
     from gpuring.ring import Ring
-    from gpuring.sync.device import DeviceSync
 
 
 class Endpoint(Unique):
     """One peer of a ring in this process, beside the verbs of _core.Verbs.  Not made by users."""
 
     _peer: Peer
-    _sync: DeviceSync | None
+    _device: Device | None
     _slots: list[Any]
     _batch: type[tuple[Any, ...]]
     _slot_type: ClassVar[type[Slot]]
@@ -47,13 +46,13 @@ class Endpoint(Unique):
         self._closed = False
         self._ring = ring
         self._peer = peer
-        self._sync = ring._sync
+        self._device = peer.device
         self._watch = debug.Watcher(ring.spec, self._put_back) if debug.ON else None
         kind = self._slot_type if self._watch is None else self._watch.slot_type(self._slot_type)
         metas = self._metas()
         self._slots = [
             kind()._prepare(
-                index, ring.name, peer, ring._sync, ring._memory, ring.spec.fields, metas[index]
+                index, ring.name, peer, ring._memory, ring.spec.fields, metas[index]
             )
             for index in range(ring.slots)
         ]
@@ -95,7 +94,7 @@ class Endpoint(Unique):
 
     def _handle(self, stream: Any) -> int:
         """The raw handle of a stream that was given."""
-        if self._sync is None:
+        if self._device is None:
             raise TypeError(f"ring {self._ring.name!r} is in host memory: it takes no stream")
         return streams.handle(stream)
 
@@ -142,7 +141,7 @@ class Endpoint(Unique):
 
     def _put_back(self, index: int) -> None:
         """Undoes a claim or a hold that the user has never seen."""
-        raise AssertionError("each endpoint has its own")
+        self._peer.put_back(index)
 
     def _finish(self) -> list[Exception]:
         """Ends every claim or hold that is left, also where an interrupt cut its end short; what
@@ -179,8 +178,6 @@ class Endpoint(Unique):
             if errors and self._peer.holding():
                 raise_first(errors)
             try:
-                if self._sync is not None:
-                    self._sync.leave(self._peer)
                 result = self._peer.leave()
                 if result not in (0, _core.REAPED):  # reaped: there is nothing to leave
                     raise diagnosis.unusable(self._ring.name, result)

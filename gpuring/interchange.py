@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from gpuring import _core
+from gpuring import _dlpack
 from gpuring.spec import EXTENDED, Field
 from gpuring.streams import LEGACY_DEFAULT, as_cupy
 
@@ -88,7 +88,7 @@ class Exported:
                 array = array.copy()
             pointer = array.ctypes.data
             if not array.flags.writeable:
-                flags |= _core.DL_READ_ONLY
+                flags |= _dlpack.DL_READ_ONLY
         else:
             if stream == 0:
                 raise BufferError("stream=0 is ambiguous in DLPack: 1 is the legacy default stream")
@@ -98,9 +98,9 @@ class Exported:
                 array = _copy(array, home if stream == -1 else stream)
             pointer = array.data.ptr
         if copy:
-            flags |= _core.DL_COPIED
+            flags |= _dlpack.DL_COPIED
         versioned = max_version is not None and max_version[0] >= 1
-        return _core.dlpack_export(array, pointer, device, array.shape, kind, flags, versioned)
+        return _dlpack.dlpack_export(array, pointer, device, array.shape, kind, flags, versioned)
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -129,7 +129,7 @@ class Exported:
 
 
 def _device(view: View) -> tuple[int, int]:
-    return (_core.DL_CPU, 0) if view.stream is None else (_core.DL_CUDA, view.array.device.id)
+    return (_dlpack.DL_CPU, 0) if view.stream is None else (_dlpack.DL_CUDA, view.array.device.id)
 
 
 def _copy(array: Any, stream: int | None) -> Any:

@@ -27,9 +27,6 @@ class Producer(_core.ProducerVerbs, Endpoint):
             raise TypeError(f"ring {self._ring.name!r} has several fields: shape= is for one")
         return extents
 
-    def _put_back(self, index: int) -> None:
-        self._peer.give_up(index)
-
     async def claim_async(
         self,
         timeout: float | None = None,

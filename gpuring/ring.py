@@ -10,8 +10,8 @@ import warnings
 import weakref
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from gpuring import _core, diagnosis, directory, segment, spec, stats
-from gpuring._core import Header, Peer
+from gpuring import _core, diagnosis, directory, segment, spec, stats, streams
+from gpuring._core import Device, Header, Peer
 from gpuring.consumer import Consumer
 from gpuring.directory import BeingCreated
 from gpuring.errors import (
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from gpuring.endpoint import Endpoint
     from gpuring.memory import Memory
     from gpuring.spec import Spec
-    from gpuring.sync.device import DeviceSync
 
 Gate = Literal["stream", "host"]
 _POLL_S = 0.01  # attach(timeout=…): how often to look for the name
@@ -102,23 +101,19 @@ class Ring:
         self._created = created
         self._closed = True  # until everything is there that close() needs
         self._endpoints: list[Endpoint] = []
-        self._sync = self._synchroniser()
+        self._device = self._open_device()
         self._closed = False
         _open_rings.add(self)
 
-    def _synchroniser(self) -> DeviceSync | None:
+    def _open_device(self) -> Device | None:
+        """What orders streams of this process with those of others; None on host memory."""
         if self._header.memory == "host":
             return None
         from gpuring.memory.cuda_ipc import CudaMemory
 
         assert isinstance(self._memory, CudaMemory)
-        if self._header.sync == "event":
-            from gpuring.sync.event import EventSync
-
-            return EventSync(self._header, self._memory.device)
-        from gpuring.sync.timeline import TimelineSync
-
-        return TimelineSync(self._header, self._memory.device)
+        current, capsule = streams.current_of_cupy()
+        return Device(self._header, self._memory.device, current, capsule)
 
     @property
     def name(self) -> str:
@@ -175,10 +170,10 @@ class Ring:
     def _join_producer(self, gate: Gate | None = None) -> Peer:
         self._check_open()
         checked = self._check_gate(gate)
-        peer = self._header.join_producer()
+        peer = self._header.join_producer(self._device, checked == "host")
         if isinstance(peer, int):
             raise diagnosis.cannot_join(self._name, self._header, peer, "")
-        return self._prepare(peer, checked)
+        return peer
 
     def consumer(
         self,
@@ -241,25 +236,17 @@ class Ring:
             )
         if not (start in ("next", "oldest") or (isinstance(start, int) and 0 <= start < 2**47)):
             raise ValueError(f'start is "next", "oldest" or a sequence, not {start!r}')
-        peer = self._header.join_consumer(encoded, lossless, start, redeliver)
+        peer = self._header.join_consumer(
+            encoded, lossless, start, redeliver, self._device, checked == "host"
+        )
         if isinstance(peer, int):
             raise diagnosis.cannot_join(self._name, self._header, peer, subscription)
-        return self._prepare(peer, checked)
+        return peer
 
     def _check_gate(self, gate: Gate | None) -> Gate:
         if gate not in (None, *_core.GATES):
             raise ValueError(f'gate is "stream", "host" or None, not {gate!r}')
         return gate or cast("Gate", self._header.gate)
-
-    def _prepare(self, peer: Peer, gate: Gate) -> Peer:
-        """Readies a new peer for device order, or has it leave again."""
-        try:
-            if self._sync is not None:
-                self._sync.join(peer, gate)
-        except BaseException:
-            peer.leave()
-            raise
-        return peer
 
     def _successor(self) -> Ring | None:
         """The ring that has our name now, if it is another one and somebody looks after it."""
@@ -314,8 +301,8 @@ class Ring:
         if self._created:
             self._header.close_ring()
             self._unlink()
-        if self._sync is not None:
-            self._sync.close()
+        if self._device is not None:
+            self._device.close()
         if self._created:
             _lingering.append((self._header, self._memory))
         else:

@@ -14,7 +14,7 @@ from gpuring.copying import copy_into
 from gpuring.errors import FrameTorn, RingError
 from gpuring.interchange import Exported, View
 from gpuring.spec import ARRAY, Field
-from gpuring.streams import LEGACY_DEFAULT, handle
+from gpuring.streams import handle
 from gpuring.unique import Unique
 
 if TYPE_CHECKING:
@@ -22,9 +22,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from gpuring._core import Peer
+    from gpuring._core import Device, Peer
     from gpuring.memory import Memory
-    from gpuring.sync.device import DeviceSync
 
 _MAX_VIEWS = 64  # arrays of smaller frames that a slot remembers
 
@@ -41,19 +40,19 @@ class Slot(Exported, Unique):
         _stream: int
         _streams: tuple[int, ...]
         _peer: Peer
-        _sync: DeviceSync | None
+        _device: Device | None
         _fields: dict[str, Field]
         _memory: Memory
         _ring: str
         _views: dict[Any, Any]
         _bind: Callable[..., None]
+        _import_on: Callable[[int], None]
 
     def _prepare(
         self,
         index: int,
         ring: str,
         peer: Peer,
-        sync: DeviceSync | None,
         memory: Memory,
         fields: Sequence[Field],
         meta: Any,
@@ -63,7 +62,7 @@ class Slot(Exported, Unique):
         self._memory = memory
         self._fields = {field.name: field for field in fields}
         self._views = {field.name: memory.array(index, field, field.shape) for field in fields}
-        self._bind(index, peer, sync, self._views.get(ARRAY), meta)
+        self._bind(index, peer, self._views.get(ARRAY), meta)
         for view in self._views.values():
             self._protect(view)
         return self
@@ -131,7 +130,7 @@ class Slot(Exported, Unique):
         return self._exported_as(ARRAY, self.array)
 
     def _exported_as(self, name: str, array: Any) -> View:
-        stream = None if self._sync is None else self._stream
+        stream = None if self._device is None else self._stream
         return View(self, self._fields[name], array, stream, self._import_on)
 
     def use_on(self, stream: Any) -> Self:
@@ -142,34 +141,21 @@ class Slot(Exported, Unique):
         TypeError if the ring is in host memory or `stream` is no stream, DeviceError.
         """
         self._check_open()
-        if self._sync is None:
+        if self._device is None:
             raise TypeError(f"ring {self._ring!r} is in host memory: it takes no stream")
         self._import_on(handle(stream))
         return self
 
-    def _import_on(self, stream: int) -> None:
-        """Orders a stream behind all that were used so far, and remembers it.
-
-        Each time anew: work may have been added to the others since the last.
-        """
-        if stream == LEGACY_DEFAULT:
-            stream = 0
-        others = [each for each in self._streams if each != stream]
-        if others:
-            self._order(stream, others)
-        if stream not in self._streams:
-            self._streams += (stream,)
-
     def _order(self, stream: int, others: Sequence[int]) -> None:
         """Orders `stream` behind all work so far on `others`.  Raises DeviceError, with no others
         too, if it cannot be used now."""
-        assert self._sync is not None
-        self._sync.follow(stream, others)
+        assert self._device is not None
+        self._device.follow(stream, others)
 
     def _check_stream(self, stream: int) -> None:
-        """Raises DeviceError while `stream` is being captured into a CUDA graph."""
-        if self._sync is not None:
-            self._sync.refuse_capture(stream)
+        """Raises DeviceError if `stream` cannot be used now: captured, or another GPU's."""
+        if self._device is not None:
+            self._device.check_stream(stream)
 
     # ---- the end of its use --------------------------------------------------------------------
 
@@ -224,7 +210,7 @@ class WriteSlot(_core.WriteSlot, Slot):
         if stream is not None:
             self.use_on(stream)
             on = handle(stream)
-        elif self._sync is not None:
+        elif self._device is not None:
             on = self._stream
         copy_into(target, self._fields[name], source, ring=self._ring, stream=on, order=self._order)
 
@@ -236,7 +222,7 @@ class ReadSlot(_core.ReadSlot, Slot):
     """A frame that this consumer holds.  As a context manager it releases."""
 
     def _protect(self, view: Any) -> None:
-        if self._sync is None:
+        if self._device is None:
             view.flags.writeable = False  # others read the same frame; a GPU cannot forbid it
 
     @property
@@ -257,7 +243,7 @@ class ReadSlot(_core.ReadSlot, Slot):
         first); before that it may still turn out torn.
         """
         self._check_open()
-        if self._peer.header.torn(self.index) >= self._seq:
+        if self._peer.is_torn(self.index):
             raise self._torn()
 
     def _end(self) -> None:

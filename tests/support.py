@@ -20,18 +20,34 @@ from processes import Child, Pipe, poll
 import gpuring
 from gpuring import _core
 from gpuring._core import Header, Peer
+from gpuring._snapshot import SLOT_PHASES, TAKE_PHASES
 
 __all__ = [
     "HOST", "ON_GPU", "PLACES", "STREAM_GATED", "Actor", "Child", "Pipe", "Place", "Segment",
-    "pack", "poll", "segments_of", "unpack",
+    "pack", "poll", "segments_of", "tear", "unpack",
 ]  # fmt: skip
 
 _FIELDS = {(table, name): (at, n) for table, name, at, n in _core.layout_fields()}
-_ROW = {"head": 0, "sub": 128, "peer": 128, "slot": 128, "take": 16}
+_ROW = {"head": 0, "sub": 128, "peer": 128, "slot": 128, "take": 16, "tear": 16}
 _PAGE = 4096
 LOCK_BYTE = 256
 
-WORD_PHASES = {"slot": _core.SLOT_PHASES, "take": _core.TAKE_PHASES}
+WORD_PHASES = {"slot": SLOT_PHASES, "take": TAKE_PHASES}
+
+
+def _tables(slots: int, max_peers: int, max_subscriptions: int) -> dict[str, int]:
+    """Where each begins."""
+    sub = _PAGE
+    peer = sub + max_subscriptions * _ROW["sub"]
+    slot = peer + max_peers * _ROW["peer"]
+    take = slot + slots * _ROW["slot"]
+    tear = -(-(take + slots * max_subscriptions * _ROW["take"]) // 64) * 64
+    work = -(-(tear + slots * max_peers * _ROW["tear"]) // 64) * 64
+    fence = -(-(work + 8 * slots * max_peers) // _PAGE) * _PAGE
+    return {
+        "head": 0, "sub": sub, "peer": peer, "slot": slot, "take": take, "tear": tear, "work": work,
+        "fence": fence, "event": fence + -(-8 * slots * max_peers // _PAGE) * _PAGE,
+    }  # fmt: skip
 
 
 class Segment:
@@ -57,13 +73,7 @@ class Segment:
         self.actors: list[Actor] = []  # a Header that nobody keeps is a process that died
         self._dead: list[int] = []
         self._lock = -1
-        sub = _PAGE
-        peer = sub + max_subscriptions * _ROW["sub"]
-        slot = peer + max_peers * _ROW["peer"]
-        take = slot + slots * _ROW["slot"]
-        work = -(-(take + slots * max_subscriptions * _ROW["take"]) // 64) * 64
-        self.table = {"head": 0, "sub": sub, "peer": peer, "slot": slot, "take": take, "work": work}
-        self.table["fence"] = -(-(work + 8 * slots * max_peers) // _PAGE) * _PAGE
+        self.table = _tables(slots, max_peers, max_subscriptions)
 
     def close(self) -> None:
         self.unlock()
@@ -160,6 +170,15 @@ class Segment:
     def take(self, u: int, i: int) -> tuple[int, int, str]:
         return unpack(self.peek("take", "word", i * self.max_subscriptions + u), "take")
 
+    def tear(self, i: int, peer: int) -> tuple[int, int]:
+        """(id of the owner that died, what its fence had reached)"""
+        row = self.work_row(i, peer)
+        return self.peek("tear", "id", row), self.peek("tear", "reached", row)
+
+    def record(self, i: int) -> tuple[int, int, int]:
+        """Of the frame in a slot, as Header.torn takes it: (its producer, that one's id, value)"""
+        return self.slot(i)[1], self.peek("slot", "producer", i), self.peek("slot", "fence", i)
+
     def claims(self) -> dict[str, int]:
         """Every word that names a claim or a hold, a membership, or GPU work: what must not change
         when a call fails (`claim_hint` and the bell are hints)."""
@@ -169,7 +188,9 @@ class Segment:
                 ("head", "closed", 1), ("head", "producers", 1), ("head", "sub_mask", 1),
                 ("head", "peer_mask", 1), ("sub", "word", self.max_subscriptions),
                 ("peer", "word", self.max_peers), ("slot", "word", self.slots),
-                ("slot", "torn", self.slots), ("take", "word", self.slots * self.max_subscriptions),
+                ("take", "word", self.slots * self.max_subscriptions),
+                ("tear", "id", self.slots * self.max_peers),
+                ("tear", "reached", self.slots * self.max_peers),
                 ("work", "", self.slots * self.max_peers),
                 ("fence", "", self.slots * self.max_peers),
             )
@@ -204,25 +225,25 @@ class Actor:
         return result if result < 0 else self.peer.seq
 
     def claim(self, timeout: float | None = 0) -> int:
-        return self._seq(self.peer.claim(timeout, None, 0))
+        return self._seq(self.peer.claim(timeout))
 
     def acquire(self, timeout: float | None = 0) -> int:
-        return self._seq(self.peer.acquire(timeout, None, 0))
+        return self._seq(self.peer.acquire(timeout))
 
     def latest(self, timeout: float | None = 0) -> int:
-        return self._seq(self.peer.latest(timeout, None, 0))
+        return self._seq(self.peer.latest(timeout))
 
     def publish(self, seq: int, shape: Any = None) -> int:
-        return self.peer.publish(seq % self.segment.slots, seq, None, (), shape)
+        return self.peer.publish(seq % self.segment.slots, seq, shape)
 
     def abandon(self, seq: int) -> int:
-        return self.peer.abandon(seq % self.segment.slots, seq, None, ())
+        return self.peer.abandon(seq % self.segment.slots, seq)
 
     def release(self, seq: int) -> int:
-        return self.peer.release(seq % self.segment.slots, seq, None, ())
+        return self.peer.release(seq % self.segment.slots, seq)
 
     def give_back(self, seq: int) -> int:
-        return self.peer.give_back(seq % self.segment.slots)
+        return self.peer.put_back(seq % self.segment.slots)
 
     def put(self, frames: int = 1) -> list[int]:
         """Claims and publishes; the sequences."""
@@ -259,6 +280,24 @@ class Actor:
 
 
 # ---- rings by their names, and in every kind of memory -----------------------------------------
+
+
+def tear(ring: gpuring.Ring, seq: int) -> None:
+    """Marks a frame torn, as whoever reaps its producer does, while its record is in its slot."""
+    header = ring._header
+    slots, peers = header.slots, header.max_peers
+    table, index = _tables(slots, peers, header.max_subscriptions), seq % slots
+    slot = table["slot"] + _ROW["slot"] * index
+    path = Path(f"/dev/shm/gpuring.{ring.name}")
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as words:
+        by, value = (
+            struct.unpack_from("<Q", words, slot + _FIELDS["slot", field][0])[0]
+            for field in ("producer", "fence")
+        )
+        assert value >> 16 == seq
+        number = [header.peer_id(p) for p in range(peers)].index(by)
+        at = table["tear"] + _ROW["tear"] * (index * peers + number)
+        struct.pack_into("<QQ", words, at, by, value - 1)
 
 
 def segments_of(name: str) -> list[str]:

@@ -122,7 +122,21 @@ MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {
     ),
     "a reaper does not mark what the device had not finished": (
         ("--role", "producer", "--point", "device: unfinished"),
-        [("peers.c", "raise_to(&slot->torn, promised >> 16);", "")],
+        [("peers.c", "mark_torn(tear_of(ring, i, p), load_relaxed(&entry->id), reached);", "")],
+    ),
+    "a reaper's mark says nothing of what was finished": (
+        ("--role", "producer", "--point", "device: unfinished"),
+        [("peers.c", "&mark->reached, reached)", "&mark->reached, 0)")],
+    ),
+    "a mark holds for every producer of the slot": (
+        ("--role", "producer", "--point", "device: unfinished"),
+        [
+            (
+                "ring.h",
+                "ring->tear[i * ring->max_peers + p]",
+                "ring->tear[i + 0 * p]",
+            )
+        ],
     ),
     "a reaper does not raise the fences of the dead": (
         ("--role", "consumer", "--point", "device: unfinished"),

@@ -10,10 +10,11 @@ import pytest
 from support import Segment, pack
 
 from gpuring import _core
+from gpuring._snapshot import SLOT_PHASES, TAKE_PHASES
 
 TEXT = (Path(__file__).parent.parent / "docs" / "protocol.md").read_text()
 LAYOUT = TEXT.partition("\n## Layout\n")[2].partition("\n## ")[0]
-TABLES = ("head", "death", "sub", "peer", "slot", "take")
+TABLES = ("head", "death", "sub", "peer", "slot", "take", "tear")
 
 
 def rows(text: str) -> list[list[str]]:
@@ -70,7 +71,7 @@ def test_every_documented_phase_is_the_cores(table):
     said = re.search(rf"[Pp]hases of a {table} word: ([^.]*)\.", LAYOUT)
     assert said
     numbers = {name.lower(): int(n) for n, name in re.findall(r"(\d+) (\w+)", said[1])}
-    phases = _core.SLOT_PHASES if table == "slot" else _core.TAKE_PHASES
+    phases = SLOT_PHASES if table == "slot" else TAKE_PHASES
     assert numbers == {phase: n for n, phase in enumerate(phases)}
 
 
@@ -101,7 +102,7 @@ def test_the_documented_tables_are_where_they_are(segment: type[Segment]):
     """Where support.py computes them to be from the document's element sizes and alignments."""
     elements = {row[0]: row[2] for row in rows(LAYOUT) if row[0] in TABLES and len(row) == 3}
     sizes = {t: int(m[0]) for t, e in elements.items() if (m := re.findall(r"(\d+) bytes", e))}
-    assert sizes == {"sub": 128, "peer": 128, "slot": 128, "take": 16}
+    assert sizes == {"sub": 128, "peer": 128, "slot": 128, "take": 16, "tear": 16}
     for slots, peers, subs in ((1, 1, 1), (3, 5, 7), (64, 33, 2), (1024, 64, 64)):
         ring = segment(slots, peers, subs, meta_nbytes=65, spec=b"x" * 100)
         region = ring.creator.fence_region[1]

@@ -256,10 +256,10 @@ class Machine(RuleBasedStateMachine):
         core = self.pick(data, "reading")
         core.lone &= verb != "give_back"
         seq = core.held.pop(data.draw(st.integers(0, len(core.held) - 1), label="which"))
+        torn = verb == "release" and self.model.torn(seq)
         ended = core.end(verb, seq)
-        if ended == _core.TORN:  # it is released, and known to be torn
-            assert verb == "release"
-            assert self.model.torn(seq)
+        assert (ended == _core.TORN) == torn
+        if torn:  # it is released, and known to be torn
             ended = 0
         assert ended == self.expected(verb, core.number, seq)
 
@@ -313,7 +313,7 @@ class Machine(RuleBasedStateMachine):
                 [claim_word("take", ring.take(u, i)) for i in slots]
                 for u in range(ring.max_subscriptions)
             ],
-            "torn": [ring.creator.torn(i) for i in slots],
+            "tear": [[ring.tear(i, p) for p in peers] for i in slots],
             "sub": [(MODES[w & 0xFFFF], w >> 16) if w & 0xFFFF else None for w in subs],
             "peer": [STATES[ring.peek("peer", "word", p) >> 16] for p in peers],
             "work": [[ring.creator.work(p, i) for i in slots] for p in peers],

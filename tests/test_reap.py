@@ -12,6 +12,7 @@ from support import Pipe, pack, poll
 
 from gpuring import _core
 from gpuring._core import Header
+from gpuring._snapshot import snapshot
 
 
 def test_the_living_are_left_alone(segment):
@@ -168,7 +169,9 @@ def test_a_frame_whose_producer_died_before_its_gpu_work_was_done_is_torn(segmen
     assert ring.reap() == [producer.number]
     assert ring.slot(0) == (4, producer.number, "torn")
     assert ring.slot(1) == (5, producer.number, "ready")
-    assert [ring.creator.torn(i) for i in range(4)] == [4, 0, 0, 0]
+    marks = [ring.tear(i, producer.number) for i in range(4)]
+    assert marks == [(producer.peer.id, 1), (0, 0), (0, 0), (0, 0)]
+    assert [ring.creator.torn(i, *ring.record(i)) for i in range(3)] == [True, False, False]
     assert ring.creator.fence(producer.number, 0) == promised  # never further (G3)
     assert reader.drain()[0] == [5, 6]
     assert ring.peek("peer", "torn", reader.number) == 1
@@ -197,23 +200,90 @@ def test_the_torn_mark_does_not_need_the_slot_word(segment):
     ring = segment(1)
     producer, other = ring.producer(), ring.producer()
     producer.put(1)
+    frame = ring.record(0)
     assert other.claim() == 2
     unfinished(ring, producer, 0)
     producer.die()
     ring.reap()
-    assert ring.creator.torn(0) == 1
+    assert ring.creator.torn(0, *frame)
     assert ring.slot(0) == (2, other.number, "writing")
+    assert other.publish(2) == 0
+    assert not ring.creator.torn(0, *ring.record(0))
 
 
-def test_torn_marks_only_rise(segment):
+def test_a_frame_that_was_finished_is_not_torn_by_a_later_one(segment):
+    """Both of one producer, in one slot."""
     ring = segment(1)
-    ring.poke("slot", "torn", 7, 0)
     producer = ring.producer()
     producer.put(1)
-    unfinished(ring, producer, 0)
+    first, reached = ring.record(0), ring.peek("fence", "", producer.number)
+    producer.put(1)
+    second = ring.record(0)
+    ring.poke("fence", "", reached, producer.number)
     producer.die()
     ring.reap()
-    assert ring.creator.torn(0) == 7
+    assert ring.tear(0, producer.number) == (producer.peer.id, reached)
+    assert not ring.creator.torn(0, *first)
+    assert ring.creator.torn(0, *second)
+
+
+def test_the_next_owner_of_a_number_has_its_own_mark(segment):
+    ring = segment(1)
+    first = ring.producer()
+    first.put(1)
+    frame = ring.record(0)
+    unfinished(ring, first, 0)
+    first.die()
+    ring.reap()
+    heir = ring.producer()
+    assert heir.number == first.number
+    heir.put(1)
+    healthy, reached = ring.record(0), ring.peek("fence", "", heir.number)
+    assert ring.creator.torn(0, *frame)
+    assert not ring.creator.torn(0, *healthy)
+    heir.put(1)
+    ring.poke("fence", "", reached, heir.number)
+    heir.die()
+    ring.reap()
+    assert ring.tear(0, heir.number) == (heir.peer.id, reached)
+    assert not ring.creator.torn(0, *healthy)
+    assert ring.creator.torn(0, *ring.record(0))
+    assert ring.creator.torn(0, *frame)  # its mark is gone: never a false all-clear
+
+
+def test_a_mark_that_is_being_written_tears_nothing_of_its_owner(segment):
+    """Killed there, a reaper leaves it: what its owner's fence had reached by then was finished."""
+    ring = segment(1)
+    producer = ring.producer()
+    producer.put(1)
+    ring.poke("tear", "id", producer.peer.id | 1 << 63, producer.number)
+    assert not ring.creator.torn(0, *ring.record(0))
+    ring.poke("tear", "id", producer.peer.id + 1 | 1 << 63, producer.number)
+    assert ring.creator.torn(0, *ring.record(0))
+
+
+def publishes(pipe, path):
+    peer = Header.attach(os.open(path, os.O_RDWR)).join_producer()
+    index = peer.claim(0)
+    assert peer.publish(index, peer.seq) == 0
+    pipe.send((peer.number, peer.id))
+    pipe.receive()
+
+
+@pytest.mark.parametrize("sync", ["event", "timeline"])
+def test_with_events_a_frame_that_may_have_been_written_stays_ready(segment, children, sync):
+    """Nobody raises the fence of an event by itself: who acquires the frame asks the event."""
+    ring = segment(2, memory="cuda", sync=sync)
+    child = children(publishes, ring.path)
+    number, peer_id = child.receive()
+    row = ring.work_row(0, number)
+    ring.poke("fence", "", 1, row)
+    child.kill()
+    poll(lambda: ring.creator.reap() or ring.creator.reaps)
+    assert ring.slot(0) == (2, number, "ready" if sync == "event" else "torn")
+    assert ring.tear(0, number) == (peer_id, 1)
+    assert ring.peek("fence", "", row) == ring.peek("work", "", row)
+    assert snapshot(ring.creator)["deaths"][0]["torn"] == 1
 
 
 def test_a_dead_reader_tears_nothing(segment):
@@ -224,7 +294,7 @@ def test_a_dead_reader_tears_nothing(segment):
     promised = unfinished(ring, a, 0)
     a.die()
     ring.reap()
-    assert ring.creator.torn(0) == 0
+    assert ring.tear(0, a.number) == (0, 0)
     assert ring.creator.fence(a.number, 0) == promised
     assert b.acquire() == _core.BLOCKED
 
@@ -255,7 +325,7 @@ def test_a_reaped_producer_does_not_wait_for_readers_before_it_claims(segment):
     zombie.put(4)
     zombie.die()
     assert ring.reap() == [zombie.number]
-    assert zombie.peer.claim(None, object(), 0) == _core.REAPED
+    assert zombie.peer.claim(None) == _core.REAPED
 
 
 @pytest.mark.parametrize("reused", [False, True])

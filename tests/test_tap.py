@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import json
-import mmap
 import signal
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
-import support
 from commands import DEADLINE_S, running
 from commands import gpuring as command
-from support import HOST, poll
+from support import HOST, poll, tear
 
 import gpuring
 from gpuring import cli
-from gpuring import segment as segments
 from gpuring.cli import tap
 from gpuring.cli.tap import files
 from gpuring.cli.trouble import CommandError
@@ -288,17 +284,6 @@ def test_a_folder_that_cannot_be_made_is_one_line(name, tmp_path):
 # ---- torn frames -------------------------------------------------------------------------------
 
 
-def tear(name, seq, slots, subscriptions=16, peers=32):
-    """Marks a frame torn, as whoever reaps its producer does."""
-    offset, _ = support._FIELDS["slot", "torn"]
-    table = support._PAGE + 128 * (subscriptions + peers)
-    path = Path("/dev/shm", segments.header_name(name)[1:])
-    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as header:
-        at = table + 128 * (seq % slots) + offset
-        assert header[at : at + 8] == bytes(8)
-        header[at : at + 8] = seq.to_bytes(8, "little")
-
-
 def test_a_frame_that_turns_out_torn_is_thrown_away_and_said_so(
     name, tmp_path, monkeypatch, capsys
 ):
@@ -311,7 +296,7 @@ def test_a_frame_that_turns_out_torn_is_thrown_away_and_said_so(
             seq = 4 + len(copied)
             copied.append(seq)
             if seq == 5:
-                tear(name, seq, ring.slots)
+                tear(ring, seq)
             return np.array(array)
 
         return copy

@@ -126,6 +126,34 @@ def test_only_the_dead_producers_frames_are_told(segment):
     assert told(reader) == others
 
 
+def test_a_healthy_frame_of_another_producer_in_the_same_slot_is_not_told(segment):
+    """It was still being written when its reader released it, and when the other producer died."""
+    ring, stuck = segment(2), Streams(stuck=True)
+    reader, victim, other = ring.consumer(), ring.producer(), ring.producer()
+    put(other, 2, stuck)
+    get(reader, 2)
+    put(victim, 2, stuck)
+    victim.die()
+    ring.reap()
+    pay(ring, other)
+    assert told(reader) == _core.BLOCKED
+    assert not reader.peer.released.look()
+
+
+def test_frames_that_were_finished_before_their_producer_died_are_not_told(segment):
+    """Their GPU work was done after the release, and a later frame's in the same slot never."""
+    ring, stuck = segment(2), Streams(stuck=True)
+    reader, victim = ring.consumer(), ring.producer()
+    put(victim, 2, stuck)
+    get(reader, 2)
+    pay(ring, victim)
+    seqs = put(victim, 2, stuck)
+    get(reader, 2)
+    victim.die()
+    ring.reap()
+    assert told(reader) == seqs
+
+
 def test_frames_that_turned_out_torn_are_told_after_leaving(segment):
     ring, stuck = segment(2), Streams(stuck=True)
     reader, producer = ring.consumer(), ring.producer()
@@ -168,15 +196,12 @@ def test_an_older_mark_of_the_slot_tears_nothing(segment):
 def test_ready_is_whoever_would_be_told(segment):
     """Not before the death is counted, as the last thing that a reaper does: acquire looks then."""
     ring, stuck = segment(2), Streams(stuck=True)
-    reader, victim, other = ring.consumer(), ring.producer(), ring.producer()
-    seqs = put(other, 2, stuck)
+    reader, victim = ring.consumer(), ring.producer()
+    seqs = put(victim, 2, stuck)
     get(reader, 2)
-    put(victim, 2, stuck)
-    victim.die()
-    ring.reap()  # the slots are marked, and the other's GPU is still at work on its frames
-    assert not _core.ready(reader.peer)
-    assert told(reader) == _core.BLOCKED
-    pay(ring, other)
+    for index in range(2):  # as a reaper does, up to there
+        ring.poke("tear", "id", victim.peer.id, ring.work_row(index, victim.number))
+    pay(ring, victim)
     assert not _core.ready(reader.peer)
     assert told(reader) == _core.BLOCKED
     ring.poke("head", "reaps", ring.peek("head", "reaps") + 1)

@@ -221,11 +221,11 @@ def hold_until_killed(pipe: Pipe, path: str, role: str) -> None:
     header = Header.attach(os.open(path, os.O_RDWR))
     if role == "producer":
         peer = header.join_producer()
-        peer.claim(20, None, 0)
+        peer.claim(20)
     else:
         peer = header.join_consumer(b"x", True, "next")
         pipe.send()
-        peer.acquire(20, None, 0)
+        peer.acquire(20)
     pipe.send(peer.seq)
     pipe.receive()
 
@@ -282,4 +282,4 @@ def test_a_wait_for_a_fence_goes_on_after_the_death_of_who_owes_it(segment):
     ring.poke("fence", "", 0, ring.work_row(0, dead.number))
     dead.die(unnoticed=False)
     assert producer.claim(20) == 4
-    assert ring.creator.torn(0) == 2
+    assert ring.tear(0, dead.number) == (dead.peer.id, 0)

@@ -1,4 +1,4 @@
-"""The verbs are compiled: their types stand in gpuring/_core.pyi, their docstrings in .pxi files.
+"""The verbs are compiled: their types stand in gpuring/_core.pyi, their docstrings in _core.pyx.
 
 Griffe reads the stub.  Here each object in it gets the docstring that `help()` shows.
 """

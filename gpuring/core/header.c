@@ -47,6 +47,7 @@ bool gr_layout(const struct gr_config *config, struct gr_layout *layout, char *w
     layout->peer = at, at += config->max_peers * sizeof(struct gr_peer_entry);
     layout->slot = at, at += n * sizeof(struct gr_slot);
     layout->take = at, at = aligned(at + n * config->max_subscriptions * sizeof(struct gr_take), GR_LINE);
+    layout->tear = at, at = aligned(at + n * config->max_peers * sizeof(struct gr_tear), GR_LINE);
     layout->work = at, at = aligned(at + words, GR_PAGE);
     layout->fence = at, at = aligned(at + words, GR_PAGE);
     layout->event = at, at += events;
@@ -85,10 +86,11 @@ const struct gr_field gr_fields[] = {
     FIELD("peer", struct gr_peer_entry, joined_ns), FIELD("peer", struct gr_peer_entry, waiting),
     FIELD("peer", struct gr_peer_entry, frames), FIELD("peer", struct gr_peer_entry, lost),
     FIELD("peer", struct gr_peer_entry, torn), FIELD("slot", struct gr_slot, word),
-    FIELD("slot", struct gr_slot, torn), FIELD("slot", struct gr_slot, fence),
+    FIELD("slot", struct gr_slot, producer), FIELD("slot", struct gr_slot, fence),
     FIELD("slot", struct gr_slot, time_ns), FIELD("slot", struct gr_slot, since_ns),
     FIELD("slot", struct gr_slot, ndim), FIELD("slot", struct gr_slot, shape),
     FIELD("take", struct gr_take, word), FIELD("take", struct gr_take, since_ns),
+    FIELD("tear", struct gr_tear, id), FIELD("tear", struct gr_tear, reached),
     {NULL, NULL, 0, 0}};
 
 /* ---- handles -------------------------------------------------------------------------------- */
@@ -120,6 +122,7 @@ static struct gr_ring *map(int fd, const struct gr_config *config, const struct 
     ring->peer = (struct gr_peer_entry *)(base + layout->peer);
     ring->slot = (struct gr_slot *)(base + layout->slot);
     ring->take = (struct gr_take *)(base + layout->take);
+    ring->tear = (struct gr_tear *)(base + layout->tear);
     ring->work = (gr_word *)(base + layout->work);
     ring->fence = (gr_word *)(base + layout->fence);
     ring->event = base + layout->event;

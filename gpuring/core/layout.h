@@ -8,11 +8,12 @@
  *   head      one page: what was fixed at creation, then the few words everybody writes
  *   sub[u]    subscriptions                    peer[p]      peers
  *   slot[i]   claim word and frame record      take[i][u]   who of subscription u has slot i
+ *   tear[i][p]                                 what peer number p left unfinished there when it died
  *   work[i][p], fence[i][p]                    what peer p's GPU owes slot i, and what it has paid
  *   event[p][i]  64-byte IPC event handles (sync "event" only)
  *   meta[i]   the frame's structured metadata  spec         what the slots hold (JSON)
  *
- * take, work and fence are slot-major: a claim reads one column, which is then a few cache lines.
+ * take, tear, work and fence are slot-major: a claim reads one column, which is then a few cache lines.
  * "Writer" names who may write a field while the ring lives; "LOCK" is the membership lock.
  */
 #ifndef GPURING_LAYOUT_H
@@ -24,7 +25,7 @@
 #include "atomics.h"
 
 enum {
-    GR_VERSION = 1,
+    GR_VERSION = 2,
     GR_LINE = 64,
     GR_PAGE = 4096,
     GR_MAX_SLOTS = 1024,
@@ -53,7 +54,7 @@ struct gr_death {
     gr_word peer;     /* its peer word: role, subscription */
     gr_word number;
     gr_word voided;   /* claims that became void */
-    gr_word torn;     /* published frames whose GPU work was not finished */
+    gr_word torn;     /* published frames whose GPU work was not finished (sync "event": may not have been) */
     gr_word reopened; /* frames it held that went back to its subscription, or were dropped */
     gr_word raised;   /* fences raised on its behalf */
 };
@@ -123,9 +124,9 @@ struct gr_peer_entry {
 
 struct gr_slot {
     gr_word word;     /* claim word.  Writer: by CAS only (docs/protocol.md) */
-    gr_word torn;     /* highest torn sequence of this slot, only rises.  Writer: a reaper */
     /* The frame's record.  Writer: the producer in WRITING.  Readers: who holds the frame; any other
      * reader (stats) may see a mixture. */
+    gr_word producer; /* id of the peer that published it */
     gr_word fence;    /* fence value that says: written */
     gr_word time_ns;  /* CLOCK_MONOTONIC at publish */
     gr_word since_ns; /* CLOCK_MONOTONIC_COARSE at claim */
@@ -139,10 +140,18 @@ struct gr_take {
     gr_word since_ns; /* CLOCK_MONOTONIC_COARSE when it was HELD.  Writer: the holder */
 };
 
+/* Peer number p died with GPU work pending on slot i.  Writer: its reaper, under LOCK. */
+struct gr_tear {
+    gr_word id;      /* of the last owner of the number who did | GR_MARKING; 0: none yet.  It only rises */
+    gr_word reached; /* what its fence had reached by then: later values were never paid */
+};
+#define GR_MARKING (UINT64_C(1) << 63) /* in tear.id: `reached` is being written */
+
 _Static_assert(sizeof(struct gr_sub) == 2 * GR_LINE, "sub: two lines");
 _Static_assert(sizeof(struct gr_peer_entry) == 2 * GR_LINE, "peer: two lines");
 _Static_assert(sizeof(struct gr_slot) == 2 * GR_LINE, "slot: two lines");
 _Static_assert(sizeof(struct gr_take) == 16, "take: a quarter line");
+_Static_assert(sizeof(struct gr_tear) == 16, "tear: a quarter line");
 _Static_assert(offsetof(struct gr_head, claim_hint) == 192, "head: the fixed part is three lines");
 _Static_assert(offsetof(struct gr_head, bell) == 256, "head: doorbell");
 _Static_assert(offsetof(struct gr_head, closed) == 320, "head: membership");
@@ -152,7 +161,7 @@ _Static_assert(sizeof(struct gr_head) <= GR_PAGE, "head: fits its page");
 
 /* Where the tables start, computed from the counts alone and never read from the segment. */
 struct gr_layout {
-    uint64_t sub, peer, slot, take, work, fence, event, meta, spec, nbytes;
+    uint64_t sub, peer, slot, take, tear, work, fence, event, meta, spec, nbytes;
     uint64_t meta_stride;
 };
 

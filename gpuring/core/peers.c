@@ -330,6 +330,25 @@ enum gr_result gr_leave(struct gr_peer *me) {
     return GR_OK;
 }
 
+/* Under LOCK.  Read by gr_torn, which says what each order of these stores is for. */
+static void mark_torn(struct gr_tear *mark, uint64_t id, uint64_t reached) {
+    store_release(&mark->id, id | GR_MARKING);
+    FAULT("reap: torn marking");
+    store_release(&mark->reached, reached); /* who sees it sees that the mark is another's now */
+    FAULT("reap: torn reached");
+    store_release(&mark->id, id);
+    FAULT("reap: torn marked");
+}
+
+/* Under LOCK.  A frame of p that nobody can read any more: READY -> TORN.  1 if there is one.  The slot's word
+ * names the last frame only; earlier ones are known by their mark.  With events the word stays: nobody raises
+ * a fence when an event is done, so only who acquires the frame, and asks the event, knows. */
+static uint64_t tear_ready(struct gr_ring *ring, struct gr_slot *slot, uint32_t p, uint64_t reached) {
+    uint64_t w = load_sc(&slot->word);
+    if (owner_of(w) != p || phase_of(w) != GR_READY || load_relaxed(&slot->fence) <= reached) return 0;
+    return ring->config.sync == GR_SYNC_EVENT || cas_sc(&slot->word, w, claim_word(seq_of(w), p, GR_TORN));
+}
+
 /* Under LOCK.  Idempotent up to its last store: whoever finds a half-done one does it again. */
 static void clear_dead(struct gr_ring *ring, uint32_t p) {
     struct gr_head *head = ring->head;
@@ -341,16 +360,13 @@ static void clear_dead(struct gr_ring *ring, uint32_t p) {
     for (uint32_t i = 0; i < ring->slots; i++) {
         struct gr_slot *slot = &ring->slot[i];
         gr_word *fence = fence_of(ring, i, p);
-        uint64_t promised = load_acquire(work_of(ring, i, p));
-        if (load_acquire(fence) < promised) {
-            /* Torn mark, then phase, then fence (G4): the raised fence lets streams go on, and the
-             * mark must be there when they come to check. */
+        uint64_t promised = load_acquire(work_of(ring, i, p)), reached = load_acquire(fence);
+        if (reached < promised) {
+            /* Mark, then phase, then fence (G4): the raised fence lets streams go on, and the mark must be
+             * there when they come to check.  Until the fence is raised all of it can be done again. */
             if (producer) {
-                raise_to(&slot->torn, promised >> 16);
-                FAULT("reap: torn marked");
-                uint64_t w = load_sc(&slot->word);
-                if (owner_of(w) == p && phase_of(w) == GR_READY)
-                    torn += cas_sc(&slot->word, w, claim_word(seq_of(w), p, GR_TORN));
+                mark_torn(tear_of(ring, i, p), load_relaxed(&entry->id), reached);
+                torn += tear_ready(ring, slot, p, reached);
                 FAULT("reap: slot torn");
             }
             atomic_exchange_explicit(fence, promised, memory_order_seq_cst); /* never further (G3) */

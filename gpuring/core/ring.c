@@ -193,6 +193,7 @@ enum gr_result gr_publish(struct gr_peer *me, uint32_t index, uint64_t seq, uint
     struct gr_slot *slot = &me->ring->slot[index];
     if (gr_forked(me->ring)) return GR_FORKED;
     if (load_sc(&slot->word) != claim_word(seq, me->number, GR_WRITING)) return GR_REAPED;
+    store_relaxed(&slot->producer, me->id);
     store_relaxed(&slot->fence, value);
     store_relaxed(&slot->time_ns, (uint64_t)gr_now_ns());
     store_relaxed(&slot->ndim, ndim);
@@ -265,7 +266,9 @@ static enum hold hold(struct gr_peer *me, uint64_t s, uint64_t t) {
     me->pendings = 0;
     add_pending(me, me->number, load_acquire(work_of(ring, i, me->number))); /* G12 */
     me->producer = owner_of(w);
-    add_pending(me, me->producer, load_relaxed(&slot->fence)); /* stable: nobody publishes in a held slot */
+    me->producer_id = load_relaxed(&slot->producer); /* stable: nobody publishes in a held slot */
+    me->value = load_relaxed(&slot->fence);
+    add_pending(me, me->producer, me->value);
     store_relaxed(&take->since_ns, (uint64_t)gr_now_coarse_ns());
     count(&ring->peer[me->number].frames, 1);
     me->pos = s + 1;
@@ -440,6 +443,26 @@ void gr_skip_torn(struct gr_peer *me) {
     count(&entry->torn, 1);
     me->told = false;
     gr_release(me, me->index, me->seq);
+}
+
+/* Whether the GPU work that `value` of a frame's record stands for was never done: the peer with that number
+ * and id died before.  Call it only after fence[index][producer] >= value was seen, with acquire.  Then either
+ * the GPU reached the value, or a reaper raised the fence, and its mark, written before, is to be seen here.
+ *
+ * One mark for each slot and number, so it is that of the last owner who died with work pending here:
+ *   ours     all values up to `reached` were paid, later ones never.  While the mark is being written its fence
+ *            is not raised yet, so what we saw was reached.
+ *   later    another peer had the number since, and died with work pending here: if there was a mark for ours,
+ *            it is gone.  Torn, for never may a frame be called whose that is not.  (So the frames of a number that
+ *            two peers in turn had are called torn, whole or not, if nobody asked before the second's death.)
+ *   earlier  ours has not died, or had nothing pending here.
+ * `reached` belongs to `id` only if that is still there afterwards: else a later owner's is being written. */
+bool gr_torn(const struct gr_ring *ring, uint32_t index, uint32_t producer, uint64_t producer_id, uint64_t value) {
+    struct gr_tear *mark = tear_of(ring, index, producer);
+    uint64_t word = load_acquire(&mark->id), id = word & ~GR_MARKING;
+    if (id != producer_id) return id > producer_id;
+    if (word != id) return false;
+    return value > load_acquire(&mark->reached) || (load_acquire(&mark->id) & ~GR_MARKING) != id;
 }
 
 bool gr_holds(struct gr_peer *me, uint32_t index, uint64_t *seq) {

@@ -33,6 +33,8 @@ enum gr_result {
     GR_MODE_MISMATCH, /* the subscription exists with the other mode */
     GR_LOCK_TIMEOUT,  /* somebody holds LOCK for seconds: a stopped process */
     GR_SYSTEM,        /* errno says why */
+    GR_DEVICE,        /* the GPU's driver refused; device/device.h, gd_trouble, says what */
+    GR_TORN_BEHIND,   /* frames that this consumer has released turned out torn */
 };
 
 /* Who is in the way of a blocked verb.  A diagnosis: true when it was looked at. */
@@ -56,6 +58,7 @@ struct gr_ring {
     struct gr_peer_entry *peer;
     struct gr_slot *slot;
     struct gr_take *take;
+    struct gr_tear *tear;
     gr_word *work, *fence;
     uint8_t *event, *meta, *spec;
     uint32_t slots, max_peers, max_subscriptions; /* checked copies; the header's are never read again */
@@ -102,6 +105,7 @@ struct gr_peer {
     uint64_t seq, lost;
     uint32_t index;
     uint32_t producer; /* of the frame: a claim may void its slot while a lossy reader holds it */
+    uint64_t producer_id, value; /* of the frame, by its record: who published it, and the fence value that says: written */
     bool redelivered;
     bool left; /* it has left: the number may be somebody else's */
     bool told; /* lost has been handed out with a frame: the next call counts anew */
@@ -113,6 +117,9 @@ struct gr_peer {
 
 static inline struct gr_take *take_of(const struct gr_ring *ring, uint64_t i, uint64_t u) {
     return &ring->take[i * ring->max_subscriptions + u];
+}
+static inline struct gr_tear *tear_of(const struct gr_ring *ring, uint64_t i, uint64_t p) {
+    return &ring->tear[i * ring->max_peers + p];
 }
 static inline gr_word *work_of(const struct gr_ring *ring, uint64_t i, uint64_t p) {
     return &ring->work[i * ring->max_peers + p];
@@ -193,6 +200,7 @@ enum gr_result gr_latest(struct gr_peer *me);
 enum gr_result gr_release(struct gr_peer *me, uint32_t index, uint64_t seq);
 enum gr_result gr_give_back(struct gr_peer *me, uint32_t index, uint64_t seq);
 void gr_skip_torn(struct gr_peer *me);
+bool gr_torn(const struct gr_ring *ring, uint32_t index, uint32_t producer, uint64_t producer_id, uint64_t value);
 bool gr_holds(struct gr_peer *me, uint32_t index, uint64_t *seq);
 void gr_list_pending(struct gr_peer *me, uint32_t index);
 bool gr_every_slot_held(const struct gr_ring *ring, uint64_t subs);

@@ -78,9 +78,10 @@ class AnswerWriter(Enveloped, Producer):
             assert isinstance(slot, AnswerSlot)
             return slot
         extents = None if shape is None else self._smaller(shape)
-        on = None if self._sync is None and stream is None else self._handle(stream)
+        on = None if self._device is None and stream is None else self._handle(stream)
         slot = self.begun.pop(0)
-        slot._open, slot._shape = True, extents
+        slot._open = True
+        slot._reshape(extents)
         if on is not None:
             try:
                 slot._import_on(on)  # behind what was begun

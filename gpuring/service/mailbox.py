@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from gpuring._snapshot import snapshot
 from gpuring.errors import CallFailed, FrameTorn, PeerLost, RingClosed, RingError, RingTimeout
 from gpuring.service.pending import Answer, AnswerReader, PendingCall
 from gpuring.service.tasks import SLICE_S, Loops, left_s
@@ -151,10 +152,9 @@ class Mailbox:
 
     def order(self, answer: Answer, stream: Any) -> None:
         """Another thread may have received it, on another stream."""
-        if answer._sync is not None:
-            current = answer._sync._cuda.get_current_stream
-            handle = int(current().ptr) if stream is None else self._answers._handle(stream)
-            answer._import_on(handle)
+        if answer._device is not None:
+            current = answer._device.current
+            answer._import_on(current() if stream is None else self._answers._handle(stream))
 
     # ---- what has become of the calls ----------------------------------------------------------
 
@@ -172,7 +172,7 @@ class Mailbox:
             self._orphaned = None
         elif self._orphaned is None:
             self._orphaned = now
-        seen = header.snapshot()
+        seen = snapshot(header)
         gone = False
         for call in calls:
             if why := self._why_gone(call, seen):

@@ -29,7 +29,7 @@ static void read_everything(struct gr_ring *r) { /* as snapshot() in _core.pyx *
     volatile uint64_t sum = gr_frontier(r), reaps = load_acquire(&r->head->reaps);
     for (uint64_t k = 0; k < GR_DEATHS && k < reaps; k++) sum += r->head->deaths[(reaps - 1 - k) % GR_DEATHS].pid;
     for (uint32_t i = 0; i < r->slots; i++) {
-        for (uint32_t p = 0; p < r->max_peers; p++) sum += *fence_of(r, i, p) < *work_of(r, i, p);
+        for (uint32_t p = 0; p < r->max_peers; p++) sum += *fence_of(r, i, p) < *work_of(r, i, p) || gr_torn(r, i, p, p, sum);
         for (uint32_t u = 0; u < r->max_subscriptions; u++) sum += take_of(r, i, u)->word;
     }
     for (uint32_t p = 0; p < r->max_peers; p += 1 + below(4)) sum += gr_peer_alive(r, p);
@@ -43,6 +43,7 @@ static void check(struct gr_peer *me, enum gr_result result) {
         REQUIRE(me->pending[k].peer < me->ring->max_peers);
         gr_wait_fence(me, me->pending[k].peer, me->index, me->pending[k].value);
     }
+    if (me->role == GR_CONSUMER) gr_torn(me->ring, me->index, me->producer, me->producer_id, me->value);
 }
 static bool join(struct gr_ring *ring, struct gr_peer *me, int kind) {
     static const char names[][GR_NAME_WORDS * 8] = {"alone", "shared", "lossy", "other"};

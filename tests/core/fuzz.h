@@ -2,7 +2,7 @@
 #ifndef GPURING_FUZZ_H
 #define GPURING_FUZZ_H
 
-enum { HANG_S = 5, TABLES = 7, PEERS = 5, DEAD = 3, GEOMETRIES = 6 };
+enum { HANG_S = 5, TABLES = 8, PEERS = 5, DEAD = 3, GEOMETRIES = 6 };
 #define COUNT(array) ((uint32_t)(sizeof(array) / sizeof *(array)))
 #define REQUIRE(condition) ((condition) ? (void)0 : failed(__LINE__, #condition))
 typedef unsigned long long ull;
@@ -47,14 +47,14 @@ static int inside;                              /* that many times more */
 
 static void **place(struct gr_ring *r, int k) {
     void **at[TABLES] = {(void **)&r->head, (void **)&r->sub,  (void **)&r->peer, (void **)&r->slot,
-                         (void **)&r->take, (void **)&r->work, (void **)&r->fence};
+                         (void **)&r->take, (void **)&r->work, (void **)&r->fence, (void **)&r->tear};
     return at[k];
 }
 static void isolate(struct live *live) {
     struct gr_ring *r = live->ring;
-    size_t words = 8ul * r->slots * r->max_peers, takes = r->slots * r->max_subscriptions * sizeof *r->take;
+    size_t words = 8ul * r->slots * r->max_peers, tears = 2 * words, takes = r->slots * r->max_subscriptions * sizeof *r->take;
     size_t nbytes[TABLES] = {sizeof *r->head, r->max_subscriptions * sizeof *r->sub,
-                             r->max_peers * sizeof *r->peer, r->slots * sizeof *r->slot, takes, words, words};
+                             r->max_peers * sizeof *r->peer, r->slots * sizeof *r->slot, takes, words, words, tears};
     for (int k = 0; k < TABLES; k++) {
         live->nbytes[k] = nbytes[k];
         live->mapped[k] = *place(r, k);
@@ -65,7 +65,7 @@ static void isolate(struct live *live) {
 /* ---- hostile words -------------------------------------------------------------------------- */
 
 static uint64_t *any_word(struct live *live) {
-    static const int weights[] = {0, 0, 0, 1, 1, 2, 2, 3, 3, 3, 4, 4, 4, 5, 6};
+    static const int weights[] = {0, 0, 0, 1, 1, 2, 2, 3, 3, 3, 4, 4, 4, 5, 6, 7};
     int k = weights[below(COUNT(weights))];
     uint64_t at = below(live->nbytes[k] / 8);
     if (k == 0 && below(2)) at = 24 + below(22); /* hint, bell, waiters, closed, producers, masks, … reaps */

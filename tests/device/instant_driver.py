@@ -145,15 +145,6 @@ def pay(ring, producer, index):
     ring._header.raise_fence(producer.peer, index, work)
 
 
-def tear(ring, index, seq):
-    """As a reaper marks a slot whose producer died with `seq` unfinished."""
-    fields = {(table, field): at for table, field, at, _ in _core.layout_fields()}
-    table = 4096 + 128 * (ring._header.max_subscriptions + ring._header.max_peers)
-    with Path(f"/dev/shm/gpuring.{ring.name}").open("r+b") as header:
-        header.seek(table + 128 * index + fields["slot", "torn"])
-        header.write(seq.to_bytes(8, "little"))
-
-
 def count_a_death(ring):
     """A reaper does so when it has marked what is torn."""
     fields = {(table, field): at for table, field, at, _ in _core.layout_fields()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support import tear
 
 import gpuring
 from device.instant_driver import (
@@ -12,7 +13,6 @@ from device.instant_driver import (
     no_current_stream,
     pay,
     raises_at,
-    tear,
 )
 
 
@@ -120,7 +120,7 @@ def test_a_gpu_error_at_close_hides_no_torn_frame(ring, open_fence):
     for _ in range(2):
         producer.claim(stream=STREAM).publish()
     reader.acquire_many(2, stream=STREAM)
-    tear(ring, index, seq=4)
+    tear(ring, 4)
     pay(ring, producer, index)
     raises_at(ring, *range(ring.slots))
     with pytest.raises(gpuring.DeviceError) as caught:

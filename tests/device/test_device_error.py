@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
+from support import tear
 
 import gpuring
 from device.instant_driver import (
@@ -15,7 +16,6 @@ from device.instant_driver import (
     no_current_stream,
     pay,
     raises_at,
-    tear,
 )
 from gpuring import _core, debug
 
@@ -117,8 +117,8 @@ def test_a_gpu_error_in_a_batch_hides_no_torn_frame(ring, together, how):
     producer, reader = ring.producer(), ring.consumer()
     producer.claim_many(3).publish()
     batch = reader.acquire_many(3)
-    tear(ring, batch[0].index, batch[0].seq)
-    tear(ring, batch[2].index, batch[2].seq)
+    tear(ring, batch[0].seq)
+    tear(ring, batch[2].seq)
     if together:
         ring._sync.driver.status = 1
     else:
@@ -137,7 +137,7 @@ def test_a_gpu_error_at_release_hides_no_torn_frame(ring, how):
     producer, reader = ring.producer(), ring.consumer()
     producer.claim().publish()
     slot = reader.acquire()
-    tear(ring, slot.index, slot.seq)
+    tear(ring, slot.seq)
     ring._sync.driver.status = 1
     with pytest.raises(gpuring.DeviceError):
         slot.release()
@@ -159,7 +159,7 @@ def test_a_frame_whose_release_met_a_gpu_error_may_turn_out_torn_later(ring, ope
     ring._sync.driver.status = 0
     with pytest.raises(gpuring.RingTimeout):
         reader.acquire(0)
-    tear(ring, index, seq=4)
+    tear(ring, 4)
     pay(ring, producer, index)
     count_a_death(ring)
     assert told_later(reader, how) == (4,)

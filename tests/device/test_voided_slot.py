@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from support import tear
 
 import gpuring
-from device.instant_driver import STREAM, count_a_death, pay, tear
+from device.instant_driver import STREAM, count_a_death, pay
 
 
 @pytest.mark.parametrize("many", [False, True])
@@ -17,7 +18,7 @@ def test_the_frame_is_its_producers_though_another_one_has_voided_its_slot(ring,
     for _ in range(ring.slots):
         other.claim(0, stream=STREAM).publish()
     frame.release()
-    tear(ring, index, seq=4)
+    tear(ring, 4)
     pay(ring, producer, index)
     count_a_death(ring)
     with pytest.raises(gpuring.FrameTorn) as caught:

@@ -131,6 +131,19 @@ def looking(ring, *claims):
     return script
 
 
+def judging(ring, i, p, producer_id, value):
+    """A reader of a frame that no GPU has written: told so, whenever it asks after the fence."""
+
+    def script(me):
+        while (reached := (yield load(ring.fence[p][i]))) < value:
+            yield wait(NONE, (ring.fence[p][i], reached))
+        reached = None
+        if not (yield from ring.torn(i, p, producer_id, value)):
+            raise AssertionError("a torn frame is taken for whole")
+
+    return script
+
+
 # ---------------------------------------------------------------------- a world
 
 
@@ -174,6 +187,10 @@ class Cast:
     def looker(self, *claims):
         me = Peer(tag=len(self.actors) + 1, role=NOBODY)
         return self._add(f"H{me.tag}", me, looking(self.ring, *claims), False, None)
+
+    def judge(self, *frame):
+        me = Peer(tag=len(self.actors) + 1, role=NOBODY)
+        return self._add(f"J{me.tag}", me, judging(self.ring, *frame), False, None, daemon=True)
 
     def _add(self, name, me, script, mortal, at, daemon=False):
         if at is not None:

@@ -22,6 +22,13 @@ def device(fixes=FIXES, kills=0, slots=1, **ring):
     return Device(Ring(slots, fixes=fixes, clocks="device", **ring), kills)
 
 
+def torn_twice(fixes=FIXES):
+    """Nothing that is promised is ever paid.  The frame: the first in its slot, of peer id 1."""
+    ring = host(fixes, kills=2, slots=1, peers=2, clocks="device")
+    ring.producer(1, mortal=True, leave=False).producer(1, late=True, mortal=True, leave=False)
+    return ring.reaper(0, 1).judge(0, 0, 1, 1 << 16)
+
+
 def bell(fixes=doorbell.FIXES):
     return doorbell.Doorbell(fixes)
 
@@ -147,6 +154,7 @@ _both(
         "L dies, fences stored by the CPU": lambda: (
             host(kills=1, clocks=True).producer(3).consumer(mortal=True).reaper(1)
         ),
+        "two owners of a number die, and somebody asks for the first one's frame": torn_twice,
     },
     {
         "one of 2P dies, 2 laps": lambda: (
@@ -227,6 +235,15 @@ _both(
             .producer(ONE + " leave", mortal=True)
             .producer(ONE + " leave")
             .consumer(READ_TWO, lossy=True)
+        ),
+        "GPU: P dies, sync event": lambda: (
+            device(kills=1, event=True).producer(TWO, mortal=True).consumer(READ_TWO)
+        ),
+        "GPU: a number is used again, P dies, 1 slot": lambda: (
+            device(kills=1)
+            .producer(ONE, mortal=True)
+            .consumer(READ_TWO)
+            .producer("join " + ONE + " leave", late=True)
         ),
         "GPU: L dies": lambda: (
             device(kills=1, slots=2).producer(TWO + " " + ONE).consumer(READ_TWO, mortal=True)

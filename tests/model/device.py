@@ -7,12 +7,13 @@ them vanishes.  The reaper takes its steps one by one, so streams run between a 
 raising of a fence.
 
 An access at the head of its queue may be running.  Wrong is: two accesses to one slot at once, one
-of them a write (10); a reader told that its frame is whole when it is not (11); a fence that falls
-or overtakes its promise (8); a stream, or a process, that waits for ever.
+of them a write (10); a reader told that its frame is whole when it is not, or torn when its
+producer's GPU had finished it (11); a fence that falls or overtakes its promise (8); a stream, or a
+process, that waits for ever.
 """
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .actors import reaping, run
 from .explore import KINDS, Actor, Program, Report
@@ -41,7 +42,19 @@ class Life:
     step: int
     me: tuple
     streams: tuple  # of queues; a queue is a tuple of (what, address or slot, value or sequence)
-    read: tuple = ()  # (seq, fence value that covers the read, was the content whole?)
+    read: tuple = ()  # of Read
+
+
+@dataclass(frozen=True)
+class Read:
+    """A frame that was acquired: by whom it was published, and what became of that."""
+
+    seq: int
+    producer: int
+    producer_id: int
+    value: int  # of the producer's fence
+    finished: bool  # its producer's GPU got to the value, by itself
+    whole: bool | None = None  # what the reading kernel found
 
 
 class Blocked(Exception):
@@ -186,12 +199,10 @@ class Device:
         except (RingClosed, EndOfStream, PeerLost):
             step = len(process.script)
         read = life.read
-        if name == "release":  # the read is covered by the fence value just promised
-            s = Peer(*life.me).holding[0]
-            v = memory[self.ring.work[me.p][s % self.ring.slots]]
-            read = tuple((x, v if x == s and not y else y, z) for x, y, z in read)
-        if name == "acquire" and me.holding:
-            read += ((me.holding[-1], 0, None),)
+        if name == "acquire" and len(me.holding) > len(Peer(*life.me).holding):
+            s, p = me.holding[-1], me.producer
+            finished = memory[self.ring.paid[p][s % self.ring.slots]] >= me.value
+            read += (Read(s, p, me.producer_id, me.value, finished),)
         streams = tuple(tuple(queue) if x == q else y for x, y in enumerate(life.streams))
         yield (
             f"{process.name}: {name} {(me.writing + me.holding) or ''}",
@@ -222,20 +233,36 @@ class Device:
             told = f"{name}'s GPU: {self.ring.names[a]} = {v >> 16}.{v & 0xFFFF}"
             if memory[a] > v:
                 yield told, f"invariant 8: {self.ring.names[a]} falls from {memory[a] >> 16}"
-            yield (
-                told,
-                self._with(state, k, memory=(*memory[:a], v, *memory[a + 1 :]), streams=streams),
-            )
+            yield told, self._paid(self._with(state, k, streams=streams), a, v)
         elif what == "write":
             now = (*content[:a], v, *content[a + 1 :])
             yield f"{name}'s GPU: wrote {v}", self._with(state, k, content=now, streams=streams)
         else:
             whole = content[a] == v
-            read = tuple((s, x, whole if s == v and y is None else y) for s, x, y in life.read)
+            read = tuple(
+                replace(r, whole=whole) if r.seq == v and r.whole is None else r for r in life.read
+            )
             yield (
                 f"{name}'s GPU: read {v}{'' if whole else ', GARBAGE'}",
                 self._with(state, k, streams=streams, read=read),
             )
+
+    def _paid(self, state, a, v):
+        """A GPU has come to the value v of the fence at a: whatever it stands for is finished."""
+        memory, content, lives, r = state
+        after = list(memory)
+        after[a] = v
+        p, i = divmod(a - self.ring.fence[0][0], self.ring.slots)  # the rows lie side by side
+        after[self.ring.paid[p][i]] = v
+        of = p, i, v
+        lives = tuple(
+            replace(life, read=tuple(self._finish(x, of) for x in life.read)) for life in lives
+        )
+        return tuple(after), content, lives, r
+
+    def _finish(self, read, of):
+        same = (read.producer, read.seq % self.ring.slots, read.value) == of
+        return replace(read, finished=True) if same else read
 
     def _with(self, state, k, *, memory=None, content=None, **changed):
         old_memory, old_content, lives, r = state
@@ -256,33 +283,30 @@ class Device:
             for queue in life.streams:
                 if queue and queue[0][0] in ("read", "write"):
                     (what, i, s), name = queue[0], process.name
-                    for other, did, x in running.setdefault(i, []):
-                        if self._clash(memory, i, (what, s), (did, x)):
+                    torn = any(r.seq == s and self._torn(memory, r) for r in life.read)
+                    for other, did, x, garbage in running.setdefault(i, []):
+                        if _clash((what, s, torn), (did, x, garbage)):
                             return f"invariant 10: {name} {what}s {s} while {other} {did}s {x}"
-                    running[i].append((name, what, s))
-            p = Peer(*life.me).p
-            if life.status == ALIVE and p < ring.peers:
-                for s, v, whole in life.read:  # v: what covers the read, 0 until it is released
-                    i = s % ring.slots
-                    told = v and memory[ring.fence[p][i]] >= v and memory[ring.torn[i]] < s
-                    if told and whole is False:
-                        return f"invariant 11: {process.name} is told that torn frame {s} is whole"
+                    running[i].append((name, what, s, torn))
+            for r in life.read if life.status == ALIVE else ():
+                told = self._torn(memory, r)
+                if told is False and r.whole is False:
+                    return f"invariant 11: {process.name} is told that torn {r.seq} is whole"
+                # A later owner of the number may have taken the mark's place: no other false alarm.
+                if told and r.finished and memory[ring.id[r.producer]] == r.producer_id:
+                    return f"invariant 11: {process.name} is told that finished {r.seq} is torn"
         for p in range(ring.peers):
             for i in range(ring.slots):
                 if memory[ring.fence[p][i]] > memory[ring.work[p][i]]:
                     return f"invariant 8: fence[{p}][{i}] beyond its promise"
         return None
 
-    def _clash(self, memory, i, *accesses):
-        """May these two not run at once?
-
-        One overlap is harmless: a reader of a frame already marked torn (never written, its fence
-        was raised) may meet the write of an older frame.  It reads garbage, and is told so.
-        """
-        if accesses[0][0] == accesses[1][0]:
-            return accesses[0][0] == "write"
-        (_, reading), (_, writing) = sorted(accesses)
-        return writing > reading or memory[self.ring.torn[i]] < reading
+    def _torn(self, memory, read):
+        """What a reader who asks now is told; None while there is nothing to be told yet."""
+        i = read.seq % self.ring.slots
+        if memory[self.ring.fence[read.producer][i]] < read.value:
+            return None
+        return run(memory, self.ring.torn(i, read.producer, read.producer_id, read.value))
 
     def _unfinished(self, state):
         for process, life in zip(self.processes, state[2], strict=True):
@@ -299,6 +323,18 @@ class Device:
             trace.append(what)
         trace = tuple(reversed([t for t in trace if t]))
         return Report(len(parent), time.perf_counter() - began, wrong, trace)
+
+
+def _clash(*accesses):
+    """May these two not run at once?  (what, seq, is the frame called torn?)
+
+    One overlap is harmless: a reader of a frame already marked torn (never written, its fence
+    was raised) may meet the write of an older frame.  It reads garbage, and is told so.
+    """
+    if accesses[0][0] == accesses[1][0]:
+        return accesses[0][0] == "write"
+    (_, reading, torn), (_, writing, _) = sorted(accesses)
+    return writing > reading or not torn
 
 
 def _told(ring, op, memory):

@@ -30,6 +30,7 @@ from .words import (
     LOSSLESS,
     LOSSY,
     LOST,
+    MARKING,
     OPEN,
     PRODUCER,
     READY,
@@ -77,6 +78,9 @@ class Membership:
             # still FREE: it was looked at under LOCK, and only LOCK's holder changes it
             if self.clocks:
                 yield store(self.process[p], me.tag)
+                me.id = (yield load(self.joins)) + 1
+                yield store(self.joins, me.id)
+                yield store(self.id[p], me.id)
             yield store(self.peer[p], live)
             me.p = p
             if me.role == PRODUCER:
@@ -205,7 +209,8 @@ class Membership:
     def _raise_fence(self, p, i, role):
         """Torn marks first, then p's fence up to its promise and never beyond."""
         v = yield load(self.work[p][i])
-        if (yield load(self.fence[p][i])) >= v:
+        reached = yield load(self.fence[p][i])
+        if reached >= v:
             return
         raised = v if self.fix("G3") else (yield load(self.claim_hint)) << 16
         if not self.fix("G4"):
@@ -213,12 +218,22 @@ class Membership:
         if role == PRODUCER:
             w = yield load(self.slot[i])
             mine = owner(w) == p and phase(w) == READY
-            torn = yield load(self.torn[i])
-            if torn < v >> 16 and (mine or self.fix("G5")):
-                yield store(self.torn[i], v >> 16)
-            if mine:
+            if mine or self.fix("G5"):
+                yield from self._mark_torn(p, i, reached)
+            if mine and not self.event and (yield load(self.rec[i])) > reached:
                 yield cas(self.slot[i], w, word(seq(w), p, TORN))
         yield store(self.fence[p][i], raised)
+
+    def _mark_torn(self, p, i, reached):
+        """Entry p died with work pending on slot i.  Repeatable until its fence is raised."""
+        x = yield load(self.id[p])
+        row = p if self.fix("T1") else 0
+        if self.fix("T4"):
+            yield store(self.tear[row][i], x | MARKING)
+        else:
+            yield store(self.tear[row][i], x)
+        yield store(self.reached[row][i], reached)
+        yield store(self.tear[row][i], x)
 
     # ------------------------------------------------------------------ close
 

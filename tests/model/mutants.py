@@ -7,7 +7,7 @@ configuration is clean.
 from dataclasses import dataclass
 
 from . import doorbell
-from .configs import ONE, READ, READ_TWO, TWO, bell, device, host
+from .configs import ONE, READ, READ_TWO, TWO, bell, device, host, torn_twice
 from .words import FIXES
 
 
@@ -218,6 +218,39 @@ MUTANTS = {
         "the host gate's look asks for a promise that is not recorded",
         "H3 failed: AssertionError",
         lambda on: host(on, clocks=True).producer(2).consumer(lossy=True).looker(4),
+    ),
+    # ------------------------------------------------------------------ torn marks
+    "T1": Mutant(
+        "the torn mark is by slot only",
+        "invariant 11: L3 is told that finished 1 is torn",
+        lambda on: (
+            device(on, 1).producer(ONE + " leave").producer(ONE, mortal=True).consumer(READ_TWO)
+        ),
+    ),
+    "T2": Mutant(
+        "the torn mark does not say what had been reached",
+        "invariant 11: L2 is told that finished 1 is torn",
+        lambda on: device(on, 1).producer(TWO, mortal=True).consumer(READ_TWO),
+    ),
+    "T3": Mutant(
+        "the torn mark does not say which owner of the number died",
+        "invariant 11: L2 is told that finished 2 is torn",
+        lambda on: (
+            device(on, 1)
+            .producer(ONE, mortal=True)
+            .consumer(READ_TWO)
+            .producer("join " + ONE + " leave", late=True)
+        ),
+    ),
+    "T4": Mutant(
+        "the torn mark is believed while it is being written",
+        "invariant 11: L2 is told that finished 1 is torn",
+        lambda on: device(on, 1).producer(TWO, mortal=True).consumer(READ_TWO),
+    ),
+    "T5": Mutant(
+        "what had been reached is read, and whose it is not looked at again",
+        "J4 failed: AssertionError a torn frame is taken for whole",
+        torn_twice,
     ),
     # ------------------------------------------------------------------ doorbell
     "D1": Mutant(

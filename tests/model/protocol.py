@@ -17,6 +17,7 @@ from .words import (
     LIVE,
     LOSSLESS,
     LOST,
+    MARKING,
     NEVER,
     OPEN,
     PRODUCER,
@@ -165,6 +166,7 @@ class Ring(Membership, Words):
         if phase == READY or self.fix("G6"):
             v = yield from self._promise(me, i, c)  # two clocks
             if self.clocks:
+                yield store(self.rec_producer[i], me.id)
                 yield store(self.rec[i], v)
             v = None
         yield from self._exit(self.slot[i], word(c, me.p, WRITING), word(c, me.p, phase))
@@ -389,8 +391,30 @@ class Ring(Membership, Words):
         if self.fix("G12"):
             v = yield load(self.work[me.p][i])
             yield from self._wait_for_fence(self.fence[me.p][i], v)
-        v = yield load(self.rec[i])
-        yield from self._wait_for_fence(self.fence[p][i], v)
+        me.producer, me.producer_id = p, (yield load(self.rec_producer[i]))
+        me.value = yield load(self.rec[i])
+        yield from self._wait_for_fence(self.fence[p][i], me.value)
+
+    def torn(self, i, p, producer_id, value):
+        """Was what `value` stands for never done, because that owner of p died before?
+
+        Asked when fence[p][i] >= value was seen: reached, or raised after the mark was made.
+        """
+        row = p if self.fix("T1") else 0
+        mark = yield load(self.tear[row][i])
+        x = mark & ~MARKING
+        if not self.fix("T3"):
+            return mark != 0 and value > (yield load(self.reached[row][i]))
+        if x != producer_id:
+            return x > producer_id  # a later owner's: the mark for ours, if there was one, is gone
+        if mark != x:  # being written: the fence is not raised yet
+            return False
+        if not self.fix("T2"):
+            return True
+        reached = yield load(self.reached[row][i])
+        if value > reached:
+            return True
+        return self.fix("T5") and (yield load(self.tear[row][i])) & ~MARKING != x
 
     def _wait_for_fence(self, a, v):
         if (yield load(a)) < v:

@@ -55,6 +55,7 @@ class SequentialModel:
         )
         self.memory = list(self.ring.initial)
         self._peers = {}  # entry -> Peer, of the living
+        self._frames = {}  # seq -> what its record said when it was published
         self._names = {}  # u -> the subscription's name, valid while sub[u] is not FREE
         self._tags = 0
 
@@ -104,7 +105,9 @@ class SequentialModel:
         return self._run(self.ring.claim(self._peers[p]))
 
     def publish(self, p, seq):
-        self._run(self.ring.publish(self._peers[p], seq))
+        me, i = self._peers[p], seq % self.ring.slots
+        self._run(self.ring.publish(me, seq))
+        self._frames[seq] = i, p, me.id, self.memory[self.ring.rec[i]]
 
     def abandon(self, p, seq):
         self._run(self.ring.abandon(self._peers[p], seq))
@@ -138,8 +141,9 @@ class SequentialModel:
         return self._peers[c].lost
 
     def torn(self, seq):
-        """What check() says once the reader's own GPU work on the frame is complete."""
-        return self.memory[self.ring.torn[seq % self.ring.slots]] >= seq
+        """What check() says: the frame's fence is there, and only because a reaper raised it."""
+        i, p, _, value = frame = self._frames[seq]
+        return self.memory[self.ring.fence[p][i]] >= value and self._run(self.ring.torn(*frame))
 
     def frontier(self):
         """The smallest unclaimed sequence."""
@@ -155,7 +159,10 @@ class SequentialModel:
         return {
             "slot": [_unpack(m[a], SLOT) for a in ring.slot],
             "take": [[_unpack(m[a], TAKE) for a in row] for row in ring.take],
-            "torn": [m[a] for a in ring.torn],
+            "tear": [
+                [(m[ring.tear[p][i]], m[ring.reached[p][i]]) for p in range(ring.peers)]
+                for i in range(ring.slots)
+            ],
             "sub": [(SUB[mode(m[a])], start(m[a])) if m[a] != FREE else None for a in ring.sub],
             "peer": [PEER[m[a] & 3] for a in ring.peer],
             "work": [[m[a] for a in row] for row in ring.work],

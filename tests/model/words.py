@@ -14,6 +14,7 @@ FREE, LIVE, LEAVING = 0, 1, 2  # peer states
 PRODUCER, CONSUMER, NOBODY = 0, 1, 2  # peer roles
 LOSSLESS, LOSSY = 1, 2  # subscription modes; the whole word is FREE == 0 where there is none
 NEVER, LEFT, LOST = 0, 1, 2  # how the stream stands when no producer is LIVE
+MARKING = 1 << 63  # in a tear's id: what it reached is being written
 
 FIXES = frozenset(
     [
@@ -47,6 +48,11 @@ FIXES = frozenset(
         "G8",
         "G12",
         "G13",
+        "T1",
+        "T2",
+        "T3",
+        "T4",
+        "T5",
     ]
 )
 
@@ -80,6 +86,7 @@ class Peer:
     u: int = 0  # consumers: the subscription
     lossy: bool = False
     p: int = NONE  # entry in the peer table, from join
+    id: int = 0  # tells the owners of one entry apart (two clocks)
     start: int = 0
     pos: int = 0  # where the next look begins
     seen: int = 0  # the value of redo[u] that pos takes into account
@@ -87,6 +94,10 @@ class Peer:
     top: int = (
         0  # every sequence below is accounted for; a look from further back counts nothing twice
     )
+    # Of the frame that the last acquire gave: who published it, and what says that it is written.
+    producer: int = NONE
+    producer_id: int = 0
+    value: int = 0
     # Noted by the actors for the invariants; the verbs do not look at it.
     writing: tuple = ()  # claimed, not yet published
     holding: tuple = ()  # acquired, not yet released
@@ -117,10 +128,20 @@ class Words:
     """The words of one ring, as addresses into a flat memory (a list or tuple of integers)."""
 
     def __init__(
-        self, slots=2, subs=1, peers=3, *, fixes=FIXES, clocks=False, redeliver=True, counting=False
+        self,
+        slots=2,
+        subs=1,
+        peers=3,
+        *,
+        fixes=FIXES,
+        clocks=False,
+        event=False,
+        redeliver=True,
+        counting=False,
     ):
         self.slots, self.subs, self.peers = slots, subs, peers
         self.fixes, self.clocks, self.redeliver = fixes, clocks, redeliver
+        self.event = event  # sync "event": a fence that is behind may have been reached
         self.counting = (
             counting  # `lost` is kept: off in most explorations, it only multiplies states
         )
@@ -144,12 +165,18 @@ class Words:
             self.work = tuple(row(f"work[{p}][{{}}]", S, 0) for p in P)
             self.fence = tuple(row(f"fence[{p}][{{}}]", S, 0) for p in P)
             self.rec = row("rec[{}].fence", S, 0)
-            self.torn = row("torn[{}]", S, 0)
+            self.rec_producer = row("rec_producer[{}]", S, 0)
+            self.joins = self._word("joins", 0)
+            self.id = row("id[{}]", P, 0)
+            self.tear = tuple(row(f"tear[{p}][{{}}]", S, 0) for p in P)  # id | MARKING
+            self.reached = tuple(row(f"reached[{p}][{{}}]", S, 0) for p in P)
             self.process = row(
                 "process[{}]", P, 0
             )  # what a pidfd tells: 0 once the GPU work is gone
         # Ghosts, not words of the ring; only `invariants.py` looks at them.
         self.unread = row("unread[{}]", U, 0)  # frames (bits) that subscription u still has to read
+        if clocks == "device":  # how far p's GPU came by itself, whoever raised its fence since
+            self.paid = tuple(row(f"paid[{p}][{{}}]", S, 0) for p in P)
         self.ended_at = self._word("ended_at", 0)  # the frontier when the stream was first over
         self.locks = frozenset([self.lock, *self.byte, *(self.process if clocks else ())])
 

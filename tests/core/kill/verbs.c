@@ -72,6 +72,17 @@ bool produce(struct gr_peer *me) {
     return true;
 }
 
+/* What this process had last in each slot, and was told is whole: nobody's death tears it afterwards, but
+ * that of a later owner of the producer's number. */
+static struct { uint32_t producer; uint64_t id, value; } had[MAX_SLOTS];
+
+static void ask_again(void) {
+    for (uint32_t i = 0; i < ring->slots; i++)
+        if (had[i].id && gr_torn(ring, i, had[i].producer, had[i].id, had[i].value))
+            REQUIRE((load_acquire(&tear_of(ring, i, had[i].producer)->id) & ~GR_MARKING) > had[i].id,
+                    "slot %u value %#llx", i, LL had[i].value);
+}
+
 enum gr_result consume(struct gr_peer *me, gr_verb verb, enum of of) {
     gr_word *torn = &ring->peer[me->number].torn;
     uint64_t torn_before = load_relaxed(torn);
@@ -82,6 +93,7 @@ enum gr_result consume(struct gr_peer *me, gr_verb verb, enum of of) {
     struct frame *frame = &book->frame[me->seq];
     gr_word *fence = fence_of(ring, me->index, me->number);
     await_fences(me);
+    ask_again();
     if (of != OF_SHARED) {
         REQUIRE(me->seq > self.last, "%llu after %llu", LL me->seq, LL self.last);
         uint64_t gap = me->seq - self.last - 1, known_lost = me->lost + load_relaxed(torn) - torn_before;
@@ -91,11 +103,12 @@ enum gr_result consume(struct gr_peer *me, gr_verb verb, enum of of) {
         self.last = me->seq;
     }
     REQUIRE(of == OF_LOSSY || me->lost == 0);
-    if (load_acquire(&ring->slot[me->index].torn) >= me->seq) {
+    if (gr_torn(ring, me->index, me->producer, me->producer_id, me->value)) {
         REQUIRE(atomic_load(&frame->published) == IN_FLIGHT, "frame %llu torn", LL me->seq);
         gr_skip_torn(me);
         return GR_OK;
     }
+    had[me->index].producer = me->producer, had[me->index].id = me->producer_id, had[me->index].value = me->value;
     if (of == OF_LONE) atomic_fetch_add(&frame->lone, 1);
     if (of == OF_SHARED) {
         if (me->redelivered) atomic_store(&frame->redelivered, 1);
