@@ -116,6 +116,7 @@ cdef extern from "core/ring.h" nogil:
     uint64_t gr_frontier(gr_ring *)
     gr_result gr_acquire(gr_peer *)
     gr_result gr_latest(gr_peer *)
+    bint gr_torn(const gr_ring *, uint32_t, uint32_t, uint64_t, uint64_t)
     bint gr_holds(gr_peer *, uint32_t, uint64_t *)
     ctypedef gr_result (*gr_verb)(gr_peer *)
     int64_t gr_now_ns()

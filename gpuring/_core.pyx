@@ -64,7 +64,7 @@ cdef enum:
 
 
 class Damaged(Exception):
-    """The segment is no header of this build; the text says what was found."""
+    """A header, or a frame's record, is none of this build; the text says what was found."""
 
 
 def now_ns() -> int:
@@ -188,6 +188,11 @@ cdef class Header:
     def raise_fence(self, uint32_t peer, uint32_t index, uint64_t value):
         """For who saw the peer's GPU work complete by other means than the word itself."""
         raise_to(fence_of(self.ring, index, peer), value)
+
+    def torn(self, uint32_t index, uint32_t producer, uint64_t producer_id, uint64_t value):
+        """Whether a frame is torn: its producer's fence has `value`, but only because a reaper raised it."""
+        return load_acquire(fence_of(self.ring, index, producer)) >= value and \
+            gr_torn(self.ring, index, producer, producer_id, value)
 
     def peer_id(self, uint32_t peer):
         """Tells the successive owners of one peer number apart."""
@@ -595,6 +600,8 @@ cdef class Peer:
         """The shape of the frame in a slot that this peer holds; None: the whole slot."""
         cdef gr_slot *slot = &self.gd.me.ring.slot[index]
         cdef uint64_t ndim = load_acquire(&slot.ndim), k
+        if ndim > <uint64_t>GR_MAX_NDIM:
+            raise Damaged(f"slot {index} names {ndim} dimensions")
         return tuple([load_acquire(&slot.shape[k]) for k in range(ndim)]) if ndim else None
 
     def settle(self, uint32_t index):

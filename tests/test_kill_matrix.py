@@ -77,7 +77,7 @@ MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {
         ("--point", "acquire: confirmed"),
         [
             (
-                "peers.c",
+                "members.c",
                 "claim_word(seq_of(t), GR_NONE, drop ? GR_DONE : GR_OPEN)",
                 "drop ? claim_word(seq_of(t), GR_NONE, GR_DONE) : t",
             )
@@ -85,13 +85,13 @@ MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {
     ),
     "a reaper does not void what the dead was writing": (
         ("--point", "claim: claimed"),
-        [("peers.c", "cas_sc(&slot->word, w, claim_word(seq_of(w), GR_NONE, GR_VOID))", "1")],
+        [("members.c", "cas_sc(&slot->word, w, claim_word(seq_of(w), GR_NONE, GR_VOID))", "1")],
     ),
     "a reaper does not say that a frame was opened": (
         ("--role", "member", "--point", "acquire: confirmed"),
         [
             (
-                "peers.c",
+                "members.c",
                 "atomic_fetch_add_explicit(&ring->sub[u].redo, 1, memory_order_seq_cst);\n"
                 '            FAULT("reap: redo bumped");',
                 "",
@@ -101,7 +101,7 @@ MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {
     "a reaper does not ring the bell, and nobody looks by himself": (
         ("--point", "claim: claimed"),
         [
-            ("peers.c", "if (still) gr_ring_bell(ring);", ""),
+            ("members.c", "if (still) gr_ring_bell(ring);", ""),
             ("ring.h", "GR_SLICE_NS (INT64_C(50)", "GR_SLICE_NS (INT64_C(2000)"),
         ],
     ),
@@ -109,7 +109,7 @@ MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {
         ("--role", "reaper", "--point", "reap: slot"),
         [
             (
-                "peers.c",
+                "members.c",
                 "uint64_t voided = 0, torn = 0,",
                 "store_sc(&entry->word, peer_word(GR_FREE, 0, 0));\n"
                 "    uint64_t voided = 0, torn = 0,",
@@ -118,15 +118,15 @@ MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {
     ),
     "a leaver frees its entry before its subscription": (
         ("--point", "leave: leaving"),
-        [("peers.c", "peer_word(GR_LEAVING, me->role, me->u)", "peer_word(GR_FREE, 0, 0)")],
+        [("members.c", "peer_word(GR_LEAVING, me->role, me->u)", "peer_word(GR_FREE, 0, 0)")],
     ),
     "a reaper does not mark what the device had not finished": (
         ("--role", "producer", "--point", "device: unfinished"),
-        [("peers.c", "mark_torn(tear_of(ring, i, p), load_relaxed(&entry->id), reached);", "")],
+        [("members.c", "mark_torn(tear_of(ring, i, p), load_relaxed(&entry->id), reached);", "")],
     ),
     "a reaper's mark says nothing of what was finished": (
         ("--role", "producer", "--point", "device: unfinished"),
-        [("peers.c", "&mark->reached, reached)", "&mark->reached, 0)")],
+        [("members.c", "&mark->reached, reached)", "&mark->reached, 0)")],
     ),
     "a mark holds for every producer of the slot": (
         ("--role", "producer", "--point", "device: unfinished"),
@@ -140,17 +140,17 @@ MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {
     ),
     "a reaper does not raise the fences of the dead": (
         ("--role", "consumer", "--point", "device: unfinished"),
-        [("peers.c", "atomic_exchange_explicit(fence, promised, memory_order_seq_cst);", ";")],
+        [("members.c", "atomic_exchange_explicit(fence, promised, memory_order_seq_cst);", ";")],
     ),
     "a reaper leaves a subscription without a member": (
         ("--role", "consumer", "--point", "acquire: looked"),
-        [("peers.c", "if (!has_other_member(ring, u, p)) remove_subscription(ring, u);", "")],
+        [("members.c", "if (!has_other_member(ring, u, p)) remove_subscription(ring, u);", "")],
     ),
     "a reaper takes every dead peer for a sleeper": (
         ("--role", "joiner"),
         [
             (
-                "peers.c",
+                "members.c",
                 "if (counted) atomic_fetch_sub_explicit(&head->waiters, counted,",
                 "atomic_fetch_sub_explicit(&head->waiters, counted | 1,",
             )

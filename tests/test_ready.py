@@ -1,4 +1,4 @@
-"""The look of core/ready.c held to the verbs, over random histories of a small ring."""
+"""The look (`gr_look`) held to the verbs, over random histories of a small ring."""
 
 from __future__ import annotations
 
@@ -39,8 +39,17 @@ class History:
                 self.held[actor].append(seq)
             return
         foretold = _core.ready(actor.peer)
+        seen, culprit = _core.look(actor.peer)
         got = actor.claim() if actor.kind == "producer" else actor.acquire()
         assert foretold or got == _core.BLOCKED, "somebody would have slept on"
+        if seen == _core.BLOCKED:
+            assert culprit == actor.peer.culprit
+        if actor.kind != "producer":
+            assert got == seen
+        elif got > 0:  # a claim that met a lossy reader's hold is void, and the next one counts
+            assert got == seen or (
+                got > seen and self.ring.slot(seen % self.ring.slots)[2] != "ready"
+            )
         if got == _core.BLOCKED:
             assert not _core.ready(actor.peer), "it would be called again and again"
             self.transient += foretold

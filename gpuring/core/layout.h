@@ -22,7 +22,7 @@
 #include <stdalign.h>
 #include <stddef.h>
 
-#include "atomics.h"
+#include "order.h"
 
 enum {
     GR_VERSION = 2,
@@ -100,7 +100,7 @@ struct gr_head {
 };
 
 struct gr_sub {
-    gr_word word;  /* start | mode (atomics.h).  Writer: under LOCK.  Readers: every claim */
+    gr_word word;  /* start | mode (words.h).  Writer: under LOCK.  Readers: every claim */
     gr_word redo;  /* bumped after a frame was opened again: members start over.  Writer: anybody, += 1 */
     gr_word lost;  /* sequences its members were made to skip.  Writer: members, += n */
     gr_word created_ns;           /* CLOCK_MONOTONIC */

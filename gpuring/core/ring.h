@@ -2,9 +2,9 @@
  *
  *   header.c  create, attach, validate
  *   process.c the handles of a process, its fork, its watchdog
- *   peers.c   join, leave, reap: membership, under LOCK
- *   ring.c    claim, publish, abandon, acquire, latest, release, give back: the frame verbs
- *   ready.c   would a verb be blocked? a look that changes nothing
+ *   members.c join, leave, reap: membership, under LOCK
+ *   claim.c   the frontier, promise, claim, publish, abandon
+ *   frames.c  acquire, latest, release, give back; would a verb be blocked? torn?
  *   wait.c    spin, sleep at one ring or at many, doorbell, waiting for a fence
  *   notify.c  a thread that turns doorbells into file descriptors, for event loops
  *
@@ -17,6 +17,7 @@
 #include <sys/types.h>
 
 #include "layout.h"
+#include "words.h"
 
 enum gr_result {
     GR_OK = 0,
@@ -174,7 +175,7 @@ bool gr_forked(const struct gr_ring *ring);
 int gr_pidfd(pid_t pid); /* -1: errno */
 uint64_t gr_process_start(pid_t pid, char *state);
 
-/* peers.c */
+/* members.c */
 enum gr_start { GR_START_NEXT, GR_START_OLDEST, GR_START_AT };
 enum gr_result gr_join_producer(struct gr_ring *ring, struct gr_peer *me);
 enum gr_result gr_join_consumer(struct gr_ring *ring, const char name[GR_NAME_WORDS * 8],
@@ -187,9 +188,9 @@ bool gr_peer_alive(struct gr_ring *ring, uint32_t number); /* its byte is locked
 bool gr_creator_alive(struct gr_ring *ring);
 bool gr_attached(struct gr_ring *ring); /* some other handle, here or in another process */
 enum gr_result gr_close(struct gr_ring *ring);
-uint64_t gr_frontier(struct gr_ring *ring);
 
-/* ring.c: one call is one whole transition */
+/* claim.c, frames.c: one call is one whole transition */
+uint64_t gr_frontier(struct gr_ring *ring);
 enum gr_result gr_claim(struct gr_peer *me);
 uint64_t gr_promise(struct gr_peer *me, uint32_t index, uint64_t seq);
 enum gr_result gr_publish(struct gr_peer *me, uint32_t index, uint64_t seq, uint64_t value,
@@ -203,11 +204,14 @@ void gr_skip_torn(struct gr_peer *me);
 bool gr_torn(const struct gr_ring *ring, uint32_t index, uint32_t producer, uint64_t producer_id, uint64_t value);
 bool gr_holds(struct gr_peer *me, uint32_t index, uint64_t *seq);
 void gr_list_pending(struct gr_peer *me, uint32_t index);
-bool gr_every_slot_held(const struct gr_ring *ring, uint64_t subs);
+enum gr_result gr_look(const struct gr_peer *me, uint64_t *seq, struct gr_culprit *culprit);
 
-/* ready.c: GR_BLOCKED, or anything else where claim or acquire would have an answer at once */
-enum gr_result gr_ready(const struct gr_peer *me);
-enum gr_result gr_claimable(struct gr_peer *me); /* nor is anything claimed here */
+/* GR_BLOCKED, or anything else where claim or acquire would have an answer at once. */
+static inline enum gr_result gr_ready(const struct gr_peer *me) {
+    uint64_t seq;
+    struct gr_culprit culprit;
+    return gr_look(me, &seq, &culprit);
+}
 
 /* wait.c */
 #ifndef GR_SLICE_NS /* tests/core/stress.c runs without the backstop, which would hide a lost wake-up */

@@ -5,7 +5,7 @@
  * where the mapping goes on.  A verb that does not come back is a hang.
  *
  *   gcc -std=gnu11 -g -O1 -DGR_FAULTS -fsanitize=address,undefined -fno-sanitize-recover=all -pthread \
- *       tests/core/fuzz.c gpuring/core/{header,peers,ready,ring,wait}.c -o fuzz
+ *       tests/core/fuzz.c gpuring/core/{claim,frames,header,members,wait}.c -o fuzz
  *   ./fuzz --inputs 1000000 --seed 1         --first K --inputs 1: input K again
  */
 #define _GNU_SOURCE
@@ -60,11 +60,12 @@ static void verb(struct gr_peer *me) {
     if (!ring) return;
     uint64_t value;
     bool producer = me->role == GR_PRODUCER;
-    gr_verb look = producer ? (below(4) ? gr_claim : gr_claimable)
+    struct gr_culprit culprit;
+    gr_verb look = producer ? gr_claim
         : me->mode == GR_LOSSY && below(2) ? gr_latest : gr_acquire;
     me->deadline_ns = 0;
     switch (doing = "a verb", below(22)) {
-    default: gr_ready(me), check(me, look(me)); break;
+    default: gr_look(me, &value, &culprit), check(me, look(me)); break;
     case 8: check(me, gr_sleep(me, look)); break;
     case 9: check(me, gr_spin(me, look)); break;
     case 10: case 11: case 12: case 13:

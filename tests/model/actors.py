@@ -116,21 +116,6 @@ def closing(ring):
     return script
 
 
-def looking(ring, *claims):
-    """A host gate's look at the slot of each claim.  Where the CPU stores fences, a promise whose
-    fence is not there is one that is not recorded yet."""
-
-    def script(me):
-        for c in claims:
-            pending = yield from ring.claimable(c)
-            for fence, value in pending:
-                if (yield load(fence)) < value:
-                    raise AssertionError("a promise is taken for recorded")
-            pending = fence = value = None
-
-    return script
-
-
 def judging(ring, i, p, producer_id, value):
     """A reader of a frame that no GPU has written: told so, whenever it asks after the fence."""
 
@@ -183,10 +168,6 @@ class Cast:
     def closer(self):
         me = Peer(tag=len(self.actors) + 1, role=NOBODY)
         return self._add(f"X{me.tag}", me, closing(self.ring), False, None)
-
-    def looker(self, *claims):
-        me = Peer(tag=len(self.actors) + 1, role=NOBODY)
-        return self._add(f"H{me.tag}", me, looking(self.ring, *claims), False, None)
 
     def judge(self, *frame):
         me = Peer(tag=len(self.actors) + 1, role=NOBODY)

@@ -60,9 +60,6 @@ _both(
         "2P that abandon, 1L": lambda: (
             host().producer(3, abandon=(0, 2)).producer(1, abandon=(0,)).consumer()
         ),
-        "1P 1Y, the look of a host gate": lambda: (
-            host(clocks=True).producer(3).consumer(lossy=True).looker(4, 5)
-        ),
         "1P, lost is counted": lambda: host(counting=True).producer(4).consumer(lossy=True),
     },
     {

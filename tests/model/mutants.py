@@ -214,11 +214,6 @@ MUTANTS = {
         "invariant 8: fence[1][0] falls",
         lambda on: device(on, 1).producer(TWO, mortal=True).consumer(READ_TWO),
     ),
-    "G13": Mutant(
-        "the host gate's look asks for a promise that is not recorded",
-        "H3 failed: AssertionError",
-        lambda on: host(on, clocks=True).producer(2).consumer(lossy=True).looker(4),
-    ),
     # ------------------------------------------------------------------ torn marks
     "T1": Mutant(
         "the torn mark is by slot only",

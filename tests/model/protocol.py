@@ -131,36 +131,6 @@ class Ring(Membership, Words):
                 return True
         return False
 
-    def claimable(self, c):
-        """Gate "host", before a claim of c: -> the (fence, value) that it would have to wait for.
-
-        Nothing is claimed, so others may be anywhere.  All that is returned is recorded: an event
-        may be asked for it.
-        """
-        i = c % self.slots
-        w = yield load(self.slot[i])
-        if seq(w) != c - self.slots or phase(w) == WRITING:
-            return ()
-        pending = ()
-        for p in range(self.peers):
-            v = yield load(self.work[p][i])
-            if (yield load(self.fence[p][i])) < v:
-                pending += ((self.fence[p][i], v),)
-            v = None
-        if pending and self.fix("G13"):  # who promises writes or holds until it is recorded
-            mask = yield load(self.sub_mask)
-            held = yield from self._holders_of_slot(i, mask)
-            if held or (yield load(self.slot[i])) != w:
-                return ()
-        return pending
-
-    def _holders_of_slot(self, i, mask):
-        for u in bits(mask):
-            t = yield load(self.take[u][i])
-            if phase(t) == HELD:
-                return True
-        return False
-
     def publish(self, me, c, phase=READY):
         i = c % self.slots
         if phase == READY or self.fix("G6"):

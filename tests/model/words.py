@@ -47,7 +47,6 @@ FIXES = frozenset(
         "G7",
         "G8",
         "G12",
-        "G13",
         "T1",
         "T2",
         "T3",

@@ -137,15 +137,6 @@ static void remove_subscription(struct gr_ring *ring, uint32_t u) {
     atomic_fetch_and_explicit(&ring->head->sub_mask, ~(UINT64_C(1) << u), memory_order_seq_cst);
 }
 
-uint64_t gr_frontier(struct gr_ring *ring) {
-    uint64_t f = load_acquire(&ring->head->claim_hint), n = ring->slots;
-    for (;;) {
-        uint64_t seq = seq_of(load_sc(&ring->slot[f % n].word));
-        if (seq < f) return f;
-        f = seq + 1; /* claims are totally ordered: all up to seq are claimed */
-    }
-}
-
 /* ---- join ------------------------------------------------------------------------------------- */
 
 static bool drained(const struct gr_ring *ring, uint32_t p) {

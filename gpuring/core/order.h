@@ -1,4 +1,4 @@
-/* Atomic words of the header, and how a claim word is packed.
+/* Atomic words, and the orders in which they are read and written.
  *
  * Every shared word is a 64-bit C11 atomic.  Four orders are used and no others:
  *
@@ -11,8 +11,8 @@
  * There are no stand-alone fences: both sides of each Dekker pair are sc accesses, which costs
  * nothing for a load or a compare-and-swap on x86-64, and ThreadSanitizer understands it.
  */
-#ifndef GPURING_ATOMICS_H
-#define GPURING_ATOMICS_H
+#ifndef GPURING_ORDER_H
+#define GPURING_ORDER_H
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -44,41 +44,6 @@ static inline void raise_to(gr_word *word, uint64_t value) {
     }
 }
 
-/* A claim word: sequence (48 bits) | owner (8) | phase (8). */
-enum { GR_NONE = 255 };
-enum gr_slot_phase { GR_VOID = 0, GR_WRITING = 1, GR_READY = 2, GR_TORN = 3 };
-enum gr_take_phase { GR_DONE = 0, GR_OPEN = 1, GR_HELD = 2 };
-
-static inline uint64_t claim_word(uint64_t seq, unsigned owner, unsigned phase) {
-    return seq << 16 | (uint64_t)owner << 8 | phase;
-}
-static inline uint64_t seq_of(uint64_t word) { return word >> 16; }
-static inline unsigned owner_of(uint64_t word) { return word >> 8 & 0xff; }
-static inline unsigned phase_of(uint64_t word) { return word & 0xff; }
-
-/* A subscription word: start (48) | what becomes of a dead member's frames (8) | mode (8).  One word, so
- * that all of it changes together. */
-enum gr_mode { GR_SUB_FREE = 0, GR_LOSSLESS = 1, GR_LOSSY = 2 };
-enum gr_policy { GR_REDELIVER = 0, GR_DROP = 1 };
-
-static inline uint64_t sub_word(uint64_t start, unsigned policy, unsigned mode) {
-    return start << 16 | (uint64_t)policy << 8 | mode;
-}
-static inline uint64_t start_of(uint64_t word) { return word >> 16; }
-static inline unsigned policy_of(uint64_t word) { return word >> 8 & 0xff; }
-static inline unsigned mode_of(uint64_t word) { return word & 0xff; }
-
-/* A peer word: state | role | subscription. */
-enum gr_state { GR_FREE = 0, GR_LIVE = 1, GR_LEAVING = 2 };
-enum gr_role { GR_PRODUCER = 1, GR_CONSUMER = 2 };
-
-static inline uint64_t peer_word(unsigned state, unsigned role, unsigned u) {
-    return (uint64_t)state << 16 | (uint64_t)role << 8 | u;
-}
-static inline unsigned state_of(uint64_t word) { return word >> 16 & 0xff; }
-static inline unsigned role_of(uint64_t word) { return word >> 8 & 0xff; }
-static inline unsigned sub_of(uint64_t word) { return word & 0xff; }
-
 /* A named place between two stores that another process can see.  tests/core/kill/ compiles the core
  * with GR_FAULTS and kills or stops processes there; otherwise it is nothing. */
 #ifdef GR_FAULTS
@@ -87,11 +52,5 @@ void gr_fault(const char *name);
 #else
 #define FAULT(name) ((void)0)
 #endif
-
-/* The set bits of a mask, lowest first: for (each_bit(u, mask)) ... */
-#define each_bit(var, mask)                                                                        \
-    uint64_t var##_rest = (mask), var = 0;                                                         \
-    var##_rest != 0 && (var = (uint64_t)__builtin_ctzll(var##_rest), true);                        \
-    var##_rest &= var##_rest - 1
 
 #endif

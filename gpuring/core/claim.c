@@ -1,0 +1,214 @@
+/* The verbs of producers: claim, publish, abandon; and promises, which consumers make, too.  frames.c has the
+ * others.  docs/protocol.md is the argument; tests/model is the same protocol, explored.
+ *
+ * Edges (each label stands at both ends):
+ *   P  publish: data, record, work          -> slot word READY -> acquire, latest
+ *   R  release: reads of the data           -> take word DONE  -> gate of claim
+ *   H  hold against overwrite (Dekker)      claim: CAS slot; load take  ||  acquire: CAS take; load slot
+ *   J  join against claim (Dekker)          join: store sub; load slot  ||  claim: CAS slot; load sub
+ *   C  close against claim (Dekker)         close: store closed; load slot || claim: CAS slot; load closed
+ *   D  doorbell (wait.c)
+ *
+ * Only the owner named in a claim word (or the reaper of a dead one) leaves WRITING or HELD, and always
+ * by CAS from exactly the word he put there: a failure means that he was reaped, and changes nothing.
+ */
+#include "frames.h"
+
+/* ---- the frontier ------------------------------------------------------------------------------- */
+
+/* The smallest unclaimed sequence. */
+uint64_t gr_frontier(struct gr_ring *ring) {
+    uint64_t f = load_acquire(&ring->head->claim_hint), n = ring->slots;
+    for (;;) {
+        uint64_t seq = seq_of(load_sc(&ring->slot[f % n].word));
+        if (seq < f) return f;
+        f = seq + 1; /* claims are totally ordered: all up to seq are claimed */
+    }
+}
+
+/* c is claimed: the hint may say so.  Returns what to look at next. */
+static inline uint64_t help_hint(struct gr_ring *ring, uint64_t c) {
+    uint64_t hint = c;
+    bool helped = atomic_compare_exchange_strong_explicit(
+        &ring->head->claim_hint, &hint, c + 1, memory_order_acq_rel, memory_order_acquire);
+    return helped || hint <= c ? c + 1 : hint;
+}
+
+/* ---- the gate ----------------------------------------------------------------------------------- */
+
+/* Lossy readers that hold every slot would make claims void without end (H2). */
+static bool every_slot_held(const struct gr_ring *ring, uint64_t subs) {
+    for (uint32_t i = 0; i < ring->slots; i++) {
+        bool held = false;
+        for (each_bit(u, subs)) held |= phase_of(load_sc(&take_of(ring, i, u)->word)) == GR_HELD;
+        if (!held) return false;
+    }
+    return true;
+}
+
+/* Whether c may be claimed where its slot i showed w, before the frontier.  GR_OK, GR_BLOCKED or GR_DAMAGED.  Writes
+ * nothing: a claim looks here before its swap, and who waits for a claim before he sleeps.
+ * [edge R, claimer] a stale take word shows less progress: we wait once more.
+ * [edge J, claimer] a subscription announced after this look starts beyond c - n.
+ * [edge D, sleeper] all that a waker changes is loaded with sc. */
+static ALWAYS_INLINE enum gr_result gate(const struct gr_ring *ring, uint64_t c, uint64_t i, uint64_t w,
+                                         struct gr_culprit *culprit) {
+    const uint64_t n = ring->slots;
+    if (seq_of(w) != c - n) return GR_DAMAGED; /* the hint is at most the frontier */
+    if (phase_of(w) == GR_WRITING)
+        return blocked(culprit, GR_BY_PRODUCER, owner_of(w), GR_NONE, c - n, load_relaxed(&ring->slot[i].since_ns));
+    uint64_t subs = sub_mask_of(ring), holder = GR_NONE, held_in = GR_NONE;
+    for (each_bit(u, subs)) {
+        uint64_t sub = load_sc(&ring->sub[u].word);
+        const struct gr_take *take = take_of(ring, i, u);
+        uint64_t t = load_sc(&take->word);
+        bool held = phase_of(t) == GR_HELD;
+        if (mode_of(sub) == GR_LOSSLESS && start_of(sub) <= c - n) {
+            bool done = seq_of(t) == c - n && phase_of(t) == GR_DONE;
+            if (held)
+                return blocked(culprit, GR_BY_HOLDER, owner_of(t), u, seq_of(t), load_relaxed(&take->since_ns));
+            if (phase_of(w) == GR_READY && !done) /* void and torn frames are nobody's to take */
+                return blocked(culprit, GR_BY_SUBSCRIPTION, GR_NONE, u, c - n, load_relaxed(&ring->slot[i].time_ns));
+        }
+        if (held) holder = owner_of(t), held_in = u;
+    }
+    if (held_in != GR_NONE && every_slot_held(ring, subs))
+        return blocked(culprit, GR_BY_HOLDER, holder, held_in, seq_of(load_sc(&take_of(ring, i, held_in)->word)),
+                       load_relaxed(&take_of(ring, i, held_in)->since_ns));
+    return GR_OK;
+}
+
+enum gr_result gr_look_to_claim(const struct gr_peer *me, uint64_t *c, struct gr_culprit *culprit) {
+    struct gr_ring *ring = me->ring;
+    if (load_sc(&ring->head->closed)) return GR_CLOSED;
+    for (;;) {
+        *c = gr_frontier(ring);
+        uint64_t i = *c % ring->slots, w = load_sc(&ring->slot[i].word);
+        if (seq_of(w) < *c) return gate(ring, *c, i, w, culprit); /* else somebody has claimed it since */
+    }
+}
+
+/* ---- claim, publish, abandon -------------------------------------------------------------------- */
+
+/* Makes pending[] what a writer of the slot has to wait for: everybody's open work on it, mine too (G12). */
+void gr_list_pending(struct gr_peer *me, uint32_t index) {
+    me->index = index;
+    me->pendings = 0;
+    for (each_bit(p, peer_mask_of(me->ring))) add_pending(me, p, load_acquire(work_of(me->ring, index, p)));
+}
+
+/* GR_OK: slot[index] = (seq, me, WRITING), and pending[] lists what the stream must wait for.
+ * GR_BLOCKED, GR_CLOSED: no claim is left behind; sequences may have been voided on the way. */
+enum gr_result gr_claim(struct gr_peer *me) {
+    struct gr_ring *ring = me->ring;
+    struct gr_head *head = ring->head;
+    const uint64_t n = ring->slots;
+    uint64_t voided = 0;
+    if (gr_forked(ring)) return GR_FORKED;
+    if (!is_mine(me)) return GR_REAPED;
+    if (load_sc(&head->closed)) return GR_CLOSED; /* who waits at a full ring must hear of it too (C1) */
+
+    for (uint64_t c = load_acquire(&head->claim_hint);;) {
+        uint64_t i = c % n, w = load_sc(&ring->slot[i].word);
+        if (seq_of(w) >= c) { /* somebody has claimed c: help, go on */
+            uint64_t next = help_hint(ring, c);
+            /* The hint is never more than one claim behind; a word that is laps ahead of it was made up,
+             * and helping the hint on to it could take for ever. */
+            if (seq_of(w) % n != i || seq_of(w) > next + n) return GR_DAMAGED;
+            c = next;
+            continue;
+        }
+        enum gr_result result = gate(ring, c, i, w, &me->culprit);
+        if (result != GR_OK) return result;
+
+        const uint64_t mine = claim_word(c, me->number, GR_WRITING);
+        FAULT("claim: looked");
+        if (!cas_sc(&ring->slot[i].word, w, mine)) continue; /* the linearisation point of a claim */
+        FAULT("claim: swapped");
+        help_hint(ring, c);
+        FAULT("claim: hinted");
+
+        if (load_sc(&head->closed)) { /* [edge C, claimer] */
+            cas_sc(&ring->slot[i].word, mine, claim_word(c, me->number, GR_VOID));
+            gr_ring_bell(ring);
+            return GR_CLOSED;
+        }
+        /* [edge H, claimer] look again: a lossy reader may have slipped in.  Any HELD counts, of whatever
+         * sequence: he may hold on for laps (H1).  The ring loses one slot for a lap, not its life. */
+        bool held = false;
+        for (each_bit(u, sub_mask_of(ring))) {
+            const struct gr_take *take = take_of(ring, i, u);
+            uint64_t t = load_sc(&take->word);
+            if (phase_of(t) != GR_HELD) continue;
+            held = true;
+            blocked(&me->culprit, GR_BY_HOLDER, owner_of(t), u, seq_of(t), load_relaxed(&take->since_ns));
+        }
+        if (held) {
+            cas_sc(&ring->slot[i].word, mine, claim_word(c, me->number, GR_VOID));
+            FAULT("claim: voided");
+            gr_ring_bell(ring);
+            /* Rows of voids have no fixed bound; a call that may not block tries each slot once. */
+            if (++voided >= n && gr_now_ns() >= me->deadline_ns) return GR_BLOCKED;
+            c = c + 1;
+            continue;
+        }
+
+        me->seq = c;
+        me->lost = 0;
+        gr_list_pending(me, (uint32_t)i);
+        store_relaxed(&ring->slot[i].since_ns, (uint64_t)gr_now_coarse_ns());
+        prefetch_next(me);
+        FAULT("claim: claimed");
+        return GR_OK;
+    }
+}
+
+/* The value that says "my work on this slot for this frame is done".  Stored before the fence operation
+ * is enqueued, and so before any word that could make others wait for it.  0, and nothing stored, if
+ * this peer is no longer itself: the number may be somebody else's by now. */
+uint64_t gr_promise(struct gr_peer *me, uint32_t index, uint64_t seq) {
+    if (gr_forked(me->ring) || !is_mine(me)) return 0;
+    gr_word *work = work_of(me->ring, index, me->number);
+    uint64_t next = load_relaxed(work) + 1, value = seq << 16;
+    if (value < next) value = next;
+    store_relaxed(work, value); /* whoever has to see it sees the word that follows: edges P, R */
+    me->last_index = index;
+    me->last_value = value;
+    FAULT("promised");
+    return value;
+}
+
+static enum gr_result leave_writing(struct gr_peer *me, uint32_t index, uint64_t seq, unsigned phase) {
+    struct gr_slot *slot = &me->ring->slot[index];
+    if (!is_mine(me)) return GR_REAPED;
+    /* [edge P, publisher] carries data, record and work; partner: the second look of acquire */
+    if (!cas_sc(&slot->word, claim_word(seq, me->number, GR_WRITING), claim_word(seq, me->number, phase)))
+        return GR_REAPED;
+    FAULT("publish: ready");
+    gr_ring_bell(me->ring);
+    return GR_OK;
+}
+
+/* value: from gr_promise, its fence operation enqueued (host memory: done). */
+enum gr_result gr_publish(struct gr_peer *me, uint32_t index, uint64_t seq, uint64_t value,
+                          uint32_t ndim, const uint64_t *shape) {
+    struct gr_slot *slot = &me->ring->slot[index];
+    if (gr_forked(me->ring)) return GR_FORKED;
+    if (load_sc(&slot->word) != claim_word(seq, me->number, GR_WRITING)) return GR_REAPED;
+    store_relaxed(&slot->producer, me->id);
+    store_relaxed(&slot->fence, value);
+    store_relaxed(&slot->time_ns, (uint64_t)gr_now_ns());
+    store_relaxed(&slot->ndim, ndim);
+    for (uint32_t k = 0; k < ndim; k++) store_relaxed(&slot->shape[k], shape[k]);
+    FAULT("publish: recorded");
+    enum gr_result result = leave_writing(me, index, seq, GR_READY);
+    if (result == GR_OK) count(&me->ring->peer[me->number].frames, 1);
+    return result;
+}
+
+/* After gr_promise and its fence operation, for kernels of the user may still write (G6).  A claim whose
+ * stream was never given to anybody may skip both. */
+enum gr_result gr_abandon(struct gr_peer *me, uint32_t index, uint64_t seq) {
+    if (gr_forked(me->ring)) return GR_FORKED;
+    return leave_writing(me, index, seq, GR_VOID);
+}

@@ -1,0 +1,330 @@
+/* The verbs of consumers: acquire, latest, release, give back; and the look, which is acquire's walk, or
+ * claim's gate, without the swap.  claim.c has the producers' verbs and says what the edges are.
+ */
+#include "frames.h"
+
+/* A peer number from a shared word is an index only after this. */
+static inline bool is_peer(const struct gr_ring *ring, unsigned p) { return p < ring->max_peers; }
+
+/* ---- the walk ----------------------------------------------------------------------------------- */
+
+/* How far a consumer's walk has come, and what it has passed: a verb commits it, a look throws it away. */
+struct cursor {
+    uint64_t pos, seen, high; /* as in struct gr_peer */
+    uint64_t lost, torn;      /* counted on the way */
+};
+
+static inline struct cursor cursor_of(const struct gr_peer *me) { return (struct cursor){me->pos, me->seen, me->high, 0, 0}; }
+
+static inline void commit(struct gr_peer *me, const struct cursor *at) {
+    me->pos = at->pos;
+    me->seen = at->seen;
+    me->high = at->high;
+    if (at->torn) count(&me->ring->peer[me->number].torn, at->torn);
+    if (!at->lost) return;
+    me->lost += at->lost; /* adds up from one frame that was handed out to the next, over calls that found none */
+    count(&me->ring->peer[me->number].lost, at->lost);
+    atomic_fetch_add_explicit(&me->ring->sub[me->u].lost, at->lost, memory_order_relaxed);
+}
+
+/* Sequences below `to` have been met: taken, lost, or another member's. */
+static inline void met(struct cursor *at, uint64_t to) {
+    if (at->high < to) at->high = to;
+}
+
+/* A torn frame is told as torn, not as lost. */
+static inline void count_torn(struct cursor *at, uint64_t s) {
+    at->torn += s >= at->high; /* else met before a redo sent us back: counted then */
+    met(at, s + 1);
+}
+
+static inline void count_lost(const struct gr_peer *me, struct cursor *at, uint64_t from, uint64_t to) {
+    if (from < at->high) from = at->high; /* met before a redo sent us back: counted then */
+    if (to <= from) return;
+    met(at, to);
+    if (me->mode != GR_LOSSY) return; /* what a lossless member finds gone was void or another member's (H7) */
+    at->lost += to - from;
+}
+
+/* Nothing is left at pos and the stream is over.  GR_OK: look again.  A frame that another member holds may come
+ * back, and one that was opened again is there already, whether or not its redo count has been bumped yet (E1). */
+static enum gr_result last_look(const struct gr_peer *me, uint64_t *pos, uint64_t seen, enum gr_result end,
+                                struct gr_culprit *culprit) {
+    const struct gr_ring *ring = me->ring;
+    if (load_sc(&ring->sub[me->u].redo) != seen) return GR_OK;
+    uint64_t oldest = UINT64_MAX;
+    for (uint32_t i = 0; i < ring->slots; i++) {
+        const struct gr_take *take = take_of(ring, i, me->u);
+        uint64_t t = load_sc(&take->word);
+        if (phase_of(t) == GR_HELD && owner_of(t) != me->number)
+            return blocked(culprit, GR_BY_HOLDER, owner_of(t), me->u, seq_of(t), load_relaxed(&take->since_ns));
+        uint64_t w = load_sc(&ring->slot[i].word);
+        if (phase_of(t) == GR_OPEN && seq_of(w) == seq_of(t) && phase_of(w) == GR_READY) {
+            if (seq_of(t) % ring->slots != i) return GR_DAMAGED; /* we would look elsewhere, and come back */
+            if (seq_of(t) < oldest) oldest = seq_of(t);
+        }
+    }
+    if (oldest == UINT64_MAX) return end;
+    *pos = oldest;
+    return GR_OK;
+}
+
+/* What the walk found at its position: the slot, READY, and the take word, nobody's. */
+struct found {
+    uint64_t index, take;
+};
+
+/* To the next frame in order.  GR_OK: it is at at->pos.  Writes nothing that is shared; all that a waker changes is loaded with sc, for this is a sleeper's look, too [edge D]. */
+static ALWAYS_INLINE enum gr_result walk(const struct gr_peer *me, struct cursor *at, struct found *found,
+                                         struct gr_culprit *culprit) {
+    const struct gr_ring *ring = me->ring;
+    const uint64_t n = ring->slots;
+
+again:;
+    uint64_t redo = load_sc(&ring->sub[me->u].redo);
+    if (redo != at->seen) { /* something was opened again: start over (H4) */
+        uint64_t start = start_of(load_sc(&ring->sub[me->u].word));
+        uint64_t hint = load_acquire(&ring->head->claim_hint), oldest = hint > n ? hint - n : 0;
+        at->seen = redo;
+        if (oldest < start) oldest = start;
+        if (at->pos > oldest) at->pos = oldest;
+    }
+    const enum gr_result end = end_of(ring->head);
+    for (;;) {
+        const uint64_t s = at->pos, i = s % n;
+        const gr_word *word = &take_of(ring, i, me->u)->word;
+        uint64_t t = load_sc(word);
+        bool open = seq_of(t) == s && phase_of(t) == GR_OPEN;
+        bool done_with = me->mode == GR_LOSSY && s < at->high; /* had, or counted as lost */
+        if (!open && (seq_of(t) >= s || done_with)) { /* another member's, or met before a redo sent us back */
+            if (seq_of(t) > s && seq_of(t) % n != i) return GR_DAMAGED;
+            if (seq_of(t) < s && seq_of(load_sc(&ring->slot[i].word)) < s)
+                return GR_DAMAGED; /* we have met what was never claimed: do not walk up to it */
+            at->pos = seq_of(t) >= s + n ? seq_of(t) - n + 1 : s + 1; /* older ones are gone */
+            met(at, at->pos);
+            continue;
+        }
+        uint64_t w = load_sc(&ring->slot[i].word);
+        if (seq_of(w) % n != i) return GR_DAMAGED;
+        if (seq_of(w) < s) { /* not claimed yet */
+            if (end == GR_BLOCKED) return blocked(culprit, GR_BY_NO_FRAME, GR_NONE, me->u, s, 0);
+            uint64_t next = s; /* of its own, or the cursor would have to live in memory */
+            enum gr_result result = last_look(me, &next, at->seen, end, culprit);
+            if (result != GR_OK) return result;
+            at->pos = next;
+            goto again;
+        }
+        if (seq_of(w) == s && phase_of(w) == GR_WRITING)
+            return blocked(culprit, GR_BY_PRODUCER, owner_of(w), me->u, s, load_relaxed(&ring->slot[i].since_ns));
+        if (seq_of(w) > s) { /* passed by the producer, unless another member took it meanwhile (H7) */
+            if (load_sc(word) != t) continue;
+            at->pos = seq_of(w) >= s + n ? seq_of(w) - n + 1 : s + 1;
+            count_lost(me, at, s, at->pos);
+            continue;
+        }
+        if (phase_of(w) != GR_READY) { /* void, or torn before anybody read it */
+            if (phase_of(w) == GR_TORN) count_torn(at, s);
+            else count_lost(me, at, s, s + 1);
+            at->pos = s + 1;
+            continue;
+        }
+        *found = (struct found){i, t};
+        return GR_OK;
+    }
+}
+
+/* Would claim or acquire be blocked now?  GR_OK: *seq is what it would claim or take.  GR_BLOCKED: *culprit is in the
+ * way.  Else what the verb would say.  Nothing is written: for who waits at several rings, for who waits on behalf
+ * of another thread (notify.c), which may not touch the peer, and for who waits for a GPU before he claims.
+ *
+ * A verb may still find itself blocked after GR_OK: another member was faster, or a claim turned void under a
+ * lossy reader; then the words have moved, and the next look sees them.  The other way round there is no slack:
+ * where the verb would have an answer, this may not say GR_BLOCKED, or somebody sleeps through it.
+ * tests/test_ready.py and test_machine.py hold it to the verbs. */
+enum gr_result gr_look(const struct gr_peer *me, uint64_t *seq, struct gr_culprit *culprit) {
+    if (gr_forked(me->ring)) return GR_FORKED;
+    if (!is_mine(me)) return GR_REAPED;
+    if (me->role == GR_PRODUCER) return gr_look_to_claim(me, seq, culprit);
+    struct cursor at = cursor_of(me);
+    struct found found;
+    enum gr_result result = walk(me, &at, &found, culprit);
+    *seq = at.pos;
+    return result;
+}
+
+/* ---- acquire, latest, release, give back -------------------------------------------------------- */
+
+static inline void start_count(struct gr_peer *me) {
+    if (me->told) me->lost = 0, me->told = false;
+}
+
+enum hold { HELD, PASSED, WAS_TORN, CHANGED };
+
+/* Takes sequence s in slot i, whose take word was t.  CHANGED: look again.  PASSED, WAS_TORN: no frame any more. */
+static enum hold hold(struct gr_peer *me, uint64_t s, uint64_t i, uint64_t t) {
+    struct gr_ring *ring = me->ring;
+    struct gr_slot *slot = &ring->slot[i];
+    struct gr_take *take = take_of(ring, i, me->u);
+    const uint64_t mine = claim_word(s, me->number, GR_HELD);
+    FAULT("acquire: looked");
+    if (!cas_sc(&take->word, t, mine)) return CHANGED; /* [edge H, reader]: announce ... */
+    FAULT("acquire: held");
+    uint64_t w = load_sc(&slot->word);                 /* ... then look; [edge P, reader] */
+    if (seq_of(w) != s || phase_of(w) != GR_READY || !is_peer(ring, owner_of(w))) {
+        /* A failed undo is harmless: another member replaced this doomed hold, or we were reaped (H8). */
+        cas_sc(&take->word, mine, claim_word(s, me->number, GR_DONE));
+        FAULT("acquire: undone");
+        gr_ring_bell(ring);
+        return seq_of(w) == s && phase_of(w) == GR_TORN ? WAS_TORN : PASSED;
+    }
+    me->seq = s;
+    me->index = (uint32_t)i;
+    me->redelivered = seq_of(t) == s && owner_of(t) == GR_NONE; /* a name on it: it was given back */
+    me->pendings = 0;
+    add_pending(me, me->number, load_acquire(work_of(ring, i, me->number))); /* G12 */
+    me->producer = owner_of(w);
+    me->producer_id = load_relaxed(&slot->producer); /* stable: nobody publishes in a held slot */
+    me->value = load_relaxed(&slot->fence);
+    add_pending(me, me->producer, me->value);
+    store_relaxed(&take->since_ns, (uint64_t)gr_now_coarse_ns());
+    count(&ring->peer[me->number].frames, 1);
+    me->told = true;
+    prefetch_next(me);
+    FAULT("acquire: confirmed");
+    return HELD;
+}
+
+/* The next frame in order.  GR_OK: take[u][index] = (seq, me, HELD), pending[] lists the fences. */
+enum gr_result gr_acquire(struct gr_peer *me) {
+    if (gr_forked(me->ring)) return GR_FORKED;
+    if (!is_mine(me)) return GR_REAPED;
+    start_count(me);
+    struct cursor at = cursor_of(me);
+    struct found found;
+    enum gr_result result;
+    while ((result = walk(me, &at, &found, &me->culprit)) == GR_OK) {
+        const uint64_t s = at.pos;
+        enum hold got = hold(me, s, found.index, found.take);
+        if (got == CHANGED) continue;
+        if (got == WAS_TORN) count_torn(&at, s);
+        if (got == PASSED) count_lost(me, &at, s, s + 1);
+        met(&at, s + 1);
+        at.pos = s + 1;
+        if (got == HELD) break;
+    }
+    commit(me, &at);
+    return result;
+}
+
+/* The newest frame at or after pos; older ones count as lost.  Lossy subscriptions only. */
+static enum gr_result newest(struct gr_peer *me, struct cursor *at) {
+    const struct gr_ring *ring = me->ring;
+    for (;;) {
+        const enum gr_result end = end_of(ring->head);
+        uint64_t best = 0, writing = 0;
+        for (uint32_t i = 0; i < ring->slots; i++) {
+            uint64_t w = load_sc(&ring->slot[i].word);
+            if (seq_of(w) % ring->slots != i) return GR_DAMAGED;
+            if (seq_of(w) < at->pos) continue;
+            if (phase_of(w) == GR_READY && seq_of(w) > best) best = seq_of(w);
+            if (phase_of(w) == GR_WRITING) writing = seq_of(w);
+        }
+        if (best == 0) { /* sequences start at N, so 0 is none */
+            if (end != GR_BLOCKED && !writing) return end;
+            return blocked(&me->culprit, GR_BY_NO_FRAME, GR_NONE, me->u, at->pos, 0);
+        }
+        uint64_t i = best % ring->slots, t = load_sc(&take_of(ring, i, me->u)->word);
+        if (seq_of(t) > best || (seq_of(t) == best && phase_of(t) != GR_OPEN)) { /* another member's */
+            at->pos = best + 1;
+            met(at, best + 1);
+            continue;
+        }
+        enum hold got = hold(me, best, i, t);
+        if (got == CHANGED) continue;
+        count_lost(me, at, at->pos, got == PASSED ? best + 1 : best);
+        if (got == WAS_TORN) count_torn(at, best);
+        met(at, best + 1);
+        at->pos = best + 1;
+        if (got == HELD) return GR_OK;
+    }
+}
+
+enum gr_result gr_latest(struct gr_peer *me) {
+    if (gr_forked(me->ring)) return GR_FORKED;
+    if (!is_mine(me)) return GR_REAPED;
+    start_count(me);
+    struct cursor at = cursor_of(me);
+    enum gr_result result = newest(me, &at);
+    commit(me, &at);
+    return result;
+}
+
+static enum gr_result leave_held(struct gr_peer *me, uint32_t index, uint64_t seq, uint64_t to) {
+    struct gr_take *take = take_of(me->ring, index, me->u);
+    if (gr_forked(me->ring)) return GR_FORKED;
+    if (!is_mine(me)) return GR_REAPED; /* the next owner of our number may hold the same frame */
+    /* [edge R, reader] carries the reads of the frame and work; partner: the gate of claim */
+    return cas_sc(&take->word, claim_word(seq, me->number, GR_HELD), to) ? GR_OK : GR_REAPED;
+}
+
+/* After gr_promise and its fence operation on every stream that read the frame. */
+enum gr_result gr_release(struct gr_peer *me, uint32_t index, uint64_t seq) {
+    enum gr_result result = leave_held(me, index, seq, claim_word(seq, me->number, GR_DONE));
+    FAULT("release: done");
+    if (result == GR_OK) gr_ring_bell(me->ring);
+    return result;
+}
+
+/* Undoes an acquire whose frame was never handed out (its stream could not be ordered in time).  The
+ * frame is open to every member again, to this one first.  Our name stays on it: nobody died. */
+enum gr_result gr_give_back(struct gr_peer *me, uint32_t index, uint64_t seq) {
+    enum gr_result result = leave_held(me, index, seq, claim_word(seq, me->number, GR_OPEN));
+    if (result != GR_OK) return result;
+    FAULT("give back: open");
+    if (me->pos > seq) me->pos = seq;
+    if (me->high == seq + 1) me->high = seq; /* not met after all; what was lost before it is still to tell */
+    me->told = false;
+    atomic_fetch_add_explicit(&me->ring->sub[me->u].redo, 1, memory_order_seq_cst);
+    FAULT("give back: redo bumped");
+    count(&me->ring->peer[me->number].frames, (uint64_t)-1);
+    gr_ring_bell(me->ring);
+    return GR_OK;
+}
+
+/* Releases the frame of the last acquire, which turned out torn before anybody saw it.  Its own work on
+ * the slot is nil, so there is nothing to promise. */
+void gr_skip_torn(struct gr_peer *me) {
+    struct gr_peer_entry *entry = &me->ring->peer[me->number];
+    count(&entry->frames, (uint64_t)-1);
+    count(&entry->torn, 1);
+    me->told = false;
+    gr_release(me, me->index, me->seq);
+}
+
+/* Whether the GPU work that `value` of a frame's record stands for was never done: the peer with that number
+ * and id died before.  Call it only after fence[index][producer] >= value was seen, with acquire.  Then either
+ * the GPU reached the value, or a reaper raised the fence, and its mark, written before, is to be seen here.
+ *
+ * One mark for each slot and number, so it is that of the last owner who died with work pending here:
+ *   ours     all values up to `reached` were paid, later ones never.  While the mark is being written its fence
+ *            is not raised yet, so what we saw was reached.
+ *   later    another peer had the number since, and died with work pending here: if there was a mark for ours,
+ *            it is gone.  Torn, for never may a frame be called whose that is not.  (So the frames of a number that
+ *            two peers in turn had are called torn, whole or not, if nobody asked before the second's death.)
+ *   earlier  ours has not died, or had nothing pending here.
+ * `reached` belongs to `id` only if that is still there afterwards: else a later owner's is being written. */
+bool gr_torn(const struct gr_ring *ring, uint32_t index, uint32_t producer, uint64_t producer_id, uint64_t value) {
+    struct gr_tear *mark = tear_of(ring, index, producer);
+    uint64_t word = load_acquire(&mark->id), id = word & ~GR_MARKING;
+    if (id != producer_id) return id > producer_id;
+    if (word != id) return false;
+    return value > load_acquire(&mark->reached) || (load_acquire(&mark->id) & ~GR_MARKING) != id;
+}
+
+bool gr_holds(struct gr_peer *me, uint32_t index, uint64_t *seq) {
+    uint64_t word = me->role == GR_PRODUCER ? load_sc(&me->ring->slot[index].word)
+                                            : load_sc(&take_of(me->ring, index, me->u)->word);
+    unsigned phase = me->role == GR_PRODUCER ? (unsigned)GR_WRITING : (unsigned)GR_HELD;
+    *seq = seq_of(word);
+    return is_mine(me) && owner_of(word) == me->number && phase_of(word) == phase;
+}

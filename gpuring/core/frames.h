@@ -1,0 +1,37 @@
+/* What claim.c and frames.c share: small things that every frame verb does. */
+#ifndef GPURING_FRAMES_H
+#define GPURING_FRAMES_H
+
+#include "ring.h"
+
+/* What a verb and its look share: a copy in each, so that a verb keeps its cursor in registers. */
+#define ALWAYS_INLINE inline __attribute__((always_inline))
+
+static inline enum gr_result blocked(struct gr_culprit *culprit, enum gr_reason reason, uint64_t peer,
+                                     uint64_t subscription, uint64_t seq, uint64_t since_ns) {
+    *culprit = (struct gr_culprit){reason, (uint32_t)peer, (uint32_t)subscription, seq, since_ns};
+    return GR_BLOCKED;
+}
+
+static inline void add_pending(struct gr_peer *me, uint64_t p, uint64_t value) {
+    if (load_acquire(fence_of(me->ring, me->index, p)) < value)
+        me->pending[me->pendings++] = (struct gr_pending){(uint32_t)p, value};
+}
+
+static inline void count(gr_word *word, uint64_t n) { store_relaxed(word, load_relaxed(word) + n); }
+
+/* The next slot's words, as they may have been written by another processor or a GPU since the last lap.
+ * What the caller does meanwhile hides the cache misses; a wrong guess costs nothing. */
+static inline void prefetch_next(const struct gr_peer *me) {
+    const struct gr_ring *ring = me->ring;
+    uint32_t i = me->index + 1 == ring->slots ? 0 : me->index + 1;
+    __builtin_prefetch(&ring->slot[i]);
+    __builtin_prefetch(take_of(ring, i, 0));
+    __builtin_prefetch(fence_of(ring, i, 0));
+    __builtin_prefetch(work_of(ring, i, 0));
+}
+
+/* claim.c: the look of claim.  GR_OK: c could be claimed now. */
+enum gr_result gr_look_to_claim(const struct gr_peer *me, uint64_t *c, struct gr_culprit *culprit);
+
+#endif
