@@ -141,6 +141,8 @@ cdef class Header:
         cdef gr_result result
         with nogil:
             result = gr_join_producer(self.ring, &peer.me)
+            if result == GR_OK:
+                gr_watch(self.ring)
         return _joined(peer, result)
 
     def join_consumer(self, bytes name, bint lossless, start, bint redeliver=True):
@@ -164,6 +166,8 @@ cdef class Header:
             seq = start
         with nogil:
             result = gr_join_consumer(self.ring, padded, mode, policy, how, seq, &peer.me)
+            if result == GR_OK:
+                gr_watch(self.ring)
         return _joined(peer, result)
 
     def watch(self):

@@ -1,7 +1,6 @@
-/* Waiting: a short adaptive spin, then a futex; the doorbell; waiting for a fence on the host.
+/* Waiting: a short adaptive spin, then a futex, at one bell or at several; then for a fence on the host.
  *
- * A sleeper announces itself (waiters), reads the bell, looks, and only then sleeps on that bell value;
- * a waker changes, then looks for waiters, then rings.  Both pairs are sc (Edge D, docs/protocol.md).
+ * Edge D (bell.c): announced first, then the bell, then the look, then the sleep on that bell value.
  * Who sleeps at several rings does so at each: announced everywhere, every bell read, then every look,
  * then one sleep on all those values.
  * No sleep is longer than a slice, so whatever went wrong elsewhere (a stopped waker, a close by a
@@ -11,7 +10,6 @@
 #include "ring.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -20,54 +18,6 @@
 #ifndef SYS_futex_waitv
 #define SYS_futex_waitv 449 /* the same on every architecture */
 #endif
-
-static int64_t clock_ns(clockid_t clock) {
-    struct timespec t;
-    clock_gettime(clock, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-int64_t gr_now_ns(void) { return clock_ns(CLOCK_MONOTONIC); }
-int64_t gr_now_coarse_ns(void) { return clock_ns(CLOCK_MONOTONIC_COARSE); }
-
-static inline void pause_cpu(void) {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
-/* Call after the change.  [edge D, waker] partner: gr_sleep.  The change before it was an sc access, so
- * the load of waiters cannot pass it; a stale 0 would need a sleeper whose look came before the change
- * and whose announcement came after this load, which sc forbids. */
-void gr_ring_bell(struct gr_ring *ring) {
-    struct gr_head *head = ring->head;
-    if (atomic_load_explicit(&head->waiters, memory_order_seq_cst) == 0) return;
-    atomic_fetch_add_explicit(&head->bell, 1, memory_order_seq_cst);
-    FAULT("bell: rung");
-    syscall(SYS_futex, &head->bell, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
-}
-
-/* Counted first, marked second, and undone the other way round: killed in between, waiters is too high by
- * one (a system call per ring), never too low.  A reaper takes back what is marked.
- * [edge D, sleeper] the count comes before the bell and the look; partner: gr_ring_bell. */
-void gr_announce(const struct gr_peer *me, uint64_t bit) {
-    atomic_fetch_add_explicit(&me->ring->head->waiters, 1, memory_order_seq_cst);
-    FAULT("sleep: counted");
-    /* sc like its clearing: peer.waiting is shared with our notifier's thread and with a reaper */
-    atomic_fetch_or_explicit(&me->ring->peer[me->number].waiting, bit, memory_order_seq_cst);
-    FAULT("sleep: marked");
-}
-
-/* The mark says whether the count is still ours: a reaper that took us for dead has taken both back, and
- * one too few would leave somebody asleep. */
-void gr_withdraw(const struct gr_peer *me, uint64_t bit) {
-    gr_word *waiting = &me->ring->peer[me->number].waiting;
-    if (!is_mine(me)) return;
-    if (!(atomic_fetch_and_explicit(waiting, ~bit, memory_order_seq_cst) & bit)) return;
-    FAULT("sleep: unmarked");
-    atomic_fetch_sub_explicit(&me->ring->head->waiters, 1, memory_order_seq_cst);
-}
 
 /* How long to spin next time: long if a spin of GR_SPIN_MAX_NS would have been enough, whether or not this
  * one was (a wake-up costs a system call on the other side), short if it would have been in vain. */
@@ -83,7 +33,7 @@ enum gr_result gr_spin(struct gr_peer *me, gr_verb verb) {
     me->wait_ns = now;
     if (until > me->deadline_ns) until = me->deadline_ns;
     while (now < until) {
-        for (int k = 0; k < 4; k++) pause_cpu();
+        for (int k = 0; k < 4; k++) gr_pause();
         enum gr_result result = verb(me);
         now = gr_now_ns();
         if (result != GR_BLOCKED) {
@@ -165,7 +115,7 @@ enum gr_result gr_select(struct gr_peer *const *peers, uint32_t n, int64_t deadl
     if (slice_end > deadline_ns) slice_end = deadline_ns;
     bool any = look_at_all(peers, n, ready), signalled = false;
     while (!any && now < spin_end && now < slice_end) {
-        for (int k = 0; k < 4; k++) pause_cpu();
+        for (int k = 0; k < 4; k++) gr_pause();
         any = look_at_all(peers, n, ready);
         now = gr_now_ns();
     }
@@ -210,7 +160,7 @@ enum gr_result gr_wait_fence(struct gr_peer *me, uint32_t peer, uint32_t index, 
             return GR_SIGNAL;
         }
         if (now - start < GR_FENCE_SPIN_NS) {
-            for (int k = 0; k < 16; k++) pause_cpu();
+            for (int k = 0; k < 16; k++) gr_pause();
         } else {
             struct timespec nap = {.tv_nsec = 20 * 1000};
             if (nanosleep(&nap, NULL) != 0) return GR_SIGNAL;
@@ -226,7 +176,7 @@ static inline bool paid(const gr_word *fence, uint64_t value, gr_query query, vo
 static inline bool paid_by(const gr_word *fence, uint64_t value, gr_query query, void *event, int64_t until) {
     while (!paid(fence, value, query, event)) {
         if (gr_now_ns() >= until) return false;
-        for (int k = 0; k < 4; k++) pause_cpu();
+        for (int k = 0; k < 4; k++) gr_pause();
     }
     return true;
 }
@@ -262,7 +212,7 @@ bool gr_soon(struct gr_peer *me, uint32_t peer, uint32_t index, uint64_t value, 
                 return true;
             }
             if (paid(last_fence, me->last_value, query, last)) return false;
-            for (int k = 0; k < 4; k++) pause_cpu();
+            for (int k = 0; k < 4; k++) gr_pause();
         } while (gr_now_ns() < until);
     }
     me->backoff = me->backoff < 128 ? 2 * me->backoff + 1 : me->backoff;

@@ -168,6 +168,7 @@ int main(int argc, char **argv) {
     uint8_t zeros[64] = {0};
     ring = gr_create(fd, &config, zeros, zeros, zeros, "{}");
     REQUIRE(ring != NULL);
+    gr_watch(ring);
 
     pthread_barrier_t barrier;
     pthread_t threads[PRODUCERS + LONELY + SHARED + LOSSY + NEWEST], churner;

@@ -114,6 +114,7 @@ int main(int argc, char **argv) {
     for (int k = 0; k < RINGS; k++) {
         rings[k] = gr_create(memfd_create("wakeups", MFD_CLOEXEC), &config, zeros, zeros, zeros, "{}");
         REQUIRE(rings[k] != NULL);
+        gr_watch(rings[k]);
         reader.peers[k] = &reader.peer[k], writer.peers[k] = &writer.peer[k];
         REQUIRE(gr_join_consumer(rings[k], name, GR_LOSSLESS, GR_REDELIVER, GR_START_NEXT, 0, &reader.peer[k]) == GR_OK);
         REQUIRE(gr_join_producer(rings[k], &writer.peer[k]) == GR_OK);

@@ -126,9 +126,11 @@ enum gr_result consume(struct gr_peer *me, gr_verb verb, enum of of) {
 enum gr_result join_as(struct gr_peer *me, enum role role) {
     static const char names[][GR_NAME_WORDS * 8] = {"own", "shared", "own lossy"};
     self.last = 0;
-    if (role == PRODUCER) return gr_join_producer(ring, me);
-    return gr_join_consumer(ring, names[role == MEMBER ? 1 : role == LOSSY ? 2 : 0],
-                            role == LOSSY ? GR_LOSSY : GR_LOSSLESS, GR_REDELIVER, GR_START_OLDEST, 0, me);
+    enum gr_result result = role == PRODUCER ? gr_join_producer(ring, me)
+        : gr_join_consumer(ring, names[role == MEMBER ? 1 : role == LOSSY ? 2 : 0],
+                           role == LOSSY ? GR_LOSSY : GR_LOSSLESS, GR_REDELIVER, GR_START_OLDEST, 0, me);
+    if (result == GR_OK) gr_watch(ring);
+    return result;
 }
 
 /* One turn of a role; false when the stream is over. */
