@@ -133,7 +133,9 @@ cdef extern from "core/ring.h" nogil:
     gr_result gr_ready(const gr_peer *)
     gr_result gr_claimable(gr_peer *)
     enum: GR_MAX_WAITED
-    gr_result gr_select(gr_peer **, uint32_t, int64_t, gr_bool *)
+    gr_result gr_select(gr_peer **, uint32_t, int64_t, int64_t, gr_bool *)
+    gr_result gr_look(gr_peer *, int64_t)
+    void gr_set_spin(gr_peer *, int64_t)
     struct gr_notifier
     gr_notifier *gr_notifier_open()
     gr_result gr_notifier_arm(gr_notifier *, const gr_peer *)

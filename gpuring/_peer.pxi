@@ -46,6 +46,10 @@ cdef class Peer:
         return (<int>c.reason, None if c.peer == GR_NONE else c.peer,
                 None if c.subscription == GR_NONE else c.subscription, c.seq, c.since_ns)
 
+    def set_spin(self, int64_t ns):
+        """How long a wait spins before it sleeps; -1: adaptive, 2**63 - 1: it never sleeps."""
+        gr_set_spin(&self.me, ns)
+
     cdef int _set_deadline(self, object timeout) except -1:
         cdef double seconds
         if self.busy:

@@ -3,9 +3,15 @@
 MAX_WAITED = <int>GR_MAX_WAITED
 
 
-def ready(Peer peer not None):
-    """Whether claim or acquire would have an answer now.  A look that changes nothing."""
-    return gr_ready(&peer.me) != GR_BLOCKED or peer.released.would_tell()
+def ready(Peer peer not None, int64_t spin_ns=0):
+    """Whether claim or acquire would have an answer now.  A look that changes nothing.
+
+    It goes on for as long as the peer's own spin is, at most `spin_ns`."""
+    cdef gr_result result = gr_ready(&peer.me)
+    if result == GR_BLOCKED and spin_ns and not peer.released.would_tell():
+        with nogil:
+            result = gr_look(&peer.me, spin_ns)
+    return result != GR_BLOCKED or peer.released.would_tell()
 
 
 def select(list peers not None, timeout):
@@ -14,7 +20,7 @@ def select(list peers not None, timeout):
     cdef gr_peer *members[GR_MAX_WAITED]
     cdef gr_bool there[GR_MAX_WAITED]
     cdef uint32_t k, n = len(peers)
-    cdef int64_t deadline_ns = INT64_MAX
+    cdef int64_t begun_ns = gr_now_ns(), deadline_ns = INT64_MAX
     cdef gr_result result = GR_BLOCKED
     cdef Peer peer
     if not 0 < n <= GR_MAX_WAITED:
@@ -23,7 +29,7 @@ def select(list peers not None, timeout):
         if not timeout >= 0:
             raise ValueError(f"timeout must be None or >= 0 seconds, not {timeout!r}")
         if timeout <= 9e9:
-            deadline_ns = gr_now_ns() + <int64_t>(timeout * 1e9) if timeout else 0
+            deadline_ns = begun_ns + <int64_t>(timeout * 1e9) if timeout else 0
     for k in range(n):
         peer = peers[k]
         if peer.busy:
@@ -37,7 +43,7 @@ def select(list peers not None, timeout):
             if True in told:
                 deadline_ns = 0
             with nogil:
-                result = gr_select(members, n, deadline_ns, there)
+                result = gr_select(members, n, begun_ns, deadline_ns, there)
             if result != GR_SIGNAL:
                 return [told[k] or there[k] for k in range(n)]
             PyErr_CheckSignals()

@@ -98,7 +98,8 @@ struct gr_peer {
     uint64_t last_value;
     uint32_t last_index, blind, backoff;
     int64_t wait_ns;     /* when the wait in progress began */
-    int64_t spin_ns;     /* adapts between GR_SPIN_MIN_NS and GR_SPIN_MAX_NS */
+    int64_t spin_ns;     /* how long a wait spins: adapts between GR_SPIN_MIN_NS and GR_SPIN_MAX_NS, */
+    bool spin_fixed;     /* or what gr_set_spin said */
 
     /* the frame that the last successful claim, acquire or latest returned */
     uint64_t seq, lost;
@@ -221,6 +222,8 @@ enum { GR_NAP_NS = 1000 * 1000, GR_SPIN_MAX_NS = 50 * 1000, GR_SPIN_MIN_NS = 100
 typedef enum gr_result (*gr_verb)(struct gr_peer *me);
 enum gr_result gr_spin(struct gr_peer *me, gr_verb verb);
 enum gr_result gr_sleep(struct gr_peer *me, gr_verb verb); /* one slice at the most, then GR_SIGNAL */
+enum gr_result gr_look(struct gr_peer *me, int64_t at_most_ns); /* gr_ready for as long as its fixed spin */
+void gr_set_spin(struct gr_peer *me, int64_t ns); /* after a join.  -1: adaptive; INT64_MAX: it never sleeps */
 
 static inline void gr_pause(void) { /* between two looks */
 #if defined(__x86_64__)
@@ -238,7 +241,7 @@ struct gr_waited {            /* struct futex_waitv of linux/futex.h, which head
 };
 enum { GR_WAITED_U32 = 2, GR_WAITED_PRIVATE = 128 };
 bool gr_wait_bells(struct gr_waited *waited, uint32_t n, int64_t until_ns); /* true: a signal came */
-enum gr_result gr_select(struct gr_peer *const *peers, uint32_t n, int64_t deadline_ns, bool *ready);
+enum gr_result gr_select(struct gr_peer *const *peers, uint32_t n, int64_t begun_ns, int64_t deadline_ns, bool *ready);
 
 /* wait.c: fences */
 enum { GR_PATIENCE_NS = 20 * 1000, GR_LAP_NS = 2 * 1000 * 1000, /* more than 255 frames that are as quick as these can be */

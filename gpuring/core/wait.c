@@ -1,4 +1,4 @@
-/* Waiting: a short adaptive spin, then a futex, at one bell or at several; then for a fence on the host.
+/* Waiting: a spin, short and adaptive or as long as was asked for, then a futex, at one bell or at several; then for a fence on the host.
  *
  * Edge D (bell.c): announced first, then the bell, then the look, then the sleep on that bell value.
  * Who sleeps at several rings does so at each: announced everywhere, every bell read, then every look,
@@ -19,38 +19,73 @@
 #define SYS_futex_waitv 449 /* the same on every architecture */
 #endif
 
+void gr_set_spin(struct gr_peer *me, int64_t ns) {
+    me->spin_fixed = ns >= 0;
+    me->spin_ns = ns >= 0 ? ns : GR_SPIN_MAX_NS;
+}
+
 /* How long to spin next time: long if a spin of GR_SPIN_MAX_NS would have been enough, whether or not this
  * one was (a wake-up costs a system call on the other side), short if it would have been in vain. */
 static void learn(struct gr_peer *me, int64_t now) {
+    if (me->spin_fixed) return;
     if (now - me->wait_ns < GR_SPIN_MAX_NS + GR_WAKE_NS)
         me->spin_ns = me->spin_ns * 2 < GR_SPIN_MAX_NS ? me->spin_ns * 2 : GR_SPIN_MAX_NS;
     else
         me->spin_ns = me->spin_ns / 2 > GR_SPIN_MIN_NS ? me->spin_ns / 2 : GR_SPIN_MIN_NS;
 }
 
-enum gr_result gr_spin(struct gr_peer *me, gr_verb verb) {
-    int64_t now = gr_now_ns(), until = now + me->spin_ns;
-    me->wait_ns = now;
-    if (until > me->deadline_ns) until = me->deadline_ns;
-    while (now < until) {
+static enum gr_result look_until(struct gr_peer *me, gr_verb verb, int64_t now, int64_t until) {
+    enum gr_result result = GR_BLOCKED;
+    while (result == GR_BLOCKED && now < until) {
         for (int k = 0; k < 4; k++) gr_pause();
-        enum gr_result result = verb(me);
+        result = verb(me);
         now = gr_now_ns();
-        if (result != GR_BLOCKED) {
-            learn(me, now);
-            return result;
-        }
     }
-    return GR_BLOCKED;
+    if (result != GR_BLOCKED) learn(me, now);
+    return result;
+}
+
+/* The spin of this wait as far as a slice goes: GR_SIGNAL if it is longer.  Who spins for seconds is in nobody's
+ * list of sleepers, but looks after the dead like a sleeper. */
+static enum gr_result spin_on(struct gr_peer *me, gr_verb verb, int64_t now) {
+    int64_t rest = me->spin_ns - (now - me->wait_ns), until = now + (rest < GR_SLICE_NS ? rest : GR_SLICE_NS);
+    if (until > me->deadline_ns) until = me->deadline_ns;
+    enum gr_result result = look_until(me, verb, now, until);
+    if (result != GR_BLOCKED || until == me->deadline_ns || rest <= GR_SLICE_NS) return result;
+    gr_reap_dead(me->ring, NULL);
+    return GR_SIGNAL;
+}
+
+enum gr_result gr_spin(struct gr_peer *me, gr_verb verb) {
+    int64_t now = gr_now_ns();
+    me->wait_ns = now;
+    return spin_on(me, verb, now);
+}
+
+static enum gr_result answer(struct gr_peer *me) { return gr_ready(me); }
+
+/* For event loops, which have others to serve: a look before they arm a notifier, as long as a fixed spin, and
+ * at_most_ns at the most. */
+enum gr_result gr_look(struct gr_peer *me, int64_t at_most_ns) {
+    int64_t now = gr_now_ns(), spin_ns = me->spin_fixed ? me->spin_ns : 0;
+    enum gr_result result = gr_ready(me);
+    return result != GR_BLOCKED ? result : look_until(me, answer, now, now + (spin_ns < at_most_ns ? spin_ns : at_most_ns));
 }
 
 /* Returns what the verb returned, GR_BLOCKED at the deadline, or GR_SIGNAL after a slice or a signal. */
 enum gr_result gr_sleep(struct gr_peer *me, gr_verb verb) {
     struct gr_head *head = me->ring->head;
-    int64_t now = gr_now_ns(), slice_end = now + GR_SLICE_NS;
-    if (slice_end > me->deadline_ns) slice_end = me->deadline_ns;
-    enum gr_result result;
+    int64_t now = gr_now_ns(), slice_end;
+    enum gr_result result = GR_BLOCKED;
     bool signalled = false;
+    if (me->spin_fixed && now - me->wait_ns < me->spin_ns) { /* the spin goes on: it was longer than a slice */
+        result = spin_on(me, verb, now);
+        if (result != GR_BLOCKED) return result;
+        now = gr_now_ns();
+        if (now >= me->deadline_ns) return GR_BLOCKED;
+    }
+    slice_end = now + GR_SLICE_NS;
+    if (slice_end > me->deadline_ns) slice_end = me->deadline_ns;
 
     gr_announce(me, GR_SLEEPING);
     for (;;) {
@@ -106,15 +141,22 @@ static bool look_at_all(struct gr_peer *const *peers, uint32_t n, bool *ready) {
     return any;
 }
 
+static void reap_all(struct gr_peer *const *peers, uint32_t n) {
+    for (uint32_t k = 0; k < n; k++) gr_reap_dead(peers[k]->ring, NULL);
+}
+
 /* GR_OK: ready[k] says which of the n <= GR_MAX_WAITED peers have an answer; all of them were looked at, so
- * none hides another.  GR_BLOCKED at the deadline, GR_SIGNAL after a slice or a signal: call again. */
-enum gr_result gr_select(struct gr_peer *const *peers, uint32_t n, int64_t deadline_ns, bool *ready) {
+ * none hides another.  GR_BLOCKED at the deadline, GR_SIGNAL after a slice or a signal: call again, with the same
+ * begun_ns, the time of the first call.  It spins as long as the first peer would, or the longest fixed spin. */
+enum gr_result gr_select(struct gr_peer *const *peers, uint32_t n, int64_t begun_ns, int64_t deadline_ns, bool *ready) {
     struct gr_waited waited[GR_MAX_WAITED];
-    int64_t now = gr_now_ns(), slice_end = now + GR_SLICE_NS, spin_end = now + peers[0]->spin_ns;
-    peers[0]->wait_ns = now;
+    int64_t now = gr_now_ns(), slice_end = now + GR_SLICE_NS, spin_ns = peers[0]->spin_ns;
+    for (uint32_t k = 1; k < n; k++)
+        if (peers[k]->spin_fixed && peers[k]->spin_ns > spin_ns) spin_ns = peers[k]->spin_ns;
+    peers[0]->wait_ns = begun_ns;
     if (slice_end > deadline_ns) slice_end = deadline_ns;
     bool any = look_at_all(peers, n, ready), signalled = false;
-    while (!any && now < spin_end && now < slice_end) {
+    while (!any && now < slice_end && now - begun_ns < spin_ns) {
         for (int k = 0; k < 4; k++) gr_pause();
         any = look_at_all(peers, n, ready);
         now = gr_now_ns();
@@ -124,6 +166,10 @@ enum gr_result gr_select(struct gr_peer *const *peers, uint32_t n, int64_t deadl
         return GR_OK;
     }
     if (now >= deadline_ns) return GR_BLOCKED;
+    if (now - begun_ns < spin_ns) { /* a slice is over, but not the spin */
+        reap_all(peers, n);
+        return GR_SIGNAL;
+    }
 
     for (uint32_t k = 0; k < n; k++) gr_announce(peers[k], GR_SLEEPING); /* [edge D, sleeper] at every ring ... */
     for (;;) {
@@ -141,7 +187,7 @@ enum gr_result gr_select(struct gr_peer *const *peers, uint32_t n, int64_t deadl
     if (any) return GR_OK;
     if (signalled) return GR_SIGNAL;
     if (slice_end == deadline_ns) return GR_BLOCKED;
-    for (uint32_t k = 0; k < n; k++) gr_reap_dead(peers[k]->ring, NULL); /* as gr_sleep */
+    reap_all(peers, n); /* as gr_sleep */
     return GR_SIGNAL;
 }
 
@@ -152,6 +198,7 @@ enum gr_result gr_select(struct gr_peer *const *peers, uint32_t n, int64_t deadl
 enum gr_result gr_wait_fence(struct gr_peer *me, uint32_t peer, uint32_t index, uint64_t value) {
     const gr_word *fence = fence_of(me->ring, index, peer);
     int64_t start = gr_now_ns(), now = start;
+    int64_t spin_ns = me->spin_fixed && me->spin_ns > GR_FENCE_SPIN_NS ? me->spin_ns : GR_FENCE_SPIN_NS;
     while (load_acquire((gr_word *)fence) < value) {
         now = gr_now_ns();
         if (now >= me->deadline_ns) return GR_BLOCKED;
@@ -159,7 +206,7 @@ enum gr_result gr_wait_fence(struct gr_peer *me, uint32_t peer, uint32_t index, 
             gr_reap_dead(me->ring, NULL);
             return GR_SIGNAL;
         }
-        if (now - start < GR_FENCE_SPIN_NS) {
+        if (now - start < spin_ns) {
             for (int k = 0; k < 16; k++) gr_pause();
         } else {
             struct timespec nap = {.tv_nsec = 20 * 1000};

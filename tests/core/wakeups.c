@@ -65,7 +65,7 @@ static int wait_for(struct side *side, int k) {
         }
         nfds_t count = (nfds_t)(last - first + 1);
         if (side->way == AT_BELLS)
-            REQUIRE(gr_select(side->peers + first, (uint32_t)count, INT64_MAX, ready) == GR_OK);
+            REQUIRE(gr_select(side->peers + first, (uint32_t)count, gr_now_ns(), INT64_MAX, ready) == GR_OK);
         else if (blocked == (int)count) REQUIRE(poll(told + first, count, -1) > 0);
     }
 }
