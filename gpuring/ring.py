@@ -10,7 +10,7 @@ import warnings
 import weakref
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from gpuring import _core, debug, diagnosis, directory, segment, spec, stats
+from gpuring import _core, debug, diagnosis, directory, segment, spec, spinning, stats
 from gpuring._core import Header, Peer
 from gpuring.consumer import Consumer
 from gpuring.directory import BeingCreated
@@ -161,24 +161,27 @@ class Ring:
         if self._closed:
             raise RingClosed(f"ring {self._name!r}: this handle was closed")
 
-    def producer(self, *, gate: Gate | None = None) -> Producer:
+    def producer(self, *, gate: Gate | None = None, spin: float | None = None) -> Producer:
         """Joins as a producer.
 
         * `gate`: how this producer waits for others' GPU work, "stream" or "host"; None: as the
           ring says.
+        * `spin`: how long a wait looks again and again, at the price of a core, before it sleeps:
+          seconds, `math.inf` for ever; None: as GPURING_SPIN in the environment says, else
+          adaptive, at most 50 µs.
 
         Does not wait for anybody's frames.  Raises RingClosed, TooManyPeers, DeviceError,
         RingTimeout if the membership lock cannot be had for 5 s (a stopped process has it).
         """
-        return (debug.Producer if debug.ON else Producer)(self, self._join_producer(gate))
+        return (debug.Producer if debug.ON else Producer)(self, self._join_producer(gate, spin))
 
-    def _join_producer(self, gate: Gate | None = None) -> Peer:
+    def _join_producer(self, gate: Gate | None = None, spin: float | None = None) -> Peer:
         self._check_open()
-        checked = self._check_gate(gate)
+        checked = self._check_gate(gate), spinning.spin_ns(spin)
         peer = self._header.join_producer()
         if isinstance(peer, int):
             raise diagnosis.cannot_join(self._name, self._header, peer, "")
-        return self._prepare(peer, checked)
+        return self._prepare(peer, *checked)
 
     def consumer(
         self,
@@ -189,6 +192,7 @@ class Ring:
         gate: Gate | None = None,
         redeliver: bool = True,
         reattach: bool = False,
+        spin: float | None = None,
     ) -> Consumer:
         """Joins as a consumer.
 
@@ -206,12 +210,13 @@ class Ring:
           producer or the creator died, the loop waits for another producer or for a ring of the
           same name (`create(…, replace=True)`), and joins the same subscription there; the first
           frame then has `slot.restarted`.
+        * `spin`: how long a wait looks again and again before it sleeps, as for `producer`.
 
         Does not wait for frames.  Raises RingClosed, TooManyPeers, DeviceError, RingTimeout if the
         membership lock cannot be had for 5 s, ValueError if the subscription exists with another
         `lossless` or `redeliver`.
         """
-        options = gate, redeliver
+        options = gate, redeliver, spin
         peer = self._join(subscription, lossless, start, *options)
         kind = debug.Consumer if debug.ON else Consumer
         return kind(self, peer, lossless, options, reattach)
@@ -223,9 +228,10 @@ class Ring:
         start: Literal["next", "oldest"] | int,
         gate: Gate | None,
         redeliver: bool,
+        spin: float | None = None,
     ) -> Peer:
         self._check_open()
-        checked = self._check_gate(gate)
+        checked = self._check_gate(gate), spinning.spin_ns(spin)
         if subscription is None:
             subscription = f"#{secrets.token_hex(4)}"
         elif not isinstance(subscription, str):
@@ -245,15 +251,16 @@ class Ring:
         peer = self._header.join_consumer(encoded, lossless, start, redeliver)
         if isinstance(peer, int):
             raise diagnosis.cannot_join(self._name, self._header, peer, subscription)
-        return self._prepare(peer, checked)
+        return self._prepare(peer, *checked)
 
     def _check_gate(self, gate: Gate | None) -> Gate:
         if gate not in (None, *_core.GATES):
             raise ValueError(f'gate is "stream", "host" or None, not {gate!r}')
         return gate or cast("Gate", self._header.gate)
 
-    def _prepare(self, peer: Peer, gate: Gate) -> Peer:
+    def _prepare(self, peer: Peer, gate: Gate, spin_ns: int) -> Peer:
         """Readies a new peer for device order, or has it leave again."""
+        peer.set_spin(spin_ns)
         try:
             if self._sync is not None:
                 self._sync.join(peer, gate)
