@@ -70,7 +70,7 @@ cdef extern from "core/ring.h" nogil:
         uint64_t value
     struct gr_peer:
         gr_ring *ring
-        uint32_t number, role, u, mode, index, producer, pendings, last_index
+        uint32_t number, role, u, mode, index, producer, pendings
         uint64_t id, pos, seq, lost, frames, producer_id, value
         int64_t deadline_ns
         gr_bool redelivered, left, told
@@ -122,7 +122,10 @@ cdef extern from "core/ring.h" nogil:
     int64_t gr_now_ns()
     gr_result gr_ready(const gr_peer *)
     enum: GR_MAX_WAITED
-    gr_result gr_select(gr_peer **, uint32_t, int64_t, gr_bool *)
+    gr_result gr_select(gr_peer **, uint32_t, int64_t, int64_t, gr_bool *)
+    gr_result gr_spin_ready(gr_peer *, int64_t)
+    gr_result gr_look(const gr_peer *, uint64_t *, gr_culprit *)
+    void gr_set_spin(gr_peer *, int64_t)
     struct gr_notifier
     gr_notifier *gr_notifier_open()
     gr_result gr_notifier_arm(gr_notifier *, const gr_peer *)

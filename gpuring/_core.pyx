@@ -282,6 +282,7 @@ cdef object _joined(Peer peer, gr_result result, Device device, bint gate_host):
         PyErr_SetFromErrno(OSError)
     if result != GR_OK:
         return -<int>result
+    gr_watch(peer.header.ring)
     peer.device = device
     result = gd_prepare(&peer.gd, NULL if device is None else &device.gd, gate_host, &trouble)
     if result != GR_OK:
@@ -444,6 +445,11 @@ cdef int64_t _deadline(object timeout) except -1:
     return INT64_MAX if seconds > 9e9 else gr_now_ns() + <int64_t>(seconds * 1e9)
 
 
+cdef tuple _told_of(const gr_culprit *c):
+    return (<int>c.reason, None if c.peer == GR_NONE else c.peer,
+            None if c.subscription == GR_NONE else c.subscription, c.seq, c.since_ns)
+
+
 @cython.no_gc_clear  # __dealloc__ needs the header
 cdef class Peer:
     """One entry of the peer table with its device order: a producer or a consumer."""
@@ -494,9 +500,11 @@ cdef class Peer:
     @property
     def culprit(self):
         """(reason, peer or None, subscription or None, seq, since_ns) of the last BLOCKED."""
-        cdef gr_culprit c = self.gd.me.culprit
-        return (<int>c.reason, None if c.peer == GR_NONE else c.peer,
-                None if c.subscription == GR_NONE else c.subscription, c.seq, c.since_ns)
+        return _told_of(&self.gd.me.culprit)
+
+    def set_spin(self, int64_t ns):
+        """How long a wait spins before it sleeps; -1: adaptive, 2**63 - 1: it never sleeps."""
+        gr_set_spin(&self.gd.me, ns)
 
     cdef int _take(self, gd_call *call, gr_verb verb) except? -1000:
         """claim (verb NULL), acquire or latest: 0 or a negative result.  If this raises, nothing is claimed or held."""
@@ -1075,9 +1083,27 @@ def release_all(batch):
 # ---- several peers at once, and event loops (waiting.py) ---------------------------------------------------------------
 
 
-def ready(Peer peer not None):
-    """Whether claim or acquire would have an answer now.  A look that changes nothing."""
-    return gr_ready(&peer.gd.me) != GR_BLOCKED or gd_would_tell(&peer.gd)
+def look(Peer peer not None):
+    """(sequence that claim or acquire would get now, or why it would not; who is in the way if it is BLOCKED).
+
+    A look that changes nothing."""
+    cdef uint64_t seq = 0
+    cdef gr_culprit culprit
+    cdef gr_result result = gr_look(&peer.gd.me, &seq, &culprit)
+    if result == GR_OK:
+        return seq, None
+    return -<int>result, _told_of(&culprit) if result == GR_BLOCKED else None
+
+
+def ready(Peer peer not None, int64_t spin_ns=0):
+    """Whether claim or acquire would have an answer now.  A look that changes nothing.
+
+    It goes on for as long as the peer's own spin is, at most `spin_ns`."""
+    cdef gr_result result = gr_ready(&peer.gd.me)
+    if result == GR_BLOCKED and spin_ns and not gd_would_tell(&peer.gd):
+        with nogil:
+            result = gr_spin_ready(&peer.gd.me, spin_ns)
+    return result != GR_BLOCKED or gd_would_tell(&peer.gd)
 
 
 def select(list peers not None, timeout):
@@ -1086,7 +1112,7 @@ def select(list peers not None, timeout):
     cdef gr_peer *members[GR_MAX_WAITED]
     cdef gr_bool there[GR_MAX_WAITED]
     cdef uint32_t k, n = len(peers)
-    cdef int64_t deadline_ns
+    cdef int64_t deadline_ns, begun_ns = gr_now_ns()
     cdef gr_result result = GR_BLOCKED
     cdef Peer peer
     if not 0 < n <= GR_MAX_WAITED:
@@ -1105,7 +1131,7 @@ def select(list peers not None, timeout):
             if True in told:
                 deadline_ns = 0
             with nogil:
-                result = gr_select(members, n, deadline_ns, there)
+                result = gr_select(members, n, begun_ns, deadline_ns, there)
             if result != GR_SIGNAL:
                 return [told[k] or there[k] for k in range(n)]
             PyErr_CheckSignals()

@@ -34,11 +34,11 @@ class Consumer(_core.ConsumerVerbs, Endpoint):
         ring: Ring,
         peer: Peer,
         lossless: bool,
-        options: tuple[Gate | None, bool],
+        options: tuple[Gate | None, bool] | tuple[Gate | None, bool, float | None],
         reattach: bool,
     ) -> None:
         self._lossless = lossless
-        self._options = options  # gate, redeliver
+        self._options = options  # gate, redeliver, spin
         self._reattach = reattach
         self._moved = False  # to a ring that we attached to ourselves, and so close
         self._restarted = False  # the next frame is the first after a restart

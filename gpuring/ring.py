@@ -10,7 +10,7 @@ import warnings
 import weakref
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from gpuring import _core, diagnosis, directory, segment, spec, stats, streams
+from gpuring import _core, diagnosis, directory, segment, spec, spinning, stats, streams
 from gpuring._core import Device, Header, Peer
 from gpuring.consumer import Consumer
 from gpuring.directory import BeingCreated
@@ -156,23 +156,27 @@ class Ring:
         if self._closed:
             raise RingClosed(f"ring {self._name!r}: this handle was closed")
 
-    def producer(self, *, gate: Gate | None = None) -> Producer:
+    def producer(self, *, gate: Gate | None = None, spin: float | None = None) -> Producer:
         """Joins as a producer.
 
         * `gate`: how this producer waits for others' GPU work, "stream" or "host"; None: as the
           ring says.
+        * `spin`: how long a wait looks again and again, at the price of a core, before it sleeps:
+          seconds, `math.inf` for ever; None: as GPURING_SPIN in the environment says, else
+          adaptive, at most 50 µs.
 
         Does not wait for anybody's frames.  Raises RingClosed, TooManyPeers, DeviceError,
         RingTimeout if the membership lock cannot be had for 5 s (a stopped process has it).
         """
-        return Producer(self, self._join_producer(gate))
+        return Producer(self, self._join_producer(gate, spin))
 
-    def _join_producer(self, gate: Gate | None = None) -> Peer:
+    def _join_producer(self, gate: Gate | None = None, spin: float | None = None) -> Peer:
         self._check_open()
-        checked = self._check_gate(gate)
+        checked, spin_ns = self._check_gate(gate), spinning.spin_ns(spin)
         peer = self._header.join_producer(self._device, checked == "host")
         if isinstance(peer, int):
             raise diagnosis.cannot_join(self._name, self._header, peer, "")
+        peer.set_spin(spin_ns)
         return peer
 
     def consumer(
@@ -184,6 +188,7 @@ class Ring:
         gate: Gate | None = None,
         redeliver: bool = True,
         reattach: bool = False,
+        spin: float | None = None,
     ) -> Consumer:
         """Joins as a consumer.
 
@@ -201,12 +206,13 @@ class Ring:
           producer or the creator died, the loop waits for another producer or for a ring of the
           same name (`create(…, replace=True)`), and joins the same subscription there; the first
           frame then has `slot.restarted`.
+        * `spin`: how long a wait looks again and again before it sleeps, as for `producer`.
 
         Does not wait for frames.  Raises RingClosed, TooManyPeers, DeviceError, RingTimeout if the
         membership lock cannot be had for 5 s, ValueError if the subscription exists with another
         `lossless` or `redeliver`.
         """
-        options = gate, redeliver
+        options = gate, redeliver, spin
         peer = self._join(subscription, lossless, start, *options)
         return Consumer(self, peer, lossless, options, reattach)
 
@@ -217,9 +223,10 @@ class Ring:
         start: Literal["next", "oldest"] | int,
         gate: Gate | None,
         redeliver: bool,
+        spin: float | None = None,
     ) -> Peer:
         self._check_open()
-        checked = self._check_gate(gate)
+        checked, spin_ns = self._check_gate(gate), spinning.spin_ns(spin)
         if subscription is None:
             subscription = f"#{secrets.token_hex(4)}"
         elif not isinstance(subscription, str):
@@ -241,6 +248,7 @@ class Ring:
         )
         if isinstance(peer, int):
             raise diagnosis.cannot_join(self._name, self._header, peer, subscription)
+        peer.set_spin(spin_ns)
         return peer
 
     def _check_gate(self, gate: Gate | None) -> Gate:

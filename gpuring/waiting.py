@@ -27,6 +27,7 @@ Slot = TypeVar("Slot")
 UNINTERRUPTED_S = 0.001  # a task that never has to wait lets others run after so long
 FENCE_POLL_S = 0.001  # gate="host": nothing rings when a GPU is done
 FENCE_SPINS = 20  # turns of the event loop before that
+SPIN_S = 0.001  # of a longer `spin`: an event loop has others to serve
 
 _turns = itertools.count(1)
 
@@ -76,6 +77,7 @@ async def answer(
         )
     loop = asyncio.get_running_loop()
     deadline = None if timeout is None else loop.time() + timeout
+    spin_ns = int(1e9 * (SPIN_S if timeout is None else min(timeout, SPIN_S)))  # at the first look
     spins = 0
     endpoint._awaited = True
     try:
@@ -83,7 +85,7 @@ async def answer(
             await _rest(endpoint, loop, 0)
         while True:
             late = deadline is not None and loop.time() >= deadline
-            if late or endpoint._answers_at_once() or _core.ready(endpoint._peer):
+            if late or endpoint._answers_at_once() or _core.ready(endpoint._peer, spin_ns):
                 try:
                     return attempt()
                 except RingTimeout:  # a fellow was faster, or the GPU is not done with the slot
@@ -94,6 +96,7 @@ async def answer(
                 await _rest(endpoint, loop, FENCE_POLL_S if at_fence and spins > FENCE_SPINS else 0)
             else:
                 await _readable(endpoint, loop, deadline)
+            spin_ns = 0
     finally:
         endpoint._awaited = False
 
