@@ -193,6 +193,22 @@ def test_a_call_can_be_awaited_and_made_in_one_line(name, children):
     assert worker.result()["answered"] == 2
 
 
+def test_a_call_that_begins_while_others_have_just_ended_is_heard_of(name, no_slices):
+    async def main(server, client):
+        async def twice(k):
+            await finish(client, k, send(client, k))
+            await finish(client, k + 10, send(client, k + 10))
+
+        waits = [asyncio.create_task(twice(k)) for k in range(3)]
+        for _ in range(2):
+            for call in await asyncio.to_thread(server.take, 3, PATIENCE_S, PATIENCE_S):
+                answer(call)
+        await soon(asyncio.gather(*waits))
+
+    with serve(name) as server, gpuring.connect(name) as client:
+        asyncio.run(main(server, client))
+
+
 def test_two_tasks_may_wait_for_one_call(name):
     async def main(server, client):
         call = send(client, 0)
@@ -287,7 +303,7 @@ def test_a_thread_and_a_task_hand_the_receiving_to_each_other(name, no_slices, f
             else:
                 result = asyncio.to_thread(services.finish, client, 0, calls[who])
                 waits[who] = asyncio.create_task(result)
-                while not client._mailbox.receiving:
+                while not client._mailbox.calls.receiver:
                     await asyncio.sleep(0)
             await settled()
         taken = dict(zip(("thread", "task"), server.take(2, timeout=10), strict=True))
