@@ -12,8 +12,11 @@ import pytest
 import services
 from services import answer, check, engine, holder, send, serve, up
 from test_select import waiters
+from test_service_locks import watched
 
 import gpuring
+
+assert watched  # a fixture
 
 PATIENCE_S = 20
 
@@ -56,7 +59,7 @@ async def ask(client, k, place=None):
 # ---- answers -----------------------------------------------------------------------------------
 
 
-def test_many_tasks_share_a_client_that_has_room_for_few_calls(name, place, children):
+def test_many_tasks_share_a_client_that_has_room_for_few_calls(name, place, children, watched):
     async def main():
         ticks = 0
 
@@ -315,7 +318,7 @@ def test_a_thread_and_a_task_hand_the_receiving_to_each_other(name, no_slices, f
         asyncio.run(main(server, client))
 
 
-def test_tasks_of_several_loops_and_threads_share_a_client(name, children):
+def test_tasks_of_several_loops_and_threads_share_a_client(name, children, watched):
     async def tasks(client, first):
         await asyncio.gather(*(ask(client, k) for k in range(first, first + 60)))
 
@@ -348,7 +351,7 @@ def test_tasks_of_several_loops_and_threads_share_a_client(name, children):
 # ---- ends --------------------------------------------------------------------------------------
 
 
-def test_closing_a_client_wakes_its_tasks(name, no_slices):
+def test_closing_a_client_wakes_its_tasks(name, no_slices, watched):
     async def main(server, client):
         waits = [asyncio.create_task(send(client, k).result_async()) for k in range(2)]
         waits += [asyncio.create_task(client.request_async()) for _ in range(2)]

@@ -20,13 +20,16 @@ from services import (
     up,
 )
 from support import poll, segments_of
+from test_service_locks import watched
 
 import gpuring
+
+assert watched  # a fixture
 
 # ---- threads ------------------------------------------------------------------------------------
 
 
-def test_threads_may_share_a_client(name, children):
+def test_threads_may_share_a_client(name, children, watched):
     """More threads than it has room for calls: they wait for each other."""
     worker = up(children(engine, name))
 
@@ -50,7 +53,7 @@ def is_held(lock):
     return True
 
 
-def test_threads_wait_in_turn_for_a_slot(name):
+def test_threads_wait_in_turn_for_a_slot(name, watched):
     with serve(name, slots=1) as server, gpuring.connect(name) as client:
         calls = [send(client, 0)]
         sends = [in_thread(send, client, k) for k in (1, 2)]
@@ -106,7 +109,7 @@ def test_who_looks_after_the_calls_does_not_mind_threads_that_send(name):
             services.finish(client, k, call)
 
 
-def test_closing_a_client_wakes_who_waits_and_drops_its_calls(name):
+def test_closing_a_client_wakes_who_waits_and_drops_its_calls(name, watched):
     with serve(name) as server:
         client = gpuring.connect(name)
         call = send(client, 0)

@@ -74,7 +74,7 @@ class Calls:
 
     def begin(self, call: PendingCall) -> None:
         with self.lock:
-            self.live[call.number] = call
+            self.live[call._number] = call
 
     def arrive(self, call: PendingCall, answer: Answer) -> bool:
         """Whether the call still wants its answer, and has it now."""
@@ -95,8 +95,8 @@ class Calls:
             if error is not None and not call._is_done():
                 call._error = error
                 woken += call._sleepers
-            if gone and self.live.get(call.number) is call:
-                del self.live[call.number]
+            if gone and self.live.get(call._number) is call:
+                del self.live[call._number]
                 woken += self.for_room
         wake(woken)
 
