@@ -259,6 +259,9 @@ class Client(Unique):
         mailbox.catch_up()
         if calls.has_room() or mailbox.pump(calls.has_room, 0):
             return
+        self._settle()
+        if calls.has_room():
+            return
         me = threading.get_ident()
         if all(call._thread == me and call._error is None for call in calls.all()):
             # Nobody but the caller can end one: waiting would have no end.
@@ -266,6 +269,16 @@ class Client(Unique):
         if not mailbox.pump(calls.has_room, deadline, None, calls.for_room):
             self._check_open()
             raise RingFull(mailbox.no_room())
+
+    def _settle(self) -> None:
+        """Ends the calls whose end a Ctrl-C cut short: requests that are not ours any more and were
+        not sent, answers that were released."""
+        live = self._calls.all()
+        claimed = {seq for _, seq in self._requests._peer.holding()}
+        for call in live:
+            unsent = call._seq not in claimed and call._sent_at is None
+            if unsent or (call._answer is not None and not call._has_answer()):
+                self._calls.end(call)
 
     def _check_open(self) -> None:
         if self.closed:

@@ -128,7 +128,7 @@ class PendingCall(Unique):
         self._answer_seq = 0
         self._answered_below: int | None = None  # known once no engine has the request any more
         self._error: RingError | None = None
-        self._releasing = False  # by a thread that cancels it
+        self._releasing = 0  # which thread does, to cancel it
         self._thread = threading.get_ident()
         self._sleepers: Sleepers = {}  # who waits for this call
 
@@ -201,14 +201,15 @@ class PendingCall(Unique):
         """Gives the call up: its answer is discarded, now or when it comes."""
         calls = self._mailbox.calls
         calls.end(self, RingError(f"{self._label()} was cancelled"), gone=False)
+        me, answer = threading.get_ident(), None
         with calls.lock:  # several threads may cancel it; one of them releases
-            answer = self._answer if self._has_answer() and not self._releasing else None
-            self._releasing |= answer is not None
+            if self._has_answer() and self._releasing in (0, me):  # ours: a Ctrl-C left it
+                self._releasing, answer = me, self._answer
         if answer is not None:
             try:
                 answer.release()
             finally:
-                self._releasing = False
+                self._releasing = 0
 
     def _is_done(self) -> bool:
         return self._answer is not None or self._error is not None
