@@ -212,6 +212,45 @@ def test_a_call_that_begins_while_others_have_just_ended_is_heard_of(name, no_sl
         asyncio.run(main(server, client))
 
 
+def test_an_answer_that_comes_just_before_a_task_sleeps(name, no_slices, monkeypatch):
+    async def main(server, client):
+        call = send(client, 0)
+        (taken,) = server.take(timeout=10)
+        enter = client._calls.enter
+
+        def late(*args):
+            monkeypatch.setattr(client._calls, "enter", enter)
+            answer(taken)
+            assert client._mailbox.pump(call._is_done, time.monotonic() + PATIENCE_S)
+            return enter(*args)
+
+        monkeypatch.setattr(client._calls, "enter", late)
+        await soon(finish(client, 0, call))
+
+    with serve(name) as server, gpuring.connect(name) as client:
+        asyncio.run(main(server, client))
+
+
+def test_what_a_loop_cannot_receive_is_told_to_a_task(name, no_slices, monkeypatch):
+    async def main(server, client):
+        call = send(client, 0)
+        wait = asyncio.create_task(call.result_async())
+        await settled()
+
+        def torn(*_):
+            raise gpuring.FrameTorn("earlier", (0,))
+
+        with monkeypatch.context() as patched:
+            patched.setattr(client._mailbox, "receive", torn)
+            answer(server.take(timeout=10)[0])
+            with pytest.raises(gpuring.FrameTorn, match="earlier"):
+                await soon(wait)
+        await soon(finish(client, 0, call))
+
+    with serve(name) as server, gpuring.connect(name) as client:
+        asyncio.run(main(server, client))
+
+
 def test_two_tasks_may_wait_for_one_call(name):
     async def main(server, client):
         call = send(client, 0)
