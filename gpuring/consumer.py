@@ -27,6 +27,7 @@ class Consumer(_core.ConsumerVerbs, Endpoint):
     _slot_type = ReadSlot
     _role = "consumer"
     _batch = ReadBatch
+    _takes = ("acquire", "latest", "acquire_many")
 
     def __init__(
         self,

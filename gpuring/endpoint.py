@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import MethodType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from gpuring import _core, diagnosis, streams
+from gpuring import _core, debug, diagnosis, streams
+from gpuring.debug import Watcher
 from gpuring.errors import RingClosed, raise_first
 from gpuring.slot import Slot
 from gpuring.unique import Unique
@@ -25,9 +27,13 @@ class Endpoint(Unique):
     _peer: Peer
     _sync: DeviceSync | None
     _slots: list[Any]
-    _batch: ClassVar[type[tuple[Any, ...]]]
+    _batch: type[tuple[Any, ...]]
     _slot_type: ClassVar[type[Slot]]
     _role: ClassVar[str]
+    _takes: ClassVar[tuple[str, ...]]
+    """The verbs that hand out slots."""
+    _watch: Watcher | None
+    """In debug mode; else None."""
 
     def __init__(self, ring: Ring, peer: Peer) -> None:
         self._notifier: Notifier | None = None  # made when somebody waits in an event loop
@@ -43,14 +49,25 @@ class Endpoint(Unique):
         self._ring = ring
         self._peer = peer
         self._sync = ring._sync
+        self._watch = debug.Watcher(ring.spec, self._put_back) if debug.ON else None
+        kind = self._slot_type if self._watch is None else self._watch.slot_type(self._slot_type)
         metas = self._metas()
         self._slots = [
-            self._slot_type()._prepare(
+            kind()._prepare(
                 index, ring.name, peer, ring._sync, ring._memory, ring.spec.fields, metas[index]
             )
             for index in range(ring.slots)
         ]
+        if self._watch is not None:
+            self._have_watched(self._watch)
         ring._endpoints.append(self)
+
+    def _have_watched(self, watch: Watcher) -> None:
+        """In debug mode, where this object has verbs of its own, around those of its class."""
+        watch.begin(self._slots)
+        self._batch = watch.batch_type(type(self)._batch)
+        for name in self._takes:
+            setattr(self, name, MethodType(watch.verb(getattr(type(self), name)), self))
 
     def _metas(self) -> list[Any]:
         """A view of each slot's metadata; they keep the header mapped."""

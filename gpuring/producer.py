@@ -18,6 +18,7 @@ class Producer(_core.ProducerVerbs, Endpoint):
     _slot_type = WriteSlot
     _role = "producer"
     _batch = WriteBatch
+    _takes = ("claim", "claim_many")
 
     def _smaller(self, shape: Sequence[int]) -> tuple[int, ...]:
         """The shape of a frame that is smaller than the slot."""

@@ -10,7 +10,7 @@ import warnings
 import weakref
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from gpuring import _core, debug, diagnosis, directory, segment, spec, stats
+from gpuring import _core, diagnosis, directory, segment, spec, stats
 from gpuring._core import Header, Peer
 from gpuring.consumer import Consumer
 from gpuring.directory import BeingCreated
@@ -170,7 +170,7 @@ class Ring:
         Does not wait for anybody's frames.  Raises RingClosed, TooManyPeers, DeviceError,
         RingTimeout if the membership lock cannot be had for 5 s (a stopped process has it).
         """
-        return (debug.Producer if debug.ON else Producer)(self, self._join_producer(gate))
+        return Producer(self, self._join_producer(gate))
 
     def _join_producer(self, gate: Gate | None = None) -> Peer:
         self._check_open()
@@ -213,8 +213,7 @@ class Ring:
         """
         options = gate, redeliver
         peer = self._join(subscription, lossless, start, *options)
-        kind = debug.Consumer if debug.ON else Consumer
-        return kind(self, peer, lossless, options, reattach)
+        return Consumer(self, peer, lossless, options, reattach)
 
     def _join(
         self,

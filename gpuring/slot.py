@@ -166,6 +166,11 @@ class Slot(Exported, Unique):
         assert self._sync is not None
         self._sync.follow(stream, others)
 
+    def _check_stream(self, stream: int) -> None:
+        """Raises DeviceError while `stream` is being captured into a CUDA graph."""
+        if self._sync is not None:
+            self._sync.refuse_capture(stream)
+
     # ---- the end of its use --------------------------------------------------------------------
 
     def _end(self) -> None:
