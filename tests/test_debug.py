@@ -9,7 +9,7 @@ import warnings
 
 import numpy as np
 import pytest
-from services import answer_of, content, serve
+from services import answer_of, content, send, serve
 from support import Pipe
 
 import gpuring
@@ -272,6 +272,26 @@ def test_the_slots_of_a_service_are_watched(on, place, name):
         for told, view in views.items():
             with pytest.warns(StaleViewWarning, match=f"{__file__}.*".join(told.split(".*"))):
                 view.sum()
+
+
+def test_an_answer_that_was_begun_anew_is_watched_anew(on, place, name):
+    with serve(name, place) as server, gpuring.connect(name, timeout=10) as client:
+        pending = send(client, 1, place)
+        (call,) = server.take(timeout=10)
+        slot = call.answer()
+        stale = slot.array
+        slot.abandon()
+        with pytest.warns(StaleViewWarning):
+            stale.sum()
+        with call.answer() as again:
+            assert again is slot
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                again.array[...] = answer_of(call.array)
+            with pytest.warns(StaleViewWarning):
+                stale.sum()
+        with pending.result(20) as slot:
+            assert (place.read(slot.array) == answer_of(content(client.id, 1))).all()
 
 
 def read_one(pipe: Pipe, name: str) -> bool:

@@ -88,6 +88,8 @@ class AnswerWriter(Enveloped, Producer):
                 slot._end()
                 raise
             slot._stream = on
+        if self._watch is not None:
+            self._watch.took((slot,))
         return slot
 
     def void_begun(self) -> None:
