@@ -5,12 +5,6 @@ from typing import Any, Literal
 
 from typing_extensions import Self
 
-from gpuring.slot import ReadBatch as _ReadBatch
-from gpuring.slot import ReadSlot as _ReadSlot
-from gpuring.slot import WriteBatch as _WriteBatch
-from gpuring.slot import WriteSlot as _WriteSlot
-from gpuring.sync.device import DeviceSync
-
 BLOCKED: int
 CLOSED: int
 ENDED: int
@@ -208,22 +202,22 @@ class Peer:
     def culprit(self) -> tuple[int, int | None, int | None, int, int]: ...
     def wait_fence(self, peer: int, index: int, value: int) -> bool: ...
     def past_deadline(self) -> bool: ...
-    def claim(self, timeout: float | None, sync: DeviceSync | None, stream: int) -> int: ...
-    def acquire(self, timeout: float | None, sync: DeviceSync | None, stream: int) -> int: ...
-    def latest(self, timeout: float | None, sync: DeviceSync | None, stream: int) -> int: ...
+    def claim(self, timeout: float | None, sync: DeviceOrder | None, stream: int) -> int: ...
+    def acquire(self, timeout: float | None, sync: DeviceOrder | None, stream: int) -> int: ...
+    def latest(self, timeout: float | None, sync: DeviceOrder | None, stream: int) -> int: ...
     def publish(
         self,
         index: int,
         seq: int,
-        sync: DeviceSync | None,
+        sync: DeviceOrder | None,
         streams: Sequence[int],
         shape: tuple[int, ...] | None,
     ) -> int: ...
     def abandon(
-        self, index: int, seq: int, sync: DeviceSync | None, streams: Sequence[int]
+        self, index: int, seq: int, sync: DeviceOrder | None, streams: Sequence[int]
     ) -> int: ...
     def release(
-        self, index: int, seq: int, sync: DeviceSync | None, streams: Sequence[int]
+        self, index: int, seq: int, sync: DeviceOrder | None, streams: Sequence[int]
     ) -> int: ...
     def give_up(self, index: int) -> int: ...
     def give_back(self, index: int) -> int: ...
@@ -260,14 +254,14 @@ class DLPackImport:
 class Slot:
     index: int
     _peer: Peer
-    _sync: DeviceSync | None
+    _sync: Any
     _open: bool
     _seq: int
     _shape: tuple[int, ...] | None
     _stream: int
     _streams: tuple[int, ...]
     def _bind(
-        self, index: int, peer: Peer, sync: DeviceSync | None, whole: Any, meta: Any
+        self, index: int, peer: Peer, sync: DeviceOrder | None, whole: Any, meta: Any
     ) -> None: ...
     @property
     def seq(self) -> int: ...
@@ -296,34 +290,19 @@ class ReadSlot(Slot):
 
 class Verbs:
     _peer: Peer
-    _sync: DeviceSync | None
+    _sync: Any
     _slots: list[Any]
 
-class ProducerVerbs(Verbs):
-    def claim(
-        self,
-        timeout: float | None = None,
-        *,
-        stream: Any = None,
-        shape: Sequence[int] | None = None,
-    ) -> _WriteSlot: ...
-    def claim_many(
-        self, n: int, timeout: float | None = None, *, stream: Any = None
-    ) -> _WriteBatch: ...
+class ProducerVerbs(Verbs): ...  # its verbs: gpuring/producer.py has the kinds of slots
 
-class ConsumerVerbs(Verbs):
+class ConsumerVerbs(Verbs):  # the same: gpuring/consumer.py
     _lossless: bool
     _untold: list[int]
-    def acquire(self, timeout: float | None = None, *, stream: Any = None) -> _ReadSlot: ...
-    def latest(self, timeout: float | None = None, *, stream: Any = None) -> _ReadSlot: ...
-    def acquire_many(
-        self, n: int, timeout: float | None = None, *, stream: Any = None
-    ) -> _ReadBatch: ...
 
-def still_open(batch: _WriteBatch | _ReadBatch) -> list[Any]: ...
-def publish_all(slots: Sequence[_WriteSlot]) -> None: ...
-def abandon_all(slots: Sequence[_WriteSlot]) -> None: ...
-def release_all(slots: Sequence[_ReadSlot]) -> list[int]: ...
+def still_open(batch: Sequence[Slot]) -> list[Any]: ...
+def publish_all(slots: Sequence[WriteSlot]) -> None: ...
+def abandon_all(slots: Sequence[WriteSlot]) -> None: ...
+def release_all(slots: Sequence[ReadSlot]) -> list[int]: ...
 
 MAX_WAITED: int
 
