@@ -1,14 +1,9 @@
-"""Types of the compiled core; what each call does stands in _core.pyx, core/ring.h and device/device.h."""
+"""Types of the compiled core; what each call does stands in _core.pyx and the headers of C."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from typing_extensions import Self
-
-from gpuring.slot import ReadBatch as _ReadBatch
-from gpuring.slot import ReadSlot as _ReadSlot
-from gpuring.slot import WriteBatch as _WriteBatch
-from gpuring.slot import WriteSlot as _WriteSlot
 
 BLOCKED: int
 CLOSED: int
@@ -261,31 +256,16 @@ class Verbs:
     _device: Device | None
     _slots: list[Any]
 
-class ProducerVerbs(Verbs):
-    def claim(
-        self,
-        timeout: float | None = None,
-        *,
-        stream: Any = None,
-        shape: Sequence[int] | None = None,
-    ) -> _WriteSlot: ...
-    def claim_many(
-        self, n: int, timeout: float | None = None, *, stream: Any = None
-    ) -> _WriteBatch: ...
+class ProducerVerbs(Verbs): ...  # its verbs: gpuring/producer.py has the kinds of slots
 
-class ConsumerVerbs(Verbs):
+class ConsumerVerbs(Verbs):  # the same: gpuring/consumer.py
     _lossless: bool
     _untold: list[int]
-    def acquire(self, timeout: float | None = None, *, stream: Any = None) -> _ReadSlot: ...
-    def latest(self, timeout: float | None = None, *, stream: Any = None) -> _ReadSlot: ...
-    def acquire_many(
-        self, n: int, timeout: float | None = None, *, stream: Any = None
-    ) -> _ReadBatch: ...
 
-def still_open(batch: _WriteBatch | _ReadBatch) -> list[Any]: ...
-def publish_all(slots: Sequence[_WriteSlot]) -> None: ...
-def abandon_all(slots: Sequence[_WriteSlot]) -> None: ...
-def release_all(slots: Sequence[_ReadSlot]) -> list[int]: ...
+def still_open(batch: Sequence[Slot]) -> list[Any]: ...
+def publish_all(slots: Sequence[WriteSlot]) -> None: ...
+def abandon_all(slots: Sequence[WriteSlot]) -> None: ...
+def release_all(slots: Sequence[ReadSlot]) -> list[int]: ...
 
 MAX_WAITED: int
 

@@ -418,6 +418,8 @@ cdef class Device:
         cdef gd_trouble trouble
         cdef gr_result result = GR_OK
         cdef gd_stream other
+        if not others:
+            self.check_stream(stream)
         for each in others:
             other = each
             with nogil:

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from gpuring import _core, diagnosis, waiting
 from gpuring.diagnosis import subscription_label
-from gpuring.endpoint import Endpoint
+from gpuring.endpoint import Endpoint, Gate, JoinedRing
 from gpuring.errors import EndOfStream, FrameTorn, PeerLost, RingError, raise_first
 from gpuring.slot import ReadBatch, ReadSlot
 from gpuring.unique import Unique
 
 if TYPE_CHECKING:
     from gpuring._core import Peer
-    from gpuring.ring import Gate, Ring
 
 _RESTART_POLL_S = 0.02
 
@@ -29,12 +28,22 @@ class Consumer(_core.ConsumerVerbs, Endpoint):
     _batch = ReadBatch
     _takes = ("acquire", "latest", "acquire_many")
 
+    if TYPE_CHECKING:  # of _core.ConsumerVerbs, which has their docstrings
+
+        def acquire(self, timeout: float | None = None, *, stream: Any = None) -> ReadSlot: ...
+
+        def latest(self, timeout: float | None = None, *, stream: Any = None) -> ReadSlot: ...
+
+        def acquire_many(
+            self, n: int, timeout: float | None = None, *, stream: Any = None
+        ) -> ReadBatch: ...
+
     def __init__(
         self,
-        ring: Ring,
+        ring: JoinedRing,
         peer: Peer,
         lossless: bool,
-        options: tuple[Gate | None, bool] | tuple[Gate | None, bool, float | None],
+        options: tuple[Gate | None, bool, float | None],
         reattach: bool,
     ) -> None:
         self._lossless = lossless
@@ -93,7 +102,7 @@ class Consumer(_core.ConsumerVerbs, Endpoint):
             loop.give_back()
             raise
 
-    def _move(self, successor: Ring) -> bool:
+    def _move(self, successor: JoinedRing) -> bool:
         """Joins the same subscription of another ring, then leaves this one.  False: refused."""
         subscription = None if self.subscription.startswith("#") else self.subscription
         try:

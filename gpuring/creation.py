@@ -12,9 +12,10 @@ import numpy.typing as npt
 
 from gpuring import _core, debug, directory, segment, spec
 from gpuring._core import Header
+from gpuring.endpoint import Gate
 from gpuring.errors import DeviceError
 from gpuring.memory.host import HostMemory
-from gpuring.ring import Gate, Ring, free_lingering
+from gpuring.ring import Ring, free_lingering
 
 if TYPE_CHECKING:
     from gpuring.memory import Memory

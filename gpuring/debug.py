@@ -383,11 +383,11 @@ class Watcher:
             slot._begin_watch(self._spec)
 
     def verb(self, verb: Any) -> Any:
-        """The same verb, whose slots are watched from then on."""
+        """The same verb of an endpoint; what it hands out is watched from then on."""
 
         @functools.wraps(verb)
-        def watched(*args: Any, **options: Any) -> Any:
-            slots = verb(*args, **options)
+        def watched(endpoint: Any, *args: Any, **options: Any) -> Any:
+            slots = verb(endpoint, *args, **options)
             self.took(slots if isinstance(slots, tuple) else (slots,))
             return slots
 

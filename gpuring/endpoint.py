@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from types import MethodType
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
@@ -15,8 +16,55 @@ from gpuring.unique import Unique
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from gpuring._core import Device, Notifier, Peer
-    from gpuring.ring import Ring
+    from gpuring._core import Device, Header, Notifier, Peer
+    from gpuring.memory import Memory
+    from gpuring.spec import Spec
+    from gpuring.stats import RingStats
+
+Gate = Literal["stream", "host"]
+
+
+class JoinedRing(Protocol):
+    """What an endpoint needs of the Ring that it has joined, and shows of it as its `ring`.
+
+    A Protocol, because Ring makes endpoints and so stands above them.
+    """
+
+    _header: Header
+    _memory: Memory
+    _device: Device | None
+    _endpoints: list[Endpoint]
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def slots(self) -> int: ...
+    @property
+    def spec(self) -> Spec: ...
+    @property
+    def memory(self) -> str: ...
+    @property
+    def sync(self) -> str: ...
+    @property
+    def gate(self) -> str: ...
+    @property
+    def closed(self) -> bool: ...
+    def producer(self, *args: Any, **options: Any) -> Any: ...
+    def consumer(self, *args: Any, **options: Any) -> Any: ...
+    def watch(self) -> None: ...
+    def stats(self) -> RingStats: ...
+    def close(self) -> None: ...
+    def _forget(self, endpoint: Endpoint) -> None: ...
+    def _successor(self) -> JoinedRing | None: ...
+    def _join(
+        self,
+        subscription: str | None,
+        lossless: bool,
+        start: Literal["next", "oldest"] | int,
+        gate: Gate | None,
+        redeliver: bool,
+        spin: float | None,
+    ) -> Peer: ...
 
 
 class Endpoint(Unique):
@@ -33,7 +81,7 @@ class Endpoint(Unique):
     _watch: Watcher | None
     """In debug mode; else None."""
 
-    def __init__(self, ring: Ring, peer: Peer) -> None:
+    def __init__(self, ring: JoinedRing, peer: Peer) -> None:
         self._notifier: Notifier | None = None  # made when somebody waits in an event loop
         self._polled = False  # fileno() was given out: whatever is blocked arms it
         self._awaited = False  # by a task
@@ -41,7 +89,7 @@ class Endpoint(Unique):
         self._first_in = 0  # the turn of select in which this one came first
         self._settle_in(ring, peer)
 
-    def _settle_in(self, ring: Ring, peer: Peer) -> None:
+    def _settle_in(self, ring: JoinedRing, peer: Peer) -> None:
         """Makes `peer` of `ring` this endpoint's own; its slots are prepared here, once."""
         self._closed = False
         self._ring = ring
@@ -51,9 +99,7 @@ class Endpoint(Unique):
         kind = self._slot_type if self._watch is None else self._watch.slot_type(self._slot_type)
         metas = self._metas()
         self._slots = [
-            kind()._prepare(
-                index, ring.name, peer, ring._memory, ring.spec.fields, metas[index]
-            )
+            kind()._prepare(index, ring.name, peer, ring._memory, ring.spec.fields, metas[index])
             for index in range(ring.slots)
         ]
         if self._watch is not None:
@@ -65,7 +111,7 @@ class Endpoint(Unique):
         watch.begin(self._slots)
         self._batch = watch.batch_type(type(self)._batch)
         for name in self._takes:
-            setattr(self, name, watch.verb(getattr(type(self), name).__get__(self)))
+            setattr(self, name, MethodType(watch.verb(getattr(type(self), name)), self))
 
     def _metas(self) -> list[Any]:
         """A view of each slot's metadata; they keep the header mapped."""
@@ -78,7 +124,7 @@ class Endpoint(Unique):
         return [table[index] for index in range(ring.slots)]
 
     @property
-    def ring(self) -> Ring:
+    def ring(self) -> JoinedRing:
         """The ring that this one has joined; with `reattach=True` another one after a restart."""
         return self._ring
 

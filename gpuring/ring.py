@@ -14,6 +14,7 @@ from gpuring import _core, diagnosis, directory, segment, spec, spinning, stats,
 from gpuring._core import Device, Header, Peer
 from gpuring.consumer import Consumer
 from gpuring.directory import BeingCreated
+from gpuring.endpoint import Endpoint, Gate
 from gpuring.errors import (
     PeerLost,
     RingClosed,
@@ -29,11 +30,10 @@ from gpuring.producer import Producer
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from gpuring.endpoint import Endpoint
     from gpuring.memory import Memory
     from gpuring.spec import Spec
 
-Gate = Literal["stream", "host"]
+
 _POLL_S = 0.01  # attach(timeout=…): how often to look for the name
 
 

@@ -38,7 +38,6 @@ class Slot(Exported, Unique):
         _seq: int
         _shape: tuple[int, ...] | None
         _stream: int
-        _streams: tuple[int, ...]
         _peer: Peer
         _device: Device | None
         _fields: dict[str, Field]

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuring import _core
-from gpuring._snapshot import snapshot
 from gpuring._core import Header
+from gpuring._snapshot import snapshot
 from gpuring.diagnosis import subscription_label
 
 

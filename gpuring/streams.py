@@ -32,8 +32,8 @@ def current() -> int:
 
 
 def current_of_cupy() -> tuple[Callable[[], Any], Any]:
-    """What tells CuPy's current stream: a function that returns it, and a capsule of what CuPy's own
-    Cython modules call for its handle, 50 ns faster, or None if this CuPy has no such function."""
+    """What tells CuPy's current stream: a function that returns it, and a capsule of what CuPy's
+    own Cython modules call for its handle, 50 ns faster, or None if this CuPy has none."""
     return load_cupy().cuda.get_current_stream, _current_stream_capsule()
 
 

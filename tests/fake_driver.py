@@ -308,7 +308,7 @@ class Rig:
         peer = ring._header.join_consumer(
             name.encode(), lossless, "next", True, ring._device, gate == "host"
         )
-        return self._joined(kind(ring, peer, lossless, (None, True), False))
+        return self._joined(kind(ring, peer, lossless, (None, True, None), False))
 
     def work(self, endpoint, *slots):
         """What the peer has promised: {(peer, slot): value}."""

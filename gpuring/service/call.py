@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gpuring.errors import RingError
 from gpuring.producer import Producer
-from gpuring.service.wire import FAILED, Enveloped
+from gpuring.service.wire import FAILED, OK, Enveloped
 from gpuring.slot import ReadSlot, WriteSlot
 from gpuring.unique import Unique
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from gpuring._core import Peer
     from gpuring.ring import Ring
-    from gpuring.service.server import Server
 
 
 class AnswerSlot(WriteSlot):
@@ -100,6 +99,17 @@ class AnswerWriter(Enveloped, Producer):
             slot._end()
 
 
+class Engine(Protocol):
+    """What a call needs of the Server that has taken it."""
+
+    @property
+    def name(self) -> str: ...
+    def _claim_answer(
+        self, call: Call, stream: Any, shape: Sequence[int] | None, status: int = OK, text: str = ""
+    ) -> AnswerSlot: ...
+    def _end(self, call: Call, ending: str) -> None: ...
+
+
 class Call(Unique):
     """One call that this engine has taken and not answered yet.  Made by `Server.take`.
 
@@ -109,7 +119,7 @@ class Call(Unique):
 
     __slots__ = ("_answered", "_client", "_number", "_redelivered", "_server", "_slot")
 
-    def __init__(self, server: Server, slot: ReadSlot, client: int, number: int) -> None:
+    def __init__(self, server: Engine, slot: ReadSlot, client: int, number: int) -> None:
         self._server = server
         self._slot = slot
         self._client = client

@@ -48,7 +48,7 @@ class Mailbox:
             # Lossy, so that engines never wait for us: a slot that we hold is passed over.  What is
             # unread is not overwritten, because no more is asked for than there are slots.
             peer = self._ring._join("client", False, "next", None, True)
-            self._answers = AnswerReader(self._ring, peer, False, (None, True), False)
+            self._answers = AnswerReader(self._ring, peer, False, (None, True, None), False)
         except BaseException:
             self._ring.close()
             raise
