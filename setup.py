@@ -1,21 +1,28 @@
-"""Builds the one extension module: the C11 core and its Cython binding."""
+"""Builds the extension modules: the C11 library with its binding, and two that only need its types."""
 
 from pathlib import Path
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-core = Path("gpuring/core")
+package = Path("gpuring")
+sources = sorted([*package.glob("core/*.c"), *package.glob("device/*.c")])
+headers = sorted([*package.glob("core/*.h"), *package.glob("device/*.h")])
+
+
+def extension(name: str, *more: Path) -> Extension:
+    return Extension(
+        f"gpuring.{name}",
+        [f"gpuring/{name}.pyx", *map(str, more)],
+        include_dirs=["gpuring"],
+        depends=[*map(str, headers), "gpuring/_core.pxd"],
+        extra_compile_args=["-std=gnu11", "-O2", "-Wall", "-pthread"],
+        extra_link_args=["-pthread", "-ldl"],
+    )
+
 
 setup(
     ext_modules=cythonize(
-        Extension(
-            "gpuring._core",
-            ["gpuring/_core.pyx", *map(str, sorted(core.glob("*.c")))],
-            include_dirs=["gpuring"],
-            depends=[str(header) for header in core.glob("*.h")],
-            extra_compile_args=["-std=gnu11", "-O2", "-Wall", "-pthread"],
-            extra_link_args=["-pthread"],
-        )
+        [extension("_core", *sources), extension("_snapshot"), extension("_dlpack")]
     )
 )

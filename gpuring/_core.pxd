@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""The C core as _core.pyx sees it: declarations only, mirrored from core/*.h."""
+"""What Cython has to know of core/*.h and device/*.h, and the classes of _core.pyx that other modules build on."""
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 cdef extern from "core/ring.h" nogil:
@@ -20,6 +20,7 @@ cdef extern from "core/ring.h" nogil:
     enum gr_result:
         GR_OK, GR_BLOCKED, GR_CLOSED, GR_ENDED, GR_PEER_LOST, GR_REAPED, GR_FORKED, GR_DAMAGED
         GR_SIGNAL, GR_FULL_PEERS, GR_FULL_SUBS, GR_MODE_MISMATCH, GR_LOCK_TIMEOUT, GR_SYSTEM
+        GR_DEVICE, GR_TORN_BEHIND
     enum gr_reason:
         GR_NOBODY, GR_BY_PRODUCER, GR_BY_HOLDER, GR_BY_SUBSCRIPTION, GR_BY_NO_FRAME, GR_BY_FENCE
 
@@ -69,7 +70,7 @@ cdef extern from "core/ring.h" nogil:
         uint64_t value
     struct gr_peer:
         gr_ring *ring
-        uint32_t number, role, u, mode, index, producer, pendings, last_index
+        uint32_t number, role, u, mode, index, producer, pendings
         uint64_t id, pos, seq, lost, frames, producer_id, value
         int64_t deadline_ns
         gr_bool redelivered, left, told
@@ -113,29 +114,18 @@ cdef extern from "core/ring.h" nogil:
     bint gr_attached(gr_ring *)
     gr_result gr_close(gr_ring *)
     uint64_t gr_frontier(gr_ring *)
-    gr_result gr_claim(gr_peer *)
-    uint64_t gr_promise(gr_peer *, uint32_t, uint64_t)
-    gr_result gr_publish(gr_peer *, uint32_t, uint64_t, uint64_t, uint32_t, const uint64_t *)
-    gr_result gr_abandon(gr_peer *, uint32_t, uint64_t)
     gr_result gr_acquire(gr_peer *)
     gr_result gr_latest(gr_peer *)
-    gr_result gr_release(gr_peer *, uint32_t, uint64_t)
-    gr_result gr_give_back(gr_peer *, uint32_t, uint64_t)
-    void gr_skip_torn(gr_peer *)
     bint gr_torn(const gr_ring *, uint32_t, uint32_t, uint64_t, uint64_t)
-    void gr_list_pending(gr_peer *, uint32_t)
     bint gr_holds(gr_peer *, uint32_t, uint64_t *)
     ctypedef gr_result (*gr_verb)(gr_peer *)
-    gr_result gr_spin(gr_peer *, gr_verb)
-    gr_result gr_sleep(gr_peer *, gr_verb)
-    ctypedef int (*gr_query)(void *) noexcept nogil
-    bint gr_soon(gr_peer *, uint32_t, uint32_t, uint64_t, gr_query, void *, void *, void *)
-    gr_result gr_wait_fence(gr_peer *, uint32_t, uint32_t, uint64_t)
     int64_t gr_now_ns()
     gr_result gr_ready(const gr_peer *)
-    gr_result gr_look(const gr_peer *, uint64_t *, gr_culprit *)
     enum: GR_MAX_WAITED
-    gr_result gr_select(gr_peer **, uint32_t, int64_t, gr_bool *)
+    gr_result gr_select(gr_peer **, uint32_t, int64_t, int64_t, gr_bool *)
+    gr_result gr_spin_ready(gr_peer *, int64_t)
+    gr_result gr_look(const gr_peer *, uint64_t *, gr_culprit *)
+    void gr_set_spin(gr_peer *, int64_t)
     struct gr_notifier
     gr_notifier *gr_notifier_open()
     gr_result gr_notifier_arm(gr_notifier *, const gr_peer *)
@@ -143,3 +133,77 @@ cdef extern from "core/ring.h" nogil:
     void gr_notifier_raise(gr_notifier *)
     void gr_notifier_close(gr_notifier *)
     int gr_notifier_fd(const gr_notifier *)
+
+cdef extern from "device/driver.h" nogil:
+    struct gd_driver:
+        uint32_t made_count
+        int (*init)(unsigned)
+        int (*device_get_attribute)(int *, int, int)
+        int (*device_get_uuid)(void *, int)
+    bint gd_driver_fill(gd_driver *, void *(*)(void *, const char *) noexcept, void *, const char **) noexcept
+    gd_driver *gd_driver_load(const char **, gr_bool *)
+    const char *gd_status_name(const gd_driver *, int)
+
+cdef extern from "device/device.h" nogil:
+    ctypedef size_t gd_stream
+    enum: GD_LEGACY, GD_PER_THREAD, GD_WAIT, GD_AGAIN
+    enum gd_where:
+        GD_NOWHERE, GD_ON_STREAM, GD_CAPTURED, GD_OTHER_DEVICE, GD_NO_CONTEXT, GD_OPEN_EVENT, GD_MAKE_EVENTS
+        GD_WORK_FAILED, GD_NOT_NOW, GD_REGISTER, GD_NO_MEMORY
+    struct gd_trouble:
+        gd_where where
+        int status
+        gd_stream stream
+        uint32_t peer, index
+        uint64_t value
+    struct gd_device:
+        gd_driver *driver
+        gr_ring *ring
+        int ordinal
+        void *context
+    struct gd_use:
+        uint64_t seq, lost, value, producer_id
+        gr_bool open, unpaid, torn, redelivered
+        uint32_t ndim, streams, producer
+        uint64_t shape[8]
+        gd_stream *stream
+    struct gd_released:
+        uint64_t *torn
+        size_t n, torns
+    struct gd_peer:
+        gr_peer me
+        gd_device *device
+        gd_use *use
+        gr_bool gate_host
+        gd_released released
+    struct gd_call:
+        uint32_t got
+        gd_trouble trouble
+    gr_result gd_open(gd_device *, gd_driver *, gr_ring *, int, gd_trouble *)
+    bint gd_close(gd_device *)
+    gr_result gd_check_stream(gd_device *, gd_stream, gd_trouble *)
+    gr_result gd_follow(gd_device *, gd_stream, const gd_stream *, uint32_t, gd_trouble *)
+    gr_result gd_prepare(gd_peer *, gd_device *, bint, gd_trouble *)
+    void gd_dispose(gd_peer *)
+    void gd_begin(gd_call *, gd_stream, int64_t, uint32_t, uint32_t *)
+    gr_result gd_claim(gd_peer *, gd_call *, unsigned)
+    gr_result gd_acquire(gd_peer *, gd_call *, unsigned, gr_verb)
+    void gd_cancel(gd_peer *, gd_call *)
+    gr_result gd_publish(gd_peer *, gd_call *, unsigned)
+    gr_result gd_abandon(gd_peer *, gd_call *, unsigned)
+    gr_result gd_release(gd_peer *, gd_call *, unsigned)
+    gr_result gd_leave(gd_peer *, gd_call *, unsigned)
+    gr_result gd_settle(gd_peer *, gd_call *, uint32_t)
+    gr_result gd_use_on(gd_peer *, uint32_t, gd_stream, gd_trouble *)
+    gr_result gd_put_back(gd_peer *, uint32_t)
+    void gd_leave_thread(gd_use *)
+    bint gd_is_torn(gd_peer *, uint32_t)
+    bint gd_would_tell(gd_peer *)
+    bint gd_look_at_released(gd_peer *)
+    void gd_tell_later(gd_peer *, uint64_t)
+    size_t gd_take_torn(gd_peer *, uint64_t *, size_t)
+
+
+cdef class Header:
+    cdef gr_ring *ring
+    cdef object __weakref__

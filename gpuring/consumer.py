@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from gpuring import _core, diagnosis, waiting
 from gpuring.diagnosis import subscription_label
-from gpuring.endpoint import Endpoint
+from gpuring.endpoint import Endpoint, Gate, JoinedRing
 from gpuring.errors import EndOfStream, FrameTorn, PeerLost, RingError, raise_first
 from gpuring.slot import ReadBatch, ReadSlot
+from gpuring.unique import Unique
 
 if TYPE_CHECKING:
     from gpuring._core import Peer
-    from gpuring.ring import Gate, Ring
 
 _RESTART_POLL_S = 0.02
 
@@ -26,17 +26,28 @@ class Consumer(_core.ConsumerVerbs, Endpoint):
     _slot_type = ReadSlot
     _role = "consumer"
     _batch = ReadBatch
+    _takes = ("acquire", "latest", "acquire_many")
+
+    if TYPE_CHECKING:  # of _core.ConsumerVerbs, which has their docstrings
+
+        def acquire(self, timeout: float | None = None, *, stream: Any = None) -> ReadSlot: ...
+
+        def latest(self, timeout: float | None = None, *, stream: Any = None) -> ReadSlot: ...
+
+        def acquire_many(
+            self, n: int, timeout: float | None = None, *, stream: Any = None
+        ) -> ReadBatch: ...
 
     def __init__(
         self,
-        ring: Ring,
+        ring: JoinedRing,
         peer: Peer,
         lossless: bool,
-        options: tuple[Gate | None, bool],
+        options: tuple[Gate | None, bool, float | None],
         reattach: bool,
     ) -> None:
         self._lossless = lossless
-        self._options = options  # gate, redeliver
+        self._options = options  # gate, redeliver, spin
         self._reattach = reattach
         self._moved = False  # to a ring that we attached to ourselves, and so close
         self._restarted = False  # the next frame is the first after a restart
@@ -59,14 +70,11 @@ class Consumer(_core.ConsumerVerbs, Endpoint):
             "ring.consumer(lossless=False)"
         )
 
-    def _put_back(self, index: int) -> None:
-        self._peer.give_back(index)
-
     def _tell(self) -> None:
         """Raises FrameTorn for what is known and was not told."""
-        seqs, self._untold = tuple(sorted(self._untold)), []
+        seqs, self._untold = sorted(self._untold), []
         if seqs:
-            raise diagnosis.torn_behind(self._ring.name, seqs)
+            raise diagnosis.torn(self._ring.name, seqs, released=True)
 
     def __iter__(self) -> Iterator[ReadSlot]:
         """Every frame until the end of the stream; each goes back when the loop moves on.
@@ -74,52 +82,27 @@ class Consumer(_core.ConsumerVerbs, Endpoint):
         With reattach=True the loop outlives the stream: it waits for a new producer or a new ring.
         A FrameTorn (see acquire) ends the loop but not the consumer: iterate again.
         """
-        joins = 0
-        while True:
-            try:
-                slot = self.acquire()
-            except (EndOfStream, PeerLost) as end:
-                if self._closed or not self._reattach:
-                    if isinstance(end, EndOfStream):
-                        return
-                    raise
-                self._restarted = True
-                if joins == self._ring._header.joins:  # nobody has come since the last look
-                    self._await_restart(joins)
-                joins = self._ring._header.joins
-                continue
-            seq = slot.seq
-            slot._restarted, self._restarted = self._restarted, False
-            try:
-                yield slot
-            except GeneratorExit:  # an error raised here would reach nobody
-                if slot._open and slot.seq == seq:
-                    self._release_quietly(slot)
-                raise
-            except BaseException:
-                if slot._open and slot.seq == seq:
-                    slot.release()
-                raise
-            if slot._open and slot.seq == seq:
-                slot.release()
-
-    def _release_quietly(self, slot: ReadSlot) -> None:
-        """Releases; a torn frame is told later, by the next acquire or at close."""
+        loop = _Loop(self)
         try:
-            slot.release()
-        except FrameTorn as torn:
-            self._untold += torn.seqs
+            while True:
+                try:
+                    slot = self.acquire()
+                except (EndOfStream, PeerLost) as end:
+                    if loop.is_over(end):
+                        return
+                    while not loop.goes_on():
+                        time.sleep(_RESTART_POLL_S)  # Ctrl-C interrupts
+                else:
+                    yield loop.take(slot)
+                    loop.give_back()
+        except GeneratorExit:
+            loop.leave()
+            raise
+        except BaseException:  # thrown into it, where the frame is still in the body
+            loop.give_back()
+            raise
 
-    def _await_restart(self, joins: int) -> None:
-        """Waits (Ctrl-C interrupts) until somebody joins this ring, or its name has another ring;
-        moves there."""
-        while self._ring._header.joins == joins:
-            successor = self._ring._successor()
-            if successor is not None and self._move(successor):
-                return
-            time.sleep(_RESTART_POLL_S)
-
-    def _move(self, successor: Ring) -> bool:
+    def _move(self, successor: JoinedRing) -> bool:
         """Joins the same subscription of another ring, then leaves this one.  False: refused."""
         subscription = None if self.subscription.startswith("#") else self.subscription
         try:
@@ -141,8 +124,8 @@ class Consumer(_core.ConsumerVerbs, Endpoint):
             super().close()
         finally:
             if self._closed:
-                if not self._ring._header.forked and self._peer.released.look():
-                    self._untold += self._peer.released.torn
+                if not self._ring._header.forked and self._peer.look_at_released():
+                    self._untold += self._peer.take_torn()
                 if self._moved:
                     self._moved = False
                     self._ring.close()
@@ -186,9 +169,98 @@ class Consumer(_core.ConsumerVerbs, Endpoint):
             self, lambda: self.acquire(0, stream=stream), "acquire", timeout
         )
 
-    def __aiter__(self) -> waiting.AsyncFrames:
+    def __aiter__(self) -> AsyncFrames:
         """Every frame until the end of the stream, as the synchronous loop."""
-        return waiting.AsyncFrames(self)
+        return AsyncFrames(self)
 
     def _answers_at_once(self) -> bool:
         return self._closed or bool(self._untold)
+
+
+# ---- loops ---------------------------------------------------------------------------------------
+
+
+class _Loop:
+    """What a loop over a consumer does next; it neither acquires nor waits.  Its two drivers,
+    `Consumer.__iter__` and `AsyncFrames`, do."""
+
+    __slots__ = ("_consumer", "_joins", "_seq", "_slot")
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+        self._slot: ReadSlot | None = None  # the one in the body of the loop
+        self._seq = 0  # its frame: the body may release it, and acquire another one in its slot
+        self._joins = 0  # of the ring at the last end: more since means that somebody has come
+
+    def take(self, slot: ReadSlot) -> ReadSlot:
+        """A frame was acquired, for the body."""
+        consumer = self._consumer
+        if consumer._restarted:
+            slot._restarted, consumer._restarted = True, False
+        self._slot, self._seq = slot, slot.seq
+        return slot
+
+    def give_back(self) -> None:
+        """The body is done with its frame."""
+        slot, self._slot = self._slot, None
+        if slot is not None and slot._open and slot.seq == self._seq:
+            slot.release()
+
+    def leave(self) -> None:
+        """The loop was left, where an error has nobody to go to: a torn frame is told later, by the
+        next acquire or at close."""
+        try:
+            self.give_back()
+        except FrameTorn as torn:
+            self._consumer._untold += torn.seqs
+
+    def is_over(self, end: EndOfStream | PeerLost) -> bool:
+        """What acquire raised ends the loop.  Raises it again where the loop does.  False: wait
+        until it goes on, and acquire again."""
+        consumer = self._consumer
+        if consumer._closed or not consumer._reattach:
+            if isinstance(end, EndOfStream):
+                return True
+            raise end
+        consumer._restarted = True
+        return False
+
+    def goes_on(self) -> bool:
+        """Whether somebody has joined the ring since the last end, or its name has another ring;
+        moves there."""
+        consumer = self._consumer
+        if consumer._ring._header.joins == self._joins:
+            successor = consumer._ring._successor()
+            if successor is None or not consumer._move(successor):
+                return False
+        self._joins = consumer._ring._header.joins
+        return True
+
+
+class AsyncFrames(Unique):
+    """`async for slot in consumer`: as the iterator of `for slot in consumer`."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+        self._loop = _Loop(consumer)
+
+    def __aiter__(self) -> AsyncFrames:
+        return self
+
+    async def __anext__(self) -> ReadSlot:
+        import asyncio
+
+        loop = self._loop
+        loop.give_back()
+        while True:
+            try:
+                return loop.take(await self._consumer.acquire_async())
+            except (EndOfStream, PeerLost) as end:
+                if loop.is_over(end):
+                    raise StopAsyncIteration from None
+            while not loop.goes_on():
+                await asyncio.sleep(_RESTART_POLL_S)
+
+    def __del__(self) -> None:
+        """The loop was left, by break or by an error."""
+        self._loop.leave()

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from gpuring import _core
+from gpuring import _dlpack
 from gpuring.errors import DeviceError
 from gpuring.interchange import kind_of
 from gpuring.memory.cuda_ipc import load_cupy
-from gpuring.sync.streams import LEGACY_DEFAULT, handle
+from gpuring.spec import Field
+from gpuring.streams import LEGACY_DEFAULT
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+Order = Callable[[int, Sequence[int]], None]
+"""order(stream, others): `stream` waits for all work so far on `others`."""
 
-    from gpuring.slot import WriteSlot
-    from gpuring.spec import Field
-    from gpuring.sync.device import DeviceSync
-
-_ON_HOST = (_core.DL_CPU, _core.DL_CUDA_HOST)
-_ON_GPU = (_core.DL_CUDA, _core.DL_CUDA_MANAGED)
+_ON_HOST = (_dlpack.DL_CPU, _dlpack.DL_CUDA_HOST)
+_ON_GPU = (_dlpack.DL_CUDA, _dlpack.DL_CUDA_MANAGED)
 
 
 @dataclass
@@ -41,29 +39,26 @@ class _Source:
     owner: Any
 
 
-def copy_into(slot: WriteSlot, name: str, source: Any, stream: Any) -> None:
-    """See WriteSlot.copy_from."""
-    field, target = slot._fields[name], slot[name]
-    if slot._sync is None:
-        if stream is not None:
-            raise TypeError(f"ring {slot._ring!r} is in host memory: it takes no stream")
-        found = _open(slot, source, None)
-        _check(slot, field, target, found)
-        if found.on_gpu:
-            raise TypeError(
-                f"ring {slot._ring!r} is in host memory: copy the source to the host first"
-            )
-        _bits(target)[...] = np.asarray(_Bits(found, target.dtype.itemsize))
-        return
+def copy_into(
+    target: Any, field: Field, source: Any, *, ring: str, stream: int | None, order: Order
+) -> None:
+    """Copies into `target`, an array over a slot of `ring`; see WriteSlot.copy_from.
+
+    * `stream`: where to copy; None: `target` is in host memory, and this is a copy by the CPU.
+    * `order`: orders a stream behind others; without others it only raises DeviceError if the
+      stream cannot be used now.
+    """
+    found = _open(source, ring, stream, order)
+    _check(ring, field, target, found)
     if stream is not None:
-        slot._import_on(handle(stream))
-    on = slot._stream if stream is None else handle(stream)
-    found = _open(slot, source, on)
-    _check(slot, field, target, found)
-    _enqueue(slot._sync, target, found, on)
+        _enqueue(target, found, stream, order)
+        return
+    if found.on_gpu:
+        raise TypeError(f"ring {ring!r} is in host memory: copy the source to the host first")
+    _bits(target)[...] = np.asarray(_Bits(found, target.dtype.itemsize))
 
 
-def _open(slot: WriteSlot, source: Any, stream: int | None) -> _Source:
+def _open(source: Any, ring: str, stream: int | None, order: Order) -> _Source:
     """The source, with `stream` ordered behind the work on it."""
     if isinstance(source, np.ndarray):
         pointer: int = source.ctypes.data
@@ -74,8 +69,8 @@ def _open(slot: WriteSlot, source: Any, stream: int | None) -> _Source:
             raise TypeError(f"a source of DLPack device type {device} cannot be copied")
         on_gpu = device in _ON_GPU
         if on_gpu and stream is None:
-            raise TypeError(f"ring {slot._ring!r} is in host memory: move the source there first")
-        opened = _core.DLPackImport(
+            raise TypeError(f"ring {ring!r} is in host memory: move the source there first")
+        opened = _dlpack.DLPackImport(
             _capsule(source, (stream or LEGACY_DEFAULT) if on_gpu else None)
         )
         code, bits, lanes = opened.kind
@@ -86,9 +81,9 @@ def _open(slot: WriteSlot, source: Any, stream: int | None) -> _Source:
         return _Source(opened.data, opened.shape, strides, None, kind, on_gpu, opened)
     interface = getattr(source, "__cuda_array_interface__", None)
     if interface is not None:
-        return _from_cuda_interface(slot, source, interface, stream)
+        return _from_cuda_interface(source, interface, ring, stream, order)
     if hasattr(source, "__array_interface__") or hasattr(source, "__array__"):
-        return _open(slot, np.asarray(source), stream)
+        return _open(np.asarray(source), ring, stream, order)
     raise TypeError(
         f"copy_from takes an array (DLPack, or an array interface), not {type(source).__name__}"
     )
@@ -101,13 +96,13 @@ def _capsule(source: Any, stream: int | None) -> Any:
 
 
 def _from_cuda_interface(
-    slot: WriteSlot, source: Any, interface: dict[str, Any], stream: int | None
+    source: Any, interface: dict[str, Any], ring: str, stream: int | None, order: Order
 ) -> _Source:
-    if slot._sync is None or stream is None:
-        raise TypeError(f"ring {slot._ring!r} is in host memory: move the source there first")
+    if stream is None:
+        raise TypeError(f"ring {ring!r} is in host memory: move the source there first")
     theirs = interface.get("stream")
     if theirs is not None and theirs != (stream or LEGACY_DEFAULT):
-        slot._sync.follow(stream, (theirs,))
+        order(stream, (theirs,))
     dtype, shape = np.dtype(interface["typestr"]), tuple(interface["shape"])
     strides = interface.get("strides")
     if strides is None:
@@ -123,21 +118,21 @@ def _packed(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-def _check(slot: WriteSlot, field: Field, target: Any, source: _Source) -> None:
+def _check(ring: str, field: Field, target: Any, source: _Source) -> None:
     """No cast and no broadcast: who wants one says so."""
     if source.shape != target.shape:
         raise ValueError(
-            f"ring {slot._ring!r}: the frame has shape {target.shape}, the source {source.shape}"
+            f"ring {ring!r}: the frame has shape {target.shape}, the source {source.shape}"
         )
     wanted = field.extended or str(target.dtype)
     if source.kind is not None:
         if source.kind != kind_of(field):
             raise TypeError(
-                f"ring {slot._ring!r}: the frame is {wanted}, the source has DLPack type code "
+                f"ring {ring!r}: the frame is {wanted}, the source has DLPack type code "
                 f"{source.kind[0]} of {source.kind[1]} bits"
             )
     elif source.dtype != target.dtype:
-        raise TypeError(f"ring {slot._ring!r}: the frame is {wanted}, the source {source.dtype}")
+        raise TypeError(f"ring {ring!r}: the frame is {wanted}, the source {source.dtype}")
 
 
 class _Bits:
@@ -176,7 +171,7 @@ def _rows(
     return (width, rows, pitch) if pitch >= width else None
 
 
-def _enqueue(sync: DeviceSync, target: Any, source: _Source, stream: int) -> None:
+def _enqueue(target: Any, source: _Source, stream: int, order: Order) -> None:
     layout = _rows(source.shape, source.strides, target.dtype.itemsize)
     if layout is None:
         raise ValueError(
@@ -187,7 +182,7 @@ def _enqueue(sync: DeviceSync, target: Any, source: _Source, stream: int) -> Non
     cuda = load_cupy().cuda
     runtime = cuda.runtime
     to, kind = target.data.ptr, runtime.memcpyDefault
-    stream = sync._usable(stream)
+    order(stream, ())
     try:
         if pitch == width or rows == 1:
             runtime.memcpyAsync(to, source.pointer, width * rows, kind, stream)

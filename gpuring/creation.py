@@ -12,9 +12,10 @@ import numpy.typing as npt
 
 from gpuring import _core, debug, directory, segment, spec
 from gpuring._core import Header
+from gpuring.endpoint import Gate
 from gpuring.errors import DeviceError
 from gpuring.memory.host import HostMemory
-from gpuring.ring import Gate, Ring, free_lingering
+from gpuring.ring import Ring, free_lingering
 
 if TYPE_CHECKING:
     from gpuring.memory import Memory
@@ -177,13 +178,12 @@ def _on_gpu(
 ) -> tuple[Memory, str, str]:
     """Slots on a GPU, and what `sync` and `gate` come to there."""
     from gpuring.memory import cuda_ipc
-    from gpuring.sync import timeline
 
     ordinal = cuda_ipc.device_for(device)
     for field in described.fields:
         if field.dtype.kind not in "biufc" and not field.extended:
             raise ValueError(f"field {field.name!r}: {field.dtype} cannot be an array on a GPU")
-    has_timeline, reason = timeline.supported(ordinal)
+    has_timeline, reason = cuda_ipc.timeline_supported(ordinal)
     if sync == "timeline" and not has_timeline:
         raise DeviceError(f'sync="timeline": {reason}. Use sync="event" or sync="auto"')
     if sync == "auto":

@@ -8,6 +8,8 @@ forbid it, so this makes it show, in three ways:
   is used again by the same peer;
 * a claimed slot is filled with POISON: a late reader sees rubbish and not a plausible frame.
 
+Every endpoint has a Watcher then, whoever makes it, and none otherwise.
+
 Canaries behind every slot are looked at when a slot changes hands.  On a GPU all this waits for
 streams: debug mode finds mistakes, it measures nothing.  A process without it is not touched, apart
 from the slots being further apart in a ring that a debugging process created.
@@ -26,24 +28,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpuring import _core
-from gpuring.consumer import Consumer as _Consumer
-from gpuring.endpoint import Endpoint
 from gpuring.errors import DeviceError, OverrunWarning, StaleViewWarning
+from gpuring.memory import Memory
 from gpuring.memory.cuda_ipc import load_cupy
-from gpuring.producer import Producer as _Producer
-from gpuring.slot import ReadBatch, ReadSlot, Slot, WriteBatch, WriteSlot
-from gpuring.spec import ARRAY, SLOT_ALIGNMENT, Field
-from gpuring.sync.streams import as_cupy
+from gpuring.spec import ARRAY, SLOT_ALIGNMENT, Field, Spec
+from gpuring.streams import as_cupy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import FrameType
-
-    from gpuring._core import Peer
-    from gpuring.memory import Memory
-    from gpuring.ring import Ring
-    from gpuring.spec import Spec
-    from gpuring.sync.device import DeviceSync
 
 ON = os.environ.get("GPURING_DEBUG", "0") not in ("", "0")
 """Read once, at import."""
@@ -121,10 +114,10 @@ def _warn(message: str, category: type[Warning]) -> None:
 class Lease:
     """One frame in one peer's hands, from its claim or acquire on."""
 
-    def __init__(self, slot: Slot, call: int, verbs: tuple[str, str]) -> None:
+    def __init__(self, slot: WatchedSlot, call: int) -> None:
         self.open = True
         self.call = call
-        self._taken, self._given = verbs
+        self._taken, self._given = slot._verbs
         self._what = f"ring {slot._ring!r}: frame {slot._seq} (slot {slot.index})"
         self._at = _where(_caller())
 
@@ -206,19 +199,37 @@ def _watched(array: Any, lease: Lease) -> Any:
 # ---- slots ---------------------------------------------------------------------------------------
 
 
-class _Watching(Slot):
-    """What slots do more in debug mode."""
+class WatchedSlot:
+    """What a slot does more in debug mode: a base that comes before its own kind."""
+
+    if TYPE_CHECKING:  # of slot.Slot
+        index: int
+        _open: bool
+        _seq: int
+        _shape: tuple[int, ...] | None
+        _stream: int
+        _ring: str
+        _fields: dict[str, Field]
+        _memory: Memory
+        _views: dict[Any, Any]
+        _check_open: Callable[[], None]
+        _check_stream: Callable[[int], None]
+        _protect: Callable[[Any], None]
+        _import_on: Callable[[int], None]
+        _end: Callable[[], None]
 
     _verbs: tuple[str, str]
+    """What was done with it and what is done: claimed and published, acquired and released."""
     _undo: Callable[[], None]
+    """Gives it back as its kind does, without a look at what is wrong."""
     _lease: Lease | None = None
     _spec: Spec
     _all: Any
     _whole: Any
 
-    def _watch(self, ring: Ring) -> None:
-        self._spec = ring.spec
-        self._all = _bytes(ring._memory, ring.spec, self.index)
+    def _begin_watch(self, spec: Spec) -> None:
+        self._spec = spec
+        self._all = _bytes(self._memory, spec, self.index)
         self._whole = None  # so that every access comes to _array()
 
     def _begin_lease(self, call: int) -> None:
@@ -234,8 +245,10 @@ class _Watching(Slot):
                     f"for frame {self._seq}. Copy what you keep",
                     StaleViewWarning,
                 )
-        self._lease = Lease(self, call, self._verbs)
+        self._lease = Lease(self, call)
         self._check_canary(f"before it was {self._verbs[0]} here")
+        if self._verbs[0] == "claimed":
+            _fill(self._all[: _end(self._spec)], POISON, self._stream)
 
     def _end_lease(self) -> None:
         """The slot is about to be given back."""
@@ -251,7 +264,9 @@ class _Watching(Slot):
 
     def _array(self) -> Any:
         self._check_open()
-        return self._view(ARRAY, self._shape) if ARRAY in self._fields else super()._array()
+        if ARRAY not in self._fields:
+            return super()._array()  # type: ignore[misc]
+        return self._view(ARRAY, self._shape)
 
     def __getitem__(self, name: str) -> Any:
         self._check_open()
@@ -271,11 +286,11 @@ class _Watching(Slot):
         if not self._spec.canary_nbytes:
             return
         canary = self._all[_end(self._spec) :]
-        if self._sync is None:
-            now = np.array(canary)
+        if isinstance(canary, np.ndarray):
+            now = canary.copy()
         else:  # behind all work on the slot, on the streams that publish and release would look at
             cuda = load_cupy().cuda
-            self._sync.refuse_capture(self._stream)
+            self._check_stream(self._stream)
             self._import_on(cuda.get_current_stream().ptr)
             self._import_on(self._stream)
             now = canary.get(stream=as_cupy(self._stream))
@@ -289,117 +304,109 @@ class _Watching(Slot):
             )
 
 
-class DebugWriteSlot(_Watching, WriteSlot):
-    _verbs = "claimed", "published"
-    _undo = _core.WriteSlot.abandon
-
-    def _begin_lease(self, call: int) -> None:
-        super()._begin_lease(call)
-        _fill(self._all[: _end(self._spec)], POISON, self._stream)
-
-    def publish(self) -> None:
+def _giving_back(verb: Callable[[Any], None]) -> Any:
+    @functools.wraps(verb)
+    def given_back(self: WatchedSlot) -> None:
         self._end_lease()
-        super().publish()
+        verb(self)
 
-    def abandon(self) -> None:
-        self._end_lease()
-        super().abandon()
-
-    def __exit__(self, kind: Any = None, *_: object) -> None:
-        if self._open:
-            (self.publish if kind is None else self.abandon)()
+    return given_back
 
 
-class DebugReadSlot(_Watching, ReadSlot):
-    _verbs = "acquired", "released"
-    _undo = _core.ReadSlot.release
-
-    def release(self) -> None:
-        self._end_lease()
-        super().release()
-
-    def __exit__(self, *_: object) -> None:
-        if self._open:
-            self.release()
+def _end_write(self: Any, kind: Any = None, *_: object) -> None:
+    if self._open:
+        (self.publish if kind is None else self.abandon)()
 
 
-def _end_leases(batch: WriteBatch | ReadBatch, undo: Callable[[], None]) -> None:
-    try:
-        for slot in _core.still_open(batch):
-            slot._end_lease()
-    except Warning:
-        undo()
-        raise
+def _end_read(self: Any, *_: object) -> None:
+    if self._open:
+        self.release()
 
 
-class DebugWriteBatch(WriteBatch):
-    def publish(self) -> None:
-        _end_leases(self, self.abandon)
-        super().publish()
+@functools.cache
+def _watched_slots(kind: Any) -> Any:
+    members: dict[str, Any] = {"__module__": kind.__module__, "__doc__": kind.__doc__}
+    if hasattr(kind, "release"):
+        members |= {"_verbs": ("acquired", "released"), "_undo": kind.release}
+        members |= {"release": _giving_back(kind.release), "__exit__": _end_read}
+    else:
+        members |= {"_verbs": ("claimed", "published"), "_undo": kind.abandon}
+        members |= {verb: _giving_back(getattr(kind, verb)) for verb in ("publish", "abandon")}
+        members["__exit__"] = _end_write
+    return type(kind.__name__, (WatchedSlot, kind), members)
 
 
-class DebugReadBatch(ReadBatch):
-    def release(self) -> None:
-        _end_leases(self, super().release)
-        super().release()
+@functools.cache
+def _watched_batches(kind: Any) -> Any:
+    """The same kind of batch, watched.  (To abandon one is to abandon its slots, one by one.)"""
+    verb, undo = (
+        ("release", kind.release) if hasattr(kind, "release") else ("publish", kind.abandon)
+    )
+
+    @functools.wraps(getattr(kind, verb))
+    def given_back(self: Any) -> None:
+        try:
+            for slot in _core.still_open(self):
+                slot._end_lease()
+        except Warning:  # warnings can be errors
+            undo(self)
+            raise
+        getattr(kind, verb)(self)
+
+    members = {"__module__": kind.__module__, "__doc__": kind.__doc__, verb: given_back}
+    return type(kind.__name__, (kind,), members)
 
 
 # ---- producers and consumers ---------------------------------------------------------------------
 
 
-class _WatchingEndpoint(Endpoint):
-    _calls = 0
+class Watcher:
+    """Watches the slots of one endpoint."""
 
-    def _settle_in(self, ring: Ring, peer: Peer) -> None:
-        super()._settle_in(ring, peer)
-        for slot in self._slots:
-            slot._watch(ring)
+    def __init__(self, spec: Spec, put_back: Callable[[int], None]) -> None:
+        """`put_back(index)`: undoes a claim or a hold that the user has never seen."""
+        self._spec = spec
+        self._put_back = put_back
+        self._calls = 0
 
-    def _taken(self, slots: Any) -> Any:
+    def slot_type(self, kind: Any) -> Any:
+        """The same kind of slot, watched."""
+        return _watched_slots(kind)
+
+    def batch_type(self, kind: Any) -> Any:
+        """The same kind of batch, watched."""
+        return _watched_batches(kind)
+
+    def begin(self, slots: Sequence[WatchedSlot]) -> None:
+        """All of the endpoint, when they are prepared."""
+        for slot in slots:
+            slot._begin_watch(self._spec)
+
+    def verb(self, verb: Any) -> Any:
+        """The same verb of an endpoint; what it hands out is watched from then on."""
+
+        @functools.wraps(verb)
+        def watched(endpoint: Any, *args: Any, **options: Any) -> Any:
+            slots = verb(endpoint, *args, **options)
+            self.took(slots if isinstance(slots, tuple) else (slots,))
+            return slots
+
+        return watched
+
+    def took(self, slots: Sequence[Any]) -> None:
+        """They were claimed or acquired, and the user is about to get them."""
         self._calls += 1
-        each: Any = slots if isinstance(slots, tuple) else (slots,)
-        if self._sync is not None:
-            self._refuse_capture(self._sync, each)
-        try:
-            for slot in each:
-                slot._begin_lease(self._calls)
-        except BaseException:  # warnings can be errors
-            for slot in each:
-                slot._end()
-            raise
-        return slots
-
-    def _refuse_capture(self, sync: DeviceSync, slots: Sequence[Any]) -> None:
-        """The verb itself asks only if it enqueues something; the poison would be in the graph."""
-        try:
-            sync.refuse_capture(slots[0]._stream)
+        try:  # a verb asks only if it enqueues something; the poison would be in the graph
+            slots[0]._check_stream(slots[0]._stream)
         except DeviceError:
             for slot in reversed(slots):
                 slot._open = False
                 self._put_back(slot.index)
             raise
-
-
-class Producer(_WatchingEndpoint, _Producer):
-    _slot_type = DebugWriteSlot
-    _batch = DebugWriteBatch
-
-    def claim(self, *args: Any, **options: Any) -> Any:
-        return self._taken(_core.ProducerVerbs.claim(self, *args, **options))
-
-    def claim_many(self, *args: Any, **options: Any) -> Any:
-        return self._taken(_core.ProducerVerbs.claim_many(self, *args, **options))
-
-
-class Consumer(_WatchingEndpoint, _Consumer):
-    _slot_type = DebugReadSlot
-    _batch = DebugReadBatch
-
-    def acquire(self, *args: Any, **options: Any) -> Any:
-        return self._taken(_core.ConsumerVerbs.acquire(self, *args, **options))
-
-    def latest(self, *args: Any, **options: Any) -> Any:
-        return self._taken(_core.ConsumerVerbs.latest(self, *args, **options))
-
-    def acquire_many(self, *args: Any, **options: Any) -> Any:
-        return self._taken(_core.ConsumerVerbs.acquire_many(self, *args, **options))
+        try:
+            for slot in slots:
+                slot._begin_lease(self._calls)
+        except BaseException:  # warnings can be errors
+            for slot in slots:
+                slot._end()
+            raise

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
+
 from gpuring import _core
 from gpuring._core import Header, Peer
 from gpuring.errors import (
@@ -15,6 +17,8 @@ from gpuring.errors import (
     RingTimeout,
     TooManyPeers,
 )
+
+_MAX_RANGES = 5
 
 
 def subscription_label(name: bytes) -> str:
@@ -38,7 +42,7 @@ def refused(ring: str, peer: Peer, result: int, *, verb: str, timeout: float | N
             "the stream again: catch PeerLost and acquire again to wait for one"
         )
     if result == _core.TORN:
-        return torn_behind(ring, tuple(peer.released.torn))
+        return torn(ring, peer.take_torn(), released=True)
     if result == _core.REAPED:
         return PeerLost(
             f"ring {ring!r}: this peer was taken for dead and its claims were cleared, or it was "
@@ -47,14 +51,36 @@ def refused(ring: str, peer: Peer, result: int, *, verb: str, timeout: float | N
     return unusable(ring, result)
 
 
-def torn_behind(ring: str, seqs: tuple[int, ...]) -> FrameTorn:
-    """The error for frames that turned out torn after their release."""
+def torn(ring: str, seqs: Iterable[int], *, released: bool = False) -> FrameTorn:
+    """The error for torn frames; `released`: they turned out torn after their release."""
+    told = tuple(seqs)
+    one = len(told) == 1
+    frames = spans(told)
+    if released:
+        frames += ", which this consumer has released,"
+    elif frames.endswith(" of them"):
+        frames += ","
     return FrameTorn(
-        f"ring {ring!r}: frames {', '.join(map(str, seqs))}, which this consumer has released, are "
-        "torn: their producer died before the GPU had written them. Discard what was computed from "
-        "them; the consumer can go on",
-        seqs,
+        f"ring {ring!r}: {frames} {'is' if one else 'are'} torn: the producer died before the GPU "
+        f"had written {'it' if one else 'them'}. Discard what was computed from "
+        f"{'it' if one else 'them'}{'; the consumer can go on' if released else ''}",
+        told,
     )
+
+
+def spans(seqs: Collection[int]) -> str:
+    """ "frame 5", "frames 5, 6, 9", "frames 6–1021, 1,016 of them"; the first ranges of many."""
+    ranges: list[list[int]] = []
+    for seq in sorted(seqs):
+        if ranges and seq <= ranges[-1][1] + 1:
+            ranges[-1][1] = seq
+        else:
+            ranges.append([seq, seq])
+    shown = ranges[:_MAX_RANGES]
+    words = [f"{first}–{last}" if last > first else str(first) for first, last in shown]
+    more = sum(seq > shown[-1][1] for seq in seqs) if shown else 0
+    text = f"frame{'s'[: len(seqs) > 1]} {', '.join(words)}{f' and {more:,} more' if more else ''}"
+    return f"{text}, {len(seqs):,} of them" if len(words) < len(seqs) else text
 
 
 def unusable(ring: str, result: int) -> RingError:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from types import MethodType
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
-from gpuring import _core, diagnosis
+from gpuring import _core, debug, diagnosis, streams
+from gpuring.debug import Watcher
 from gpuring.errors import RingClosed, raise_first
 from gpuring.slot import Slot
 from gpuring.unique import Unique
@@ -14,22 +16,72 @@ from gpuring.unique import Unique
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from gpuring._core import Notifier, Peer
-    from gpuring.ring import Ring
-    from gpuring.sync.device import DeviceSync
+    from gpuring._core import Device, Header, Notifier, Peer
+    from gpuring.memory import Memory
+    from gpuring.spec import Spec
+    from gpuring.stats import RingStats
+
+Gate = Literal["stream", "host"]
+
+
+class JoinedRing(Protocol):
+    """What an endpoint needs of the Ring that it has joined, and shows of it as its `ring`.
+
+    A Protocol, because Ring makes endpoints and so stands above them.
+    """
+
+    _header: Header
+    _memory: Memory
+    _device: Device | None
+    _endpoints: list[Endpoint]
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def slots(self) -> int: ...
+    @property
+    def spec(self) -> Spec: ...
+    @property
+    def memory(self) -> str: ...
+    @property
+    def sync(self) -> str: ...
+    @property
+    def gate(self) -> str: ...
+    @property
+    def closed(self) -> bool: ...
+    def producer(self, *args: Any, **options: Any) -> Any: ...
+    def consumer(self, *args: Any, **options: Any) -> Any: ...
+    def watch(self) -> None: ...
+    def stats(self) -> RingStats: ...
+    def close(self) -> None: ...
+    def _forget(self, endpoint: Endpoint) -> None: ...
+    def _successor(self) -> JoinedRing | None: ...
+    def _join(
+        self,
+        subscription: str | None,
+        lossless: bool,
+        start: Literal["next", "oldest"] | int,
+        gate: Gate | None,
+        redeliver: bool,
+        spin: float | None,
+    ) -> Peer: ...
 
 
 class Endpoint(Unique):
     """One peer of a ring in this process, beside the verbs of _core.Verbs.  Not made by users."""
 
     _peer: Peer
-    _sync: DeviceSync | None
+    _device: Device | None
     _slots: list[Any]
-    _batch: ClassVar[type[tuple[Any, ...]]]
+    _batch: type[tuple[Any, ...]]
     _slot_type: ClassVar[type[Slot]]
     _role: ClassVar[str]
+    _takes: ClassVar[tuple[str, ...]]
+    """The verbs that hand out slots."""
+    _watch: Watcher | None
+    """In debug mode; else None."""
 
-    def __init__(self, ring: Ring, peer: Peer) -> None:
+    def __init__(self, ring: JoinedRing, peer: Peer) -> None:
         self._notifier: Notifier | None = None  # made when somebody waits in an event loop
         self._polled = False  # fileno() was given out: whatever is blocked arms it
         self._awaited = False  # by a task
@@ -37,20 +89,29 @@ class Endpoint(Unique):
         self._first_in = 0  # the turn of select in which this one came first
         self._settle_in(ring, peer)
 
-    def _settle_in(self, ring: Ring, peer: Peer) -> None:
+    def _settle_in(self, ring: JoinedRing, peer: Peer) -> None:
         """Makes `peer` of `ring` this endpoint's own; its slots are prepared here, once."""
         self._closed = False
         self._ring = ring
         self._peer = peer
-        self._sync = ring._sync
+        self._device = peer.device
+        self._watch = debug.Watcher(ring.spec, self._put_back) if debug.ON else None
+        kind = self._slot_type if self._watch is None else self._watch.slot_type(self._slot_type)
         metas = self._metas()
         self._slots = [
-            self._slot_type()._prepare(
-                index, ring.name, peer, ring._sync, ring._memory, ring.spec.fields, metas[index]
-            )
+            kind()._prepare(index, ring.name, peer, ring._memory, ring.spec.fields, metas[index])
             for index in range(ring.slots)
         ]
+        if self._watch is not None:
+            self._have_watched(self._watch)
         ring._endpoints.append(self)
+
+    def _have_watched(self, watch: Watcher) -> None:
+        """In debug mode, where this object has verbs of its own, around those of its class."""
+        watch.begin(self._slots)
+        self._batch = watch.batch_type(type(self)._batch)
+        for name in self._takes:
+            setattr(self, name, MethodType(watch.verb(getattr(type(self), name)), self))
 
     def _metas(self) -> list[Any]:
         """A view of each slot's metadata; they keep the header mapped."""
@@ -63,7 +124,7 @@ class Endpoint(Unique):
         return [table[index] for index in range(ring.slots)]
 
     @property
-    def ring(self) -> Ring:
+    def ring(self) -> JoinedRing:
         """The ring that this one has joined; with `reattach=True` another one after a restart."""
         return self._ring
 
@@ -79,10 +140,8 @@ class Endpoint(Unique):
 
     def _handle(self, stream: Any) -> int:
         """The raw handle of a stream that was given."""
-        if self._sync is None:
+        if self._device is None:
             raise TypeError(f"ring {self._ring.name!r} is in host memory: it takes no stream")
-        from gpuring.sync import streams
-
         return streams.handle(stream)
 
     def _refused(self, result: int, verb: str, timeout: float | None) -> Exception:
@@ -128,7 +187,7 @@ class Endpoint(Unique):
 
     def _put_back(self, index: int) -> None:
         """Undoes a claim or a hold that the user has never seen."""
-        raise AssertionError("each endpoint has its own")
+        self._peer.put_back(index)
 
     def _finish(self) -> list[Exception]:
         """Ends every claim or hold that is left, also where an interrupt cut its end short; what
@@ -165,8 +224,6 @@ class Endpoint(Unique):
             if errors and self._peer.holding():
                 raise_first(errors)
             try:
-                if self._sync is not None:
-                    self._sync.leave(self._peer)
                 result = self._peer.leave()
                 if result not in (0, _core.REAPED):  # reaped: there is nothing to leave
                     raise diagnosis.unusable(self._ring.name, result)

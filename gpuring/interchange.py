@@ -7,15 +7,12 @@ itself behind the slot's stream, but nobody learns where it works then: `Slot.us
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-from gpuring import _core
-from gpuring.errors import RingError
-from gpuring.spec import ARRAY, EXTENDED, Field
-from gpuring.sync.streams import LEGACY_DEFAULT, as_cupy
-
-if TYPE_CHECKING:
-    from gpuring.slot import Slot
+from gpuring import _dlpack
+from gpuring.spec import EXTENDED, Field
+from gpuring.streams import LEGACY_DEFAULT, as_cupy
 
 # DLDataTypeCode (dlpack.h), by NumPy's kind or by name.
 _CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
@@ -33,17 +30,29 @@ def kind_of(field: Field) -> tuple[int, int] | None:
     return _CODES[dtype.kind], 8 * dtype.itemsize
 
 
+class View(NamedTuple):
+    """An array of a slot and what an importer of it has to do with streams."""
+
+    owner: object
+    """What it is called in messages."""
+    field: Field
+    array: Any
+    stream: int | None
+    """On which the slot is used; None in host memory."""
+    use_on: Callable[[int], None]
+    """Orders a stream behind all work on the slot so far; the slot's end waits for it then."""
+
+
 class Exported:
     """The protocols, over one array of a slot."""
 
-    def _exported(self) -> tuple[Slot, Field, Any]:
-        """The slot, the field and its array now.  Raises RingError if the slot is not yours."""
+    def _exported(self) -> View:
+        """The array as it is now.  Raises RingError if the slot is not yours."""
         raise AssertionError("a slot and a field of it each have their own")
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """DLPack's (device type, number): (1, 0) in host memory, (2, ordinal) on a GPU."""
-        slot, _, array = self._exported()
-        return (_core.DL_CPU, 0) if slot._sync is None else (_core.DL_CUDA, array.device.id)
+        return _device(self._exported())
 
     def __dlpack__(
         self,
@@ -63,90 +72,67 @@ class Exported:
         The tensor is valid as long as the slot is yours.  Raises BufferError for what cannot be
         exported (another device, a dtype that DLPack does not have, stream=0, which means nothing).
         """
-        slot, field, array = self._exported()
-        device = self.__dlpack_device__()
+        view = self._exported()
+        owner, field, array, home, use_on = view
+        device = _device(view)
         if dl_device is not None and tuple(dl_device) != device:
-            raise BufferError(f"{slot!r} is on device {device}, not {tuple(dl_device)}")
+            raise BufferError(f"{owner!r} is on device {device}, not {tuple(dl_device)}")
         kind = kind_of(field)
         if kind is None:
             raise BufferError(f"DLPack has no {field.dtype}")
         flags = 0
-        if slot._sync is None:
+        if home is None:
             if stream not in (None, -1):
-                raise BufferError(f"{slot!r} is in host memory: stream is None, not {stream!r}")
+                raise BufferError(f"{owner!r} is in host memory: stream is None, not {stream!r}")
             if copy:
                 array = array.copy()
             pointer = array.ctypes.data
             if not array.flags.writeable:
-                flags |= _core.DL_READ_ONLY
+                flags |= _dlpack.DL_READ_ONLY
         else:
             if stream == 0:
                 raise BufferError("stream=0 is ambiguous in DLPack: 1 is the legacy default stream")
             if stream != -1:
-                slot._import_on(LEGACY_DEFAULT if stream is None else stream)
+                use_on(LEGACY_DEFAULT if stream is None else stream)
             if copy:
-                array = _copy(array, slot._stream if stream == -1 else stream)
+                array = _copy(array, home if stream == -1 else stream)
             pointer = array.data.ptr
         if copy:
-            flags |= _core.DL_COPIED
+            flags |= _dlpack.DL_COPIED
         versioned = max_version is not None and max_version[0] >= 1
-        return _core.dlpack_export(array, pointer, device, array.shape, kind, flags, versioned)
+        return _dlpack.dlpack_export(array, pointer, device, array.shape, kind, flags, versioned)
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         """Version 3: `stream` is the slot's, behind all work on the slot so far."""
-        slot, _, array = self._exported()
-        if slot._sync is None:
+        _, _, array, home, use_on = self._exported()
+        if home is None:
             raise AttributeError("__cuda_array_interface__: this ring is in host memory")
-        slot._import_on(slot._stream)
+        use_on(home)
         return {
             "shape": array.shape,
             "typestr": array.dtype.str,
             "data": (array.data.ptr, False),
             "strides": None,
-            "stream": slot._stream or LEGACY_DEFAULT,
+            "stream": home or LEGACY_DEFAULT,
             "version": 3,
         }
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
         """NumPy's, version 3; host rings only."""
-        slot, _, array = self._exported()
-        if slot._sync is not None:
+        view = self._exported()
+        if view.stream is not None:
             raise AttributeError("__array_interface__: this ring is on a GPU")
-        interface: dict[str, Any] = array.__array_interface__
+        interface: dict[str, Any] = view.array.__array_interface__
         return interface
+
+
+def _device(view: View) -> tuple[int, int]:
+    return (_dlpack.DL_CPU, 0) if view.stream is None else (_dlpack.DL_CUDA, view.array.device.id)
 
 
 def _copy(array: Any, stream: int | None) -> Any:
     """Made on the importer's stream, which then also is where CuPy may use its memory again."""
     with as_cupy(LEGACY_DEFAULT if stream is None else stream):
         return array.copy()
-
-
-class SlotField(Exported):
-    """One field of a slot, for other libraries: `torch.from_dlpack(slot.field("y"))`."""
-
-    def __init__(self, slot: Slot, name: str) -> None:
-        self._slot, self._seq, self._name = slot, slot._seq, name
-
-    def _exported(self) -> tuple[Slot, Field, Any]:
-        slot = self._slot
-        if slot._seq != self._seq:
-            raise RingError(
-                f"ring {slot._ring!r}: field {self._name!r} of frame {self._seq} was kept, but "
-                f"slot {slot.index} has frame {slot._seq} now"
-            )
-        return slot, slot._fields[self._name], slot[self._name]
-
-
-def field_name(slot: Slot, name: str | None) -> str:
-    """`name`, or that of the only field.  Raises TypeError, KeyError."""
-    if name is None:
-        if ARRAY not in slot._fields:
-            names = ", ".join(repr(each) for each in slot._fields)
-            raise TypeError(f"ring {slot._ring!r} has the fields {names}: say which")
-        return ARRAY
-    if name not in slot._fields:
-        raise KeyError(f"ring {slot._ring!r} has no field {name!r}")
-    return name

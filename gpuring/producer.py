@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpuring import _core, waiting
 from gpuring.endpoint import Endpoint
@@ -18,6 +18,21 @@ class Producer(_core.ProducerVerbs, Endpoint):
     _slot_type = WriteSlot
     _role = "producer"
     _batch = WriteBatch
+    _takes = ("claim", "claim_many")
+
+    if TYPE_CHECKING:  # of _core.ProducerVerbs, which has their docstrings
+
+        def claim(
+            self,
+            timeout: float | None = None,
+            *,
+            stream: Any = None,
+            shape: Sequence[int] | None = None,
+        ) -> WriteSlot: ...
+
+        def claim_many(
+            self, n: int, timeout: float | None = None, *, stream: Any = None
+        ) -> WriteBatch: ...
 
     def _smaller(self, shape: Sequence[int]) -> tuple[int, ...]:
         """The shape of a frame that is smaller than the slot."""
@@ -25,9 +40,6 @@ class Producer(_core.ProducerVerbs, Endpoint):
         if self._ring.spec.fields[0].name != ARRAY:
             raise TypeError(f"ring {self._ring.name!r} has several fields: shape= is for one")
         return extents
-
-    def _put_back(self, index: int) -> None:
-        self._peer.give_up(index)
 
     async def claim_async(
         self,

@@ -10,10 +10,11 @@ import warnings
 import weakref
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from gpuring import _core, debug, diagnosis, directory, segment, spec, stats
-from gpuring._core import Header, Peer
+from gpuring import _core, diagnosis, directory, segment, spec, spinning, stats, streams
+from gpuring._core import Device, Header, Peer
 from gpuring.consumer import Consumer
 from gpuring.directory import BeingCreated
+from gpuring.endpoint import Endpoint, Gate
 from gpuring.errors import (
     PeerLost,
     RingClosed,
@@ -29,12 +30,10 @@ from gpuring.producer import Producer
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from gpuring.endpoint import Endpoint
     from gpuring.memory import Memory
     from gpuring.spec import Spec
-    from gpuring.sync.device import DeviceSync
 
-Gate = Literal["stream", "host"]
+
 _POLL_S = 0.01  # attach(timeout=…): how often to look for the name
 
 
@@ -102,23 +101,19 @@ class Ring:
         self._created = created
         self._closed = True  # until everything is there that close() needs
         self._endpoints: list[Endpoint] = []
-        self._sync = self._synchroniser()
+        self._device = self._open_device()
         self._closed = False
         _open_rings.add(self)
 
-    def _synchroniser(self) -> DeviceSync | None:
+    def _open_device(self) -> Device | None:
+        """What orders streams of this process with those of others; None on host memory."""
         if self._header.memory == "host":
             return None
         from gpuring.memory.cuda_ipc import CudaMemory
 
         assert isinstance(self._memory, CudaMemory)
-        if self._header.sync == "event":
-            from gpuring.sync.event import EventSync
-
-            return EventSync(self._header, self._memory.device)
-        from gpuring.sync.timeline import TimelineSync
-
-        return TimelineSync(self._header, self._memory.device)
+        current, capsule = streams.current_of_cupy()
+        return Device(self._header, self._memory.device, current, capsule)
 
     @property
     def name(self) -> str:
@@ -161,24 +156,28 @@ class Ring:
         if self._closed:
             raise RingClosed(f"ring {self._name!r}: this handle was closed")
 
-    def producer(self, *, gate: Gate | None = None) -> Producer:
+    def producer(self, *, gate: Gate | None = None, spin: float | None = None) -> Producer:
         """Joins as a producer.
 
         * `gate`: how this producer waits for others' GPU work, "stream" or "host"; None: as the
           ring says.
+        * `spin`: how long a wait looks again and again, at the price of a core, before it sleeps:
+          seconds, `math.inf` for ever; None: as GPURING_SPIN in the environment says, else
+          adaptive, at most 50 µs.
 
         Does not wait for anybody's frames.  Raises RingClosed, TooManyPeers, DeviceError,
         RingTimeout if the membership lock cannot be had for 5 s (a stopped process has it).
         """
-        return (debug.Producer if debug.ON else Producer)(self, self._join_producer(gate))
+        return Producer(self, self._join_producer(gate, spin))
 
-    def _join_producer(self, gate: Gate | None = None) -> Peer:
+    def _join_producer(self, gate: Gate | None = None, spin: float | None = None) -> Peer:
         self._check_open()
-        checked = self._check_gate(gate)
-        peer = self._header.join_producer()
+        checked, spin_ns = self._check_gate(gate), spinning.spin_ns(spin)
+        peer = self._header.join_producer(self._device, checked == "host")
         if isinstance(peer, int):
             raise diagnosis.cannot_join(self._name, self._header, peer, "")
-        return self._prepare(peer, checked)
+        peer.set_spin(spin_ns)
+        return peer
 
     def consumer(
         self,
@@ -189,6 +188,7 @@ class Ring:
         gate: Gate | None = None,
         redeliver: bool = True,
         reattach: bool = False,
+        spin: float | None = None,
     ) -> Consumer:
         """Joins as a consumer.
 
@@ -206,15 +206,15 @@ class Ring:
           producer or the creator died, the loop waits for another producer or for a ring of the
           same name (`create(…, replace=True)`), and joins the same subscription there; the first
           frame then has `slot.restarted`.
+        * `spin`: how long a wait looks again and again before it sleeps, as for `producer`.
 
         Does not wait for frames.  Raises RingClosed, TooManyPeers, DeviceError, RingTimeout if the
         membership lock cannot be had for 5 s, ValueError if the subscription exists with another
         `lossless` or `redeliver`.
         """
-        options = gate, redeliver
+        options = gate, redeliver, spin
         peer = self._join(subscription, lossless, start, *options)
-        kind = debug.Consumer if debug.ON else Consumer
-        return kind(self, peer, lossless, options, reattach)
+        return Consumer(self, peer, lossless, options, reattach)
 
     def _join(
         self,
@@ -223,9 +223,10 @@ class Ring:
         start: Literal["next", "oldest"] | int,
         gate: Gate | None,
         redeliver: bool,
+        spin: float | None = None,
     ) -> Peer:
         self._check_open()
-        checked = self._check_gate(gate)
+        checked, spin_ns = self._check_gate(gate), spinning.spin_ns(spin)
         if subscription is None:
             subscription = f"#{secrets.token_hex(4)}"
         elif not isinstance(subscription, str):
@@ -242,25 +243,18 @@ class Ring:
             )
         if not (start in ("next", "oldest") or (isinstance(start, int) and 0 <= start < 2**47)):
             raise ValueError(f'start is "next", "oldest" or a sequence, not {start!r}')
-        peer = self._header.join_consumer(encoded, lossless, start, redeliver)
+        peer = self._header.join_consumer(
+            encoded, lossless, start, redeliver, self._device, checked == "host"
+        )
         if isinstance(peer, int):
             raise diagnosis.cannot_join(self._name, self._header, peer, subscription)
-        return self._prepare(peer, checked)
+        peer.set_spin(spin_ns)
+        return peer
 
     def _check_gate(self, gate: Gate | None) -> Gate:
         if gate not in (None, *_core.GATES):
             raise ValueError(f'gate is "stream", "host" or None, not {gate!r}')
         return gate or cast("Gate", self._header.gate)
-
-    def _prepare(self, peer: Peer, gate: Gate) -> Peer:
-        """Readies a new peer for device order, or has it leave again."""
-        try:
-            if self._sync is not None:
-                self._sync.join(peer, gate)
-        except BaseException:
-            peer.leave()
-            raise
-        return peer
 
     def _successor(self) -> Ring | None:
         """The ring that has our name now, if it is another one and somebody looks after it."""
@@ -315,8 +309,8 @@ class Ring:
         if self._created:
             self._header.close_ring()
             self._unlink()
-        if self._sync is not None:
-            self._sync.close()
+        if self._device is not None:
+            self._device.close()
         if self._created:
             _lingering.append((self._header, self._memory))
         else:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from gpuring import _core, diagnosis
 from gpuring.copying import copy_into
 from gpuring.errors import FrameTorn, RingError
-from gpuring.interchange import Exported, SlotField, field_name
+from gpuring.interchange import Exported, View
 from gpuring.spec import ARRAY, Field
-from gpuring.sync.streams import LEGACY_DEFAULT, handle
+from gpuring.streams import handle
 from gpuring.unique import Unique
 
 if TYPE_CHECKING:
@@ -22,9 +22,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from gpuring._core import Peer
+    from gpuring._core import Device, Peer
     from gpuring.memory import Memory
-    from gpuring.sync.device import DeviceSync
 
 _MAX_VIEWS = 64  # arrays of smaller frames that a slot remembers
 
@@ -39,21 +38,20 @@ class Slot(Exported, Unique):
         _seq: int
         _shape: tuple[int, ...] | None
         _stream: int
-        _streams: tuple[int, ...]
         _peer: Peer
-        _sync: DeviceSync | None
+        _device: Device | None
         _fields: dict[str, Field]
         _memory: Memory
         _ring: str
         _views: dict[Any, Any]
         _bind: Callable[..., None]
+        _import_on: Callable[[int], None]
 
     def _prepare(
         self,
         index: int,
         ring: str,
         peer: Peer,
-        sync: DeviceSync | None,
         memory: Memory,
         fields: Sequence[Field],
         meta: Any,
@@ -63,7 +61,7 @@ class Slot(Exported, Unique):
         self._memory = memory
         self._fields = {field.name: field for field in fields}
         self._views = {field.name: memory.array(index, field, field.shape) for field in fields}
-        self._bind(index, peer, sync, self._views.get(ARRAY), meta)
+        self._bind(index, peer, self._views.get(ARRAY), meta)
         for view in self._views.values():
             self._protect(view)
         return self
@@ -114,11 +112,25 @@ class Slot(Exported, Unique):
         Not through `slot["y"]`: that is a plain array, and nobody would learn of the importer's
         stream.  Raises KeyError if there is no such field.
         """
-        return SlotField(self, field_name(self, name))
+        return SlotField(self, self._field_name(name))
 
-    def _exported(self) -> tuple[Slot, Field, Any]:
-        array = self.array
-        return self, self._fields[ARRAY], array
+    def _field_name(self, name: str | None) -> str:
+        """`name`, or that of the only field.  Raises TypeError, KeyError."""
+        if name is None:
+            if ARRAY not in self._fields:
+                names = ", ".join(repr(each) for each in self._fields)
+                raise TypeError(f"ring {self._ring!r} has the fields {names}: say which")
+            return ARRAY
+        if name not in self._fields:
+            raise KeyError(f"ring {self._ring!r} has no field {name!r}")
+        return name
+
+    def _exported(self) -> View:
+        return self._exported_as(ARRAY, self.array)
+
+    def _exported_as(self, name: str, array: Any) -> View:
+        stream = None if self._device is None else self._stream
+        return View(self, self._fields[name], array, stream, self._import_on)
 
     def use_on(self, stream: Any) -> Self:
         """Says that the slot will be used on another stream too; returns the slot.
@@ -128,24 +140,21 @@ class Slot(Exported, Unique):
         TypeError if the ring is in host memory or `stream` is no stream, DeviceError.
         """
         self._check_open()
-        if self._sync is None:
+        if self._device is None:
             raise TypeError(f"ring {self._ring!r} is in host memory: it takes no stream")
         self._import_on(handle(stream))
         return self
 
-    def _import_on(self, stream: int) -> None:
-        """Orders a stream behind all that were used so far, and remembers it.
+    def _order(self, stream: int, others: Sequence[int]) -> None:
+        """Orders `stream` behind all work so far on `others`.  Raises DeviceError, with no others
+        too, if it cannot be used now."""
+        assert self._device is not None
+        self._device.follow(stream, others)
 
-        Each time anew: work may have been added to the others since the last.
-        """
-        assert self._sync is not None
-        if stream == LEGACY_DEFAULT:
-            stream = 0
-        others = [each for each in self._streams if each != stream]
-        if others:
-            self._sync.follow(stream, others)
-        if stream not in self._streams:
-            self._streams += (stream,)
+    def _check_stream(self, stream: int) -> None:
+        """Raises DeviceError if `stream` cannot be used now: captured, or another GPU's."""
+        if self._device is not None:
+            self._device.check_stream(stream)
 
     # ---- the end of its use --------------------------------------------------------------------
 
@@ -159,6 +168,22 @@ class Slot(Exported, Unique):
     def __repr__(self) -> str:
         state = "open" if self._open else "closed"
         return f"<{type(self).__name__} {self.index} of {self._ring!r}, frame {self._seq}, {state}>"
+
+
+class SlotField(Exported):
+    """One field of a slot, for other libraries: `torch.from_dlpack(slot.field("y"))`."""
+
+    def __init__(self, slot: Slot, name: str) -> None:
+        self._slot, self._seq, self._name = slot, slot._seq, name
+
+    def _exported(self) -> View:
+        slot = self._slot
+        if slot._seq != self._seq:
+            raise RingError(
+                f"ring {slot._ring!r}: field {self._name!r} of frame {self._seq} was kept, but "
+                f"slot {slot.index} has frame {slot._seq} now"
+            )
+        return slot._exported_as(self._name, slot[self._name])
 
 
 class WriteSlot(_core.WriteSlot, Slot):
@@ -179,7 +204,14 @@ class WriteSlot(_core.WriteSlot, Slot):
         rows at a pitch, DeviceError.
         """
         self._check_open()
-        copy_into(self, field_name(self, field), source, stream)
+        name = self._field_name(field)
+        target, on = self[name], None
+        if stream is not None:
+            self.use_on(stream)
+            on = handle(stream)
+        elif self._device is not None:
+            on = self._stream
+        copy_into(target, self._fields[name], source, ring=self._ring, stream=on, order=self._order)
 
     def _end(self) -> None:
         self.abandon()
@@ -189,7 +221,7 @@ class ReadSlot(_core.ReadSlot, Slot):
     """A frame that this consumer holds.  As a context manager it releases."""
 
     def _protect(self, view: Any) -> None:
-        if self._sync is None:
+        if self._device is None:
             view.flags.writeable = False  # others read the same frame; a GPU cannot forbid it
 
     @property
@@ -210,14 +242,14 @@ class ReadSlot(_core.ReadSlot, Slot):
         first); before that it may still turn out torn.
         """
         self._check_open()
-        if self._peer.torn(self.index):
+        if self._peer.is_torn(self.index):
             raise self._torn()
 
     def _end(self) -> None:
         self.release()
 
     def _torn(self) -> FrameTorn:
-        return torn(self._ring, (self._seq,))
+        return diagnosis.torn(self._ring, (self._seq,))
 
 
 class WriteBatch(Unique, tuple[WriteSlot, ...]):
@@ -263,19 +295,10 @@ class ReadBatch(Unique, tuple[ReadSlot, ...]):
         """
         seqs = _core.release_all(self)
         if seqs:
-            raise torn(self[0]._ring, tuple(seqs))
+            raise diagnosis.torn(self[0]._ring, seqs)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.release()
-
-
-def torn(ring: str, seqs: tuple[int, ...]) -> FrameTorn:
-    which = f"frame {seqs[0]} is" if len(seqs) == 1 else f"frames {list(seqs)} are"
-    return FrameTorn(
-        f"ring {ring!r}: {which} torn: the producer died before the GPU had written it. Discard "
-        "what was computed from it",
-        seqs,
-    )

@@ -11,6 +11,7 @@ from typing import Any
 
 from gpuring import _core
 from gpuring._core import Header
+from gpuring._snapshot import snapshot
 from gpuring.diagnosis import subscription_label
 
 
@@ -143,7 +144,7 @@ class RingStats:
 
 def collect(name: str, header: Header) -> RingStats:
     """The record of an attached ring."""
-    seen = header.snapshot()
+    seen = snapshot(header)
     now = _core.now_ns()
     labels = {u: subscription_label(sub["name"]) for u, sub in seen["subscriptions"].items()}
     return RingStats(

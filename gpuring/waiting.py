@@ -1,7 +1,7 @@
 """Waiting at several rings at once, and in event loops.
 
     select(endpoints, timeout)      sleeps at all their doorbells, in the calling thread
-    fileno(), `async for`, …        core/notify.c turns the doorbells into descriptors
+    fileno(), acquire_async, …      core/notify.c turns the doorbells into descriptors
 
 Both look with `_core.ready`, which changes nothing; a frame is taken, or a slot claimed, only by
 the verb itself, with timeout 0 and without an `await` behind it.  So whatever is cancelled while it
@@ -15,23 +15,19 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
 from gpuring import _core
-from gpuring.errors import EndOfStream, FrameTorn, PeerLost, RingTimeout
-from gpuring.unique import Unique
+from gpuring.endpoint import Endpoint
+from gpuring.errors import RingTimeout
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
-    from gpuring.consumer import Consumer
-    from gpuring.endpoint import Endpoint
-    from gpuring.slot import ReadSlot
-
-    AnyEndpoint = TypeVar("AnyEndpoint", bound=Endpoint)
+AnyEndpoint = TypeVar("AnyEndpoint", bound=Endpoint)
 Slot = TypeVar("Slot")
 
 UNINTERRUPTED_S = 0.001  # a task that never has to wait lets others run after so long
 FENCE_POLL_S = 0.001  # gate="host": nothing rings when a GPU is done
 FENCE_SPINS = 20  # turns of the event loop before that
-RESTART_POLL_S = 0.02
+SPIN_S = 0.001  # of a longer `spin`: an event loop has others to serve
 
 _turns = itertools.count(1)
 
@@ -81,6 +77,7 @@ async def answer(
         )
     loop = asyncio.get_running_loop()
     deadline = None if timeout is None else loop.time() + timeout
+    spin_ns = int(1e9 * (SPIN_S if timeout is None else min(timeout, SPIN_S)))  # at the first look
     spins = 0
     endpoint._awaited = True
     try:
@@ -88,7 +85,7 @@ async def answer(
             await _rest(endpoint, loop, 0)
         while True:
             late = deadline is not None and loop.time() >= deadline
-            if late or endpoint._answers_at_once() or _core.ready(endpoint._peer):
+            if late or endpoint._answers_at_once() or _core.ready(endpoint._peer, spin_ns):
                 try:
                     return attempt()
                 except RingTimeout:  # a fellow was faster, or the GPU is not done with the slot
@@ -99,6 +96,7 @@ async def answer(
                 await _rest(endpoint, loop, FENCE_POLL_S if at_fence and spins > FENCE_SPINS else 0)
             else:
                 await _readable(endpoint, loop, deadline)
+            spin_ns = 0
     finally:
         endpoint._awaited = False
 
@@ -133,58 +131,3 @@ async def _readable(endpoint: Endpoint, loop: AbstractEventLoop, deadline: float
         if timer is not None:
             timer.cancel()
         notifier.disarm()
-
-
-class AsyncFrames(Unique):
-    """`async for slot in consumer`: as the iterator of `for slot in consumer`."""
-
-    def __init__(self, consumer: Consumer) -> None:
-        self._consumer = consumer
-        self._slot: ReadSlot | None = None
-        self._seq = 0
-        self._joins = 0
-
-    def __aiter__(self) -> AsyncFrames:
-        return self
-
-    async def __anext__(self) -> ReadSlot:
-        slot, self._slot = self._slot, None
-        if slot is not None and slot._open and slot.seq == self._seq:
-            slot.release()
-        consumer = self._consumer
-        while True:
-            try:
-                slot = await consumer.acquire_async()
-            except (EndOfStream, PeerLost) as end:
-                if consumer._closed or not consumer._reattach:
-                    if isinstance(end, EndOfStream):
-                        raise StopAsyncIteration from None
-                    raise
-                consumer._restarted = True
-                if self._joins == consumer._ring._header.joins:
-                    await self._restart()
-                self._joins = consumer._ring._header.joins
-                continue
-            slot._restarted, consumer._restarted = consumer._restarted, False
-            self._slot, self._seq = slot, slot.seq
-            return slot
-
-    async def _restart(self) -> None:
-        """As Consumer._await_restart."""
-        import asyncio
-
-        consumer = self._consumer
-        while consumer._ring._header.joins == self._joins:
-            successor = consumer._ring._successor()
-            if successor is not None and consumer._move(successor):
-                return
-            await asyncio.sleep(RESTART_POLL_S)
-
-    def __del__(self) -> None:
-        """The loop was left, by break or by an error: an error raised here would reach nobody."""
-        slot = self._slot
-        if slot is not None and slot._open and slot.seq == self._seq:
-            try:
-                slot.release()
-            except FrameTorn as torn:
-                self._consumer._untold += torn.seqs

@@ -1,8 +1,8 @@
 """A GPU driver that notes its calls, may be told to fail, and does nothing on its own.
 
-A ring's header in a memfd has peers in several "processes" (support.py), each with a
-synchroniser of its own; `Driver.finish` is the GPU getting to what was enqueued.  The fixture `rig`
-makes all of it.
+A ring's header in a memfd has peers in several "processes" (support.py), each with a device order
+of its own over one driver; `Driver.finish` is the GPU getting to what was enqueued.  The fixture
+`rig` makes all of it.
 """
 
 from __future__ import annotations
@@ -12,21 +12,17 @@ from types import SimpleNamespace
 
 import numpy as np
 
-import gpuring
-from gpuring import driver, spec
-from gpuring._core import DeviceOrder, EventRow
+from gpuring import _core, spec
+from gpuring._core import Device
 from gpuring.consumer import Consumer
 from gpuring.producer import Producer
-from gpuring.sync import device, event, streams
-from gpuring.sync.device import DeviceSync
-from gpuring.sync.timeline import TimelineSync
 
 NOT_READY, INVALID, NO_CONTEXT = 600, 400, 201
 CAPTURE, CAPTURE_ELSEWHERE = 900, 906  # CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, _IMPLICIT
 BASE = 1 << 40  # where the "GPU" has the fence table
 P, C, D = 0x100, 0x200, 0x300  # streams
 PER_THREAD = 2
-OURS = 0xE  # the event by which one stream follows another
+CONTEXT = 0xC0
 
 _int, _u32, _u64, _p = ctypes.c_int, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p
 _KINDS = {4: "wait", 5: "write"}
@@ -41,6 +37,16 @@ class Op(ctypes.Structure):
     ]  # fmt: skip
 
 
+class Handle(ctypes.Structure):
+    """CUipcEventHandle; here its first word is the event."""
+
+    _fields_ = [("event", _u64), ("_rest", ctypes.c_char * 56)]
+
+
+def _put(pointer, kind, value):
+    ctypes.cast(pointer, ctypes.POINTER(kind))[0] = value
+
+
 class Driver:
     """`calls`: (function, stream, what), where what is {(peer, slot): value} or an event."""
 
@@ -48,27 +54,55 @@ class Driver:
         self.segment = segment
         self.calls = []
         self.errors = {}  # function -> what it returns instead of doing anything
-        self.device = 0
+        self.device = 0  # which is current
+        self.contexts = []  # what was made current, or pushed and not popped
         self.writes = []  # enqueued: (peer, slot, value)
         self.pending = set()  # events
         self.queries = []
         self.capturing = set()  # streams
         self.asked = []  # which streams: whether they are
         self.ids = {}  # of streams whose handle was used before
+        self.destroyed = []
+        self.opened = []
+        self.names = {}  # of events: see event_of
         self.on_query = lambda event: None
+        self.on_stream_query = lambda stream: 0
         self.on_call = lambda name: None
         self.broken = []
-        self._functions = {
-            "cuCtxGetDevice": self._make(self._get_device, _p),
-            "cuStreamIsCapturing": self._make(self._is_capturing, _p, _p),
-            "cuStreamGetId": self._make(self._get_id, _p, _p),
-            "cuStreamWriteValue64_v2": self._make(self._write_value, _p, _u64, _u64, _u32),
-            "cuStreamWaitValue64_v2": self._make(self._wait_value, _p, _u64, _u64, _u32),
-            "cuStreamBatchMemOp_v2": self._make(self._batch, _p, _u32, ctypes.POINTER(Op), _u32),
-            "cuEventRecord": self._make(self._event_record, _p, _p),
-            "cuEventQuery": self._make(self._event_query, _p),
-            "cuStreamWaitEvent": self._make(self._wait_event, _p, _p, _u32),
+        self._events = 0
+        functions = {
+            "cuInit": (self._nothing, _u32),
+            "cuGetErrorName": (self._get_error_name, _int, _p),
+            "cuDeviceGetAttribute": (self._nothing, _p, _int, _int),
+            "cuDeviceGetUuid_v2": (self._nothing, _p, _int),
+            "cuDevicePrimaryCtxRetain": (self._retain, _p, _int),
+            "cuDevicePrimaryCtxRelease_v2": (self._nothing, _int),
+            "cuCtxGetDevice": (self._get_device, _p),
+            "cuCtxSetCurrent": (self._set_current, _p),
+            "cuCtxPushCurrent_v2": (self._push, _p),
+            "cuCtxPopCurrent_v2": (self._pop, _p),
+            "cuCtxSynchronize": (self._synchronize,),
+            "cuMemHostRegister_v2": (self._register, _p, ctypes.c_size_t, _u32),
+            "cuMemHostUnregister": (self._unregister, _p),
+            "cuMemHostGetDevicePointer_v2": (self._device_pointer, _p, _p, _u32),
+            "cuStreamIsCapturing": (self._is_capturing, _p, _p),
+            "cuStreamGetId": (self._get_id, _p, _p),
+            "cuStreamQuery": (self._stream_query, _p),
+            "cuStreamWaitEvent": (self._wait_event, _p, _p, _u32),
+            "cuStreamWaitValue64_v2": (self._wait_value, _p, _u64, _u64, _u32),
+            "cuStreamWriteValue64_v2": (self._write_value, _p, _u64, _u64, _u32),
+            "cuStreamBatchMemOp_v2": (self._batch, _p, _u32, ctypes.POINTER(Op), _u32),
+            "cuEventCreate": (self._event_create, _p, _u32),
+            "cuEventDestroy_v2": (self._event_destroy, _p),
+            "cuEventRecord": (self._event_record, _p, _p),
+            "cuEventQuery": (self._event_query, _p),
+            "cuIpcGetEventHandle": (self._get_handle, _p, _p),
+            "cuIpcOpenEventHandle": (self._open_handle, _p, Handle),
         }
+        self._functions = {name: self._make(*made) for name, made in functions.items()}
+        self.table = _core.Driver(
+            {name: ctypes.cast(made, _p).value for name, made in self._functions.items()}
+        )
 
     def _make(self, function, *arguments):
         name = function.__name__.strip("_")
@@ -83,22 +117,62 @@ class Driver:
 
         return ctypes.CFUNCTYPE(_int, *arguments)(called)
 
-    def function(self, name):
-        return ctypes.cast(self._functions[name], _p).value
+    def _nothing(self, *_):
+        pass
+
+    def _get_error_name(self, status, name):
+        self._name = str(status).encode()
+        _put(name, ctypes.c_char_p, self._name)
+
+    # ---- contexts ----------------------------------------------------------------------------
+
+    def _retain(self, context, _device):
+        _put(context, _p, CONTEXT)
 
     def _get_device(self, device):
-        ctypes.cast(device, ctypes.POINTER(_int))[0] = self.device
+        _put(device, _int, self.device)
+
+    def _set_current(self, context):
+        self.contexts.append(context)
+
+    def _push(self, context):
+        assert context == CONTEXT
+        self.contexts.append(context)
+
+    def _pop(self, _context):
+        self.contexts.pop()
+
+    def _synchronize(self):
+        pass
+
+    def _register(self, _address, nbytes, flags):
+        assert nbytes % 4096 == 0
+        assert flags == 3  # portable, mapped
+
+    def _unregister(self, _address):
+        pass
+
+    def _device_pointer(self, pointer, _address, _flags):
+        _put(pointer, _u64, BASE)
+
+    # ---- streams -----------------------------------------------------------------------------
 
     def _is_capturing(self, stream, status):
         self.asked.append(stream or 0)
-        ctypes.cast(status, ctypes.POINTER(_int))[0] = (stream or 0) in self.capturing
+        _put(status, _int, (stream or 0) in self.capturing)
         return CAPTURE_ELSEWHERE if not stream and self.capturing else 0
 
     def _get_id(self, stream, number):
         stream = stream or 0
         assert stream not in self.capturing  # it would end the capture
         assert stream != PER_THREAD
-        ctypes.cast(number, ctypes.POINTER(_u64))[0] = self.ids.get(stream, stream & ~1)
+        _put(number, _u64, self.ids.get(stream, stream & ~1))
+
+    def _stream_query(self, stream):
+        """A peer that leaves asks PER_THREAD while it waits: the GPU gets there then."""
+        if (stream or 0) == PER_THREAD:
+            self.finish()
+        return self.on_stream_query(stream or 0)
 
     def _words(self, *ops):
         """{(peer, slot): value}"""
@@ -134,18 +208,47 @@ class Driver:
                 self.writes.append((peer, slot, value))
         self.calls.append((name, stream or 0, words))
 
+    # ---- events ------------------------------------------------------------------------------
+
+    def name(self, event):
+        return self.names.get(event, event)
+
+    def _event_create(self, event, _flags):
+        self._events += 1
+        _put(event, _p, self._events)
+
+    def _event_destroy(self, event):
+        self.destroyed.append(self.name(event))
+
     def _event_record(self, event, stream):
-        self.pending.add(event)
-        self.calls.append(("record", stream or 0, event))
+        self.pending.add(self.name(event))
+        self.calls.append(("record", stream or 0, self.name(event)))
 
     def _event_query(self, event):
+        event = self.name(event)
         self.queries.append(event)
         self.on_query(event)
         return NOT_READY if event in self.pending else 0
 
     def _wait_event(self, stream, event, flags):
         assert flags == 0
-        self.calls.append(("wait", stream or 0, event))
+        self.calls.append(("wait", stream or 0, self.name(event)))
+
+    def _get_handle(self, handle, event):
+        _put(handle, Handle, Handle(event=event))
+
+    def _open_handle(self, event, handle):
+        self.opened.append(self.name(handle.event))
+        _put(event, _p, handle.event)
+
+    def meet(self, endpoint):
+        """Names the events of a peer that has joined."""
+        place = self.segment.table["event"] + 64 * endpoint.peer * self.segment.slots
+        for slot in range(self.segment.slots):
+            event = int.from_bytes(self.segment.raw[place + 64 * slot : place + 64 * slot + 8], "little")
+            self.names[event] = event_of(endpoint, slot)
+
+    # ---- for tests ---------------------------------------------------------------------------
 
     def finish(self, *endpoints):
         """The GPU gets to what was enqueued: everything, or what these peers have recorded."""
@@ -154,7 +257,10 @@ class Driver:
             if peer in numbers:
                 self.segment.creator.raise_fence(peer, slot, value)
         self.writes = [write for write in self.writes if write[0] not in numbers]
-        self.pending = {each for each in self.pending if (each >> 16) - 1 not in numbers}
+        everything = not endpoints
+        self.pending = {
+            each for each in self.pending if not everything and (each >> 16) - 1 not in numbers
+        }
 
     def told(self):
         """The calls since it was last asked."""
@@ -166,83 +272,43 @@ def event_of(endpoint, slot):
     return (endpoint.peer + 1) << 16 | slot
 
 
-class Sync(DeviceOrder):
-    """One process's synchroniser: what is left to Python is noted as a call, and done at once."""
-
-    def __init__(self, header, driver, kind, capsule=None):
-        self.driver, self.stream, self.ordered = driver, 0, True
-        self.interrupts = 0
-        self.arm(
-            header, 0, lambda: SimpleNamespace(ptr=self.stream), driver.function,
-            BASE if kind == "timeline" else 0, capsule,
-        )  # fmt: skip
-
-    def meet(self, peer):
-        """Opens a peer's events."""
-        if self.rows[peer.peer] is None:
-            self.rows[peer.peer] = row = EventRow(peer._peer.id, self.header.slots)
-            for slot in range(self.header.slots):
-                row[slot] = event_of(peer, slot)
-
-    def order(self, peer, stream, owner, index, value):
-        self.driver.calls.append(("order", stream, {(owner, index): value}))
-        if peer.gate_host and self.ordered:
-            self.header.raise_fence(owner, index, value)
-        return self.ordered
-
-    def record(self, peer, index, value, streams):
-        self.driver.calls.append(("python", streams, {(peer.number, index): value}))
-        self.driver.writes.append((peer.number, index, value))
-
-    def settle(self, peer, promised, streams):
-        words = {(peer.number, index): value for index, value in promised}
-        self.driver.calls.append(("settle", streams, words))
-        for index, value in promised:
-            self.header.raise_fence(peer.number, index, value)
-
-    def refused(self, stream, status):
-        return gpuring.DeviceError(f"stream {stream:#x} refuses: {status}")
-
-    def leave(self, peer):
-        for slot in range(self.header.slots):
-            self.header.raise_fence(peer.number, slot, self.header.work(peer.number, slot))
-
-
 class Rig:
     """A ring with a fake driver; each peer is a process of its own."""
 
-    def __init__(self, segment, kind, *, sync_type=Sync, **options):
+    def __init__(self, segment, kind, **options):
         self.kind, self.segment = kind, segment(memory="cuda", sync=kind, **options)
-        self.driver, self.sync_type = Driver(self.segment), sync_type
+        self.driver = Driver(self.segment)
         self.told, self.finish = self.driver.told, self.driver.finish
         self.peers = []
 
-    def _ring(self, capsule=None):
+    def ring(self, stream=0, capsule=None):
+        """One more process; `stream` is its current one."""
         header = self.segment.process()
-        sync = self.sync_type(header, self.driver, self.kind, capsule)
+        current = SimpleNamespace(ptr=stream)
+        device = Device(header, 0, lambda: current, capsule, self.driver.table)
         return SimpleNamespace(
             name="ring", slots=header.slots, spec=spec.make(shape=8, dtype="u1"), _header=header,
-            _sync=sync, _memory=SimpleNamespace(array=lambda *_: np.zeros(8, "u1")), _endpoints=[],
-            _forget=lambda _: None,
+            _device=device, _memory=SimpleNamespace(array=lambda *_: np.zeros(8, "u1")),
+            _endpoints=[], _forget=lambda _: None, current=current,
         )  # fmt: skip
 
-    def _joined(self, endpoint, stream, gate):
-        endpoint._peer.gate_host = gate == "host"
-        endpoint._sync.stream = stream
+    def _joined(self, endpoint):
+        if self.kind == "event":
+            self.driver.meet(endpoint)
         self.peers.append(endpoint)
-        for one in self.peers:
-            for other in self.peers:
-                one._sync.meet(other)
         return endpoint
 
-    def producer(self, stream=P, gate="stream", capsule=None, kind=Producer):
-        ring = self._ring(capsule)
-        return self._joined(kind(ring, ring._header.join_producer()), stream, gate)
+    def producer(self, stream=P, gate="stream", capsule=None, kind=Producer, ring=None):
+        ring = ring or self.ring(stream, capsule)
+        peer = ring._header.join_producer(ring._device, gate == "host")
+        return self._joined(kind(ring, peer))
 
-    def consumer(self, name="x", stream=C, gate="stream", lossless=True, kind=Consumer):
-        ring = self._ring()
-        peer = ring._header.join_consumer(name.encode(), lossless, "next")
-        return self._joined(kind(ring, peer, lossless, (None, True), False), stream, gate)
+    def consumer(self, name="x", stream=C, gate="stream", lossless=True, kind=Consumer, ring=None):
+        ring = ring or self.ring(stream)
+        peer = ring._header.join_consumer(
+            name.encode(), lossless, "next", True, ring._device, gate == "host"
+        )
+        return self._joined(kind(ring, peer, lossless, (None, True, None), False))
 
     def work(self, endpoint, *slots):
         """What the peer has promised: {(peer, slot): value}."""
@@ -271,110 +337,3 @@ def held_by(*endpoints):
 
 def event_waits(stream, *events):
     return [("wait", stream, event) for event in events]
-
-
-# ---- the synchronisers themselves, over a fake CUDA ----------------------------------------------
-
-
-class CudaError(RuntimeError):
-    pass
-
-
-class Runtime:
-    """Of CuPy, as far as gpuring.sync asks it.  A handle names an event by its number."""
-
-    CUDARuntimeError = CudaError
-    eventDisableTiming = eventInterprocess = 0
-
-    def __init__(self, driver):
-        self.driver, self.destroyed = driver, []
-
-    def getDevice(self):
-        return 0
-
-    def setDevice(self, _device):
-        pass
-
-    def deviceSynchronize(self):
-        pass
-
-    def streamQuery(self, _stream):
-        return 0
-
-    def eventQuery(self, event):
-        return self.driver._event_query(event)
-
-    def eventRecord(self, event, stream):
-        self.driver._event_record(event, stream)
-
-    def streamWaitEvent(self, stream, event):
-        self.driver._wait_event(stream, event, 0)
-
-    def eventDestroy(self, event):
-        self.destroyed.append(event)
-
-    def ipcOpenEventHandle(self, handle):
-        return int.from_bytes(handle, "little")
-
-
-class Within:
-    def __init__(self, _device):
-        pass
-
-    def __enter__(self):
-        pass
-
-    def __exit__(self, *_):
-        pass
-
-
-def real_device(monkeypatch):
-    """DeviceSync and what derives from it, without CuPy and a driver."""
-    cuda = SimpleNamespace(
-        Device=Within, Event=lambda **_: SimpleNamespace(ptr=OURS), get_current_stream=None,
-        runtime=Runtime(None),
-        driver=SimpleNamespace(ctxGetCurrent=lambda: 1, CUDADriverError=CudaError),
-    )  # fmt: skip
-    monkeypatch.setattr(device, "load_cupy", lambda: SimpleNamespace(cuda=cuda))
-    monkeypatch.setattr(device, "device_for", lambda number: number)
-    monkeypatch.setattr(streams, "current_stream_capsule", lambda: None)
-    monkeypatch.setattr(driver, "status_name", str)
-    return cuda
-
-
-class RealSync(DeviceSync):
-    """The timeline without its registered memory."""
-
-    record, order = TimelineSync.record, TimelineSync.order
-
-    def __init__(self, header, driver, kind, _capsule):
-        super().__init__(header, 0)
-        self.stream, self._runtime = 0, Runtime(driver)
-        self.arm(
-            header, 0, lambda: SimpleNamespace(ptr=self.stream), driver.function,
-            BASE if kind == "timeline" else 0,
-        )  # fmt: skip
-
-    def meet(self, peer):
-        pass
-
-    def leave(self, peer):
-        self._finish_unsettled(peer)
-
-
-class RealEvents(event.EventSync):
-    """EventSync whose own events have the numbers of event_of, as have their handles."""
-
-    def __init__(self, header, driver, _kind, _capsule):
-        DeviceSync.__init__(self, header, 0)
-        self.stream, self._runtime, self._own = 0, Runtime(driver), {}
-        self.arm(header, 0, lambda: SimpleNamespace(ptr=self.stream), driver.function)
-
-    def _take_events(self, peer):
-        events = [(peer.number + 1) << 16 | slot for slot in range(self._header.slots)]
-        return [(each, each.to_bytes(64, "little")) for each in events]
-
-    def meet(self, peer):
-        """Everybody finds the others by their handles."""
-        if peer._sync is self and peer.peer not in self._own:
-            self.join(peer._peer, "stream")

@@ -20,6 +20,7 @@ from processes import Child, Pipe, poll
 import gpuring
 from gpuring import _core
 from gpuring._core import Header, Peer
+from gpuring._snapshot import SLOT_PHASES, TAKE_PHASES
 
 __all__ = [
     "HOST", "ON_GPU", "PLACES", "STREAM_GATED", "Actor", "Child", "Pipe", "Place", "Segment",
@@ -31,7 +32,7 @@ _ROW = {"head": 0, "sub": 128, "peer": 128, "slot": 128, "take": 16, "tear": 16}
 _PAGE = 4096
 LOCK_BYTE = 256
 
-WORD_PHASES = {"slot": _core.SLOT_PHASES, "take": _core.TAKE_PHASES}
+WORD_PHASES = {"slot": SLOT_PHASES, "take": TAKE_PHASES}
 
 
 def _tables(slots: int, max_peers: int, max_subscriptions: int) -> dict[str, int]:
@@ -45,7 +46,7 @@ def _tables(slots: int, max_peers: int, max_subscriptions: int) -> dict[str, int
     fence = -(-(work + 8 * slots * max_peers) // _PAGE) * _PAGE
     return {
         "head": 0, "sub": sub, "peer": peer, "slot": slot, "take": take, "tear": tear, "work": work,
-        "fence": fence,
+        "fence": fence, "event": fence + -(-8 * slots * max_peers // _PAGE) * _PAGE,
     }  # fmt: skip
 
 
@@ -224,25 +225,25 @@ class Actor:
         return result if result < 0 else self.peer.seq
 
     def claim(self, timeout: float | None = 0) -> int:
-        return self._seq(self.peer.claim(timeout, None, 0))
+        return self._seq(self.peer.claim(timeout))
 
     def acquire(self, timeout: float | None = 0) -> int:
-        return self._seq(self.peer.acquire(timeout, None, 0))
+        return self._seq(self.peer.acquire(timeout))
 
     def latest(self, timeout: float | None = 0) -> int:
-        return self._seq(self.peer.latest(timeout, None, 0))
+        return self._seq(self.peer.latest(timeout))
 
     def publish(self, seq: int, shape: Any = None) -> int:
-        return self.peer.publish(seq % self.segment.slots, seq, None, (), shape)
+        return self.peer.publish(seq % self.segment.slots, seq, shape)
 
     def abandon(self, seq: int) -> int:
-        return self.peer.abandon(seq % self.segment.slots, seq, None, ())
+        return self.peer.abandon(seq % self.segment.slots, seq)
 
     def release(self, seq: int) -> int:
-        return self.peer.release(seq % self.segment.slots, seq, None, ())
+        return self.peer.release(seq % self.segment.slots, seq)
 
     def give_back(self, seq: int) -> int:
-        return self.peer.give_back(seq % self.segment.slots)
+        return self.peer.put_back(seq % self.segment.slots)
 
     def put(self, frames: int = 1) -> list[int]:
         """Claims and publishes; the sequences."""

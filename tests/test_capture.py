@@ -223,10 +223,11 @@ def test_a_captured_stream_joins_no_slot(rig, monkeypatch):
 
 
 @MANY
-def test_debug_mode_poisons_no_graph(rig, many):
+def test_debug_mode_poisons_no_graph(rig, many, monkeypatch):
     """It writes at once, though nothing need be waited for: so claim and acquire ask too."""
+    monkeypatch.setattr(debug, "ON", True)
     ring = rig()
-    producer, consumer = ring.producer(kind=debug.Producer), ring.consumer(kind=debug.Consumer)
+    producer, consumer = ring.producer(), ring.consumer()
     ring.driver.capturing = {P, C}
     before = [slot._all.copy() for slot in producer._slots]
     with pytest.raises(gpuring.DeviceError, match=f"{P:#x}"):
@@ -243,9 +244,10 @@ def test_debug_mode_poisons_no_graph(rig, many):
     consumer.acquire_many(2, 0).release()
 
 
-def test_in_debug_mode_too_a_slot_that_stays_ours_may_be_used_on(rig):
+def test_in_debug_mode_too_a_slot_that_stays_ours_may_be_used_on(rig, monkeypatch):
+    monkeypatch.setattr(debug, "ON", True)
     ring = rig()
-    slot = ring.producer(kind=debug.Producer).claim(0)
+    slot = ring.producer().claim(0)
     ring.driver.capturing = {P}
     with pytest.raises(gpuring.DeviceError):
         slot.publish()

@@ -306,7 +306,7 @@ def test_a_torn_frame_does_not_end_a_reattaching_consumer(name, children, monkey
             monkeypatch.setattr(other, "_successor", successor)
         with make(name, replace=True) as second, second.producer() as producer:
             put(producer, 5)
-            with pytest.raises(gpuring.FrameTorn, match="frames 4,"):
+            with pytest.raises(gpuring.FrameTorn, match="frame 4,"):
                 next(frames)
             assert not consumer.closed
             frames = iter(consumer)

@@ -9,6 +9,7 @@ import warnings
 
 import numpy as np
 import pytest
+from services import answer_of, content, send, serve
 from support import Pipe
 
 import gpuring
@@ -250,6 +251,47 @@ def test_a_warning_that_is_an_error_gives_the_slot_back(ring, place, end, many):
             with pytest.raises(OverrunWarning):
                 getattr(got, end)()
         assert peer._peer.holding() == []
+
+
+def test_the_slots_of_a_service_are_watched(on, place, name):
+    """Whoever makes an endpoint: requests and answers have kinds of slots of their own."""
+    with serve(name, place) as server, gpuring.connect(name, timeout=10) as client:
+        with client.request() as slot:
+            views = {r"claimed at .*published": slot.array}
+            place.fill(slot.array, content(client.id, 1))
+            pending = slot.call
+        (call,) = server.take(timeout=10)
+        views[r"acquired at .*released"] = call.array
+        with call.answer() as slot:
+            views[r"claimed at .*was published"] = slot.array
+            slot.array[...] = answer_of(call.array)
+        with pending.result(20) as slot:
+            views[r"acquired at .*was released"] = slot.array
+            assert (place.read(slot.array) == answer_of(content(client.id, 1))).all()
+        assert len(set(map(id, views.values()))) == 4
+        for told, view in views.items():
+            with pytest.warns(StaleViewWarning, match=f"{__file__}.*".join(told.split(".*"))):
+                view.sum()
+
+
+def test_an_answer_that_was_begun_anew_is_watched_anew(on, place, name):
+    with serve(name, place) as server, gpuring.connect(name, timeout=10) as client:
+        pending = send(client, 1, place)
+        (call,) = server.take(timeout=10)
+        slot = call.answer()
+        stale = slot.array
+        slot.abandon()
+        with pytest.warns(StaleViewWarning):
+            stale.sum()
+        with call.answer() as again:
+            assert again is slot
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                again.array[...] = answer_of(call.array)
+            with pytest.warns(StaleViewWarning):
+                stale.sum()
+        with pending.result(20) as slot:
+            assert (place.read(slot.array) == answer_of(content(client.id, 1))).all()
 
 
 def read_one(pipe: Pipe, name: str) -> bool:

@@ -18,11 +18,10 @@ import pytest
 
 import gpuring
 from gpuring.cli import COMMANDS
-from gpuring.interchange import SlotField
 from gpuring.service import Batch, Counts
 from gpuring.service.call import AnswerSlot
 from gpuring.service.pending import Answer, RequestSlot
-from gpuring.slot import ReadBatch, WriteBatch
+from gpuring.slot import ReadBatch, SlotField, WriteBatch
 from gpuring.spec import Field, Spec
 from gpuring.stats import Death, Hold, PeerStats, RingStats, SubscriptionStats
 

@@ -17,6 +17,7 @@ import pytest
 from support import poll
 
 import gpuring
+from gpuring._snapshot import snapshot
 
 PACKAGE = str(Path(gpuring.__file__).parent)
 RETURNS = {dis.opmap[name] for name in dis.opmap if name.startswith("RETURN") or name == "NOP"}
@@ -109,7 +110,7 @@ def get(consumer: gpuring.Consumer) -> list[int]:
 
 def names(ring: gpuring.Ring, number: int) -> list[str]:
     """The words that name a peer."""
-    seen = ring._header.snapshot()
+    seen = snapshot(ring._header)
     found = ["peer"] if number in seen["peers"] else []
     found += [f"{s}" for s in seen["slots"] if (s["owner"], s["phase"]) == (number, "writing")]
     for subscription in seen["subscriptions"].values():

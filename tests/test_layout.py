@@ -10,6 +10,7 @@ import pytest
 from support import Segment, pack
 
 from gpuring import _core
+from gpuring._snapshot import SLOT_PHASES, TAKE_PHASES
 
 TEXT = (Path(__file__).parent.parent / "docs" / "protocol.md").read_text()
 LAYOUT = TEXT.partition("\n## Layout\n")[2].partition("\n## ")[0]
@@ -70,7 +71,7 @@ def test_every_documented_phase_is_the_cores(table):
     said = re.search(rf"[Pp]hases of a {table} word: ([^.]*)\.", LAYOUT)
     assert said
     numbers = {name.lower(): int(n) for n, name in re.findall(r"(\d+) (\w+)", said[1])}
-    phases = _core.SLOT_PHASES if table == "slot" else _core.TAKE_PHASES
+    phases = SLOT_PHASES if table == "slot" else TAKE_PHASES
     assert numbers == {phase: n for n, phase in enumerate(phases)}
 
 

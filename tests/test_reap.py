@@ -12,6 +12,7 @@ from support import Pipe, pack, poll
 
 from gpuring import _core
 from gpuring._core import Header
+from gpuring._snapshot import snapshot
 
 
 def test_the_living_are_left_alone(segment):
@@ -263,8 +264,8 @@ def test_a_mark_that_is_being_written_tears_nothing_of_its_owner(segment):
 
 def publishes(pipe, path):
     peer = Header.attach(os.open(path, os.O_RDWR)).join_producer()
-    index = peer.claim(0, None, 0)
-    assert peer.publish(index, peer.seq, None, (), None) == 0
+    index = peer.claim(0)
+    assert peer.publish(index, peer.seq) == 0
     pipe.send((peer.number, peer.id))
     pipe.receive()
 
@@ -282,7 +283,7 @@ def test_with_events_a_frame_that_may_have_been_written_stays_ready(segment, chi
     assert ring.slot(0) == (2, number, "ready" if sync == "event" else "torn")
     assert ring.tear(0, number) == (peer_id, 1)
     assert ring.peek("fence", "", row) == ring.peek("work", "", row)
-    assert ring.creator.snapshot()["deaths"][0]["torn"] == 1
+    assert snapshot(ring.creator)["deaths"][0]["torn"] == 1
 
 
 def test_a_dead_reader_tears_nothing(segment):
@@ -324,7 +325,7 @@ def test_a_reaped_producer_does_not_wait_for_readers_before_it_claims(segment):
     zombie.put(4)
     zombie.die()
     assert ring.reap() == [zombie.number]
-    assert zombie.peer.claim(None, object(), 0) == _core.REAPED
+    assert zombie.peer.claim(None) == _core.REAPED
 
 
 @pytest.mark.parametrize("reused", [False, True])

@@ -12,8 +12,11 @@ import pytest
 import services
 from services import answer, check, engine, holder, send, serve, up
 from test_select import waiters
+from test_service_locks import watched
 
 import gpuring
+
+assert watched  # a fixture
 
 PATIENCE_S = 20
 
@@ -56,7 +59,7 @@ async def ask(client, k, place=None):
 # ---- answers -----------------------------------------------------------------------------------
 
 
-def test_many_tasks_share_a_client_that_has_room_for_few_calls(name, place, children):
+def test_many_tasks_share_a_client_that_has_room_for_few_calls(name, place, children, watched):
     async def main():
         ticks = 0
 
@@ -193,6 +196,61 @@ def test_a_call_can_be_awaited_and_made_in_one_line(name, children):
     assert worker.result()["answered"] == 2
 
 
+def test_a_call_that_begins_while_others_have_just_ended_is_heard_of(name, no_slices):
+    async def main(server, client):
+        async def twice(k):
+            await finish(client, k, send(client, k))
+            await finish(client, k + 10, send(client, k + 10))
+
+        waits = [asyncio.create_task(twice(k)) for k in range(3)]
+        for _ in range(2):
+            for call in await asyncio.to_thread(server.take, 3, PATIENCE_S, PATIENCE_S):
+                answer(call)
+        await soon(asyncio.gather(*waits))
+
+    with serve(name) as server, gpuring.connect(name) as client:
+        asyncio.run(main(server, client))
+
+
+def test_an_answer_that_comes_just_before_a_task_sleeps(name, no_slices, monkeypatch):
+    async def main(server, client):
+        call = send(client, 0)
+        (taken,) = server.take(timeout=10)
+        enter = client._calls.enter
+
+        def late(*args):
+            monkeypatch.setattr(client._calls, "enter", enter)
+            answer(taken)
+            assert client._mailbox.pump(call._is_done, time.monotonic() + PATIENCE_S)
+            return enter(*args)
+
+        monkeypatch.setattr(client._calls, "enter", late)
+        await soon(finish(client, 0, call))
+
+    with serve(name) as server, gpuring.connect(name) as client:
+        asyncio.run(main(server, client))
+
+
+def test_what_a_loop_cannot_receive_is_told_to_a_task(name, no_slices, monkeypatch):
+    async def main(server, client):
+        call = send(client, 0)
+        wait = asyncio.create_task(call.result_async())
+        await settled()
+
+        def torn(*_):
+            raise gpuring.FrameTorn("earlier", (0,))
+
+        with monkeypatch.context() as patched:
+            patched.setattr(client._mailbox, "receive", torn)
+            answer(server.take(timeout=10)[0])
+            with pytest.raises(gpuring.FrameTorn, match="earlier"):
+                await soon(wait)
+        await soon(finish(client, 0, call))
+
+    with serve(name) as server, gpuring.connect(name) as client:
+        asyncio.run(main(server, client))
+
+
 def test_two_tasks_may_wait_for_one_call(name):
     async def main(server, client):
         call = send(client, 0)
@@ -287,7 +345,7 @@ def test_a_thread_and_a_task_hand_the_receiving_to_each_other(name, no_slices, f
             else:
                 result = asyncio.to_thread(services.finish, client, 0, calls[who])
                 waits[who] = asyncio.create_task(result)
-                while not client._mailbox.receiving:
+                while not client._mailbox.calls.receiver:
                     await asyncio.sleep(0)
             await settled()
         taken = dict(zip(("thread", "task"), server.take(2, timeout=10), strict=True))
@@ -299,7 +357,7 @@ def test_a_thread_and_a_task_hand_the_receiving_to_each_other(name, no_slices, f
         asyncio.run(main(server, client))
 
 
-def test_tasks_of_several_loops_and_threads_share_a_client(name, children):
+def test_tasks_of_several_loops_and_threads_share_a_client(name, children, watched):
     async def tasks(client, first):
         await asyncio.gather(*(ask(client, k) for k in range(first, first + 60)))
 
@@ -332,7 +390,7 @@ def test_tasks_of_several_loops_and_threads_share_a_client(name, children):
 # ---- ends --------------------------------------------------------------------------------------
 
 
-def test_closing_a_client_wakes_its_tasks(name, no_slices):
+def test_closing_a_client_wakes_its_tasks(name, no_slices, watched):
     async def main(server, client):
         waits = [asyncio.create_task(send(client, k).result_async()) for k in range(2)]
         waits += [asyncio.create_task(client.request_async()) for _ in range(2)]

@@ -113,6 +113,37 @@ def test_after_an_interrupted_request_a_client_can_be_closed(name):
             assert client.ring.closed, interrupt.where
 
 
+def abandons(client, server):
+    slot = client.request(10)
+    return slot.abandon, lambda: slot._open
+
+
+def releases(client, server):
+    call = send(client, 0)
+    answer(server.take(timeout=10)[0])
+    return call.result(10).release, call._has_answer
+
+
+def cancels(client, server):
+    call = send(client, 0)
+    answer(server.take(timeout=10)[0])
+    assert call.wait(10)
+    return call.cancel, call._has_answer
+
+
+@pytest.mark.parametrize("begin", [abandons, releases, cancels])
+def test_a_call_whose_end_was_interrupted_needs_no_room(name, begin):
+    with serve(name) as server, gpuring.connect(name, calls=1) as client:
+        for interrupt in interrupts():
+            end, unfinished = begin(client, server)
+            with interrupt:
+                end()
+            if unfinished():
+                end()
+            client.request(10).abandon()
+            assert client.in_flight == 0, interrupt.where
+
+
 def test_after_an_interrupted_wait_others_come(name):
     with serve(name) as server, gpuring.connect(name) as client:
         for interrupt in interrupts():

@@ -91,16 +91,16 @@ def test_nobody_waits_for_the_turn_of_a_loop_that_was_left(name, no_slices, left
 def test_a_thread_that_stops_receiving_just_before_a_task_sleeps(name, no_slices, monkeypatch):
     async def main():
         thread = in_thread(calls[0].result, 20)
-        poll(lambda: client._mailbox.receiving)
+        poll(lambda: client._mailbox.calls.receiver)
 
         async def late(*args):
-            monkeypatch.setattr(tasks.Tasks, "_sleep", sleep)
+            monkeypatch.setattr(tasks.Task, "sleep", sleep)
             answer(taken[0])
             thread().release()
             await sleep(*args)
 
-        sleep = tasks.Tasks._sleep
-        monkeypatch.setattr(tasks.Tasks, "_sleep", late)
+        sleep = tasks.Task.sleep
+        monkeypatch.setattr(tasks.Task, "sleep", late)
         ours = asyncio.create_task(finish(client, 1, calls[1]))
         await settled()
         answer(taken[1])

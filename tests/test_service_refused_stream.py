@@ -25,12 +25,12 @@ def call(name):
     """A call in flight."""
     with serve(name), gpuring.connect(name) as client:
         made = PendingCall(client._mailbox, 1, 1, None)
-        client._mailbox.live[1] = made
+        client._calls.live[1] = made
         yield made
 
 
 def is_live(call):
-    return call._mailbox.live.get(1) is call
+    return call._mailbox.calls.live.get(1) is call
 
 
 @pytest.mark.parametrize("verb", ["publish", "abandon"])

@@ -20,13 +20,16 @@ from services import (
     up,
 )
 from support import poll, segments_of
+from test_service_locks import watched
 
 import gpuring
+
+assert watched  # a fixture
 
 # ---- threads ------------------------------------------------------------------------------------
 
 
-def test_threads_may_share_a_client(name, children):
+def test_threads_may_share_a_client(name, children, watched):
     """More threads than it has room for calls: they wait for each other."""
     worker = up(children(engine, name))
 
@@ -50,11 +53,11 @@ def is_held(lock):
     return True
 
 
-def test_threads_wait_in_turn_for_a_slot(name):
+def test_threads_wait_in_turn_for_a_slot(name, watched):
     with serve(name, slots=1) as server, gpuring.connect(name) as client:
         calls = [send(client, 0)]
         sends = [in_thread(send, client, k) for k in (1, 2)]
-        poll(lambda: is_held(client._sending) and len(client._mailbox.live) == 1)
+        poll(lambda: is_held(client._sending) and len(client._calls.live) == 1)
         with pytest.raises(gpuring.RingFull, match="another thread is waiting"):
             client.request(0)
         for _ in range(3):
@@ -70,7 +73,7 @@ def test_a_thread_that_is_done_hands_the_receiving_on(name, monkeypatch):
     with serve(name) as server, gpuring.connect(name) as client:
         calls = [send(client, k) for k in range(3)]
         waits = [in_thread(call.result, 15) for call in calls]
-        poll(lambda: len(client._mailbox.changed._waiters) == 2)
+        poll(lambda: len(client._calls._heirs) == 2)
         for k, taken in enumerate(server.take(3, timeout=10)):
             answer(taken)
             check(client, k, waits[k]())
@@ -83,12 +86,12 @@ def test_who_looks_after_the_calls_does_not_mind_threads_that_send(name):
 
         def busy():  # as if it made calls, and they ended
             while not done.is_set():
-                with mailbox.changed:
-                    mailbox.live[0] = calls[0]
-                with mailbox.changed:
-                    del mailbox.live[0]
+                with table.lock:
+                    table.live[0] = calls[0]
+                with table.lock:
+                    del table.live[0]
 
-        mailbox, interval = client._mailbox, sys.getswitchinterval()
+        mailbox, table, interval = client._mailbox, client._calls, sys.getswitchinterval()
         join = in_thread(busy)
         try:
             sys.setswitchinterval(1e-6)
@@ -106,13 +109,13 @@ def test_who_looks_after_the_calls_does_not_mind_threads_that_send(name):
             services.finish(client, k, call)
 
 
-def test_closing_a_client_wakes_who_waits_and_drops_its_calls(name):
+def test_closing_a_client_wakes_who_waits_and_drops_its_calls(name, watched):
     with serve(name) as server:
         client = gpuring.connect(name)
         call = send(client, 0)
         send(client, 1)
         wait = in_thread(call.result)
-        poll(lambda: client._mailbox.receiving)
+        poll(lambda: client._mailbox.calls.receiver)
         (taken,) = server.take(timeout=10)
         client.close()
         client.close()

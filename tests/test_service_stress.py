@@ -16,6 +16,7 @@ from services import (
     up,
 )
 from support import poll, segments_of
+from test_service_locks import watching
 
 import gpuring
 
@@ -40,7 +41,7 @@ def bookkeeper(pipe, name, seed):
     dice = random.Random(seed)
     books: Counter[str] = Counter()
     flying = []
-    with gpuring.connect(name, calls=6, engine_s=20) as client:
+    with watching() as watch, gpuring.connect(name, calls=6, engine_s=20) as client:
         pipe.send("up")
         k = 0
         while not pipe.told():
@@ -58,6 +59,7 @@ def bookkeeper(pipe, name, seed):
             books[end(client, *each, None)] += 1
         poll(lambda: settle(client))
         books["late"] = client.late
+    assert watch.wrong == []
     return books
 
 

@@ -8,7 +8,7 @@ import pytest
 from victim import Victim, make
 
 import gpuring
-from gpuring import _core
+from gpuring import _core, diagnosis
 
 
 class Streams:
@@ -210,6 +210,26 @@ def test_ready_is_whoever_would_be_told(segment):
     assert not _core.ready(reader.peer)
 
 
+@pytest.mark.parametrize(
+    ("seqs", "words"),
+    [
+        ([5], "frame 5"),
+        ([5, 7], "frames 5, 7"),
+        ([7, 6, 5], "frames 5–7, 3 of them"),
+        (range(6, 1022), "frames 6–1021, 1,016 of them"),
+        ([4, 6, 7, 9, 12, 13], "frames 4, 6–7, 9, 12–13, 6 of them"),
+        (range(0, 10, 2), "frames 0, 2, 4, 6, 8"),
+        (range(0, 4000, 2), "frames 0, 2, 4, 6, 8 and 1,995 more, 2,000 of them"),
+    ],
+)
+def test_torn_frames_are_named_in_few_words(seqs, words):
+    for released in (False, True):
+        error = diagnosis.torn("r", seqs, released=released)
+        assert f"'r': {words}" in str(error)
+        assert len(str(error)) < 300
+        assert error.seqs == tuple(seqs)
+
+
 # ---- lost, and given back ----------------------------------------------------------------------
 
 
@@ -274,8 +294,11 @@ def test_released_frames_that_turn_out_torn_are_told_once(name, children, how):
     with make(name) as ring:
         consumer = ring.consumer(lossless=how != "latest")
         seqs = released_torn(consumer, Victim(ring, children, 3), 3)
-        with pytest.raises(gpuring.FrameTorn, match=", ".join(map(str, seqs))):
+        with pytest.raises(
+            gpuring.FrameTorn, match=f"frames {seqs[0]}–{seqs[-1]}, 3 of them, "
+        ) as caught:
             consumer.close() if how == "close" else getattr(consumer, how)(0)
+        assert caught.value.seqs == tuple(seqs)
         if how != "close":
             leave_without(consumer, gpuring.PeerLost)
         consumer.close()

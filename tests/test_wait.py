@@ -221,11 +221,11 @@ def hold_until_killed(pipe: Pipe, path: str, role: str) -> None:
     header = Header.attach(os.open(path, os.O_RDWR))
     if role == "producer":
         peer = header.join_producer()
-        peer.claim(20, None, 0)
+        peer.claim(20)
     else:
         peer = header.join_consumer(b"x", True, "next")
         pipe.send()
-        peer.acquire(20, None, 0)
+        peer.acquire(20)
     pipe.send(peer.seq)
     pipe.receive()
 

@@ -1,6 +1,7 @@
-"""The verbs are compiled: their types stand in gpuring/_core.pyi, their docstrings in .pxi files.
+"""The verbs are compiled: their docstrings stand in _core.pyx, their types in gpuring/_core.pyi,
+or in producer.py and consumer.py, which know what they return.
 
-Griffe reads the stub.  Here each object in it gets the docstring that `help()` shows.
+Griffe reads these.  Here each object in them gets the docstring that `help()` shows.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Any
 
 import griffe
 
-from gpuring import _core
+from gpuring import _core, consumer, producer
 
 
 class CoreDocstrings(griffe.Extension):
@@ -19,6 +20,8 @@ class CoreDocstrings(griffe.Extension):
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
         if pkg.path == "gpuring":
             _document(pkg["_core"], _core)
+            _document(pkg["producer"], producer)
+            _document(pkg["consumer"], consumer)
 
 
 def _document(stub: Any, compiled: Any) -> None:

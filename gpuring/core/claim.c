@@ -172,8 +172,6 @@ uint64_t gr_promise(struct gr_peer *me, uint32_t index, uint64_t seq) {
     uint64_t next = load_relaxed(work) + 1, value = seq << 16;
     if (value < next) value = next;
     store_relaxed(work, value); /* whoever has to see it sees the word that follows: edges P, R */
-    me->last_index = index;
-    me->last_value = value;
     FAULT("promised");
     return value;
 }

@@ -199,7 +199,6 @@ enum gr_result gr_join_producer(struct gr_ring *ring, struct gr_peer *me) {
     result = enter(ring, me);
     if (result == GR_OK) count_producers(ring, GR_NONE, GR_NOT_ENDED);
     unlock(ring);
-    if (result == GR_OK) gr_watch(ring);
     return result;
 }
 
@@ -275,7 +274,6 @@ enum gr_result gr_join_consumer(struct gr_ring *ring, const char name[GR_NAME_WO
         }
     }
     unlock(ring);
-    if (result == GR_OK) gr_watch(ring);
     return result;
 }
 

@@ -1,11 +1,13 @@
 /* The process side of a ring: handles, verbs and their results.  No Python, no CUDA.
  *
  *   header.c  create, attach, validate
- *   process.c the handles of a process, its fork, its watchdog
+ *   process.c identity, the handles of a process, its fork
+ *   bell.c    clock, doorbell
  *   members.c join, leave, reap: membership, under LOCK
  *   claim.c   the frontier, promise, claim, publish, abandon
  *   frames.c  acquire, latest, release, give back; would a verb be blocked? torn?
- *   wait.c    spin, sleep at one ring or at many, doorbell, waiting for a fence
+ *   wait.c    spin, sleep at one ring or at many, waiting for a fence
+ *   watchdog.c a thread that clears dead peers
  *   notify.c  a thread that turns doorbells into file descriptors, for event loops
  *
  * A gr_peer belongs to one thread at a time.  Nothing here allocates after join, but a notifier.
@@ -34,6 +36,8 @@ enum gr_result {
     GR_MODE_MISMATCH, /* the subscription exists with the other mode */
     GR_LOCK_TIMEOUT,  /* somebody holds LOCK for seconds: a stopped process */
     GR_SYSTEM,        /* errno says why */
+    GR_DEVICE,        /* the GPU's driver refused; device/device.h, gd_trouble, says what */
+    GR_TORN_BEHIND,   /* frames that this consumer has released turned out torn */
 };
 
 /* Who is in the way of a blocked verb.  A diagnosis: true when it was looked at. */
@@ -71,7 +75,7 @@ struct gr_ring {
     uint64_t pid, start, pidns;
     unsigned generation;   /* of the process: a fork makes the handle void in the child */
 
-    /* Guarded by process.c's mutex. */
+    /* Guarded by gr_lock_handles.  The last four are the watchdog's. */
     struct gr_ring *next, *prev; /* all handles of the process */
     bool watched;
     uint64_t unwatchable; /* peers to be looked at every tick */
@@ -94,11 +98,9 @@ struct gr_peer {
     uint64_t frames;
     int64_t deadline_ns; /* of the call in progress */
 
-    /* gr_soon: the last promise, the fences that it will not look at, and how many those were last time */
-    uint64_t last_value;
-    uint32_t last_index, blind, backoff;
     int64_t wait_ns;     /* when the wait in progress began */
-    int64_t spin_ns;     /* adapts between GR_SPIN_MIN_NS and GR_SPIN_MAX_NS */
+    int64_t spin_ns;     /* how long a wait spins: adapts between GR_SPIN_MIN_NS and GR_SPIN_MAX_NS, */
+    bool spin_fixed;     /* or what gr_set_spin said */
 
     /* the frame that the last successful claim, acquire or latest returned */
     uint64_t seq, lost;
@@ -168,12 +170,21 @@ void gr_retire(struct gr_ring *ring); /* magic = 0: nobody attaches any more */
 void gr_enlist(struct gr_ring *ring);
 void gr_disown(struct gr_ring *ring);
 void gr_detach(struct gr_ring *ring);
-void gr_watch(struct gr_ring *ring);
+struct gr_ring *gr_lock_handles(void); /* the first of the list, which does not change until they are unlocked */
+void gr_unlock_handles(void);
 bool gr_forked(const struct gr_ring *ring);
 int gr_pidfd(pid_t pid); /* -1: errno */
 uint64_t gr_process_start(pid_t pid, char *state);
 
-/* members.c */
+/* bell.c */
+int64_t gr_now_ns(void);
+int64_t gr_now_coarse_ns(void);
+void gr_ring_bell(struct gr_ring *ring);
+enum { GR_SLEEPING = 1, GR_ARMED = 2 }; /* bits of peer.waiting: who is counted in head.waiters for it */
+void gr_announce(const struct gr_peer *me, uint64_t bit);
+void gr_withdraw(const struct gr_peer *me, uint64_t bit);
+
+/* members.c.  A join starts no watchdog: call gr_watch, too. */
 enum gr_start { GR_START_NEXT, GR_START_OLDEST, GR_START_AT };
 enum gr_result gr_join_producer(struct gr_ring *ring, struct gr_peer *me);
 enum gr_result gr_join_consumer(struct gr_ring *ring, const char name[GR_NAME_WORDS * 8],
@@ -216,20 +227,20 @@ static inline enum gr_result gr_ready(const struct gr_peer *me) {
 #define GR_SLICE_NS (INT64_C(50) * 1000 * 1000)
 #endif
 enum { GR_NAP_NS = 1000 * 1000, GR_SPIN_MAX_NS = 50 * 1000, GR_SPIN_MIN_NS = 1000,
-       GR_WAKE_NS = 50 * 1000 /* what a wake-up by futex may take */, GR_PATIENCE_NS = 20 * 1000,
-       GR_LAP_NS = 2 * 1000 * 1000, /* more than 255 frames that are as quick as these can be */
-       GR_FENCE_SPIN_NS = 200 * 1000 /* a hop between two contexts takes about 150 µs */ };
+       GR_WAKE_NS = 50 * 1000 /* what a wake-up by futex may take */ };
 typedef enum gr_result (*gr_verb)(struct gr_peer *me);
 enum gr_result gr_spin(struct gr_peer *me, gr_verb verb);
 enum gr_result gr_sleep(struct gr_peer *me, gr_verb verb); /* one slice at the most, then GR_SIGNAL */
-enum gr_result gr_wait_fence(struct gr_peer *me, uint32_t peer, uint32_t index, uint64_t value);
-typedef int (*gr_query)(void *event); /* 0: complete */
-bool gr_soon(struct gr_peer *me, uint32_t peer, uint32_t index, uint64_t value, gr_query query, void *theirs,
-             void *ours, void *last);
-void gr_ring_bell(struct gr_ring *ring);
-enum { GR_SLEEPING = 1, GR_ARMED = 2 }; /* bits of peer.waiting: who is counted in head.waiters for it */
-void gr_announce(const struct gr_peer *me, uint64_t bit);
-void gr_withdraw(const struct gr_peer *me, uint64_t bit);
+enum gr_result gr_spin_ready(struct gr_peer *me, int64_t at_most_ns); /* gr_ready for as long as its fixed spin */
+void gr_set_spin(struct gr_peer *me, int64_t ns); /* after a join.  -1: adaptive; INT64_MAX: it never sleeps */
+
+static inline void gr_pause(void) { /* between two looks */
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
 
 /* Several bells at once.  The wait ends when one of them is not at its value any more. */
 enum { GR_MAX_WAITED = 128 }; /* what futex_waitv takes */
@@ -239,7 +250,14 @@ struct gr_waited {            /* struct futex_waitv of linux/futex.h, which head
 };
 enum { GR_WAITED_U32 = 2, GR_WAITED_PRIVATE = 128 };
 bool gr_wait_bells(struct gr_waited *waited, uint32_t n, int64_t until_ns); /* true: a signal came */
-enum gr_result gr_select(struct gr_peer *const *peers, uint32_t n, int64_t deadline_ns, bool *ready);
+enum gr_result gr_select(struct gr_peer *const *peers, uint32_t n, int64_t begun_ns, int64_t deadline_ns, bool *ready);
+
+/* wait.c: fences */
+enum { GR_PATIENCE_NS = 20 * 1000, GR_LAP_NS = 2 * 1000 * 1000, /* more than 255 frames that are as quick as these can be */
+       GR_FENCE_SPIN_NS = 200 * 1000 /* a hop between two contexts takes about 150 µs */ };
+
+/* watchdog.c */
+void gr_watch(struct gr_ring *ring); /* somebody has joined through this handle, or wants the dead cleared */
 
 /* notify.c: a descriptor per peer that can be read when its verb would not be blocked */
 struct gr_notifier;
@@ -249,8 +267,5 @@ void gr_notifier_disarm(struct gr_notifier *notifier);
 void gr_notifier_raise(struct gr_notifier *notifier); /* readable from now on, and not armed */
 void gr_notifier_close(struct gr_notifier *notifier);
 int gr_notifier_fd(const struct gr_notifier *notifier);
-
-int64_t gr_now_ns(void);
-int64_t gr_now_coarse_ns(void);
 
 #endif

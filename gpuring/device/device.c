@@ -35,7 +35,7 @@ enum gr_result gd_open(struct gd_device *device, struct gd_driver *driver, struc
     device->driver = driver;
     device->ring = ring;
     device->ordinal = ordinal;
-    device->sync = ring->config.sync == GR_SYNC_TIMELINE ? &gd_timeline : &gd_events;
+    device->sync = ring->config.sync == GR_SYNC_EVENT ? &gd_events : &gd_timeline;
     int status = driver->init(0);
     if (status == CU_OK) status = driver->primary_retain(&device->context, ordinal);
     if (status != CU_OK) return trouble_of(trouble, GD_NO_CONTEXT, 0, status);

@@ -231,11 +231,21 @@ enum gr_result gd_release(struct gd_peer *me, struct gd_call *call, unsigned how
 enum gr_result gd_use_on(struct gd_peer *me, uint32_t index, gd_stream stream, struct gd_trouble *trouble);
 /* Undoes a claim or a hold of whose slot the user knows nothing. */
 enum gr_result gd_put_back(struct gd_peer *me, uint32_t index);
-/* Before gr_leave: until the GPU has done all that this peer has promised.  Everything must have been ended. */
-enum gr_result gd_drain(struct gd_peer *me, struct gd_call *call, unsigned how);
+/* After everything has been ended: waits until the GPU has done all that this peer has promised, then leaves the ring. */
+enum gr_result gd_leave(struct gd_peer *me, struct gd_call *call, unsigned how);
 
 /* Whether the frame in slot `index` that this consumer holds is known to be torn.  Final once its own work is done. */
 bool gd_is_torn(struct gd_peer *me, uint32_t index);
+
+/* Frames released earlier that turned out torn: whether the next acquire says GR_TORN_BEHIND; a look that finds them; their
+ * sequences, which are told with that; and one to be told later, while something else has to be said. */
+bool gd_would_tell(struct gd_peer *me);
+bool gd_look_at_released(struct gd_peer *me);
+size_t gd_take_torn(struct gd_peer *me, uint64_t *seqs, size_t room);
+void gd_tell_later(struct gd_peer *me, uint64_t seq);
+/* After a promise that may be unpaid, or before a frame is opened to other members again: until the streams that used the
+ * slot are idle.  GR_SIGNAL: call again. */
+enum gr_result gd_settle(struct gd_peer *me, struct gd_call *call, uint32_t index);
 
 /* ---- within the folder --------------------------------------------------------------------------------------------- */
 
@@ -248,7 +258,7 @@ void gd_pause(void);
 
 /* record.c */
 enum gr_result gd_record(struct gd_peer *me, struct gd_call *call, uint32_t from, uint32_t to, uint64_t *values);
-enum gr_result gd_settle(struct gd_peer *me, struct gd_call *call, uint32_t index);
+enum gr_result gd_drain(struct gd_peer *me, struct gd_call *call, unsigned how);
 void gd_enter_thread(struct gd_use *use);
 void gd_leave_thread(struct gd_use *use);
 bool gd_add_stream(struct gd_use *use, gd_stream stream);
@@ -258,9 +268,6 @@ bool gd_released_prepare(struct gd_peer *me);
 void gd_released_dispose(struct gd_peer *me);
 bool gd_reserve(struct gd_released *released, uint32_t slots);
 void gd_remember(struct gd_peer *me, const struct gd_frame *frame, gd_stream stream);
-void gd_tell_later(struct gd_peer *me, uint64_t seq);
-bool gd_would_tell(struct gd_peer *me);       /* gd_torn_meanwhile, without telling */
-bool gd_torn_meanwhile(struct gd_peer *me);   /* if somebody died, or there are many: looks */
-bool gd_look_at_released(struct gd_peer *me); /* whether released.torn has any */
+bool gd_torn_meanwhile(struct gd_peer *me); /* if somebody died, or there are many: looks */
 
 #endif

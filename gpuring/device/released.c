@@ -14,6 +14,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 bool gd_released_prepare(struct gd_peer *me) {
     struct gd_released *released = &me->released;
@@ -140,6 +141,18 @@ void gd_tell_later(struct gd_peer *me, uint64_t seq) {
     pthread_mutex_lock(&me->released.mutex);
     tell(&me->released, seq);
     pthread_mutex_unlock(&me->released.mutex);
+}
+
+/* Moves up to `room` of the sequences that turned out torn to `seqs`; how many. */
+size_t gd_take_torn(struct gd_peer *me, uint64_t *seqs, size_t room) {
+    struct gd_released *released = &me->released;
+    pthread_mutex_lock(&released->mutex);
+    size_t n = released->torns < room ? released->torns : room;
+    memcpy(seqs, released->torn, n * sizeof *seqs);
+    memmove(released->torn, released->torn + n, (released->torns - n) * sizeof *seqs);
+    released->torns -= n;
+    pthread_mutex_unlock(&released->mutex);
+    return n;
 }
 
 static bool somebody_died(const struct gd_peer *me) {

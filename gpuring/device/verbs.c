@@ -266,3 +266,11 @@ enum gr_result gd_put_back(struct gd_peer *me, uint32_t index) {
     me->use[index].open = false;
     return me->me.role == GR_PRODUCER ? gr_abandon(&me->me, index, seq) : gr_give_back(&me->me, index, seq);
 }
+
+enum gr_result gd_leave(struct gd_peer *me, struct gd_call *call, unsigned how) {
+    enum gr_result result = gd_drain(me, call, how);
+    if (result != GR_OK) return result;
+    result = gr_leave(&me->me);
+    if (me->me.left && me->device) gd_give_events(me);
+    return result;
+}

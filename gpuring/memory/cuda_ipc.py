@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpuring.driver import uuid_of
+from gpuring._core import Driver
 from gpuring.errors import DeviceError, RingClosed
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ SLAB_ALIGNMENT = 2 << 20
 """A slab is whole 2 MiB pages: the driver shares a whole page, so nothing else may live on it."""
 
 USE_HOST = "Use device='host', or run on a machine with an NVIDIA GPU"
+
+_CAN_USE_64_BIT_STREAM_MEM_OPS = 122  # CUdevice_attribute
 
 # cudaError_t, which CuPy reports as plain numbers.
 _INVALID_VALUE, _INITIALIZATION, _INSUFFICIENT_DRIVER, _NO_DEVICE = 1, 3, 35, 100
@@ -81,6 +83,21 @@ def available() -> tuple[bool, str]:
         device_for(None)
     except DeviceError as error:
         return False, str(error)
+    return True, ""
+
+
+def timeline_supported(device: int) -> tuple[bool, str]:
+    """Whether rings on GPU `device` can have a timeline, and if not, why, in one line."""
+    try:
+        runtime = load_cupy().cuda.runtime
+        if not Driver().attribute(_CAN_USE_64_BIT_STREAM_MEM_OPS, device):
+            return False, f"GPU {device} has no 64-bit stream waits"
+        if not runtime.deviceGetAttribute(runtime.cudaDevAttrHostRegisterSupported, device):
+            return False, f"GPU {device} cannot map host memory that CUDA did not allocate"
+    except DeviceError as error:
+        return False, str(error)
+    except RuntimeError as error:  # CuPy's CUDARuntimeError
+        return False, f"GPU {device} cannot be asked about stream waits ({error})"
     return True, ""
 
 
@@ -181,7 +198,7 @@ class CudaMemory:
         cuda = load_cupy().cuda
         runtime = cuda.runtime
         nbytes = -(-slots * slot_nbytes // SLAB_ALIGNMENT) * SLAB_ALIGNMENT
-        device_uuid = uuid_of(device)
+        device_uuid = Driver().uuid(device)
         with cuda.Device(device):
             try:
                 # What cupy.cuda.Memory does, less its cudaFree at interpreter shutdown.
@@ -263,10 +280,10 @@ class CudaMemory:
 
 def _reachable(runtime: Any, device: int, wanted: bytes, ring: str) -> int:
     """The ordinal of the GPU `wanted`, which `device` is or can reach.  Raises DeviceError."""
-    mine = uuid_of(device)
+    mine = Driver().uuid(device)
     if mine == wanted:
         return device
-    owner = next((d for d in range(runtime.getDeviceCount()) if uuid_of(d) == wanted), None)
+    owner = next((d for d in range(runtime.getDeviceCount()) if Driver().uuid(d) == wanted), None)
     if owner is not None and runtime.deviceCanAccessPeer(device, owner):
         return owner
     how = "cannot be seen" if owner is None else f"is GPU {owner} and cannot be reached"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gpuring.errors import RingError
 from gpuring.producer import Producer
-from gpuring.service.wire import FAILED, Enveloped
+from gpuring.service.wire import FAILED, OK, Enveloped
 from gpuring.slot import ReadSlot, WriteSlot
 from gpuring.unique import Unique
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from gpuring._core import Peer
     from gpuring.ring import Ring
-    from gpuring.service.server import Server
 
 
 class AnswerSlot(WriteSlot):
@@ -78,9 +77,10 @@ class AnswerWriter(Enveloped, Producer):
             assert isinstance(slot, AnswerSlot)
             return slot
         extents = None if shape is None else self._smaller(shape)
-        on = None if self._sync is None and stream is None else self._handle(stream)
+        on = None if self._device is None and stream is None else self._handle(stream)
         slot = self.begun.pop(0)
-        slot._open, slot._shape = True, extents
+        slot._open = True
+        slot._reshape(extents)
         if on is not None:
             try:
                 slot._import_on(on)  # behind what was begun
@@ -88,6 +88,8 @@ class AnswerWriter(Enveloped, Producer):
                 slot._end()
                 raise
             slot._stream = on
+        if self._watch is not None:
+            self._watch.took((slot,))
         return slot
 
     def void_begun(self) -> None:
@@ -95,6 +97,17 @@ class AnswerWriter(Enveloped, Producer):
             slot = self.begun.pop(0)
             slot._open = True
             slot._end()
+
+
+class Engine(Protocol):
+    """What a call needs of the Server that has taken it."""
+
+    @property
+    def name(self) -> str: ...
+    def _claim_answer(
+        self, call: Call, stream: Any, shape: Sequence[int] | None, status: int = OK, text: str = ""
+    ) -> AnswerSlot: ...
+    def _end(self, call: Call, ending: str) -> None: ...
 
 
 class Call(Unique):
@@ -106,7 +119,7 @@ class Call(Unique):
 
     __slots__ = ("_answered", "_client", "_number", "_redelivered", "_server", "_slot")
 
-    def __init__(self, server: Server, slot: ReadSlot, client: int, number: int) -> None:
+    def __init__(self, server: Engine, slot: ReadSlot, client: int, number: int) -> None:
         self._server = server
         self._slot = slot
         self._client = client

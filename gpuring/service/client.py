@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuring import _core, diagnosis, directory
 from gpuring.errors import PeerLost, RingClosed, RingFull
+from gpuring.service.calls import Turn
 from gpuring.service.mailbox import Mailbox
 from gpuring.service.pending import Answer, PendingCall, RequestSlot, RequestWriter
 from gpuring.service.tasks import left_s
@@ -34,9 +35,10 @@ class Client(Unique):
         self._terms = terms
         self._engine_s = engine_s
         self._numbers = itertools.count(1)
-        self._sending = threading.RLock()  # one thread at a time claims; a handler in it may close
+        self._sending = Turn()  # who has it claims, and waits with it for a slot, room, an engine
         self._requests = RequestWriter(ring, ring._join_producer())
         self._mailbox = Mailbox(ring, terms, calls, engine_s)
+        self._calls = self._mailbox.calls
 
     @property
     def name(self) -> str:
@@ -56,13 +58,13 @@ class Client(Unique):
     @property
     def closed(self) -> bool:
         """Whether this client was closed."""
-        return self._mailbox.closed
+        return self._calls.closed
 
     @property
     def in_flight(self) -> int:
         """Calls that need room: being written, sent, answered and not released, or given up and not
         known to be gone."""
-        return len(self._mailbox.live)
+        return len(self._calls.live)
 
     @property
     def late(self) -> int:
@@ -133,7 +135,7 @@ class Client(Unique):
 
         begun = time.monotonic()
         deadline = None if timeout is None else begun + timeout
-        tasks, turns = self._mailbox.loops.tasks(), 0
+        tasks, calls, turns = self._mailbox.tasks(), self._calls, 0
         async with tasks.turn_to_send(deadline):
             while True:
                 expires = None if expires_s is None else begun + expires_s - time.monotonic()
@@ -147,8 +149,8 @@ class Client(Unique):
                 except RingFull:
                     if late:
                         raise
-                    if not self._mailbox.has_room():
-                        await tasks.until_room(deadline)
+                    if not calls.has_room():
+                        await tasks.until(calls.has_room, deadline, calls.for_room)
                     else:
                         turns = await tasks.until_claimable(
                             self._requests._peer, self._sending, deadline, turns
@@ -161,8 +163,7 @@ class Client(Unique):
         envelope["call"][index] = call.number
         envelope["until_ns"][index] = NEVER if expires is None else int(expires * 1e9)
         slot._call = call
-        with self._mailbox.changed:
-            self._mailbox.live[call.number] = call
+        self._calls.begin(call)
 
     def call(
         self,
@@ -254,18 +255,30 @@ class Client(Unique):
 
     def _make_room(self, deadline: float | None) -> None:
         """Waits until there is a slot for one more answer in our ring."""
-        mailbox = self._mailbox
+        mailbox, calls = self._mailbox, self._calls
         mailbox.catch_up()
-        if mailbox.has_room() or mailbox.pump(mailbox.has_room, 0):
+        if calls.has_room() or mailbox.pump(calls.has_room, 0):
+            return
+        self._settle()
+        if calls.has_room():
             return
         me = threading.get_ident()
-        with mailbox.changed:
-            if all(call._thread == me and not call._given_up for call in mailbox.live.values()):
-                # Nobody but the caller can end one: waiting would have no end.
-                raise RingFull(mailbox.no_room())
-        if not mailbox.pump(mailbox.has_room, deadline):
+        if all(call._thread == me and call._error is None for call in calls.all()):
+            # Nobody but the caller can end one: waiting would have no end.
+            raise RingFull(mailbox.no_room())
+        if not mailbox.pump(calls.has_room, deadline, None, calls.for_room):
             self._check_open()
             raise RingFull(mailbox.no_room())
+
+    def _settle(self) -> None:
+        """Ends the calls whose end a Ctrl-C cut short: requests that are not ours any more and were
+        not sent, answers that were released."""
+        live = self._calls.all()
+        claimed = {seq for _, seq in self._requests._peer.holding()}
+        for call in live:
+            unsent = call._seq not in claimed and call._sent_at is None
+            if unsent or (call._answer is not None and not call._has_answer()):
+                self._calls.end(call)
 
     def _check_open(self) -> None:
         if self.closed:
@@ -295,7 +308,7 @@ class Client(Unique):
         self.close()
 
     def __repr__(self) -> str:
-        of = f"{self.in_flight} of {self._mailbox.limit} calls in flight"
+        of = f"{self.in_flight} of {self._calls.limit} calls in flight"
         return f"<Client of {self.name!r}: {'closed' if self.closed else of}>"
 
 

@@ -1,4 +1,8 @@
-"""A client's own ring: its calls in flight, their answers, and what became of those without one."""
+"""A client's own ring: where its answers arrive, and what became of the calls without one.
+
+Everything here is done by who has the turn to receive (calls.py), but for `pump`, `order` and what
+only reads.
+"""
 
 from __future__ import annotations
 
@@ -9,35 +13,32 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from gpuring._snapshot import snapshot
 from gpuring.errors import CallFailed, FrameTorn, PeerLost, RingClosed, RingError, RingTimeout
+from gpuring.service.calls import Calls, Sleepers, Thread
 from gpuring.service.pending import Answer, AnswerReader, PendingCall
-from gpuring.service.tasks import SLICE_S, Loops, left_s
+from gpuring.service.tasks import SLICE_S, Tasks, left_s
 from gpuring.service.wire import FAILED, SPARE, Terms, make_answer_ring
 from gpuring.slot import ReadSlot
 
 if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
     from gpuring._core import Peer
     from gpuring.ring import Ring
 
 
 class Mailbox:
-    """Where a client's answers arrive.  Its threads share it; one at a time receives, for all."""
+    """Where a client's answers arrive.  One thread at a time receives, for all."""
 
     def __init__(self, requests: Ring, terms: Terms, limit: int, engine_s: float) -> None:
         self._requests = requests
         self._terms = terms
         self._engine_s = engine_s
-        self.limit = limit
         self.id = secrets.randbits(64)
-        self.closed = False
+        self.calls = Calls(limit)
         self.late = 0
-        self.live: dict[int, PendingCall] = {}
-        """Calls that are claimed, and neither released, failed nor known to be gone."""
-        self.changed = threading.Condition()
-        """Guards all of this."""
-        self.loops = Loops(self)
-        self.receiving = 0
-        """Which thread does, by threading.get_ident()."""
+        self._loops: dict[AbstractEventLoop, Tasks] = {}  # each adds its own
         self._looked = time.monotonic()
         self._orphaned: float | None = None  # since when there has been no engine
         self._ring = make_answer_ring(requests, terms, self.id, limit + SPARE)
@@ -47,7 +48,7 @@ class Mailbox:
             # Lossy, so that engines never wait for us: a slot that we hold is passed over.  What is
             # unread is not overwritten, because no more is asked for than there are slots.
             peer = self._ring._join("client", False, "next", None, True)
-            self._answers = AnswerReader(self._ring, peer, False, (None, True), False)
+            self._answers = AnswerReader(self._ring, peer, False, (None, True, None), False)
         except BaseException:
             self._ring.close()
             raise
@@ -58,69 +59,83 @@ class Mailbox:
 
     @property
     def peer(self) -> Peer:
-        """Who receives: used by one thread at a time, who has set `receiving`."""
         return self._answers._peer
 
-    def _calls(self) -> list[PendingCall]:
-        """Those that are live now: other threads send, and release, meanwhile."""
-        with self.changed:
-            return list(self.live.values())
+    def tasks(self) -> Tasks:
+        """Those of the running loop."""
+        import asyncio
 
-    def has_room(self) -> bool:
-        return len(self.live) < self.limit
+        loop = asyncio.get_running_loop()
+        tasks = self._loops.get(loop)
+        if tasks is None:
+            for each in list(self._loops):
+                if each.is_closed():
+                    self._loops.pop(each, None)
+            tasks = self._loops[loop] = Tasks(self, loop)
+        return tasks
+
+    def no_room(self) -> str:
+        live = self.calls.all()
+        held = sum(call._answer is not None for call in live)
+        return (
+            f"service {self.service!r}: {len(live)} calls of this client are in flight, "
+            f"{held} of them answered and not released, and it has room for {self.calls.limit}. "
+            "Take a result and release it first, or connect(calls=…) with more"
+        )
+
+    # ---- receiving -----------------------------------------------------------------------------
 
     def catch_up(self) -> None:
         """Receives what is there.  Before each request, so that the spare slots are spare again."""
         if self._ring._header.frontier > self._answers._peer.position:
             self.pump(lambda: False, 0)
 
-    def no_room(self) -> str:
-        held = sum(call._answer is not None for call in self._calls())
-        return (
-            f"service {self.service!r}: {len(self.live)} calls of this client are in flight, "
-            f"{held} of them answered and not released, and it has room for {self.limit}. Take a "
-            "result and release it first, or connect(calls=…) with more"
-        )
-
-    # ---- receiving -----------------------------------------------------------------------------
-
     def wait(self, call: PendingCall, timeout: float | None, stream: Any = None) -> bool:
         if call._is_done():
             return True
         deadline = None if timeout is None else time.monotonic() + timeout
-        return self.pump(call._is_done, deadline, stream)
+        return self.pump(call._is_done, deadline, stream, call._sleepers)
 
-    def pump(self, ready: Callable[[], bool], deadline: float | None, stream: Any = None) -> bool:
+    def pump(
+        self,
+        ready: Callable[[], bool],
+        deadline: float | None,
+        stream: Any = None,
+        sleepers: Sleepers | None = None,
+    ) -> bool:
         """Receives answers, for whomever they are, until ready(); False: the deadline has passed,
         or this was closed.  It looks at least once.
 
         One of the threads that wait receives for all; when it is done another one takes over.
+        Whoever makes `ready` true wakes the `sleepers`.
         """
-        tried = False
-        while True:
-            with self.changed:
-                while not ready():
-                    left = left_s(deadline)
-                    if self.closed or (tried and left == 0):
-                        return False
-                    if self.receiving in (0, threading.get_ident()):  # ours: a Ctrl-C left it
-                        break
-                    tried = True
-                    self._ring._check_open()  # in a forked child who receives is not there
-                    self.changed.wait(SLICE_S if left is None else min(left, SLICE_S))
-                else:
-                    return True
-                self.receiving = threading.get_ident()
-            try:
-                self._receive(SLICE_S if left is None else min(left, SLICE_S), stream)
-                tried = True
-            finally:
-                with self.changed:
-                    self.receiving = 0
-                    self.changed.notify_all()
-                    self.loops.pass_on()
+        calls, looked = self.calls, False
+        sleeper, sleepers = None, {} if sleepers is None else sleepers
+        while not ready():
+            left = left_s(deadline)
+            if calls.closed or (looked and left == 0):
+                return False
+            looked = True
+            slice_s = SLICE_S if left is None else min(left, SLICE_S)
+            if calls.take_turn(sleeper):
+                try:
+                    self.receive(slice_s, stream)
+                finally:
+                    calls.pass_turn()
+            elif sleeper is None:
+                self._ring._check_open()  # in a forked child who receives is not there
+                sleeper = Thread()
+                looked = left == 0
+            else:
+                try:
+                    if calls.enter(sleeper, sleepers, ready):
+                        sleeper.sleep(slice_s)
+                finally:
+                    calls.leave(sleeper, sleepers)
+        return True
 
-    def _receive(self, timeout: float, stream: Any) -> None:
+    def receive(self, timeout: float, stream: Any) -> None:
+        """By who has the turn."""
         with contextlib.suppress(RingTimeout):
             self._dispatch(self._answers.acquire(timeout, stream=stream))
             while self._ring._header.frontier > self._answers._peer.position:
@@ -133,36 +148,31 @@ class Mailbox:
     def _dispatch(self, answer: ReadSlot) -> None:
         assert isinstance(answer, Answer)
         envelope, index = self._answers.envelope, answer.index
-        number = int(envelope["call"][index])
-        with self.changed:
-            self._orphaned = None
-            call = self.live.get(number)
-            if call is None or call._is_done():
-                self.late += 1
-                _discard(answer)
-                if call is not None and call._given_up:
-                    self._forget(call)
-            elif envelope["status"][index] == FAILED:
-                text = bytes(envelope["text"][index]).decode(errors="replace")
-                _discard(answer)
-                self._fail(call, CallFailed(f"{call._label()} failed: {text}"))
-            else:
-                call._arrive(answer)
+        self._orphaned = None
+        call = self.calls.live.get(int(envelope["call"][index]))
+        if call is not None and not call._is_done() and envelope["status"][index] == FAILED:
+            text = bytes(envelope["text"][index]).decode(errors="replace")
+            _discard(answer)
+            self.calls.end(call, CallFailed(f"{call._label()} failed: {text}"))
+        elif call is None or not self.calls.arrive(call, answer):
+            self.late += 1
+            _discard(answer)
+            if call is not None and call._error is not None:
+                self.calls.end(call)
 
     def order(self, answer: Answer, stream: Any) -> None:
         """Another thread may have received it, on another stream."""
-        if answer._sync is not None:
-            current = answer._sync._cuda.get_current_stream
-            handle = int(current().ptr) if stream is None else self._answers._handle(stream)
-            answer._import_on(handle)
+        if answer._device is not None:
+            current = answer._device.current
+            answer._import_on(current() if stream is None else self._answers._handle(stream))
 
     # ---- what has become of the calls ----------------------------------------------------------
 
     def _look(self, now: float) -> None:
-        """Fails the calls that will never be answered.  By who receives."""
+        """Fails the calls that will never be answered."""
         calls = [
             call
-            for call in self._calls()
+            for call in self.calls.all()
             if call._sent_at is not None and now - call._sent_at >= SLICE_S and call._answer is None
         ]
         if not calls:
@@ -172,7 +182,7 @@ class Mailbox:
             self._orphaned = None
         elif self._orphaned is None:
             self._orphaned = now
-        seen = header.snapshot()
+        seen = snapshot(header)
         gone = False
         for call in calls:
             if why := self._why_gone(call, seen):
@@ -184,7 +194,7 @@ class Mailbox:
         if not gone and self._orphaned is not None and now - self._orphaned >= self._engine_s:
             error = f"there has been no engine for {self._engine_s:g} s"
             for call in calls:  # they are in the ring still: an engine may come for them
-                self.give_up(call, PeerLost(f"{call._label()}: {error}"))
+                self.calls.end(call, PeerLost(f"{call._label()}: {error}"), gone=False)
 
     def _why_gone(self, call: PendingCall, seen: dict[str, Any]) -> str:
         """Why no engine has the call, or ever will; "": one has, or may."""
@@ -206,65 +216,25 @@ class Mailbox:
         if self._answers._peer.position < call._answered_below:
             return  # not read yet, or behind one that is being written
         self._dispatch_strays()
-        with self.changed:
-            if self.live.get(call.number) is call and call._answer is None:
-                self._fail(call, kind(f"{call._label()} is lost: {why}"))
+        if call._answer is None:
+            self.calls.end(call, kind(f"{call._label()} is lost: {why}"))
 
     def _dispatch_strays(self) -> None:
         """Answers that we hold and nobody has: a Ctrl-C came after the acquire."""
-        known = {call._answer.index for call in self._calls() if call._answer is not None}
+        known = {call._answer.index for call in self.calls.all() if call._answer is not None}
         for index, _ in self._answers._peer.holding():
             if index not in known:
                 self._dispatch(self._answers._slots[index])
-
-    # ---- the end of a call ---------------------------------------------------------------------
-
-    def sent(self, call: PendingCall) -> None:
-        call._sent_at = time.monotonic()
-
-    def finished(self, call: PendingCall) -> None:
-        with self.changed:
-            if self.live.get(call.number) is call:
-                self._forget(call)
-
-    def _forget(self, call: PendingCall) -> None:
-        """It needs no room any more."""
-        self.live.pop(call.number, None)
-        self.changed.notify_all()
-        self.loops.room()
-
-    def _fail(self, call: PendingCall, error: RingError) -> None:
-        if not call._given_up:
-            call._fail(error)
-        self._forget(call)
-
-    def give_up(self, call: PendingCall, error: RingError) -> None:
-        """The call is over, unless it is already; an answer that comes still is discarded."""
-        with self.changed:
-            if not call._is_done():
-                call._given_up = True
-                call._fail(error)
-
-    def cancel(self, call: PendingCall) -> None:
-        with self.changed:
-            self.give_up(call, RingError(f"{call._label()} was cancelled"))
-            if call._has_answer():
-                assert call._answer is not None
-                call._answer.release()
 
     # ---- the end -------------------------------------------------------------------------------
 
     def shut(self) -> None:
         """Ends every call, and waits until nobody receives, but for this thread, of which this may
         be a signal handler."""
-        with self.changed:
-            self.closed = True
-            for call in self._calls():
-                self.give_up(call, RingClosed(f"{call._label()}: this client was closed"))
-            self.changed.notify_all()
-            self.loops.closed()
-            while self.receiving not in (0, threading.get_ident()):
-                self.changed.wait(SLICE_S)
+        calls, sleeper = self.calls, Thread()
+        calls.close(sleeper, lambda call: RingClosed(f"{call._label()}: this client was closed"))
+        while calls.receiver not in (0, threading.get_ident()):
+            sleeper.sleep(SLICE_S)
 
     @property
     def left(self) -> bool:

@@ -22,7 +22,8 @@ from gpuring.service.wire import (
 )
 
 if TYPE_CHECKING:
-    from gpuring.ring import Gate, Ring
+    from gpuring.endpoint import Gate
+    from gpuring.ring import Ring
 
 _MAX_CALLS = _core.MAX_SLOTS - SPARE
 _PATIENCE_S = 1.0  # for a service that another engine is creating

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gpuring.consumer import Consumer
 from gpuring.errors import RingError, RingTimeout
 from gpuring.producer import Producer
-from gpuring.service.tasks import Wakers, wake
+from gpuring.service.calls import Sleepers
 from gpuring.service.wire import Enveloped
 from gpuring.slot import ReadSlot, WriteSlot
 from gpuring.unique import Unique
@@ -39,12 +39,12 @@ class RequestSlot(WriteSlot):
         """Sends the request, in stream order."""
         self._check_open()
         call = self._call
-        call._mailbox.sent(call)
+        call._sent_at = time.monotonic()
         try:
             super().publish()
         except BaseException:
             if not self._open:  # else it is ours still, to be sent when its stream can be used
-                call._mailbox.finished(call)
+                call._mailbox.calls.end(call)
             raise
 
     def abandon(self) -> None:
@@ -55,7 +55,7 @@ class RequestSlot(WriteSlot):
             super().abandon()
         finally:
             if not self._open:
-                call._mailbox.finished(call)
+                call._mailbox.calls.end(call)
 
     def __exit__(self, *error: object) -> None:
         if self._open:
@@ -84,7 +84,7 @@ class Answer(ReadSlot):
             super().release()
         finally:
             if call is not None and not self._open:
-                call._mailbox.finished(call)
+                call._mailbox.calls.end(call)
 
     def __exit__(self, *_: object) -> None:
         if self._open:
@@ -109,13 +109,13 @@ class PendingCall(Unique):
         "_answered_below",
         "_error",
         "_expires",
-        "_given_up",
         "_mailbox",
         "_number",
+        "_releasing",
         "_sent_at",
         "_seq",
+        "_sleepers",
         "_thread",
-        "_wakers",
     )
 
     def __init__(self, mailbox: Mailbox, number: int, seq: int, expires: float | None) -> None:
@@ -128,9 +128,9 @@ class PendingCall(Unique):
         self._answer_seq = 0
         self._answered_below: int | None = None  # known once no engine has the request any more
         self._error: RingError | None = None
-        self._given_up = False
+        self._releasing = 0  # which thread does, to cancel it
         self._thread = threading.get_ident()
-        self._wakers: Wakers = []  # of tasks that wait for this call
+        self._sleepers: Sleepers = {}  # who waits for this call
 
     @property
     def number(self) -> int:
@@ -174,9 +174,9 @@ class PendingCall(Unique):
         import asyncio
 
         deadline = None if timeout is None else time.monotonic() + timeout
-        tasks = self._mailbox.loops.tasks()
+        tasks = self._mailbox.tasks()
         try:
-            done = await tasks.until(self._is_done, deadline, self._wakers, stream)
+            done = await tasks.until(self._is_done, deadline, self._sleepers, stream)
         except asyncio.CancelledError:
             self.cancel()
             raise
@@ -188,7 +188,7 @@ class PendingCall(Unique):
     def _outcome(self, done: bool, timeout: float | None, stream: Any) -> Answer:
         if not done:
             late = RingTimeout(f"{self._label()}: no answer within {timeout or 0:g} s; given up")
-            self._mailbox.give_up(self, late)
+            self._mailbox.calls.end(self, late, gone=False)
         if self._error is not None:
             raise self._error
         if not self._has_answer():
@@ -199,7 +199,17 @@ class PendingCall(Unique):
 
     def cancel(self) -> None:
         """Gives the call up: its answer is discarded, now or when it comes."""
-        self._mailbox.cancel(self)
+        calls = self._mailbox.calls
+        calls.end(self, RingError(f"{self._label()} was cancelled"), gone=False)
+        me, answer = threading.get_ident(), None
+        with calls.lock:  # several threads may cancel it; one of them releases
+            if self._has_answer() and self._releasing in (0, me):  # ours: a Ctrl-C left it
+                self._releasing, answer = me, self._answer
+        if answer is not None:
+            try:
+                answer.release()
+            finally:
+                self._releasing = 0
 
     def _is_done(self) -> bool:
         return self._answer is not None or self._error is not None
@@ -208,15 +218,6 @@ class PendingCall(Unique):
         """Whether the answer is here and not released."""
         answer = self._answer
         return answer is not None and answer._open and answer._seq == self._answer_seq
-
-    def _arrive(self, answer: Answer) -> None:
-        self._answer, self._answer_seq = answer, answer._seq
-        answer._call = self
-        wake(self._wakers)
-
-    def _fail(self, error: RingError) -> None:
-        self._error = error
-        wake(self._wakers)
 
     def _label(self) -> str:
         return f"call {self._number} to service {self._mailbox.service!r}"
@@ -228,5 +229,4 @@ class PendingCall(Unique):
         self.cancel()
 
     def __repr__(self) -> str:
-        state = "given up" if self._given_up else "done" if self._is_done() else "in flight"
-        return f"<{self._label()}, {state}>"
+        return f"<{self._label()}, {'done' if self._is_done() else 'in flight'}>"

@@ -201,12 +201,8 @@ class Server(Unique):
             if index not in ours:
                 slot = self._requests._slots[index]
                 slot._open = False
-                if (
-                    slot._sync is not None
-                ):  # somebody else may release it before our GPU has read it
-                    promised = self._ring._header.work(peer.number, index)
-                    slot._sync.settle(peer, [(index, promised)], slot._streams)
-                peer.give_back(index)
+                peer.settle(index)  # somebody else may release it before our GPU has read it
+                peer.put_back(index)
 
     def _end(self, call: Call, ending: str) -> None:
         """The answer is on its way, or nobody is there to get it."""

@@ -1,8 +1,8 @@
 """A client in event loops: any number of tasks wait for answers and for room; none blocks a loop.
 
-They do as the client's threads do (mailbox.py): one task of each loop listens for all of them; the
-others sleep until their call is done, there is room, or it is their turn to listen.  No loop relies
-on another one: that may be busy, or have been left with its tasks.
+Each loop listens for all its tasks: a bell tells it that something has come, and it receives for
+them as a thread would, or sleeps until the thread that receives is done.  All here is used by the
+loop's own thread only, except for `wake`.
 """
 
 from __future__ import annotations
@@ -17,233 +17,190 @@ from gpuring import _core, waiting
 from gpuring.errors import RingFull
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop
+    from asyncio import AbstractEventLoop, TimerHandle
 
     from gpuring._core import Notifier, Peer
+    from gpuring.service.calls import Sleepers
     from gpuring.service.mailbox import Mailbox
-
-Wakers = list[Callable[[], None]]
-"""What wakes the tasks that sleep for one thing; from any thread, under `changed`."""
 
 SLICE_S = 0.05  # how long a wait goes without a look at what has become of the calls
 
 
-class Loops:
-    """The event loops that have tasks of one client.  Guarded by the mailbox's `changed`."""
+class Task:
+    """A task that sleeps, once."""
 
-    def __init__(self, mailbox: Mailbox) -> None:
-        self._mailbox = mailbox
-        self._tasks: dict[AbstractEventLoop, Tasks] = {}
+    def __init__(self, loop: AbstractEventLoop) -> None:
+        self._loop = loop
+        self._thread = threading.get_ident()
+        self.woken = loop.create_future()
 
-    def tasks(self) -> Tasks:
-        """Those of the running loop."""
-        import asyncio
+    def wake(self) -> None:
+        with contextlib.suppress(RuntimeError):  # that loop has ended, with its tasks
+            if threading.get_ident() == self._thread:
+                self.ring()
+            else:
+                self._loop.call_soon_threadsafe(self.ring)
 
-        loop = asyncio.get_running_loop()
-        with self._mailbox.changed:
-            if loop not in self._tasks:
-                for ended in [each for each in self._tasks if each.is_closed()]:
-                    del self._tasks[ended]
-                self._tasks[loop] = Tasks(self._mailbox)
-            return self._tasks[loop]
+    def ring(self, error: Exception | None = None) -> None:
+        if not self.woken.done():
+            if error is None:
+                self.woken.set_result(None)
+            else:
+                self.woken.set_exception(error)
 
-    # ---- for the mailbox, under `changed` ------------------------------------------------------
-
-    def room(self) -> None:
-        """There is room for a call more."""
-        for tasks in self._tasks.values():
-            tasks.room()
-
-    def pass_on(self) -> None:
-        """Nobody receives any more: somebody else shall."""
-        for tasks in self._tasks.values():
-            tasks.pass_on()
-
-    def closed(self) -> None:
-        for tasks in self._tasks.values():
-            tasks.closed()
+    async def sleep(self, left: float | None) -> None:
+        timer = None if left is None else self._loop.call_later(left, self.ring)
+        try:
+            await self.woken
+        finally:
+            if timer is not None:
+                timer.cancel()
 
 
 class Tasks:
-    """The tasks of one loop that wait for something of one client.  Guarded by the mailbox's
-    `changed`."""
+    """The tasks of one loop that wait for something of one client."""
 
-    def __init__(self, mailbox: Mailbox) -> None:
+    def __init__(self, mailbox: Mailbox, loop: AbstractEventLoop) -> None:
         self._mailbox = mailbox
-        self._changed = mailbox.changed
-        self._listening = False
-        self._could_listen: Wakers = []
-        self._for_room: Wakers = []
-        self._queue: list[Wakers] = []  # who wants to send, in turn
+        self._loop = loop
+        self._queue: list[Task] = []  # who wants to send, in turn
         self._bells: dict[Peer, Notifier] = {}
-
-    # ---- as Loops has them ---------------------------------------------------------------------
-
-    def room(self) -> None:
-        wake(self._for_room)
-
-    def pass_on(self) -> None:
-        if not self._listening:
-            wake(self._could_listen[:1])
-
-    def closed(self) -> None:
-        wake(self._could_listen + self._for_room)
+        self._asleep: dict[Task, Any] = {}  # for whom it listens, and on which stream
+        self._watched: Notifier | None = None
+        self._turns = 0  # how often there was something, but not for us
+        self._again: TimerHandle | None = None  # when it looks without having been rung
 
     # ---- for tasks -----------------------------------------------------------------------------
-
-    async def until_room(self, deadline: float | None) -> bool:
-        """Whether there is room for a call before the deadline."""
-        return await self.until(self._mailbox.has_room, deadline, self._for_room)
 
     async def until(
         self,
         ready: Callable[[], bool],
         deadline: float | None,
-        wakers: Wakers,
+        sleepers: Sleepers,
         stream: Any = None,
     ) -> bool:
-        """As Mailbox.pump.  Whoever makes `ready` true calls the `wakers`."""
-        mailbox, listening, turns = self._mailbox, False, 0
-
-        def missed() -> bool:  # what we would have been woken for, had we slept already
-            nobody = not (listening or self._listening or mailbox.receiving)
-            return mailbox.closed or nobody or ready()
-
-        try:
-            while True:
-                if mailbox.pump(ready, 0, stream):
-                    return True
-                left = left_s(deadline)
-                if mailbox.closed or left == 0:
-                    return False
-                with self._changed:
-                    # While a thread receives, its peer must be left alone.
-                    free = not mailbox.receiving and (listening or not self._listening)
-                    if free or listening:
-                        self._listening = listening = free
-                    bell = self._bell(mailbox.peer) if listening else None
-                    rung = bell is not None and bell.arm(mailbox.peer)
-                turns = turns + 1 if rung else 0
-                if rung:
-                    await yield_to_others(turns)
-                else:
-                    several = (wakers,) if listening else (wakers, self._could_listen)
-                    await self._sleep(several, missed, left, bell)
-        finally:
-            with self._changed:
-                if listening:
-                    self._listening = False
-                self.pass_on()  # also if we were woken to listen, and have found ourselves done
+        """As Mailbox.pump."""
+        calls = self._mailbox.calls
+        while not self._mailbox.pump(ready, 0, stream):
+            left = left_s(deadline)
+            if calls.closed or left == 0:
+                return False
+            task = Task(self._loop)
+            try:
+                if calls.enter(task, sleepers, ready):
+                    self._asleep[task] = stream
+                    if self._again is None:
+                        self._hear(receive=False)  # pump has just done it
+                    await task.sleep(left)
+            finally:
+                calls.leave(task, sleepers)
+                self._asleep.pop(task, None)
+                if not self._asleep:
+                    self._hear()
+        return True
 
     @contextlib.asynccontextmanager
     async def turn_to_send(self, deadline: float | None) -> AsyncIterator[None]:
         """One task after the other, in the order in which they came.  Raises RingFull."""
-        mine: Wakers = []
-        with self._changed:
-            self._queue.append(mine)
+        queue, mine = self._queue, Task(self._loop)
+        queue.append(mine)
         try:
-            while self._queue[0] is not mine:
+            while queue[0] is not mine:
                 left = left_s(deadline)
                 if left == 0:
                     raise RingFull(
                         f"service {self._mailbox.service!r}: other tasks are waiting to send a "
                         "request"
                     )
-                await self._sleep((mine,), lambda: self._queue[0] is mine, left)
+                await mine.sleep(left)
             yield
         finally:
-            with self._changed:
-                self._queue = [each for each in self._queue if each is not mine]
-                if self._queue:
-                    wake(self._queue[0])
+            queue.remove(mine)
+            if queue:
+                queue[0].ring()
 
     async def until_claimable(
-        self, peer: Peer, using: threading.RLock, deadline: float | None, turns: int
+        self, peer: Peer, turn: threading.RLock, deadline: float | None, turns: int
     ) -> int:
-        """Until there may be a slot for `peer`, whose users hold `using`; the next `turns`."""
+        """Until there may be a slot for `peer`, whose users have the `turn`; the next `turns`."""
         import asyncio
 
-        if not using.acquire(blocking=False):
+        if not turn.acquire(blocking=False):
             await asyncio.sleep(SLICE_S)  # a thread waits, and was first
             return 0
         bell = self._bell(peer)
         try:
             rung = bell.arm(peer)
         finally:
-            using.release()
+            turn.release()
         if rung:
-            await yield_to_others(turns)
+            await asyncio.sleep(_pause_s(turns))
             return turns + 1
-        await self._sleep((), lambda: False, left_s(deadline), bell)
+        task, left = Task(self._loop), left_s(deadline)
+        self._loop.add_reader(bell.fileno(), task.ring)
+        try:
+            await task.sleep(SLICE_S if left is None else min(left, SLICE_S))
+        finally:
+            self._unwatch(bell)
         return 0
+
+    # ---- listening -----------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Nobody receives any more.  From any thread."""
+        with contextlib.suppress(RuntimeError):  # that loop has ended, with its tasks
+            self._loop.call_soon_threadsafe(self._hear)
+
+    def _hear(self, receive: bool = True) -> None:
+        """Receives for those who sleep, and sees to it that this is done again."""
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
+        mailbox, task, bell, pause_s = self._mailbox, self._first(), None, SLICE_S
+        if task is not None and not mailbox.calls.closed and mailbox.calls.take_turn(self):
+            try:
+                if receive:
+                    mailbox.receive(0, self._asleep[task])
+                if self._first() is not None:
+                    bell = self._bell(mailbox.peer)
+                    if bell.arm(mailbox.peer):
+                        bell, pause_s = None, _pause_s(self._turns)
+                    self._turns = 0 if bell else self._turns + 1
+            except Exception as error:
+                task.ring(error)
+                pause_s = 0  # it is the others' turn
+            finally:
+                mailbox.calls.pass_turn()
+        self._watch(bell)
+        if self._first() is not None:
+            self._again = self._loop.call_later(pause_s, self._hear)
+
+    def _first(self) -> Task | None:
+        """Of those who sleep still."""
+        return next((task for task in self._asleep if not task.woken.done()), None)
+
+    def _watch(self, bell: Notifier | None) -> None:
+        """Hears when that bell rings, and no other."""
+        before, self._watched = self._watched, bell
+        if before is not None and before is not bell:
+            self._unwatch(before)
+        if bell is not None and before is not bell:
+            self._loop.add_reader(bell.fileno(), self._hear)
+
+    def _unwatch(self, bell: Notifier) -> None:
+        if not self._loop.is_closed():
+            self._loop.remove_reader(bell.fileno())
+        bell.disarm()
 
     def _bell(self, peer: Peer) -> Notifier:
         if peer not in self._bells:
             self._bells[peer] = _core.Notifier()
         return self._bells[peer]
 
-    async def _sleep(
-        self,
-        several: tuple[Wakers, ...],
-        ready: Callable[[], bool],
-        left: float | None,
-        bell: Notifier | None = None,
-    ) -> None:
-        """Until one of the wakers is called, for `left` seconds at the most; not if it is ready.
 
-        With an armed bell also until that rings, or for a slice.
-        """
-        import asyncio
-
-        loop = asyncio.get_running_loop()
-        woken, thread = loop.create_future(), threading.get_ident()
-
-        def ring() -> None:
-            if not woken.done():
-                woken.set_result(None)
-
-        def wake() -> None:
-            with contextlib.suppress(RuntimeError):  # that loop has ended, with its tasks
-                if threading.get_ident() == thread:
-                    ring()
-                else:
-                    loop.call_soon_threadsafe(ring)
-
-        timer = None
-        with self._changed:
-            if ready():
-                ring()
-            for wakers in several:
-                wakers.append(wake)
-        try:
-            if bell is not None:
-                loop.add_reader(bell.fileno(), ring)
-                left = SLICE_S if left is None else min(left, SLICE_S)
-            if left is not None:
-                timer = loop.call_later(left, ring)
-            await woken
-        finally:
-            if timer is not None:
-                timer.cancel()
-            if bell is not None:
-                if not loop.is_closed():
-                    loop.remove_reader(bell.fileno())
-                bell.disarm()
-            with self._changed:
-                for wakers in several:
-                    wakers.remove(wake)
-
-
-async def yield_to_others(turns: int) -> None:
+def _pause_s(turns: int) -> float:
     """There is something, but not for us: it came meanwhile, or the GPU is not done with it."""
-    import asyncio
-
-    await asyncio.sleep(waiting.FENCE_POLL_S if turns > waiting.FENCE_SPINS else 0)
-
-
-def wake(wakers: Wakers) -> None:
-    for each in wakers:
-        each()
+    return waiting.FENCE_POLL_S if turns > waiting.FENCE_SPINS else 0
 
 
 def left_s(deadline: float | None) -> float | None:

@@ -62,7 +62,7 @@ def fail(monkeypatch):
 
     def call(many):
         with monkeypatch.context() as patch:
-            patch.setattr(type(many.__self__), "_batch", NoRoom)
+            patch.setattr(many.__self__, "_batch", NoRoom)
             with pytest.raises(Full):
                 many(4, 0)
 

@@ -47,7 +47,7 @@ static enum gr_result run(struct gr_peer *me, gr_verb verb, enum way way, struct
             result = gr_sleep(me, verb);
             continue;
         }
-        if (way == AT_BELLS) REQUIRE(gr_select(&me, 1, INT64_MAX, &ready) == GR_SIGNAL || ready);
+        if (way == AT_BELLS) REQUIRE(gr_select(&me, 1, gr_now_ns(), INT64_MAX, &ready) == GR_SIGNAL || ready);
         else if (gr_notifier_arm(notifier, me) == GR_BLOCKED) REQUIRE(poll(&told, 1, -1) == 1);
         result = verb(me);
     }
@@ -168,6 +168,7 @@ int main(int argc, char **argv) {
     uint8_t zeros[64] = {0};
     ring = gr_create(fd, &config, zeros, zeros, zeros, "{}");
     REQUIRE(ring != NULL);
+    gr_watch(ring);
 
     pthread_barrier_t barrier;
     pthread_t threads[PRODUCERS + LONELY + SHARED + LOSSY + NEWEST], churner;

@@ -65,7 +65,7 @@ static int wait_for(struct side *side, int k) {
         }
         nfds_t count = (nfds_t)(last - first + 1);
         if (side->way == AT_BELLS)
-            REQUIRE(gr_select(side->peers + first, (uint32_t)count, INT64_MAX, ready) == GR_OK);
+            REQUIRE(gr_select(side->peers + first, (uint32_t)count, gr_now_ns(), INT64_MAX, ready) == GR_OK);
         else if (blocked == (int)count) REQUIRE(poll(told + first, count, -1) > 0);
     }
 }
@@ -114,6 +114,7 @@ int main(int argc, char **argv) {
     for (int k = 0; k < RINGS; k++) {
         rings[k] = gr_create(memfd_create("wakeups", MFD_CLOEXEC), &config, zeros, zeros, zeros, "{}");
         REQUIRE(rings[k] != NULL);
+        gr_watch(rings[k]);
         reader.peers[k] = &reader.peer[k], writer.peers[k] = &writer.peer[k];
         REQUIRE(gr_join_consumer(rings[k], name, GR_LOSSLESS, GR_REDELIVER, GR_START_NEXT, 0, &reader.peer[k]) == GR_OK);
         REQUIRE(gr_join_producer(rings[k], &writer.peer[k]) == GR_OK);

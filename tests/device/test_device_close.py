@@ -126,6 +126,6 @@ def test_a_gpu_error_at_close_hides_no_torn_frame(ring, open_fence):
     with pytest.raises(gpuring.DeviceError) as caught:
         reader.close()
     assert reader.closed
-    assert any("FrameTorn" in note and "frames 4," in note for note in caught.value.__notes__)
+    assert any("FrameTorn" in note and "frame 4," in note for note in caught.value.__notes__)
     del ring._sync.record
     ring._sync.rearm()

@@ -8,6 +8,7 @@ import threading
 import pytest
 
 import gpuring
+from gpuring._snapshot import snapshot
 from device.instant_driver import NOT_READY, STREAM, fences, interrupted, raises_at
 
 
@@ -81,7 +82,7 @@ def test_the_work_of_a_destroyed_stream_is_awaited_before_its_slot_is_given_up(
     held = []
 
     def synchronize():
-        held.append([word["phase"] for word in ring._header.snapshot()["slots"]].count("writing"))
+        held.append([word["phase"] for word in snapshot(ring._header)["slots"]].count("writing"))
         if error:
             raise error
 

@@ -11,8 +11,7 @@ import os
 import numpy as np
 import pytest
 
-from gpuring import copying
-from gpuring.sync import streams
+from gpuring import copying, streams
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 pytestmark = pytest.mark.gpu

@@ -257,9 +257,8 @@ def _sync_why(ring: gpuring.Ring, args: argparse.Namespace) -> str:
     if ring.sync == "timeline":
         return "this GPU's streams can write and await 64-bit words"
     from gpuring.memory import cuda_ipc
-    from gpuring.sync import timeline
 
-    reason: str = timeline.supported(cuda_ipc.device_for("cuda"))[1]
+    reason: str = cuda_ipc.timeline_supported(cuda_ipc.device_for("cuda"))[1]
     return reason
 
 

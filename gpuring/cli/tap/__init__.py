@@ -171,13 +171,13 @@ def _current(gpu: bytes | None) -> Iterator[None]:
     if gpu is None:
         yield
         return
-    from gpuring import driver
+    from gpuring._core import Driver
     from gpuring.memory import cuda_ipc
 
     cuda_ipc.device_for(None)
     cuda = cuda_ipc.load_cupy().cuda
     ordinals = range(cuda.runtime.getDeviceCount())
-    mine = [d for d in ordinals if driver.uuid_of(d) == gpu]
+    mine = [d for d in ordinals if Driver().uuid(d) == gpu]
     with cuda.Device(mine[0]) if mine else contextlib.nullcontext():  # attach says what is missing
         yield
 

@@ -39,8 +39,7 @@ static void write_frame(const struct gr_peer *me) {
 }
 static void await_fences(struct gr_peer *me) {
     for (uint32_t k = 0; k < me->pendings; k++)
-        while (gr_wait_fence(me, me->pending[k].peer, me->index, me->pending[k].value) != GR_OK) {
-        }
+        while (load_acquire(fence_of(ring, me->index, me->pending[k].peer)) < me->pending[k].value) gr_reap_dead(ring, NULL);
 }
 
 /* False: the ring was closed. */
@@ -139,9 +138,11 @@ enum gr_result consume(struct gr_peer *me, gr_verb verb, enum of of) {
 enum gr_result join_as(struct gr_peer *me, enum role role) {
     static const char names[][GR_NAME_WORDS * 8] = {"own", "shared", "own lossy"};
     self.last = 0;
-    if (role == PRODUCER) return gr_join_producer(ring, me);
-    return gr_join_consumer(ring, names[role == MEMBER ? 1 : role == LOSSY ? 2 : 0],
-                            role == LOSSY ? GR_LOSSY : GR_LOSSLESS, GR_REDELIVER, GR_START_OLDEST, 0, me);
+    enum gr_result result = role == PRODUCER ? gr_join_producer(ring, me)
+        : gr_join_consumer(ring, names[role == MEMBER ? 1 : role == LOSSY ? 2 : 0],
+                           role == LOSSY ? GR_LOSSY : GR_LOSSLESS, GR_REDELIVER, GR_START_OLDEST, 0, me);
+    if (result == GR_OK) gr_watch(ring);
+    return result;
 }
 
 /* One turn of a role; false when the stream is over. */

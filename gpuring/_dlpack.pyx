@@ -1,11 +1,14 @@
-# DLPack capsules, made and opened here rather than by NumPy and CuPy: those do not know bfloat16, differ in
-# the protocol's versions that they speak, and NumPy does not export what is read-only to older importers.
-#
-# Layout and ownership: dlpack.h 1.x, and the Python specification of the data-apis array API.  An importer
-# renames the capsule and calls the deleter when its tensor dies, from whatever thread, with or without the GIL.
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""DLPack capsules, made and opened here rather than by NumPy and CuPy: those do not know bfloat16, differ in the
+protocol's versions that they speak, and NumPy does not export what is read-only to older importers.
+
+Layout and ownership: dlpack.h 1.x, and the Python specification of the data-apis array API.  An importer renames the
+capsule and calls the deleter when its tensor dies, from whatever thread, with or without the GIL.
+"""
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New, PyCapsule_SetName
 from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.stdint cimport uint16_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
 
 cdef enum:
     DL_MAX_NDIM = 8  # GR_MAX_NDIM, which Cython does not take as the size of an array

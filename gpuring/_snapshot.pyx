@@ -1,0 +1,82 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""A header as plain dicts, for people and tools.  It only reads, and calls no verb."""
+from libc.stdint cimport uint32_t, uint64_t
+
+from gpuring._core cimport *
+
+SLOT_PHASES = ("void", "writing", "ready", "torn")
+TAKE_PHASES = ("done", "open", "held")
+
+
+def snapshot(Header header not None):
+    """What the header says now, field by field and without a lock, as plain dicts.
+
+    Each word is read once; words that belong together may be a few transitions apart.
+    """
+    cdef gr_ring *ring = header.ring
+    cdef uint64_t word, sub
+    cdef uint32_t i, p, u
+    cdef gr_take *take
+    slots, peers, subscriptions = [], {}, {}
+    alive = header.live_peers()
+    for i in range(ring.slots):
+        word = load_acquire(&ring.slot[i].word)
+        slots.append({
+            "seq": seq_of(word), "owner": owner_of(word), "phase": SLOT_PHASES[phase_of(word) & 3],
+            "since_ns": load_acquire(&ring.slot[i].since_ns),
+            "time_ns": load_acquire(&ring.slot[i].time_ns),
+            })
+    for p in range(ring.max_peers):
+        word = load_acquire(&ring.peer[p].word)
+        if state_of(word) == GR_FREE:
+            continue
+        peers[p] = {
+            "role": "producer" if role_of(word) == GR_PRODUCER else "consumer",
+            "leaving": state_of(word) == GR_LEAVING,
+            "subscription": sub_of(word) if role_of(word) == GR_CONSUMER else None,
+            "pid": load_acquire(&ring.peer[p].pid),
+            "alive": p in alive,
+            "joined_ns": load_acquire(&ring.peer[p].joined_ns),
+            "waiting": load_acquire(&ring.peer[p].waiting) != 0,
+            "frames": load_acquire(&ring.peer[p].frames),
+            "lost": load_acquire(&ring.peer[p].lost),
+            "torn": load_acquire(&ring.peer[p].torn),
+            "pending": sum([load_acquire(fence_of(ring, i, p)) < load_acquire(work_of(ring, i, p))
+                            for i in range(ring.slots)]),
+        }
+    for u in range(ring.max_subscriptions):
+        sub = load_acquire(&ring.sub[u].word)
+        if mode_of(sub) == GR_SUB_FREE:
+            continue
+        takes = []
+        for i in range(ring.slots):
+            take = take_of(ring, i, u)
+            word = load_acquire(&take.word)
+            takes.append({"seq": seq_of(word), "member": owner_of(word),
+                          "phase": TAKE_PHASES[phase_of(word) % 3],
+                          "since_ns": load_acquire(&take.since_ns)})
+        subscriptions[u] = {
+            "name": header.subscription_name(u),
+            "lossless": mode_of(sub) == GR_LOSSLESS, "start": start_of(sub),
+            "redeliver": policy_of(sub) == GR_REDELIVER,
+            "lost": load_acquire(&ring.sub[u].lost),
+            "created_ns": load_acquire(&ring.sub[u].created_ns), "takes": takes,
+        }
+    return {"frontier": header.frontier, "closed": header.closed, "slots": slots, "peers": peers,
+            "subscriptions": subscriptions, "deaths": _deaths(ring)}
+
+cdef list _deaths(gr_ring *ring):
+    """The last deaths, the latest first."""
+    cdef uint64_t reaps = load_acquire(&ring.head.reaps), k
+    cdef gr_death *death
+    deaths = []
+    for k in range(min(reaps, <uint64_t>GR_DEATHS)):
+        death = &ring.head.deaths[(reaps - 1 - k) % <uint64_t>GR_DEATHS]
+        deaths.append({
+            "time_ns": load_acquire(&death.time_ns), "pid": load_acquire(&death.pid),
+            "number": load_acquire(&death.number),
+            "role": "producer" if role_of(load_acquire(&death.peer)) == GR_PRODUCER else "consumer",
+            "voided": load_acquire(&death.voided), "torn": load_acquire(&death.torn),
+            "reopened": load_acquire(&death.reopened), "raised": load_acquire(&death.raised),
+        })
+    return deaths

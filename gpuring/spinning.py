@@ -1,0 +1,38 @@
+"""How a wait waits: what `spin=` and GPURING_SPIN say, as the core takes it."""
+
+from __future__ import annotations
+
+import functools
+import os
+from numbers import Real
+
+ADAPTIVE, FOR_EVER = -1, 2**63 - 1
+VARIABLE = "GPURING_SPIN"
+
+
+def spin_ns(spin: float | None) -> int:
+    """Nanoseconds; None is what the process's environment says, or else ADAPTIVE.
+
+    Raises TypeError, ValueError; the latter for a value in the environment, too.
+    """
+    if spin is None:
+        return _of_the_process()
+    if not isinstance(spin, Real) or isinstance(spin, bool):
+        raise TypeError(f"spin is a number of seconds or None, not {spin!r}")
+    if not spin >= 0:
+        raise ValueError(f"spin must be None or >= 0 seconds, not {spin!r}")
+    return FOR_EVER if spin > 9e9 else int(spin * 1e9)
+
+
+@functools.cache
+def _of_the_process() -> int:
+    text = os.environ.get(VARIABLE)
+    if text is None or not text.strip():
+        return ADAPTIVE
+    try:
+        return spin_ns(float(text))
+    except ValueError:
+        raise ValueError(
+            f"the environment has {VARIABLE}={text!r}, but it is a number of seconds, such as "
+            '"0.002", or "inf"'
+        ) from None
