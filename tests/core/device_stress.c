@@ -6,9 +6,11 @@
  * slot, destroy streams, capture them, take batches; the driver refuses now and then.  The books have to balance.
  *
  * The fake is compiled without the thread sanitizer: it is the hardware, and must order nothing for the library.
- * Usage: device_stress [frames per producer]
+ * Compiled with -DGR_FAULTS it dawdles at the fault points, between the promise and the record for one.
+ * Usage: device_stress [frames per producer [seconds until it counts as hung]]
  */
 #define _GNU_SOURCE
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,8 +19,8 @@
 
 #include "fake_cuda.h"
 
-enum { SLOTS = 6, PRODUCERS = 2, LONELY = 2, SHARED = 2, LOSSY = 1, NEWEST = 1, BATCH = 3, DEADLINE_S = 280 };
-enum { CONSUMERS = LONELY + SHARED + LOSSY + NEWEST };
+enum { SLOTS = 6, PRODUCERS = 2, LONELY = 2, SHARED = 2, LOSSY = 1, NEWEST = 1, BATCH = 3 };
+enum { CONSUMERS = LONELY + SHARED + LOSSY + NEWEST, CHURNERS = 2 };
 
 static struct fc_world *world;
 static struct gd_driver driver;
@@ -28,6 +30,7 @@ static uint64_t frames_each = 2500;
 static bool gate_host;
 static _Atomic uint64_t published_sum, lonely_sum, shared_sum, refusals;
 static _Atomic uint8_t seen[FC_SEQS];
+static _Atomic bool churning;
 
 #define REQUIRE(condition)                                                                         \
     do {                                                                                           \
@@ -45,6 +48,13 @@ static uint64_t chance(uint64_t n) { /* splitmix64 */
     z = (z ^ z >> 27) * 0x94d049bb133111ebu;
     return (z ^ z >> 31) % n;
 }
+
+#ifdef GR_FAULTS
+void gr_fault(const char *name) {
+    (void)name;
+    if (chance(16) == 0) sched_yield();
+}
+#endif
 
 /* ---- a call to its end ------------------------------------------------------------------------------------------- */
 
@@ -326,6 +336,31 @@ static void *consume(void *argument) {
     return NULL;
 }
 
+/* Joins, reads a little and leaves, over and over: its number is taken again, its events are used again. */
+static void *churn(void *number) {
+    const gd_stream stream = fc_stream(0, false);
+    acquiring = gr_acquire;
+    dice = (uintptr_t)number;
+    for (unsigned turn = 0; atomic_load(&churning); turn++) {
+        struct gd_peer me;
+        char name[GR_NAME_WORDS * 8] = "churn";
+        snprintf(name, sizeof name, "churn %d", (int)(uintptr_t)number);
+        REQUIRE(gr_join_consumer(ring, name, turn % 2 ? GR_LOSSLESS : GR_LOSSY, GR_REDELIVER, GR_START_OLDEST, 0, &me.me) == GR_OK);
+        prepare(&me);
+        for (int k = 0; k < 8; k++) {
+            struct gd_call call;
+            uint32_t index;
+            gd_begin(&call, stream, 0, 1, &index);
+            if (go(&me, &call, take) != GR_OK) continue;
+            struct errand todo = {index, me.use[index].seq, stream};
+            read_frame(stream, index, todo.seq, (int)(uintptr_t)number);
+            finish(&me, todo, false);
+        }
+        leave(&me);
+    }
+    return NULL;
+}
+
 /* ---- a ring of each kind ------------------------------------------------------------------------------------------------- */
 
 static void refuse(void) {
@@ -353,7 +388,7 @@ static void run_ring(unsigned sync, bool host, bool refusals_too) {
     if (refusals_too) refuse();
 
     pthread_barrier_t barrier;
-    pthread_t threads[PRODUCERS + CONSUMERS];
+    pthread_t threads[PRODUCERS + CONSUMERS], churners[CHURNERS];
     struct reader readers[CONSUMERS];
     int n = 0;
     pthread_barrier_init(&barrier, NULL, PRODUCERS + CONSUMERS);
@@ -366,7 +401,12 @@ static void run_ring(unsigned sync, bool host, bool refusals_too) {
         REQUIRE(pthread_create(&threads[n++], NULL, consume, reader) == 0);
     }
     for (int k = 0; k < PRODUCERS; k++) REQUIRE(pthread_create(&threads[n++], NULL, produce, &barrier) == 0);
+    churning = true;
+    for (int k = 0; k < CHURNERS; k++)
+        REQUIRE(pthread_create(&churners[k], NULL, churn, (void *)(uintptr_t)(CONSUMERS + k)) == 0);
     for (int k = 0; k < n; k++) pthread_join(threads[k], NULL);
+    churning = false;
+    for (int k = 0; k < CHURNERS; k++) pthread_join(churners[k], NULL);
     fc_calm(world);
 
     REQUIRE(gd_close(&device));
@@ -385,7 +425,7 @@ static void run_ring(unsigned sync, bool host, bool refusals_too) {
 
 int main(int argc, char **argv) {
     if (argc > 1) frames_each = strtoull(argv[1], NULL, 10);
-    alarm(DEADLINE_S);
+    alarm(argc > 2 ? (unsigned)atoi(argv[2]) : 280);
     world = fc_new(false);
     fc_enter(world, &driver);
     fc_expect_whole(world);

@@ -165,6 +165,7 @@ enum gr_result consume(struct gr_peer *peer, gr_verb verb, enum of of) {
 
 void prepare(struct gd_peer *me) {
     struct gd_trouble trouble;
+    gr_watch(ring);
     REQUIRE(gd_prepare(me, &device, kind_of_ring() != WORDS_STREAM, &trouble) == GR_OK, "%d: %d", trouble.where,
             trouble.status);
 }
