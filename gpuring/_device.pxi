@@ -228,7 +228,7 @@ cdef class DeviceOrder:
         cdef void *event
         cdef void *ours
         cdef void *last
-        if row is None or row.peer_id != load_acquire(&self.header.ring.peer[owner].id):
+        if row is None or row.peer_id != gr_load_acquire(&self.header.ring.peer[owner].id):
             return BY_PYTHON
         event = row.events[index]
         if event == NULL:
@@ -244,7 +244,7 @@ cdef class DeviceOrder:
                     status = 0
         if status == 0:
             # Exactly the value that was asked for: a higher one may be promised but not recorded yet.
-            raise_to(fence_of(self.header.ring, index, owner), value)
+            gr_raise_to(fence_of(self.header.ring, index, owner), value)
             return 0
         if status != CU_NOT_READY or peer.gate_host:
             return BY_PYTHON
@@ -260,11 +260,11 @@ cdef class DeviceOrder:
         For if its producer dies, it is called torn unless the fence word says the same.
         """
         cdef EventRow row = self.rows[owner]
-        if self.base or row is None or row.peer_id != load_acquire(&self.header.ring.peer[owner].id):
+        if self.base or row is None or row.peer_id != gr_load_acquire(&self.header.ring.peer[owner].id):
             return False
         if row.events[index] == NULL or self.event_query(row.events[index]):
             return False
-        raise_to(fence_of(self.header.ring, index, owner), value)
+        gr_raise_to(fence_of(self.header.ring, index, owner), value)
         return True
 
     def enqueue_write(self, size_t stream, uint32_t peer, uint32_t index, uint64_t value):

@@ -77,13 +77,13 @@ cdef class Header:
     creator_pid = property(lambda Header self: self.ring.head.creator_pid)
     creator_alive = property(lambda Header self: self.ring.lock_fd >= 0 and gr_creator_alive(self.ring))
     attached = property(lambda Header self: self.ring.lock_fd >= 0 and gr_attached(self.ring))
-    closed = property(lambda Header self: load_acquire(&self.ring.head.closed) != 0)
-    has_producer = property(lambda Header self: load_acquire(&self.ring.head.producers) >> 16 != 0)
-    retired = property(lambda Header self: load_acquire(&self.ring.head.magic) == 0)
+    closed = property(lambda Header self: gr_load_acquire(&self.ring.head.closed) != 0)
+    has_producer = property(lambda Header self: gr_load_acquire(&self.ring.head.producers) >> 16 != 0)
+    retired = property(lambda Header self: gr_load_acquire(&self.ring.head.magic) == 0)
     forked = property(lambda Header self: gr_forked(self.ring))
     frontier = property(lambda Header self: gr_frontier(self.ring))
-    reaps = property(lambda Header self: load_acquire(&self.ring.head.reaps))
-    joins = property(lambda Header self: load_acquire(&self.ring.head.joins))
+    reaps = property(lambda Header self: gr_load_acquire(&self.ring.head.reaps))
+    joins = property(lambda Header self: gr_load_acquire(&self.ring.head.joins))
 
     @property
     def inode(self):
@@ -105,23 +105,23 @@ cdef class Header:
         return 8 * (<uint64_t>index * self.ring.max_peers + peer)
 
     def fence(self, uint32_t peer, uint32_t index):
-        return load_acquire(fence_of(self.ring, index, peer))
+        return gr_load_acquire(fence_of(self.ring, index, peer))
 
     def work(self, uint32_t peer, uint32_t index):
-        return load_acquire(work_of(self.ring, index, peer))
+        return gr_load_acquire(work_of(self.ring, index, peer))
 
     def raise_fence(self, uint32_t peer, uint32_t index, uint64_t value):
         """For who saw the peer's GPU work complete by other means than the word itself."""
-        raise_to(fence_of(self.ring, index, peer), value)
+        gr_raise_to(fence_of(self.ring, index, peer), value)
 
     def torn(self, uint32_t index, uint32_t producer, uint64_t producer_id, uint64_t value):
         """Whether a frame is torn: its producer's fence has `value`, but only because a reaper raised it."""
-        return load_acquire(fence_of(self.ring, index, producer)) >= value and \
+        return gr_load_acquire(fence_of(self.ring, index, producer)) >= value and \
             gr_torn(self.ring, index, producer, producer_id, value)
 
     def peer_id(self, uint32_t peer):
         """Tells the successive owners of one peer number apart."""
-        return load_acquire(&self.ring.peer[peer].id)
+        return gr_load_acquire(&self.ring.peer[peer].id)
 
     cdef uint8_t *_event_handle(self, uint32_t peer, uint32_t index) except NULL:
         if self.ring.layout.event == self.ring.layout.meta:
@@ -191,7 +191,7 @@ cdef class Header:
         gr_disown(self.ring)
 
     def peer_pid(self, uint32_t peer):
-        return load_acquire(&self.ring.peer[peer].pid) if peer < self.ring.max_peers else 0
+        return gr_load_acquire(&self.ring.peer[peer].pid) if peer < self.ring.max_peers else 0
 
     def subscription_name(self, uint32_t subscription):
         """The bytes of its name, without padding."""
@@ -202,14 +202,14 @@ cdef class Header:
     def members(self, uint32_t subscription):
         """Numbers of the peers of a subscription."""
         return [p for p in range(self.ring.max_peers)
-                if state_of(load_acquire(&self.ring.peer[p].word)) != GR_FREE
-                and role_of(load_acquire(&self.ring.peer[p].word)) == GR_CONSUMER
-                and sub_of(load_acquire(&self.ring.peer[p].word)) == subscription]
+                if state_of(gr_load_acquire(&self.ring.peer[p].word)) != GR_FREE
+                and role_of(gr_load_acquire(&self.ring.peer[p].word)) == GR_CONSUMER
+                and sub_of(gr_load_acquire(&self.ring.peer[p].word)) == subscription]
 
     def live_peers(self):
         """Numbers of the peers that are in the table and whose process lives."""
         return [p for p in range(self.ring.max_peers)
-                if state_of(load_acquire(&self.ring.peer[p].word)) != GR_FREE
+                if state_of(gr_load_acquire(&self.ring.peer[p].word)) != GR_FREE
                 and self.ring.lock_fd >= 0 and gr_peer_alive(self.ring, p)]
 
     def snapshot(self):
@@ -223,64 +223,64 @@ cdef class Header:
         cdef gr_take *take
         slots, peers, subscriptions = [], {}, {}
         for i in range(ring.slots):
-            word = load_acquire(&ring.slot[i].word)
+            word = gr_load_acquire(&ring.slot[i].word)
             slots.append({
                 "seq": seq_of(word), "owner": owner_of(word), "phase": SLOT_PHASES[phase_of(word) & 3],
-                "since_ns": load_acquire(&ring.slot[i].since_ns),
-                "time_ns": load_acquire(&ring.slot[i].time_ns),
+                "since_ns": gr_load_acquire(&ring.slot[i].since_ns),
+                "time_ns": gr_load_acquire(&ring.slot[i].time_ns),
             })
         for p in range(ring.max_peers):
-            word = load_acquire(&ring.peer[p].word)
+            word = gr_load_acquire(&ring.peer[p].word)
             if state_of(word) == GR_FREE:
                 continue
             peers[p] = {
                 "role": "producer" if role_of(word) == GR_PRODUCER else "consumer",
                 "leaving": state_of(word) == GR_LEAVING,
                 "subscription": sub_of(word) if role_of(word) == GR_CONSUMER else None,
-                "pid": load_acquire(&ring.peer[p].pid),
+                "pid": gr_load_acquire(&ring.peer[p].pid),
                 "alive": ring.lock_fd >= 0 and gr_peer_alive(ring, p),
-                "joined_ns": load_acquire(&ring.peer[p].joined_ns),
-                "waiting": load_acquire(&ring.peer[p].waiting) != 0,
-                "frames": load_acquire(&ring.peer[p].frames),
-                "lost": load_acquire(&ring.peer[p].lost),
-                "torn": load_acquire(&ring.peer[p].torn),
-                "pending": sum([load_acquire(fence_of(ring, i, p)) < load_acquire(work_of(ring, i, p))
+                "joined_ns": gr_load_acquire(&ring.peer[p].joined_ns),
+                "waiting": gr_load_acquire(&ring.peer[p].waiting) != 0,
+                "frames": gr_load_acquire(&ring.peer[p].frames),
+                "lost": gr_load_acquire(&ring.peer[p].lost),
+                "torn": gr_load_acquire(&ring.peer[p].torn),
+                "pending": sum([gr_load_acquire(fence_of(ring, i, p)) < gr_load_acquire(work_of(ring, i, p))
                                 for i in range(ring.slots)]),
             }
         for u in range(ring.max_subscriptions):
-            sub = load_acquire(&ring.sub[u].word)
+            sub = gr_load_acquire(&ring.sub[u].word)
             if mode_of(sub) == GR_SUB_FREE:
                 continue
             takes = []
             for i in range(ring.slots):
                 take = take_of(ring, i, u)
-                word = load_acquire(&take.word)
+                word = gr_load_acquire(&take.word)
                 takes.append({"seq": seq_of(word), "member": owner_of(word),
                               "phase": TAKE_PHASES[phase_of(word) % 3],
-                              "since_ns": load_acquire(&take.since_ns)})
+                              "since_ns": gr_load_acquire(&take.since_ns)})
             subscriptions[u] = {
                 "name": self.subscription_name(u),
                 "lossless": mode_of(sub) == GR_LOSSLESS, "start": start_of(sub),
                 "redeliver": policy_of(sub) == GR_REDELIVER,
-                "lost": load_acquire(&ring.sub[u].lost),
-                "created_ns": load_acquire(&ring.sub[u].created_ns), "takes": takes,
+                "lost": gr_load_acquire(&ring.sub[u].lost),
+                "created_ns": gr_load_acquire(&ring.sub[u].created_ns), "takes": takes,
             }
         return {"frontier": gr_frontier(ring), "closed": self.closed, "slots": slots, "peers": peers,
                 "subscriptions": subscriptions, "deaths": self._deaths()}
 
     def _deaths(self):
         """The last deaths, the latest first."""
-        cdef uint64_t reaps = load_acquire(&self.ring.head.reaps), k
+        cdef uint64_t reaps = gr_load_acquire(&self.ring.head.reaps), k
         cdef gr_death *death
         deaths = []
         for k in range(min(reaps, <uint64_t>GR_DEATHS)):
             death = &self.ring.head.deaths[(reaps - 1 - k) % <uint64_t>GR_DEATHS]
             deaths.append({
-                "time_ns": load_acquire(&death.time_ns), "pid": load_acquire(&death.pid),
-                "number": load_acquire(&death.number),
-                "role": "producer" if role_of(load_acquire(&death.peer)) == GR_PRODUCER else "consumer",
-                "voided": load_acquire(&death.voided), "torn": load_acquire(&death.torn),
-                "reopened": load_acquire(&death.reopened), "raised": load_acquire(&death.raised),
+                "time_ns": gr_load_acquire(&death.time_ns), "pid": gr_load_acquire(&death.pid),
+                "number": gr_load_acquire(&death.number),
+                "role": "producer" if role_of(gr_load_acquire(&death.peer)) == GR_PRODUCER else "consumer",
+                "voided": gr_load_acquire(&death.voided), "torn": gr_load_acquire(&death.torn),
+                "reopened": gr_load_acquire(&death.reopened), "raised": gr_load_acquire(&death.raised),
             })
         return deaths
 

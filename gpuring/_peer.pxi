@@ -34,8 +34,8 @@ cdef class Peer:
         if self.me.ring == NULL or self.me.left or self.me.ring.lock_fd < 0 or gr_forked(self.me.ring):
             return
         for i in range(self.me.ring.slots):
-            if gr_holds(&self.me, i, &seq) or load_acquire(fence_of(self.me.ring, i, self.me.number)) < \
-                    load_acquire(work_of(self.me.ring, i, self.me.number)):
+            if gr_holds(&self.me, i, &seq) or gr_load_acquire(fence_of(self.me.ring, i, self.me.number)) < \
+                    gr_load_acquire(work_of(self.me.ring, i, self.me.number)):
                 return
         gr_leave(&self.me)
 
@@ -103,7 +103,7 @@ cdef class Peer:
                 self._submit(device, stream, ops)
         for k in range(self.me.pendings):
             owner, value = self.me.pending[k].peer, self.me.pending[k].value
-            if load_acquire(fence_of(self.me.ring, index, owner)) >= value:
+            if gr_load_acquire(fence_of(self.me.ring, index, owner)) >= value:
                 continue
             if owner == self.me.number and device is not None and self.recorded.is_on(device, stream, index):
                 continue
@@ -134,7 +134,7 @@ cdef class Peer:
                 self.me.culprit.peer = owner
                 self.me.culprit.subscription = GR_NONE
                 self.me.culprit.seq = self.me.seq
-                self.me.culprit.since_ns = load_acquire(&self.me.ring.slot[index].time_ns)
+                self.me.culprit.since_ns = gr_load_acquire(&self.me.ring.slot[index].time_ns)
                 return 0
         return 1
 
@@ -246,7 +246,7 @@ cdef class Peer:
                 if not ordered:
                     gr_give_back(&self.me, self.me.index, self.me.seq)
                     return BLOCKED_
-            if load_acquire(&self.me.ring.slot[self.me.index].ndim) > <uint64_t>GR_MAX_NDIM:
+            if gr_load_acquire(&self.me.ring.slot[self.me.index].ndim) > <uint64_t>GR_MAX_NDIM:
                 gr_release(&self.me, self.me.index, self.me.seq)
                 return DAMAGED_
             self.released.hold(&self.me)
@@ -265,7 +265,7 @@ cdef class Peer:
         if value == 0:  # reaped or forked; the verb that follows says so
             return 1
         if sync is None:
-            raise_to(fence_of(self.me.ring, index, self.me.number), value)
+            gr_raise_to(fence_of(self.me.ring, index, self.me.number), value)
             return value
         if isinstance(sync, DeviceOrder):
             device, stream, status = <DeviceOrder>sync, streams[0], BY_PYTHON
@@ -388,17 +388,17 @@ cdef class Peer:
 
     def time_ns(self, uint32_t index):
         """When the frame in a slot that this peer holds was published."""
-        return load_acquire(&self.me.ring.slot[index].time_ns)
+        return gr_load_acquire(&self.me.ring.slot[index].time_ns)
 
     def shape(self, uint32_t index):
         """The shape of the frame in a slot that this peer holds; None: the whole slot."""
         cdef gr_slot *slot = &self.me.ring.slot[index]
-        cdef uint64_t ndim = load_acquire(&slot.ndim), k
+        cdef uint64_t ndim = gr_load_acquire(&slot.ndim), k
         if ndim == 0:
             return None
         if ndim > <uint64_t>GR_MAX_NDIM:
             raise Damaged(f"slot {index} names {ndim} dimensions")
-        return tuple([load_acquire(&slot.shape[k]) for k in range(ndim)])
+        return tuple([gr_load_acquire(&slot.shape[k]) for k in range(ndim)])
 
     def holding(self):
         """[(index, seq)] of what this peer has claimed or holds now, by the header's words."""
@@ -414,8 +414,8 @@ cdef class Peer:
         """Whether the GPU has paid all that this peer has promised."""
         cdef uint32_t i
         for i in range(self.me.ring.slots):
-            if load_acquire(fence_of(self.me.ring, i, self.me.number)) < \
-                    load_acquire(work_of(self.me.ring, i, self.me.number)):
+            if gr_load_acquire(fence_of(self.me.ring, i, self.me.number)) < \
+                    gr_load_acquire(work_of(self.me.ring, i, self.me.number)):
                 return False
         return True
 

@@ -24,7 +24,7 @@ cdef class Released:
 
     def __cinit__(self, Header header not None):
         self.header = header
-        self.reaps = load_acquire(&header.ring.head.reaps)
+        self.reaps = gr_load_acquire(&header.ring.head.reaps)
         self.limit = 2 * header.ring.slots
         self.torn = []
         self.held = <released_frame *>calloc(header.ring.slots, sizeof(released_frame))
@@ -64,7 +64,7 @@ cdef class Released:
             self.header.ring, frame.index, frame.producer, frame.producer_id, frame.value))
 
     cdef bint is_paid(self, released_frame *frame) noexcept:
-        return load_acquire(fence_of(self.header.ring, frame.index, frame.producer)) >= frame.value
+        return gr_load_acquire(fence_of(self.header.ring, frame.index, frame.producer)) >= frame.value
 
     cdef bint torn_meanwhile(self) except? True:
         return self.is_due() and self.look()
@@ -73,7 +73,7 @@ cdef class Released:
         """Whether somebody has died since the last look, or it is time to forget what was paid."""
         if self.n == 0:
             return False
-        return self.n > self.limit or load_acquire(&self.header.ring.head.reaps) != self.reaps
+        return self.n > self.limit or gr_load_acquire(&self.header.ring.head.reaps) != self.reaps
 
     cdef bint would_tell(self) noexcept:
         """What torn_meanwhile would say, without telling."""
@@ -88,7 +88,7 @@ cdef class Released:
     cpdef bint look(self) except? True:
         """Whether any have turned out torn since; `torn` names them, and they are told with that."""
         cdef size_t k, still = 0
-        self.reaps = load_acquire(&self.header.ring.head.reaps)
+        self.reaps = gr_load_acquire(&self.header.ring.head.reaps)
         if self.torn:
             self.torn = []
         for k in range(self.n):

@@ -172,7 +172,7 @@ cdef class ReadSlot(Slot):
     cdef int _begin_read(self, size_t stream) except -1:
         cdef Peer peer = self._peer
         cdef tuple shape = None
-        if load_acquire(&peer.me.ring.slot[self.index].ndim):
+        if gr_load_acquire(&peer.me.ring.slot[self.index].ndim):
             try:
                 shape = peer.shape(self.index)
             except BaseException:

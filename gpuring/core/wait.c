@@ -44,7 +44,7 @@ void gr_ring_bell(struct gr_ring *ring) {
     struct gr_head *head = ring->head;
     if (atomic_load_explicit(&head->waiters, memory_order_seq_cst) == 0) return;
     atomic_fetch_add_explicit(&head->bell, 1, memory_order_seq_cst);
-    FAULT("bell: rung");
+    GR_FAULT("bell: rung");
     syscall(SYS_futex, &head->bell, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
@@ -53,10 +53,10 @@ void gr_ring_bell(struct gr_ring *ring) {
  * [edge D, sleeper] the count comes before the bell and the look; partner: gr_ring_bell. */
 void gr_announce(const struct gr_peer *me, uint64_t bit) {
     atomic_fetch_add_explicit(&me->ring->head->waiters, 1, memory_order_seq_cst);
-    FAULT("sleep: counted");
+    GR_FAULT("sleep: counted");
     /* sc like its clearing: peer.waiting is shared with our notifier's thread and with a reaper */
     atomic_fetch_or_explicit(&me->ring->peer[me->number].waiting, bit, memory_order_seq_cst);
-    FAULT("sleep: marked");
+    GR_FAULT("sleep: marked");
 }
 
 /* The mark says whether the count is still ours: a reaper that took us for dead has taken both back, and
@@ -65,7 +65,7 @@ void gr_withdraw(const struct gr_peer *me, uint64_t bit) {
     gr_word *waiting = &me->ring->peer[me->number].waiting;
     if (!is_mine(me)) return;
     if (!(atomic_fetch_and_explicit(waiting, ~bit, memory_order_seq_cst) & bit)) return;
-    FAULT("sleep: unmarked");
+    GR_FAULT("sleep: unmarked");
     atomic_fetch_sub_explicit(&me->ring->head->waiters, 1, memory_order_seq_cst);
 }
 
@@ -135,11 +135,11 @@ bool gr_wait_bells(struct gr_waited *waited, uint32_t n, int64_t until_ns) {
     static _Atomic bool missing; /* relaxed: who does not see it yet asks the kernel himself */
     struct timespec until = {.tv_sec = until_ns / 1000000000, .tv_nsec = until_ns % 1000000000};
     bool for_ever = until_ns == INT64_MAX;
-    if (!load_relaxed(&missing)) {
+    if (!gr_load_relaxed(&missing)) {
         if (syscall(SYS_futex_waitv, waited, n, 0, for_ever ? NULL : &until, CLOCK_MONOTONIC) >= 0) return false;
         if (errno == EINTR) return true;
         if (errno == EAGAIN || errno == ETIMEDOUT || errno == EFAULT) return false; /* EFAULT: notify.c */
-        if (errno == ENOSYS || errno == EPERM) store_relaxed(&missing, true); /* else (no memory) this time only */
+        if (errno == ENOSYS || errno == EPERM) gr_store_relaxed(&missing, true); /* else (no memory) this time only */
     }
     int64_t now = gr_now_ns(), rest_ns = for_ever ? INT64_MAX : until_ns - now;
     if (n > 1 && rest_ns > GR_NAP_NS) rest_ns = GR_NAP_NS;
@@ -202,7 +202,7 @@ enum gr_result gr_select(struct gr_peer *const *peers, uint32_t n, int64_t deadl
 enum gr_result gr_wait_fence(struct gr_peer *me, uint32_t peer, uint32_t index, uint64_t value) {
     const gr_word *fence = fence_of(me->ring, index, peer);
     int64_t start = gr_now_ns(), now = start;
-    while (load_acquire((gr_word *)fence) < value) {
+    while (gr_load_acquire((gr_word *)fence) < value) {
         now = gr_now_ns();
         if (now >= me->deadline_ns) return GR_BLOCKED;
         if (now - start > GR_SLICE_NS) {
@@ -220,7 +220,7 @@ enum gr_result gr_wait_fence(struct gr_peer *me, uint32_t peer, uint32_t index, 
 }
 
 static inline bool paid(const gr_word *fence, uint64_t value, gr_query query, void *event) {
-    return load_acquire((gr_word *)fence) >= value || (query && query(event) == 0);
+    return gr_load_acquire((gr_word *)fence) >= value || (query && query(event) == 0);
 }
 
 static inline bool paid_by(const gr_word *fence, uint64_t value, gr_query query, void *event, int64_t until) {
@@ -252,7 +252,7 @@ bool gr_soon(struct gr_peer *me, uint32_t peer, uint32_t index, uint64_t value, 
     }
     int64_t now = gr_now_ns(), until = now + GR_LAP_NS;
     if (until > me->deadline_ns) until = me->deadline_ns;
-    if (paid_by(fence_of(ring, index, me->number), load_relaxed(work_of(ring, index, me->number)), query, ours, until)) {
+    if (paid_by(fence_of(ring, index, me->number), gr_load_relaxed(work_of(ring, index, me->number)), query, ours, until)) {
         now = gr_now_ns();
         until = now + GR_PATIENCE_NS;
         if (until > me->deadline_ns) until = me->deadline_ns;
