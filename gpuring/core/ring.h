@@ -106,7 +106,7 @@ struct gr_peer {
     uint64_t seq, lost;
     uint32_t index;
     uint32_t producer; /* of the frame: a claim may void its slot while a lossy reader holds it */
-    uint64_t producer_id, value; /* of the frame, by its record: who published it, and the fence value that says: written */
+    uint64_t producer_id, value; /* of the frame's record: who published it; the fence value that says it is written */
     bool redelivered;
     bool left; /* it has left: the number may be somebody else's */
     bool told; /* lost has been handed out with a frame: the next call counts anew */
@@ -131,23 +131,23 @@ static inline gr_word *fence_of(const struct gr_ring *ring, uint64_t i, uint64_t
 
 /* The header's masks.  A bit beyond the table comes from no build of ours, and would be an index. */
 static inline uint64_t sub_mask_of(const struct gr_ring *ring) {
-    return load_sc(&ring->head->sub_mask) & ring->sub_bits;
+    return gr_load_sc(&ring->head->sub_mask) & ring->sub_bits;
 }
 static inline uint64_t peer_mask_of(const struct gr_ring *ring) {
-    return load_acquire(&ring->head->peer_mask) & ring->peer_bits;
+    return gr_load_acquire(&ring->head->peer_mask) & ring->peer_bits;
 }
 
 /* Whether this peer is still itself: not left, and not taken for dead.  The entry is our own, so a stale
  * value is one that a reaper has just changed; the swap that follows would fail. */
 static inline bool is_mine(const struct gr_peer *me) {
     const struct gr_peer_entry *entry = &me->ring->peer[me->number];
-    return load_relaxed(&entry->id) == me->id && state_of(load_relaxed(&entry->word)) == GR_LIVE;
+    return gr_load_relaxed(&entry->id) == me->id && state_of(gr_load_relaxed(&entry->word)) == GR_LIVE;
 }
 
 /* Loaded before the look at a slot: only "gone seen, then nothing there" is the end (H3). */
 static inline enum gr_result end_of(const struct gr_head *head) {
-    if (load_sc(&head->closed)) return GR_ENDED;
-    uint64_t producers = load_sc(&head->producers);
+    if (gr_load_sc(&head->closed)) return GR_ENDED;
+    uint64_t producers = gr_load_sc(&head->producers);
     if (producers >> 16 || !(producers >> 8 & 1)) return GR_BLOCKED;
     return (producers & 0xff) == GR_DIED ? GR_PEER_LOST : GR_ENDED;
 }

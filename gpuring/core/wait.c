@@ -120,11 +120,11 @@ bool gr_wait_bells(struct gr_waited *waited, uint32_t n, int64_t until_ns) {
     static _Atomic bool missing; /* relaxed: who does not see it yet asks the kernel himself */
     struct timespec until = {.tv_sec = until_ns / 1000000000, .tv_nsec = until_ns % 1000000000};
     bool for_ever = until_ns == INT64_MAX;
-    if (!load_relaxed(&missing)) {
+    if (!gr_load_relaxed(&missing)) {
         if (syscall(SYS_futex_waitv, waited, n, 0, for_ever ? NULL : &until, CLOCK_MONOTONIC) >= 0) return false;
         if (errno == EINTR) return true;
         if (errno == EAGAIN || errno == ETIMEDOUT || errno == EFAULT) return false; /* EFAULT: notify.c */
-        if (errno == ENOSYS || errno == EPERM) store_relaxed(&missing, true); /* else (no memory) this time only */
+        if (errno == ENOSYS || errno == EPERM) gr_store_relaxed(&missing, true); /* else (no memory) this time only */
     }
     int64_t now = gr_now_ns(), rest_ns = for_ever ? INT64_MAX : until_ns - now;
     if (n > 1 && rest_ns > GR_NAP_NS) rest_ns = GR_NAP_NS;
