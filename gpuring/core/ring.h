@@ -88,6 +88,15 @@ struct gr_pending {
     uint64_t value;
 };
 
+/* What a peer's sleeps say about when its next answer comes (wait.c).  Each average has its mean error. */
+struct gr_rhythm {
+    int64_t last_ns;                   /* when the last answer came that was slept for */
+    int64_t period_ns, period_off_ns;  /* distance of two answers */
+    int64_t late_ns, late_off_ns;      /* how late a timer wakes us; 0: not known yet */
+    int64_t saved_ns, counted_ns;      /* what may be spun now; when that was counted */
+    unsigned strange;                  /* distances in a row that did not fit */
+};
+
 struct gr_peer {
     struct gr_ring *ring;
     uint32_t number, role, u, mode, policy;
@@ -101,6 +110,7 @@ struct gr_peer {
     int64_t wait_ns;     /* when the wait in progress began */
     int64_t spin_ns;     /* how long a wait spins: adapts between GR_SPIN_MIN_NS and GR_SPIN_MAX_NS, */
     bool spin_fixed;     /* or what gr_set_spin said */
+    struct gr_rhythm rhythm;
 
     /* the frame that the last successful claim, acquire or latest returned */
     uint64_t seq, lost;
@@ -227,7 +237,10 @@ static inline enum gr_result gr_ready(const struct gr_peer *me) {
 #define GR_SLICE_NS (INT64_C(50) * 1000 * 1000)
 #endif
 enum { GR_NAP_NS = 1000 * 1000, GR_SPIN_MAX_NS = 50 * 1000, GR_SPIN_MIN_NS = 1000,
-       GR_WAKE_NS = 50 * 1000 /* what a wake-up by futex may take */ };
+       GR_WAKE_NS = 50 * 1000 /* what a wake-up by futex may take */,
+       GR_LATE_NS = 65 * 1000 /* what a wake-up by a timer takes, as a first guess: 50 µs are its slack */,
+       GR_SPIN_SHARE = 50 /* one part in so many of a core is spun at the end of sleeps */,
+       GR_SAVED_MAX_NS = 1000 * 1000 };
 typedef enum gr_result (*gr_verb)(struct gr_peer *me);
 enum gr_result gr_spin(struct gr_peer *me, gr_verb verb);
 enum gr_result gr_sleep(struct gr_peer *me, gr_verb verb); /* one slice at the most, then GR_SIGNAL */
