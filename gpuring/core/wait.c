@@ -175,7 +175,7 @@ enum gr_result gr_sleep(struct gr_peer *me, gr_verb verb) {
     if (result != GR_BLOCKED) {
         int64_t at = now; /* a sleeper is late by some microseconds; the frame says when it came */
         if (result == GR_OK && me->role == GR_CONSUMER && !spun)
-            at = (int64_t)load_relaxed(&me->ring->slot[me->index].time_ns);
+            at = (int64_t)gr_load_relaxed(&me->ring->slot[me->index].time_ns);
         observe(&me->rhythm, at > me->wait_ns && at < now ? at : now);
         return result;
     }
