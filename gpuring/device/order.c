@@ -52,6 +52,7 @@ static int paid(struct gd_peer *me, struct gd_call *call, uint32_t peer, uint32_
  * sleep on: spin, then nap.  ours: the slot is, so that whatever was promised in it is recorded. */
 static enum gr_result await(struct gd_peer *me, struct gd_call *call, uint32_t peer, uint32_t index, uint64_t value,
                             bool ours) {
+    const int64_t spin_ns = me->me.spin_fixed && me->me.spin_ns > GD_SPIN_NS ? me->me.spin_ns : GD_SPIN_NS;
     int64_t start = gr_now_ns(), now = start;
     if (call->since_ns == 0) call->since_ns = start;
     for (;;) {
@@ -69,7 +70,7 @@ static enum gr_result await(struct gd_peer *me, struct gd_call *call, uint32_t p
             gr_reap_dead(me->me.ring, NULL); /* whose fence it is may be dead */
             return GR_SIGNAL;
         }
-        if (now - call->since_ns < GD_SPIN_NS) gd_pause();
+        if (now - call->since_ns < spin_ns) gd_pause();
         else if (nanosleep(&(struct timespec){.tv_nsec = GD_NAP_NS}, NULL) != 0) return GR_SIGNAL;
     }
     call->since_ns = 0;
