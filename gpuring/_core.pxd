@@ -82,8 +82,8 @@ cdef extern from "core/ring.h" nogil:
         uint32_t offset, nbytes
     const gr_field *gr_fields
 
-    uint64_t load_acquire(const gr_word *word)
-    void raise_to(gr_word *word, uint64_t value)
+    uint64_t gr_load_acquire(const gr_word *word)
+    void gr_raise_to(gr_word *word, uint64_t value)
     uint64_t seq_of(uint64_t)
     unsigned owner_of(uint64_t)
     unsigned phase_of(uint64_t)

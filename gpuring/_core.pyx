@@ -161,13 +161,13 @@ cdef class Header:
     creator_pid = property(lambda Header self: self.ring.head.creator_pid)
     creator_alive = property(lambda Header self: self.ring.lock_fd >= 0 and gr_creator_alive(self.ring))
     attached = property(lambda Header self: self.ring.lock_fd >= 0 and gr_attached(self.ring))
-    closed = property(lambda Header self: load_acquire(&self.ring.head.closed) != 0)
-    has_producer = property(lambda Header self: load_acquire(&self.ring.head.producers) >> 16 != 0)
-    retired = property(lambda Header self: load_acquire(&self.ring.head.magic) == 0)
+    closed = property(lambda Header self: gr_load_acquire(&self.ring.head.closed) != 0)
+    has_producer = property(lambda Header self: gr_load_acquire(&self.ring.head.producers) >> 16 != 0)
+    retired = property(lambda Header self: gr_load_acquire(&self.ring.head.magic) == 0)
     forked = property(lambda Header self: gr_forked(self.ring))
     frontier = property(lambda Header self: gr_frontier(self.ring))
-    reaps = property(lambda Header self: load_acquire(&self.ring.head.reaps))
-    joins = property(lambda Header self: load_acquire(&self.ring.head.joins))
+    reaps = property(lambda Header self: gr_load_acquire(&self.ring.head.reaps))
+    joins = property(lambda Header self: gr_load_acquire(&self.ring.head.joins))
 
     @property
     def inode(self):
@@ -180,23 +180,23 @@ cdef class Header:
         return os.fstat(self.ring.lock_fd).st_uid
 
     def fence(self, uint32_t peer, uint32_t index):
-        return load_acquire(fence_of(self.ring, index, peer))
+        return gr_load_acquire(fence_of(self.ring, index, peer))
 
     def work(self, uint32_t peer, uint32_t index):
-        return load_acquire(work_of(self.ring, index, peer))
+        return gr_load_acquire(work_of(self.ring, index, peer))
 
     def raise_fence(self, uint32_t peer, uint32_t index, uint64_t value):
         """For who saw the peer's GPU work complete by other means than the word itself."""
-        raise_to(fence_of(self.ring, index, peer), value)
+        gr_raise_to(fence_of(self.ring, index, peer), value)
 
     def torn(self, uint32_t index, uint32_t producer, uint64_t producer_id, uint64_t value):
         """Whether a frame is torn: its producer's fence has `value`, but only because a reaper raised it."""
-        return load_acquire(fence_of(self.ring, index, producer)) >= value and \
+        return gr_load_acquire(fence_of(self.ring, index, producer)) >= value and \
             gr_torn(self.ring, index, producer, producer_id, value)
 
     def peer_id(self, uint32_t peer):
         """Tells the successive owners of one peer number apart."""
-        return load_acquire(&self.ring.peer[peer].id)
+        return gr_load_acquire(&self.ring.peer[peer].id)
 
     def join_producer(self, Device device=None, bint gate_host=False):
         """A Peer, or a negative result.  Raises DeviceError."""
@@ -254,7 +254,7 @@ cdef class Header:
         gr_disown(self.ring)
 
     def peer_pid(self, uint32_t peer):
-        return load_acquire(&self.ring.peer[peer].pid) if peer < self.ring.max_peers else 0
+        return gr_load_acquire(&self.ring.peer[peer].pid) if peer < self.ring.max_peers else 0
 
     def subscription_name(self, uint32_t subscription):
         """The bytes of its name, without padding."""
@@ -265,14 +265,14 @@ cdef class Header:
     def members(self, uint32_t subscription):
         """Numbers of the peers of a subscription."""
         return [p for p in range(self.ring.max_peers)
-                if state_of(load_acquire(&self.ring.peer[p].word)) != GR_FREE
-                and role_of(load_acquire(&self.ring.peer[p].word)) == GR_CONSUMER
-                and sub_of(load_acquire(&self.ring.peer[p].word)) == subscription]
+                if state_of(gr_load_acquire(&self.ring.peer[p].word)) != GR_FREE
+                and role_of(gr_load_acquire(&self.ring.peer[p].word)) == GR_CONSUMER
+                and sub_of(gr_load_acquire(&self.ring.peer[p].word)) == subscription]
 
     def live_peers(self):
         """Numbers of the peers that are in the table and whose process lives."""
         return [p for p in range(self.ring.max_peers)
-                if state_of(load_acquire(&self.ring.peer[p].word)) != GR_FREE
+                if state_of(gr_load_acquire(&self.ring.peer[p].word)) != GR_FREE
                 and self.ring.lock_fd >= 0 and gr_peer_alive(self.ring, p)]
 
 
@@ -480,8 +480,8 @@ cdef class Peer:
 
     cdef bint _paid(self, uint32_t index) noexcept:
         cdef gr_ring *ring = self.gd.me.ring
-        return load_acquire(fence_of(ring, index, self.gd.me.number)) >= \
-            load_acquire(work_of(ring, index, self.gd.me.number))
+        return gr_load_acquire(fence_of(ring, index, self.gd.me.number)) >= \
+            gr_load_acquire(work_of(ring, index, self.gd.me.number))
 
     number = property(lambda Peer self: self.gd.me.number)
     id = property(lambda Peer self: self.gd.me.id)
@@ -610,10 +610,10 @@ cdef class Peer:
     def shape(self, uint32_t index):
         """The shape of the frame in a slot that this peer holds; None: the whole slot."""
         cdef gr_slot *slot = &self.gd.me.ring.slot[index]
-        cdef uint64_t ndim = load_acquire(&slot.ndim), k
+        cdef uint64_t ndim = gr_load_acquire(&slot.ndim), k
         if ndim > <uint64_t>GR_MAX_NDIM:
             raise Damaged(f"slot {index} names {ndim} dimensions")
-        return tuple([load_acquire(&slot.shape[k]) for k in range(ndim)]) if ndim else None
+        return tuple([gr_load_acquire(&slot.shape[k]) for k in range(ndim)]) if ndim else None
 
     def settle(self, uint32_t index):
         """Waits until the streams that used a slot of ours are idle; Ctrl-C interrupts.  Raises DeviceError."""
@@ -653,7 +653,7 @@ cdef class Peer:
 
     def time_ns(self, uint32_t index):
         """When the frame in a slot that this peer holds was published."""
-        return load_acquire(&self.gd.me.ring.slot[index].time_ns)
+        return gr_load_acquire(&self.gd.me.ring.slot[index].time_ns)
 
     def is_torn(self, uint32_t index):
         """Whether the frame in a slot that this peer holds is known to be torn."""
@@ -840,7 +840,7 @@ cdef class WriteSlot(Slot):
 cdef class ReadSlot(Slot):
     cdef int _begin(self) except -1:
         self._restarted = False
-        self._shape = self._peer.shape(self.index) if load_acquire(
+        self._shape = self._peer.shape(self.index) if gr_load_acquire(
             &self._peer.gd.me.ring.slot[self.index].ndim) else None
         return 0
 

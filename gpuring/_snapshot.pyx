@@ -20,63 +20,63 @@ def snapshot(Header header not None):
     slots, peers, subscriptions = [], {}, {}
     alive = header.live_peers()
     for i in range(ring.slots):
-        word = load_acquire(&ring.slot[i].word)
+        word = gr_load_acquire(&ring.slot[i].word)
         slots.append({
             "seq": seq_of(word), "owner": owner_of(word), "phase": SLOT_PHASES[phase_of(word) & 3],
-            "since_ns": load_acquire(&ring.slot[i].since_ns),
-            "time_ns": load_acquire(&ring.slot[i].time_ns),
+            "since_ns": gr_load_acquire(&ring.slot[i].since_ns),
+            "time_ns": gr_load_acquire(&ring.slot[i].time_ns),
             })
     for p in range(ring.max_peers):
-        word = load_acquire(&ring.peer[p].word)
+        word = gr_load_acquire(&ring.peer[p].word)
         if state_of(word) == GR_FREE:
             continue
         peers[p] = {
             "role": "producer" if role_of(word) == GR_PRODUCER else "consumer",
             "leaving": state_of(word) == GR_LEAVING,
             "subscription": sub_of(word) if role_of(word) == GR_CONSUMER else None,
-            "pid": load_acquire(&ring.peer[p].pid),
+            "pid": gr_load_acquire(&ring.peer[p].pid),
             "alive": p in alive,
-            "joined_ns": load_acquire(&ring.peer[p].joined_ns),
-            "waiting": load_acquire(&ring.peer[p].waiting) != 0,
-            "frames": load_acquire(&ring.peer[p].frames),
-            "lost": load_acquire(&ring.peer[p].lost),
-            "torn": load_acquire(&ring.peer[p].torn),
-            "pending": sum([load_acquire(fence_of(ring, i, p)) < load_acquire(work_of(ring, i, p))
+            "joined_ns": gr_load_acquire(&ring.peer[p].joined_ns),
+            "waiting": gr_load_acquire(&ring.peer[p].waiting) != 0,
+            "frames": gr_load_acquire(&ring.peer[p].frames),
+            "lost": gr_load_acquire(&ring.peer[p].lost),
+            "torn": gr_load_acquire(&ring.peer[p].torn),
+            "pending": sum([gr_load_acquire(fence_of(ring, i, p)) < gr_load_acquire(work_of(ring, i, p))
                             for i in range(ring.slots)]),
         }
     for u in range(ring.max_subscriptions):
-        sub = load_acquire(&ring.sub[u].word)
+        sub = gr_load_acquire(&ring.sub[u].word)
         if mode_of(sub) == GR_SUB_FREE:
             continue
         takes = []
         for i in range(ring.slots):
             take = take_of(ring, i, u)
-            word = load_acquire(&take.word)
+            word = gr_load_acquire(&take.word)
             takes.append({"seq": seq_of(word), "member": owner_of(word),
                           "phase": TAKE_PHASES[phase_of(word) % 3],
-                          "since_ns": load_acquire(&take.since_ns)})
+                          "since_ns": gr_load_acquire(&take.since_ns)})
         subscriptions[u] = {
             "name": header.subscription_name(u),
             "lossless": mode_of(sub) == GR_LOSSLESS, "start": start_of(sub),
             "redeliver": policy_of(sub) == GR_REDELIVER,
-            "lost": load_acquire(&ring.sub[u].lost),
-            "created_ns": load_acquire(&ring.sub[u].created_ns), "takes": takes,
+            "lost": gr_load_acquire(&ring.sub[u].lost),
+            "created_ns": gr_load_acquire(&ring.sub[u].created_ns), "takes": takes,
         }
     return {"frontier": header.frontier, "closed": header.closed, "slots": slots, "peers": peers,
             "subscriptions": subscriptions, "deaths": _deaths(ring)}
 
 cdef list _deaths(gr_ring *ring):
     """The last deaths, the latest first."""
-    cdef uint64_t reaps = load_acquire(&ring.head.reaps), k
+    cdef uint64_t reaps = gr_load_acquire(&ring.head.reaps), k
     cdef gr_death *death
     deaths = []
     for k in range(min(reaps, <uint64_t>GR_DEATHS)):
         death = &ring.head.deaths[(reaps - 1 - k) % <uint64_t>GR_DEATHS]
         deaths.append({
-            "time_ns": load_acquire(&death.time_ns), "pid": load_acquire(&death.pid),
-            "number": load_acquire(&death.number),
-            "role": "producer" if role_of(load_acquire(&death.peer)) == GR_PRODUCER else "consumer",
-            "voided": load_acquire(&death.voided), "torn": load_acquire(&death.torn),
-            "reopened": load_acquire(&death.reopened), "raised": load_acquire(&death.raised),
+            "time_ns": gr_load_acquire(&death.time_ns), "pid": gr_load_acquire(&death.pid),
+            "number": gr_load_acquire(&death.number),
+            "role": "producer" if role_of(gr_load_acquire(&death.peer)) == GR_PRODUCER else "consumer",
+            "voided": gr_load_acquire(&death.voided), "torn": gr_load_acquire(&death.torn),
+            "reopened": gr_load_acquire(&death.reopened), "raised": gr_load_acquire(&death.raised),
         })
     return deaths

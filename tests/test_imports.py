@@ -14,10 +14,6 @@ import gpuring
 PACKAGE = Path(gpuring.__file__).parent
 
 
-TOGETHER = {f"gpuring.service.{name}" for name in ("calls", "mailbox", "pending", "tasks")}
-"""One noun in several files, a client's calls in flight: among them any order will do."""
-
-
 def sources() -> dict[str, Path]:
     """Every module by its name; the compiled one by its types."""
     found = {}
@@ -74,8 +70,6 @@ def test_no_module_imports_itself_again():
     graph = imports()
     assert len(graph["gpuring.ring"]) > 5
     assert "gpuring.cli.doctor.gpu" in graph["gpuring.cli.doctor"]
-    for module in TOGETHER & graph.keys():
-        graph[module] -= TOGETHER
     assert not (way := circle(graph)), f"these import each other: {' -> '.join(way)}"
 
 

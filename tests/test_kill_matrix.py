@@ -85,7 +85,7 @@ MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {
     ),
     "a reaper does not void what the dead was writing": (
         ("--point", "claim: claimed"),
-        [("members.c", "cas_sc(&slot->word, w, claim_word(seq_of(w), GR_NONE, GR_VOID))", "1")],
+        [("members.c", "gr_cas(&slot->word, w, claim_word(seq_of(w), GR_NONE, GR_VOID))", "1")],
     ),
     "a reaper does not say that a frame was opened": (
         ("--role", "member", "--point", "acquire: confirmed"),
@@ -93,7 +93,7 @@ MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {
             (
                 "members.c",
                 "atomic_fetch_add_explicit(&ring->sub[u].redo, 1, memory_order_seq_cst);\n"
-                '            FAULT("reap: redo bumped");',
+                '            GR_FAULT("reap: redo bumped");',
                 "",
             )
         ],
@@ -111,7 +111,7 @@ MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {
             (
                 "members.c",
                 "uint64_t voided = 0, torn = 0,",
-                "store_sc(&entry->word, peer_word(GR_FREE, 0, 0));\n"
+                "gr_store_sc(&entry->word, peer_word(GR_FREE, 0, 0));\n"
                 "    uint64_t voided = 0, torn = 0,",
             )
         ],
@@ -122,7 +122,13 @@ MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {
     ),
     "a reaper does not mark what the device had not finished": (
         ("--role", "producer", "--point", "device: unfinished"),
-        [("members.c", "mark_torn(tear_of(ring, i, p), load_relaxed(&entry->id), reached);", "")],
+        [
+            (
+                "members.c",
+                "mark_torn(tear_of(ring, i, p), gr_load_relaxed(&entry->id), reached);",
+                "",
+            )
+        ],
     ),
     "a reaper's mark says nothing of what was finished": (
         ("--role", "producer", "--point", "device: unfinished"),

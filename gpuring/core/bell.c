@@ -28,7 +28,7 @@ void gr_ring_bell(struct gr_ring *ring) {
     struct gr_head *head = ring->head;
     if (atomic_load_explicit(&head->waiters, memory_order_seq_cst) == 0) return;
     atomic_fetch_add_explicit(&head->bell, 1, memory_order_seq_cst);
-    FAULT("bell: rung");
+    GR_FAULT("bell: rung");
     syscall(SYS_futex, &head->bell, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
@@ -37,10 +37,10 @@ void gr_ring_bell(struct gr_ring *ring) {
  * [edge D, sleeper] the count comes before the bell and the look; partner: gr_ring_bell. */
 void gr_announce(const struct gr_peer *me, uint64_t bit) {
     atomic_fetch_add_explicit(&me->ring->head->waiters, 1, memory_order_seq_cst);
-    FAULT("sleep: counted");
+    GR_FAULT("sleep: counted");
     /* sc like its clearing: peer.waiting is shared with our notifier's thread and with a reaper */
     atomic_fetch_or_explicit(&me->ring->peer[me->number].waiting, bit, memory_order_seq_cst);
-    FAULT("sleep: marked");
+    GR_FAULT("sleep: marked");
 }
 
 /* The mark says whether the count is still ours: a reaper that took us for dead has taken both back, and
@@ -49,6 +49,6 @@ void gr_withdraw(const struct gr_peer *me, uint64_t bit) {
     gr_word *waiting = &me->ring->peer[me->number].waiting;
     if (!is_mine(me)) return;
     if (!(atomic_fetch_and_explicit(waiting, ~bit, memory_order_seq_cst) & bit)) return;
-    FAULT("sleep: unmarked");
+    GR_FAULT("sleep: unmarked");
     atomic_fetch_sub_explicit(&me->ring->head->waiters, 1, memory_order_seq_cst);
 }

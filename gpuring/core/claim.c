@@ -18,9 +18,9 @@
 
 /* The smallest unclaimed sequence. */
 uint64_t gr_frontier(struct gr_ring *ring) {
-    uint64_t f = load_acquire(&ring->head->claim_hint), n = ring->slots;
+    uint64_t f = gr_load_acquire(&ring->head->claim_hint), n = ring->slots;
     for (;;) {
-        uint64_t seq = seq_of(load_sc(&ring->slot[f % n].word));
+        uint64_t seq = seq_of(gr_load_sc(&ring->slot[f % n].word));
         if (seq < f) return f;
         f = seq + 1; /* claims are totally ordered: all up to seq are claimed */
     }
@@ -40,7 +40,7 @@ static inline uint64_t help_hint(struct gr_ring *ring, uint64_t c) {
 static bool every_slot_held(const struct gr_ring *ring, uint64_t subs) {
     for (uint32_t i = 0; i < ring->slots; i++) {
         bool held = false;
-        for (each_bit(u, subs)) held |= phase_of(load_sc(&take_of(ring, i, u)->word)) == GR_HELD;
+        for (gr_each_bit(u, subs)) held |= phase_of(gr_load_sc(&take_of(ring, i, u)->word)) == GR_HELD;
         if (!held) return false;
     }
     return true;
@@ -56,34 +56,36 @@ static ALWAYS_INLINE enum gr_result gate(const struct gr_ring *ring, uint64_t c,
     const uint64_t n = ring->slots;
     if (seq_of(w) != c - n) return GR_DAMAGED; /* the hint is at most the frontier */
     if (phase_of(w) == GR_WRITING)
-        return blocked(culprit, GR_BY_PRODUCER, owner_of(w), GR_NONE, c - n, load_relaxed(&ring->slot[i].since_ns));
+        return blocked(culprit, GR_BY_PRODUCER, owner_of(w), GR_NONE, c - n,
+                       gr_load_relaxed(&ring->slot[i].since_ns));
     uint64_t subs = sub_mask_of(ring), holder = GR_NONE, held_in = GR_NONE;
-    for (each_bit(u, subs)) {
-        uint64_t sub = load_sc(&ring->sub[u].word);
+    for (gr_each_bit(u, subs)) {
+        uint64_t sub = gr_load_sc(&ring->sub[u].word);
         const struct gr_take *take = take_of(ring, i, u);
-        uint64_t t = load_sc(&take->word);
+        uint64_t t = gr_load_sc(&take->word);
         bool held = phase_of(t) == GR_HELD;
         if (mode_of(sub) == GR_LOSSLESS && start_of(sub) <= c - n) {
             bool done = seq_of(t) == c - n && phase_of(t) == GR_DONE;
             if (held)
-                return blocked(culprit, GR_BY_HOLDER, owner_of(t), u, seq_of(t), load_relaxed(&take->since_ns));
+                return blocked(culprit, GR_BY_HOLDER, owner_of(t), u, seq_of(t), gr_load_relaxed(&take->since_ns));
             if (phase_of(w) == GR_READY && !done) /* void and torn frames are nobody's to take */
-                return blocked(culprit, GR_BY_SUBSCRIPTION, GR_NONE, u, c - n, load_relaxed(&ring->slot[i].time_ns));
+                return blocked(culprit, GR_BY_SUBSCRIPTION, GR_NONE, u, c - n,
+                               gr_load_relaxed(&ring->slot[i].time_ns));
         }
         if (held) holder = owner_of(t), held_in = u;
     }
     if (held_in != GR_NONE && every_slot_held(ring, subs))
-        return blocked(culprit, GR_BY_HOLDER, holder, held_in, seq_of(load_sc(&take_of(ring, i, held_in)->word)),
-                       load_relaxed(&take_of(ring, i, held_in)->since_ns));
+        return blocked(culprit, GR_BY_HOLDER, holder, held_in, seq_of(gr_load_sc(&take_of(ring, i, held_in)->word)),
+                       gr_load_relaxed(&take_of(ring, i, held_in)->since_ns));
     return GR_OK;
 }
 
 enum gr_result gr_look_to_claim(const struct gr_peer *me, uint64_t *c, struct gr_culprit *culprit) {
     struct gr_ring *ring = me->ring;
-    if (load_sc(&ring->head->closed)) return GR_CLOSED;
+    if (gr_load_sc(&ring->head->closed)) return GR_CLOSED;
     for (;;) {
         *c = gr_frontier(ring);
-        uint64_t i = *c % ring->slots, w = load_sc(&ring->slot[i].word);
+        uint64_t i = *c % ring->slots, w = gr_load_sc(&ring->slot[i].word);
         if (seq_of(w) < *c) return gate(ring, *c, i, w, culprit); /* else somebody has claimed it since */
     }
 }
@@ -94,7 +96,7 @@ enum gr_result gr_look_to_claim(const struct gr_peer *me, uint64_t *c, struct gr
 void gr_list_pending(struct gr_peer *me, uint32_t index) {
     me->index = index;
     me->pendings = 0;
-    for (each_bit(p, peer_mask_of(me->ring))) add_pending(me, p, load_acquire(work_of(me->ring, index, p)));
+    for (gr_each_bit(p, peer_mask_of(me->ring))) add_pending(me, p, gr_load_acquire(work_of(me->ring, index, p)));
 }
 
 /* GR_OK: slot[index] = (seq, me, WRITING), and pending[] lists what the stream must wait for.
@@ -106,10 +108,10 @@ enum gr_result gr_claim(struct gr_peer *me) {
     uint64_t voided = 0;
     if (gr_forked(ring)) return GR_FORKED;
     if (!is_mine(me)) return GR_REAPED;
-    if (load_sc(&head->closed)) return GR_CLOSED; /* who waits at a full ring must hear of it too (C1) */
+    if (gr_load_sc(&head->closed)) return GR_CLOSED; /* who waits at a full ring must hear of it too (C1) */
 
-    for (uint64_t c = load_acquire(&head->claim_hint);;) {
-        uint64_t i = c % n, w = load_sc(&ring->slot[i].word);
+    for (uint64_t c = gr_load_acquire(&head->claim_hint);;) {
+        uint64_t i = c % n, w = gr_load_sc(&ring->slot[i].word);
         if (seq_of(w) >= c) { /* somebody has claimed c: help, go on */
             uint64_t next = help_hint(ring, c);
             /* The hint is never more than one claim behind; a word that is laps ahead of it was made up,
@@ -122,30 +124,30 @@ enum gr_result gr_claim(struct gr_peer *me) {
         if (result != GR_OK) return result;
 
         const uint64_t mine = claim_word(c, me->number, GR_WRITING);
-        FAULT("claim: looked");
-        if (!cas_sc(&ring->slot[i].word, w, mine)) continue; /* the linearisation point of a claim */
-        FAULT("claim: swapped");
+        GR_FAULT("claim: looked");
+        if (!gr_cas(&ring->slot[i].word, w, mine)) continue; /* the linearisation point of a claim */
+        GR_FAULT("claim: swapped");
         help_hint(ring, c);
-        FAULT("claim: hinted");
+        GR_FAULT("claim: hinted");
 
-        if (load_sc(&head->closed)) { /* [edge C, claimer] */
-            cas_sc(&ring->slot[i].word, mine, claim_word(c, me->number, GR_VOID));
+        if (gr_load_sc(&head->closed)) { /* [edge C, claimer] */
+            gr_cas(&ring->slot[i].word, mine, claim_word(c, me->number, GR_VOID));
             gr_ring_bell(ring);
             return GR_CLOSED;
         }
         /* [edge H, claimer] look again: a lossy reader may have slipped in.  Any HELD counts, of whatever
          * sequence: he may hold on for laps (H1).  The ring loses one slot for a lap, not its life. */
         bool held = false;
-        for (each_bit(u, sub_mask_of(ring))) {
+        for (gr_each_bit(u, sub_mask_of(ring))) {
             const struct gr_take *take = take_of(ring, i, u);
-            uint64_t t = load_sc(&take->word);
+            uint64_t t = gr_load_sc(&take->word);
             if (phase_of(t) != GR_HELD) continue;
             held = true;
-            blocked(&me->culprit, GR_BY_HOLDER, owner_of(t), u, seq_of(t), load_relaxed(&take->since_ns));
+            blocked(&me->culprit, GR_BY_HOLDER, owner_of(t), u, seq_of(t), gr_load_relaxed(&take->since_ns));
         }
         if (held) {
-            cas_sc(&ring->slot[i].word, mine, claim_word(c, me->number, GR_VOID));
-            FAULT("claim: voided");
+            gr_cas(&ring->slot[i].word, mine, claim_word(c, me->number, GR_VOID));
+            GR_FAULT("claim: voided");
             gr_ring_bell(ring);
             /* Rows of voids have no fixed bound; a call that may not block tries each slot once. */
             if (++voided >= n && gr_now_ns() >= me->deadline_ns) return GR_BLOCKED;
@@ -156,9 +158,9 @@ enum gr_result gr_claim(struct gr_peer *me) {
         me->seq = c;
         me->lost = 0;
         gr_list_pending(me, (uint32_t)i);
-        store_relaxed(&ring->slot[i].since_ns, (uint64_t)gr_now_coarse_ns());
+        gr_store_relaxed(&ring->slot[i].since_ns, (uint64_t)gr_now_coarse_ns());
         prefetch_next(me);
-        FAULT("claim: claimed");
+        GR_FAULT("claim: claimed");
         return GR_OK;
     }
 }
@@ -169,10 +171,10 @@ enum gr_result gr_claim(struct gr_peer *me) {
 uint64_t gr_promise(struct gr_peer *me, uint32_t index, uint64_t seq) {
     if (gr_forked(me->ring) || !is_mine(me)) return 0;
     gr_word *work = work_of(me->ring, index, me->number);
-    uint64_t next = load_relaxed(work) + 1, value = seq << 16;
+    uint64_t next = gr_load_relaxed(work) + 1, value = seq << 16;
     if (value < next) value = next;
-    store_relaxed(work, value); /* whoever has to see it sees the word that follows: edges P, R */
-    FAULT("promised");
+    gr_store_relaxed(work, value); /* whoever has to see it sees the word that follows: edges P, R */
+    GR_FAULT("promised");
     return value;
 }
 
@@ -180,9 +182,9 @@ static enum gr_result leave_writing(struct gr_peer *me, uint32_t index, uint64_t
     struct gr_slot *slot = &me->ring->slot[index];
     if (!is_mine(me)) return GR_REAPED;
     /* [edge P, publisher] carries data, record and work; partner: the second look of acquire */
-    if (!cas_sc(&slot->word, claim_word(seq, me->number, GR_WRITING), claim_word(seq, me->number, phase)))
+    if (!gr_cas(&slot->word, claim_word(seq, me->number, GR_WRITING), claim_word(seq, me->number, phase)))
         return GR_REAPED;
-    FAULT("publish: ready");
+    GR_FAULT("publish: ready");
     gr_ring_bell(me->ring);
     return GR_OK;
 }
@@ -192,13 +194,13 @@ enum gr_result gr_publish(struct gr_peer *me, uint32_t index, uint64_t seq, uint
                           uint32_t ndim, const uint64_t *shape) {
     struct gr_slot *slot = &me->ring->slot[index];
     if (gr_forked(me->ring)) return GR_FORKED;
-    if (load_sc(&slot->word) != claim_word(seq, me->number, GR_WRITING)) return GR_REAPED;
-    store_relaxed(&slot->producer, me->id);
-    store_relaxed(&slot->fence, value);
-    store_relaxed(&slot->time_ns, (uint64_t)gr_now_ns());
-    store_relaxed(&slot->ndim, ndim);
-    for (uint32_t k = 0; k < ndim; k++) store_relaxed(&slot->shape[k], shape[k]);
-    FAULT("publish: recorded");
+    if (gr_load_sc(&slot->word) != claim_word(seq, me->number, GR_WRITING)) return GR_REAPED;
+    gr_store_relaxed(&slot->producer, me->id);
+    gr_store_relaxed(&slot->fence, value);
+    gr_store_relaxed(&slot->time_ns, (uint64_t)gr_now_ns());
+    gr_store_relaxed(&slot->ndim, ndim);
+    for (uint32_t k = 0; k < ndim; k++) gr_store_relaxed(&slot->shape[k], shape[k]);
+    GR_FAULT("publish: recorded");
     enum gr_result result = leave_writing(me, index, seq, GR_READY);
     if (result == GR_OK) count(&me->ring->peer[me->number].frames, 1);
     return result;

@@ -14,7 +14,9 @@ struct cursor {
     uint64_t lost, torn;      /* counted on the way */
 };
 
-static inline struct cursor cursor_of(const struct gr_peer *me) { return (struct cursor){me->pos, me->seen, me->high, 0, 0}; }
+static inline struct cursor cursor_of(const struct gr_peer *me) {
+    return (struct cursor){me->pos, me->seen, me->high, 0, 0};
+}
 
 static inline void commit(struct gr_peer *me, const struct cursor *at) {
     me->pos = at->pos;
@@ -51,14 +53,14 @@ static inline void count_lost(const struct gr_peer *me, struct cursor *at, uint6
 static enum gr_result last_look(const struct gr_peer *me, uint64_t *pos, uint64_t seen, enum gr_result end,
                                 struct gr_culprit *culprit) {
     const struct gr_ring *ring = me->ring;
-    if (load_sc(&ring->sub[me->u].redo) != seen) return GR_OK;
+    if (gr_load_sc(&ring->sub[me->u].redo) != seen) return GR_OK;
     uint64_t oldest = UINT64_MAX;
     for (uint32_t i = 0; i < ring->slots; i++) {
         const struct gr_take *take = take_of(ring, i, me->u);
-        uint64_t t = load_sc(&take->word);
+        uint64_t t = gr_load_sc(&take->word);
         if (phase_of(t) == GR_HELD && owner_of(t) != me->number)
-            return blocked(culprit, GR_BY_HOLDER, owner_of(t), me->u, seq_of(t), load_relaxed(&take->since_ns));
-        uint64_t w = load_sc(&ring->slot[i].word);
+            return blocked(culprit, GR_BY_HOLDER, owner_of(t), me->u, seq_of(t), gr_load_relaxed(&take->since_ns));
+        uint64_t w = gr_load_sc(&ring->slot[i].word);
         if (phase_of(t) == GR_OPEN && seq_of(w) == seq_of(t) && phase_of(w) == GR_READY) {
             if (seq_of(t) % ring->slots != i) return GR_DAMAGED; /* we would look elsewhere, and come back */
             if (seq_of(t) < oldest) oldest = seq_of(t);
@@ -74,17 +76,18 @@ struct found {
     uint64_t index, take;
 };
 
-/* To the next frame in order.  GR_OK: it is at at->pos.  Writes nothing that is shared; all that a waker changes is loaded with sc, for this is a sleeper's look, too [edge D]. */
+/* To the next frame in order.  GR_OK: it is at at->pos.  Writes nothing that is shared; all that a waker changes is
+ * loaded with sc, for this is a sleeper's look, too [edge D]. */
 static ALWAYS_INLINE enum gr_result walk(const struct gr_peer *me, struct cursor *at, struct found *found,
                                          struct gr_culprit *culprit) {
     const struct gr_ring *ring = me->ring;
     const uint64_t n = ring->slots;
 
 again:;
-    uint64_t redo = load_sc(&ring->sub[me->u].redo);
+    uint64_t redo = gr_load_sc(&ring->sub[me->u].redo);
     if (redo != at->seen) { /* something was opened again: start over (H4) */
-        uint64_t start = start_of(load_sc(&ring->sub[me->u].word));
-        uint64_t hint = load_acquire(&ring->head->claim_hint), oldest = hint > n ? hint - n : 0;
+        uint64_t start = start_of(gr_load_sc(&ring->sub[me->u].word));
+        uint64_t hint = gr_load_acquire(&ring->head->claim_hint), oldest = hint > n ? hint - n : 0;
         at->seen = redo;
         if (oldest < start) oldest = start;
         if (at->pos > oldest) at->pos = oldest;
@@ -93,18 +96,18 @@ again:;
     for (;;) {
         const uint64_t s = at->pos, i = s % n;
         const gr_word *word = &take_of(ring, i, me->u)->word;
-        uint64_t t = load_sc(word);
+        uint64_t t = gr_load_sc(word);
         bool open = seq_of(t) == s && phase_of(t) == GR_OPEN;
         bool done_with = me->mode == GR_LOSSY && s < at->high; /* had, or counted as lost */
         if (!open && (seq_of(t) >= s || done_with)) { /* another member's, or met before a redo sent us back */
             if (seq_of(t) > s && seq_of(t) % n != i) return GR_DAMAGED;
-            if (seq_of(t) < s && seq_of(load_sc(&ring->slot[i].word)) < s)
+            if (seq_of(t) < s && seq_of(gr_load_sc(&ring->slot[i].word)) < s)
                 return GR_DAMAGED; /* we have met what was never claimed: do not walk up to it */
             at->pos = seq_of(t) >= s + n ? seq_of(t) - n + 1 : s + 1; /* older ones are gone */
             met(at, at->pos);
             continue;
         }
-        uint64_t w = load_sc(&ring->slot[i].word);
+        uint64_t w = gr_load_sc(&ring->slot[i].word);
         if (seq_of(w) % n != i) return GR_DAMAGED;
         if (seq_of(w) < s) { /* not claimed yet */
             if (end == GR_BLOCKED) return blocked(culprit, GR_BY_NO_FRAME, GR_NONE, me->u, s, 0);
@@ -115,9 +118,9 @@ again:;
             goto again;
         }
         if (seq_of(w) == s && phase_of(w) == GR_WRITING)
-            return blocked(culprit, GR_BY_PRODUCER, owner_of(w), me->u, s, load_relaxed(&ring->slot[i].since_ns));
+            return blocked(culprit, GR_BY_PRODUCER, owner_of(w), me->u, s, gr_load_relaxed(&ring->slot[i].since_ns));
         if (seq_of(w) > s) { /* passed by the producer, unless another member took it meanwhile (H7) */
-            if (load_sc(word) != t) continue;
+            if (gr_load_sc(word) != t) continue;
             at->pos = seq_of(w) >= s + n ? seq_of(w) - n + 1 : s + 1;
             count_lost(me, at, s, at->pos);
             continue;
@@ -166,14 +169,14 @@ static enum hold hold(struct gr_peer *me, uint64_t s, uint64_t i, uint64_t t) {
     struct gr_slot *slot = &ring->slot[i];
     struct gr_take *take = take_of(ring, i, me->u);
     const uint64_t mine = claim_word(s, me->number, GR_HELD);
-    FAULT("acquire: looked");
-    if (!cas_sc(&take->word, t, mine)) return CHANGED; /* [edge H, reader]: announce ... */
-    FAULT("acquire: held");
-    uint64_t w = load_sc(&slot->word);                 /* ... then look; [edge P, reader] */
+    GR_FAULT("acquire: looked");
+    if (!gr_cas(&take->word, t, mine)) return CHANGED; /* [edge H, reader]: announce ... */
+    GR_FAULT("acquire: held");
+    uint64_t w = gr_load_sc(&slot->word);                 /* ... then look; [edge P, reader] */
     if (seq_of(w) != s || phase_of(w) != GR_READY || !is_peer(ring, owner_of(w))) {
         /* A failed undo is harmless: another member replaced this doomed hold, or we were reaped (H8). */
-        cas_sc(&take->word, mine, claim_word(s, me->number, GR_DONE));
-        FAULT("acquire: undone");
+        gr_cas(&take->word, mine, claim_word(s, me->number, GR_DONE));
+        GR_FAULT("acquire: undone");
         gr_ring_bell(ring);
         return seq_of(w) == s && phase_of(w) == GR_TORN ? WAS_TORN : PASSED;
     }
@@ -181,16 +184,16 @@ static enum hold hold(struct gr_peer *me, uint64_t s, uint64_t i, uint64_t t) {
     me->index = (uint32_t)i;
     me->redelivered = seq_of(t) == s && owner_of(t) == GR_NONE; /* a name on it: it was given back */
     me->pendings = 0;
-    add_pending(me, me->number, load_acquire(work_of(ring, i, me->number))); /* G12 */
+    add_pending(me, me->number, gr_load_acquire(work_of(ring, i, me->number))); /* G12 */
     me->producer = owner_of(w);
-    me->producer_id = load_relaxed(&slot->producer); /* stable: nobody publishes in a held slot */
-    me->value = load_relaxed(&slot->fence);
+    me->producer_id = gr_load_relaxed(&slot->producer); /* stable: nobody publishes in a held slot */
+    me->value = gr_load_relaxed(&slot->fence);
     add_pending(me, me->producer, me->value);
-    store_relaxed(&take->since_ns, (uint64_t)gr_now_coarse_ns());
+    gr_store_relaxed(&take->since_ns, (uint64_t)gr_now_coarse_ns());
     count(&ring->peer[me->number].frames, 1);
     me->told = true;
     prefetch_next(me);
-    FAULT("acquire: confirmed");
+    GR_FAULT("acquire: confirmed");
     return HELD;
 }
 
@@ -223,7 +226,7 @@ static enum gr_result newest(struct gr_peer *me, struct cursor *at) {
         const enum gr_result end = end_of(ring->head);
         uint64_t best = 0, writing = 0;
         for (uint32_t i = 0; i < ring->slots; i++) {
-            uint64_t w = load_sc(&ring->slot[i].word);
+            uint64_t w = gr_load_sc(&ring->slot[i].word);
             if (seq_of(w) % ring->slots != i) return GR_DAMAGED;
             if (seq_of(w) < at->pos) continue;
             if (phase_of(w) == GR_READY && seq_of(w) > best) best = seq_of(w);
@@ -233,7 +236,7 @@ static enum gr_result newest(struct gr_peer *me, struct cursor *at) {
             if (end != GR_BLOCKED && !writing) return end;
             return blocked(&me->culprit, GR_BY_NO_FRAME, GR_NONE, me->u, at->pos, 0);
         }
-        uint64_t i = best % ring->slots, t = load_sc(&take_of(ring, i, me->u)->word);
+        uint64_t i = best % ring->slots, t = gr_load_sc(&take_of(ring, i, me->u)->word);
         if (seq_of(t) > best || (seq_of(t) == best && phase_of(t) != GR_OPEN)) { /* another member's */
             at->pos = best + 1;
             met(at, best + 1);
@@ -264,13 +267,13 @@ static enum gr_result leave_held(struct gr_peer *me, uint32_t index, uint64_t se
     if (gr_forked(me->ring)) return GR_FORKED;
     if (!is_mine(me)) return GR_REAPED; /* the next owner of our number may hold the same frame */
     /* [edge R, reader] carries the reads of the frame and work; partner: the gate of claim */
-    return cas_sc(&take->word, claim_word(seq, me->number, GR_HELD), to) ? GR_OK : GR_REAPED;
+    return gr_cas(&take->word, claim_word(seq, me->number, GR_HELD), to) ? GR_OK : GR_REAPED;
 }
 
 /* After gr_promise and its fence operation on every stream that read the frame. */
 enum gr_result gr_release(struct gr_peer *me, uint32_t index, uint64_t seq) {
     enum gr_result result = leave_held(me, index, seq, claim_word(seq, me->number, GR_DONE));
-    FAULT("release: done");
+    GR_FAULT("release: done");
     if (result == GR_OK) gr_ring_bell(me->ring);
     return result;
 }
@@ -280,12 +283,12 @@ enum gr_result gr_release(struct gr_peer *me, uint32_t index, uint64_t seq) {
 enum gr_result gr_give_back(struct gr_peer *me, uint32_t index, uint64_t seq) {
     enum gr_result result = leave_held(me, index, seq, claim_word(seq, me->number, GR_OPEN));
     if (result != GR_OK) return result;
-    FAULT("give back: open");
+    GR_FAULT("give back: open");
     if (me->pos > seq) me->pos = seq;
     if (me->high == seq + 1) me->high = seq; /* not met after all; what was lost before it is still to tell */
     me->told = false;
     atomic_fetch_add_explicit(&me->ring->sub[me->u].redo, 1, memory_order_seq_cst);
-    FAULT("give back: redo bumped");
+    GR_FAULT("give back: redo bumped");
     count(&me->ring->peer[me->number].frames, (uint64_t)-1);
     gr_ring_bell(me->ring);
     return GR_OK;
@@ -315,15 +318,15 @@ void gr_skip_torn(struct gr_peer *me) {
  * `reached` belongs to `id` only if that is still there afterwards: else a later owner's is being written. */
 bool gr_torn(const struct gr_ring *ring, uint32_t index, uint32_t producer, uint64_t producer_id, uint64_t value) {
     struct gr_tear *mark = tear_of(ring, index, producer);
-    uint64_t word = load_acquire(&mark->id), id = word & ~GR_MARKING;
+    uint64_t word = gr_load_acquire(&mark->id), id = word & ~GR_MARKING;
     if (id != producer_id) return id > producer_id;
     if (word != id) return false;
-    return value > load_acquire(&mark->reached) || (load_acquire(&mark->id) & ~GR_MARKING) != id;
+    return value > gr_load_acquire(&mark->reached) || (gr_load_acquire(&mark->id) & ~GR_MARKING) != id;
 }
 
 bool gr_holds(struct gr_peer *me, uint32_t index, uint64_t *seq) {
-    uint64_t word = me->role == GR_PRODUCER ? load_sc(&me->ring->slot[index].word)
-                                            : load_sc(&take_of(me->ring, index, me->u)->word);
+    uint64_t word = me->role == GR_PRODUCER ? gr_load_sc(&me->ring->slot[index].word)
+                                            : gr_load_sc(&take_of(me->ring, index, me->u)->word);
     unsigned phase = me->role == GR_PRODUCER ? (unsigned)GR_WRITING : (unsigned)GR_HELD;
     *seq = seq_of(word);
     return is_mine(me) && owner_of(word) == me->number && phase_of(word) == phase;

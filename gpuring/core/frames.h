@@ -14,11 +14,11 @@ static inline enum gr_result blocked(struct gr_culprit *culprit, enum gr_reason 
 }
 
 static inline void add_pending(struct gr_peer *me, uint64_t p, uint64_t value) {
-    if (load_acquire(fence_of(me->ring, me->index, p)) < value)
+    if (gr_load_acquire(fence_of(me->ring, me->index, p)) < value)
         me->pending[me->pendings++] = (struct gr_pending){(uint32_t)p, value};
 }
 
-static inline void count(gr_word *word, uint64_t n) { store_relaxed(word, load_relaxed(word) + n); }
+static inline void count(gr_word *word, uint64_t n) { gr_store_relaxed(word, gr_load_relaxed(word) + n); }
 
 /* The next slot's words, as they may have been written by another processor or a GPU since the last lap.
  * What the caller does meanwhile hides the cache misses; a wrong guess costs nothing. */

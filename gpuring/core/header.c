@@ -181,11 +181,11 @@ struct gr_ring *gr_create(int fd, const struct gr_config *config, const uint8_t 
     memcpy(head->memory_handle, memory_handle, sizeof head->memory_handle);
     memcpy(ring->spec, spec, config->spec_nbytes);
     /* Sequences start at N, as if a lap of void frames had gone before: one rule for all laps. */
-    store_relaxed(&head->claim_hint, config->slots);
+    gr_store_relaxed(&head->claim_hint, config->slots);
     for (uint32_t i = 0; i < config->slots; i++) {
-        store_relaxed(&ring->slot[i].word, claim_word(i, GR_NONE, GR_VOID));
+        gr_store_relaxed(&ring->slot[i].word, claim_word(i, GR_NONE, GR_VOID));
         for (uint32_t u = 0; u < config->max_subscriptions; u++)
-            store_relaxed(&take_of(ring, i, u)->word, claim_word(0, GR_NONE, GR_DONE));
+            gr_store_relaxed(&take_of(ring, i, u)->word, claim_word(0, GR_NONE, GR_DONE));
     }
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = GR_CREATOR_BYTE, .l_len = 1};
     if (fcntl(ring->lock_fd, F_OFD_SETLK, &lock) != 0) {
@@ -194,11 +194,11 @@ struct gr_ring *gr_create(int fd, const struct gr_config *config, const uint8_t 
         errno = error;
         return NULL;
     }
-    store_release(&head->magic, GR_MAGIC);
+    gr_store_release(&head->magic, GR_MAGIC);
     return ring;
 }
 
-void gr_retire(struct gr_ring *ring) { store_sc(&ring->head->magic, 0); }
+void gr_retire(struct gr_ring *ring) { gr_store_sc(&ring->head->magic, 0); }
 
 /* NULL with *why set (and text filled): not a ring of this build.  NULL with *why NULL: errno. */
 struct gr_ring *gr_attach(int fd, const char **why, char *text, size_t text_nbytes) {
@@ -211,7 +211,7 @@ struct gr_ring *gr_attach(int fd, const char **why, char *text, size_t text_nbyt
     /* The page is copied once: what is checked below is what is used, whatever a peer writes meanwhile. */
     const struct gr_head *shared = mmap(NULL, GR_PAGE, PROT_READ, MAP_SHARED, fd, 0);
     if (shared == MAP_FAILED) return NULL;
-    uint64_t magic = load_acquire(&((struct gr_head *)shared)->magic);
+    uint64_t magic = gr_load_acquire(&((struct gr_head *)shared)->magic);
     uint32_t version = shared->version;
     uint64_t nbytes = shared->nbytes;
     struct gr_config config = {.slots = shared->slots,
@@ -235,7 +235,7 @@ struct gr_ring *gr_attach(int fd, const char **why, char *text, size_t text_nbyt
         REFUSE("its counts need %llu bytes, it names %llu and has %lld", (unsigned long long)layout.nbytes,
                (unsigned long long)nbytes, (long long)st.st_size);
     struct gr_ring *ring = map(fd, &config, &layout);
-    if (ring && load_sc(&ring->head->magic) != GR_MAGIC) { /* unlinked before our lock could be seen */
+    if (ring && gr_load_sc(&ring->head->magic) != GR_MAGIC) { /* unlinked before our lock could be seen */
         gr_detach(ring);
         REFUSE("it was unlinked just now");
     }

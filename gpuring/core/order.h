@@ -24,21 +24,21 @@ typedef _Atomic uint32_t gr_word32;
 _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "64-bit atomics must be lock-free between processes");
 _Static_assert(sizeof(gr_word) == 8 && sizeof(gr_word32) == 4, "atomic words carry no padding");
 
-#define load_sc(p) atomic_load_explicit((p), memory_order_seq_cst)
-#define load_acquire(p) atomic_load_explicit((p), memory_order_acquire)
-#define load_relaxed(p) atomic_load_explicit((p), memory_order_relaxed)
-#define store_sc(p, v) atomic_store_explicit((p), (v), memory_order_seq_cst)
-#define store_release(p, v) atomic_store_explicit((p), (v), memory_order_release)
-#define store_relaxed(p, v) atomic_store_explicit((p), (v), memory_order_relaxed)
+#define gr_load_sc(p) atomic_load_explicit((p), memory_order_seq_cst)
+#define gr_load_acquire(p) atomic_load_explicit((p), memory_order_acquire)
+#define gr_load_relaxed(p) atomic_load_explicit((p), memory_order_relaxed)
+#define gr_store_sc(p, v) atomic_store_explicit((p), (v), memory_order_seq_cst)
+#define gr_store_release(p, v) atomic_store_explicit((p), (v), memory_order_release)
+#define gr_store_relaxed(p, v) atomic_store_explicit((p), (v), memory_order_relaxed)
 
-static inline bool cas_sc(gr_word *word, uint64_t expected, uint64_t desired) {
+static inline bool gr_cas(gr_word *word, uint64_t expected, uint64_t desired) {
     return atomic_compare_exchange_strong_explicit(word, &expected, desired, memory_order_seq_cst,
                                                    memory_order_seq_cst);
 }
 
 /* Raises a word that only rises.  The release half carries what was written before. */
-static inline void raise_to(gr_word *word, uint64_t value) {
-    uint64_t seen = load_relaxed(word);
+static inline void gr_raise_to(gr_word *word, uint64_t value) {
+    uint64_t seen = gr_load_relaxed(word);
     while (seen < value && !atomic_compare_exchange_weak_explicit(
                                word, &seen, value, memory_order_acq_rel, memory_order_relaxed)) {
     }
@@ -48,9 +48,9 @@ static inline void raise_to(gr_word *word, uint64_t value) {
  * with GR_FAULTS and kills or stops processes there; otherwise it is nothing. */
 #ifdef GR_FAULTS
 void gr_fault(const char *name);
-#define FAULT(name) gr_fault(name)
+#define GR_FAULT(name) gr_fault(name)
 #else
-#define FAULT(name) ((void)0)
+#define GR_FAULT(name) ((void)0)
 #endif
 
 #endif

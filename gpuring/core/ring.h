@@ -88,6 +88,15 @@ struct gr_pending {
     uint64_t value;
 };
 
+/* What a peer's sleeps say about when its next answer comes (wait.c).  Each average has its mean error. */
+struct gr_rhythm {
+    int64_t last_ns;                   /* when the last answer came that was slept for */
+    int64_t period_ns, period_off_ns;  /* distance of two answers */
+    int64_t late_ns, late_off_ns;      /* how late a timer wakes us; 0: not known yet */
+    int64_t saved_ns, counted_ns;      /* what may be spun now; when that was counted */
+    unsigned strange;                  /* distances in a row that did not fit */
+};
+
 struct gr_peer {
     struct gr_ring *ring;
     uint32_t number, role, u, mode, policy;
@@ -101,12 +110,13 @@ struct gr_peer {
     int64_t wait_ns;     /* when the wait in progress began */
     int64_t spin_ns;     /* how long a wait spins: adapts between GR_SPIN_MIN_NS and GR_SPIN_MAX_NS, */
     bool spin_fixed;     /* or what gr_set_spin said */
+    struct gr_rhythm rhythm;
 
     /* the frame that the last successful claim, acquire or latest returned */
     uint64_t seq, lost;
     uint32_t index;
     uint32_t producer; /* of the frame: a claim may void its slot while a lossy reader holds it */
-    uint64_t producer_id, value; /* of the frame, by its record: who published it, and the fence value that says: written */
+    uint64_t producer_id, value; /* of the frame's record: who published it; the fence value that says it is written */
     bool redelivered;
     bool left; /* it has left: the number may be somebody else's */
     bool told; /* lost has been handed out with a frame: the next call counts anew */
@@ -131,23 +141,23 @@ static inline gr_word *fence_of(const struct gr_ring *ring, uint64_t i, uint64_t
 
 /* The header's masks.  A bit beyond the table comes from no build of ours, and would be an index. */
 static inline uint64_t sub_mask_of(const struct gr_ring *ring) {
-    return load_sc(&ring->head->sub_mask) & ring->sub_bits;
+    return gr_load_sc(&ring->head->sub_mask) & ring->sub_bits;
 }
 static inline uint64_t peer_mask_of(const struct gr_ring *ring) {
-    return load_acquire(&ring->head->peer_mask) & ring->peer_bits;
+    return gr_load_acquire(&ring->head->peer_mask) & ring->peer_bits;
 }
 
 /* Whether this peer is still itself: not left, and not taken for dead.  The entry is our own, so a stale
  * value is one that a reaper has just changed; the swap that follows would fail. */
 static inline bool is_mine(const struct gr_peer *me) {
     const struct gr_peer_entry *entry = &me->ring->peer[me->number];
-    return load_relaxed(&entry->id) == me->id && state_of(load_relaxed(&entry->word)) == GR_LIVE;
+    return gr_load_relaxed(&entry->id) == me->id && state_of(gr_load_relaxed(&entry->word)) == GR_LIVE;
 }
 
 /* Loaded before the look at a slot: only "gone seen, then nothing there" is the end (H3). */
 static inline enum gr_result end_of(const struct gr_head *head) {
-    if (load_sc(&head->closed)) return GR_ENDED;
-    uint64_t producers = load_sc(&head->producers);
+    if (gr_load_sc(&head->closed)) return GR_ENDED;
+    uint64_t producers = gr_load_sc(&head->producers);
     if (producers >> 16 || !(producers >> 8 & 1)) return GR_BLOCKED;
     return (producers & 0xff) == GR_DIED ? GR_PEER_LOST : GR_ENDED;
 }
@@ -227,7 +237,10 @@ static inline enum gr_result gr_ready(const struct gr_peer *me) {
 #define GR_SLICE_NS (INT64_C(50) * 1000 * 1000)
 #endif
 enum { GR_NAP_NS = 1000 * 1000, GR_SPIN_MAX_NS = 50 * 1000, GR_SPIN_MIN_NS = 1000,
-       GR_WAKE_NS = 50 * 1000 /* what a wake-up by futex may take */ };
+       GR_WAKE_NS = 50 * 1000 /* what a wake-up by futex may take */,
+       GR_LATE_NS = 65 * 1000 /* what a wake-up by a timer takes, as a first guess: 50 µs are its slack */,
+       GR_SPIN_SHARE = 50 /* one part in so many of a core is spun at the end of sleeps */,
+       GR_SAVED_MAX_NS = 1000 * 1000 };
 typedef enum gr_result (*gr_verb)(struct gr_peer *me);
 enum gr_result gr_spin(struct gr_peer *me, gr_verb verb);
 enum gr_result gr_sleep(struct gr_peer *me, gr_verb verb); /* one slice at the most, then GR_SIGNAL */

@@ -4,7 +4,8 @@
  * Who sleeps at several rings does so at each: announced everywhere, every bell read, then every look,
  * then one sleep on all those values.
  * No sleep is longer than a slice, so whatever went wrong elsewhere (a stopped waker, a close by a
- * process without an entry) costs a slice and not a hang.
+ * process without an entry) costs a slice and not a hang.  A reader whose frames come regularly wakes up by
+ * itself a little before the next one, and spins: docs/decisions/0009-how-a-wait-waits.md.
  */
 #define _GNU_SOURCE
 #include "ring.h"
@@ -72,12 +73,84 @@ enum gr_result gr_spin_ready(struct gr_peer *me, int64_t at_most_ns) {
     return result != GR_BLOCKED ? result : look_until(me, answer, now, now + (spin_ns < at_most_ns ? spin_ns : at_most_ns));
 }
 
+/* ---- asleep: at one bell, and awake a little before an answer that is foreseen ---------------------- */
+
+/* The mean of about the last eight, and of how far they were off.  None counts for much, however far off. */
+static void average(int64_t sample, int64_t *mean, int64_t *off) {
+    int64_t error = sample - *mean, limit = 4 * *off + 10 * 1000;
+    error = error > limit ? limit : error < -limit ? -limit : error;
+    *mean += error / 8;
+    *off += ((error < 0 ? -error : error) - *off) / 8;
+}
+
+/* An answer came at `at` to who slept for it.  One that came much too early or late is left out (there may have
+ * been others between, which nobody had to sleep for); four of them are a new rhythm. */
+static void observe(struct gr_rhythm *rhythm, int64_t at) {
+    int64_t distance = at - rhythm->last_ns;
+    rhythm->last_ns = at;
+    if (distance < rhythm->period_ns / 2 || distance > rhythm->period_ns + rhythm->period_ns / 2) {
+        if (++rhythm->strange < 4) return;
+        rhythm->period_ns = rhythm->period_off_ns = distance;
+    }
+    rhythm->strange = 0;
+    average(distance, &rhythm->period_ns, &rhythm->period_off_ns);
+}
+
+/* When to wake up to spin for the answer until `*until`; 0: better not.  It is foreseen if it comes so regularly,
+ * and timers are so punctual, that two mean errors of both are less than the share of the period that may be
+ * spun.  Where timers have proven too bad, they are tried again now and then. */
+static int64_t foresee(struct gr_peer *me, int64_t now, int64_t *until) {
+    struct gr_rhythm *rhythm = &me->rhythm;
+    int64_t margin = 2 * (rhythm->period_off_ns + rhythm->late_off_ns) + 1000;
+    int64_t expected = rhythm->last_ns + rhythm->period_ns;
+    int64_t early = expected - margin - (rhythm->late_ns ? rhythm->late_ns : GR_LATE_NS);
+    rhythm->saved_ns += (now - (rhythm->counted_ns ? rhythm->counted_ns : now)) / GR_SPIN_SHARE;
+    rhythm->counted_ns = now;
+    if (rhythm->saved_ns > GR_SAVED_MAX_NS) rhythm->saved_ns = GR_SAVED_MAX_NS;
+    if (me->spin_fixed || early <= now || margin > rhythm->period_ns / GR_SPIN_SHARE || rhythm->saved_ns < margin) {
+        rhythm->late_off_ns -= rhythm->late_off_ns / 64;
+        return 0;
+    }
+    *until = expected + margin;
+    return early;
+}
+
+/* The announced sleep: until the verb has an answer, the time `until`, or a signal. */
+static enum gr_result sleep_until(struct gr_peer *me, gr_verb verb, int64_t until, bool *signalled) {
+    struct gr_head *head = me->ring->head;
+    enum gr_result result;
+    gr_announce(me, GR_SLEEPING);
+    for (;;) {
+        uint32_t bell = atomic_load_explicit(&head->bell, memory_order_seq_cst); /* before the look */
+        result = verb(me);
+        if (result != GR_BLOCKED || *signalled) break;
+        int64_t now = gr_now_ns();
+        if (now >= until) break;
+        struct timespec rest = {.tv_sec = (until - now) / 1000000000, .tv_nsec = (until - now) % 1000000000};
+        *signalled = syscall(SYS_futex, &head->bell, FUTEX_WAIT, bell, &rest, NULL, 0) != 0 && errno == EINTR;
+    }
+    gr_withdraw(me, GR_SLEEPING);
+    return result;
+}
+
+/* Awake since `early` was due, and not by the bell: what was foreseen is a matter of microseconds, or was wrong. */
+static enum gr_result spin_for_it(struct gr_peer *me, gr_verb verb, int64_t early, int64_t until) {
+    struct gr_rhythm *rhythm = &me->rhythm;
+    int64_t now = gr_now_ns(), late_ns = now - early;
+    if (rhythm->late_ns == 0) rhythm->late_ns = late_ns, rhythm->late_off_ns = late_ns / 16;
+    average(late_ns, &rhythm->late_ns, &rhythm->late_off_ns);
+    if (until > now + rhythm->saved_ns) until = now + rhythm->saved_ns;
+    if (until > me->deadline_ns) until = me->deadline_ns;
+    enum gr_result result = look_until(me, verb, now, until);
+    rhythm->saved_ns -= gr_now_ns() - now;
+    return result;
+}
+
 /* Returns what the verb returned, GR_BLOCKED at the deadline, or GR_SIGNAL after a slice or a signal. */
 enum gr_result gr_sleep(struct gr_peer *me, gr_verb verb) {
-    struct gr_head *head = me->ring->head;
-    int64_t now = gr_now_ns(), slice_end;
+    int64_t now = gr_now_ns(), slice_end, until = 0;
     enum gr_result result = GR_BLOCKED;
-    bool signalled = false;
+    bool signalled = false, spun = false;
     if (me->spin_fixed && now - me->wait_ns < me->spin_ns) { /* the spin goes on: it was longer than a slice */
         result = spin_on(me, verb, now);
         if (result != GR_BLOCKED) return result;
@@ -87,21 +160,25 @@ enum gr_result gr_sleep(struct gr_peer *me, gr_verb verb) {
     slice_end = now + GR_SLICE_NS;
     if (slice_end > me->deadline_ns) slice_end = me->deadline_ns;
 
-    gr_announce(me, GR_SLEEPING);
-    for (;;) {
-        uint32_t bell = atomic_load_explicit(&head->bell, memory_order_seq_cst); /* before the look */
-        result = verb(me);
-        if (result != GR_BLOCKED || signalled) break;
-        now = gr_now_ns();
-        if (now >= slice_end) break;
-        struct timespec rest = {.tv_sec = (slice_end - now) / 1000000000,
-                                .tv_nsec = (slice_end - now) % 1000000000};
-        signalled = syscall(SYS_futex, &head->bell, FUTEX_WAIT, bell, &rest, NULL, 0) != 0 && errno == EINTR;
+    int64_t early = foresee(me, now, &until);
+    if (early != 0 && early < slice_end) {
+        result = sleep_until(me, verb, early, &signalled);
+        if (result == GR_BLOCKED && !signalled) {
+            result = spin_for_it(me, verb, early, until);
+            spun = result != GR_BLOCKED;
+        }
     }
-    gr_withdraw(me, GR_SLEEPING);
+    if (result == GR_BLOCKED && !signalled) result = sleep_until(me, verb, slice_end, &signalled);
 
-    learn(me, gr_now_ns());
-    if (result != GR_BLOCKED) return result;
+    now = gr_now_ns();
+    if (!spun) learn(me, now);
+    if (result != GR_BLOCKED) {
+        int64_t at = now; /* a sleeper is late by some microseconds; the frame says when it came */
+        if (result == GR_OK && me->role == GR_CONSUMER && !spun)
+            at = (int64_t)gr_load_relaxed(&me->ring->slot[me->index].time_ns);
+        observe(&me->rhythm, at > me->wait_ns && at < now ? at : now);
+        return result;
+    }
     if (signalled) return GR_SIGNAL;
     if (slice_end == me->deadline_ns) return GR_BLOCKED;
     /* A whole slice without progress: whoever is in the way may be dead.  The watchdog knows sooner,
@@ -120,11 +197,11 @@ bool gr_wait_bells(struct gr_waited *waited, uint32_t n, int64_t until_ns) {
     static _Atomic bool missing; /* relaxed: who does not see it yet asks the kernel himself */
     struct timespec until = {.tv_sec = until_ns / 1000000000, .tv_nsec = until_ns % 1000000000};
     bool for_ever = until_ns == INT64_MAX;
-    if (!load_relaxed(&missing)) {
+    if (!gr_load_relaxed(&missing)) {
         if (syscall(SYS_futex_waitv, waited, n, 0, for_ever ? NULL : &until, CLOCK_MONOTONIC) >= 0) return false;
         if (errno == EINTR) return true;
         if (errno == EAGAIN || errno == ETIMEDOUT || errno == EFAULT) return false; /* EFAULT: notify.c */
-        if (errno == ENOSYS || errno == EPERM) store_relaxed(&missing, true); /* else (no memory) this time only */
+        if (errno == ENOSYS || errno == EPERM) gr_store_relaxed(&missing, true); /* else (no memory) this time only */
     }
     int64_t now = gr_now_ns(), rest_ns = for_ever ? INT64_MAX : until_ns - now;
     if (n > 1 && rest_ns > GR_NAP_NS) rest_ns = GR_NAP_NS;

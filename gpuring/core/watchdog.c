@@ -34,15 +34,15 @@ static bool refresh(struct gr_ring *ring) {
     ring->unwatchable = 0;
     for (uint32_t p = 0; p < ring->max_peers; p++) {
         struct gr_peer_entry *entry = &ring->peer[p];
-        uint64_t id = load_acquire(&entry->id);
-        bool here = state_of(load_acquire(&entry->word)) != GR_FREE;
+        uint64_t id = gr_load_acquire(&entry->id);
+        bool here = state_of(gr_load_acquire(&entry->word)) != GR_FREE;
         if (ring->pidfd[p] >= 0 && (!here || id != ring->watched_id[p])) {
             close(ring->pidfd[p]);
             ring->pidfd[p] = -1;
         }
-        if (!here || load_acquire(&ring->mine) >> p & 1) continue;
-        if (ring->pidfd[p] < 0 && load_acquire(&entry->pidns) == ring->pidns)
-            ring->pidfd[p] = gr_pidfd((pid_t)load_acquire(&entry->pid));
+        if (!here || gr_load_acquire(&ring->mine) >> p & 1) continue;
+        if (ring->pidfd[p] < 0 && gr_load_acquire(&entry->pidns) == ring->pidns)
+            ring->pidfd[p] = gr_pidfd((pid_t)gr_load_acquire(&entry->pid));
         ring->watched_id[p] = id;
         if (ring->pidfd[p] < 0) ring->unwatchable |= UINT64_C(1) << p; /* gone already, or never visible */
     }
@@ -83,8 +83,8 @@ static void *watch(void *unused) {
                 /* Whether it was cleared, left before, or LOCK was busy: its pidfd has no more to say. */
                 close(ring->pidfd[p]);
                 ring->pidfd[p] = -1;
-                if (state_of(load_acquire(&ring->peer[p].word)) != GR_FREE &&
-                    load_acquire(&ring->peer[p].id) == ring->watched_id[p])
+                if (state_of(gr_load_acquire(&ring->peer[p].word)) != GR_FREE &&
+                    gr_load_acquire(&ring->peer[p].id) == ring->watched_id[p])
                     ring->unwatchable |= UINT64_C(1) << p;
             }
         }

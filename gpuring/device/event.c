@@ -54,7 +54,7 @@ static struct gd_row *new_row(struct gd_device *device, uint32_t peer, uint64_t 
 
 /* The row of the peer's present owner, or of peer_id if that is not 0; used until put_row.  NULL: there is none. */
 static struct gd_row *take_row(struct gd_device *device, uint32_t peer, uint64_t peer_id) {
-    uint64_t now = load_acquire(&device->ring->peer[peer].id);
+    uint64_t now = gr_load_acquire(&device->ring->peer[peer].id);
     pthread_mutex_lock(&device->mutex);
     struct gd_row *row = device->rows[peer];
     if (peer_id == 0) peer_id = now;
@@ -79,7 +79,7 @@ static gr_word *handle_of(const struct gr_ring *ring, uint32_t peer, uint32_t in
 static struct gd_ipc_handle read_handle(const struct gr_ring *ring, uint32_t peer, uint32_t index) {
     struct gd_ipc_handle handle;
     for (int k = 0; k < CU_IPC_HANDLE / 8; k++) {
-        uint64_t word = load_relaxed(handle_of(ring, peer, index) + k);
+        uint64_t word = gr_load_relaxed(handle_of(ring, peer, index) + k);
         memcpy(handle.bytes + 8 * k, &word, 8);
     }
     return handle;
@@ -89,7 +89,7 @@ static void write_handle(const struct gr_ring *ring, uint32_t peer, uint32_t ind
     for (int k = 0; k < CU_IPC_HANDLE / 8; k++) {
         uint64_t word;
         memcpy(&word, handle->bytes + 8 * k, 8);
-        store_relaxed(handle_of(ring, peer, index) + k, word);
+        gr_store_relaxed(handle_of(ring, peer, index) + k, word);
     }
 }
 
@@ -123,7 +123,7 @@ static void *event_of(struct gd_device *device, struct gd_row *row, uint32_t pee
             *status = device->driver->ipc_open_event_handle(&event, handle);
             device->driver->ctx_pop(&popped);
         }
-        bool paid = value && load_acquire((gr_word *)fence) >= value;
+        bool paid = value && gr_load_acquire((gr_word *)fence) >= value;
         if (paid && opened && *status == CU_OK) device->driver->event_destroy(event);
         if (paid) *status = CU_OK;
         if (paid || *status != CU_OK) event = NULL;
@@ -252,14 +252,14 @@ static int paid(struct gd_peer *me, uint32_t peer, uint32_t index, uint64_t valu
     struct gd_device *device = me->device;
     gr_word *fence = fence_of(device->ring, index, peer);
     int status = CU_OK;
-    if (load_acquire(fence) >= value) return CU_OK;
+    if (gr_load_acquire(fence) >= value) return CU_OK;
     struct gd_row *row = take_row(device, peer, 0);
     if (!row) return *trouble = (struct gd_trouble){.where = GD_NO_MEMORY}, CU_OUT_OF_MEMORY;
     void *event = event_of(device, row, peer, index, value, true, &status);
     if (status != CU_OK) *trouble = (struct gd_trouble){GD_OPEN_EVENT, status, 0, peer, index, value};
     else if (event) {
         status = device->driver->event_query(event);
-        if (status == CU_OK) raise_to(fence, value);
+        if (status == CU_OK) gr_raise_to(fence, value);
         else if (status != CU_NOT_READY) *trouble = (struct gd_trouble){GD_WORK_FAILED, status, 0, peer, index, value};
     }
     put_row(device, row);
@@ -270,7 +270,7 @@ static int paid(struct gd_peer *me, uint32_t peer, uint32_t index, uint64_t valu
 static bool hint(struct gd_peer *me, uint32_t peer, uint32_t index, uint64_t value) {
     struct gd_device *device = me->device;
     int status;
-    if (load_acquire(fence_of(device->ring, index, peer)) >= value) return true;
+    if (gr_load_acquire(fence_of(device->ring, index, peer)) >= value) return true;
     struct gd_row *row = take_row(device, peer, 0);
     if (!row) return true;
     void *event = event_of(device, row, peer, index, 0, false, &status);
@@ -301,9 +301,9 @@ bool gd_event_done(struct gd_device *device, uint32_t peer, uint64_t peer_id, ui
     if (!row) return false;
     /* The handle in the header is the next owner's as soon as the id is.  An event that we have is still ours to ask. */
     const gr_word *id = &device->ring->peer[peer].id;
-    bool may_open = load_acquire((gr_word *)id) == peer_id;
+    bool may_open = gr_load_acquire((gr_word *)id) == peer_id;
     void *event = event_of(device, row, peer, index, 0, may_open, &status);
-    bool known = event && (!may_open || load_acquire((gr_word *)id) == peer_id);
+    bool known = event && (!may_open || gr_load_acquire((gr_word *)id) == peer_id);
     bool done = known && device->driver->event_query(event) == CU_OK;
     put_row(device, row);
     return done;

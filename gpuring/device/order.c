@@ -37,7 +37,7 @@ static inline const gr_word *fence_word(const struct gd_peer *me, uint32_t peer,
     return fence_of(me->me.ring, index, peer);
 }
 static inline bool is_reached(const struct gd_peer *me, uint32_t peer, uint32_t index, uint64_t value) {
-    return load_acquire((gr_word *)fence_word(me, peer, index)) >= value;
+    return gr_load_acquire((gr_word *)fence_word(me, peer, index)) >= value;
 }
 
 /* CU_OK, CU_NOT_READY or an error.  On host memory somebody is about to store the word, or it is a dead peer's. */
@@ -52,6 +52,7 @@ static int paid(struct gd_peer *me, struct gd_call *call, uint32_t peer, uint32_
  * sleep on: spin, then nap.  ours: the slot is, so that whatever was promised in it is recorded. */
 static enum gr_result await(struct gd_peer *me, struct gd_call *call, uint32_t peer, uint32_t index, uint64_t value,
                             bool ours) {
+    const int64_t spin_ns = me->me.spin_fixed && me->me.spin_ns > GD_SPIN_NS ? me->me.spin_ns : GD_SPIN_NS;
     int64_t start = gr_now_ns(), now = start;
     if (call->since_ns == 0) call->since_ns = start;
     for (;;) {
@@ -62,14 +63,14 @@ static enum gr_result await(struct gd_peer *me, struct gd_call *call, uint32_t p
         now = gr_now_ns();
         if (now >= call->deadline_ns) {
             me->me.culprit = (struct gr_culprit){GR_BY_FENCE, peer, GR_NONE, me->me.seq,
-                                                 load_relaxed(&me->me.ring->slot[index].time_ns)};
+                                                 gr_load_relaxed(&me->me.ring->slot[index].time_ns)};
             return GR_BLOCKED;
         }
         if (now - start > GR_SLICE_NS) {
             gr_reap_dead(me->me.ring, NULL); /* whose fence it is may be dead */
             return GR_SIGNAL;
         }
-        if (now - call->since_ns < GD_SPIN_NS) gd_pause();
+        if (now - call->since_ns < spin_ns) gd_pause();
         else if (nanosleep(&(struct timespec){.tv_nsec = GD_NAP_NS}, NULL) != 0) return GR_SIGNAL;
     }
     call->since_ns = 0;
@@ -128,9 +129,9 @@ static bool comes_soon(struct gd_peer *me, struct gd_call *call, uint32_t peer, 
     }
     const struct gd_sync *sync = me->device->sync;
     const uint32_t mine = me->me.number;
-    const uint64_t last = load_relaxed(&me->last_value);
+    const uint64_t last = gr_load_relaxed(&me->last_value);
     const uint32_t last_index = (uint32_t)((last >> 16) % me->me.ring->slots);
-    const uint64_t lap = load_relaxed(work_of(me->me.ring, index, mine));
+    const uint64_t lap = gr_load_relaxed(work_of(me->me.ring, index, mine));
     int64_t now = gr_now_ns(), until = now + GD_LAP_NS;
     while (now < until && !sync->hint(me, mine, index, lap)) {
         gd_pause();
@@ -170,7 +171,7 @@ enum gr_result gd_submit(struct gd_peer *me, struct gd_call *call) {
  * what is left in call->op is submitted.  GR_BLOCKED: the deadline came first. */
 enum gr_result gd_order(struct gd_peer *me, struct gd_call *call, unsigned how) {
     const uint32_t index = me->me.index;
-    FAULT("device: ordering");
+    GR_FAULT("device: ordering");
     for (; call->at < me->me.pendings; call->at++) {
         const uint32_t peer = me->me.pending[call->at].peer;
         const uint64_t value = me->me.pending[call->at].value;

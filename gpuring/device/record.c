@@ -88,15 +88,15 @@ static enum gr_result record_on(struct gd_peer *me, struct gd_call *call, gd_str
         use->recorded_on = 0;
         if (values[k] == 0) continue;
         use->unpaid = true;
-        store_relaxed(&me->last_value, values[k]);
+        gr_store_relaxed(&me->last_value, values[k]);
         promises[n++] = (struct gd_promise){call->indices[k], values[k]};
         use->recorded_on = id;
     }
     if (n == 0) return GR_OK;
-    FAULT("device: promised");
+    GR_FAULT("device: promised");
     int status = device->sync->record(me, stream, promises, n);
     if (status != CU_OK) return gd_refuse(call, GD_ON_STREAM, stream, status);
-    FAULT("device: recorded");
+    GR_FAULT("device: recorded");
     for (uint32_t k = from; k < to; k++) me->use[call->indices[k]].unpaid = false;
     return GR_OK;
 }
@@ -108,7 +108,7 @@ enum gr_result gd_record(struct gd_peer *me, struct gd_call *call, uint32_t from
         for (uint32_t k = from; k < to; k++) {
             const uint32_t index = call->indices[k];
             values[k] = gr_promise(&me->me, index, me->use[index].seq);
-            if (values[k]) raise_to(fence_of(me->me.ring, index, me->me.number), values[k]);
+            if (values[k]) gr_raise_to(fence_of(me->me.ring, index, me->me.number), values[k]);
         }
         return GR_OK;
     }
@@ -172,7 +172,7 @@ enum gr_result gd_settle(struct gd_peer *me, struct gd_call *call, uint32_t inde
     }
     call->since_ns = 0;
     gr_word *fence = fence_of(me->me.ring, index, me->me.number);
-    if (use->unpaid && is_mine(&me->me)) raise_to(fence, load_acquire(work_of(me->me.ring, index, me->me.number)));
+    if (use->unpaid && is_mine(&me->me)) gr_raise_to(fence, gr_load_acquire(work_of(me->me.ring, index, me->me.number)));
     use->unpaid = false;
     use->recorded_on = 0;
     return GR_OK;
@@ -191,12 +191,12 @@ enum gr_result gd_drain(struct gd_peer *me, struct gd_call *call, unsigned how) 
         if (!me->use[i].unpaid) continue;
         enum gr_result result = finish_all(me, call);
         if (result != GR_OK) return result;
-        raise_to(fence_of(ring, i, number), load_acquire(work_of(ring, i, number)));
+        gr_raise_to(fence_of(ring, i, number), gr_load_acquire(work_of(ring, i, number)));
         me->use[i].unpaid = false;
     }
     if (call->since_ns == 0) call->since_ns = start;
     for (; call->at < ring->slots; call->at++) {
-        const uint64_t promised = load_acquire(work_of(ring, call->at, number));
+        const uint64_t promised = gr_load_acquire(work_of(ring, call->at, number));
         int status;
         while ((status = device->sync->paid(me, number, call->at, promised, &call->trouble)) == CU_NOT_READY) {
             void *popped;

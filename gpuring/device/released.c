@@ -18,7 +18,7 @@
 
 bool gd_released_prepare(struct gd_peer *me) {
     struct gd_released *released = &me->released;
-    *released = (struct gd_released){.limit = 2 * me->me.ring->slots, .reaps = load_acquire(&me->me.ring->head->reaps)};
+    *released = (struct gd_released){.limit = 2 * me->me.ring->slots, .reaps = gr_load_acquire(&me->me.ring->head->reaps)};
     pthread_mutex_init(&released->mutex, NULL);
     return gd_reserve(released, me->me.ring->slots);
 }
@@ -59,7 +59,7 @@ bool gd_reserve(struct gd_released *released, uint32_t slots) {
 enum end { OPEN, WHOLE, TORN };
 
 static bool reached(const struct gd_peer *me, uint32_t peer, uint32_t index, uint64_t value) {
-    return load_acquire(fence_of(me->me.ring, index, peer)) >= value;
+    return gr_load_acquire(fence_of(me->me.ring, index, peer)) >= value;
 }
 
 static enum end how_it_ended(struct gd_peer *me, const struct gd_frame *frame, bool ask) {
@@ -79,9 +79,9 @@ static enum end how_it_ended(struct gd_peer *me, const struct gd_frame *frame, b
     /* Exactly our own promise of then: a later one may not be recorded yet, and its event says "done" of this one. */
     if (!reached(me, me->me.number, frame->index, frame->own)) {
         if (device->driver->event_query(me->own[frame->index]->event) != CU_OK) return OPEN;
-        raise_to(fence_of(ring, frame->index, me->me.number), frame->own);
+        gr_raise_to(fence_of(ring, frame->index, me->me.number), frame->own);
     }
-    raise_to(fence_of(ring, frame->index, frame->producer), frame->value);
+    gr_raise_to(fence_of(ring, frame->index, frame->producer), frame->value);
     return WHOLE;
 }
 
@@ -156,13 +156,13 @@ size_t gd_take_torn(struct gd_peer *me, uint64_t *seqs, size_t room) {
 }
 
 static bool somebody_died(const struct gd_peer *me) {
-    return load_acquire(&me->me.ring->head->reaps) != me->released.reaps;
+    return gr_load_acquire(&me->me.ring->head->reaps) != me->released.reaps;
 }
 
 bool gd_look_at_released(struct gd_peer *me) {
     struct gd_released *released = &me->released;
     pthread_mutex_lock(&released->mutex);
-    released->reaps = load_acquire(&me->me.ring->head->reaps); /* before the look: who dies later is seen later */
+    released->reaps = gr_load_acquire(&me->me.ring->head->reaps); /* before the look: who dies later is seen later */
     if (me->device && me->device->sync == &gd_events) pass_checkpoint(me);
     size_t still = 0;
     for (size_t k = 0; k < released->n; k++) {

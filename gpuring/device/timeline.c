@@ -26,11 +26,11 @@ static int record(struct gd_peer *me, gd_stream stream, const struct gd_promise 
 
 static int paid(struct gd_peer *me, uint32_t peer, uint32_t index, uint64_t value, struct gd_trouble *trouble) {
     (void)trouble;
-    return load_acquire(fence_of(me->me.ring, index, peer)) >= value ? CU_OK : CU_NOT_READY;
+    return gr_load_acquire(fence_of(me->me.ring, index, peer)) >= value ? CU_OK : CU_NOT_READY;
 }
 
 static bool hint(struct gd_peer *me, uint32_t peer, uint32_t index, uint64_t value) {
-    return load_acquire(fence_of(me->me.ring, index, peer)) >= value;
+    return gr_load_acquire(fence_of(me->me.ring, index, peer)) >= value;
 }
 
 static int wait(struct gd_peer *me, struct gd_call *call, uint32_t peer, uint32_t index, uint64_t value) {

@@ -47,7 +47,7 @@ static void hand_out(struct gd_peer *me, struct gd_call *call) {
     call->stage = GD_TRY;
     call->deadline_ns = 0; /* the others of a batch only if they are there */
     call->at = 0;
-    FAULT("device: ordered");
+    GR_FAULT("device: ordered");
 }
 
 /* A signal handler, or another thread, may have closed us while we waited: then what we had was given back. */
@@ -118,7 +118,7 @@ enum gr_result gd_acquire(struct gd_peer *me, struct gd_call *call, unsigned how
             return result;
         }
         const struct gr_slot *slot = &me->me.ring->slot[me->me.index];
-        if (load_acquire((gr_word *)&slot->ndim) > GR_MAX_NDIM) { /* its frame is passed over: no later call would tell */
+        if (gr_load_acquire((gr_word *)&slot->ndim) > GR_MAX_NDIM) { /* its frame is passed over: no later call would tell */
             gr_release(&me->me, me->me.index, me->me.seq);
             gd_cancel(me, call);
             return GR_DAMAGED;
@@ -245,7 +245,7 @@ static enum gr_result bring_to_an_end(struct gd_peer *me, struct gd_call *call, 
         enum gr_result result = captured ? GR_DEVICE : gd_settle(me, call, index);
         if (another) call->trouble = first; /* of several errors the first is told */
         if (result == GR_SIGNAL) return result;
-        if (result == GR_OK) finish(me, call, index, load_relaxed(work_of(me->me.ring, index, me->me.number)),
+        if (result == GR_OK) finish(me, call, index, gr_load_relaxed(work_of(me->me.ring, index, me->me.number)),
                                     end == RELEASE ? RELEASE : ABANDON);
         call->ordering = call->at + 1 < call->n && me->use[call->indices[call->at + 1]].unpaid;
     }

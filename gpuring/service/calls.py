@@ -25,11 +25,9 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
-if TYPE_CHECKING:
-    from gpuring.errors import RingError
-    from gpuring.service.pending import Answer, PendingCall
+from gpuring.errors import RingError
 
 Lock = threading.RLock
 Turn = threading.RLock
@@ -47,13 +45,28 @@ Sleepers = dict[Sleeper, None]
 """In the order in which they came."""
 
 
-class Calls:
+class InFlight(Protocol):
+    """A PendingCall, as far as it matters here."""
+
+    _number: int
+    _sleepers: Sleepers
+    _error: RingError | None
+    _answer: Any
+    _answer_seq: int
+
+    def _is_done(self) -> bool: ...
+
+
+Call = TypeVar("Call", bound=InFlight)
+
+
+class Calls(Generic[Call]):
     """The calls of one client."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.lock = Lock()
-        self.live: dict[int, PendingCall] = {}
+        self.live: dict[int, Call] = {}
         """Calls that are claimed, and neither released, failed nor known to be gone.  One of them
         that has an error was given up: its answer may still come, and needs its room."""
         self.closed = False
@@ -62,7 +75,7 @@ class Calls:
         self.for_room: Sleepers = {}
         self._heirs: Sleepers = {}  # woken when nobody receives: all, for none relies on another
 
-    def all(self) -> list[PendingCall]:
+    def all(self) -> list[Call]:
         """Those that are live now: other threads send, and release, meanwhile."""
         with self.lock:
             return list(self.live.values())
@@ -72,11 +85,11 @@ class Calls:
 
     # ---- how a call goes -----------------------------------------------------------------------
 
-    def begin(self, call: PendingCall) -> None:
+    def begin(self, call: Call) -> None:
         with self.lock:
             self.live[call._number] = call
 
-    def arrive(self, call: PendingCall, answer: Answer) -> bool:
+    def arrive(self, call: Call, answer: Any) -> bool:
         """Whether the call still wants its answer, and has it now."""
         with self.lock:
             if call._is_done():
@@ -87,7 +100,7 @@ class Calls:
         wake(woken)
         return True
 
-    def end(self, call: PendingCall, error: RingError | None = None, *, gone: bool = True) -> None:
+    def end(self, call: Call, error: RingError | None = None, *, gone: bool = True) -> None:
         """The call is over, with the error unless it is over already.  If no answer can come any
         more, or it was released, it is gone, and needs no room."""
         with self.lock:
@@ -100,7 +113,7 @@ class Calls:
                 woken += self.for_room
         wake(woken)
 
-    def close(self, closer: Sleeper, error: Callable[[PendingCall], RingError]) -> None:
+    def close(self, closer: Sleeper, error: Callable[[Call], RingError]) -> None:
         """Every call is over; `closer` is woken when nobody receives any more."""
         with self.lock:
             self.closed = True

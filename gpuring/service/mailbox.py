@@ -36,7 +36,7 @@ class Mailbox:
         self._terms = terms
         self._engine_s = engine_s
         self.id = secrets.randbits(64)
-        self.calls = Calls(limit)
+        self.calls: Calls[PendingCall] = Calls(limit)
         self.late = 0
         self._loops: dict[AbstractEventLoop, Tasks] = {}  # each adds its own
         self._looked = time.monotonic()

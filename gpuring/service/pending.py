@@ -5,20 +5,19 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gpuring.consumer import Consumer
 from gpuring.errors import RingError, RingTimeout
 from gpuring.producer import Producer
 from gpuring.service.calls import Sleepers
+from gpuring.service.tasks import Receiver, Tasks
 from gpuring.service.wire import Enveloped
 from gpuring.slot import ReadSlot, WriteSlot
 from gpuring.unique import Unique
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-    from gpuring.service.mailbox import Mailbox
 
 
 class RequestSlot(WriteSlot):
@@ -97,6 +96,14 @@ class AnswerReader(Enveloped, Consumer):
     _slot_type = Answer
 
 
+class Receives(Receiver, Protocol):
+    """What a call needs of the Mailbox that it is in."""
+
+    def tasks(self) -> Tasks: ...
+    def wait(self, call: PendingCall, timeout: float | None, stream: Any = None) -> bool: ...
+    def order(self, answer: Answer, stream: Any) -> None: ...
+
+
 class PendingCall(Unique):
     """A call in flight.  Take its `result` or `cancel` it: till then it needs room for its answer.
 
@@ -118,7 +125,7 @@ class PendingCall(Unique):
         "_thread",
     )
 
-    def __init__(self, mailbox: Mailbox, number: int, seq: int, expires: float | None) -> None:
+    def __init__(self, mailbox: Receives, number: int, seq: int, expires: float | None) -> None:
         self._mailbox = mailbox
         self._number = number
         self._seq = seq  # of the request

@@ -94,7 +94,7 @@ class Server(Unique):
             # A producer that never claims: requests have no end while clients come and go.
             self._presence = ring.producer()
             peer = ring._join(ENGINES, True, "next", None, redeliver)
-            self._requests = RequestReader(ring, peer, True, (None, redeliver), False)
+            self._requests = RequestReader(ring, peer, True, (None, redeliver, None), False)
         except BaseException:
             ring.close()
             raise

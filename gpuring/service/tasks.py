@@ -11,7 +11,7 @@ import contextlib
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gpuring import _core, waiting
 from gpuring.errors import RingFull
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, TimerHandle
 
     from gpuring._core import Notifier, Peer
-    from gpuring.service.calls import Sleepers
-    from gpuring.service.mailbox import Mailbox
+    from gpuring.service.calls import Calls, Sleepers
 
 SLICE_S = 0.05  # how long a wait goes without a look at what has become of the calls
 
@@ -57,10 +56,25 @@ class Task:
                 timer.cancel()
 
 
+class Receiver(Protocol):
+    """What tasks need of the Mailbox of their client."""
+
+    calls: Calls[Any]
+
+    @property
+    def service(self) -> str: ...
+    @property
+    def peer(self) -> Peer: ...
+    def pump(
+        self, ready: Callable[[], bool], deadline: float | None, stream: Any = None
+    ) -> bool: ...
+    def receive(self, timeout: float, stream: Any) -> None: ...
+
+
 class Tasks:
     """The tasks of one loop that wait for something of one client."""
 
-    def __init__(self, mailbox: Mailbox, loop: AbstractEventLoop) -> None:
+    def __init__(self, mailbox: Receiver, loop: AbstractEventLoop) -> None:
         self._mailbox = mailbox
         self._loop = loop
         self._queue: list[Task] = []  # who wants to send, in turn

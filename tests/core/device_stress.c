@@ -184,12 +184,12 @@ static void read_frame(gd_stream stream, uint32_t index, uint64_t seq, int reade
 static void end_while_captured(struct gd_peer *me, gd_stream stream, uint32_t index, verb_of_device verb) {
     struct gd_call call;
     gd_begin(&call, stream, INT64_MAX, 1, &index);
-    uint64_t promised = load_acquire(work_of(ring, index, me->me.number));
+    uint64_t promised = gr_load_acquire(work_of(ring, index, me->me.number));
     fc_begin_capture(stream);
     enum gr_result result = go(me, &call, verb);
     fc_end_capture(stream);
     REQUIRE(result == GR_DEVICE && me->use[index].open);
-    REQUIRE(load_acquire(work_of(ring, index, me->me.number)) == promised);
+    REQUIRE(gr_load_acquire(work_of(ring, index, me->me.number)) == promised);
 }
 
 static void leave(struct gd_peer *me) {
@@ -236,10 +236,10 @@ static void *produce(void *barrier) {
         for (uint32_t k = 0; k < call.got; k++)
             write_frame(stream, indices[k], me.use[indices[k]].seq);
         if (call.got > 1) { /* where that is refused, the frames before the one that was refused are published */
-            uint64_t seqs[BATCH], before = load_relaxed(&ring->peer[me.me.number].frames);
+            uint64_t seqs[BATCH], before = gr_load_relaxed(&ring->peer[me.me.number].frames);
             for (uint32_t k = 0; k < call.got; k++) seqs[k] = me.use[indices[k]].seq;
             bool done = end(&me, stream, call.got, indices, gd_publish);
-            uint64_t count = load_relaxed(&ring->peer[me.me.number].frames) - before;
+            uint64_t count = gr_load_relaxed(&ring->peer[me.me.number].frames) - before;
             REQUIRE(done == (count == call.got));
             for (uint32_t k = 0; k < count; k++) fc_published(seqs[k]), atomic_fetch_add(&published_sum, seqs[k]);
             continue;
@@ -414,8 +414,8 @@ static void run_ring(unsigned sync, bool host, bool refusals_too) {
     REQUIRE(atomic_load(&lonely_sum) == LONELY * atomic_load(&published_sum));
     REQUIRE(atomic_load(&shared_sum) == atomic_load(&published_sum));
     for (uint32_t k = 0; k < ring->slots * ring->max_peers; k++)
-        REQUIRE(load_acquire(&ring->fence[k]) == load_acquire(&ring->work[k]));
-    REQUIRE(load_sc(&ring->head->peer_mask) == 0 && atomic_load(&ring->head->waiters) == 0);
+        REQUIRE(gr_load_acquire(&ring->fence[k]) == gr_load_acquire(&ring->work[k]));
+    REQUIRE(gr_load_sc(&ring->head->peer_mask) == 0 && atomic_load(&ring->head->waiters) == 0);
     printf("sync %u, gate %d: %llu sequences, %llu refusals: the books balance\n", sync, host,
            (unsigned long long)(gr_frontier(ring) - SLOTS), (unsigned long long)refusals);
     fflush(stdout);

@@ -228,9 +228,9 @@ static bool ready(struct fc_world *world, struct fc_op *op) {
     switch (op->kind) {
     case FC_WAIT_EVENT: return world->event[op->event].done >> op->value % 64 & 1;
     case FC_WAIT_WORD:
-        if (word && load_acquire(&ring->work[op->offset]) < op->value)
+        if (word && gr_load_acquire(&ring->work[op->offset]) < op->value)
             fc_complain(world, "a wait for %#llx, which nobody has promised", LL op->value);
-        return word && load_acquire(word) >= op->value;
+        return word && gr_load_acquire(word) >= op->value;
     default: return true;
     }
 }
@@ -255,10 +255,10 @@ static bool part_of(struct fc_world *world, struct fc_stream *stream, struct fc_
     gr_word *word = ring ? &ring->fence[op->offset] : NULL;
     switch (op->kind) {
     case FC_WRITE_WORD:
-        if (load_acquire(word) > op->value)
-            fc_complain(world, "a fence fell from %#llx to %#llx", LL load_acquire(word), LL op->value);
+        if (gr_load_acquire(word) > op->value)
+            fc_complain(world, "a fence fell from %#llx to %#llx", LL gr_load_acquire(word), LL op->value);
         pay(world, op->seq);
-        store_release(word, op->value);
+        gr_store_release(word, op->value);
         return true;
     case FC_RECORD:
         pay(world, op->seq);

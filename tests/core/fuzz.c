@@ -29,7 +29,7 @@
 /* ---- verbs ---------------------------------------------------------------------------------- */
 
 static void read_everything(struct gr_ring *r) { /* as snapshot() in _core.pyx */
-    volatile uint64_t sum = gr_frontier(r), reaps = load_acquire(&r->head->reaps);
+    volatile uint64_t sum = gr_frontier(r), reaps = gr_load_acquire(&r->head->reaps);
     for (uint64_t k = 0; k < GR_DEATHS && k < reaps; k++) sum += r->head->deaths[(reaps - 1 - k) % GR_DEATHS].pid;
     for (uint32_t i = 0; i < r->slots; i++) {
         for (uint32_t p = 0; p < r->max_peers; p++) sum += *fence_of(r, i, p) < *work_of(r, i, p) || gr_torn(r, i, p, p, sum);
@@ -44,7 +44,7 @@ static void check(struct gr_peer *me, enum gr_result result) {
     REQUIRE(me->index < me->ring->slots && me->pendings <= me->ring->max_peers + 1);
     for (uint32_t k = 0; k < me->pendings; k++) {
         REQUIRE(me->pending[k].peer < me->ring->max_peers);
-        load_acquire(fence_of(me->ring, me->index, me->pending[k].peer));
+        gr_load_acquire(fence_of(me->ring, me->index, me->pending[k].peer));
     }
     if (me->role == GR_CONSUMER) gr_torn(me->ring, me->index, me->producer, me->producer_id, me->value);
 }
@@ -73,7 +73,7 @@ static void verb(struct gr_peer *me) {
     case 9: check(me, gr_spin(me, look)); break;
     case 10: case 11: case 12: case 13:
         value = gr_promise(me, me->index, me->seq);
-        if (below(4)) raise_to(fence_of(ring, me->index, me->number), value);
+        if (below(4)) gr_raise_to(fence_of(ring, me->index, me->number), value);
         if (!producer) check(me, gr_release(me, me->index, me->seq));
         else check(me, gr_publish(me, me->index, me->seq, value, below(GR_MAX_NDIM + 1), shape));
         break;
@@ -165,7 +165,7 @@ static void begin(struct live *live, struct gr_config config) {
     for (int n = config.slots > 3 ? 2 : 1; n > 0; n--) {
         REQUIRE(gr_claim(p) == GR_OK);
         uint64_t value = gr_promise(p, p->index, p->seq);
-        raise_to(fence_of(ring, p->index, p->number), value);
+        gr_raise_to(fence_of(ring, p->index, p->number), value);
         REQUIRE(gr_publish(p, p->index, p->seq, value, 0, NULL) == GR_OK);
     }
     if (room) gr_acquire(&dead[2]), gr_claim(&dead[0]);

@@ -56,7 +56,7 @@ static enum gr_result run(struct gr_peer *me, gr_verb verb, enum way way, struct
 
 static void pay(struct gr_peer *me, uint64_t *value) {
     *value = gr_promise(me, me->index, me->seq);
-    raise_to(fence_of(ring, me->index, me->number), *value);
+    gr_raise_to(fence_of(ring, me->index, me->number), *value);
 }
 
 static uint64_t content(uint64_t seq, int k) { return seq * 0x9e3779b97f4a7c15u + (uint64_t)k; }
@@ -196,7 +196,7 @@ int main(int argc, char **argv) {
     for (uint64_t s = 0; s < gr_frontier(ring); s++) shared_sum += atomic_load(&seen_shared[s]) * s;
     REQUIRE(atomic_load(&lonely_sum) == LONELY * atomic_load(&published_sum));
     REQUIRE(shared_sum == atomic_load(&published_sum));
-    REQUIRE(load_sc(&ring->head->peer_mask) == 0 && load_sc(&ring->head->sub_mask) == 0);
+    REQUIRE(gr_load_sc(&ring->head->peer_mask) == 0 && gr_load_sc(&ring->head->sub_mask) == 0);
     REQUIRE(atomic_load(&ring->head->waiters) == 0);
     printf("%llu frames, %llu sequences: the books balance\n",
            (unsigned long long)(frames_each * PRODUCERS), (unsigned long long)(gr_frontier(ring) - SLOTS));

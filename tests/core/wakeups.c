@@ -72,7 +72,7 @@ static int wait_for(struct side *side, int k) {
 
 static void pay(struct gr_peer *me, uint64_t *value) {
     *value = gr_promise(me, me->index, me->seq);
-    raise_to(fence_of(me->ring, me->index, me->number), *value);
+    gr_raise_to(fence_of(me->ring, me->index, me->number), *value);
 }
 
 static void *read_all(void *unused) {

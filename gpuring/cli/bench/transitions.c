@@ -41,7 +41,7 @@ int main(int argc, char **argv) {
         for (int k = 0; k < LAP; k++) {
             uint32_t i = (uint32_t)(seqs[k] % LAP);
             uint64_t value = gr_promise(&p, i, seqs[k]);
-            raise_to(fence_of(ring, i, p.number), value);
+            gr_raise_to(fence_of(ring, i, p.number), value);
             bad |= gr_publish(&p, i, seqs[k], value, 0, NULL);
         }
         t[2] = gr_now_ns();
@@ -49,7 +49,7 @@ int main(int argc, char **argv) {
         t[3] = gr_now_ns();
         for (int k = 0; k < LAP; k++) {
             uint32_t i = (uint32_t)(seqs[k] % LAP);
-            raise_to(fence_of(ring, i, c.number), gr_promise(&c, i, seqs[k]));
+            gr_raise_to(fence_of(ring, i, c.number), gr_promise(&c, i, seqs[k]));
             bad |= gr_release(&c, i, seqs[k]);
         }
         t[4] = gr_now_ns();

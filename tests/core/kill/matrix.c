@@ -1,6 +1,6 @@
 /* The matrix: every fault point of the core, every role that comes to it, killed or stopped; and the run.
  *
- * A new FAULT("…") is found by itself; which roles come to it stands in comes_to.
+ * A new GR_FAULT("…") is found by itself; which roles come to it stands in comes_to.
  *
  * Usage, from the root of the repository: kill [--rounds N] [--seed S] [--json FILE] [--first ROUND]
  * [--role NAME] [--point PREFIX] [--core DIRECTORY] [--deadline-ms MS].  A round depends on the seed, its
@@ -41,7 +41,7 @@ static void add_point(const char *name, size_t n) {
     if (n < sizeof *points && point_count < MAX_POINTS) memcpy(points[point_count++], name, n);
 }
 
-/* Every FAULT("name") of the sources: one that is added there and reached nowhere fails the run. */
+/* Every GR_FAULT("name") of the sources: one that is added there and reached nowhere fails the run. */
 static void scan(const char *core) {
     char pattern[512], line[1024];
     glob_t found;
@@ -50,7 +50,7 @@ static void scan(const char *core) {
     for (size_t k = 0; k < found.gl_pathc; k++) {
         FILE *file = fopen(found.gl_pathv[k], "r");
         while (file && fgets(line, sizeof line, file)) {
-            char *at = strstr(line, "FAULT(\"");
+            char *at = strstr(line, "GR_FAULT(\"");
             if (at) add_point(at + 7, strcspn(at + 7, "\""));
         }
         if (file) fclose(file);

@@ -139,20 +139,20 @@ void audit(void) {
     struct gr_peer peers[MAX_PEERS];
     attach();
     struct gr_head *head = ring->head;
-    if (load_sc(&head->closed)) REQUIRE(gr_reap_dead(ring, NULL) == GR_OK); /* the others ended at once */
+    if (gr_load_sc(&head->closed)) REQUIRE(gr_reap_dead(ring, NULL) == GR_OK); /* the others ended at once */
     REQUIRE(gr_creator_alive(ring) == (now.role != CREATOR));
     REQUIRE(atomic_load(&head->waiters) <= now.deaths, "%u waiters", atomic_load(&head->waiters));
-    REQUIRE(load_sc(&head->producers) >> 16 == 0);
+    REQUIRE(gr_load_sc(&head->producers) >> 16 == 0);
     for (uint32_t p = 0; p < ring->max_peers; p++)
-        REQUIRE(state_of(load_sc(&ring->peer[p].word)) == GR_FREE, "entry %u", p);
+        REQUIRE(state_of(gr_load_sc(&ring->peer[p].word)) == GR_FREE, "entry %u", p);
     for (uint32_t u = 0; u < ring->max_subscriptions; u++)
-        REQUIRE(mode_of(load_sc(&ring->sub[u].word)) == GR_SUB_FREE, "subscription %u", u);
+        REQUIRE(mode_of(gr_load_sc(&ring->sub[u].word)) == GR_SUB_FREE, "subscription %u", u);
     for (uint32_t i = 0; i < ring->slots; i++) {
-        REQUIRE(phase_of(load_sc(&ring->slot[i].word)) != GR_WRITING, "slot %u", i);
+        REQUIRE(phase_of(gr_load_sc(&ring->slot[i].word)) != GR_WRITING, "slot %u", i);
         for (uint32_t u = 0; u < ring->max_subscriptions; u++)
-            REQUIRE(phase_of(load_sc(&take_of(ring, i, u)->word)) != GR_HELD, "slot %u subscription %u", i, u);
+            REQUIRE(phase_of(gr_load_sc(&take_of(ring, i, u)->word)) != GR_HELD, "slot %u subscription %u", i, u);
     }
-    if (load_sc(&head->closed)) {
+    if (gr_load_sc(&head->closed)) {
         REQUIRE(now.role == CLOSER && gr_join_producer(ring, &peers[0]) == GR_CLOSED);
         return;
     }
@@ -163,7 +163,7 @@ void audit(void) {
         REQUIRE(result == GR_OK && peers[0].pendings == 0, "claim %u: %d", i, result);
     }
     for (uint32_t i = 0; i < ring->slots; i++)
-        REQUIRE(gr_abandon(&peers[0], i, seq_of(load_sc(&ring->slot[i].word))) == GR_OK);
+        REQUIRE(gr_abandon(&peers[0], i, seq_of(gr_load_sc(&ring->slot[i].word))) == GR_OK);
     for (uint32_t p = 0; p < ring->max_peers; p++) REQUIRE(gr_leave(&peers[p]) == GR_OK);
     REQUIRE(atomic_load(&head->waiters) <= now.deaths);
 }

@@ -98,14 +98,14 @@ void report_failure(uint64_t seed) {
         fprintf(stderr, "\npeer %u: %#llx pid %llu waiting %llu", p, LL ring->peer[p].word, LL ring->peer[p].pid,
                 LL ring->peer[p].waiting);
     for (uint32_t i = 0; i < ring->slots; i++) {
-        uint64_t w = load_sc(&ring->slot[i].word), t;
+        uint64_t w = gr_load_sc(&ring->slot[i].word), t;
         fprintf(stderr, "\nslot %u: (%llu, %u, %u) of %llu, %#llx; torn", i, LL seq_of(w), owner_of(w), phase_of(w),
                 LL ring->slot[i].producer, LL ring->slot[i].fence);
         for (uint32_t p = 0; p < ring->max_peers; p++)
             fprintf(stderr, " %#llx %#llx", LL tear_of(ring, i, p)->id, LL tear_of(ring, i, p)->reached);
         fprintf(stderr, "; takes");
         for (uint32_t u = 0; u < ring->max_subscriptions; u++) {
-            t = load_sc(&take_of(ring, i, u)->word);
+            t = gr_load_sc(&take_of(ring, i, u)->word);
             fprintf(stderr, " (%llu, %u, %u)", LL seq_of(t), owner_of(t), phase_of(t));
         }
     }

@@ -54,7 +54,7 @@ static int changed(pid_t pid, int *status) {
 
 static bool in_table(pid_t pid) {
     for (uint32_t p = 0; p < MAX_PEERS; p++)
-        if (state_of(load_sc(&ring->peer[p].word)) != GR_FREE && load_relaxed(&ring->peer[p].pid) == (uint64_t)pid)
+        if (state_of(gr_load_sc(&ring->peer[p].word)) != GR_FREE && gr_load_relaxed(&ring->peer[p].pid) == (uint64_t)pid)
             return true;
     return false;
 }
@@ -110,9 +110,9 @@ bool play(void) {
         nap(20);
     }
     if (WIFSTOPPED(status)) { /* which is no death: nobody may touch what it has */
-        uint64_t reaps = load_sc(&ring->head->reaps);
+        uint64_t reaps = gr_load_sc(&ring->head->reaps);
         nap((long)chance(2000));
-        EXPECT(now.role == REAPER || load_sc(&ring->head->reaps) == reaps, "a stopped process was reaped");
+        EXPECT(now.role == REAPER || gr_load_sc(&ring->head->reaps) == reaps, "a stopped process was reaped");
         atomic_store(&book->died_ns, gr_now_ns());
         kill(victim, SIGKILL);
         UNTIL(changed(victim, &status));
@@ -124,8 +124,8 @@ bool play(void) {
     note_end(WIFSIGNALED(status));
     for (int s = 0; s < SURVIVORS; s++) at_death[s] = atomic_load(&book->survivor[s].frames);
     if (corpse) UNTIL(changed(corpse, &status));
-    for (unsigned d = 0; d < now.deaths && !load_sc(&ring->head->closed); d++) UNTIL(!in_table(dead[d]));
-    for (int s = 0; s < SURVIVORS && !load_sc(&ring->head->closed); s++)
+    for (unsigned d = 0; d < now.deaths && !gr_load_sc(&ring->head->closed); d++) UNTIL(!in_table(dead[d]));
+    for (int s = 0; s < SURVIVORS && !gr_load_sc(&ring->head->closed); s++)
         UNTIL(atomic_load(&book->survivor[s].frames) >= at_death[s] + 2 * now.slots + 2, "(survivor %d)", s);
     atomic_store(&book->stop, 1);
     for (int s = 0; s < SURVIVORS; s++) {

@@ -39,7 +39,7 @@ static void write_frame(const struct gr_peer *me) {
 }
 static void await_fences(struct gr_peer *me) {
     for (uint32_t k = 0; k < me->pendings; k++)
-        while (load_acquire(fence_of(ring, me->index, me->pending[k].peer)) < me->pending[k].value) gr_reap_dead(ring, NULL);
+        while (gr_load_acquire(fence_of(ring, me->index, me->pending[k].peer)) < me->pending[k].value) gr_reap_dead(ring, NULL);
 }
 
 /* False: the ring was closed. */
@@ -54,7 +54,7 @@ bool produce(struct gr_peer *me) {
     bool unfinished = self.target && chance(4) == 0;
     if (!unfinished) write_frame(me);
     uint64_t value = gr_promise(me, me->index, me->seq);
-    if (!unfinished) raise_to(fence, value);
+    if (!unfinished) gr_raise_to(fence, value);
     if (!unfinished && chance(13) == 0) {
         REQUIRE(gr_abandon(me, me->index, me->seq) == GR_OK);
         return true;
@@ -62,9 +62,9 @@ bool produce(struct gr_peer *me) {
     atomic_store(&frame->published, IN_FLIGHT);
     REQUIRE(gr_publish(me, me->index, me->seq, value, 0, NULL) == GR_OK);
     if (unfinished) {
-        FAULT("device: unfinished");
+        GR_FAULT("device: unfinished");
         write_frame(me);
-        raise_to(fence, value);
+        gr_raise_to(fence, value);
     }
     atomic_store(&frame->published, PUBLISHED);
     progress();
@@ -78,13 +78,13 @@ static struct { uint32_t producer; uint64_t id, value; } had[MAX_SLOTS];
 static void ask_again(void) {
     for (uint32_t i = 0; i < ring->slots; i++)
         if (had[i].id && gr_torn(ring, i, had[i].producer, had[i].id, had[i].value))
-            REQUIRE((load_acquire(&tear_of(ring, i, had[i].producer)->id) & ~GR_MARKING) > had[i].id,
+            REQUIRE((gr_load_acquire(&tear_of(ring, i, had[i].producer)->id) & ~GR_MARKING) > had[i].id,
                     "slot %u value %#llx", i, LL had[i].value);
 }
 
 enum gr_result consume(struct gr_peer *me, gr_verb verb, enum of of) {
     gr_word *torn = &ring->peer[me->number].torn;
-    uint64_t torn_before = load_relaxed(torn);
+    uint64_t torn_before = gr_load_relaxed(torn);
     me->lost = 0;
     enum gr_result result = run(me, verb);
     if (result != GR_OK) return result;
@@ -95,7 +95,7 @@ enum gr_result consume(struct gr_peer *me, gr_verb verb, enum of of) {
     ask_again();
     if (of != OF_SHARED) {
         REQUIRE(me->seq > self.last, "%llu after %llu", LL me->seq, LL self.last);
-        uint64_t gap = me->seq - self.last - 1, known_lost = me->lost + load_relaxed(torn) - torn_before;
+        uint64_t gap = me->seq - self.last - 1, known_lost = me->lost + gr_load_relaxed(torn) - torn_before;
         REQUIRE(of != OF_LOSSY || self.last == 0 || known_lost == gap, "%llu of %llu", LL known_lost, LL gap);
         for (uint64_t s = self.last + 1; of == OF_OWN && self.last && s < me->seq; s++)
             REQUIRE(atomic_load(&book->frame[s].published) != PUBLISHED, "%llu skipped", LL s);
@@ -123,13 +123,13 @@ enum gr_result consume(struct gr_peer *me, gr_verb verb, enum of of) {
     if (chance(of == OF_LOSSY ? 4 : 32) == 0) nap(100); /* lossy: long enough to be met by claims (H1) */
     bool unfinished = self.target && chance(4) == 0;
     uint64_t value = gr_promise(me, me->index, me->seq), seq = me->seq;
-    if (!unfinished) raise_to(fence, value);
+    if (!unfinished) gr_raise_to(fence, value);
     if (of == OF_SHARED && self.target) atomic_store(&frame->released, RELEASING);
     REQUIRE(gr_release(me, me->index, seq) == GR_OK);
     if (of == OF_SHARED && self.target) atomic_store(&frame->released, RELEASED);
     if (unfinished) {
-        FAULT("device: unfinished");
-        raise_to(fence, value);
+        GR_FAULT("device: unfinished");
+        gr_raise_to(fence, value);
     }
     progress();
     return GR_OK;

@@ -201,27 +201,27 @@ void audit(void) {
     struct gr_peer peers[MAX_PEERS];
     attach();
     struct gr_head *head = ring->head;
-    if (load_sc(&head->closed)) /* the others ended at once; the GPU work of the dead goes in a moment */
+    if (gr_load_sc(&head->closed)) /* the others ended at once; the GPU work of the dead goes in a moment */
         for (int k = 0; k < 100 && peer_mask_of(ring); k++, nap(100)) REQUIRE(gr_reap_dead(ring, NULL) == GR_OK);
     REQUIRE(fc_complaint(world) == NULL, "%s", fc_complaint(world));
-    REQUIRE(load_sc(&head->producers) >> 16 == 0);
+    REQUIRE(gr_load_sc(&head->producers) >> 16 == 0);
     for (uint32_t p = 0; p < ring->max_peers; p++) {
-        REQUIRE(state_of(load_sc(&ring->peer[p].word)) == GR_FREE, "entry %u", p);
+        REQUIRE(state_of(gr_load_sc(&ring->peer[p].word)) == GR_FREE, "entry %u", p);
         for (uint32_t i = 0; i < ring->slots; i++)
-            REQUIRE(load_sc(fence_of(ring, i, p)) == load_sc(work_of(ring, i, p)), "slot %u peer %u", i, p);
+            REQUIRE(gr_load_sc(fence_of(ring, i, p)) == gr_load_sc(work_of(ring, i, p)), "slot %u peer %u", i, p);
     }
     for (uint32_t i = 0; i < ring->slots; i++) {
-        REQUIRE(phase_of(load_sc(&ring->slot[i].word)) != GR_WRITING, "slot %u", i);
+        REQUIRE(phase_of(gr_load_sc(&ring->slot[i].word)) != GR_WRITING, "slot %u", i);
         for (uint32_t u = 0; u < ring->max_subscriptions; u++)
-            REQUIRE(phase_of(load_sc(&take_of(ring, i, u)->word)) != GR_HELD, "slot %u subscription %u", i, u);
+            REQUIRE(phase_of(gr_load_sc(&take_of(ring, i, u)->word)) != GR_HELD, "slot %u subscription %u", i, u);
     }
-    if (load_sc(&head->closed)) return;
+    if (gr_load_sc(&head->closed)) return;
     REQUIRE(gr_join_producer(ring, &peers[0]) == GR_OK);
     for (uint32_t i = 0; i < ring->slots; i++) { /* in a row, none given back: no slot was lost */
         enum gr_result result = gr_claim(&peers[0]);
         REQUIRE(result == GR_OK && peers[0].pendings == 0, "claim %u: %d", i, result);
     }
     for (uint32_t i = 0; i < ring->slots; i++)
-        REQUIRE(gr_abandon(&peers[0], i, seq_of(load_sc(&ring->slot[i].word))) == GR_OK);
+        REQUIRE(gr_abandon(&peers[0], i, seq_of(gr_load_sc(&ring->slot[i].word))) == GR_OK);
     REQUIRE(gr_leave(&peers[0]) == GR_OK);
 }

@@ -83,7 +83,7 @@ bool produce(struct gr_peer *peer) {
     fc_pay_for(0);
     fc_published(seq);
     if (unfinished) {
-        FAULT("device: unfinished");
+        GR_FAULT("device: unfinished");
         fc_hold_stream(stream, false);
     }
     progress();
@@ -111,7 +111,7 @@ static void hear(struct gd_peer *me) { /* of frames that were released */
 enum gr_result consume(struct gr_peer *peer, gr_verb verb, enum of of) {
     struct gd_peer *me = (struct gd_peer *)peer;
     gr_word *torn = &ring->peer[peer->number].torn;
-    uint64_t torn_before = load_relaxed(torn);
+    uint64_t torn_before = gr_load_relaxed(torn);
     struct gd_call call;
     uint32_t index;
     enum gr_result result;
@@ -125,7 +125,7 @@ enum gr_result consume(struct gr_peer *peer, gr_verb verb, enum of of) {
     struct frame *frame = &book->frame[seq];
     if (of != OF_SHARED) {
         REQUIRE(seq > self.last, "%llu after %llu", LL seq, LL self.last);
-        uint64_t gap = seq - self.last - 1, known_lost = use->lost + load_relaxed(torn) - torn_before;
+        uint64_t gap = seq - self.last - 1, known_lost = use->lost + gr_load_relaxed(torn) - torn_before;
         REQUIRE(of != OF_LOSSY || self.last == 0 || known_lost == gap, "%llu of %llu", LL known_lost, LL gap);
         for (uint64_t s = self.last + 1; of == OF_OWN && self.last && s < seq; s++)
             REQUIRE(atomic_load(&book->frame[s].published) != PUBLISHED, "%llu skipped", LL s);
@@ -156,7 +156,7 @@ enum gr_result consume(struct gr_peer *peer, gr_verb verb, enum of of) {
     if (me->released.torns) hear(me);
     if (of == OF_SHARED && self.target) atomic_store(&frame->released, RELEASED);
     if (unfinished) {
-        FAULT("device: unfinished");
+        GR_FAULT("device: unfinished");
         fc_hold_stream(stream, false);
     }
     progress();
