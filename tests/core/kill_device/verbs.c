@@ -153,7 +153,7 @@ enum gr_result consume(struct gr_peer *peer, gr_verb verb, enum of of) {
     if (of == OF_SHARED && self.target) atomic_store(&frame->released, RELEASING);
     gd_begin(&call, chance(3) ? stream : streams[chance(2)], INT64_MAX, 1, &index);
     REQUIRE(to_the_end(me, &call, gd_release) == GR_OK);
-    if (me->released.torns) hear(me);
+    told[seq] |= call.torns > 0;
     if (of == OF_SHARED && self.target) atomic_store(&frame->released, RELEASED);
     if (unfinished) {
         GR_FAULT("device: unfinished");
@@ -182,7 +182,8 @@ void leave(struct gd_peer *me) {
         uint64_t seq = handed[k];
         int reading = fc_reading(world, fc_process(), seq);
         REQUIRE(reading == FC_WHOLE || reading == FC_BROKEN, "frame %llu: its reading is not done", LL seq);
-        REQUIRE(told[seq] || reading == FC_WHOLE, "frame %llu is torn, and nobody said so", LL seq);
+        REQUIRE(told[seq] || reading == FC_WHOLE, "frame %llu is torn, and nobody said so (%x)", LL seq,
+                fc_frame(world, seq));
         REQUIRE(!told[seq] || !(fc_frame(world, seq) & FC_PAID), "frame %llu is whole, and was called torn", LL seq);
     }
     handed_count = 0;
