@@ -1,4 +1,4 @@
-"""The programs of tests/core, compiled with a copy of the C sources in which lines may be changed."""
+"""The programs of tests/core, compiled with a copy of the C in which lines may be changed."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ static bool is_open(struct gd_peer *me, const struct errand *todo) {
 
 static void finish(struct gd_peer *me, struct errand todo, bool producer) {
     /* A slot that stays open is still ours: a capture, or one that forbade to settle.  Then once more. */
-    const bool whole = chance(17) != 5;
+    const bool whole = chance(9) != 5;
     for (;;) {
         fc_pay_for(producer && whole ? todo.seq : 0);
         bool done = end(me, todo.stream, 1, &todo.index, !producer ? gd_release : whole ? gd_publish : gd_abandon);

@@ -291,6 +291,7 @@ bool fc_step(struct fc_world *world) {
     for (uint64_t k = 0; k < FC_STREAMS; k++) {
         struct fc_stream *stream = &world->stream[(first + k) % FC_STREAMS];
         if (!stream->used || stream->held || stream->head == stream->tail) continue;
+        if (stream->id % 4 == 3 && fc_chance(world, 16)) continue; /* some streams are far slower than others */
         struct fc_op *op = &stream->op[stream->head % FC_QUEUE];
         if (!in_turn(world, stream, op) || !ready(world, op)) continue;
         if (part_of(world, stream, op)) stream->head++;
