@@ -1,8 +1,11 @@
-"""The kill matrix for device order (tests/core/kill_device/): whoever dies wherever, GPU work or not.
+"""The kill matrix for device order (tests/core/kill_device/): every fault point of core and device.
 
-Every fault point of the core and of device order, every role that comes to it.  What readers are told
-of torn frames is compared with what the GPU of a fake driver found.
-bench/results/kill-matrix-device.json keeps a long run; CONTRIBUTING.md says how it is made.
+What readers are told of torn frames is compared with what the GPU of a fake driver found.
+bench/results/kill-matrix-device.json keeps a long run:
+
+    gcc -O2 -pthread -DGR_FAULTS -Wl,--wrap=gr_pidfd tests/core/kill_device/*.c tests/core/fake_*.c
+        tests/core/kill/{book,matrix,report,round}.c gpuring/{core,device}/*.c -ldl -o build/kill
+    build/kill --core 'gpuring/*' --rounds 10000 --seed 2027 --json FILE
 """
 
 from __future__ import annotations

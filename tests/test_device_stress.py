@@ -17,6 +17,7 @@ from compiled import BUILD_S, Edit, build_device, needs_compiler
 FRAMES, HANGS_S, RUN_S = 500, 12, 60
 PROGRAM = ["device_stress.c"]
 PLAIN = ["-O1", "-g", "-w", "-DGR_FAULTS"]
+STEPS_FLAGS = ["-O1", "-g", "-w"]
 THREADS = ["-O1", "-g", "-w", "-fsanitize=thread"]
 
 pytestmark = [needs_compiler, pytest.mark.deadline(BUILD_S + RUN_S)]
@@ -52,9 +53,6 @@ MUTANTS: dict[str, list[Edit]] = {
             "status = me->device->sync->wait(me, call, peer, index, value);",
             "status = CU_OK;",
         )
-    ],
-    "our own fence is always on this stream": [
-        ("order.c", "return use->recorded_on == call->stream_id;", "return true;")
     ],
     "nothing is promised": [
         (
@@ -143,6 +141,30 @@ MUTANTS: dict[str, list[Edit]] = {
 def test_it_catches(mutant, built, tmp_path):
     done = run(build_device(tmp_path, PROGRAM, PLAIN, *MUTANTS[mutant], base=built))
     assert done.returncode != 0, done.stdout
+
+
+STEPS: dict[str, Edit] = {
+    "our own fence is always on this stream": (
+        "order.c",
+        "return use->recorded_on == call->stream_id;",
+        "return true;",
+    ),
+    "a stream is known by its handle": (
+        "device.c",
+        "return device->driver->stream_get_id((void *)stream, &id) == CU_OK ? id + 1 : 0;",
+        "return (void)id, stream;",
+    ),
+}
+
+
+def test_step_by_step_our_own_earlier_work_comes_first(tmp_path):
+    assert run(build_device(tmp_path, ["device_steps.c"], STEPS_FLAGS)).returncode == 0
+
+
+@pytest.mark.parametrize("mutant", STEPS)
+def test_step_by_step_it_catches(mutant, tmp_path):
+    done = run(build_device(tmp_path, ["device_steps.c"], STEPS_FLAGS, STEPS[mutant]))
+    assert done.returncode == 1, done.stdout
 
 
 def test_the_thread_sanitizer_sees_who_touches_a_slot_that_is_not_his_any_more(tmp_path):

@@ -164,6 +164,11 @@ gd_stream fc_stream(int device, bool blocking) {
     } while (0)
 void fc_destroy_stream(gd_stream handle) { WITH_STREAM(handle, destroyed = true); }
 void fc_hold_stream(gd_stream handle, bool held) { WITH_STREAM(handle, held = held); }
+void fc_release_held(struct fc_world *world) {
+    fc_lock(world);
+    for (int s = 0; s < FC_STREAMS; s++) world->stream[s].held = false;
+    fc_unlock(world);
+}
 void fc_begin_capture(gd_stream handle) { WITH_STREAM(handle, capturing = true); }
 void fc_end_capture(gd_stream handle) { WITH_STREAM(handle, capturing = false); }
 
@@ -291,10 +296,10 @@ bool fc_step(struct fc_world *world) {
     for (uint64_t k = 0; k < FC_STREAMS; k++) {
         struct fc_stream *stream = &world->stream[(first + k) % FC_STREAMS];
         if (!stream->used || stream->held || stream->head == stream->tail) continue;
-        if (world->uneven && stream->id % 4 == 3 && fc_chance(world, 16)) continue;
         struct fc_op *op = &stream->op[stream->head % FC_QUEUE];
         if (!in_turn(world, stream, op) || !ready(world, op)) continue;
-        if (part_of(world, stream, op)) stream->head++;
+        bool slow = world->uneven && stream->id % 4 == 3 && fc_chance(world, 16);
+        if (!slow && part_of(world, stream, op)) stream->head++;
         fc_unlock(world);
         return true;
     }

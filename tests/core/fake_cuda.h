@@ -60,6 +60,7 @@ bool fc_gpu_gone(struct fc_world *world, pid_t pid);
 gd_stream fc_stream(int device, bool blocking);
 void fc_destroy_stream(gd_stream stream); /* what is in it goes on; its handle is the next one's */
 void fc_hold_stream(gd_stream stream, bool held);
+void fc_release_held(struct fc_world *world); /* destroyed ones, too */
 void fc_begin_capture(gd_stream stream);
 void fc_end_capture(gd_stream stream);
 int fc_write(gd_stream stream, uint32_t slot, uint64_t seq);

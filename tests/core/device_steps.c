@@ -1,0 +1,91 @@
+/* Device order step by step: one thread, and a GPU that does a step when it is told to.  What load would meet once in a
+ * long while is arranged here.  Usage: device_steps */
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "fake_cuda.h"
+
+#define REQUIRE(condition)                                                                         \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            const char *complaint = fc_complaint(world);                                           \
+            fprintf(stderr, "%s:%d: not so: %s (%s)\n", __func__, __LINE__, #condition, complaint ? complaint : ""); \
+            exit(1);                                                                               \
+        }                                                                                          \
+    } while (0)
+
+static struct fc_world *world;
+static struct gd_driver driver;
+static struct gd_device device;
+static struct gr_ring *ring;
+
+static void open_ring(unsigned sync) {
+    struct gr_config config = {.slots = 1, .max_peers = 4, .max_subscriptions = 2, .memory = GR_MEMORY_CUDA,
+                               .sync = sync, .slot_nbytes = 64, .spec_nbytes = 2};
+    uint8_t zeros[64] = {0};
+    struct gd_trouble trouble;
+    ring = gr_create(memfd_create("steps", MFD_CLOEXEC), &config, zeros, zeros, zeros, "{}");
+    REQUIRE(ring != NULL);
+    fc_forget(world);
+    fc_serve_ring(ring);
+    REQUIRE(gd_open(&device, &driver, ring, 0, &trouble) == GR_OK);
+}
+
+static void run_gpu(void) {
+    while (fc_step(world)) {
+    }
+    REQUIRE(!fc_complaint(world));
+}
+
+/* A frame that nobody reads, on one stream; its end. */
+static void use_slot(struct gd_peer *me, gd_stream stream) {
+    struct gd_call call;
+    uint32_t index;
+    gd_begin(&call, stream, 0, 1, &index);
+    REQUIRE(gd_claim(me, &call, GD_WAIT) == GR_OK);
+    REQUIRE(fc_write(stream, index, me->use[index].seq) == CU_OK);
+    gd_begin(&call, stream, INT64_MAX, 1, &index);
+    REQUIRE(gd_abandon(me, &call, GD_WAIT) == GR_OK);
+}
+
+/* A slot is claimed on another stream while our own work on it is pending: that is waited for, too (G12).  Else the older
+ * work would be done after the newer, and the fence would fall.  The same where the other stream has got the handle of
+ * the first, which was destroyed. */
+static void our_own_work_of_an_earlier_lap_comes_first(unsigned sync, bool handle_again) {
+    struct gd_peer me;
+    struct gd_trouble trouble;
+    open_ring(sync);
+    gd_stream first = fc_stream(0, false), other;
+    REQUIRE(gr_join_producer(ring, &me.me) == GR_OK);
+    REQUIRE(gd_prepare(&me, &device, false, &trouble) == GR_OK);
+    fc_hold_stream(first, true);
+    use_slot(&me, first);
+    if (handle_again) fc_destroy_stream(first);
+    other = fc_stream(0, false);
+    REQUIRE((other == first) == handle_again);
+    use_slot(&me, other);
+    run_gpu();
+    REQUIRE(!fc_idle(world, fc_process())); /* the other one waits */
+    fc_release_held(world);
+    run_gpu();
+    REQUIRE(fc_idle(world, fc_process()));
+
+    struct gd_call call;
+    gd_begin(&call, other, INT64_MAX, 0, NULL);
+    REQUIRE(gd_leave(&me, &call, GD_WAIT) == GR_OK);
+    gd_dispose(&me);
+    REQUIRE(gd_close(&device));
+    gr_detach(ring);
+}
+
+int main(void) {
+    world = fc_new(false);
+    fc_enter(world, &driver);
+    fc_set_device(0);
+    for (unsigned sync = GR_SYNC_EVENT; sync <= GR_SYNC_TIMELINE; sync++)
+        for (int again = 0; again < 2; again++) our_own_work_of_an_earlier_lap_comes_first(sync, again);
+    puts("in order");
+    return 0;
+}
