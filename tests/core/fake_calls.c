@@ -109,8 +109,9 @@ static int ctx_synchronize(void) {
     if (current < 0) return CU_INVALID_CONTEXT;
     if (captures()) return CU_CAPTURE;
     while (!fc_idle(fc_here, fc_process())) {
-        if (!atomic_load(&fc_here->has_gpu)) fc_step(fc_here);
-        else nanosleep(&(struct timespec){.tv_nsec = 10 * 1000}, NULL);
+        if (!atomic_load(&fc_here->has_gpu)) {
+            if (!fc_step(fc_here)) return FC_STUCK; /* nothing can go on, and nobody else is there */
+        } else nanosleep(&(struct timespec){.tv_nsec = 10 * 1000}, NULL);
     }
     return CU_OK;
 }

@@ -197,8 +197,8 @@ int fc_put(gd_stream handle, struct fc_op op, bool ours) {
             return fc_unlock(world), CU_OK;
         }
         fc_unlock(world);
-        if (!atomic_load(&world->has_gpu)) fc_step(world);
-        else sched_yield();
+        if (atomic_load(&world->has_gpu)) sched_yield();
+        else if (!fc_step(world)) return FC_STUCK;
     }
 }
 
@@ -295,7 +295,8 @@ bool fc_step(struct fc_world *world) {
     uint64_t first = fc_chance(world, FC_STREAMS);
     for (uint64_t k = 0; k < FC_STREAMS; k++) {
         struct fc_stream *stream = &world->stream[(first + k) % FC_STREAMS];
-        if (!stream->used || stream->held || stream->head == stream->tail) continue;
+        if (!stream->used || stream->head == stream->tail) continue;
+        if (stream->held && !(world->has_gpu && fc_chance(world, 1000) == 0)) continue; /* held: hardly ever */
         struct fc_op *op = &stream->op[stream->head % FC_QUEUE];
         if (!in_turn(world, stream, op) || !ready(world, op)) continue;
         bool slow = world->uneven && stream->id % 4 == 3 && fc_chance(world, 16);
