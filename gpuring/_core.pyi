@@ -223,8 +223,7 @@ class Slot:
     _seq: int
     _shape: tuple[int, ...] | None
     _stream: int
-    @property
-    def _streams(self) -> tuple[int, ...]: ...
+    _streams: tuple[int, ...]
     def _bind(self, index: int, peer: Peer, whole: Any, meta: Any) -> None: ...
     def _import_on(self, stream: int) -> None: ...
     @property
