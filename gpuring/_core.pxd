@@ -163,7 +163,7 @@ cdef extern from "device/device.h" nogil:
         void *context
     struct gd_use:
         uint64_t seq, lost, value, producer_id
-        gr_bool open, unpaid, torn, redelivered
+        gr_bool open, unpaid, redelivered
         uint32_t ndim, streams, producer
         uint64_t shape[8]
         gd_stream *stream
@@ -177,7 +177,8 @@ cdef extern from "device/device.h" nogil:
         gr_bool gate_host
         gd_released released
     struct gd_call:
-        uint32_t got
+        uint32_t got, torns
+        uint64_t torn[128]
         gd_trouble trouble
     gr_result gd_open(gd_device *, gd_driver *, gr_ring *, int, gd_trouble *)
     bint gd_close(gd_device *)

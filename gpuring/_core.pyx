@@ -611,14 +611,15 @@ cdef class Peer:
 
     def release(self, uint32_t index, uint64_t seq, size_t stream=0):
         """... or TORN: it is released, and known to be torn."""
-        cdef int result = self._finish(index, seq, stream, gd_release)
-        return TORN if result == 0 and self.gd.use[index].torn else result
+        return self._finish(index, seq, stream, gd_release)
 
     cdef int _finish(self, uint32_t index, uint64_t seq, size_t stream, gd_ending ending) except? -1000:
         cdef gd_call call
+        cdef int result
         self.gd.use[index].seq, self.gd.use[index].open = seq, True
         gd_begin(&call, stream, INT64_MAX, 1, &index)
-        return self._end(&call, ending)
+        result = self._end(&call, ending)
+        return TORN if result == 0 and call.torns else result
 
     def shape(self, uint32_t index):
         """The shape of the frame in a slot that this peer holds; None: the whole slot."""
@@ -900,7 +901,7 @@ cdef class ReadSlot(Slot):
         result = self._peer._end(&call, gd_release)
         if result:
             raise self._refused(result, "release")
-        if self.use.torn:
+        if call.torns:
             raise self._torn()
         return 0
 
@@ -1062,7 +1063,7 @@ def still_open(batch):
     return [slot for slot in batch if slot.use.open and slot.use.seq <= last]
 
 
-cdef int _end_all(list slots, gd_ending ending, str verb) except -1:
+cdef list _end_all(list slots, gd_ending ending, str verb):
     cdef uint32_t indices[MAX_BATCH]
     cdef gd_call call
     cdef Slot slot
@@ -1070,7 +1071,7 @@ cdef int _end_all(list slots, gd_ending ending, str verb) except -1:
     cdef uint32_t n = 0
     cdef int result
     if not slots:
-        return 0
+        return []
     for slot in slots:
         indices[n] = slot.index
         n += 1
@@ -1079,7 +1080,7 @@ cdef int _end_all(list slots, gd_ending ending, str verb) except -1:
     result = peer._end(&call, ending)
     if result:
         raise slot._refused(result, verb)
-    return 0
+    return [call.torn[n] for n in range(call.torns)]
 
 
 def publish_all(batch):
@@ -1098,10 +1099,7 @@ def release_all(batch):
     The sequences of those that are known to be torn.  If something else is raised, they are told later: by the
     next acquire, or at close.
     """
-    cdef list slots = still_open(batch)
-    cdef Slot slot
-    _end_all(slots, gd_release, "release")
-    return [slot.use.seq for slot in slots if slot.use.torn]
+    return _end_all(still_open(batch), gd_release, "release")
 
 
 # ---- several peers at once, and event loops (waiting.py) ---------------------------------------------------------------

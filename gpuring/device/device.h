@@ -122,7 +122,6 @@ struct gd_use {
     uint64_t seq;
     bool open;     /* it is ours */
     bool unpaid;   /* its last promise may be unpaid: it is not given up before the next one is paid */
-    bool torn;     /* it was released, and is known to be torn */
     bool redelivered;
     uint32_t producer;  /* these four: of a frame that is read; `lost` was skipped just before it */
     uint64_t producer_id, value, lost;
@@ -188,6 +187,8 @@ struct gd_call {
     uint32_t n;          /* slots wanted */
     uint32_t *indices;   /* [n] of the slots: made by claim and acquire, given to publish and release */
     struct gd_trouble trouble; /* of GR_DEVICE */
+    uint32_t torns;            /* of the frames that were released, those known to be torn: their sequences */
+    uint64_t torn[GD_MAX_OPS];
     /* private, from one slice to the next */
     uint32_t got, at;    /* frames so far; how many of the last one's pending fences are dealt with */
     bool ordering;       /* the last one is ours, and not ordered yet (or recorded, and not settled yet) */
@@ -204,7 +205,7 @@ static inline void gd_begin(struct gd_call *call, gd_stream stream, int64_t dead
     call->n = n;
     call->indices = indices;
     call->trouble.where = GD_NOWHERE;
-    call->got = call->at = call->ops = 0;
+    call->got = call->at = call->ops = call->torns = 0;
     call->ordering = call->checked = call->failed = false;
     call->stage = GD_TRY;
     call->since_ns = 0;
@@ -225,7 +226,7 @@ void gd_cancel(struct gd_peer *me, struct gd_call *call);
  * while it settled; then the verb may be called again.  GR_DEVICE: what could be given up was (a frame as void). */
 enum gr_result gd_publish(struct gd_peer *me, struct gd_call *call, unsigned how);
 enum gr_result gd_abandon(struct gd_peer *me, struct gd_call *call, unsigned how);
-enum gr_result gd_release(struct gd_peer *me, struct gd_call *call, unsigned how); /* then see use.torn */
+enum gr_result gd_release(struct gd_peer *me, struct gd_call *call, unsigned how); /* GR_OK: then see call->torn */
 
 /* The slot will be used on `stream` too: that waits for all work on the slot so far, and its end for that stream. */
 enum gr_result gd_use_on(struct gd_peer *me, uint32_t index, gd_stream stream, struct gd_trouble *trouble);

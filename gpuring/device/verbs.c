@@ -34,7 +34,6 @@ static void hand_out(struct gd_peer *me, struct gd_call *call) {
     use->seq = me->me.seq;
     use->redelivered = me->me.redelivered;
     use->lost = me->me.lost;
-    use->torn = false;
     use->ndim = 0;
     use->thread = 0;
     if (me->device) {
@@ -171,7 +170,7 @@ void gd_cancel(struct gd_peer *me, struct gd_call *call) {
 enum end { PUBLISH, ABANDON, RELEASE };
 
 /* The record is enqueued: lets others see it. */
-static enum gr_result finish(struct gd_peer *me, uint32_t index, uint64_t value, enum end end) {
+static enum gr_result finish(struct gd_peer *me, struct gd_call *call, uint32_t index, uint64_t value, enum end end) {
     struct gd_use *use = &me->use[index];
     const uint64_t seq = use->seq;
     if (end == RELEASE) {
@@ -179,14 +178,19 @@ static enum gr_result finish(struct gd_peer *me, uint32_t index, uint64_t value,
         const struct gd_sync *sync = me->device ? me->device->sync : &gd_timeline; /* the word tells */
         struct gd_frame frame = {.index = index, .producer = use->producer, .producer_id = use->producer_id, .seq = seq,
                                  .value = use->value, .own = value, .stream = use->recorded_on};
-        if (use->streams && use->stream[0] == GD_PER_THREAD) frame.stream = UINT64_C(1) << 63 | gd_this_thread();
+        const gd_stream stream = use->streams ? use->stream[0] : 0;
+        if (stream == GD_PER_THREAD) frame.stream = UINT64_C(1) << 63 | gd_this_thread();
         bool whole = sync->paid(me, use->producer, index, use->value, &unused) == CU_OK;
         bool torn = whole && gd_is_torn(me, index);
         if ((torn || !whole) && !gd_reserve(&me->released, me->me.ring->slots)) return GR_SYSTEM;
         use->open = false;
         enum gr_result result = gr_release(&me->me, index, seq);
-        if (result == GR_OK && !whole) gd_remember(me, &frame, use->stream[0]);
-        use->torn = result == GR_OK && torn;
+        /* From here on `use` may be another thread's, which has acquired the slot anew. */
+        if (result == GR_OK && !whole) gd_remember(me, &frame, stream);
+        if (result == GR_OK && torn) {
+            if (call->torns < GD_MAX_OPS) call->torn[call->torns++] = seq;
+            else gd_tell_later(me, seq);
+        }
         return result;
     }
     use->open = false;
@@ -221,7 +225,7 @@ static enum gr_result bring_to_an_end(struct gd_peer *me, struct gd_call *call, 
         if (call->n > 1 && call->n <= GD_MAX_OPS && on_one_stream(me, call)) {
             if (gd_record(me, call, 0, call->n, values) != GR_OK) call->failed = call->ordering = true;
             for (uint32_t k = 0; k < call->n && !call->failed; k++, call->at++) {
-                enum gr_result result = finish(me, call->indices[k], values[k], end);
+                enum gr_result result = finish(me, call, call->indices[k], values[k], end);
                 if (refused == GR_OK) refused = result;
             }
         }
@@ -234,7 +238,7 @@ static enum gr_result bring_to_an_end(struct gd_peer *me, struct gd_call *call, 
         const bool another = call->failed && first.where != GD_NOWHERE && !call->ordering;
         if (!call->ordering) {
             if (gd_record(me, call, call->at, call->at + 1, values) == GR_OK) {
-                enum gr_result result = finish(me, index, values[0], how_it_ends);
+                enum gr_result result = finish(me, call, index, values[0], how_it_ends);
                 if (refused == GR_OK) refused = result;
                 continue;
             }
@@ -245,12 +249,11 @@ static enum gr_result bring_to_an_end(struct gd_peer *me, struct gd_call *call, 
         enum gr_result result = captured ? GR_DEVICE : gd_settle(me, call, index);
         if (another) call->trouble = first; /* of several errors the first is told */
         if (result == GR_SIGNAL) return result;
-        if (result == GR_OK) finish(me, index, gr_load_relaxed(work_of(me->me.ring, index, me->me.number)),
+        if (result == GR_OK) finish(me, call, index, gr_load_relaxed(work_of(me->me.ring, index, me->me.number)),
                                     end == RELEASE ? RELEASE : ABANDON);
         call->ordering = call->at + 1 < call->n && me->use[call->indices[call->at + 1]].unpaid;
     }
-    for (uint32_t k = 0; k < call->n && (call->failed || refused != GR_OK); k++)
-        if (me->use[call->indices[k]].torn) gd_tell_later(me, me->use[call->indices[k]].seq);
+    while ((call->failed || refused != GR_OK) && call->torns) gd_tell_later(me, call->torn[--call->torns]);
     return call->failed ? GR_DEVICE : refused;
 }
 

@@ -51,7 +51,7 @@ static void scan(const char *core) {
         FILE *file = fopen(found.gl_pathv[k], "r");
         while (file && fgets(line, sizeof line, file)) {
             char *at = strstr(line, "GR_FAULT(\"");
-            if (at) add_point(at + 7, strcspn(at + 7, "\""));
+            if (at) add_point(at + 10, strcspn(at + 10, "\""));
         }
         if (file) fclose(file);
     }

@@ -1,0 +1,88 @@
+/* A CUDA driver in C for the tests of device order: streams, events, captures and refusals, and a GPU that checks.
+ *
+ * All of it lives in a `struct fc_world`, which may be memory shared by processes: a stream is a queue of operations, and
+ * whoever calls fc_step does one small part of one of them, drawn by chance from what could run.  A test steps it
+ * itself, or has a thread do it (fc_start).  In the kill matrix that thread is the parent's, so a process that is stopped
+ * keeps its GPU work going, and one that is killed loses what was queued: a little later than its locks
+ * (fc_gpu_gone), its pending events pending for ever.
+ *
+ * Frames are plain words that only the user's kernels here write and read, a word at a time.  What must never happen is
+ * complained of (fc_complaint); what became of each frame and of each reading of it is written down, to be compared
+ * with what the library says.
+ *
+ * This file is the hardware.  It is compiled without the thread sanitizer, so that its lock orders nothing in the library.
+ */
+#ifndef GPURING_FAKE_CUDA_H
+#define GPURING_FAKE_CUDA_H
+
+#include <sys/types.h>
+
+#include "../../gpuring/device/device.h"
+
+enum {
+    FC_PROCESSES = 24, FC_STREAMS = 192, FC_EVENTS = 640, FC_HANDLES = 2048, FC_QUEUE = 64,
+    FC_SLOTS = 16, FC_WORDS = 8, FC_SEQS = 1 << 16, FC_DEVICES = 2
+};
+
+/* Every function of the table by name, to be refused. */
+enum fc_function {
+#define NAME(name, symbol, arguments) FC_##name,
+    GD_FUNCTIONS(NAME)
+#undef NAME
+    FC_FUNCTIONS
+};
+
+enum { FC_NOT_READ = 0, FC_READING, FC_WHOLE, FC_BROKEN }; /* a reading of a frame */
+enum { FC_WRITTEN = 1, FC_PAID = 2, FC_PUBLISHED = 4 };     /* a frame; PAID: the GPU did its fence operation */
+
+struct fc_world;
+
+/* All zero is an empty world.  Shared by processes if `shared`. */
+struct fc_world *fc_new(bool shared);
+void fc_reset(struct fc_world *world, uint64_t seed);
+void fc_forget(struct fc_world *world); /* another ring begins: its frames, and all streams */
+
+/* This process uses the world from now on; fills the table.  Once more after a fork. */
+void fc_enter(struct fc_world *world, struct gd_driver *driver);
+/* Its streams are empty and it asks no more. */
+void fc_leave(void);
+int fc_process(void);
+
+/* The ring whose words this process's steps read and write; NULL: none.  Who steps must have it. */
+void fc_serve_ring(const struct gr_ring *ring);
+bool fc_step(struct fc_world *world); /* false: nothing could run */
+void fc_start(struct fc_world *world);
+void fc_stop(void);
+/* Whether the GPU work of a dead process is gone.  Asking is what makes it go: it takes some steps. */
+bool fc_gpu_gone(struct fc_world *world, pid_t pid);
+
+/* The user's CUDA. */
+gd_stream fc_stream(int device, bool blocking);
+void fc_destroy_stream(gd_stream stream); /* what is in it goes on; its handle is the next one's */
+void fc_hold_stream(gd_stream stream, bool held);
+void fc_begin_capture(gd_stream stream);
+void fc_end_capture(gd_stream stream);
+int fc_write(gd_stream stream, uint32_t slot, uint64_t seq);
+int fc_read(gd_stream stream, uint32_t slot, uint64_t seq);
+int fc_read_as(gd_stream stream, uint32_t slot, uint64_t seq, int reader); /* fc_read: the process */
+void fc_set_device(int device);
+/* The next fence operations that this thread enqueues pay for frame seq (0: for none). */
+void fc_pay_for(uint64_t seq);
+/* gd_publish has returned GR_OK. */
+void fc_published(uint64_t seq);
+
+/* From now on, this function is refused with status, one call in `one_in` (0: never). */
+void fc_refuse(struct fc_world *world, enum fc_function function, unsigned one_in, int status);
+void fc_calm(struct fc_world *world); /* refuses nothing any more */
+
+/* Nobody dies here: a frame that is not whole is a complaint. */
+void fc_expect_whole(struct fc_world *world);
+
+/* What came of it. */
+int fc_reading(struct fc_world *world, int reader, uint64_t seq);
+unsigned fc_frame(struct fc_world *world, uint64_t seq);
+bool fc_idle(struct fc_world *world, int process); /* nothing is queued */
+const char *fc_complaint(struct fc_world *world); /* NULL: nothing to complain of */
+extern void (*fc_on_paid)(uint64_t seq);          /* of a published frame, or the other way round */
+
+#endif

@@ -1,0 +1,22 @@
+/* What parts.c and verbs.c of the kill matrix for device order share, beside kill/kill.h. */
+#ifndef GPURING_DEVICE_KILL_H
+#define GPURING_DEVICE_KILL_H
+
+#include "../kill/kill.h"
+
+#undef LL
+#include "../fake_world.h"
+
+enum kind { WORDS_STREAM, WORDS_HOST, EVENTS_HOST, KINDS };
+enum kind kind_of_ring(void);
+
+extern struct fc_world *world;
+extern struct gd_driver driver;
+extern struct gd_device device;
+extern gd_stream streams[2];
+
+void prepare(struct gd_peer *me);
+/* Until the GPU has done all of it: what the library has said of every frame has to be so. */
+void leave(struct gd_peer *me);
+
+#endif

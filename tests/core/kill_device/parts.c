@@ -1,0 +1,227 @@
+/* The kill matrix for device order: what each process of a round is and does from its fork to its end.
+ *
+ * The rounds, their plan, their books and their report are those of kill/.  Here the processes use the verbs of
+ * device/ over a fake driver (fake_cuda.h) whose GPU is a thread of the parent: who is stopped keeps its GPU work
+ * going, and who is killed loses it, a moment after its locks.  The ring has one of three kinds, drawn with the
+ * round: words with either gate, and events with gate "host" (with gate "stream" a stream that waits for the event of
+ * somebody who died waits for ever: docs/failure.md). */
+#include "device_kill.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/timerfd.h>
+
+enum { K_PATIENCE_NS = 5 * 1000 * 1000 }; /* after it the next hit will do, whatever k says */
+
+struct self self;
+struct gr_ring *ring;
+int fd;
+_Thread_local uint64_t chance_state;
+
+struct fc_world *world;
+struct gd_driver driver;
+struct gd_device device;
+gd_stream streams[2];
+static pid_t parent;
+
+/* Whoever comes second, the payment or the publish, has a frame that must be read. */
+static void paid(uint64_t seq) { atomic_store(&book->frame[seq].published, PUBLISHED); }
+
+static void __attribute__((constructor)) begin(void) {
+    world = fc_new(true);
+    parent = getpid();
+    fc_on_paid = paid;
+    fc_start(world);
+}
+
+/* The core asks this file descriptor whether a dead process's GPU work is gone. */
+int __real_gr_pidfd(pid_t pid);
+int __wrap_gr_pidfd(pid_t pid);
+int __wrap_gr_pidfd(pid_t pid) {
+    int got = __real_gr_pidfd(pid), error = errno;
+    struct pollfd exited = {.fd = got, .events = POLLIN};
+    bool dead = got < 0 ? error == ESRCH : poll(&exited, 1, 0) == 1;
+    errno = error;
+    if (!dead || fc_gpu_gone(world, pid)) return got;
+    if (got >= 0) close(got);
+    struct itimerspec soon = {.it_value.tv_nsec = 200 * 1000}; /* look again */
+    got = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC);
+    timerfd_settime(got, 0, &soon, NULL);
+    return got;
+}
+
+/* The time is taken before the signal, so a recovery time holds all of the death. */
+static void die(void) {
+    if (self.stop) kill(getpid(), SIGSTOP);
+    else {
+        if (self.victim) atomic_store(&book->died_ns, gr_now_ns());
+        kill(getpid(), SIGKILL);
+    }
+    for (;;) pause();
+}
+
+/* As in kill/parts.c: it kills, and it shakes. */
+void gr_fault(const char *name) {
+    if (self.target && !self.elsewhere && atomic_load(&book->armed_ns) && strcmp(name, self.target) == 0) {
+        bool late = gr_now_ns() > atomic_load(&book->armed_ns) + K_PATIENCE_NS;
+        if (++self.hits >= self.k || late) die();
+    }
+    if (chance_state == 0) chance_state = mix((uint64_t)gr_now_ns());
+    bool slow = self.role == LOSSY && strcmp(name, "acquire: looked") == 0;
+    if (chance(slow ? 8 : 512) == 0) nap(slow ? 400 : 20);
+    else if (chance(64) == 0) sched_yield();
+}
+
+/* ---- the ring and the GPU ----------------------------------------------------------------------------------------- */
+
+enum kind kind_of_ring(void) { return (enum kind)(mix(now.seed + 99) % KINDS); }
+
+/* The parent's GPU serves the ring; everybody else opens the GPU. */
+static void use_ring(void) {
+    struct gd_trouble trouble;
+    if (getpid() == parent) {
+        fc_serve_ring(ring);
+        return;
+    }
+    fc_enter(world, &driver);
+    for (int k = 0; k < 2; k++) streams[k] = fc_stream(0, chance(2));
+    fc_set_device(0);
+    REQUIRE(gd_open(&device, &driver, ring, 0, &trouble) == GR_OK, "%d: %d", trouble.where, trouble.status);
+}
+
+void attach(void) {
+    char text[256];
+    const char *why;
+    ring = gr_attach(fd, &why, text, sizeof text);
+    REQUIRE(ring != NULL, "%s", why ? why : strerror(errno));
+    use_ring();
+}
+
+void create(void) {
+    const enum kind kind = kind_of_ring();
+    struct gr_config config = {.slots = now.slots, .max_peers = MAX_PEERS, .max_subscriptions = 6,
+                               .memory = GR_MEMORY_CUDA, .slot_nbytes = 64, .spec_nbytes = 2,
+                               .sync = kind == EVENTS_HOST ? GR_SYNC_EVENT : GR_SYNC_TIMELINE,
+                               .gate = kind == WORDS_STREAM ? GR_GATE_STREAM : GR_GATE_HOST};
+    uint8_t zeros[64] = {0};
+    fc_reset(world, now.seed); /* who creates is there first */
+    ring = gr_create(fd, &config, zeros, zeros, zeros, "{}");
+    REQUIRE(ring != NULL, "%s", strerror(errno));
+    use_ring();
+}
+
+/* ---- the parts ------------------------------------------------------------------------------------------------------ */
+
+/* Joins, says so, and waits until everybody is there: who came later would miss frames in the books. */
+static void assemble(void) {
+    atomic_fetch_add(&book->joined, 1);
+    while (!atomic_load(&book->go)) nap(20);
+}
+
+void survivor(int which) {
+    struct gd_peer me;
+    char name[GR_NAME_WORDS * 8] = "lone";
+    enum gr_result result;
+    self.survivor = &book->survivor[which];
+    attach();
+    if (which == S_PRODUCER || which == S_MEMBER) result = join_as(&me.me, which == S_MEMBER ? MEMBER : PRODUCER);
+    else {
+        if (which == S_LOSSY) strcpy(name, "lossy"), self.role = LOSSY;
+        result = gr_join_consumer(ring, name, which == S_LOSSY ? GR_LOSSY : GR_LOSSLESS, GR_REDELIVER,
+                                  GR_START_OLDEST, 0, &me.me);
+        prepare(&me);
+    }
+    REQUIRE(result == GR_OK, "join: %d", result);
+    assemble();
+    if (which == S_PRODUCER) {
+        while (!atomic_load(&book->stop) && produce(&me.me))
+            if (chance(4) == 0 || me.me.seq > MAX_SEQ / 4) nap(me.me.seq > MAX_SEQ / 4 ? 1000 : 40);
+    } else {
+        enum of of = which == S_LONE ? OF_LONE : which == S_MEMBER ? OF_SHARED : OF_LOSSY;
+        while ((result = consume(&me.me, of == OF_LOSSY && chance(2) ? gr_latest : gr_acquire, of)) == GR_OK) {
+        }
+        REQUIRE(result == GR_ENDED, "the end: %d", result);
+    }
+    if (now.role == CLOSER) progress();
+    leave(&me);
+    REQUIRE(gd_close(&device));
+    fc_leave();
+}
+
+/* Ends by itself only if its point is not reached, or if the ring was closed. */
+void mortal(enum role role, const char *target) {
+    struct gd_peer me;
+    self.role = role;
+    self.target = target;
+    if (role == CREATOR) create();
+    else attach();
+    enum role part = role;
+    if (role == CREATOR || role == CLOSER) part = PRODUCER;
+    if (role == REAPER) part = MEMBER;
+    if (role == SLEEPER) part = target[0] == 'c' || (target[0] != 'a' && chance(2)) ? PRODUCER : CONSUMER;
+    self.impatient = role == REAPER;
+    self.elsewhere = role == JOINER || role == LEAVER || role == REAPER;
+    bool guest = role == JOINER || role == LEAVER || (role == CLOSER && chance(2));
+    if (!guest) REQUIRE(join_as(&me.me, part) == GR_OK);
+    if (self.victim) assemble();
+    while (!atomic_load(&book->quit)) {
+        if (role == JOINER || role == LEAVER) {
+            static const enum role parts[] = {PRODUCER, CONSUMER, MEMBER, LOSSY};
+            part = parts[chance(4)];
+            self.elsewhere = role != JOINER;
+            REQUIRE(join_as(&me.me, part) == GR_OK);
+            self.elsewhere = true;
+            for (uint64_t n = chance(3); n && turn(&me.me, part); n--) {
+            }
+            self.elsewhere = role != LEAVER;
+            leave(&me);
+            self.elsewhere = true;
+        } else if (role == CLOSER) {
+            while (!atomic_load(&book->armed_ns)) nap(20);
+            for (int n = 0; n < 1000 && atomic_load(&ring->head->waiters) == 0; n++) nap(5);
+            gr_close(ring);
+            break;
+        } else if (role == REAPER) {
+            self.elsewhere = false;
+            REQUIRE(gr_reap_dead(ring, NULL) == GR_OK);
+            self.elsewhere = true;
+            if (chance(8) == 0) turn(&me.me, part);
+        } else if (!turn(&me.me, part)) break;
+    }
+    self.target = NULL;
+    if (!guest) leave(&me);
+    REQUIRE(gd_close(&device));
+    fc_leave();
+}
+
+/* Comes when everybody has gone: the ring has to be as good as new, and the GPU has nothing to complain of. */
+void audit(void) {
+    struct gr_peer peers[MAX_PEERS];
+    attach();
+    struct gr_head *head = ring->head;
+    if (gr_load_sc(&head->closed)) /* the others ended at once; the GPU work of the dead goes in a moment */
+        for (int k = 0; k < 100 && peer_mask_of(ring); k++, nap(100)) REQUIRE(gr_reap_dead(ring, NULL) == GR_OK);
+    REQUIRE(fc_complaint(world) == NULL, "%s", fc_complaint(world));
+    REQUIRE(gr_load_sc(&head->producers) >> 16 == 0);
+    for (uint32_t p = 0; p < ring->max_peers; p++) {
+        REQUIRE(state_of(gr_load_sc(&ring->peer[p].word)) == GR_FREE, "entry %u", p);
+        for (uint32_t i = 0; i < ring->slots; i++)
+            REQUIRE(gr_load_sc(fence_of(ring, i, p)) == gr_load_sc(work_of(ring, i, p)), "slot %u peer %u", i, p);
+    }
+    for (uint32_t i = 0; i < ring->slots; i++) {
+        REQUIRE(phase_of(gr_load_sc(&ring->slot[i].word)) != GR_WRITING, "slot %u", i);
+        for (uint32_t u = 0; u < ring->max_subscriptions; u++)
+            REQUIRE(phase_of(gr_load_sc(&take_of(ring, i, u)->word)) != GR_HELD, "slot %u subscription %u", i, u);
+    }
+    if (gr_load_sc(&head->closed)) return;
+    REQUIRE(gr_join_producer(ring, &peers[0]) == GR_OK);
+    for (uint32_t i = 0; i < ring->slots; i++) { /* in a row, none given back: no slot was lost */
+        enum gr_result result = gr_claim(&peers[0]);
+        REQUIRE(result == GR_OK && peers[0].pendings == 0, "claim %u: %d", i, result);
+    }
+    for (uint32_t i = 0; i < ring->slots; i++)
+        REQUIRE(gr_abandon(&peers[0], i, seq_of(gr_load_sc(&ring->slot[i].word))) == GR_OK);
+    REQUIRE(gr_leave(&peers[0]) == GR_OK);
+}

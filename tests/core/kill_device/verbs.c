@@ -1,0 +1,210 @@
+/* A turn of a producer and of a consumer through the verbs of device/, and what each writes into the book.
+ *
+ * What a reader was told of a frame (torn, or nothing) is compared with what its kernel found once the GPU is done: a
+ * frame that was not whole has to be told, and one whose producer's GPU had done its fence operation must not be. */
+#include "device_kill.h"
+
+#include <stdlib.h>
+
+static uint64_t handed[MAX_SEQ];
+static uint32_t handed_count;
+static bool told[MAX_SEQ];
+
+typedef enum gr_result (*verb_of_device)(struct gd_peer *me, struct gd_call *call, unsigned how);
+
+static gr_verb which; /* acquire or latest */
+static enum gr_result take(struct gd_peer *me, struct gd_call *call, unsigned how) {
+    return gd_acquire(me, call, how, which);
+}
+
+static enum gr_result to_the_end(struct gd_peer *me, struct gd_call *call, verb_of_device verb) {
+    unsigned how = GD_WAIT;
+    enum gr_result result;
+    while ((result = verb(me, call, how)) == GR_SIGNAL) how |= GD_AGAIN;
+    return result;
+}
+
+static enum gr_result run(struct gd_peer *me, struct gd_call *call, uint32_t *index, verb_of_device verb) {
+    if (self.survivor && gr_ready(&me->me) == GR_BLOCKED) self.survivor->blocked = true;
+    gd_begin(call, streams[chance(2)], self.impatient ? 0 : INT64_MAX, 1, index);
+    return to_the_end(me, call, verb);
+}
+
+/* Recovered: at the end of the longest pause of the laps after the death, as in kill/verbs.c. */
+void progress(void) {
+    struct survivor *s = self.survivor;
+    int64_t died = atomic_load(&book->died_ns), at = gr_now_ns();
+    if (!s) return;
+    if (died && s->after < 2 * ring->slots + 2) {
+        int64_t from = s->last_ns > died ? s->last_ns : died;
+        if (at - from > s->pause_ns) {
+            s->pause_ns = at - from;
+            s->recovered_ns = s->blocked ? at - died : 0;
+        }
+        s->after++;
+    }
+    s->blocked = false;
+    s->last_ns = at;
+    atomic_fetch_add(&s->frames, 1);
+}
+
+/* The stream for the kernel: that of the call, or one that the slot is used on besides. */
+static gd_stream some_stream(struct gd_peer *me, const struct gd_call *call, uint32_t index) {
+    struct gd_trouble trouble;
+    if (chance(4)) return call->stream;
+    gd_stream other = streams[chance(2)];
+    REQUIRE(gd_use_on(me, index, other, &trouble) == GR_OK, "%d: %d", trouble.where, trouble.status);
+    return other;
+}
+
+/* False: the ring was closed. */
+bool produce(struct gr_peer *peer) {
+    struct gd_peer *me = (struct gd_peer *)peer;
+    struct gd_call call;
+    uint32_t index;
+    enum gr_result result = run(me, &call, &index, gd_claim);
+    if (result == GR_CLOSED || result == GR_BLOCKED) return false;
+    REQUIRE(result == GR_OK, "claim: %d, %d: %d", result, call.trouble.where, call.trouble.status);
+    const uint64_t seq = me->use[index].seq;
+    REQUIRE(seq < MAX_SEQ, "the book is full");
+    struct frame *frame = &book->frame[seq];
+    gd_stream stream = some_stream(me, &call, index);
+    bool unfinished = self.target && chance(4) == 0;
+    if (unfinished) fc_hold_stream(stream, true);
+    REQUIRE(fc_write(stream, index, seq) == CU_OK);
+    gd_begin(&call, chance(3) ? stream : streams[chance(2)], INT64_MAX, 1, &index);
+    if (!unfinished && chance(13) == 0) {
+        REQUIRE(to_the_end(me, &call, gd_abandon) == GR_OK);
+        return true;
+    }
+    atomic_store(&frame->published, IN_FLIGHT);
+    fc_pay_for(seq);
+    REQUIRE(to_the_end(me, &call, gd_publish) == GR_OK);
+    fc_pay_for(0);
+    fc_published(seq);
+    if (unfinished) {
+        GR_FAULT("device: unfinished");
+        fc_hold_stream(stream, false);
+    }
+    progress();
+    return true;
+}
+
+/* Once the reading is done, what is known of a held frame is final. */
+static void look_while_held(struct gd_peer *me, uint32_t index, uint64_t seq) {
+    for (int64_t end = gr_now_ns() + (int64_t)deadline_ms * 1000000; fc_reading(world, fc_process(), seq) == FC_READING; nap(20))
+        REQUIRE(gr_now_ns() < end, "frame %llu is not read", LL seq);
+    bool whole = fc_reading(world, fc_process(), seq) == FC_WHOLE, known = gd_is_torn(me, index);
+    REQUIRE(whole || known, "frame %llu, which is held, is torn and not known to be", LL seq);
+    REQUIRE(!known || !(fc_frame(world, seq) & FC_PAID), "frame %llu, which is held, is whole and called torn", LL seq);
+}
+
+static void hear(struct gd_peer *me) { /* of frames that were released */
+    uint64_t seqs[16];
+    size_t n;
+    do {
+        n = gd_take_torn(me, seqs, 16);
+        for (size_t k = 0; k < n; k++) told[seqs[k]] = true;
+    } while (n);
+}
+
+enum gr_result consume(struct gr_peer *peer, gr_verb verb, enum of of) {
+    struct gd_peer *me = (struct gd_peer *)peer;
+    gr_word *torn = &ring->peer[peer->number].torn;
+    uint64_t torn_before = gr_load_relaxed(torn);
+    struct gd_call call;
+    uint32_t index;
+    enum gr_result result;
+    which = verb;
+    while ((result = run(me, &call, &index, take)) == GR_TORN_BEHIND) hear(me);
+    REQUIRE(result != GR_DEVICE, "acquire: %d: %d", call.trouble.where, call.trouble.status);
+    if (result != GR_OK) return result;
+    struct gd_use *use = &me->use[index];
+    const uint64_t seq = use->seq;
+    REQUIRE(seq < MAX_SEQ);
+    struct frame *frame = &book->frame[seq];
+    if (of != OF_SHARED) {
+        REQUIRE(seq > self.last, "%llu after %llu", LL seq, LL self.last);
+        uint64_t gap = seq - self.last - 1, known_lost = use->lost + gr_load_relaxed(torn) - torn_before;
+        REQUIRE(of != OF_LOSSY || self.last == 0 || known_lost == gap, "%llu of %llu", LL known_lost, LL gap);
+        for (uint64_t s = self.last + 1; of == OF_OWN && self.last && s < seq; s++)
+            REQUIRE(atomic_load(&book->frame[s].published) != PUBLISHED, "%llu skipped", LL s);
+        self.last = seq;
+    }
+    REQUIRE(of == OF_LOSSY || use->lost == 0);
+    if (of == OF_LONE) atomic_fetch_add(&frame->lone, 1);
+    if (of == OF_SHARED) {
+        if (use->redelivered) atomic_store(&frame->redelivered, 1);
+        atomic_fetch_add(self.target ? &frame->mortal : &frame->shared, 1);
+    }
+    if (of == OF_SHARED && self.target && chance(4) == 0) { /* nobody has used it */
+        atomic_fetch_add(&frame->given, 1);
+        REQUIRE(gd_put_back(me, index) == GR_OK);
+        return GR_OK;
+    }
+    gd_stream stream = some_stream(me, &call, index);
+    bool unfinished = self.target && chance(4) == 0;
+    if (unfinished) fc_hold_stream(stream, true);
+    handed[handed_count++] = seq;
+    told[seq] = false;
+    REQUIRE(fc_read(stream, index, seq) == CU_OK);
+    if (!unfinished && chance(16) == 0) look_while_held(me, index, seq);
+    if (chance(of == OF_LOSSY ? 4 : 32) == 0) nap(100); /* lossy: long enough to be met by claims (H1) */
+    if (of == OF_SHARED && self.target) atomic_store(&frame->released, RELEASING);
+    gd_begin(&call, chance(3) ? stream : streams[chance(2)], INT64_MAX, 1, &index);
+    REQUIRE(to_the_end(me, &call, gd_release) == GR_OK);
+    told[seq] |= call.torns > 0;
+    if (of == OF_SHARED && self.target) atomic_store(&frame->released, RELEASED);
+    if (unfinished) {
+        GR_FAULT("device: unfinished");
+        fc_hold_stream(stream, false);
+    }
+    progress();
+    return GR_OK;
+}
+
+void prepare(struct gd_peer *me) {
+    struct gd_trouble trouble;
+    gr_watch(ring);
+    REQUIRE(gd_prepare(me, &device, kind_of_ring() != WORDS_STREAM, &trouble) == GR_OK, "%d: %d", trouble.where,
+            trouble.status);
+}
+
+void leave(struct gd_peer *me) {
+    struct gd_call call;
+    gd_begin(&call, streams[0], INT64_MAX, 0, NULL);
+    enum gr_result result = to_the_end(me, &call, gd_leave);
+    REQUIRE(result == GR_OK, "leave: %d", result);
+    if (gd_look_at_released(me)) hear(me);
+    REQUIRE(me->released.n == 0, "of %zu frames nobody knows how they ended", (size_t)me->released.n);
+    gd_dispose(me);
+    for (uint32_t k = 0; k < handed_count; k++) {
+        uint64_t seq = handed[k];
+        int reading = fc_reading(world, fc_process(), seq);
+        REQUIRE(reading == FC_WHOLE || reading == FC_BROKEN, "frame %llu: its reading is not done", LL seq);
+        REQUIRE(told[seq] || reading == FC_WHOLE, "frame %llu is torn, and nobody said so (%x)", LL seq,
+                fc_frame(world, seq));
+        REQUIRE(!told[seq] || !(fc_frame(world, seq) & FC_PAID), "frame %llu is whole, and was called torn", LL seq);
+    }
+    handed_count = 0;
+    REQUIRE(fc_complaint(world) == NULL, "%s", fc_complaint(world));
+}
+
+enum gr_result join_as(struct gr_peer *me, enum role role) {
+    static const char names[][GR_NAME_WORDS * 8] = {"own", "shared", "own lossy"};
+    self.last = 0;
+    enum gr_result result = role == PRODUCER ? gr_join_producer(ring, me)
+        : gr_join_consumer(ring, names[role == MEMBER ? 1 : role == LOSSY ? 2 : 0],
+                           role == LOSSY ? GR_LOSSY : GR_LOSSLESS, GR_REDELIVER, GR_START_OLDEST, 0, me);
+    if (result == GR_OK) prepare((struct gd_peer *)me);
+    return result;
+}
+
+/* One turn of a role; false when the stream is over. */
+bool turn(struct gr_peer *me, enum role role) {
+    if (role == PRODUCER) return produce(me);
+    enum gr_result result = consume(me, role == LOSSY && chance(2) ? gr_latest : gr_acquire,
+                                    role == MEMBER ? OF_SHARED : role == LOSSY ? OF_LOSSY : OF_OWN);
+    REQUIRE(result == GR_OK || result == GR_BLOCKED || result == GR_ENDED, "consume: %d", result);
+    return result == GR_OK;
+}

@@ -1,0 +1,160 @@
+"""Device order under load (tests/core/device_stress.c): threads and streams, a fake CUDA driver.
+
+The mutants show that it can fail.  Each takes one step of device order away, and the fake's GPU has
+to see a frame that is written under a reader, read before it is whole or caught in a graph, or
+somebody has to hang.
+`./check` runs it under sanitizers, for longer.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from compiled import BUILD_S, Edit, build_device, needs_compiler
+
+FRAMES, HANGS_S, RUN_S = 500, 12, 60
+PROGRAM = ["device_stress.c"]
+PLAIN = ["-O1", "-g", "-w", "-DGR_FAULTS"]
+THREADS = ["-O1", "-g", "-w", "-fsanitize=thread"]
+
+pytestmark = [needs_compiler, pytest.mark.deadline(BUILD_S + RUN_S)]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("stress")
+    build_device(place, PROGRAM, PLAIN)
+    return place
+
+
+def run(program: Path, frames: int = FRAMES) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [program, str(frames), str(HANGS_S)],
+        capture_output=True,
+        text=True,
+        timeout=RUN_S,
+        check=False,
+    )
+
+
+def test_whatever_threads_and_streams_do_frames_are_whole_and_the_books_balance(built):
+    done = run(built / "program")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("the books balance") == 8  # events, words; both gates; with refusals
+
+
+MUTANTS: dict[str, list[Edit]] = {
+    "a wait is left out": [
+        (
+            "order.c",
+            "status = me->device->sync->wait(me, call, peer, index, value);",
+            "status = CU_OK;",
+        )
+    ],
+    "our own fence is always on this stream": [
+        ("order.c", "return use->recorded_on == call->stream_id;", "return true;")
+    ],
+    "nothing is promised": [
+        (
+            "record.c",
+            "values[k] = gr_promise(&me->me, call->indices[k], use->seq);\n        use->",
+            "values[k] = use->seq << 16;\n        use->",
+        )
+    ],
+    "the frame is shown before the record": [
+        (
+            "verbs.c",
+            "if (gd_record(me, call, call->at, call->at + 1, values) == GR_OK) {",
+            "if (end == PUBLISH && me->use[index].streams == 1) {\n"
+            "    struct gd_use *use = &me->use[index];\n"
+            "    const gd_stream on = use->stream[0];\n"
+            "    values[0] = gr_promise(&me->me, index, use->seq);\n"
+            "    finish(me, call, index, values[0], end);\n"
+            "    gd_pause();\n"
+            "    struct gd_promise late = {index, values[0]};\n"
+            "    me->device->sync->record(me, on, &late, 1);\n"
+            "    continue;\n"
+            "}\n"
+            "if (gd_record(me, call, call->at, call->at + 1, values) == GR_OK) {",
+        )
+    ],
+    "a claim that was refused is not undone": [
+        (
+            "verbs.c",
+            "gr_abandon(&me->me, me->me.index, me->me.seq); /* nothing of ours",
+            "; /* nothing of ours",
+        )
+    ],
+    "an acquire that was refused is not undone": [
+        (
+            "verbs.c",
+            "gr_give_back(&me->me, me->me.index, me->me.seq);\n"
+            "            if (result == GR_BLOCKED && call->got) break;",
+            "if (result == GR_BLOCKED && call->got) break;",
+        )
+    ],
+    "a promise whose record was refused is not paid": [("record.c", "use->unpaid = true;", ";")],
+    "a refused record is paid before its streams are idle": [
+        (
+            "record.c",
+            "for (uint32_t k = 0; k < use->streams;) {\n        int status = query",
+            "for (uint32_t k = 0; k < 0;) {\n        int status = query",
+        )
+    ],
+    "nobody asks whether the stream is captured": [
+        ("device.c", "return capturing ? CU_CAPTURE : CU_OK;", "return CU_OK;")
+    ],
+    "another stream of the slot is not waited for": [
+        (
+            "device.c",
+            "if (status == CU_OK) status = device->driver->stream_wait_event((void *)stream, spare",
+            "if (0) status = device->driver->stream_wait_event((void *)stream, spare",
+        )
+    ],
+    "a per-thread stream is taken for that of another thread": [
+        (
+            "record.c",
+            "if (use->thread == 0 || use->thread == gd_this_thread()) return;",
+            "return;",
+        )
+    ],
+    "a look at a slot of others raises its fence": [
+        (
+            "event.c",
+            "put_row(device, row);\n    return done;\n}\n\nstatic int wait",
+            "put_row(device, row);\n"
+            "    if (done) gr_raise_to(fence_of(device->ring, index, peer), value);\n"
+            "    return done;\n}\n\nstatic int wait",
+        )
+    ],
+    "a peer leaves before its GPU work is done": [
+        (
+            "verbs.c",
+            "enum gr_result result = gd_drain(me, call, how);",
+            "enum gr_result result = GR_OK;",
+        )
+    ],
+}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_it_catches(mutant, built, tmp_path):
+    done = run(build_device(tmp_path, PROGRAM, PLAIN, *MUTANTS[mutant], base=built))
+    assert done.returncode != 0, done.stdout
+
+
+def test_the_thread_sanitizer_sees_who_touches_a_slot_that_is_not_his_any_more(tmp_path):
+    edit = (
+        "verbs.c",
+        "use->open = false;\n        enum gr_result result = gr_release(&me->me, index, seq);",
+        "enum gr_result result = gr_release(&me->me, index, seq);\n        use->open = false;",
+    )
+    try:
+        program = build_device(tmp_path, PROGRAM, THREADS, edit)
+    except subprocess.CalledProcessError:
+        pytest.skip("no thread sanitizer here")
+    done = run(program)
+    assert done.returncode != 0, done.stdout
+    assert "data race" in done.stderr, done.stderr
