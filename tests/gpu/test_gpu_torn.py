@@ -33,7 +33,7 @@ def healthy(pipe, name):
     stream = cupy.cuda.Stream(non_blocking=True)
     with gpuring.attach(name, timeout=20) as ring, ring.producer() as producer:
         pipe.send("joined")
-        while not pipe.poll():
+        while not pipe.told():
             try:
                 _publish(producer, kernels, stream, 1)
             except gpuring.RingFull:  # its reader has stopped
@@ -117,7 +117,7 @@ def test_only_frames_that_were_not_written_are_called_torn(name, children):
         held = []
         while not held or max(reader.frames) < held[-1] + 3 * SLOTS:  # laps behind the held work
             reader.read()
-            if not held and dying.poll():
+            if not held and dying.pipe.poll():
                 held = dying.receive()
         dying.process.kill()
         poll(lambda: ring.stats().deaths)
@@ -127,7 +127,7 @@ def test_only_frames_that_were_not_written_are_called_torn(name, children):
         while ring.stats().subscriptions[0].lag:
             reader.read()
         wrong = reader.close()
-        other.join()
+        other.result()
     assert sorted(reader.told) == held
     assert {seq for seq, words in wrong.items() if words} == set(held)
     assert {who for _, who in reader.frames.values()} == {1, 2}
