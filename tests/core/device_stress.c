@@ -429,6 +429,7 @@ int main(int argc, char **argv) {
     world = fc_new(false);
     fc_enter(world, &driver);
     fc_expect_whole(world);
+    fc_uneven(world);
     fc_start(world);
     for (int refusing = 0; refusing < 2; refusing++)
         for (unsigned sync = GR_SYNC_EVENT; sync <= GR_SYNC_TIMELINE; sync++)

@@ -291,7 +291,7 @@ bool fc_step(struct fc_world *world) {
     for (uint64_t k = 0; k < FC_STREAMS; k++) {
         struct fc_stream *stream = &world->stream[(first + k) % FC_STREAMS];
         if (!stream->used || stream->held || stream->head == stream->tail) continue;
-        if (stream->id % 4 == 3 && fc_chance(world, 16)) continue; /* some streams are far slower than others */
+        if (world->uneven && stream->id % 4 == 3 && fc_chance(world, 16)) continue;
         struct fc_op *op = &stream->op[stream->head % FC_QUEUE];
         if (!in_turn(world, stream, op) || !ready(world, op)) continue;
         if (part_of(world, stream, op)) stream->head++;
@@ -353,6 +353,7 @@ int fc_read_as(gd_stream stream, uint32_t slot, uint64_t seq, int reader) {
 }
 int fc_read(gd_stream stream, uint32_t slot, uint64_t seq) { return fc_read_as(stream, slot, seq, me); }
 void fc_expect_whole(struct fc_world *world) { world->all_whole = true; }
+void fc_uneven(struct fc_world *world) { world->uneven = true; }
 void fc_published(uint64_t seq) {
     fc_lock(fc_here);
     fc_here->frame[seq] |= FC_PUBLISHED;

@@ -75,6 +75,8 @@ void fc_published(uint64_t seq);
 void fc_refuse(struct fc_world *world, enum fc_function function, unsigned one_in, int status);
 void fc_calm(struct fc_world *world); /* refuses nothing any more */
 
+/* Some streams are far slower than the others. */
+void fc_uneven(struct fc_world *world);
 /* Nobody dies here: a frame that is not whole is a complaint. */
 void fc_expect_whole(struct fc_world *world);
 

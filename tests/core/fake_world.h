@@ -50,7 +50,7 @@ struct fc_world {
     _Atomic int lock;
     _Atomic bool has_gpu; /* some thread steps */
     uint64_t rng, serial, ids, seqs; /* from serial to stream: cleared by fc_reset */
-    bool complained, all_whole;
+    bool complained, all_whole, uneven;
     char complaint[256];
     struct { unsigned one_in; int status; } refusal[FC_FUNCTIONS];
     struct fc_process process[FC_PROCESSES];
