@@ -186,7 +186,7 @@ enum gr_result gd_drain(struct gd_peer *me, struct gd_call *call, unsigned how) 
     const uint32_t number = me->me.number;
     const int64_t start = gr_now_ns();
     (void)how;
-    if (!device || !is_mine(&me->me)) return GR_OK;
+    if (!device || !me->use || !is_mine(&me->me)) return GR_OK; /* no use: gd_prepare failed, nothing was promised */
     for (uint32_t i = 0; i < ring->slots; i++) { /* what an interrupted settling left undone */
         if (!me->use[i].unpaid) continue;
         enum gr_result result = finish_all(me, call);
