@@ -975,11 +975,15 @@ cdef class ProducerVerbs(Verbs):
         result = self._peer._take(&call, NULL)
         if result:
             raise self._refused(result, "claim", timeout)
-        for k in range(call.got):
-            slot = self._slots[indices[k]]
-            slot._begin(None)
-            batch.append(slot)
-        return self._batch(batch)
+        try:
+            for k in range(call.got):
+                slot = self._slots[indices[k]]
+                slot._begin(None)
+                batch.append(slot)
+            return self._batch(batch)
+        except BaseException:  # Ctrl-C, no memory
+            gd_cancel(&self._peer.gd, &call)
+            raise
 
 
 cdef class ConsumerVerbs(Verbs):
@@ -1043,11 +1047,15 @@ cdef class ConsumerVerbs(Verbs):
         result = self._peer._take(&call, gr_acquire)
         if result:
             raise self._refused(result, "acquire", timeout)
-        for k in range(call.got):
-            slot = self._slots[indices[k]]
-            slot._begin()
-            batch.append(slot)
-        return self._batch(batch)
+        try:
+            for k in range(call.got):
+                slot = self._slots[indices[k]]
+                slot._begin()
+                batch.append(slot)
+            return self._batch(batch)
+        except BaseException:  # Ctrl-C, no memory
+            gd_cancel(&self._peer.gd, &call)
+            raise
 
 
 # ---- batches: together if one driver call can record them all, else slot by slot ------------------------------------
