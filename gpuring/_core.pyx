@@ -338,6 +338,20 @@ cdef class Driver:
         return PyBytes_FromStringAndSize(uuid, 16)
 
 
+def driver_symbols():
+    """The names of all functions that a Driver needs."""
+    names = []
+    cdef const char *missing
+    cdef gd_driver driver
+    gd_driver_fill(&driver, _note, <void *>names, &missing)
+    return names
+
+
+cdef void *_note(void *names, const char *symbol) noexcept with gil:
+    (<list>names).append(symbol.decode())
+    return <void *>names  # not NULL, and never called
+
+
 cdef void *_find(void *functions, const char *symbol) noexcept with gil:
     return <void *><size_t>(<object>functions).get(symbol.decode(), 0)
 
@@ -735,6 +749,14 @@ cdef class Slot:
         gd_leave_thread(self.use)
         return tuple([<size_t>self.use.stream[k] for k in range(self.use.streams)])
 
+    @_streams.setter
+    def _streams(self, tuple streams):
+        """Fewer of them, for tests: the end of the slot does not wait for the others then."""
+        cdef uint32_t k
+        for k in range(len(streams)):
+            self.use.stream[k] = streams[k]
+        self.use.streams = len(streams)
+
     @property
     def _stream(self):
         gd_leave_thread(self.use)
@@ -953,11 +975,15 @@ cdef class ProducerVerbs(Verbs):
         result = self._peer._take(&call, NULL)
         if result:
             raise self._refused(result, "claim", timeout)
-        for k in range(call.got):
-            slot = self._slots[indices[k]]
-            slot._begin(None)
-            batch.append(slot)
-        return self._batch(batch)
+        try:
+            for k in range(call.got):
+                slot = self._slots[indices[k]]
+                slot._begin(None)
+                batch.append(slot)
+            return self._batch(batch)
+        except BaseException:  # Ctrl-C, no memory
+            gd_cancel(&self._peer.gd, &call)
+            raise
 
 
 cdef class ConsumerVerbs(Verbs):
@@ -1021,11 +1047,15 @@ cdef class ConsumerVerbs(Verbs):
         result = self._peer._take(&call, gr_acquire)
         if result:
             raise self._refused(result, "acquire", timeout)
-        for k in range(call.got):
-            slot = self._slots[indices[k]]
-            slot._begin()
-            batch.append(slot)
-        return self._batch(batch)
+        try:
+            for k in range(call.got):
+                slot = self._slots[indices[k]]
+                slot._begin()
+                batch.append(slot)
+            return self._batch(batch)
+        except BaseException:  # Ctrl-C, no memory
+            gd_cancel(&self._peer.gd, &call)
+            raise
 
 
 # ---- batches: together if one driver call can record them all, else slot by slot ------------------------------------

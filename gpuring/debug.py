@@ -338,23 +338,25 @@ def _watched_slots(kind: Any) -> Any:
 
 @functools.cache
 def _watched_batches(kind: Any) -> Any:
-    """The same kind of batch, watched.  (To abandon one is to abandon its slots, one by one.)"""
-    verb, undo = (
-        ("release", kind.release) if hasattr(kind, "release") else ("publish", kind.abandon)
-    )
+    """The same kind of batch, watched."""
+    ends = ("release",) if hasattr(kind, "release") else ("publish", "abandon")
+    undo = getattr(kind, ends[-1])
 
-    @functools.wraps(getattr(kind, verb))
-    def given_back(self: Any) -> None:
-        try:
-            for slot in _core.still_open(self):
-                slot._end_lease()
-        except Warning:  # warnings can be errors
-            undo(self)
-            raise
-        getattr(kind, verb)(self)
+    def giving_back(verb: str) -> Any:
+        @functools.wraps(getattr(kind, verb))
+        def given_back(self: Any) -> None:
+            try:
+                for slot in _core.still_open(self):
+                    slot._end_lease()
+            except Warning:  # warnings can be errors
+                undo(self)
+                raise
+            getattr(kind, verb)(self)
 
-    members = {"__module__": kind.__module__, "__doc__": kind.__doc__, verb: given_back}
-    return type(kind.__name__, (kind,), members)
+        return given_back
+
+    members = {"__module__": kind.__module__, "__doc__": kind.__doc__}
+    return type(kind.__name__, (kind,), members | {verb: giving_back(verb) for verb in ends})
 
 
 # ---- producers and consumers ---------------------------------------------------------------------

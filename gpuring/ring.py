@@ -309,8 +309,8 @@ class Ring:
         if self._created:
             self._header.close_ring()
             self._unlink()
-        if self._device is not None:
-            self._device.close()
+        if self._device is not None and not self._endpoints:
+            self._device.close()  # else when the last of them is gone, which may still call it
         if self._created:
             _lingering.append((self._header, self._memory))
         else:

@@ -7,7 +7,10 @@ of its own over one driver; `Driver.finish` is the GPU getting to what was enque
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import signal
+import threading
 from types import SimpleNamespace
 
 import numpy as np
@@ -23,9 +26,12 @@ BASE = 1 << 40  # where the "GPU" has the fence table
 P, C, D = 0x100, 0x200, 0x300  # streams
 PER_THREAD = 2
 CONTEXT = 0xC0
+OURS = 0xE  # the first event that is no interprocess one: by which one stream follows another
 
 _int, _u32, _u64, _p = ctypes.c_int, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p
 _KINDS = {4: "wait", 5: "write"}
+_INTERPROCESS = 4
+_tables = []  # a Device may be collected after its test, and calls the driver then
 
 
 class Op(ctypes.Structure):
@@ -58,7 +64,8 @@ class Driver:
         self.contexts = []  # what was made current, or pushed and not popped
         self.writes = []  # enqueued: (peer, slot, value)
         self.pending = set()  # events
-        self.queries = []
+        self.queries = []  # of events
+        self.stream_queries = []
         self.capturing = set()  # streams
         self.asked = []  # which streams: whether they are
         self.ids = {}  # of streams whose handle was used before
@@ -68,8 +75,9 @@ class Driver:
         self.on_query = lambda event: None
         self.on_stream_query = lambda stream: 0
         self.on_call = lambda name: None
+        self.refuses = {}  # slot -> what a record on it returns
         self.broken = []
-        self._events = 0
+        self._events = self._ours = 0
         functions = {
             "cuInit": (self._nothing, _u32),
             "cuGetErrorName": (self._get_error_name, _int, _p),
@@ -100,6 +108,7 @@ class Driver:
             "cuIpcOpenEventHandle": (self._open_handle, _p, Handle),
         }
         self._functions = {name: self._make(*made) for name, made in functions.items()}
+        _tables.append(self._functions)
         self.table = _core.Driver(
             {name: ctypes.cast(made, _p).value for name, made in self._functions.items()}
         )
@@ -170,6 +179,7 @@ class Driver:
 
     def _stream_query(self, stream):
         """A peer that leaves asks PER_THREAD while it waits: the GPU gets there then."""
+        self.stream_queries.append(stream or 0)
         if (stream or 0) == PER_THREAD:
             self.finish()
         return self.on_stream_query(stream or 0)
@@ -187,42 +197,54 @@ class Driver:
 
     def _write_value(self, stream, address, value, flags):
         assert flags == 0
-        self._enqueued("write", stream, self._words((address, value)))
+        return self._enqueued("write", stream, self._words((address, value)))
 
     def _wait_value(self, stream, address, value, flags):
         assert flags == 0  # CU_STREAM_WAIT_VALUE_GEQ
-        self._enqueued("wait", stream, self._words((address, value)))
+        return self._enqueued("wait", stream, self._words((address, value)))
 
     def _batch(self, stream, n, ops, flags):
         assert flags == 0
         (kind,) = {_KINDS[op.operation] for op in ops[:n]}
         assert all(op.flags == op.alias == 0 for op in ops[:n])
         words = self._words(*((op.address, op.value) for op in ops[:n]))
-        self._enqueued(f"{kind}s", stream, words)
+        return self._enqueued(f"{kind}s", stream, words)
 
     def _enqueued(self, name, stream, words):
+        if name.startswith("write"):
+            for _, slot in words:
+                if slot in self.refuses:
+                    return self.refuses[slot]
         for (peer, slot), value in words.items():
             # Waits point backwards, and what is to be paid was promised.
             assert self.segment.creator.work(peer, slot) >= value
             if name.startswith("write"):
                 self.writes.append((peer, slot, value))
         self.calls.append((name, stream or 0, words))
+        return 0
 
     # ---- events ------------------------------------------------------------------------------
 
     def name(self, event):
         return self.names.get(event, event)
 
-    def _event_create(self, event, _flags):
+    def _event_create(self, event, flags):
         self._events += 1
+        if not flags & _INTERPROCESS:
+            self.names[self._events] = OURS + self._ours
+            self._ours += 1
         _put(event, _p, self._events)
 
     def _event_destroy(self, event):
         self.destroyed.append(self.name(event))
 
     def _event_record(self, event, stream):
-        self.pending.add(self.name(event))
-        self.calls.append(("record", stream or 0, self.name(event)))
+        event = self.name(event)
+        if event >> 16 and event & 0xFFFF in self.refuses:
+            return self.refuses[event & 0xFFFF]
+        self.pending.add(event)
+        self.calls.append(("record", stream or 0, event))
+        return 0
 
     def _event_query(self, event):
         event = self.name(event)
@@ -337,3 +359,73 @@ def held_by(*endpoints):
 
 def event_waits(stream, *events):
     return [("wait", stream, event) for event in events]
+
+
+def follows(stream, *others):
+    """The calls by which one stream is made to wait for others."""
+    return [
+        call for each in others for call in (("record", each, OURS), ("wait", stream, OURS))
+    ]  # fmt: skip
+
+
+# ---- Ctrl-C ------------------------------------------------------------------------------------
+
+
+def _in_driver(frame):
+    while frame:
+        if frame.f_code.co_filename == __file__:
+            return True
+        frame = frame.f_back
+    return False
+
+
+@contextlib.contextmanager
+def signalled(asked, act):
+    """Within it, when `asked` is set, a signal comes whose handler calls `act`, once.
+
+    Never within a call of the fake driver, which could not pass an exception on: so the signal is
+    sent until it has come at another time."""
+    over, main = threading.Event(), threading.main_thread().ident
+
+    def handle(_signal, frame):
+        if asked.is_set() and not over.is_set() and not _in_driver(frame):
+            over.set()
+            act()
+
+    def press():
+        asked.wait()
+        while not over.wait(0.0005):
+            signal.pthread_kill(main, signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    thread = threading.Thread(target=press)
+    thread.start()
+    try:
+        yield
+        assert over.is_set()
+    finally:
+        over.set()
+        asked.set()
+        thread.join()
+        signal.signal(signal.SIGUSR1, before)
+
+
+@contextlib.contextmanager
+def ctrl_c(driver, error=KeyboardInterrupt):
+    """Within it streams stay busy, and Ctrl-C comes while a verb waits for one: `error` is raised
+    there, once."""
+    asked = threading.Event()
+
+    def busy(_stream):
+        asked.set()
+        return NOT_READY
+
+    def interrupt():
+        raise error
+
+    before, driver.on_stream_query = driver.on_stream_query, busy
+    try:
+        with signalled(asked, interrupt):
+            yield
+    finally:
+        driver.on_stream_query = before

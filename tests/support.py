@@ -24,7 +24,7 @@ from gpuring._snapshot import SLOT_PHASES, TAKE_PHASES
 
 __all__ = [
     "HOST", "ON_GPU", "PLACES", "STREAM_GATED", "Actor", "Child", "Pipe", "Place", "Segment",
-    "pack", "poll", "segments_of", "tear", "unpack",
+    "pack", "poll", "segments_of", "set_fence", "tear", "unpack",
 ]  # fmt: skip
 
 _FIELDS = {(table, name): (at, n) for table, name, at, n in _core.layout_fields()}
@@ -298,6 +298,15 @@ def tear(ring: gpuring.Ring, seq: int) -> None:
         number = [header.peer_id(p) for p in range(peers)].index(by)
         at = table["tear"] + _ROW["tear"] * (index * peers + number)
         struct.pack_into("<QQ", words, at, by, value - 1)
+
+
+def set_fence(ring: gpuring.Ring, peer: int, index: int, value: int) -> None:
+    """Writes the word of a peer's fence on a slot."""
+    header = ring._header
+    at = _tables(header.slots, header.max_peers, header.max_subscriptions)["fence"]
+    path = Path(f"/dev/shm/gpuring.{ring.name}")
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as words:
+        struct.pack_into("<Q", words, at + 8 * (index * header.max_peers + peer), value)
 
 
 def segments_of(name: str) -> list[str]:

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support import poll
+from support import poll, set_fence
 
 import gpuring
 from gpuring.cli.inspect import describe
@@ -276,8 +276,7 @@ def publish_once_and_hang(pipe, name):
 
 def stick(ring, peer, slot):
     """As if the peer's GPU had not got to its work on the slot."""
-    fence = ring._header.fence_region[0] + ring._header.fence_offset(peer, slot.index)
-    ctypes.c_uint64.from_address(fence).value = 1
+    set_fence(ring, peer, slot.index, 1)
 
 
 @pytest.mark.parametrize("told", ["by acquire", "on the move to the new ring"])

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
-
-from support import poll
+from support import poll, set_fence
 
 import gpuring
 
@@ -23,9 +21,7 @@ def publishes(pipe, name, frames):
 
 def unpay(ring, peer, index):
     """As if the peer's GPU had not got to its work on the slot."""
-    header = ring._header
-    fence = header.fence_region[0] + header.fence_offset(peer, index)
-    ctypes.c_uint64.from_address(fence).value = 1
+    set_fence(ring, peer, index, 1)
 
 
 class Victim:

@@ -75,7 +75,7 @@ static uint64_t id_for(const struct gd_device *device, struct gd_use *use, gd_st
 }
 
 /* Promises for the slots call->indices[from … to - 1], all used on the one stream `stream`, and has it pay them;
- * values: of the promises, 0 if we are not ourselves any more.  GR_DEVICE: the slots stay ours (gd_use.unpaid). */
+ * values[0 … to - from - 1]: of the promises, 0 if we are not ourselves any more.  GR_DEVICE: the slots stay ours (gd_use.unpaid). */
 static enum gr_result record_on(struct gd_peer *me, struct gd_call *call, gd_stream stream, uint32_t from, uint32_t to,
                                 uint64_t *values) {
     struct gd_device *device = me->device;
@@ -84,12 +84,12 @@ static enum gr_result record_on(struct gd_peer *me, struct gd_call *call, gd_str
     for (uint32_t k = from; k < to; k++) {
         struct gd_use *use = &me->use[call->indices[k]];
         uint64_t id = id_for(device, use, stream);
-        values[k] = gr_promise(&me->me, call->indices[k], use->seq);
+        const uint64_t value = values[k - from] = gr_promise(&me->me, call->indices[k], use->seq);
         use->recorded_on = 0;
-        if (values[k] == 0) continue;
+        if (value == 0) continue;
         use->unpaid = true;
-        gr_store_relaxed(&me->last_value, values[k]);
-        promises[n++] = (struct gd_promise){call->indices[k], values[k]};
+        gr_store_relaxed(&me->last_value, value);
+        promises[n++] = (struct gd_promise){call->indices[k], value};
         use->recorded_on = id;
     }
     if (n == 0) return GR_OK;
@@ -107,8 +107,8 @@ enum gr_result gd_record(struct gd_peer *me, struct gd_call *call, uint32_t from
     if (!me->device) { /* the CPU has done the work, and pays at once */
         for (uint32_t k = from; k < to; k++) {
             const uint32_t index = call->indices[k];
-            values[k] = gr_promise(&me->me, index, me->use[index].seq);
-            if (values[k]) gr_raise_to(fence_of(me->me.ring, index, me->me.number), values[k]);
+            const uint64_t value = values[k - from] = gr_promise(&me->me, index, me->use[index].seq);
+            if (value) gr_raise_to(fence_of(me->me.ring, index, me->me.number), value);
         }
         return GR_OK;
     }
@@ -186,7 +186,7 @@ enum gr_result gd_drain(struct gd_peer *me, struct gd_call *call, unsigned how) 
     const uint32_t number = me->me.number;
     const int64_t start = gr_now_ns();
     (void)how;
-    if (!device || !is_mine(&me->me)) return GR_OK;
+    if (!device || !me->use || !is_mine(&me->me)) return GR_OK; /* no use: gd_prepare failed, nothing was promised */
     for (uint32_t i = 0; i < ring->slots; i++) { /* what an interrupted settling left undone */
         if (!me->use[i].unpaid) continue;
         enum gr_result result = finish_all(me, call);

@@ -5,25 +5,25 @@ from __future__ import annotations
 import pytest
 
 import gpuring
-from device.instant_driver import STREAM, Sync, pay
+from device.instant_driver import STREAM, attach_driver, pay
 
 
 @pytest.fixture
 def ring(name):
     with gpuring.create(name, slots=4, shape=4, dtype="u1", device="host") as ring:
-        ring._sync = Sync(ring._header)
+        attach_driver(ring)
         yield ring
+        assert not ring.driver.broken
 
 
 @pytest.fixture
 def open_fence(ring):
     """(producer, index): a published frame whose GPU work is not done."""
     producer = ring.producer()
-    ring._sync.disarm()
-    ring._sync.record = lambda *_: None
+    ring.driver.stuck = True
     with producer.claim(stream=STREAM) as slot:
         pass
-    del ring._sync.record
-    ring._sync.rearm()
+    ring.driver.stuck = False
+    ring.driver.writes.clear()
     yield producer, slot.index
     pay(ring, producer, slot.index)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+from fake_driver import PER_THREAD, ctrl_c
 from support import tear
 
 import gpuring
-from device.instant_driver import (
-    STREAM,
-    fences,
-    interrupted,
-    no_current_stream,
-    pay,
-    raises_at,
-)
+from device.instant_driver import STREAM, at, fences, pay, raises_at
+
+LOST = 719
 
 
 def held_open(ring, role):
@@ -32,9 +30,10 @@ def test_close_ends_everything_though_the_gpu_reports_an_error(ring, role):
     endpoint = held_open(ring, role)
     number = endpoint.peer
     raises_at(ring, 0, 2)
-    with pytest.raises(gpuring.DeviceError, match="slot 0") as caught:
+    with pytest.raises(gpuring.DeviceError, match=at(0)) as caught:
         endpoint.close()
-    assert caught.value.__notes__ == ["And then: DeviceError: slot 2"]
+    (note,) = caught.value.__notes__
+    assert re.search(rf"^And then: DeviceError: .*{at(2)}", note)
     assert endpoint.closed
     assert number not in ring._header.live_peers()
     assert all(paid == promised for paid, promised in fences(ring, number))
@@ -42,18 +41,18 @@ def test_close_ends_everything_though_the_gpu_reports_an_error(ring, role):
 
 
 def test_why_it_is_still_open_comes_first(ring):
+    """Its GPU has lost what it was to do."""
     producer = held_open(ring, "producer")
     raises_at(ring, 0)
-
-    def leave(_peer):
-        raise gpuring.RingTimeout("a stopped process")
-
-    ring._sync.leave = leave
-    with pytest.raises(gpuring.RingTimeout, match="stopped") as caught:
+    ring.driver.stuck = True
+    ring.driver.on_stream_query = lambda stream: LOST if stream == PER_THREAD else 0
+    with pytest.raises(gpuring.DeviceError, match=rf"has failed: {LOST}") as caught:
         producer.close()
-    assert caught.value.__notes__ == ["And then: DeviceError: slot 0"]
+    (note,) = caught.value.__notes__
+    assert re.search(rf"^And then: DeviceError: .*{at(0)}", note)
     assert not producer.closed
-    del ring._sync.leave
+    ring.driver.on_stream_query = lambda _: 0
+    ring.driver.finish()
     producer.close()
     assert producer.closed
 
@@ -62,23 +61,22 @@ def test_a_ring_tells_of_all_errors_of_all_its_endpoints(ring):
     held_open(ring, "producer")
     ring.producer().claim()
     raises_at(ring, 0, 2, 3)
-    with pytest.raises(gpuring.DeviceError, match="slot 0") as caught:
+    with pytest.raises(gpuring.DeviceError, match=at(0)) as caught:
         ring.close()
-    assert caught.value.__notes__ == [f"And then: DeviceError: slot {k}" for k in (2, 3)]
+    for note, index in zip(caught.value.__notes__, (2, 3), strict=True):
+        assert re.search(rf"^And then: DeviceError: .*{at(index)}", note)
     assert ring.closed
 
 
 def test_close_pays_what_an_interrupt_left_unpaid_though_the_gpu_reports_an_error(ring):
     producer = ring.producer()
     first, second = producer.claim(), producer.claim()
-    ring._sync.driver.status = 1
-    ring._sync._runtime.streamQuery = interrupted
-    with pytest.raises(KeyboardInterrupt):
+    ring.driver.refuse(1)
+    with ctrl_c(ring.driver), pytest.raises(KeyboardInterrupt):
         first.publish()
-    ring._sync.driver.status = 0
-    ring._sync._runtime.streamQuery = lambda _: 0
+    ring.driver.refuse(0)
     raises_at(ring, second.index)
-    with pytest.raises(gpuring.DeviceError, match=f"slot {second.index}"):
+    with pytest.raises(gpuring.DeviceError, match=at(second.index)):
         producer.close()
     assert producer.closed
     assert all(paid == promised for paid, promised in fences(ring, producer.peer))
@@ -86,27 +84,27 @@ def test_close_pays_what_an_interrupt_left_unpaid_though_the_gpu_reports_an_erro
 
 def test_what_cannot_be_ended_keeps_its_endpoint_open(ring):
     producer = held_open(ring, "producer")
-    no_current_stream(ring)
+    ring.driver.has_current_stream = False
     for _ in range(2):
         with pytest.raises(OSError, match="no current stream") as caught:
             producer.close()
         assert len(caught.value.__notes__) == 2
         assert not producer.closed
         assert len(producer._peer.holding()) == 3
-    ring._sync.rearm()
+    ring.driver.has_current_stream = True
     producer.close()
     assert ring._header.frontier == 7
 
 
 def test_what_cannot_be_ended_keeps_its_ring_open(ring):
     producer = held_open(ring, "producer")
-    no_current_stream(ring)
+    ring.driver.has_current_stream = False
     with pytest.raises(OSError, match="no current stream"):
         ring.close()
     assert not ring.closed
     assert not ring._header.closed
     assert not producer.closed
-    ring._sync.rearm()
+    ring.driver.has_current_stream = True
     ring.close()
     assert ring.closed
     assert producer.closed
@@ -127,5 +125,4 @@ def test_a_gpu_error_at_close_hides_no_torn_frame(ring, open_fence):
         reader.close()
     assert reader.closed
     assert any("FrameTorn" in note and "frame 4," in note for note in caught.value.__notes__)
-    del ring._sync.record
-    ring._sync.rearm()
+    raises_at(ring)

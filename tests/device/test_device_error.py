@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 from functools import partial
 
 import pytest
 from support import tear
 
 import gpuring
-from device.instant_driver import (
-    STREAM,
-    Sync,
-    count_a_death,
-    fences,
-    no_current_stream,
-    pay,
-    raises_at,
-)
-from gpuring import _core, debug
+from device.instant_driver import STREAM, at, count_a_death, fences, pay, raises_at
+from gpuring import debug
 
 
-def test_a_slot_that_is_published_after_its_events_were_given_up(ring):
-    """What a Ring.close() that found a GPU error leaves behind."""
-    ring._sync = Sync(ring._header, events=True)
+@pytest.mark.parametrize("verb", ["publish", "claim", "close", "use_on"])
+def test_a_slot_that_a_closed_ring_could_not_end_may_still_be_used(ring, verb):
+    """Its device is there for as long as somebody may call it."""
     producer = ring.producer()
-    ring._sync.rows[producer.peer] = _core.EventRow(producer._peer.id, ring.slots)
-    first, second = producer.claim(), producer.claim()
-    first.publish()
-    ring._sync.rows[:] = [None] * len(ring._sync.rows)  # EventSync.close
-    ring._sync._header.raise_fence(producer.peer, first.index, first.seq << 16)
-    second.publish()
+    slot = producer.claim()
+    ring.driver.capturing = {STREAM}
+    with pytest.raises(gpuring.DeviceError, match="is being captured"):
+        ring.close()
+    assert ring.closed
+    assert slot._open
+    ring.driver.capturing = set()
+    verbs = {
+        "publish": slot.publish, "claim": lambda: producer.claim(0), "close": producer.close,
+        "use_on": lambda: slot.use_on(STREAM + 4),
+    }  # fmt: skip
+    with contextlib.suppress(gpuring.RingError, OSError):  # its locks are gone
+        verbs[verb]()
+    slot.publish() if slot._open else None
     assert all(paid == promised for paid, promised in fences(ring, producer.peer))
 
 
@@ -41,15 +42,12 @@ def test_what_a_lossy_reader_lost_is_told_after_a_batch_that_failed(ring, open_f
     pay(ring, producer, 0)
     for _ in range(5):
         producer.claim(stream=STREAM).publish()
-    ring._sync.disarm()
-    ring._sync.record = lambda *_: None
+    ring.driver.stuck = True
     producer.claim(stream=STREAM).publish()  # frame 13: open
-    del ring._sync.record
-    ring._sync.rearm()
-    ring._sync.driver.status = 1
+    ring.driver.refuse(1)
     with pytest.raises(gpuring.DeviceError):
         reader.acquire_many(4, 0, stream=STREAM)
-    ring._sync.driver.status = 0
+    ring.driver.refuse(0)
     batch = reader.acquire_many(4, 0, stream=STREAM)
     assert [(slot.seq, slot.lost) for slot in batch] == [(10, 6), (11, 0), (12, 0), (13, 0)]
     batch.release()
@@ -70,18 +68,12 @@ def test_one_slot_of_a_batch_that_cannot_be_recorded_does_not_keep_the_others(
     if verb == "release":
         batch.publish()
         batch = reader.acquire_many(3)
+    batch[0].use_on(STREAM + 4)  # so there is a record for each
     bad = batch[1].index
-
-    def record(peer, index, value, streams):
-        if index == bad:
-            raise gpuring.DeviceError("no")
-        ring._header.raise_fence(peer.number, index, value)
-
-    ring._sync.disarm()
-    ring._sync.record = record
-    with pytest.raises(gpuring.DeviceError, match="no"):
+    raises_at(ring, bad)
+    with pytest.raises(gpuring.DeviceError, match=at(bad)):
         batch.publish() if verb == "publish" else batch.release()
-    del ring._sync.record
+    raises_at(ring)
     assert (producer if verb == "publish" else reader)._peer.holding() == []
     if verb == "publish":
         assert [slot.seq for slot in reader.acquire_many(3)] == [4]
@@ -90,10 +82,10 @@ def test_one_slot_of_a_batch_that_cannot_be_recorded_does_not_keep_the_others(
 def test_a_slot_whose_current_stream_cannot_be_had_is_still_ours(ring):
     producer = ring.producer()
     slot = producer.claim()
-    no_current_stream(ring)
+    ring.driver.has_current_stream = False
     with pytest.raises(OSError, match="no current stream"):
         slot.publish()
-    ring._sync.rearm()
+    ring.driver.has_current_stream = True
     slot.publish()
     assert ring._header.frontier == 5
 
@@ -119,14 +111,12 @@ def test_a_gpu_error_in_a_batch_hides_no_torn_frame(ring, together, how):
     batch = reader.acquire_many(3)
     tear(ring, batch[0].seq)
     tear(ring, batch[2].seq)
-    if together:
-        ring._sync.driver.status = 1
-    else:
-        raises_at(ring, batch[1].index)
-    with pytest.raises(gpuring.DeviceError):
+    if not together:
+        batch[0].use_on(STREAM + 4)
+    raises_at(ring, batch[1].index)
+    with pytest.raises(gpuring.DeviceError, match=at(batch[1].index)):
         batch.release()
-    ring._sync.driver.status = 0
-    ring._sync.rearm()
+    raises_at(ring)
     assert reader._peer.holding() == []
     assert gpuring.select([reader], 0) == [reader]
     assert told_later(reader, how) == (4, 6)
@@ -138,10 +128,10 @@ def test_a_gpu_error_at_release_hides_no_torn_frame(ring, how):
     producer.claim().publish()
     slot = reader.acquire()
     tear(ring, slot.seq)
-    ring._sync.driver.status = 1
+    ring.driver.refuse(1)
     with pytest.raises(gpuring.DeviceError):
         slot.release()
-    ring._sync.driver.status = 0
+    ring.driver.refuse(0)
     assert told_later(reader, how) == (4,)
 
 
@@ -153,10 +143,10 @@ def test_a_frame_whose_release_met_a_gpu_error_may_turn_out_torn_later(ring, ope
     reader = ring.consumer(start="oldest")
     take = partial(reader.acquire_many, 2) if many else reader.acquire
     slot = take(stream=STREAM)
-    ring._sync.driver.status = 1
+    ring.driver.refuse(1)
     with pytest.raises(gpuring.DeviceError):
         slot.release()
-    ring._sync.driver.status = 0
+    ring.driver.refuse(0)
     with pytest.raises(gpuring.RingTimeout):
         reader.acquire(0)
     tear(ring, 4)

@@ -2,78 +2,83 @@
 
 from __future__ import annotations
 
-import os
-import signal
+import contextlib
+import threading
 from functools import partial
 
 import pytest
+from fake_driver import signalled
 from victim import unpay
 
 import gpuring
 from device.instant_driver import STREAM, pay
 
 
+@contextlib.contextmanager
+def while_it_waits(ring, act):
+    """A signal whose handler is `act` comes when a verb with the host gate waits for a fence: it
+    has looked at its stream then."""
+    waits = threading.Event()
+    ring.driver.on_call = lambda name: name == "is_capturing" and waits.set()
+    try:
+        with signalled(waits, act):
+            yield
+    finally:
+        ring.driver.on_call = lambda _: None
+
+
 @pytest.mark.parametrize("many", [False, True])
 def test_a_signal_handler_closes_the_consumer_that_waits_for_a_fence(ring, open_fence, many):
     producer, index = open_fence
-    reader = ring.consumer(start="oldest")
-    reader._peer.gate_host = True
+    reader = ring.consumer(start="oldest", gate="host")
 
-    def close(*_):
+    def close():
         reader.close()
         pay(ring, producer, index)
 
-    def order(peer, *_):
-        os.kill(os.getpid(), signal.SIGUSR1)
-        return peer.wait_fence(producer.peer, index, ring._header.work(producer.peer, index))
-
     acquire = partial(reader.acquire_many, 2) if many else reader.acquire
-    before = signal.signal(signal.SIGUSR1, close)
-    ring._sync.disarm()
-    ring._sync.order = order
-    try:
-        with pytest.raises(gpuring.RingClosed, match="closed"):
-            acquire(20, stream=STREAM)
-    finally:
-        signal.signal(signal.SIGUSR1, before)
+    with while_it_waits(ring, close), pytest.raises(gpuring.RingClosed, match="closed"):
+        acquire(20, stream=STREAM)
 
 
+@pytest.mark.parametrize("gate", ["stream", "host"])
 @pytest.mark.parametrize("role", ["producer", "consumer"])
-def test_a_signal_handler_closes_whoever_waits_in_the_middle_of_a_batch(ring, role):
-    """Its first slot was given back by then: a batch of it would be nobody's."""
-    producer, reader = ring.producer(), ring.consumer()
+def test_who_is_closed_in_the_middle_of_a_batch_has_none(ring, role, gate):
+    """By another thread, while the driver is asked: what it had was given back by then."""
+    producer, reader = ring.producer(), ring.consumer(gate=gate)
     producer.claim_many(4).publish()
     endpoint, take, owner = reader, reader.acquire_many, producer
     if role == "producer":
         reader.acquire_many(4).release()
         endpoint, take, owner = producer, producer.claim_many, reader
     unpay(ring, owner.peer, 1)
-    endpoint._peer.gate_host = True
+    closed = []
 
-    def order(*_):
-        endpoint.close()
-        pay(ring, owner, 1)
-        return True
+    def close(name):
+        if name == "get_device" and not closed:
+            closed.append(endpoint._peer.holding())
+            ring.driver.on_call = lambda _: None
+            endpoint.close()
+            pay(ring, owner, 1)
 
-    ring._sync.disarm()
-    ring._sync.order = order
+    ring.driver.on_call = close
     with pytest.raises(gpuring.RingClosed, match="closed"):
         take(4, 20, stream=STREAM)
+    assert len(closed[0]) == 2
+    pay(ring, owner, 1)
 
 
 def test_a_signal_handler_cannot_use_a_peer_that_waits_for_a_fence(ring, open_fence):
-    _, index = open_fence
-    reader = ring.consumer(start="oldest")
+    producer, index = open_fence
+    reader = ring.consumer(start="oldest", gate="host")
     refused = []
 
-    def order(*_):
+    def use():
         with pytest.raises(RuntimeError, match="waiting in another thread"):
             reader.acquire(0, stream=STREAM)
         refused.append(True)
-        return True
+        pay(ring, producer, index)
 
-    ring._sync.disarm()
-    ring._sync.order = order
-    with reader.acquire(20, stream=STREAM) as slot:
+    with while_it_waits(ring, use), reader.acquire(20, stream=STREAM) as slot:
         assert slot.index == index
     assert refused

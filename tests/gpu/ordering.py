@@ -1,6 +1,17 @@
-"""Whether the GPU has come to what stands behind a wait; the mutant in which nothing waits."""
+"""Whether the GPU has come to what stands behind a wait; mutants in which a wait is left out."""
 
 from __future__ import annotations
+
+import ctypes
+
+from gpuring import _core, streams
+
+WAIT_64 = 4  # CU_STREAM_MEM_OP_WAIT_VALUE_64
+_KINDS = {
+    "cuStreamWaitValue64_v2": (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint),
+    "cuStreamBatchMemOp_v2": (ctypes.c_uint, ctypes.c_void_p, ctypes.c_uint),
+    "cuStreamWaitEvent": (ctypes.c_void_p, ctypes.c_uint),
+}
 
 
 def tools():
@@ -16,7 +27,49 @@ def done(cupy, stream):
     return cupy.cuda.runtime.streamQuery(stream.ptr) == 0
 
 
-def unordered(ring):
-    """The mutant: nothing waits."""
-    ring._sync.disarm()
-    ring._sync.order = lambda *_: True
+class Waits:
+    """A ring's driver, in which waits may be left out from some moment on.
+
+    Made before anybody joins through `ring`."""
+
+    def __init__(self, ring):
+        self.wanted = lambda address: True
+        """Whether there is a wait for the word at this address of the GPU, or for an event (0)."""
+        self._library = ctypes.CDLL("libcuda.so.1")
+        self._kept = {name: self._made(name) for name in _KINDS}
+        table = {}
+        for symbol in _core.driver_symbols():
+            function = self._kept.get(symbol) or getattr(self._library, symbol)
+            table[symbol] = ctypes.cast(function, ctypes.c_void_p).value
+        ordinal = ring._device.ordinal
+        ring._device.close()
+        ring._device = _core.Device(
+            ring._header, ordinal, *streams.current_of_cupy(), _core.Driver(table)
+        )
+        ring.waits = self  # its functions live as long as the ring
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.wanted = lambda address: True
+
+    def leave_out(self, wanted=lambda address: False):
+        """The mutant: nothing waits, but for what is wanted."""
+        self.wanted = wanted
+
+    def _made(self, name):
+        prototype = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, *_KINDS[name])
+        real = prototype((name, self._library))
+
+        def called(stream, *arguments):
+            addresses = [0]
+            if name == "cuStreamWaitValue64_v2":
+                addresses = [arguments[0]]
+            elif name == "cuStreamBatchMemOp_v2":  # all of them wait, or all write
+                words = ctypes.cast(arguments[1], ctypes.POINTER(ctypes.c_uint64))
+                waits = words[0] & 0xFFFFFFFF == WAIT_64
+                addresses = [words[6 * k + 1] for k in range(arguments[0])] if waits else []
+            return real(stream, *arguments) if all(map(self.wanted, addresses)) else 0
+
+        return prototype(called)

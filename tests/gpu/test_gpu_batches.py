@@ -7,10 +7,11 @@ Streams are made current, so that a timeline records a batch by one call.
 
 from __future__ import annotations
 
+import contextlib
 import random
 
 import pytest
-from ordering import done, tools, unordered
+from ordering import Waits, done, tools
 from support import ON_GPU
 
 import gpuring
@@ -27,12 +28,17 @@ STAMPED_FRAMES = 20_000
 
 def read_batch(pipe, name, order):
     """Acquires a batch and enqueues checks of it; says whether they ran before the latch opened."""
+    with gpuring.attach(name, timeout=20) as ring:
+        if not order:
+            Waits(ring).leave_out()
+        return _read_batch(pipe, ring, order)
+
+
+def _read_batch(pipe, ring, order):
     cupy, kernels = tools()
     stream = cupy.cuda.Stream(non_blocking=True)
     wrong = kernels.counter()
-    with gpuring.attach(name, timeout=20) as ring, ring.consumer("c") as consumer, stream:
-        if not order:
-            unordered(ring)
+    with ring.consumer("c") as consumer, stream:
         pipe.send("joined")
         pipe.receive()  # all are published
         batch = consumer.acquire_many(BATCH, 30)
@@ -121,6 +127,7 @@ def _hold_a_release(gated, name, children, order, held):
     stream = cupy.cuda.Stream(non_blocking=True)
     with (
         gated.create(name, slots=BATCH, shape=(WORDS,), dtype="u8") as ring,
+        contextlib.nullcontext() if order else Waits(ring) as waits,
         ring.producer() as producer,
         stream,
     ):
@@ -132,7 +139,7 @@ def _hold_a_release(gated, name, children, order, held):
         child.send()
         assert child.receive() == "released"
         if not order:
-            unordered(ring)
+            waits.leave_out()
         with producer.claim_many(BATCH, 10) as batch:  # the same slots: the host may go on
             assert len(batch) == BATCH
             for slot in batch:

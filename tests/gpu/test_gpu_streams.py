@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 
 import pytest
-from ordering import done, tools, unordered
+from ordering import Waits, done, tools
 from support import ON_GPU
 
 import gpuring
@@ -36,6 +37,7 @@ def _reuse(place, name, order):
     first = cupy.cuda.Stream(non_blocking=True)
     with (
         place.create(name, slots=1, shape=(WORDS,), dtype="u8") as ring,
+        contextlib.nullcontext() if order else Waits(ring) as waits,
         ring.producer() as producer,
         kernels.Latch(limit_s=LIMIT_S) as latch,
     ):
@@ -52,7 +54,7 @@ def _reuse(place, name, order):
             cupy.cuda.Device().synchronize()
             pytest.skip("this driver has not used the handle again")
         if not order:
-            unordered(ring)
+            waits.leave_out()
         slot = producer.claim(0, stream=second)
         kernels.stamp(slot.array, slot.seq, second)
         if not order:

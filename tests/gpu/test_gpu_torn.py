@@ -1,0 +1,183 @@
+"""Which frames are called torn after a producer's death: those, and only those, that its GPU had
+not written.  Every frame that is read is checked on the GPU, so each verdict can be held to it.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from ordering import tools
+from support import poll
+
+import gpuring
+
+pytestmark = [pytest.mark.gpu, pytest.mark.deadline(200)]
+
+WORDS = 1 << 14
+SLOTS = 8
+HELD = 3
+FRAMES = 300
+
+
+def _publish(producer, kernels, stream, who):
+    with stream, producer.claim(30) as slot:
+        slot.meta["who"] = who
+        kernels.stamp(slot.array, slot.seq, stream)
+    return slot.seq
+
+
+def healthy(pipe, name):
+    """Publishes until it is told to stop."""
+    cupy, kernels = tools()
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with gpuring.attach(name, timeout=20) as ring, ring.producer() as producer:
+        pipe.send("joined")
+        while not pipe.told():
+            try:
+                _publish(producer, kernels, stream, 1)
+            except gpuring.RingFull:  # its reader has stopped
+                break
+        stream.synchronize()
+
+
+def doomed(pipe, name):
+    """Publishes some frames that its GPU finishes, then some that it never does."""
+    cupy, kernels = tools()
+    stream = cupy.cuda.Stream(non_blocking=True)
+    latch = kernels.Latch(limit_s=150)
+    producer = gpuring.attach(name, timeout=20).producer()
+    whole = [_publish(producer, kernels, stream, 2) for _ in range(SLOTS - 2)]
+    stream.synchronize()
+    pipe.send(whole)
+    pipe.receive()
+    latch.hold(stream)
+    pipe.send([_publish(producer, kernels, stream, 2) for _ in range(HELD)])
+    pipe.receive()
+
+
+class Reader:
+    """Reads, checks and releases frames, and notes what it is told of them."""
+
+    def __init__(self, consumer, at_most=4000):
+        self.cupy, self.kernels = tools()
+        self.consumer, self.stream = consumer, self.cupy.cuda.Stream(non_blocking=True)
+        self.wrong = self.cupy.zeros(at_most, "u8")
+        self.cupy.cuda.get_current_stream().synchronize()
+        self.frames, self.told, self.remembered = {}, [], []
+
+    def read(self, *, synchronise=False):
+        try:
+            with self.stream:
+                slot = self.consumer.acquire(30)
+        except gpuring.FrameTorn as torn:
+            self.told += torn.seqs
+            return None
+        count = self.wrong[len(self.frames) : len(self.frames) + 1]
+        self.kernels.check(slot.array, slot.seq, count, self.stream)
+        who = None if slot.meta is None else int(slot.meta["who"])
+        self.frames[slot.seq] = len(self.frames), who
+        try:
+            with self.stream:
+                slot.release()
+        except gpuring.FrameTorn as torn:
+            self.told += torn.seqs
+        if synchronise:
+            self.stream.synchronize()
+        self.remembered.append(self.consumer._peer.remembered)
+        return slot.seq
+
+    def close(self):
+        """{sequence: wrong words} of all frames."""
+        self.stream.synchronize()
+        try:
+            self.consumer.close()
+        except gpuring.FrameTorn as torn:
+            self.told += torn.seqs
+        wrong = self.wrong.get(stream=self.stream)
+        return {seq: int(wrong[k]) for seq, (k, _) in self.frames.items()}
+
+
+def test_only_frames_that_were_not_written_are_called_torn(name, children):
+    """Two producers share the slots, one is killed with work pending; nothing of the other one, and
+    nothing that the dead one had finished, is called torn."""
+    with gpuring.create(
+        name, slots=SLOTS, shape=(WORDS,), dtype="u8", meta=[("who", "i4")], sync="timeline"
+    ) as ring:
+        reader = Reader(ring.consumer())
+        dying = children(doomed, name)
+        whole = dying.receive()
+        for _ in whole:
+            reader.read()
+        other = children(healthy, name)
+        assert other.receive() == "joined"
+        for _ in range(5 * SLOTS):
+            reader.read()
+        dying.send("hold")
+        held = []
+        while not held or max(reader.frames) < held[-1] + 3 * SLOTS:  # laps behind the held work
+            reader.read()
+            if not held and dying.pipe.poll():
+                held = dying.receive()
+        dying.process.kill()
+        poll(lambda: ring.stats().deaths)
+        for _ in range(5 * SLOTS):
+            reader.read()
+        other.send("stop")
+        while ring.stats().subscriptions[0].lag:
+            reader.read()
+        wrong = reader.close()
+        other.result()
+    assert sorted(reader.told) == held
+    assert {seq for seq, words in wrong.items() if words} == set(held)
+    assert {who for _, who in reader.frames.values()} == {1, 2}
+    assert all(reader.frames[seq][1] == 2 for seq in [*whole, *held])
+
+
+def finish_and_vanish(pipe, name, unread):
+    """Ends as a process does that has no time to leave, long after its GPU is done."""
+    cupy, kernels = tools()
+    stream = cupy.cuda.Stream(non_blocking=True)
+    producer = gpuring.attach(name, timeout=20).producer()
+    for _ in range(FRAMES - unread):
+        with stream, producer.claim(30) as slot:
+            kernels.stamp(slot.array, slot.seq, stream)
+    pipe.send("read now")
+    pipe.receive()
+    for _ in range(unread):
+        with stream, producer.claim(30) as slot:
+            kernels.stamp(slot.array, slot.seq, stream)
+    stream.synchronize()
+    pipe.send("done")
+    pipe.receive()
+    os._exit(0)
+
+
+@pytest.mark.parametrize("place", [{"gate": "stream"}, {"gate": "host"}], ids=["stream", "host"])
+@pytest.mark.parametrize("synchronise", [True, False])
+def test_with_events_no_frame_is_torn_whose_work_was_done(name, children, place, synchronise):
+    """Nobody raises the word of an event that nobody asks: the event itself has to be asked."""
+    unread = SLOTS - 2
+    with gpuring.create(
+        name, slots=SLOTS, shape=(WORDS,), dtype="u8", sync="event", **place
+    ) as ring:
+        reader = Reader(ring.consumer())
+        child = children(finish_and_vanish, name, unread)
+        for _ in range(FRAMES - unread):
+            reader.read(synchronise=synchronise)
+        reader.stream.synchronize()
+        assert child.receive() == "read now"
+        child.send("go on")
+        assert child.receive() == "done"
+        child.send("end")
+        poll(lambda: ring.stats().deaths)
+        for _ in range(unread):
+            assert reader.read() is not None
+        torn = [peer.torn for peer in ring.stats().peers]
+        wrong = reader.close()
+    assert reader.told == []
+    assert torn == [0]
+    assert len(wrong) == FRAMES
+    assert not any(wrong.values())
+    if synchronise:
+        assert max(reader.remembered) <= 4 * SLOTS
