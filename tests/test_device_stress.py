@@ -18,7 +18,6 @@ FRAMES, HANGS_S, RUN_S = 500, 12, 60
 PROGRAM = ["device_stress.c"]
 PLAIN = ["-O1", "-g", "-w", "-DGR_FAULTS"]
 STEPS_FLAGS = ["-O1", "-g", "-w"]
-THREADS = ["-O1", "-g", "-w", "-fsanitize=thread"]
 
 pytestmark = [needs_compiler, pytest.mark.deadline(BUILD_S + RUN_S)]
 
@@ -167,16 +166,31 @@ def test_step_by_step_it_catches(mutant, tmp_path):
     assert done.returncode == 1, done.stdout
 
 
-def test_the_thread_sanitizer_sees_who_touches_a_slot_that_is_not_his_any_more(tmp_path):
-    edit = (
-        "verbs.c",
-        "use->open = false;\n        enum gr_result result = gr_release(&me->me, index, seq);",
-        "enum gr_result result = gr_release(&me->me, index, seq);\n        use->open = false;",
-    )
+SANITIZED: dict[str, tuple[str, str, Edit]] = {
+    "somebody touches a slot that is not his any more": (
+        "thread",
+        "data race",
+        (
+            "verbs.c",
+            "use->open = false;\n        enum gr_result result = gr_release(&me->me, index, seq);",
+            "enum gr_result result = gr_release(&me->me, index, seq);\n        use->open = false;",
+        ),
+    ),
+    "a row of events is destroyed while somebody uses it": (
+        "address",
+        "heap-use-after-free",
+        ("event.c", "    if (row->users == 0) destroy(device, row);", "    destroy(device, row);"),
+    ),
+}
+
+
+@pytest.mark.parametrize("mutant", SANITIZED)
+def test_under_a_sanitizer_it_catches(mutant, tmp_path):
+    sanitizer, finding, edit = SANITIZED[mutant]
     try:
-        program = build_device(tmp_path, PROGRAM, THREADS, edit)
+        program = build_device(tmp_path, PROGRAM, [*PLAIN, f"-fsanitize={sanitizer}"], edit)
     except subprocess.CalledProcessError:
-        pytest.skip("no thread sanitizer here")
+        pytest.skip(f"no {sanitizer} sanitizer here")
     done = run(program)
     assert done.returncode != 0, done.stdout
-    assert "data race" in done.stderr, done.stderr
+    assert finding in done.stderr, done.stderr
