@@ -72,7 +72,7 @@ class Death:
     torn: int
     """Published frames whose GPU work was not finished."""
     reopened: int
-    """Frames it held, given to its fellows (or dropped, as its subscription wants)."""
+    """Frames it held, given to other members (or dropped, as its subscription wants)."""
     raised: int
     """Fences raised for it, so that streams that waited go on."""
 

@@ -38,7 +38,7 @@ def select(endpoints: Iterable[AnyEndpoint], timeout: float | None = None) -> li
     A consumer is ready when `acquire(0)` would return a frame or raise (EndOfStream, PeerLost,
     closed, …), a producer when `claim(0)` would.  All that are ready are returned, and the one that
     has been first least recently comes first: who serves only the first still serves all in turn.
-    Ready is what was seen: a fellow of the same subscription may be faster, so serve with
+    Ready is what was seen: another member of the subscription may be faster, so serve with
     timeout 0.  With gate="host" the GPU may not be done with the frame: serve with a short timeout.
 
     `timeout` in seconds, 0 = only look, None = for ever; an empty list when the time is up.
@@ -88,7 +88,7 @@ async def answer(
             if late or endpoint._answers_at_once() or _core.ready(endpoint._peer, spin_ns):
                 try:
                     return attempt()
-                except RingTimeout:  # a fellow was faster, or the GPU is not done with the slot
+                except RingTimeout:  # another member was faster, or the GPU is not done
                     if late:
                         raise endpoint._refused(_core.BLOCKED, verb, timeout) from None
                 at_fence = endpoint._peer.culprit[0] == _core.BY_FENCE

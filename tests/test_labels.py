@@ -1,4 +1,4 @@
-"""A short label in a comment (H1, G12, edge D) is of use only if one page says what it stands for."""
+"""A short label in a comment (H1, G12, edge D) is of use only where a page says what it means."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ def used() -> dict[str, set[str]]:
 
 def explained() -> dict[str, str]:
     """Each entry of the page: its label, and its text."""
-    entries = re.findall(r"^\* \*\*(edge [A-Z]|\w+): (.*?)(?=^\* \*\*|^#|\Z)", PAGE.read_text(), re.M | re.S)
+    entries = re.findall(
+        r"^\* \*\*(edge [A-Z]|\w+): (.*?)(?=^\* \*\*|^#|\Z)", PAGE.read_text(), re.M | re.S
+    )
     assert len(entries) == len(dict(entries))
     return dict(entries)
 

@@ -1,7 +1,7 @@
 /* The clock and the doorbell: what everybody may use who changes a ring, or waits for a change.
  *
  * A sleeper announces itself (waiters), reads the bell, looks, and only then sleeps on that bell value;
- * a waker changes, then looks for waiters, then rings.  Both pairs are sc (Edge D, docs/protocol.md).
+ * a waker changes, then looks for waiters, then rings.  Both pairs are sc (edge D: no lost wake-up; docs/holes.md).
  * The sleepers are in wait.c and notify.c.
  */
 #define _GNU_SOURCE

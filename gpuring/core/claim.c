@@ -1,7 +1,7 @@
 /* The verbs of producers: claim, publish, abandon; and promises, which consumers make, too.  frames.c has the
  * others.  docs/protocol.md is the argument; tests/model is the same protocol, explored.
  *
- * Edges (each label stands at both ends):
+ * Edges (each label stands at both ends; docs/holes.md has them and the holes, H1 and so on):
  *   P  publish: data, record, work          -> slot word READY -> acquire, latest
  *   R  release: reads of the data           -> take word DONE  -> gate of claim
  *   H  hold against overwrite (Dekker)      claim: CAS slot; load take  ||  acquire: CAS take; load slot
@@ -92,7 +92,8 @@ enum gr_result gr_look_to_claim(const struct gr_peer *me, uint64_t *c, struct gr
 
 /* ---- claim, publish, abandon -------------------------------------------------------------------- */
 
-/* Makes pending[] what a writer of the slot has to wait for: everybody's open work on it, mine too (G12). */
+/* Makes pending[] what a writer of the slot has to wait for: everybody's open work on it, and mine: on another
+ * stream that could be late, and my fence would fall (G12). */
 void gr_list_pending(struct gr_peer *me, uint32_t index) {
     me->index = index;
     me->pendings = 0;

@@ -184,7 +184,7 @@ static enum hold hold(struct gr_peer *me, uint64_t s, uint64_t i, uint64_t t) {
     me->index = (uint32_t)i;
     me->redelivered = seq_of(t) == s && owner_of(t) == GR_NONE; /* a name on it: it was given back */
     me->pendings = 0;
-    add_pending(me, me->number, gr_load_acquire(work_of(ring, i, me->number))); /* G12 */
+    add_pending(me, me->number, gr_load_acquire(work_of(ring, i, me->number))); /* on another stream (G12) */
     me->producer = owner_of(w);
     me->producer_id = gr_load_relaxed(&slot->producer); /* stable: nobody publishes in a held slot */
     me->value = gr_load_relaxed(&slot->fence);
@@ -309,7 +309,7 @@ void gr_skip_torn(struct gr_peer *me) {
  * the GPU reached the value, or a reaper raised the fence, and its mark, written before, is to be seen here.
  *
  * One mark for each slot and number, so it is that of the last owner who died with work pending here:
- *   ours     all values up to `reached` were paid, later ones never.  While the mark is being written its fence
+ *   ours     all values up to `reached` were reached, later ones never.  While the mark is being written its fence
  *            is not raised yet, so what we saw was reached.
  *   later    another peer had the number since, and died with work pending here: if there was a mark for ours,
  *            it is gone.  Torn, for never may a frame be called whose that is not.  (So the frames of a number that

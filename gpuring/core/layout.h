@@ -9,7 +9,7 @@
  *   sub[u]    subscriptions                    peer[p]      peers
  *   slot[i]   claim word and frame record      take[i][u]   who of subscription u has slot i
  *   tear[i][p]                                 what peer number p left unfinished there when it died
- *   work[i][p], fence[i][p]                    what peer p's GPU owes slot i, and what it has paid
+ *   work[i][p], fence[i][p]                    what peer p promised for its GPU work on slot i, and what is reached
  *   event[p][i]  64-byte IPC event handles (sync "event" only)
  *   meta[i]   the frame's structured metadata  spec         what the slots hold (JSON)
  *
@@ -143,7 +143,7 @@ struct gr_take {
 /* Peer number p died with GPU work pending on slot i.  Writer: its reaper, under LOCK. */
 struct gr_tear {
     gr_word id;      /* of the last owner of the number who did | GR_MARKING; 0: none yet.  It only rises */
-    gr_word reached; /* what its fence had reached by then: later values were never paid */
+    gr_word reached; /* what its fence had reached by then: later values never were */
 };
 #define GR_MARKING (UINT64_C(1) << 63) /* in tear.id: `reached` is being written */
 

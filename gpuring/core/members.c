@@ -7,7 +7,7 @@
  *
  * Liveness is another OFD lock: peer p holds byte p through a description that is never mapped.  The
  * kernel drops it a little before the dead process's GPU work is gone, so on a GPU ring nothing of a
- * dead peer is cleared before its pidfd says that the process has gone altogether (hole G1).
+ * dead peer is cleared before its pidfd says that the process has gone altogether (G1, docs/holes.md).
  */
 #define _GNU_SOURCE
 #include "ring.h"
@@ -268,7 +268,7 @@ enum gr_result gr_join_consumer(struct gr_ring *ring, const char name[GR_NAME_WO
         if (found == GR_NONE) announce(ring, me, name, from, start);
         me->seen = gr_load_acquire(&ring->sub[me->u].redo);
         me->pos = me->high = start_of(gr_load_sc(&ring->sub[me->u].word));
-        if (found != GR_NONE) { /* whatever was before us is the fellows' business, not lost to us */
+        if (found != GR_NONE) { /* whatever was before us is the other members' business, not lost */
             uint64_t f = gr_frontier(ring), oldest = f > ring->slots ? f - ring->slots : 0;
             if (me->pos < oldest) me->pos = me->high = oldest;
         }
@@ -279,7 +279,7 @@ enum gr_result gr_join_consumer(struct gr_ring *ring, const char name[GR_NAME_WO
 
 /* ---- leave, reap, close ------------------------------------------------------------------------- */
 
-/* Everything that was claimed or held has been finished and the GPU has paid what it owed: the caller
+/* Everything that was claimed or held has been finished and the GPU has done what was promised: the caller
  * sees to both.  Two stages, so that a leaver who is killed before he rings is still reaped (D6). */
 enum gr_result gr_leave(struct gr_peer *me) {
     struct gr_ring *ring = me->ring;

@@ -9,7 +9,7 @@
  * is readable stays so until the next arming.  So a loop that asks its peer once for every time it
  * is told to misses nothing: the ask that finds nothing arms.
  *
- * Edge D as in wait.c.  Its sleeper is in two threads: the owner announces, in gr_notifier_arm; the bridge
+ * Edge D, no lost wake-up, as in wait.c.  Its sleeper is in two threads: the owner announces, in gr_notifier_arm; the bridge
  * reads the bell, looks, and sleeps.  The mutex stands between them, and a kick makes the bridge begin
  * anew, unless it sleeps at that very bell, at the value which the owner read before his own look.
  */

@@ -6,7 +6,7 @@
  *   members.c join, leave, reap: membership, under LOCK
  *   claim.c   the frontier, promise, claim, publish, abandon
  *   frames.c  acquire, latest, release, give back; would a verb be blocked? torn?
- *   wait.c    spin, sleep at one ring or at many, waiting for a fence
+ *   wait.c    spin, sleep at one ring or at many
  *   watchdog.c a thread that clears dead peers
  *   notify.c  a thread that turns doorbells into file descriptors, for event loops
  *

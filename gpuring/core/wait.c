@@ -1,6 +1,6 @@
-/* Waiting: a spin, short and adaptive or as long as was asked for, then a futex, at one bell or at several; then for a fence on the host.
+/* Waiting: a spin, short and adaptive or as long as was asked for, then a futex, at one bell or at several.
  *
- * Edge D (bell.c): announced first, then the bell, then the look, then the sleep on that bell value.
+ * Edge D, no lost wake-up (bell.c): announced first, then the bell, then the look, then the sleep on that bell value.
  * Who sleeps at several rings does so at each: announced everywhere, every bell read, then every look,
  * then one sleep on all those values.
  * No sleep is longer than a slice, so whatever went wrong elsewhere (a stopped waker, a close by a

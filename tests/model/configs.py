@@ -98,7 +98,7 @@ _both(
         "give back and leave": lambda: (
             host().producer(2).consumer(2, gives_back=2).consumer(gives_back=1)
         ),
-        "give back to a fellow that sleeps": lambda: (
+        "give back to a member that sleeps": lambda: (
             host().producer(3).consumer(1, gives_back=1).consumer()
         ),
         "give back, lossy": lambda: host().producer(3).consumer(gives_back=2, lossy=True),

@@ -1,4 +1,4 @@
-"""Proof that the model can fail: each hole of docs/protocol.md, opened by switching its fix off.
+"""Proof that the model can fail: each hole of docs/holes.md, opened by switching its fix off.
 
 `caught` is how the violation that the explorer must find begins; with the fix on, the same
 configuration is clean.
@@ -58,7 +58,7 @@ MUTANTS = {
         lambda on: host(on, kills=1).producer(3, leave=False).consumer(1, mortal=True).reaper(1),
     ),
     "H7": Mutant(
-        "what a fellow took is counted as lost",
+        "what another member took is counted as lost",
         "invariant 4: lossless subscription 0 counted",
         lambda on: (
             host(on).producer(3, leave=False).consumer(1, leave=False).consumer(1, leave=False)
@@ -98,7 +98,7 @@ MUTANTS = {
         lambda on: host(on, kills=1).producer(1).consumer(1, mortal=True).consumer().reaper(1),
     ),
     "E2": Mutant(
-        "a frame is given back without a word to sleeping fellows",
+        "a frame is given back without a word to members that sleep",
         "P1 waits for ever",
         lambda on: host(on).producer(3).consumer(1, gives_back=1).consumer(),
     ),

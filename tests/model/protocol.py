@@ -171,7 +171,7 @@ class Ring(Membership, Words):
             t = yield load(take[i])
             opened = seq(t) == s and phase(t) == OPEN
             met = me.lossy and s < me.top  # counted or had before a redo sent us back
-            if (seq(t) >= s and not opened) or (met and not opened):  # a fellow's, or done with
+            if (seq(t) >= s and not opened) or (met and not opened):  # another's, or done with
                 s, t = s + 1, None
                 continue
             w = yield load(self.slot[i])
@@ -183,7 +183,7 @@ class Ring(Membership, Words):
                 yield wait(owner(w), (self.slot[i], w), (take[i], t), redo)
                 return None
             if seq(w) > s:
-                if self.fix("H7") and (yield load(take[i])) != t:  # a fellow took it meanwhile
+                if self.fix("H7") and (yield load(take[i])) != t:  # by another member
                     t = w = None
                     continue
                 n = max(s + 1, seq(w) - self.slots + 1)
@@ -194,7 +194,7 @@ class Ring(Membership, Words):
                 s, t, w = s + 1, None, None
                 continue
             w = None
-            # t may be OPEN s, or an older DONE, or an older fellow's doomed HELD
+            # t may be OPEN s, or an older DONE, or another member's doomed HELD
             if not (yield cas(take[i], t, word(s, me.p, HELD))):
                 t = None
                 continue
@@ -217,7 +217,7 @@ class Ring(Membership, Words):
         if seq(w) == s:
             return owner(w)
         w = None
-        if self.fix("H8"):  # failure is harmless: a fellow replaced my doomed hold
+        if self.fix("H8"):  # failure is harmless: another member replaced my hold
             yield cas(self.take[me.u][i], word(s, me.p, HELD), word(s, me.p, DONE))
         else:
             yield store(self.take[me.u][i], word(s, me.p, DONE))
@@ -255,7 +255,7 @@ class Ring(Membership, Words):
         if ending is None:
             yield wait(NONE, unclaimed, redo, *watch)
             return None
-        for i in range(self.slots):  # may a fellow still hand a frame back?
+        for i in range(self.slots):  # may another member still hand a frame back?
             t = yield load(self.take[me.u][i])
             if phase(t) == HELD and owner(t) != me.p:
                 yield wait(owner(t), (self.take[me.u][i], t), unclaimed, redo)
@@ -289,7 +289,7 @@ class Ring(Membership, Words):
             unclaimed = watch = ()
             i = s % self.slots
             t = yield load(self.take[me.u][i])
-            if seq(t) > s or (seq(t) == s and phase(t) != OPEN):  # a fellow's
+            if seq(t) > s or (seq(t) == s and phase(t) != OPEN):  # another member's
                 me.pos = s + 1
             elif (yield cas(self.take[me.u][i], t, word(s, me.p, HELD))):
                 p = yield from self._confirm(me, s)

@@ -1,6 +1,6 @@
-"""A real video through a ring: one process decodes it, four of different temper read it (a lossless
-analyser, two workers that share edge detection, a viewer that takes the newest frame), and the
-verdict holds what they saw to a second, independent decode.
+"""A real video through a ring: one process decodes it, four with different delivery policies read
+it (a lossless analyser, two workers that share edge detection, a viewer that takes the newest
+frame), and the verdict holds what they saw to a second, independent decode.
 """
 
 # clip        the video                    roles    what each process does

@@ -68,13 +68,13 @@ def collect(outcome: Outcome, verdict: Verdict, why: dict[str, str]) -> dict[str
 
 
 def _consumer(report: Report, outcome: Outcome) -> dict[str, Any]:
-    subscription, temper = KINDS[report.name]
+    subscription, policy = KINDS[report.name]
     marks = (50, 90, 99, 99.9, 100)
     at = np.percentile(report.latency_ns, marks) / 1e3 if report.frames else [None] * len(marks)
     return {
         "name": report.name,
         "subscription": subscription,
-        "temper": temper,
+        "policy": policy,
         "frames": report.frames,
         "frames_per_s": round(report.frames_per_s, 2),
         "lost": int(report.lost.sum()),

@@ -1,4 +1,4 @@
-"""The processes of the demo: one producer and four consumers of different temper.
+"""The processes of the demo: one producer and four consumers with different delivery policies.
 
 `enter` is what a spawned process runs.  A process reports "ready" once it has joined the ring, and
 the producer waits for the parent's "go": so nobody misses the first frame.

@@ -26,7 +26,7 @@ KINDS = {
     "edges 2": ("edges", "lossless, shared"),
     "viewer": ("viewer", "lossy, newest"),
 }
-"""By process: subscription and temper."""
+"""By process: subscription and delivery policy."""
 
 
 class LiveTable:
@@ -63,11 +63,11 @@ class LiveTable:
             return
         table = _empty(f"{stats.name} · {stats.slots} slots · frame {stats.cursor - stats.slots}")
         table.add_row("producer", "", *self._pace("producer"), "", "", "", "")
-        for name, (subscription, temper) in KINDS.items():
+        for name, (subscription, policy) in KINDS.items():
             progress = self.crew.progress.get(name)
             table.add_row(
                 name,
-                temper,
+                policy,
                 *self._pace(name),
                 str(lag.get(subscription, "")),
                 str(progress.lost) if progress else "",
@@ -99,10 +99,10 @@ def final(outcome: Outcome) -> Table:
         "producer", "", str(producer.frames), f"{producer.frames_per_s:.0f}", "", "", "", ""
     )
     for report in outcome.consumers:
-        subscription, temper = KINDS[report.name]
+        subscription, policy = KINDS[report.name]
         table.add_row(
             report.name,
-            temper,
+            policy,
             str(report.frames),
             f"{report.frames_per_s:.0f}",
             str(outcome.max_lag[subscription]),
@@ -122,7 +122,7 @@ def _empty(title: str | None, lag: str = "lag") -> Table:
         pad_edge=False,
     )
     table.add_column("process", style="cyan", no_wrap=True)
-    table.add_column("temper", no_wrap=True)
+    table.add_column("policy", no_wrap=True)
     for heading in ("frames", "1/s", lag, "lost", "p50", "p99"):
         table.add_column(heading, justify="right", no_wrap=True)
     return table
