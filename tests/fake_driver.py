@@ -109,9 +109,10 @@ class Driver:
         }
         self._functions = {name: self._make(*made) for name, made in functions.items()}
         _tables.append(self._functions)
-        self.table = _core.Driver(
-            {name: ctypes.cast(made, _p).value for name, made in self._functions.items()}
-        )
+        self.addresses = {
+            name: ctypes.cast(made, _p).value for name, made in self._functions.items()
+        }
+        self.table = _core.Driver(self.addresses)
 
     def _make(self, function, *arguments):
         name = function.__name__.strip("_")
@@ -303,11 +304,13 @@ class Rig:
         self.told, self.finish = self.driver.told, self.driver.finish
         self.peers = []
 
-    def ring(self, stream=0, capsule=None):
-        """One more process; `stream` is its current one."""
+    def ring(self, stream=0, capsule=None, driver=None):
+        """One more process; `stream` is its current one.
+
+        Events made by another `driver` over the same functions are another process's."""
         header = self.segment.process()
         current = SimpleNamespace(ptr=stream)
-        device = Device(header, 0, lambda: current, capsule, self.driver.table)
+        device = Device(header, 0, lambda: current, capsule, driver or self.driver.table)
         return SimpleNamespace(
             name="ring", slots=header.slots, spec=spec.make(shape=8, dtype="u1"), _header=header,
             _device=device, _memory=SimpleNamespace(array=lambda *_: np.zeros(8, "u1")),
