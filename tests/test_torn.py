@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fake_driver import Driver
+from fake_driver import Driver, event_of
 from support import Actor
 from victim import Victim, make
 
@@ -19,16 +19,26 @@ def ring(request, segment):
     return make_ring(segment, request.param)
 
 
+timeline_only = pytest.mark.parametrize("ring", ["timeline"], indirect=True)
+
+
 def make_ring(segment, kind, slots=2):
     ring = segment(slots, memory="cuda", sync=kind)
     ring.driver = Driver(ring)
     return ring
 
 
+class OnGpu(Actor):
+    def die(self, **options):
+        """Its entry names a process that is gone: on a GPU the locks alone do not say so."""
+        self.segment.poke("peer", "start", 1, self.number)
+        super().die(**options)
+
+
 def _joined(ring, join):
     header = ring.process()
     device = _core.Device(header, 0, None, None, ring.driver.table)
-    actor = Actor(ring, join(header, device))
+    actor = OnGpu(ring, join(header, device))
     ring.driver.meet(actor)
     return actor
 
@@ -115,7 +125,9 @@ def test_gpu_work_that_is_done_after_the_release_tears_nothing(ring):
     assert not reader.peer.look_at_released()
 
 
-def test_only_the_dead_producers_frames_are_told(ring):
+@pytest.mark.parametrize("kind", ["timeline", "event"])
+def test_only_the_dead_producers_frames_are_told(segment, kind):
+    ring = make_ring(segment, kind, 4)
     reader, victim, other = consumer_of(ring), producer_of(ring), producer_of(ring)
     mine, others = victim.put(2), other.put(2)
     assert get(reader, 4) == mine + others
@@ -140,6 +152,7 @@ def test_a_healthy_frame_of_another_producer_in_the_same_slot_is_not_told(ring):
     assert not reader.peer.look_at_released()
 
 
+@timeline_only  # an event that was recorded anew meanwhile tells nothing of its earlier record
 def test_frames_that_were_finished_before_their_producer_died_are_not_told(ring):
     """Their GPU work was done after the release, and a later frame's in the same slot never."""
     reader, victim = consumer_of(ring), producer_of(ring)
@@ -153,6 +166,7 @@ def test_frames_that_were_finished_before_their_producer_died_are_not_told(ring)
     assert told(reader) == seqs
 
 
+@timeline_only  # with events it leaves when its own are done, which wait for the producer's
 def test_frames_that_turned_out_torn_are_told_after_leaving(ring):
     reader, producer = consumer_of(ring), producer_of(ring)
     seqs = producer.put(2)
@@ -176,6 +190,52 @@ def test_a_frame_known_torn_at_its_release_is_told_once(ring):
     assert not reader.peer.look_at_released()
 
 
+event_only = pytest.mark.parametrize("ring", ["event"], indirect=True)
+
+
+@event_only
+@pytest.mark.parametrize("whose", ["reader", "producer"])
+@pytest.mark.parametrize("released", [False, True])
+def test_a_frame_whose_event_says_that_it_was_written_is_not_torn(ring, whose, released):
+    """Nobody raises an event's fence while nobody asks: so the reaper marks what was written, too."""
+    reader, producer = consumer_of(ring), producer_of(ring)
+    producer.put(2)
+    first, second = reader.peer.acquire(0), reader.peer.acquire(0)
+    if released:
+        assert reader.peer.release(first, 2) == reader.peer.release(second, 3) == 0
+    if whose == "producer" or not released:
+        ring.driver.pending -= {event_of(producer, 0)}  # of the other slot it is not done
+    else:
+        ring.driver.pending -= {event_of(reader, 0)}
+    producer.die()
+    ring.reap()
+    if released:
+        assert told(reader) == [3]
+    else:
+        assert not reader.peer.is_torn(first)
+        assert reader.peer.is_torn(second)
+        assert reader.peer.release(first, 2) == 0
+        assert reader.peer.release(second, 3) == _core.TORN
+    assert told(reader) == _core.PEER_LOST
+
+
+@event_only
+def test_the_event_of_the_next_owner_of_a_number_says_nothing_of_the_last_one(ring):
+    reader, victim = consumer_of(ring), producer_of(ring)
+    seqs = victim.put(2)
+    get(reader, 2)
+    victim.die()
+    ring.reap()
+    heir = producer_of(ring)
+    assert heir.number == victim.number
+    ring.driver.queries.clear()
+    heirs = {event_of(heir, slot) for slot in range(2)}
+    assert not heirs & ring.driver.pending - {event_of(victim, slot) for slot in range(2)}
+    ring.driver.opened.clear()
+    assert told(reader) == seqs
+    assert ring.driver.opened == []
+
+
 def test_an_older_mark_of_the_slot_tears_nothing(ring):
     reader, victim, other = consumer_of(ring), producer_of(ring), producer_of(ring)
     seqs = victim.put(2)
@@ -189,6 +249,7 @@ def test_an_older_mark_of_the_slot_tears_nothing(ring):
     assert not reader.peer.look_at_released()
 
 
+@timeline_only  # a mark does not tell of an event that is done
 def test_ready_is_whoever_would_be_told(ring):
     """Not before the death is counted, as the last thing that a reaper does: acquire looks then."""
     reader, victim = consumer_of(ring), producer_of(ring)
