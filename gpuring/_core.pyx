@@ -398,8 +398,11 @@ cdef class Device:
         stream reads the header."""
         if not self.is_open:
             return
+        cdef bint unmapped
         self.is_open = False
-        if not gd_close(&self.gd):  # another thread captures: what is mapped there next could not be registered
+        with nogil:  # a callback of the GPU's may need the GIL
+            unmapped = gd_close(&self.gd)
+        if not unmapped:  # another thread captures: what is mapped there next could not be registered
             Py_INCREF(self.header)
 
     cdef object refused(self, const gd_trouble *trouble):

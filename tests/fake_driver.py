@@ -14,6 +14,7 @@ import threading
 from types import SimpleNamespace
 
 import numpy as np
+from support import Actor
 
 from gpuring import _core, spec
 from gpuring._core import Device
@@ -75,6 +76,7 @@ class Driver:
         self.on_query = lambda event: None
         self.on_stream_query = lambda stream: 0
         self.on_call = lambda name: None
+        self.finishes = True
         self.refuses = {}  # slot -> what a record on it returns
         self.broken = []
         self._events = self._ours = 0
@@ -109,9 +111,10 @@ class Driver:
         }
         self._functions = {name: self._make(*made) for name, made in functions.items()}
         _tables.append(self._functions)
-        self.table = _core.Driver(
-            {name: ctypes.cast(made, _p).value for name, made in self._functions.items()}
-        )
+        self.addresses = {
+            name: ctypes.cast(made, _p).value for name, made in self._functions.items()
+        }
+        self.table = _core.Driver(self.addresses)
 
     def _make(self, function, *arguments):
         name = function.__name__.strip("_")
@@ -180,7 +183,7 @@ class Driver:
     def _stream_query(self, stream):
         """A peer that leaves asks PER_THREAD while it waits: the GPU gets there then."""
         self.stream_queries.append(stream or 0)
-        if (stream or 0) == PER_THREAD:
+        if (stream or 0) == PER_THREAD and self.finishes:
             self.finish()
         return self.on_stream_query(stream or 0)
 
@@ -265,7 +268,9 @@ class Driver:
 
     def meet(self, endpoint):
         """Names the events of a peer that has joined."""
-        place = self.segment.table["event"] + 64 * endpoint.peer * self.segment.slots
+        if self.segment.creator.sync != "event":
+            return
+        place = self.segment.table["event"] + 64 * number_of(endpoint) * self.segment.slots
         for slot in range(self.segment.slots):
             event = int.from_bytes(self.segment.raw[place + 64 * slot : place + 64 * slot + 8], "little")
             self.names[event] = event_of(endpoint, slot)
@@ -274,7 +279,7 @@ class Driver:
 
     def finish(self, *endpoints):
         """The GPU gets to what was enqueued: everything, or what these peers have recorded."""
-        numbers = [each.peer for each in endpoints] or range(self.segment.max_peers)
+        numbers = [number_of(each) for each in endpoints] or range(self.segment.max_peers)
         for peer, slot, value in self.writes:
             if peer in numbers:
                 self.segment.creator.raise_fence(peer, slot, value)
@@ -290,8 +295,13 @@ class Driver:
         return calls
 
 
-def event_of(endpoint, slot):
-    return (endpoint.peer + 1) << 16 | slot
+def number_of(peer):
+    """Of an endpoint, or of an Actor."""
+    return peer.number if isinstance(peer, Actor) else peer.peer
+
+
+def event_of(peer, slot):
+    return (number_of(peer) + 1) << 16 | slot
 
 
 class Rig:
@@ -303,11 +313,13 @@ class Rig:
         self.told, self.finish = self.driver.told, self.driver.finish
         self.peers = []
 
-    def ring(self, stream=0, capsule=None):
-        """One more process; `stream` is its current one."""
+    def ring(self, stream=0, capsule=None, driver=None):
+        """One more process; `stream` is its current one.
+
+        Events made by another `driver` over the same functions are another process's."""
         header = self.segment.process()
         current = SimpleNamespace(ptr=stream)
-        device = Device(header, 0, lambda: current, capsule, self.driver.table)
+        device = Device(header, 0, lambda: current, capsule, driver or self.driver.table)
         return SimpleNamespace(
             name="ring", slots=header.slots, spec=spec.make(shape=8, dtype="u1"), _header=header,
             _device=device, _memory=SimpleNamespace(array=lambda *_: np.zeros(8, "u1")),
@@ -315,8 +327,7 @@ class Rig:
         )  # fmt: skip
 
     def _joined(self, endpoint):
-        if self.kind == "event":
-            self.driver.meet(endpoint)
+        self.driver.meet(endpoint)
         self.peers.append(endpoint)
         return endpoint
 

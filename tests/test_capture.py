@@ -6,9 +6,11 @@ the verbs refuse, enqueue nothing, and what was the user's stays his.
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import warnings
+import weakref
 from types import SimpleNamespace
-from unittest.mock import Mock
 
 import pytest
 from fake_driver import (
@@ -20,16 +22,12 @@ from fake_driver import (
     C,
     D,
     P,
-    RealSync,
-    Within,
+    ctrl_c,
     held_by,
-    real_device,
 )
 
 import gpuring
 from gpuring import copying, debug
-from gpuring.sync import timeline
-from gpuring.sync.timeline import TimelineSync
 
 KINDS = pytest.mark.parametrize("kind", ["timeline", "event"])
 MANY = pytest.mark.parametrize("many", [False, True])
@@ -52,10 +50,13 @@ def test_a_slot_on_a_captured_stream_stays_ours(rig, kind, many, verb):
     held = held_by(peer)
     ring.driver.capturing = {stream}
     ring.told()
+    promised = ring.segment.claims()
     for _ in range(2):
         with pytest.raises(gpuring.DeviceError, match=f"{stream:#x}.*{CAPTURE}"):
             getattr(slots, verb)()
         assert ring.told() == []  # neither recorded nor settled
+        assert ring.driver.stream_queries == []
+        assert ring.segment.claims() == promised  # nor promised
         assert held_by(peer) == held
         assert all(slot._open for slot in (slots if many else [slots]))
     ring.driver.capturing.clear()
@@ -93,7 +94,7 @@ def test_one_of_several_streams_is_enough(rig, kind):
     ring = rig(kind)
     producer = ring.producer()
     slot = producer.claim(0)
-    slot._streams += (D,)
+    slot.use_on(D)
     ring.driver.capturing = {D}
     ring.told()
     with pytest.raises(gpuring.DeviceError, match=f"{D:#x}.*{CAPTURE}"):
@@ -133,7 +134,7 @@ def test_a_block_that_raises_inside_a_capture_keeps_its_slot(rig):
 
 
 @KINDS
-def test_it_is_asked_once_for_each_operation_and_not_where_there_is_none(rig, kind):
+def test_it_is_asked_before_each_operation_and_not_where_there_is_none(rig, kind):
     """Where nothing is enqueued there is nothing to refuse: the next record does it."""
     ring = rig(kind)
     producer, consumer = ring.producer(), ring.consumer()
@@ -146,14 +147,15 @@ def test_it_is_asked_once_for_each_operation_and_not_where_there_is_none(rig, ki
         return call(), list(asked)
 
     batch, streams = cost(lambda: producer.claim_many(4, 0))
-    # The waits; and with events also before P is asked whether our own records are on it.
-    assert streams == [P] * (5 if kind == "event" else 1)
+    # At first, and the waits; with events also before P is asked whether our own records are on it.
+    assert streams == [P] * (6 if kind == "event" else 2)
     assert cost(batch.publish)[1] == [P] * (4 if kind == "event" else 1)
-    # The wait and the record; our last read of the slot is pending, so before that too.
-    assert cost(lambda: consumer.acquire(0).release())[1] == [C, C, C]
+    # As above, our last read of the slot is pending; and before the record.
+    streams = cost(lambda: consumer.acquire(0).release())[1]
+    assert streams == [C] * (5 if kind == "event" else 4)
     ring.finish()
     slot, streams = cost(lambda: consumer.acquire(0))
-    assert streams == ([C] if kind == "event" else [])  # no wait, and no word that tells of our own
+    assert streams == ([C] * 2 if kind == "event" else [])  # no wait, and no word of our own
     assert cost(slot.release)[1] == [C]
 
 
@@ -173,9 +175,8 @@ def test_any_other_error_is_told_by_the_operation_and_gives_the_slot_up(rig):
         ring.driver.errors.clear()
 
 
-def test_the_error_says_what_to_do(rig, monkeypatch):
-    real_device(monkeypatch)
-    ring = rig(sync_type=RealSync)
+def test_the_error_says_what_to_do(rig):
+    ring = rig()
     producer = ring.producer()
     slot = producer.claim(0)
     ring.driver.capturing = {P}
@@ -184,35 +185,32 @@ def test_the_error_says_what_to_do(rig, monkeypatch):
     assert slot._open
 
 
-def test_what_a_capture_holds_is_not_taken_for_done(rig, monkeypatch):
-    """A thread that has no context yet learns of the capture only when it enters one."""
-    cuda = real_device(monkeypatch)
-    ring = rig(sync_type=RealSync)
+@pytest.mark.parametrize("kind", ["timeline", "event"])
+@pytest.mark.parametrize("where", ["record", "query"])
+def test_what_a_capture_holds_is_not_taken_for_done(rig, kind, where):
+    """A capture that begins in another thread after we have asked: the record is refused, or the
+    stream cannot be asked whether its work is done."""
+    ring = rig(kind)
     producer = ring.producer()
     slot = producer.claim(0)
-    ring.driver.capturing = {P}
-    ring.driver.errors = {"get_device": NO_CONTEXT, "is_capturing": NO_CONTEXT}
-
-    def enters():
-        ring.driver.errors.clear()
-        return 1
-
-    monkeypatch.setattr(cuda.driver, "ctxGetCurrent", enters)
-    monkeypatch.setattr(producer._sync._runtime, "streamQuery", lambda _: CAPTURE, raising=False)
+    status = CAPTURE_ELSEWHERE if where == "record" else INVALID
+    ring.driver.errors = {"write_value": status, "event_record": status}
+    ring.driver.on_stream_query = lambda _: CAPTURE
     with pytest.raises(gpuring.DeviceError, match=f"{P:#x} is being captured"):
         slot.publish()
+    assert slot._open
     assert held_by(producer) == [slot.seq]
     assert not ring.paid(producer)
-    ring.driver.capturing = set()
+    ring.driver.errors.clear()
+    ring.driver.on_stream_query = lambda _: 0
     slot.publish()
     ring.finish()
-    assert ring.paid(producer)
+    assert kind == "event" or ring.paid(producer)
 
 
-def test_a_captured_stream_joins_no_slot(rig, monkeypatch):
+def test_a_captured_stream_joins_no_slot(rig):
     """`use_on`, DLPack and copy_from order one stream behind another."""
-    real_device(monkeypatch)
-    ring = rig(sync_type=RealSync)
+    ring = rig()
     slot = ring.producer().claim(0)
     for captured in (D, P):
         ring.driver.capturing = {captured}
@@ -262,7 +260,7 @@ def test_a_source_lives_while_nobody_can_tell_that_it_was_copied(monkeypatch):
     """Events cannot be asked while another thread captures in global mode."""
     status, sources = CAPTURE_ELSEWHERE, [object(), object()]
     cuda = SimpleNamespace(
-        Device=Within, Event=lambda **_: SimpleNamespace(ptr=OURS),
+        Device=lambda _: contextlib.nullcontext(), Event=lambda **_: SimpleNamespace(ptr=OURS),
         runtime=SimpleNamespace(eventQuery=lambda _: status, eventRecord=lambda *_: None),
     )  # fmt: skip
     monkeypatch.setattr(copying, "_kept", [])
@@ -274,60 +272,62 @@ def test_a_source_lives_while_nobody_can_tell_that_it_was_copied(monkeypatch):
     assert [source for _, source in copying._kept] == [None]
 
 
-def test_closing_while_another_thread_captures_waits_for_the_gpu(rig, monkeypatch):
+@KINDS
+def test_closing_while_another_thread_captures_waits_for_the_gpu(rig, kind):
     """What may not be asked now is no error of the GPU's."""
-    real_device(monkeypatch)
-    ring = rig(sync_type=RealSync)
+    ring = rig(kind)
     producer = ring.producer()
     producer.claim(0).publish()
-    answers = iter([CAPTURE_ELSEWHERE, 0])
-    sync, peer = producer._sync, producer._peer
-    monkeypatch.setattr(sync._runtime, "streamQuery", lambda _: next(answers))
-    assert not TimelineSync._paid(sync, peer)
-    assert not TimelineSync._paid(sync, peer)
-    ring.finish()
-    assert TimelineSync._paid(sync, peer)
+    asked = []
+
+    def answer(_stream):
+        asked.append(ring.segment.creator.live_peers())
+        return CAPTURE_ELSEWHERE
+
+    ring.driver.finishes = False
+    ring.driver.on_stream_query = lambda stream: (
+        ring.finish() if len(asked) == 2 else None, answer(stream)
+    )[1]  # fmt: skip
+    producer.close()
+    ring.peers.remove(producer)
+    assert asked == [[producer.peer]] * 3
+    assert ring.segment.creator.live_peers() == []
 
 
-def test_an_interrupted_settling_is_not_finished_while_another_thread_captures(rig, monkeypatch):
-    cuda = real_device(monkeypatch)
-    ring = rig(sync_type=RealSync)
+@KINDS
+def test_an_interrupted_settling_is_not_finished_while_another_thread_captures(rig, kind):
+    ring = rig(kind)
     producer = ring.producer()
     slot = producer.claim(0)
-    runtime = producer._sync._runtime
-
-    def interrupted(_):
-        raise KeyboardInterrupt
-
-    def refuses():
-        error = cuda.runtime.CUDARuntimeError("cudaErrorStreamCaptureImplicit")
-        error.status = CAPTURE_ELSEWHERE
-        raise error
-
-    ring.driver.errors["write_value"] = 1
-    monkeypatch.setattr(runtime, "streamQuery", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    ring.driver.errors = {"write_value": 1, "event_record": 1}
+    with ctrl_c(ring.driver), pytest.raises(KeyboardInterrupt):
         slot.publish()
-    ring.driver.errors.clear()
-    monkeypatch.setattr(runtime, "deviceSynchronize", refuses)
+    ring.driver.errors = {"synchronize": CAPTURE_ELSEWHERE}
     with pytest.raises(gpuring.DeviceError, match="capture has ended"):
-        producer._sync.leave(producer._peer)
+        producer._peer.leave()
     assert not ring.paid(producer)
-    monkeypatch.undo()
-    producer._sync.leave(producer._peer)
+    ring.driver.errors.clear()
+    assert producer._peer.leave() == 0
     assert ring.paid(producer)
+    ring.peers.remove(producer)
 
 
-def test_a_table_that_cannot_be_unregistered_during_a_capture_stays_mapped(rig, monkeypatch):
+@pytest.mark.parametrize("call", ["synchronize", "unregister"])
+def test_a_table_that_cannot_be_unregistered_during_a_capture_stays_mapped(rig, call):
     """CUDA would refuse the next one that the system maps at its address."""
-    cuda = real_device(monkeypatch)
-    header = rig().producer().ring._header
-    monkeypatch.setattr(timeline, "_registered", [])
-    for status, kept in ((999, []), (CAPTURE_ELSEWHERE, [header])):
-        error = cuda.runtime.CUDARuntimeError()
-        error.status = status
-        runtime = SimpleNamespace(
-            CUDARuntimeError=type(error), deviceSynchronize=Mock(side_effect=error)
-        )
-        timeline._unregister(header, 0, 0, SimpleNamespace(Device=Within, runtime=runtime))
-        assert timeline._registered == kept
+    for status, kept in ((999, False), (CAPTURE_ELSEWHERE, True), (0, False)):
+        ring = rig()
+        producer = ring.producer()
+        producer.close()
+        ring.peers.remove(producer)
+        calls = []
+        ring.driver.on_call = calls.append
+        ring.driver.errors = {call: status}
+        device, header = producer._device, weakref.ref(producer._device.header)
+        device.close()
+        names = [name for name in calls if name in ("synchronize", "unregister")]
+        kept_registered = kept and call == "synchronize"
+        assert names == ["synchronize", "unregister"][: 1 if kept_registered else 2]
+        del device, producer
+        gc.collect()
+        assert (header() is not None) == kept

@@ -6,7 +6,7 @@ import contextlib
 
 import pytest
 import services
-from fake_driver import OURS, D, P, RealSync, real_device
+from fake_driver import D, P, follows
 from services import answer, finish, send, serve
 
 import gpuring
@@ -94,9 +94,8 @@ class Answers(AnswerWriter):
     _metas = Endpoint._metas  # a ring without envelopes
 
 
-def test_the_next_answers_stream_is_behind_what_was_begun(rig, monkeypatch):
-    real_device(monkeypatch)
-    ring = rig(slots=2, sync_type=RealSync)
+def test_the_next_answers_stream_is_behind_what_was_begun(rig):
+    ring = rig(slots=2)
     writer = ring.producer(kind=Answers)
     slot = writer.begin(0)
     slot._writer, slot._ending = writer, "answered"
@@ -104,8 +103,8 @@ def test_the_next_answers_stream_is_behind_what_was_begun(rig, monkeypatch):
     ring.told()
     again = writer.begin(0, D)
     assert again is slot
-    assert ring.told() == [("record", P, OURS), ("wait", D, OURS)]
-    assert (slot._stream, slot._streams) == (D, (P, D))
+    assert ring.told() == follows(D, P)
+    assert (slot._stream, slot._streams) == (D, (D, P))
     slot.abandon()
     writer.void_begun()
     assert writer._peer.holding() == []

@@ -5,70 +5,85 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from fake_driver import Driver, event_of
+from support import Actor
 from victim import Victim, make
 
 import gpuring
 from gpuring import _core, diagnosis
 
 
-class Streams:
-    """A synchroniser with gate "stream": nobody waits.  Whether its GPU ever gets to the work is
-    the test's choice."""
-
-    def __init__(self, *, stuck: bool = False) -> None:
-        self.stuck = stuck
-
-    def order(self, peer, stream, owner, index, value):
-        return True
-
-    def record(self, peer, index, value, streams):
-        if not self.stuck:
-            peer.header.raise_fence(peer.number, index, value)
+@pytest.fixture(params=["timeline", "event"])
+def ring(request, segment):
+    """A ring of two slots over a driver whose GPU gets to nothing on its own."""
+    return make_ring(segment, request.param)
 
 
-def put(producer, frames, sync):
-    """Claims and publishes on a GPU; the sequences."""
-    seqs = []
-    for _ in range(frames):
-        index = producer.peer.claim(0, sync, 0)
-        assert index >= 0
-        seqs.append(producer.peer.seq)
-        assert producer.peer.publish(index, seqs[-1], sync, (0,), None) == 0
-    return seqs
+timeline_only = pytest.mark.parametrize("ring", ["timeline"], indirect=True)
+
+
+def make_ring(segment, kind, slots=2):
+    ring = segment(slots, memory="cuda", sync=kind)
+    ring.driver = Driver(ring)
+    return ring
+
+
+class OnGpu(Actor):
+    def die(self, **options):
+        """Its entry names a process that is gone: on a GPU the locks alone do not say so."""
+        self.segment.poke("peer", "start", 1, self.number)
+        super().die(**options)
+
+
+def _joined(ring, join):
+    header = ring.process()
+    device = _core.Device(header, 0, None, None, ring.driver.table)
+    actor = OnGpu(ring, join(header, device))
+    ring.driver.meet(actor)
+    return actor
+
+
+def producer_of(ring):
+    return _joined(ring, lambda header, device: header.join_producer(device))
+
+
+def consumer_of(ring):
+    return _joined(ring, lambda header, device: header.join_consumer(
+        b"x", True, "next", True, device
+    ))  # fmt: skip
 
 
 def get(reader, frames):
-    """Acquires and releases on a GPU; the sequences."""
-    seqs, sync = [], Streams()
-    for _ in range(frames):
-        index = reader.peer.acquire(0, sync, 0)
-        assert index >= 0
-        seqs.append(reader.peer.seq)
-        assert reader.peer.release(index, seqs[-1], sync, (0,)) == 0
-    return seqs
+    """Acquires and releases; the sequences.  Its GPU waits for the producers'."""
+    return [reader.get() for _ in range(frames)]
 
 
-def pay(ring, producer):
-    for index in range(ring.slots):
-        promised = ring.creator.work(producer.number, index)
-        ring.creator.raise_fence(producer.number, index, promised)
+def pay(ring, *actors):
+    """Their GPU gets to what they have recorded."""
+    ring.driver.finish(*actors)
+
+
+def read_written(ring, reader, producer):
+    """Two frames whose GPU work is done when they are read."""
+    producer.put(2)
+    pay(ring, producer)
+    return get(reader, 2)
 
 
 def told(reader):
     """What the next acquire says of frames that were released: their sequences."""
-    result = reader.peer.acquire(0, Streams(), 0)
-    return list(reader.peer.released.torn) if result == _core.TORN else result
+    result = reader.peer.acquire(0)
+    return reader.peer.take_torn() if result == _core.TORN else result
 
 
 # ---- which frames ------------------------------------------------------------------------------
 
 
-def test_all_laps_of_a_slot_whose_gpu_work_was_pending_are_told(segment):
-    ring, stuck = segment(2), Streams(stuck=True)
-    reader, producer = ring.consumer(), ring.producer()
+def test_all_laps_of_a_slot_whose_gpu_work_was_pending_are_told(ring):
+    reader, producer = consumer_of(ring), producer_of(ring)
     seqs = []
     for _ in range(3):
-        seqs += put(producer, 2, stuck)
+        seqs += producer.put(2)
         assert get(reader, 2) == seqs[-2:]
     producer.die()
     ring.reap()
@@ -76,23 +91,21 @@ def test_all_laps_of_a_slot_whose_gpu_work_was_pending_are_told(segment):
     assert told(reader) == _core.PEER_LOST
 
 
-def test_a_frame_released_below_the_one_that_was_torn_is_told_too(segment):
+def test_a_frame_released_below_the_one_that_was_torn_is_told_too(ring):
     """The slot's mark names the last sequence only, and that one was never read."""
-    ring, stuck = segment(2), Streams(stuck=True)
-    reader, producer = ring.consumer(), ring.producer()
-    assert get(reader, len(put(producer, 2, stuck))) == [2, 3]
-    put(producer, 2, stuck)
+    reader, producer = consumer_of(ring), producer_of(ring)
+    assert get(reader, len(producer.put(2))) == [2, 3]
+    producer.put(2)
     producer.die()
     ring.reap()
     assert told(reader) == [2, 3]
     assert told(reader) == _core.PEER_LOST
 
 
-def test_a_frame_whose_gpu_work_was_done_when_it_was_released_is_not_told(segment):
-    ring = segment(2)
-    reader, producer = ring.consumer(), ring.producer()
-    assert get(reader, len(put(producer, 2, Streams()))) == [2, 3]
-    seqs = put(producer, 2, Streams(stuck=True))
+def test_a_frame_whose_gpu_work_was_done_when_it_was_released_is_not_told(ring):
+    reader, producer = consumer_of(ring), producer_of(ring)
+    assert read_written(ring, reader, producer) == [2, 3]
+    seqs = producer.put(2)
     assert get(reader, 1) == seqs[:1] == [4]
     producer.die()
     ring.reap()
@@ -100,23 +113,23 @@ def test_a_frame_whose_gpu_work_was_done_when_it_was_released_is_not_told(segmen
     assert told(reader) == _core.PEER_LOST
 
 
-def test_gpu_work_that_is_done_after_the_release_tears_nothing(segment):
-    ring, stuck = segment(2), Streams(stuck=True)
-    reader, producer = ring.consumer(), ring.producer()
-    put(producer, 2, stuck)
+def test_gpu_work_that_is_done_after_the_release_tears_nothing(ring):
+    reader, producer = consumer_of(ring), producer_of(ring)
+    producer.put(2)
     get(reader, 2)
     pay(ring, producer)
     producer.die()
     ring.reap()
     assert told(reader) == _core.PEER_LOST
     assert reader.peer.leave() == 0
-    assert not reader.peer.released.look()
+    assert not reader.peer.look_at_released()
 
 
-def test_only_the_dead_producers_frames_are_told(segment):
-    ring, stuck = segment(4), Streams(stuck=True)
-    reader, victim, other = ring.consumer(), ring.producer(), ring.producer()
-    mine, others = put(victim, 2, stuck), put(other, 2, stuck)
+@pytest.mark.parametrize("kind", ["timeline", "event"])
+def test_only_the_dead_producers_frames_are_told(segment, kind):
+    ring = make_ring(segment, kind, 4)
+    reader, victim, other = consumer_of(ring), producer_of(ring), producer_of(ring)
+    mine, others = victim.put(2), other.put(2)
     assert get(reader, 4) == mine + others
     victim.die()
     ring.reap()
@@ -126,78 +139,121 @@ def test_only_the_dead_producers_frames_are_told(segment):
     assert told(reader) == others
 
 
-def test_a_healthy_frame_of_another_producer_in_the_same_slot_is_not_told(segment):
+def test_a_healthy_frame_of_another_producer_in_the_same_slot_is_not_told(ring):
     """It was still being written when its reader released it, and when the other producer died."""
-    ring, stuck = segment(2), Streams(stuck=True)
-    reader, victim, other = ring.consumer(), ring.producer(), ring.producer()
-    put(other, 2, stuck)
+    reader, victim, other = consumer_of(ring), producer_of(ring), producer_of(ring)
+    other.put(2)
     get(reader, 2)
-    put(victim, 2, stuck)
+    victim.put(2)
     victim.die()
     ring.reap()
     pay(ring, other)
     assert told(reader) == _core.BLOCKED
-    assert not reader.peer.released.look()
+    assert not reader.peer.look_at_released()
 
 
-def test_frames_that_were_finished_before_their_producer_died_are_not_told(segment):
+@timeline_only  # an event that was recorded anew meanwhile tells nothing of its earlier record
+def test_frames_that_were_finished_before_their_producer_died_are_not_told(ring):
     """Their GPU work was done after the release, and a later frame's in the same slot never."""
-    ring, stuck = segment(2), Streams(stuck=True)
-    reader, victim = ring.consumer(), ring.producer()
-    put(victim, 2, stuck)
+    reader, victim = consumer_of(ring), producer_of(ring)
+    victim.put(2)
     get(reader, 2)
     pay(ring, victim)
-    seqs = put(victim, 2, stuck)
+    seqs = victim.put(2)
     get(reader, 2)
     victim.die()
     ring.reap()
     assert told(reader) == seqs
 
 
-def test_frames_that_turned_out_torn_are_told_after_leaving(segment):
-    ring, stuck = segment(2), Streams(stuck=True)
-    reader, producer = ring.consumer(), ring.producer()
-    seqs = put(producer, 2, stuck)
+@timeline_only  # with events it leaves when its own are done, which wait for the producer's
+def test_frames_that_turned_out_torn_are_told_after_leaving(ring):
+    reader, producer = consumer_of(ring), producer_of(ring)
+    seqs = producer.put(2)
     get(reader, 2)
     producer.die()
     ring.reap()
     assert reader.peer.leave() == 0
-    assert reader.peer.released.look()
-    assert reader.peer.released.torn == seqs
-    assert not reader.peer.released.look()
+    assert reader.peer.look_at_released()
+    assert reader.peer.take_torn() == seqs
+    assert not reader.peer.look_at_released()
 
 
-def test_a_frame_known_torn_at_its_release_is_told_once(segment):
-    ring, stuck = segment(2), Streams(stuck=True)
-    reader, producer = ring.consumer(), ring.producer()
-    put(producer, 1, stuck)
-    index = reader.peer.acquire(0, Streams(), 0)
+def test_a_frame_known_torn_at_its_release_is_told_once(ring):
+    reader, producer = consumer_of(ring), producer_of(ring)
+    producer.put(1)
+    index = reader.peer.acquire(0)
     producer.die()
     ring.reap()
-    assert reader.peer.release(index, reader.peer.seq, Streams(), (0,)) == _core.TORN
+    assert reader.peer.release(index, reader.peer.seq) == _core.TORN
     assert told(reader) == _core.PEER_LOST
-    assert not reader.peer.released.look()
+    assert not reader.peer.look_at_released()
 
 
-def test_an_older_mark_of_the_slot_tears_nothing(segment):
-    ring, stuck = segment(2), Streams(stuck=True)
-    reader, victim, other = ring.consumer(), ring.producer(), ring.producer()
-    seqs = put(victim, 2, stuck)
+event_only = pytest.mark.parametrize("ring", ["event"], indirect=True)
+
+
+@event_only
+@pytest.mark.parametrize("whose", ["reader", "producer"])
+@pytest.mark.parametrize("released", [False, True])
+def test_a_frame_whose_event_says_that_it_was_written_is_not_torn(ring, whose, released):
+    """Nobody raises an event's fence while nobody asks: so the reaper marks what was written, too."""
+    reader, producer = consumer_of(ring), producer_of(ring)
+    producer.put(2)
+    first, second = reader.peer.acquire(0), reader.peer.acquire(0)
+    if released:
+        assert reader.peer.release(first, 2) == reader.peer.release(second, 3) == 0
+    if whose == "producer" or not released:
+        ring.driver.pending -= {event_of(producer, 0)}  # of the other slot it is not done
+    else:
+        ring.driver.pending -= {event_of(reader, 0)}
+    producer.die()
+    ring.reap()
+    if released:
+        assert told(reader) == [3]
+    else:
+        assert not reader.peer.is_torn(first)
+        assert reader.peer.is_torn(second)
+        assert reader.peer.release(first, 2) == 0
+        assert reader.peer.release(second, 3) == _core.TORN
+    assert told(reader) == _core.PEER_LOST
+
+
+@event_only
+def test_the_event_of_the_next_owner_of_a_number_says_nothing_of_the_last_one(ring):
+    reader, victim = consumer_of(ring), producer_of(ring)
+    seqs = victim.put(2)
+    get(reader, 2)
+    victim.die()
+    ring.reap()
+    heir = producer_of(ring)
+    assert heir.number == victim.number
+    ring.driver.queries.clear()
+    heirs = {event_of(heir, slot) for slot in range(2)}
+    assert not heirs & ring.driver.pending - {event_of(victim, slot) for slot in range(2)}
+    ring.driver.opened.clear()
+    assert told(reader) == seqs
+    assert ring.driver.opened == []
+
+
+def test_an_older_mark_of_the_slot_tears_nothing(ring):
+    reader, victim, other = consumer_of(ring), producer_of(ring), producer_of(ring)
+    seqs = victim.put(2)
     get(reader, 2)
     victim.die()
     ring.reap()
     assert told(reader) == seqs
-    put(other, 2, stuck)
+    other.put(2)
     get(reader, 2)
     pay(ring, other)
-    assert not reader.peer.released.look()
+    assert not reader.peer.look_at_released()
 
 
-def test_ready_is_whoever_would_be_told(segment):
+@timeline_only  # a mark does not tell of an event that is done
+def test_ready_is_whoever_would_be_told(ring):
     """Not before the death is counted, as the last thing that a reaper does: acquire looks then."""
-    ring, stuck = segment(2), Streams(stuck=True)
-    reader, victim = ring.consumer(), ring.producer()
-    seqs = put(victim, 2, stuck)
+    reader, victim = consumer_of(ring), producer_of(ring)
+    seqs = victim.put(2)
     get(reader, 2)
     for index in range(2):  # as a reaper does, up to there
         ring.poke("tear", "id", victim.peer.id, ring.work_row(index, victim.number))
@@ -233,6 +289,12 @@ def test_torn_frames_are_named_in_few_words(seqs, words):
 # ---- lost, and given back ----------------------------------------------------------------------
 
 
+def pay_all(ring, producer):
+    for index in range(ring.slots):
+        promised = ring.creator.work(producer.number, index)
+        ring.creator.raise_fence(producer.number, index, promised)
+
+
 def unpaid(ring, producer):
     """As if the producer's GPU had not got to its work: an acquire on the host gives back."""
     for index in range(ring.slots):
@@ -245,7 +307,7 @@ def test_what_was_lost_before_a_frame_that_went_back_is_told_with_the_next(segme
     producer.put(10)  # 4 … 13, of which 10 … 13 are there
     unpaid(ring, producer)
     assert reader.acquire() == _core.BLOCKED
-    pay(ring, producer)
+    pay_all(ring, producer)
     assert (reader.acquire(), reader.peer.lost) == (10, 6)
     assert (reader.acquire(), reader.peer.lost) == (11, 0)
     assert ring.peek("sub", "lost", reader.subscription) == 6
@@ -257,7 +319,7 @@ def test_a_frame_that_went_back_and_was_then_passed_counts_as_lost(segment):
     producer.put(4)
     unpaid(ring, producer)
     assert reader.acquire() == _core.BLOCKED
-    pay(ring, producer)
+    pay_all(ring, producer)
     producer.put(4)
     assert (reader.acquire(), reader.peer.lost) == (8, 4)
     assert reader.release(8) == 0

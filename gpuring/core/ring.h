@@ -265,10 +265,6 @@ enum { GR_WAITED_U32 = 2, GR_WAITED_PRIVATE = 128 };
 bool gr_wait_bells(struct gr_waited *waited, uint32_t n, int64_t until_ns); /* true: a signal came */
 enum gr_result gr_select(struct gr_peer *const *peers, uint32_t n, int64_t begun_ns, int64_t deadline_ns, bool *ready);
 
-/* wait.c: fences */
-enum { GR_PATIENCE_NS = 20 * 1000, GR_LAP_NS = 2 * 1000 * 1000, /* more than 255 frames that are as quick as these can be */
-       GR_FENCE_SPIN_NS = 200 * 1000 /* a hop between two contexts takes about 150 µs */ };
-
 /* watchdog.c */
 void gr_watch(struct gr_ring *ring); /* somebody has joined through this handle, or wants the dead cleared */
 

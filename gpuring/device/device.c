@@ -146,6 +146,7 @@ enum gr_result gd_prepare(struct gd_peer *me, struct gd_device *device, bool gat
     me->gate_host = gate_host;
     me->own = NULL;
     me->blind = me->backoff = 0;
+    me->lap_ns = 0;
     gr_store_relaxed(&me->last_value, 0);
     me->use = calloc(me->me.ring->slots, sizeof *me->use);
     for (uint32_t i = 0; me->use && i < me->me.ring->slots; i++) {

@@ -67,15 +67,15 @@ struct gd_promise {
 
 /* What the two synchronisers do differently.  Results are the driver's: CU_OK, or why not. */
 struct gd_sync {
-    /* stream stores fence[index][me] = value, for n promises, behind all its work so far */
-    int (*record)(struct gd_peer *me, gd_stream stream, const struct gd_promise *promises, uint32_t n);
+    /* stream stores fence[index][me] = value behind all its work so far; for n promises in one call, or NULL */
+    int (*record)(struct gd_peer *me, gd_stream stream, const struct gd_promise *promise);
+    int (*record_many)(struct gd_peer *me, gd_stream stream, const struct gd_promise *promises, uint32_t n);
     /* whether fence[index][peer] >= value: CU_OK, CU_NOT_READY, or an error.  Only for what was recorded. */
     int (*paid)(struct gd_peer *me, uint32_t peer, uint32_t index, uint64_t value, struct gd_trouble *trouble);
     /* the same for a slot that is not ours, where a promise may not be recorded yet: a hint that raises nothing */
     bool (*hint)(struct gd_peer *me, uint32_t peer, uint32_t index, uint64_t value);
     /* the stream is to wait for it; a timeline collects waits in call->ops */
     int (*wait)(struct gd_peer *me, struct gd_call *call, uint32_t peer, uint32_t index, uint64_t value);
-    uint32_t most; /* promises that one record takes */
 };
 extern const struct gd_sync gd_timeline, gd_events;
 
@@ -141,7 +141,7 @@ struct gd_frame { /* released while its producer's GPU was at work on it */
     uint32_t index, producer;
     uint64_t producer_id, seq, value;
     uint64_t own;    /* our own promise of its release */
-    uint64_t stream; /* tells the stream of that promise from others, 0: unknown */
+    uint64_t stream; /* tells the stream of that promise from others; 0: was not asked for */
     uint64_t number; /* of the frames that were remembered */
 };
 struct gd_released {
@@ -158,6 +158,7 @@ struct gd_released {
     struct gd_own_event *checkpoint;
     bool checkpoint_set, setting; /* setting: by some thread, outside the mutex */
     uint64_t checkpoint_at, checkpoint_on;
+    uint64_t *done; /* [slots], while frames are dropped */
 };
 
 struct gd_peer {
@@ -170,6 +171,7 @@ struct gd_peer {
     /* order.c, gd_soon: the last promise, the fences it will not look at, and how many those were last time */
     gr_word last_value;
     uint32_t blind, backoff;
+    int64_t lap_ns; /* spent on looks at our own work, since it was last less than a lap behind */
 };
 
 /* GR_OK, GR_SYSTEM (errno ENOMEM) or GR_DEVICE.  `me->me` has joined; device NULL for host memory. */
@@ -197,6 +199,8 @@ struct gd_call {
     enum { GD_TRY, GD_SPIN, GD_SLEEP } stage; /* of host order */
     int64_t since_ns;    /* of the wait in progress */
     uint64_t stream_id;  /* 0: not asked for */
+    int64_t look_until_ns; /* of all looks of this call at fences that may come soon; 0: not begun */
+    enum gr_result refused; /* by the core, of an end */
     unsigned ops;
     struct gd_mem_op op[GD_MAX_OPS];
 };
@@ -211,6 +215,8 @@ static inline void gd_begin(struct gd_call *call, gd_stream stream, int64_t dead
     call->stage = GD_TRY;
     call->since_ns = 0;
     call->stream_id = 0;
+    call->look_until_ns = 0;
+    call->refused = GR_OK;
 }
 
 /* GR_OK: call->got slots are claimed, at least one, and the stream is ordered behind whoever used them before.
@@ -259,7 +265,8 @@ enum gr_result gd_refuse(struct gd_call *call, enum gd_where where, gd_stream st
 void gd_pause(void);
 
 /* record.c */
-enum gr_result gd_record(struct gd_peer *me, struct gd_call *call, uint32_t from, uint32_t to, uint64_t *values);
+enum gr_result gd_record(struct gd_peer *me, struct gd_call *call, uint32_t index, uint64_t *value);
+enum gr_result gd_record_all(struct gd_peer *me, struct gd_call *call, uint64_t *values);
 enum gr_result gd_drain(struct gd_peer *me, struct gd_call *call, unsigned how);
 void gd_enter_thread(struct gd_use *use);
 void gd_leave_thread(struct gd_use *use);
@@ -270,6 +277,7 @@ bool gd_released_prepare(struct gd_peer *me);
 void gd_released_dispose(struct gd_peer *me);
 bool gd_reserve(struct gd_released *released, uint32_t slots);
 void gd_remember(struct gd_peer *me, const struct gd_frame *frame, gd_stream stream);
-bool gd_torn_meanwhile(struct gd_peer *me); /* if somebody died, or there are many: looks */
+bool gd_is_due(struct gd_peer *me); /* somebody died, or there are many, or some are known to be torn: look */
+bool gd_may_be_torn(const struct gd_peer *me); /* the frame of the last acquire: its producer has died */
 
 #endif

@@ -243,9 +243,8 @@ void gd_drop_spares(struct gd_device *device) {
 
 /* ---- the synchroniser ---------------------------------------------------------------------------------------------- */
 
-static int record(struct gd_peer *me, gd_stream stream, const struct gd_promise *promises, uint32_t n) {
-    (void)n; /* 1 */
-    return me->device->driver->event_record(me->own[promises->index]->event, (void *)stream);
+static int record(struct gd_peer *me, gd_stream stream, const struct gd_promise *promise) {
+    return me->device->driver->event_record(me->own[promise->index]->event, (void *)stream);
 }
 
 static int paid(struct gd_peer *me, uint32_t peer, uint32_t index, uint64_t value, struct gd_trouble *trouble) {
@@ -266,14 +265,14 @@ static int paid(struct gd_peer *me, uint32_t peer, uint32_t index, uint64_t valu
     return status;
 }
 
-/* An event that was not met yet says nothing: the claim will open it. */
+/* Who has promised has not left, so an event that is opened here is his; see event_of. */
 static bool hint(struct gd_peer *me, uint32_t peer, uint32_t index, uint64_t value) {
     struct gd_device *device = me->device;
     int status;
     if (gr_load_acquire(fence_of(device->ring, index, peer)) >= value) return true;
     struct gd_row *row = take_row(device, peer, 0);
     if (!row) return true;
-    void *event = event_of(device, row, peer, index, 0, false, &status);
+    void *event = event_of(device, row, peer, index, value, true, &status);
     bool done = !event || device->driver->event_query(event) != CU_NOT_READY;
     put_row(device, row);
     return done;
@@ -291,7 +290,7 @@ static int wait(struct gd_peer *me, struct gd_call *call, uint32_t peer, uint32_
     return status;
 }
 
-const struct gd_sync gd_events = {.record = record, .paid = paid, .hint = hint, .wait = wait, .most = 1};
+const struct gd_sync gd_events = {.record = record, .paid = paid, .hint = hint, .wait = wait};
 
 /* Whether the last record of one owner of a peer number on a slot is done, as its event says: for who has died, and
  * whose fence was raised by a reaper.  False also where nobody can tell any more. */

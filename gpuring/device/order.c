@@ -8,10 +8,13 @@
 
 #include <time.h>
 
-/* A GPU that finds a wait pending takes longer to go on than a host that sees the word change: so the host looks for
- * a moment before it puts a wait into the stream.  GD_LAP_NS bounds the look of a host that is a lap ahead. */
+/* How long a call looks, at the most, whether fences come soon: for all of its fences, and of that at our own work if we
+ * are a lap ahead of it.  In a row of calls that are, GD_LAPS_NS are spent before the looks are given up for a while. */
 #ifndef GD_LAP_NS
-#define GD_LAP_NS (INT64_C(40) * 1000)
+#define GD_LAP_NS (INT64_C(30) * 1000)
+#endif
+#ifndef GD_LAPS_NS
+#define GD_LAPS_NS (INT64_C(4) * 1000 * 1000)
 #endif
 enum {
     GD_PATIENCE_NS = 20 * 1000,
@@ -91,8 +94,9 @@ enum gr_result gd_await_next(struct gd_peer *me, struct gd_call *call, unsigned 
         tried = seq;
         for (uint32_t k = 0; k < me->me.pendings; k++) {
             const struct gr_pending *pending = &me->me.pending[k];
+            if (is_reached(me, pending->peer, index, pending->value)) continue;
+            if (!(how & GD_WAIT)) return GR_SIGNAL;
             if (!me->device->sync->hint(me, pending->peer, index, pending->value)) {
-                if (!(how & GD_WAIT)) return GR_SIGNAL;
                 me->me.seq = seq;
                 enum gr_result result = await(me, call, pending->peer, index, pending->value, false);
                 if (result != GR_OK) return result;
@@ -116,12 +120,21 @@ static bool is_on_stream(struct gd_peer *me, struct gd_call *call, uint32_t inde
     return use->recorded_on == call->stream_id;
 }
 
-/* Whether the fence comes in a moment, so that no wait need be put into the stream.
+/* A look in vain makes blind for a while: the fences take a switch of contexts, or real work. */
+static bool not_soon(struct gd_peer *me) {
+    me->backoff = me->backoff < 128 ? 2 * me->backoff + 1 : me->backoff;
+    me->blind = me->backoff;
+    me->lap_ns = 0;
+    return false;
+}
+
+/* Whether the fence comes in a moment, so that no wait need be put into the stream.  A GPU that finds a wait pending
+ * takes longer to go on than a host that sees the word change.
  *
  * It looks only while our own last work is still to be done: then the stream has no use for the wait yet, and nothing
  * is later for it.  If not even our work of the last lap on this slot is done, the host is farther ahead than the ring
- * is long; that work is awaited first, for as long as a lap of small frames takes, since it would stay so otherwise.
- * A look in vain makes it blind for a while (fences that take a switch of contexts, or real work). */
+ * is long, every fence is far, and it would stay so.  So each call lets the GPU catch up by a little: it does several
+ * small frames meanwhile, and the host claims one. */
 static bool comes_soon(struct gd_peer *me, struct gd_call *call, uint32_t peer, uint32_t index, uint64_t value) {
     if (me->blind > 0) {
         me->blind--;
@@ -129,28 +142,31 @@ static bool comes_soon(struct gd_peer *me, struct gd_call *call, uint32_t peer, 
     }
     const struct gd_sync *sync = me->device->sync;
     const uint32_t mine = me->me.number;
-    const uint64_t last = gr_load_relaxed(&me->last_value);
+    const uint64_t last = gr_load_relaxed(&me->last_value), lap = gr_load_relaxed(work_of(me->me.ring, index, mine));
     const uint32_t last_index = (uint32_t)((last >> 16) % me->me.ring->slots);
-    const uint64_t lap = gr_load_relaxed(work_of(me->me.ring, index, mine));
-    int64_t now = gr_now_ns(), until = now + GD_LAP_NS;
-    while (now < until && !sync->hint(me, mine, index, lap)) {
+    const int64_t start = gr_now_ns();
+    int64_t now = start;
+    if (call->look_until_ns == 0) call->look_until_ns = start + GD_LAP_NS + GD_PATIENCE_NS;
+    while (!sync->hint(me, mine, index, lap)) { /* a hint, as below: another thread may be recording that slot */
+        if (now >= start + GD_LAP_NS || now >= call->look_until_ns) {
+            me->lap_ns += now - start;
+            return me->lap_ns < GD_LAPS_NS ? false : not_soon(me);
+        }
         gd_pause();
         now = gr_now_ns();
     }
-    if (now < until) {
-        until = now + GD_PATIENCE_NS;
-        do {
-            if (paid(me, call, peer, index, value) == CU_OK) {
-                me->backoff = 0;
-                return true;
-            }
-            if (sync->hint(me, mine, last_index, last)) return false; /* never `paid`: another thread may be at it */
-            gd_pause();
-        } while (gr_now_ns() < until);
-    }
-    me->backoff = me->backoff < 128 ? 2 * me->backoff + 1 : me->backoff;
-    me->blind = me->backoff;
-    return false;
+    me->lap_ns = 0;
+    int64_t until = now + GD_PATIENCE_NS;
+    if (until > call->look_until_ns) until = call->look_until_ns;
+    do {
+        if (paid(me, call, peer, index, value) == CU_OK) {
+            me->backoff = 0;
+            return true;
+        }
+        if (sync->hint(me, mine, last_index, last)) return false;
+        gd_pause();
+    } while (gr_now_ns() < until);
+    return not_soon(me);
 }
 
 /* What was collected for the stream, in one call of the driver.  GR_DEVICE because of a capture: nothing was. */

@@ -74,49 +74,61 @@ static uint64_t id_for(const struct gd_device *device, struct gd_use *use, gd_st
     return use->asked_id;
 }
 
-/* Promises for the slots call->indices[from … to - 1], all used on the one stream `stream`, and has it pay them;
- * values[0 … to - from - 1]: of the promises, 0 if we are not ourselves any more.  GR_DEVICE: the slots stay ours (gd_use.unpaid). */
-static enum gr_result record_on(struct gd_peer *me, struct gd_call *call, gd_stream stream, uint32_t from, uint32_t to,
-                                uint64_t *values) {
-    struct gd_device *device = me->device;
-    struct gd_promise promises[GD_MAX_OPS];
-    uint32_t n = 0;
-    for (uint32_t k = from; k < to; k++) {
-        struct gd_use *use = &me->use[call->indices[k]];
-        uint64_t id = id_for(device, use, stream);
-        const uint64_t value = values[k - from] = gr_promise(&me->me, call->indices[k], use->seq);
-        use->recorded_on = 0;
-        if (value == 0) continue;
-        use->unpaid = true;
-        gr_store_relaxed(&me->last_value, value);
-        promises[n++] = (struct gd_promise){call->indices[k], value};
-        use->recorded_on = id;
-    }
-    if (n == 0) return GR_OK;
+/* The promise for a slot that was used on `stream`, which has not got it yet; 0: we are not ourselves any more. */
+static uint64_t promise(struct gd_peer *me, uint32_t index, gd_stream stream) {
+    struct gd_use *use = &me->use[index];
+    const uint64_t id = id_for(me->device, use, stream), value = gr_promise(&me->me, index, use->seq);
+    use->recorded_on = value ? id : 0;
+    if (value == 0) return 0;
+    use->unpaid = true;
+    gr_store_relaxed(&me->last_value, value);
     GR_FAULT("device: promised");
-    int status = device->sync->record(me, stream, promises, n);
+    return value;
+}
+
+/* Promises for the work on one slot, and has its streams pay: behind all that used it.  *value: of the promise, 0 if we
+ * are not ourselves any more.  GR_DEVICE: the slot stays ours (gd_use.unpaid). */
+enum gr_result gd_record(struct gd_peer *me, struct gd_call *call, uint32_t index, uint64_t *value) {
+    struct gd_use *use = &me->use[index];
+    if (!me->device) { /* the CPU has done the work, and pays at once */
+        *value = gr_promise(&me->me, index, use->seq);
+        if (*value) gr_raise_to(fence_of(me->me.ring, index, me->me.number), *value);
+        return GR_OK;
+    }
+    const gd_stream stream = use->stream[0];
+    enum gr_result result = use->streams == 1
+        ? gd_check_stream(me->device, stream, &call->trouble)
+        : gd_follow(me->device, stream, use->stream + 1, use->streams - 1, &call->trouble);
+    if (result != GR_OK) return result;
+    struct gd_promise one = {index, promise(me, index, stream)};
+    *value = one.value;
+    if (one.value == 0) return GR_OK;
+    int status = me->device->sync->record(me, stream, &one);
     if (status != CU_OK) return gd_refuse(call, GD_ON_STREAM, stream, status);
     GR_FAULT("device: recorded");
-    for (uint32_t k = from; k < to; k++) me->use[call->indices[k]].unpaid = false;
+    use->unpaid = false;
     return GR_OK;
 }
 
-/* As record_on, behind all streams that used the slots: one slot, or several that share one stream. */
-enum gr_result gd_record(struct gd_peer *me, struct gd_call *call, uint32_t from, uint32_t to, uint64_t *values) {
-    struct gd_use *use = &me->use[call->indices[from]];
-    if (!me->device) { /* the CPU has done the work, and pays at once */
-        for (uint32_t k = from; k < to; k++) {
-            const uint32_t index = call->indices[k];
-            const uint64_t value = values[k - from] = gr_promise(&me->me, index, me->use[index].seq);
-            if (value) gr_raise_to(fence_of(me->me.ring, index, me->me.number), value);
-        }
+/* Likewise for all slots of the call, which were used on the one stream call->stream, in one call of the driver. */
+enum gr_result gd_record_all(struct gd_peer *me, struct gd_call *call, uint64_t *values) {
+    struct gd_promise promises[GD_MAX_OPS];
+    uint32_t n = 0;
+    if (!me->device) {
+        for (uint32_t k = 0; k < call->n; k++) gd_record(me, call, call->indices[k], &values[k]);
         return GR_OK;
     }
-    const gd_stream first = use->stream[0];
-    enum gr_result result = use->streams == 1
-        ? gd_check_stream(me->device, first, &call->trouble)
-        : gd_follow(me->device, first, use->stream + 1, use->streams - 1, &call->trouble);
-    return result == GR_OK ? record_on(me, call, first, from, to, values) : result;
+    enum gr_result result = gd_check_stream(me->device, call->stream, &call->trouble);
+    if (result != GR_OK) return result;
+    for (uint32_t k = 0; k < call->n; k++) {
+        values[k] = promise(me, call->indices[k], call->stream);
+        if (values[k]) promises[n++] = (struct gd_promise){call->indices[k], values[k]};
+    }
+    int status = n ? me->device->sync->record_many(me, call->stream, promises, n) : CU_OK;
+    if (status != CU_OK) return gd_refuse(call, GD_ON_STREAM, call->stream, status);
+    GR_FAULT("device: recorded");
+    for (uint32_t k = 0; k < call->n; k++) me->use[call->indices[k]].unpaid = false;
+    return GR_OK;
 }
 
 /* ---- when the record failed ----------------------------------------------------------------------------------------- */

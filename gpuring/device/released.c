@@ -20,7 +20,8 @@ bool gd_released_prepare(struct gd_peer *me) {
     struct gd_released *released = &me->released;
     *released = (struct gd_released){.limit = 2 * me->me.ring->slots, .reaps = gr_load_acquire(&me->me.ring->head->reaps)};
     pthread_mutex_init(&released->mutex, NULL);
-    return gd_reserve(released, me->me.ring->slots);
+    released->done = calloc(me->me.ring->slots, sizeof *released->done);
+    return released->done && gd_reserve(released, me->me.ring->slots);
 }
 
 void gd_released_dispose(struct gd_peer *me) {
@@ -30,6 +31,7 @@ void gd_released_dispose(struct gd_peer *me) {
     released->checkpoint = NULL;
     free(released->frames);
     free(released->torn);
+    free(released->done);
     released->frames = NULL;
     released->torn = NULL;
     pthread_mutex_destroy(&released->mutex);
@@ -62,6 +64,13 @@ static bool reached(const struct gd_peer *me, uint32_t peer, uint32_t index, uin
     return gr_load_acquire(fence_of(me->me.ring, index, peer)) >= value;
 }
 
+/* Whether our own GPU work on the frame is done, as far as we can tell by our event. */
+static bool own_is_done(struct gd_peer *me, const struct gd_frame *frame) {
+    if (!is_mine(&me->me)) return false; /* a reaper may have raised our fence */
+    if (reached(me, me->me.number, frame->index, frame->own)) return true;
+    return me->own && me->device->driver->event_query(me->own[frame->index]->event) == CU_OK;
+}
+
 static enum end how_it_ended(struct gd_peer *me, const struct gd_frame *frame, bool ask) {
     struct gr_ring *ring = me->me.ring;
     struct gd_device *device = me->device;
@@ -70,31 +79,38 @@ static enum end how_it_ended(struct gd_peer *me, const struct gd_frame *frame, b
         if (!gr_torn(ring, frame->index, frame->producer, frame->producer_id, frame->value)) return WHOLE;
         if (!events) return TORN;
         /* The reaper could not know: nobody raises an event's fence while nobody asks. */
-        bool done = reached(me, me->me.number, frame->index, frame->own) ||
-                    device->driver->event_query(me->own[frame->index]->event) == CU_OK ||
-                    gd_event_done(device, frame->producer, frame->producer_id, frame->index);
+        bool done = own_is_done(me, frame) || gd_event_done(device, frame->producer, frame->producer_id, frame->index);
         return done ? WHOLE : TORN;
     }
     if (!events || !ask) return OPEN;
+    if (!own_is_done(me, frame)) return OPEN;
     /* Exactly our own promise of then: a later one may not be recorded yet, and its event says "done" of this one. */
-    if (!reached(me, me->me.number, frame->index, frame->own)) {
-        if (device->driver->event_query(me->own[frame->index]->event) != CU_OK) return OPEN;
-        gr_raise_to(fence_of(ring, frame->index, me->me.number), frame->own);
-    }
+    gr_raise_to(fence_of(ring, frame->index, me->me.number), frame->own);
     gr_raise_to(fence_of(ring, frame->index, frame->producer), frame->value);
     return WHOLE;
 }
 
 /* ---- the checkpoint ------------------------------------------------------------------------------------------------- */
 
-/* Under the mutex.  Everything before it on its stream is done: drops those frames. */
+static bool is_covered(const struct gd_released *released, const struct gd_frame *frame) {
+    return frame->stream == released->checkpoint_on && frame->number < released->checkpoint_at;
+}
+
+/* Under the mutex.  If the checkpoint is done, everything before it on its stream is, and with a frame all earlier ones
+ * of its slot: we never use a slot anew but behind our own earlier work on it (G12).  Drops those frames. */
 static void pass_checkpoint(struct gd_peer *me) {
     struct gd_released *released = &me->released;
     if (!released->checkpoint_set) return;
     if (me->device->driver->event_query(released->checkpoint->event) != CU_OK) return;
+    memset(released->done, 0, me->me.ring->slots * sizeof *released->done);
+    for (size_t k = 0; k < released->n; k++) {
+        const struct gd_frame *frame = &released->frames[k];
+        uint64_t *done = &released->done[frame->index];
+        if (is_covered(released, frame) && *done < frame->seq) *done = frame->seq;
+    }
     size_t still = 0;
     for (size_t k = 0; k < released->n; k++)
-        if (released->frames[k].number >= released->checkpoint_at || released->frames[k].stream != released->checkpoint_on)
+        if (released->frames[k].seq > released->done[released->frames[k].index])
             released->frames[still++] = released->frames[k];
     released->n = still;
     released->checkpoint_set = false;
@@ -126,14 +142,25 @@ static void set_checkpoint(struct gd_peer *me, gd_stream stream, uint64_t id) {
 
 static void tell(struct gd_released *released, uint64_t seq) { released->torn[released->torns++] = seq; }
 
+/* Tells the stream from all others; 0: nobody can.  Asked anew each time: a checkpoint must not take one stream for
+ * another that had its handle. */
+static uint64_t identity_of(const struct gd_device *device, gd_stream stream) {
+    return stream == GD_PER_THREAD ? UINT64_C(1) << 63 | gd_this_thread() : gd_stream_id(device, stream);
+}
+
 /* gd_reserve has made room.  stream: where its release was recorded. */
 void gd_remember(struct gd_peer *me, const struct gd_frame *frame, gd_stream stream) {
     struct gd_released *released = &me->released;
+    const bool events = me->device && me->device->sync == &gd_events;
+    const bool behind = events && released->n >= me->me.ring->slots; /* our own events do not tell any more */
+    const uint64_t identity = behind ? identity_of(me->device, stream) : 0;
     pthread_mutex_lock(&released->mutex);
-    released->frames[released->n] = *frame;
-    released->frames[released->n++].number = released->remembered++;
+    struct gd_frame *last = &released->frames[released->n++];
+    *last = *frame;
+    last->stream = identity;
+    last->number = released->remembered++;
     pthread_mutex_unlock(&released->mutex);
-    if (me->device && me->device->sync == &gd_events) set_checkpoint(me, stream, frame->stream);
+    if (behind) set_checkpoint(me, stream, identity);
 }
 
 /* A frame that is known to be torn, while something else has to be said. */
@@ -178,11 +205,9 @@ bool gd_look_at_released(struct gd_peer *me) {
     return any;
 }
 
-bool gd_torn_meanwhile(struct gd_peer *me) {
+bool gd_is_due(struct gd_peer *me) {
     const struct gd_released *released = &me->released;
-    if (released->torns) return true;
-    if (released->n == 0 || (released->n <= released->limit && !somebody_died(me))) return false;
-    return gd_look_at_released(me);
+    return released->torns || released->n > released->limit || (released->n && somebody_died(me));
 }
 
 bool gd_would_tell(struct gd_peer *me) {
@@ -194,6 +219,12 @@ bool gd_would_tell(struct gd_peer *me) {
     for (size_t k = 0; k < released->n && !any; k++) any = how_it_ended(me, &released->frames[k], false) == TORN;
     pthread_mutex_unlock(&released->mutex);
     return any;
+}
+
+bool gd_may_be_torn(const struct gd_peer *me) {
+    const struct gr_peer *frame = &me->me;
+    return reached(me, frame->producer, frame->index, frame->value) &&
+           gr_torn(frame->ring, frame->index, frame->producer, frame->producer_id, frame->value);
 }
 
 /* With events the mark says only that nobody had asked: the event itself is asked. */

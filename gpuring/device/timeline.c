@@ -7,21 +7,28 @@
 
 #include <string.h>
 
+static uint64_t address_of(const struct gd_device *device, uint32_t peer, uint32_t index) {
+    return device->base + 8 * ((uint64_t)index * device->ring->max_peers + peer);
+}
+
 static void add(const struct gd_device *device, struct gd_mem_op *op, uint32_t operation, uint32_t peer, uint32_t index,
                 uint64_t value) {
     memset(op, 0, sizeof *op);
     op->operation = operation;
-    op->address = device->base + 8 * ((uint64_t)index * device->ring->max_peers + peer);
+    op->address = address_of(device, peer, index);
     op->value = value;
 }
 
-static int record(struct gd_peer *me, gd_stream stream, const struct gd_promise *promises, uint32_t n) {
-    const struct gd_device *device = me->device;
+static int record(struct gd_peer *me, gd_stream stream, const struct gd_promise *promise) {
+    uint64_t word = address_of(me->device, me->me.number, promise->index);
+    return me->device->driver->stream_write_value((void *)stream, word, promise->value, 0);
+}
+
+static int record_many(struct gd_peer *me, gd_stream stream, const struct gd_promise *promises, uint32_t n) {
     struct gd_mem_op op[GD_MAX_OPS];
     for (uint32_t k = 0; k < n; k++)
-        add(device, &op[k], CU_WRITE_64, me->me.number, promises[k].index, promises[k].value);
-    if (n == 1) return device->driver->stream_write_value((void *)stream, op->address, op->value, 0);
-    return device->driver->stream_batch((void *)stream, n, op, 0);
+        add(me->device, &op[k], CU_WRITE_64, me->me.number, promises[k].index, promises[k].value);
+    return me->device->driver->stream_batch((void *)stream, n, op, 0);
 }
 
 static int paid(struct gd_peer *me, uint32_t peer, uint32_t index, uint64_t value, struct gd_trouble *trouble) {
@@ -40,4 +47,5 @@ static int wait(struct gd_peer *me, struct gd_call *call, uint32_t peer, uint32_
     return status;
 }
 
-const struct gd_sync gd_timeline = {.record = record, .paid = paid, .hint = hint, .wait = wait, .most = GD_MAX_OPS};
+const struct gd_sync gd_timeline = {
+    .record = record, .record_many = record_many, .paid = paid, .hint = hint, .wait = wait};

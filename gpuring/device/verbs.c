@@ -97,7 +97,10 @@ enum gr_result gd_claim(struct gd_peer *me, struct gd_call *call, unsigned how) 
 }
 
 enum gr_result gd_acquire(struct gd_peer *me, struct gd_call *call, unsigned how, gr_verb verb) {
-    if (call->got == 0 && !call->ordering && gd_torn_meanwhile(me)) return GR_TORN_BEHIND;
+    if (call->got == 0 && !call->ordering && gd_is_due(me)) {
+        if (!(how & GD_WAIT)) return GR_SIGNAL; /* events may have to be asked */
+        if (gd_look_at_released(me)) return GR_TORN_BEHIND;
+    }
     while (call->got < call->n) {
         enum gr_result result = GR_OK;
         if (!call->ordering) {
@@ -113,7 +116,7 @@ enum gr_result gd_acquire(struct gd_peer *me, struct gd_call *call, unsigned how
         }
         if (me->me.left) return GR_REAPED;
         result = gd_order(me, call, how);
-        if (result == GR_SIGNAL) return result;
+        if (result == GR_SIGNAL || (result == GR_OK && !(how & GD_WAIT) && gd_may_be_torn(me))) return GR_SIGNAL;
         call->ordering = false;
         if (result != GR_OK) {
             gr_give_back(&me->me, me->me.index, me->me.seq);
@@ -131,7 +134,7 @@ enum gr_result gd_acquire(struct gd_peer *me, struct gd_call *call, unsigned how
         use->producer = me->me.producer;
         use->producer_id = me->me.producer_id;
         use->value = me->me.value;
-        if (gd_is_torn(me, me->me.index)) { /* its producer died meanwhile, and nobody has seen the frame */
+        if (gd_may_be_torn(me) && gd_is_torn(me, me->me.index)) { /* its producer died meanwhile, and nobody has seen the frame */
             gr_skip_torn(&me->me);
             call->stage = GD_TRY;
             call->at = 0;
@@ -177,9 +180,8 @@ static enum gr_result finish(struct gd_peer *me, struct gd_call *call, uint32_t 
         struct gd_trouble unused;
         const struct gd_sync *sync = me->device ? me->device->sync : &gd_timeline; /* the word tells */
         struct gd_frame frame = {.index = index, .producer = use->producer, .producer_id = use->producer_id, .seq = seq,
-                                 .value = use->value, .own = value, .stream = use->recorded_on};
+                                 .value = use->value, .own = value};
         const gd_stream stream = use->streams ? use->stream[0] : 0;
-        if (stream == GD_PER_THREAD) frame.stream = UINT64_C(1) << 63 | gd_this_thread();
         bool whole = sync->paid(me, use->producer, index, use->value, &unused) == CU_OK;
         bool torn = whole && gd_is_torn(me, index);
         if ((torn || !whole) && !gd_reserve(&me->released, me->me.ring->slots)) return GR_SYSTEM;
@@ -200,7 +202,7 @@ static enum gr_result finish(struct gd_peer *me, struct gd_call *call, uint32_t 
 
 /* Whether one record can do for all: they were used on one stream only, the current one. */
 static bool on_one_stream(struct gd_peer *me, const struct gd_call *call) {
-    if (me->device && call->n > me->device->sync->most) return false;
+    if (call->n == 1 || call->n > GD_MAX_OPS || (me->device && !me->device->sync->record_many)) return false;
     for (uint32_t k = 0; k < call->n; k++) {
         struct gd_use *use = &me->use[call->indices[k]];
         if (!use->open) return false;
@@ -209,12 +211,45 @@ static bool on_one_stream(struct gd_peer *me, const struct gd_call *call) {
     return true;
 }
 
-/* From a slot's last use to its end.  Where the driver refuses a record, the slot's streams are waited for, and then the
- * slot is given up without a frame; a batch goes on with the others, but what is behind a frame that could not be
- * published is abandoned. */
-static enum gr_result bring_to_an_end(struct gd_peer *me, struct gd_call *call, unsigned how, enum end end) {
+static void note(struct gd_call *call, enum gr_result result) {
+    if (call->refused == GR_OK) call->refused = result; /* of several, the first is told */
+}
+
+static void end_together(struct gd_peer *me, struct gd_call *call, enum end end) {
     uint64_t values[GD_MAX_OPS];
-    enum gr_result refused = GR_OK;
+    if (gd_record_all(me, call, values) != GR_OK) call->failed = call->ordering = true;
+    for (; call->at < call->n && !call->failed; call->at++)
+        note(call, finish(me, call, call->indices[call->at], values[call->at], end));
+}
+
+/* Ends one slot.  Where the driver refuses the record, its streams are waited for (GR_SIGNAL: call again), and then it is
+ * given up without a frame.  While one of them is captured nobody can tell when its work is done: then it stays ours. */
+static enum gr_result end_one(struct gd_peer *me, struct gd_call *call, uint32_t index, enum end end) {
+    const struct gd_trouble first = call->trouble;
+    const bool another = call->failed && !call->ordering;
+    uint64_t value;
+    if (!call->ordering) { /* else its record has failed, and is to be settled */
+        if (gd_record(me, call, index, &value) == GR_OK) {
+            note(call, finish(me, call, index, value, end));
+            return GR_OK;
+        }
+        call->failed = call->ordering = true;
+    }
+    bool captured = call->trouble.where == GD_CAPTURED && !me->use[index].unpaid;
+    enum gr_result result = captured ? GR_DEVICE : gd_settle(me, call, index);
+    if (another) call->trouble = first; /* of several errors the first is told */
+    if (result == GR_SIGNAL) return result;
+    if (result == GR_OK) {
+        value = gr_load_relaxed(work_of(me->me.ring, index, me->me.number));
+        finish(me, call, index, value, end == RELEASE ? RELEASE : ABANDON);
+    }
+    call->ordering = false;
+    return GR_OK;
+}
+
+/* From the last use of slots to their end.  A batch goes on with the others where one is refused, but what is behind a
+ * frame that could not be published is abandoned. */
+static enum gr_result bring_to_an_end(struct gd_peer *me, struct gd_call *call, unsigned how, enum end end) {
     if (!(how & GD_AGAIN)) {
         for (uint32_t k = 0; me->device && k < call->n; k++) { /* work may be on the current stream too */
             struct gd_use *use = &me->use[call->indices[k]];
@@ -222,39 +257,16 @@ static enum gr_result bring_to_an_end(struct gd_peer *me, struct gd_call *call, 
             if (!gd_add_stream(use, call->stream)) return gd_refuse(call, GD_NO_MEMORY, call->stream, CU_OUT_OF_MEMORY);
             if (call->stream == GD_PER_THREAD) gd_enter_thread(use);
         }
-        if (call->n > 1 && call->n <= GD_MAX_OPS && on_one_stream(me, call)) {
-            if (gd_record(me, call, 0, call->n, values) != GR_OK) call->failed = call->ordering = true;
-            for (uint32_t k = 0; k < call->n && !call->failed; k++, call->at++) {
-                enum gr_result result = finish(me, call, call->indices[k], values[k], end);
-                if (refused == GR_OK) refused = result;
-            }
-        }
+        if (on_one_stream(me, call)) end_together(me, call, end);
     }
-    for (; call->at < call->n; call->at++) { /* ordering: a record has failed, and is to be settled */
+    for (; call->at < call->n; call->at++) {
         const uint32_t index = call->indices[call->at];
         if (!me->use[index].open) continue;
-        const enum end how_it_ends = end == PUBLISH && call->failed ? ABANDON : end;
-        const struct gd_trouble first = call->trouble;
-        const bool another = call->failed && first.where != GD_NOWHERE && !call->ordering;
-        if (!call->ordering) {
-            if (gd_record(me, call, call->at, call->at + 1, values) == GR_OK) {
-                enum gr_result result = finish(me, call, index, values[0], how_it_ends);
-                if (refused == GR_OK) refused = result;
-                continue;
-            }
-            call->failed = call->ordering = true;
-        }
-        /* While it is captured nobody can tell when its work is done. */
-        bool captured = call->trouble.where == GD_CAPTURED && !me->use[index].unpaid;
-        enum gr_result result = captured ? GR_DEVICE : gd_settle(me, call, index);
-        if (another) call->trouble = first; /* of several errors the first is told */
-        if (result == GR_SIGNAL) return result;
-        if (result == GR_OK) finish(me, call, index, gr_load_relaxed(work_of(me->me.ring, index, me->me.number)),
-                                    end == RELEASE ? RELEASE : ABANDON);
-        call->ordering = call->at + 1 < call->n && me->use[call->indices[call->at + 1]].unpaid;
+        if (call->failed && me->use[index].unpaid) call->ordering = true; /* it was recorded with the one that failed */
+        if (end_one(me, call, index, end == PUBLISH && call->failed ? ABANDON : end) == GR_SIGNAL) return GR_SIGNAL;
     }
-    while ((call->failed || refused != GR_OK) && call->torns) gd_tell_later(me, call->torn[--call->torns]);
-    return call->failed ? GR_DEVICE : refused;
+    while ((call->failed || call->refused != GR_OK) && call->torns) gd_tell_later(me, call->torn[--call->torns]);
+    return call->failed ? GR_DEVICE : call->refused;
 }
 
 enum gr_result gd_publish(struct gd_peer *me, struct gd_call *call, unsigned how) {
@@ -277,6 +289,7 @@ enum gr_result gd_put_back(struct gd_peer *me, uint32_t index) {
 enum gr_result gd_leave(struct gd_peer *me, struct gd_call *call, unsigned how) {
     enum gr_result result = gd_drain(me, call, how);
     if (result != GR_OK) return result;
+    if (me->me.role == GR_CONSUMER) gd_look_at_released(me); /* while our own events can be asked */
     result = gr_leave(&me->me);
     if (me->me.left && me->device) gd_give_events(me);
     return result;

@@ -8,8 +8,19 @@ from __future__ import annotations
 import ctypes
 
 import pytest
-from fake_driver import BASE, NO_CONTEXT, C, D, P, held_by
+from fake_driver import (
+    CONTEXT,
+    INVALID,
+    NO_CONTEXT,
+    PER_THREAD,
+    C,
+    D,
+    P,
+    follows,
+    held_by,
+)
 
+import gpuring
 from gpuring import _core
 
 # ---- how many calls ----------------------------------------------------------------------------
@@ -133,63 +144,98 @@ def another_device(ring):
     ring.driver.device = 1
 
 
-def disarmed(ring):
-    for each in ring.peers:
-        each._sync.disarm()
-
-
 @pytest.mark.parametrize("kind", ["timeline", "event"])
-@pytest.mark.parametrize(
-    ("how", "stream", "native"),
-    [(another_device, 0, False), (another_device, 1, False), (another_device, 2, False),
-     (another_device, C, True), (without_context, 0, False), (without_context, C, False),
-     (disarmed, C, False)],
-)  # fmt: skip
-def test_what_a_thread_may_not_do_is_left_to_python(rig, kind, how, stream, native):
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("stream", [0, PER_THREAD])
+def test_a_default_stream_of_another_device_is_refused(rig, kind, many, stream):
+    """1 is the legacy default stream's other name."""
     ring = rig(kind)
     producer, consumer = ring.producer(), ring.consumer(stream=stream)
     producer.claim_many(2, 0).publish()
+    another_device(ring)
     ring.told()
-    how(ring)
-    batch = consumer.acquire_many(2, 0)
-    calls = ring.told()
-    batch.release()
-    ends = ring.told()
-    if native:
-        assert all(name.startswith("wait") for name, *_ in calls)
-        assert all(name in ("writes", "record") for name, *_ in ends)
-        return
-    promised = ring.work(producer, 0, 1)
-    assert calls == [("order", stream, {word: promised[word]}) for word in promised]
-    promised = ring.work(consumer, 0, 1)
-    assert ends == [("python", (stream,), {word: promised[word]}) for word in promised]
+    with pytest.raises(gpuring.DeviceError, match=r"default stream of GPU 1 .*under GPU 0"):
+        consumer.acquire_many(2, 0) if many else consumer.acquire(0)
+    assert ring.told() == []
+    assert held_by(consumer) == []
+    frame = consumer.acquire(0, stream=C)  # which belongs to one device
+    assert [call[:2] for call in ring.told()] == [("wait", C)]
+    with pytest.raises(gpuring.DeviceError, match="default stream of GPU 1"):
+        frame.release()
+    assert held_by(consumer) == []
+    assert ring.paid(consumer)
 
 
 @pytest.mark.parametrize("kind", ["timeline", "event"])
-def test_several_streams_are_left_to_python(rig, kind):
+@pytest.mark.parametrize("stream", [0, PER_THREAD, C])
+def test_a_thread_that_has_not_used_cuda_is_given_the_rings_device(rig, kind, stream):
+    ring = rig(kind)
+    producer, consumer = ring.producer(), ring.consumer(stream=stream)
+    producer.claim_many(2, 0).publish()
+    without_context(ring)
+    another_device(ring)
+    ring.told()
+    consumer.acquire(0)
+    assert ring.driver.contexts == [CONTEXT]
+    assert [call[:2] for call in ring.told()] == [("wait", stream)]
+    ring.driver.errors["set_current"] = INVALID
+    with pytest.raises(gpuring.DeviceError, match=rf"GPU 0 cannot be used \({INVALID}\)"):
+        consumer.acquire(0)
+    assert held_by(consumer) == [4]
+    ring.driver.device = 0
+
+
+@pytest.mark.parametrize("kind", ["timeline", "event"])
+def test_several_streams_are_recorded_behind_all_of_them(rig, kind):
     ring = rig(kind)
     producer = ring.producer()
     batch = producer.claim_many(2, 0, stream=D)  # and work may be on the current one
     batch.publish()
-    promised = ring.work(producer, 0, 1)
-    assert ring.told() == [("python", (D, P), {word: promised[word]}) for word in promised]
+    name = "write" if kind == "timeline" else "record"
+    calls = ring.told()
+    assert len(calls) == 6
+    for call in (calls[:3], calls[3:]):
+        assert call[:2] == follows(D, P)
+        assert call[2][:2] == (name, D)
     one, two = producer.claim(0), producer.claim(0, stream=P)
-    two._streams += (D,)
+    two.use_on(D)
     ring.told()
     two.publish()
+    calls = ring.told()
+    assert calls[:2] == follows(P, D)
+    assert [call[:2] for call in calls[2:]] == [(name, P)]
     one.abandon()
-    assert [call[:2] for call in ring.told()] == [
-        ("python", (P, D)), ("write" if kind == "timeline" else "record", P),
-    ]  # fmt: skip
+    assert [call[:2] for call in ring.told()] == [(name, P)]
 
 
 def test_a_batch_on_two_streams_is_recorded_slot_by_slot(rig):
     ring = rig()
     producer = ring.producer()
     batch = producer.claim_many(3, 0)
-    batch[1]._streams += (D,)
+    batch[1].use_on(D)
+    ring.told()
     batch.publish()
-    assert [call[:2] for call in ring.told()] == [("write", P), ("python", (P, D)), ("write", P)]
+    calls = ring.told()
+    assert [call[:2] for call in calls] == [
+        ("write", P), ("record", D), ("wait", P), ("write", P), ("write", P),
+    ]  # fmt: skip
+    assert calls[1:3] == follows(P, D)
+
+
+def test_many_streams_of_one_slot(rig):
+    ring = rig()
+    producer = ring.producer()
+    slot = producer.claim(0)
+    others = range(0x1000, 0x1000 + 20)
+    for stream in others:
+        slot.use_on(stream)
+        slot.use_on(stream)
+    assert slot._streams == (P, *others)
+    ring.told()
+    slot.publish()
+    calls = ring.told()
+    assert calls[:-1] == follows(P, *others)
+    assert calls[-1][:2] == ("write", P)
 
 
 # ---- the current stream ------------------------------------------------------------------------
@@ -221,7 +267,7 @@ def test_no_current_stream_is_an_error_that_leaves_nothing(rig):
         raise NoStream
 
     for each in (producer, consumer):
-        each._sync.arm(each._sync.header, 0, fails, ring.driver.function, BASE)
+        each._device.get_current_stream = fails
     for verb in (producer.claim, consumer.acquire):
         with pytest.raises(NoStream):
             verb(0)

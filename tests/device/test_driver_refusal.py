@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from fake_driver import INVALID, C, P, RealSync, event_of, event_waits, held_by, real_device
+from fake_driver import INVALID, C, P, ctrl_c, event_of, event_waits, held_by
 
 import gpuring
 
@@ -88,16 +88,12 @@ def test_a_wait_for_an_event_that_is_refused_undoes_the_whole_batch(rig):
         assert [slot.seq for slot in batch] == [4, 5, 6]
 
 
-def settled(ring, kind, stream):
-    """What was settled, at once or slot by slot; nothing else was done."""
-    words = {}
-    calls = ring.told()
-    assert kind == "event" or len(calls) == 1
-    for name, used, more in calls:
-        assert (name, used) == ("settle", (stream,))
-        assert not words.keys() & more.keys()
-        words |= more
-    return words
+def is_settled(ring, promised, stream):
+    """Whether the stream was awaited, and then the CPU has paid; nothing else was done."""
+    header = ring.segment.creator
+    assert ring.told() == []
+    assert ring.driver.stream_queries == [stream] * len(promised)
+    return {word: header.fence(*word) for word in promised} == promised
 
 
 @pytest.mark.parametrize("many", [False, True])
@@ -112,7 +108,7 @@ def test_a_refused_record_settles_and_abandons(rig, kind, many):
     with pytest.raises(gpuring.DeviceError, match=f"stream {P:#x}.*{INVALID}"):
         slots.publish()
     promised = ring.work(producer, *(seq % 4 for seq in seqs))
-    assert settled(ring, kind, P) == promised
+    assert is_settled(ring, promised, P)
     assert held_by(producer) == []
     assert not any(slot._open for slot in producer._slots)
     assert [ring.segment.slot(seq % 4)[2] for seq in seqs] == ["void"] * len(seqs)
@@ -136,7 +132,7 @@ def test_a_refused_record_settles_and_releases(rig, kind, many):
     with pytest.raises(gpuring.DeviceError, match=f"stream {C:#x}.*{INVALID}"):
         frames.release()
     promised = ring.work(consumer, *range(4 if many else 1))
-    assert settled(ring, kind, C) == promised
+    assert is_settled(ring, promised, C)
     assert held_by(consumer) == []
     assert ring.paid(consumer)
     ring.driver.errors.clear()
@@ -179,12 +175,12 @@ class Interrupted(BaseException):
     pass
 
 
+@pytest.mark.parametrize("kind", ["timeline", "event"])
 @pytest.mark.parametrize("role", ["publish", "release"])
-def test_a_refused_batch_whose_settling_is_interrupted_is_settled_by_close(rig, monkeypatch, role):
-    """settle() waits for streams, and Ctrl-C interrupts it: the slots are not given up before their
+def test_a_refused_batch_whose_settling_is_interrupted_is_settled_by_close(rig, kind, role):
+    """It waits for streams, and Ctrl-C interrupts that: the slots are not given up before their
     promises are paid, by another try or by close()."""
-    real_device(monkeypatch)
-    ring = rig(sync_type=RealSync)
+    ring = rig(kind)
     producer, consumer = ring.producer(), ring.consumer()
     batch = producer.claim_many(3, 0)
     if role == "release":
@@ -192,18 +188,19 @@ def test_a_refused_batch_whose_settling_is_interrupted_is_settled_by_close(rig, 
         ring.finish()
         batch = consumer.acquire_many(3, 0)
     endpoint = producer if role == "publish" else consumer
-    ring.driver.errors = {"batch": INVALID}
-
-    def interrupts(_stream):
-        raise Interrupted
-
-    endpoint._sync._runtime.streamQuery = interrupts
-    with pytest.raises(Interrupted):
+    ring.driver.errors = {"batch": INVALID, "event_record": INVALID}
+    with ctrl_c(ring.driver, Interrupted), pytest.raises(Interrupted):
         getattr(batch, role)()
     assert held_by(endpoint) == [4, 5, 6]
     assert not ring.paid(endpoint)
     paid = []  # while the GPU is waited for
-    endpoint._sync._runtime.deviceSynchronize = lambda: paid.append(ring.paid(endpoint))
-    endpoint._sync._finish_unsettled(endpoint._peer)
-    assert paid == [False] * 3
+
+    def look(name):
+        if name == "synchronize":
+            paid.append(ring.paid(endpoint))
+
+    ring.driver.on_call = look
+    assert endpoint._peer.leave() == 0
+    assert set(paid) == {False}
     assert ring.paid(endpoint)
+    ring.peers.remove(endpoint)

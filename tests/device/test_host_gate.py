@@ -8,7 +8,7 @@ import signal
 import threading
 
 import pytest
-from fake_driver import D, held_by
+from fake_driver import D, event_of, held_by
 
 import gpuring
 
@@ -21,10 +21,26 @@ def test_the_host_gate_never_puts_a_wait_into_a_stream(rig, kind):
     producer, consumer = ring.producer(gate="host"), ring.consumer(gate="host")
     for _ in range(3):
         producer.claim_many(4, 0).publish()
+        with pytest.raises(gpuring.RingTimeout, match="GPU work"):
+            consumer.acquire_many(4, 0)
+        ring.finish()
         consumer.acquire_many(4, 0).release()
-    names = [name for name, *_ in ring.told()]
-    assert names.count("order") == 4 + 2 * 8  # frames; then also the slots' readers
-    assert not {"wait", "waits"} & set(names)
+        with pytest.raises(gpuring.RingFull, match="GPU work"):
+            producer.claim_many(4, 0)
+        ring.finish()
+    assert not {"wait", "waits"} & {name for name, *_ in ring.told()}
+
+
+@pytest.mark.parametrize("kind", ["timeline", "event"])
+def test_the_host_gate_waits_until_the_gpu_is_done(rig, kind):
+    ring = rig(kind)
+    producer, consumer = ring.producer(gate="host"), ring.consumer(gate="host")
+    producer.claim(0).publish()
+    timer = threading.Timer(0.01, ring.finish)
+    timer.start()
+    consumer.acquire(PATIENCE_S).release()
+    timer.join()
+    assert not {"wait", "waits"} & {name for name, *_ in ring.told()}
 
 
 @pytest.mark.parametrize("kind", ["timeline", "event"])
@@ -34,7 +50,6 @@ def test_what_the_host_gate_does_not_get_ends_a_batch_before_it(rig, kind):
     producer.claim_many(2, 0).publish()
     ring.finish()
     producer.claim_many(2, 0).publish()
-    consumer._sync.ordered = False
     with consumer.acquire_many(4, 0) as batch:
         assert [slot.seq for slot in batch] == [4, 5]
     with pytest.raises(gpuring.RingTimeout, match="GPU work"):
@@ -42,7 +57,7 @@ def test_what_the_host_gate_does_not_get_ends_a_batch_before_it(rig, kind):
     with pytest.raises(gpuring.RingTimeout, match="GPU work"):
         consumer.acquire(0)
     assert held_by(consumer) == []
-    consumer._sync.ordered = True
+    ring.finish()
     with consumer.acquire_many(4, 0) as batch:
         assert [(slot.seq, slot.redelivered) for slot in batch] == [(6, False), (7, False)]
 
@@ -52,7 +67,6 @@ def test_a_claim_that_the_host_gate_does_not_get_voids_nothing(rig):
     ring = rig("timeline")
     producer, consumer = ring.producer(gate="host"), ring.consumer()
     ring.lap(producer, consumer)
-    producer._sync.ordered = False
     for verb in (
         lambda: producer.claim(0),
         lambda: producer.claim_many(2, 0),
@@ -62,8 +76,9 @@ def test_a_claim_that_the_host_gate_does_not_get_voids_nothing(rig):
             verb()
         assert held_by(producer) == []
     assert [ring.segment.slot(k)[2] for k in range(4)] == ["ready"] * 4
-    producer._sync.ordered = True
+    ring.finish()
     producer.claim_many(2, 0).publish()
+    ring.finish()
     with consumer.acquire_many(2, 0) as batch:
         assert [slot.seq for slot in batch] == [8, 9]
 
@@ -75,57 +90,62 @@ def test_a_batch_of_the_host_gate_ends_before_a_slot_whose_fences_are_open(rig):
     ring.finish()
     producer.claim_many(2, 0).publish()
     consumer.acquire_many(2, 0).release()
-    producer._sync.ordered = False
     batch = producer.claim_many(4, 0)
     assert [slot.seq for slot in batch] == [10, 11]
     assert ring.segment.slot(0)[2] == "ready"
     batch.abandon()
 
 
-def ordered_by(producer, *answers):
-    """What order() says, call by call; what it pays, the test does itself."""
-    asked, answers = [], list(answers)
-
-    def order(peer, stream, owner, index, value):
-        asked.append(index)
-        answer = answers.pop(0)
-        return answer() if callable(answer) else answer
-
-    producer._sync.order = order
-    return asked
+def met(ring, producer, consumer):
+    """Two laps, so that the producer has asked the reader's events; all of them are done."""
+    for _ in range(2):
+        ring.lap(producer, consumer)
+        ring.finish()
 
 
 def test_the_host_gate_looks_at_the_next_slot_when_its_own_is_claimed_meanwhile(rig):
-    ring = rig()
+    ring = rig("event")
     producer, fast, consumer = ring.producer(gate="host"), ring.producer(D), ring.consumer()
-    producer._sync.disarm()
+    met(ring, producer, consumer)
     ring.lap(fast, consumer)
     ring.finish(fast)
+    ring.driver.pending.discard(event_of(consumer, 0))
+    asked = []
 
-    def overtaken():
-        fast.claim(0)
-        return True
+    def overtaken(event):
+        asked.append(event)
+        if len(asked) == 1:
+            fast.claim(0)
 
-    asked = ordered_by(producer, overtaken, False)
-    with pytest.raises(gpuring.RingFull, match=r"GPU work .*frame 9 "):
+    ring.driver.on_query = overtaken
+    with pytest.raises(gpuring.RingFull, match=r"GPU work .*frame 17 "):
         producer.claim(0)
-    assert asked == [0, 1]
+    assert asked[0] == event_of(consumer, 0)
     assert [ring.segment.slot(k)[2] for k in range(4)] == ["writing", "ready", "ready", "ready"]
 
 
 def test_the_look_of_the_host_gate_is_a_hint_and_the_claim_is_checked(rig):
     """Here the look was told what is not so: the claimed slot is waited for, and voided."""
-    ring = rig()
+    ring = rig("event")
     producer, consumer = ring.producer(gate="host"), ring.consumer()
-    producer._sync.disarm()
+    met(ring, producer, consumer)
     ring.lap(producer, consumer)
     ring.finish(producer)
-    asked = ordered_by(producer, True, False)
-    with pytest.raises(gpuring.RingFull, match=r"GPU work .*frame 8 "):
+    theirs = event_of(consumer, 0)
+    ring.driver.pending.discard(theirs)
+
+    def recorded_anew(event):
+        if event == theirs and ring.driver.queries.count(theirs) == 2:
+            ring.driver.pending.add(theirs)
+
+    ring.driver.queries.clear()
+    ring.driver.on_query = recorded_anew
+    fence = ring.segment.creator.fence(consumer.peer, 0)
+    with pytest.raises(gpuring.RingFull, match=r"GPU work .*frame 16 "):
         producer.claim(0)
-    assert asked == [0, 0]
+    assert ring.segment.creator.fence(consumer.peer, 0) == fence  # the hint has raised nothing
     assert held_by(producer) == []
-    assert ring.segment.slot(0) == (8, producer.peer, "void")
+    assert ring.segment.slot(0) == (16, producer.peer, "void")
 
 
 def test_the_look_of_the_host_gate_waits_for_readers_first(rig):

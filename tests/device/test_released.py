@@ -1,0 +1,53 @@
+"""How many released frames are remembered: those that may turn out torn, and no more."""
+
+from __future__ import annotations
+
+import pytest
+
+LAPS = 40
+
+
+def lap(producer, consumer):
+    producer.claim_many(4, 0).publish()
+    consumer.acquire_many(4, 0).release()
+
+
+@pytest.mark.parametrize("kind", ["timeline", "event"])
+def test_who_synchronises_after_each_release_remembers_a_few_laps(rig, kind):
+    """Nobody else asks the events: the list itself does when it is long."""
+    ring = rig(kind)
+    producer, consumer = ring.producer(), ring.consumer()
+    most = 0
+    for _ in range(LAPS):
+        lap(producer, consumer)
+        most = max(most, consumer._peer.remembered)
+        ring.finish()
+    assert 4 <= most <= 4 * 4
+
+
+def test_a_host_that_is_always_a_lap_ahead_remembers_a_few_laps(rig):
+    """Each event is recorded anew before anybody sees it complete; the checkpoint is not."""
+    ring = rig("event")
+    producer, consumer = ring.producer(), ring.consumer()
+
+    def gets_there(event):
+        if event >> 16 == 0:
+            ring.driver.pending.discard(event)
+
+    ring.driver.on_query = gets_there
+    most = 0
+    for _ in range(LAPS):
+        lap(producer, consumer)
+        most = max(most, consumer._peer.remembered)
+    assert 4 <= most <= 8 * 4
+
+
+def test_a_checkpoint_that_is_not_done_keeps_every_frame(rig):
+    ring = rig("event")
+    producer, consumer = ring.producer(), ring.consumer()
+    for _ in range(10):
+        lap(producer, consumer)
+    assert consumer._peer.remembered == 40
+    ring.finish()
+    assert not consumer._peer.look_at_released()
+    assert consumer._peer.remembered == 0
