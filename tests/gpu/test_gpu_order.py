@@ -8,7 +8,7 @@ latch is known to notice.  Stamps count, on the GPU, words that are not those of
 from __future__ import annotations
 
 import pytest
-from ordering import done, tools
+from ordering import done, tools, unordered
 from support import ON_GPU, STREAM_GATED
 
 import gpuring
@@ -26,10 +26,11 @@ def read_one(pipe, name, order):
     cupy, kernels = tools()
     stream = cupy.cuda.Stream(non_blocking=True)
     wrong = kernels.counter()
-    with gpuring.attach(name, timeout=20) as ring, ring.consumer("c") as consumer:
+    with contextlib.ExitStack() as stack:
+        ring = stack.enter_context(gpuring.attach(name, timeout=20))
         if not order:
-            ring._sync.disarm()
-            ring._sync.order = lambda *_: True  # the mutant: nothing waits
+            unordered(ring)
+        consumer = stack.enter_context(ring.consumer("c"))
         pipe.send("joined")
         slot = consumer.acquire(30, stream=stream)
         kernels.check(slot.array, slot.seq, wrong, stream)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 
 import pytest
-from ordering import done, tools
+from ordering import done, tools, unordered
 from support import poll
 
 import gpuring
@@ -47,13 +47,9 @@ def _change_streams(name, children, own):
     first, second = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream(non_blocking=True)
     wrong = kernels.counter()
     with gpuring.create(name, slots=1, shape=(WORDS,), dtype="u8", sync="timeline") as ring:
-        header, consumer = ring._header, ring.consumer()
         if not own:
-            ring._sync.disarm()
-            order = ring._sync.order
-            ring._sync.order = lambda peer, stream, owner, *rest: (
-                owner == peer.number or order(peer, stream, owner, *rest)
-            )
+            unordered(ring, own_only=True)
+        header, consumer = ring._header, ring.consumer()
         child = children(publish_and_die, name)
         assert child.receive() == "published"
         with kernels.Latch(limit_s=LIMIT_S) as latch:
