@@ -338,22 +338,25 @@ def _watched_slots(kind: Any) -> Any:
 
 @functools.cache
 def _watched_batches(kind: Any) -> Any:
-    """The same kind of batch, watched.  (To abandon one is to abandon its slots, one by one.)"""
-    verb, undo = (
-        ("release", kind.release) if hasattr(kind, "release") else ("publish", kind.abandon)
-    )
+    """The same kind of batch, watched."""
+    verbs = ("release",) if hasattr(kind, "release") else ("publish", "abandon")
+    undo = getattr(kind, verbs[-1])
 
-    @functools.wraps(getattr(kind, verb))
-    def given_back(self: Any) -> None:
-        try:
-            for slot in _core.still_open(self):
-                slot._end_lease()
-        except Warning:  # warnings can be errors
-            undo(self)
-            raise
-        getattr(kind, verb)(self)
+    def giving_back(verb: Callable[[Any], None]) -> Any:
+        @functools.wraps(verb)
+        def given_back(self: Any) -> None:
+            try:
+                for slot in _core.still_open(self):
+                    slot._end_lease()
+            except Warning:  # warnings can be errors
+                undo(self)
+                raise
+            verb(self)
 
-    members = {"__module__": kind.__module__, "__doc__": kind.__doc__, verb: given_back}
+        return given_back
+
+    members = {"__module__": kind.__module__, "__doc__": kind.__doc__}
+    members |= {verb: giving_back(getattr(kind, verb)) for verb in verbs}
     return type(kind.__name__, (kind,), members)
 
 
