@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from fake_driver import Driver
 from support import Actor, Segment
 
 from gpuring import _core
@@ -31,23 +32,11 @@ MODES = {1: "lossless", 2: "lossy"}
 STATES = ("FREE", "LIVE", "LEAVING")
 
 
-class Late:
-    """A synchroniser whose streams get nowhere until the fence is raised by hand."""
-
-    def record(self, *_: Any) -> None:
-        """Enqueued; not done."""
-
-    def order(self, *_: Any) -> bool:
-        """The stream waits, the host does not."""
-        return True
-
-
 class Core(Actor):
     """A peer of the core with its own idea of what it holds, and a late GPU if asked for."""
 
-    def __init__(self, segment: Segment, peer: Any, sync: Late | None) -> None:
+    def __init__(self, segment: Segment, peer: Any) -> None:
         super().__init__(segment, peer)
-        self.sync = sync
         self.held: list[int] = []
         self.had = 0
         self.lossy = self.lone = False  # lone: never had a fellow, never gave a frame back
@@ -56,20 +45,25 @@ class Core(Actor):
         before = self.segment.bytes()
         ready = _core.ready(self.peer) or verb == "latest"  # which may pass what acquire waits for
         assert self.segment.bytes() == before
-        result = getattr(self.peer, verb)(timeout, self.sync, 0)
+        result = getattr(self.peer, verb)(timeout)
         if result == _core.BLOCKED:  # what it may have voided on the way was the last of it
             assert not _core.ready(self.peer)
         else:
             assert ready, "it had an answer, and somebody would have slept on"
         return self._seq(result)
 
+    def drained(self) -> bool:
+        """Whether all its fences are paid."""
+        header, slots = self.header, range(self.segment.slots)
+        return all(header.fence(self.number, i) >= header.work(self.number, i) for i in slots)
+
     def end(self, verb: str, seq: int) -> int:
         index = seq % self.segment.slots
         if verb == "publish":
-            return self.peer.publish(index, seq, self.sync, (), None)
+            return self.peer.publish(index, seq)
         if verb == "give_back":
-            return self.peer.give_back(index)
-        return getattr(self.peer, verb)(index, seq, self.sync, ())
+            return self.peer.put_back(index)
+        return getattr(self.peer, verb)(index, seq)
 
 
 class Machine(RuleBasedStateMachine):
@@ -82,7 +76,7 @@ class Machine(RuleBasedStateMachine):
         self.cores: dict[int, Core] = {}
         self.dead: list[int] = []
         self.closed = False
-        self.sync = Late() if self.gpu else None
+        self.driver = Driver(self.segment)  # its streams get nowhere: fences are raised by hand
 
     def teardown(self) -> None:
         if hasattr(self, "segment"):
@@ -117,7 +111,7 @@ class Machine(RuleBasedStateMachine):
         if what == "reading":
             return [core for core in self.list("consumers") if core.held]
         if what == "idle":
-            return [core for core in cores if not core.held and core.peer.drained()]
+            return [core for core in cores if not core.held and core.drained()]
         return cores
 
     def bury(self) -> None:
@@ -133,7 +127,8 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def join_producer(self) -> None:
         self.bury()
-        peer = self.segment.process().join_producer()
+        header = self.segment.process()
+        peer = header.join_producer(self.device(header))
         try:
             number = self.model.join_producer()
         except sequential.TableFull:
@@ -149,7 +144,8 @@ class Machine(RuleBasedStateMachine):
     )
     def join_consumer(self, name: str, lossless: bool, start: Any) -> None:
         self.bury()
-        peer = self.segment.process().join_consumer(name.encode(), lossless, start)
+        header = self.segment.process()
+        peer = header.join_consumer(name.encode(), lossless, start, True, self.device(header))
         try:
             number = self.model.join_consumer(name, lossless, start)
         except sequential.TableFull:
@@ -169,10 +165,13 @@ class Machine(RuleBasedStateMachine):
             for fellow in fellows:
                 fellow.lone = False
 
+    def device(self, header: Any) -> Any:
+        return _core.Device(header, 0, None, None, self.driver.table) if self.gpu else None
+
     def enter(self, number: int, peer: Any) -> None:
         assert not isinstance(peer, int), f"the core refuses with {peer}"
         assert peer.number == number
-        self.cores[number] = Core(self.segment, peer, self.sync)
+        self.cores[number] = Core(self.segment, peer)
 
     @precondition(lambda self: self.list("idle"))
     @rule(data=st.data())

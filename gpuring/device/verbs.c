@@ -265,7 +265,10 @@ static enum gr_result bring_to_an_end(struct gd_peer *me, struct gd_call *call, 
         if (call->failed && me->use[index].unpaid) call->ordering = true; /* it was recorded with the one that failed */
         if (end_one(me, call, index, end == PUBLISH && call->failed ? ABANDON : end) == GR_SIGNAL) return GR_SIGNAL;
     }
-    while ((call->failed || call->refused != GR_OK) && call->torns) gd_tell_later(me, call->torn[--call->torns]);
+    if (call->failed || call->refused != GR_OK) { /* something else has to be said now */
+        for (uint32_t k = 0; k < call->torns; k++) gd_tell_later(me, call->torn[k]);
+        call->torns = 0;
+    }
     return call->failed ? GR_DEVICE : call->refused;
 }
 

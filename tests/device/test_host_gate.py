@@ -156,7 +156,12 @@ def test_the_look_of_the_host_gate_waits_for_readers_first(rig):
     for timeout in (0, 0.01):
         with pytest.raises(gpuring.RingFull, match=r"'x'.*frame 4"):
             producer.claim(timeout)
-    reader = threading.Thread(target=lambda: consumer.acquire(0).release())
+
+    def read():
+        consumer.acquire(0).release()
+        ring.finish()
+
+    reader = threading.Thread(target=read)
     reader.start()
     assert producer.claim(PATIENCE_S).seq == 8
     reader.join(PATIENCE_S)
