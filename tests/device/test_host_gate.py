@@ -114,13 +114,13 @@ def test_the_host_gate_looks_at_the_next_slot_when_its_own_is_claimed_meanwhile(
 
     def overtaken(event):
         asked.append(event)
-        if len(asked) == 1:
+        if event == event_of(consumer, 0) and asked.count(event) == 1:
             fast.claim(0)
 
     ring.driver.on_query = overtaken
     with pytest.raises(gpuring.RingFull, match=r"GPU work .*frame 17 "):
         producer.claim(0)
-    assert asked[0] == event_of(consumer, 0)
+    assert event_of(consumer, 0) in asked
     assert [ring.segment.slot(k)[2] for k in range(4)] == ["writing", "ready", "ready", "ready"]
 
 
