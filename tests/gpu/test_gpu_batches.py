@@ -7,6 +7,7 @@ Streams are made current, so that a timeline records a batch by one call.
 
 from __future__ import annotations
 
+import contextlib
 import random
 
 import pytest
@@ -30,9 +31,12 @@ def read_batch(pipe, name, order):
     cupy, kernels = tools()
     stream = cupy.cuda.Stream(non_blocking=True)
     wrong = kernels.counter()
-    with gpuring.attach(name, timeout=20) as ring, ring.consumer("c") as consumer, stream:
+    with contextlib.ExitStack() as stack:
+        ring = stack.enter_context(gpuring.attach(name, timeout=20))
         if not order:
             unordered(ring)
+        consumer = stack.enter_context(ring.consumer("c"))
+        stack.enter_context(stream)
         pipe.send("joined")
         pipe.receive()  # all are published
         batch = consumer.acquire_many(BATCH, 30)
@@ -121,9 +125,11 @@ def _hold_a_release(gated, name, children, order, held):
     stream = cupy.cuda.Stream(non_blocking=True)
     with (
         gated.create(name, slots=BATCH, shape=(WORDS,), dtype="u8") as ring,
-        ring.producer() as producer,
-        stream,
+        contextlib.ExitStack() as stack,
     ):
+        without_waits = None if order else unordered(ring, at_once=False)
+        producer = stack.enter_context(ring.producer())
+        stack.enter_context(stream)
         child = children(read_held, name, held)
         assert child.receive() == "joined"
         with producer.claim_many(BATCH, 10) as batch:
@@ -131,8 +137,8 @@ def _hold_a_release(gated, name, children, order, held):
                 kernels.stamp(slot.array, slot.seq, stream)
         child.send()
         assert child.receive() == "released"
-        if not order:
-            unordered(ring)
+        if without_waits:
+            without_waits()
         with producer.claim_many(BATCH, 10) as batch:  # the same slots: the host may go on
             assert len(batch) == BATCH
             for slot in batch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 
 import pytest
@@ -36,9 +37,11 @@ def _reuse(place, name, order):
     first = cupy.cuda.Stream(non_blocking=True)
     with (
         place.create(name, slots=1, shape=(WORDS,), dtype="u8") as ring,
-        ring.producer() as producer,
-        kernels.Latch(limit_s=LIMIT_S) as latch,
+        contextlib.ExitStack() as stack,
     ):
+        without_waits = None if order else unordered(ring, at_once=False)
+        producer = stack.enter_context(ring.producer())
+        latch = stack.enter_context(kernels.Latch(limit_s=LIMIT_S))
         slot = producer.claim(0, stream=first)
         latch.hold(first)
         kernels.stamp(slot.array, slot.seq, first)
@@ -51,8 +54,8 @@ def _reuse(place, name, order):
             latch.open()
             cupy.cuda.Device().synchronize()
             pytest.skip("this driver has not used the handle again")
-        if not order:
-            unordered(ring)
+        if without_waits:
+            without_waits()
         slot = producer.claim(0, stream=second)
         kernels.stamp(slot.array, slot.seq, second)
         if not order:
