@@ -272,7 +272,9 @@ class Driver:
             return
         place = self.segment.table["event"] + 64 * number_of(endpoint) * self.segment.slots
         for slot in range(self.segment.slots):
-            event = int.from_bytes(self.segment.raw[place + 64 * slot : place + 64 * slot + 8], "little")
+            event = int.from_bytes(
+                self.segment.raw[place + 64 * slot : place + 64 * slot + 8], "little"
+            )
             self.names[event] = event_of(endpoint, slot)
 
     # ---- for tests ---------------------------------------------------------------------------

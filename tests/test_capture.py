@@ -17,7 +17,6 @@ from fake_driver import (
     CAPTURE,
     CAPTURE_ELSEWHERE,
     INVALID,
-    NO_CONTEXT,
     OURS,
     C,
     D,

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from support import Segment
 
 import gpuring
-from gpuring._snapshot import snapshot
 from gpuring import _core, spec
 from gpuring._core import Damaged, Header
+from gpuring._snapshot import snapshot
 
 SHM = Path("/dev/shm")
 

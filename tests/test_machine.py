@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from fake_driver import Driver
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from fake_driver import Driver
 from support import Actor, Segment
 
 from gpuring import _core

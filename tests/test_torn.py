@@ -197,7 +197,7 @@ event_only = pytest.mark.parametrize("ring", ["event"], indirect=True)
 @pytest.mark.parametrize("whose", ["reader", "producer"])
 @pytest.mark.parametrize("released", [False, True])
 def test_a_frame_whose_event_says_that_it_was_written_is_not_torn(ring, whose, released):
-    """Nobody raises an event's fence while nobody asks: so the reaper marks what was written, too."""
+    """Nobody raises its fence while nobody asks: so the reaper marks also what was written."""
     reader, producer = consumer_of(ring), producer_of(ring)
     producer.put(2)
     first, second = reader.peer.acquire(0), reader.peer.acquire(0)

@@ -48,7 +48,7 @@ def test_an_event_is_opened_once_and_when_it_is_first_met(rig):
         producer.claim_many(4, 0).publish()
         consumer.acquire_many(4, 0).release()
     opened = {event_of(each, slot) for each in (producer, consumer) for slot in range(4)}
-    # Here all peers have one driver, which knows its own events; in other processes they are opened.
+    # All peers have one driver here, which knows its own events; other processes open them.
     assert ring.driver.opened == []
     assert {event for name, _, event in ring.told() if name == "wait"} == opened
 
@@ -88,7 +88,9 @@ def test_a_process_that_can_make_no_more_events_says_so(rig):
             ring.driver.errors["event_create"] = INVALID
 
     ring.driver.on_call = third
-    with pytest.raises(gpuring.DeviceError, match=rf"each slot, 2 can be had \({INVALID}\).*made 2"):
+    with pytest.raises(
+        gpuring.DeviceError, match=rf"each slot, 2 can be had \({INVALID}\).*made 2"
+    ):
         ring.producer()
     ring.driver.on_call = lambda _: None
     ring.driver.errors.clear()

@@ -74,7 +74,9 @@ def test_the_work_of_a_destroyed_stream_is_awaited_before_its_slot_is_given_up(r
 
     def synchronize(name):
         if name == "synchronize":
-            held.append([word["phase"] for word in snapshot(ring._header)["slots"]].count("writing"))
+            held.append(
+                [word["phase"] for word in snapshot(ring._header)["slots"]].count("writing")
+            )
             ring.driver.errors["synchronize"] = error
 
     ring.driver.on_call = synchronize
