@@ -56,25 +56,25 @@ MUTANTS: dict[str, list[Edit]] = {
     "nothing is promised": [
         (
             "record.c",
-            "values[k] = gr_promise(&me->me, call->indices[k], use->seq);\n        use->",
-            "values[k] = use->seq << 16;\n        use->",
+            "value = gr_promise(&me->me, index, use->seq);\n    use->recorded_on",
+            "value = use->seq << 16;\n    use->recorded_on",
         )
     ],
     "the frame is shown before the record": [
         (
             "verbs.c",
-            "if (gd_record(me, call, call->at, call->at + 1, values) == GR_OK) {",
+            "if (gd_record(me, call, index, &value) == GR_OK) {",
             "if (end == PUBLISH && me->use[index].streams == 1) {\n"
             "    struct gd_use *use = &me->use[index];\n"
             "    const gd_stream on = use->stream[0];\n"
-            "    values[0] = gr_promise(&me->me, index, use->seq);\n"
-            "    finish(me, call, index, values[0], end);\n"
+            "    value = gr_promise(&me->me, index, use->seq);\n"
+            "    finish(me, call, index, value, end);\n"
             "    gd_pause();\n"
-            "    struct gd_promise late = {index, values[0]};\n"
-            "    me->device->sync->record(me, on, &late, 1);\n"
-            "    continue;\n"
+            "    struct gd_promise late = {index, value};\n"
+            "    me->device->sync->record(me, on, &late);\n"
+            "    return GR_OK;\n"
             "}\n"
-            "if (gd_record(me, call, call->at, call->at + 1, values) == GR_OK) {",
+            "if (gd_record(me, call, index, &value) == GR_OK) {",
         )
     ],
     "a claim that was refused is not undone": [

@@ -39,11 +39,11 @@ def write(pipe: Pipe, path: str) -> int:
     producer = header.join_producer()
     written = 0
     for _ in turns(pipe):
-        index = producer.claim(0, None, 0)
+        index = producer.claim(0)
         if index < 0:
             continue
         data[index] = producer.seq
-        assert producer.publish(index, producer.seq, None, (), None) == 0
+        assert producer.publish(index, producer.seq) == 0
         written += 1
     return written
 
@@ -54,7 +54,7 @@ def read_lossy(pipe: Pipe, path: str, verb: str) -> tuple[int, list[tuple[int, i
     reader = header.join_consumer(verb.encode(), False, "next")
     take, frames, wrong, last = getattr(reader, verb), 0, [], 0
     for _ in turns(pipe):
-        index = take(0, None, 0)
+        index = take(0)
         if index < 0:
             assert index in (_core.BLOCKED, _core.ENDED)  # the producer has written what it wanted
             continue
@@ -63,7 +63,7 @@ def read_lossy(pipe: Pipe, path: str, verb: str) -> tuple[int, list[tuple[int, i
         if seen != (reader.seq, reader.seq) or reader.seq <= last:
             wrong.append((reader.seq, seen[1]))
         last = reader.seq
-        if reader.release(index, reader.seq, None, ()):
+        if reader.release(index, reader.seq):
             wrong.append((reader.seq, -1))
     return frames, wrong
 
@@ -75,12 +75,12 @@ def join_and_read(pipe: Pipe, path: str) -> tuple[int, list[tuple[int, int]]]:
     for _ in turns(pipe):
         reader = header.join_consumer(b"late", True, "oldest")
         start = reader.position
-        index = reader.acquire(20, None, 0)
+        index = reader.acquire(20)
         if index >= 0:
             joins += 1
             if reader.seq != start:
                 wrong.append((start, reader.seq))
-            reader.release(index, reader.seq, None, ())
+            reader.release(index, reader.seq)
         assert reader.leave() == 0
         if pipe.told():
             break

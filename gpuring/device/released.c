@@ -90,6 +90,10 @@ static enum end how_it_ended(struct gd_peer *me, const struct gd_frame *frame, b
     return WHOLE;
 }
 
+/* A look by our own events comes after two laps of frames (gd_is_due).  What is left is known by its stream from then on,
+ * and a checkpoint is set when that did not help either: it costs a record, as each frame does. */
+enum { IDENTIFY_LAPS = 2, CHECKPOINT_LAPS = 3 };
+
 /* ---- the checkpoint ------------------------------------------------------------------------------------------------- */
 
 static bool is_covered(const struct gd_released *released, const struct gd_frame *frame) {
@@ -122,7 +126,7 @@ static void set_checkpoint(struct gd_peer *me, gd_stream stream, uint64_t id) {
     struct gd_released *released = &me->released;
     pthread_mutex_lock(&released->mutex);
     pass_checkpoint(me);
-    bool wanted = released->n > me->me.ring->slots && !released->checkpoint_set && !released->setting && id != 0;
+    bool wanted = released->n > CHECKPOINT_LAPS * me->me.ring->slots && !released->checkpoint_set && !released->setting && id != 0;
     if (wanted) released->setting = true;
     uint64_t at = released->remembered;
     pthread_mutex_unlock(&released->mutex);
@@ -152,7 +156,7 @@ static uint64_t identity_of(const struct gd_device *device, gd_stream stream) {
 void gd_remember(struct gd_peer *me, const struct gd_frame *frame, gd_stream stream) {
     struct gd_released *released = &me->released;
     const bool events = me->device && me->device->sync == &gd_events;
-    const bool behind = events && released->n >= me->me.ring->slots; /* our own events do not tell any more */
+    const bool behind = events && released->n >= IDENTIFY_LAPS * me->me.ring->slots;
     const uint64_t identity = behind ? identity_of(me->device, stream) : 0;
     pthread_mutex_lock(&released->mutex);
     struct gd_frame *last = &released->frames[released->n++];

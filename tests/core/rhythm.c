@@ -31,7 +31,7 @@ static int64_t below(int64_t n) {
 
 static void pay(struct gr_peer *me, uint64_t *value) {
     *value = gr_promise(me, me->index, me->seq);
-    raise_to(fence_of(ring, me->index, me->number), *value);
+    gr_raise_to(fence_of(ring, me->index, me->number), *value);
 }
 
 /* Time goes by: the frames that are due by then are published when they are due. */
@@ -106,7 +106,7 @@ int main(int argc, char **argv) {
         if (result == GR_BLOCKED) result = gr_spin(&reader, gr_acquire);
         while (result == GR_BLOCKED || result == GR_SIGNAL) result = gr_sleep(&reader, gr_acquire);
         REQUIRE(result == GR_OK && atomic_load(&ring->head->waiters) == 0);
-        if (n >= waits / 2) punctual += clock_ns - (int64_t)load_relaxed(&ring->slot[reader.index].time_ns) < 1000;
+        if (n >= waits / 2) punctual += clock_ns - (int64_t)gr_load_relaxed(&ring->slot[reader.index].time_ns) < 1000;
         int64_t over_ns = awake_ns - (clock_ns - begun_ns) / GR_SPIN_SHARE;
         if (over_ns > overdrawn_ns) overdrawn_ns = over_ns;
         uint64_t value;
