@@ -1,4 +1,4 @@
-"""Builds the extension modules: the C11 library with its binding, and two that only need its types."""
+"""Builds the extension modules: the C11 library with its binding, and two that need its types."""
 
 from pathlib import Path
 

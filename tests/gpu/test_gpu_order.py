@@ -7,8 +7,6 @@ latch is known to notice.  Stamps count, on the GPU, words that are not those of
 
 from __future__ import annotations
 
-import contextlib
-
 import pytest
 from ordering import Waits, done, tools
 from support import ON_GPU, STREAM_GATED
