@@ -1,0 +1,77 @@
+"""A million frames through one reader that never synchronises: whole, and its memory stays flat.
+
+Its host runs as far ahead of its GPU as it can, so that every event is recorded anew before anybody
+sees it complete: what is remembered of released frames has to be forgotten by other means.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from ordering import tools
+
+import gpuring
+
+pytestmark = [pytest.mark.gpu, pytest.mark.slow, pytest.mark.deadline(300)]
+
+FRAMES = 1_000_000
+SLOTS, WORDS = 32, 64
+SAMPLES = 20
+
+
+def publish(pipe, name, frames):
+    cupy, kernels = tools()
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with gpuring.attach(name, timeout=20) as ring, ring.producer() as producer, stream:
+        pipe.send("joined")
+        pipe.receive()
+        for _ in range(frames):
+            slot = producer.claim(60)
+            kernels.stamp(slot.array, slot.seq, stream)
+            slot.publish()
+        stream.synchronize()
+
+
+def rss_nbytes():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def read(pipe, name, frames):
+    """(wrong words, resident bytes at each sample, frames remembered at each)"""
+    cupy, kernels = tools()
+    stream, wrong = cupy.cuda.Stream(non_blocking=True), kernels.counter()
+    memory, remembered = [], []
+    with gpuring.attach(name, timeout=20) as ring, ring.consumer() as consumer, stream:
+        pipe.send("joined")
+        for k in range(frames):
+            slot = consumer.acquire(60)
+            kernels.check(slot.array, slot.seq, wrong, stream)
+            slot.release()
+            if (k + 1) % (frames // SAMPLES) == 0:
+                memory.append(rss_nbytes())
+                remembered.append(consumer._peer.remembered)
+        stream.synchronize()
+        return int(wrong.get(stream=stream)[0]), memory, remembered
+
+
+@pytest.mark.parametrize("sync", ["timeline", "event"])
+def test_a_million_frames_leave_nothing_behind(name, children, sync):
+    with gpuring.create(name, slots=SLOTS, shape=(WORDS,), dtype="u8", sync=sync) as ring:
+        reader, writer = children(read, name, FRAMES), children(publish, name, FRAMES)
+        assert reader.receive() == writer.receive() == "joined"
+        reader.patience_s = writer.patience_s = 200
+        writer.send("go")
+        wrong, memory, remembered = reader.result()
+        writer.result()
+        assert ring.stats().reaps == 0
+    figures = {"sync": sync, "frames": FRAMES, "rss": memory, "remembered": remembered}
+    print(figures)
+    if path := os.environ.get("GPURING_FIGURES"):
+        with Path(path).open("a") as file:
+            file.write(json.dumps(figures) + "\n")
+    assert wrong == 0
+    assert memory[-1] - memory[SAMPLES // 4] <= 4 << 20  # allocators settle for a while
+    assert max(remembered) <= 8192  # in flight, at the most what a stream's queue holds
