@@ -1,4 +1,4 @@
-"""Builds the extension modules: the C11 library with its binding, and two that need its types."""
+"""Builds the extension modules: the C11 library with its binding, and those that need its types."""
 
 from pathlib import Path
 
@@ -23,6 +23,11 @@ def extension(name: str, *more: Path) -> Extension:
 
 setup(
     ext_modules=cythonize(
-        [extension("_core", *sources), extension("_snapshot"), extension("_dlpack")]
+        [
+            extension("_core", *sources),
+            extension("_slots"),
+            extension("_snapshot"),
+            extension("_dlpack"),
+        ]
     )
 )

@@ -1,6 +1,6 @@
 # cython: language_level=3
 """What Cython has to know of core/*.h and device/*.h, and the classes of _core.pyx that other modules build on."""
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, intptr_t, uint8_t, uint32_t, uint64_t
 
 cdef extern from "core/ring.h" nogil:
     ctypedef uint64_t gr_word "gr_word"
@@ -177,6 +177,7 @@ cdef extern from "device/device.h" nogil:
         gr_bool gate_host
         gd_released released
     struct gd_call:
+        int64_t deadline_ns
         uint32_t got, torns
         uint64_t torn[128]
         gd_trouble trouble
@@ -208,3 +209,42 @@ cdef extern from "device/device.h" nogil:
 cdef class Header:
     cdef gr_ring *ring
     cdef object __weakref__
+
+
+cdef class Driver:
+    cdef gd_driver *driver
+    cdef gd_driver own
+    cdef object functions
+
+
+ctypedef intptr_t (*fast_stream)() noexcept
+
+cdef class Device:
+    cdef gd_device gd
+    cdef readonly Header header
+    cdef Driver driver
+    cdef bint is_open
+    cdef public object get_current_stream
+    cdef fast_stream fast_current_stream
+    cdef object __weakref__
+    cdef object refused(self, const gd_trouble *trouble)
+    cdef size_t current(self) except? 1
+
+
+cdef enum verb:
+    CLAIM, ACQUIRE, LATEST, PUBLISH, ABANDON, RELEASE
+
+cdef class Peer:
+    cdef gd_peer gd
+    cdef readonly Header header
+    cdef readonly Device device
+    cdef bint busy
+    cdef int take(self, gd_call *call, verb which, timeout) except? -1000
+    cdef gr_result _wait(self, gd_call *call, verb which) except? GR_SIGNAL
+    cdef void cancel(self, gd_call *call) noexcept
+    cdef int end(self, gd_call *call, verb which) except? -1000
+    cdef int use_on(self, uint32_t index, size_t stream) except -1
+    cdef void leave_thread(self, gd_use *use) noexcept
+    cdef bint _paid(self, uint32_t index) noexcept
+    cdef int _raw(self, timeout, size_t stream, verb which) except? -1000
+    cdef int _finish(self, uint32_t index, uint64_t seq, size_t stream, verb which) except? -1000

@@ -6,9 +6,9 @@ Nothing is decided here but when the GIL is released (a first try that neither w
 signals are looked at (between two slices of a wait), and what a result is in Python.  Refusals come back as negative
 results, which the callers word; the driver's as DeviceError.
 
-One module, since its classes share C structs and the C library has state of the process: the header, the device, peers,
-slots and their verbs, batches, and waiting for several peers.  _snapshot.pyx reads a header for people, _dlpack.pyx knows
-DLPack, and neither calls a verb.
+The C library is in this module, for it has state of the process: the header, the device, peers, and waiting for several of
+them.  _slots.pyx has the verbs as users call them, on slot objects; _snapshot.pyx reads a header for people; _dlpack.pyx
+knows DLPack.
 """
 import os
 
@@ -58,10 +58,6 @@ MAX_WAITED = <int>GR_MAX_WAITED
 MEMORY_KINDS = ("host", "cuda")
 SYNC_KINDS = ("host", "event", "timeline")
 GATES = ("stream", "host")
-
-cdef enum:
-    MAX_BATCH = 1024  # GR_MAX_SLOTS, which Cython does not take as the size of an array
-
 
 class Damaged(Exception):
     """A header, or a frame's record, is none of this build; the text says what was found."""
@@ -297,10 +293,6 @@ cdef object _joined(Peer peer, gr_result result, Device device, bint gate_host):
 cdef class Driver:
     """The CUDA driver's functions.  Raises DeviceError if there is none, or one that is too old."""
 
-    cdef gd_driver *driver
-    cdef gd_driver own
-    cdef object functions
-
     def __init__(self, functions=None):
         """`functions`: the address of each function by its symbol, for tests; None: libcuda's."""
         cdef const char *why = NULL
@@ -362,20 +354,9 @@ _WHERE = {
     GD_REGISTER: "register", GD_NO_MEMORY: "no memory",
 }
 
-ctypedef intptr_t (*fast_stream)() noexcept
-
-
 @cython.no_gc_clear  # __dealloc__ needs the header
 cdef class Device:
     """How streams of this process are ordered with those of others, for one ring (device/device.h)."""
-
-    cdef gd_device gd
-    cdef readonly Header header
-    cdef Driver driver
-    cdef bint is_open
-    cdef public object get_current_stream
-    cdef fast_stream fast_current_stream
-    cdef object __weakref__
 
     def __init__(self, Header header not None, int ordinal, get_current_stream, capsule=None, Driver driver=None):
         """`ordinal`: of the GPU under which this process has the slots; `get_current_stream`: the framework's, an object
@@ -411,8 +392,11 @@ cdef class Device:
             stream=trouble.stream, peer=trouble.peer, index=trouble.index, value=trouble.value,
             pid=self.header.peer_pid(trouble.peer), made=self.driver.driver.made_count)
 
-    cpdef size_t current(self) except? 1:
+    def current_stream(self):
         """The handle of the framework's current stream, of this thread."""
+        return self.current()
+
+    cdef size_t current(self) except? 1:
         cdef intptr_t stream
         if self.fast_current_stream == NULL:
             return self.get_current_stream().ptr
@@ -448,9 +432,6 @@ cdef class Device:
 # ---- peers -----------------------------------------------------------------------------------------------------------
 
 
-ctypedef gr_result (*gd_ending)(gd_peer *, gd_call *, unsigned) noexcept nogil
-
-
 cdef int64_t _deadline(object timeout) except -1:
     """On the clock of gr_now_ns; 0: at once."""
     cdef double seconds
@@ -469,14 +450,21 @@ cdef tuple _told_of(const gr_culprit *c):
             None if c.subscription == GR_NONE else c.subscription, c.seq, c.since_ns)
 
 
+cdef inline gr_result _taken(gd_peer *me, gd_call *call, unsigned how, verb which) noexcept nogil:
+    if which == CLAIM:
+        return gd_claim(me, call, how)
+    return gd_acquire(me, call, how, gr_acquire if which == ACQUIRE else gr_latest)
+
+
+cdef inline gr_result _ended(gd_peer *me, gd_call *call, unsigned how, verb which) noexcept nogil:
+    if which == PUBLISH:
+        return gd_publish(me, call, how)
+    return gd_release(me, call, how) if which == RELEASE else gd_abandon(me, call, how)
+
+
 @cython.no_gc_clear  # __dealloc__ needs the header
 cdef class Peer:
     """One entry of the peer table with its device order: a producer or a consumer."""
-
-    cdef gd_peer gd
-    cdef readonly Header header
-    cdef readonly Device device
-    cdef bint busy
 
     def __cinit__(self, Header header not None):
         self.header = header
@@ -525,28 +513,26 @@ cdef class Peer:
         """How long a wait spins before it sleeps; -1: adaptive, 2**63 - 1: it never sleeps."""
         gr_set_spin(&self.gd.me, ns)
 
-    cdef int _take(self, gd_call *call, gr_verb verb) except? -1000:
-        """claim (verb NULL), acquire or latest: 0 or a negative result.  If this raises, nothing is claimed or held."""
+    cdef int take(self, gd_call *call, verb which, timeout) except? -1000:
+        """CLAIM, ACQUIRE or LATEST: 0 or a negative result.  If this raises, nothing is claimed or held."""
         cdef gr_result result
+        call.deadline_ns = _deadline(timeout)
         if self.busy:
             raise RuntimeError("this peer is waiting in another thread; give each thread its own")
-        result = gd_claim(&self.gd, call, 0) if verb == NULL else gd_acquire(&self.gd, call, 0, verb)
+        result = _taken(&self.gd, call, 0, which)
         if result == GR_SIGNAL:
-            result = self._wait(call, verb)
+            result = self._wait(call, which)
         if result == GR_DEVICE:
             raise self.device.refused(&call.trouble)
         return -<int>result
 
-    cdef gr_result _wait(self, gd_call *call, gr_verb verb) except? GR_SIGNAL:
+    cdef gr_result _wait(self, gd_call *call, verb which) except? GR_SIGNAL:
         cdef gr_result result
         self.busy = True
         try:
             while True:
                 with nogil:
-                    if verb == NULL:
-                        result = gd_claim(&self.gd, call, GD_WAIT | GD_AGAIN)
-                    else:
-                        result = gd_acquire(&self.gd, call, GD_WAIT | GD_AGAIN, verb)
+                    result = _taken(&self.gd, call, GD_WAIT | GD_AGAIN, which)
                 if result != GR_SIGNAL:
                     return result
                 try:
@@ -557,22 +543,41 @@ cdef class Peer:
         finally:
             self.busy = False
 
-    cdef int _end(self, gd_call *call, gd_ending ending) except? -1000:
-        """publish, abandon, release: 0 or a negative result.  If this raises, slots that are open are still ours."""
+    cdef void cancel(self, gd_call *call) noexcept:
+        """What was taken by this call is nobody's: no slot object was handed out."""
+        gd_cancel(&self.gd, call)
+
+    cdef int end(self, gd_call *call, verb which) except? -1000:
+        """PUBLISH, ABANDON, RELEASE: 0 or a negative result.  If this raises, slots that are open are still ours."""
         cdef gr_result result
         if self.device is None:
-            return -<int>ending(&self.gd, call, GD_WAIT)
+            return -<int>_ended(&self.gd, call, GD_WAIT, which)
         with nogil:  # a full stream blocks, and what empties it may be another thread of this process
-            result = ending(&self.gd, call, GD_WAIT)
+            result = _ended(&self.gd, call, GD_WAIT, which)
         while result == GR_SIGNAL:
             PyErr_CheckSignals()
             with nogil:
-                result = ending(&self.gd, call, GD_WAIT | GD_AGAIN)
+                result = _ended(&self.gd, call, GD_WAIT | GD_AGAIN, which)
         if result == GR_DEVICE:
             raise self.device.refused(&call.trouble)
         if result == GR_SYSTEM:
             PyErr_SetFromErrno(OSError)
         return -<int>result
+
+    cdef int use_on(self, uint32_t index, size_t stream) except -1:
+        """A slot of ours will be used on `stream` too: that waits for all work on the slot so far."""
+        cdef gd_trouble trouble
+        cdef gr_result result
+        if stream == 1:  # how DLPack writes the legacy default stream, whose handle is 0
+            stream = 0
+        with nogil:
+            result = gd_use_on(&self.gd, index, stream, &trouble)
+        if result != GR_OK:
+            raise self.device.refused(&trouble)
+        return 0
+
+    cdef void leave_thread(self, gd_use *use) noexcept:
+        gd_leave_thread(use)
 
     # The verbs without slot objects, for the tests of the core: an index and a sequence name the frame.
 
@@ -582,22 +587,22 @@ cdef class Peer:
 
     def claim(self, timeout=None, size_t stream=0):
         """The index of the claimed slot, or a negative result."""
-        return self._raw(timeout, stream, NULL)
+        return self._raw(timeout, stream, CLAIM)
 
     def acquire(self, timeout=None, size_t stream=0):
         """The index of the slot of the next frame, or a negative result."""
-        return self._raw(timeout, stream, gr_acquire)
+        return self._raw(timeout, stream, ACQUIRE)
 
     def latest(self, timeout=None, size_t stream=0):
         """The index of the slot of the newest frame, or a negative result."""
-        return self._raw(timeout, stream, gr_latest)
+        return self._raw(timeout, stream, LATEST)
 
-    cdef int _raw(self, timeout, size_t stream, gr_verb verb) except? -1000:
+    cdef int _raw(self, timeout, size_t stream, verb which) except? -1000:
         cdef gd_call call
         cdef uint32_t index = 0
         cdef int result
-        gd_begin(&call, stream, _deadline(timeout), 1, &index)
-        result = self._take(&call, verb)
+        gd_begin(&call, stream, INT64_MAX, 1, &index)
+        result = self.take(&call, which, timeout)
         return result if result else <int>index
 
     def publish(self, uint32_t index, uint64_t seq, shape=None, size_t stream=0):
@@ -607,21 +612,21 @@ cdef class Peer:
         use.ndim = 0 if shape is None else len(shape)
         for k in range(use.ndim):
             use.shape[k] = shape[k]
-        return self._finish(index, seq, stream, gd_publish)
+        return self._finish(index, seq, stream, PUBLISH)
 
     def abandon(self, uint32_t index, uint64_t seq, size_t stream=0):
-        return self._finish(index, seq, stream, gd_abandon)
+        return self._finish(index, seq, stream, ABANDON)
 
     def release(self, uint32_t index, uint64_t seq, size_t stream=0):
         """... or TORN: it is released, and known to be torn."""
-        return self._finish(index, seq, stream, gd_release)
+        return self._finish(index, seq, stream, RELEASE)
 
-    cdef int _finish(self, uint32_t index, uint64_t seq, size_t stream, gd_ending ending) except? -1000:
+    cdef int _finish(self, uint32_t index, uint64_t seq, size_t stream, verb which) except? -1000:
         cdef gd_call call
         cdef int result
         self.gd.use[index].seq, self.gd.use[index].open = seq, True
         gd_begin(&call, stream, INT64_MAX, 1, &index)
-        result = self._end(&call, ending)
+        result = self.end(&call, which)
         return TORN if result == 0 and call.torns else result
 
     def shape(self, uint32_t index):
@@ -706,411 +711,6 @@ cdef class Peer:
         if result == GR_SYSTEM:
             PyErr_SetFromErrno(OSError)
         return -<int>result
-
-
-# ---- slots and verbs, as users call them: producer.py, consumer.py and slot.py derive from these and add what is not on
-# the path of every frame (arrays, interchange, the wording of refusals)
-
-
-cdef class Slot:
-    """Whose slot it is, which frame, and on which streams it was used."""
-
-    cdef gd_use *use
-    cdef readonly uint32_t index
-    """Which slot of the ring this is, 0 … slots - 1."""
-    cdef readonly Peer _peer
-    cdef readonly Device _device
-    cdef public tuple _shape    # of a frame that is smaller than the slot, else None
-    cdef public object _whole   # the array over the whole slot; None if it has several fields
-    cdef public object _meta
-    cdef public bint _restarted
-
-    def _bind(self, uint32_t index, Peer peer not None, whole, meta):
-        self.index, self._peer, self._device = index, peer, peer.device
-        self.use = &peer.gd.use[index]
-        self._whole, self._meta = whole, meta
-
-    cdef size_t _current(self) except? 1:
-        return 0 if self._device is None else self._device.current()
-
-    @property
-    def _open(self):
-        return self.use.open
-
-    @_open.setter
-    def _open(self, bint value):
-        self.use.open = value
-
-    @property
-    def _seq(self):
-        return self.use.seq
-
-    @property
-    def _streams(self):
-        """The handles of the streams that it was used on, the one that it was claimed or acquired for first."""
-        cdef uint32_t k
-        gd_leave_thread(self.use)
-        return tuple([<size_t>self.use.stream[k] for k in range(self.use.streams)])
-
-    @_streams.setter
-    def _streams(self, tuple streams):
-        """Fewer of them, for tests: the end of the slot does not wait for the others then."""
-        cdef uint32_t k
-        for k in range(len(streams)):
-            self.use.stream[k] = streams[k]
-        self.use.streams = len(streams)
-
-    @property
-    def _stream(self):
-        gd_leave_thread(self.use)
-        return <size_t>self.use.stream[0]
-
-    @_stream.setter
-    def _stream(self, size_t stream):
-        """One of _streams comes first from now on."""
-        cdef uint32_t k
-        for k in range(self.use.streams):
-            if self.use.stream[k] == stream:
-                self.use.stream[k], self.use.stream[0] = self.use.stream[0], stream
-
-    def _import_on(self, size_t stream):
-        """Orders a stream behind all that were used so far, and remembers it.  Raises DeviceError."""
-        cdef gd_trouble trouble
-        cdef gr_result result
-        if stream == 1:  # how DLPack writes the legacy default stream, whose handle is 0
-            stream = 0
-        with nogil:
-            result = gd_use_on(&self._peer.gd, self.index, stream, &trouble)
-        if result != GR_OK:
-            raise self._device.refused(&trouble)
-
-    @property
-    def seq(self):
-        """The frame's sequence.  A ring of N slots begins with N."""
-        return self.use.seq
-
-    @property
-    def array(self):
-        """The frame as an array over the slot: `cupy.ndarray` on a GPU, `numpy.ndarray` on the host.
-
-        Only for rings with one field (`shape=`, `dtype=`); see `slot[name]` for several.  On a GPU the
-        stream of claim or acquire already waits for whoever used the slot before; work on another
-        stream must be ordered by you.
-        """
-        if self.use.open and self._shape is None and self._whole is not None:
-            return self._whole
-        return self._array()
-
-    @property
-    def meta(self):
-        """The frame's metadata: a `numpy.void` over the header, `slot.meta["pts"]`.
-
-        A view: what is written here is in the ring at once.  None if the ring has no metadata.
-        """
-        if not self.use.open:
-            self._check_open()
-        return self._meta
-
-
-cdef class WriteSlot(Slot):
-    cdef int _begin(self, tuple shape) except -1:
-        cdef uint32_t k
-        self._shape = shape
-        if shape is not None:
-            for k in range(len(shape)):
-                self.use.shape[k] = shape[k]
-            self.use.ndim = len(shape)
-        return 0
-
-    def _reshape(self, tuple shape):
-        """The frame will have this shape; None: the slot's."""
-        self.use.ndim = 0
-        self._begin(shape)
-
-    def publish(self):
-        """Hands the frame to the readers, in stream order: their streams wait for yours.
-
-        Never blocks.  Raises PeerLost if this peer was taken for dead, DeviceError if the work could not
-        be recorded (the frame is abandoned then), RingError if the slot is not yours any more.
-        """
-        self._finish(gd_publish, "publish")
-
-    def abandon(self):
-        """Gives the slot back without a frame: readers pass over its sequence."""
-        self._finish(gd_abandon, "abandon")
-
-    cdef int _finish(self, gd_ending ending, str verb) except -1:
-        cdef gd_call call
-        cdef int result
-        if not self.use.open:
-            self._check_open()
-        gd_begin(&call, self._current(), INT64_MAX, 1, &self.index)  # if CuPy refuses to tell, the slot is still ours
-        result = self._peer._end(&call, ending)
-        if result:
-            raise self._refused(result, verb)
-        return 0
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, kind, error, traceback):
-        if not self.use.open:
-            return
-        if kind is None:
-            self._finish(gd_publish, "publish")
-        else:
-            self.abandon()
-
-
-cdef class ReadSlot(Slot):
-    cdef int _begin(self) except -1:
-        self._restarted = False
-        self._shape = self._peer.shape(self.index) if gr_load_acquire(
-            &self._peer.gd.me.ring.slot[self.index].ndim) else None
-        return 0
-
-    @property
-    def lost(self):
-        """Sequences that this consumer was made to skip just before this frame; 0 if lossless.
-
-        Void sequences (abandoned claims) among them count too: nobody can tell afterwards."""
-        return self.use.lost
-
-    @property
-    def redelivered(self):
-        """Whether another member of the subscription had this frame and died with it."""
-        return self.use.redelivered
-
-    @property
-    def restarted(self):
-        """Whether the stream began again with this frame (`consumer(reattach=True)`): sequences may have
-        started over, and frames between may be missing."""
-        return self._restarted
-
-    def release(self):
-        """Gives the slot back, in stream order: the next writer's stream waits for your reads.
-
-        Never blocks.  Raises FrameTorn (the slot is given back) if the frame is known to be torn,
-        PeerLost if this peer was taken for dead, RingError if the slot is not yours any more.
-        """
-        self._finish()
-
-    cdef int _finish(self) except -1:
-        cdef gd_call call
-        cdef int result
-        if not self.use.open:
-            self._check_open()
-        gd_begin(&call, self._current(), INT64_MAX, 1, &self.index)
-        result = self._peer._end(&call, gd_release)
-        if result:
-            raise self._refused(result, "release")
-        if call.torns:
-            raise self._torn()
-        return 0
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, kind, error, traceback):
-        if self.use.open:
-            self._finish()
-
-
-cdef class Verbs:
-    """A peer of a ring with its slots."""
-
-    cdef public Peer _peer
-    cdef public Device _device
-    cdef public list _slots
-
-    cdef size_t _stream_of(self, stream) except? 1:
-        if stream is None:
-            return 0 if self._device is None else self._device.current()
-        return self._handle(stream)
-
-    cdef uint32_t _at_most(self, n) except 0:
-        if n < 1:
-            raise ValueError(f"at least one slot can be asked for, not {n!r}")
-        return min(n, self._peer.header.ring.slots)
-
-
-cdef class ProducerVerbs(Verbs):
-    def claim(self, timeout=None, *, stream=None, shape=None):
-        """The next slot, to be written and published (or abandoned).
-
-        Blocks while a lossless subscription still needs the slot; `timeout` in seconds, 0 = do not block,
-        None = for ever; Ctrl-C interrupts.  On a GPU, `stream` (default: CuPy's current one) is made to
-        wait for everybody whose work on the slot is not finished.  `shape` writes a frame that is smaller
-        than the slot.
-
-        Several slots may be claimed at once; readers get them in order of their sequences.
-        Raises RingFull (a TimeoutError) naming who is in the way, RingClosed, PeerLost if this peer was
-        taken for dead, DeviceError.  No claim is left behind by a call that raises.
-        """
-        cdef tuple extents = None if shape is None else self._smaller(shape)
-        cdef WriteSlot slot
-        cdef gd_call call
-        cdef uint32_t index
-        cdef int result
-        gd_begin(&call, self._stream_of(stream), _deadline(timeout), 1, &index)
-        result = self._peer._take(&call, NULL)
-        if result:
-            raise self._refused(result, "claim", timeout)
-        slot = self._slots[index]
-        slot._begin(extents)
-        return slot
-
-    def claim_many(self, n, timeout=None, *, stream=None):
-        """Up to `n` slots at once, at least one: a WriteBatch, a tuple of slots in order of sequences.
-
-        Blocks as `claim` does until there is one, then takes as many as are free.  One call into the
-        driver orders `stream` for all of them, and one records them all when the batch is published.
-        More slots in a batch also mean more work between two switches of the GPU from one process to
-        another.  Raises as `claim` does; no claim is left behind by a call that raises.
-        """
-        cdef uint32_t indices[MAX_BATCH]
-        cdef WriteSlot slot
-        cdef gd_call call
-        cdef uint32_t k
-        cdef list batch = []
-        cdef int result
-        gd_begin(&call, self._stream_of(stream), _deadline(timeout), self._at_most(n), indices)
-        result = self._peer._take(&call, NULL)
-        if result:
-            raise self._refused(result, "claim", timeout)
-        try:
-            for k in range(call.got):
-                slot = self._slots[indices[k]]
-                slot._begin(None)
-                batch.append(slot)
-            return self._batch(batch)
-        except BaseException:  # Ctrl-C, no memory
-            gd_cancel(&self._peer.gd, &call)
-            raise
-
-
-cdef class ConsumerVerbs(Verbs):
-    cdef public list _untold
-    """Frames known to be torn, which nobody could be told of yet."""
-    cdef public bint _lossless
-
-    cdef ReadSlot _one(self, gr_verb verb, str name, timeout, stream):
-        cdef ReadSlot slot
-        cdef gd_call call
-        cdef uint32_t index
-        cdef int result
-        gd_begin(&call, self._stream_of(stream), _deadline(timeout), 1, &index)
-        if self._untold:
-            self._tell()
-        result = self._peer._take(&call, verb)
-        if result:
-            raise self._refused(result, name, timeout)
-        slot = self._slots[index]
-        slot._begin()
-        return slot
-
-    def acquire(self, timeout=None, *, stream=None):
-        """The next frame of the subscription, in order of sequences.
-
-        Blocks until there is one; `timeout` in seconds, 0 = do not block, None = for ever; Ctrl-C
-        interrupts.  On a GPU, `stream` (default: CuPy's current one) is made to wait until the frame is
-        written.  Several frames may be held at once.
-
-        Raises RingTimeout (a TimeoutError), EndOfStream when everything was read and the producers are
-        gone or the ring is closed, PeerLost when the last producer died, FrameTorn if frames that were
-        released before turned out torn since, DeviceError.  No frame is held by a call that raises.
-        """
-        return self._one(gr_acquire, "acquire", timeout, stream)
-
-    def latest(self, timeout=None, *, stream=None):
-        """The newest frame that this consumer has not had yet; older ones count as lost.
-
-        Only for lossy consumers.  Blocks and raises as `acquire` does.
-        """
-        if self._lossless:
-            raise self._not_lossy()
-        return self._one(gr_latest, "latest", timeout, stream)
-
-    def acquire_many(self, n, timeout=None, *, stream=None):
-        """Up to `n` frames at once, at least one: a ReadBatch, a tuple of slots in order of sequences.
-
-        Blocks as `acquire` does until there is one, then takes as many as are published.  One call into
-        the driver orders `stream` after all of them, and one records the reads when the batch is
-        released.  Raises as `acquire` does; no frame is held by a call that raises.
-        """
-        cdef uint32_t indices[MAX_BATCH]
-        cdef ReadSlot slot
-        cdef gd_call call
-        cdef uint32_t k
-        cdef list batch = []
-        cdef int result
-        gd_begin(&call, self._stream_of(stream), _deadline(timeout), self._at_most(n), indices)
-        if self._untold:
-            self._tell()
-        result = self._peer._take(&call, gr_acquire)
-        if result:
-            raise self._refused(result, "acquire", timeout)
-        try:
-            for k in range(call.got):
-                slot = self._slots[indices[k]]
-                slot._begin()
-                batch.append(slot)
-            return self._batch(batch)
-        except BaseException:  # Ctrl-C, no memory
-            gd_cancel(&self._peer.gd, &call)
-            raise
-
-
-# ---- batches: together if one driver call can record them all, else slot by slot ------------------------------------
-
-
-def still_open(batch):
-    """Slot objects are used again each lap: one that has a later sequence is not the batch's any more.
-
-    (Whatever the slot of a frame carries next was claimed after the last of the batch, or while the frame
-    was held: then it is void, and nobody acquires it.)"""
-    cdef Slot slot
-    cdef uint64_t last = batch._last
-    return [slot for slot in batch if slot.use.open and slot.use.seq <= last]
-
-
-cdef list _end_all(list slots, gd_ending ending, str verb):
-    cdef uint32_t indices[MAX_BATCH]
-    cdef gd_call call
-    cdef Slot slot
-    cdef Peer peer
-    cdef uint32_t n = 0
-    cdef int result
-    if not slots:
-        return []
-    for slot in slots:
-        indices[n] = slot.index
-        n += 1
-    peer = slot._peer
-    gd_begin(&call, slot._current(), INT64_MAX, n, indices)
-    result = peer._end(&call, ending)
-    if result:
-        raise slot._refused(result, verb)
-    return [call.torn[n] for n in range(call.torns)]
-
-
-def publish_all(batch):
-    """Publishes those WriteSlots of one producer that are open; if one cannot be, those behind it are abandoned."""
-    _end_all(still_open(batch), gd_publish, "publish")
-
-
-def abandon_all(batch):
-    """Abandons those WriteSlots of one producer that are open."""
-    _end_all(still_open(batch), gd_abandon, "abandon")
-
-
-def release_all(batch):
-    """Releases those ReadSlots of one consumer that are open.
-
-    The sequences of those that are known to be torn.  If something else is raised, they are told later: by the
-    next acquire, or at close.
-    """
-    return _end_all(still_open(batch), gd_release, "release")
 
 
 # ---- several peers at once, and event loops (waiting.py) ---------------------------------------------------------------

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from gpuring import _core, diagnosis, waiting
+from gpuring import _slots, diagnosis, waiting
 from gpuring.diagnosis import subscription_label
 from gpuring.endpoint import Endpoint, Gate, JoinedRing
 from gpuring.errors import EndOfStream, FrameTorn, PeerLost, RingError, raise_first
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _RESTART_POLL_S = 0.02
 
 
-class Consumer(_core.ConsumerVerbs, Endpoint):
+class Consumer(_slots.ConsumerVerbs, Endpoint):
     """Reads frames from a ring.  Made by `Ring.consumer()`; used by one thread at a time."""
 
     _slots: list[ReadSlot]
@@ -28,7 +28,7 @@ class Consumer(_core.ConsumerVerbs, Endpoint):
     _batch = ReadBatch
     _takes = ("acquire", "latest", "acquire_many")
 
-    if TYPE_CHECKING:  # of _core.ConsumerVerbs, which has their docstrings
+    if TYPE_CHECKING:  # of _slots.ConsumerVerbs, which has their docstrings
 
         def acquire(self, timeout: float | None = None, *, stream: Any = None) -> ReadSlot: ...
 

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpuring import _core
+from gpuring import _slots
 from gpuring.errors import DeviceError, OverrunWarning, StaleViewWarning
 from gpuring.memory import Memory
 from gpuring.memory.cuda_ipc import load_cupy
@@ -346,7 +346,7 @@ def _watched_batches(kind: Any) -> Any:
         @functools.wraps(getattr(kind, verb))
         def given_back(self: Any) -> None:
             try:
-                for slot in _core.still_open(self):
+                for slot in _slots.still_open(self):
                     slot._end_lease()
             except Warning:  # warnings can be errors
                 undo(self)

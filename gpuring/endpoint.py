@@ -68,7 +68,7 @@ class JoinedRing(Protocol):
 
 
 class Endpoint(Unique):
-    """One peer of a ring in this process, beside the verbs of _core.Verbs.  Not made by users."""
+    """One peer of a ring in this process, beside the verbs of _slots.Verbs.  Not made by users."""
 
     _peer: Peer
     _device: Device | None

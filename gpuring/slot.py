@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gpuring import _core, diagnosis
+from gpuring import _core, _slots, diagnosis
 from gpuring.copying import copy_into
 from gpuring.errors import FrameTorn, RingError
 from gpuring.interchange import Exported, View
@@ -29,9 +29,9 @@ _MAX_VIEWS = 64  # arrays of smaller frames that a slot remembers
 
 
 class Slot(Exported, Unique):
-    """What both kinds of slot have beside the verbs of _core.Slot.  Not made by users."""
+    """What both kinds of slot have beside the verbs of _slots.Slot.  Not made by users."""
 
-    if TYPE_CHECKING:  # of _core.Slot, and of the kinds below
+    if TYPE_CHECKING:  # of _slots.Slot, and of the kinds below
         index: int
         array: Any
         _open: bool
@@ -186,7 +186,7 @@ class SlotField(Exported):
         return slot._exported_as(self._name, slot[self._name])
 
 
-class WriteSlot(_core.WriteSlot, Slot):
+class WriteSlot(_slots.WriteSlot, Slot):
     """A claimed slot.  As a context manager it publishes; if the block raises, it abandons."""
 
     def copy_from(self, source: Any, *, field: str | None = None, stream: Any = None) -> None:
@@ -217,7 +217,7 @@ class WriteSlot(_core.WriteSlot, Slot):
         self.abandon()
 
 
-class ReadSlot(_core.ReadSlot, Slot):
+class ReadSlot(_slots.ReadSlot, Slot):
     """A frame that this consumer holds.  As a context manager it releases."""
 
     def _protect(self, view: Any) -> None:
@@ -264,11 +264,11 @@ class WriteBatch(Unique, tuple[WriteSlot, ...]):
 
         If one cannot be published, those behind it are abandoned.  Raises as WriteSlot.publish.
         """
-        _core.publish_all(self)
+        _slots.publish_all(self)
 
     def abandon(self) -> None:
         """Gives those still open back without a frame: readers pass over their sequences."""
-        _core.abandon_all(self)
+        _slots.abandon_all(self)
 
     def __enter__(self) -> Self:
         return self
@@ -293,7 +293,7 @@ class ReadBatch(Unique, tuple[ReadSlot, ...]):
         Raises FrameTorn, naming all that are torn, when they are released; else as
         ReadSlot.release, and the next acquire, or close, raises the FrameTorn.
         """
-        seqs = _core.release_all(self)
+        seqs = _slots.release_all(self)
         if seqs:
             raise diagnosis.torn(self[0]._ring, seqs)
 

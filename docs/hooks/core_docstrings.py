@@ -1,4 +1,4 @@
-"""The verbs are compiled: their docstrings stand in _core.pyx, their types in gpuring/_core.pyi,
+"""The verbs are compiled: their docstrings stand in _slots.pyx, their types in gpuring/_slots.pyi,
 or in producer.py and consumer.py, which know what they return.
 
 Griffe reads these.  Here each object in them gets the docstring that `help()` shows.
@@ -11,7 +11,7 @@ from typing import Any
 
 import griffe
 
-from gpuring import _core, consumer, producer
+from gpuring import _core, _slots, consumer, producer
 
 
 class CoreDocstrings(griffe.Extension):
@@ -20,6 +20,7 @@ class CoreDocstrings(griffe.Extension):
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
         if pkg.path == "gpuring":
             _document(pkg["_core"], _core)
+            _document(pkg["_slots"], _slots)
             _document(pkg["producer"], producer)
             _document(pkg["consumer"], consumer)
 

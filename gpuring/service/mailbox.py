@@ -163,7 +163,7 @@ class Mailbox:
     def order(self, answer: Answer, stream: Any) -> None:
         """Another thread may have received it, on another stream."""
         if answer._device is not None:
-            current = answer._device.current
+            current = answer._device.current_stream
             answer._import_on(current() if stream is None else self._answers._handle(stream))
 
     # ---- what has become of the calls ----------------------------------------------------------

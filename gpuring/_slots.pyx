@@ -1,0 +1,407 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
+# cython: auto_pickle=False
+"""The verbs as users call them, on slot objects that are made once: no Python between the call and the C library.
+
+gpuring/producer.py, consumer.py and slot.py derive from these classes and add what is not on the path of every frame: arrays,
+interchange, the wording of refusals.
+"""
+from libc.stdint cimport INT64_MAX, uint32_t, uint64_t
+
+from gpuring._core cimport *
+
+cdef enum:
+    MAX_BATCH = 1024  # GR_MAX_SLOTS, which Cython does not take as the size of an array
+
+
+cdef class Slot:
+    """Whose slot it is, which frame, and on which streams it was used."""
+
+    cdef gd_use *use
+    cdef readonly uint32_t index
+    """Which slot of the ring this is, 0 … slots - 1."""
+    cdef readonly Peer _peer
+    cdef readonly Device _device
+    cdef public tuple _shape    # of a frame that is smaller than the slot, else None
+    cdef public object _whole   # the array over the whole slot; None if it has several fields
+    cdef public object _meta
+    cdef public bint _restarted
+
+    def _bind(self, uint32_t index, Peer peer not None, whole, meta):
+        self.index, self._peer, self._device = index, peer, peer.device
+        self.use = &peer.gd.use[index]
+        self._whole, self._meta = whole, meta
+
+    cdef size_t _current(self) except? 1:
+        return 0 if self._device is None else self._device.current()
+
+    @property
+    def _open(self):
+        return self.use.open
+
+    @_open.setter
+    def _open(self, bint value):
+        self.use.open = value
+
+    @property
+    def _seq(self):
+        return self.use.seq
+
+    @property
+    def _streams(self):
+        """The handles of the streams that it was used on, the one that it was claimed or acquired for first."""
+        cdef uint32_t k
+        self._peer.leave_thread(self.use)
+        return tuple([<size_t>self.use.stream[k] for k in range(self.use.streams)])
+
+    @_streams.setter
+    def _streams(self, tuple streams):
+        """Fewer of them, for tests: the end of the slot does not wait for the others then."""
+        cdef uint32_t k
+        for k in range(len(streams)):
+            self.use.stream[k] = streams[k]
+        self.use.streams = len(streams)
+
+    @property
+    def _stream(self):
+        self._peer.leave_thread(self.use)
+        return <size_t>self.use.stream[0]
+
+    @_stream.setter
+    def _stream(self, size_t stream):
+        """One of _streams comes first from now on."""
+        cdef uint32_t k
+        for k in range(self.use.streams):
+            if self.use.stream[k] == stream:
+                self.use.stream[k], self.use.stream[0] = self.use.stream[0], stream
+
+    def _import_on(self, size_t stream):
+        """Orders a stream behind all that were used so far, and remembers it.  Raises DeviceError."""
+        self._peer.use_on(self.index, stream)
+
+    @property
+    def seq(self):
+        """The frame's sequence.  A ring of N slots begins with N."""
+        return self.use.seq
+
+    @property
+    def array(self):
+        """The frame as an array over the slot: `cupy.ndarray` on a GPU, `numpy.ndarray` on the host.
+
+        Only for rings with one field (`shape=`, `dtype=`); see `slot[name]` for several.  On a GPU the
+        stream of claim or acquire already waits for whoever used the slot before; work on another
+        stream must be ordered by you.
+        """
+        if self.use.open and self._shape is None and self._whole is not None:
+            return self._whole
+        return self._array()
+
+    @property
+    def meta(self):
+        """The frame's metadata: a `numpy.void` over the header, `slot.meta["pts"]`.
+
+        A view: what is written here is in the ring at once.  None if the ring has no metadata.
+        """
+        if not self.use.open:
+            self._check_open()
+        return self._meta
+
+
+cdef class WriteSlot(Slot):
+    cdef int _begin(self, tuple shape) except -1:
+        cdef uint32_t k
+        self._shape = shape
+        if shape is not None:
+            for k in range(len(shape)):
+                self.use.shape[k] = shape[k]
+            self.use.ndim = len(shape)
+        return 0
+
+    def _reshape(self, tuple shape):
+        """The frame will have this shape; None: the slot's."""
+        self.use.ndim = 0
+        self._begin(shape)
+
+    def publish(self):
+        """Hands the frame to the readers, in stream order: their streams wait for yours.
+
+        Never blocks.  Raises PeerLost if this peer was taken for dead, DeviceError if the work could not
+        be recorded (the frame is abandoned then), RingError if the slot is not yours any more.
+        """
+        self._finish(PUBLISH, "publish")
+
+    def abandon(self):
+        """Gives the slot back without a frame: readers pass over its sequence."""
+        self._finish(ABANDON, "abandon")
+
+    cdef int _finish(self, verb which, str name) except -1:
+        cdef gd_call call
+        cdef int result
+        if not self.use.open:
+            self._check_open()
+        gd_begin(&call, self._current(), INT64_MAX, 1, &self.index)  # if CuPy refuses to tell, the slot is still ours
+        result = self._peer.end(&call, which)
+        if result:
+            raise self._refused(result, name)
+        return 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        if not self.use.open:
+            return
+        if kind is None:
+            self._finish(PUBLISH, "publish")
+        else:
+            self.abandon()
+
+
+cdef class ReadSlot(Slot):
+    cdef int _begin(self) except -1:
+        self._restarted = False
+        self._shape = self._peer.shape(self.index) if gr_load_acquire(
+            &self._peer.gd.me.ring.slot[self.index].ndim) else None
+        return 0
+
+    @property
+    def lost(self):
+        """Sequences that this consumer was made to skip just before this frame; 0 if lossless.
+
+        Void sequences (abandoned claims) among them count too: nobody can tell afterwards."""
+        return self.use.lost
+
+    @property
+    def redelivered(self):
+        """Whether another member of the subscription had this frame and died with it."""
+        return self.use.redelivered
+
+    @property
+    def restarted(self):
+        """Whether the stream began again with this frame (`consumer(reattach=True)`): sequences may have
+        started over, and frames between may be missing."""
+        return self._restarted
+
+    def release(self):
+        """Gives the slot back, in stream order: the next writer's stream waits for your reads.
+
+        Never blocks.  Raises FrameTorn (the slot is given back) if the frame is known to be torn,
+        PeerLost if this peer was taken for dead, RingError if the slot is not yours any more.
+        """
+        self._finish()
+
+    cdef int _finish(self) except -1:
+        cdef gd_call call
+        cdef int result
+        if not self.use.open:
+            self._check_open()
+        gd_begin(&call, self._current(), INT64_MAX, 1, &self.index)
+        result = self._peer.end(&call, RELEASE)
+        if result:
+            raise self._refused(result, "release")
+        if call.torns:
+            raise self._torn()
+        return 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        if self.use.open:
+            self._finish()
+
+
+cdef class Verbs:
+    """A peer of a ring with its slots."""
+
+    cdef public Peer _peer
+    cdef public Device _device
+    cdef public list _slots
+
+    cdef size_t _stream_of(self, stream) except? 1:
+        if stream is None:
+            return 0 if self._device is None else self._device.current()
+        return self._handle(stream)
+
+    cdef uint32_t _at_most(self, n) except 0:
+        if n < 1:
+            raise ValueError(f"at least one slot can be asked for, not {n!r}")
+        return min(n, self._peer.header.ring.slots)
+
+
+cdef class ProducerVerbs(Verbs):
+    def claim(self, timeout=None, *, stream=None, shape=None):
+        """The next slot, to be written and published (or abandoned).
+
+        Blocks while a lossless subscription still needs the slot; `timeout` in seconds, 0 = do not block,
+        None = for ever; Ctrl-C interrupts.  On a GPU, `stream` (default: CuPy's current one) is made to
+        wait for everybody whose work on the slot is not finished.  `shape` writes a frame that is smaller
+        than the slot.
+
+        Several slots may be claimed at once; readers get them in order of their sequences.
+        Raises RingFull (a TimeoutError) naming who is in the way, RingClosed, PeerLost if this peer was
+        taken for dead, DeviceError.  No claim is left behind by a call that raises.
+        """
+        cdef tuple extents = None if shape is None else self._smaller(shape)
+        cdef WriteSlot slot
+        cdef gd_call call
+        cdef uint32_t index
+        cdef int result
+        gd_begin(&call, self._stream_of(stream), INT64_MAX, 1, &index)
+        result = self._peer.take(&call, CLAIM, timeout)
+        if result:
+            raise self._refused(result, "claim", timeout)
+        slot = self._slots[index]
+        slot._begin(extents)
+        return slot
+
+    def claim_many(self, n, timeout=None, *, stream=None):
+        """Up to `n` slots at once, at least one: a WriteBatch, a tuple of slots in order of sequences.
+
+        Blocks as `claim` does until there is one, then takes as many as are free.  One call into the
+        driver orders `stream` for all of them, and one records them all when the batch is published.
+        More slots in a batch also mean more work between two switches of the GPU from one process to
+        another.  Raises as `claim` does; no claim is left behind by a call that raises.
+        """
+        cdef uint32_t indices[MAX_BATCH]
+        cdef WriteSlot slot
+        cdef gd_call call
+        cdef uint32_t k
+        cdef list batch = []
+        cdef int result
+        gd_begin(&call, self._stream_of(stream), INT64_MAX, self._at_most(n), indices)
+        result = self._peer.take(&call, CLAIM, timeout)
+        if result:
+            raise self._refused(result, "claim", timeout)
+        try:
+            for k in range(call.got):
+                slot = self._slots[indices[k]]
+                slot._begin(None)
+                batch.append(slot)
+            return self._batch(batch)
+        except BaseException:  # Ctrl-C, no memory
+            self._peer.cancel(&call)
+            raise
+
+
+cdef class ConsumerVerbs(Verbs):
+    cdef public list _untold
+    """Frames known to be torn, which nobody could be told of yet."""
+    cdef public bint _lossless
+
+    cdef ReadSlot _one(self, verb which, str name, timeout, stream):
+        cdef ReadSlot slot
+        cdef gd_call call
+        cdef uint32_t index
+        cdef int result
+        gd_begin(&call, self._stream_of(stream), INT64_MAX, 1, &index)
+        if self._untold:
+            self._tell()
+        result = self._peer.take(&call, which, timeout)
+        if result:
+            raise self._refused(result, name, timeout)
+        slot = self._slots[index]
+        slot._begin()
+        return slot
+
+    def acquire(self, timeout=None, *, stream=None):
+        """The next frame of the subscription, in order of sequences.
+
+        Blocks until there is one; `timeout` in seconds, 0 = do not block, None = for ever; Ctrl-C
+        interrupts.  On a GPU, `stream` (default: CuPy's current one) is made to wait until the frame is
+        written.  Several frames may be held at once.
+
+        Raises RingTimeout (a TimeoutError), EndOfStream when everything was read and the producers are
+        gone or the ring is closed, PeerLost when the last producer died, FrameTorn if frames that were
+        released before turned out torn since, DeviceError.  No frame is held by a call that raises.
+        """
+        return self._one(ACQUIRE, "acquire", timeout, stream)
+
+    def latest(self, timeout=None, *, stream=None):
+        """The newest frame that this consumer has not had yet; older ones count as lost.
+
+        Only for lossy consumers.  Blocks and raises as `acquire` does.
+        """
+        if self._lossless:
+            raise self._not_lossy()
+        return self._one(LATEST, "latest", timeout, stream)
+
+    def acquire_many(self, n, timeout=None, *, stream=None):
+        """Up to `n` frames at once, at least one: a ReadBatch, a tuple of slots in order of sequences.
+
+        Blocks as `acquire` does until there is one, then takes as many as are published.  One call into
+        the driver orders `stream` after all of them, and one records the reads when the batch is
+        released.  Raises as `acquire` does; no frame is held by a call that raises.
+        """
+        cdef uint32_t indices[MAX_BATCH]
+        cdef ReadSlot slot
+        cdef gd_call call
+        cdef uint32_t k
+        cdef list batch = []
+        cdef int result
+        gd_begin(&call, self._stream_of(stream), INT64_MAX, self._at_most(n), indices)
+        if self._untold:
+            self._tell()
+        result = self._peer.take(&call, ACQUIRE, timeout)
+        if result:
+            raise self._refused(result, "acquire", timeout)
+        try:
+            for k in range(call.got):
+                slot = self._slots[indices[k]]
+                slot._begin()
+                batch.append(slot)
+            return self._batch(batch)
+        except BaseException:  # Ctrl-C, no memory
+            self._peer.cancel(&call)
+            raise
+
+
+# ---- batches: together if one driver call can record them all, else slot by slot ------------------------------------
+
+
+def still_open(batch):
+    """Slot objects are used again each lap: one that has a later sequence is not the batch's any more.
+
+    (Whatever the slot of a frame carries next was claimed after the last of the batch, or while the frame
+    was held: then it is void, and nobody acquires it.)"""
+    cdef Slot slot
+    cdef uint64_t last = batch._last
+    return [slot for slot in batch if slot.use.open and slot.use.seq <= last]
+
+
+cdef list _end_all(list slots, verb which, str name):
+    cdef uint32_t indices[MAX_BATCH]
+    cdef gd_call call
+    cdef Slot slot
+    cdef Peer peer
+    cdef uint32_t n = 0
+    cdef int result
+    if not slots:
+        return []
+    for slot in slots:
+        indices[n] = slot.index
+        n += 1
+    peer = slot._peer
+    gd_begin(&call, slot._current(), INT64_MAX, n, indices)
+    result = peer.end(&call, which)
+    if result:
+        raise slot._refused(result, name)
+    return [call.torn[n] for n in range(call.torns)]
+
+
+def publish_all(batch):
+    """Publishes those WriteSlots of one producer that are open; if one cannot be, those behind it are abandoned."""
+    _end_all(still_open(batch), PUBLISH, "publish")
+
+
+def abandon_all(batch):
+    """Abandons those WriteSlots of one producer that are open."""
+    _end_all(still_open(batch), ABANDON, "abandon")
+
+
+def release_all(batch):
+    """Releases those ReadSlots of one consumer that are open.
+
+    The sequences of those that are known to be torn.  If something else is raised, they are told later: by the
+    next acquire, or at close.
+    """
+    return _end_all(still_open(batch), RELEASE, "release")
