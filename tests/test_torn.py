@@ -236,6 +236,35 @@ def test_the_event_of_the_next_owner_of_a_number_says_nothing_of_the_last_one(ri
     assert ring.driver.opened == []
 
 
+@event_only
+def test_an_event_opened_while_the_number_changed_hands_is_nobodys(ring):
+    """The next owner joins while a consumer opens the event of the last one.  Nothing is recorded
+    in the newcomer's, so it counts as done: no later question may meet it under the old name."""
+    victim, header = producer_of(ring), ring.process()
+    others = _core.Driver(ring.driver.addresses)  # a process that made none of these events
+    device = _core.Device(header, 0, None, None, others)
+    readers = [
+        OnGpu(ring, header.join_consumer(name, True, "next", True, device)) for name in (b"a", b"b")
+    ]
+    victim_id = ring.peek("peer", "id", victim.number)
+    victim.put(1)
+    victim.die()
+    ring.reap()
+    heir = producer_of(ring)
+    assert heir.number == victim.number
+    heir_id = ring.peek("peer", "id", heir.number)
+    ring.driver.pending.clear()  # of the two, who have the same name to the fake
+    ring.poke("peer", "id", victim_id, heir.number)
+
+    def has_joined(name):
+        if name == "open_handle":
+            ring.poke("peer", "id", heir_id, heir.number)
+
+    ring.driver.on_call = has_joined
+    assert [reader.acquire() for reader in readers] == [_core.BLOCKED, _core.BLOCKED]
+    assert [ring.peek("peer", "torn", reader.number) for reader in readers] == [1, 1]
+
+
 def test_an_older_mark_of_the_slot_tears_nothing(ring):
     reader, victim, other = consumer_of(ring), producer_of(ring), producer_of(ring)
     seqs = victim.put(2)

@@ -70,7 +70,8 @@ static void put_row(struct gd_device *device, struct gd_row *row) {
     pthread_mutex_unlock(&device->mutex);
 }
 
-/* ---- handles in the header, word by word: a late reader may meet the next owner's being written ------------------ */
+/* ---- handles in the header, word by word: a late reader may meet the next owner's being written ------------------
+ * Who has read one word of it and looks at the peer's id afterwards sees the next owner's: hence acquire and release. */
 
 static gr_word *handle_of(const struct gr_ring *ring, uint32_t peer, uint32_t index) {
     return (gr_word *)(ring->event + CU_IPC_HANDLE * ((uint64_t)peer * ring->slots + index));
@@ -79,7 +80,7 @@ static gr_word *handle_of(const struct gr_ring *ring, uint32_t peer, uint32_t in
 static struct gd_ipc_handle read_handle(const struct gr_ring *ring, uint32_t peer, uint32_t index) {
     struct gd_ipc_handle handle;
     for (int k = 0; k < CU_IPC_HANDLE / 8; k++) {
-        uint64_t word = gr_load_relaxed(handle_of(ring, peer, index) + k);
+        uint64_t word = gr_load_acquire(handle_of(ring, peer, index) + k);
         memcpy(handle.bytes + 8 * k, &word, 8);
     }
     return handle;
@@ -89,7 +90,7 @@ static void write_handle(const struct gr_ring *ring, uint32_t peer, uint32_t ind
     for (int k = 0; k < CU_IPC_HANDLE / 8; k++) {
         uint64_t word;
         memcpy(&word, handle->bytes + 8 * k, 8);
-        gr_store_relaxed(handle_of(ring, peer, index) + k, word);
+        gr_store_release(handle_of(ring, peer, index) + k, word);
     }
 }
 
@@ -108,7 +109,7 @@ static void *made_here(struct gd_driver *driver, const struct gd_ipc_handle *han
  *
  * A peer leaves only when its fences are paid, and they never decrease.  So if the fence is still behind after we
  * have the event, its owner was there all the time: the number, the id and the handle that we read were his, and the
- * handle was whole. */
+ * handle was whole.  With value 0 the id has to say so, or the next owner's event would stay in the row. */
 static void *event_of(struct gd_device *device, struct gd_row *row, uint32_t peer, uint32_t index, uint64_t value,
                       bool may_open, int *status) {
     const gr_word *fence = fence_of(device->ring, index, peer);
@@ -124,9 +125,11 @@ static void *event_of(struct gd_device *device, struct gd_row *row, uint32_t pee
             device->driver->ctx_pop(&popped);
         }
         bool paid = value && gr_load_acquire((gr_word *)fence) >= value;
-        if (paid && opened && *status == CU_OK) device->driver->event_destroy(event);
-        if (paid) *status = CU_OK;
-        if (paid || *status != CU_OK) event = NULL;
+        bool anothers = !value && gr_load_acquire(&device->ring->peer[peer].id) != row->peer_id;
+        bool unusable = paid || anothers;
+        if (unusable && opened && *status == CU_OK) device->driver->event_destroy(event);
+        if (unusable) *status = CU_OK;
+        if (unusable || *status != CU_OK) event = NULL;
         row->event[index] = event;
         row->opened[index] = opened && event;
     }
@@ -299,11 +302,9 @@ bool gd_event_done(struct gd_device *device, uint32_t peer, uint64_t peer_id, ui
     int status;
     if (!row) return false;
     /* The handle in the header is the next owner's as soon as the id is.  An event that we have is still ours to ask. */
-    const gr_word *id = &device->ring->peer[peer].id;
-    bool may_open = gr_load_acquire((gr_word *)id) == peer_id;
+    bool may_open = gr_load_acquire(&device->ring->peer[peer].id) == peer_id;
     void *event = event_of(device, row, peer, index, 0, may_open, &status);
-    bool known = event && (!may_open || gr_load_acquire((gr_word *)id) == peer_id);
-    bool done = known && device->driver->event_query(event) == CU_OK;
+    bool done = event && device->driver->event_query(event) == CU_OK;
     put_row(device, row);
     return done;
 }
