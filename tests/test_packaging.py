@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def sources() -> list[Path]:
-    """Every file that git tracks in the package, but for Python modules, which are always packed."""
+    """What git tracks in the package, without the Python modules: those are always packed."""
     if not (ROOT / ".git").exists():
         pytest.skip("not a checkout")
     listed = subprocess.run(
