@@ -54,6 +54,24 @@ def test_latest_takes_the_newest_and_never_goes_back(segment):
     assert (reader.acquire(), reader.peer.lost) == (8, 0)
 
 
+def test_what_was_given_back_does_not_come_after_the_latest(segment):
+    """It is lost with all the others that latest passes over, for the other members, too."""
+    ring = segment(4)
+    reader, fellow = ring.consumer("v", lossless=False), ring.consumer("v", lossless=False)
+    producer = ring.producer()
+    producer.put(3)
+    assert reader.acquire() == 4
+    assert reader.give_back(4) == 0
+    assert (reader.latest(), reader.peer.lost) == (6, 2)
+    assert reader.acquire() == _core.BLOCKED
+    producer.put(1)
+    assert (reader.acquire(), reader.peer.lost) == (7, 0)
+    assert fellow.acquire() == 5
+    ring.creator.close_ring()
+    assert (reader.release(6), reader.release(7), fellow.release(5)) == (0, 0, 0)
+    assert (reader.acquire(), fellow.acquire()) == (_core.ENDED, _core.ENDED)
+
+
 def test_latest_passes_a_frame_that_is_still_being_written(segment):
     ring = segment(4)
     reader, slow, fast = ring.consumer(lossless=False), ring.producer(), ring.producer()

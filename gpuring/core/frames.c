@@ -219,6 +219,17 @@ enum gr_result gr_acquire(struct gr_peer *me) {
     return result;
 }
 
+/* `latest` passes over what is older than s.  What we had given back among it is lost with the rest: left open, it would
+ * be handed out after s by the next acquire (E4). */
+static void take_back(const struct gr_peer *me, uint64_t from, uint64_t s) {
+    const uint64_t n = me->ring->slots;
+    for (from = from + n > s ? from : s + 1 - n; from < s; from++) {
+        gr_word *word = &take_of(me->ring, from % n, me->u)->word;
+        const uint64_t open = claim_word(from, me->number, GR_OPEN);
+        if (gr_load_sc(word) == open) gr_cas(word, open, claim_word(from, me->number, GR_DONE)); /* or another has it */
+    }
+}
+
 /* The newest frame at or after pos; older ones count as lost.  Lossy subscriptions only. */
 static enum gr_result newest(struct gr_peer *me, struct cursor *at) {
     const struct gr_ring *ring = me->ring;
@@ -244,6 +255,7 @@ static enum gr_result newest(struct gr_peer *me, struct cursor *at) {
         }
         enum hold got = hold(me, best, i, t);
         if (got == CHANGED) continue;
+        take_back(me, at->pos, best);
         count_lost(me, at, at->pos, got == PASSED ? best + 1 : best);
         if (got == WAS_TORN) count_torn(at, best);
         met(at, best + 1);

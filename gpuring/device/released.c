@@ -26,7 +26,7 @@ bool gd_released_prepare(struct gd_peer *me) {
 
 void gd_released_dispose(struct gd_peer *me) {
     struct gd_released *released = &me->released;
-    if (released->checkpoint && me->device->driver) gd_give_spare(me->device, released->checkpoint);
+    if (released->checkpoint && me->device->driver && !gr_forked(me->me.ring)) gd_give_spare(me->device, released->checkpoint);
     else free(released->checkpoint);
     released->checkpoint = NULL;
     free(released->frames);
@@ -217,7 +217,7 @@ bool gd_is_due(struct gd_peer *me) {
 bool gd_would_tell(struct gd_peer *me) {
     struct gd_released *released = &me->released;
     if (released->torns) return true;
-    if (released->n == 0 || !somebody_died(me)) return false;
+    if (released->n == 0 || gr_forked(me->me.ring) || !somebody_died(me)) return false;
     bool any = false;
     pthread_mutex_lock(&released->mutex);
     for (size_t k = 0; k < released->n && !any; k++) any = how_it_ended(me, &released->frames[k], false) == TORN;

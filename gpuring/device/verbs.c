@@ -98,7 +98,8 @@ enum gr_result gd_claim(struct gd_peer *me, struct gd_call *call, unsigned how) 
 
 enum gr_result gd_acquire(struct gd_peer *me, struct gd_call *call, unsigned how, gr_verb verb) {
     if (call->got == 0 && !call->ordering && gd_is_due(me)) {
-        if (!(how & GD_WAIT)) return GR_SIGNAL; /* events may have to be asked */
+        if (gr_forked(me->me.ring)) return GR_FORKED; /* a child may not touch CUDA */
+        if (!(how & GD_WAIT)) return GR_SIGNAL;       /* events may have to be asked */
         if (gd_look_at_released(me)) return GR_TORN_BEHIND;
     }
     while (call->got < call->n) {
@@ -250,6 +251,10 @@ static enum gr_result end_one(struct gd_peer *me, struct gd_call *call, uint32_t
 /* From the last use of slots to their end.  A batch goes on with the others where one is refused, but what is behind a
  * frame that could not be published is abandoned. */
 static enum gr_result bring_to_an_end(struct gd_peer *me, struct gd_call *call, unsigned how, enum end end) {
+    if (gr_forked(me->me.ring)) { /* before the driver is asked anything: a child may not touch CUDA */
+        for (uint32_t k = 0; k < call->n; k++) me->use[call->indices[k]].open = false;
+        return GR_FORKED;
+    }
     if (!(how & GD_AGAIN)) {
         for (uint32_t k = 0; me->device && k < call->n; k++) { /* work may be on the current stream too */
             struct gd_use *use = &me->use[call->indices[k]];
@@ -290,6 +295,7 @@ enum gr_result gd_put_back(struct gd_peer *me, uint32_t index) {
 }
 
 enum gr_result gd_leave(struct gd_peer *me, struct gd_call *call, unsigned how) {
+    if (gr_forked(me->me.ring)) return GR_FORKED;
     enum gr_result result = gd_drain(me, call, how);
     if (result != GR_OK) return result;
     if (me->me.role == GR_CONSUMER) gd_look_at_released(me); /* while our own events can be asked */

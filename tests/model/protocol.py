@@ -294,6 +294,12 @@ class Ring(Membership, Words):
             elif (yield cas(self.take[me.u][i], t, word(s, me.p, HELD))):
                 p = yield from self._confirm(me, s)
                 if p is not None:
+                    for old in range(max(me.pos, s + 1 - self.slots), s):  # what I gave back (E4)
+                        opened = word(old, me.p, OPEN)
+                        if (yield load(self.take[me.u][old % self.slots])) == opened:
+                            yield cas(
+                                self.take[me.u][old % self.slots], opened, word(old, me.p, DONE)
+                            )
                     self._count_lost(me, s)
                     self._count_lost(me, s + 1, missed=False)
                     me.pos = s + 1
