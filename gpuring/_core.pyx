@@ -2,7 +2,7 @@
 # cython: auto_pickle=False
 """Thin binding of core/ and device/: one Python call is one whole transition of the C library.
 
-Nothing is decided here but when the GIL is released (a first try that neither waits nor asks the driver keeps it), when
+Nothing is decided here but when the GIL is released (a first try that neither waits nor enqueues keeps it), when
 signals are looked at (between two slices of a wait), and what a result is in Python.  Refusals come back as negative
 results, which the callers word; the driver's as DeviceError.
 

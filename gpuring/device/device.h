@@ -18,7 +18,7 @@
  * Waiting.  No call here waits for longer than a slice (GR_SLICE_NS), but the driver may: for room in a full stream, and
  * for the whole device after a record that it refused, or at close.  One that has to wait on returns GR_SIGNAL:
  * look after signals, then call it again with the same gd_call and GD_AGAIN, or give up with gd_cancel.
- * Without GD_WAIT a call neither sleeps nor asks the driver: it returns GR_SIGNAL where it would have to.
+ * Without GD_WAIT a call neither sleeps nor enqueues: it returns GR_SIGNAL where it would have to.
  *
  * Threads.  claim, acquire, latest and leave of a peer belong to one thread at a time.  publish, abandon and release
  * of a slot belong to who has the slot, which may be another thread at the same time.
@@ -72,6 +72,8 @@ struct gd_sync {
     int (*record_many)(struct gd_peer *me, gd_stream stream, const struct gd_promise *promises, uint32_t n);
     /* whether fence[index][peer] >= value: CU_OK, CU_NOT_READY, or an error.  Only for what was recorded. */
     int (*paid)(struct gd_peer *me, uint32_t peer, uint32_t index, uint64_t value, struct gd_trouble *trouble);
+    /* the same at once and without an error, or NULL: the word alone tells */
+    bool (*seen)(struct gd_peer *me, uint32_t peer, uint32_t index, uint64_t value);
     /* the same for a slot that is not ours, where a promise may not be recorded yet: a hint that raises nothing */
     bool (*hint)(struct gd_peer *me, uint32_t peer, uint32_t index, uint64_t value);
     /* the stream is to wait for it; a timeline collects waits in call->ops */

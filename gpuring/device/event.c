@@ -18,8 +18,7 @@
  * nobody uses it any more; gd_device.mutex guards all of it but the events themselves. */
 struct gd_row {
     uint64_t peer_id;
-    uint32_t users;
-    bool retired;
+    _Atomic uint32_t users; /* the table counts as one: the last one destroys it */
     bool *opened;      /* [slots]; else the event was made in this process, and stays (driver.h) */
     void *event[];     /* [slots], NULL: not met yet */
 };
@@ -33,12 +32,14 @@ static void destroy(struct gd_device *device, struct gd_row *row) {
     free(row);
 }
 
+static void put_row(struct gd_device *device, struct gd_row *row) {
+    if (atomic_fetch_sub_explicit(&row->users, 1, memory_order_acq_rel) == 1) destroy(device, row);
+}
+
 static void retire(struct gd_device *device, uint32_t peer) { /* under the mutex */
     struct gd_row *row = device->rows[peer];
     device->rows[peer] = NULL;
-    if (!row) return;
-    row->retired = true;
-    if (row->users == 0) destroy(device, row);
+    if (row) put_row(device, row);
 }
 
 static struct gd_row *new_row(struct gd_device *device, uint32_t peer, uint64_t peer_id) { /* under the mutex */
@@ -47,6 +48,7 @@ static struct gd_row *new_row(struct gd_device *device, uint32_t peer, uint64_t 
     if (row) row->opened = calloc(slots, sizeof(bool));
     if (!row || !row->opened) return free(row), NULL;
     row->peer_id = peer_id;
+    row->users = 1;
     retire(device, peer);
     device->rows[peer] = row;
     return row;
@@ -59,15 +61,9 @@ static struct gd_row *take_row(struct gd_device *device, uint32_t peer, uint64_t
     struct gd_row *row = device->rows[peer];
     if (peer_id == 0) peer_id = now;
     if (!row || row->peer_id != peer_id) row = peer_id == now ? new_row(device, peer, now) : NULL;
-    if (row) row->users++;
+    if (row) atomic_fetch_add_explicit(&row->users, 1, memory_order_relaxed);
     pthread_mutex_unlock(&device->mutex);
     return row;
-}
-
-static void put_row(struct gd_device *device, struct gd_row *row) {
-    pthread_mutex_lock(&device->mutex);
-    if (--row->users == 0 && row->retired) destroy(device, row);
-    pthread_mutex_unlock(&device->mutex);
 }
 
 /* ---- handles in the header, word by word: a late reader may meet the next owner's being written ------------------
@@ -268,11 +264,32 @@ static int paid(struct gd_peer *me, uint32_t peer, uint32_t index, uint64_t valu
     return status;
 }
 
+/* As `paid`, for who may not wait: an event that was met already is asked, if nobody is just opening one. */
+static bool seen(struct gd_peer *me, uint32_t peer, uint32_t index, uint64_t value) {
+    struct gd_device *device = me->device;
+    struct gd_row *row = NULL;
+    void *event = NULL;
+    if (peer == me->me.number) event = me->own[index]->event;
+    else if (pthread_mutex_trylock(&device->mutex) == 0) {
+        row = device->rows[peer];
+        if (row && row->peer_id == gr_load_acquire(&device->ring->peer[peer].id)) {
+            event = row->event[index];
+            atomic_fetch_add_explicit(&row->users, 1, memory_order_relaxed);
+        } else row = NULL;
+        pthread_mutex_unlock(&device->mutex);
+    }
+    bool done = event && device->driver->event_query(event) == CU_OK;
+    if (done) gr_raise_to(fence_of(device->ring, index, peer), value);
+    if (row) put_row(device, row);
+    return done;
+}
+
 /* Who has promised has not left, so an event that is opened here is his; see event_of. */
 static bool hint(struct gd_peer *me, uint32_t peer, uint32_t index, uint64_t value) {
     struct gd_device *device = me->device;
     int status;
     if (gr_load_acquire(fence_of(device->ring, index, peer)) >= value) return true;
+    if (peer == me->me.number) return device->driver->event_query(me->own[index]->event) != CU_NOT_READY;
     struct gd_row *row = take_row(device, peer, 0);
     if (!row) return true;
     void *event = event_of(device, row, peer, index, value, true, &status);
@@ -293,7 +310,7 @@ static int wait(struct gd_peer *me, struct gd_call *call, uint32_t peer, uint32_
     return status;
 }
 
-const struct gd_sync gd_events = {.record = record, .paid = paid, .hint = hint, .wait = wait};
+const struct gd_sync gd_events = {.record = record, .paid = paid, .seen = seen, .hint = hint, .wait = wait};
 
 /* Whether the last record of one owner of a peer number on a slot is done, as its event says: for who has died, and
  * whose fence was raised by a reaper.  False also where nobody can tell any more. */

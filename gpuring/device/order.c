@@ -192,6 +192,7 @@ enum gr_result gd_order(struct gd_peer *me, struct gd_call *call, unsigned how) 
         const uint32_t peer = me->me.pending[call->at].peer;
         const uint64_t value = me->me.pending[call->at].value;
         if (is_reached(me, peer, index, value)) continue;
+        if (me->device && me->device->sync->seen && me->device->sync->seen(me, peer, index, value)) continue;
         if (!(how & GD_WAIT)) return GR_SIGNAL;
         if (me->device) {
             if (!call->checked) {
