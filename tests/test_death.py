@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,14 @@ def test_nobody_has_to_wait_for_the_dead_to_be_cleared(name, children):
         assert f"producer {death.number} (pid {victim.pid}) died; 1 claims voided" in describe(
             ring.stats()
         )
+
+
+def test_a_dead_creator_of_host_memory_keeps_nobody_out(name):
+    with make(name) as ring:
+        dead = replace(ring.stats(), creator_alive=False)
+        assert "nobody new can join" not in describe(dead)
+        assert "(dead)" in describe(dead)
+        assert "(dead: nobody new can join)" in describe(replace(dead, memory="cuda"))
 
 
 def test_thirty_peers_die_at_once(name, children):

@@ -30,7 +30,8 @@ def run(args: argparse.Namespace) -> int:
 
 def describe(one: RingStats) -> str:
     created = datetime.datetime.fromtimestamp(one.created_ns / 1e9).isoformat(" ", "seconds")
-    creator = "alive" if one.creator_alive else "dead: nobody new can join a GPU ring"
+    dead = "dead" if one.memory == "host" else "dead: nobody new can join"
+    creator = "alive" if one.creator_alive else dead
     lines = [
         f"ring {one.name}: {one.slots} slots of {nbytes(one.slot_nbytes)} in {one.memory} memory, "
         f"sync {one.sync}, gate {one.gate}{', closed' if one.closed else ''}",
