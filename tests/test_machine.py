@@ -241,8 +241,9 @@ class Machine(RuleBasedStateMachine):
     def taken(self, core: Core, verb: str) -> None:
         got = core.take(verb)
         if got == _core.TORN:  # of what it released before; told once, and nothing was taken
-            assert core.peer.released.torn
-            assert all(self.model.torn(seq) for seq in core.peer.released.torn)
+            seqs = core.peer.take_torn()
+            assert seqs
+            assert all(self.model.torn(seq) for seq in seqs)
             got = core.take(verb)
         assert got == self.expected(verb, core.number)
         if got > 0:
