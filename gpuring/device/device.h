@@ -149,7 +149,7 @@ struct gd_frame { /* released while its producer's GPU was at work on it */
 struct gd_released {
     pthread_mutex_t mutex; /* released by one thread, looked at by another */
     struct gd_frame *frames;
-    size_t room, limit;
+    size_t room, limit, reserved; /* reserved: for releases in progress */
     _Atomic size_t n;
     uint64_t reaps;  /* deaths up to which they were looked through */
     uint64_t *torn;  /* sequences that turned out torn and were not told */
@@ -277,7 +277,8 @@ bool gd_add_stream(struct gd_use *use, gd_stream stream);
 /* released.c */
 bool gd_released_prepare(struct gd_peer *me);
 void gd_released_dispose(struct gd_peer *me);
-bool gd_reserve(struct gd_released *released, uint32_t slots);
+bool gd_reserve(struct gd_released *released);
+void gd_unreserve(struct gd_released *released, size_t n);
 void gd_remember(struct gd_peer *me, const struct gd_frame *frame, gd_stream stream);
 bool gd_is_due(struct gd_peer *me); /* somebody died, or there are many, or some are known to be torn: look */
 bool gd_may_be_torn(const struct gd_peer *me); /* the frame of the last acquire: its producer has died */

@@ -21,7 +21,7 @@ bool gd_released_prepare(struct gd_peer *me) {
     *released = (struct gd_released){.limit = 2 * me->me.ring->slots, .reaps = gr_load_acquire(&me->me.ring->head->reaps)};
     pthread_mutex_init(&released->mutex, NULL);
     released->done = calloc(me->me.ring->slots, sizeof *released->done);
-    return released->done && gd_reserve(released, me->me.ring->slots);
+    return released->done != NULL;
 }
 
 void gd_released_dispose(struct gd_peer *me) {
@@ -37,11 +37,12 @@ void gd_released_dispose(struct gd_peer *me) {
     pthread_mutex_destroy(&released->mutex);
 }
 
-/* Room for `slots` more of both lists, taken before a release that could not be undone.  False: errno. */
-bool gd_reserve(struct gd_released *released, uint32_t slots) {
+/* Room for one more in both lists, taken before a release that could not be undone: until gd_remember, gd_tell_later or
+ * gd_unreserve.  Others may release meanwhile, also the same slot anew.  False: errno. */
+bool gd_reserve(struct gd_released *released) {
     bool enough = true;
     pthread_mutex_lock(&released->mutex);
-    size_t frames = released->n + slots, torn = released->torns + frames;
+    size_t frames = released->n + released->reserved + 1, torn = released->torns + frames;
     if (frames > released->room) {
         struct gd_frame *more = realloc(released->frames, 2 * frames * sizeof *more);
         enough = more != NULL;
@@ -52,8 +53,15 @@ bool gd_reserve(struct gd_released *released, uint32_t slots) {
         enough = more != NULL;
         if (more) released->torn = more, released->torn_room = 2 * torn;
     }
+    released->reserved += enough;
     pthread_mutex_unlock(&released->mutex);
     return enough;
+}
+
+void gd_unreserve(struct gd_released *released, size_t n) {
+    pthread_mutex_lock(&released->mutex);
+    released->reserved -= n;
+    pthread_mutex_unlock(&released->mutex);
 }
 
 /* ---- what is known of one --------------------------------------------------------------------------------------------- */
@@ -159,6 +167,7 @@ void gd_remember(struct gd_peer *me, const struct gd_frame *frame, gd_stream str
     const bool behind = events && released->n >= IDENTIFY_LAPS * me->me.ring->slots;
     const uint64_t identity = behind ? identity_of(me->device, stream) : 0;
     pthread_mutex_lock(&released->mutex);
+    released->reserved--;
     struct gd_frame *last = &released->frames[released->n++];
     *last = *frame;
     last->stream = identity;
@@ -167,9 +176,10 @@ void gd_remember(struct gd_peer *me, const struct gd_frame *frame, gd_stream str
     if (behind) set_checkpoint(me, stream, identity);
 }
 
-/* A frame that is known to be torn, while something else has to be said. */
+/* A frame that is known to be torn, while something else has to be said.  gd_reserve has made room. */
 void gd_tell_later(struct gd_peer *me, uint64_t seq) {
     pthread_mutex_lock(&me->released.mutex);
+    me->released.reserved--;
     tell(&me->released, seq);
     pthread_mutex_unlock(&me->released.mutex);
 }

@@ -185,13 +185,15 @@ static enum gr_result finish(struct gd_peer *me, struct gd_call *call, uint32_t 
         const gd_stream stream = use->streams ? use->stream[0] : 0;
         bool whole = sync->paid(me, use->producer, index, use->value, &unused) == CU_OK;
         bool torn = whole && gd_is_torn(me, index);
-        if ((torn || !whole) && !gd_reserve(&me->released, me->me.ring->slots)) return GR_SYSTEM;
+        if ((torn || !whole) && !gd_reserve(&me->released)) return GR_SYSTEM;
         use->open = false;
         enum gr_result result = gr_release(&me->me, index, seq);
         /* From here on `use` may be another thread's, which has acquired the slot anew. */
-        if (result == GR_OK && !whole) gd_remember(me, &frame, stream);
-        if (result == GR_OK && torn) {
-            if (call->torns < GD_MAX_OPS) call->torn[call->torns++] = seq;
+        if (result != GR_OK) {
+            if (torn || !whole) gd_unreserve(&me->released, 1);
+        } else if (!whole) gd_remember(me, &frame, stream);
+        else if (torn) {
+            if (call->torns < GD_MAX_OPS) call->torn[call->torns++] = seq; /* its room is given up with the call */
             else gd_tell_later(me, seq);
         }
         return result;
@@ -248,6 +250,12 @@ static enum gr_result end_one(struct gd_peer *me, struct gd_call *call, uint32_t
     return GR_OK;
 }
 
+/* Something else has to be said now, or the call may be given up. */
+static void tell_all_later(struct gd_peer *me, struct gd_call *call) {
+    for (uint32_t k = 0; k < call->torns; k++) gd_tell_later(me, call->torn[k]);
+    call->torns = 0;
+}
+
 /* From the last use of slots to their end.  A batch goes on with the others where one is refused, but what is behind a
  * frame that could not be published is abandoned. */
 static enum gr_result bring_to_an_end(struct gd_peer *me, struct gd_call *call, unsigned how, enum end end) {
@@ -268,12 +276,13 @@ static enum gr_result bring_to_an_end(struct gd_peer *me, struct gd_call *call, 
         const uint32_t index = call->indices[call->at];
         if (!me->use[index].open) continue;
         if (call->failed && me->use[index].unpaid) call->ordering = true; /* it was recorded with the one that failed */
-        if (end_one(me, call, index, end == PUBLISH && call->failed ? ABANDON : end) == GR_SIGNAL) return GR_SIGNAL;
+        if (end_one(me, call, index, end == PUBLISH && call->failed ? ABANDON : end) == GR_SIGNAL) {
+            tell_all_later(me, call);
+            return GR_SIGNAL;
+        }
     }
-    if (call->failed || call->refused != GR_OK) { /* something else has to be said now */
-        for (uint32_t k = 0; k < call->torns; k++) gd_tell_later(me, call->torn[k]);
-        call->torns = 0;
-    }
+    if (call->failed || call->refused != GR_OK) tell_all_later(me, call);
+    else if (call->torns) gd_unreserve(&me->released, call->torns);
     return call->failed ? GR_DEVICE : call->refused;
 }
 

@@ -80,12 +80,73 @@ static void our_own_work_of_an_earlier_lap_comes_first(unsigned sync, bool handl
     gr_detach(ring);
 }
 
+/* Two threads may be between the release of a frame and its being remembered: in a ring of one slot as in any other, for
+ * the slot can be acquired again meanwhile.  There is room for both. */
+static struct gd_peer reader, writer;
+static gd_stream readers, writers;
+static int (*ask)(void *stream, int *capturing);
+
+static void put_and_get(void) {
+    struct gd_call call;
+    uint32_t index;
+    gd_begin(&call, writers, 0, 1, &index);
+    REQUIRE(gd_claim(&writer, &call, GD_WAIT) == GR_OK);
+    gd_begin(&call, writers, INT64_MAX, 1, &index);
+    REQUIRE(gd_publish(&writer, &call, GD_WAIT) == GR_OK);
+    gd_begin(&call, readers, 0, 1, &index);
+    REQUIRE(gd_acquire(&reader, &call, GD_WAIT, gr_acquire) == GR_OK);
+    gd_begin(&call, readers, INT64_MAX, 1, &index);
+    REQUIRE(gd_release(&reader, &call, GD_WAIT) == GR_OK);
+}
+
+/* What remembering a frame asks, when the slot is everybody's again: another release comes in between. */
+static int ask_and_release_another(void *stream, int *capturing) {
+    uint64_t held;
+    if ((gd_stream)stream == readers && !reader.use[0].open && !gr_holds(&reader.me, 0, &held) &&
+        reader.released.n + 1 == reader.released.room) {
+        driver.stream_is_capturing = ask;
+        put_and_get();
+    }
+    return ask(stream, capturing);
+}
+
+static void what_is_remembered_has_room(void) {
+    char name[64] = "x";
+    struct gd_trouble trouble;
+    struct gd_call call;
+    open_ring(GR_SYNC_EVENT);
+    readers = fc_stream(0, false), writers = fc_stream(0, false);
+    REQUIRE(gr_join_producer(ring, &writer.me) == GR_OK);
+    REQUIRE(gd_prepare(&writer, &device, false, &trouble) == GR_OK);
+    REQUIRE(gr_join_consumer(ring, name, GR_LOSSLESS, GR_REDELIVER, GR_START_NEXT, 0, &reader.me) == GR_OK);
+    REQUIRE(gd_prepare(&reader, &device, false, &trouble) == GR_OK);
+    fc_hold_stream(writers, true);
+    ask = driver.stream_is_capturing;
+    driver.stream_is_capturing = ask_and_release_another;
+    for (int k = 0; k < 12; k++) {
+        put_and_get();
+        REQUIRE(reader.released.n <= reader.released.room);
+    }
+    REQUIRE(driver.stream_is_capturing == ask); /* it has happened */
+    fc_release_held(world);
+    run_gpu();
+    gd_begin(&call, readers, INT64_MAX, 0, NULL);
+    REQUIRE(gd_leave(&reader, &call, GD_WAIT) == GR_OK);
+    gd_begin(&call, writers, INT64_MAX, 0, NULL);
+    REQUIRE(gd_leave(&writer, &call, GD_WAIT) == GR_OK);
+    gd_dispose(&reader);
+    gd_dispose(&writer);
+    REQUIRE(gd_close(&device));
+    gr_detach(ring);
+}
+
 int main(void) {
     world = fc_new(false);
     fc_enter(world, &driver);
     fc_set_device(0);
     for (unsigned sync = GR_SYNC_EVENT; sync <= GR_SYNC_TIMELINE; sync++)
         for (int again = 0; again < 2; again++) our_own_work_of_an_earlier_lap_comes_first(sync, again);
+    what_is_remembered_has_room();
     puts("in order");
     return 0;
 }
