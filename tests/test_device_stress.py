@@ -153,6 +153,11 @@ STEPS: dict[str, Edit] = {
         "return device->driver->stream_get_id((void *)stream, &id) == CU_OK ? id + 1 : 0;",
         "return (void)id, stream;",
     ),
+    "two releases in progress find the same room": (
+        "released.c",
+        "released->n + released->reserved + 1",
+        "released->n + 1",
+    ),
 }
 
 

@@ -263,6 +263,7 @@ def test_an_event_opened_while_the_number_changed_hands_is_nobodys(ring):
     ring.driver.on_call = has_joined
     assert [reader.acquire() for reader in readers] == [_core.BLOCKED, _core.BLOCKED]
     assert [ring.peek("peer", "torn", reader.number) for reader in readers] == [1, 1]
+    ring.driver.on_call = lambda _: None  # has_joined keeps the ring
 
 
 def test_an_older_mark_of_the_slot_tears_nothing(ring):

@@ -51,3 +51,25 @@ def test_a_checkpoint_that_is_not_done_keeps_every_frame(rig):
     ring.finish()
     assert not consumer._peer.look_at_released()
     assert consumer._peer.remembered == 0
+
+
+def test_a_checkpoint_tells_of_its_own_stream_only(rig):
+    """What another stream read last in a slot may be far from done."""
+    ring = rig("event")
+    producer, consumer = ring.producer(), ring.consumer()
+    own, other = consumer._ring.current.ptr, 0x99
+
+    def read(stream):
+        consumer._ring.current.ptr = stream
+        consumer.acquire(0).release()
+
+    for streams in ([own] * 4, [own] * 4, [own] * 3 + [other]):
+        producer.claim_many(4, 0).publish()
+        for stream in streams:
+            read(stream)
+    producer.claim(0).publish()
+    read(own)  # one more than three laps: the checkpoint
+    assert consumer._peer.remembered == 13
+    ring.driver.pending = {event for event in ring.driver.pending if event >> 16}
+    assert not consumer._peer.look_at_released()
+    assert consumer._peer.remembered == 3  # of the slot that the other stream has read
