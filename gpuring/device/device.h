@@ -277,6 +277,7 @@ bool gd_add_stream(struct gd_use *use, gd_stream stream);
 /* released.c */
 bool gd_released_prepare(struct gd_peer *me);
 void gd_released_dispose(struct gd_peer *me);
+void gd_drop_checkpoint(struct gd_peer *me);
 bool gd_reserve(struct gd_released *released);
 void gd_unreserve(struct gd_released *released, size_t n);
 void gd_remember(struct gd_peer *me, const struct gd_frame *frame, gd_stream stream);

@@ -194,7 +194,6 @@ enum gr_result gd_take_events(struct gd_peer *me, struct gd_trouble *trouble) {
     }
     if (status == CU_OK) return GR_OK;
     *trouble = (struct gd_trouble){.where = GD_MAKE_EVENTS, .status = status, .peer = number, .value = k};
-    while (me->own && k < slots && me->own[k]) me->own[k++] = NULL;
     gd_give_events(me);
     return GR_DEVICE;
 }

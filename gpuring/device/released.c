@@ -24,6 +24,18 @@ bool gd_released_prepare(struct gd_peer *me) {
     return released->done != NULL;
 }
 
+/* While the device is open: what is still remembered is known by other means, or not at all. */
+void gd_drop_checkpoint(struct gd_peer *me) {
+    struct gd_released *released = &me->released;
+    pthread_mutex_lock(&released->mutex);
+    if (released->checkpoint && !released->setting) {
+        gd_give_spare(me->device, released->checkpoint);
+        released->checkpoint = NULL;
+        released->checkpoint_set = false;
+    }
+    pthread_mutex_unlock(&released->mutex);
+}
+
 void gd_released_dispose(struct gd_peer *me) {
     struct gd_released *released = &me->released;
     if (released->checkpoint && me->device->driver && !gr_forked(me->me.ring)) gd_give_spare(me->device, released->checkpoint);

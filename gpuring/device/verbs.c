@@ -307,8 +307,12 @@ enum gr_result gd_leave(struct gd_peer *me, struct gd_call *call, unsigned how) 
     if (gr_forked(me->me.ring)) return GR_FORKED;
     enum gr_result result = gd_drain(me, call, how);
     if (result != GR_OK) return result;
-    if (me->me.role == GR_CONSUMER) gd_look_at_released(me); /* while our own events can be asked */
+    const bool prepared = me->use != NULL; /* else its join has failed */
+    if (prepared && me->me.role == GR_CONSUMER) gd_look_at_released(me); /* while our own events can be asked */
     result = gr_leave(&me->me);
-    if (me->me.left && me->device) gd_give_events(me);
+    if (me->me.left && me->device && prepared) {
+        gd_give_events(me);
+        gd_drop_checkpoint(me);
+    }
     return result;
 }
