@@ -84,7 +84,7 @@ static void our_own_work_of_an_earlier_lap_comes_first(unsigned sync, bool handl
  * the slot can be acquired again meanwhile.  There is room for both. */
 static struct gd_peer reader, writer;
 static gd_stream readers, writers;
-static int (*ask)(void *stream, int *capturing);
+static int (*ask)(void *stream, unsigned long long *id);
 
 static void put_and_get(void) {
     struct gd_call call;
@@ -100,14 +100,14 @@ static void put_and_get(void) {
 }
 
 /* What remembering a frame asks, when the slot is everybody's again: another release comes in between. */
-static int ask_and_release_another(void *stream, int *capturing) {
+static int ask_and_release_another(void *stream, unsigned long long *id) {
     uint64_t held;
     if ((gd_stream)stream == readers && !reader.use[0].open && !gr_holds(&reader.me, 0, &held) &&
         reader.released.n + 1 == reader.released.room) {
-        driver.stream_is_capturing = ask;
+        driver.stream_get_id = ask;
         put_and_get();
     }
-    return ask(stream, capturing);
+    return ask(stream, id);
 }
 
 static void what_is_remembered_has_room(void) {
@@ -121,13 +121,13 @@ static void what_is_remembered_has_room(void) {
     REQUIRE(gr_join_consumer(ring, name, GR_LOSSLESS, GR_REDELIVER, GR_START_NEXT, 0, &reader.me) == GR_OK);
     REQUIRE(gd_prepare(&reader, &device, false, &trouble) == GR_OK);
     fc_hold_stream(writers, true);
-    ask = driver.stream_is_capturing;
-    driver.stream_is_capturing = ask_and_release_another;
+    ask = driver.stream_get_id;
+    driver.stream_get_id = ask_and_release_another;
     for (int k = 0; k < 12; k++) {
         put_and_get();
         REQUIRE(reader.released.n <= reader.released.room);
     }
-    REQUIRE(driver.stream_is_capturing == ask); /* it has happened */
+    REQUIRE(driver.stream_get_id == ask); /* it has happened */
     fc_release_held(world);
     run_gpu();
     gd_begin(&call, readers, INT64_MAX, 0, NULL);
