@@ -11,10 +11,10 @@
 /* How long a call looks, at the most, whether fences come soon: for all of its fences, and of that at our own work if we
  * are a lap ahead of it.  In a row of calls that are, GD_LAPS_NS are spent before the looks are given up for a while. */
 #ifndef GD_LAP_NS
-#define GD_LAP_NS (INT64_C(50) * 1000)
+#define GD_LAP_NS (INT64_C(30) * 1000)
 #endif
 #ifndef GD_LAPS_NS
-#define GD_LAPS_NS (INT64_C(8) * 1000 * 1000)
+#define GD_LAPS_NS (INT64_C(4) * 1000 * 1000)
 #endif
 enum {
     GD_PATIENCE_NS = 20 * 1000,
