@@ -201,8 +201,10 @@ size_t gd_take_torn(struct gd_peer *me, uint64_t *seqs, size_t room) {
     struct gd_released *released = &me->released;
     pthread_mutex_lock(&released->mutex);
     size_t n = released->torns < room ? released->torns : room;
-    memcpy(seqs, released->torn, n * sizeof *seqs);
-    memmove(released->torn, released->torn + n, (released->torns - n) * sizeof *seqs);
+    if (n > 0) { /* the list may not exist yet */
+        memcpy(seqs, released->torn, n * sizeof *seqs);
+        memmove(released->torn, released->torn + n, (released->torns - n) * sizeof *seqs);
+    }
     released->torns -= n;
     pthread_mutex_unlock(&released->mutex);
     return n;
