@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import secrets
 import time
 import warnings
-import weakref
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from gpuring import _core, diagnosis, directory, segment, spec, spinning, stats, streams
+from gpuring import _core, diagnosis, directory, ending, segment, spec, spinning, stats, streams
 from gpuring._core import Device, Header, Peer
 from gpuring.consumer import Consumer
 from gpuring.directory import BeingCreated
@@ -100,10 +98,11 @@ class Ring:
         self._spec = described
         self._created = created
         self._closed = True  # until everything is there that close() needs
+        self._closing = False
         self._endpoints: list[Endpoint] = []
         self._device = self._open_device()
+        ending.add(self)
         self._closed = False
-        _open_rings.add(self)
 
     def _open_device(self) -> Device | None:
         """What orders streams of this process with those of others; None on host memory."""
@@ -153,7 +152,7 @@ class Ring:
     def _check_open(self) -> None:
         if self._header.forked:
             raise diagnosis.unusable(self._name, _core.FORKED)
-        if self._closed:
+        if self._closed or self._closing:
             raise RingClosed(f"ring {self._name!r}: this handle was closed")
 
     def producer(self, *, gate: Gate | None = None, spin: float | None = None) -> Producer:
@@ -296,6 +295,13 @@ class Ring:
         if self._header.forked:
             self._closed = True
             return
+        self._closing = True  # nobody joins any more
+        try:
+            self._close()
+        finally:
+            self._closing = False
+
+    def _close(self) -> None:
         errors: list[Exception] = []
         for endpoint in list(self._endpoints):
             try:
@@ -317,7 +323,7 @@ class Ring:
             self._memory.close(others=True, then=self._header.disown)
         free_lingering()
         self._closed = True
-        _open_rings.discard(self)
+        ending.remove(self)
         if errors:
             raise_first(errors)
 
@@ -362,14 +368,3 @@ def free_lingering() -> None:
                 _lingering.remove(entry)
                 if not header.forked:
                     memory.close(others=False, then=header.disown)
-
-
-_open_rings: weakref.WeakSet[Ring] = weakref.WeakSet()
-
-
-@atexit.register
-def _close_all() -> None:
-    """A process that ends in order leaves in order; whoever is killed is reaped by the others."""
-    for ring in list(_open_rings):
-        with contextlib.suppress(Exception):
-            ring.close()

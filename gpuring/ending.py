@@ -1,0 +1,80 @@
+"""The open rings of a process: closed when it ends, looked through when it is in its own way."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import sys
+import weakref
+from typing import TYPE_CHECKING, Any, Protocol
+
+from gpuring import _core
+from gpuring.errors import RingClosed
+
+if TYPE_CHECKING:
+    from gpuring.endpoint import Endpoint
+
+
+class OpenRing(Protocol):
+    """What the end of a process needs of a Ring."""
+
+    _endpoints: list[Endpoint]
+
+    def close(self) -> None: ...
+
+
+_open: weakref.WeakSet[OpenRing] = weakref.WeakSet()
+
+
+class _Process:
+    ended = False
+    """Its interpreter, or its multiprocessing child, is ending: nobody opens rings any more."""
+    finalized_pid = 0
+    """In which child multiprocessing will call close_all."""
+
+
+def add(ring: OpenRing) -> None:
+    """It is open from now on.  Raises RingClosed if the process is about to end."""
+    if _Process.ended:
+        raise RingClosed("this process is about to end: no ring can be opened any more")
+    _open.add(ring)
+    _close_at_the_end_of_a_child()
+
+
+def remove(ring: OpenRing) -> None:
+    """It was closed."""
+    _open.discard(ring)
+
+
+@atexit.register
+def close_all() -> None:
+    """A process that ends in order leaves in order; whoever is killed is reaped by the others.
+
+    Threads that wait in a verb get RingClosed.
+    """
+    _Process.ended = True
+    for ring in list(_open):
+        with contextlib.suppress(Exception):
+            ring.close()
+
+
+def _close_at_the_end_of_a_child() -> None:
+    """Children that multiprocessing has forked end by os._exit, without atexit.  But they call its
+    finalizers: ours last, when the program's own are done."""
+    util: Any = sys.modules.get("multiprocessing.util")
+    if util is None or _Process.finalized_pid == os.getpid():
+        return
+    if sys.modules["multiprocessing.process"].parent_process() is not None:
+        _Process.finalized_pid = os.getpid()
+        util.Finalize(None, close_all, exitpriority=-1000)
+
+
+def _give_back_lost() -> None:
+    """Slots that nobody has may block who waits in this process, and no other process can know."""
+    for ring in list(_open):
+        for endpoint in list(ring._endpoints):
+            endpoint._give_back_lost()
+
+
+_core.call_when_blocked(_give_back_lost)

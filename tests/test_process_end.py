@@ -1,0 +1,179 @@
+"""The ends of a process, and what its readers get of each (docs/failure.md)."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+from support import poll
+
+import gpuring
+from gpuring._snapshot import snapshot
+
+JOINS = """
+import multiprocessing, os, sys, threading, time
+import gpuring
+
+def joins(name):
+    ring = gpuring.attach(name)
+    producer = ring.producer()
+    producer.claim(0).publish()
+    return ring, producer
+
+def child(name):
+    globals()["kept"] = joins(name)
+
+def waits(call):
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    return thread
+
+def runs(call):
+    began = threading.Event()
+    def loop():
+        while True:
+            call()
+            began.set()
+    waits(loop)
+    began.wait(20)
+"""
+
+
+def ended(name: str, script: str, status: int = 0) -> None:
+    """Runs a script in an interpreter of its own, to its end."""
+    main = f"\nif __name__ == '__main__':\n    name = {name!r}\n"
+    script = JOINS + main + "".join(f"    {line}\n" for line in script.strip().splitlines())
+    done = subprocess.run(
+        [sys.executable, "-c", script], timeout=25, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == status, done.stderr
+    if status == 0:  # a thread whose verb is refused at the end says so, as threads do
+        last_words = re.findall(
+            r"^(\S*Error|\S*Exception|gpuring\S+)(?=:)", done.stderr, re.MULTILINE
+        )
+        said = {word.removeprefix("gpuring.errors.") for word in last_words}
+        assert said <= {"RingClosed", "RingError", "EndOfStream"}, done.stderr
+
+
+def end_of(reader: gpuring.Consumer) -> type[Exception]:
+    """What comes after the frames."""
+    while True:
+        try:
+            reader.acquire(10).release()
+        except (gpuring.EndOfStream, gpuring.PeerLost) as end:
+            return type(end)
+
+
+IN_ORDER = {
+    "the end of the script": "kept = joins(name)",
+    "sys.exit": "kept = joins(name); sys.exit()",
+    "a claim that is open": "kept = joins(name); slot = kept[1].claim(0)",
+    "a daemon thread that waits": "kept = joins(name); waits(kept[0].consumer().acquire)",
+    "a daemon thread that selects": "kept = joins(name); mine = kept[0].consumer()\n"
+    "waits(lambda: gpuring.select([mine]))",
+    "a daemon thread that opens rings": "kept = joins(name)\n"
+    "runs(lambda: gpuring.attach(name).close())",
+}
+AS_A_DEATH = {
+    "os._exit": "kept = joins(name); os._exit(0)",
+    "SIGKILL": "kept = joins(name); os.kill(os.getpid(), 9)",
+}
+
+
+@pytest.fixture
+def ring(name):
+    with gpuring.create(name, slots=4, shape=4, dtype="u1", device="host") as made:
+        yield made
+
+
+@pytest.mark.parametrize("how", IN_ORDER)
+def test_an_end_in_order_is_the_end_of_the_stream(ring, how):
+    with ring.consumer() as reader:
+        ended(ring.name, IN_ORDER[how])
+        assert end_of(reader) is gpuring.EndOfStream
+        assert ring._header.live_peers() == [reader.peer]
+        assert ring._header.reaps == 0
+
+
+def test_an_unhandled_error_is_an_end_in_order(ring):
+    with ring.consumer() as reader:
+        ended(ring.name, "kept = joins(name); 1 / 0", status=1)
+        assert end_of(reader) is gpuring.EndOfStream
+
+
+@pytest.mark.parametrize("how", AS_A_DEATH)
+def test_an_end_without_a_word_is_a_death(ring, how):
+    with ring.consumer() as reader:
+        ended(ring.name, AS_A_DEATH[how], status=-9 if how == "SIGKILL" else 0)
+        assert end_of(reader) is gpuring.PeerLost
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_a_child_of_multiprocessing_that_returns_ends_in_order(ring, method, tmp_path):
+    """A forked one ends by os._exit, after the finalizers of multiprocessing."""
+    file = tmp_path / "program.py"
+    file.write_text(
+        JOINS
+        + f"""
+if __name__ == "__main__":
+    context = multiprocessing.get_context({method!r})
+    process = context.Process(target=child, args=({ring.name!r},))
+    process.start()
+    process.join(20)
+    assert process.exitcode == 0
+"""
+    )
+    with ring.consumer() as reader:
+        subprocess.run([sys.executable, file], timeout=25, check=True)
+        assert end_of(reader) is gpuring.EndOfStream
+        assert ring._header.reaps == 0
+
+
+FAST = """
+fast = gpuring.attach(name).producer()
+runs(lambda: fast.claim(20).publish())
+"""
+READS = "waits(lambda: [slot.release() for slot in mine])\n"
+ROUNDS = {
+    "claims": READS + "runs(lambda: kept[1].claim().publish())",
+    "acquires": FAST + "runs(lambda: mine.acquire(20).release())",
+    "takes the latest": FAST + READS + "runs(lambda: lossy.latest(20).release())",
+    "acquires batches": FAST + "runs(lambda: mine.acquire_many(2, 20).release())",
+}
+
+
+@pytest.mark.deadline(120)
+@pytest.mark.parametrize("what", ROUNDS)
+def test_a_daemon_thread_at_full_speed_takes_nothing_along(ring, what):
+    """The exit handler leaves while the thread is in a verb: no word outlives its owner."""
+    reader = ring.consumer("all", lossless=False)
+    for _ in range(8):
+        ended(
+            ring.name,
+            "kept = joins(name)\n"
+            "mine = kept[0].consumer('mine')\n"
+            "lossy = kept[0].consumer('lossy', lossless=False)\n" + ROUNDS[what],
+        )
+        seen = snapshot(ring._header)
+        assert [slot for slot in seen["slots"] if slot["phase"] == "writing"] == []
+        assert list(seen["subscriptions"]) == [0]
+        assert ring._header.live_peers() == [reader.peer]
+        assert ring._header.reaps == 0
+        with ring.producer() as producer:  # all slots can be had
+            for _ in range(2 * ring.slots):
+                producer.claim(10).publish()
+
+
+def test_rings_are_refused_when_the_process_is_about_to_end(ring):
+    ended(
+        ring.name,
+        "import atexit\n"
+        "def late():\n"
+        "    try:\n        gpuring.attach(name)\n"
+        "    except gpuring.RingClosed as error:\n        os.write(1, b'refused')\n"
+        "import weakref\n"
+        "class Kept: pass\nit = Kept(); weakref.finalize(it, late)",
+    )
+    poll(lambda: ring._header.live_peers() == [])
