@@ -65,6 +65,7 @@ cdef extern from "core/ring.h" nogil:
         gr_config config
         gr_word *fence
         int lock_fd
+        uint64_t pid
     struct gr_pending:
         uint32_t peer
         uint64_t value
@@ -108,6 +109,7 @@ cdef extern from "core/ring.h" nogil:
     gr_result gr_join_consumer(gr_ring *, const char *, unsigned, unsigned, int, uint64_t, gr_peer *)
     void gr_watch(gr_ring *)
     gr_result gr_leave(gr_peer *)
+    void gr_stop(gr_peer *, bint)
     gr_result gr_reap_dead(gr_ring *, uint64_t *)
     bint gr_peer_alive(gr_ring *, uint32_t)
     bint gr_creator_alive(gr_ring *)
@@ -238,7 +240,12 @@ cdef class Peer:
     cdef gd_peer gd
     cdef readonly Header header
     cdef readonly Device device
-    cdef bint busy
+    cdef long waiting_in  # the thread that waits in a verb, or in select; 0: none
+    cdef readonly bint stopped
+    cdef bint is_busy(self) noexcept
+    cdef bint is_forked(self) noexcept
+    cdef bint is_in_own_way(self) noexcept
+    cdef int begin_wait(self) except -1
     cdef int take(self, gd_call *call, verb which, timeout) except? -1000
     cdef gr_result _wait(self, gd_call *call, verb which) except? GR_SIGNAL
     cdef void cancel(self, gd_call *call) noexcept

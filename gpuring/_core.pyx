@@ -17,9 +17,11 @@ from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_CheckSignals, PyErr_Occurred, PyErr_SetFromErrno
 from cpython.pycapsule cimport PyCapsule_GetName, PyCapsule_GetPointer
+from cpython.pythread cimport PyThread_get_thread_ident
 from cpython.ref cimport Py_INCREF
 from libc.stdint cimport INT64_MAX, int64_t, intptr_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
+from posix.unistd cimport usleep
 
 from gpuring import device_errors
 
@@ -462,6 +464,20 @@ cdef inline gr_result _ended(gd_peer *me, gd_call *call, unsigned how, verb whic
     return gd_release(me, call, how) if which == RELEASE else gd_abandon(me, call, how)
 
 
+give_back_lost = lambda: None
+"""Gives back what no object of this process stands for any more (_slots.pyx); set by who knows all endpoints."""
+
+
+def call_when_blocked(function):
+    """`function` is called between two slices of a wait for another peer of this process."""
+    global give_back_lost
+    give_back_lost = function
+
+
+cdef object _busy():
+    return RuntimeError("this peer is waiting in another thread; give each thread its own")
+
+
 @cython.no_gc_clear  # __dealloc__ needs the header
 cdef class Peer:
     """One entry of the peer table with its device order: a producer or a consumer."""
@@ -517,8 +533,10 @@ cdef class Peer:
         """CLAIM, ACQUIRE or LATEST: 0 or a negative result.  If this raises, nothing is claimed or held."""
         cdef gr_result result
         call.deadline_ns = _deadline(timeout)
-        if self.busy:
-            raise RuntimeError("this peer is waiting in another thread; give each thread its own")
+        if self.waiting_in:
+            raise _busy()
+        if self.stopped:
+            return REAPED
         result = _taken(&self.gd, call, 0, which)
         if result == GR_SIGNAL:
             result = self._wait(call, which)
@@ -528,20 +546,63 @@ cdef class Peer:
 
     cdef gr_result _wait(self, gd_call *call, verb which) except? GR_SIGNAL:
         cdef gr_result result
-        self.busy = True
+        self.begin_wait()
         try:
             while True:
                 with nogil:
                     result = _taken(&self.gd, call, GD_WAIT | GD_AGAIN, which)
-                if result != GR_SIGNAL:
-                    return result
                 try:
-                    PyErr_CheckSignals()
+                    PyErr_CheckSignals()  # after a success, too: the next look comes when our caller has the slot, or never
+                    if result != GR_SIGNAL:  # a signal handler may have closed us
+                        return GR_REAPED if self.gd.me.left else result
+                    if self.stopped:
+                        gd_cancel(&self.gd, call)
+                        return GR_REAPED
+                    if self.is_in_own_way():
+                        give_back_lost()
                 except BaseException:
                     gd_cancel(&self.gd, call)
                     raise
         finally:
-            self.busy = False
+            self.waiting_in = 0
+
+    cdef int begin_wait(self) except -1:
+        """Before a wait without the GIL; its end sets waiting_in to 0."""
+        if self.waiting_in:
+            raise _busy()
+        self.waiting_in = PyThread_get_thread_ident()
+        return 0
+
+    cdef bint is_busy(self) noexcept:
+        return self.waiting_in != 0
+
+    cdef bint is_forked(self) noexcept:
+        return gr_forked(self.gd.me.ring)
+
+    cdef bint is_in_own_way(self) noexcept:
+        """Whether a peer of this process blocks the verb, as it said itself."""
+        cdef gr_ring *ring = self.gd.me.ring
+        cdef uint32_t other = self.gd.me.culprit.peer
+        return other < ring.max_peers and gr_load_acquire(&ring.peer[other].pid) == ring.pid
+
+    def stop(self):
+        """From now on no verb hands out a slot.  One that waits in another thread ends, as if this peer had left; this waits
+        for it, for as long as for the membership lock.  False: it does not come back (it is in the driver, say).  Ctrl-C interrupts."""
+        cdef int64_t deadline = gr_now_ns() + 5 * <int64_t>1000000000
+        self.stopped = True
+        while self.waiting_in not in (0, PyThread_get_thread_ident()):  # ours: we are a signal handler in it
+            if gr_now_ns() >= deadline:
+                return False
+            with nogil:
+                gr_stop(&self.gd.me, True)
+                usleep(100)
+            PyErr_CheckSignals()
+        return True
+
+    def resume(self):
+        """It could not leave: its verbs work again."""
+        self.stopped = False
+        gr_stop(&self.gd.me, False)
 
     cdef void cancel(self, gd_call *call) noexcept:
         """What was taken by this call is nobody's: no slot object was handed out."""
@@ -753,12 +814,12 @@ def select(list peers not None, timeout):
     deadline_ns = _deadline(timeout)
     for k in range(n):
         peer = peers[k]
-        if peer.busy:
-            raise RuntimeError("this peer is waiting in another thread; give each thread its own")
+        if peer.waiting_in:
+            raise _busy()
         members[k] = &peer.gd.me
     try:
         for peer in peers:
-            peer.busy = True
+            peer.begin_wait()
         while True:
             told = [gd_would_tell(&peer.gd) for peer in peers]
             if True in told:
@@ -768,9 +829,10 @@ def select(list peers not None, timeout):
             if result != GR_SIGNAL:
                 return [told[k] or there[k] for k in range(n)]
             PyErr_CheckSignals()
+            give_back_lost()  # of whoever it is: nobody says who blocks us
     finally:
         for peer in peers:
-            peer.busy = False
+            peer.waiting_in = 0
 
 
 @cython.no_gc_clear  # __dealloc__ needs the peer

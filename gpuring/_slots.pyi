@@ -12,8 +12,10 @@ class Slot:
     _peer: Peer
     _device: Device | None
     _open: bool
+    _seen: bool
     _seq: int
     _shape: tuple[int, ...] | None
+    _views: dict[Any, Any]
     _stream: int
     _streams: tuple[int, ...]
     def _bind(self, index: int, peer: Peer, whole: Any, meta: Any) -> None: ...
@@ -48,6 +50,9 @@ class Verbs:
     _peer: Peer
     _device: Device | None
     _slots: list[Any]
+    _spares: dict[int, Any]
+    def _lost(self) -> list[int]: ...
+    def _recover(self) -> int: ...
 
 class ProducerVerbs(Verbs): ...  # its verbs: gpuring/producer.py has the kinds of slots
 

@@ -1,28 +1,64 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
 # cython: auto_pickle=False
-"""The verbs as users call them, on slot objects that are made once: no Python between the call and the C library.
+"""The verbs as users call them, on slot objects that are used again: no Python between the call and the C library.
+
+An object is used again only when nobody refers to it any more, nor to its arrays; else another one takes its place.  So an
+object stands for one frame as long as somebody has it, and one that is open and that nobody has is lost: a Ctrl-C came when
+the verb was done and before its caller had the object, or the caller has dropped it.  It is given back: by the next verb, by
+whoever is blocked by it in this process, or at close (docs/decisions/0014-a-slot-that-nobody-has.md).
 
 gpuring/producer.py, consumer.py and slot.py derive from these classes and add what is not on the path of every frame: arrays,
 interchange, the wording of refusals.
 """
+from cpython.object cimport PyObject
 from libc.stdint cimport INT64_MAX, uint32_t, uint64_t
+from libc.string cimport memset
 
 from gpuring._core cimport *
 
+cdef extern from "Python.h":
+    Py_ssize_t Py_REFCNT(PyObject *)
+    PyObject *PyList_GET_ITEM(PyObject *, Py_ssize_t)
+    Py_ssize_t PyList_GET_SIZE(PyObject *)
+
 cdef enum:
     MAX_BATCH = 1024  # GR_MAX_SLOTS, which Cython does not take as the size of an array
+
+
+cdef gd_use closed  # of objects whose slot has another object now
+cdef gd_stream no_streams[1]
+memset(&closed, 0, sizeof(closed))
+closed.stream = no_streams
+
+
+cdef bint is_free(PyObject *slot, Py_ssize_t known) except -1:
+    """Whether nobody refers to a Slot, but for `known` references of ours, nor to its arrays."""
+    cdef PyObject *meta
+    if Py_REFCNT(slot) != known:
+        return False
+    meta = <PyObject *>(<Slot>slot)._meta
+    if meta != <PyObject *>None and Py_REFCNT(meta) != 1:
+        return False
+    for view in (<Slot>slot)._views.values():
+        if Py_REFCNT(<PyObject *>view) != 2 + (view is (<Slot>slot)._whole):  # the dict's, and this loop's
+            return False
+    return True
 
 
 cdef class Slot:
     """Whose slot it is, which frame, and on which streams it was used."""
 
     cdef gd_use *use
+    cdef readonly uint64_t _seq
+    cdef public bint _seen
+    """Whether whoever has the object has asked it for something of the frame."""
     cdef readonly uint32_t index
     """Which slot of the ring this is, 0 … slots - 1."""
     cdef readonly Peer _peer
     cdef readonly Device _device
     cdef public tuple _shape    # of a frame that is smaller than the slot, else None
     cdef public object _whole   # the array over the whole slot; None if it has several fields
+    cdef public dict _views     # all arrays over it, by name or by shape
     cdef public object _meta
     cdef public bint _restarted
 
@@ -40,11 +76,8 @@ cdef class Slot:
 
     @_open.setter
     def _open(self, bint value):
-        self.use.open = value
-
-    @property
-    def _seq(self):
-        return self.use.seq
+        if self.use != &closed:
+            self.use.open = value
 
     @property
     def _streams(self):
@@ -81,7 +114,8 @@ cdef class Slot:
     @property
     def seq(self):
         """The frame's sequence.  A ring of N slots begins with N."""
-        return self.use.seq
+        self._seen = True
+        return self._seq
 
     @property
     def array(self):
@@ -91,6 +125,7 @@ cdef class Slot:
         stream of claim or acquire already waits for whoever used the slot before; work on another
         stream must be ordered by you.
         """
+        self._seen = True
         if self.use.open and self._shape is None and self._whole is not None:
             return self._whole
         return self._array()
@@ -101,6 +136,7 @@ cdef class Slot:
 
         A view: what is written here is in the ring at once.  None if the ring has no metadata.
         """
+        self._seen = True
         if not self.use.open:
             self._check_open()
         return self._meta
@@ -109,6 +145,7 @@ cdef class Slot:
 cdef class WriteSlot(Slot):
     cdef int _begin(self, tuple shape) except -1:
         cdef uint32_t k
+        self._seq = self.use.seq
         self._shape = shape
         if shape is not None:
             for k in range(len(shape)):
@@ -158,7 +195,8 @@ cdef class WriteSlot(Slot):
 
 cdef class ReadSlot(Slot):
     cdef int _begin(self) except -1:
-        self._restarted = False
+        self._seq = self.use.seq
+        self._seen = self._restarted = False
         self._shape = self._peer.shape(self.index) if gr_load_acquire(
             &self._peer.gd.me.ring.slot[self.index].ndim) else None
         return 0
@@ -206,7 +244,11 @@ cdef class ReadSlot(Slot):
         return self
 
     def __exit__(self, kind, error, traceback):
-        if self.use.open:
+        if not self.use.open:
+            return
+        if kind is not None and not self._seen and not issubclass(kind, Exception):
+            self._peer.put_back(self.index)  # Ctrl-C, before the block had begun
+        else:
             self._finish()
 
 
@@ -216,6 +258,52 @@ cdef class Verbs:
     cdef public Peer _peer
     cdef public Device _device
     cdef public list _slots
+    """The object that has each slot now, or had it last."""
+    cdef public dict _spares
+    """By index: the one before, if somebody had it when its slot came again."""
+    cdef uint32_t given[MAX_BATCH]
+    cdef uint32_t givens
+    """What the last verb has handed out."""
+
+    cdef Slot _slot(self, uint32_t index):
+        """The object for a slot that was claimed or acquired just now: one that nobody has."""
+        cdef PyObject *slot = PyList_GET_ITEM(<PyObject *>self._slots, index)
+        if is_free(slot, 1):
+            return <Slot>slot
+        return self._another(index)
+
+    cdef Slot _another(self, uint32_t index):
+        cdef Slot before = self._slots[index], slot = self._spares.get(index)
+        if slot is None or not is_free(<PyObject *>slot, 2):
+            slot = self._make_slot(index)
+        slot.use, before.use = before.use, &closed
+        slot._succeed(before)
+        self._slots[index], self._spares[index] = slot, before
+        return slot
+
+    cpdef int _recover(self) except -1:
+        """Before a verb: gives back what the last one has handed out and nobody has got."""
+        cdef uint32_t k
+        for k in range(self.givens):
+            if self._is_lost(self.given[k]):
+                self._give_back_lost()
+                break
+        self.givens = 0
+        return 0
+
+    cdef bint _is_lost(self, uint32_t index) except -1:
+        cdef PyObject *slot
+        if index >= PyList_GET_SIZE(<PyObject *>self._slots):
+            return False  # closed
+        slot = PyList_GET_ITEM(<PyObject *>self._slots, index)
+        return (<Slot>slot).use.open and is_free(slot, 1) and not self._peer.is_forked()
+
+    def _lost(self):
+        """The slots that are open and that nobody has, by index."""
+        cdef uint32_t index
+        if self._peer.is_busy():  # what another thread is about to get looks the same
+            return []
+        return [index for index in range(len(self._slots)) if self._is_lost(index)]
 
     cdef size_t _stream_of(self, stream) except? 1:
         if stream is None:
@@ -247,10 +335,13 @@ cdef class ProducerVerbs(Verbs):
         cdef uint32_t index
         cdef int result
         gd_begin(&call, self._stream_of(stream), INT64_MAX, 1, &index)
+        if self.givens:
+            self._recover()
         result = self._peer.take(&call, CLAIM, timeout)
         if result:
             raise self._refused(result, "claim", timeout)
-        slot = self._slots[index]
+        self.given[0], self.givens = index, 1
+        slot = <WriteSlot>self._slot(index)
         slot._begin(extents)
         return slot
 
@@ -262,21 +353,23 @@ cdef class ProducerVerbs(Verbs):
         More slots in a batch also mean more work between two switches of the GPU from one process to
         another.  Raises as `claim` does; no claim is left behind by a call that raises.
         """
-        cdef uint32_t indices[MAX_BATCH]
         cdef WriteSlot slot
         cdef gd_call call
         cdef uint32_t k
         cdef list batch = []
         cdef int result
-        gd_begin(&call, self._stream_of(stream), INT64_MAX, self._at_most(n), indices)
+        gd_begin(&call, self._stream_of(stream), INT64_MAX, self._at_most(n), self.given)
+        if self.givens:
+            self._recover()
         result = self._peer.take(&call, CLAIM, timeout)
         if result:
             raise self._refused(result, "claim", timeout)
         try:
             for k in range(call.got):
-                slot = self._slots[indices[k]]
+                slot = <WriteSlot>self._slot(self.given[k])
                 slot._begin(None)
                 batch.append(slot)
+            self.givens = call.got
             return self._batch(batch)
         except BaseException:  # Ctrl-C, no memory
             self._peer.cancel(&call)
@@ -296,10 +389,13 @@ cdef class ConsumerVerbs(Verbs):
         gd_begin(&call, self._stream_of(stream), INT64_MAX, 1, &index)
         if self._untold:
             self._tell()
+        if self.givens:
+            self._recover()
         result = self._peer.take(&call, which, timeout)
         if result:
             raise self._refused(result, name, timeout)
-        slot = self._slots[index]
+        self.given[0], self.givens = index, 1
+        slot = <ReadSlot>self._slot(index)
         slot._begin()
         return slot
 
@@ -332,23 +428,25 @@ cdef class ConsumerVerbs(Verbs):
         the driver orders `stream` after all of them, and one records the reads when the batch is
         released.  Raises as `acquire` does; no frame is held by a call that raises.
         """
-        cdef uint32_t indices[MAX_BATCH]
         cdef ReadSlot slot
         cdef gd_call call
         cdef uint32_t k
         cdef list batch = []
         cdef int result
-        gd_begin(&call, self._stream_of(stream), INT64_MAX, self._at_most(n), indices)
+        gd_begin(&call, self._stream_of(stream), INT64_MAX, self._at_most(n), self.given)
         if self._untold:
             self._tell()
+        if self.givens:
+            self._recover()
         result = self._peer.take(&call, ACQUIRE, timeout)
         if result:
             raise self._refused(result, "acquire", timeout)
         try:
             for k in range(call.got):
-                slot = self._slots[indices[k]]
+                slot = <ReadSlot>self._slot(self.given[k])
                 slot._begin()
                 batch.append(slot)
+            self.givens = call.got
             return self._batch(batch)
         except BaseException:  # Ctrl-C, no memory
             self._peer.cancel(&call)
@@ -359,13 +457,9 @@ cdef class ConsumerVerbs(Verbs):
 
 
 def still_open(batch):
-    """Slot objects are used again each lap: one that has a later sequence is not the batch's any more.
-
-    (Whatever the slot of a frame carries next was claimed after the last of the batch, or while the frame
-    was held: then it is void, and nobody acquires it.)"""
+    """Those slots of a batch that were not ended one by one."""
     cdef Slot slot
-    cdef uint64_t last = batch._last
-    return [slot for slot in batch if slot.use.open and slot.use.seq <= last]
+    return [slot for slot in batch if slot.use.open]
 
 
 cdef list _end_all(list slots, verb which, str name):

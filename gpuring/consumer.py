@@ -150,6 +150,12 @@ class Consumer(_slots.ConsumerVerbs, Endpoint):
         if errors:
             raise_first(errors)
 
+    def _give_back(self, index: int) -> None:
+        if self._slots[index]._seen:  # work on it may be enqueued
+            self._slots[index]._end()
+        else:
+            self._put_back(index)
+
     def _finish(self) -> list[Exception]:
         errors = super()._finish()
         for error in errors:
@@ -174,7 +180,7 @@ class Consumer(_slots.ConsumerVerbs, Endpoint):
         return AsyncFrames(self)
 
     def _answers_at_once(self) -> bool:
-        return self._closed or bool(self._untold)
+        return self._answers_nothing() or bool(self._untold)
 
 
 # ---- loops ---------------------------------------------------------------------------------------
@@ -184,12 +190,11 @@ class _Loop:
     """What a loop over a consumer does next; it neither acquires nor waits.  Its two drivers,
     `Consumer.__iter__` and `AsyncFrames`, do."""
 
-    __slots__ = ("_consumer", "_joins", "_seq", "_slot")
+    __slots__ = ("_consumer", "_joins", "_slot")
 
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
         self._slot: ReadSlot | None = None  # the one in the body of the loop
-        self._seq = 0  # its frame: the body may release it, and acquire another one in its slot
         self._joins = 0  # of the ring at the last end: more since means that somebody has come
 
     def take(self, slot: ReadSlot) -> ReadSlot:
@@ -197,13 +202,13 @@ class _Loop:
         consumer = self._consumer
         if consumer._restarted:
             slot._restarted, consumer._restarted = True, False
-        self._slot, self._seq = slot, slot.seq
+        self._slot = slot
         return slot
 
     def give_back(self) -> None:
         """The body is done with its frame."""
         slot, self._slot = self._slot, None
-        if slot is not None and slot._open and slot.seq == self._seq:
+        if slot is not None and slot._open:
             slot.release()
 
     def leave(self) -> None:

@@ -232,6 +232,9 @@ class WatchedSlot:
         self._all = _bytes(self._memory, spec, self.index)
         self._whole = None  # so that every access comes to _array()
 
+    def _succeed(self, before: WatchedSlot) -> None:
+        self._lease, before._lease = before._lease, None  # who kept a view is told
+
     def _begin_lease(self, call: int) -> None:
         before = weakref.ref(self._lease) if self._lease is not None else None
         self._lease, self._views = None, {}
@@ -379,10 +382,9 @@ class Watcher:
         """The same kind of batch, watched."""
         return _watched_batches(kind)
 
-    def begin(self, slots: Sequence[WatchedSlot]) -> None:
-        """All of the endpoint, when they are prepared."""
-        for slot in slots:
-            slot._begin_watch(self._spec)
+    def begin(self, slot: WatchedSlot) -> None:
+        """Each of the endpoint, when it is prepared."""
+        slot._begin_watch(self._spec)
 
     def verb(self, verb: Any) -> Any:
         """The same verb of an endpoint; what it hands out is watched from then on."""

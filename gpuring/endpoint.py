@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from operator import itemgetter
 from types import MethodType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
@@ -9,7 +11,7 @@ import numpy as np
 
 from gpuring import _core, debug, diagnosis, streams
 from gpuring.debug import Watcher
-from gpuring.errors import RingClosed, raise_first
+from gpuring.errors import RingClosed, RingTimeout, raise_first
 from gpuring.slot import Slot
 from gpuring.unique import Unique
 
@@ -73,6 +75,7 @@ class Endpoint(Unique):
     _peer: Peer
     _device: Device | None
     _slots: list[Any]
+    _spares: dict[int, Any]
     _batch: type[tuple[Any, ...]]
     _slot_type: ClassVar[type[Slot]]
     _role: ClassVar[str]
@@ -80,6 +83,11 @@ class Endpoint(Unique):
     """The verbs that hand out slots."""
     _watch: Watcher | None
     """In debug mode; else None."""
+
+    if TYPE_CHECKING:  # of _slots.Verbs
+
+        def _lost(self) -> list[int]: ...
+        def _recover(self) -> int: ...
 
     def __init__(self, ring: JoinedRing, peer: Peer) -> None:
         self._notifier: Notifier | None = None  # made when somebody waits in an event loop
@@ -98,17 +106,27 @@ class Endpoint(Unique):
         self._watch = debug.Watcher(ring.spec, self._put_back) if debug.ON else None
         kind = self._slot_type if self._watch is None else self._watch.slot_type(self._slot_type)
         metas = self._metas()
-        self._slots = [
-            kind()._prepare(index, ring.name, peer, ring._memory, ring.spec.fields, metas[index])
-            for index in range(ring.slots)
-        ]
+        self._kind = kind
+        self._slots = [self._prepared(index, metas[index]) for index in range(ring.slots)]
+        self._spares = {}
         if self._watch is not None:
             self._have_watched(self._watch)
         ring._endpoints.append(self)
 
+    def _prepared(self, index: int, meta: Any) -> Any:
+        ring = self._ring
+        slot: Any = self._kind()
+        slot._prepare(index, ring.name, self._peer, ring._memory, ring.spec.fields, meta)
+        if self._watch is not None:
+            self._watch.begin(slot)
+        return slot
+
+    def _make_slot(self, index: int) -> Any:
+        """Another object for a slot whose own somebody still has, though its frame is over."""
+        return self._prepared(index, self._metas()[index])
+
     def _have_watched(self, watch: Watcher) -> None:
         """In debug mode, where this object has verbs of its own, around those of its class."""
-        watch.begin(self._slots)
         self._batch = watch.batch_type(type(self)._batch)
         for name in self._takes:
             setattr(self, name, MethodType(watch.verb(getattr(type(self), name)), self))
@@ -145,7 +163,7 @@ class Endpoint(Unique):
         return streams.handle(stream)
 
     def _refused(self, result: int, verb: str, timeout: float | None) -> Exception:
-        if self._closed:
+        if self._answers_nothing():
             return RingClosed(f"ring {self._ring.name!r}: this {self._role} was closed")
         if self._polled and result == _core.BLOCKED:
             self._notify().arm(self._peer)
@@ -181,26 +199,51 @@ class Endpoint(Unique):
             self._notifier = _core.Notifier()
         return self._notifier
 
+    def _answers_nothing(self) -> bool:
+        """Whether it was closed, or another thread is about to."""
+        return self._closed or self._peer.stopped
+
     def _answers_at_once(self) -> bool:
         """Whether its verb has an answer that the core knows nothing of."""
-        return self._closed
+        return self._answers_nothing()
 
     def _put_back(self, index: int) -> None:
         """Undoes a claim or a hold that the user has never seen."""
         self._peer.put_back(index)
 
+    def _give_back_lost(self) -> None:
+        """Gives back the slots that are open and that nobody has: a Ctrl-C came before their caller
+        had them, or they were dropped."""
+        lost = sorted(self._lost(), key=lambda index: self._slots[index]._seq, reverse=True)
+        for index in lost:  # the last first: a consumer goes back step by step
+            self._give_back(index)
+            warnings.warn(
+                f"ring {self._ring.name!r}: frame {self._slots[index]._seq} was "
+                f"{'claimed' if self._role == 'producer' else 'acquired'}, and nobody has its slot "
+                "any more: it is given back. Keep the slot until you end it",
+                ResourceWarning,
+                stacklevel=2,
+            )
+
+    def _give_back(self, index: int) -> None:
+        """Ends a slot that nobody has; if nobody has ever had it, as if it had not been taken."""
+        raise AssertionError("each role has its own")
+
     def _finish(self) -> list[Exception]:
         """Ends every claim or hold that is left, also where an interrupt cut its end short; what
         went wrong."""
         errors: list[Exception] = []
-        for index, seq in self._peer.holding():
+        lost = self._lost()
+        for index, seq in sorted(self._peer.holding(), key=itemgetter(1), reverse=True):
             slot = self._slots[index]
             try:
-                if slot._seq == seq:  # the user had it: its streams may be at work
+                if slot._seq != seq:  # its object does not know of it yet
+                    self._put_back(index)
+                elif index in lost:
+                    self._give_back(index)
+                else:  # the user had it: its streams may be at work
                     slot._open = True
                     slot._end()
-                else:
-                    self._put_back(index)
             except Exception as error:  # the others go back all the same
                 errors.append(error)
         return errors
@@ -209,31 +252,47 @@ class Endpoint(Unique):
         """Leaves the ring in order: finishes what is open, waits until the GPU has done its work on
         the slots, and gives up the entry.
 
-        May be called twice, and again after a Ctrl-C.  Raises RingTimeout, and stays open, if the
-        membership lock cannot be had for 5 s (a stopped process has it).  Raises DeviceError if the
-        GPU reports an error: when it has left, if all that was open could be ended; else it stays
-        open.  Of several errors one is raised, and the others stand in its notes.
+        A claim or acquire that waits in another thread ends with RingClosed.  May be called twice,
+        and again after a Ctrl-C.  Raises RingTimeout, and stays open, if the membership lock cannot
+        be had for 5 s (a stopped process has it), or that thread does not come back.  Raises
+        DeviceError if the GPU reports an error: when it has left, if all that was open could be
+        ended; else it stays open.  Of several errors one is raised, and the others stand in its
+        notes.
         """
         if self._closed:
             return
         errors: list[Exception] = []
         if not self._ring._header.forked and not self._peer.left:
-            if self._notifier is not None:
-                self._notifier.set()  # who waits for us finds us closed
-            errors = self._finish()
-            if errors and self._peer.holding():
-                raise_first(errors)
             try:
-                result = self._peer.leave()
-                if result not in (0, _core.REAPED):  # reaped: there is nothing to leave
-                    raise diagnosis.unusable(self._ring.name, result)
-            except BaseException as error:  # why it is still open comes first
-                raise_first([error, *errors])
+                errors = self._leave_ring()
+            except BaseException:
+                self._peer.resume()
+                raise
         self._slots = []  # their arrays hold the memory
         self._closed = True
         self._ring._forget(self)
         if errors:
             raise_first(errors)
+
+    def _leave_ring(self) -> list[Exception]:
+        """What went wrong, though it has left.  Raises if it has not."""
+        stopped = self._peer.stop()
+        if self._notifier is not None:
+            self._notifier.set()  # who waits for us finds us closed
+        if not stopped:
+            raise RingTimeout(
+                f"ring {self._ring.name!r}: this {self._role} is still in a verb of another thread"
+            )
+        errors = self._finish()
+        if errors and self._peer.holding():
+            raise_first(errors)
+        try:
+            result = self._peer.leave()
+            if result not in (0, _core.REAPED):  # reaped: there is nothing to leave
+                raise diagnosis.unusable(self._ring.name, result)
+        except BaseException as error:  # why it is still open comes first
+            raise_first([error, *errors])
+        return errors
 
     def __enter__(self) -> Self:
         return self

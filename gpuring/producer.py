@@ -41,6 +41,9 @@ class Producer(_slots.ProducerVerbs, Endpoint):
             raise TypeError(f"ring {self._ring.name!r} has several fields: shape= is for one")
         return extents
 
+    def _give_back(self, index: int) -> None:
+        self._slots[index]._end()
+
     async def claim_async(
         self,
         timeout: float | None = None,

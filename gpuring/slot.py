@@ -1,8 +1,9 @@
 """One slot as its producer writes it and as a consumer reads it.
 
-Slot objects and the arrays over them are made once per slot and peer and used again each lap.  So a
-slot is yours from claim to publish, or from acquire to release, and not after: then every access to
-its frame raises.  Keep what you need by copying it.
+A slot is yours from claim to publish, or from acquire to release, and not after: then every access
+to its frame raises.  Keep what you need by copying it.  Slot objects and the arrays over them are
+used again for later frames, but only when nobody has them any more.  A slot that is dropped before
+its end is given back, and a ResourceWarning says so.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class Slot(Exported, Unique):
         index: int
         array: Any
         _open: bool
+        _seen: bool
         _seq: int
         _shape: tuple[int, ...] | None
         _stream: int
@@ -69,7 +71,11 @@ class Slot(Exported, Unique):
     def _protect(self, view: Any) -> None:
         """Makes a view of the slot as this kind of slot may be used."""
 
+    def _succeed(self, before: Self) -> None:
+        """Takes the place of another object, which somebody still has."""
+
     def _check_open(self) -> None:
+        self._seen = True
         if not self._open:
             raise RingError(
                 f"ring {self._ring!r}: slot {self.index} (frame {self._seq}) is no longer yours; "
@@ -174,15 +180,10 @@ class SlotField(Exported):
     """One field of a slot, for other libraries: `torch.from_dlpack(slot.field("y"))`."""
 
     def __init__(self, slot: Slot, name: str) -> None:
-        self._slot, self._seq, self._name = slot, slot._seq, name
+        self._slot, self._name = slot, name
 
     def _exported(self) -> View:
         slot = self._slot
-        if slot._seq != self._seq:
-            raise RingError(
-                f"ring {slot._ring!r}: field {self._name!r} of frame {self._seq} was kept, but "
-                f"slot {slot.index} has frame {slot._seq} now"
-            )
         return slot._exported_as(self._name, slot[self._name])
 
 
@@ -256,9 +257,6 @@ class WriteBatch(Unique, tuple[WriteSlot, ...]):
     """Slots claimed together, in order of sequences.  As a context manager it publishes them; if
     the block raises, it abandons them.  Slots that were ended one by one are left alone."""
 
-    def __init__(self, slots: Sequence[WriteSlot]) -> None:
-        self._last = slots[-1].seq
-
     def publish(self) -> None:
         """Publishes those still open, in stream order, and never blocks.
 
@@ -283,9 +281,6 @@ class WriteBatch(Unique, tuple[WriteSlot, ...]):
 class ReadBatch(Unique, tuple[ReadSlot, ...]):
     """Frames acquired together, in order of sequences.  As a context manager it releases them;
     frames that were released one by one are left alone."""
-
-    def __init__(self, slots: Sequence[ReadSlot]) -> None:
-        self._last = slots[-1].seq
 
     def release(self) -> None:
         """Releases those still open, in stream order, and never blocks.

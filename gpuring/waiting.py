@@ -50,6 +50,8 @@ def select(endpoints: Iterable[AnyEndpoint], timeout: float | None = None) -> li
         raise ValueError("select needs a consumer or a producer to wait for")
     ready = [endpoint for endpoint in waited if endpoint._answers_at_once()]
     looked_at = [endpoint for endpoint in waited if endpoint not in ready]
+    for endpoint in looked_at:
+        endpoint._recover()
     if looked_at:
         peers = [endpoint._peer for endpoint in looked_at]
         there = _core.select(peers, 0 if ready else timeout)
@@ -79,6 +81,7 @@ async def answer(
     deadline = None if timeout is None else loop.time() + timeout
     spin_ns = int(1e9 * (SPIN_S if timeout is None else min(timeout, SPIN_S)))  # at the first look
     spins = 0
+    endpoint._recover()
     endpoint._awaited = True
     try:
         if loop.time() - endpoint._rested_s > UNINTERRUPTED_S:

@@ -213,9 +213,11 @@ def test_a_consumer_that_is_closed_releases_what_it_held(ring):
     with ring.producer() as producer:
         keeper, frames = ring.consumer("x"), ring.consumer("x")
         producer.claim().publish()
-        frames.acquire()
+        held = frames.acquire()
         frames.close()
         assert ring.stats().subscriptions[0].lag == 0
+        with pytest.raises(gpuring.RingError, match="no longer yours"):
+            held.check()
         keeper.close()
         with pytest.raises(gpuring.RingError, match="closed"):
             frames.acquire(timeout=0)

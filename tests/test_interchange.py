@@ -70,10 +70,24 @@ def test_cupy_sees_the_slot_itself(place, ring):
 def test_arrays_are_made_once_per_slot(ring):
     with ring.producer() as producer:
         seen = {}
-        for _ in range(6):
+        for _ in range(3 * ring.slots):
             with producer.claim() as slot:
-                assert seen.setdefault(slot.index, (slot, slot.array)) == (slot, slot.array)
-                assert seen[slot.index][1] is slot.array
+                assert seen.setdefault(slot.index, id(slot.array)) == id(slot.array)
+
+
+def test_whoever_keeps_a_slot_or_its_array_has_them_for_himself(ring):
+    """Later frames in the same slot come with other objects, of which there are two, not more."""
+    with ring.producer() as producer:
+        for keep in (lambda slot: slot, lambda slot: slot.array):
+            kept, ids = None, set()
+            for _ in range(6 * ring.slots):
+                with producer.claim() as slot:
+                    ids.add(id(slot))
+                    if slot.index == 0:
+                        assert kept is None or keep(slot) is not kept
+                        kept = keep(slot)
+                slot = None
+            assert len(ids) == ring.slots + 1
 
 
 def test_torch_reads_and_writes_the_slot_itself(place, ring):

@@ -69,7 +69,8 @@ def test_those_are_returned_whose_verb_has_an_answer(pair):
         assert gpuring.select(both, 0) == [b]
         put(one)
         assert sorted(map(id, gpuring.select(both, 0))) == sorted(map(id, both))
-        assert a.acquire(timeout=20).seq == 4
+        held = a.acquire(timeout=20)
+        assert held.seq == 4
         assert gpuring.select(both, 0) == [b]
         assert gpuring.select([one, other], 0) in ([one, other], [other, one])
         put(one, 3)  # frame 4 is held

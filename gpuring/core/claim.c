@@ -108,7 +108,7 @@ enum gr_result gr_claim(struct gr_peer *me) {
     const uint64_t n = ring->slots;
     uint64_t voided = 0;
     if (gr_forked(ring)) return GR_FORKED;
-    if (!is_mine(me)) return GR_REAPED;
+    if (!may_take(me)) return GR_REAPED;
     if (gr_load_sc(&head->closed)) return GR_CLOSED; /* who waits at a full ring must hear of it too (C1) */
 
     for (uint64_t c = gr_load_acquire(&head->claim_hint);;) {

@@ -146,7 +146,7 @@ again:;
  * tests/test_ready.py and test_machine.py hold it to the verbs. */
 enum gr_result gr_look(const struct gr_peer *me, uint64_t *seq, struct gr_culprit *culprit) {
     if (gr_forked(me->ring)) return GR_FORKED;
-    if (!is_mine(me)) return GR_REAPED;
+    if (!may_take(me)) return GR_REAPED;
     if (me->role == GR_PRODUCER) return gr_look_to_claim(me, seq, culprit);
     struct cursor at = cursor_of(me);
     struct found found;
@@ -200,7 +200,7 @@ static enum hold hold(struct gr_peer *me, uint64_t s, uint64_t i, uint64_t t) {
 /* The next frame in order.  GR_OK: take[u][index] = (seq, me, HELD), pending[] lists the fences. */
 enum gr_result gr_acquire(struct gr_peer *me) {
     if (gr_forked(me->ring)) return GR_FORKED;
-    if (!is_mine(me)) return GR_REAPED;
+    if (!may_take(me)) return GR_REAPED;
     start_count(me);
     struct cursor at = cursor_of(me);
     struct found found;
@@ -266,7 +266,7 @@ static enum gr_result newest(struct gr_peer *me, struct cursor *at) {
 
 enum gr_result gr_latest(struct gr_peer *me) {
     if (gr_forked(me->ring)) return GR_FORKED;
-    if (!is_mine(me)) return GR_REAPED;
+    if (!may_take(me)) return GR_REAPED;
     start_count(me);
     struct cursor at = cursor_of(me);
     enum gr_result result = newest(me, &at);

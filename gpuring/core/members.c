@@ -279,6 +279,11 @@ enum gr_result gr_join_consumer(struct gr_ring *ring, const char name[GR_NAME_WO
 
 /* ---- leave, reap, close ------------------------------------------------------------------------- */
 
+void gr_stop(struct gr_peer *me, bool stop) {
+    gr_store_sc(&me->stopping, stop);
+    gr_ring_bell(me->ring);
+}
+
 /* Everything that was claimed or held has been finished and the GPU has done what was promised: the caller
  * sees to both.  Two stages, so that a leaver who is killed before he rings is still reaped (D6). */
 enum gr_result gr_leave(struct gr_peer *me) {

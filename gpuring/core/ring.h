@@ -119,6 +119,7 @@ struct gr_peer {
     uint64_t producer_id, value; /* of the frame's record: who published it; the fence value that says it is written */
     bool redelivered;
     bool left; /* it has left: the number may be somebody else's */
+    gr_word32 stopping; /* it is about to leave: claim and acquire are refused.  Writer: any thread (gr_stop) */
     bool told; /* lost has been handed out with a frame: the next call counts anew */
     uint32_t pendings; /* fences the stream (or the host) has to wait for */
     struct gr_pending pending[GR_MAX_PEERS + 1];
@@ -152,6 +153,11 @@ static inline uint64_t peer_mask_of(const struct gr_ring *ring) {
 static inline bool is_mine(const struct gr_peer *me) {
     const struct gr_peer_entry *entry = &me->ring->peer[me->number];
     return gr_load_relaxed(&entry->id) == me->id && state_of(gr_load_relaxed(&entry->word)) == GR_LIVE;
+}
+
+/* Whether it may claim and acquire.  [edge D] a stopper stores, then rings: whoever sleeps looks again. */
+static inline bool may_take(const struct gr_peer *me) {
+    return is_mine(me) && !gr_load_sc(&((struct gr_peer *)me)->stopping);
 }
 
 /* Loaded before the look at a slot: only "gone seen, then nothing there" is the end (H3). */
@@ -201,6 +207,7 @@ enum gr_result gr_join_consumer(struct gr_ring *ring, const char name[GR_NAME_WO
                                 unsigned mode, unsigned policy, enum gr_start from,
                                 uint64_t start, struct gr_peer *me);
 enum gr_result gr_leave(struct gr_peer *me);
+void gr_stop(struct gr_peer *me, bool stop); /* from any thread: a claim or acquire in progress ends with GR_REAPED */
 enum gr_result gr_reap(struct gr_ring *ring, uint32_t number, bool *reaped);
 enum gr_result gr_reap_dead(struct gr_ring *ring, uint64_t *reaped); /* mask of the numbers */
 bool gr_peer_alive(struct gr_ring *ring, uint32_t number); /* its byte is locked, or it is one of ours */

@@ -300,7 +300,10 @@ enum gr_result gd_put_back(struct gd_peer *me, uint32_t index) {
     uint64_t seq;
     if (!gr_holds(&me->me, index, &seq)) return GR_REAPED;
     me->use[index].open = false;
-    return me->me.role == GR_PRODUCER ? gr_abandon(&me->me, index, seq) : gr_give_back(&me->me, index, seq);
+    if (me->me.role == GR_PRODUCER) return gr_abandon(&me->me, index, seq);
+    if (me->me.told) me->me.lost = 0; /* told with the last frame */
+    me->me.lost += me->use[index].lost;
+    return gr_give_back(&me->me, index, seq);
 }
 
 enum gr_result gd_leave(struct gd_peer *me, struct gd_call *call, unsigned how) {

@@ -1,0 +1,321 @@
+"""Slots that are open and that nobody has: a Ctrl-C came before their caller, or he dropped them.
+
+CPython looks for signals when a call has come back, and before its caller has the result.  So a
+verb that was done may leave a claim, or a hold, which nobody knows of.  It is given back.
+"""
+
+from __future__ import annotations
+
+import _thread
+import dis
+import itertools
+import linecache
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+import pytest
+from support import poll
+
+import gpuring
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*nobody has its slot:ResourceWarning")
+
+
+@pytest.fixture
+def ring(name) -> Iterator[gpuring.Ring]:
+    with gpuring.create(
+        name, slots=2, shape=4, dtype="u1", meta=[("n", "i8")], device="host"
+    ) as made:
+        yield made
+
+
+def put(producer: gpuring.Producer, value: int = 0) -> int:
+    with producer.claim(1) as slot:
+        slot.array[...] = value
+    return slot.seq
+
+
+def drain(consumer: gpuring.Consumer) -> list[int]:
+    seqs = []
+    while True:
+        try:
+            with consumer.acquire(0) as slot:
+                seqs.append(slot.seq)
+        except gpuring.RingTimeout:
+            return seqs
+
+
+# ---- Ctrl-C at each opcode of the caller ---------------------------------------------------------
+
+
+class Interrupted:
+    """Calls a function, with KeyboardInterrupt before the k-th opcode of its own frame."""
+
+    def __init__(self, k: int) -> None:
+        self._left = k
+        self.where: str | None = None
+
+    def __call__(self, function: Any, *args: Any) -> None:
+        def opcode(frame: FrameType, event: str, _: Any) -> Any:
+            if event == "opcode" and self.where is None:
+                self._left -= 1
+                if not self._left:
+                    op = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+                    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+                    self.where = f"{function.__name__}: {line}, before {op}"
+                    raise KeyboardInterrupt
+            return opcode
+
+        def call(frame: FrameType, *_: Any) -> Any:
+            if frame.f_code is not function.__code__:
+                return None
+            frame.f_trace_opcodes = True
+            return opcode
+
+        before = sys.gettrace()
+        sys.settrace(call)
+        try:
+            function(*args)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(before)
+
+
+def claims(producer):
+    slot = producer.claim(0)
+    slot.publish()
+
+
+def claims_with(producer):
+    with producer.claim(0) as slot:
+        slot.array[...] = 1
+
+
+def claims_many(producer):
+    slots = producer.claim_many(2, 0)
+    slots.publish()
+
+
+def claims_many_with(producer):
+    with producer.claim_many(2, 0) as slots:
+        slots[0].array[...] = 1
+
+
+@pytest.mark.parametrize("verb", [claims, claims_with, claims_many, claims_many_with])
+def test_an_interrupted_claim_is_given_back_by_the_next_verb(ring, verb):
+    with ring.producer() as producer, ring.consumer(lossless=False) as reader:
+        for k in itertools.count(1):
+            interrupted = Interrupted(k)
+            interrupted(verb, producer)
+            with producer.claim(0):
+                assert len(producer._peer.holding()) == 1, interrupted.where
+            assert producer._peer.holding() == [], interrupted.where
+            drain(reader)
+            if interrupted.where is None:
+                return
+
+
+def acquires(consumer, seen):
+    slot = consumer.acquire(0)
+    seen.append(slot.seq)
+    slot.release()
+
+
+def acquires_with(consumer, seen):
+    with consumer.acquire(0) as slot:
+        seen.append(slot.seq)
+
+
+def acquires_the_latest(consumer, seen):
+    slot = consumer.latest(0)
+    seen.append(slot.seq)
+    slot.release()
+
+
+def acquires_many(consumer, seen):
+    slots = consumer.acquire_many(1, 0)
+    seen.append(slots[0].seq)
+    slots.release()
+
+
+def iterates(consumer, seen):
+    for slot in consumer:
+        seen.append(slot.seq)
+        break
+
+
+def selects(consumer, seen):
+    for ready in gpuring.select([consumer], 0):
+        slot = ready.acquire(0)
+        seen.append(slot.seq)
+        slot.release()
+
+
+VERBS = [acquires, acquires_with, acquires_the_latest, acquires_many, iterates, selects]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_an_interrupted_acquire_loses_no_frame_and_holds_none(ring, verb):
+    """What its caller has not seen comes again; what it has seen does not."""
+    lossless = verb is not acquires_the_latest
+    with ring.producer() as producer, ring.consumer(lossless=lossless) as reader:
+        for k in itertools.count(1):
+            seen: list[int] = []
+            seq = put(producer)
+            interrupted = Interrupted(k)
+            interrupted(verb, reader, seen)
+            after = put(producer)
+            got = seen + drain(reader)
+            line = interrupted.where or ""
+            # Seen, and not noted; or on the way from the loop, which cannot tell this from a break.
+            gone = "seen.append" in line or "for slot in consumer" in line
+            assert got[-2:] == [seq, after] or (gone and got == [after]), interrupted.where
+            assert reader._peer.holding() == [], interrupted.where
+            assert reader._peer.lost == 0, interrupted.where
+            if interrupted.where is None:
+                return
+
+
+def test_a_ctrl_c_that_comes_with_the_slot_leaves_nothing(ring):
+    """At once, not by the next verb: others are waiting."""
+    interrupted = 0
+    with ring.producer() as producer, ring.consumer() as reader:
+        for _ in range(200):
+            put(producer)
+            put(producer)
+            held = reader.acquire(0)
+
+            def meanwhile(held=held):
+                poll(lambda: ring.stats().producers[0].waiting)
+                held.release()  # and the other thread cannot run before we let it
+                _thread.interrupt_main()
+
+            thread = threading.Thread(target=meanwhile)
+            thread.start()
+            try:
+                slot = producer.claim(10)
+                slot.abandon()
+            except KeyboardInterrupt:
+                interrupted += 1
+            assert producer._peer.holding() == []
+            thread.join()
+            del held
+            drain(reader)
+    assert interrupted > 100
+
+
+# ---- what was dropped ----------------------------------------------------------------------------
+
+
+def test_a_claim_that_was_dropped_is_abandoned_with_a_warning(ring):
+    with ring.producer() as producer, ring.consumer() as reader:
+        producer.claim(0).array[...] = 1
+        with pytest.warns(ResourceWarning, match=r"frame 2 was claimed, and nobody has its slot"):
+            put(producer)
+        assert drain(reader) == [3]
+
+
+def test_a_frame_that_was_seen_and_dropped_is_released_and_one_that_was_not_comes_again(ring):
+    with ring.producer() as producer, ring.consumer() as reader:
+        put(producer, 7)
+        put(producer, 8)
+        reader.acquire(0)
+        with pytest.warns(ResourceWarning, match="frame 2 was acquired"):
+            assert reader.acquire(0).array[0] == 7
+        assert reader.acquire(0).seq == 3
+        assert drain(reader) == []
+
+
+@pytest.mark.parametrize(
+    "keep",
+    [
+        lambda slot: slot,
+        lambda slot: slot.array,
+        lambda slot: slot.array[1:],
+        lambda slot: slot.meta,
+        lambda slot: slot.meta["n"],
+        lambda slot: memoryview(slot.array),
+        lambda slot: slot.__dlpack__(),
+        lambda slot: [(slot,)],
+    ],
+    ids=["slot", "array", "part", "meta", "item", "buffer", "capsule", "container"],
+)
+def test_what_somebody_has_stays_his(ring, keep):
+    """Numbers copied out of the metadata are nobody's."""
+    with ring.producer() as producer, ring.consumer() as reader:
+        put(producer)
+        put(producer)
+        kept = keep(reader.acquire(0))
+        other = reader.acquire(0)
+        other.release()
+        mine = [2] if not isinstance(kept, int) and kept.__class__.__name__ != "int64" else []
+        assert [seq for _, seq in reader._peer.holding()] == mine
+        del kept
+        with pytest.raises(gpuring.RingTimeout):
+            reader.acquire(0)
+
+
+def test_close_gives_a_frame_that_nobody_has_seen_to_another_member(ring):
+    with ring.producer() as producer, ring.consumer("x") as fellow:
+        reader = ring.consumer("x")
+        seqs = [put(producer), put(producer)]
+        held = reader.acquire(0)
+        reader.acquire(0)
+        reader.close()
+        assert drain(fellow) == seqs[1:]
+        with pytest.raises(gpuring.RingError, match="no longer yours"):
+            held.check()
+
+
+def test_who_is_blocked_by_a_lost_slot_of_its_own_process_gets_it(ring):
+    with ring.producer() as producer, ring.consumer() as reader:
+        put(producer)
+        put(producer)
+        reader.acquire(0).seq  # noqa: B018
+        assert producer.claim(10).seq == 4
+
+
+def test_select_gives_back_first(ring):
+    with ring.producer() as producer, ring.consumer() as reader:
+        put(producer)
+        reader.acquire(0)
+        assert gpuring.select([reader], 0) == [reader]
+
+
+def test_nobody_is_warned_of_what_was_ended(ring):
+    with ring.producer() as producer, ring.consumer() as reader, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(5):
+            put(producer)
+            producer.claim_many(1, 0).publish()
+            reader.acquire(0).release()
+            reader.acquire_many(1, 0).release()
+
+
+# ---- one object, one frame -----------------------------------------------------------------------
+
+
+def test_with_ends_the_frame_that_it_began_or_none(name):
+    with (
+        gpuring.create(name, slots=1, shape=4, dtype="u1", device="host") as ring,
+        ring.producer() as producer,
+        ring.consumer(lossless=False) as reader,
+    ):
+        with producer.claim(0) as first:
+            first.publish()
+            second = producer.claim(0)
+        assert producer._peer.holding() == [(0, second.seq)]
+        second.publish()
+        with reader.acquire(0) as first:
+            first.release()
+            put(producer)
+            second = reader.acquire(0)
+        assert reader._peer.holding() == [(0, second.seq)]
+        with pytest.raises(gpuring.RingError, match="no longer yours"):
+            first.array[...]
+        assert (first.seq, second.seq) == (2, 3)
