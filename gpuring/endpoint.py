@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
-from operator import itemgetter
 from types import MethodType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
@@ -233,17 +233,16 @@ class Endpoint(Unique):
         """Ends every claim or hold that is left, also where an interrupt cut its end short; what
         went wrong."""
         errors: list[Exception] = []
-        lost = self._lost()
-        for index, seq in sorted(self._peer.holding(), key=itemgetter(1), reverse=True):
+        with contextlib.suppress(Exception):  # it is tried again, and told, below
+            self._give_back_lost()
+        for index, seq in self._peer.holding():
             slot = self._slots[index]
             try:
-                if slot._seq != seq:  # its object does not know of it yet
-                    self._put_back(index)
-                elif index in lost:
-                    self._give_back(index)
-                else:  # the user had it: its streams may be at work
+                if slot._seq == seq:  # the user had it: its streams may be at work
                     slot._open = True
                     slot._end()
+                else:
+                    self._put_back(index)
             except Exception as error:  # the others go back all the same
                 errors.append(error)
         return errors

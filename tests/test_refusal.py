@@ -22,7 +22,7 @@ def test_a_blocked_claim_names_who_holds_the_frame(ring):
     with ring.producer() as producer, ring.consumer("display") as frames:
         for _ in range(4):
             producer.claim().publish()
-        frames.acquire()
+        held = frames.acquire()
         with pytest.raises(gpuring.RingFull) as caught:
             producer.claim(timeout=0.01)
         assert isinstance(caught.value, TimeoutError)
@@ -34,6 +34,7 @@ def test_a_blocked_claim_names_who_holds_the_frame(ring):
         ), text
         with pytest.raises(gpuring.RingFull, match="at once"):
             producer.claim(timeout=0)
+        held.release()
 
 
 def test_a_blocked_claim_names_the_subscription_that_does_not_take(ring):

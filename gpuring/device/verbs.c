@@ -301,8 +301,8 @@ enum gr_result gd_put_back(struct gd_peer *me, uint32_t index) {
     if (!gr_holds(&me->me, index, &seq)) return GR_REAPED;
     me->use[index].open = false;
     if (me->me.role == GR_PRODUCER) return gr_abandon(&me->me, index, seq);
-    if (me->me.told) me->me.lost = 0; /* told with the last frame */
-    me->me.lost += me->use[index].lost;
+    if (!me->me.told) me->me.lost += me->use[index].lost; /* the frame behind it was given back, too */
+    else if (me->me.seq != seq) me->me.lost = 0;           /* told with a later frame, which is kept */
     return gr_give_back(&me->me, index, seq);
 }
 

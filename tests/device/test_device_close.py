@@ -15,19 +15,18 @@ LOST = 719
 
 
 def held_open(ring, role):
-    """A producer with three claims, or a consumer that holds three frames."""
+    """A producer with three claims, or a consumer that holds three frames; and these."""
     producer, reader = ring.producer(), ring.consumer()
     batch = producer.claim_many(3)
     if role == "producer":
-        return producer
+        return producer, batch
     batch.publish()
-    reader.acquire_many(3)
-    return reader
+    return reader, reader.acquire_many(3)
 
 
 @pytest.mark.parametrize("role", ["producer", "consumer"])
 def test_close_ends_everything_though_the_gpu_reports_an_error(ring, role):
-    endpoint = held_open(ring, role)
+    endpoint, _held = held_open(ring, role)
     number = endpoint.peer
     raises_at(ring, 0, 2)
     with pytest.raises(gpuring.DeviceError, match=at(0)) as caught:
@@ -42,7 +41,7 @@ def test_close_ends_everything_though_the_gpu_reports_an_error(ring, role):
 
 def test_why_it_is_still_open_comes_first(ring):
     """Its GPU has lost what it was to do."""
-    producer = held_open(ring, "producer")
+    producer, _held = held_open(ring, "producer")
     raises_at(ring, 0)
     ring.driver.stuck = True
     ring.driver.on_stream_query = lambda stream: LOST if stream == PER_THREAD else 0
@@ -58,8 +57,7 @@ def test_why_it_is_still_open_comes_first(ring):
 
 
 def test_a_ring_tells_of_all_errors_of_all_its_endpoints(ring):
-    held_open(ring, "producer")
-    ring.producer().claim()
+    _held = held_open(ring, "producer"), ring.producer().claim()
     raises_at(ring, 0, 2, 3)
     with pytest.raises(gpuring.DeviceError, match=at(0)) as caught:
         ring.close()
@@ -83,7 +81,7 @@ def test_close_pays_what_an_interrupt_left_unpaid_though_the_gpu_reports_an_erro
 
 
 def test_what_cannot_be_ended_keeps_its_endpoint_open(ring):
-    producer = held_open(ring, "producer")
+    producer, _held = held_open(ring, "producer")
     ring.driver.has_current_stream = False
     for _ in range(2):
         with pytest.raises(OSError, match="no current stream") as caught:
@@ -97,7 +95,7 @@ def test_what_cannot_be_ended_keeps_its_endpoint_open(ring):
 
 
 def test_what_cannot_be_ended_keeps_its_ring_open(ring):
-    producer = held_open(ring, "producer")
+    producer, _held = held_open(ring, "producer")
     ring.driver.has_current_stream = False
     with pytest.raises(OSError, match="no current stream"):
         ring.close()
@@ -117,7 +115,7 @@ def test_a_gpu_error_at_close_hides_no_torn_frame(ring, open_fence):
     reader.acquire(stream=STREAM).release()
     for _ in range(2):
         producer.claim(stream=STREAM).publish()
-    reader.acquire_many(2, stream=STREAM)
+    _held = reader.acquire_many(2, stream=STREAM)
     tear(ring, 4)
     pay(ring, producer, index)
     raises_at(ring, *range(ring.slots))

@@ -175,13 +175,13 @@ def test_a_thread_that_has_not_used_cuda_is_given_the_rings_device(rig, kind, st
     without_context(ring)
     another_device(ring)
     ring.told()
-    consumer.acquire(0)
+    held = consumer.acquire(0)
     assert ring.driver.contexts == [CONTEXT]
     assert [call[:2] for call in ring.told()] == [("wait", stream)]
     ring.driver.errors["set_current"] = INVALID
     with pytest.raises(gpuring.DeviceError, match=rf"GPU 0 cannot be used \({INVALID}\)"):
         consumer.acquire(0)
-    assert held_by(consumer) == [4]
+    assert held_by(consumer) == [held.seq]
     ring.driver.device = 0
 
 
