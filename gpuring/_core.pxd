@@ -4,6 +4,7 @@ from libc.stdint cimport int64_t, intptr_t, uint8_t, uint32_t, uint64_t
 
 cdef extern from "core/ring.h" nogil:
     ctypedef uint64_t gr_word "gr_word"
+    ctypedef uint32_t gr_word32 "gr_word32"
     ctypedef bint gr_bool "bool"
 
     int GR_VERSION_ "GR_VERSION"
@@ -75,6 +76,7 @@ cdef extern from "core/ring.h" nogil:
         uint64_t id, pos, seq, lost, frames, producer_id, value
         int64_t deadline_ns
         gr_bool redelivered, left, told
+        gr_word32 stopping
         gr_pending pending[65]
         gr_culprit culprit
     struct gr_field:
@@ -241,7 +243,6 @@ cdef class Peer:
     cdef readonly Header header
     cdef readonly Device device
     cdef long waiting_in  # the thread that waits in a verb, or in select; 0: none
-    cdef readonly bint stopped
     cdef bint is_busy(self) noexcept
     cdef bint is_forked(self) noexcept
     cdef bint is_in_own_way(self) noexcept

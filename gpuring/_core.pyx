@@ -535,8 +535,6 @@ cdef class Peer:
         call.deadline_ns = _deadline(timeout)
         if self.waiting_in:
             raise _busy()
-        if self.stopped:
-            return REAPED
         result = _taken(&self.gd, call, 0, which)
         if result == GR_SIGNAL:
             result = self._wait(call, which)
@@ -555,7 +553,7 @@ cdef class Peer:
                     PyErr_CheckSignals()  # after a success, too: the next look comes when our caller has the slot, or never
                     if result != GR_SIGNAL:  # a signal handler may have closed us
                         return GR_REAPED if self.gd.me.left else result
-                    if self.stopped:
+                    if self.gd.me.stopping:  # it may wait for a GPU
                         gd_cancel(&self.gd, call)
                         return GR_REAPED
                     if self.is_in_own_way():
@@ -589,7 +587,7 @@ cdef class Peer:
         """From now on no verb hands out a slot.  One that waits in another thread ends, as if this peer had left; this waits
         for it, for as long as for the membership lock.  False: it does not come back (it is in the driver, say).  Ctrl-C interrupts."""
         cdef int64_t deadline = gr_now_ns() + 5 * <int64_t>1000000000
-        self.stopped = True
+        gr_stop(&self.gd.me, True)
         while self.waiting_in not in (0, PyThread_get_thread_ident()):  # ours: we are a signal handler in it
             if gr_now_ns() >= deadline:
                 return False
@@ -601,8 +599,9 @@ cdef class Peer:
 
     def resume(self):
         """It could not leave: its verbs work again."""
-        self.stopped = False
         gr_stop(&self.gd.me, False)
+
+    stopped = property(lambda Peer self: self.gd.me.stopping != 0)
 
     cdef void cancel(self, gd_call *call) noexcept:
         """What was taken by this call is nobody's: no slot object was handed out."""

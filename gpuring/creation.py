@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy.typing as npt
 
-from gpuring import _core, debug, directory, segment, spec
+from gpuring import _core, debug, directory, ending, segment, spec
 from gpuring._core import Header
 from gpuring.endpoint import Gate
 from gpuring.errors import DeviceError
@@ -94,6 +94,7 @@ def create_of(
     replace: bool = False,
 ) -> Ring:
     """create() of slots that are described already."""
+    ending.check()
     segment.check_name(name)
     free_lingering()
     for what, value, most in (

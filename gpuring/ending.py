@@ -34,10 +34,15 @@ class _Process:
     """In which child multiprocessing will call close_all."""
 
 
-def add(ring: OpenRing) -> None:
-    """It is open from now on.  Raises RingClosed if the process is about to end."""
+def check() -> None:
+    """Before a ring is opened.  Raises RingClosed if the process is about to end."""
     if _Process.ended:
         raise RingClosed("this process is about to end: no ring can be opened any more")
+
+
+def add(ring: OpenRing) -> None:
+    """It is open from now on."""
+    check()
     _open.add(ring)
     _close_at_the_end_of_a_child()
 

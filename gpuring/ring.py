@@ -44,6 +44,7 @@ def attach(name: str, *, timeout: float = 0.0, owner: int | None = None) -> Ring
     RingIncompatible (damaged, or of another version), PeerLost (a GPU ring whose creator died),
     DeviceError, PermissionError (another user's ring).
     """
+    ending.check()
     segment.check_name(name)
     if not timeout >= 0:
         raise ValueError(f"timeout is >= 0 seconds, not {timeout!r}")

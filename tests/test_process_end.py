@@ -7,7 +7,6 @@ import subprocess
 import sys
 
 import pytest
-from support import poll
 
 import gpuring
 from gpuring._snapshot import snapshot
@@ -41,8 +40,8 @@ def runs(call):
 """
 
 
-def ended(name: str, script: str, status: int = 0) -> None:
-    """Runs a script in an interpreter of its own, to its end."""
+def ended(name: str, script: str, status: int = 0) -> str:
+    """Runs a script in an interpreter of its own, to its end; what it printed."""
     main = f"\nif __name__ == '__main__':\n    name = {name!r}\n"
     script = JOINS + main + "".join(f"    {line}\n" for line in script.strip().splitlines())
     done = subprocess.run(
@@ -55,6 +54,7 @@ def ended(name: str, script: str, status: int = 0) -> None:
         )
         said = {word.removeprefix("gpuring.errors.") for word in last_words}
         assert said <= {"RingClosed", "RingError", "EndOfStream"}, done.stderr
+    return done.stdout
 
 
 def end_of(reader: gpuring.Consumer) -> type[Exception]:
@@ -167,13 +167,18 @@ def test_a_daemon_thread_at_full_speed_takes_nothing_along(ring, what):
 
 
 def test_rings_are_refused_when_the_process_is_about_to_end(ring):
-    ended(
-        ring.name,
-        "import atexit\n"
-        "def late():\n"
-        "    try:\n        gpuring.attach(name)\n"
-        "    except gpuring.RingClosed as error:\n        os.write(1, b'refused')\n"
-        "import weakref\n"
-        "class Kept: pass\nit = Kept(); weakref.finalize(it, late)",
-    )
-    poll(lambda: ring._header.live_peers() == [])
+    script = """
+def late():
+    try:
+        gpuring.attach(name)
+    except gpuring.RingClosed as error:
+        print(error)
+
+class Kept:
+    def __del__(self):
+        late()
+
+gpuring.kept = Kept()
+"""
+    assert "about to end" in ended(ring.name, script)
+    assert ring._header.live_peers() == []
