@@ -104,13 +104,13 @@ MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {
     ),
     "a dead process's number is free before its GPU work is gone": (
         ("--point", "device: unfinished"),
-        [("members.c", "gpu_gone(ring, &ring->peer[p]);", "true;")],
+        [("reap.c", "gpu_gone(ring, &ring->peer[p]);", "true;")],
     ),
     "a reaper does not raise the fences of the dead": (
         ("--point", "device: unfinished"),
         [
             (
-                "members.c",
+                "reap.c",
                 "atomic_exchange_explicit(fence, promised, memory_order_seq_cst);",
                 ";",
             )

@@ -77,7 +77,7 @@ MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {
         ("--point", "acquire: confirmed"),
         [
             (
-                "members.c",
+                "reap.c",
                 "claim_word(seq_of(t), GR_NONE, drop ? GR_DONE : GR_OPEN)",
                 "drop ? claim_word(seq_of(t), GR_NONE, GR_DONE) : t",
             )
@@ -85,13 +85,13 @@ MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {
     ),
     "a reaper does not void what the dead was writing": (
         ("--point", "claim: claimed"),
-        [("members.c", "gr_cas(&slot->word, w, claim_word(seq_of(w), GR_NONE, GR_VOID))", "1")],
+        [("reap.c", "gr_cas(&slot->word, w, claim_word(seq_of(w), GR_NONE, GR_VOID))", "1")],
     ),
     "a reaper does not say that a frame was opened": (
         ("--role", "member", "--point", "acquire: confirmed"),
         [
             (
-                "members.c",
+                "reap.c",
                 "atomic_fetch_add_explicit(&ring->sub[u].redo, 1, memory_order_seq_cst);\n"
                 '            GR_FAULT("reap: redo bumped");',
                 "",
@@ -101,7 +101,7 @@ MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {
     "a reaper does not ring the bell, and nobody looks by himself": (
         ("--point", "claim: claimed"),
         [
-            ("members.c", "if (still) gr_ring_bell(ring);", ""),
+            ("reap.c", "gr_ring_bell(ring); /* before the entry is FREE:", "/*"),
             ("ring.h", "GR_SLICE_NS (INT64_C(50)", "GR_SLICE_NS (INT64_C(2000)"),
         ],
     ),
@@ -109,10 +109,10 @@ MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {
         ("--role", "reaper", "--point", "reap: slot"),
         [
             (
-                "members.c",
-                "uint64_t voided = 0, torn = 0,",
-                "gr_store_sc(&entry->word, peer_word(GR_FREE, 0, 0));\n"
-                "    uint64_t voided = 0, torn = 0,",
+                "reap.c",
+                "bool producer = role_of(word) == GR_PRODUCER;",
+                "bool producer = role_of(word) == GR_PRODUCER;\n"
+                "    gr_store_sc(&entry->word, peer_word(GR_FREE, 0, 0));",
             )
         ],
     ),
@@ -124,7 +124,7 @@ MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {
         ("--role", "producer", "--point", "device: unfinished"),
         [
             (
-                "members.c",
+                "reap.c",
                 "mark_torn(tear_of(ring, i, p), gr_load_relaxed(&entry->id), reached);",
                 "",
             )
@@ -132,7 +132,7 @@ MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {
     ),
     "a reaper's mark says nothing of what was finished": (
         ("--role", "producer", "--point", "device: unfinished"),
-        [("members.c", "&mark->reached, reached)", "&mark->reached, 0)")],
+        [("reap.c", "&mark->reached, reached)", "&mark->reached, 0)")],
     ),
     "a mark holds for every producer of the slot": (
         ("--role", "producer", "--point", "device: unfinished"),
@@ -146,19 +146,19 @@ MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {
     ),
     "a reaper does not raise the fences of the dead": (
         ("--role", "consumer", "--point", "device: unfinished"),
-        [("members.c", "atomic_exchange_explicit(fence, promised, memory_order_seq_cst);", ";")],
+        [("reap.c", "atomic_exchange_explicit(fence, promised, memory_order_seq_cst);", ";")],
     ),
     "a reaper leaves a subscription without a member": (
         ("--role", "consumer", "--point", "acquire: looked"),
-        [("members.c", "if (!has_other_member(ring, u, p)) remove_subscription(ring, u);", "")],
+        [("reap.c", "if (!gr_has_other_member(ring, u, p)) gr_remove_subscription(ring, u);", "")],
     ),
     "a reaper takes every dead peer for a sleeper": (
         ("--role", "joiner"),
         [
             (
-                "members.c",
-                "if (counted) atomic_fetch_sub_explicit(&head->waiters, counted,",
-                "atomic_fetch_sub_explicit(&head->waiters, counted | 1,",
+                "reap.c",
+                "if (counted) atomic_fetch_sub_explicit(&ring->head->waiters, counted,",
+                "atomic_fetch_sub_explicit(&ring->head->waiters, counted | 1,",
             )
         ],
     ),

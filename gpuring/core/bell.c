@@ -34,21 +34,25 @@ void gr_ring_bell(struct gr_ring *ring) {
 
 /* Counted first, marked second, and undone the other way round: killed in between, waiters is too high by
  * one (a system call per ring), never too low.  A reaper takes back what is marked.
- * [edge D, sleeper] the count comes before the bell and the look; partner: gr_ring_bell. */
+ * [edge D, sleeper] the count comes before the bell and the look; partner: gr_ring_bell.
+ * Who is not himself any more is not counted, and does not sleep: his look says so. */
 void gr_announce(const struct gr_peer *me, uint64_t bit) {
+    if (gr_begin(me) != GR_OK) return;
     atomic_fetch_add_explicit(&me->ring->head->waiters, 1, memory_order_seq_cst);
     GR_FAULT("sleep: counted");
     /* sc like its clearing: peer.waiting is shared with our notifier's thread and with a reaper */
     atomic_fetch_or_explicit(&me->ring->peer[me->number].waiting, bit, memory_order_seq_cst);
     GR_FAULT("sleep: marked");
+    gr_end(me);
 }
 
-/* The mark says whether the count is still ours: a reaper that took us for dead has taken both back, and
- * one too few would leave somebody asleep. */
+/* The mark says whether the count is still ours: a reaper that took us for dead, or our own leave, has taken both
+ * back, and one too few would leave somebody asleep. */
 void gr_withdraw(const struct gr_peer *me, uint64_t bit) {
-    gr_word *waiting = &me->ring->peer[me->number].waiting;
-    if (!is_mine(me)) return;
-    if (!(atomic_fetch_and_explicit(waiting, ~bit, memory_order_seq_cst) & bit)) return;
-    GR_FAULT("sleep: unmarked");
-    atomic_fetch_sub_explicit(&me->ring->head->waiters, 1, memory_order_seq_cst);
+    if (gr_begin(me) != GR_OK) return;
+    if (atomic_fetch_and_explicit(&me->ring->peer[me->number].waiting, ~bit, memory_order_seq_cst) & bit) {
+        GR_FAULT("sleep: unmarked");
+        atomic_fetch_sub_explicit(&me->ring->head->waiters, 1, memory_order_seq_cst);
+    }
+    gr_end(me);
 }

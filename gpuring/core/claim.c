@@ -8,6 +8,7 @@
  *   J  join against claim (Dekker)          join: store sub; load slot  ||  claim: CAS slot; load sub
  *   C  close against claim (Dekker)         close: store closed; load slot || claim: CAS slot; load closed
  *   D  doorbell (wait.c)
+ *   L  leave against verb (Dekker)          leave: store LEAVING; load inside || verb: count inside; load entry
  *
  * Only the owner named in a claim word (or the reaper of a dead one) leaves WRITING or HELD, and always
  * by CAS from exactly the word he put there: a failure means that he was reaped, and changes nothing.
@@ -102,13 +103,11 @@ void gr_list_pending(struct gr_peer *me, uint32_t index) {
 
 /* GR_OK: slot[index] = (seq, me, WRITING), and pending[] lists what the stream must wait for.
  * GR_BLOCKED, GR_CLOSED: no claim is left behind; sequences may have been voided on the way. */
-enum gr_result gr_claim(struct gr_peer *me) {
+static ALWAYS_INLINE enum gr_result claim(struct gr_peer *me) {
     struct gr_ring *ring = me->ring;
     struct gr_head *head = ring->head;
     const uint64_t n = ring->slots;
     uint64_t voided = 0;
-    if (gr_forked(ring)) return GR_FORKED;
-    if (!may_take(me)) return GR_REAPED;
     if (gr_load_sc(&head->closed)) return GR_CLOSED; /* who waits at a full ring must hear of it too (C1) */
 
     for (uint64_t c = gr_load_acquire(&head->claim_hint);;) {
@@ -166,22 +165,30 @@ enum gr_result gr_claim(struct gr_peer *me) {
     }
 }
 
+enum gr_result gr_claim(struct gr_peer *me) {
+    enum gr_result result = gr_begin_taking(me);
+    if (result != GR_OK) return result;
+    result = claim(me);
+    gr_end(me);
+    return result;
+}
+
 /* The value that says "my work on this slot for this frame is done".  Stored before the fence operation
  * is enqueued, and so before any word that could make others wait for it.  0, and nothing stored, if
  * this peer is no longer itself: the number may be somebody else's by now. */
 uint64_t gr_promise(struct gr_peer *me, uint32_t index, uint64_t seq) {
-    if (gr_forked(me->ring) || !is_mine(me)) return 0;
+    if (gr_begin(me) != GR_OK) return 0;
     gr_word *work = work_of(me->ring, index, me->number);
     uint64_t next = gr_load_relaxed(work) + 1, value = seq << 16;
     if (value < next) value = next;
     gr_store_relaxed(work, value); /* whoever has to see it sees the word that follows: edges P, R */
     GR_FAULT("promised");
+    gr_end(me);
     return value;
 }
 
 static enum gr_result leave_writing(struct gr_peer *me, uint32_t index, uint64_t seq, unsigned phase) {
     struct gr_slot *slot = &me->ring->slot[index];
-    if (!is_mine(me)) return GR_REAPED;
     /* [edge P, publisher] carries data, record and work; partner: the second look of acquire */
     if (!gr_cas(&slot->word, claim_word(seq, me->number, GR_WRITING), claim_word(seq, me->number, phase)))
         return GR_REAPED;
@@ -194,22 +201,29 @@ static enum gr_result leave_writing(struct gr_peer *me, uint32_t index, uint64_t
 enum gr_result gr_publish(struct gr_peer *me, uint32_t index, uint64_t seq, uint64_t value,
                           uint32_t ndim, const uint64_t *shape) {
     struct gr_slot *slot = &me->ring->slot[index];
-    if (gr_forked(me->ring)) return GR_FORKED;
-    if (gr_load_sc(&slot->word) != claim_word(seq, me->number, GR_WRITING)) return GR_REAPED;
-    gr_store_relaxed(&slot->producer, me->id);
-    gr_store_relaxed(&slot->fence, value);
-    gr_store_relaxed(&slot->time_ns, (uint64_t)gr_now_ns());
-    gr_store_relaxed(&slot->ndim, ndim);
-    for (uint32_t k = 0; k < ndim; k++) gr_store_relaxed(&slot->shape[k], shape[k]);
-    GR_FAULT("publish: recorded");
-    enum gr_result result = leave_writing(me, index, seq, GR_READY);
-    if (result == GR_OK) count(&me->ring->peer[me->number].frames, 1);
+    enum gr_result result = gr_begin(me);
+    if (result != GR_OK) return result;
+    result = GR_REAPED;
+    if (gr_load_sc(&slot->word) == claim_word(seq, me->number, GR_WRITING)) {
+        gr_store_relaxed(&slot->producer, me->id);
+        gr_store_relaxed(&slot->fence, value);
+        gr_store_relaxed(&slot->time_ns, (uint64_t)gr_now_ns());
+        gr_store_relaxed(&slot->ndim, ndim);
+        for (uint32_t k = 0; k < ndim; k++) gr_store_relaxed(&slot->shape[k], shape[k]);
+        GR_FAULT("publish: recorded");
+        result = leave_writing(me, index, seq, GR_READY);
+        if (result == GR_OK) count(&me->ring->peer[me->number].frames, 1);
+    }
+    gr_end(me);
     return result;
 }
 
 /* After gr_promise and its fence operation, for kernels of the user may still write (G6).  A claim whose
  * stream was never given to anybody may skip both. */
 enum gr_result gr_abandon(struct gr_peer *me, uint32_t index, uint64_t seq) {
-    if (gr_forked(me->ring)) return GR_FORKED;
-    return leave_writing(me, index, seq, GR_VOID);
+    enum gr_result result = gr_begin(me);
+    if (result != GR_OK) return result;
+    result = leave_writing(me, index, seq, GR_VOID);
+    gr_end(me);
+    return result;
 }

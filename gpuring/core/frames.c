@@ -199,12 +199,11 @@ static enum hold hold(struct gr_peer *me, uint64_t s, uint64_t i, uint64_t t) {
 
 /* The next frame in order.  GR_OK: take[u][index] = (seq, me, HELD), pending[] lists the fences. */
 enum gr_result gr_acquire(struct gr_peer *me) {
-    if (gr_forked(me->ring)) return GR_FORKED;
-    if (!may_take(me)) return GR_REAPED;
+    enum gr_result result = gr_begin_taking(me);
+    if (result != GR_OK) return result;
     start_count(me);
     struct cursor at = cursor_of(me);
     struct found found;
-    enum gr_result result;
     while ((result = walk(me, &at, &found, &me->culprit)) == GR_OK) {
         const uint64_t s = at.pos;
         enum hold got = hold(me, s, found.index, found.take);
@@ -216,6 +215,7 @@ enum gr_result gr_acquire(struct gr_peer *me) {
         if (got == HELD) break;
     }
     commit(me, &at);
+    gr_end(me);
     return result;
 }
 
@@ -265,45 +265,52 @@ static enum gr_result newest(struct gr_peer *me, struct cursor *at) {
 }
 
 enum gr_result gr_latest(struct gr_peer *me) {
-    if (gr_forked(me->ring)) return GR_FORKED;
-    if (!may_take(me)) return GR_REAPED;
+    enum gr_result result = gr_begin_taking(me);
+    if (result != GR_OK) return result;
     start_count(me);
     struct cursor at = cursor_of(me);
-    enum gr_result result = newest(me, &at);
+    result = newest(me, &at);
     commit(me, &at);
+    gr_end(me);
     return result;
 }
 
+/* Within gr_begin: the next owner of our number may hold the same frame. */
 static enum gr_result leave_held(struct gr_peer *me, uint32_t index, uint64_t seq, uint64_t to) {
     struct gr_take *take = take_of(me->ring, index, me->u);
-    if (gr_forked(me->ring)) return GR_FORKED;
-    if (!is_mine(me)) return GR_REAPED; /* the next owner of our number may hold the same frame */
     /* [edge R, reader] carries the reads of the frame and work; partner: the gate of claim */
     return gr_cas(&take->word, claim_word(seq, me->number, GR_HELD), to) ? GR_OK : GR_REAPED;
 }
 
 /* After gr_promise and its fence operation on every stream that read the frame. */
 enum gr_result gr_release(struct gr_peer *me, uint32_t index, uint64_t seq) {
-    enum gr_result result = leave_held(me, index, seq, claim_word(seq, me->number, GR_DONE));
+    enum gr_result result = gr_begin(me);
+    if (result != GR_OK) return result;
+    result = leave_held(me, index, seq, claim_word(seq, me->number, GR_DONE));
     GR_FAULT("release: done");
     if (result == GR_OK) gr_ring_bell(me->ring);
+    gr_end(me);
     return result;
 }
 
 /* Undoes an acquire whose frame was never handed out (its stream could not be ordered in time).  The
  * frame is open to every member again, to this one first.  Our name stays on it: nobody died. */
 enum gr_result gr_give_back(struct gr_peer *me, uint32_t index, uint64_t seq) {
-    enum gr_result result = leave_held(me, index, seq, claim_word(seq, me->number, GR_OPEN));
+    enum gr_result result = gr_begin(me);
     if (result != GR_OK) return result;
-    GR_FAULT("give back: open");
-    if (me->pos > seq) me->pos = seq;
-    if (me->high == seq + 1) me->high = seq; /* not met after all; what was lost before it is still to tell */
-    me->told = false;
-    atomic_fetch_add_explicit(&me->ring->sub[me->u].redo, 1, memory_order_seq_cst);
-    GR_FAULT("give back: redo bumped");
-    count(&me->ring->peer[me->number].frames, (uint64_t)-1);
-    gr_ring_bell(me->ring);
-    return GR_OK;
+    result = leave_held(me, index, seq, claim_word(seq, me->number, GR_OPEN));
+    if (result == GR_OK) {
+        GR_FAULT("give back: open");
+        if (me->pos > seq) me->pos = seq;
+        if (me->high == seq + 1) me->high = seq; /* not met after all; what was lost before it is still to tell */
+        me->told = false;
+        atomic_fetch_add_explicit(&me->ring->sub[me->u].redo, 1, memory_order_seq_cst);
+        GR_FAULT("give back: redo bumped");
+        count(&me->ring->peer[me->number].frames, (uint64_t)-1);
+        gr_ring_bell(me->ring);
+    }
+    gr_end(me);
+    return result;
 }
 
 /* Releases the frame of the last acquire, which turned out torn before anybody saw it.  Its own work on

@@ -3,14 +3,17 @@
  *   header.c  create, attach, validate
  *   process.c identity, the handles of a process, its fork
  *   bell.c    clock, doorbell
- *   members.c join, leave, reap: membership, under LOCK
+ *   members.c join, leave: membership, under LOCK
+ *   reap.c    clears what the dead, and those who left, had in hand: under LOCK, too
  *   claim.c   the frontier, promise, claim, publish, abandon
  *   frames.c  acquire, latest, release, give back; would a verb be blocked? torn?
  *   wait.c    spin, sleep at one ring or at many
  *   watchdog.c a thread that clears dead peers
  *   notify.c  a thread that turns doorbells into file descriptors, for event loops
  *
- * A gr_peer belongs to one thread at a time.  Nothing here allocates after join, but a notifier.
+ * claim, acquire and latest of a gr_peer belong to one thread at a time; its slots are ended by whoever has them.  gr_leave
+ * may come at any time, from another thread too: it waits for the verbs in progress.  Nothing here allocates after
+ * join, but a notifier.
  */
 #ifndef GPURING_RING_H
 #define GPURING_RING_H
@@ -72,6 +75,7 @@ struct gr_ring {
     int lock_fd;           /* own open file description of the header, never mapped, close-on-exec */
     pthread_mutex_t mutex; /* threads of this process share lock_fd, so LOCK alone does not part them */
     gr_word mine;          /* bits of the peers joined through this handle; written under LOCK */
+    gr_word inside[GR_MAX_PEERS * (GR_LINE / 8)]; /* [number * 8]: its verbs in progress, in all threads (gr_begin) */
     uint64_t pid, start, pidns;
     unsigned generation;   /* of the process: a fork makes the handle void in the child */
 
@@ -118,7 +122,7 @@ struct gr_peer {
     uint32_t producer; /* of the frame: a claim may void its slot while a lossy reader holds it */
     uint64_t producer_id, value; /* of the frame's record: who published it; the fence value that says it is written */
     bool redelivered;
-    bool left; /* it has left: the number may be somebody else's */
+    _Atomic bool left; /* it has left: the number may be somebody else's */
     gr_word32 stopping; /* it is about to leave: claim and acquire are refused.  Writer: any thread (gr_stop) */
     bool told; /* lost has been handed out with a frame: the next call counts anew */
     uint32_t pendings; /* fences the stream (or the host) has to wait for */
@@ -148,16 +152,44 @@ static inline uint64_t peer_mask_of(const struct gr_ring *ring) {
     return gr_load_acquire(&ring->head->peer_mask) & ring->peer_bits;
 }
 
-/* Whether this peer is still itself: not left, and not taken for dead.  The entry is our own, so a stale
- * value is one that a reaper has just changed; the swap that follows would fail. */
+/* Whether this peer is still itself: not leaving, and not taken for dead.  The word first: the next owner's says LIVE
+ * after his id was written (A9). */
 static inline bool is_mine(const struct gr_peer *me) {
     const struct gr_peer_entry *entry = &me->ring->peer[me->number];
-    return gr_load_relaxed(&entry->id) == me->id && state_of(gr_load_relaxed(&entry->word)) == GR_LIVE;
+    return state_of(gr_load_sc(&entry->word)) == GR_LIVE && gr_load_relaxed(&entry->id) == me->id;
+}
+
+static inline gr_word *inside_of(const struct gr_peer *me) {
+    return &me->ring->inside[me->number * (GR_LINE / 8)];
+}
+
+/* In a forked child only the copy of a handle is left, whose locks are the parent's. */
+bool gr_forked(const struct gr_ring *ring);
+
+/* Around whatever puts the peer's number into a word, or takes it out, or writes on its behalf.  Another thread may be
+ * leaving: [edge L, verb] counted first, then the entry; partner: gr_leave, which says LEAVING, and then waits until
+ * nobody is counted (A12).  So no verb is under way when the number goes to somebody else (A7).
+ * GR_OK: the peer is itself, and stays so until gr_end.  Anything else: nothing was begun. */
+static inline void gr_end(const struct gr_peer *me) {
+    atomic_fetch_sub_explicit(inside_of(me), 1, memory_order_release); /* carries all that the verb wrote */
+}
+static inline enum gr_result gr_begin(const struct gr_peer *me) {
+    if (gr_forked(me->ring)) return GR_FORKED;
+    atomic_fetch_add_explicit(inside_of(me), 1, memory_order_seq_cst);
+    if (is_mine(me)) return GR_OK;
+    gr_end(me);
+    return GR_REAPED;
 }
 
 /* Whether it may claim and acquire.  [edge D] a stopper stores, then rings: whoever sleeps looks again. */
 static inline bool may_take(const struct gr_peer *me) {
-    return is_mine(me) && !gr_load_sc(&((struct gr_peer *)me)->stopping);
+    return !gr_load_sc(&((struct gr_peer *)me)->stopping) && is_mine(me);
+}
+static inline enum gr_result gr_begin_taking(const struct gr_peer *me) {
+    enum gr_result result = gr_begin(me);
+    if (result != GR_OK || !gr_load_sc(&((struct gr_peer *)me)->stopping)) return result;
+    gr_end(me);
+    return GR_REAPED;
 }
 
 /* Loaded before the look at a slot: only "gone seen, then nothing there" is the end (H3). */
@@ -188,7 +220,6 @@ void gr_disown(struct gr_ring *ring);
 void gr_detach(struct gr_ring *ring);
 struct gr_ring *gr_lock_handles(void); /* the first of the list, which does not change until they are unlocked */
 void gr_unlock_handles(void);
-bool gr_forked(const struct gr_ring *ring);
 int gr_pidfd(pid_t pid); /* -1: errno */
 uint64_t gr_process_start(pid_t pid, char *state);
 
@@ -208,12 +239,13 @@ enum gr_result gr_join_consumer(struct gr_ring *ring, const char name[GR_NAME_WO
                                 uint64_t start, struct gr_peer *me);
 enum gr_result gr_leave(struct gr_peer *me);
 void gr_stop(struct gr_peer *me, bool stop); /* from any thread: a claim or acquire in progress ends with GR_REAPED */
-enum gr_result gr_reap(struct gr_ring *ring, uint32_t number, bool *reaped);
-enum gr_result gr_reap_dead(struct gr_ring *ring, uint64_t *reaped); /* mask of the numbers */
 bool gr_peer_alive(struct gr_ring *ring, uint32_t number); /* its byte is locked, or it is one of ours */
 bool gr_creator_alive(struct gr_ring *ring);
 bool gr_attached(struct gr_ring *ring); /* some other handle, here or in another process */
 enum gr_result gr_close(struct gr_ring *ring);
+
+/* reap.c */
+enum gr_result gr_reap_dead(struct gr_ring *ring, uint64_t *reaped); /* mask of the numbers */
 
 /* claim.c, frames.c: one call is one whole transition */
 uint64_t gr_frontier(struct gr_ring *ring);

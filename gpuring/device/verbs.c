@@ -77,7 +77,9 @@ enum gr_result gd_claim(struct gd_peer *me, struct gd_call *call, unsigned how) 
             if (result == GR_SIGNAL) return result;
             if (result != GR_OK) {
                 if (call->got == 0) return result;
-                break;
+                if (result != GR_REAPED) break;
+                gd_cancel(me, call); /* who takes our entry from us takes what we had */
+                return result;
             }
             call->ordering = true;
         }
@@ -109,8 +111,8 @@ enum gr_result gd_acquire(struct gd_peer *me, struct gd_call *call, unsigned how
             if (result == GR_SIGNAL) return result;
             if (result != GR_OK) {
                 if (call->got == 0) return result;
-                if (result != GR_DAMAGED) break;
-                gd_cancel(me, call); /* no later call would tell */
+                if (result != GR_DAMAGED && result != GR_REAPED) break;
+                gd_cancel(me, call); /* no later call would tell; or what we had goes with our entry */
                 return result;
             }
             call->ordering = true;

@@ -4,10 +4,25 @@ Every verb is taken from `protocol.Ring`; a script only calls them and notes in 
 would know, for the invariants: the frames it writes and holds, and that its stream has ended.
 """
 
+import dataclasses
+
 from .explore import Actor, World, explore
 from .invariants import Invariants, show
-from .steps import NONE, apply, load, load_both, wait
-from .words import CONSUMER, FREE, NOBODY, EndOfStream, Peer, PeerLost, RingClosed
+from .steps import NONE, apply, load, load_both, owner, phase, store, wait, word
+from .words import (
+    CONSUMER,
+    FREE,
+    HELD,
+    NOBODY,
+    PRODUCER,
+    READY,
+    WRITING,
+    EndOfStream,
+    Peer,
+    PeerLost,
+    Reaped,
+    RingClosed,
+)
 
 
 def run(memory, verb):
@@ -109,6 +124,66 @@ def reaping(ring, victims):
     return script
 
 
+def meddling(ring, rounds=1, ends=False):
+    """A thread of a peer that another thread leaves with: it may find that it is no peer any more.
+
+    What it gets it may keep, or end by itself.  It notes nothing: it can be taken from it.
+    """
+
+    def script(me):
+        try:
+            for _ in range(rounds):
+                s = yield from (ring.claim(me) if me.role == PRODUCER else ring.acquire(me))
+                if ends and me.role == PRODUCER:
+                    yield from ring.publish(me, s)
+                elif ends:
+                    yield from ring.release(me, s)
+                s = None
+        except (Reaped, EndOfStream, PeerLost, RingClosed):
+            pass
+
+    return script
+
+
+def leaving(ring):
+    def script(me):
+        yield from ring.leave(me)
+
+    return script
+
+
+def robbing(ring, p):
+    """Somebody closes the descriptor of p's locks: p is taken for dead, and lives."""
+
+    def script(me):
+        yield store(ring.byte[p], 0)
+
+    return script
+
+
+def sweeping(ring):
+    """A watchdog that looks for words whose owner's entry is FREE."""
+
+    def script(me):
+        while True:
+            watch, found = (), False
+            for a in (*ring.slot, *(a for row in ring.take for a in row)):
+                w = yield load(a)
+                watch += ((a, w),)
+                if phase(w) == (WRITING if a in ring.slot else HELD):
+                    entry = yield load(ring.peer[owner(w)])
+                    watch += ((ring.peer[owner(w)], entry),)
+                    found = found or entry == FREE
+            w = entry = a = None
+            if found:
+                watch = ()
+                yield from ring.clear_orphans(me.tag)
+            else:
+                yield wait(NONE, *watch)
+
+    return script
+
+
 def closing(ring):
     def script(me):
         yield from ring.close()
@@ -138,6 +213,7 @@ class Cast:
     def __init__(self, ring, kills=0, horizon=None):
         self.ring, self.kills, self.horizon = ring, kills, horizon
         self.memory, self.actors, self.lossless = list(ring.initial), [], set()
+        self.robs = False
 
     def producer(self, frames, *, late=False, mortal=False, **how):
         me = Peer(tag=len(self.actors) + 1)
@@ -165,6 +241,38 @@ class Cast:
             daemon=True,
         )
 
+    def threads(self, role, frames=1, *, ends=False, mortal=False, u=0):
+        """A peer with two threads: one uses it, the other one leaves."""
+        me = Peer(tag=len(self.actors) + 1, role=role, u=u)
+        if role == CONSUMER:
+            self.lossless.add(u)
+        self._add(f"A{me.tag}", me, leaving(self.ring), mortal, "next")
+        other = dataclasses.replace(me, shared=True)
+        return self._add(f"B{me.tag}", other, meddling(self.ring, frames, ends), mortal, None)
+
+    def robbed(self, role, *, u=0):
+        """A peer that is taken for dead while it lives."""
+        me = Peer(tag=len(self.actors) + 1, role=role, u=u, shared=True)
+        self.robs = True
+        self._add(f"B{me.tag}", me, meddling(self.ring), False, "next")
+        thief = Peer(tag=len(self.actors) + 1, role=NOBODY)
+        return self._add(f"X{thief.tag}", thief, robbing(self.ring, me.p), False, None)
+
+    def orphan(self, role, p, u=0):
+        """The last thing that a robbed peer did, whose entry p is FREE by now: the first claim of
+        the ring, or the hold of its first frame (nobody else's role matters for that)."""
+        ring, s = self.ring, self.ring.slots
+        self.robs = True
+        self.memory[ring.slot[0]] = word(s, p, WRITING if role == PRODUCER else READY)
+        if role == CONSUMER:
+            self.memory[ring.take[u][0]] = word(s, p, HELD)
+            self.memory[ring.unread[u]] = 1 << s
+        return self
+
+    def sweeper(self, mortal=False):
+        me = Peer(tag=len(self.actors) + 1, role=NOBODY)
+        return self._add(f"S{me.tag}", me, sweeping(self.ring), mortal, None, daemon=True)
+
     def closer(self):
         me = Peer(tag=len(self.actors) + 1, role=NOBODY)
         return self._add(f"X{me.tag}", me, closing(self.ring), False, None)
@@ -184,7 +292,8 @@ class Cast:
         return explore(self.world())
 
     def world(self):
-        rules = Invariants(self.ring, self.lossless, self.horizon or self.ring.slots * 99)
+        horizon = self.horizon or self.ring.slots * 99
+        rules = Invariants(self.ring, self.lossless, horizon, self.robs)
         return World(
             tuple(self.memory),
             self.ring.names,

@@ -9,7 +9,7 @@ from . import doorbell
 from .actors import Cast
 from .device import Device
 from .protocol import Ring
-from .words import FIXES
+from .words import CONSUMER, FIXES, PRODUCER
 
 CI, LONG = {}, {}
 
@@ -202,6 +202,69 @@ _both(
         ),
         "one of 2P dies, fences stored by the CPU": lambda: (
             host(kills=1, clocks=True).producer(1, mortal=True).producer(1).consumer().reaper(0)
+        ),
+    },
+)
+
+# ---------------------------------------------------------------------- threads, lost locks
+
+_both(
+    {
+        "P leaves while it claims": lambda: (
+            host(peers=2, threads=True).threads(PRODUCER).producer(2, leave=False)
+        ),
+        "P leaves while it claims, its number is used again": lambda: (
+            host(peers=2, threads=True).threads(PRODUCER).producer(3, late=True, leave=False)
+        ),
+        "P leaves while it claims, and dies": lambda: (
+            host(kills=1, peers=2, threads=True)
+            .threads(PRODUCER, mortal=True)
+            .producer(2, leave=False)
+            .reaper(0)
+        ),
+        "L leaves while it acquires, 1L": lambda: (
+            host(threads=True).threads(CONSUMER).producer(2, leave=False).consumer(1, leave=False)
+        ),
+        "a joiner finds an orphan": lambda: (
+            host(peers=2, threads=True).consumer().orphan(PRODUCER, 1).producer(2, late=True)
+        ),
+        "P is taken for dead while it claims": lambda: (
+            host(peers=2, threads=True)
+            .robbed(PRODUCER)
+            .reaper(0)
+            .sweeper()
+            .producer(3, leave=False)
+        ),
+    },
+    {
+        "who clears an orphan dies": lambda: (
+            host(kills=1, slots=1, threads=True)
+            .producer(1, leave=False)
+            .consumer(2, leave=False)
+            .orphan(CONSUMER, 2)
+            .sweeper(mortal=True)
+            .sweeper()
+            .reaper(2)
+        ),
+        "P leaves while it publishes, its number is used again, 1L": lambda: (
+            host(threads=True).threads(PRODUCER, 2, ends=True).producer(1, late=True).consumer()
+        ),
+        "L leaves while it releases, its number is used again": lambda: (
+            host(threads=True).threads(CONSUMER, ends=True).producer(2).consumer(1, late=True)
+        ),
+        "P leaves while it claims, and dies, 1P 1L": lambda: (
+            host(kills=1, threads=True)
+            .threads(PRODUCER, mortal=True)
+            .producer(2)
+            .consumer()
+            .reaper(0)
+        ),
+        "L leaves while it acquires, and dies, 1P 1L": lambda: (
+            host(kills=1, threads=True)
+            .threads(CONSUMER, mortal=True)
+            .producer(2)
+            .consumer()
+            .reaper(0)
         ),
     },
 )

@@ -11,7 +11,7 @@ from .explore import Actor, World, explore
 from .steps import NONE, fetch_add, load, load_both, lock, store, wait
 from .words import FREE, LEAVING, LIVE, Peer
 
-FIXES = frozenset(["D1", "D2", "D3", "D4", "D6", "D7", "D8", "D9", "D10", "D11"])
+FIXES = frozenset(["D1", "D2", "D3", "D4", "D6", "D7", "D8", "D9", "D10", "D11", "D12"])
 FRAME, ENTRY, BELL, WAITERS, WAKES, BYTE = range(6)
 FRAME2, BELL2, WAITERS2, WAKES2 = range(6, 10)
 ARMED, FD, KICKS, LISTED, MUTEX = range(10, 15)
@@ -174,9 +174,11 @@ class Doorbell:
         while True:
             entry, byte = yield load_both(ENTRY, BYTE)
             if entry != FREE and byte == 0:
-                yield store(ENTRY, FREE)
+                # what sleepers look at; in the core: words, and the count of producers
+                yield store(ENTRY, LEAVING if "D12" in self.fixes else FREE)
                 if "D3" in self.fixes:
                     yield from self.ring()  # always: the dead may have changed a word and not rung
+                yield store(ENTRY, FREE)  # last: if this one dies, too, the next one rings
             else:
                 yield wait(NONE, (ENTRY, entry), (BYTE, byte))
             entry = byte = None

@@ -27,7 +27,10 @@ KINDS = ("load", "store", "cas", "add", "or", "clear", "lock", "load both", "enq
 
 @dataclass(frozen=True)
 class Actor:
-    """`script(me)` is a generator; `me` is copied for each replay, so scripts may change it."""
+    """`script(me)` is a generator; `me` is copied for each replay, so scripts may change it.
+
+    Actors whose `me` have one tag are threads of one process: SIGKILL takes all of them.
+    """
 
     name: str
     script: object
@@ -258,13 +261,16 @@ class _Search:
         """Let actor `writer` die in `state` (a list), or each of the mortal when it is None."""
         n, world = self.n, self.world
         ops = [p.ops[j] for p, j in zip(self.programs, state[n:], strict=True)]
-        if sum(op[0] == DEAD for op in ops) >= world.kills:
+        tags = [actor.me.tag for actor in world.actors]
+        if len({tags[k] for k, op in enumerate(ops) if op[0] == DEAD}) >= world.kills:
             return
         for k in range(len(ops)) if writer is None else (writer,):
             if world.actors[k].mortal and ops[k][0] < DONE:
                 after = list(state)
-                world.without(after, world.actors[k].me.tag)
-                after[n + k] = self.programs[k].bury()
+                world.without(after, tags[k])
+                for thread, tag in enumerate(tags):  # all of its process
+                    if tag == tags[k]:
+                        after[n + thread] = self.programs[thread].bury()
                 for other in range(len(ops)):
                     after[n + other] = self._follow(other, after[n + other], after)
                 self._arrive(tuple(after), source)
@@ -372,8 +378,11 @@ def _rehearse(world, programs, shared, walks=40):
                 running = set(range(len(programs)))
                 if world.actors[k].mortal and kills and dice.random() < 0.05:
                     kills -= 1
-                    at[k] = program.bury()
-                    world.without(memory, world.actors[k].me.tag)
+                    tag = world.actors[k].me.tag
+                    for thread, actor in enumerate(world.actors):
+                        if actor.me.tag == tag:
+                            at[thread] = programs[thread].bury()
+                    world.without(memory, tag)
     for k, used in enumerate(loads):
         for other, written in enumerate(writes):
             if k != other:

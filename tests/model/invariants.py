@@ -44,9 +44,11 @@ def show(name, value):
 
 
 class Invariants:
-    def __init__(self, ring, lossless, horizon):
-        """`lossless`: subscriptions that may not miss a frame; `horizon`: no claim goes beyond."""
+    def __init__(self, ring, lossless, horizon, robbed=False):
+        """`lossless`: subscriptions that may not miss a frame; `horizon`: no claim goes beyond;
+        `robbed`: some peer loses its locks though it lives, and may leave an orphan."""
         self.ring, self.lossless, self.horizon = ring, lossless, horizon
+        self.robbed = robbed
         self.legal = functools.cache(self._legal)
         self.names = [re.sub(r"\[.*|\..*", "", name) for name in ring.names]
 
@@ -151,7 +153,7 @@ class Invariants:
         """No frame is overwritten unread, none is unread where the stream is said to end."""
         ring = self.ring
         for me in books:
-            if me is None or not me.start or me.p == NONE:
+            if me is None or not me.start or me.p == NONE or me.shared:
                 continue
             if m[ring.peer[me.p]] != peer_word(LIVE, CONSUMER, me.u):  # on its way out
                 continue
@@ -172,11 +174,13 @@ class Invariants:
     def _entries(self, m, books):
         ring = self.ring
         for a in ring.slot:
+            if self.robbed:
+                break
             if phase(m[a]) == WRITING and m[ring.peer[owner(m[a])]] == FREE:
                 return "invariant 12: WRITING by a FREE entry"
         for u, row in enumerate(ring.take):
             for a in row:
-                if phase(m[a]) == HELD and m[ring.peer[owner(m[a])]] == FREE:
+                if phase(m[a]) == HELD and m[ring.peer[owner(m[a])]] == FREE and not self.robbed:
                     return "invariant 12: HELD by a FREE entry"
             if m[ring.sub[u]] != FREE:
                 if not m[ring.sub_mask] >> u & 1 and ring.fix("M2"):
@@ -186,7 +190,7 @@ class Invariants:
                 ):
                     return f"invariant 12: subscription {u} without a member"
         for me in books:
-            if me is None or me.p == NONE:
+            if me is None or me.p == NONE or me.shared:
                 continue
             if m[ring.peer[me.p]] == FREE:
                 return f"invariant 12: peer {me.p} lives, its entry is FREE"

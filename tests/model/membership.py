@@ -17,6 +17,7 @@ from .steps import (
     phase,
     seq,
     store,
+    wait,
     word,
 )
 from .words import (
@@ -62,6 +63,8 @@ class Membership:
 
     def _enter(self, me):
         live = peer_word(LIVE, me.role, me.u)
+        if self.threads and self.fix("A8"):
+            yield from self._clear_orphans()  # before one could be taken for mine
         for p in range(self.peers):
             if (yield load(self.peer[p])) != FREE:
                 continue
@@ -78,6 +81,7 @@ class Membership:
             # still FREE: it was looked at under LOCK, and only LOCK's holder changes it
             if self.clocks:
                 yield store(self.process[p], me.tag)
+            if self.clocks or self.threads:
                 me.id = (yield load(self.joins)) + 1
                 yield store(self.joins, me.id)
                 yield store(self.id[p], me.id)
@@ -150,7 +154,13 @@ class Membership:
         if self.fix("A1"):
             yield store(self.lock, 0)
         # ring: visible as gone, still reapable
+        if self.threads and self.fix("A7"):  # [edge L] none begins any more
+            while n := (yield load(self.inside[me.tag])):
+                yield wait(NONE, (self.inside[me.tag], n))
+            n = None
         yield lock(self.lock, me.tag)
+        if self.threads and self.fix("A10") and (yield from self._clear_words(me.p, me.role, me.u)):
+            yield fetch_add(self.redo[me.u])
         yield store(self.peer[me.p], FREE)
         p, me.p = me.p, NONE
         yield store(self.byte[p], 0)
@@ -184,19 +194,11 @@ class Membership:
 
     def _reap(self, p, entry):
         role, u = entry >> 2 & 3, entry >> 4
-        for i in range(self.slots):
-            if self.clocks:
+        if self.clocks:
+            for i in range(self.slots):
                 yield from self._raise_fence(p, i, role)
-            if role == PRODUCER:
-                w = yield load(self.slot[i])
-                if owner(w) == p and phase(w) == WRITING:
-                    yield cas(self.slot[i], w, word(seq(w), NONE, VOID))
-            else:
-                t = yield load(self.take[u][i])
-                if owner(t) == p and phase(t) == HELD:
-                    new = word(seq(t), NONE, OPEN) if self.redeliver else word(seq(t), p, DONE)
-                    yield cas(self.take[u][i], t, new)
-        w = t = None
+            i = None
+        yield from self._clear_words(p, role, u)
         if role == CONSUMER:
             yield fetch_add(self.redo[u])  # always: the previous reaper may have died before it
             yield from self._drop_subscription(p, u)
@@ -205,6 +207,49 @@ class Membership:
             if how & 4 << p:  # it did not leave: it is lost
                 yield store(self.producers, how & ~3 & ~(4 << p) | LOST)
         yield store(self.peer[p], FREE)  # last: a half-done reap is repeated
+
+    def _clear_words(self, p, role, u):
+        """What p has in hand.  -> whether a frame was opened again: then `redo` is to be bumped."""
+        opened = False
+        for i in range(self.slots):
+            if role == PRODUCER:
+                w = yield load(self.slot[i])
+                if owner(w) == p and phase(w) == WRITING:
+                    yield cas(self.slot[i], w, word(seq(w), NONE, VOID))
+                w = None
+            else:
+                t = yield load(self.take[u][i])
+                if owner(t) == p and phase(t) == HELD:
+                    opened = True
+                    new = word(seq(t), NONE, OPEN) if self.redeliver else word(seq(t), p, DONE)
+                    yield cas(self.take[u][i], t, new)
+                t = None
+        return opened
+
+    # ------------------------------------------------------------------ orphans
+
+    def clear_orphans(self, tag):
+        """Words of FREE entries: of peers that were taken for dead though they lived."""
+        yield lock(self.lock, tag)
+        yield from self._clear_orphans()
+        yield store(self.lock, 0)
+
+    def _clear_orphans(self):
+        for i in range(self.slots):
+            w = yield load(self.slot[i])
+            if phase(w) == WRITING and (yield load(self.peer[owner(w)])) == FREE:
+                yield cas(self.slot[i], w, word(seq(w), NONE, VOID))
+            w = None
+            for u in range(self.subs):
+                t = yield load(self.take[u][i])
+                if phase(t) == HELD and (yield load(self.peer[owner(t)])) == FREE:
+                    if self.fix("A11"):  # in use, so that a reaper goes on where we are killed
+                        yield store(self.peer[owner(t)], peer_word(LEAVING, CONSUMER, u))
+                    yield cas(self.take[u][i], t, word(seq(t), NONE, OPEN))
+                    yield fetch_add(self.redo[u])
+                    if self.fix("A11"):
+                        yield store(self.peer[owner(t)], FREE)
+                t = None
 
     def _raise_fence(self, p, i, role):
         """Torn marks first, then p's fence up to its promise and never beyond."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from . import doorbell
 from .configs import ONE, READ, READ_TWO, TWO, bell, device, host, torn_twice
-from .words import FIXES
+from .words import CONSUMER, FIXES, PRODUCER
 
 
 @dataclass(frozen=True)
@@ -157,6 +157,54 @@ MUTANTS = {
             .producer(1, leave=False)
         ),
     ),
+    "A7": Mutant(
+        "a leave does not wait for the verbs of other threads",
+        "invariant 12: WRITING by a FREE entry",
+        lambda on: host(on, peers=2, threads=True).threads(PRODUCER).producer(2, leave=False),
+    ),
+    "A8": Mutant(
+        "a number is given out while a word of its last owner stands",
+        "L1 waits for ever",
+        lambda on: (
+            host(on, peers=2, threads=True).consumer().orphan(PRODUCER, 1).producer(2, late=True)
+        ),
+    ),
+    "A9": Mutant(
+        "a verb looks at the id of its entry first, then whether it is LIVE",
+        "P3 waits for ever",
+        lambda on: (
+            host(on, peers=2, threads=True).threads(PRODUCER).producer(3, late=True, leave=False)
+        ),
+    ),
+    "A10": Mutant(
+        "a leave does not take back what a verb of another thread got",
+        "invariant 12: HELD by a FREE entry",
+        lambda on: (
+            host(on, threads=True)
+            .threads(CONSUMER)
+            .producer(2, leave=False)
+            .consumer(1, leave=False)
+        ),
+    ),
+    "A11": Mutant(
+        "who clears an orphan dies between OPEN and redo",
+        "P1 waits for ever",
+        lambda on: (
+            host(on, kills=1, slots=1, threads=True)
+            .producer(1, leave=False)
+            .consumer(2, leave=False)
+            .orphan(CONSUMER, 2)
+            .sweeper(mortal=True)
+            .sweeper()
+            .reaper(2)
+        ),
+        slow=True,
+    ),
+    "A12": Mutant(
+        "a verb is counted after its look at its own entry",
+        "invariant 12: WRITING by a FREE entry",
+        lambda on: host(on, peers=2, threads=True).threads(PRODUCER).producer(2, leave=False),
+    ),
     # ------------------------------------------------------------------ device order
     "G1": Mutant(
         "words are cleared when the locks drop, the GPU still runs",
@@ -272,6 +320,19 @@ MUTANTS = {
         "leave frees its entry in one stage, and dies before it rings",
         "end_sleeper 2 waits for ever",
         lambda on: bell(on).cast("end_sleeper", "leaver", "reaper", kills=1),
+    ),
+    "D12": Mutant(
+        "a reaper frees the entry, and dies before it rings",
+        "frame_sleeper 2 waits for ever",
+        lambda on: bell(on).cast(
+            "frame_sleeper",
+            "publisher",
+            "reaper",
+            "reaper",
+            kills=2,
+            mortal=("publisher", "reaper"),
+        ),
+        slow=True,
     ),
     "D7": Mutant(
         "arming does not kick the bridge, which sleeps elsewhere",

@@ -40,10 +40,55 @@ from .words import (
 class Ring(Membership, Words):
     """Every verb is a generator; `me` is the caller's own `Peer` record."""
 
+    # ------------------------------------------------------------------ around every verb
+
+    def _begin(self, me):
+        """[edge L] Counted first, then the entry: my process may be leaving in another thread.
+
+        Left out for who has no other thread, and nobody who robs him: it would tell him nothing.
+        """
+        if not me.shared:
+            return
+        if self.fix("A12"):
+            yield fetch_add(self.inside[me.tag])
+        if self.fix("A9"):
+            mine = (yield load(self.peer[me.p])) == peer_word(LIVE, me.role, me.u)
+            mine = (yield load(self.id[me.p])) == me.id and mine
+        else:  # the next owner of the number writes its id first
+            mine = (yield load(self.id[me.p])) == me.id
+            mine = (yield load(self.peer[me.p])) == peer_word(LIVE, me.role, me.u) and mine
+        if not self.fix("A12"):
+            yield fetch_add(self.inside[me.tag])
+        if not mine:
+            yield from self._end(me)
+            raise Reaped
+
+    def _end(self, me):
+        if me.shared:
+            yield fetch_add(self.inside[me.tag], -1)
+
+    def _wait(self, me, culprit, *watch):
+        """In the core the verb returns here, and who sleeps calls it again."""
+        yield from self._end(me)
+        if me.shared:
+            watch += ((self.peer[me.p], peer_word(LIVE, me.role, me.u)),)
+        yield wait(culprit, *watch)
+        yield from self._begin(me)
+
     # ------------------------------------------------------------------ producer
 
     def claim(self, me):
         """-> c, with slot[c % N] == (c, me, WRITING)."""
+        yield from self._begin(me)
+        try:
+            c = yield from self._claim(me)
+        except RingClosed:
+            yield from self._end(me)
+            raise
+        yield from self._end(me)
+        return c
+
+    def _claim(self, me):
         while True:  # restart:
             if self.fix("C1") and (yield load(self.closed)):  # else a full ring keeps them waiting
                 raise RingClosed
@@ -61,10 +106,10 @@ class Ring(Membership, Words):
                 continue
             # here seq(w) == c - N and c is the frontier
             if phase(w) == WRITING:
-                yield wait(owner(w), (self.slot[i], w), *self._closing())
+                yield from self._wait(me, owner(w), (self.slot[i], w), *self._closing())
                 return None
             mask = yield load(self.sub_mask)
-            if not (yield from self._gate(c, w, mask)):
+            if not (yield from self._gate(me, c, w, mask)):
                 return None
             if not self.fix("H9") and (yield load(self.closed)):  # the draft: only before the swap
                 raise RingClosed
@@ -85,7 +130,7 @@ class Ring(Membership, Words):
             yield from self._order_after_all(me, i, last)
             return c
 
-    def _gate(self, c, w, mask):
+    def _gate(self, me, c, w, mask):
         """The look before the swap: False after a wait for whoever is in the way."""
         i, held = c % self.slots, False
         for u in bits(mask):
@@ -95,14 +140,14 @@ class Ring(Membership, Words):
                 unread = phase(w) == READY and (seq(t), phase(t)) != (c - self.slots, DONE)
                 if unread or phase(t) == HELD:  # VOID and TORN need no DONE, but no holder
                     watch = (self.slot[i], w), (self.sub[u], sb), (self.take[u][i], t)
-                    yield wait(owner(t), *watch, *self._closing())
+                    yield from self._wait(me, owner(t), *watch, *self._closing())
                     return False
             held = held or phase(t) == HELD
         t = None
         if held and self.fix("H2"):  # no storm of VOIDs while readers hold every slot
             holders = yield from self._holders_of_every_slot(mask)
             if holders:
-                yield wait(owner(holders[0][1]), *holders, *self._closing())
+                yield from self._wait(me, owner(holders[0][1]), *holders, *self._closing())
                 return False
         return True
 
@@ -133,13 +178,15 @@ class Ring(Membership, Words):
 
     def publish(self, me, c, phase=READY):
         i = c % self.slots
+        yield from self._begin(me)
         if phase == READY or self.fix("G6"):
             v = yield from self._promise(me, i, c)  # two clocks
             if self.clocks:
                 yield store(self.rec_producer[i], me.id)
                 yield store(self.rec[i], v)
             v = None
-        yield from self._exit(self.slot[i], word(c, me.p, WRITING), word(c, me.p, phase))
+        yield from self._exit(me, self.slot[i], word(c, me.p, WRITING), word(c, me.p, phase))
+        yield from self._end(me)
 
     def abandon(self, me, c):
         """Exactly publish, with VOID: the user's kernels may run, so the fence is needed too."""
@@ -149,6 +196,19 @@ class Ring(Membership, Words):
 
     def acquire(self, me):
         """-> s, with take[u][s % N] == (s, me, HELD) and the slot still showing s."""
+        yield from self._begin(me)
+        try:
+            s = yield from self._acquire(me)
+        except EndOfStream:
+            yield from self._end(me)
+            raise
+        except PeerLost:  # each of its own: a paused verb is known by its place
+            yield from self._end(me)
+            raise
+        yield from self._end(me)
+        return s
+
+    def _acquire(self, me):
         while True:  # again:
             if self.fix("H4"):
                 r = yield load(self.redo[me.u])
@@ -180,7 +240,7 @@ class Ring(Membership, Words):
                 return (yield from self._end_or_wait(me, over, (self.slot[i], w)))
             redo = (self.redo[me.u], me.seen)
             if seq(w) == s and phase(w) == WRITING:
-                yield wait(owner(w), (self.slot[i], w), (take[i], t), redo)
+                yield from self._wait(me, owner(w), (self.slot[i], w), (take[i], t), redo)
                 return None
             if seq(w) > s:
                 if self.fix("H7") and (yield load(take[i])) != t:  # by another member
@@ -253,12 +313,12 @@ class Ring(Membership, Words):
         ending, watch = over
         redo = (self.redo[me.u], me.seen) if self.fix("H4") else unclaimed
         if ending is None:
-            yield wait(NONE, unclaimed, redo, *watch)
+            yield from self._wait(me, NONE, unclaimed, redo, *watch)
             return None
         for i in range(self.slots):  # may another member still hand a frame back?
             t = yield load(self.take[me.u][i])
             if phase(t) == HELD and owner(t) != me.p:
-                yield wait(owner(t), (self.take[me.u][i], t), unclaimed, redo)
+                yield from self._wait(me, owner(t), (self.take[me.u][i], t), unclaimed, redo)
                 return None
             if phase(t) == OPEN and self.fix("E1"):  # re-opened, redo not bumped yet
                 w = yield load(self.slot[i])
@@ -307,25 +367,30 @@ class Ring(Membership, Words):
                     return s
 
     def release(self, me, s):
+        yield from self._begin(me)
         yield from self._promise(me, s % self.slots, s)  # two clocks
         yield from self._exit(
-            self.take[me.u][s % self.slots], word(s, me.p, HELD), word(s, me.p, DONE)
+            me, self.take[me.u][s % self.slots], word(s, me.p, HELD), word(s, me.p, DONE)
         )
+        yield from self._end(me)
 
     def give_back(self, me, s):
         """Taken but never read (its stream could not be ordered): anybody may take it again."""
+        yield from self._begin(me)
         yield from self._exit(
-            self.take[me.u][s % self.slots], word(s, me.p, HELD), word(s, me.p, OPEN)
+            me, self.take[me.u][s % self.slots], word(s, me.p, HELD), word(s, me.p, OPEN)
         )  # our name stays: nobody died with it
         me.pos = s
         if self.fix("E2"):
             yield fetch_add(self.redo[me.u])
+        yield from self._end(me)
 
     # ------------------------------------------------------------------ both
 
-    def _exit(self, a, mine, new):
+    def _exit(self, me, a, mine, new):
         """The only way out of WRITING and HELD: from exactly the word that I put there."""
         if not (yield cas(a, mine, new)):
+            yield from self._end(me)
             raise Reaped
 
     def _promise(self, me, i, s):

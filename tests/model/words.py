@@ -32,6 +32,12 @@ FIXES = frozenset(
         "A2",
         "A4",
         "A5",
+        "A7",
+        "A8",
+        "A9",
+        "A10",
+        "A11",
+        "A12",
         "E1",
         "E2",
         "E3",
@@ -80,7 +86,7 @@ class TableFull(Exception):
 class Peer:
     """What one process keeps to itself.  No other process reads any of it."""
 
-    tag: int  # names the process in the kernel's lock words; never 0
+    tag: int  # names the process in the kernel's lock words; never 0.  Threads of one have it alike
     role: int = PRODUCER
     u: int = 0  # consumers: the subscription
     lossy: bool = False
@@ -97,6 +103,7 @@ class Peer:
     producer: int = NONE
     producer_id: int = 0
     value: int = 0
+    shared: bool = False  # by threads of which one may leave; or its locks may be lost
     # Noted by the actors for the invariants; the verbs do not look at it.
     writing: tuple = ()  # claimed, not yet published
     holding: tuple = ()  # acquired, not yet released
@@ -135,12 +142,16 @@ class Words:
         fixes=FIXES,
         clocks=False,
         event=False,
+        threads=False,
         redeliver=True,
         counting=False,
     ):
         self.slots, self.subs, self.peers = slots, subs, peers
         self.fixes, self.clocks, self.redeliver = fixes, clocks, redeliver
         self.event = event  # sync "event": a fence that is behind may have been reached
+        # Peers have threads, or lose their locks while they live: off where there are none, the
+        # looks of a verb at its own entry only multiply states there.
+        self.threads = threads
         self.counting = (
             counting  # `lost` is kept: off in most explorations, it only multiplies states
         )
@@ -165,13 +176,16 @@ class Words:
             self.fence = tuple(row(f"fence[{p}][{{}}]", S, 0) for p in P)
             self.rec = row("rec[{}].fence", S, 0)
             self.rec_producer = row("rec_producer[{}]", S, 0)
-            self.joins = self._word("joins", 0)
-            self.id = row("id[{}]", P, 0)
             self.tear = tuple(row(f"tear[{p}][{{}}]", S, 0) for p in P)  # id | MARKING
             self.reached = tuple(row(f"reached[{p}][{{}}]", S, 0) for p in P)
             self.process = row(
                 "process[{}]", P, 0
             )  # what a pidfd tells: 0 once the GPU work is gone
+        if clocks or threads:
+            self.joins = self._word("joins", 0)
+            self.id = row("id[{}]", P, 0)
+        if threads:  # of a process, by its tag: its verbs in progress
+            self.inside = row("inside[{}]", range(8), 0)
         # Ghosts, not words of the ring; only `invariants.py` looks at them.
         self.unread = row("unread[{}]", U, 0)  # frames (bits) that subscription u still has to read
         if clocks == "device":  # how far p's GPU came by itself, whoever raised its fence since

@@ -1,0 +1,202 @@
+/* A peer that one thread leaves with while another one is in its verbs: nothing stays behind, and who joins with its
+ * number is not disturbed.
+ *
+ * Each round a thread takes slots in a row, and ends them or keeps them, until it is told that it is no peer any more.
+ * Meanwhile main leaves, looks for words in the hands of a FREE entry, joins again (with the same number, most likely)
+ * and uses the ring, while the thread may still be on its way out of a verb.  Before all that: orphans are cleared.
+ * Compiled with -DGR_FAULTS it yields between stores, or the windows would be too narrow.  Usage: threads [rounds]
+ */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "../../gpuring/core/ring.h"
+
+enum { SLOTS = 2, DEADLINE_S = 100 };
+
+#define REQUIRE(condition)                                                                         \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition);                \
+            abort();                                                                               \
+        }                                                                                          \
+    } while (0)
+
+static struct gr_ring *ring;
+static struct gr_peer writer, reader; /* of main, in all rounds: they keep frames coming */
+
+static _Thread_local uint64_t dice;
+static uint64_t chance(uint64_t n) {
+    dice = dice * 6364136223846793005u + 1442695040888963407u;
+    return (dice >> 33) % n;
+}
+
+#ifdef GR_FAULTS
+void gr_fault(const char *name);
+void gr_fault(const char *name) {
+    (void)name;
+    if (chance(4) == 0) sched_yield();
+    if (chance(64) == 0) usleep((unsigned)chance(200));
+}
+#endif
+
+struct meddler {
+    struct gr_peer *me;
+    gr_verb verb;
+    bool keeps;
+    uint64_t seed;
+    _Atomic int rounds;
+};
+
+static enum gr_result end(struct gr_peer *me, uint32_t index, uint64_t seq) {
+    uint64_t value = gr_promise(me, index, seq);
+    if (value == 0) return GR_REAPED;
+    gr_raise_to(fence_of(ring, index, me->number), value);
+    if (me->role == GR_PRODUCER) return chance(2) ? gr_publish(me, index, seq, value, 0, NULL) : gr_abandon(me, index, seq);
+    return chance(2) ? gr_release(me, index, seq) : gr_give_back(me, index, seq);
+}
+
+static void *meddle(void *argument) {
+    struct meddler *meddler = argument;
+    struct gr_peer *me = meddler->me;
+    dice = meddler->seed;
+    for (;;) {
+        me->deadline_ns = INT64_MAX;
+        enum gr_result result = meddler->verb(me);
+        if (result == GR_BLOCKED) result = chance(2) ? gr_sleep(me, meddler->verb) : GR_BLOCKED;
+        atomic_fetch_add(&meddler->rounds, 1);
+        if (result == GR_OK && !meddler->keeps) result = end(me, me->index, me->seq);
+        if (result == GR_REAPED) return NULL;
+        REQUIRE(result == GR_OK || result == GR_BLOCKED || result == GR_SIGNAL);
+    }
+}
+
+static bool names(uint64_t word, uint32_t p, unsigned phase) { return owner_of(word) == p && phase_of(word) == phase; }
+
+/* Under whoever has the number now: nobody, or who joined with it and has nothing yet. */
+static void look_for_words_of(uint32_t p) {
+    for (uint32_t i = 0; i < SLOTS; i++) {
+        REQUIRE(!names(gr_load_sc(&ring->slot[i].word), p, GR_WRITING));
+        for (uint32_t u = 0; u < ring->max_subscriptions; u++)
+            REQUIRE(!names(gr_load_sc(&take_of(ring, i, u)->word), p, GR_HELD));
+    }
+}
+
+/* One turn of those who stay: a frame, if there is room, and all that can be read. */
+static void keep_going(void) {
+    if (gr_claim(&writer) == GR_OK) REQUIRE(end(&writer, writer.index, writer.seq) == GR_OK);
+    while (gr_acquire(&reader) == GR_OK) {
+        uint32_t index = reader.index;
+        uint64_t seq = reader.seq, value = gr_promise(&reader, index, seq);
+        gr_raise_to(fence_of(ring, index, reader.number), value);
+        REQUIRE(gr_release(&reader, index, seq) == GR_OK);
+    }
+}
+
+static void join(struct gr_peer *me, unsigned kind) {
+    static const char shared[GR_NAME_WORDS * 8] = "shared", newest[GR_NAME_WORDS * 8] = "newest";
+    if (kind == 0) REQUIRE(gr_join_producer(ring, me) == GR_OK);
+    else if (kind == 1) REQUIRE(gr_join_consumer(ring, shared, GR_LOSSLESS, GR_REDELIVER, GR_START_NEXT, 0, me) == GR_OK);
+    else REQUIRE(gr_join_consumer(ring, newest, GR_LOSSY, GR_REDELIVER, GR_START_NEXT, 0, me) == GR_OK);
+}
+
+static void play(uint64_t n) {
+    static const gr_verb verbs[] = {gr_claim, gr_acquire, gr_latest};
+    unsigned kind = (unsigned)chance(3);
+    struct gr_peer me, heir;
+    join(&me, kind);
+    struct meddler meddler = {.me = &me, .verb = verbs[kind], .keeps = chance(2), .seed = n};
+    pthread_t thread;
+    REQUIRE(pthread_create(&thread, NULL, meddle, &meddler) == 0);
+    int rounds = (int)chance(3);
+    while (atomic_load(&meddler.rounds) < rounds) keep_going();
+    if (chance(2)) keep_going();
+    uint32_t number = me.number;
+    REQUIRE(gr_leave(&me) == GR_OK);
+    look_for_words_of(number);
+    join(&heir, kind); /* while the thread may still be in a verb */
+    look_for_words_of(heir.number);
+    for (int k = 0; k < 4; k++) {
+        keep_going();
+        if (verbs[kind](&heir) != GR_OK) continue;
+        uint64_t seq, index = heir.index;
+        sched_yield();
+        REQUIRE(gr_holds(&heir, (uint32_t)index, &seq) && seq == heir.seq);
+        REQUIRE(end(&heir, (uint32_t)index, heir.seq) == GR_OK);
+    }
+    pthread_join(thread, NULL);
+    look_for_words_of(heir.number);
+    REQUIRE(gr_leave(&heir) == GR_OK);
+    for (int k = 0; k < 2 * SLOTS; k++) keep_going();
+    REQUIRE(atomic_load(&ring->head->waiters) == 0);
+}
+
+/* What a peer leaves that was taken for dead though it lived: words of an entry that is FREE. */
+static void orphan(struct gr_peer *me, uint64_t *word) {
+    struct gr_peer_entry *entry = &ring->peer[me->number];
+    *word = gr_load_sc(&entry->word);
+    gr_store_sc(&entry->word, peer_word(GR_FREE, 0, 0));
+}
+
+static void clear_orphans(void) {
+    struct gr_peer claimer, holder, more;
+    uint64_t word, seq;
+    for (int by_join = 0; by_join < 2; by_join++) {
+        join(&claimer, 0);
+        REQUIRE(gr_claim(&claimer) == GR_OK);
+        orphan(&claimer, &word);
+        if (by_join) {
+            join(&more, 0);
+            look_for_words_of(claimer.number);
+            REQUIRE(gr_leave(&more) == GR_OK);
+            REQUIRE(gr_leave(&claimer) == GR_REAPED);
+        } else {
+            REQUIRE(gr_reap_dead(ring, NULL) == GR_OK);
+            look_for_words_of(claimer.number);
+            gr_store_sc(&ring->peer[claimer.number].word, word);
+            REQUIRE(gr_leave(&claimer) == GR_OK);
+        }
+
+        join(&holder, 1);
+        REQUIRE(gr_claim(&writer) == GR_OK);
+        REQUIRE(end(&writer, writer.index, writer.seq) == GR_OK);
+        if (gr_acquire(&holder) != GR_OK) { /* it was abandoned, or the other member is to have it */
+            REQUIRE(gr_leave(&holder) == GR_OK);
+            by_join--;
+            keep_going();
+            continue;
+        }
+        seq = holder.seq;
+        REQUIRE(gr_acquire(&reader) == GR_BLOCKED); /* it has passed the frame */
+        orphan(&holder, &word);
+        REQUIRE(gr_reap_dead(ring, NULL) == GR_OK);
+        look_for_words_of(holder.number);
+        REQUIRE(gr_acquire(&reader) == GR_OK && reader.seq == seq && reader.redelivered);
+        REQUIRE(end(&reader, reader.index, seq) == GR_OK);
+        gr_store_sc(&ring->peer[holder.number].word, word);
+        REQUIRE(gr_leave(&holder) == GR_OK);
+        keep_going();
+    }
+}
+
+int main(int argc, char **argv) {
+    uint64_t rounds = argc > 1 ? strtoull(argv[1], NULL, 10) : 2000;
+    struct gr_config config = {.slots = SLOTS, .max_peers = 4, .max_subscriptions = 4, .slot_nbytes = 64, .spec_nbytes = 2};
+    static const uint8_t zeros[64];
+    ring = gr_create(memfd_create("threads", MFD_CLOEXEC), &config, zeros, zeros, zeros, "{}");
+    REQUIRE(ring != NULL);
+    alarm(DEADLINE_S);
+    join(&writer, 0);
+    join(&reader, 1);
+    clear_orphans();
+    for (uint64_t n = 0; n < rounds; n++) play(n);
+    REQUIRE(gr_leave(&writer) == GR_OK && gr_leave(&reader) == GR_OK);
+    REQUIRE(gr_load_sc(&ring->head->peer_mask) == 0 && gr_load_sc(&ring->head->sub_mask) == 0);
+    printf("%llu rounds: nothing was left behind\n", (unsigned long long)rounds);
+    gr_detach(ring);
+    return 0;
+}
