@@ -103,6 +103,7 @@ cdef extern from "core/ring.h" nogil:
     bint gr_layout_of "gr_layout"(const gr_config *, gr_layout *, char *, size_t)
     gr_ring *gr_create(int, const gr_config *, const uint8_t *, const uint8_t *, const uint8_t *, const void *)
     gr_ring *gr_attach(int, const char **, char *, size_t)
+    gr_ring *gr_read(int, const char **, char *, size_t)
     void gr_disown(gr_ring *)
     void gr_detach(gr_ring *)
     void gr_retire(gr_ring *)
@@ -212,7 +213,9 @@ cdef extern from "device/device.h" nogil:
 
 cdef class Header:
     cdef gr_ring *ring
+    cdef readonly bint is_copy
     cdef object __weakref__
+    cdef int _to_write(self) except -1
 
 
 cdef class Driver:

@@ -15,13 +15,15 @@ import os
 cimport cython
 from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from cpython.exc cimport PyErr_CheckSignals, PyErr_Occurred, PyErr_SetFromErrno
+from cpython.exc cimport PyErr_CheckSignals, PyErr_Occurred, PyErr_SetFromErrno, PyErr_SetFromErrnoWithFilenameObject
 from cpython.pycapsule cimport PyCapsule_GetName, PyCapsule_GetPointer
 from cpython.pythread cimport PyThread_get_thread_ident
 from cpython.ref cimport Py_INCREF
+from libc.errno cimport EINTR, ESTALE, errno
 from libc.stdint cimport INT64_MAX, int64_t, intptr_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
-from posix.unistd cimport usleep
+from posix.fcntl cimport open as c_open
+from posix.unistd cimport close as c_close, usleep
 
 from gpuring import device_errors
 
@@ -65,6 +67,10 @@ class Damaged(Exception):
     """A header, or a frame's record, is none of this build; the text says what was found."""
 
 
+class Retired(Damaged):
+    """The header was one, and was removed: its name is gone, or about to go."""
+
+
 def now_ns() -> int:
     """CLOCK_MONOTONIC in nanoseconds: the clock of every time in a header."""
     return gr_now_ns()
@@ -80,17 +86,53 @@ def layout_fields():
     return fields
 
 
+cdef class File:
+    """An open file, closed at the latest with this object: no interrupt can lose the descriptor on its way to us."""
+
+    cdef readonly int fd
+
+    def __cinit__(self, path, int flags, int mode=0o600):
+        """As os.open; never inherited by a program that is started.  Raises OSError."""
+        cdef bytes encoded = os.fsencode(path)
+        self.fd = -1
+        while True:
+            self.fd = c_open(encoded, flags | os.O_CLOEXEC, mode)
+            if self.fd >= 0:
+                return
+            if errno != EINTR:
+                PyErr_SetFromErrnoWithFilenameObject(OSError, path)
+            PyErr_CheckSignals()
+
+    def __dealloc__(self):
+        self.close()
+
+    cpdef close(self):
+        """May be called twice."""
+        if self.fd >= 0:
+            c_close(self.fd)
+        self.fd = -1
+
+    def fileno(self):
+        return self.fd
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
 # ---- the header ------------------------------------------------------------------------------------------------------
 
 
 cdef class Header:
-    """A mapped header.  Its buffer is the metadata table, rows of `meta_stride` bytes."""
+    """A mapped header, or a copy to look at.  Its buffer is the metadata table, rows of `meta_stride` bytes."""
 
     def __cinit__(self):
         self.ring = NULL
 
     def __init__(self):
-        raise TypeError("a Header is made by Header.create or Header.attach")
+        raise TypeError("a Header is made by Header.create, Header.attach or Header.read")
 
     def __dealloc__(self):
         if self.ring != NULL:
@@ -100,7 +142,7 @@ cdef class Header:
     def create(int fd, *, int slots, int max_peers, int max_subscriptions, str memory, str sync,
                str gate, uint64_t slot_nbytes, uint64_t meta_nbytes, bytes spec, bytes epoch,
                bytes device_uuid=bytes(16), bytes memory_handle=bytes(64)):
-        """Sizes and fills the empty segment `fd`.  Raises OSError (ENOSPC: no room in /dev/shm)."""
+        """Sizes and fills the empty file `fd`: it is whole then.  Raises OSError, whose `nbytes` says what was needed."""
         cdef gr_config config
         cdef gr_layout layout
         memset(&config, 0, sizeof(config))
@@ -115,8 +157,13 @@ cdef class Header:
         if len(epoch) != 16 or len(device_uuid) != 16 or len(memory_handle) != 64:
             raise ValueError("epoch and device_uuid have 16 bytes, memory_handle has 64")
         cdef Header header = Header.__new__(Header)
-        header.ring = gr_create(fd, &config, epoch, device_uuid, memory_handle, <const char *>spec)
-        if header.ring == NULL:
+        while header.ring == NULL:
+            header.ring = gr_create(fd, &config, epoch, device_uuid, memory_handle, <const char *>spec)
+            if header.ring != NULL:
+                break
+            if errno == EINTR:  # posix_fallocate, which gives back what it had
+                PyErr_CheckSignals()
+                continue
             try:
                 PyErr_SetFromErrno(OSError)
             except OSError as error:
@@ -126,18 +173,37 @@ cdef class Header:
 
     @staticmethod
     def attach(int fd):
-        """Maps an existing header after checking it.  Raises Damaged, OSError."""
+        """Maps an existing header after checking it.  Only of a file whose owner is trusted: who makes it shorter
+        later ends this process (SIGBUS).  Raises Damaged, OSError."""
         cdef const char *why = NULL
         cdef char text[256]
         cdef Header header = Header.__new__(Header)
         header.ring = gr_attach(fd, &why, text, sizeof(text))
         if header.ring == NULL:
-            if why != NULL:
-                raise Damaged(text.decode())
-            PyErr_SetFromErrno(OSError)
+            _refuse(why)
         return header
 
+    @staticmethod
+    def read(int fd):
+        """A copy of an existing header after checking it, of whatever user: it is not mapped, so nobody can harm who
+        reads.  What lives it says as it is (`creator_alive`, `live_peers()`), everything else as it was.  Nobody can
+        join or change anything through it.  Raises Damaged, OSError."""
+        cdef const char *why = NULL
+        cdef char text[256]
+        cdef Header header = Header.__new__(Header)
+        header.is_copy = True
+        header.ring = gr_read(fd, &why, text, sizeof(text))
+        if header.ring == NULL:
+            _refuse(why)
+        return header
+
+    cdef int _to_write(self) except -1:
+        if self.is_copy:
+            raise TypeError("this header is a copy to look at: open the ring with gpuring.attach()")
+        return 0
+
     def __getbuffer__(self, Py_buffer *buffer, int flags):
+        self._to_write()
         PyBuffer_FillInfo(buffer, self, self.ring.meta,
                           self.ring.slots * self.ring.layout.meta_stride, 0, flags)
 
@@ -167,10 +233,7 @@ cdef class Header:
     reaps = property(lambda Header self: gr_load_acquire(&self.ring.head.reaps))
     joins = property(lambda Header self: gr_load_acquire(&self.ring.head.joins))
 
-    @property
-    def inode(self):
-        """Of the segment in /dev/shm: tells it from a later one of the same name."""
-        return os.fstat(self.ring.lock_fd).st_ino if self.ring.lock_fd >= 0 else 0
+    lock_fd = property(lambda Header self: self.ring.lock_fd)  # -1: it was given up
 
     @property
     def owner(self):
@@ -185,6 +248,7 @@ cdef class Header:
 
     def raise_fence(self, uint32_t peer, uint32_t index, uint64_t value):
         """For who saw the peer's GPU work complete by other means than the word itself."""
+        self._to_write()
         gr_raise_to(fence_of(self.ring, index, peer), value)
 
     def torn(self, uint32_t index, uint32_t producer, uint64_t producer_id, uint64_t value):
@@ -200,6 +264,7 @@ cdef class Header:
         """A Peer, or a negative result.  Raises DeviceError."""
         cdef Peer peer = Peer(self)
         cdef gr_result result
+        self._to_write()
         with nogil:
             result = gr_join_producer(self.ring, &peer.gd.me)
         return _joined(peer, result, device, gate_host)
@@ -216,6 +281,7 @@ cdef class Header:
         cdef gr_result result
         if len(name) > 64:
             raise ValueError("a subscription's name has at most 64 bytes")
+        self._to_write()
         memset(padded, 0, 64)
         memcpy(padded, <const char *>name, len(name))
         if start == "next":
@@ -230,21 +296,25 @@ cdef class Header:
 
     def watch(self):
         """Has the process's watchdog look after this ring's peers; a join does so by itself."""
+        self._to_write()
         gr_watch(self.ring)
 
     def reap(self):
         """Clears the dead.  Returns the peer numbers that were cleared."""
         cdef uint64_t mask = 0
+        self._to_write()
         with nogil:
             gr_reap_dead(self.ring, &mask)
         return [p for p in range(64) if mask >> p & 1]
 
     def close_ring(self):
         """No more claims; readers drain what is there and get the end of the stream."""
+        self._to_write()
         return -<int>gr_close(self.ring)
 
     def retire(self):
         """Clears the magic number: nobody attaches any more."""
+        self._to_write()
         gr_retire(self.ring)
 
     def disown(self):
@@ -272,6 +342,12 @@ cdef class Header:
         return [p for p in range(self.ring.max_peers)
                 if state_of(gr_load_acquire(&self.ring.peer[p].word)) != GR_FREE
                 and self.ring.lock_fd >= 0 and gr_peer_alive(self.ring, p)]
+
+
+cdef int _refuse(const char *why) except -1:
+    if why == NULL:
+        PyErr_SetFromErrno(OSError)
+    raise (Retired if errno == ESTALE else Damaged)(why.decode())
 
 
 cdef object _joined(Peer peer, gr_result result, Device device, bint gate_host):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
@@ -11,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy.typing as npt
 
 from gpuring import _core, debug, directory, ending, segment, spec
-from gpuring._core import Header
+from gpuring._core import File, Header
 from gpuring.endpoint import Gate
 from gpuring.errors import DeviceError
 from gpuring.memory.host import HostMemory
@@ -115,63 +113,56 @@ def create_of(
     if device == "host" and (sync != "auto" or gate is not None):
         raise ValueError("sync= and gate= are for GPU rings; a host ring needs neither")
 
+    directory.make_way(name, replace)
     epoch = secrets.token_bytes(16)
-    path = segment.header_name(name)
     memory: Memory | None = None
-    fd = -1
+    making: File | None = None  # see HostMemory.create
+    header: Header | None = None
+    ring: Ring | None = None
     try:
-        try:
-            with segment.names_locked():
-                if replace:
-                    directory.remove(name)
-                existed = segment.inode(path) != 0
-                try:
-                    fd = segment.create(path, mode)
-                except BaseException:
-                    if not existed:  # an interrupt came before anybody had the descriptor
-                        segment.unlink(path)
-                    raise
-        except FileExistsError:
-            raise segment.exists(name, directory.who_has(name)) from None
         if device == "host":
-            memory = HostMemory.create(name, epoch, mode, slots, described.slot_nbytes)
+            memory, making = HostMemory.create(name, epoch, mode, slots, described.slot_nbytes)
             sync_kind, gate_kind = "host", "stream"
         else:
             memory, sync_kind, gate_kind = _on_gpu(described, slots, device, sync, gate)
         debug.plant(memory, described, slots)
-        header = Header.create(
-            fd,
-            slots=slots,
-            max_peers=max_peers,
-            max_subscriptions=max_subscriptions,
-            memory="host" if device == "host" else "cuda",
-            sync=sync_kind,
-            gate=gate_kind,
-            slot_nbytes=described.slot_nbytes,
-            meta_nbytes=described.meta_nbytes,
-            spec=described.to_bytes(),
-            epoch=epoch,
-            device_uuid=memory.device_uuid,
-            memory_handle=memory.handle,
-        )
-        with segment.names_locked():  # who replaces us later finds a whole header, and closes it
-            replaced = segment.inode(path) != header.inode
-        if replaced:
-            raise segment.exists(name, "somebody replaced ours while it was being made")
-        return Ring(name, header, memory, described, created=True)
+        with segment.unnamed(mode) as file:
+            header = Header.create(
+                file.fd,
+                slots=slots,
+                max_peers=max_peers,
+                max_subscriptions=max_subscriptions,
+                memory="host" if device == "host" else "cuda",
+                sync=sync_kind,
+                gate=gate_kind,
+                slot_nbytes=described.slot_nbytes,
+                meta_nbytes=described.meta_nbytes,
+                spec=described.to_bytes(),
+                epoch=epoch,
+                device_uuid=memory.device_uuid,
+                memory_handle=memory.handle,
+            )
+            ring = Ring(name, header, memory, described, created=True)
+            directory.give_name(name, file, replace)  # last: nobody ever meets half of a ring
+        return ring
     except BaseException as error:
-        with segment.names_locked():
-            if fd >= 0 and segment.inode(path) == os.fstat(fd).st_ino:
-                segment.unlink(path)
-            segment.unlink_slots(name, epoch)
-        if memory is not None:
-            memory.close(others=False, then=lambda: None)
-        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-            raise segment.no_space(name, getattr(error, "nbytes", 0), "the header") from error
+        if ring is not None:
+            ring.close()
+        else:
+            if header is not None:
+                header.disown()
+            if memory is not None:
+                memory.close(others=False, then=lambda: None)
+        segment.remove_slots(segment.slots_name(name, epoch))
+        if isinstance(error, OSError):
+            nbytes = getattr(error, "nbytes", 0)
+            told = segment.refused(name, error, "the header", nbytes)
+            if told is not None:
+                raise told from error
         raise
     finally:
-        if fd >= 0:
-            os.close(fd)
+        if making is not None:
+            making.close()
 
 
 def _on_gpu(

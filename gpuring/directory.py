@@ -1,87 +1,102 @@
-"""The rings of this host: open a header by name, list, unlink, clean up."""
+"""The rings of this host: look at a header, open it, give a name and take it away, tidy up.
+
+Who looks never maps anything: it reads a copy, so a stranger's file cannot harm it.  Who takes a
+name away looks first, and does both under a lock on that very file (segment.NAME_BYTE).  Slots get
+their name before their header, and lose it before: what a killed process leaves is always found.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import time
+from collections.abc import Callable
+from typing import TypeVar
 
 from gpuring import _core, segment, stats
-from gpuring._core import Header
-from gpuring.errors import RingError, RingIncompatible, RingNotFound
+from gpuring._core import File, Header
+from gpuring.errors import RingError, RingIncompatible
+from gpuring.segment import Missing, Named
+
+T = TypeVar("T")
+
+_POLL_S = 0.01  # how often to look for a name that is waited for
+_PATIENCE_S = 2.0  # with a process that was stopped while it had a name's lock
 
 
-class BeingCreated(RingIncompatible):
-    """Its magic number is not there yet; waiting may help."""
+def when_there(name: str, timeout_s: float, call: Callable[[], T]) -> T:
+    """What `call` returns; again and again for up to `timeout_s`, while it finds no ring.
+
+    Raises RingNotFound.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            return call()
+        except Missing as missing:
+            if time.monotonic() >= deadline:
+                raise segment.not_found(name, str(missing)) from None
+        time.sleep(_POLL_S)
 
 
-ANYBODY = -1
-"""An owner= for tools that only look: a ring of whatever user."""
+# ---- looking -----------------------------------------------------------------------------------
 
 
-def open_header(name: str, *, owner: int | None = ANYBODY) -> Header:
-    """The checked header of a ring that belongs to user `owner` (None: to us, or to root).
+def look(name: str, timeout_s: float = 0.0) -> Header:
+    """A copy of the header, of whatever user.  Waits up to `timeout_s` for the ring to appear.
 
     Raises RingNotFound, RingIncompatible, PermissionError.
     """
-    try:
-        fd = segment.open_fd(segment.header_name(name))
-    except FileNotFoundError:
-        raise segment.not_found(name) from None
-    try:
-        uid = os.fstat(fd).st_uid
-        if owner != ANYBODY and uid not in ({owner} if owner is not None else {0, os.geteuid()}):
+    return when_there(name, timeout_s, lambda: _look(name))
+
+
+def _look(name: str) -> Header:
+    with _named(name) as named:
+        try:
+            file = named.open()
+        except PermissionError:
             raise PermissionError(
-                f"ring {name!r} belongs to user {uid}, not to "
-                f"{os.geteuid() if owner is None else owner}: who made it "
-                f"can write every slot. If you trust that user, attach with owner={uid}"
-            )
-        return Header.attach(fd)
+                f"ring {name!r} belongs to user {named.stat.st_uid}, who lets nobody else read it"
+            ) from None
+        with file:
+            return _checked(name, Header.read, file)
+
+
+def _named(name: str) -> Named:
+    """The file that has a header's name.  Raises Missing, RingIncompatible."""
+    try:
+        named = Named(segment.header_name(name))
+    except FileNotFoundError:
+        raise Missing from None
+    if named.odd:
+        raise RingIncompatible(
+            f"{segment.path_of(segment.header_name(name))} is {named.odd}, and no ring"
+        )
+    return named
+
+
+def _checked(name: str, how: Callable[[int], Header], file: File) -> Header:
+    """Header.read or Header.attach, with its refusals in words."""
+    try:
+        return how(file.fd)
+    except _core.Retired as error:
+        raise Missing(f"what has its name is about to go: {error}") from None
     except _core.Damaged as error:
-        unfinished = "being created" in str(error) or os.fstat(fd).st_size == 0
-        kind = BeingCreated if unfinished else RingIncompatible
-        raise kind(
-            f"{segment.SHM}{segment.header_name(name)} is no ring of this gpuring: {error}. If no "
-            "process uses it, `gpuring clean` removes it"
+        raise RingIncompatible(
+            f"{segment.path_of(segment.header_name(name))} is no ring of this gpuring: {error}. If "
+            "no process uses it, `gpuring clean` removes it"
         ) from None
-    finally:
-        os.close(fd)
 
 
 def who_has(name: str) -> str:
     """Of a ring that stands in the way: who made it, and whether anybody lives in it."""
     try:
-        header = open_header(name)
-    except (RingError, PermissionError) as error:
+        header = look(name)
+    except (RingError, OSError) as error:
         return str(error)
     live = header.live_peers()
     state = "alive" if header.creator_alive else "dead"
     return f"created by pid {header.creator_pid} ({state}), {len(live)} living peers"
-
-
-def remove(name: str) -> bool:
-    """Closes and unlinks the ring of this name, whoever uses it.  False: there was none.
-
-    Under segment.names_locked(), so that what is removed is what was looked at.
-    """
-    with contextlib.suppress(RingError):
-        header = open_header(name)
-        header.close_ring()
-        header.retire()
-    found = segment.unlink(segment.header_name(name))
-    segment.unlink_slots(name)
-    return found
-
-
-def unlink(name: str) -> None:
-    """Removes the name.  Those who are inside go on; nobody else finds the ring.  RingNotFound."""
-    segment.check_name(name)
-    with segment.names_locked():
-        with contextlib.suppress(RingError):
-            open_header(name).retire()
-        found = segment.unlink(segment.header_name(name))
-        segment.unlink_slots(name)
-    if not found:
-        raise segment.not_found(name)
 
 
 def ls() -> list[stats.RingStats]:
@@ -97,39 +112,224 @@ def survey() -> tuple[list[stats.RingStats], dict[str, str]]:
     found, unreadable = [], {}
     for name in segment.names():
         try:
-            found.append(stats.collect(name, open_header(name)))
-        except RingNotFound:
-            continue
-        except (RingError, PermissionError) as error:
+            found.append(stats.collect(name, _look(name)))
+        except Missing as missing:
+            if str(missing):
+                unreadable[name] = str(missing)
+        except (RingError, OSError) as error:
             unreadable[name] = str(error)
     return found, unreadable
+
+
+# ---- joining -----------------------------------------------------------------------------------
+
+
+def attach_header(name: str, owner: int | None) -> Header:
+    """The mapped header of a ring that belongs to user `owner` (None: to us, or to root).
+
+    Raises Missing, RingIncompatible, PermissionError, RingError, OSError.
+    """
+    with _named(name) as named:
+        uid = named.stat.st_uid
+        if uid not in ({owner} if owner is not None else {0, os.geteuid()}):
+            raise PermissionError(
+                f"ring {name!r} belongs to user {uid}, not to "
+                f"{os.geteuid() if owner is None else owner}: who made it can write every slot, "
+                f"and end this process. If you trust that user, attach with owner={uid}"
+            )
+        try:
+            with named.open(os.O_RDWR) as file:
+                header = _checked(name, Header.attach, file)
+                # In this order: who takes the name away locks it, and then looks whether somebody
+                # has the header.  So he has seen us, or we see him.
+                if segment.name_is_locked(file.fd) or not os.fstat(file.fd).st_nlink:
+                    header.disown()
+                    raise Missing("somebody is about to remove it, or has")
+                return header
+        except OSError as error:
+            told = segment.refused(name, error, "its header", named.stat.st_size)
+            if told is None:
+                raise
+            raise told from error
+
+
+# ---- names come --------------------------------------------------------------------------------
+
+
+def make_way(name: str, replace: bool) -> None:
+    """Before anything is made: is the name free, or may it be taken?  Removes a dead ring.
+
+    Raises RingExists, PermissionError.
+    """
+    try:
+        with Named(segment.header_name(name)) as named:
+            if not replace:
+                raise segment.exists(name, who_has(name))
+            _may_remove(name, named)
+    except FileNotFoundError:
+        return
+    remove_dead(name)  # now, for its memory may be what is needed
+
+
+def give_name(name: str, file: File, replace: bool) -> None:
+    """The whole header in `file` appears.  Raises RingExists, PermissionError, OSError."""
+    while True:
+        try:
+            return segment.give_name(file, segment.header_name(name))
+        except FileExistsError:
+            if not replace:
+                raise segment.exists(name, who_has(name)) from None
+        remove(name)
+
+
+# ---- names go ----------------------------------------------------------------------------------
+
+
+def remove(name: str) -> bool:
+    """Closes and removes the ring of this name, whoever uses it.  False: there was none.
+
+    Raises RingExists (no file), PermissionError (another user's), OSError.
+    """
+    return _take_away(name, close=True)
+
+
+def unlink(name: str) -> None:
+    """Removes the name.  Those who are inside go on; nobody else finds the ring.
+
+    Raises RingNotFound, PermissionError (another user's ring).
+    """
+    if not _take_away(segment.check_name(name), close=False):
+        raise segment.not_found(name)
+
+
+def _may_remove(name: str, named: Named) -> None:
+    if named.is_ours:
+        return
+    if named.odd:
+        raise segment.exists(name, f"it is {named.odd}")
+    raise PermissionError(
+        f"ring {name!r} belongs to user {named.stat.st_uid}: nobody else replaces or removes it"
+    )
+
+
+def _take_away(name: str, *, close: bool) -> bool:
+    while True:
+        try:
+            named = Named(segment.header_name(name))
+        except FileNotFoundError:
+            return False
+        with named:
+            _may_remove(name, named)
+            with named.open(os.O_RDWR) as file:
+                segment.lock_name(file.fd, _PATIENCE_S)  # in vain: its holder was stopped
+                if not named.has_name:
+                    continue
+                epoch = None if named.odd else _retire(file, close)
+                _remove_slots(name, epoch)
+                segment.unlink(segment.header_name(name))
+                return True
+
+
+def _retire(file: File, close: bool) -> bytes | None:
+    """Nobody attaches any more; `close`: and those inside come to an end.  The ring's epoch."""
+    try:
+        header = Header.attach(file.fd)
+    except _core.Damaged:
+        return None
+    if close:
+        header.close_ring()
+    header.retire()
+    return header.epoch
+
+
+def _remove_slots(name: str, epoch: bytes | None) -> None:
+    """Those of this epoch, or if that is not known, all that nobody is just making."""
+    if epoch is not None:
+        segment.remove_slots(segment.slots_name(name, epoch))
+        return
+    for slots in segment.listing().get(name, ()):
+        if segment.is_left(slots):
+            segment.remove_slots(slots)
+
+
+def remove_own(name: str, epoch: bytes, header: Header) -> None:
+    """Removes the names of a ring that is ours and retired; its name may be a later ring's by now.
+
+    Needs no descriptor, so that it works where there is none left.
+    """
+    if header.lock_fd < 0:
+        return
+    ours = os.fstat(header.lock_fd)
+    segment.remove_slots(segment.slots_name(name, epoch), ours.st_uid)
+    segment.lock_name(header.lock_fd, _PATIENCE_S)
+    try:
+        if segment.has_name(segment.path_of(segment.header_name(name)), ours):
+            segment.unlink(segment.header_name(name))
+    finally:
+        segment.unlock_name(header.lock_fd)
+
+
+# ---- tidying up --------------------------------------------------------------------------------
 
 
 def clean() -> list[str]:
     """Removes the rings whose creator and peers are all dead, and says which.
 
-    Also what a process that was killed while it created a ring has left behind.  Rings of other
-    users are left alone.
+    Also slots without a ring, which a process leaves that is killed while it creates one.  What
+    belongs to another user is left alone, by root too.  Raises OSError.
     """
-    removed = [name for name in segment.names() if remove_dead(name)]
-    with segment.names_locked():
-        for path in segment.orphans():
-            with contextlib.suppress(PermissionError):
-                segment.unlink(path)
-                removed.append(path.lstrip("/"))
-    return removed
+    return tidy(lambda _: True)
 
 
 def remove_dead(name: str) -> bool:
-    """Removes the ring of this name if its creator and its peers are all dead."""
-    with segment.names_locked(), contextlib.suppress(RingNotFound, PermissionError):
-        return _is_dead(name) and remove(name)
-    return False
+    """Removes the ring of this name if its creator and its peers are all dead.  Does not wait."""
+    return name in tidy(lambda each: each == name)
 
 
-def _is_dead(name: str) -> bool:
-    try:
-        header = open_header(name)
-    except RingIncompatible:  # damaged, foreign, or half made
-        return not segment.in_use(segment.header_name(name))
-    return not header.creator_alive and not header.live_peers()
+def tidy(wanted: Callable[[str], object]) -> list[str]:
+    """clean(), of the names that are wanted.  Waits for nobody."""
+    removed: list[str] = []
+    for name, slots in sorted(segment.listing().items()):
+        if wanted(name):
+            with contextlib.suppress(FileNotFoundError, PermissionError):  # it changed meanwhile
+                removed += _remove_left(name, slots)
+    return removed
+
+
+def _remove_left(name: str, slots: list[str]) -> list[str]:
+    """What it removed of one ring: the ring, or slots without one."""
+    strays = [each for each in slots if segment.is_left(each)]  # before the look at the header
+    own = ""
+    with contextlib.suppress(FileNotFoundError), Named(segment.header_name(name)) as named:
+        if named.is_ours:
+            epoch, alive = _life(named)
+            if epoch is not None:
+                own = segment.slots_name(name, epoch)
+            if not alive:
+                return _remove_dead(name, named, {*strays, own} - {""})
+            if epoch is None:  # living, and of another version: nobody knows which are its slots
+                return []
+    return [each[1:] for each in strays if each != own and segment.remove_slots(each)]
+
+
+def _remove_dead(name: str, named: Named, slots: set[str]) -> list[str]:
+    with named.open(os.O_RDWR) as file:
+        # [attach_header] whoever has attached since the first look is seen by the second.
+        if not segment.lock_name(file.fd) or not named.has_name or _life(named)[1]:
+            return []
+        for each in slots:
+            segment.remove_slots(each)
+        segment.unlink(segment.header_name(name))
+    return [name]
+
+
+def _life(named: Named) -> tuple[bytes | None, bool]:
+    """The ring's epoch, if it can be read, and whether any process is in it."""
+    with named.open() as file:
+        try:
+            header = Header.read(file.fd)
+        except _core.Damaged:
+            return None, segment.in_use(file.fd)
+    # Nobody can join a GPU ring any more whose creator is dead, so a mere handle does not count.
+    attached = header.memory == "host" and header.attached
+    return header.epoch, header.creator_alive or attached or bool(header.live_peers())

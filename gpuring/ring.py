@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-import time
 import warnings
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from gpuring import _core, diagnosis, directory, ending, segment, spec, spinning, stats, streams
 from gpuring._core import Device, Header, Peer
 from gpuring.consumer import Consumer
-from gpuring.directory import BeingCreated
 from gpuring.endpoint import Endpoint, Gate
 from gpuring.errors import (
     PeerLost,
@@ -32,31 +30,39 @@ if TYPE_CHECKING:
     from gpuring.spec import Spec
 
 
-_POLL_S = 0.01  # attach(timeout=…): how often to look for the name
-
-
 def attach(name: str, *, timeout: float = 0.0, owner: int | None = None) -> Ring:
     """Opens the ring `name`, waiting up to `timeout` seconds for it to appear.
 
-    * `owner`: the user id whose ring it must be; None: this process's own, or root's.
+    It waits just so where the ring is being replaced or removed.
+
+    * `owner`: the user id whose ring it must be; None: this process's own, or root's.  Name another
+      user only if you trust him as yourself: he can write every slot, and by cutting off the
+      ring's files he can end this process at any time (SIGBUS).
 
     On a GPU ring the slots are opened under this process's current device.  Raises RingNotFound,
     RingIncompatible (damaged, or of another version), PeerLost (a GPU ring whose creator died),
-    DeviceError, PermissionError (another user's ring).
+    DeviceError, PermissionError (another user's ring), RingError (RLIMIT_AS, a read-only /dev/shm),
+    OSError (no descriptors left).  A call that raises leaves nothing open.
     """
     ending.check()
     segment.check_name(name)
     if not timeout >= 0:
         raise ValueError(f"timeout is >= 0 seconds, not {timeout!r}")
-    deadline = time.monotonic() + timeout
-    while True:
-        try:
-            header = directory.open_header(name, owner=owner)
-            break
-        except (RingNotFound, BeingCreated):
-            if time.monotonic() >= deadline:
-                raise
-            time.sleep(_POLL_S)
+    return directory.when_there(name, timeout, lambda: _attach(name, owner))
+
+
+def _attach(name: str, owner: int | None) -> Ring:
+    """attach() without waiting.  Raises segment.Missing where attach() raises RingNotFound."""
+    header = directory.attach_header(name, owner)
+    try:
+        return Ring(name, header, *_slots_of(name, header), created=False)
+    except BaseException:
+        header.disown()  # an exception that is kept keeps our locks no longer
+        raise
+
+
+def _slots_of(name: str, header: Header) -> tuple[Memory, Spec]:
+    """The slots of an attached ring, and what they hold."""
     try:
         described = spec.Spec.from_bytes(header.spec)
     except ValueError as error:
@@ -66,22 +72,21 @@ def attach(name: str, *, timeout: float = 0.0, owner: int | None = None) -> Ring
             f"ring {name!r}: its slots have {header.slot_nbytes} + {header.meta_nbytes} bytes, its "
             f"description needs {described.slot_nbytes} + {described.meta_nbytes}"
         )
-    memory: Memory
     if header.memory == "host":
-        memory = HostMemory.open(name, header.epoch, header.owner, header.slots, header.slot_nbytes)
-    else:
-        from gpuring.memory.cuda_ipc import CudaMemory
+        return HostMemory.open(
+            name, header.epoch, header.owner, header.slots, header.slot_nbytes
+        ), described
+    from gpuring.memory.cuda_ipc import CudaMemory
 
-        if not header.creator_alive:
-            raise PeerLost(
-                f"ring {name!r}: the process that created it (pid {header.creator_pid}) is dead. "
-                "Those inside may finish, but nobody new can open its GPU memory; create the ring "
-                "again (replace=True), or let `gpuring keep` own it"
-            )
-        memory = CudaMemory.open(
-            header.memory_handle, header.device_uuid, header.slots, header.slot_nbytes, ring=name
+    if not header.creator_alive:
+        raise PeerLost(
+            f"ring {name!r}: the process that created it (pid {header.creator_pid}) is dead. "
+            "Those inside may finish, but nobody new can open its GPU memory; create the ring "
+            "again (replace=True), or let `gpuring keep` own it"
         )
-    return Ring(name, header, memory, described, created=False)
+    return CudaMemory.open(
+        header.memory_handle, header.device_uuid, header.slots, header.slot_nbytes, ring=name
+    ), described
 
 
 class Ring:
@@ -98,6 +103,7 @@ class Ring:
         self._memory = memory
         self._spec = described
         self._created = created
+        self._epoch = header.epoch  # the header's own may be damaged by the end
         self._closed = True  # until everything is there that close() needs
         self._closing = False
         self._endpoints: list[Endpoint] = []
@@ -259,9 +265,7 @@ class Ring:
     def _successor(self) -> Ring | None:
         """The ring that has our name now, if it is another one and somebody looks after it."""
         try:
-            header = directory.open_header(
-                self._name, owner=None
-            )  # cheap: nothing is mapped for CUDA
+            header = directory.look(self._name)  # cheap: nothing is mapped
             if header.epoch == self._header.epoch or header.closed:
                 return None
             return attach(self._name)
@@ -331,10 +335,7 @@ class Ring:
     def _unlink(self) -> None:
         """Removes the ring's names; that of the header may belong to a later ring by now."""
         self._header.retire()
-        with segment.names_locked():
-            segment.unlink_slots(self._name, self._header.epoch)
-            if segment.inode(segment.header_name(self._name)) == self._header.inode:
-                segment.unlink(segment.header_name(self._name))
+        directory.remove_own(self._name, self._epoch, self._header)
 
     def __enter__(self) -> Self:
         return self

@@ -1,29 +1,47 @@
-"""Names in /dev/shm: which segments belong to which ring, and how they come and go.
+"""Names in /dev/shm: which files belong to which ring, and how their names come and go.
 
 A ring NAME has the header `/gpuring.NAME` and, in host memory, its slots in `/gpuring.NAME+EPOCH`.
 A ring's name has no `+`, so the two cannot be confused, and a restarted ring never meets the slots
 of an earlier one.
+
+Anybody may put anything under any name there.  So what has a name is looked at before it is opened
+(`Named`), and only a file of our own is ever removed.  docs/decisions/0012 has the rest.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
 import re
+import resource
+import stat
 import struct
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import posix_ipc
 
+from gpuring._core import File
 from gpuring.errors import RingError, RingExists, RingNotFound
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 SHM = Path("/dev/shm")
-_CREATING_BYTE = 258  # locked while a segment is filled; the header's own lock bytes end at 257
-_PATIENCE_S = 2
+NAME_BYTE = 260
+"""Of a header: locked by who takes its name away, or looks whether he may.  Of slots: locked by who
+makes them, until their ring has its name."""
 _PREFIX = "gpuring."
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+_SEGMENT = re.compile(rf"gpuring\.({_NAME.pattern})(\+[0-9a-f]{{32}})?")
+_MAX_LISTED = 10  # names in a message
+
+
+class Missing(Exception):
+    """There is no ring of that name just now: waiting may help.  The text says more, or nothing."""
 
 
 def check_name(name: str) -> str:
@@ -46,71 +64,127 @@ def slots_name(name: str, epoch: bytes) -> str:
     return f"/{_PREFIX}{name}+{epoch.hex()}"
 
 
-class names_locked:
-    """While names come and go: one process of the host at a time, by a lock on /dev/shm itself.
+def path_of(segment: str) -> str:
+    return f"{SHM}{segment}"
 
-    It keeps a look at a name and its removal together.  Not to be nested.  If somebody keeps it for
-    seconds (a stopped process), it is done without: each step is still safe by itself.
+
+# ---- what is there -----------------------------------------------------------------------------
+
+
+def listing() -> dict[str, list[str]]:
+    """The slots' segments by ring; of a ring without a header, too."""
+    return _listing()[1]
+
+
+def names() -> list[str]:
+    """The rings that have something under a header's name on this host, sorted."""
+    return sorted(_listing()[0])
+
+
+def _listing() -> tuple[set[str], dict[str, list[str]]]:
+    headers: set[str] = set()
+    slots: dict[str, list[str]] = {}
+    with contextlib.suppress(FileNotFoundError, PermissionError):
+        for entry in os.listdir(SHM):  # noqa: PTH208 - of many thousand names, too
+            if found := _SEGMENT.fullmatch(entry):
+                of = slots.setdefault(found[1], [])
+                if found[2]:
+                    of.append(f"/{entry}")
+                else:
+                    headers.add(found[1])
+    return headers, slots
+
+
+_KINDS = {
+    stat.S_IFDIR: "a directory",
+    stat.S_IFLNK: "a symbolic link",
+    stat.S_IFIFO: "a fifo",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+class Named:
+    """What has a name now.  It stays this file, whatever becomes of the name.  Raises OSError.
+
+    Nothing is asked of the file itself (O_PATH): no fifo blocks, no device starts, no link is
+    followed.
     """
 
-    _fd = -1
+    def __init__(self, segment: str) -> None:
+        self._path = path_of(segment)
+        self._place = File(self._path, os.O_PATH | os.O_NOFOLLOW)
+        self.stat = os.fstat(self._place.fd)
 
-    def __enter__(self) -> None:
-        self._fd = os.open(SHM, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        deadline = time.monotonic() + _PATIENCE_S
-        while time.monotonic() < deadline:
-            try:
-                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            except BlockingIOError:
-                time.sleep(0.001)
+    @property
+    def odd(self) -> str:
+        """What it is instead of a file with this name alone; empty: it is one."""
+        if self.stat.st_nlink > 1 and stat.S_ISREG(self.stat.st_mode):
+            return f"a file with {self.stat.st_nlink} names"
+        return _KINDS.get(stat.S_IFMT(self.stat.st_mode), "")
+
+    @property
+    def is_ours(self) -> bool:
+        """A file of this process's own user.  Also root leaves those of others alone."""
+        return stat.S_ISREG(self.stat.st_mode) and self.stat.st_uid == os.geteuid()
+
+    @property
+    def has_name(self) -> bool:
+        """Whether the name still means this file."""
+        return has_name(self._path, self.stat)
+
+    def open(self, flags: int = os.O_RDONLY) -> File:
+        try:
+            return File(f"/proc/self/fd/{self._place.fd}", flags | os.O_NONBLOCK)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self._path) from None
+
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(self, *_: object) -> None:
-        self.__del__()
-
-    def __del__(self) -> None:  # an interrupt may come before or in __exit__
-        if self._fd >= 0:
-            fcntl.flock(
-                self._fd, fcntl.LOCK_UN
-            )  # first: a descriptor that is lost then locks nobody
-            fd, self._fd = self._fd, -1
-            os.close(fd)
+        self._place.close()
 
 
-def create(segment: str, mode: int) -> int:
-    """A descriptor of a new, empty segment, locked as being filled.  Raises FileExistsError."""
-    fd = -1
+def has_name(path: str, file: os.stat_result) -> bool:
+    """Whether `path` means this file, which somebody has open: so its inode is no later one's."""
     try:
-        shm = posix_ipc.SharedMemory(segment, posix_ipc.O_CREX, mode=mode)
-        fd = int(shm.fd)
-        os.fchmod(fd, mode)  # the umask cut the mode
-        os.set_inheritable(fd, False)
-        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _flock(fcntl.F_WRLCK, _CREATING_BYTE))
-        return fd
-    except posix_ipc.ExistentialError as error:
-        raise FileExistsError(errno.EEXIST, "shared memory exists", segment) from error
-    except BaseException:
-        if fd >= 0:
-            unlink(segment)
-            os.close(fd)
-        raise
+        now = os.stat(path, follow_symlinks=False)  # noqa: PTH116
+    except FileNotFoundError:
+        return False
+    return (now.st_dev, now.st_ino) == (file.st_dev, file.st_ino)
 
 
-def _flock(kind: int, byte: int) -> bytes:
-    """struct flock: l_type, l_whence, l_start, l_len, l_pid."""
-    return struct.pack("hhqqi4x", kind, os.SEEK_SET, byte, 1, 0)
+# ---- how names come ----------------------------------------------------------------------------
 
 
-def open_fd(segment: str) -> int:
-    """A descriptor of an existing segment.  Raises FileNotFoundError, PermissionError."""
+def unnamed(mode: int) -> File:
+    """A new, empty file that has no name yet: whatever becomes of its maker, nothing is left.
+
+    Raises RingError where there are no such files, OSError.
+    """
     try:
-        shm = posix_ipc.SharedMemory(segment)
-    except posix_ipc.ExistentialError as error:
-        raise FileNotFoundError(errno.ENOENT, "no such shared memory", segment) from error
-    except posix_ipc.PermissionsError as error:
-        raise PermissionError(errno.EACCES, "shared memory is not ours to open", segment) from error
-    os.set_inheritable(shm.fd, False)
-    return int(shm.fd)
+        file = File(SHM, os.O_TMPFILE | os.O_RDWR, mode)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR):
+            raise
+        raise RingError(
+            f"{SHM} cannot hold files without a name (O_TMPFILE); rings need a tmpfs there"
+        ) from error
+    os.fchmod(file.fd, mode)  # the umask cut the mode
+    return file
+
+
+def give_name(file: File, segment: str) -> None:
+    """The file appears under this name, as it is.  Raises FileExistsError, OSError."""
+    # With absolute paths linkat() looks at neither directory; but without one CPython calls link(),
+    # which does not follow what /proc has here.
+    at = {"src_dir_fd": file.fd, "dst_dir_fd": file.fd}
+    os.link(f"/proc/self/fd/{file.fd}", path_of(segment), **at, follow_symlinks=True)
+
+
+# ---- how names go ------------------------------------------------------------------------------
 
 
 def unlink(segment: str) -> bool:
@@ -124,47 +198,89 @@ def unlink(segment: str) -> bool:
     return True
 
 
-def inode(segment: str) -> int:
-    """Tells a segment from a later one of the same name; 0 if there is none."""
+def remove_slots(slots: str, owner: int | None = None) -> bool:
+    """Removes a segment of slots, whose name is used once, if it is a file of `owner` (None: ours).
+
+    False: it is not there.
+    """
+    uid = os.geteuid() if owner is None else owner
+    with contextlib.suppress(FileNotFoundError, PermissionError):
+        found = os.stat(path_of(slots), follow_symlinks=False)  # noqa: PTH116
+        return stat.S_ISREG(found.st_mode) and found.st_uid == uid and unlink(slots)
+    return False
+
+
+def _flock(kind: int, byte: int, nbytes: int = 1) -> bytes:
+    """struct flock: l_type, l_whence, l_start, l_len, l_pid."""
+    return struct.pack("hhqqi4x", kind, os.SEEK_SET, byte, nbytes, 0)
+
+
+def lock_name(fd: int, patience_s: float = 0.0) -> bool:
+    """Takes NAME_BYTE of the file, which the descriptor's end gives back.  False: it is taken.
+
+    Who has taken it keeps it for microseconds, or was stopped.
+    """
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _flock(fcntl.F_WRLCK, NAME_BYTE))
+            return True
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                return False
+        time.sleep(0.001)
+
+
+def unlock_name(fd: int) -> None:
+    fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _flock(fcntl.F_UNLCK, NAME_BYTE))
+
+
+def name_is_locked(fd: int) -> bool:
+    """Whether somebody else is about to take its name away, or has not given it yet."""
+    return _is_locked(fd, _flock(fcntl.F_RDLCK, NAME_BYTE))
+
+
+def in_use(fd: int) -> bool:
+    """Whether a living process has any lock on the file, but that of its name."""
+    return _is_locked(fd, _flock(fcntl.F_WRLCK, 0, NAME_BYTE))
+
+
+def _is_locked(fd: int, like: bytes) -> bool:
+    found = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, like)
+    return bool(struct.unpack_from("h", found)[0] != fcntl.F_UNLCK)
+
+
+def is_left(slots: str) -> bool:
+    """Whether a segment of slots is ours, and nobody is just making it.
+
+    If so, its ring has got its name before, or never will: who looks for it now knows which.
+    """
     try:
-        return (SHM / segment[1:]).stat().st_ino
-    except FileNotFoundError:
-        return 0
+        with Named(slots) as named:
+            if not named.is_ours:
+                return False
+            with named.open() as file:
+                return not name_is_locked(file.fd)
+    except OSError:  # it went away, or cannot be opened
+        return False
 
 
-def names() -> list[str]:
-    """The rings that have a header on this host, sorted."""
-    return sorted(
-        path.name[len(_PREFIX) :] for path in SHM.glob(f"{_PREFIX}*") if "+" not in path.name
-    )
+# ---- what to say -------------------------------------------------------------------------------
 
 
-def orphans() -> list[str]:
-    """Slot segments whose ring has no header any more: what a creator killed half-way leaves."""
-    stray = [path.name for path in SHM.glob(f"{_PREFIX}*+*")]
-    rings = set(names())  # looked at second: a header comes before its slots
-    return sorted(f"/{n}" for n in stray if n[len(_PREFIX) :].split("+")[0] not in rings)
-
-
-def unlink_slots(name: str, epoch: bytes | None = None) -> None:
-    """Removes a ring's host slots, if it has any: of one epoch, or of all."""
-    for path in SHM.glob(slots_name(name, epoch)[1:] if epoch else f"{_PREFIX}{name}+*"):
-        unlink(f"/{path.name}")
-
-
-def no_space(name: str, nbytes: int, what: str) -> RingError:
-    stat = os.statvfs(SHM)
-    free = stat.f_bavail * stat.f_frsize
-    return RingError(
-        f"ring {name!r}: no space in {SHM} for {what}: {nbytes / 2**20:.1f} MiB are needed, "
-        f"{free / 2**20:.1f} MiB are free. Use fewer or smaller slots, remove dead rings "
-        "(gpuring clean), or enlarge it (docker run --shm-size=…)"
-    )
-
-
-def not_found(name: str) -> RingNotFound:
+def not_found(name: str, detail: str = "") -> RingNotFound:
+    if detail:
+        return RingNotFound(
+            f"ring {name!r} is not there now: {detail}. If nobody is removing or replacing it, "
+            "`gpuring clean` takes away what is left, once its processes are gone"
+        )
     known = names()
-    listed = f"; there are: {', '.join(known)}" if known else "; there is none at all"
+    more = f" and {len(known) - _MAX_LISTED} more" if len(known) > _MAX_LISTED else ""
+    listed = (
+        f"; there are: {', '.join(known[:_MAX_LISTED])}{more}"
+        if known
+        else "; there is none at all"
+    )
     return RingNotFound(
         f"there is no ring {name!r} on this host{listed}. Processes see each other's rings only if "
         f"they share {SHM} (in containers: --ipc)"
@@ -178,16 +294,42 @@ def exists(name: str, detail: str) -> RingExists:
     )
 
 
-def in_use(segment: str) -> bool:
-    """Whether a living process holds a lock on the segment, if only to fill it."""
-    try:
-        fd = open_fd(segment)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(fd)
-    return False
+def refused(name: str, error: OSError, what: str, nbytes: int) -> RingError | None:
+    """The error for memory or room that the system did not give; None if it is of another kind."""
+    begins = f"ring {name!r}: {what}, {nbytes / 2**20:.1f} MiB,"
+    if error.errno == errno.EROFS:
+        return RingError(f"ring {name!r}: {SHM} is read-only here, and who is in a ring writes")
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    if error.errno == errno.EFBIG and limit != resource.RLIM_INFINITY:
+        return RingError(
+            f"{begins} cannot be made: files of this process have at most {limit / 2**20:.1f} MiB "
+            "(RLIMIT_FSIZE). Raise it with ulimit -f, or LimitFSIZE= of the service"
+        )
+    if error.errno == errno.ENOMEM:
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        why = "there is no memory left for them"
+        if limit != resource.RLIM_INFINITY:
+            why = (
+                f"this process may have {limit / 2**20:.1f} MiB of address space (RLIMIT_AS). "
+                "Raise it with ulimit -v, or LimitAS= of the service"
+            )
+        return RingError(f"{begins} cannot be mapped: {why}")
+    if error.errno in (errno.ENOSPC, errno.EFBIG):
+        return _no_space(name, nbytes, what)
+    return None
+
+
+def _no_space(name: str, nbytes: int, what: str) -> RingError:
+    room = os.statvfs(SHM)
+    free = room.f_bavail * room.f_frsize
+    if room.f_files and not room.f_favail:
+        return RingError(
+            f"ring {name!r}: no space in {SHM} for {what}: it has as many files as it can hold. "
+            "Remove dead rings (gpuring clean) or other files there, or mount it with more "
+            "(nr_inodes=)"
+        )
+    return RingError(
+        f"ring {name!r}: no space in {SHM} for {what}: {nbytes / 2**20:.1f} MiB are needed, "
+        f"{free / 2**20:.1f} MiB are free. Use fewer or smaller slots, remove dead rings "
+        "(gpuring clean), or enlarge it (docker run --shm-size=…)"
+    )

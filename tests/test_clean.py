@@ -129,28 +129,93 @@ def test_another_users_name_is_taken_and_left_alone(name, children, kind):
 # ---- two who change one name at once -----------------------------------------------------------
 
 
-def test_clean_does_not_take_the_slots_of_a_ring_that_is_born_meanwhile(name, monkeypatch):
-    """It lists headers and slots one after the other; names do not change in between."""
-    born, calls, listed = [], [], segments.names
+@pytest.mark.parametrize("when", ["it is listed", "it was looked at"])
+def test_clean_does_not_take_the_slots_of_a_ring_that_is_born_meanwhile(name, monkeypatch, when):
+    """They have a name before their ring has: until then they are locked.  So who looks at the lock
+    first, and for the ring second, knows."""
+    slots_are_there, go_on, rings = threading.Event(), threading.Event(), []
+    give_name = segments.give_name
 
-    def birth() -> None:
-        born.append(gpuring.create(name, **OPTIONS))
+    def paused(file, segment):
+        if segment == segments.header_name(name):
+            slots_are_there.set()
+            assert go_on.wait(20)
+        give_name(file, segment)
 
-    birthing = threading.Thread(target=birth)
+    def looked_at(segment):
+        try:
+            return segments.Named(segment)
+        finally:
+            if segment == segments.header_name(name):  # it was not there
+                end()
 
-    def names() -> list[str]:
-        found = listed()
-        calls.append(found)
-        if len(calls) == 2:  # the first is for the headers, the second for stray slots
-            birthing.start()
-        return found
+    def end() -> None:
+        go_on.set()
+        birth.join()
 
-    monkeypatch.setattr(segments, "names", names)
+    monkeypatch.setattr(segments, "give_name", paused)
+    birth = threading.Thread(target=lambda: rings.append(gpuring.create(name, **OPTIONS)))
+    birth.start()
+    assert slots_are_there.wait(20)
+    if when == "it was looked at":
+        monkeypatch.setattr(directory, "Named", looked_at)
     removed = cleaned(name)
-    birthing.join()
-    with born[0]:
+    end()
+    monkeypatch.undo()
+    with rings[0]:
         assert removed == []
         gpuring.attach(name).close()
+
+
+def test_clean_takes_slots_of_another_epoch_and_leaves_those_of_the_living(name):
+    with gpuring.create(name, **OPTIONS):
+        stray = Path(f"/dev/shm/gpuring.{name}+{'0' * 32}")
+        stray.write_bytes(b"x")
+        assert cleaned(name) == [stray.name]
+        gpuring.attach(name).close()
+
+
+def test_clean_leaves_the_slots_of_a_living_ring_of_another_version(name):
+    """Which slots are its own only builds of its version know."""
+    with gpuring.create(name, **OPTIONS) as ring:
+        before = segments_of(name)
+        with Path(f"/dev/shm/gpuring.{name}").open("r+b") as file:
+            file.seek(8)
+            file.write(b"\1")
+        assert cleaned(name) == []
+        assert segments_of(name) == before
+        assert not ring.closed
+
+
+def test_clean_leaves_a_ring_that_somebody_has_attached_to(name, children):
+    """He may join at any moment, and has to be found then."""
+    child = children(owner, name)
+    child.receive()
+    with gpuring.attach(name) as ring:
+        child.kill()
+        assert cleaned(name) == []
+        with ring.consumer():
+            gpuring.attach(name).close()
+    assert cleaned(name) == [name]
+
+
+def test_slots_lose_their_name_before_their_header_does(name, monkeypatch):
+    """So what a kill leaves in between is found under the header's name."""
+    gone, unlink = [], segments.unlink
+    monkeypatch.setattr(
+        segments, "unlink", lambda segment: gone.append("+" in segment) or unlink(segment)
+    )
+    gpuring.create(name, **OPTIONS).close()
+    assert gone == [True, False]
+    ring = gpuring.create(name, **OPTIONS)
+    gpuring.unlink(name)
+    assert gone[2:4] == [True, False]
+    ring.close()
+    gone.clear()
+    first = gpuring.create(name, **OPTIONS)
+    gpuring.create(name, **OPTIONS, replace=True).close()
+    assert gone[:2] == [True, False]
+    first.close()
 
 
 class Meanwhile:
@@ -192,10 +257,10 @@ def test_clean_does_not_take_a_ring_that_replaces_a_dead_one(name, children, mon
     dead = children(owner, name)
     dead.receive()
     dead.kill()
-    monkeypatch.setattr(segments, "names", lambda: [name])
-    monkeypatch.setattr(segments, "orphans", list)
+    listed = segments.listing().get(name, [])
+    monkeypatch.setattr(segments, "listing", lambda: {name: listed})
     if when == "it was opened":
-        race = Meanwhile(monkeypatch, directory, "open_header", lambda: replaced(name), after=True)
+        race = Meanwhile(monkeypatch, directory, "_life", lambda: replaced(name), after=True)
     else:
         race = Meanwhile(monkeypatch, segments, "unlink", lambda: replaced(name), after=False)
     gpuring.clean()

@@ -15,48 +15,54 @@ from support import Segment
 
 import gpuring
 from gpuring import _core, spec
-from gpuring._core import Damaged, Header
+from gpuring._core import Damaged, File, Header, Retired
 from gpuring._snapshot import snapshot
 
 SHM = Path("/dev/shm")
 
 
-def attach_raw(data: bytes) -> Header:
+@pytest.fixture(params=[Header.attach, Header.read], ids=["attach", "read"])
+def how(request):
+    """Both check a header in the same way."""
+    return request.param
+
+
+def raw(data: bytes, how) -> Header:
     fd = os.memfd_create("gpuring-test")
     try:
         os.write(fd, data)
-        return Header.attach(fd)
+        return how(fd)
     finally:
         os.close(fd)
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, 63, 192, 4095])
-def test_a_file_without_room_for_a_header(segment, nbytes):
+def test_a_file_without_room_for_a_header(segment, nbytes, how):
     with pytest.raises(Damaged, match=rf"{nbytes} bytes.*4096"):
-        attach_raw(segment().bytes()[:nbytes])
+        raw(segment().bytes()[:nbytes], how)
 
 
 @pytest.mark.parametrize("change", [-4096, -1, 1, 4096])
-def test_a_file_of_another_size_than_it_says(segment, change):
+def test_a_file_of_another_size_than_it_says(segment, change, how):
     data = segment().bytes()
     size = len(data) + change
     with pytest.raises(Damaged, match=rf"need {len(data)} bytes.*names {len(data)}.*has {size}"):
-        attach_raw(data[:size].ljust(size, b"\0"))
+        raw(data[:size].ljust(size, b"\0"), how)
 
 
-def test_a_foreign_file():
+def test_a_foreign_file(how):
     with pytest.raises(Damaged, match="magic number is 0x2020202020202020"):
-        attach_raw(b" " * 8192)
+        raw(b" " * 8192, how)
 
 
-def test_a_header_that_is_being_created_or_was_retired(segment):
-    with pytest.raises(Damaged, match="magic number is 0"):
-        attach_raw(bytes(8192))
+def test_a_header_that_was_retired(segment, how):
+    with pytest.raises(Retired, match="magic number is 0"):
+        raw(bytes(8192), how)
     ring = segment()
     ring.creator.retire()
     assert ring.creator.retired
-    with pytest.raises(Damaged, match="unlinked"):
-        ring.process()
+    with pytest.raises(Retired, match="removed"):
+        how(ring.fd)
 
 
 def test_the_bytes_of_the_magic_number_tell_the_byte_order(segment):
@@ -91,11 +97,11 @@ OUT_OF_RANGE = [
 
 
 @pytest.mark.parametrize(("field", "value"), [(f, v) for f, vs in OUT_OF_RANGE for v in vs])
-def test_a_count_out_of_its_range_is_refused_by_name(segment, field, value):
+def test_a_count_out_of_its_range_is_refused_by_name(segment, field, value, how):
     ring = segment()
     ring.poke("head", field, value)
     with pytest.raises(Damaged, match=field):
-        ring.process()
+        how(ring.fd)
 
 
 @pytest.mark.parametrize(("field", "values"), OUT_OF_RANGE)
@@ -112,11 +118,11 @@ def test_the_text_of_a_count_out_of_range_has_the_number(segment, field, values)
     [("slots", 1024), ("max_peers", 64), ("max_subscriptions", 64), ("meta_nbytes", 2**16),
      ("spec_nbytes", 2**16), ("nbytes", 0), ("nbytes", 2**63)],
 )  # fmt: skip
-def test_counts_that_need_another_size_are_refused(segment, field, value):
+def test_counts_that_need_another_size_are_refused(segment, field, value, how):
     ring = segment()
     ring.poke("head", field, value)
     with pytest.raises(Damaged, match=rf"need \d+ bytes, it names \d+ and has {len(ring.bytes())}"):
-        ring.process()
+        how(ring.fd)
 
 
 @settings(max_examples=300, deadline=None)
@@ -128,11 +134,71 @@ def test_any_first_page_attaches_or_is_refused(flips):
     ring = Segment()
     for at, flip in flips:
         ring.raw[at] ^= flip
-    with contextlib.suppress(Damaged):
-        header = ring.process()
-        snapshot(header)  # reads every table
-        assert header.nbytes == len(ring.bytes())
+    for how in (Header.attach, Header.read):
+        with contextlib.suppress(Damaged):
+            header = how(ring.fd)
+            snapshot(header)  # reads every table
+            assert header.nbytes == len(ring.bytes())
     ring.close()
+
+
+# ---- a copy to look at -------------------------------------------------------------------------
+
+
+def test_a_copy_says_what_the_header_says_and_who_lives(segment):
+    ring = segment(spec=b'{"spec": 1}', meta_nbytes=100)
+    producer, reader = ring.producer(), ring.consumer()
+    producer.publish(producer.claim())
+    reader.acquire()
+    copy, shared = Header.read(ring.fd), ring.process()
+    assert copy.is_copy
+    assert not shared.is_copy
+    assert snapshot(copy) == snapshot(shared)
+    for field in ("slots", "epoch", "spec", "nbytes", "meta_stride", "owner", "frontier", "joins"):
+        assert getattr(copy, field) == getattr(shared, field), field
+    assert copy.live_peers() == [producer.number, reader.number]
+    assert (copy.creator_alive, copy.attached) == (True, True)
+    producer.claim()  # words are as they were, life is as it is
+    shared.close_ring()
+    assert (copy.frontier, copy.closed) == (5, False)
+    reader.die()
+    assert copy.live_peers() == [producer.number]
+
+
+def test_a_copy_can_be_read_without_the_right_to_write(segment):
+    ring = segment()
+    with File(f"/proc/self/fd/{ring.fd}", os.O_RDONLY) as file:
+        assert Header.read(file.fd).live_peers() == []
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        lambda copy: copy.join_producer(),
+        lambda copy: copy.join_consumer(b"x", True, "next"),
+        lambda copy: copy.watch(),
+        lambda copy: copy.reap(),
+        lambda copy: copy.close_ring(),
+        lambda copy: copy.retire(),
+        lambda copy: copy.raise_fence(0, 0, 1),
+        memoryview,
+    ],
+    ids=["producer", "consumer", "watch", "reap", "close", "retire", "raise_fence", "memoryview"],
+)
+def test_nothing_can_be_done_through_a_copy(segment, verb):
+    ring = segment()
+    before = ring.bytes()
+    with pytest.raises(TypeError, match="attach"):
+        verb(Header.read(ring.fd))
+    assert ring.bytes() == before
+
+
+def test_a_copy_counts_as_nobody(segment):
+    """The creator frees GPU memory when nobody else has the ring: a look is none."""
+    ring = segment()
+    copy = Header.read(ring.fd)
+    assert not ring.creator.attached
+    assert not copy.is_copy or copy.attached  # by the creator
 
 
 # ---- the description of the slots --------------------------------------------------------------
@@ -225,7 +291,8 @@ def test_any_damage_to_a_ring_attaches_or_is_incompatible(name, flips):
         for where, flip in flips:
             place = where if where < 192 else at + (where - 192) % len(text)
             damage(name, place, bytes([data[place] ^ flip]))
-        with contextlib.suppress(gpuring.RingIncompatible):
+        # Another epoch names slots that are not there: so it is when a ring is just being replaced.
+        with contextlib.suppress(gpuring.RingIncompatible, gpuring.RingNotFound):
             gpuring.attach(name).close()
 
 
@@ -249,7 +316,7 @@ def test_slots_that_are_gone_or_of_another_size(name):
             with pytest.raises(gpuring.RingIncompatible, match=rf"{nbytes} bytes.*2 × 256"):
                 gpuring.attach(name)
         slots.unlink()
-        with pytest.raises(gpuring.RingIncompatible, match="gone"):
+        with pytest.raises(gpuring.RingNotFound, match="gone"):  # they go when a ring is replaced
             gpuring.attach(name)
 
 
@@ -259,10 +326,12 @@ def test_slots_that_somebody_else_put_there(name, theirs):
     """Whoever lists /dev/shm can read the name of a ring's slots, with its epoch."""
     with gpuring.create(name, slots=2, shape=4, dtype="u1", device="host"):
         (slots,) = SHM.glob(f"gpuring.{name}+*")
-        os.chown(slots if theirs == "slots" else SHM / f"gpuring.{name}", 12345, 12345)
+        path = slots if theirs == "slots" else SHM / f"gpuring.{name}"
+        os.chown(path, 12345, 12345)
         owner = 12345 if theirs == "header" else None
         with pytest.raises(gpuring.RingIncompatible, match=rf"{name}.*12345.*somebody else"):
             gpuring.attach(name, owner=owner)
+        os.chown(path, os.geteuid(), os.getegid())
 
 
 # ---- creating ----------------------------------------------------------------------------------

@@ -6,11 +6,13 @@ import os
 import pickle
 import threading
 import warnings
+from pathlib import Path
 
 import pytest
 from support import Pipe, Place, segments_of
 
 import gpuring
+from gpuring import _core, directory
 from gpuring import segment as segments
 
 OPTIONS = {"slots": 2, "shape": 4, "dtype": "u1"}
@@ -78,19 +80,105 @@ def test_attach_waits_for_the_ring_to_appear(place, name, children):
         assert child.result() == [1]
 
 
-def test_attach_waits_for_a_ring_that_is_being_created(name):
-    fd = segments.create(segments.header_name(name), 0o600)
-    with pytest.raises(gpuring.RingIncompatible):
-        gpuring.attach(name)
-    assert name not in gpuring.clean()  # its creator lives
-    rings = []
-    thread = threading.Thread(target=lambda: rings.append(gpuring.attach(name, timeout=20)))
+def test_a_ring_appears_whole(name, monkeypatch):
+    """Whoever finds its name can attach to it at once."""
+    given, give_name = [], segments.give_name
+
+    def watched(file, segment):
+        given.append(segment)
+        with pytest.raises(gpuring.RingNotFound):
+            gpuring.attach(name)
+        give_name(file, segment)
+        if segment == segments.header_name(name):
+            gpuring.attach(name).close()
+
+    monkeypatch.setattr(segments, "give_name", watched)
+    with gpuring.create(name, **OPTIONS, device="host") as ring:
+        assert given == [segments.slots_name(name, ring._epoch), segments.header_name(name)]
+        assert name not in gpuring.clean()
+        gpuring.attach(name).close()
+
+
+def retired(name: str) -> None:
+    gpuring.attach(name)._header.retire()
+
+
+def without_slots(name: str) -> None:
+    (slots,) = [path for path in segments_of(name) if "+" in path]
+    segments.unlink(f"/{slots}")
+
+
+def connect(name: str, timeout: float = 0.0) -> gpuring.Client:
+    return gpuring.connect(name, timeout=timeout)
+
+
+def about_to_lose_its_name(name: str) -> _core.File:
+    file = segments.Named(segments.header_name(name)).open(os.O_RDWR)
+    assert segments.lock_name(file.fd)
+    return file
+
+
+@pytest.mark.parametrize("state", [retired, without_slots, about_to_lose_its_name])
+@pytest.mark.parametrize("how", [gpuring.attach, connect])
+def test_attach_waits_for_a_ring_that_is_being_replaced(name, monkeypatch, state, how):
+    described = ((4,), "u1")
+
+    def make(**more):
+        if how is gpuring.attach:
+            return gpuring.create(name, **OPTIONS, device="host", **more)
+        return gpuring.serve(name, request=described, response=described, device="host", **more)
+
+    with make():
+        kept = state(name)
+        with pytest.raises(gpuring.RingNotFound, match=name):
+            how(name)
+        looked, when_there = threading.Event(), directory._named
+
+        def named(*args):
+            found = when_there(*args)
+            looked.set()
+            return found
+
+        monkeypatch.setattr(directory, "_named", named)
+        found: list = []
+        thread = threading.Thread(target=lambda: found.append(how(name, timeout=20)))
+        thread.start()
+        assert looked.wait(20)
+        if kept is not None:
+            kept.close()
+        with make(replace=True):
+            thread.join()
+            found[0].close()
+
+
+def test_attach_and_connect_wait_while_a_ring_is_replaced_at_full_speed(name):
+    ended = threading.Event()
+
+    def replace() -> None:
+        ring = gpuring.create(name, **OPTIONS, device="host")
+        while not ended.is_set():
+            other = gpuring.create(name, **OPTIONS, device="host", replace=True)
+            ring.close()
+            ring = other
+        ring.close()
+
+    thread = threading.Thread(target=replace)
     thread.start()
-    segments.unlink(segments.header_name(name))
-    os.close(fd)
-    with gpuring.create(name, **OPTIONS, device="host"):
+    try:
+        for _ in range(200):
+            gpuring.attach(name, timeout=20).close()
+    finally:
+        ended.set()
         thread.join()
-        rings[0].close()
+
+
+@pytest.mark.parametrize("kind", ["empty", "damaged"])
+def test_incompatible_means_damaged_and_is_not_waited_for(name, kind):
+    path = Path("/dev/shm", segments.header_name(name)[1:])
+    path.write_bytes(b"" if kind == "empty" else b"x" * 9000)
+    with pytest.raises(gpuring.RingIncompatible):
+        gpuring.attach(name, timeout=1000)
+    path.unlink()
 
 
 def test_a_name_is_taken(name):

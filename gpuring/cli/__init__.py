@@ -38,11 +38,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         return int(args.run(args))
-    except (RingError, CommandError, ValueError, PermissionError) as error:
-        print(f"gpuring {args.command}: {error}", file=sys.stderr)
-        return 1
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # gpuring ls | head
         sys.stderr.close()
         return 0
+    except (RingError, CommandError, ValueError, OSError) as error:
+        print(f"gpuring {args.command}: {error}", file=sys.stderr)
+        return 1

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    one = stats.collect(args.name, directory.open_header(segment.check_name(args.name)))
+    one = stats.collect(args.name, directory.look(segment.check_name(args.name)))
     print(json.dumps(dataclasses.asdict(one), indent=2) if args.json else describe(one))
     return 0
 

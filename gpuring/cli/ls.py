@@ -18,12 +18,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    found = directory.ls()
+    found, unreadable = directory.survey()
     if args.json:
         print(json.dumps([dataclasses.asdict(one) for one in found], indent=2))
         return 0
     rows = [_row(one) for one in found]
-    unreadable = sorted(set(segment.names()) - {one.name for one in found})
     rows += [(name, *["?"] * 7, "unreadable") for name in unreadable]
     if rows:
         print(table(HEADINGS, rows, right={3, 4, 5, 6, 7}))

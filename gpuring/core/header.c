@@ -1,7 +1,8 @@
-/* Creating, validating and mapping a header.
+/* Creating, validating, mapping and copying a header.
  *
- * Nothing read from a segment is used as a count, an offset or an enum before gr_attach has checked it
- * against its range and against the real size of the file.
+ * Nothing read from a segment is used as a count, an offset or an enum before it was checked against its range
+ * and against the real size of the file.  A mapping of a file that shrinks is death by SIGBUS: so nothing is mapped
+ * before that check, and of a header that was not made by somebody we trust a copy is read (gr_read).
  */
 #define _GNU_SOURCE
 #include "ring.h"
@@ -95,28 +96,18 @@ const struct gr_field gr_fields[] = {
 
 /* ---- handles -------------------------------------------------------------------------------- */
 
-/* Maps fd and opens a second description of the same file for the locks.  NULL: errno. */
-static struct gr_ring *map(int fd, const struct gr_config *config, const struct gr_layout *layout) {
-    struct gr_ring *ring = calloc(1, sizeof *ring);
-    if (!ring) return NULL;
-    char path[64];
-    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    ring->lock_fd = open(path, O_RDWR | O_CLOEXEC);
-    if (ring->lock_fd < 0) {
-        free(ring);
-        return NULL;
-    }
-    /* Shared: the creator asks whether anybody else has it before he frees what he owns. */
-    struct flock attached = {.l_type = F_RDLCK, .l_whence = SEEK_SET, .l_start = GR_ATTACHED_BYTE, .l_len = 1};
-    fcntl(ring->lock_fd, F_OFD_SETLK, &attached);
-    uint8_t *base = mmap(NULL, layout->nbytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (base == MAP_FAILED) {
+/* A handle over `base`, where a whole header is mapped or copied to.  Takes lock_fd and base over, also if it is
+ * refused.  NULL: errno. */
+static struct gr_ring *handle(uint8_t *base, int lock_fd, const struct gr_config *config, const struct gr_layout *layout) {
+    struct gr_ring *ring = base == MAP_FAILED ? NULL : calloc(1, sizeof *ring);
+    if (!ring) {
         int error = errno;
-        close(ring->lock_fd);
-        free(ring);
+        if (base != MAP_FAILED) munmap(base, layout->nbytes);
+        close(lock_fd);
         errno = error;
         return NULL;
     }
+    ring->lock_fd = lock_fd;
     ring->head = (struct gr_head *)base;
     ring->sub = (struct gr_sub *)(base + layout->sub);
     ring->peer = (struct gr_peer_entry *)(base + layout->peer);
@@ -140,7 +131,36 @@ static struct gr_ring *map(int fd, const struct gr_config *config, const struct 
     return ring;
 }
 
-/* fd: a new, empty segment.  NULL: errno; the caller unlinks the segment. */
+/* Another description of the file of fd: locks are a description's, and those of a mapped one outlive it.  -1: errno. */
+static int again(int fd, int flags) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    return open(path, flags | O_CLOEXEC);
+}
+
+/* Maps fd, which was opened for reading or more.  NULL: errno. */
+static struct gr_ring *map(int fd, const struct gr_config *config, const struct gr_layout *layout) {
+    int lock_fd = again(fd, O_RDWR), map_fd = lock_fd < 0 ? -1 : again(fd, O_RDWR), error = errno;
+    /* Shared: the creator asks whether anybody else has it before he frees what he owns. */
+    struct flock attached = {.l_type = F_RDLCK, .l_whence = SEEK_SET, .l_start = GR_ATTACHED_BYTE, .l_len = 1};
+    if (map_fd >= 0 && fcntl(lock_fd, F_OFD_SETLK, &attached) != 0) {
+        error = errno;
+        close(map_fd);
+        map_fd = -1;
+    }
+    if (map_fd < 0) {
+        if (lock_fd >= 0) close(lock_fd);
+        errno = error;
+        return NULL;
+    }
+    uint8_t *base = mmap(NULL, layout->nbytes, PROT_READ | PROT_WRITE, MAP_SHARED, map_fd, 0);
+    error = errno;
+    close(map_fd);
+    errno = error;
+    return handle(base, lock_fd, config, layout);
+}
+
+/* fd: a new, empty file, which should have no name yet: it is whole when this returns.  NULL: errno. */
 struct gr_ring *gr_create(int fd, const struct gr_config *config, const uint8_t epoch[16],
                           const uint8_t device_uuid[16],
                           const uint8_t memory_handle[GR_MEMORY_HANDLE], const void *spec) {
@@ -200,45 +220,97 @@ struct gr_ring *gr_create(int fd, const struct gr_config *config, const uint8_t 
 
 void gr_retire(struct gr_ring *ring) { gr_store_sc(&ring->head->magic, 0); }
 
-/* NULL with *why set (and text filled): not a ring of this build.  NULL with *why NULL: errno. */
-struct gr_ring *gr_attach(int fd, const char **why, char *text, size_t text_nbytes) {
+/* ---- headers of others ------------------------------------------------------------------------ */
+
+/* errno: EAGAIN if the file ends before. */
+static bool read_all(int fd, void *to, uint64_t nbytes, uint64_t at) {
+    for (uint64_t done = 0; done < nbytes;) {
+        ssize_t n = pread(fd, (uint8_t *)to + done, nbytes - done, (off_t)(at + done));
+        if (n == 0) errno = EAGAIN;
+        if (n == 0 || (n < 0 && errno != EINTR)) return false;
+        if (n > 0) done += (uint64_t)n;
+    }
+    return true;
+}
+
+#define REFUSE(error, ...)                                                                         \
+    do {                                                                                           \
+        snprintf(text, text_nbytes, __VA_ARGS__);                                                  \
+        *why = text;                                                                               \
+        errno = error;                                                                             \
+        return 0;                                                                                  \
+    } while (0)
+#define SHRINKS "it ends before its size: somebody changes that while it is read"
+
+/* What the header in fd says of itself, if that is true.  false: as gr_attach.  The page is copied once: what is
+ * checked is what is used, whatever a peer writes meanwhile. */
+static bool checked(int fd, struct gr_config *config, struct gr_layout *layout, const char **why, char *text,
+                    size_t text_nbytes) {
+    union {
+        struct gr_head head;
+        uint8_t page[GR_PAGE];
+    } copy;
     struct stat st;
     *why = NULL;
-    if (fstat(fd, &st) != 0) return NULL;
-#define REFUSE(...) return snprintf(text, text_nbytes, __VA_ARGS__), *why = text, NULL
-    if (st.st_size < GR_PAGE) REFUSE("it has %lld bytes, a header has at least %d", (long long)st.st_size, GR_PAGE);
-
-    /* The page is copied once: what is checked below is what is used, whatever a peer writes meanwhile. */
-    const struct gr_head *shared = mmap(NULL, GR_PAGE, PROT_READ, MAP_SHARED, fd, 0);
-    if (shared == MAP_FAILED) return NULL;
-    uint64_t magic = gr_load_acquire(&((struct gr_head *)shared)->magic);
-    uint32_t version = shared->version;
-    uint64_t nbytes = shared->nbytes;
-    struct gr_config config = {.slots = shared->slots,
-                               .max_peers = shared->max_peers,
-                               .max_subscriptions = shared->max_subscriptions,
-                               .memory = shared->memory,
-                               .sync = shared->sync,
-                               .gate = shared->gate,
-                               .slot_nbytes = shared->slot_nbytes,
-                               .meta_nbytes = shared->meta_nbytes,
-                               .spec_nbytes = shared->spec_nbytes};
-    munmap((void *)shared, GR_PAGE);
-
-    if (magic == 0) REFUSE("it is being created or was unlinked (its magic number is 0)");
-    if (magic != GR_MAGIC) REFUSE("its magic number is %#llx, not %#llx", (unsigned long long)magic, (unsigned long long)GR_MAGIC);
-    if (version != GR_VERSION) REFUSE("its layout has version %u, this build reads version %d", version, GR_VERSION);
-    struct gr_layout layout;
+    if (fstat(fd, &st) != 0) return false;
+    if (!S_ISREG(st.st_mode)) REFUSE(0, "it is no file");
+    if (st.st_size < GR_PAGE) REFUSE(0, "it has %lld bytes, a header has at least %d", (long long)st.st_size, GR_PAGE);
+    if (!read_all(fd, &copy, sizeof copy, 0)) {
+        if (errno != EAGAIN) return false;
+        REFUSE(0, SHRINKS);
+    }
+    const struct gr_head *head = &copy.head;
+    uint64_t magic = gr_load_relaxed(&head->magic);
+    *config = (struct gr_config){.slots = head->slots,
+                                 .max_peers = head->max_peers,
+                                 .max_subscriptions = head->max_subscriptions,
+                                 .memory = head->memory,
+                                 .sync = head->sync,
+                                 .gate = head->gate,
+                                 .slot_nbytes = head->slot_nbytes,
+                                 .meta_nbytes = head->meta_nbytes,
+                                 .spec_nbytes = head->spec_nbytes};
+    if (magic == 0) REFUSE(ESTALE, "it was removed (its magic number is 0)");
+    if (magic != GR_MAGIC) REFUSE(0, "its magic number is %#llx, not %#llx", (unsigned long long)magic, (unsigned long long)GR_MAGIC);
+    if (head->version != GR_VERSION) REFUSE(0, "its layout has version %u, this build reads version %d", head->version, GR_VERSION);
     char range[128];
-    if (!gr_layout(&config, &layout, range, sizeof range)) REFUSE("%s", range);
-    if (nbytes != layout.nbytes || (uint64_t)st.st_size != layout.nbytes)
-        REFUSE("its counts need %llu bytes, it names %llu and has %lld", (unsigned long long)layout.nbytes,
-               (unsigned long long)nbytes, (long long)st.st_size);
+    if (!gr_layout(config, layout, range, sizeof range)) REFUSE(0, "%s", range);
+    if (head->nbytes != layout->nbytes || (uint64_t)st.st_size != layout->nbytes)
+        REFUSE(0, "its counts need %llu bytes, it names %llu and has %lld", (unsigned long long)layout->nbytes,
+               (unsigned long long)head->nbytes, (long long)st.st_size);
+    return true;
+}
+
+/* Maps a header, after its check.  fd: opened for reading or more.  NULL with *why set (and text filled): not a ring
+ * of this build, or, with errno ESTALE, one that has been removed.  NULL with *why NULL: errno. */
+struct gr_ring *gr_attach(int fd, const char **why, char *text, size_t text_nbytes) {
+    struct gr_config config;
+    struct gr_layout layout;
+    if (!checked(fd, &config, &layout, why, text, text_nbytes)) return NULL;
     struct gr_ring *ring = map(fd, &config, &layout);
-    if (ring && gr_load_sc(&ring->head->magic) != GR_MAGIC) { /* unlinked before our lock could be seen */
+    if (ring && gr_load_sc(&ring->head->magic) != GR_MAGIC) { /* removed before our lock could be seen */
         gr_detach(ring);
-        REFUSE("it was unlinked just now");
+        REFUSE(ESTALE, "it was removed just now");
     }
     return ring;
-#undef REFUSE
+}
+
+/* A copy of a header, to look at: whoever made it, no store of his can harm the reader.  Refused as by gr_attach.
+ * Nobody may join through it; who is alive it says as it is.  Tables that nobody looks at are left out (zero):
+ * event handles and metadata, the two that can be large. */
+struct gr_ring *gr_read(int fd, const char **why, char *text, size_t text_nbytes) {
+    struct gr_config config;
+    struct gr_layout layout;
+    if (!checked(fd, &config, &layout, why, text, text_nbytes)) return NULL;
+    int lock_fd = again(fd, O_RDONLY);
+    if (lock_fd < 0) return NULL;
+    uint8_t *base = mmap(NULL, layout.nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    struct gr_ring *ring = handle(base, lock_fd, &config, &layout);
+    if (!ring) return NULL;
+    if (read_all(fd, base, layout.event, 0) && read_all(fd, ring->spec, config.spec_nbytes, layout.spec)) return ring;
+    int error = errno;
+    gr_detach(ring);
+    errno = error;
+    if (error == EAGAIN) REFUSE(0, SHRINKS);
+    return NULL;
 }

@@ -61,7 +61,7 @@ struct gr_death {
 
 struct gr_head {
     /* Fixed at creation.  magic is stored last, with release: who reads it with acquire sees the rest. */
-    gr_word magic;           /* 0 while being created and once unlinked */
+    gr_word magic;           /* 0 once unlinked; it has no name before it is set */
     uint32_t version;
     uint32_t memory;         /* enum gr_memory */
     uint32_t sync;           /* enum gr_sync */

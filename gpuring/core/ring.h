@@ -1,6 +1,6 @@
 /* The process side of a ring: handles, verbs and their results.  No Python, no CUDA.
  *
- *   header.c  create, attach, validate
+ *   header.c  create, attach, read, validate
  *   process.c identity, the handles of a process, its fork
  *   bell.c    clock, doorbell
  *   members.c join, leave: membership, under LOCK
@@ -204,7 +204,8 @@ static inline enum gr_result end_of(const struct gr_head *head) {
 enum {
     GR_LOCK_BYTE = 256,     /* the membership lock */
     GR_CREATOR_BYTE = 257,  /* held by the creator's handle */
-    GR_ATTACHED_BYTE = 259, /* shared by every handle; 258 is segment.py's, while a header is filled */
+    GR_ATTACHED_BYTE = 259, /* shared by every handle that maps the header */
+    GR_NAME_BYTE = 260,     /* segment.py's: held while the file's name is given or taken away */
 };
 
 /* header.c */
@@ -212,6 +213,7 @@ struct gr_ring *gr_create(int fd, const struct gr_config *config, const uint8_t 
                           const uint8_t device_uuid[16],
                           const uint8_t memory_handle[GR_MEMORY_HANDLE], const void *spec);
 struct gr_ring *gr_attach(int fd, const char **why, char *text, size_t text_nbytes);
+struct gr_ring *gr_read(int fd, const char **why, char *text, size_t text_nbytes); /* a copy: getters only */
 void gr_retire(struct gr_ring *ring); /* magic = 0: nobody attaches any more */
 
 /* process.c */

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import mmap
 import os
 from collections.abc import Callable
@@ -12,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpuring import segment
+from gpuring._core import File
 from gpuring.errors import RingClosed, RingIncompatible
 from gpuring.spec import Field
 
@@ -22,57 +22,74 @@ class HostMemory:
     handle = bytes(64)
     device_uuid = bytes(16)
 
-    def __init__(self, mapping: mmap.mmap, slot_nbytes: int, owned: str | None) -> None:
+    def __init__(self, mapping: mmap.mmap, slot_nbytes: int) -> None:
         self._mapping: mmap.mmap | None = mapping
         self._slot_nbytes = slot_nbytes
-        self._owned = owned
 
     @classmethod
-    def create(cls, name: str, epoch: bytes, mode: int, slots: int, slot_nbytes: int) -> HostMemory:
-        """A new segment.  Raises RingError if /dev/shm has no room; nothing is left behind then."""
-        path = segment.slots_name(name, epoch)
-        fd = segment.create(path, mode)
+    def create(
+        cls, name: str, epoch: bytes, mode: int, slots: int, slot_nbytes: int
+    ) -> tuple[HostMemory, File]:
+        """A new segment, and what keeps others from tidying it away: to be closed when the ring has
+        its name.  Raises RingError (no room), OSError; nothing is left behind then."""
+        path, nbytes = segment.slots_name(name, epoch), slots * slot_nbytes
+        making: File | None = None
         try:
-            os.posix_fallocate(fd, 0, slots * slot_nbytes)
-            return cls(mmap.mmap(fd, slots * slot_nbytes), slot_nbytes, path)
+            making = segment.unnamed(mode)
+            os.posix_fallocate(making.fd, 0, nbytes)
+            segment.lock_name(making.fd)
+            # Mapped by another description: locks live as long as what they were taken through.
+            with File(f"/proc/self/fd/{making.fd}", os.O_RDWR) as file:
+                memory = cls(mmap.mmap(file.fd, nbytes), slot_nbytes)
+            segment.give_name(making, path)
+            return memory, making
         except BaseException as error:  # a Ctrl-C in the middle of posix_fallocate too
-            segment.unlink(path)
-            no_room = (errno.ENOSPC, errno.ENOMEM, errno.EFBIG)
-            if isinstance(error, OSError) and error.errno in no_room:
-                raise segment.no_space(name, slots * slot_nbytes, "the slots") from error
+            segment.remove_slots(path)
+            if making is not None:
+                making.close()
+            if isinstance(error, OSError):
+                told = segment.refused(name, error, "the slots", nbytes)
+                if told is not None:
+                    raise told from error
             raise
-        finally:
-            os.close(fd)
 
     @classmethod
     def open(cls, name: str, epoch: bytes, owner: int, slots: int, slot_nbytes: int) -> HostMemory:
         """The segment of a ring that another process created, if it is what user `owner` made.
 
         Its epoch is in its name, which whoever may list /dev/shm can read: so if the real one is
-        gone, anybody may put another one there.  Raises RingIncompatible.
+        gone, anybody may put another one there.  Raises segment.Missing, RingIncompatible,
+        RingError, OSError.
         """
-        path = segment.slots_name(name, epoch)
+        path, nbytes = segment.slots_name(name, epoch), slots * slot_nbytes
         try:
-            fd = segment.open_fd(path)
+            named = segment.Named(path)
         except FileNotFoundError:
-            raise RingIncompatible(
-                f"ring {name!r}: its slots {path} are gone; was it removed just now?"
-            ) from None
-        try:
-            found = os.fstat(fd)
-            if found.st_uid != owner:
+            raise segment.Missing(f"its slots {path} are gone") from None
+        with named:
+            size, uid = named.stat.st_size, named.stat.st_uid
+            if named.odd:
+                raise RingIncompatible(f"ring {name!r}: its slots {path} are {named.odd}")
+            if uid != owner:
                 raise RingIncompatible(
-                    f"ring {name!r} belongs to user {owner}, its slots {path} to user "
-                    f"{found.st_uid}: somebody else put them there"
+                    f"ring {name!r} belongs to user {owner}, its slots {path} to user {uid}: "
+                    "somebody else put them there"
                 )
-            if found.st_size != slots * slot_nbytes:
+            if size != nbytes:
                 raise RingIncompatible(
-                    f"ring {name!r}: its slots {path} have {found.st_size} bytes, not "
+                    f"ring {name!r}: its slots {path} have {size} bytes, not "
                     f"{slots} × {slot_nbytes}"
                 )
-            return cls(mmap.mmap(fd, slots * slot_nbytes), slot_nbytes, None)
-        finally:
-            os.close(fd)
+            try:
+                with named.open(os.O_RDWR) as file:
+                    return cls(mmap.mmap(file.fd, nbytes), slot_nbytes)
+            except ValueError:  # mmap looks at the size once more
+                raise RingIncompatible(f"ring {name!r}: its slots {path} shrink") from None
+            except OSError as error:
+                told = segment.refused(name, error, "its slots", nbytes)
+                if told is None:
+                    raise
+                raise told from error
 
     def array(self, index: int, field: Field, shape: tuple[int, ...]) -> npt.NDArray[Any]:
         offset = index * self._slot_nbytes + field.offset
@@ -82,12 +99,9 @@ class HostMemory:
         return view
 
     def close(self, *, others: bool, then: Callable[[], None]) -> None:
-        """Removes the name if we made it; the mapping goes with the last array over it.
+        """The mapping goes with the last array over it.
 
         Nobody has to know when: the kernel counts the mappings.
         """
-        if self._owned is not None:
-            segment.unlink(self._owned)
-            self._owned = None
         self._mapping = None
         then()

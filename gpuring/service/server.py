@@ -28,9 +28,9 @@ from gpuring.service.wire import (
     TEXT_NBYTES,
     Enveloped,
     Terms,
-    answer_rings,
     answers_name,
     make_answer_ring,
+    names_answers,
 )
 from gpuring.unique import Unique
 
@@ -303,9 +303,8 @@ class Server(Unique):
             writer.ring.close()
 
     def _sweep(self) -> None:
-        for name in answer_rings(self.name):
-            with contextlib.suppress(RingError, OSError):
-                directory.remove_dead(name)
+        with contextlib.suppress(OSError):
+            directory.tidy(names_answers(self.name))
 
     # ---- the end -------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -133,10 +133,9 @@ def make_answer_ring(requests: Ring, terms: Terms, client: int, slots: int) -> R
     )
 
 
-def answer_rings(service: str) -> list[str]:
-    """Those rings of this host that are named as a client's of this service."""
-    pattern = re.compile(re.escape(service) + r"\.[0-9a-f]{16}")
-    return [name for name in segment.names() if pattern.fullmatch(name)]
+def names_answers(service: str) -> Callable[[str], object]:
+    """Whether a ring is named as a client's of this service."""
+    return re.compile(re.escape(service) + r"\.[0-9a-f]{16}").fullmatch
 
 
 class Enveloped(Endpoint):

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import gpuring
-from gpuring import directory, segment
+from gpuring import directory
 from gpuring.cli.bench.crew import Crew, Pipe, RoleFailed
 from gpuring.cli.text import seconds
 
@@ -257,5 +257,4 @@ def _ring() -> Iterator[str]:
     try:
         yield name
     finally:
-        with segment.names_locked():
-            directory.remove(name)
+        directory.remove(name)

@@ -21,12 +21,10 @@ import gpuring
 from gpuring import directory, segment
 from gpuring.cli.options import count, count_or_zero, positive
 from gpuring.cli.trouble import CommandError, need
-from gpuring.errors import EndOfStream, FrameTorn, PeerLost, RingNotFound, RingTimeout
+from gpuring.errors import EndOfStream, FrameTorn, PeerLost, RingTimeout
 from gpuring.spec import Field
 
 from .files import Frame, Writer, check_pictures
-
-_POLL_S = 0.01
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -153,16 +151,8 @@ def _copier(ring: gpuring.Ring) -> Callable[[Any], Any]:
 
 def _gpu_of(name: str, timeout_s: float) -> bytes | None:
     """The UUID of the GPU of a ring that is waited for, without a touch of CUDA; None: the host."""
-    segment.check_name(name)
-    deadline = time.monotonic() + timeout_s
-    while True:
-        try:
-            header = directory.open_header(name, owner=None)
-            return header.device_uuid if header.memory == "cuda" else None
-        except (RingNotFound, directory.BeingCreated):
-            if time.monotonic() >= deadline:
-                raise
-            time.sleep(_POLL_S)
+    header = directory.look(segment.check_name(name), timeout_s)
+    return header.device_uuid if header.memory == "cuda" else None
 
 
 @contextlib.contextmanager
