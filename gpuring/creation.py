@@ -51,11 +51,16 @@ def create(
       host, so that no stream ever waits for another process.
     * `max_peers`, `max_subscriptions`: sizes of the tables, 1 … 64.
     * `mode`: permissions of the shared memory; 0o600 keeps it to one user.
-    * `replace`: close and remove a ring of this name first, whoever uses it.
+    * `replace`: close and remove a ring of this name, whoever uses it.  A living one is closed when
+      the new one is whole, so for a moment there has to be room for both.
 
-    Closing the returned Ring closes the ring: others drain what is there and get EndOfStream.
-    Raises RingExists, DeviceError (no usable GPU), RingError (no space), TypeError or ValueError
-    (arguments).  Nothing is left behind by a call that raises.
+    A ring appears whole: whoever finds its name can attach to it.  Closing the returned Ring closes
+    the ring: others drain what is there and get EndOfStream.
+
+    Raises RingExists, DeviceError (no usable GPU), RingError (no space in /dev/shm, RLIMIT_FSIZE,
+    RLIMIT_AS), PermissionError (another user's ring cannot be replaced), RingIncompatible (nor what
+    is no file), OSError (no descriptors left), TypeError or ValueError (arguments).  Nothing is
+    left behind by a call that raises, and a ring that was to be replaced goes on.
     """
     segment.check_name(name)
     return create_of(

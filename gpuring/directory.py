@@ -69,10 +69,14 @@ def _named(name: str) -> Named:
     except FileNotFoundError:
         raise Missing from None
     if named.odd:
-        raise RingIncompatible(
-            f"{segment.path_of(segment.header_name(name))} is {named.odd}, and no ring"
-        )
+        raise _no_ring(name, named)
     return named
+
+
+def _no_ring(name: str, named: Named) -> RingIncompatible:
+    return RingIncompatible(
+        f"{segment.path_of(segment.header_name(name))} is {named.odd}, and no ring"
+    )
 
 
 def _checked(name: str, how: Callable[[int], Header], file: File) -> Header:
@@ -159,7 +163,7 @@ def attach_header(name: str, owner: int | None) -> Header:
 def make_way(name: str, replace: bool) -> None:
     """Before anything is made: is the name free, or may it be taken?  Removes a dead ring.
 
-    Raises RingExists, PermissionError.
+    Raises RingExists, PermissionError, RingIncompatible.
     """
     try:
         with Named(segment.header_name(name)) as named:
@@ -172,7 +176,7 @@ def make_way(name: str, replace: bool) -> None:
 
 
 def give_name(name: str, file: File, replace: bool) -> None:
-    """The whole header in `file` appears.  Raises RingExists, PermissionError, OSError."""
+    """The whole header in `file` appears.  Raises as make_way(), and OSError."""
     while True:
         try:
             return segment.give_name(file, segment.header_name(name))
@@ -188,7 +192,7 @@ def give_name(name: str, file: File, replace: bool) -> None:
 def remove(name: str) -> bool:
     """Closes and removes the ring of this name, whoever uses it.  False: there was none.
 
-    Raises RingExists (no file), PermissionError (another user's), OSError.
+    Raises RingIncompatible (no file), PermissionError (another user's), OSError.
     """
     return _take_away(name, close=True)
 
@@ -196,7 +200,7 @@ def remove(name: str) -> bool:
 def unlink(name: str) -> None:
     """Removes the name.  Those who are inside go on; nobody else finds the ring.
 
-    Raises RingNotFound, PermissionError (another user's ring).
+    Raises RingNotFound, PermissionError (another user's ring), RingIncompatible (no file).
     """
     if not _take_away(segment.check_name(name), close=False):
         raise segment.not_found(name)
@@ -206,7 +210,7 @@ def _may_remove(name: str, named: Named) -> None:
     if named.is_ours:
         return
     if named.odd:
-        raise segment.exists(name, f"it is {named.odd}")
+        raise _no_ring(name, named)
     raise PermissionError(
         f"ring {name!r} belongs to user {named.stat.st_uid}: nobody else replaces or removes it"
     )

@@ -270,14 +270,14 @@ static bool checked(int fd, struct gr_config *config, struct gr_layout *layout, 
                                  .slot_nbytes = head->slot_nbytes,
                                  .meta_nbytes = head->meta_nbytes,
                                  .spec_nbytes = head->spec_nbytes};
-    if (magic == 0) REFUSE(ESTALE, "it was removed (its magic number is 0)");
-    if (magic != GR_MAGIC) REFUSE(0, "its magic number is %#llx, not %#llx", (unsigned long long)magic, (unsigned long long)GR_MAGIC);
+    if (magic && magic != GR_MAGIC) REFUSE(0, "its magic number is %#llx, not %#llx", (unsigned long long)magic, (unsigned long long)GR_MAGIC);
     if (head->version != GR_VERSION) REFUSE(0, "its layout has version %u, this build reads version %d", head->version, GR_VERSION);
     char range[128];
     if (!gr_layout(config, layout, range, sizeof range)) REFUSE(0, "%s", range);
     if (head->nbytes != layout->nbytes || (uint64_t)st.st_size != layout->nbytes)
         REFUSE(0, "its counts need %llu bytes, it names %llu and has %lld", (unsigned long long)layout->nbytes,
                (unsigned long long)head->nbytes, (long long)st.st_size);
+    if (!magic) REFUSE(ESTALE, "it was removed (its magic number is 0)"); /* it was one: all else is right */
     return true;
 }
 
