@@ -60,7 +60,7 @@ def create(
     Raises RingExists, DeviceError (no usable GPU), RingError (no space in /dev/shm, RLIMIT_FSIZE,
     RLIMIT_AS), PermissionError (another user's ring cannot be replaced), RingIncompatible (nor what
     is no file), OSError (no descriptors left), TypeError or ValueError (arguments).  Nothing is
-    left behind by a call that raises, and a ring that was to be replaced goes on.
+    left behind by a call that raises.
     """
     segment.check_name(name)
     return create_of(

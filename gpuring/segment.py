@@ -307,13 +307,13 @@ def refused(name: str, error: OSError, what: str, nbytes: int) -> RingError | No
         )
     if error.errno == errno.ENOMEM:
         limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-        why = "there is no memory left for them"
+        why = "there is no memory left"
         if limit != resource.RLIM_INFINITY:
             why = (
                 f"this process may have {limit / 2**20:.1f} MiB of address space (RLIMIT_AS). "
                 "Raise it with ulimit -v, or LimitAS= of the service"
             )
-        return RingError(f"{begins} cannot be mapped: {why}")
+        return RingError(f"{begins} cannot be had: {why}")
     if error.errno in (errno.ENOSPC, errno.EFBIG):
         return _no_space(name, nbytes, what)
     return None

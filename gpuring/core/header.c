@@ -135,7 +135,10 @@ static struct gr_ring *handle(uint8_t *base, int lock_fd, const struct gr_config
 static int again(int fd, int flags) {
     char path[64];
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    return open(path, flags | O_CLOEXEC);
+    int again_fd;
+    do again_fd = open(path, flags | O_CLOEXEC);
+    while (again_fd < 0 && errno == EINTR);
+    return again_fd;
 }
 
 /* Maps fd, which was opened for reading or more.  NULL: errno. */
