@@ -199,7 +199,7 @@ def test_a_dead_clients_calls_are_dropped(name, children, monkeypatch):
         (held,) = server.take(timeout=10)
         assert len([ring for ring in segments_of(name) if dead in ring]) == 2
         victim.kill()
-        poll(lambda: not server._clients[held.client].ring._header.creator_alive)
+        poll(lambda: not server._delivery.writers[held.client].ring._header.creator_alive)
         mine = send(client, 0)
         (taken,) = server.take(3, max_wait_s=0.01, timeout=10)
         assert taken.client == client.id
@@ -208,11 +208,11 @@ def test_a_dead_clients_calls_are_dropped(name, children, monkeypatch):
         finish(client, 0, mine)
         counts = server.counts
         assert (counts.dropped, counts.undelivered, counts.answered) == (2, 1, 1)
-        monkeypatch.setattr("gpuring.service.server._TIDY_S", 0)
+        monkeypatch.setattr("gpuring.service.delivery._TIDY_S", 0)
         with pytest.raises(gpuring.RingTimeout):
             server.take(timeout=0)
         assert [ring for ring in segments_of(name) if dead in ring] == []
-        assert list(server._clients) == [client.id]
+        assert list(server._delivery.writers) == [client.id]
 
 
 def test_many_answers_to_the_dead_may_be_open_at_once(name, children):
@@ -221,7 +221,7 @@ def test_many_answers_to_the_dead_may_be_open_at_once(name, children):
         victim.receive()
         taken = server.take(3, timeout=10)
         victim.kill()
-        poll(lambda: not server._clients[taken[0].client].ring._header.creator_alive)
+        poll(lambda: not server._delivery.writers[taken[0].client].ring._header.creator_alive)
         with contextlib.ExitStack() as stack:
             for call in taken:
                 stack.enter_context(call.answer()).array[:] = 1

@@ -106,5 +106,5 @@ def test_the_next_answers_stream_is_behind_what_was_begun(rig):
     assert ring.told() == follows(D, P)
     assert (slot._stream, slot._streams) == (D, (D, P))
     slot.abandon()
-    writer.void_begun()
+    writer.void(False)
     assert writer._peer.holding() == []

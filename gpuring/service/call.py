@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gpuring.errors import RingError
 from gpuring.producer import Producer
+from gpuring.service.whose import nobody_has
 from gpuring.service.wire import FAILED, OK, Enveloped
 from gpuring.slot import ReadSlot, WriteSlot
 from gpuring.unique import Unique
@@ -23,19 +25,27 @@ class AnswerSlot(WriteSlot):
     and the call is still to be answered."""
 
     _writer: AnswerWriter
-    _call: Call
+    _call: weakref.ref[Call] | None = None
+    """Weak, because the slot is used again, and so is the request's: whether anybody has the call
+    still is up to others."""
     _ending: str
     """Which of Counts it adds to.  "undelivered": nobody is there to read it, it goes nowhere."""
+
+    def _of(self) -> Call | None:
+        """Whose answer it is, if anybody has that call still."""
+        return None if self._call is None else self._call()
 
     def publish(self) -> None:
         """Sends the answer, in stream order, and gives the request's slot back."""
         self._check_open()
+        call = self._of()
         if self._ending == "undelivered":
             super().abandon()
         else:
             super().publish()
         # Only now: an engine that is killed before this line leaves the request to another one.
-        self._call._end(self._ending)
+        if call is not None and not call.answered:
+            call._end(self._ending)
 
     def abandon(self) -> None:
         """Does not send it: the call is still to be answered."""
@@ -60,12 +70,14 @@ class AnswerSlot(WriteSlot):
 class AnswerWriter(Enveloped, Producer):
     """An engine in one client's ring."""
 
+    _slots: list[AnswerSlot]  # type: ignore[assignment]
     _slot_type = AnswerSlot
 
     def __init__(self, ring: Ring, peer: Peer) -> None:
         self.begun: list[AnswerSlot] = []
-        """Claimed for answers that were not sent.  The next answers take them, or the next batch
-        makes them void: a client has room for one answer to each call, and may lose one of more."""
+        """Claimed for answers that were not sent, and not open.  The next answers take them, or the
+        next batch makes them void: a client has room for one answer to each call, and may lose one
+        of more."""
         super().__init__(ring, peer)
 
     def begin(
@@ -92,11 +104,25 @@ class AnswerWriter(Enveloped, Producer):
             self._watch.took((slot,))
         return slot
 
-    def void_begun(self) -> None:
-        while self.begun:
-            slot = self.begun.pop(0)
-            slot._open = True
-            slot._end()
+    def answering(self) -> list[Call | None]:
+        """The calls whose answers are being written."""
+        return [slot._of() for slot in self._slots if slot._open]
+
+    def void(self, every: bool) -> bool:
+        """Gives up what was begun, and what a Ctrl-C has left claimed for nobody; with `every` all.
+        Whether nothing is claimed any more."""
+        if self.closed:
+            return True
+        self.begun = []  # first: what is not in it, nobody takes
+        empty = True
+        for index, _ in self._peer.holding():
+            slot = self._slots[index]
+            if every or not slot._open or nobody_has(slot):
+                slot._open = True
+                slot._end()
+            else:
+                empty = False
+        return empty
 
 
 class Engine(Protocol):
@@ -117,7 +143,15 @@ class Call(Unique):
     for it.  Afterwards its accessors raise.
     """
 
-    __slots__ = ("_answered", "_client", "_number", "_redelivered", "_server", "_slot")
+    __slots__ = (
+        "__weakref__",
+        "_answered",
+        "_client",
+        "_number",
+        "_redelivered",
+        "_server",
+        "_slot",
+    )
 
     def __init__(self, server: Engine, slot: ReadSlot, client: int, number: int) -> None:
         self._server = server

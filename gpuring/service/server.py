@@ -3,51 +3,31 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
 import time
+import weakref
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from gpuring import directory
 from gpuring.consumer import Consumer
-from gpuring.errors import (
-    FrameTorn,
-    RingClosed,
-    RingError,
-    RingFull,
-    RingIncompatible,
-    RingTimeout,
-)
-from gpuring.ring import attach
-from gpuring.service.call import AnswerSlot, AnswerWriter, Batch, Call
-from gpuring.service.wire import (
-    ENGINES,
-    FAILED,
-    OK,
-    TEXT_NBYTES,
-    Enveloped,
-    Terms,
-    answers_name,
-    make_answer_ring,
-    names_answers,
-)
+from gpuring.errors import FrameTorn, RingError, RingTimeout, raise_first
+from gpuring.service.call import AnswerSlot, Batch, Call
+from gpuring.service.delivery import Delivery, remove_if_dead
+from gpuring.service.whose import references
+from gpuring.service.wire import ENGINES, FAILED, OK, TEXT_NBYTES, Enveloped, Terms
 from gpuring.unique import Unique
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from typing_extensions import Self
 
+    from gpuring._core import Peer
     from gpuring.ring import Ring
     from gpuring.slot import ReadSlot
     from gpuring.stats import RingStats
 
 _SLICE_S = 0.25  # how long a wait for calls goes without a look at who has died
-_TIDY_S = 1.0
-_ROOM_S = 0.1  # for a dead engine's answer to be cleared, where it stands in the way
-_GPU_ROOM_S = 2.0  # with the host gate also for the client's GPU to have read an earlier answer
-
 
 _ENDINGS = {OK: "answered", FAILED: "failed"}
 
@@ -69,11 +49,38 @@ class Counts:
     undelivered: int = 0
     """Answers that found their client gone, or no slot in its ring."""
     redelivered: int = 0
-    """Calls taken that another engine had died with, or given back."""
+    """Calls taken that another engine had died with."""
 
 
 class RequestReader(Enveloped, Consumer):
     """An engine in the request ring."""
+
+    def __init__(self, ring: Ring, peer: Peer, redeliver: bool, delivery: Delivery) -> None:
+        self._redeliver = redeliver
+        self._delivery = delivery
+        super().__init__(ring, peer, True, (None, redeliver, None), False)
+
+    def give_back(self, keep: Collection[int] = ()) -> list[Exception]:
+        """Gives back every request but those in the slots `keep`: to another engine, or to us
+        again.  What went wrong."""
+        errors: list[Exception] = []
+        for index, _ in sorted(self._peer.holding(), key=itemgetter(1), reverse=True):
+            if index not in keep:
+                try:
+                    self._peer.settle(index)  # or it is released before our GPU has read it
+                    self._slots[index]._open = False
+                    self._put_back(index)
+                except Exception as error:  # the others go back all the same
+                    errors.append(error)
+        return errors
+
+    def _finish(self) -> list[Exception]:
+        """Whoever closes the ring, if only the end of the interpreter: another engine gets what is
+        not answered, as after our death.  First our part of its answer goes, or that of the other
+        one would wait behind it."""
+        if not self._redeliver:
+            return super()._finish()
+        return [*self._delivery.void(every=True), *self.give_back()]
 
 
 class Server(Unique):
@@ -81,26 +88,24 @@ class Server(Unique):
 
     def __init__(self, ring: Ring, *, engine: bool) -> None:
         self._ring = ring
-        self._clients: dict[int, AnswerWriter | None] = {}  # None: cannot be reached
-        self._sinks: list[AnswerWriter] = []
         self._calls: set[Call] = set()
         self._engine = engine
-        self._tidied = time.monotonic()
         self.counts = Counts()
         """What this engine has done so far."""
         try:
             self._terms = Terms.of(ring)
+            self._delivery = Delivery(ring, self._terms)
             redeliver = self._terms.redeliver
             # A producer that never claims: requests have no end while clients come and go.
             self._presence = ring.producer()
             peer = ring._join(ENGINES, True, "next", None, redeliver)
-            self._requests = RequestReader(ring, peer, True, (None, redeliver, None), False)
+            self._requests = RequestReader(ring, peer, redeliver, self._delivery)
         except BaseException:
             ring.close()
             raise
         if not engine:
             ring.watch()
-        self._sweep()
+        self._delivery.sweep()
 
     @property
     def name(self) -> str:
@@ -145,11 +150,12 @@ class Server(Unique):
         if max_batch < 1:
             raise ValueError(f"max_batch is at least 1, not {max_batch!r}")
         deadline = None if timeout is None else time.monotonic() + timeout
-        self._void_begun()
+        self._delivery.void()
+        self._settle()
         batch = Batch()
         try:
             while not batch:
-                self._tidy()
+                self._delivery.tidy()
                 left = _SLICE_S
                 if deadline is not None:
                     left = min(left, max(0.0, deadline - time.monotonic()))
@@ -163,7 +169,7 @@ class Server(Unique):
                 self._fill(batch, max_batch - len(batch), min(_SLICE_S, left), stream)
         except BaseException:
             self._calls.difference_update(batch)
-            self._give_back_all()
+            self._give_back()
             raise
         return batch
 
@@ -183,7 +189,7 @@ class Server(Unique):
             if envelope["until_ns"][index] < now_ns:
                 self.counts.expired += 1
                 self._release_slot(slot)
-            elif self._reach(client) is None:
+            elif self._delivery.reach(client) is None:
                 self.counts.dropped += 1
                 self._release_slot(slot)
             else:
@@ -193,118 +199,52 @@ class Server(Unique):
                 self._calls.add(call)
                 batch.append(call)
 
-    def _give_back_all(self) -> None:
-        """Gives back every request that is in nobody's hands: to another engine, or to us again."""
-        ours = {call._slot.index for call in self._calls}
-        peer = self._requests._peer
-        for index, _ in sorted(peer.holding(), key=itemgetter(1), reverse=True):
-            if index not in ours:
-                slot = self._requests._slots[index]
-                slot._open = False
-                peer.settle(index)  # somebody else may release it before our GPU has read it
-                peer.put_back(index)
+    def _settle(self) -> None:
+        """What an interrupt has cut short: answered calls whose request is still held, requests
+        that nobody has, and calls that nobody can answer any more."""
+        if not self._calls and not self._requests._peer.holding():
+            return
+        known = 2  # references: of _calls, and of this loop's tuple
+        for call in tuple(self._calls):
+            if call._answered:
+                self._let_go(call)
+            elif references(call) == known and call not in self._delivery.answering():
+                if not self._terms.redeliver:
+                    with contextlib.suppress(RingError):
+                        call.fail("its engine has let go of it, and not answered")
+                self._calls.discard(call)
+        self._give_back()
+
+    def _give_back(self) -> None:
+        errors = self._requests.give_back([call._slot.index for call in self._calls])
+        if errors:
+            raise_first(errors)
 
     def _end(self, call: Call, ending: str) -> None:
         """The answer is on its way, or nobody is there to get it."""
         setattr(self.counts, ending, getattr(self.counts, ending) + 1)
-        self._calls.discard(call)
+        self._let_go(call)
+
+    def _let_go(self, call: Call) -> None:
         if call._slot._open:
             self._release_slot(call._slot)
+        self._calls.discard(call)
 
     def _release_slot(self, slot: ReadSlot) -> None:
         with contextlib.suppress(FrameTorn):  # its client died
             slot.release()
 
-    # ---- answering -----------------------------------------------------------------------------
-
-    def _reach(self, client: int) -> AnswerWriter | None:
-        """Our end of a client's ring; None if it is dead or gone."""
-        try:
-            writer = self._clients[client]
-        except KeyError:
-            writer = self._clients[client] = self._meet(client)
-        if writer is not None and self._is_gone(writer):
-            return None
-        return writer
-
-    def _meet(self, client: int) -> AnswerWriter | None:
-        try:
-            ring = attach(answers_name(self.name, client))
-        except (RingError, PermissionError):
-            return None
-        try:
-            if ring.spec != self._terms.response:
-                raise RingIncompatible(f"ring {ring.name!r} holds no answers of {self.name!r}")
-            return AnswerWriter(ring, ring._join_producer())
-        except RingError:
-            ring.close()
-            return None
-
-    @staticmethod
-    def _is_gone(writer: AnswerWriter) -> bool:
-        header = writer.ring._header
-        return header.closed or not header.creator_alive
-
     def _claim_answer(
         self, call: Call, stream: Any, shape: Sequence[int] | None, status: int = OK, text: str = ""
     ) -> AnswerSlot:
         """A slot in the client's ring, or one that goes nowhere."""
-        writer, slot = self._reach(call.client), None
-        if writer is not None:
-            with contextlib.suppress(RingClosed, RingFull):
-                patience_s = _GPU_ROOM_S if writer._peer.gate_host else _ROOM_S
-                slot = writer.begin(patience_s, stream, shape)
-        ending = _ENDINGS[status]
-        if writer is None or slot is None:
-            ending = "undelivered"
-            writer, slot = self._claim_sink(stream, shape)
-        slot._writer, slot._call, slot._ending = writer, call, ending
+        writer, slot, theirs = self._delivery.claim(call.client, stream, shape)
+        slot._writer, slot._call = writer, weakref.ref(call)
+        slot._ending = _ENDINGS[status] if theirs else "undelivered"
         writer.envelope["call"][slot.index] = call.number
         writer.envelope["status"][slot.index] = status
         writer.envelope["text"][slot.index] = text.encode(errors="replace")[:TEXT_NBYTES]
         return slot
-
-    def _claim_sink(
-        self, stream: Any, shape: Sequence[int] | None
-    ) -> tuple[AnswerWriter, AnswerSlot]:
-        """A slot that nobody reads.  Its ring is named as a client's, and so swept up like one."""
-        for sink in self._sinks:
-            with contextlib.suppress(RingFull):
-                return sink, sink.begin(0, stream, shape)
-        ring = make_answer_ring(self._ring, self._terms, secrets.randbits(64), 1)
-        self._sinks.append(AnswerWriter(ring, ring._join_producer()))
-        return self._sinks[-1], self._sinks[-1].begin(0, stream, shape)
-
-    def _void_begun(self) -> None:
-        """What was begun and not sent in the batch before: later answers need not wait for it."""
-        for writer in self._clients.values():
-            if writer is not None:
-                with contextlib.suppress(RingError):
-                    writer.void_begun()
-
-    # ---- the dead ------------------------------------------------------------------------------
-
-    def _tidy(self) -> None:
-        """Now and then: lets go of clients that are gone, removes what dead ones left behind."""
-        now = time.monotonic()
-        if now - self._tidied < _TIDY_S:
-            return
-        self._tidied = now
-        for client, writer in list(self._clients.items()):
-            if writer is None or self._is_gone(writer):
-                del self._clients[client]
-                if writer is not None:
-                    self._leave(writer)
-        self._sweep()
-
-    @staticmethod
-    def _leave(writer: AnswerWriter) -> None:
-        with contextlib.suppress(RingError):
-            writer.ring.close()
-
-    def _sweep(self) -> None:
-        with contextlib.suppress(OSError):
-            directory.tidy(names_answers(self.name))
 
     # ---- the end -------------------------------------------------------------------------------
 
@@ -315,24 +255,21 @@ class Server(Unique):
         The creator's close also ends the service: other engines get EndOfStream once everything is
         taken, clients RingClosed.  May be called twice.
         """
-        if self._ring.closed:
+        if self._ring.closed:  # by whoever has the ring, or by us, interrupted
+            self._delivery.leave()
             return
         if self._terms.redeliver:
-            self._calls.clear()
-            self._give_back_all()
+            self._calls.clear()  # for whoever gets them when the ring is closed
         else:
             self._fail_all("the engine closed before it had answered")
-        for writer in [*self._clients.values(), *self._sinks]:
-            if writer is not None:
-                self._leave(writer)
-        self._clients.clear()
         with contextlib.suppress(FrameTorn):
             self._requests.close()
+        self._delivery.leave()
         owned = self._ring._created or self._ring._header.creator_alive
         self._ring.close()
         if not owned:
-            directory.remove_dead(self.name)  # we may have been the last one
-        self._sweep()
+            remove_if_dead(self.name)  # we may have been the last one
+        self._delivery.sweep()
 
     def __enter__(self) -> Self:
         return self

@@ -7,7 +7,10 @@ and until when it is wanted; an answer's, which call it answers.
 from __future__ import annotations
 
 import json
+import mmap
+import os
 import re
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,15 +18,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from gpuring import _core, segment, spec
+from gpuring import _core, debug, segment, spec
+from gpuring._core import Header
 from gpuring.creation import create_of
 from gpuring.endpoint import Endpoint
 from gpuring.errors import RingIncompatible
+from gpuring.memory.host import HostMemory
+from gpuring.ring import Ring
 from gpuring.spec import ARRAY, Spec
 
 if TYPE_CHECKING:
-    from gpuring._core import Header
-    from gpuring.ring import Ring
+    from gpuring.memory import Memory
 
 ENGINES = "engines"
 """The subscription that the engines share: the only one of a request ring, so number 0."""
@@ -131,6 +136,45 @@ def make_answer_ring(requests: Ring, terms: Terms, client: int, slots: int) -> R
         max_subscriptions=1,
         **same,
     )
+
+
+def make_sink(requests: Ring, terms: Terms) -> Ring:
+    """A ring of one slot for answers to nobody.  It has no name: nobody else finds it, nothing has
+    to be locked for it, and nothing is left of it."""
+    described, on_host = terms.response, terms.memory == "host"
+    memory: Memory
+    if on_host:
+        nbytes = described.slot_nbytes
+        memory = HostMemory(mmap.mmap(-1, nbytes), nbytes)
+    else:
+        from gpuring.memory.cuda_ipc import CudaMemory
+
+        assert isinstance(requests._memory, CudaMemory)
+        memory = CudaMemory.create(1, described.slot_nbytes, requests._memory.device)
+    debug.plant(memory, described, 1)
+    fd = os.memfd_create("gpuring sink")
+    try:
+        header = Header.create(
+            fd,
+            slots=1,
+            max_peers=1,
+            max_subscriptions=1,
+            memory=terms.memory,
+            sync="host" if on_host else requests.sync,
+            gate="stream" if on_host else requests.gate,
+            slot_nbytes=described.slot_nbytes,
+            meta_nbytes=described.meta_nbytes,
+            spec=described.to_bytes(),
+            epoch=secrets.token_bytes(16),
+            device_uuid=memory.device_uuid,
+            memory_handle=memory.handle,
+        )
+    except BaseException:
+        memory.close(others=False, then=lambda: None)
+        raise
+    finally:
+        os.close(fd)
+    return Ring(f"{requests.name} (no client)", header, memory, described, created=True)
 
 
 def names_answers(service: str) -> Callable[[str], object]:
