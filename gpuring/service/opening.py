@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+import contextlib
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy.typing as npt
 
 from gpuring import _core, directory
 from gpuring.creation import create_of
-from gpuring.errors import RingExists, RingIncompatible, RingNotFound
+from gpuring.errors import RingClosed, RingExists, RingIncompatible, RingNotFound
 from gpuring.ring import attach
 from gpuring.service.client import Client
 from gpuring.service.server import Server
@@ -19,6 +22,7 @@ from gpuring.service.wire import (
     check_service_name,
     describe_request,
     describe_response,
+    time_namespace,
 )
 
 if TYPE_CHECKING:
@@ -26,6 +30,8 @@ if TYPE_CHECKING:
     from gpuring.ring import Ring
 
 _MAX_CALLS = _core.MAX_SLOTS - SPARE
+_Member = TypeVar("_Member", Client, Server)
+_POLL_S = 0.01
 _PATIENCE_S = 1.0  # for a service that another engine is creating
 
 
@@ -72,13 +78,14 @@ def serve(
     if request is None or response is None:
         if not engine or replace:
             raise TypeError("who creates a service describes it: request= and response=")
-        return Server(attach(name, timeout=timeout), engine=True)
+        return _join(name, timeout, lambda ring: Server(ring, engine=True))
     described = describe_request(request, request_meta)
     terms = Terms(
         describe_response(response, response_meta),
         "host" if "host" in (device, answers) else "cuda",
         redeliver,
         not engine,
+        time_namespace(),
     )
     while True:
         try:
@@ -94,16 +101,31 @@ def serve(
                 raise
         else:
             return Server(ring, engine=engine)
-        try:
-            ring = attach(name, timeout=max(timeout, _PATIENCE_S))
-        except RingNotFound:  # it ended meanwhile
-            continue
-        try:
+
+        def join(ring: Ring) -> Server:
             _check_terms(ring, described.fields, described.meta, terms)
+            return Server(ring, engine=True)
+
+        with contextlib.suppress(RingNotFound):  # it ended meanwhile
+            return _join(name, max(timeout, _PATIENCE_S), join)
+
+
+def _join(name: str, timeout: float, join: Callable[[Ring], _Member]) -> _Member:
+    """Attaches to a service and joins it.  Waits up to `timeout` seconds for one; if it is closed
+    in between, for the next one."""
+    deadline = time.monotonic() + timeout
+    while True:
+        ring = attach(name, timeout=max(0.0, deadline - time.monotonic()))
+        try:
+            return join(ring)
+        except RingClosed as error:
+            ring.close()
+            if time.monotonic() >= deadline:
+                raise RingNotFound(f"service {name!r} was closed just now") from error
+            time.sleep(_POLL_S)
         except BaseException:
             ring.close()
             raise
-        return Server(ring, engine=True)
 
 
 def _check_terms(ring: Ring, fields: Any, meta: Any, terms: Terms) -> None:
@@ -136,9 +158,4 @@ def connect(name: str, *, calls: int = 8, timeout: float = 0.0, engine_s: float 
         raise ValueError(f"calls is 1 … {_MAX_CALLS}, not {calls!r}")
     if not engine_s >= 0:
         raise ValueError(f"engine_s is >= 0 seconds, not {engine_s!r}")
-    ring = attach(name, timeout=timeout)
-    try:
-        return Client(ring, Terms.of(ring), calls, engine_s)
-    except BaseException:
-        ring.close()
-        raise
+    return _join(name, timeout, lambda ring: Client(ring, Terms.of(ring), calls, engine_s))

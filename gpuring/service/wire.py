@@ -60,6 +60,8 @@ class Terms:
     redeliver: bool
     kept: bool
     """Whether the request ring's creator only holds it open."""
+    clock: int | None
+    """The time namespace of who created it: whose clock tells when calls expire.  None: unknown."""
 
     def about(self) -> dict[str, Any]:
         return {
@@ -68,11 +70,13 @@ class Terms:
             "memory": self.memory,
             "redeliver": self.redeliver,
             "kept": self.kept,
+            "clock": self.clock,
         }
 
     @classmethod
     def of(cls, ring: Ring) -> Terms:
-        """Those of an attached request ring.  Raises RingIncompatible if it is no service's."""
+        """Those of an attached request ring.  Raises RingIncompatible if it is no service's, or one
+        whose clock is not ours."""
         about = ring.spec.about
         if about is None or about.get("service") != _VERSION:
             raise RingIncompatible(
@@ -81,19 +85,35 @@ class Terms:
                 else f"service {ring.name!r} is of another version of gpuring"
             )
         try:
-            return cls(
+            terms = cls(
                 Spec.from_bytes(json.dumps(about["response"]).encode()),
                 str(about["memory"]),
                 bool(about["redeliver"]),
                 bool(about["kept"]),
+                about.get("clock"),
             )
         except (KeyError, ValueError) as error:
             raise RingIncompatible(f"service {ring.name!r}: {error}") from error
+        here = time_namespace()
+        if None not in (here, terms.clock) and here != terms.clock:
+            raise RingIncompatible(
+                f"service {ring.name!r} is of time namespace {terms.clock}, this process of {here}:"
+                " their clocks differ, and calls would expire too early or never. Start all in one"
+            )
+        return terms
 
     def engines(self, header: Header) -> int:
         """How many engines are in the request ring; the dead count until they are cleared."""
         members = len(header.members(0))
         return max(0, members - 1) if self.kept and members and header.creator_alive else members
+
+
+def time_namespace() -> int | None:
+    """Whose CLOCK_MONOTONIC this process has; None: the kernel or the sandbox does not tell."""
+    try:
+        return os.stat("/proc/self/ns/time").st_ino  # noqa: PTH116
+    except OSError:
+        return None
 
 
 def describe(slots: Slots, meta: npt.DTypeLike | None, envelope: np.dtype[Any]) -> Spec:
