@@ -142,6 +142,19 @@ def sender(pipe: Pipe, name: str, calls: int) -> None:
 # ---- threads ------------------------------------------------------------------------------------
 
 
+def is_held(lock):
+    """Whether another thread has it."""
+    if lock.acquire(blocking=False):
+        lock.release()
+        return False
+    return True
+
+
+def receives(client):
+    """Whether another thread receives for all."""
+    return is_held(client._calls.turn)
+
+
 def in_thread(function, *args):
     """Runs it in a thread; join() gives its result or raises what it raised."""
     outcome = []

@@ -345,7 +345,7 @@ def test_a_thread_and_a_task_hand_the_receiving_to_each_other(name, no_slices, f
             else:
                 result = asyncio.to_thread(services.finish, client, 0, calls[who])
                 waits[who] = asyncio.create_task(result)
-                while not client._mailbox.calls.receiver:
+                while not services.receives(client):
                     await asyncio.sleep(0)
             await settled()
         taken = dict(zip(("thread", "task"), server.take(2, timeout=10), strict=True))

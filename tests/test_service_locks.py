@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from services import answer, finish, in_thread, send, serve
+from services import answer, finish, in_thread, receives, send, serve
 from support import poll
 
 import gpuring
@@ -103,19 +103,6 @@ def watching() -> Iterator[Watch]:
     """Clients that are made meanwhile are watched, in the threads that begin meanwhile."""
     watch = Watch()
 
-    class Calls(calls.Calls):
-        def take_turn(self, *heir: Any) -> bool:
-            watch.take(RECEIVING)
-            taken = super().take_turn(*heir)
-            if taken:
-                watch.held.append(RECEIVING)
-            return taken
-
-        def pass_turn(self) -> None:
-            super().pass_turn()
-            with contextlib.suppress(ValueError):
-                watch.held.remove(RECEIVING)
-
     def seen(verb: Any) -> Any:
         """A function that the profiler sees: what is compiled it does not."""
 
@@ -135,7 +122,7 @@ def watching() -> Iterator[Watch]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(calls, "Lock", lambda: Watched(watch, LOCKED))
         patched.setattr(client, "Turn", lambda: Watched(watch, SENDING))
-        patched.setattr("gpuring.service.mailbox.Calls", Calls)
+        patched.setattr(calls, "Turn", lambda: Watched(watch, RECEIVING))
         patched.setattr(_core, "Notifier", Notifier)
         patched.setattr(_core, "select", seen(_core.select))
         for kind, verbs in VERBS.items():
@@ -207,10 +194,8 @@ def sends(client):
 
 
 def sends_while_it_receives(client):
-    assert client._calls.take_turn()
-    with client._sending:
+    with client._calls.turn, client._sending:
         pass
-    client._calls.pass_turn()
 
 
 def destroys(client):
@@ -271,7 +256,7 @@ def test_what_ends_calls_while_others_wait_for_them(name, watched):
         client = gpuring.connect(name)
         pending = [send(client, k) for k in range(6)]
         failing = in_thread(pending[0].result, 20)
-        poll(lambda: client._calls.receiver)
+        poll(lambda: receives(client))
         rest = [in_thread(loop, pending[n]) for n in (1, 2)]
         taken = server.take(6, timeout=10)
         taken[0].fail("why")

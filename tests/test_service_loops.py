@@ -6,7 +6,7 @@ import asyncio
 import gc
 
 import pytest
-from services import answer, in_thread, send, serve
+from services import answer, in_thread, receives, send, serve
 from support import poll
 from test_service_async import finish, no_slices, settled, soon
 
@@ -91,7 +91,7 @@ def test_nobody_waits_for_the_turn_of_a_loop_that_was_left(name, no_slices, left
 def test_a_thread_that_stops_receiving_just_before_a_task_sleeps(name, no_slices, monkeypatch):
     async def main():
         thread = in_thread(calls[0].result, 20)
-        poll(lambda: client._mailbox.calls.receiver)
+        poll(lambda: receives(client))
 
         async def late(*args):
             monkeypatch.setattr(tasks.Task, "sleep", sleep)

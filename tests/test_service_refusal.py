@@ -64,8 +64,7 @@ def test_a_full_ring_says_so_at_once_or_waits(name):
 
 def test_the_callers_own_limit_is_told_at_once(name):
     with serve(name) as server, gpuring.connect(name, calls=2) as client:
-        send(client, 0)
-        second = send(client, 1)
+        first, second = send(client, 0), send(client, 1)
         with pytest.raises(gpuring.RingFull, match=r"2 calls .* in flight, 0 of them answered"):
             client.request()  # for ever, but nobody else could end one
         for taken in server.take(2, timeout=10):
@@ -76,6 +75,7 @@ def test_the_callers_own_limit_is_told_at_once(name):
             check(client, 1, slot)
         client.request(10).abandon()
         assert client.in_flight == 1
+        first.cancel()
 
 
 def test_old_answers_that_are_kept_cost_their_own_room_only(name):

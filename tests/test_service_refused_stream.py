@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 from fake_driver import C, P
 from services import serve
@@ -37,7 +39,7 @@ def is_live(call):
 def test_a_request_on_a_captured_stream(rig, call, verb):
     ring = rig(slots=2)
     slot = ring.producer(kind=Requests).claim()
-    slot._call = call
+    slot._call, call._seq = weakref.ref(call), slot.seq
     ring.driver.capturing = {P}
     with pytest.raises(gpuring.DeviceError):
         getattr(slot, verb)()
@@ -53,7 +55,7 @@ def test_an_answer_on_a_captured_stream(rig, call):
     producer, answers = ring.producer(), ring.consumer(kind=Answers)
     producer.claim().publish()
     slot = answers.acquire()
-    slot._call = call
+    slot._call = weakref.ref(call)
     ring.driver.capturing = {C}
     with pytest.raises(gpuring.DeviceError):
         slot.release()

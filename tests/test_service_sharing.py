@@ -15,6 +15,8 @@ from services import (
     check,
     engine,
     in_thread,
+    is_held,
+    receives,
     send,
     serve,
     up,
@@ -44,13 +46,6 @@ def test_threads_may_share_a_client(name, children, watched):
         assert (client.in_flight, client.late) == (0, 0)
     worker.send()
     assert worker.result()["answered"] == 350
-
-
-def is_held(lock):
-    if lock.acquire(blocking=False):
-        lock.release()
-        return False
-    return True
 
 
 def test_threads_wait_in_turn_for_a_slot(name, watched):
@@ -115,7 +110,7 @@ def test_closing_a_client_wakes_who_waits_and_drops_its_calls(name, watched):
         call = send(client, 0)
         send(client, 1)
         wait = in_thread(call.result)
-        poll(lambda: client._mailbox.calls.receiver)
+        poll(lambda: receives(client))
         (taken,) = server.take(timeout=10)
         client.close()
         client.close()

@@ -4,7 +4,7 @@ What is used by more than one of them, and what keeps it whole:
 
 * which calls there are, how each has ended, whose turn it is to receive, and who sleeps until one
   of these changes: the lock of `Calls`.  There is no other lock in this folder.
-* the client's end of its answer ring (mailbox.py): the turn to receive, `receiver`.
+* the client's end of its answer ring (mailbox.py): the turn to receive, `Calls.turn`.
 * its end of the request ring (client.py): the turn to send, `Client._sending`.
 * the tasks of an event loop (tasks.py) and an engine (server.py): the one thread that runs them.
 
@@ -18,12 +18,19 @@ The lock is reentrant because of what nobody can keep away: a signal handler, or
 the garbage collector calls, runs between any two lines and may close the client.  So each line
 under the lock leaves behind what the next user may find.  In a forked child nobody has a turn that
 a thread of the parent had; the rings refuse every verb there, and close waits for nobody.
+
+A handler may also raise there, and whatever was to come next does not happen.  So turns are taken
+by `with`, of a lock or of an Attempt, between which and its block no handler runs.  Who was to be
+woken and was not looks again by itself: a thread after SLICE_S, a task after LOOK_S.  What was to
+be ended and was not is found by Client._settle, which believes what the rings and Python's own
+references say, and not these books.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -70,8 +77,8 @@ class Calls(Generic[Call]):
         """Calls that are claimed, and neither released, failed nor known to be gone.  One of them
         that has an error was given up: its answer may still come, and needs its room."""
         self.closed = False
-        self.receiver = 0
-        """Which thread receives, by threading.get_ident()."""
+        self.turn = Turn()
+        """To receive."""
         self.for_room: Sleepers = {}
         self._heirs: Sleepers = {}  # woken when nobody receives: all, for none relies on another
 
@@ -94,8 +101,8 @@ class Calls(Generic[Call]):
         with self.lock:
             if call._is_done():
                 return False
-            call._answer_seq, answer._call = answer._seq, call
-            call._answer = answer
+            call._answer, answer._call = answer, weakref.ref(call)
+            call._answer_seq = answer._seq
             woken = [*call._sleepers]
         wake(woken)
         return True
@@ -111,13 +118,13 @@ class Calls(Generic[Call]):
             if gone and self.live.get(call._number) is call:
                 del self.live[call._number]
                 woken += self.for_room
+                self.for_room.clear()  # who still waits comes again
         wake(woken)
 
-    def close(self, closer: Sleeper, error: Callable[[Call], RingError]) -> None:
-        """Every call is over; `closer` is woken when nobody receives any more."""
+    def close(self, error: Callable[[Call], RingError]) -> None:
+        """Every call is over."""
         with self.lock:
             self.closed = True
-            self._heirs[closer] = None
             woken = [*self.for_room]
         wake(woken)
         for call in self.all():
@@ -139,20 +146,14 @@ class Calls(Generic[Call]):
 
     # ---- the turn to receive -------------------------------------------------------------------
 
-    def take_turn(self, heir: Sleeper | None = None) -> bool:
-        """Whether this thread may receive.  If not, `heir` is woken when nobody does."""
-        me = threading.get_ident()
+    def inherit(self, heir: Sleeper) -> None:
+        """It is woken when nobody receives.  Before it looks whether that is so already."""
         with self.lock:
-            if self.receiver in (0, me):  # ours: a Ctrl-C left it
-                self.receiver = me
-                return True
-            if heir is not None:
-                self._heirs[heir] = None
-            return False
+            self._heirs[heir] = None
 
     def pass_turn(self) -> None:
+        """It was given up."""
         with self.lock:
-            self.receiver = 0
             if not self._heirs:
                 return
             woken = [*self._heirs]

@@ -5,17 +5,19 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gpuring import _core, diagnosis, directory
+from gpuring import _core, diagnosis
+from gpuring._turns import Attempt
 from gpuring.errors import PeerLost, RingClosed, RingFull
 from gpuring.service.calls import Turn
 from gpuring.service.mailbox import Mailbox
 from gpuring.service.pending import Answer, PendingCall, RequestSlot, RequestWriter
 from gpuring.service.tasks import left_s
-from gpuring.service.wire import NEVER, Terms
-from gpuring.slot import WriteSlot
+from gpuring.service.whose import nobody_has
+from gpuring.service.wire import NEVER, Terms, remove_if_dead
 from gpuring.unique import Unique
 
 if TYPE_CHECKING:
@@ -63,7 +65,11 @@ class Client(Unique):
     @property
     def in_flight(self) -> int:
         """Calls that need room: being written, sent, answered and not released, or given up and not
-        known to be gone."""
+        known to be gone.  A call that nobody has any more, and whose answer nobody has, is given
+        up with this look."""
+        with Attempt(self._sending) as mine:
+            if mine and not self.closed:
+                self._settle()
         return len(self._calls.live)
 
     @property
@@ -101,21 +107,24 @@ class Client(Unique):
         """
         begun = time.monotonic()
         deadline = None if timeout is None else begun + timeout
-        if not self._sending.acquire(timeout=-1 if timeout is None else max(0.0, timeout)):
-            raise RingFull(f"service {self.name!r}: another thread is waiting to send a request")
-        try:
+        patience_s = -1 if timeout is None else min(max(0.0, timeout), threading.TIMEOUT_MAX)
+        with Attempt(self._sending, patience_s) as mine:
+            if not mine:
+                raise RingFull(
+                    f"service {self.name!r}: another thread is waiting to send a request"
+                )
             self._check_open()
+            if self._requests._peer.holding():
+                self._settle()
             self._make_room(deadline)
             self._await_engine(deadline)
             slot = self._claim(deadline, timeout, stream, shape)
             try:
                 self._begin(slot, None if expires_s is None else begun + expires_s)
             except BaseException:  # a Ctrl-C: nobody has seen the slot
-                WriteSlot.abandon(slot)
+                slot._end()
                 raise
             return slot
-        finally:
-            self._sending.release()
 
     async def request_async(
         self,
@@ -162,8 +171,8 @@ class Client(Unique):
         envelope["client"][index] = self.id
         envelope["call"][index] = call.number
         envelope["until_ns"][index] = NEVER if expires is None else int(expires * 1e9)
-        slot._call = call
         self._calls.begin(call)
+        slot._call = weakref.ref(call)
 
     def call(
         self,
@@ -271,14 +280,22 @@ class Client(Unique):
             raise RingFull(mailbox.no_room())
 
     def _settle(self) -> None:
-        """Ends the calls whose end a Ctrl-C cut short: requests that are not ours any more and were
-        not sent, answers that were released."""
-        live = self._calls.all()
-        claimed = {seq for _, seq in self._requests._peer.holding()}
+        """Ends what a Ctrl-C has cut short, and what nobody has any more.  By who has the turn to
+        send."""
+        live, claimed = self._calls.all(), set()
+        for index, seq in self._requests._peer.holding():
+            slot = self._requests._slots[index]
+            if nobody_has(slot):
+                slot._end()
+            else:
+                claimed.add(seq)
         for call in live:
-            unsent = call._seq not in claimed and call._sent_at is None
-            if unsent or (call._answer is not None and not call._has_answer()):
+            if call._seq in claimed:
+                continue
+            if call._sent_at is None or (call._answer_seq and not call._has_answer()):
                 self._calls.end(call)
+            elif call._is_lost(known=3):  # of Calls.live, of our list, and of this loop
+                call.cancel()
 
     def _check_open(self) -> None:
         if self.closed:
@@ -299,7 +316,7 @@ class Client(Unique):
         finally:
             self._mailbox.close()
         if not owned:
-            directory.remove_dead(self.name)  # we may have been the last one
+            remove_if_dead(self.name)  # we may have been the last one
 
     def __enter__(self) -> Self:
         return self

@@ -11,10 +11,10 @@ from gpuring import directory
 from gpuring.errors import RingClosed, RingError, RingFull, RingIncompatible
 from gpuring.ring import attach
 from gpuring.service.call import AnswerSlot, AnswerWriter, Call
-from gpuring.service.wire import Terms, answers_name, make_sink, names_answers
+from gpuring.service.wire import Terms, answers_name, make_sink, names_answers, without_fail
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from gpuring.ring import Ring
 
@@ -142,7 +142,7 @@ class Delivery:
                 self._swept = name
             return not stopped
 
-        _without_fail(lambda: directory.tidy(wanted))
+        without_fail(lambda: directory.tidy(wanted))
         if not stopped and self._swept == before:
             self._swept = ""  # that was the last one: begin anew
 
@@ -155,22 +155,10 @@ class Delivery:
         self._used.clear()
 
 
-def remove_if_dead(name: str) -> None:
-    """A ring whose creator and peers are dead."""
-    _without_fail(lambda: directory.remove_dead(name))
-
-
-def _without_fail(tidy: Callable[[], object]) -> None:
-    """Others may do it as well, and later: so nothing that stands in the way, such as what
-    strangers have put there, is worth an error."""
-    with contextlib.suppress(RingError, OSError, ValueError):
-        tidy()
-
-
 def _is_gone(writer: AnswerWriter) -> bool:
     header = writer.ring._header
     return header.closed or not header.creator_alive
 
 
 def _leave(writer: AnswerWriter) -> None:
-    _without_fail(writer.ring.close)
+    without_fail(writer.ring.close)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from gpuring._snapshot import snapshot
+from gpuring._turns import Attempt
 from gpuring.errors import CallFailed, FrameTorn, PeerLost, RingClosed, RingError, RingTimeout
 from gpuring.service.calls import Calls, Sleepers, Thread
 from gpuring.service.pending import Answer, AnswerReader, PendingCall
@@ -76,7 +76,7 @@ class Mailbox:
 
     def no_room(self) -> str:
         live = self.calls.all()
-        held = sum(call._answer is not None for call in live)
+        held = sum(call._has_answer() for call in live)
         return (
             f"service {self.service!r}: {len(live)} calls of this client are in flight, "
             f"{held} of them answered and not released, and it has room for {self.calls.limit}. "
@@ -117,12 +117,19 @@ class Mailbox:
                 return False
             looked = True
             slice_s = SLICE_S if left is None else min(left, SLICE_S)
-            if calls.take_turn(sleeper):
-                try:
-                    self.receive(slice_s, stream)
-                finally:
+            if sleeper is not None:
+                calls.inherit(sleeper)
+            mine = False
+            try:
+                with Attempt(calls.turn) as mine:
+                    if mine:
+                        self.receive(slice_s, stream)
+            finally:
+                if mine:
                     calls.pass_turn()
-            elif sleeper is None:
+            if mine:
+                continue
+            if sleeper is None:
                 self._ring._check_open()  # in a forked child who receives is not there
                 sleeper = Thread()
                 looked = left == 0
@@ -143,6 +150,7 @@ class Mailbox:
         now = time.monotonic()
         if now - self._looked >= SLICE_S:
             self._looked = now
+            self._dispatch_strays()
             self._look(now)
 
     def _dispatch(self, answer: ReadSlot) -> None:
@@ -152,8 +160,8 @@ class Mailbox:
         call = self.calls.live.get(int(envelope["call"][index]))
         if call is not None and not call._is_done() and envelope["status"][index] == FAILED:
             text = bytes(envelope["text"][index]).decode(errors="replace")
-            _discard(answer)
             self.calls.end(call, CallFailed(f"{call._label()} failed: {text}"))
+            _discard(answer)
         elif call is None or not self.calls.arrive(call, answer):
             self.late += 1
             _discard(answer)
@@ -205,6 +213,8 @@ class Mailbox:
             return "its engine is gone, and there was no other one"
         index = call._seq % self._requests.slots
         slot, take = seen["slots"][index], subscription["takes"][index]
+        if slot["seq"] == call._seq and slot["phase"] == "void":
+            return "its request was not sent"
         if slot["seq"] > call._seq or (take["seq"] == call._seq and take["phase"] == "done"):
             return "an engine has dealt with it, and no answer came"
         return ""
@@ -215,13 +225,13 @@ class Mailbox:
             call._answered_below = self._ring._header.frontier
         if self._answers._peer.position < call._answered_below:
             return  # not read yet, or behind one that is being written
-        self._dispatch_strays()
         if call._answer is None:
             self.calls.end(call, kind(f"{call._label()} is lost: {why}"))
 
     def _dispatch_strays(self) -> None:
         """Answers that we hold and nobody has: a Ctrl-C came after the acquire."""
-        known = {call._answer.index for call in self.calls.all() if call._answer is not None}
+        answers = [call._answer for call in self.calls.all() if call._has_answer()]
+        known = {answer.index for answer in answers if answer is not None}
         for index, _ in self._answers._peer.holding():
             if index not in known:
                 self._dispatch(self._answers._slots[index])
@@ -231,10 +241,12 @@ class Mailbox:
     def shut(self) -> None:
         """Ends every call, and waits until nobody receives, but for this thread, of which this may
         be a signal handler."""
-        calls, sleeper = self.calls, Thread()
-        calls.close(sleeper, lambda call: RingClosed(f"{call._label()}: this client was closed"))
-        while calls.receiver not in (0, threading.get_ident()):
-            sleeper.sleep(SLICE_S)
+        self.calls.close(lambda call: RingClosed(f"{call._label()}: this client was closed"))
+        for tasks in list(self._loops.values()):
+            tasks.wake()
+        self._loops.clear()
+        with self.calls.turn:
+            pass  # who receives sees that we are closed
 
     @property
     def left(self) -> bool:

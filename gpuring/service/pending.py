@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -12,6 +13,7 @@ from gpuring.errors import RingError, RingTimeout
 from gpuring.producer import Producer
 from gpuring.service.calls import Sleepers
 from gpuring.service.tasks import Receiver, Tasks
+from gpuring.service.whose import nobody_has, references
 from gpuring.service.wire import Enveloped
 from gpuring.slot import ReadSlot, WriteSlot
 from gpuring.unique import Unique
@@ -23,21 +25,36 @@ if TYPE_CHECKING:
 class RequestSlot(WriteSlot):
     """Where a request is written.  As a context manager it is sent; not if the block raises."""
 
-    _call: PendingCall
+    _call: weakref.ref[PendingCall] | None = None
+    """Weak, because the slot is used again: whether anybody has the call still is up to others."""
 
     @property
     def call(self) -> PendingCall:
-        """The call that this request makes.  Take it before the slot is sent: the slot is used
-        again, by whichever thread of this client is next."""
-        return self._call
+        """The call that this request makes.  Take it before the slot is sent: afterwards nobody
+        else keeps it, and a call that nobody has is given up."""
+        call = self._pending()
+        if call is None:
+            raise RingError(f"ring {self._ring!r}: the call of slot {self.index} is over")
+        return call
+
+    def _pending(self) -> PendingCall | None:
+        return None if self._call is None else self._call()
 
     def _end(self) -> None:
-        super().abandon()  # at close, which ends the calls by itself; a Ctrl-C may have left none
+        super().abandon()
+        self._over()
+
+    def _over(self) -> None:
+        """It is not sent."""
+        call = self._pending()
+        if call is not None and call._seq == self._seq:  # a Ctrl-C may have left none
+            error = RingError(f"{call._label()}: its request was not sent")
+            call._mailbox.calls.end(call, error)
 
     def publish(self) -> None:
         """Sends the request, in stream order."""
         self._check_open()
-        call = self._call
+        call = self.call
         call._sent_at = time.monotonic()
         try:
             super().publish()
@@ -49,12 +66,11 @@ class RequestSlot(WriteSlot):
     def abandon(self) -> None:
         """Does not send it: there is no call."""
         self._check_open()
-        call = self._call
         try:
             super().abandon()
         finally:
             if not self._open:
-                call._mailbox.calls.end(call)
+                self._over()
 
     def __exit__(self, *error: object) -> None:
         if self._open:
@@ -73,17 +89,18 @@ class RequestWriter(Enveloped, Producer):
 class Answer(ReadSlot):
     """An answer.  As a context manager it gives its slot back."""
 
-    _call: PendingCall | None = None
+    _call: weakref.ref[PendingCall] | None = None
 
     def release(self) -> None:
         """Gives the answer's slot back, and with it its room: as ReadSlot.release."""
         self._check_open()
-        call = self._call
+        call = None if self._call is None else self._call()
         try:
             super().release()
         finally:
             if call is not None and not self._open:
                 call._mailbox.calls.end(call)
+                call._answer = None
 
     def __exit__(self, *_: object) -> None:
         if self._open:
@@ -111,6 +128,7 @@ class PendingCall(Unique):
     """
 
     __slots__ = (
+        "__weakref__",
         "_answer",
         "_answer_seq",
         "_answered_below",
@@ -198,11 +216,11 @@ class PendingCall(Unique):
             self._mailbox.calls.end(self, late, gone=False)
         if self._error is not None:
             raise self._error
-        if not self._has_answer():
+        answer = self._answer
+        if answer is None or not self._has_answer():
             raise RingError(f"{self._label()}: its answer was released")
-        assert self._answer is not None
-        self._mailbox.order(self._answer, stream)
-        return self._answer
+        self._mailbox.order(answer, stream)
+        return answer
 
     def cancel(self) -> None:
         """Gives the call up: its answer is discarded, now or when it comes."""
@@ -219,12 +237,19 @@ class PendingCall(Unique):
                 self._releasing = 0
 
     def _is_done(self) -> bool:
-        return self._answer is not None or self._error is not None
+        return self._answer_seq != 0 or self._error is not None
 
     def _has_answer(self) -> bool:
         """Whether the answer is here and not released."""
         answer = self._answer
         return answer is not None and answer._open and answer._seq == self._answer_seq
+
+    def _is_lost(self, known: int) -> bool:
+        """Whether nobody has it, nor its answer: of its references `known` are our books'."""
+        answer = self._answer
+        if references(self) != known:
+            return False
+        return answer is None or nobody_has(answer, 1)
 
     def _label(self) -> str:
         return f"call {self._number} to service {self._mailbox.service!r}"

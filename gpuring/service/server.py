@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from gpuring.consumer import Consumer
 from gpuring.errors import FrameTorn, RingError, RingTimeout, raise_first
 from gpuring.service.call import AnswerSlot, Batch, Call
-from gpuring.service.delivery import Delivery, remove_if_dead
+from gpuring.service.delivery import Delivery
 from gpuring.service.whose import references
-from gpuring.service.wire import ENGINES, FAILED, OK, TEXT_NBYTES, Enveloped, Terms
+from gpuring.service.wire import ENGINES, FAILED, OK, TEXT_NBYTES, Enveloped, Terms, remove_if_dead
 from gpuring.unique import Unique
 
 if TYPE_CHECKING:

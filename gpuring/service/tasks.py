@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gpuring import _core, waiting
+from gpuring._turns import Attempt
 from gpuring.errors import RingFull
 
 if TYPE_CHECKING:
@@ -23,15 +24,30 @@ if TYPE_CHECKING:
     from gpuring.service.calls import Calls, Sleepers
 
 SLICE_S = 0.05  # how long a wait goes without a look at what has become of the calls
+_LOOKS = 20  # slices: after so long a task looks by itself, should what was to wake it be lost
 
 
 class Task:
     """A task that sleeps, once."""
 
-    def __init__(self, loop: AbstractEventLoop) -> None:
+    def __init__(self, loop: AbstractEventLoop, stream: Any = None) -> None:
+        import asyncio
+
         self._loop = loop
         self._thread = threading.get_ident()
+        self._of = asyncio.current_task(loop)
+        self.stream = stream
         self.woken = loop.create_future()
+
+    @property
+    def key(self) -> object:
+        """The same each time for the same task: what an interrupt has left of it is replaced."""
+        return self._of or self
+
+    @property
+    def gone(self) -> bool:
+        """It has ended, and what was to be said of that was not said."""
+        return self._of is not None and self._of.done()
 
     def wake(self) -> None:
         with contextlib.suppress(RuntimeError):  # that loop has ended, with its tasks
@@ -47,13 +63,14 @@ class Task:
             else:
                 self.woken.set_exception(error)
 
-    async def sleep(self, left: float | None) -> None:
-        timer = None if left is None else self._loop.call_later(left, self.ring)
+    async def sleep(self, left: float | None, most: float | None = None) -> None:
+        """Until it is woken, for `left` seconds or `most` at the most."""
+        most = _LOOKS * SLICE_S if most is None else most
+        timer = self._loop.call_later(most if left is None else min(left, most), self.ring)
         try:
             await self.woken
         finally:
-            if timer is not None:
-                timer.cancel()
+            timer.cancel()
 
 
 class Receiver(Protocol):
@@ -72,14 +89,18 @@ class Receiver(Protocol):
 
 
 class Tasks:
-    """The tasks of one loop that wait for something of one client."""
+    """The tasks of one loop that wait for something of one client.
+
+    What raises out of a callback, a signal handler that is, ends that callback only.  So each of
+    them puts right whatever the one before has left.
+    """
 
     def __init__(self, mailbox: Receiver, loop: AbstractEventLoop) -> None:
         self._mailbox = mailbox
         self._loop = loop
-        self._queue: list[Task] = []  # who wants to send, in turn
+        self._queue: dict[object, Task] = {}  # who wants to send, in turn
+        self._asleep: dict[object, Task] = {}  # for whom it listens
         self._bells: dict[Peer, Notifier] = {}
-        self._asleep: dict[Task, Any] = {}  # for whom it listens, and on which stream
         self._watched: Notifier | None = None
         self._turns = 0  # how often there was something, but not for us
         self._again: TimerHandle | None = None  # when it looks without having been rung
@@ -99,16 +120,15 @@ class Tasks:
             left = left_s(deadline)
             if calls.closed or left == 0:
                 return False
-            task = Task(self._loop)
+            task = Task(self._loop, stream)
             try:
                 if calls.enter(task, sleepers, ready):
-                    self._asleep[task] = stream
-                    if self._again is None:
-                        self._hear(receive=False)  # pump has just done it
+                    self._asleep[task.key] = task
+                    self._listen()
                     await task.sleep(left)
             finally:
                 calls.leave(task, sleepers)
-                self._asleep.pop(task, None)
+                self._asleep.pop(task.key, None)
                 if not self._asleep:
                     self._hear()
         return True
@@ -117,9 +137,10 @@ class Tasks:
     async def turn_to_send(self, deadline: float | None) -> AsyncIterator[None]:
         """One task after the other, in the order in which they came.  Raises RingFull."""
         queue, mine = self._queue, Task(self._loop)
-        queue.append(mine)
+        queue.pop(mine.key, None)
+        queue[mine.key] = mine
         try:
-            while queue[0] is not mine:
+            while _first(queue, lambda _: True) is not mine:
                 left = left_s(deadline)
                 if left == 0:
                     raise RingFull(
@@ -127,11 +148,12 @@ class Tasks:
                         "request"
                     )
                 await mine.sleep(left)
+                mine = queue[mine.key] = Task(self._loop)
             yield
         finally:
-            queue.remove(mine)
-            if queue:
-                queue[0].ring()
+            queue.pop(mine.key, None)
+            if (heir := _first(queue, lambda _: True)) is not None:
+                heir.ring()
 
     async def until_claimable(
         self, peer: Peer, turn: threading.RLock, deadline: float | None, turns: int
@@ -139,21 +161,25 @@ class Tasks:
         """Until there may be a slot for `peer`, whose users have the `turn`; the next `turns`."""
         import asyncio
 
-        if not turn.acquire(blocking=False):
+        bell, rung = self._bell(peer), False
+        with Attempt(turn) as mine:
+            if mine:
+                rung = bell.arm(peer)
+        if not mine:
             await asyncio.sleep(SLICE_S)  # a thread waits, and was first
             return 0
-        bell = self._bell(peer)
-        try:
-            rung = bell.arm(peer)
-        finally:
-            turn.release()
         if rung:
             await asyncio.sleep(_pause_s(turns))
             return turns + 1
-        task, left = Task(self._loop), left_s(deadline)
-        self._loop.add_reader(bell.fileno(), task.ring)
+        task = Task(self._loop)
+
+        def claimable() -> None:
+            self._unwatch(bell)
+            task.ring()
+
+        self._loop.add_reader(bell.fileno(), claimable)
         try:
-            await task.sleep(SLICE_S if left is None else min(left, SLICE_S))
+            await task.sleep(left_s(deadline), SLICE_S)
         finally:
             self._unwatch(bell)
         return 0
@@ -165,41 +191,76 @@ class Tasks:
         with contextlib.suppress(RuntimeError):  # that loop has ended, with its tasks
             self._loop.call_soon_threadsafe(self._hear)
 
+    def _listen(self) -> None:
+        """Begins to, if it does not yet, or has been interrupted."""
+        if self._again is None or self._again.when() + SLICE_S < self._loop.time():
+            self._hear(receive=False)  # pump has just done it
+
     def _hear(self, receive: bool = True) -> None:
         """Receives for those who sleep, and sees to it that this is done again."""
-        if self._again is not None:
+        if self._loop.is_closed():  # with tasks that sleep still
+            self._watch(None)
+            return
+        before, self._again = self._again, self._loop.call_later(SLICE_S, self._hear)
+        if before is not None:
+            before.cancel()
+        calls, task, bell = self._mailbox.calls, self._sleeper(), None
+        if task is not None and not calls.closed:
+            for heir in (None, self):  # who passes the turn on meanwhile wakes us
+                if heir is not None:
+                    calls.inherit(heir)
+                mine = False
+                try:
+                    with Attempt(calls.turn) as mine:
+                        if mine:
+                            bell = self._receive(task, receive)
+                finally:
+                    if mine:
+                        calls.pass_turn()
+                if mine:
+                    break
+        self._watch(bell)
+        if self._sleeper() is None and self._again is not None:
             self._again.cancel()
             self._again = None
-        mailbox, task, bell, pause_s = self._mailbox, self._first(), None, SLICE_S
-        if task is not None and not mailbox.calls.closed and mailbox.calls.take_turn(self):
-            try:
-                if receive:
-                    mailbox.receive(0, self._asleep[task])
-                if self._first() is not None:
-                    bell = self._bell(mailbox.peer)
-                    if bell.arm(mailbox.peer):
-                        bell, pause_s = None, _pause_s(self._turns)
-                    self._turns = 0 if bell else self._turns + 1
-            except Exception as error:
-                task.ring(error)
-                pause_s = 0  # it is the others' turn
-            finally:
-                mailbox.calls.pass_turn()
-        self._watch(bell)
-        if self._first() is not None:
-            self._again = self._loop.call_later(pause_s, self._hear)
 
-    def _first(self) -> Task | None:
+    def _receive(self, task: Task, receive: bool) -> Notifier | None:
+        """The bell that rings when there is something for us; None: it looks again by itself."""
+        try:
+            if receive:
+                self._mailbox.receive(0, task.stream)
+            if self._sleeper() is None:
+                return None
+            bell = self._bell(self._mailbox.peer)
+            if not bell.arm(self._mailbox.peer):
+                self._turns = 0
+                return bell
+            self._soon(_pause_s(self._turns))
+            self._turns += 1
+        except Exception as error:
+            task.ring(error)
+            self._soon(0)  # it is the others' turn
+        return None
+
+    def _soon(self, pause_s: float) -> None:
+        """It looks again after so long."""
+        if self._again is not None:
+            self._again.cancel()
+        self._again = self._loop.call_later(pause_s, self._hear)
+
+    def _sleeper(self) -> Task | None:
         """Of those who sleep still."""
-        return next((task for task in self._asleep if not task.woken.done()), None)
+        return _first(self._asleep, lambda task: not task.woken.done())
 
     def _watch(self, bell: Notifier | None) -> None:
-        """Hears when that bell rings, and no other."""
-        before, self._watched = self._watched, bell
-        if before is not None and before is not bell:
-            self._unwatch(before)
-        if bell is not None and before is not bell:
+        """Hears when that bell rings; None: no bell any more."""
+        if bell is None:
+            self._watched = None  # first: what is thought to be watched is
+            if (before := self._bells.get(self._mailbox.peer)) is not None:
+                self._unwatch(before)
+        elif self._watched is not bell:
             self._loop.add_reader(bell.fileno(), self._hear)
+            self._watched = bell
 
     def _unwatch(self, bell: Notifier) -> None:
         if not self._loop.is_closed():
@@ -210,6 +271,21 @@ class Tasks:
         if peer not in self._bells:
             self._bells[peer] = _core.Notifier()
         return self._bells[peer]
+
+
+def _first(tasks: dict[object, Task], wanted: Callable[[Task], bool]) -> Task | None:
+    """The first one that is wanted; those that are gone are forgotten."""
+    gone = []
+    try:
+        for key, task in tasks.items():
+            if task.gone:
+                gone.append(key)
+            elif wanted(task):
+                return task
+    finally:
+        for key in gone:
+            tasks.pop(key, None)
+    return None
 
 
 def _pause_s(turns: int) -> float:

@@ -6,6 +6,7 @@ and until when it is wanted; an answer's, which call it answers.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import mmap
 import os
@@ -18,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from gpuring import _core, debug, segment, spec
+from gpuring import _core, debug, directory, segment, spec
 from gpuring._core import Header
 from gpuring.creation import create_of
 from gpuring.endpoint import Endpoint
-from gpuring.errors import RingIncompatible
+from gpuring.errors import RingError, RingIncompatible
 from gpuring.memory.host import HostMemory
 from gpuring.ring import Ring
 from gpuring.spec import ARRAY, Spec
@@ -200,6 +201,18 @@ def make_sink(requests: Ring, terms: Terms) -> Ring:
 def names_answers(service: str) -> Callable[[str], object]:
     """Whether a ring is named as a client's of this service."""
     return re.compile(re.escape(service) + r"\.[0-9a-f]{16}").fullmatch
+
+
+def remove_if_dead(name: str) -> None:
+    """A ring whose creator and peers are dead."""
+    without_fail(lambda: directory.remove_dead(name))
+
+
+def without_fail(tidy: Callable[[], object]) -> None:
+    """Others may do it as well, and later: so nothing that stands in the way, such as what
+    strangers have put there, is worth an error."""
+    with contextlib.suppress(RingError, OSError, ValueError):
+        tidy()
 
 
 class Enveloped(Endpoint):
