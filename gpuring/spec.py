@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpuring._core import MAX_META_NBYTES, MAX_NDIM, MAX_SLOT_NBYTES, MAX_SPEC_NBYTES
+from gpuring.integers import integer
 
 SLOT_ALIGNMENT = 256
 """Slots and the fields in them start at multiples of this many bytes, as CUDA's allocations do."""
@@ -91,7 +92,7 @@ class Spec:
         """JSON for the header: names, shapes and dtypes; offsets follow from them."""
         described: dict[str, Any] = {
             "fields": [[f.name, f.shape, f.extended or _describe(f.dtype)] for f in self.fields],
-            "meta": _describe(self.meta) if self.meta is not None else None,
+            "meta": None if self.meta is None else _describe(self.meta),
             "canary": self.canary_nbytes,
         }
         if self.about is not None:
@@ -107,7 +108,10 @@ class Spec:
         """The inverse of to_bytes.  Raises ValueError for anything that to_bytes does not write."""
         try:
             read = json.loads(text)
-            fields = {name: (shape, _restore(dtype)) for name, shape, dtype in read["fields"]}
+            fields = {
+                name: (shape, dtype if dtype in [*EXTENDED] else _restore(dtype))
+                for name, shape, dtype in read["fields"]
+            }
             meta = _restore(read["meta"]) if read["meta"] is not None else None
             return make(
                 fields=fields,
@@ -144,8 +148,8 @@ def make(
     for name, (extent, kind) in fields.items():
         if not isinstance(name, str) or not name:
             raise ValueError(f"a field's name is a non-empty str, not {name!r}")
-        plain, extended = _plain(kind, f"field {name!r}")
-        placed.append(Field(name, _shape(extent), plain, offset, extended))
+        plain, inner, extended = _plain(kind, f"field {name!r}")
+        placed.append(Field(name, _shape(extent, inner), plain, offset, extended))
         offset = _aligned(offset + placed[-1].nbytes)
     if canary_nbytes not in (0, SLOT_ALIGNMENT):
         raise ValueError(f"a canary of {canary_nbytes} bytes")
@@ -169,31 +173,58 @@ def _aligned(nbytes: int) -> int:
     return -(-nbytes // SLOT_ALIGNMENT) * SLOT_ALIGNMENT
 
 
-def _shape(shape: Sequence[int] | int) -> tuple[int, ...]:
-    extents = (shape,) if isinstance(shape, int) else tuple(shape)
-    if not all(isinstance(n, int | np.integer) and n > 0 for n in extents):
+def _shape(shape: Sequence[int] | int, inner: tuple[int, ...] = ()) -> tuple[int, ...]:
+    """`shape`, checked, and behind it that of the elements, if they are arrays themselves."""
+    given = shape if isinstance(shape, Iterable) else (shape,)
+    try:
+        extents = (*(integer(n, "an extent") for n in given), *inner)
+    except TypeError:
+        extents = (0,)
+    if not all(n > 0 for n in extents):
         raise ValueError(f"a shape has positive integers, not {shape!r}")
     if len(extents) > MAX_NDIM:
         raise ValueError(
-            f"an array has at most {MAX_NDIM} dimensions, {shape!r} has {len(extents)}"
+            f"an array has at most {MAX_NDIM} dimensions, one of shape {extents} has {len(extents)}"
         )
-    return tuple(int(n) for n in extents)
+    return extents
 
 
-def _plain(dtype: Any, what: str) -> tuple[np.dtype[Any], str]:
-    """The dtype of arrays, and its name if NumPy does not have it."""
+def _plain(dtype: Any, what: str) -> tuple[np.dtype[Any], tuple[int, ...], str]:
+    """The dtype of arrays as everybody will see it, the shape of an element that is an array
+    itself, and the dtype's name if NumPy does not have it.
+
+    It is made from its description here too.  So whatever a description leaves out (metadata, that
+    fields were aligned by NumPy, np.record) the creator does not have either.  What makes it
+    another dtype is refused.
+    """
     if type(dtype).__module__ == "torch":
         dtype = str(dtype).removeprefix("torch.")
     if isinstance(dtype, str) and dtype in EXTENDED:
-        return _extended(dtype), dtype
-    checked = np.dtype(dtype)
-    if checked.name in EXTENDED:
-        return checked, checked.name
-    if checked.hasobject:
-        raise ValueError(f"{what}: {checked} holds Python objects, which no other process can read")
-    if checked.itemsize == 0:
-        raise ValueError(f"{what}: {checked} has no size")
-    return checked, ""
+        return _extended(dtype), (), dtype
+    wanted = np.dtype(dtype)
+    if wanted.hasobject:
+        raise ValueError(f"{what}: {wanted} holds Python objects, which no other process can read")
+    if wanted.itemsize == 0:
+        raise ValueError(f"{what}: {wanted} has no size")
+    element, inner = wanted.subdtype or (wanted, ())
+    extended = element.name if element.name in EXTENDED else ""
+    try:
+        described = json.loads(json.dumps(_describe(element)))
+        seen = _extended(extended) if extended else _restore(described)
+    except Exception as error:  # NumPy refuses in many ways
+        raise _indescribable(wanted, what, str(error)) from error
+    if seen != element:
+        raise _indescribable(wanted, what, f"they would see {seen}")
+    return seen, inner, extended
+
+
+def _indescribable(dtype: np.dtype[Any], what: str, reason: str) -> ValueError:
+    return ValueError(
+        f"{what}: {dtype} cannot be described to other processes ({reason}). Structures have "
+        "NumPy's own types, one behind the other; of ml_dtypes arrays can have "
+        f"{', '.join(EXTENDED)}. Take unsigned integers of the same size for others, and view the "
+        'array as what it is on both sides: dtype="u1" and slot.array.view(ml_dtypes.int4)'
+    )
 
 
 def _extended(name: str) -> np.dtype[Any]:
@@ -207,8 +238,8 @@ def _extended(name: str) -> np.dtype[Any]:
 def _meta(meta: npt.DTypeLike | None) -> np.dtype[Any] | None:
     if meta is None:
         return None
-    checked, _ = _plain(meta, "meta")
-    if checked.names is None:
+    checked, inner, _ = _plain(meta, "meta")
+    if checked.names is None or inner:
         raise ValueError(f"meta= is a structured dtype such as [('pts', 'i8')], not {checked}")
     if checked.itemsize > MAX_META_NBYTES:
         raise ValueError(
@@ -218,21 +249,36 @@ def _meta(meta: npt.DTypeLike | None) -> np.dtype[Any] | None:
 
 
 def _describe(dtype: np.dtype[Any]) -> Any:
-    return np.lib.format.dtype_to_descr(dtype)
+    """A str, or [[name or [title, name], dtype, shape], …] with a field "" for each gap: as
+    dtype.descr, which has the metadata of fields too."""
+    if dtype.names is None:
+        return dtype.str
+    fields: list[Any] = []
+    end = 0
+    for name in dtype.names:
+        part, offset, *title = dtype.fields[name]  # type: ignore[index]
+        element, shape = part.subdtype or (part, ())
+        if offset > end:
+            fields.append(["", f"|V{offset - end}"])
+        fields.append(
+            [[*title, name] if title else name, _describe(element), *([shape] if shape else [])]
+        )
+        end = offset + part.itemsize
+    if dtype.itemsize > end:
+        fields.append(["", f"|V{dtype.itemsize - end}"])
+    return fields
 
 
-def _restore(descr: Any) -> np.dtype[Any] | str:
-    if isinstance(descr, str) and descr in EXTENDED:
-        return descr
-    return np.lib.format.descr_to_dtype(_tuples(descr))
+def _restore(description: Any) -> np.dtype[Any]:
+    """The inverse of _describe, from JSON."""
+    return np.lib.format.descr_to_dtype(_tuples(description))
 
 
-def _tuples(descr: Any) -> Any:
-    """JSON has lists where a dtype description has tuples: [[name, dtype, shape], …]."""
-    if not isinstance(descr, list):
-        return descr
-    if descr and all(isinstance(item, list) for item in descr):
-        return [
-            (item[0], _tuples(item[1]), *(tuple(extent) for extent in item[2:])) for item in descr
-        ]
-    return tuple(_tuples(item) for item in descr)
+def _tuples(description: Any) -> Any:
+    """JSON has lists where NumPy has tuples."""
+    if isinstance(description, str):
+        return description
+    return [
+        (tuple(name) if isinstance(name, list) else name, _tuples(kind), *map(tuple, shape))
+        for name, kind, *shape in description
+    ]
