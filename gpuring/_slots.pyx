@@ -15,6 +15,7 @@ from libc.stdint cimport INT64_MAX, uint32_t, uint64_t
 from libc.string cimport memset
 
 from gpuring._core cimport *
+from gpuring.integers import integer
 
 cdef extern from "Python.h":
     Py_ssize_t Py_REFCNT(PyObject *)
@@ -311,6 +312,7 @@ cdef class Verbs:
         return self._handle(stream)
 
     cdef uint32_t _at_most(self, n) except 0:
+        n = integer(n, "n")
         if n < 1:
             raise ValueError(f"at least one slot can be asked for, not {n!r}")
         return min(n, self._peer.header.ring.slots)

@@ -12,6 +12,7 @@ from gpuring import _core, debug, directory, ending, segment, spec
 from gpuring._core import File, Header
 from gpuring.endpoint import Gate
 from gpuring.errors import DeviceError
+from gpuring.integers import between_one_and, integer
 from gpuring.memory.host import HostMemory
 from gpuring.ring import Ring, free_lingering
 
@@ -100,16 +101,13 @@ def create_of(
     ending.check()
     segment.check_name(name)
     free_lingering()
-    for what, value, most in (
-        ("slots", slots, _core.MAX_SLOTS),
-        ("max_peers", max_peers, _core.MAX_PEERS),
-        ("max_subscriptions", max_subscriptions, _core.MAX_SUBSCRIPTIONS),
-    ):
-        if not isinstance(value, int):
-            raise TypeError(f"{what} is an int, not {type(value).__name__}")
-        if not 1 <= value <= most:
-            raise ValueError(f"{what} is 1 … {most}, not {value}")
-    if not isinstance(mode, int) or not 0 <= mode <= 0o777:
+    slots = between_one_and(_core.MAX_SLOTS, slots, "slots")
+    max_peers = between_one_and(_core.MAX_PEERS, max_peers, "max_peers")
+    max_subscriptions = between_one_and(
+        _core.MAX_SUBSCRIPTIONS, max_subscriptions, "max_subscriptions"
+    )
+    mode = integer(mode, "mode")
+    if not 0 <= mode <= 0o777:
         raise ValueError(f"mode is permission bits such as 0o600, not {mode!r}")
     if sync not in ("auto", "event", "timeline"):
         raise ValueError(f'sync is "auto", "event" or "timeline", not {sync!r}')

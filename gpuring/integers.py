@@ -14,3 +14,11 @@ def integer(value: Any, what: str) -> int:
         except TypeError:
             pass
     raise TypeError(f"{what} is an int, not {type(value).__name__}")
+
+
+def between_one_and(most: int, value: Any, what: str) -> int:
+    """The same; raises ValueError, too, if it is not 1 … `most`."""
+    checked = integer(value, what)
+    if not 1 <= checked <= most:
+        raise ValueError(f"{what} is 1 … {most}, not {checked}")
+    return checked

@@ -20,6 +20,7 @@ from gpuring.errors import (
     RingTimeout,
     raise_first,
 )
+from gpuring.integers import integer
 from gpuring.memory.host import HostMemory
 from gpuring.producer import Producer
 
@@ -247,6 +248,8 @@ class Ring:
                 f"a subscription's name has at most {_core.MAX_NAME_NBYTES} bytes, "
                 f"not {len(encoded)}"
             )
+        if not isinstance(start, str):
+            start = integer(start, "start, unless it is a str,")
         if not (start in ("next", "oldest") or (isinstance(start, int) and 0 <= start < 2**47)):
             raise ValueError(f'start is "next", "oldest" or a sequence, not {start!r}')
         peer = self._header.join_consumer(

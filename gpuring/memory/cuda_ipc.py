@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuring._core import Driver
 from gpuring.errors import DeviceError, RingClosed
+from gpuring.integers import integer
 
 if TYPE_CHECKING:
     from gpuring.spec import Field
@@ -63,8 +64,6 @@ def device_for(device: str | int | None) -> int:
     None and "cuda" are CuPy's current device.  Creates no CUDA context.  Raises DeviceError with
     the fix in its text, TypeError or ValueError for what names no device.
     """
-    if isinstance(device, bool) or not isinstance(device, str | int | None):
-        raise TypeError(f"device is a str, an int or None, not {device!r}")
     if device is None or device == "cuda":
         return _usable(None)
     if isinstance(device, str):
@@ -72,6 +71,7 @@ def device_for(device: str | int | None) -> int:
         if kind != "cuda" or not number.isdecimal():
             raise ValueError(f"device is 'host', 'cuda' or 'cuda:N', not {device!r}")
         device = int(number)
+    device = integer(device, "device, unless it is a str or None,")
     if device < 0:
         raise ValueError(f"a GPU's number is not negative: {device}")
     return _usable(device)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from gpuring import _core, directory
 from gpuring.creation import create_of
 from gpuring.errors import RingClosed, RingExists, RingIncompatible, RingNotFound
+from gpuring.integers import between_one_and
 from gpuring.ring import attach
 from gpuring.service.client import Client
 from gpuring.service.server import Server
@@ -154,8 +155,7 @@ def connect(name: str, *, calls: int = 8, timeout: float = 0.0, engine_s: float 
     creator died), and as create().
     """
     check_service_name(name)
-    if not isinstance(calls, int) or not 1 <= calls <= _MAX_CALLS:
-        raise ValueError(f"calls is 1 … {_MAX_CALLS}, not {calls!r}")
+    calls = between_one_and(_MAX_CALLS, calls, "calls")
     if not engine_s >= 0:
         raise ValueError(f"engine_s is >= 0 seconds, not {engine_s!r}")
     return _join(name, timeout, lambda ring: Client(ring, Terms.of(ring), calls, engine_s))

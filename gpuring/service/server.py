@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuring.consumer import Consumer
 from gpuring.errors import FrameTorn, RingError, RingTimeout, raise_first
+from gpuring.integers import integer
 from gpuring.service.call import AnswerSlot, Batch, Call
 from gpuring.service.delivery import Delivery
 from gpuring.service.whose import references
@@ -147,6 +148,7 @@ class Server(Unique):
         """
         if not self._engine:
             raise RingError(f"service {self.name!r}: this handle only holds it open (engine=False)")
+        max_batch = integer(max_batch, "max_batch")
         if max_batch < 1:
             raise ValueError(f"max_batch is at least 1, not {max_batch!r}")
         deadline = None if timeout is None else time.monotonic() + timeout
