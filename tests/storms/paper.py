@@ -1,0 +1,111 @@
+"""What the processes of a storm write down: one sheet for each peer that a process ever was.
+
+A sheet is written with write(2), row by row, so that of a killed process tells how far it came.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import gpuring
+
+WORDS = 48
+META = [("producer", "i4"), ("k", "i8")]
+ROW = np.dtype([("mark", "S1"), ("again", "?"), ("producer", "<i4"), ("k", "<i8"), ("seq", "<i8"),
+                ("lost", "<i8")])  # fmt: skip
+MARKS = {
+    "J": "is about to join: producer = which name, seq = when the ring was created",
+    "S": "has joined: seq = first sequence that its subscription covers",
+    "p": "is about to publish", "P": "has published",
+    "A": "has a frame, and its content is right", "a": "had a frame when it was interrupted",
+    "I": "was interrupted, and goes on",
+    "Z": "has left: lost = 1 if it had everything that will ever be in the ring",
+}  # fmt: skip
+MOST_PROCESSES = 1 << 18
+_RAMP = np.arange(WORDS, dtype="u4")
+
+
+def content(producer: int, k: int) -> np.ndarray:
+    """Every word of a frame follows from who published it and its number."""
+    step, start = 2 * k + 1, producer * 0x9E3779B1 + k
+    return _RAMP * np.uint32(step & 0xFFFFFFFF) + np.uint32(start & 0xFFFFFFFF)
+
+
+class Sheet:
+    """Of one peer.  Its file is there before the peer joins."""
+
+    def __init__(self, folder: Path, ring: gpuring.Ring, index: int, who: str) -> None:
+        stats = ring.stats()
+        path = folder / "rings" / stats.epoch / who
+        path.parent.mkdir(exist_ok=True)
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._row = np.zeros(1, ROW)
+        self.epoch = stats.epoch
+        self("J", producer=index, seq=stats.created_ns)
+
+    def __call__(
+        self, mark: str, *, producer: int = -1, k: int = 0, seq: int = 0, lost: int = 0,
+        again: bool = False,
+    ) -> None:  # fmt: skip
+        self._row[0] = mark, again, producer, k, seq, lost
+        os.write(self._fd, self._row.tobytes())
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd = -1
+
+
+def read(path: Path, nbytes: int = -1) -> np.ndarray:
+    """Its rows, or those in its first bytes."""
+    with path.open("rb") as file:
+        data = file.read(nbytes)
+    return np.frombuffer(data[: len(data) // ROW.itemsize * ROW.itemsize], ROW)
+
+
+class Progress:
+    """One counter for each process, which rises with each frame."""
+
+    def __init__(self, path: Path, *, create: bool = False) -> None:
+        fd = os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o600)
+        if create:
+            os.ftruncate(fd, 8 * MOST_PROCESSES)
+        self._words = memoryview(mmap.mmap(fd, 8 * MOST_PROCESSES)).cast("q")
+        os.close(fd)
+
+    def __getitem__(self, process: int) -> int:
+        return self._words[process]
+
+    def step(self, process: int) -> None:
+        self._words[process] += 1
+
+
+class Findings:
+    """What must not be, one line each."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        path.touch()
+
+    def add(self, who: str, what: str, error: BaseException | None = None) -> None:
+        text = f"{who}: {what}"
+        if error is not None:
+            text += "\n    " + "    ".join(traceback.format_exception(error))
+        fd = os.open(self._path, os.O_WRONLY | os.O_APPEND)
+        os.write(fd, (text.rstrip() + "\0").encode())
+        os.close(fd)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._path.read_bytes().decode().split("\0")[:-1])
+
+
+def load(folder: Path) -> dict[str, Any]:
+    """The sheets of one ring by who wrote them."""
+    return {path.name: read(path) for path in sorted(folder.iterdir())}

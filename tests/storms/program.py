@@ -1,0 +1,117 @@
+"""A process of a storm: when a signal may strike it, and how it goes on.
+
+SIGINT raises KeyboardInterrupt and SIGTERM SystemExit, wherever the main thread is, in the library
+most of the time.  Only while it writes on its paper is a signal kept back until that is done, for
+else the books would be wrong and not the library.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import os
+import random
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from .paper import Findings, Progress
+
+ATTACH_S = 20.0
+WAIT_S = 0.5  # of one verb
+TOLD = signal.SIGINT, signal.SIGTERM
+
+
+class Program:
+    """What all endpoints of a process share."""
+
+    def __init__(self, folder: Path, number: int, role: str, names: list[str], seed: int) -> None:
+        self.folder, self.number, self.role, self.names = folder, number, role, names
+        self.chance = random.Random(seed * 1_000_003 + number)
+        self.progress = Progress(folder / "progress")
+        self.findings = Findings(folder / "findings")
+        self.ending = False
+        """It was told to end, by SIGTERM."""
+        self.left_before = 0
+        """Claims and holds that an interrupt left, before the next verb."""
+        self._armed = False
+        self._kept_back: int | None = None
+        self._participations = iter(range(1 << 12))
+        self._lock = threading.Lock()
+
+    def begin(self, parent: int) -> None:
+        """In the new process, which ends with its parent."""
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        if os.getppid() != parent:
+            os._exit(1)
+        self._trace = (self.folder / f"trace.{self.number}").open("w")
+        faulthandler.register(signal.SIGUSR1, file=self._trace, all_threads=True)
+        for number in TOLD:
+            signal.signal(number, self._signalled)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, TOLD)
+
+    @property
+    def finishing(self) -> bool:
+        """The storm is over: nobody makes frames any more, and rings are not made again."""
+        return (self.folder / "finish").exists()
+
+    def participation(self) -> int:
+        with self._lock:
+            return next(self._participations)
+
+    def step(self) -> None:
+        self.progress.step(self.number)
+
+    def find(self, what: str, error: BaseException | None = None) -> None:
+        self.findings.add(f"{self.role}.{self.number}", what, error)
+
+    # ---- signals -------------------------------------------------------------------------------
+
+    def _signalled(self, number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGTERM:
+            self.ending = True
+        if not self._armed:
+            if self._kept_back != signal.SIGTERM:
+                self._kept_back = number
+            return
+        self._armed = False  # one at a time
+        if number == signal.SIGTERM:
+            raise SystemExit(0)
+        raise KeyboardInterrupt
+
+    def arm(self) -> None:
+        """From now on signals strike; one that was kept back does so now."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        self._armed = True
+        number, self._kept_back = self._kept_back, None
+        if number is not None:
+            self._signalled(number, None)
+
+    def disarm(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            self._armed = False
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """What is done within it is done whole.  If it raises, signals stay away."""
+        was = self._armed
+        self.disarm()
+        yield
+        if was:
+            self.arm()
+
+    def closed(self, *things: Any) -> None:
+        """Closes each, under fire; once more if that was interrupted."""
+        for thing in things:
+            try:
+                self.arm()
+                thing.close()
+                self.disarm()
+            except (KeyboardInterrupt, SystemExit):
+                self.disarm()
+                thing.close()
