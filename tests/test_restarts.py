@@ -1,0 +1,142 @@
+"""Whoever was killed comes back: the ring lives on, is replaced, or is cleaned away."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+from commands import gpuring as command
+from support import poll, segments_of
+
+import gpuring
+
+OPTIONS = {"slots": 4, "shape": 4, "dtype": "i8", "device": "host"}
+
+
+def put(producer, value):
+    with producer.claim(10) as slot:
+        slot.array[:] = value
+    return slot.seq
+
+
+def owns_and_publishes(pipe, name, values, replace=False):
+    """Creator and producer in one, as a camera process is."""
+    with gpuring.create(name, **OPTIONS, replace=replace) as ring, ring.producer() as producer:
+        for value in values:
+            put(producer, value)
+        pipe.send("published")
+        pipe.receive()
+
+
+def guest(pipe, name):
+    with gpuring.attach(name, timeout=10) as ring, ring.consumer() as frames:
+        pipe.send("joined")
+        frames.acquire(10)
+        pipe.send("holds")
+        pipe.receive()
+
+
+def records(pipe, name, last):
+    """Reads on over restarts; sends each frame's (value, sequence, restarted)."""
+    with gpuring.attach(name, timeout=10) as ring:
+        frames = ring.consumer("recorder", start="oldest", reattach=True)
+        for slot in frames:
+            value = int(slot.array[0])
+            pipe.send((value, slot.seq, slot.restarted))
+            if value == last:
+                break
+        frames.close()
+
+
+def test_a_loop_goes_on_over_the_death_of_who_owns_the_ring(name, children):
+    """Sequences start over with the new one."""
+    camera = children(owns_and_publishes, name, [1, 2])
+    camera.receive()
+    recorder = children(records, name, 4)
+    assert [recorder.receive(), recorder.receive()] == [(1, 4, False), (2, 5, False)]
+    camera.kill()
+    again = children(owns_and_publishes, name, [3, 4], True)
+    again.receive()
+    assert [recorder.receive(), recorder.receive()] == [(3, 4, True), (4, 5, False)]
+    recorder.result()
+    again.send()
+    again.result()
+
+
+def test_readers_drain_a_ring_that_was_replaced(name):
+    with gpuring.create(name, **OPTIONS) as old, old.consumer() as frames:
+        with old.producer() as producer:
+            seqs = [put(producer, value) for value in (1, 2, 3)]
+        with gpuring.create(name, **OPTIONS, replace=True):
+            for seq in seqs:
+                with frames.acquire(0) as slot:
+                    assert slot.seq == seq
+            with pytest.raises(gpuring.EndOfStream):
+                frames.acquire(0)
+
+
+def all_killed(name, children):
+    """What is left of a ring whose creator, producer and reader were killed at once."""
+    children_of_ring = [children(owns_and_publishes, name, [1, 2])]
+    children_of_ring[0].receive()
+    with gpuring.attach(name) as ring:
+        children_of_ring.append(children(guest, name))
+        assert children_of_ring[1].receive() == "joined"
+        with ring.producer() as producer:
+            put(producer, 3)
+        assert children_of_ring[1].receive() == "holds"
+        for child in children_of_ring:
+            os.kill(child.pid, signal.SIGKILL)
+        for child in children_of_ring:
+            child.kill()
+    assert len(segments_of(name)) == 2
+
+
+def works(ring):
+    with ring.producer() as producer, ring.consumer(start="oldest") as frames:
+        put(producer, 7)
+        assert frames.acquire(10).array[0] == 7
+
+
+def test_after_the_death_of_everybody_a_new_ring_replaces_the_old_one(name, children):
+    all_killed(name, children)
+    with pytest.raises(gpuring.RingExists, match="replace=True"):
+        gpuring.create(name, **OPTIONS)
+    with gpuring.create(name, **OPTIONS, replace=True) as ring:
+        assert len(segments_of(name)) == 2
+        works(ring)
+
+
+def test_after_the_death_of_everybody_clean_removes_the_ring(name, children):
+    all_killed(name, children)
+    with gpuring.create(f"{name}-alive", **OPTIONS) as alive:
+        said = command("clean")
+        assert said.returncode == 0, said.stderr
+        assert f"removed {name}\n" in said.stdout
+        assert segments_of(name) == segments_of(f"{name}-alive")
+        works(alive)
+    with gpuring.create(name, **OPTIONS) as ring:
+        works(ring)
+
+
+def test_a_producer_comes_back_to_a_kept_ring(name, children):
+    """Killed, not left in order: it attaches again, and its readers go on."""
+    with gpuring.create(name, **OPTIONS) as ring, ring.consumer("all") as frames:
+        ring.watch()
+        for value in (1, 2):
+            camera = children(joins_and_publishes, name, value)
+            camera.receive()
+            with frames.acquire(10) as slot:
+                assert slot.array[0] == value
+            camera.kill()
+            poll(lambda value=value: ring.stats().reaps == value)
+            with pytest.raises(gpuring.PeerLost):
+                frames.acquire(0)
+
+
+def joins_and_publishes(pipe, name, value):
+    producer = gpuring.attach(name, timeout=10).producer()
+    put(producer, value)
+    pipe.send("published")
+    pipe.receive()
