@@ -31,6 +31,16 @@ def test_the_host_gate_never_puts_a_wait_into_a_stream(rig, kind):
     assert not {"wait", "waits"} & {name for name, *_ in ring.told()}
 
 
+def test_a_gate_may_be_given_for_a_producer_or_a_consumer(ring):
+    """Else it is the ring's."""
+    for join in (ring.producer, ring.consumer):
+        for gate, on_host in ((None, False), ("stream", False), ("host", True)):
+            with join(gate=gate) as endpoint:
+                assert endpoint._peer.gate_host is on_host
+        with pytest.raises(ValueError, match="gate"):
+            join(gate="none")
+
+
 @pytest.mark.parametrize("kind", ["timeline", "event"])
 def test_the_host_gate_waits_until_the_gpu_is_done(rig, kind):
     ring = rig(kind)
