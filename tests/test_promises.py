@@ -8,9 +8,9 @@ import pytest
 from promises import COMMENT, TESTS, Page, Unit, known_tests, read, section, wrong_with
 
 ROOT = TESTS.parent
-FAILURE, README = "docs/failure.md", "README.md"
+FAILURE, SERVICES, README = "docs/failure.md", "docs/services.md", "README.md"
 
-UNPROMISED = {FAILURE: 21, README: 6}
+UNPROMISED = {FAILURE: 21, SERVICES: 4, README: 6}
 """How many sentences are marked `no promise`.  Whoever adds one changes the number, and is seen."""
 
 
