@@ -63,6 +63,7 @@ def create(
     is no file), OSError (no descriptors left), TypeError or ValueError (arguments).  Nothing is
     left behind by a call that raises.
     """
+    ending.check()
     segment.check_name(name)
     return create_of(
         spec.make(

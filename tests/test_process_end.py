@@ -79,7 +79,9 @@ IN_ORDER = {
 AS_A_DEATH = {
     "os._exit": "kept = joins(name); os._exit(0)",
     "SIGKILL": "kept = joins(name); os.kill(os.getpid(), 9)",
+    "SIGTERM": "kept = joins(name); os.kill(os.getpid(), 15); time.sleep(20)",
 }
+STATUS = {"SIGKILL": -9, "SIGTERM": -15}
 
 
 @pytest.fixture
@@ -103,10 +105,55 @@ def test_an_unhandled_error_is_an_end_in_order(ring):
         assert end_of(reader) is gpuring.EndOfStream
 
 
+def test_what_is_open_at_the_end_is_abandoned_or_released(ring):
+    """A death would void the claim and give the frame to a fellow."""
+    with ring.producer() as producer, ring.consumer("x") as fellow:
+        producer.claim(0).publish()
+        ended(
+            ring.name,
+            "ring = gpuring.attach(name)\n"
+            "slot = ring.consumer('x').acquire(10); slot.array.sum()\n"
+            "claim = ring.producer().claim(10); claim.array[:] = 1",
+        )
+        with pytest.raises(gpuring.RingTimeout):
+            fellow.acquire(0)
+        producer.claim(0).publish()
+        assert fellow.acquire(0).seq == 2 + ring.slots
+        assert ring._header.reaps == 0
+
+
+DAEMON = """
+import atexit, os, sys, threading, time
+heard = threading.Event()
+atexit.register(heard.wait, 10)  # before gpuring's, and so called after it
+import gpuring
+
+mine = gpuring.attach(sys.argv[1]).consumer()
+
+def call():
+    try:
+        mine.acquire()
+    except gpuring.RingClosed:
+        os.write(1, b"RingClosed")
+        heard.set()
+
+threading.Thread(target=call, daemon=True).start()
+while not mine.ring.stats().peers[0].waiting:
+    time.sleep(0.001)
+"""
+
+
+def test_a_daemon_thread_in_a_call_gets_ringclosed(ring):
+    done = subprocess.run(
+        [sys.executable, "-c", DAEMON, ring.name], timeout=25, capture_output=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, b"RingClosed"), done.stderr
+
+
 @pytest.mark.parametrize("how", AS_A_DEATH)
 def test_an_end_without_a_word_is_a_death(ring, how):
     with ring.consumer() as reader:
-        ended(ring.name, AS_A_DEATH[how], status=-9 if how == "SIGKILL" else 0)
+        ended(ring.name, AS_A_DEATH[how], STATUS.get(how, 0))
         assert end_of(reader) is gpuring.PeerLost
 
 
@@ -166,11 +213,14 @@ def test_a_daemon_thread_at_full_speed_takes_nothing_along(ring, what):
                 producer.claim(10).publish()
 
 
-def test_rings_are_refused_when_the_process_is_about_to_end(ring):
-    script = """
+@pytest.mark.parametrize(
+    "opens", ["attach(name)", "create(name + '-late', slots=1, shape=1, dtype='u1')"]
+)
+def test_rings_are_refused_when_the_process_is_about_to_end(ring, opens):
+    script = f"""
 def late():
     try:
-        gpuring.attach(name)
+        gpuring.{opens}
     except gpuring.RingClosed as error:
         print(error)
 
