@@ -30,12 +30,12 @@ def test_a_later_owner_of_the_number_died_with_work_pending_on_the_slot(segment,
     assert told(reader) == (seqs if later == "had work pending" else 0)  # 0: the next frame's slot
 
 
-def elsewhere(ring):
+def elsewhere(ring, start="next"):
     """A reader in a process that made none of the events, and so has to open them."""
     header = ring.process()
     others = _core.Driver(ring.driver.addresses)
     device = _core.Device(header, 0, None, None, others)
-    return OnGpu(ring, header.join_consumer(b"x", True, "next", True, device))
+    return OnGpu(ring, header.join_consumer(b"x", True, start, True, device))
 
 
 def dies(ring, producer):
@@ -45,10 +45,12 @@ def dies(ring, producer):
     ring.driver.errors["open_handle"] = INVALID
 
 
-@pytest.mark.parametrize("met", [True, False])
-def test_the_readers_process_had_never_found_that_producers_work_pending(segment, met):
-    ring = make_ring(segment, "event")
-    reader, producer = elsewhere(ring), producer_of(ring)
+@pytest.mark.parametrize("how", ["it had met it", "it had not looked", "it joined afterwards"])
+def test_the_readers_process_had_never_found_that_producers_work_pending(segment, how):
+    ring, met = make_ring(segment, "event"), how == "it had met it"
+    reader, producer = None, producer_of(ring)
+    if how != "it joined afterwards":
+        reader = elsewhere(ring)
     producer.put(1)
     if met:
         assert reader.acquire() == 2
@@ -58,6 +60,7 @@ def test_the_readers_process_had_never_found_that_producers_work_pending(segment
     if met:
         assert not reader.peer.is_torn(0)
         assert reader.release(2) == 0
+    reader = reader or elsewhere(ring, "oldest")
     assert reader.acquire() == _core.PEER_LOST
     assert ring.peek("peer", "torn", reader.number) == (0 if met else 1)
 

@@ -65,10 +65,15 @@ def test_a_loop_goes_on_over_the_death_of_who_owns_the_ring(name, children):
 
 
 def test_readers_drain_a_ring_that_was_replaced(name):
-    with gpuring.create(name, **OPTIONS) as old, old.consumer() as frames:
-        with old.producer() as producer:
-            seqs = [put(producer, value) for value in (1, 2, 3)]
+    with (
+        gpuring.create(name, **OPTIONS) as old,
+        old.consumer() as frames,
+        old.producer() as producer,
+    ):
+        seqs = [put(producer, value) for value in (1, 2, 3)]
         with gpuring.create(name, **OPTIONS, replace=True):
+            with pytest.raises(gpuring.RingClosed):
+                producer.claim(0)
             for seq in seqs:
                 with frames.acquire(0) as slot:
                     assert slot.seq == seq

@@ -24,6 +24,7 @@ from test_service_death import writes_an_answer
 from test_stopped import stop
 
 import gpuring
+from gpuring import directory
 
 # ---- calls --------------------------------------------------------------------------------------
 
@@ -43,8 +44,11 @@ def test_neither_a_request_nor_an_answer_is_copied(name):
             assert (slot.array == 6).all()
 
 
-def test_an_engine_waits_for_its_service_to_appear(name):
+def test_an_engine_waits_for_its_service_to_appear(name, monkeypatch):
+    find, looks = directory.open_header, []
+    monkeypatch.setattr(directory, "open_header", lambda *a, **o: looks.append(a) or find(*a, **o))
     joining = in_thread(lambda: gpuring.serve(name, timeout=20))
+    poll(lambda: len(looks) > 2)
     with serve(name, engine=False), joining() as server, gpuring.connect(name) as client:
         ask_here(server, client, 0)
 
@@ -146,6 +150,20 @@ def test_a_client_needs_one_peer_and_an_engine_or_keeper_two(name):
                 gpuring.connect(name)
             for client in clients:
                 client.close()
+
+
+def test_without_keeper_or_engine_the_next_call_waits_for_one(name, children):
+    victim = up(children(holder, name, 1))
+    with gpuring.connect(name, engine_s=20) as client:
+        send(client, 0)
+        assert victim.receive() == [0]
+        victim.kill()
+        poll(lambda: client.ring.stats().reaps)
+        sending = in_thread(send, client, 1)
+        with serve(name) as server:
+            call = sending()
+            answer(server.take(timeout=10)[0])
+            finish(client, 1, call)
 
 
 # ---- stopped ------------------------------------------------------------------------------------

@@ -5,13 +5,16 @@ With events each look is a query: its decisions are seen one by one.
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
+from pathlib import Path
 
 from fake_driver import C, event_of
 from support import poll
 
 PATIENCE_S = 10
+ROOT = Path(__file__).parents[2]
 
 
 def consulted(ring, consumer, own):
@@ -19,6 +22,17 @@ def consulted(ring, consumer, own):
     ring.driver.queries.clear()
     consumer.acquire(PATIENCE_S).release()
     return own in ring.driver.queries
+
+
+def test_a_look_is_as_long_as_the_protocol_says():
+    """50 µs in all, 30 of them at one's own work: no test can tell by a clock."""
+    source = (ROOT / "gpuring/device/order.c").read_text()
+    (own_us,) = re.findall(r"define GD_LAP_NS \(INT64_C\((\d+)\) \* 1000\)", source)
+    (rest_us,) = re.findall(r"GD_PATIENCE_NS = (\d+) \* 1000,", source)
+    said = (ROOT / "docs/protocol.md").read_text()
+    assert f"for {int(own_us) + int(rest_us)} µs at the most" in said
+    assert f"up to {own_us} µs are for its own work" in said
+    assert int(own_us) + int(rest_us) < 100  # some tens, says docs/failure.md
 
 
 def test_while_nothing_of_ours_is_pending_a_wait_is_enqueued_at_once(rig):
