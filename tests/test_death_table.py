@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support import poll, segments_of
+from support import HOST, ON_GPU, poll, segments_of
 from victim import Victim, make
 
 import gpuring
@@ -30,7 +30,11 @@ def publishes_and_claims(pipe, name, place):
     pipe.receive()
 
 
+@pytest.mark.parametrize(
+    "place", [HOST, pytest.param(ON_GPU[0], marks=pytest.mark.gpu)], ids=lambda place: place.name
+)
 def test_a_killed_producers_frames_are_read_and_its_claim_is_passed_over(place, name, children):
+    """With events a frame that nobody had asked for may be called torn (test_false_alarms.py)."""
     with place.create(name, slots=4, shape=4, dtype="u1") as ring:
         frames, producer = ring.consumer(), ring.producer()
         child = children(publishes_and_claims, name, place)
