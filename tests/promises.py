@@ -160,11 +160,20 @@ def _sentences(text: str) -> Iterator[tuple[int, str]]:
 def known_tests(folder: Path) -> frozenset[str]:
     """`file::function` of every test, the file as seen from the folder."""
     return frozenset(
-        f"{path.relative_to(folder)}::{node.name}"
+        f"{path.relative_to(folder)}::{name}"
         for path in folder.rglob("test_*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test")
+        for name in _tests_in(ast.parse(path.read_text()).body)
     )
+
+
+def _tests_in(body: list[ast.stmt]) -> Iterator[str]:
+    """As pytest collects them: those of the module and of its classes."""
+    for each in body:
+        name = getattr(each, "name", "")
+        if isinstance(each, ast.ClassDef) and name.startswith("Test"):
+            yield from _tests_in(each.body)
+        elif isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and name.startswith("test"):
+            yield name
 
 
 def wrong_with(unit: Unit, tests: Iterable[str], results: Path = RESULTS) -> str:

@@ -118,6 +118,20 @@ def test_figures_are_held_to_the_results_as_rounded(tmp_path):
     assert verdict("4.2 ms, 62 ms. <!-- measured: some.json -->", tmp_path) == []
 
 
+def test_tests_are_those_that_pytest_collects(tmp_path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "test_a.py").write_text(
+        "def test_one(): pass\n"
+        "async def test_two(): pass\n"
+        "class TestIt:\n    def test_three(self): pass\n"
+        "class Helper:\n    def test_four(self): pass\n"
+        "def make():\n    def test_five(): pass\n"
+        "# def test_six(): pass\n"
+    )
+    (tmp_path / "helper.py").write_text("def test_seven(): pass\n")
+    assert known_tests(tmp_path) == {f"sub/test_a.py::test_{n}" for n in ("one", "two", "three")}
+
+
 def test_a_line_is_where_its_sentence_is():
     found = read(f"# H\n\nOne. {A}\nTwo,\nstill two. {A}\n\n| h |\n|---|\n| row |")
     assert found == Page(
