@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 
 import numpy as np
 import pytest
@@ -24,7 +25,6 @@ from test_service_death import writes_an_answer
 from test_stopped import stop
 
 import gpuring
-from gpuring import directory
 
 # ---- calls --------------------------------------------------------------------------------------
 
@@ -44,11 +44,14 @@ def test_neither_a_request_nor_an_answer_is_copied(name):
             assert (slot.array == 6).all()
 
 
-def test_an_engine_waits_for_its_service_to_appear(name, monkeypatch):
-    find, looks = directory.open_header, []
-    monkeypatch.setattr(directory, "open_header", lambda *a, **o: looks.append(a) or find(*a, **o))
-    joining = in_thread(lambda: gpuring.serve(name, timeout=20))
-    poll(lambda: len(looks) > 2)
+def test_an_engine_waits_for_its_service_to_appear(name):
+    with pytest.raises(gpuring.RingNotFound):
+        gpuring.serve(name, timeout=0.05)
+    begun = threading.Event()
+    joining = in_thread(lambda: begun.set() or gpuring.serve(name, timeout=20))
+    assert begun.wait(20)
+    looks = iter(range(50))  # so that it has looked, and found nothing
+    poll(lambda: next(looks, None) is None)
     with serve(name, engine=False), joining() as server, gpuring.connect(name) as client:
         ask_here(server, client, 0)
 
@@ -240,8 +243,7 @@ def answers_and_hangs(pipe, name):
         pipe.send("up")
         (call,) = server.take(timeout=20)
         answer(call)
-        (writer,) = server._clients.values()
-        pipe.send(writer.peer)
+        pipe.send("answered")
         pipe.receive()
 
 
@@ -252,11 +254,16 @@ class Torn:
         self.client = client
         self.engine = up(children(answers_and_hangs, name))
         self.call = send(client, 0)
-        self.peer = self.engine.receive()
+        assert self.engine.receive() == "answered"
+
+    def sticks(self):
+        """As if its GPU had not got to its work on the slot of the client's first answer."""
+        ring = self.client._mailbox._ring
+        (peer,) = [each for each in ring.stats().producers if each.pid == self.engine.pid]
+        set_fence(ring, peer.number, 0, 1)
 
     def dies(self):
         ring = self.client._mailbox._ring
-        set_fence(ring, self.peer, 0, 1)  # of the slot of the client's first answer
         self.engine.kill()
         poll(lambda: ring._header.reap() or ring._header.reaps)
 
@@ -264,6 +271,7 @@ class Torn:
 def test_a_torn_answer_that_was_not_received_is_lost(name, children):
     with serve(name, engine=False), gpuring.connect(name) as client:
         torn = Torn(name, client, children)
+        torn.sticks()
         torn.dies()
         with serve(name) as other:
             with pytest.raises(gpuring.PeerLost):
@@ -275,6 +283,7 @@ def test_a_torn_answer_that_is_held_is_told_by_check_and_at_release(name, childr
     with serve(name, engine=False), gpuring.connect(name) as client:
         torn = Torn(name, client, children)
         slot = torn.call.result(10)
+        torn.sticks()
         torn.dies()
         with pytest.raises(gpuring.FrameTorn):
             slot.check()
@@ -288,7 +297,7 @@ def test_a_torn_answer_that_was_released_is_told_by_a_later_result(name, childre
     with serve(name, engine=False), gpuring.connect(name) as client:
         torn = Torn(name, client, children)
         slot = torn.call.result(10)
-        set_fence(client._mailbox._ring, torn.peer, slot.index, 1)
+        torn.sticks()
         slot.release()
         torn.dies()
         with serve(name) as other:
