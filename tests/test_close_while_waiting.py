@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import _thread
+import signal
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -164,3 +166,29 @@ def test_who_cannot_leave_can_be_used_again(name, monkeypatch):
         monkeypatch.undo()
         producer.claim(0).publish()
         reader.acquire(0).release()
+
+
+def test_a_signal_handler_that_closes_when_the_slot_has_come_is_obeyed(name):
+    """The verb is done, and has not returned: what it had was given back by close."""
+    with make(name) as ring, ring.consumer() as reader:
+        for _ in range(20):
+            producer = ring.producer()
+            fill(producer)
+            held = reader.acquire(0)
+
+            def meanwhile(held=held):
+                poll(lambda: ring.stats().peers[-1].waiting)
+                held.release()  # and the other thread cannot run before we let it
+                _thread.interrupt_main()
+
+            before = signal.signal(signal.SIGINT, lambda *_, close=producer.close: close())
+            thread = threading.Thread(target=meanwhile)
+            thread.start()
+            try:
+                with pytest.raises(gpuring.RingClosed):
+                    producer.claim(10)
+            finally:
+                signal.signal(signal.SIGINT, before)
+                thread.join()
+            reader.acquire(0).release()
+            assert ring._header.live_peers() == [reader.peer]

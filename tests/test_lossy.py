@@ -234,3 +234,29 @@ def test_a_doomed_hold_of_a_fellow_is_replaced(segment):
     assert ring.take(b.subscription, 0) == (4, b.number, "held")
     assert a.release(2) == _core.REAPED
     assert ring.take(b.subscription, 0) == (4, b.number, "held")
+
+
+def test_a_frame_that_was_given_back_before_a_later_one_tells_nothing_of_that_one(segment):
+    """What was lost before a frame is told with it, once, whatever else is given back."""
+    ring = segment(4)
+    reader, producer = ring.consumer(lossless=False), ring.producer()
+    producer.put(1)
+    assert (reader.acquire(), reader.peer.lost) == (4, 0)
+    producer.put(6)  # 5 … 11 but 8, whose slot is held
+    assert (reader.acquire(), reader.peer.lost) == (9, 4)
+    assert reader.give_back(4) == 0
+    assert (reader.acquire(), reader.peer.lost) == (10, 0)
+
+
+def test_frames_that_are_given_back_together_tell_once_what_was_lost_before_them(segment):
+    ring = segment(4)
+    reader, producer = ring.consumer(lossless=False), ring.producer()
+    producer.put(3)
+    assert producer.abandon(producer.claim()) == 0  # 7
+    producer.put(2)  # 4 and 5 are gone
+    taken = [(reader.acquire(), reader.peer.lost) for _ in range(3)]
+    assert taken == [(6, 2), (8, 1), (9, 0)]
+    for seq in (9, 8, 6):
+        assert reader.give_back(seq) == 0
+    again = [(reader.acquire(), reader.peer.lost) for _ in range(3)]
+    assert again == [(6, 3), (8, 0), (9, 0)]

@@ -7,7 +7,7 @@ import threading
 from functools import partial
 
 import pytest
-from fake_driver import signalled
+from fake_driver import held_by, signalled
 from victim import unpay
 
 import gpuring
@@ -82,3 +82,14 @@ def test_a_signal_handler_cannot_use_a_peer_that_waits_for_a_fence(ring, open_fe
     with while_it_waits(ring, use), reader.acquire(20, stream=STREAM) as slot:
         assert slot.index == index
     assert refused
+
+
+def test_what_a_verb_is_about_to_hand_out_is_not_lost(rig):
+    """Its object has nobody yet; another thread may look for slots that nobody has."""
+    ring = rig("timeline")
+    producer, consumer = ring.producer(), ring.consumer()
+    producer.claim_many(2, 0).publish()
+    ring.driver.on_call = lambda _: consumer._give_back_lost()
+    batch = consumer.acquire_many(2, 0)
+    ring.driver.on_call = lambda _: None
+    assert held_by(consumer) == [slot.seq for slot in batch] == [4, 5]
