@@ -93,3 +93,38 @@ def test_what_a_verb_is_about_to_hand_out_is_not_lost(rig):
     batch = consumer.acquire_many(2, 0)
     ring.driver.on_call = lambda _: None
     assert held_by(consumer) == [slot.seq for slot in batch] == [4, 5]
+
+
+def test_close_waits_until_a_verb_of_another_thread_is_out_of_the_driver(rig):
+    """What it has taken, and not handed out yet, is nobody's to finish."""
+    ring = rig("timeline")
+    producer, consumer = ring.producer(), ring.consumer()
+    producer.claim(0).publish()
+    inside, closed, early, errors = threading.Event(), threading.Event(), [], []
+
+    def in_driver(_):
+        if threading.current_thread() is reader and not inside.is_set():
+            inside.set()
+            early.append(closed.wait(0.5))
+
+    def reads():
+        try:
+            consumer.acquire(10)
+        except gpuring.RingError as error:
+            errors.append(type(error))
+
+    def closes():
+        inside.wait(10)
+        consumer.close()
+        closed.set()
+
+    ring.driver.on_call = in_driver
+    reader, closer = threading.Thread(target=reads), threading.Thread(target=closes)
+    reader.start()
+    closer.start()
+    reader.join(20)
+    closer.join(20)
+    ring.driver.on_call = lambda _: None
+    assert early == [False]
+    assert closed.is_set()
+    assert held_by(consumer) == []
