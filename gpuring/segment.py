@@ -147,6 +147,14 @@ class Named:
         self._place.close()
 
 
+def owner(segment: str) -> int:
+    """The user id of whatever has the name; -1: nothing has."""
+    try:
+        return os.stat(path_of(segment), follow_symlinks=False).st_uid  # noqa: PTH116
+    except FileNotFoundError:
+        return -1
+
+
 def has_name(path: str, file: os.stat_result) -> bool:
     """Whether `path` means this file, which somebody has open: so its inode is no later one's."""
     try:

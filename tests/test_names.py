@@ -172,6 +172,16 @@ def test_attach_and_connect_wait_while_a_ring_is_replaced_at_full_speed(name):
         thread.join()
 
 
+@pytest.mark.parametrize("state", [retired, without_slots])
+def test_serve_ends_where_a_living_process_keeps_half_a_service(name, state):
+    described = ((4,), "u1")
+    terms = {"request": described, "response": described, "device": "host"}
+    with gpuring.serve(name, **terms):
+        state(name)
+        with pytest.raises(gpuring.RingNotFound, match=name):
+            gpuring.serve(name, **terms)
+
+
 @pytest.mark.parametrize("kind", ["empty", "damaged"])
 def test_incompatible_means_damaged_and_is_not_waited_for(name, kind):
     path = Path("/dev/shm", segments.header_name(name)[1:])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -88,6 +87,7 @@ def serve(
         not engine,
         time_namespace(),
     )
+    missed = False
     while True:
         try:
             ring = create_of(
@@ -107,8 +107,12 @@ def serve(
             _check_terms(ring, described.fields, described.meta, terms)
             return Server(ring, engine=True)
 
-        with contextlib.suppress(RingNotFound):  # it ended meanwhile
+        try:
             return _join(name, max(timeout, _PATIENCE_S), join)
+        except RingNotFound:
+            if missed:  # what has the name is no service, and does not go away
+                raise
+            missed = True  # it ended meanwhile
 
 
 def _join(name: str, timeout: float, join: Callable[[Ring], _Member]) -> _Member:

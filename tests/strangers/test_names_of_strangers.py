@@ -253,7 +253,7 @@ def looks(_pipe, name, rounds):
             directory.survey()
             list(RingCollector(1000).collect())
             engine._sweep()
-            directory.tidy(lambda each: each.startswith(name))
+            directory.remove_dead(f"{name}-size")
             outcome(lambda: gpuring.attach(f"{name}-size"))
             outcome(lambda: gpuring.create(f"{name}-size", **OPTIONS))
             outcome(lambda: gpuring.create(f"{name}-size", **OPTIONS, replace=True))

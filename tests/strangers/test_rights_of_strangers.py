@@ -51,7 +51,7 @@ def test_a_lock_on_the_directory_stalls_nobody(name, stranger):
                 with taken.answer():
                     pass
                 call.result(10).release()
-            directory.tidy(lambda each: each.startswith(name))
+            assert not directory.remove_dead(name)
     child.send()
     assert child.result()
 

@@ -41,7 +41,7 @@ class RingCollector(Collector):
         )
         yield GaugeMetricFamily(
             "gpuring_rings_unreadable",
-            "Rings that are damaged, half made, of another version, or of another user.",
+            "Names of rings that are damaged, of another version or user, or no files.",
             len(unreadable),
         )
         told = found[: self._max_rings]
