@@ -230,7 +230,8 @@ def _take_away(name: str, *, close: bool) -> bool:
                     continue
                 epoch = None if named.odd else _retire(file, close)
                 _remove_slots(name, epoch)
-                segment.unlink(segment.header_name(name))
+                if named.has_name:  # once more: if we were stopped, somebody went on without us
+                    segment.unlink(segment.header_name(name))
                 return True
 
 

@@ -128,8 +128,12 @@ static bool fuzz_file(struct live *from) {
     struct live got = {0};
     const char *why;
     char text[256];
+    doing = "read";
+    struct gr_ring *copy = gr_read(from->fd, &why, text, sizeof text);
+    if (copy) read_everything(copy), gr_detach(copy);
     doing = "attach";
     struct gr_ring *ring = got.ring = gr_attach(from->fd, &why, text, sizeof text);
+    REQUIRE(!ring == !copy);
     if (!ring) REQUIRE(why && memchr(text, 0, sizeof text) && strlen(text) > 10);
     else {
         REQUIRE(ring->layout.nbytes == now && ring->spec + ring->config.spec_nbytes <= (uint8_t *)ring->head + now);

@@ -176,7 +176,7 @@ def test_ten_thousand_names(name, stranger):
         assert len(str(caught.value)) < 2000
         done = commands.gpuring("doctor", "--no-probe")
         assert "Traceback" not in done.stderr
-        assert max(map(len, done.stdout.splitlines())) < 4000
+        assert len(done.stdout) < 10_000
     assert len(segments_of(name)) == MANY
 
 

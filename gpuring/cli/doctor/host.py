@@ -25,6 +25,8 @@ INITIAL_PID_NAMESPACE = 0xEFFFFFFC
 """PROC_PID_INIT_INO of Linux: the namespace of the host itself."""
 DOCKERS_SHM_NBYTES = 64 << 20
 LEAST_SHM_NBYTES = 1 << 20
+MAX_NAMED = 10
+"""Names in one finding."""
 FDS_OF_A_RING = _core.MAX_PEERS + 16
 """One pidfd a peer at the most, the header, the watchdog, a few of CUDA's."""
 
@@ -226,7 +228,9 @@ def address_space(host: Host) -> Finding:
 def rings(host: Host) -> Finding:
     what = "rings"
     if host.unreadable:
-        names = ", ".join(printable(name) for name in host.unreadable)
+        names = ", ".join(printable(name) for name in sorted(host.unreadable)[:MAX_NAMED])
+        if len(host.unreadable) > MAX_NAMED:
+            names += f" and {len(host.unreadable) - MAX_NAMED} more"
         fix = "gpuring inspect NAME says why; gpuring clean removes what no process uses"
         return Finding("warn", what, f"unreadable: {names}", fix)
     dead = [
