@@ -145,10 +145,10 @@ def attach_header(name: str, owner: int | None) -> Header:
             with named.open(os.O_RDWR) as file:
                 header = _checked(name, Header.attach, file)
                 # In this order: who takes the name away locks it, and then looks whether somebody
-                # has the header.  So he has seen us, or we see him.
-                if segment.name_is_locked(file.fd) or not os.fstat(file.fd).st_nlink:
+                # has the header.  So he has seen us, or we see him, or the slots have gone.
+                if segment.name_is_locked(file.fd):
                     header.disown()
-                    raise Missing("somebody is about to remove it, or has")
+                    raise Missing("somebody is about to remove it")
                 return header
         except OSError as error:
             told = segment.refused(name, error, "its header", named.stat.st_size)

@@ -1,7 +1,5 @@
 """Every call to the system that create, attach, join, serve and connect make fails in turn: an
 error of a documented kind, nothing is left, and the next try works.
-
-failure.md: "A call that raises leaves nothing".
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""failure.md: "Names that are no rings, or other users', are skipped or named, by everything"."""
+"""Threat model (docs/failure.md): "What is no ring is passed over or called what it is", and "nobody
+maps a file of his unasked".  Its sentences name the tests that hold them."""
 
 from __future__ import annotations
 

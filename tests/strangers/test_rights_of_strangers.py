@@ -1,4 +1,5 @@
-"""failure.md: "Who may not open a ring's files can do nothing to it"; and those who may."""
+"""Threat model (docs/failure.md): who may not open a ring's files, who may read and who may write
+them.  Its sentences name the tests that hold them."""
 
 from __future__ import annotations
 
