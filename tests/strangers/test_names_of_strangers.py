@@ -1,5 +1,5 @@
-"""Threat model (docs/failure.md): "What is no ring is passed over or called what it is", and "nobody
-maps a file of his unasked".  Its sentences name the tests that hold them."""
+"""Threat model (docs/failure.md): what is no ring is passed over or called what it is, and nobody
+maps a stranger's file unasked.  Its sentences name the tests that hold them."""
 
 from __future__ import annotations
 
