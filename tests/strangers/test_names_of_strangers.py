@@ -136,6 +136,16 @@ def test_slots_of_a_stranger_are_never_mapped_or_removed(name, stranger):
             SHM.joinpath(slots).touch()
 
 
+def test_what_a_stranger_puts_in_the_place_of_our_slots_stays(name, stranger):
+    with gpuring.create(name, **OPTIONS) as ring:
+        slots = segments.slots_name(name, ring._epoch)[1:]
+        segments.unlink(f"/{slots}")
+        stranger(put, ("junk", slots)).result()
+    assert segments_of(name) == [slots]
+    assert directory.tidy(lambda each: each == name) == []
+    assert segments_of(name) == [slots]
+
+
 WILD = [b"\xff\xfe", b"\x1b[2J", b"a\nb", b" ", b"+", b"a+b", b"x" * 200, "ä".encode()]
 
 
