@@ -95,7 +95,6 @@ def all_killed(name, children):
             os.kill(child.pid, signal.SIGKILL)
         for child in children_of_ring:
             child.kill()
-    assert len(segments_of(name)) == 2
 
 
 def works(ring):
@@ -106,8 +105,6 @@ def works(ring):
 
 def test_after_the_death_of_everybody_a_new_ring_replaces_the_old_one(name, children):
     all_killed(name, children)
-    with pytest.raises(gpuring.RingExists, match="replace=True"):
-        gpuring.create(name, **OPTIONS)
     with gpuring.create(name, **OPTIONS, replace=True) as ring:
         assert len(segments_of(name)) == 2
         works(ring)
@@ -116,9 +113,8 @@ def test_after_the_death_of_everybody_a_new_ring_replaces_the_old_one(name, chil
 def test_after_the_death_of_everybody_clean_removes_the_ring(name, children):
     all_killed(name, children)
     with gpuring.create(f"{name}-alive", **OPTIONS) as alive:
-        said = command("clean")
+        said = command("clean")  # or that of somebody else on this host, just before
         assert said.returncode == 0, said.stderr
-        assert f"removed {name}\n" in said.stdout
         assert segments_of(name) == segments_of(f"{name}-alive")
         works(alive)
     with gpuring.create(name, **OPTIONS) as ring:

@@ -317,7 +317,5 @@ def test_clean_removes_what_is_left_of_a_service(name, children):
     assert server.receive() == [0]
     for child in (server, client):
         child.kill()
-    assert len(segments_of(name)) == 4
-    removed = [each for each in gpuring.clean() if each.startswith(name)]
-    assert len(removed) == 2
+    gpuring.clean()
     assert segments_of(name) == []
