@@ -5,11 +5,14 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
+import time
 
 import pytest
 from support import poll, segments_of
 
 import gpuring
+from gpuring import directory
+from gpuring import segment as segments
 from strangers import OPTIONS, SHM, outcome
 from strangers.test_rights_of_strangers import hold_byte
 
@@ -32,6 +35,18 @@ def test_who_may_only_read_cannot_join_and_sees_everything(name, stranger):
         assert attached == ["PermissionError"] * 2
         assert bytes((3, 1, 4, 1)) in slots
         assert (0x1122334455667788).to_bytes(8, "little") in header
+
+
+def test_who_may_only_read_can_hold_up_a_close(name, stranger):
+    ring = gpuring.create(name, **OPTIONS, mode=0o644)
+    child = stranger(hold_byte, name, segments.NAME_BYTE, fcntl.F_RDLCK)
+    child.receive()
+    begun = time.monotonic()
+    ring.close()
+    assert time.monotonic() - begun >= directory._PATIENCE_S  # then it goes on without
+    assert segments_of(name) == []
+    child.send()
+    assert child.result()
 
 
 def creates(pipe, name):
