@@ -63,6 +63,19 @@ def test_whoever_dies_wherever_the_survivors_go_on_and_the_books_balance(matrix,
     assert [point for point, rounds in killed.items() if rounds == 0] == []
 
 
+WITHOUT_A_TICK: Edit = (
+    "watchdog.c",
+    "TICK_MS = 20, LONG_TICK_MS = 1000, FULL_LOOK_MS = 100,",
+    "TICK_MS = 1000000, LONG_TICK_MS = 1000000, FULL_LOOK_MS = 1000000,",
+)
+
+
+def test_no_death_waits_for_the_tick_of_a_watchdog(tmp_path):
+    """Newcomers are told of by who wakes up, or goes to sleep, so the tick may be long."""
+    done = runner(tmp_path, WITHOUT_A_TICK)("--rounds", 200)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_fault_point_that_is_not_reached_shows(matrix):
     done = matrix("--rounds", 1, "--role", "closer", "--point", "close: closed")
     assert done.returncode == 0, done.stderr
@@ -151,6 +164,17 @@ MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {
     "a reaper leaves a subscription without a member": (
         ("--role", "consumer", "--point", "acquire: looked"),
         [("reap.c", "if (!gr_has_other_member(ring, u, p)) gr_remove_subscription(ring, u);", "")],
+    ),
+    "nobody tells the watchdog of newcomers": (
+        ("--role", "joiner"),
+        [
+            WITHOUT_A_TICK,
+            (
+                "watchdog.c",
+                "void gr_tell_of_joins(struct gr_ring *ring) {",
+                "void gr_tell_of_joins(struct gr_ring *ring) {\n    if (ring) return;",
+            ),
+        ],
     ),
     "a reaper takes every dead peer for a sleeper": (
         ("--role", "joiner"),

@@ -37,8 +37,8 @@ MUTANTS: dict[str, Edit] = {
     ),
     "nobody looks for orphans": (
         "reap.c",
-        "if (result == GR_OK && has_orphans(ring)) {",
-        "if (0) {",
+        "if (!has_orphans(ring)) return GR_OK;",
+        "return GR_OK;",
     ),
     "an orphan is opened without a word": (
         "reap.c",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import resource
 import signal
 import threading
 import time
@@ -211,6 +212,14 @@ def test_a_sleeper_does_not_spin(segment):
     wall, cpu = time.monotonic(), time.thread_time()
     assert actor.acquire(0.5) == _core.BLOCKED
     assert time.thread_time() - cpu < (time.monotonic() - wall) / 4
+
+
+def test_who_waits_long_seldom_wakes_up(segment):
+    """Slices grow: 50, 50, 100, … ms, so some seven of them.  A busy machine makes it fewer."""
+    _, actor, _ = waiter(segment, "acquire")
+    before = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+    assert actor.acquire(2.5) == _core.BLOCKED
+    assert resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before < 2.5 / 0.05 / 2
 
 
 # ---- death during a wait: of a real process, since a watchdog may look at pidfds -----------------

@@ -175,6 +175,7 @@ enum gr_result gr_join_producer(struct gr_ring *ring, struct gr_peer *me) {
     result = enter(ring, me);
     if (result == GR_OK) gr_count_producers(ring, GR_NONE, GR_NOT_ENDED);
     gr_unlock(ring);
+    if (result == GR_OK) gr_ring_bell(ring); /* who wakes up tells his watchdog of us (gr_tell_of_joins) */
     return result;
 }
 
@@ -250,6 +251,7 @@ enum gr_result gr_join_consumer(struct gr_ring *ring, const char name[GR_NAME_WO
         }
     }
     gr_unlock(ring);
+    if (result == GR_OK) gr_ring_bell(ring); /* as a producer */
     return result;
 }
 

@@ -121,6 +121,7 @@ static bool look_around(void) {
         if (k == GR_MAX_WAITED) all = false;
         else if (k == waited_count)
             waited[waited_count++] = (struct gr_waited){.value = value, .address = address_of(bell), .flags = GR_WAITED_U32};
+        gr_tell_of_joins(notifier->look.ring);
         if (gr_ready(&notifier->look) != GR_BLOCKED) make_readable(notifier);
     }
     return all;
@@ -128,14 +129,15 @@ static bool look_around(void) {
 
 static void *bridge(void *unused) {
     (void)unused;
+    int64_t slice_ns = GR_SLICE_NS; /* the backstop, as in wait.c; the dead are the watchdog's business */
     pthread_mutex_lock(&mutex);
     for (;;) {
         bool all = look_around();
-        /* A slice is the backstop of every sleep (wait.c); the dead are the watchdog's business. */
-        int64_t until_ns = waited_count == 1 ? INT64_MAX : gr_now_ns() + (all ? GR_SLICE_NS : GR_NAP_NS);
+        int64_t until_ns = waited_count == 1 ? INT64_MAX : gr_now_ns() + (all ? slice_ns : GR_NAP_NS);
         asleep = true;
         pthread_mutex_unlock(&mutex);
         gr_wait_bells(waited, waited_count, until_ns); /* EFAULT: a ring was unmapped meanwhile; look again */
+        slice_ns = gr_now_ns() < until_ns ? GR_SLICE_NS : slice_ns < GR_SLICE_MAX_NS / 2 ? 2 * slice_ns : GR_SLICE_MAX_NS;
         pthread_mutex_lock(&mutex);
         asleep = false;
     }
@@ -158,6 +160,7 @@ static bool start(void) {
 
 struct gr_notifier *gr_notifier_open(void) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
+    gr_mind_forks();
     pthread_once(&once, install_fork_handlers);
     struct gr_notifier *notifier = calloc(1, sizeof *notifier);
     if (!notifier) return NULL;

@@ -62,6 +62,12 @@ static void fork_child(void) {
 }
 static void install_fork_handlers(void) { pthread_atfork(fork_prepare, fork_parent, fork_child); }
 
+/* Before anybody else's handlers are installed: a fork takes the mutexes in the opposite order, and this one is last. */
+void gr_mind_forks(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, install_fork_handlers);
+}
+
 bool gr_forked(const struct gr_ring *ring) {
     return ring->generation != atomic_load_explicit(&generation, memory_order_relaxed);
 }
@@ -69,8 +75,7 @@ bool gr_forked(const struct gr_ring *ring) {
 /* ---- handles -------------------------------------------------------------------------------- */
 
 void gr_enlist(struct gr_ring *ring) {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, install_fork_handlers);
+    gr_mind_forks();
     ring->pid = (uint64_t)getpid();
     ring->start = gr_process_start(getpid(), NULL);
     ring->pidns = pid_namespace();

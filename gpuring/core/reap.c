@@ -221,6 +221,23 @@ static enum gr_result reap(struct gr_ring *ring, uint32_t p, bool *reaped) {
     return GR_OK;
 }
 
+static enum gr_result reap_orphans(struct gr_ring *ring) {
+    if (!has_orphans(ring)) return GR_OK;
+    enum gr_result result = gr_lock(ring, 0);
+    if (result != GR_OK) return result;
+    gr_clear_orphans(ring);
+    gr_unlock(ring);
+    return GR_OK;
+}
+
+/* For who finds this peer in his way: whatever is wrong with it, and no more. */
+void gr_reap_one(struct gr_ring *ring, uint32_t p) {
+    bool done;
+    if (gr_forked(ring)) return;
+    if (state_of(gr_load_acquire(&ring->peer[p].word)) == GR_FREE) reap_orphans(ring);
+    else reap(ring, p, &done);
+}
+
 /* Clears whoever is dead, and what is in nobody's hands.  Does not wait for LOCK: whoever has it may be doing the same. */
 enum gr_result gr_reap_dead(struct gr_ring *ring, uint64_t *reaped) {
     if (reaped) *reaped = 0;
@@ -231,12 +248,6 @@ enum gr_result gr_reap_dead(struct gr_ring *ring, uint64_t *reaped) {
         result = reap(ring, p, &done);
         if (done && reaped) *reaped |= UINT64_C(1) << p;
     }
-    if (result == GR_OK && has_orphans(ring)) {
-        result = gr_lock(ring, 0);
-        if (result == GR_OK) {
-            gr_clear_orphans(ring);
-            gr_unlock(ring);
-        }
-    }
+    if (result == GR_OK) result = reap_orphans(ring);
     return result == GR_LOCK_TIMEOUT ? GR_OK : result;
 }

@@ -79,9 +79,10 @@ struct gr_ring {
     uint64_t pid, start, pidns;
     unsigned generation;   /* of the process: a fork makes the handle void in the child */
 
-    /* Guarded by gr_lock_handles.  The last four are the watchdog's. */
+    /* Guarded by gr_lock_handles, but that anybody may read the first two.  Those from joins_seen on are the watchdog's. */
+    _Atomic bool watched;
+    gr_word joins_seen; /* head.joins when it looked last */
     struct gr_ring *next, *prev; /* all handles of the process */
-    bool watched;
     uint64_t unwatchable; /* peers to be looked at every tick */
     uint64_t watched_id[GR_MAX_PEERS];
     int pidfd[GR_MAX_PEERS]; /* -1: none */
@@ -217,6 +218,7 @@ struct gr_ring *gr_read(int fd, const char **why, char *text, size_t text_nbytes
 void gr_retire(struct gr_ring *ring); /* magic = 0: nobody attaches any more */
 
 /* process.c */
+void gr_mind_forks(void);
 void gr_enlist(struct gr_ring *ring);
 void gr_disown(struct gr_ring *ring);
 void gr_detach(struct gr_ring *ring);
@@ -248,6 +250,7 @@ enum gr_result gr_close(struct gr_ring *ring);
 
 /* reap.c */
 enum gr_result gr_reap_dead(struct gr_ring *ring, uint64_t *reaped); /* mask of the numbers */
+void gr_reap_one(struct gr_ring *ring, uint32_t number);
 
 /* claim.c, frames.c: one call is one whole transition */
 uint64_t gr_frontier(struct gr_ring *ring);
@@ -277,6 +280,8 @@ static inline enum gr_result gr_ready(const struct gr_peer *me) {
 #ifndef GR_SLICE_NS /* tests/core/stress.c runs without the backstop, which would hide a lost wake-up */
 #define GR_SLICE_NS (INT64_C(50) * 1000 * 1000)
 #endif
+#define GR_SECOND_NS (INT64_C(1000) * 1000 * 1000)
+#define GR_SLICE_MAX_NS (GR_SLICE_NS > GR_SECOND_NS ? GR_SLICE_NS : GR_SECOND_NS)
 enum { GR_NAP_NS = 1000 * 1000, GR_SPIN_MAX_NS = 50 * 1000, GR_SPIN_MIN_NS = 1000,
        GR_WAKE_NS = 50 * 1000 /* what a wake-up by futex may take */,
        GR_LATE_NS = 65 * 1000 /* what a wake-up by a timer takes, as a first guess: 50 µs are its slack */,
@@ -308,6 +313,8 @@ enum gr_result gr_select(struct gr_peer *const *peers, uint32_t n, int64_t begun
 
 /* watchdog.c */
 void gr_watch(struct gr_ring *ring); /* somebody has joined through this handle, or wants the dead cleared */
+bool gr_is_watched(const struct gr_ring *ring);
+void gr_tell_of_joins(struct gr_ring *ring);
 
 /* notify.c: a descriptor per peer that can be read when its verb would not be blocked */
 struct gr_notifier;

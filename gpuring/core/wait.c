@@ -3,8 +3,12 @@
  * Edge D, no lost wake-up (bell.c): announced first, then the bell, then the look, then the sleep on that bell value.
  * Who sleeps at several rings does so at each: announced everywhere, every bell read, then every look,
  * then one sleep on all those values.
- * No sleep is longer than a slice, so whatever went wrong elsewhere (a stopped waker, a close by a
- * process without an entry) costs a slice and not a hang.  A reader whose frames come regularly wakes up by
+ * No sleep is longer than a slice, so whatever went wrong elsewhere costs a slice and not a hang.  A slice is as long as
+ * the wait has lasted, 50 ms at least and a second at the most: who has waited long has time, and costs next to
+ * nothing.  What is left to the slice is rare, and a second is in order for it: a waker that was stopped or killed
+ * between his change and the bell and is not reaped (a close by a process without an entry), a signal that came
+ * between the look for signals and the sleep or to another thread.  Where no watchdog looks after the ring a slice
+ * stays 50 ms, for then the dead are found after it.  A reader whose frames come regularly wakes up by
  * itself a little before the next one, and spins: docs/decisions/0009-how-a-wait-waits.md.
  */
 #define _GNU_SOURCE
@@ -19,6 +23,22 @@
 #ifndef SYS_futex_waitv
 #define SYS_futex_waitv 449 /* the same on every architecture */
 #endif
+
+static int64_t slice_ns(int64_t waited_ns, bool watched) {
+    if (!watched || waited_ns < GR_SLICE_NS) return GR_SLICE_NS;
+    return waited_ns < GR_SLICE_MAX_NS ? waited_ns : GR_SLICE_MAX_NS;
+}
+
+/* A whole slice without progress: whoever is in the way may be dead.  The watchdog knows sooner, where there is one; but
+ * its own tick may be long, and a peer that gave up its locks and lives has no pidfd that tells.  So who is in the
+ * way is looked at all the same.  Where nobody is (no frame was published), nobody is. */
+static void look_after(struct gr_ring *ring, const struct gr_culprit *culprit) {
+    if (!gr_is_watched(ring)) gr_reap_dead(ring, NULL);
+    else {
+        gr_tell_of_joins(ring);
+        if (culprit->peer < ring->max_peers) gr_reap_one(ring, culprit->peer);
+    }
+}
 
 void gr_set_spin(struct gr_peer *me, int64_t ns) {
     me->spin_fixed = ns >= 0;
@@ -53,7 +73,7 @@ static enum gr_result spin_on(struct gr_peer *me, gr_verb verb, int64_t now) {
     if (until > me->deadline_ns) until = me->deadline_ns;
     enum gr_result result = look_until(me, verb, now, until);
     if (result != GR_BLOCKED || until == me->deadline_ns || rest <= GR_SLICE_NS) return result;
-    gr_reap_dead(me->ring, NULL);
+    look_after(me->ring, &me->culprit);
     return GR_SIGNAL;
 }
 
@@ -126,6 +146,7 @@ static enum gr_result sleep_until(struct gr_peer *me, gr_verb verb, int64_t unti
         if (result != GR_BLOCKED || *signalled) break;
         int64_t now = gr_now_ns();
         if (now >= until) break;
+        gr_tell_of_joins(me->ring);
         struct timespec rest = {.tv_sec = (until - now) / 1000000000, .tv_nsec = (until - now) % 1000000000};
         *signalled = syscall(SYS_futex, &head->bell, FUTEX_WAIT, bell, &rest, NULL, 0) != 0 && errno == EINTR;
     }
@@ -157,7 +178,7 @@ enum gr_result gr_sleep(struct gr_peer *me, gr_verb verb) {
         now = gr_now_ns();
         if (now >= me->deadline_ns) return GR_BLOCKED;
     }
-    slice_end = now + GR_SLICE_NS;
+    slice_end = now + slice_ns(now - me->wait_ns, gr_is_watched(me->ring));
     if (slice_end > me->deadline_ns) slice_end = me->deadline_ns;
 
     int64_t early = foresee(me, now, &until);
@@ -181,9 +202,7 @@ enum gr_result gr_sleep(struct gr_peer *me, gr_verb verb) {
     }
     if (signalled) return GR_SIGNAL;
     if (slice_end == me->deadline_ns) return GR_BLOCKED;
-    /* A whole slice without progress: whoever is in the way may be dead.  The watchdog knows sooner,
-     * where there is one. */
-    gr_reap_dead(me->ring, NULL);
+    look_after(me->ring, &me->culprit);
     return GR_SIGNAL;
 }
 
@@ -214,12 +233,13 @@ bool gr_wait_bells(struct gr_waited *waited, uint32_t n, int64_t until_ns) {
 
 static bool look_at_all(struct gr_peer *const *peers, uint32_t n, bool *ready) {
     bool any = false;
-    for (uint32_t k = 0; k < n; k++) any |= ready[k] = gr_ready(peers[k]) != GR_BLOCKED;
+    uint64_t seq;
+    for (uint32_t k = 0; k < n; k++) any |= ready[k] = gr_look(peers[k], &seq, &peers[k]->culprit) != GR_BLOCKED;
     return any;
 }
 
-static void reap_all(struct gr_peer *const *peers, uint32_t n) {
-    for (uint32_t k = 0; k < n; k++) gr_reap_dead(peers[k]->ring, NULL);
+static void look_after_all(struct gr_peer *const *peers, uint32_t n) {
+    for (uint32_t k = 0; k < n; k++) look_after(peers[k]->ring, &peers[k]->culprit);
 }
 
 /* GR_OK: ready[k] says which of the n <= GR_MAX_WAITED peers have an answer; all of them were looked at, so
@@ -227,9 +247,13 @@ static void reap_all(struct gr_peer *const *peers, uint32_t n) {
  * begun_ns, the time of the first call.  It spins as long as the first peer would, or the longest fixed spin. */
 enum gr_result gr_select(struct gr_peer *const *peers, uint32_t n, int64_t begun_ns, int64_t deadline_ns, bool *ready) {
     struct gr_waited waited[GR_MAX_WAITED];
-    int64_t now = gr_now_ns(), slice_end = now + GR_SLICE_NS, spin_ns = peers[0]->spin_ns;
-    for (uint32_t k = 1; k < n; k++)
+    bool watched = gr_is_watched(peers[0]->ring);
+    int64_t now = gr_now_ns(), spin_ns = peers[0]->spin_ns;
+    for (uint32_t k = 1; k < n; k++) {
         if (peers[k]->spin_fixed && peers[k]->spin_ns > spin_ns) spin_ns = peers[k]->spin_ns;
+        watched &= gr_is_watched(peers[k]->ring);
+    }
+    int64_t slice_end = now + slice_ns(now - begun_ns, watched && now - begun_ns >= spin_ns);
     peers[0]->wait_ns = begun_ns;
     if (slice_end > deadline_ns) slice_end = deadline_ns;
     bool any = look_at_all(peers, n, ready), signalled = false;
@@ -244,7 +268,7 @@ enum gr_result gr_select(struct gr_peer *const *peers, uint32_t n, int64_t begun
     }
     if (now >= deadline_ns) return GR_BLOCKED;
     if (now - begun_ns < spin_ns) { /* a slice is over, but not the spin */
-        reap_all(peers, n);
+        look_after_all(peers, n);
         return GR_SIGNAL;
     }
 
@@ -256,6 +280,7 @@ enum gr_result gr_select(struct gr_peer *const *peers, uint32_t n, int64_t begun
                 .address = (uintptr_t)&peers[k]->ring->head->bell, .flags = GR_WAITED_U32};
         any = look_at_all(peers, n, ready);
         if (any || signalled || gr_now_ns() >= slice_end) break;
+        for (uint32_t k = 0; k < n; k++) gr_tell_of_joins(peers[k]->ring);
         signalled = gr_wait_bells(waited, n, slice_end);
     }
     for (uint32_t k = 0; k < n; k++) gr_withdraw(peers[k], GR_SLEEPING);
@@ -264,6 +289,6 @@ enum gr_result gr_select(struct gr_peer *const *peers, uint32_t n, int64_t begun
     if (any) return GR_OK;
     if (signalled) return GR_SIGNAL;
     if (slice_end == deadline_ns) return GR_BLOCKED;
-    reap_all(peers, n); /* as gr_sleep */
+    look_after_all(peers, n); /* as gr_sleep */
     return GR_SIGNAL;
 }

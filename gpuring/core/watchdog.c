@@ -1,10 +1,12 @@
 /* The watchdog: one native thread of the process, for all its handles.
  *
  * It needs no GIL, so it clears a dead peer also while the main thread sits in a CUDA call.  It sleeps in
- * poll() on the pidfds of the peers of other processes and looks for newcomers every TICK_MS; a peer without
- * a usable pidfd (another pid namespace, an old kernel) is looked at every tick, and everybody every few
- * ticks: a handle may have been given up by a process that lives.  Whatever it does, gr_reap_dead does, under
- * the same lock and after the same checks as anybody else.
+ * poll() on the pidfds of the peers of other processes, and so hears of their deaths at once.  Newcomers it hears of from
+ * threads of its process that wait: a join rings the bell, and who finds on his way to sleep that somebody has joined
+ * wakes it (gr_tell_of_joins).  For whatever that misses it looks around by a tick, which begins anew with each join,
+ * and grows to a second while nothing happens.  A peer without a usable pidfd (another pid namespace, an old kernel) is
+ * looked at every TICK_MS, and everybody now and then: a handle may have been given up by a process that lives.
+ * Whatever it does, gr_reap_dead does, under the same lock and after the same checks as anybody else.
  */
 #define _GNU_SOURCE
 #include "ring.h"
@@ -14,10 +16,10 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-enum { TICK_MS = 20, FULL_LOOK_TICKS = 5, MAX_POLLED = 1024 };
+enum { TICK_MS = 20, LONG_TICK_MS = 1000, FULL_LOOK_MS = 100, MAX_POLLED = 1024 };
 
-/* Guarded by gr_lock_handles: the thread holds it while it looks, not while it sleeps. */
-static bool watching; /* the thread runs */
+/* Written under gr_lock_handles: the thread holds it while it looks, not while it sleeps. */
+static _Atomic bool watching; /* the thread runs */
 static int wake_fd = -1;
 
 /* In a forked child, which has one thread, after process.c's handler: that was installed first. */
@@ -28,9 +30,12 @@ static void fork_child(void) {
 }
 static void install_fork_handler(void) { pthread_atfork(NULL, NULL, fork_child); }
 
-/* Opens pidfds for peers that have come since the last look, and closes those of peers that left.  True:
- * somebody must be looked at by tick. */
+/* Opens pidfds for peers that have come since the last look, and closes those of peers that left.  True: look again
+ * soon, for somebody has joined, and may have an entry only in a moment, or has no pidfd. */
 static bool refresh(struct gr_ring *ring) {
+    uint64_t joins = gr_load_acquire(&ring->head->joins); /* before the entries */
+    bool joined = joins != gr_load_relaxed(&ring->joins_seen);
+    gr_store_relaxed(&ring->joins_seen, joins);
     ring->unwatchable = 0;
     for (uint32_t p = 0; p < ring->max_peers; p++) {
         struct gr_peer_entry *entry = &ring->peer[p];
@@ -46,29 +51,33 @@ static bool refresh(struct gr_ring *ring) {
         ring->watched_id[p] = id;
         if (ring->pidfd[p] < 0) ring->unwatchable |= UINT64_C(1) << p; /* gone already, or never visible */
     }
-    return ring->unwatchable != 0;
+    return joined || ring->unwatchable != 0;
 }
 
 static void *watch(void *unused) {
     (void)unused;
     static struct pollfd polled[MAX_POLLED];
-    unsigned ticks = 0;
+    int tick_ms = TICK_MS;
+    int64_t looked_ns = 0; /* at everybody */
     struct gr_ring *handles = gr_lock_handles();
     for (;;) {
         nfds_t n = 1;
-        bool any = false;
+        int64_t now = gr_now_ns();
+        bool any = false, soon = false, full = now - looked_ns >= FULL_LOOK_MS * INT64_C(1000000);
+        if (full) looked_ns = now;
         polled[0] = (struct pollfd){.fd = wake_fd, .events = POLLIN};
         for (struct gr_ring *ring = handles; ring; ring = ring->next) {
             if (!ring->watched) continue;
             any = true;
-            if (refresh(ring) || ticks % FULL_LOOK_TICKS == 0) gr_reap_dead(ring, NULL);
+            soon |= refresh(ring);
+            if (full || ring->unwatchable) gr_reap_dead(ring, NULL);
             for (uint32_t p = 0; p < ring->max_peers; p++)
                 if (ring->pidfd[p] >= 0 && n < MAX_POLLED)
                     polled[n++] = (struct pollfd){.fd = ring->pidfd[p], .events = POLLIN};
         }
-        ticks++;
+        tick_ms = soon ? TICK_MS : tick_ms < LONG_TICK_MS / 2 ? 2 * tick_ms : LONG_TICK_MS;
         gr_unlock_handles();
-        int fired = poll(polled, n, any ? TICK_MS : -1);
+        int fired = poll(polled, n, any ? tick_ms : -1);
         handles = gr_lock_handles();
         if (polled[0].revents & POLLNVAL) break; /* somebody closed all our descriptors (a daemon) */
         uint64_t woken;
@@ -95,8 +104,27 @@ static void *watch(void *unused) {
     return NULL;
 }
 
+static void wake(void) {
+    uint64_t one = 1;
+    if (watching && write(wake_fd, &one, sizeof one) < 0) { /* full: it is awake */
+    }
+}
+
+bool gr_is_watched(const struct gr_ring *ring) {
+    return atomic_load_explicit(&watching, memory_order_relaxed) &&
+           atomic_load_explicit(&ring->watched, memory_order_relaxed);
+}
+
+/* Call on the way to sleep, or now and then while spinning.  Costs two loads, unless somebody has joined. */
+void gr_tell_of_joins(struct gr_ring *ring) {
+    if (gr_load_relaxed(&ring->head->joins) == gr_load_relaxed(&ring->joins_seen) || !gr_is_watched(ring)) return;
+    gr_lock_handles();
+    wake();
+    gr_unlock_handles();
+}
+
 /* Starts the thread at the first call of a process, and wakes it: there are peers to look after.  Where
- * no thread can be had, whoever waits looks after the dead once a slice (gr_sleep). */
+ * no thread can be had, whoever waits looks after the dead once a slice (wait.c). */
 void gr_watch(struct gr_ring *ring) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, install_fork_handler);
@@ -112,8 +140,6 @@ void gr_watch(struct gr_ring *ring) {
         pthread_sigmask(SIG_SETMASK, &before, NULL);
         if (watching) pthread_detach(thread);
     }
-    uint64_t one = 1;
-    if (watching && write(wake_fd, &one, sizeof one) < 0) { /* full: it is awake */
-    }
+    wake();
     gr_unlock_handles();
 }

@@ -15,7 +15,7 @@
  *
  * On host memory there is no device (gd_peer.device is NULL): the CPU stores its fences itself, with the same verbs.
  *
- * Waiting.  No call here waits for longer than a slice (GR_SLICE_NS), but the driver may: for room in a full stream, and
+ * Waiting.  No call here waits for longer than a slice (wait.c), but the driver may: for room in a full stream, and
  * for the whole device after a record that it refused, or at close.  One that has to wait on returns GR_SIGNAL:
  * look after signals, then call it again with the same gd_call and GD_AGAIN, or give up with gd_cancel.
  * Without GD_WAIT a call neither sleeps nor enqueues: it returns GR_SIGNAL where it would have to.

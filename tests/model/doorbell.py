@@ -1,6 +1,6 @@
 """The doorbell: no sleeper misses its wake-up, whoever dies on the way to the bell.
 
-Why the other models may say "wait until a word changes".  The 50 ms backstop of every futex sleep
+Why the other models may say "wait until a word changes".  The backstop of every futex sleep
 is left out on purpose, it would hide each mistake.  Words: `frame` (what the sleeper wants), one
 peer entry, bell and waiters; `wakes` is the kernel's: a futex sleeper sleeps until it moves.
 A second ring (`frame2`, …) is for who sleeps at several; `armed`, `fd`, `kicks`, `listed` and
