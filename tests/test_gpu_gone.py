@@ -1,10 +1,11 @@
-"""When the GPU work of a dead process is gone: its pidfd tells, and no lock."""
+"""When a dead process is gone altogether: its pidfd tells, where there is one, and no lock."""
 
 from __future__ import annotations
 
 import os
 
 import pytest
+from support import poll
 
 from gpuring._core import Header
 from gpuring.cli.inspect import describe
@@ -59,3 +60,15 @@ def test_on_a_gpu_the_dead_of_another_pid_namespace_are_never_cleared(
     assert "DEAD, not cleared yet" in describe(collect("r", ring.creator))
     ring.poke("peer", "pidns", there, number)
     assert ring.creator.reap() == [number]
+
+
+def test_the_watchdog_clears_who_has_no_pidfd_here(segment, children):
+    """In host memory: it looks at a peer of another pid namespace again and again."""
+    ring = segment(2)
+    child = children(joins, ring.path)
+    number = child.receive()
+    ring.poke("peer", "pidns", ring.peek("peer", "pidns", number) + 1, number)
+    ours = ring.producer()  # whose process has a watchdog; nobody else reaps
+    child.kill()
+    poll(lambda: ring.creator.reaps == 1)
+    assert ring.creator.live_peers() == [ours.number]

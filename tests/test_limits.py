@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -75,6 +76,24 @@ def test_64_kib_of_metadata_and_no_more(name):
     with pytest.raises(ValueError, match="metadata has at most 65536 bytes"):
         gpuring.create(name, **SMALL, meta=[("bytes", "u1", 2**16 + 1)])
     assert segments_of(name) == []
+
+
+# ---- how often somebody looks ------------------------------------------------------------------
+
+
+def test_ticks_and_slices_are_as_long_as_the_page_says():
+    """By the source: no test can tell by a clock."""
+    root = Path(__file__).parents[1]
+    watchdog = (root / "gpuring/core/watchdog.c").read_text()
+    ring = (root / "gpuring/core/ring.h").read_text()
+    said = (root / "docs/failure.md").read_text()
+    tick, long = re.findall(r"\bTICK_MS = (\d+), LONG_TICK_MS = (\d+),", watchdog)[0]
+    (slice_ms,) = re.findall(r"define GR_SLICE_NS \(INT64_C\((\d+)\) \* 1000 \* 1000\)", ring)
+    assert "define GR_SLICE_MAX_NS (GR_SLICE_NS > GR_SECOND_NS ?" in ring
+    assert long == "1000"
+    assert f"a tick besides: {tick} ms after a join, growing to a second" in said
+    assert f"after a slice: {slice_ms} ms, growing to a second" in said
+    assert f"looked at every {tick} ms" in said
 
 
 # ---- who may attach ----------------------------------------------------------------------------
