@@ -111,7 +111,8 @@ def make_and_keep(pipe, name, mode):
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o666])
-def test_root_too_leaves_rings_of_others_alone(name, stranger, mode):
+def test_root_too_leaves_rings_of_others_alone(name, stranger, monkeypatch, mode):
+    monkeypatch.setattr(segments, "unnamed", None)  # nothing is made before the look
     child = stranger(make_and_keep, name, mode)
     child.receive()
     entries = segments_of(name)
