@@ -268,6 +268,14 @@ static bool is_gone(const struct gr_peer *me) {
     return state_of(gr_load_relaxed(&entry->word)) == GR_FREE || gr_load_relaxed(&entry->id) != me->id;
 }
 
+/* It was reaped, though we live: our byte was unlocked somehow.  Or another thread has left with it, too. */
+static enum gr_result give_up(struct gr_peer *me) {
+    if (!me->left) set_mine(me->ring, me->number, false);
+    me->left = true;
+    gr_unlock(me->ring);
+    return GR_REAPED;
+}
+
 /* Until none of the peer's verbs is in progress.  [edge L, leaver] it is LEAVING by now, so none begins any more.  A verb
  * neither sleeps nor waits, so this takes microseconds, or as long as the scheduler keeps a thread waiting. */
 static enum gr_result wait_for_verbs(const struct gr_peer *me) {
@@ -293,12 +301,7 @@ enum gr_result gr_leave(struct gr_peer *me) {
     if (me->left) return GR_REAPED;
     enum gr_result result = gr_lock(ring, PATIENCE_NS);
     if (result != GR_OK) return result;
-    if (is_gone(me)) {
-        if (!me->left) set_mine(ring, me->number, false); /* reaped, though we live: our byte was unlocked somehow */
-        me->left = true; /* or another thread has left with it meanwhile */
-        gr_unlock(ring);
-        return GR_REAPED;
-    }
+    if (is_gone(me)) return give_up(me);
     if (state_of(gr_load_relaxed(&entry->word)) == GR_LIVE) { /* else an earlier call got this far */
         if (me->role == GR_PRODUCER) gr_count_producers(ring, me->number, GR_LEFT);
         else atomic_fetch_add_explicit(&ring->sub[me->u].redo, 1, memory_order_seq_cst);
@@ -316,10 +319,7 @@ enum gr_result gr_leave(struct gr_peer *me) {
 
     result = gr_lock(ring, PATIENCE_NS);
     if (result != GR_OK) return result;
-    if (is_gone(me)) { /* another thread has left with it, too */
-        gr_unlock(ring);
-        return GR_REAPED;
-    }
+    if (is_gone(me)) return give_up(me);
     gr_take_back(ring, me->number, me->u);
     gr_store_sc(&entry->word, peer_word(GR_FREE, 0, 0));
     GR_FAULT("leave: freed");

@@ -74,7 +74,9 @@ struct cleared {
     uint64_t voided, reopened;
 };
 
-static struct cleared clear_words(struct gr_ring *ring, uint32_t p, uint64_t subs) {
+/* own: its subscription, whose mask bit may have gone with it already; GR_NONE: a producer. */
+static struct cleared clear_words(struct gr_ring *ring, uint32_t p, uint32_t own) {
+    const uint64_t subs = sub_mask_of(ring) | (own < ring->max_subscriptions ? UINT64_C(1) << own : 0);
     struct cleared cleared = {0, 0};
     for (uint32_t i = 0; i < ring->slots; i++) {
         uint64_t w = gr_load_sc(&ring->slot[i].word);
@@ -100,8 +102,7 @@ static void uncount(struct gr_ring *ring, struct gr_peer_entry *entry) {
 /* Of a peer that is LEAVING, none of whose verbs is in progress: what another thread got before (A10).  If we are killed,
  * a reaper goes on. */
 void gr_take_back(struct gr_ring *ring, uint32_t p, uint32_t u) {
-    const uint64_t own = u == GR_NONE ? 0 : UINT64_C(1) << u; /* whose mask bit went with its last member */
-    struct cleared cleared = clear_words(ring, p, sub_mask_of(ring) | own);
+    struct cleared cleared = clear_words(ring, p, u);
     if (cleared.reopened && u != GR_NONE) atomic_fetch_add_explicit(&ring->sub[u].redo, 1, memory_order_seq_cst);
     uncount(ring, &ring->peer[p]);
     GR_FAULT("leave: taken back");
@@ -178,7 +179,7 @@ static void clear_dead(struct gr_ring *ring, uint32_t p) {
         raised++;
         GR_FAULT("reap: fence raised");
     }
-    struct cleared cleared = clear_words(ring, p, sub_mask_of(ring));
+    struct cleared cleared = clear_words(ring, p, producer ? (uint32_t)GR_NONE : sub_of(word));
     /* Always, for the reaper before us may have died right here. */
     if (producer) gr_count_producers(ring, p, state_of(word) == GR_LEAVING ? GR_LEFT : GR_DIED);
     else {

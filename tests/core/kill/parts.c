@@ -6,6 +6,7 @@
 #include "kill.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 
@@ -89,6 +90,15 @@ void create(void) {
     REQUIRE(ring != NULL, "%s", strerror(errno));
 }
 
+/* Another thread of a leaver: what it gets it never ends. */
+static void *meddle(void *argument) {
+    struct gr_peer *me = argument;
+    enum gr_result result = me->role == GR_PRODUCER ? gr_claim(me) : gr_acquire(me);
+    REQUIRE(result == GR_OK || result == GR_BLOCKED || result == GR_ENDED || result == GR_CLOSED || result == GR_REAPED,
+            "meddle: %d", result);
+    return NULL;
+}
+
 /* Ends by itself only if its point is not reached, or if the ring was closed. */
 void mortal(enum role role, const char *target) {
     struct gr_peer me;
@@ -115,9 +125,14 @@ void mortal(enum role role, const char *target) {
             self.elsewhere = true;
             for (uint64_t n = chance(3); n && turn(&me, part); n--) {
             }
+            pthread_t other;
+            const bool meddled = role == LEAVER && chance(2);
+            me.deadline_ns = 0;
+            if (meddled) REQUIRE(pthread_create(&other, NULL, meddle, &me) == 0);
             self.elsewhere = role != LEAVER;
             REQUIRE(gr_leave(&me) == GR_OK);
             self.elsewhere = true;
+            if (meddled) pthread_join(other, NULL);
         } else if (role == CLOSER) {
             while (!atomic_load(&book->armed_ns)) nap(20);
             for (int n = 0; n < 1000 && atomic_load(&ring->head->waiters) == 0; n++) nap(5);
