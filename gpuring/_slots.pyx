@@ -11,6 +11,7 @@ gpuring/producer.py, consumer.py and slot.py derive from these classes and add w
 interchange, the wording of refusals.
 """
 from cpython.object cimport PyObject
+from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport INT64_MAX, uint32_t, uint64_t
 from libc.string cimport memset
 
@@ -266,21 +267,38 @@ cdef class Verbs:
     cdef uint32_t givens
     """What the last verb has handed out."""
 
-    cdef Slot _slot(self, uint32_t index):
-        """The object for a slot that was claimed or acquired just now: one that nobody has."""
-        cdef PyObject *slot = PyList_GET_ITEM(<PyObject *>self._slots, index)
-        if is_free(slot, 1):
-            return <Slot>slot
-        return self._another(index)
+    cdef Slot _slot(self, gd_call *call, uint32_t index):
+        """The object for a slot that `call` has claimed or acquired just now: one that nobody has.  If this raises, nothing
+        is claimed or held."""
+        cdef PyObject *slot
+        if index < PyList_GET_SIZE(<PyObject *>self._slots):  # else closed, while the one before was made
+            slot = PyList_GET_ITEM(<PyObject *>self._slots, index)
+            if is_free(slot, 1):
+                return <Slot>slot
+        return self._another(call, index)
 
-    cdef Slot _another(self, uint32_t index):
-        cdef Slot before = self._slots[index], slot = self._spares.get(index)
-        if slot is None or not is_free(<PyObject *>slot, 2):
-            slot = self._make_slot(index)
-        slot.use, before.use = before.use, &closed
-        slot._succeed(before)
-        self._slots[index], self._spares[index] = slot, before
-        return slot
+    cdef Slot _another(self, gd_call *call, uint32_t index):
+        """Here code of Python's runs: signal handlers, which may raise or close us, and other threads, which may close us
+        or look for what is lost.  To them the verb is still in progress, and nothing is changed before the end."""
+        cdef long busy = self._peer.waiting_in
+        cdef Slot before, slot, spare
+        self._peer.waiting_in = PyThread_get_thread_ident()
+        try:
+            if index < PyList_GET_SIZE(<PyObject *>self._slots):
+                before, spare = self._slots[index], self._spares.get(index)
+                slot = spare if spare is not None and is_free(<PyObject *>spare, 2) else self._make_slot(index)
+                slot._succeed(before)
+                self._spares[index] = before
+            if index >= PyList_GET_SIZE(<PyObject *>self._slots):
+                raise self._refused(-<int>GR_REAPED, "claim", None)  # a signal handler has closed us
+            slot.use, before.use = before.use, &closed
+            self._slots[index] = slot
+            return slot
+        except BaseException:
+            self._peer.cancel(call)
+            raise
+        finally:
+            self._peer.waiting_in = busy
 
     cpdef int _recover(self) except -1:
         """Before a verb: gives back what the last one has handed out and nobody has got."""
@@ -343,7 +361,7 @@ cdef class ProducerVerbs(Verbs):
         if result:
             raise self._refused(result, "claim", timeout)
         self.given[0], self.givens = index, 1
-        slot = <WriteSlot>self._slot(index)
+        slot = <WriteSlot>self._slot(&call, index)
         slot._begin(extents)
         return slot
 
@@ -366,9 +384,10 @@ cdef class ProducerVerbs(Verbs):
         result = self._peer.take(&call, CLAIM, timeout)
         if result:
             raise self._refused(result, "claim", timeout)
+        self._peer.begin_wait()  # until somebody has them: see _another
         try:
             for k in range(call.got):
-                slot = <WriteSlot>self._slot(self.given[k])
+                slot = <WriteSlot>self._slot(&call, self.given[k])
                 slot._begin(None)
                 batch.append(slot)
             self.givens = call.got
@@ -376,6 +395,8 @@ cdef class ProducerVerbs(Verbs):
         except BaseException:  # Ctrl-C, no memory
             self._peer.cancel(&call)
             raise
+        finally:
+            self._peer.waiting_in = 0
 
 
 cdef class ConsumerVerbs(Verbs):
@@ -397,7 +418,7 @@ cdef class ConsumerVerbs(Verbs):
         if result:
             raise self._refused(result, name, timeout)
         self.given[0], self.givens = index, 1
-        slot = <ReadSlot>self._slot(index)
+        slot = <ReadSlot>self._slot(&call, index)
         slot._begin()
         return slot
 
@@ -443,9 +464,10 @@ cdef class ConsumerVerbs(Verbs):
         result = self._peer.take(&call, ACQUIRE, timeout)
         if result:
             raise self._refused(result, "acquire", timeout)
+        self._peer.begin_wait()  # until somebody has them: see _another
         try:
             for k in range(call.got):
-                slot = <ReadSlot>self._slot(self.given[k])
+                slot = <ReadSlot>self._slot(&call, self.given[k])
                 slot._begin()
                 batch.append(slot)
             self.givens = call.got
@@ -453,6 +475,8 @@ cdef class ConsumerVerbs(Verbs):
         except BaseException:  # Ctrl-C, no memory
             self._peer.cancel(&call)
             raise
+        finally:
+            self._peer.waiting_in = 0
 
 
 # ---- batches: together if one driver call can record them all, else slot by slot ------------------------------------

@@ -21,6 +21,8 @@ import pytest
 from support import poll
 
 import gpuring
+from gpuring import ending
+from gpuring.slot import Slot
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*nobody has its slot:ResourceWarning")
 
@@ -319,3 +321,100 @@ def test_with_ends_the_frame_that_it_began_or_none(name):
         with pytest.raises(gpuring.RingError, match="no longer yours"):
             first.array[...]
         assert (first.seq, second.seq) == (2, 3)
+
+
+# ---- while another object is made ----------------------------------------------------------------
+
+
+class Takes:
+    """A verb whose next slots have objects that somebody has still, so that others are made."""
+
+    def __init__(self, ring: gpuring.Ring, verb: str) -> None:
+        self.producer, self.reader = ring.producer(), ring.consumer()
+        self.kept: list[Any] = []
+        self.endpoint: Any = self.producer if "claim" in verb else self.reader
+        for _ in range(ring.slots):
+            claim = self.producer.claim(0)
+            claim.publish()
+            frame = self.reader.acquire(0)
+            assert frame.array is not None
+            frame.release()
+            self.kept.append(claim if self.endpoint is self.producer else frame)
+        if self.endpoint is self.reader:
+            self.producer.claim_many(ring.slots, 0).publish()
+        arguments = (2, 0) if "many" in verb else (0,)
+        self.verb = lambda: getattr(self.endpoint, verb)(*arguments)
+
+    def holding(self) -> list[int]:
+        return [seq for _, seq in self.endpoint._peer.holding()]
+
+
+def each_of(slots: Any) -> list[Any]:
+    return list(slots) if isinstance(slots, tuple) else [slots]
+
+
+@pytest.fixture(params=["claim", "claim_many", "acquire", "acquire_many"])
+def takes(ring, request) -> Takes:
+    return Takes(ring, request.param)
+
+
+@pytest.mark.parametrize("where", ["_make_slot", "_succeed"])
+def test_an_interrupt_while_another_object_is_made_leaves_nothing(takes, monkeypatch, where):
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(takes.endpoint if where == "_make_slot" else Slot, where, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            takes.verb()
+    assert takes.holding() == []
+    slots = takes.verb()
+    assert [slot.seq for slot in each_of(slots)] == takes.holding()
+    assert not any(slot._open for slot in takes.kept)
+
+
+def test_what_a_verb_is_about_to_hand_out_is_not_lost(takes, monkeypatch):
+    """Another thread that waits looks for slots that nobody has, whoever they belong to."""
+    make = takes.endpoint._make_slot
+
+    def meanwhile(index: int) -> Any:
+        ending._give_back_lost()
+        return make(index)
+
+    del takes.kept[1:]  # what else is taken has objects that nobody has
+    monkeypatch.setattr(takes.endpoint, "_make_slot", meanwhile)
+    slots = takes.verb()
+    assert [slot.seq for slot in each_of(slots)] == takes.holding()
+
+
+def test_a_signal_handler_that_closes_while_another_object_is_made_is_obeyed(takes, monkeypatch):
+    make = takes.endpoint._make_slot
+
+    def meanwhile(index: int) -> Any:
+        takes.endpoint.close()
+        return make(index)
+
+    monkeypatch.setattr(takes.endpoint, "_make_slot", meanwhile)
+    with pytest.raises(gpuring.RingClosed):
+        takes.verb()
+    assert takes.holding() == []
+
+
+def test_close_waits_for_a_thread_that_makes_another_object(takes, monkeypatch):
+    """Else it would end frames that this thread is about to get."""
+    make, held = takes.endpoint._make_slot, []
+    closing = threading.Thread(target=takes.endpoint.close)
+
+    def meanwhile(index: int) -> Any:
+        if not held:
+            closing.start()
+            poll(lambda: takes.endpoint._peer.stopped)
+        held.append(takes.holding())
+        return make(index)
+
+    monkeypatch.setattr(takes.endpoint, "_make_slot", meanwhile)
+    slots = each_of(takes.verb())
+    closing.join()
+    assert {len(each) for each in held} == {len(slots)}
+    assert takes.endpoint.closed
+    assert not any(slot._open for slot in slots)
