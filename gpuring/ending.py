@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import os
 import sys
+import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -13,6 +14,8 @@ from gpuring import _core
 from gpuring.errors import RingClosed
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gpuring.endpoint import Endpoint
 
 
@@ -72,7 +75,18 @@ def _close_at_the_end_of_a_child() -> None:
         return
     if sys.modules["multiprocessing.process"].parent_process() is not None:
         _Process.finalized_pid = os.getpid()
-        util.Finalize(None, close_all, exitpriority=-1000)
+        util.Finalize(None, _close_all_after_threads, exitpriority=-1000)
+
+
+def _close_all_after_threads() -> None:
+    """A child waits for its threads, but for daemons, as every interpreter does; only it does so
+    after its finalizers.  They may be in the middle of their work with our rings."""
+    try:
+        shutdown: Callable[[], None] | None = getattr(threading, "_shutdown", None)
+        if shutdown is not None:  # what comes next anyway; a second call does nothing
+            shutdown()
+    finally:
+        close_all()
 
 
 def _give_back_lost() -> None:

@@ -178,6 +178,45 @@ if __name__ == "__main__":
         assert ring._header.reaps == 0
 
 
+THREADS = """
+from concurrent.futures import ThreadPoolExecutor
+
+def work(producer, returned):
+    returned.wait(20)
+    for _ in range(10):
+        producer.claim(20).publish()
+        time.sleep(0.01)
+
+def child(name):
+    returned = threading.Event()
+    pool = ThreadPoolExecutor(1)  # its threads wait for more work, until they are told
+    pool.submit(print).result()
+    threading.Thread(target=work, args=(joins(name)[1], returned)).start()
+    returned.set()
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_a_child_of_multiprocessing_waits_for_its_threads_first(ring, method, tmp_path):
+    file = tmp_path / "program.py"
+    file.write_text(
+        JOINS
+        + THREADS
+        + f"""
+if __name__ == "__main__":
+    process = multiprocessing.get_context({method!r}).Process(target=child, args=({ring.name!r},))
+    process.start()
+    process.join(20)
+    assert process.exitcode == 0
+"""
+    )
+    with ring.consumer() as reader:
+        program = subprocess.Popen([sys.executable, file])
+        assert len([slot.release() for slot in reader]) == 11
+        assert program.wait(25) == 0
+        assert ring._header.reaps == 0
+
+
 FAST = """
 fast = gpuring.attach(name).producer()
 runs(lambda: fast.claim(20).publish())
