@@ -410,10 +410,10 @@ cdef class ConsumerVerbs(Verbs):
         cdef uint32_t index
         cdef int result
         gd_begin(&call, self._stream_of(stream), INT64_MAX, 1, &index)
-        if self._untold:
-            self._tell()
         if self.givens:
             self._recover()
+        if self._untold:
+            self._tell()
         result = self._peer.take(&call, which, timeout)
         if result:
             raise self._refused(result, name, timeout)
@@ -457,10 +457,10 @@ cdef class ConsumerVerbs(Verbs):
         cdef list batch = []
         cdef int result
         gd_begin(&call, self._stream_of(stream), INT64_MAX, self._at_most(n), self.given)
-        if self._untold:
-            self._tell()
         if self.givens:
             self._recover()
+        if self._untold:
+            self._tell()
         result = self._peer.take(&call, ACQUIRE, timeout)
         if result:
             raise self._refused(result, "acquire", timeout)

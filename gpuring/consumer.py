@@ -152,7 +152,10 @@ class Consumer(_slots.ConsumerVerbs, Endpoint):
 
     def _give_back(self, index: int) -> None:
         if self._slots[index]._seen:  # work on it may be enqueued
-            self._slots[index]._end()
+            try:
+                self._slots[index]._end()
+            except FrameTorn as torn:  # whoever gives it back: it is this consumer's to be told
+                self._untold += torn.seqs
         else:
             self._put_back(index)
 

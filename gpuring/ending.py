@@ -27,7 +27,8 @@ class OpenRing(Protocol):
     def close(self) -> None: ...
 
 
-_open: weakref.WeakSet[OpenRing] = weakref.WeakSet()
+_open: weakref.WeakValueDictionary[int, OpenRing] = weakref.WeakValueDictionary()
+"""By id."""
 
 
 class _Process:
@@ -46,13 +47,19 @@ def check() -> None:
 def add(ring: OpenRing) -> None:
     """It is open from now on."""
     check()
-    _open.add(ring)
+    _open[id(ring)] = ring
     _close_at_the_end_of_a_child()
 
 
 def remove(ring: OpenRing) -> None:
     """It was closed."""
-    _open.discard(ring)
+    _open.pop(id(ring), None)
+
+
+def _all_open() -> list[OpenRing]:
+    """In one step: other threads open and close rings meanwhile, and a set that changes cannot be
+    iterated over."""
+    return [ring for each in _open.valuerefs() if (ring := each()) is not None]
 
 
 @atexit.register
@@ -62,7 +69,7 @@ def close_all() -> None:
     Threads that wait in a verb get RingClosed.
     """
     _Process.ended = True
-    for ring in list(_open):
+    for ring in _all_open():
         with contextlib.suppress(Exception):
             ring.close()
 
@@ -90,10 +97,14 @@ def _close_all_after_threads() -> None:
 
 
 def _give_back_lost() -> None:
-    """Slots that nobody has may block who waits in this process, and no other process can know."""
-    for ring in list(_open):
+    """Slots that nobody has may block who waits in this process, and no other process can know.
+
+    Who waits is not told what goes wrong: that is another one's, whose next verb, or close, tells.
+    """
+    for ring in _all_open():
         for endpoint in list(ring._endpoints):
-            endpoint._give_back_lost()
+            with contextlib.suppress(Exception):
+                endpoint._give_back_lost()
 
 
 _core.call_when_blocked(_give_back_lost)

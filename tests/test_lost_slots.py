@@ -22,7 +22,7 @@ from support import poll
 
 import gpuring
 from gpuring import ending
-from gpuring.slot import Slot
+from gpuring.slot import ReadSlot, Slot
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*nobody has its slot:ResourceWarning")
 
@@ -280,6 +280,52 @@ def test_who_is_blocked_by_a_lost_slot_of_its_own_process_gets_it(ring):
         put(producer)
         reader.acquire(0).seq  # noqa: B018
         assert producer.claim(10).seq == 4
+
+
+def test_who_waits_is_not_told_what_goes_wrong_with_the_slot_of_another(ring):
+    """Here the warning is an error; it might be that of a GPU."""
+    with ring.producer() as producer, ring.consumer() as reader, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        put(producer)
+        put(producer)
+        reader.acquire(0).seq  # noqa: B018
+        assert producer.claim(10).seq == 4
+
+
+def test_a_torn_frame_that_was_dropped_is_told_to_its_consumer(ring, monkeypatch):
+    def torn(slot: Any) -> None:
+        slot.release()
+        raise slot._torn()
+
+    monkeypatch.setattr(ReadSlot, "_end", torn)
+    with ring.producer() as producer, ring.consumer() as reader:
+        for recover in (reader._give_back_lost, lambda: None):
+            seqs = [put(producer), put(producer)]
+            reader.acquire(0).seq  # noqa: B018
+            recover()
+            with pytest.raises(gpuring.FrameTorn) as told:
+                reader.acquire(0)
+            assert told.value.seqs == (seqs[0],)
+            assert drain(reader) == seqs[1:]
+
+
+def test_rings_come_and_go_at_each_line_of_a_look_for_lost_slots(ring):
+    """Another thread's: who looks is in a verb, which that must not disturb."""
+    opened: list[gpuring.Ring] = []
+
+    def come(*_: Any) -> Any:
+        opened.append(gpuring.attach(ring.name))
+        return come
+
+    before = sys.gettrace()
+    sys.settrace(come)
+    try:
+        ending._give_back_lost()
+    finally:
+        sys.settrace(before)
+        for other in opened:
+            other.close()
+    assert len(opened) > 5
 
 
 def test_select_gives_back_first(ring):
