@@ -52,7 +52,8 @@ class Books:
             if role in LOSSY:
                 self._lossy(who, read[who], rows)
             elif role not in SHARED:
-                self._covered(who, read[who], rows["seq"], rows["seq"], surely)
+                loops = int((read[who]["mark"] == b"L").sum())
+                self._covered(who, read[who], rows["seq"], rows["seq"], surely, loops)
                 self._say(
                     bool((np.diff(rows["seq"]) > 0).all()), f"{who}: not once, or not in order"
                 )
@@ -99,9 +100,10 @@ class Books:
         return rows
 
     def _covered(
-        self, who: str, sheet: np.ndarray, had: np.ndarray, all_had: np.ndarray, surely: np.ndarray
-    ) -> None:
-        """`had` by itself, `all_had` by its subscription."""
+        self, who: str, sheet: np.ndarray, had: np.ndarray, all_had: np.ndarray,
+        surely: np.ndarray, loops: int,
+    ) -> None:  # fmt: skip
+        """`had` by itself, `all_had` by its subscription, of which `loops` were interrupted."""
         start = int(sheet["seq"][sheet["mark"] == b"S"][0])
         last = int(had.max()) if len(had) else start - 1
         if bool(sheet["lost"][sheet["mark"] == b"Z"].any()):
@@ -110,16 +112,18 @@ class Books:
         wanted = surely[(surely >= start) & (surely <= last)]
         missing = np.setdiff1d(wanted, all_had)
         self.counts["checked for gaps"] += len(wanted)
-        self._say(not len(missing), f"{who}: {len(missing)} frames missing, {missing[:9]} …")
+        self.counts["released by a loop"] += min(len(missing), loops)
+        self._say(len(missing) <= loops, f"{who}: {len(missing)} frames missing, {missing[:9]} …")
 
     def _shared(
         self, read: dict[str, np.ndarray], seen: dict[str, np.ndarray], surely: np.ndarray
     ) -> None:
         members = [who for who in seen if who.startswith(SHARED)]
         had = np.concatenate([seen[who]["seq"] for who in members] or [[]]).astype(np.int64)
+        loops = sum(int((read[who]["mark"] == b"L").sum()) for who in members)
         for who in members:
             if who.startswith("anchor"):
-                self._covered(who, read[who], np.zeros(0, "i8"), had, surely)
+                self._covered(who, read[who], np.zeros(0, "i8"), had, surely, loops)
         living = [who for who in members if not self.killed(int(who.split(".")[1]))]
         once = np.concatenate([seen[who]["seq"] for who in living] or [[]])
         seqs, times = np.unique(once, return_counts=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import threading
 import time
@@ -69,8 +70,8 @@ class Part:
             ended = True
         if ended:
             self.turn(self.actor.ended)
+        self.program.disarm()
         if interrupted:  # not in the handler: the traceback holds what was on its way
-            self.program.disarm()
             self.actor.recover()
 
     def leave(self) -> None:
@@ -106,24 +107,10 @@ def at_all_rings(program: Program) -> None:
     """select() over a consumer of each name."""
     parts: dict[int, Part] = {}
     try:
-        while not (program.ending or (program.finishing and not parts)):
-            by_frames: dict[Any, Part] = {}
-            try:
-                program.arm()
-                for index in range(len(program.names)):
-                    if index not in parts and not program.finishing:
-                        part = Part(program, index, Reader(program, index, (readers.by_hand,)))
-                        parts[index] = part
-                        part.enter()
-                by_frames = {part.actor.peer: part for part in parts.values()}
-                ready = gpuring.select(by_frames, WAIT_S)
-            except KeyboardInterrupt:
-                ready = []
-            except (gpuring.RingClosed, gpuring.RingNotFound):
-                ready = []
+        while not program.ending and (parts or not program.finishing):
+            with contextlib.suppress(KeyboardInterrupt, gpuring.RingClosed, gpuring.RingNotFound):
+                _select_once(program, parts)
             program.disarm()
-            for part in [by_frames[frames] for frames in ready]:
-                part.turn(lambda part=part: part.actor.step(0))
             for index, part in list(parts.items()):
                 if part.actor.over or part.actor.peer is None:
                     part.leave()
@@ -131,6 +118,20 @@ def at_all_rings(program: Program) -> None:
     finally:
         for part in parts.values():
             part.leave()
+
+
+def _select_once(program: Program, parts: dict[int, Part]) -> None:
+    for index in range(len(program.names)):
+        if index not in parts and not program.finishing:
+            parts[index] = Part(program, index, Reader(program, index, (readers.by_hand,)))
+            program.arm()
+            parts[index].enter()
+    program.arm()
+    by_peer = {part.actor.peer: part for part in parts.values()}
+    ready = gpuring.select(by_peer, WAIT_S)
+    program.disarm()
+    for part in [by_peer[peer] for peer in ready]:
+        part.turn(lambda part=part: part.actor.step(0))
 
 
 def crowd(program: Program, *, daemon: bool) -> None:
@@ -161,6 +162,7 @@ def crowd(program: Program, *, daemon: bool) -> None:
                 pass
     finally:
         program.disarm()
+        program.ending = True
         if not daemon:
             for thread in threads:
                 thread.join()

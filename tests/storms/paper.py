@@ -26,6 +26,7 @@ MARKS = {
     "p": "is about to publish", "P": "has published",
     "A": "has a frame, and its content is right", "a": "had a frame when it was interrupted",
     "I": "was interrupted, and goes on",
+    "L": "was interrupted in a loop, which may have released a frame that it never had",
     "Z": "has left: lost = 1 if it had everything that will ever be in the ring",
 }  # fmt: skip
 MOST_PROCESSES = 1 << 18

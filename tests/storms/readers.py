@@ -33,6 +33,7 @@ class Reader:
         self.slot: Any = None
         self.second: Any = None
         self.batch: Any = ()
+        self.looping = False
         self.over = False
         self.sheet: Sheet | None = None
         self.peer: Any = None
@@ -77,9 +78,7 @@ class Reader:
 
     def step(self, timeout: float = WAIT_S) -> None:
         self.program.chance.choice(self.ways)(self, timeout)
-        self.slot = self.second = None
-        self.batch = ()
-        self._noted.clear()
+        self._empty()
 
     def note(self, slot: Any) -> None:
         with self.program.quiet():
@@ -100,16 +99,26 @@ class Reader:
         self.program.step()
 
     def salvage(self) -> None:
-        """Gives back what an interrupt has left in its hands."""
+        """Gives back what an interrupt has left in its hands.
+
+        What it has not looked at, and does not have any more, its `with` block has given back, and
+        a batch or a loop has released.  A loop may have released one frame that it never had.
+        """
         for slot in (self.slot, self.second, *self.batch):
             if slot is None:
                 continue
-            if slot.seq not in self._noted:
+            if slot.seq not in self._noted and (slot._open or slot in self.batch or self.looping):
                 self._write("a", slot, -1, 0)
             with contextlib.suppress(gpuring.RingError):  # it was released
                 slot.release()
+        if self.looping and self.sheet:
+            self.sheet("L")
+        self._empty()
+
+    def _empty(self) -> None:
         self.slot = self.second = None
         self.batch = ()
+        self.looping = False
         self._noted.clear()
 
     def recover(self) -> None:
@@ -134,6 +143,7 @@ class Reader:
     def ended(self) -> None:
         """It was told that the stream is over.  It has read everything if that is still so
         when the ring is known to be closed."""
+        self.looping = False
         if not self.peer.ring.stats().closed:
             time.sleep(0.002)
             return
@@ -188,6 +198,7 @@ def many(reader: Reader, timeout: float) -> None:
 def loop(reader: Reader, timeout: float) -> None:
     """Until the stream ends, or some frames are read."""
     left = reader.program.chance.randrange(1, 50)
+    reader.looping = True
     for reader.slot in reader.peer:  # noqa: B020
         reader.note(reader.slot)
         left -= 1
@@ -195,6 +206,7 @@ def loop(reader: Reader, timeout: float) -> None:
             return
         reader.slot = None  # noqa: PLW2901
         reader._noted.clear()
+    reader.looping = False
     by_hand(reader, 0)  # is told why
 
 
@@ -213,6 +225,7 @@ def awaited(reader: Reader, timeout: float) -> None:
 def awaited_loop(reader: Reader, timeout: float) -> None:
     async def main() -> None:
         left = reader.program.chance.randrange(1, 20)
+        reader.looping = True
         async for reader.slot in reader.peer:  # noqa: B020
             reader.note(reader.slot)
             left -= 1
@@ -220,6 +233,7 @@ def awaited_loop(reader: Reader, timeout: float) -> None:
                 return
             reader.slot = None  # noqa: PLW2901
             reader._noted.clear()
+        reader.looping = False
         by_hand(reader, 0)
 
     asyncio.run(main())
