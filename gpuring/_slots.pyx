@@ -263,9 +263,9 @@ cdef class Verbs:
     """The object that has each slot now, or had it last."""
     cdef public dict _spares
     """By index: the one before, if somebody had it when its slot came again."""
-    cdef uint32_t given[MAX_BATCH]
+    cdef uint32_t given[2 * MAX_BATCH]
     cdef uint32_t givens
-    """What the last verb has handed out."""
+    """What was handed out and had not been ended when the last verb began, and what that has handed out."""
 
     cdef Slot _slot(self, gd_call *call, uint32_t index):
         """The object for a slot that `call` has claimed or acquired just now: one that nobody has.  If this raises, nothing
@@ -301,13 +301,18 @@ cdef class Verbs:
             self._peer.waiting_in = busy
 
     cpdef int _recover(self) except -1:
-        """Before a verb: gives back what the last one has handed out and nobody has got."""
-        cdef uint32_t k
+        """Before a verb: gives back what was handed out and nobody has any more; remembers what somebody still has."""
+        cdef uint32_t k, still = 0
         for k in range(self.givens):
             if self._is_lost(self.given[k]):
                 self._give_back_lost()
                 break
-        self.givens = 0
+        for k in range(self.givens):
+            if self.given[k] < <uint32_t>PyList_GET_SIZE(<PyObject *>self._slots) and (
+                    <Slot>PyList_GET_ITEM(<PyObject *>self._slots, self.given[k])).use.open:
+                self.given[still] = self.given[k]
+                still += 1
+        self.givens = still
         return 0
 
     cdef bint _is_lost(self, uint32_t index) except -1:
@@ -360,7 +365,8 @@ cdef class ProducerVerbs(Verbs):
         result = self._peer.take(&call, CLAIM, timeout)
         if result:
             raise self._refused(result, "claim", timeout)
-        self.given[0], self.givens = index, 1
+        self.given[self.givens] = index
+        self.givens += 1
         slot = <WriteSlot>self._slot(&call, index)
         slot._begin(extents)
         return slot
@@ -376,21 +382,23 @@ cdef class ProducerVerbs(Verbs):
         cdef WriteSlot slot
         cdef gd_call call
         cdef uint32_t k
+        cdef uint32_t *indices
         cdef list batch = []
         cdef int result
-        gd_begin(&call, self._stream_of(stream), INT64_MAX, self._at_most(n), self.given)
         if self.givens:
             self._recover()
+        indices = &self.given[self.givens]
+        gd_begin(&call, self._stream_of(stream), INT64_MAX, self._at_most(n), indices)
         result = self._peer.take(&call, CLAIM, timeout)
         if result:
             raise self._refused(result, "claim", timeout)
         self._peer.begin_wait()  # until somebody has them: see _another
         try:
             for k in range(call.got):
-                slot = <WriteSlot>self._slot(&call, self.given[k])
+                slot = <WriteSlot>self._slot(&call, indices[k])
                 slot._begin(None)
                 batch.append(slot)
-            self.givens = call.got
+            self.givens += call.got
             return self._batch(batch)
         except BaseException:  # Ctrl-C, no memory
             self._peer.cancel(&call)
@@ -417,7 +425,8 @@ cdef class ConsumerVerbs(Verbs):
         result = self._peer.take(&call, which, timeout)
         if result:
             raise self._refused(result, name, timeout)
-        self.given[0], self.givens = index, 1
+        self.given[self.givens] = index
+        self.givens += 1
         slot = <ReadSlot>self._slot(&call, index)
         slot._begin()
         return slot
@@ -454,23 +463,25 @@ cdef class ConsumerVerbs(Verbs):
         cdef ReadSlot slot
         cdef gd_call call
         cdef uint32_t k
+        cdef uint32_t *indices
         cdef list batch = []
         cdef int result
-        gd_begin(&call, self._stream_of(stream), INT64_MAX, self._at_most(n), self.given)
         if self.givens:
             self._recover()
         if self._untold:
             self._tell()
+        indices = &self.given[self.givens]
+        gd_begin(&call, self._stream_of(stream), INT64_MAX, self._at_most(n), indices)
         result = self._peer.take(&call, ACQUIRE, timeout)
         if result:
             raise self._refused(result, "acquire", timeout)
         self._peer.begin_wait()  # until somebody has them: see _another
         try:
             for k in range(call.got):
-                slot = <ReadSlot>self._slot(&call, self.given[k])
+                slot = <ReadSlot>self._slot(&call, indices[k])
                 slot._begin()
                 batch.append(slot)
-            self.givens = call.got
+            self.givens += call.got
             return self._batch(batch)
         except BaseException:  # Ctrl-C, no memory
             self._peer.cancel(&call)

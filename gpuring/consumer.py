@@ -86,20 +86,20 @@ class Consumer(_slots.ConsumerVerbs, Endpoint):
         try:
             while True:
                 try:
-                    slot = self.acquire()
+                    loop.slot = self.acquire()
                 except (EndOfStream, PeerLost) as end:
                     if loop.is_over(end):
                         return
                     while not loop.goes_on():
                         time.sleep(_RESTART_POLL_S)  # Ctrl-C interrupts
                 else:
-                    yield loop.take(slot)
+                    yield loop.taken()
                     loop.give_back()
         except GeneratorExit:
             loop.leave()
             raise
         except BaseException:  # thrown into it, where the frame is still in the body
-            loop.give_back()
+            loop.undo()
             raise
 
     def _move(self, successor: JoinedRing) -> bool:
@@ -193,26 +193,38 @@ class _Loop:
     """What a loop over a consumer does next; it neither acquires nor waits.  Its two drivers,
     `Consumer.__iter__` and `AsyncFrames`, do."""
 
-    __slots__ = ("_consumer", "_joins", "_slot")
+    __slots__ = ("_consumer", "_joins", "slot")
 
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
-        self._slot: ReadSlot | None = None  # the one in the body of the loop
+        self.slot: ReadSlot | None = None
+        """The one in the body of the loop.  No local variable has it: those live on in a traceback
+        that is kept, and the slot would be somebody's."""
         self._joins = 0  # of the ring at the last end: more since means that somebody has come
 
-    def take(self, slot: ReadSlot) -> ReadSlot:
-        """A frame was acquired, for the body."""
+    def taken(self) -> ReadSlot:
+        """The frame that was acquired, for the body."""
+        assert self.slot is not None
         consumer = self._consumer
         if consumer._restarted:
-            slot._restarted, consumer._restarted = True, False
-        self._slot = slot
-        return slot
+            self.slot._restarted, consumer._restarted = True, False
+        return self.slot
 
     def give_back(self) -> None:
-        """The body is done with its frame."""
-        slot, self._slot = self._slot, None
-        if slot is not None and slot._open:
-            slot.release()
+        """The body is done with its frame.  An interrupt leaves it to `undo`."""
+        try:
+            if self.slot is not None and self.slot._open:
+                self.slot.release()
+        except Exception:
+            self.slot = None
+            raise
+        self.slot = None
+
+    def undo(self) -> None:
+        """An interrupt came, perhaps before the body had its frame: then that comes again."""
+        if self.slot is not None and self.slot._open and not self.slot._seen:
+            self._consumer._put_back(self.slot.index)
+        self.give_back()
 
     def leave(self) -> None:
         """The loop was left, where an error has nobody to go to: a torn frame is told later, by the
@@ -256,19 +268,25 @@ class AsyncFrames(Unique):
         return self
 
     async def __anext__(self) -> ReadSlot:
-        import asyncio
+        try:
+            import asyncio
 
-        loop = self._loop
-        loop.give_back()
-        while True:
-            try:
-                return loop.take(await self._consumer.acquire_async())
-            except (EndOfStream, PeerLost) as end:
-                if loop.is_over(end):
-                    raise StopAsyncIteration from None
-            while not loop.goes_on():
-                await asyncio.sleep(_RESTART_POLL_S)
+            loop = self._loop
+            loop.give_back()
+            while True:
+                try:
+                    loop.slot = await self._consumer.acquire_async()
+                    return loop.taken()
+                except (EndOfStream, PeerLost) as end:
+                    if loop.is_over(end):
+                        raise StopAsyncIteration from None
+                while not loop.goes_on():
+                    await asyncio.sleep(_RESTART_POLL_S)
+        except (KeyboardInterrupt, SystemExit):  # a task keeps it, with all that its frames have
+            self._loop.undo()
+            raise
 
     def __del__(self) -> None:
         """The loop was left, by break or by an error."""
-        self._loop.leave()
+        if loop := getattr(self, "_loop", None):  # an interrupt may have come before
+            loop.leave()

@@ -1,0 +1,79 @@
+"""A slot that somebody had at the next verb, and nobody has later: it is given back then."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+from test_interrupt import interrupts, make, names, put
+
+import gpuring
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::ResourceWarning", "ignore:coroutine .* was never awaited:RuntimeWarning"
+)
+
+
+def held(ring: gpuring.Ring, endpoint: gpuring.Consumer | gpuring.Producer) -> list[str]:
+    return [name for name in names(ring, endpoint.peer) if name != "peer"]
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["one", "batch"])
+def test_a_slot_that_is_dropped_after_the_next_verb_is_given_back(name, many):
+    with (
+        gpuring.create(name, slots=8, shape=4, dtype="u1", device="host") as ring,
+        ring.producer() as producer,
+        ring.consumer() as reader,
+    ):
+        early = producer.claim_many(2, 0) if many else producer.claim(0)
+        late = producer.claim_many(2, 0) if many else producer.claim(0)
+        producer.claim(0).publish()
+        assert len(held(ring, producer)) == 2 + 2 * many
+        del early
+        producer.claim(0).publish()
+        assert len(held(ring, producer)) == 1 + many
+        del late
+        producer.claim(0).publish()
+        assert held(ring, producer) == []
+        early, late = reader.acquire(0), reader.acquire(0)
+        seqs = early.seq, late.seq
+        del early
+        reader.acquire(0).release()
+        assert len(held(ring, reader)) == 1
+        late.release()
+        assert held(ring, reader) == []
+        assert seqs[0] < seqs[1]
+
+
+def test_a_frame_that_nobody_has_looked_at_comes_again_when_it_is_dropped_later(name):
+    with make(name) as ring, ring.producer() as producer, ring.consumer() as reader:
+        first = put(producer)
+        slot = reader.acquire(0)
+        with pytest.raises(gpuring.RingTimeout):
+            reader.acquire(0)
+        del slot
+        with reader.acquire(0) as again:
+            assert again.seq == first
+
+
+@pytest.mark.deadline(90)
+def test_an_interrupted_asynchronous_loop_holds_nothing_after_the_next_verb(name):
+    """Its task keeps the error, and that all that its frames have, until that is garbage."""
+    for interrupt in interrupts():
+        with make(name) as ring, ring.producer() as producer, ring.consumer() as reader:
+            put(producer)
+
+            async def main(reader: gpuring.Consumer = reader) -> None:
+                async for slot in reader:
+                    assert slot.seq
+                    put(producer)
+                    if slot.seq > 2:
+                        return
+
+            with interrupt:
+                asyncio.run(main())
+            with contextlib.suppress(gpuring.RingTimeout):
+                reader.acquire(0).release()
+            assert held(ring, reader) == [], interrupt.where
+            producer.close()
