@@ -116,15 +116,30 @@ def names(ring: gpuring.Ring, number: int) -> list[str]:
     return found
 
 
+def nameless() -> set[str]:
+    """The files of rings that this process has open and that have no name."""
+    files = {str(fd.readlink()) for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()}
+    return {file for file in files if file.startswith("/dev/shm/#")}
+
+
+@pytest.fixture(autouse=True)
+def earlier(monkeypatch):
+    """What an earlier test has left to the garbage collector is nobody's trace here."""
+    monkeypatch.setattr(sys.modules[__name__], "EARLIER", nameless())
+
+
+EARLIER: set[str] = set()
+
+
 def traces(name: str) -> list[str]:
     """What is left of a ring in /dev/shm, and among this process's descriptors of any ring: those
     without a name have lost it, or have not got it yet."""
     found = [path.name for path in Path("/dev/shm").glob(f"gpuring.{name}*")]
     for fd in Path("/proc/self/fd").iterdir():
         where = str(fd.readlink()) if fd.is_symlink() else ""
-        if where.startswith("/dev/shm/#") or f"gpuring.{name}" in where:
+        if f"gpuring.{name}" in where:
             found.append(f"descriptor of {where}")
-    return found
+    return found + [f"descriptor of {file}" for file in nameless() - EARLIER]
 
 
 # ---- verbs -------------------------------------------------------------------------------------
