@@ -7,6 +7,7 @@ program of its own, which ends as programs do.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import random
 import secrets
@@ -17,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -102,6 +104,8 @@ class Storm:
             code = os.waitstatus_to_exitcode(status)
             if code == -signal.SIGKILL:
                 self.killed.add(child.number)
+            elif code == -signal.SIGTERM and child.told:
+                pass  # once more, when its interpreter had taken its handlers down
             elif code != 0:
                 self.findings.add(f"{child.role}.{child.number}", f"ended with {code}")
             if again or (child.role.startswith("keeper") and code == -signal.SIGKILL):
@@ -180,9 +184,12 @@ class Storm:
             child.stopped_until, child.rose = 0.0, time.monotonic()
         (self.folder / "finish").touch()
         self._wait_for(lambda child: not child.role.startswith(("follower", "keeper")))
-        for child in self.children:
-            if child.role.startswith("follower"):
-                os.kill(child.pid, signal.SIGTERM)
+        while any(child.role.startswith("follower") for child in self.children):
+            for child in self.children:  # again: a `__del__` may swallow what the handler raises
+                if child.role.startswith("follower"):
+                    child.told = True
+                    os.kill(child.pid, signal.SIGTERM)
+            self._wait_for(lambda child: child.role.startswith("follower"), most_s=1)
         self._wait_for(lambda child: True)
         self.judge(all_=True)
         self.look()
@@ -190,8 +197,9 @@ class Storm:
         if left:
             raise Failed(f"left in /dev/shm: {left}")
 
-    def _wait_for(self, whom) -> None:
-        while any(whom(child) for child in self.children):
+    def _wait_for(self, whom: Callable[[Child], bool], most_s: float = math.inf) -> None:
+        until = time.monotonic() + most_s
+        while any(whom(child) for child in self.children) and time.monotonic() < until:
             self.reap(again=False)
             self.look()
             time.sleep(0.01)
