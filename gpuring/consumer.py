@@ -50,6 +50,7 @@ class Consumer(_slots.ConsumerVerbs, Endpoint):
         self._options = options  # gate, redeliver, spin
         self._reattach = reattach
         self._moved = False  # to a ring that we attached to ourselves, and so close
+        self._home = ring  # whose close closes us, wherever we are
         self._restarted = False  # the next frame is the first after a restart
         self._untold = []
         super().__init__(ring, peer)
@@ -117,6 +118,8 @@ class Consumer(_slots.ConsumerVerbs, Endpoint):
             raise
         self._moved = True
         self._settle_in(successor, peer)
+        if not self._home.closed:
+            self._home._endpoints.append(self)
         return True
 
     def _leave(self) -> None:
@@ -126,6 +129,7 @@ class Consumer(_slots.ConsumerVerbs, Endpoint):
             if self._closed:
                 if not self._ring._header.forked and self._peer.look_at_released():
                     self._untold += self._peer.take_torn()
+                self._home._forget(self)
                 if self._moved:
                     self._moved = False
                     self._ring.close()

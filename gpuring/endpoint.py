@@ -16,6 +16,8 @@ from gpuring.slot import Slot
 from gpuring.unique import Unique
 
 if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
     from typing_extensions import Self
 
     from gpuring._core import Device, Header, Notifier, Peer
@@ -92,7 +94,7 @@ class Endpoint(Unique):
     def __init__(self, ring: JoinedRing, peer: Peer) -> None:
         self._notifier: Notifier | None = None  # made when somebody waits in an event loop
         self._polled = False  # fileno() was given out: whatever is blocked arms it
-        self._awaited = False  # by a task
+        self._awaited: AbstractEventLoop | None = None  # whose task waits
         self._rested_s = 0.0  # when the event loop last had a chance to run others
         self._first_in = 0  # the turn of select in which this one came first
         self._settle_in(ring, peer)

@@ -73,16 +73,16 @@ async def answer(
 
     if timeout is not None and not timeout >= 0:
         raise ValueError(f"timeout must be None or >= 0 seconds, not {timeout!r}")
-    if endpoint._awaited:
+    loop, other = asyncio.get_running_loop(), endpoint._awaited
+    if other is not None and not other.is_closed():
         raise RuntimeError(
             f"this {endpoint._role} is awaited by another task; give each task its own"
         )
-    loop = asyncio.get_running_loop()
     deadline = None if timeout is None else loop.time() + timeout
     spin_ns = int(1e9 * (SPIN_S if timeout is None else min(timeout, SPIN_S)))  # at the first look
     spins = 0
     endpoint._recover()
-    endpoint._awaited = True
+    endpoint._awaited = loop
     try:
         if loop.time() - endpoint._rested_s > UNINTERRUPTED_S:
             await _rest(endpoint, loop, 0)
@@ -101,7 +101,8 @@ async def answer(
                 await _readable(endpoint, loop, deadline)
             spin_ns = 0
     finally:
-        endpoint._awaited = False
+        if endpoint._awaited is loop:  # else the loop was closed under us, and another one waits
+            endpoint._awaited = None
 
 
 async def _rest(endpoint: Endpoint, loop: AbstractEventLoop, seconds: float) -> None:
@@ -133,4 +134,5 @@ async def _readable(endpoint: Endpoint, loop: AbstractEventLoop, deadline: float
             loop.remove_reader(descriptor)
         if timer is not None:
             timer.cancel()
-        notifier.disarm()
+        if endpoint._awaited is loop:
+            notifier.disarm()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import threading
 import time
@@ -317,3 +318,27 @@ def test_loops_of_several_threads_at_several_rings(name):
     assert [waiters(ring) for ring in rings] == [0] * 3
     for ring in rings:
         ring.close()
+
+
+def test_a_wait_whose_loop_was_closed_is_in_nobodys_way(name):
+    """A second Ctrl-C ends asyncio.run before its tasks are done; what is left of one ends later."""
+    with gpuring.create(name, slots=2, shape=4, dtype="u1", device="host") as ring:
+        producer, reader = ring.producer(), ring.consumer()
+        old = asyncio.new_event_loop()
+        left = reader.acquire_async()
+        task = old.create_task(left)
+        old.call_later(0.01, old.stop)
+        old.run_forever()
+        assert not task.done()
+        task._log_destroy_pending = False
+        old.close()
+
+        async def waits():
+            found = asyncio.create_task(reader.acquire_async(20))
+            await asyncio.sleep(0.01)  # it waits
+            with contextlib.suppress(RuntimeError):
+                left.close()  # as the garbage collector would
+            producer.claim(0).publish()
+            return await found
+
+        assert asyncio.run(waits()).seq == 2

@@ -141,3 +141,23 @@ def joins_and_publishes(pipe, name, value):
     put(producer, value)
     pipe.send("published")
     pipe.receive()
+
+
+def test_the_ring_that_a_consumer_came_from_closes_it_wherever_it_is(name):
+    options = {"slots": 4, "shape": 4, "dtype": "u1", "device": "host"}
+    old = gpuring.create(name, **options)
+    with gpuring.attach(name) as mine:
+        frames = mine.consumer("x", reattach=True)
+        with old.producer() as producer:
+            producer.claim(0).publish()
+        loop = iter(frames)
+        next(loop)
+        with gpuring.create(name, **options, replace=True) as new, new.producer() as producer:
+            producer.claim(0).publish()
+            assert next(loop).restarted
+            assert frames.ring is not mine
+            mine.close()
+            assert frames.closed
+            assert frames.ring.closed
+            assert new._header.live_peers() == [producer.peer]
+    old.close()
