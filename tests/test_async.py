@@ -321,7 +321,7 @@ def test_loops_of_several_threads_at_several_rings(name):
 
 
 def test_a_wait_whose_loop_was_closed_is_in_nobodys_way(name):
-    """A second Ctrl-C ends asyncio.run before its tasks are done; what is left of one ends later."""
+    """A second Ctrl-C ends asyncio.run before its tasks are done; the rest of one ends later."""
     with gpuring.create(name, slots=2, shape=4, dtype="u1", device="host") as ring:
         producer, reader = ring.producer(), ring.consumer()
         old = asyncio.new_event_loop()
