@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from gpuring._signals import Ended
 from gpuring.errors import RingError
 from gpuring.producer import Producer
 from gpuring.service.whose import nobody_has
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from gpuring.ring import Ring
 
 
-class AnswerSlot(WriteSlot):
+class AnswerSlot(Ended, WriteSlot):
     """Where an answer is written.  As a context manager it is sent; if the block raises, it is not,
     and the call is still to be answered."""
 
@@ -59,12 +60,9 @@ class AnswerSlot(WriteSlot):
     def _end(self) -> None:
         super().abandon()
 
-    def __exit__(self, *error: object) -> None:
-        if self._open:
-            if error[0] is None:
-                self.publish()
-            else:
-                self.abandon()
+    def _done(self, well: bool) -> None:
+        """The block of its `with` is."""
+        (self.publish if well else self.abandon)()
 
 
 class AnswerWriter(Enveloped, Producer):
@@ -220,8 +218,8 @@ class Call(Unique):
     def fail(self, text: str) -> None:
         """Answers with a failure: `result()` raises CallFailed with the text, cut to 240 bytes."""
         self._request()
-        slot = self._server._claim_answer(self, None, None, FAILED, text)
-        slot.publish()
+        with self._server._claim_answer(self, None, None, FAILED, text):
+            pass
 
     def _request(self) -> ReadSlot:
         if self._answered:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpuring import _core, diagnosis
-from gpuring._turns import Attempt
+from gpuring._signals import Attempt
 from gpuring.errors import PeerLost, RingClosed, RingFull
 from gpuring.service.calls import Turn
 from gpuring.service.mailbox import Mailbox
@@ -70,6 +70,8 @@ class Client(Unique):
         with Attempt(self._sending) as mine:
             if mine and not self.closed:
                 self._settle()
+        if self._calls.live and not self.closed:
+            self._mailbox.pump(lambda: False, 0)
         return len(self._calls.live)
 
     @property
@@ -108,23 +110,25 @@ class Client(Unique):
         begun = time.monotonic()
         deadline = None if timeout is None else begun + timeout
         patience_s = -1 if timeout is None else min(max(0.0, timeout), threading.TIMEOUT_MAX)
-        with Attempt(self._sending, patience_s) as mine:
-            if not mine:
-                raise RingFull(
-                    f"service {self.name!r}: another thread is waiting to send a request"
-                )
-            self._check_open()
-            if self._requests._peer.holding():
-                self._settle()
-            self._make_room(deadline)
-            self._await_engine(deadline)
-            slot = self._claim(deadline, timeout, stream, shape)
-            try:
+        slot = None
+        try:
+            with Attempt(self._sending, patience_s) as mine:
+                if not mine:
+                    raise RingFull(
+                        f"service {self.name!r}: another thread is waiting to send a request"
+                    )
+                self._check_open()
+                if self._requests._peer.holding():
+                    self._settle()
+                self._make_room(deadline)
+                self._await_engine(deadline)
+                slot = self._claim(deadline, timeout, stream, shape)
                 self._begin(slot, None if expires_s is None else begun + expires_s)
-            except BaseException:  # a Ctrl-C: nobody has seen the slot
-                slot._end()
-                raise
             return slot
+        except BaseException:  # a Ctrl-C: nobody has seen the slot
+            if slot is not None:
+                slot._end()
+            raise
 
     async def request_async(
         self,
@@ -191,7 +195,8 @@ class Client(Unique):
         or a FrameTorn.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        call = _send(self.request(timeout, expires_s=timeout, stream=stream), fill)
+        with self.request(timeout, expires_s=timeout, stream=stream) as slot:
+            call = _fill(slot, fill)
         try:
             return call.result(left_s(deadline), stream=stream)
         except BaseException:  # a Ctrl-C, a FrameTorn: nobody else could take its answer
@@ -211,7 +216,8 @@ class Client(Unique):
         do; a task that is cancelled meanwhile cancels the call.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        call = _send(await self.request_async(timeout, expires_s=timeout, stream=stream), fill)
+        with await self.request_async(timeout, expires_s=timeout, stream=stream) as slot:
+            call = _fill(slot, fill)
         try:
             return await call.result_async(left_s(deadline), stream=stream)
         except BaseException:
@@ -228,8 +234,8 @@ class Client(Unique):
         while True:
             left = left_s(deadline)
             slice_s = _CLAIM_SLICE_S if left is None else min(left, _CLAIM_SLICE_S)
-            try:
-                slot = self._requests.claim(slice_s, stream=stream, shape=shape)
+            try:  # nothing comes after it: an exception would keep this frame, and it the slot
+                return self._requests.claim(slice_s, stream=stream, shape=shape)
             except RingFull:
                 if left is not None and left <= slice_s:
                     peer = self._requests._peer
@@ -238,9 +244,6 @@ class Client(Unique):
                     ) from None
                 self._check_open()
                 self._await_engine(deadline)
-            else:
-                assert isinstance(slot, RequestSlot)
-                return slot
 
     def _await_engine(self, deadline: float | None) -> None:
         """Waits until there is an engine, `engine_s` at the most."""
@@ -329,11 +332,10 @@ class Client(Unique):
         return f"<Client of {self.name!r}: {'closed' if self.closed else of}>"
 
 
-def _send(slot: RequestSlot, fill: Callable[[RequestSlot], object] | Any) -> PendingCall:
-    with slot:
-        call = slot.call
-        if callable(fill):
-            fill(slot)
-        else:
-            slot.array[...] = fill
+def _fill(slot: RequestSlot, fill: Callable[[RequestSlot], object] | Any) -> PendingCall:
+    call = slot.call
+    if callable(fill):
+        fill(slot)
+    else:
+        slot.array[...] = fill
     return call

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from gpuring._signals import Attempt
 from gpuring._snapshot import snapshot
-from gpuring._turns import Attempt
 from gpuring.errors import CallFailed, FrameTorn, PeerLost, RingClosed, RingError, RingTimeout
 from gpuring.service.calls import Calls, Sleepers, Thread
 from gpuring.service.pending import Answer, AnswerReader, PendingCall

@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from gpuring._signals import Ended
 from gpuring.consumer import Consumer
 from gpuring.errors import RingError, RingTimeout
 from gpuring.producer import Producer
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class RequestSlot(WriteSlot):
+class RequestSlot(Ended, WriteSlot):
     """Where a request is written.  As a context manager it is sent; not if the block raises."""
 
     _call: weakref.ref[PendingCall] | None = None
@@ -72,21 +73,28 @@ class RequestSlot(WriteSlot):
             if not self._open:
                 self._over()
 
-    def __exit__(self, *error: object) -> None:
-        if self._open:
-            if error[0] is None:
-                self.publish()
-            else:
-                self.abandon()
+    def _done(self, well: bool) -> None:
+        """The block of its `with` is."""
+        (self.publish if well else self.abandon)()
 
 
 class RequestWriter(Enveloped, Producer):
     """A client in the request ring."""
 
+    if TYPE_CHECKING:
+
+        def claim(
+            self,
+            timeout: float | None = None,
+            *,
+            stream: Any = None,
+            shape: Sequence[int] | None = None,
+        ) -> RequestSlot: ...
+
     _slot_type = RequestSlot
 
 
-class Answer(ReadSlot):
+class Answer(Ended, ReadSlot):
     """An answer.  As a context manager it gives its slot back."""
 
     _call: weakref.ref[PendingCall] | None = None
@@ -94,6 +102,9 @@ class Answer(ReadSlot):
     def release(self) -> None:
         """Gives the answer's slot back, and with it its room: as ReadSlot.release."""
         self._check_open()
+        self._end()
+
+    def _end(self) -> None:
         call = None if self._call is None else self._call()
         try:
             super().release()
@@ -102,9 +113,9 @@ class Answer(ReadSlot):
                 call._mailbox.calls.end(call)
                 call._answer = None
 
-    def __exit__(self, *_: object) -> None:
-        if self._open:
-            self.release()
+    def _done(self, _: bool) -> None:
+        """The block of its `with` is."""
+        self.release()
 
 
 class AnswerReader(Enveloped, Consumer):

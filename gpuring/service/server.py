@@ -241,11 +241,16 @@ class Server(Unique):
     ) -> AnswerSlot:
         """A slot in the client's ring, or one that goes nowhere."""
         writer, slot, theirs = self._delivery.claim(call.client, stream, shape)
-        slot._writer, slot._call = writer, weakref.ref(call)
-        slot._ending = _ENDINGS[status] if theirs else "undelivered"
-        writer.envelope["call"][slot.index] = call.number
-        writer.envelope["status"][slot.index] = status
-        writer.envelope["text"][slot.index] = text.encode(errors="replace")[:TEXT_NBYTES]
+        try:
+            slot._writer, slot._call = writer, weakref.ref(call)
+            slot._ending = _ENDINGS[status] if theirs else "undelivered"
+            envelope, index = writer.envelope, slot.index
+            envelope["call"][index] = call.number
+            envelope["status"][index] = status
+            envelope["text"][index] = text.encode(errors="replace")[:TEXT_NBYTES]
+        except BaseException:  # a Ctrl-C: nobody has seen the slot
+            slot._end()
+            raise
         return slot
 
     # ---- the end -------------------------------------------------------------------------------

@@ -10,11 +10,12 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gpuring import _core, waiting
-from gpuring._turns import Attempt
+from gpuring._signals import Attempt
 from gpuring.errors import RingFull
 
 if TYPE_CHECKING:
@@ -35,19 +36,20 @@ class Task:
 
         self._loop = loop
         self._thread = threading.get_ident()
-        self._of = asyncio.current_task(loop)
+        of = asyncio.current_task(loop)
+        self.key: Any = self if of is None else weakref.ref(of)
+        """The same each time for the same task: what an interrupt has left of it is replaced.  It
+        is weak, for a task keeps its calls."""
         self.stream = stream
         self.woken = loop.create_future()
 
     @property
-    def key(self) -> object:
-        """The same each time for the same task: what an interrupt has left of it is replaced."""
-        return self._of or self
-
-    @property
     def gone(self) -> bool:
         """It has ended, and what was to be said of that was not said."""
-        return self._of is not None and self._of.done()
+        if self.key is self:
+            return False
+        of = self.key()
+        return of is None or of.done()
 
     def wake(self) -> None:
         with contextlib.suppress(RuntimeError):  # that loop has ended, with its tasks
@@ -102,7 +104,7 @@ class Tasks:
         self._asleep: dict[object, Task] = {}  # for whom it listens
         self._bells: dict[Peer, Notifier] = {}
         self._watched: Notifier | None = None
-        self._turns = 0  # how often there was something, but not for us
+        self._signals = 0  # how often there was something, but not for us
         self._again: TimerHandle | None = None  # when it looks without having been rung
 
     # ---- for tasks -----------------------------------------------------------------------------
@@ -233,10 +235,10 @@ class Tasks:
                 return None
             bell = self._bell(self._mailbox.peer)
             if not bell.arm(self._mailbox.peer):
-                self._turns = 0
+                self._signals = 0
                 return bell
-            self._soon(_pause_s(self._turns))
-            self._turns += 1
+            self._soon(_pause_s(self._signals))
+            self._signals += 1
         except Exception as error:
             task.ring(error)
             self._soon(0)  # it is the others' turn
