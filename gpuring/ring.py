@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import threading
 import warnings
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -107,6 +108,7 @@ class Ring:
         self._epoch = header.epoch  # the header's own may be damaged by the end
         self._closed = True  # until everything is there that close() needs
         self._closing = False
+        self._joining = threading.RLock()  # reentrant, for a signal handler that closes
         self._endpoints: list[Endpoint] = []
         self._device = self._open_device()
         ending.add(self)
@@ -175,7 +177,9 @@ class Ring:
         Does not wait for anybody's frames.  Raises RingClosed, TooManyPeers, DeviceError,
         RingTimeout if the membership lock cannot be had for 5 s (a stopped process has it).
         """
-        return Producer(self, self._join_producer(gate, spin))
+        self._check_open()  # not under the lock: in a forked child another thread had it
+        with self._joining:
+            return Producer(self, self._join_producer(gate, spin))
 
     def _join_producer(self, gate: Gate | None = None, spin: float | None = None) -> Peer:
         self._check_open()
@@ -220,8 +224,10 @@ class Ring:
         `lossless` or `redeliver`.
         """
         options = gate, redeliver, spin
-        peer = self._join(subscription, lossless, start, *options)
-        return Consumer(self, peer, lossless, options, reattach)
+        self._check_open()
+        with self._joining:
+            peer = self._join(subscription, lossless, start, *options)
+            return Consumer(self, peer, lossless, options, reattach)
 
     def _join(
         self,
@@ -303,7 +309,8 @@ class Ring:
         if self._header.forked:
             self._closed = True
             return
-        self._closing = True  # nobody joins any more
+        with self._joining:  # who is about to join is one of those that are closed
+            self._closing = True  # nobody else joins any more
         try:
             self._close()
         finally:

@@ -192,3 +192,26 @@ def test_a_signal_handler_that_closes_when_the_slot_has_come_is_obeyed(name):
                 thread.join()
             reader.acquire(0).release()
             assert ring._header.live_peers() == [reader.peer]
+
+
+@pytest.mark.parametrize("join", ["producer", "consumer"])
+def test_close_closes_who_joins_at_that_moment(name, monkeypatch, join):
+    """Else it would be in the ring without a lock, and be taken for dead."""
+    with make(name) as ring:
+        handle = gpuring.attach(name)
+        closing = threading.Thread(target=handle.close)
+        method = "_join" if join == "consumer" else "_join_producer"
+        enter = getattr(handle, method)
+
+        def meanwhile(*args: Any) -> Any:
+            peer = enter(*args)
+            closing.start()
+            closing.join(0.2)  # close waits for us
+            return peer
+
+        monkeypatch.setattr(handle, method, meanwhile)
+        endpoint = getattr(handle, join)()
+        closing.join()
+        assert endpoint.closed
+        assert ring._header.live_peers() == []
+        assert ring._header.reap() == []
