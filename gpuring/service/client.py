@@ -16,7 +16,7 @@ from gpuring.service.calls import Turn
 from gpuring.service.mailbox import Mailbox
 from gpuring.service.pending import Answer, PendingCall, RequestSlot, RequestWriter
 from gpuring.service.tasks import left_s
-from gpuring.service.whose import nobody_has
+from gpuring.service.whose import nobody_has, references
 from gpuring.service.wire import NEVER, Terms, remove_if_dead
 from gpuring.unique import Unique
 
@@ -297,7 +297,7 @@ class Client(Unique):
                 continue
             if call._sent_at is None or (call._answer_seq and not call._has_answer()):
                 self._calls.end(call)
-            elif call._is_lost(known=3):  # of Calls.live, of our list, and of this loop
+            elif references(call) == 2 and call._answer_is_lost():  # of Calls.live, and of our list
                 call.cancel()
 
     def _check_open(self) -> None:

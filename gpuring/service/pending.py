@@ -14,7 +14,7 @@ from gpuring.errors import RingError, RingTimeout
 from gpuring.producer import Producer
 from gpuring.service.calls import Sleepers
 from gpuring.service.tasks import Receiver, Tasks
-from gpuring.service.whose import nobody_has, references
+from gpuring.service.whose import nobody_has
 from gpuring.service.wire import Enveloped
 from gpuring.slot import ReadSlot, WriteSlot
 from gpuring.unique import Unique
@@ -255,11 +255,9 @@ class PendingCall(Unique):
         answer = self._answer
         return answer is not None and answer._open and answer._seq == self._answer_seq
 
-    def _is_lost(self, known: int) -> bool:
-        """Whether nobody has it, nor its answer: of its references `known` are our books'."""
+    def _answer_is_lost(self) -> bool:
+        """Whether nobody has its answer, but for us."""
         answer = self._answer
-        if references(self) != known:
-            return False
         return answer is None or nobody_has(answer, 1)
 
     def _label(self) -> str:
