@@ -172,3 +172,15 @@ def test_requests_go_back_and_answers_are_given_up_in_whatever_order_it_closes(n
         with contextlib.suppress(gpuring.RingError):
             server.close()
         poll(lambda: len(client._mailbox._ring.stats().peers) <= 2)
+
+
+def test_whoever_finds_a_request_that_nobody_has_gives_it_to_another_engine(name):
+    """A thread that waits in this process may find it before the engine that is closing does."""
+    with serve(name) as server, serve(name) as other, gpuring.connect(name) as client:
+        call = send(client, 0)
+        server.take(timeout=PATIENCE_S)[0].array.sum()  # so it was looked at
+        server._calls.clear()  # as close() begins
+        with pytest.warns(ResourceWarning, match="nobody has its slot"):
+            server._requests._give_back_lost()
+        answer(other.take(timeout=PATIENCE_S)[0])
+        finish(client, 0, call)

@@ -61,6 +61,18 @@ class RequestReader(Enveloped, Consumer):
         self._delivery = delivery
         super().__init__(ring, peer, True, (None, redeliver, None), False)
 
+    def _give_back(self, index: int) -> None:
+        """Whoever finds it: somebody who waits in this process may be faster than we."""
+        if self._redeliver:
+            self._undo(index)
+        else:
+            super()._give_back(index)
+
+    def _undo(self, index: int) -> None:
+        self._peer.settle(index)  # or it is released before our GPU has read it
+        self._slots[index]._open = False
+        self._put_back(index)
+
     def give_back(self, keep: Collection[int] = ()) -> list[Exception]:
         """Gives back every request but those in the slots `keep`: to another engine, or to us
         again.  What went wrong."""
@@ -68,9 +80,7 @@ class RequestReader(Enveloped, Consumer):
         for index, _ in sorted(self._peer.holding(), key=itemgetter(1), reverse=True):
             if index not in keep:
                 try:
-                    self._peer.settle(index)  # or it is released before our GPU has read it
-                    self._slots[index]._open = False
-                    self._put_back(index)
+                    self._undo(index)
                 except Exception as error:  # the others go back all the same
                     errors.append(error)
         return errors
