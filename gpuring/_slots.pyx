@@ -265,7 +265,9 @@ cdef class Verbs:
     """By index: the one before, if somebody had it when its slot came again."""
     cdef uint32_t given[2 * MAX_BATCH]
     cdef uint32_t givens
-    """What was handed out and had not been ended when the last verb began, and what that has handed out."""
+    """What was handed out and had not been ended when the last verb began, and what that has handed out.  Each once, so it is
+    no more than the slots; a batch is taken behind it."""
+    cdef unsigned char listed[MAX_BATCH]
 
     cdef Slot _slot(self, gd_call *call, uint32_t index):
         """The object for a slot that `call` has claimed or acquired just now: one that nobody has.  If this raises, nothing
@@ -312,8 +314,20 @@ cdef class Verbs:
                     <Slot>PyList_GET_ITEM(<PyObject *>self._slots, self.given[k])).use.open:
                 self.given[still] = self.given[k]
                 still += 1
+            else:
+                self.listed[self.given[k]] = False
         self.givens = still
         return 0
+
+    cdef void _remember(self, uint32_t n) noexcept:
+        """The `n` behind the list are handed out.  One may be in it already: another thread has ended it while we waited."""
+        cdef uint32_t k, index
+        for k in range(self.givens, self.givens + n):
+            index = self.given[k]
+            if not self.listed[index]:
+                self.listed[index] = True
+                self.given[self.givens] = index
+                self.givens += 1
 
     cdef bint _is_lost(self, uint32_t index) except -1:
         cdef PyObject *slot
@@ -366,7 +380,7 @@ cdef class ProducerVerbs(Verbs):
         if result:
             raise self._refused(result, "claim", timeout)
         self.given[self.givens] = index
-        self.givens += 1
+        self._remember(1)
         slot = <WriteSlot>self._slot(&call, index)
         slot._begin(extents)
         return slot
@@ -398,7 +412,7 @@ cdef class ProducerVerbs(Verbs):
                 slot = <WriteSlot>self._slot(&call, indices[k])
                 slot._begin(None)
                 batch.append(slot)
-            self.givens += call.got
+            self._remember(call.got)
             return self._batch(batch)
         except BaseException:  # Ctrl-C, no memory
             self._peer.cancel(&call)
@@ -426,7 +440,7 @@ cdef class ConsumerVerbs(Verbs):
         if result:
             raise self._refused(result, name, timeout)
         self.given[self.givens] = index
-        self.givens += 1
+        self._remember(1)
         slot = <ReadSlot>self._slot(&call, index)
         slot._begin()
         return slot
@@ -481,7 +495,7 @@ cdef class ConsumerVerbs(Verbs):
                 slot = <ReadSlot>self._slot(&call, indices[k])
                 slot._begin()
                 batch.append(slot)
-            self.givens += call.got
+            self._remember(call.got)
             return self._batch(batch)
         except BaseException:  # Ctrl-C, no memory
             self._peer.cancel(&call)

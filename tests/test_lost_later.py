@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 
 import pytest
+from support import poll
 from test_interrupt import interrupts, make, names, put
 
 import gpuring
@@ -77,3 +79,32 @@ def test_an_interrupted_asynchronous_loop_holds_nothing_after_the_next_verb(name
                 reader.acquire(0).release()
             assert held(ring, reader) == [], interrupt.where
             producer.close()
+
+
+def test_a_slot_that_another_thread_ends_while_a_verb_waits_is_remembered_once(name):
+    """It is in hand when the verb begins, and again when the verb is done; so it goes on."""
+    slots, rounds = 512, 8  # the list has room for 2048
+    with (
+        gpuring.create(name, slots=slots, shape=4, dtype="u1", device="host") as ring,
+        ring.producer() as producer,
+        ring.consumer() as reader,
+    ):
+        held: list[gpuring.ReadBatch] = []
+
+        def end_all() -> None:
+            poll(lambda: ring.stats().peers[reader.peer].waiting)
+            while held:
+                held.pop().release()
+            producer.claim_many(slots, 10).publish()
+
+        for _ in range(rounds):
+            thread = threading.Thread(target=end_all)
+            thread.start()
+            first = reader.acquire_many(slots, 10)
+            thread.join()
+            held.append(first)
+            while sum(map(len, held)) < slots:
+                held.append(reader.acquire_many(slots, 10))
+        assert held[-1][-1].seq == (rounds + 1) * slots - 1
+        while held:
+            held.pop().release()
