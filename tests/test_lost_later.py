@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 import threading
 
 import pytest
@@ -81,30 +82,35 @@ def test_an_interrupted_asynchronous_loop_holds_nothing_after_the_next_verb(name
             producer.close()
 
 
-def test_a_slot_that_another_thread_ends_while_a_verb_waits_is_remembered_once(name):
-    """It is in hand when the verb begins, and again when the verb is done; so it goes on."""
-    slots, rounds = 512, 8  # the list has room for 2048
+def test_a_slot_that_is_ended_while_a_verb_waits_is_remembered_once(name):
+    """It is in hand when the verb begins, and again when it is done; and so it goes on.  Here a
+    signal handler ends it; it might be another thread."""
+    slots, rounds = 512, 12  # the list has room for 2048, and nothing but itself behind it
     with (
         gpuring.create(name, slots=slots, shape=4, dtype="u1", device="host") as ring,
         ring.producer() as producer,
         ring.consumer() as reader,
     ):
-        held: list[gpuring.ReadBatch] = []
+        producer.claim_many(slots, 0).publish()
+        held = [reader.acquire_many(slots, 0)]
 
-        def end_all() -> None:
-            poll(lambda: ring.stats().peers[reader.peer].waiting)
-            while held:
+        def end_all(*_: object) -> None:
+            if held:
                 held.pop().release()
-            producer.claim_many(slots, 10).publish()
+                producer.claim_many(slots, 0).publish()
 
-        for _ in range(rounds):
-            thread = threading.Thread(target=end_all)
-            thread.start()
-            first = reader.acquire_many(slots, 10)
-            thread.join()
-            held.append(first)
-            while sum(map(len, held)) < slots:
+        def signals() -> None:
+            poll(lambda: ring.stats().peers[reader.peer].waiting)
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+        before = signal.signal(signal.SIGUSR1, end_all)
+        try:
+            for _ in range(rounds):
+                thread = threading.Thread(target=signals)
+                thread.start()
                 held.append(reader.acquire_many(slots, 10))
-        assert held[-1][-1].seq == (rounds + 1) * slots - 1
-        while held:
-            held.pop().release()
+                thread.join()
+                assert len(held[0]) == slots
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+        held.pop().release()
