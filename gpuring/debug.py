@@ -410,7 +410,11 @@ class Watcher:
         try:
             for slot in slots:
                 slot._begin_lease(self._calls)
-        except BaseException:  # warnings can be errors
-            for slot in slots:
-                slot._end()
+        except BaseException as error:  # warnings can be errors
+            for slot in reversed(slots):
+                if isinstance(error, Exception) or hasattr(slot, "publish"):
+                    slot._end()  # a claim has been filled
+                else:  # Ctrl-C: nobody has seen the frame, so it comes again
+                    slot._open = False
+                    self._put_back(slot.index)
             raise

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
@@ -237,6 +238,23 @@ def test_a_warning_that_is_an_error_leaves_no_claim(ring, place):
                 producer.claim()
             producer.claim(timeout=1).publish()
             producer.claim(timeout=1).publish()
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_an_interrupt_before_anybody_has_the_frame_leaves_it_to_come_again(ring, monkeypatch, many):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with ring.producer() as producer, ring.consumer() as reader:
+        acquire = partial(reader.acquire_many, 2) if many else reader.acquire
+        _put(ring, producer, 2)
+        with monkeypatch.context() as patch:
+            patch.setattr(debug.WatchedSlot, "_begin_lease", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                acquire(timeout=0)
+        assert reader._peer.holding() == []
+        with acquire(timeout=0) as slots:
+            assert (slots[0] if many else slots).seq == ring.slots
 
 
 @pytest.mark.parametrize("many", [False, True])
