@@ -25,6 +25,7 @@ cdef extern from "Python.h":
 
 cdef enum:
     MAX_BATCH = 1024  # GR_MAX_SLOTS, which Cython does not take as the size of an array
+    LOOKS = 4  # at slots of earlier verbs
 
 
 cdef gd_use closed  # of objects whose slot has another object now
@@ -264,7 +265,7 @@ cdef class Verbs:
     cdef public dict _spares
     """By index: the one before, if somebody had it when its slot came again."""
     cdef uint32_t given[2 * MAX_BATCH]
-    cdef uint32_t givens
+    cdef uint32_t givens, recent, turn
     """What was handed out and had not been ended when the last verb began, and what that has handed out.  Each once, so it is
     no more than the slots; a batch is taken behind it."""
     cdef unsigned char listed[MAX_BATCH]
@@ -303,31 +304,41 @@ cdef class Verbs:
             self._peer.waiting_in = busy
 
     cpdef int _recover(self) except -1:
-        """Before a verb: gives back what was handed out and nobody has any more; remembers what somebody still has."""
-        cdef uint32_t k, still = 0
-        for k in range(self.givens):
-            if self._is_lost(self.given[k]):
-                self._give_back_lost()
-                break
-        for k in range(self.givens):
-            if self.given[k] < <uint32_t>PyList_GET_SIZE(<PyObject *>self._slots) and (
-                    <Slot>PyList_GET_ITEM(<PyObject *>self._slots, self.given[k])).use.open:
-                self.given[still] = self.given[k]
-                still += 1
+        """Before a verb: gives back what was handed out and nobody has any more.  Looks at what the last verb has handed out,
+        and at a few of the others: whoever has many slots in hand does not pay for all of them each time."""
+        cdef uint32_t k, at, index, last = self.givens
+        cdef bint lost = False
+        for k in range(self.recent + LOOKS):
+            if k < self.recent:
+                at = last - 1 - k
+            elif self.givens:
+                self.turn += 1
+                at = self.turn % self.givens
             else:
-                self.listed[self.given[k]] = False
-        self.givens = still
+                break
+            index = self.given[at]
+            if index < PyList_GET_SIZE(<PyObject *>self._slots) and (
+                    <Slot>PyList_GET_ITEM(<PyObject *>self._slots, index)).use.open:
+                lost = lost or self._is_lost(index)
+            else:  # it was ended
+                self.listed[index] = False
+                self.givens -= 1
+                self.given[at] = self.given[self.givens]
+        self.recent = 0
+        if lost:
+            self._give_back_lost()
         return 0
 
     cdef void _remember(self, uint32_t n) noexcept:
         """The `n` behind the list are handed out.  One may be in it already: another thread has ended it while we waited."""
-        cdef uint32_t k, index
-        for k in range(self.givens, self.givens + n):
+        cdef uint32_t k, index, first = self.givens
+        for k in range(first, first + n):
             index = self.given[k]
             if not self.listed[index]:
                 self.listed[index] = True
                 self.given[self.givens] = index
                 self.givens += 1
+        self.recent = self.givens - first
 
     cdef bint _is_lost(self, uint32_t index) except -1:
         cdef PyObject *slot

@@ -118,8 +118,9 @@ class Consumer(_slots.ConsumerVerbs, Endpoint):
             raise
         self._moved = True
         self._settle_in(successor, peer)
-        if not self._home.closed:
-            self._home._endpoints.append(self)
+        self._home._endpoints.append(self)
+        if self._home.closed:  # while we moved
+            self.close()
         return True
 
     def _leave(self) -> None:

@@ -80,9 +80,17 @@ def _close_at_the_end_of_a_child() -> None:
     util: Any = sys.modules.get("multiprocessing.util")
     if util is None or _Process.finalized_pid == os.getpid():
         return
+    _Process.finalized_pid = os.getpid()
+    # A child begins by forgetting all finalizers.  If this is its parent, or a child that unpickles
+    # what it was given and has not begun yet, it is to remember ours then.
+    util.register_after_fork(_Process, _finalize)
     if sys.modules["multiprocessing.process"].parent_process() is not None:
-        _Process.finalized_pid = os.getpid()
-        util.Finalize(None, _close_all_after_threads, exitpriority=-1000)
+        _finalize(_Process)
+
+
+def _finalize(_: object) -> None:
+    util: Any = sys.modules["multiprocessing.util"]
+    util.Finalize(None, _close_all_after_threads, exitpriority=-1000)
 
 
 def _close_all_after_threads() -> None:

@@ -45,6 +45,8 @@ def select(endpoints: Iterable[AnyEndpoint], timeout: float | None = None) -> li
     Sleeps meanwhile, and Ctrl-C interrupts.  At most 128 endpoints, each of them used by this
     thread only.
     """
+    if isinstance(endpoints, Endpoint):  # whose frames it would read
+        raise TypeError("select takes several consumers and producers: select([consumer])")
     waited = list(dict.fromkeys(endpoints))
     if not waited:
         raise ValueError("select needs a consumer or a producer to wait for")

@@ -182,7 +182,7 @@ def test_each_field_is_exported_by_itself(place, name):
             kept.__dlpack__()
         for _ in range(2):
             producer.claim()
-        with pytest.raises(gpuring.RingError, match="was kept"):
+        with pytest.raises(gpuring.RingError, match="no longer yours"):
             kept.__dlpack__()
 
 

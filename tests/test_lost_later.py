@@ -114,3 +114,21 @@ def test_a_slot_that_is_ended_while_a_verb_waits_is_remembered_once(name):
         finally:
             signal.signal(signal.SIGUSR1, before)
         held.pop().release()
+
+
+def test_of_many_slots_in_hand_each_that_is_dropped_is_found(name):
+    """A verb looks at a few of them only."""
+    with (
+        gpuring.create(name, slots=64, shape=4, dtype="u1", device="host") as ring,
+        ring.producer() as producer,
+        ring.consumer() as reader,
+    ):
+        for _ in range(60):
+            put(producer)
+        slots = list(reader.acquire_many(60, 0))
+        kept = [slot.seq for slot in slots][1::2]
+        del slots[::2]
+        for _ in range(16):
+            with pytest.raises(gpuring.RingTimeout):
+                reader.acquire(0)
+        assert [seq for _, seq in reader._peer.holding()] == kept

@@ -271,3 +271,28 @@ gpuring.kept = Kept()
 """
     assert "about to end" in ended(ring.name, script)
     assert ring._header.live_peers() == []
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_a_child_that_was_given_the_ring_ends_in_order(ring, method, tmp_path):
+    """It has opened the ring before it forgets the finalizers of who forked it."""
+    file = tmp_path / "program.py"
+    file.write_text(
+        JOINS
+        + f"""
+def given(ring):
+    globals()["kept"] = ring, ring.producer()
+    kept[1].claim(0).publish()
+
+if __name__ == "__main__":
+    with gpuring.attach({ring.name!r}) as ring:
+        process = multiprocessing.get_context({method!r}).Process(target=given, args=(ring,))
+        process.start()
+        process.join(20)
+    assert process.exitcode == 0
+"""
+    )
+    with ring.consumer() as reader:
+        subprocess.run([sys.executable, file], timeout=25, check=True)
+        assert end_of(reader) is gpuring.EndOfStream
+        assert ring._header.reaps == 0

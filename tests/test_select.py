@@ -347,3 +347,9 @@ def test_a_kernel_without_futex_waitv(name, children, errno):
     assert seqs == [4, 4]
     assert woken
     assert busy < 0.25
+
+
+def test_select_of_one_that_is_in_no_list_is_refused(pair):
+    """It would read the consumer's frames."""
+    with pair[0].consumer() as reader, pytest.raises(TypeError, match=r"select\(\[consumer\]\)"):
+        gpuring.select(reader, 0)

@@ -16,5 +16,5 @@ def run(args: argparse.Namespace) -> int:
     for name in removed:
         print(f"removed {name}")
     if not removed:
-        print("nothing to remove: every ring has a living process")
+        print("nothing to remove: no ring of this user without a living process")
     return 0
