@@ -1,11 +1,13 @@
 """Types of the compiled verbs and slots; what each does stands in _slots.pyx."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from typing_extensions import Self
 
 from gpuring._core import Device, Peer
+
+_Batch = TypeVar("_Batch")
 
 class Slot:
     index: int
@@ -64,3 +66,10 @@ def still_open(batch: Sequence[Slot]) -> list[Any]: ...
 def publish_all(slots: Sequence[WriteSlot]) -> None: ...
 def abandon_all(slots: Sequence[WriteSlot]) -> None: ...
 def release_all(slots: Sequence[ReadSlot]) -> list[int]: ...
+def enter_batch(batch: _Batch) -> _Batch: ...
+def exit_write_batch(
+    batch: Sequence[WriteSlot], kind: type[BaseException] | None, *_: object
+) -> None: ...
+def exit_read_batch(
+    batch: Sequence[ReadSlot], kind: type[BaseException] | None, *_: object
+) -> None: ...

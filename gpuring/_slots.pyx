@@ -561,3 +561,31 @@ def release_all(batch):
     next acquire, or at close.
     """
     return _end_all(still_open(batch), RELEASE, "release")
+
+
+# Their `with` blocks, as methods of the batches: no signal can land between the block and its end.
+
+
+def enter_batch(batch):
+    return batch
+
+
+def exit_write_batch(batch, kind, error, traceback):
+    """Publishes what is open; if the block raised, abandons it."""
+    if kind is None:
+        publish_all(batch)
+    else:
+        abandon_all(batch)
+
+
+def exit_read_batch(batch, kind, error, traceback):
+    """Releases what is open; what a Ctrl-C has kept from being seen at all goes back.  Raises FrameTorn."""
+    cdef ReadSlot slot
+    if kind is not None and not issubclass(kind, Exception):
+        for slot in reversed(batch):
+            if slot.use.open and not slot._seen:
+                slot._peer.put_back(slot.index)
+    seqs = release_all(batch)
+    if seqs:
+        slot = batch[0]
+        raise slot._torn_of(seqs)

@@ -326,6 +326,13 @@ def _end_read(self: Any, *_: object) -> None:
         self.release()
 
 
+def _end_batch(self: Any, kind: Any = None, *_: object) -> None:
+    if hasattr(self, "release"):
+        self.release()
+    else:
+        (self.publish if kind is None else self.abandon)()
+
+
 @functools.cache
 def _watched_slots(kind: Any) -> Any:
     members: dict[str, Any] = {"__module__": kind.__module__, "__doc__": kind.__doc__}
@@ -358,7 +365,7 @@ def _watched_batches(kind: Any) -> Any:
 
         return given_back
 
-    members = {"__module__": kind.__module__, "__doc__": kind.__doc__}
+    members = {"__module__": kind.__module__, "__doc__": kind.__doc__, "__exit__": _end_batch}
     return type(kind.__name__, (kind,), members | {verb: giving_back(verb) for verb in ends})
 
 

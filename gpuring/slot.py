@@ -250,7 +250,10 @@ class ReadSlot(_slots.ReadSlot, Slot):
         self.release()
 
     def _torn(self) -> FrameTorn:
-        return diagnosis.torn(self._ring, (self._seq,))
+        return self._torn_of((self._seq,))
+
+    def _torn_of(self, seqs: Sequence[int]) -> FrameTorn:
+        return diagnosis.torn(self._ring, seqs)
 
 
 class WriteBatch(Unique, tuple[WriteSlot, ...]):
@@ -268,14 +271,8 @@ class WriteBatch(Unique, tuple[WriteSlot, ...]):
         """Gives those still open back without a frame: readers pass over their sequences."""
         _slots.abandon_all(self)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self.publish()
-        else:
-            self.abandon()
+    __enter__ = _slots.enter_batch
+    __exit__ = _slots.exit_write_batch
 
 
 class ReadBatch(Unique, tuple[ReadSlot, ...]):
@@ -290,10 +287,7 @@ class ReadBatch(Unique, tuple[ReadSlot, ...]):
         """
         seqs = _slots.release_all(self)
         if seqs:
-            raise diagnosis.torn(self[0]._ring, seqs)
+            raise self[0]._torn_of(seqs)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
+    __enter__ = _slots.enter_batch
+    __exit__ = _slots.exit_read_batch

@@ -157,6 +157,18 @@ def test_a_producers_verbs_run_nothing_that_can_be_interrupted(name, end):
         assert interrupt.where is None
 
 
+def test_the_with_of_a_batch_runs_nothing_that_can_be_interrupted(name):
+    with make(name) as ring, ring.producer() as producer, ring.consumer() as reader:
+        interrupt, batch = Interrupt(1), producer.claim_many(2, 0)
+        with interrupt, batch:
+            pass
+        frames = reader.acquire_many(2, 0)
+        with interrupt, frames:
+            pass
+        assert interrupt.where is None
+        assert not any(slot._open for slot in batch + frames)
+
+
 @pytest.mark.parametrize("verb", ["acquire", "latest"])
 def test_a_consumers_verbs_run_nothing_that_can_be_interrupted(name, verb):
     with make(name) as ring, ring.producer() as producer:

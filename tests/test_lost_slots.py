@@ -146,6 +146,11 @@ def acquires_many(consumer, seen):
     slots.release()
 
 
+def acquires_many_with(consumer, seen):
+    with consumer.acquire_many(1, 0) as slots:
+        seen.append(slots[0].seq)
+
+
 def iterates(consumer, seen):
     for slot in consumer:
         seen.append(slot.seq)
@@ -159,7 +164,15 @@ def selects(consumer, seen):
         slot.release()
 
 
-VERBS = [acquires, acquires_with, acquires_the_latest, acquires_many, iterates, selects]
+VERBS = [
+    acquires,
+    acquires_with,
+    acquires_the_latest,
+    acquires_many,
+    acquires_many_with,
+    iterates,
+    selects,
+]
 
 
 @pytest.mark.parametrize("verb", VERBS)
