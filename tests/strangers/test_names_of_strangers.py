@@ -259,7 +259,7 @@ def looks(_pipe, name, ring, rounds):
     seen = collections.Counter()
     with gpuring.serve(name, **TERMS) as engine:
         for k in range(rounds):
-            engine._sweep()
+            engine._delivery.sweep()
             found, _ = directory.survey()
             seen["whole" if ring in [one.name for one in found] else "not whole"] += 1
             if k % 10 == 0:
