@@ -134,6 +134,7 @@ struct gd_use {
     uint32_t streams, room;
     gd_stream *stream, few[GD_STREAMS];
     uint64_t thread;    /* whose per-thread default stream is among them; 0: none */
+    bool of_another;    /* GD_LEGACY among them stands for the per-thread one of another thread */
     /* On which stream the last fence operation is (its id, 0: unknown), and a handle whose id was asked for. */
     uint64_t recorded_on, asked_id;
     gd_stream asked;

@@ -27,7 +27,7 @@ void gd_leave_thread(struct gd_use *use) {
     if (use->thread == 0 || use->thread == gd_this_thread()) return;
     use->thread = 0;
     for (uint32_t k = 0; k < use->streams; k++)
-        if (use->stream[k] == GD_PER_THREAD) use->stream[k] = GD_LEGACY;
+        if (use->stream[k] == GD_PER_THREAD) use->stream[k] = GD_LEGACY, use->of_another = true;
 }
 
 /* False: no memory. */
@@ -169,6 +169,11 @@ enum gr_result gd_settle(struct gd_peer *me, struct gd_call *call, uint32_t inde
             enum gr_result result = finish_all(me, call);
             if (result != GR_OK) return result;
             status = CU_OK;
+        }
+        if (status == CU_OK && use->of_another && use->stream[k] == GD_LEGACY) {
+            /* What is put into it waits for the other thread's stream; to be asked, it knows of its own work only. */
+            enum gr_result result = finish_all(me, call);
+            if (result != GR_OK) return result;
         }
         if (status == CU_OK) {
             k++;

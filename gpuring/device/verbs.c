@@ -36,6 +36,7 @@ static void hand_out(struct gd_peer *me, struct gd_call *call) {
     use->lost = me->me.lost;
     use->ndim = 0;
     use->thread = 0;
+    use->of_another = false;
     if (me->device) {
         use->streams = 1;
         use->stream[0] = call->stream;

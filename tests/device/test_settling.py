@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from fake_driver import INVALID, NOT_READY, ctrl_c
+from fake_driver import INVALID, NOT_READY, PER_THREAD, ctrl_c
 
 import gpuring
 from device.instant_driver import STREAM, fences
@@ -102,6 +102,32 @@ def test_a_default_stream_is_awaited_on_the_rings_gpu_and_on_the_current_one(rin
         assert asked.count((number, 0)) >= 3
     driver.device = 0
     driver.on_stream_query = lambda _: 0
+
+
+def test_the_per_thread_stream_of_another_thread_is_awaited_with_everything_else(ring):
+    """Here its handle is another stream, and the legacy one, asked, knows of its own work only."""
+    producer, asked = ring.producer(), []
+    slot = producer.claim(stream=PER_THREAD)
+    ring.driver.on_call = lambda name: (
+        name == "synchronize" and asked.append(len(producer._peer.holding()))
+    )
+    ring.driver.refuse(INVALID)
+    errors = []
+
+    def publishes():
+        try:
+            slot.publish()
+        except gpuring.DeviceError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=publishes)
+    thread.start()
+    thread.join(20)
+    ring.driver.refuse(0)
+    ring.driver.on_call = lambda _: None
+    assert len(errors) == 1
+    assert asked == [1]
+    assert producer._peer.holding() == []
 
 
 @pytest.mark.parametrize("many", [False, True])
