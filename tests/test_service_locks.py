@@ -145,7 +145,7 @@ def watched():
     with watching() as watch:
         yield watch
     assert watch.wrong == []
-    assert watch.sections > 10
+    assert watch.sections > 5
 
 
 # ---- the watch sees what is wrong ----------------------------------------------------------------

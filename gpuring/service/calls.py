@@ -6,13 +6,14 @@ What is used by more than one of them, and what keeps it whole:
   of these changes: the lock of `Calls`.  There is no other lock in this folder.
 * the client's end of its answer ring (mailbox.py): the turn to receive, `Calls.turn`.
 * its end of the request ring (client.py): the turn to send, `Client._sending`.
+* the answer of a call that is cancelled (pending.py): the turn to release it, of each call its own.
 * the tasks of an event loop (tasks.py) and an engine (server.py): the one thread that runs them.
 
 A lock is held for some lines, a turn as long as a thread waits in a verb.  Under the lock there are
 only assignments: no verb, no wait, no callback, and nothing that is dropped there dies there.  Who
 is to be woken is noted under the lock and woken after it.  A turn is taken before the lock and
 never under it, the turn to send before the turn to receive.  Whoever has the turn to receive takes
-no other one; an event loop waits for neither, it tries.
+no other one; an event loop waits for neither, it tries.  For the turn to release nobody waits.
 
 The lock is reentrant because of what nobody can keep away: a signal handler, or a destructor that
 the garbage collector calls, runs between any two lines and may close the client.  So each line

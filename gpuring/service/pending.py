@@ -8,11 +8,11 @@ import weakref
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gpuring._signals import Ended
+from gpuring._signals import Attempt, Ended
 from gpuring.consumer import Consumer
 from gpuring.errors import RingError, RingTimeout
 from gpuring.producer import Producer
-from gpuring.service.calls import Sleepers
+from gpuring.service.calls import Sleepers, Turn
 from gpuring.service.tasks import Receiver, Tasks
 from gpuring.service.whose import nobody_has
 from gpuring.service.wire import Enveloped
@@ -164,7 +164,7 @@ class PendingCall(Unique):
         self._answer_seq = 0
         self._answered_below: int | None = None  # known once no engine has the request any more
         self._error: RingError | None = None
-        self._releasing = 0  # which thread does, to cancel it
+        self._releasing = Turn()  # the answer, to cancel the call
         self._thread = threading.get_ident()
         self._sleepers: Sleepers = {}  # who waits for this call
 
@@ -237,15 +237,10 @@ class PendingCall(Unique):
         """Gives the call up: its answer is discarded, now or when it comes."""
         calls = self._mailbox.calls
         calls.end(self, RingError(f"{self._label()} was cancelled"), gone=False)
-        me, answer = threading.get_ident(), None
-        with calls.lock:  # several threads may cancel it; one of them releases
-            if self._has_answer() and self._releasing in (0, me):  # ours: a Ctrl-C left it
-                self._releasing, answer = me, self._answer
-        if answer is not None:
-            try:
+        with Attempt(self._releasing) as mine:  # several threads may cancel it; one releases
+            answer = self._answer
+            if mine and answer is not None and self._has_answer():
                 answer.release()
-            finally:
-                self._releasing = 0
 
     def _is_done(self) -> bool:
         return self._answer_seq != 0 or self._error is not None

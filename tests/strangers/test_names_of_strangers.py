@@ -247,10 +247,12 @@ def breathe(pipe, entry):
     fcntl.fcntl(fd, fcntl.F_OFD_SETLK, creator)  # nobody may think that it is dead
     pipe.send()
     while not pipe.told():
-        for _ in range(1000):
+        for k in range(1000):
             os.ftruncate(fd, 0)
             os.pwrite(fd, data[:4096], 0)
             os.ftruncate(fd, len(data))
+            for _ in range(k % 100):  # whole for long enough to be read, now and then
+                os.fstat(fd)
     return True
 
 
