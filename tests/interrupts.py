@@ -157,9 +157,10 @@ def victim(pipe: Pipe, into: str, out: str) -> None:
             pipe.receive()
             next_verbs(peers)
             pipe.send()
-            if pipe.receive():  # something is left: the next round begins without it
+            if pipe.receive():  # something is left: cycles may keep it, as those of an event loop
                 gc.collect()
                 next_verbs(peers)
+                pipe.send()
 
 
 def played(play: Callable[[Peers], None], peers: Peers) -> bool:
@@ -240,6 +241,10 @@ def storm(signals: int, seed: int, verbs: list[str]) -> dict[str, Counter[str]]:
                 left = bool(held([one, other], pid))
                 found[verb]["left after it"] += left
                 one_victim.send(left)
+                if left:
+                    one_victim.receive()
+                    left = bool(held([one, other], pid))
+                    found[verb]["left after the garbage was collected"] += left
         finally:
             for child in children:
                 child.end()
@@ -259,7 +264,14 @@ def main() -> int:
         f"{'all':>14}",
         ", ".join(f"{n} {what}" for what, n in sum(found.values(), Counter()).items()),
     )
-    return int(any(counts["left after it"] for counts in found.values()))
+    wrong = {
+        verb: counts[
+            # The task of an event loop that is over, and its exception, refer to each other.
+            "left after the garbage was collected" if verb.endswith("_async") else "left after it"
+        ]
+        for verb, counts in found.items()
+    }
+    return int(any(wrong.values()))
 
 
 if __name__ == "__main__":

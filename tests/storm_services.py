@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import contextlib
 import ctypes
+import faulthandler
 import gc
 import json
 import logging
@@ -50,6 +51,7 @@ def begin(parent: int) -> None:
 
     signal.signal(signal.SIGTERM, ended)
     signal.signal(signal.SIGINT, ended)
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
 
 
 def engine(pipe: Pipe, name: str, parent: int, redeliver: bool, closes: bool) -> str:
@@ -172,7 +174,12 @@ class Storm:
         try:
             if how != "KILL":
                 os.kill(child.pid, getattr(signal, f"SIG{how}"))
-                ended = child.result()
+                try:
+                    ended = child.result()
+                except AssertionError:
+                    os.kill(child.pid, signal.SIGUSR1)  # faulthandler says where it is
+                    child.process.join(1)
+                    raise
                 if role == "client":
                     self.ends.update(ended)
         finally:

@@ -36,7 +36,7 @@ def test_what_was_lost_is_counted_once_though_a_reader_starts_over(segment):
     producer.put(2)
     assert (reader.acquire(), reader.acquire()) == (5, 6)
     assert reader.give_back(5) == 0  # everybody looks again from the oldest that may be there
-    assert (reader.acquire(), reader.peer.lost) == (5, 0)
+    assert (reader.acquire(), reader.peer.lost) == (5, 1)  # told again: nobody had the frame
     assert ring.peek("sub", "lost", reader.subscription) == 1
 
 
@@ -259,4 +259,34 @@ def test_frames_that_are_given_back_together_tell_once_what_was_lost_before_them
     for seq in (9, 8, 6):
         assert reader.give_back(seq) == 0
     again = [(reader.acquire(), reader.peer.lost) for _ in range(3)]
-    assert again == [(6, 3), (8, 0), (9, 0)]
+    assert again == taken
+
+
+def test_what_was_given_back_and_is_passed_is_lost(segment):
+    """All of it, and what was lost between the frames; once, in each of the three books."""
+    ring = segment(4)
+    reader, producer = ring.consumer(lossless=False), ring.producer()
+    producer.put(1)
+    assert producer.abandon(producer.claim()) == 0  # 5
+    producer.put(1)
+    assert [(reader.acquire(), reader.peer.lost) for _ in range(2)] == [(4, 0), (6, 1)]
+    assert (reader.give_back(6), reader.give_back(4)) == (0, 0)
+    assert ring.peek("peer", "lost", reader.number) == 0
+    producer.put(8)  # 7 … 14, so that 10 is the oldest still there
+    assert (reader.acquire(), reader.peer.lost) == (11, 7)
+    assert ring.peek("sub", "lost", reader.subscription) == 7
+    assert ring.peek("peer", "lost", reader.number) == 7
+
+
+def test_frames_given_back_forwards_take_nothing_from_what_was_lost(segment):
+    ring = segment(8)
+    reader, producer = ring.consumer(lossless=False), ring.producer()
+    producer.put(2)
+    assert producer.abandon(producer.claim()) == 0  # 10
+    producer.put(3)
+    taken = [(reader.acquire(), reader.peer.lost) for _ in range(5)]
+    assert taken == [(8, 0), (9, 0), (11, 1), (12, 0), (13, 0)]
+    assert (reader.give_back(11), reader.give_back(12)) == (0, 0)  # 13 is kept
+    assert ring.peek("sub", "lost", reader.subscription) == 1
+    assert [(reader.acquire(), reader.peer.lost) for _ in range(2)] == [(11, 1), (12, 0)]
+    assert reader.acquire() == _core.BLOCKED

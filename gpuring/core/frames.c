@@ -293,6 +293,19 @@ enum gr_result gr_release(struct gr_peer *me, uint32_t index, uint64_t seq) {
     return result;
 }
 
+/* A frame that is given back was not met after all, if nothing but losses was met behind it.  These come again with
+ * it, and are counted again then, as the frame is if a producer has passed it meanwhile.  They are known to lie behind
+ * it only while frames are given back in reverse.  What was lost before the frame is still to tell. */
+static void forget(struct gr_peer *me, uint64_t seq) {
+    const uint64_t behind = me->told || me->pos <= seq ? 0 : me->lost;
+    me->told = false;
+    if (me->high != seq + 1 + behind) return; /* a frame that we had, a torn one, another member's */
+    me->high = seq;
+    me->lost -= behind;
+    count(&me->ring->peer[me->number].lost, -behind);
+    atomic_fetch_sub_explicit(&me->ring->sub[me->u].lost, behind, memory_order_relaxed);
+}
+
 /* Undoes an acquire whose frame was never handed out (its stream could not be ordered in time).  The
  * frame is open to every member again, to this one first.  Our name stays on it: nobody died. */
 enum gr_result gr_give_back(struct gr_peer *me, uint32_t index, uint64_t seq) {
@@ -301,9 +314,8 @@ enum gr_result gr_give_back(struct gr_peer *me, uint32_t index, uint64_t seq) {
     result = leave_held(me, index, seq, claim_word(seq, me->number, GR_OPEN));
     if (result == GR_OK) {
         GR_FAULT("give back: open");
+        forget(me, seq);
         if (me->pos > seq) me->pos = seq;
-        if (me->high == seq + 1) me->high = seq; /* not met after all; what was lost before it is still to tell */
-        me->told = false;
         atomic_fetch_add_explicit(&me->ring->sub[me->u].redo, 1, memory_order_seq_cst);
         GR_FAULT("give back: redo bumped");
         count(&me->ring->peer[me->number].frames, (uint64_t)-1);

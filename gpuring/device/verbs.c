@@ -166,8 +166,8 @@ void gd_cancel(struct gd_peer *me, struct gd_call *call) {
         use->open = false;
         if (producer) gr_abandon(&me->me, call->indices[call->got], use->seq);
         else {
-            me->me.lost += use->lost;
             gr_give_back(&me->me, call->indices[call->got], use->seq);
+            me->me.lost += use->lost;
         }
     }
 }
@@ -304,9 +304,11 @@ enum gr_result gd_put_back(struct gd_peer *me, uint32_t index) {
     if (!gr_holds(&me->me, index, &seq)) return GR_REAPED;
     me->use[index].open = false;
     if (me->me.role == GR_PRODUCER) return gr_abandon(&me->me, index, seq);
-    if (!me->me.told) me->me.lost += me->use[index].lost; /* the frame behind it was given back, too */
-    else if (me->me.seq != seq) me->me.lost = 0;           /* told with a later frame, which is kept */
-    return gr_give_back(&me->me, index, seq);
+    const bool last = me->me.told && me->me.seq == seq;
+    if (me->me.told && !last) me->me.lost = 0; /* told with a later frame, which is kept */
+    enum gr_result result = gr_give_back(&me->me, index, seq);
+    if (!last) me->me.lost += me->use[index].lost; /* else it is in there */
+    return result;
 }
 
 enum gr_result gd_leave(struct gd_peer *me, struct gd_call *call, unsigned how) {

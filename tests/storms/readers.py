@@ -101,13 +101,14 @@ class Reader:
     def salvage(self) -> None:
         """Gives back what an interrupt has left in its hands.
 
-        What it has not looked at, and does not have any more, its `with` block has given back, and
-        a batch or a loop has released.  A loop may have released one frame that it never had.
+        What it has not looked at, and does not have any more, its `with` block has given back, be
+        it of a slot or of a batch, and a loop has released.  A loop may have released one frame
+        that it never had.
         """
         for slot in (self.slot, self.second, *self.batch):
             if slot is None:
                 continue
-            if slot.seq not in self._noted and (slot._open or slot in self.batch or self.looping):
+            if slot.seq not in self._noted and (slot._open or self.looping):
                 self._write("a", slot, -1, 0)
             with contextlib.suppress(gpuring.RingError):  # it was released
                 slot.release()
