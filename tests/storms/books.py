@@ -57,7 +57,11 @@ class Books:
                 self._say(
                     bool((np.diff(rows["seq"]) > 0).all()), f"{who}: not once, or not in order"
                 )
-        self._shared(read, seen, surely)
+        # The last member of a subscription ends it, and the next one of its name may begin earlier.
+        made = {who: int(_start(sheet)["k"]) for who, sheet in read.items()}
+        for each in sorted(set(made.values())):
+            members = [who for who in seen if who.startswith(SHARED) and made[who] == each]
+            self._shared(members, read, seen, surely)
         return self.wrong
 
     def _say(self, well: bool, text: str) -> None:
@@ -93,7 +97,7 @@ class Books:
             known &= same | (rows["mark"] == b"a")
         strange = rows[~known]["seq"]
         self._say(not len(strange), f"{who}: has frames {strange[:9]} that nobody published so")
-        start = sheet["seq"][sheet["mark"] == b"S"][0]
+        start = _start(sheet)["seq"]
         self._say(
             bool((rows["seq"] >= start).all()), f"{who}: frames from before its start {start}"
         )
@@ -104,7 +108,7 @@ class Books:
         surely: np.ndarray, loops: int,
     ) -> None:  # fmt: skip
         """`had` by itself, `all_had` by its subscription, of which `loops` were interrupted."""
-        start = int(sheet["seq"][sheet["mark"] == b"S"][0])
+        start = int(_start(sheet)["seq"])
         last = int(had.max()) if len(had) else start - 1
         if bool(sheet["lost"][sheet["mark"] == b"Z"].any()):
             last = FOREVER
@@ -116,9 +120,9 @@ class Books:
         self._say(len(missing) <= loops, f"{who}: {len(missing)} frames missing, {missing[:9]} …")
 
     def _shared(
-        self, read: dict[str, np.ndarray], seen: dict[str, np.ndarray], surely: np.ndarray
-    ) -> None:
-        members = [who for who in seen if who.startswith(SHARED)]
+        self, members: list[str], read: dict[str, np.ndarray], seen: dict[str, np.ndarray],
+        surely: np.ndarray,
+    ) -> None:  # fmt: skip
         had = np.concatenate([seen[who]["seq"] for who in members] or [[]]).astype(np.int64)
         loops = sum(int((read[who]["mark"] == b"L").sum()) for who in members)
         for who in members:
@@ -136,12 +140,17 @@ class Books:
             self._say(not (times > 1).any(), f"jobs: {first[times > 1][:9]} again, and not flagged")
 
     def _lossy(self, who: str, sheet: np.ndarray, rows: np.ndarray) -> None:
-        start = sheet["seq"][sheet["mark"] == b"S"][0]
+        start = _start(sheet)["seq"]
         gaps = np.diff(rows["seq"], prepend=start - 1)
         bad = rows[(gaps < 1) | (gaps - 1 != rows["lost"])]
         told = [(int(row["seq"]), int(row["lost"])) for row in bad[:5]]
         self._say(not told, f"{who}: lost is a lie at (sequence, lost) {told}, start {start}")
         self.counts["lost, and told"] += int(rows["lost"].sum())
+
+
+def _start(sheet: np.ndarray) -> np.void:
+    """What it has written when it had joined."""
+    return sheet[sheet["mark"] == b"S"][0]
 
 
 def _nothing() -> np.ndarray:

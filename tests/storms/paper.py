@@ -22,7 +22,7 @@ ROW = np.dtype([("mark", "S1"), ("again", "?"), ("producer", "<i4"), ("k", "<i8"
                 ("lost", "<i8")])  # fmt: skip
 MARKS = {
     "J": "is about to join: producer = which name, seq = when the ring was created",
-    "S": "has joined: seq = first sequence that its subscription covers",
+    "S": "has joined: seq = first sequence that its subscription covers, k = when that was made",
     "p": "is about to publish", "P": "has published",
     "A": "has a frame, and its content is right", "a": "had a frame when it was interrupted",
     "I": "was interrupted, and goes on",

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 import gpuring
+from gpuring._snapshot import snapshot
 
 from .paper import Sheet, content
 from .program import WAIT_S, Program
@@ -54,10 +55,9 @@ class Reader:
     def _begin(self, ring: Any) -> None:
         with self.program.quiet():
             self._ring = ring
-            subscriptions = ring.stats().subscriptions
-            start = next(s.start for s in subscriptions if self.peer.peer in s.members)
+            ours = snapshot(ring._header)["subscriptions"][self.peer._peer.subscription]
             assert self.sheet
-            self.sheet("S", seq=start)
+            self.sheet("S", seq=ours["start"], k=ours["created_ns"])
 
     def _moved(self) -> None:
         """The loop went on in a successor of the ring, so it had read this one to the end."""
