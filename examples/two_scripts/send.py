@@ -1,15 +1,15 @@
 """Terminal 1: sends arrays, and sees what terminal 2 (change.py) made of them."""
 
+import numpy as np
+
 import gpuring
 
 try:
-    import cupy as xp
+    import cupy
 
-    xp.cuda.Device()  # raises without a GPU
+    cupy.cuda.Device()  # raises without a GPU
     device = "cuda"
 except Exception:
-    import numpy as xp
-
     device = "host"
     print("no GPU here, so this runs on host memory with NumPy", flush=True)
 
@@ -21,6 +21,6 @@ with (
 ):
     for n in range(4):
         with numbers.claim() as slot:
-            slot.copy_from(xp.full(8, n, "f4"))
+            slot.copy_from(np.full(8, n, "f4"))
         with squares.acquire() as slot:
             print(n, "came back as", slot.array)
