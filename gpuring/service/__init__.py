@@ -1,10 +1,10 @@
-"""Request and response over rings: many clients, some engines, whoever dies.
+"""Request and response over rings, between many clients and some engines.
 
     serve   -> Server.take -> Batch of Calls -> Call.answer, Call.fail
     connect -> Client.request -> PendingCall.result
 
-Requests go through one ring with one subscription, which the engines share; each client has a ring
-of its own for its answers.  docs/services.md is the guide, docs/decisions/0006 says why it is so.
+Requests go through one ring with one subscription, which the engines share.  Each client has a ring
+of its own for its answers.  docs/services.md is the guide.  docs/decisions/0006 says why it is so.
 """
 
 from gpuring.service.call import Batch, Call

@@ -1,4 +1,4 @@
-"""A call as an engine sees it: the request it holds, and the answer it owes."""
+"""A call as an engine sees it: the request that it holds, and the answer that it has to give."""
 
 from __future__ import annotations
 
@@ -22,18 +22,21 @@ if TYPE_CHECKING:
 
 
 class AnswerSlot(Ended, WriteSlot):
-    """Where an answer is written.  As a context manager it is sent; if the block raises, it is not,
-    and the call is still to be answered."""
+    """Where an answer is written.
+
+    As a context manager it sends the answer at the end of the block.  If the block raises, nothing
+    is sent, and the call is not answered yet.
+    """
 
     _writer: AnswerWriter
     _call: weakref.ref[Call] | None = None
-    """Weak, because the slot is used again, and so is the request's: whether anybody has the call
-    still is up to others."""
+    """The reference is weak, because this slot and the request's are used again.  Others decide
+    whether the call is still needed."""
     _ending: str
-    """Which of Counts it adds to.  "undelivered": nobody is there to read it, it goes nowhere."""
+    """Which of Counts it adds to.  "undelivered" means that nobody can read it: it goes nowhere."""
 
     def _of(self) -> Call | None:
-        """Whose answer it is, if anybody has that call still."""
+        """The call that it answers; None if nobody has that call any more."""
         return None if self._call is None else self._call()
 
     def publish(self) -> None:
@@ -44,12 +47,12 @@ class AnswerSlot(Ended, WriteSlot):
             super().abandon()
         else:
             super().publish()
-        # Only now: an engine that is killed before this line leaves the request to another one.
+        # Only now: if an engine is killed before this line, another one gets the request.
         if call is not None and not call.answered:
             call._end(self._ending)
 
     def abandon(self) -> None:
-        """Does not send it: the call is still to be answered."""
+        """Does not send the answer.  The call is not answered yet."""
         self._check_open()
         if self._ending == "undelivered":
             super().abandon()
@@ -61,27 +64,27 @@ class AnswerSlot(Ended, WriteSlot):
         super().abandon()
 
     def _done(self, well: bool) -> None:
-        """The block of its `with` is."""
+        """Called at the end of the `with` block, which raised nothing if `well`."""
         (self.publish if well else self.abandon)()
 
 
 class AnswerWriter(Enveloped, Producer):
-    """An engine in one client's ring."""
+    """An engine's producer in the ring of one client."""
 
     _slots: list[AnswerSlot]  # type: ignore[assignment]
     _slot_type = AnswerSlot
 
     def __init__(self, ring: Ring, peer: Peer) -> None:
         self.begun: list[AnswerSlot] = []
-        """Claimed for answers that were not sent, and not open.  The next answers take them, or the
-        next batch makes them void: a client has room for one answer to each call, and may lose one
-        of more."""
+        """Slots that were claimed for answers that were not sent.  They are not open.  The next
+        answers use them, or the next batch makes them void.  A client has room for one answer to
+        each call; if there were more, it could lose one."""
         super().__init__(ring, peer)
 
     def begin(
         self, timeout: float, stream: Any = None, shape: Sequence[int] | None = None
     ) -> AnswerSlot:
-        """A slot for an answer, as from claim."""
+        """A slot for an answer, as claim returns it."""
         if not self.begun:
             slot = self.claim(timeout, stream=stream, shape=shape)
             assert isinstance(slot, AnswerSlot)
@@ -93,7 +96,7 @@ class AnswerWriter(Enveloped, Producer):
         slot._reshape(extents)
         if on is not None:
             try:
-                slot._import_on(on)  # behind what was begun
+                slot._import_on(on)  # behind the work of the answer that was begun
             except BaseException:
                 slot._end()
                 raise
@@ -107,11 +110,11 @@ class AnswerWriter(Enveloped, Producer):
         return [slot._of() for slot in self._slots if slot._open]
 
     def void(self, every: bool) -> bool:
-        """Gives up what was begun, and what a Ctrl-C has left claimed for nobody; with `every` all.
-        Whether nothing is claimed any more."""
+        """Gives up the answers that were begun, and slots that a Ctrl-C left claimed for nobody.
+        With `every` it gives up all claimed slots.  Returns whether nothing is claimed any more."""
         if self.closed:
             return True
-        self.begun = []  # first: what is not in it, nobody takes
+        self.begun = []  # first, so that nobody takes a slot from it
         empty = True
         for index, _ in self._peer.holding():
             slot = self._slots[index]
@@ -124,7 +127,7 @@ class AnswerWriter(Enveloped, Producer):
 
 
 class Engine(Protocol):
-    """What a call needs of the Server that has taken it."""
+    """The methods of Server that a call uses."""
 
     @property
     def name(self) -> str: ...
@@ -135,10 +138,10 @@ class Engine(Protocol):
 
 
 class Call(Unique):
-    """One call that this engine has taken and not answered yet.  Made by `Server.take`.
+    """One call that this engine has taken and not answered yet.  `Server.take` makes it.
 
-    The request is this engine's until it is answered: on a GPU the stream of `take` already waits
-    for it.  Afterwards its accessors raise.
+    The request belongs to this engine until the call is answered.  On a GPU the stream of `take`
+    already waits for it.  After the answer its accessors raise.
     """
 
     __slots__ = (
@@ -161,11 +164,11 @@ class Call(Unique):
 
     @property
     def array(self) -> Any:
-        """The request, as an array over its slot; `call[name]` if it has several."""
+        """The request, as an array over its slot.  If it has several fields, use `call[name]`."""
         return self._request().array
 
     def __getitem__(self, name: str) -> Any:
-        """The array over the field `name` of the request.  KeyError if there is no such field."""
+        """The array over the field `name` of the request.  Raises KeyError for an unknown field."""
         return self._request()[name]
 
     @property
@@ -175,48 +178,52 @@ class Call(Unique):
 
     @property
     def slot(self) -> ReadSlot:
-        """The request's slot, for `torch.from_dlpack(call.slot)`, its age.  Do not release it."""
+        """The request's slot, for `torch.from_dlpack(call.slot)` or for its age.  Do not release
+        it."""
         return self._request()
 
     @property
     def client(self) -> int:
-        """Whose call it is: the same number for all calls of one client."""
+        """The number of the client that sent the call; the same for all its calls."""
         return self._client
 
     @property
     def number(self) -> int:
-        """Which of its client's calls it is; rises by one."""
+        """The number of the call among those of its client.  It rises by one."""
         return self._number
 
     @property
     def redelivered(self) -> bool:
-        """Whether another engine died with this call: perhaps of it."""
+        """Whether another engine died with this call, and perhaps because of it."""
         return self._redelivered
 
     @property
     def answered(self) -> bool:
-        """Whether its answer, or its failure, is on its way; the request is no longer ours then."""
+        """Whether its answer or its failure was sent.  The request is no longer this engine's
+        then."""
         return self._answered
 
     def answer(self, *, stream: Any = None, shape: Sequence[int] | None = None) -> AnswerSlot:
-        """A slot for the answer; leaving it as a context manager sends the answer.  `stream` and
-        `shape` as for Producer.claim.
+        """Returns a slot for the answer.  As a context manager it sends the answer at the end of
+        the block.  `stream` and `shape` are as for Producer.claim.
 
-        Does not wait for the client: each has room for the answers to all its calls.  If the client
-        is gone meanwhile, the slot goes nowhere.  Claim it when there is something to write: a
-        client gets its answers in the order in which they were claimed.  Raises RingError if the
-        call is answered, DeviceError.
+        It does not wait for the client, which has room for the answers to all its calls.  If the
+        client has left meanwhile, the answer goes nowhere.  A client gets its answers in the order
+        in which they were claimed, so claim the slot when you have something to write.
+
+        Raises RingError if the call is answered already, and DeviceError.
         """
         self._request()
         return self._server._claim_answer(self, stream, shape)
 
     def reply(self, value: Any) -> None:
-        """Answers with `value`, assigned to the whole array: `slot.array[...] = value`."""
+        """Answers with `value`, which is assigned to the array: `slot.array[...] = value`."""
         with self.answer() as slot:
             slot.array[...] = value
 
     def fail(self, text: str) -> None:
-        """Answers with a failure: `result()` raises CallFailed with the text, cut to 240 bytes."""
+        """Answers with a failure.  The client's `result()` raises CallFailed with `text`, of which
+        the first 240 bytes are sent."""
         self._request()
         with self._server._claim_answer(self, None, None, FAILED, text):
             pass
@@ -239,12 +246,15 @@ class Call(Unique):
 
 
 class Batch(Unique, list[Call]):
-    """Calls taken together.  As a context manager it owes each an answer: those without one when
-    the block ends fail, with the exception if it raised one.  (SystemExit and Ctrl-C are no fault
-    of theirs: then they stay this engine's until it answers, or closes and gives them back.)"""
+    """Calls that were taken together.
+
+    As a context manager it fails the calls that are not answered at the end of the block, with the
+    block's exception if it raised one.  SystemExit and Ctrl-C do not fail them.  The calls then
+    stay with this engine until it answers them, or gives them back when it closes.
+    """
 
     def fail(self, text: str) -> None:
-        """Fails those that are not answered yet, each with `text` as Call.fail does."""
+        """Fails each call that is not answered yet with `text`, as Call.fail does."""
         for call in self:
             if not call.answered:
                 call.fail(text)

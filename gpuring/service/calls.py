@@ -1,30 +1,36 @@
-"""A client's calls, and who waits for them: what its threads and its event loops share.
+"""The calls of a client, which its threads and its event loops share.
 
-What is used by more than one of them, and what keeps it whole:
+More than one thread or loop uses each of these.  Behind each stands what protects it:
 
 * which calls there are, how each has ended, whose turn it is to receive, and who sleeps until one
   of these changes: the lock of `Calls`.  There is no other lock in this folder.
 * the client's end of its answer ring (mailbox.py): the turn to receive, `Calls.turn`.
 * its end of the request ring (client.py): the turn to send, `Client._sending`.
-* the answer of a call that is cancelled (pending.py): the turn to release it, of each call its own.
+* the answer of a call that is cancelled (pending.py): the turn to release it, one for each call.
 * the tasks of an event loop (tasks.py) and an engine (server.py): the one thread that runs them.
 
-A lock is held for some lines, a turn as long as a thread waits in a verb.  Under the lock there are
-only assignments: no verb, no wait, no callback, and nothing that is dropped there dies there.  Who
-is to be woken is noted under the lock and woken after it.  A turn is taken before the lock and
-never under it, the turn to send before the turn to receive.  Whoever has the turn to receive takes
-no other one; an event loop waits for neither, it tries.  For the turn to release nobody waits.
+A thread holds a lock for some lines, and a turn for as long as it waits in a verb.  These rules
+hold:
 
-The lock is reentrant because of what nobody can keep away: a signal handler, or a destructor that
-the garbage collector calls, runs between any two lines and may close the client.  So each line
-under the lock leaves behind what the next user may find.  In a forked child nobody has a turn that
-a thread of the parent had; the rings refuse every verb there, and close waits for nobody.
+* Under the lock there are only assignments.  No verb, no wait and no callback runs there, and no
+  object is destroyed there.
+* Sleepers to be woken are noted under the lock, and woken after it.
+* A turn is taken before the lock, and never under it.
+* The turn to send is taken before the turn to receive.  Whoever has the turn to receive takes no
+  other turn.
+* An event loop waits for neither turn.  It only tries to take them.
+* Nobody waits for the turn to release.
 
-A handler may also raise there, and whatever was to come next does not happen.  So turns are taken
-by `with`, of a lock or of an Attempt, between which and its block no handler runs.  Who was to be
-woken and was not looks again by itself: a thread after SLICE_S, a task after LOOK_S.  What was to
-be ended and was not is found by Client._settle, which believes what the rings and Python's own
-references say, and not these books.
+The lock is reentrant, because a signal handler, or a destructor that the garbage collector calls,
+may run between any two lines and close the client.  So after each line under the lock the books are
+in a state that another user may find.  In a forked child nobody has a turn that a thread of the
+parent had.  The rings refuse every verb there, and close waits for nobody.
+
+A handler may also raise there, and the lines that should follow do not run.  So turns are taken by
+`with`, of a lock or of an Attempt; no handler runs between these and their block.  A sleeper that
+was not woken looks again by itself: a thread after SLICE_S, a task after _LOOKS slices.
+Client._settle finds the calls that should have ended and did not.  It relies on the rings and on
+Python's references, and not on these books.
 """
 
 from __future__ import annotations
@@ -39,14 +45,14 @@ from gpuring.errors import RingError
 
 Lock = threading.RLock
 Turn = threading.RLock
-"""Reentrant, for a signal handler that closes the client while its thread waits with the turn."""
+"""It is reentrant, because a signal handler may close the client while its thread has the turn."""
 
 
 class Sleeper(Protocol):
     """A thread or a task that sleeps, or an event loop that listens."""
 
     def wake(self) -> None:
-        """From any thread, not under the lock.  May come too often, and too late."""
+        """Called by any thread, not under the lock.  It may be called too often and too late."""
 
 
 Sleepers = dict[Sleeper, None]
@@ -54,7 +60,7 @@ Sleepers = dict[Sleeper, None]
 
 
 class InFlight(Protocol):
-    """A PendingCall, as far as it matters here."""
+    """The parts of a PendingCall that are used here."""
 
     _number: int
     _sleepers: Sleepers
@@ -75,16 +81,16 @@ class Calls(Generic[Call]):
         self.limit = limit
         self.lock = Lock()
         self.live: dict[int, Call] = {}
-        """Calls that are claimed, and neither released, failed nor known to be gone.  One of them
-        that has an error was given up: its answer may still come, and needs its room."""
+        """Calls that are claimed, and neither released, failed nor known to be gone.  A call in it
+        that has an error was given up.  Its answer may still come, and needs its room."""
         self.closed = False
         self.turn = Turn()
-        """To receive."""
+        """The turn to receive."""
         self.for_room: Sleepers = {}
-        self._heirs: Sleepers = {}  # woken when nobody receives: all, for none relies on another
+        self._heirs: Sleepers = {}  # all are woken when nobody receives: none relies on another
 
     def all(self) -> list[Call]:
-        """Those that are live now: other threads send, and release, meanwhile."""
+        """The calls that are live now.  Other threads may send and release calls meanwhile."""
         with self.lock:
             return list(self.live.values())
 
@@ -98,7 +104,7 @@ class Calls(Generic[Call]):
             self.live[call._number] = call
 
     def arrive(self, call: Call, answer: Any) -> bool:
-        """Whether the call still wants its answer, and has it now."""
+        """Gives the answer to the call.  False: the call does not want it any more."""
         with self.lock:
             if call._is_done():
                 return False
@@ -109,8 +115,8 @@ class Calls(Generic[Call]):
         return True
 
     def end(self, call: Call, error: RingError | None = None, *, gone: bool = True) -> None:
-        """The call is over, with the error unless it is over already.  If no answer can come any
-        more, or it was released, it is gone, and needs no room."""
+        """Ends the call with the error, unless it has ended already.  `gone` says that no answer
+        can come any more, or that it was released.  The call then needs no room."""
         with self.lock:
             woken: list[Sleeper] = []
             if error is not None and not call._is_done():
@@ -119,11 +125,11 @@ class Calls(Generic[Call]):
             if gone and self.live.get(call._number) is call:
                 del self.live[call._number]
                 woken += self.for_room
-                self.for_room.clear()  # who still waits comes again
+                self.for_room.clear()  # those that still have to wait enter again
         wake(woken)
 
     def close(self, error: Callable[[Call], RingError]) -> None:
-        """Every call is over."""
+        """Ends every call."""
         with self.lock:
             self.closed = True
             woken = [*self.for_room]
@@ -134,7 +140,8 @@ class Calls(Generic[Call]):
     # ---- sleeping ------------------------------------------------------------------------------
 
     def enter(self, sleeper: Sleeper, sleepers: Sleepers, ready: Callable[[], bool]) -> bool:
-        """Adds it to those that whoever makes `ready` true wakes.  False: it need not sleep."""
+        """Adds a sleeper to `sleepers`.  Whoever makes `ready` true wakes them.  False: it need not
+        sleep."""
         with self.lock:
             if self.closed or ready():
                 return False
@@ -148,12 +155,12 @@ class Calls(Generic[Call]):
     # ---- the turn to receive -------------------------------------------------------------------
 
     def inherit(self, heir: Sleeper) -> None:
-        """It is woken when nobody receives.  Before it looks whether that is so already."""
+        """Has `heir` woken when nobody receives.  Call it before you try to take the turn."""
         with self.lock:
             self._heirs[heir] = None
 
     def pass_turn(self) -> None:
-        """It was given up."""
+        """Called when the turn was given up.  Wakes the heirs."""
         with self.lock:
             if not self._heirs:
                 return

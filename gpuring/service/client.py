@@ -1,4 +1,5 @@
-"""The client's side: send requests, have several calls in flight, take each one's own answer."""
+"""The client's side: it sends requests, has several calls in flight, and takes the answer of
+each."""
 
 from __future__ import annotations
 
@@ -26,25 +27,25 @@ if TYPE_CHECKING:
     from gpuring.ring import Ring
 
 _ENGINE_POLL_S = 0.005
-_CLAIM_SLICE_S = 0.5  # how long a wait for a slot goes without a look at whether there are engines
+_CLAIM_SLICE_S = 0.5  # a wait for a slot looks for engines so often
 
 
 class Client(Unique):
-    """A client of a service.  Made by `connect`; may be used by several threads."""
+    """A client of a service.  `connect` makes it.  Several threads may use it."""
 
     def __init__(self, ring: Ring, terms: Terms, calls: int, engine_s: float) -> None:
         self._ring = ring
         self._terms = terms
         self._engine_s = engine_s
         self._numbers = itertools.count(1)
-        self._sending = Turn()  # who has it claims, and waits with it for a slot, room, an engine
+        self._sending = Turn()  # its owner claims, and waits for a slot, for room or for an engine
         self._requests = RequestWriter(ring, ring._join_producer())
         self._mailbox = Mailbox(ring, terms, calls, engine_s)
         self._calls = self._mailbox.calls
 
     @property
     def name(self) -> str:
-        """The name of the service that this is a client of."""
+        """The name of the service that this client uses."""
         return self._ring.name
 
     @property
@@ -64,9 +65,10 @@ class Client(Unique):
 
     @property
     def in_flight(self) -> int:
-        """Calls that need room: being written, sent, answered and not released, or given up and not
-        known to be gone.  A call that nobody has any more, and whose answer nobody has, is given
-        up with this look."""
+        """How many calls need room.  These are calls whose request is being written or was sent,
+        calls whose answer was not released, and calls that were given up and whose answer may still
+        come.  A call that nobody refers to any more, and whose answer nobody has, is given up by
+        this look."""
         with Attempt(self._sending) as mine:
             if mine and not self.closed:
                 self._settle()
@@ -76,8 +78,8 @@ class Client(Unique):
 
     @property
     def late(self) -> int:
-        """Answers that were discarded: of calls that were given up, and second ones, which an
-        engine's death may cause."""
+        """How many answers were discarded.  They were for calls that had been given up, or were
+        second answers to a call, which an engine's death may cause."""
         return self._mailbox.late
 
     def request(
@@ -88,24 +90,27 @@ class Client(Unique):
         stream: Any = None,
         shape: Sequence[int] | None = None,
     ) -> RequestSlot:
-        """A slot for a request; leaving it as a context manager sends it.
+        """Returns a slot for a request.  As a context manager it sends the request at the end.
 
             with client.request() as slot:
                 slot.array[...] = image
                 call = slot.call
             with call.result() as answer: …
 
-        Waits while the request ring is full, while other threads use this client's room for calls,
-        and while there is no engine (`engine_s` at the most); `timeout` in seconds, None = for
-        ever, 0 = do not wait.
+        It waits while the request ring is full, and while other threads use this client's room for
+        calls.  While there is no engine, it waits for up to `engine_s` seconds.
 
-        * `expires_s`: engines pass over the call if none has taken it by then.  result() tells when
-          one comes to it: give that a time-out as well.
+        * `timeout`: in seconds.  None waits for ever, 0 does not wait.
+        * `expires_s`: engines leave the call out if none has taken it after so many seconds.
+          result() raises when an engine comes to the call, so give result() a time-out as well.
         * `stream`, `shape`: as for Producer.claim.
 
-        Raises RingFull: the request ring is full, or so many calls are in flight that the caller
-        has to take or release one first (said at once, whatever the time-out).  PeerLost: there is
-        no engine.  RingClosed.
+        Raises:
+
+        * RingFull: the request ring is full.  Or so many calls are in flight that the caller has to
+          take or release one first; this is raised at once, with any `timeout`.
+        * PeerLost: there is no engine.
+        * RingClosed: this client or the service was closed.
         """
         begun = time.monotonic()
         deadline = None if timeout is None else begun + timeout
@@ -140,9 +145,10 @@ class Client(Unique):
     ) -> RequestSlot:
         """`request` for asyncio: other tasks run while this one waits, and any number may wait.
 
-        They are served in the order in which they came.  Where `request` says at once that the
-        caller has to release a call first, this waits: another task may.  A task that is cancelled
-        meanwhile has claimed nothing.  Send the request before the next `await`, or others wait.
+        They are served in the order in which they came.  If the caller has to release a call first,
+        `request` raises at once, and this waits, because another task may release one.  A task that
+        is cancelled while it waits has claimed nothing.  Send the request before the next `await`;
+        otherwise other tasks wait for it.
         """
         import asyncio
 
@@ -185,14 +191,15 @@ class Client(Unique):
         *,
         stream: Any = None,
     ) -> Answer:
-        """One call from end to end: `with client.call(image, timeout=1) as slot: slot.array`.
+        """Makes a whole call: `with client.call(image, timeout=1) as slot: slot.array`.
 
-        * `fill`: a function that writes into the request's slot, or what is assigned to its array.
-        * `timeout`: of all of it, in seconds; engines pass over the call when it is over.
-        * `stream`: that of the request and of the answer, as for `request` and `result`.
+        * `fill`: a function that writes into the request's slot, or a value that is assigned to its
+          array.
+        * `timeout`: the time for the whole call, in seconds.  Engines leave the call out after it.
+        * `stream`: the stream of the request and of the answer, as for `request` and `result`.
 
-        Raises as `request` and `PendingCall.result` do; the call is over then, also after a Ctrl-C
-        or a FrameTorn.
+        Raises what `request` and `PendingCall.result` raise.  The call is over then, also after a
+        Ctrl-C or a FrameTorn.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         with self.request(timeout, expires_s=timeout, stream=stream) as slot:
@@ -212,8 +219,8 @@ class Client(Unique):
     ) -> Answer:
         """`call` for asyncio: `with await client.call_async(image, timeout=1) as slot: …`
 
-        Other tasks run while it waits.  Raises as `request_async` and `PendingCall.result_async`
-        do; a task that is cancelled meanwhile cancels the call.
+        Other tasks run while it waits.  Raises what `request_async` and `PendingCall.result_async`
+        raise.  A task that is cancelled while it waits cancels the call.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         with await self.request_async(timeout, expires_s=timeout, stream=stream) as slot:
@@ -234,7 +241,7 @@ class Client(Unique):
         while True:
             left = left_s(deadline)
             slice_s = _CLAIM_SLICE_S if left is None else min(left, _CLAIM_SLICE_S)
-            try:  # nothing comes after it: an exception would keep this frame, and it the slot
+            try:  # nothing follows it: an exception would keep this frame, and so the slot
                 return self._requests.claim(slice_s, stream=stream, shape=shape)
             except RingFull:
                 if left is not None and left <= slice_s:
@@ -246,7 +253,7 @@ class Client(Unique):
                 self._await_engine(deadline)
 
     def _await_engine(self, deadline: float | None) -> None:
-        """Waits until there is an engine, `engine_s` at the most."""
+        """Waits for up to `engine_s` seconds until there is an engine."""
         header = self._ring._header
         if self._terms.engines(header):
             return
@@ -266,7 +273,7 @@ class Client(Unique):
             time.sleep(_ENGINE_POLL_S)
 
     def _make_room(self, deadline: float | None) -> None:
-        """Waits until there is a slot for one more answer in our ring."""
+        """Waits until this client's ring has a slot for one more answer."""
         mailbox, calls = self._mailbox, self._calls
         mailbox.catch_up()
         if calls.has_room() or mailbox.pump(calls.has_room, 0):
@@ -276,15 +283,15 @@ class Client(Unique):
             return
         me = threading.get_ident()
         if all(call._thread == me and call._error is None for call in calls.all()):
-            # Nobody but the caller can end one: waiting would have no end.
+            # Only the caller can end one, so it would wait for ever.
             raise RingFull(mailbox.no_room())
         if not mailbox.pump(calls.has_room, deadline, None, calls.for_room):
             self._check_open()
             raise RingFull(mailbox.no_room())
 
     def _settle(self) -> None:
-        """Ends what a Ctrl-C has cut short, and what nobody has any more.  By who has the turn to
-        send."""
+        """Ends calls that a Ctrl-C has interrupted, and calls that nobody has any more.  Called
+        with the turn to send."""
         live, claimed = self._calls.all(), set()
         for index, seq in self._requests._peer.holding():
             slot = self._requests._slots[index]
@@ -297,7 +304,7 @@ class Client(Unique):
                 continue
             if call._sent_at is None or (call._answer_seq and not call._has_answer()):
                 self._calls.end(call)
-            elif references(call) == 2 and call._answer_is_lost():  # of Calls.live, and of our list
+            elif references(call) == 2 and call._answer_is_lost():  # of Calls.live, and of `live`
                 call.cancel()
 
     def _check_open(self) -> None:
@@ -306,20 +313,20 @@ class Client(Unique):
 
     def close(self) -> None:
         """Leaves the service.  Calls in flight are over: engines drop them, and threads that wait
-        for one get RingClosed.  May be called twice."""
+        for one get RingClosed.  You may call it twice."""
         if self._ring.closed and self._mailbox.left:
             return
         owned = self._ring._header.creator_alive
         try:
-            if not self._ring._header.forked:  # else who receives, or sends, is not here
+            if not self._ring._header.forked:  # there nobody receives or sends
                 self._mailbox.shut()
                 with self._sending:
-                    pass  # who has it sees that we are closed
+                    pass  # its owner sees that this client is closed
             self._ring.close()
         finally:
             self._mailbox.close()
         if not owned:
-            remove_if_dead(self.name)  # we may have been the last one
+            remove_if_dead(self.name)  # this may have been the last one
 
     def __enter__(self) -> Self:
         return self

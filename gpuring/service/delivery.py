@@ -1,4 +1,4 @@
-"""Where an engine's answers go: into its clients' rings, or nowhere if a client is gone."""
+"""Where an engine's answers go: into the rings of its clients, or nowhere if a client has left."""
 
 from __future__ import annotations
 
@@ -19,28 +19,29 @@ if TYPE_CHECKING:
     from gpuring.ring import Ring
 
 _TIDY_S = 1.0
-_LOOK_S = 0.001  # how long names are looked at in one go, with a call waiting perhaps
-_ROOM_S = 0.1  # for a dead engine's answer to be cleared, where it stands in the way
-_GPU_ROOM_S = 2.0  # with the host gate also for the client's GPU to have read an earlier answer
+_LOOK_S = 0.001  # how long one look at names takes; a call may be waiting meanwhile
+_ROOM_S = 0.1  # how long to wait for the answer of a dead engine to be cleared
+_GPU_ROOM_S = 2.0  # with the host gate also until the client's GPU has read an earlier answer
 _OUR_LIMITS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 class Delivery:
-    """An engine's ends of its clients' rings."""
+    """An engine's producers in the rings of its clients."""
 
     def __init__(self, requests: Ring, terms: Terms) -> None:
         self._ring = requests
         self._terms = terms
         self.writers: dict[int, AnswerWriter | None] = {}  # None: cannot be reached
         self._sinks: list[AnswerWriter] = []
-        self._used: dict[AnswerWriter, None] = {}  # since nothing was claimed by them
+        self._used: dict[AnswerWriter, None] = {}  # those that may have claimed slots
         self._tidied = time.monotonic()
         self._names_answers = names_answers(requests.name)
-        self._swept = ""  # the last name that was looked at
+        self._swept = ""  # the last name that `sweep` looked at
 
     def reach(self, client: int) -> AnswerWriter | None:
-        """Our end of a client's ring; None if it is dead or gone.  Raises OSError if this process
-        has too few descriptors, or too little memory, to open it."""
+        """Returns this engine's producer in a client's ring; None if the client is dead or has
+        left.  Raises OSError if this process has too few descriptors or too little memory to open
+        the ring."""
         try:
             writer = self.writers[client]
         except KeyError:
@@ -53,7 +54,7 @@ class Delivery:
         name = answers_name(self._ring.name, client)
         try:
             ring = attach(name)
-        except (RingError, ValueError):  # whatever stands there now, it is no client's ring
+        except (RingError, ValueError):  # what has this name now is not the ring of a client
             return None
         except OSError as error:
             if error.errno in _OUR_LIMITS:
@@ -73,8 +74,8 @@ class Delivery:
     def claim(
         self, client: int, stream: Any, shape: Sequence[int] | None
     ) -> tuple[AnswerWriter, AnswerSlot, bool]:
-        """A slot in the client's ring, whose writer that is, and whether it is the client's; else
-        it is one that goes nowhere."""
+        """Returns a writer, its slot, and whether it is a slot in the client's ring.  If it is not,
+        the answer goes nowhere."""
         writer = self.reach(client)
         if writer is not None:
             with contextlib.suppress(RingClosed, RingFull):
@@ -94,8 +95,9 @@ class Delivery:
         return writer.begin(timeout, stream, shape)
 
     def void(self, every: bool = False) -> list[RingError]:
-        """Gives up what was begun and not sent, and what nobody has: later answers need not wait
-        for it.  With `every` also what is being written.  What went wrong."""
+        """Gives up answers that were begun and not sent, and slots that nobody has, so that later
+        answers do not wait for them.  With `every` it also gives up answers that are being written.
+        Returns the errors."""
         errors: list[RingError] = []
         for writer in list(self._used):
             try:
@@ -112,9 +114,10 @@ class Delivery:
     # ---- the dead ------------------------------------------------------------------------------
 
     def tidy(self) -> None:
-        """Now and then: lets go of clients that are gone, removes what dead ones left behind.
+        """Once in a while: leaves the rings of clients that have left, and removes what dead
+        clients left behind.
 
-        It takes no longer than a look, and what it cannot do is left to the next time.
+        It takes no longer than _LOOK_S.  What it cannot do in this time it does the next time.
         """
         now = time.monotonic()
         if now - self._tidied < _TIDY_S:
@@ -128,8 +131,8 @@ class Delivery:
         self.sweep(_LOOK_S)
 
     def sweep(self, seconds: float = float("inf")) -> None:
-        """Removes the rings of dead clients, where it stopped the last time; after `seconds` it
-        stops again."""
+        """Removes the rings of dead clients.  It begins where it stopped the last time, and stops
+        again after `seconds`."""
         until, before = time.monotonic() + seconds, self._swept
         names_answers, stopped = self._names_answers, False
 
@@ -144,7 +147,7 @@ class Delivery:
 
         without_fail(lambda: directory.tidy(wanted))
         if not stopped and self._swept == before:
-            self._swept = ""  # that was the last one: begin anew
+            self._swept = ""  # that was the last name: begin again
 
     def leave(self) -> None:
         for writer in [*self.writers.values(), *self._sinks]:

@@ -1,7 +1,7 @@
-"""A client's own ring: where its answers arrive, and what became of the calls without one.
+"""A client's own ring, where its answers arrive, and what happened to the calls that have none.
 
-Everything here is done by who has the turn to receive (calls.py), but for `pump`, `order` and what
-only reads.
+Only the thread that has the turn to receive (calls.py) runs this code, except for `pump`, `order`
+and code that only reads.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Mailbox:
-    """Where a client's answers arrive.  One thread at a time receives, for all."""
+    """Where a client's answers arrive.  One thread at a time receives for all threads."""
 
     def __init__(self, requests: Ring, terms: Terms, limit: int, engine_s: float) -> None:
         self._requests = requests
@@ -38,15 +38,17 @@ class Mailbox:
         self.id = secrets.randbits(64)
         self.calls: Calls[PendingCall] = Calls(limit)
         self.late = 0
-        self._loops: dict[AbstractEventLoop, Tasks] = {}  # each adds its own
+        self._loops: dict[AbstractEventLoop, Tasks] = {}  # each loop adds its own
         self._looked = time.monotonic()
         self._orphaned: float | None = None  # since when there has been no engine
         self._ring = make_answer_ring(requests, terms, self.id, limit + SPARE)
         try:
-            # A producer that never claims: answers have no end while engines come and go.
+            # A producer that never claims.  With it the stream of answers has no end while engines
+            # come and go.
             self._presence = self._ring.producer()
-            # Lossy, so that engines never wait for us: a slot that we hold is passed over.  What is
-            # unread is not overwritten, because no more is asked for than there are slots.
+            # The subscription is lossy, so that engines never wait for this client: they leave out
+            # a slot that it holds.  Unread answers are not overwritten, because the client never
+            # has more calls than there are slots.
             peer = self._ring._join("client", False, "next", None, True)
             self._answers = AnswerReader(self._ring, peer, False, (None, True, None), False)
         except BaseException:
@@ -62,7 +64,7 @@ class Mailbox:
         return self._answers._peer
 
     def tasks(self) -> Tasks:
-        """Those of the running loop."""
+        """The tasks of the running loop."""
         import asyncio
 
         loop = asyncio.get_running_loop()
@@ -86,7 +88,8 @@ class Mailbox:
     # ---- receiving -----------------------------------------------------------------------------
 
     def catch_up(self) -> None:
-        """Receives what is there.  Before each request, so that the spare slots are spare again."""
+        """Receives the answers that are there.  Called before each request, so that the spare slots
+        are free again."""
         if self._ring._header.frontier > self._answers._peer.position:
             self.pump(lambda: False, 0)
 
@@ -103,10 +106,10 @@ class Mailbox:
         stream: Any = None,
         sleepers: Sleepers | None = None,
     ) -> bool:
-        """Receives answers, for whomever they are, until ready(); False: the deadline has passed,
-        or this was closed.  It looks at least once.
+        """Receives answers to all calls until ready().  Returns False if the deadline has passed or
+        the client was closed.  It looks at least once.
 
-        One of the threads that wait receives for all; when it is done another one takes over.
+        One of the threads that wait receives for all of them.  When it is done, another one does.
         Whoever makes `ready` true wakes the `sleepers`.
         """
         calls, looked = self.calls, False
@@ -130,7 +133,7 @@ class Mailbox:
             if mine:
                 continue
             if sleeper is None:
-                self._ring._check_open()  # in a forked child who receives is not there
+                self._ring._check_open()  # in a forked child nobody receives
                 sleeper = Thread()
                 looked = left == 0
             else:
@@ -142,7 +145,7 @@ class Mailbox:
         return True
 
     def receive(self, timeout: float, stream: Any) -> None:
-        """By who has the turn."""
+        """Called with the turn to receive."""
         with contextlib.suppress(RingTimeout):
             self._dispatch(self._answers.acquire(timeout, stream=stream))
             while self._ring._header.frontier > self._answers._peer.position:
@@ -169,12 +172,13 @@ class Mailbox:
                 self.calls.end(call)
 
     def order(self, answer: Answer, stream: Any) -> None:
-        """Another thread may have received it, on another stream."""
+        """Orders the stream behind the answer, which another thread may have received on another
+        stream."""
         if answer._device is not None:
             current = answer._device.current_stream
             answer._import_on(current() if stream is None else self._answers._handle(stream))
 
-    # ---- what has become of the calls ----------------------------------------------------------
+    # ---- what happened to the calls ------------------------------------------------------------
 
     def _look(self, now: float) -> None:
         """Fails the calls that will never be answered."""
@@ -201,11 +205,11 @@ class Mailbox:
                 self._bury(call, kind, why)
         if not gone and self._orphaned is not None and now - self._orphaned >= self._engine_s:
             error = f"there has been no engine for {self._engine_s:g} s"
-            for call in calls:  # they are in the ring still: an engine may come for them
+            for call in calls:  # they are still in the ring: an engine may come and take them
                 self.calls.end(call, PeerLost(f"{call._label()}: {error}"), gone=False)
 
     def _why_gone(self, call: PendingCall, seen: dict[str, Any]) -> str:
-        """Why no engine has the call, or ever will; "": one has, or may."""
+        """Why no engine has the call or will ever have it; "" if one has it, or may get it."""
         subscription = seen["subscriptions"].get(0)
         if subscription is None or subscription["start"] > call._seq:
             if seen["closed"]:
@@ -220,16 +224,16 @@ class Mailbox:
         return ""
 
     def _bury(self, call: PendingCall, kind: type[RingError], why: str) -> None:
-        # An engine answers before it lets go of a request.  So an answer would be below this:
+        # An engine answers before it releases the request.  So an answer would be below this:
         if call._answered_below is None:
             call._answered_below = self._ring._header.frontier
         if self._answers._peer.position < call._answered_below:
-            return  # not read yet, or behind one that is being written
+            return  # it may not be read yet, or be behind one that is being written
         if call._answer is None:
             self.calls.end(call, kind(f"{call._label()} is lost: {why}"))
 
     def _dispatch_strays(self) -> None:
-        """Answers that we hold and nobody has: a Ctrl-C came after the acquire."""
+        """Dispatches answers that this client holds and nobody has: a Ctrl-C came after acquire."""
         answers = [call._answer for call in self.calls.all() if call._has_answer()]
         known = {answer.index for answer in answers if answer is not None}
         for index, _ in self._answers._peer.holding():
@@ -239,14 +243,14 @@ class Mailbox:
     # ---- the end -------------------------------------------------------------------------------
 
     def shut(self) -> None:
-        """Ends every call, and waits until nobody receives, but for this thread, of which this may
-        be a signal handler."""
+        """Ends every call, and waits until no other thread receives.  This may be a signal handler
+        of a thread that receives itself."""
         self.calls.close(lambda call: RingClosed(f"{call._label()}: this client was closed"))
         for tasks in list(self._loops.values()):
             tasks.wake()
         self._loops.clear()
         with self.calls.turn:
-            pass  # who receives sees that we are closed
+            pass  # the thread that receives sees that the client is closed
 
     @property
     def left(self) -> bool:
@@ -258,4 +262,4 @@ class Mailbox:
 
 def _discard(answer: ReadSlot) -> None:
     with contextlib.suppress(FrameTorn):
-        ReadSlot.release(answer)  # not Answer's: its call is over, or has another one
+        ReadSlot.release(answer)  # not Answer.release: its call is over, or has another answer

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _MAX_CALLS = _core.MAX_SLOTS - SPARE
 _Member = TypeVar("_Member", Client, Server)
 _POLL_S = 0.01
-_PATIENCE_S = 1.0  # for a service that another engine is creating
+_PATIENCE_S = 1.0  # for a service that another process is creating
 
 
 def serve(
@@ -56,19 +56,20 @@ def serve(
     """Joins the service `name` as an engine, and creates it if it is not there.
 
     * `request`, `response`: what a request and an answer hold, (shape, dtype) or
-      {name: (shape, dtype)}.  Without them the service must be there, or come within `timeout`
+      {name: (shape, dtype)}.  Without them the service must be there, or appear within `timeout`
       seconds.
     * `request_meta`, `response_meta`: structured dtypes for metadata, as create()'s `meta=`.
-    * `slots`: how many requests are in the ring at the most, those that engines work on among them.
+    * `slots`: how many requests fit into the ring.  Requests that engines work on count, too.
     * `device`, `sync`, `gate`, `mode`, `replace`: as for create().
-    * `answers`: "host" puts answers into host memory though requests are on a GPU; None: where
-      requests are.
-    * `engine`: False only holds the service open, so that engines can come and go
+    * `answers`: "host" puts answers into host memory even if requests are on a GPU.  With None
+      answers are where requests are.
+    * `engine`: False only keeps the service open, so that engines can come and go
       (docs/services.md).
-    * `redeliver`: whether a call that an engine dies with goes to another one, or is lost.
+    * `redeliver`: whether another engine gets the calls of an engine that dies.  If not, they are
+      lost.
 
     The creator owns the service: when it closes in order, the service ends.  Raises
-    RingIncompatible if the service is there with other terms, and as create() and attach() do.
+    RingIncompatible if the service is there with other terms, and what create() and attach() raise.
     """
     check_service_name(name)
     if (request is None) != (response is None):
@@ -110,14 +111,14 @@ def serve(
         try:
             return _join(name, max(timeout, _PATIENCE_S), join)
         except RingNotFound:
-            if missed:  # what has the name is no service, and does not go away
+            if missed:  # what has this name is no service, and stays there
                 raise
-            missed = True  # it ended meanwhile
+            missed = True  # the service ended meanwhile
 
 
 def _join(name: str, timeout: float, join: Callable[[Ring], _Member]) -> _Member:
-    """Attaches to a service and joins it.  Waits up to `timeout` seconds for one; if it is closed
-    in between, for the next one."""
+    """Attaches to a service and joins it.  It waits up to `timeout` seconds for the service.  If
+    the service is closed between the two steps, it waits for the next one."""
     deadline = time.monotonic() + timeout
     while True:
         ring = attach(name, timeout=max(0.0, deadline - time.monotonic()))
@@ -149,14 +150,14 @@ def _check_terms(ring: Ring, fields: Any, meta: Any, terms: Terms) -> None:
 
 
 def connect(name: str, *, calls: int = 8, timeout: float = 0.0, engine_s: float = 5.0) -> Client:
-    """Joins the service `name` as a client, waiting up to `timeout` seconds for it to appear.
+    """Joins the service `name` as a client.  It waits up to `timeout` seconds for the service.
 
-    * `calls`: how many calls may be in flight, or answered and not released, at the most.  The
+    * `calls`: how many calls may be in flight, or answered and not released, at the same time.  The
       answers have a ring of their own, of calls + 4 slots.
-    * `engine_s`: how long a call waits for an engine to come, in seconds, when there is none.
+    * `engine_s`: how many seconds a call waits for an engine when there is none.
 
-    Raises RingNotFound, RingIncompatible (no service), TooManyPeers, PeerLost (a GPU service whose
-    creator died), and as create().
+    Raises RingNotFound, RingIncompatible (the ring is not a service), TooManyPeers, PeerLost (the
+    creator of a GPU service died), and what create() raises.
     """
     check_service_name(name)
     calls = between_one_and(_MAX_CALLS, calls, "calls")

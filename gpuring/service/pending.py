@@ -1,4 +1,4 @@
-"""A call as its client sees it: the request being written, the call in flight, the answer."""
+"""A call as its client sees it: the request that is written, the call in flight, and the answer."""
 
 from __future__ import annotations
 
@@ -24,15 +24,19 @@ if TYPE_CHECKING:
 
 
 class RequestSlot(Ended, WriteSlot):
-    """Where a request is written.  As a context manager it is sent; not if the block raises."""
+    """Where a request is written.
+
+    As a context manager it sends the request at the end of the block, unless the block raises.
+    """
 
     _call: weakref.ref[PendingCall] | None = None
-    """Weak, because the slot is used again: whether anybody has the call still is up to others."""
+    """The reference is weak, because the slot is used again.  Others decide whether the call is
+    still needed."""
 
     @property
     def call(self) -> PendingCall:
-        """The call that this request makes.  Take it before the slot is sent: afterwards nobody
-        else keeps it, and a call that nobody has is given up."""
+        """The call that this request makes.  Take it before the request is sent.  Nothing else
+        keeps the call, and a call that nobody has is given up."""
         call = self._pending()
         if call is None:
             raise RingError(f"ring {self._ring!r}: the call of slot {self.index} is over")
@@ -46,7 +50,7 @@ class RequestSlot(Ended, WriteSlot):
         self._over()
 
     def _over(self) -> None:
-        """It is not sent."""
+        """Ends the call, because its request was not sent."""
         call = self._pending()
         if call is not None and call._seq == self._seq:  # a Ctrl-C may have left none
             error = RingError(f"{call._label()}: its request was not sent")
@@ -60,12 +64,12 @@ class RequestSlot(Ended, WriteSlot):
         try:
             super().publish()
         except BaseException:
-            if not self._open:  # else it is ours still, to be sent when its stream can be used
+            if not self._open:  # an open slot can still be sent when its stream can be used again
                 call._mailbox.calls.end(call)
             raise
 
     def abandon(self) -> None:
-        """Does not send it: there is no call."""
+        """Does not send the request.  There is no call then."""
         self._check_open()
         try:
             super().abandon()
@@ -74,12 +78,12 @@ class RequestSlot(Ended, WriteSlot):
                 self._over()
 
     def _done(self, well: bool) -> None:
-        """The block of its `with` is."""
+        """Called at the end of the `with` block, which raised nothing if `well`."""
         (self.publish if well else self.abandon)()
 
 
 class RequestWriter(Enveloped, Producer):
-    """A client in the request ring."""
+    """A client's producer in the request ring."""
 
     if TYPE_CHECKING:
 
@@ -95,12 +99,12 @@ class RequestWriter(Enveloped, Producer):
 
 
 class Answer(Ended, ReadSlot):
-    """An answer.  As a context manager it gives its slot back."""
+    """An answer.  As a context manager it releases its slot at the end of the block."""
 
     _call: weakref.ref[PendingCall] | None = None
 
     def release(self) -> None:
-        """Gives the answer's slot back, and with it its room: as ReadSlot.release."""
+        """Releases the slot, as ReadSlot.release does, and makes room for another call."""
         self._check_open()
         self._end()
 
@@ -114,18 +118,18 @@ class Answer(Ended, ReadSlot):
                 call._answer = None
 
     def _done(self, _: bool) -> None:
-        """The block of its `with` is."""
+        """Called at the end of the `with` block."""
         self.release()
 
 
 class AnswerReader(Enveloped, Consumer):
-    """A client in its own ring."""
+    """A client's consumer in its own ring."""
 
     _slot_type = Answer
 
 
 class Receives(Receiver, Protocol):
-    """What a call needs of the Mailbox that it is in."""
+    """The methods of Mailbox that a call uses."""
 
     def tasks(self) -> Tasks: ...
     def wait(self, call: PendingCall, timeout: float | None, stream: Any = None) -> bool: ...
@@ -133,9 +137,9 @@ class Receives(Receiver, Protocol):
 
 
 class PendingCall(Unique):
-    """A call in flight.  Take its `result` or `cancel` it: till then it needs room for its answer.
+    """A call in flight.  Take its `result` or `cancel` it; until then it needs room for its answer.
 
-    As a context manager it is cancelled, or its answer released, at the end.
+    As a context manager it is cancelled at the end of the block, or its answer is released.
     """
 
     __slots__ = (
@@ -162,50 +166,51 @@ class PendingCall(Unique):
         self._sent_at: float | None = None
         self._answer: Answer | None = None
         self._answer_seq = 0
-        self._answered_below: int | None = None  # known once no engine has the request any more
+        self._answered_below: int | None = None  # set when no engine has the request any more
         self._error: RingError | None = None
-        self._releasing = Turn()  # the answer, to cancel the call
+        self._releasing = Turn()  # to release the answer of a cancelled call
         self._thread = threading.get_ident()
         self._sleepers: Sleepers = {}  # who waits for this call
 
     @property
     def number(self) -> int:
-        """Which of the client's calls it is, `call.number` at the engine."""
+        """The number of the call among those of its client; the engine sees it as `call.number`."""
         return self._number
 
     @property
     def done(self) -> bool:
-        """Whether its answer or its failure has come.  Looks, and does not wait."""
+        """Whether the answer or the failure has come.  It does not wait."""
         return self._mailbox.wait(self, 0)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Waits for the answer or the failure.  False: it has not come within `timeout` seconds; it
-        may still come."""
+        """Waits for the answer or the failure.  Returns False if none has come within `timeout`
+        seconds.  It may still come."""
         return self._mailbox.wait(self, timeout)
 
     def result(self, timeout: float | None = None, *, stream: Any = None) -> Answer:
-        """The answer: `with call.result() as slot: slot.array`.  Its release makes room for others.
+        """Waits for the answer: `with call.result() as slot: slot.array`.  Its release makes room
+        for another call.
 
-        On a GPU `stream` (default: CuPy's current one) waits until it is written.  Raises, and the
-        call is over then:
+        On a GPU `stream` (default: CuPy's current one) waits until the answer is written.  It
+        raises one of these, and the call is over then:
 
-        * CallFailed: the engine failed it.
-        * PeerLost: the engine died with it and there is no other one, or died before its GPU work
-          on the answer was done.
-        * RingClosed: the service, or this client, was closed.
-        * RingTimeout: `timeout` seconds have passed; an answer that comes later is discarded.  Or
-          it had expired when an engine came to it.
+        * CallFailed: the engine failed the call.
+        * PeerLost: the engine died with the call and there is no other engine.  Or an engine died
+          before its GPU had written the answer.
+        * RingClosed: the service or this client was closed.
+        * RingTimeout: `timeout` seconds have passed.  An answer that comes later is discarded.  Or
+          the call had expired when an engine came to it.
 
-        Also FrameTorn, as Consumer.acquire does: answers released earlier turned out torn.  After
-        that, as after a Ctrl-C, the call is still in flight.
+        It raises FrameTorn, as Consumer.acquire does, if answers that were released earlier are
+        torn.  After a FrameTorn or a Ctrl-C the call is still in flight.
         """
         return self._outcome(self._mailbox.wait(self, timeout, stream), timeout, stream)
 
     async def result_async(self, timeout: float | None = None, *, stream: Any = None) -> Answer:
         """`result` for asyncio: other tasks run while this one waits, and any number may wait.
 
-        A task that is cancelled meanwhile cancels the call.  Raises what result raises.  `await
-        call` is the same without a time-out.
+        A task that is cancelled while it waits cancels the call.  Raises what result raises.
+        `await call` is the same without a time-out.
         """
         import asyncio
 
@@ -234,10 +239,10 @@ class PendingCall(Unique):
         return answer
 
     def cancel(self) -> None:
-        """Gives the call up: its answer is discarded, now or when it comes."""
+        """Gives the call up.  Its answer is discarded, now or when it comes."""
         calls = self._mailbox.calls
         calls.end(self, RingError(f"{self._label()} was cancelled"), gone=False)
-        with Attempt(self._releasing) as mine:  # several threads may cancel it; one releases
+        with Attempt(self._releasing) as mine:  # several threads may cancel it, and one releases
             answer = self._answer
             if mine and answer is not None and self._has_answer():
                 answer.release()
@@ -251,7 +256,7 @@ class PendingCall(Unique):
         return answer is not None and answer._open and answer._seq == self._answer_seq
 
     def _answer_is_lost(self) -> bool:
-        """Whether nobody has its answer, but for us."""
+        """Whether nobody outside of this object has its answer."""
         answer = self._answer
         return answer is None or nobody_has(answer, 1)
 

@@ -1,4 +1,4 @@
-"""The engine's side: take calls, answer them, let go of the dead."""
+"""The engine's side: it takes calls, answers them, and clears what dead clients left."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gpuring.slot import ReadSlot
     from gpuring.stats import RingStats
 
-_SLICE_S = 0.25  # how long a wait for calls goes without a look at who has died
+_SLICE_S = 0.25  # a wait for calls looks for dead clients so often
 
 _ENDINGS = {OK: "answered", FAILED: "failed"}
 
@@ -38,23 +38,23 @@ class Counts:
     """What an engine has done so far."""
 
     taken: int = 0
-    """Calls that `take` has handed out."""
+    """Calls that `take` has returned."""
     answered: int = 0
     """Answers sent."""
     failed: int = 0
-    """Failures sent: by `fail`, or because a block left a call unanswered."""
+    """Failures sent, by `fail` or because a block left a call unanswered."""
     expired: int = 0
-    """Calls that nobody waited for any more when they were taken."""
+    """Calls that had expired when they were taken."""
     dropped: int = 0
-    """Calls of clients that were dead or gone when they were taken."""
+    """Calls whose client was dead or had left when they were taken."""
     undelivered: int = 0
-    """Answers that found their client gone, or no slot in its ring."""
+    """Answers whose client had left, or had no slot in its ring."""
     redelivered: int = 0
-    """Calls taken that another engine had died with."""
+    """Calls taken that another engine had when it died."""
 
 
 class RequestReader(Enveloped, Consumer):
-    """An engine in the request ring."""
+    """An engine's consumer in the request ring."""
 
     def __init__(self, ring: Ring, peer: Peer, redeliver: bool, delivery: Delivery) -> None:
         self._redeliver = redeliver
@@ -62,40 +62,43 @@ class RequestReader(Enveloped, Consumer):
         super().__init__(ring, peer, True, (None, redeliver, None), False)
 
     def _give_back(self, index: int) -> None:
-        """Whoever finds it: somebody who waits in this process may be faster than we."""
+        """Called by whoever finds it.  Another waiter of this process may be faster than this
+        engine."""
         if self._redeliver:
             self._undo(index)
         else:
             super()._give_back(index)
 
     def _undo(self, index: int) -> None:
-        self._peer.settle(index)  # or it is released before our GPU has read it
+        self._peer.settle(index)  # else it could be released before this GPU has read it
         self._slots[index]._open = False
         self._put_back(index)
 
     def give_back(self, keep: Collection[int] = ()) -> list[Exception]:
-        """Gives back every request but those in the slots `keep`: to another engine, or to us
-        again.  What went wrong."""
+        """Gives back every request except those in the slots `keep`.  Another engine gets it, or
+        this one again.  Returns the errors."""
         errors: list[Exception] = []
         for index, _ in sorted(self._peer.holding(), key=itemgetter(1), reverse=True):
             if index not in keep:
                 try:
                     self._undo(index)
-                except Exception as error:  # the others go back all the same
+                except Exception as error:  # the others are given back all the same
                     errors.append(error)
         return errors
 
     def _finish(self) -> list[Exception]:
-        """Whoever closes the ring, if only the end of the interpreter: another engine gets what is
-        not answered, as after our death.  First our part of its answer goes, or that of the other
-        one would wait behind it."""
+        """Called by whoever closes the ring, also at the end of the interpreter.  Another engine
+        gets the calls that are not answered, as after this engine's death.  Answers that this
+        engine has begun are given up first, because the other engine's answers would wait behind
+        them."""
         if not self._redeliver:
             return super()._finish()
         return [*self._delivery.void(every=True), *self.give_back()]
 
 
 class Server(Unique):
-    """An engine of a service, or who holds it open.  Made by `serve`; one thread at a time."""
+    """An engine of a service, or a keeper that holds it open.  `serve` makes it.  One thread at a
+    time may use it."""
 
     def __init__(self, ring: Ring, *, engine: bool) -> None:
         self._ring = ring
@@ -107,7 +110,8 @@ class Server(Unique):
             self._terms = Terms.of(ring)
             self._delivery = Delivery(ring, self._terms)
             redeliver = self._terms.redeliver
-            # A producer that never claims: requests have no end while clients come and go.
+            # A producer that never claims.  With it the stream of requests has no end while clients
+            # come and go.
             self._presence = ring.producer()
             peer = ring._join(ENGINES, True, "next", None, redeliver)
             self._requests = RequestReader(ring, peer, redeliver, self._delivery)
@@ -120,7 +124,7 @@ class Server(Unique):
 
     @property
     def name(self) -> str:
-        """The name of the service that this is an engine of."""
+        """The name of the service."""
         return self._ring.name
 
     @property
@@ -134,7 +138,7 @@ class Server(Unique):
         return self._ring.closed
 
     def stats(self) -> RingStats:
-        """A look at the request ring; `counts` says what this engine has done."""
+        """Statistics of the request ring.  `counts` says what this engine has done."""
         return self._ring.stats()
 
     # ---- taking --------------------------------------------------------------------------------
@@ -147,14 +151,16 @@ class Server(Unique):
         *,
         stream: Any = None,
     ) -> Batch:
-        """At least one call, at most `max_batch`, in the order in which clients claimed them.
+        """Takes at least one call and at most `max_batch`, in the order in which clients claimed
+        them.
 
-        Waits up to `timeout` seconds for the first one (None: for ever, 0: not), then up to
-        `max_wait_s` more for the batch to fill.  On a GPU `stream` (default: CuPy's current one)
-        waits for the requests.  Calls of dead clients and expired ones are passed over.
+        It waits up to `timeout` seconds for the first call.  None waits for ever, and 0 does not
+        wait.  Then it waits up to `max_wait_s` more for the batch to fill.  On a GPU `stream`
+        (default: CuPy's current one) waits for the requests.  It leaves out calls of dead clients
+        and calls that have expired.
 
-        Raises RingTimeout, EndOfStream when the service was closed and everything is answered or in
-        other hands, DeviceError.  A call that raises has taken nothing.
+        Raises RingTimeout, DeviceError, and EndOfStream when the service was closed and no call is
+        left to take.  If it raises, it has taken nothing.
         """
         if not self._engine:
             raise RingError(f"service {self.name!r}: this handle only holds it open (engine=False)")
@@ -176,7 +182,7 @@ class Server(Unique):
                     raise RingTimeout(f"service {self.name!r}: no call within {timeout:g} s")
             until = time.monotonic() + max_wait_s
             while len(batch) < max_batch and (left := until - time.monotonic()) > 0:
-                if self._ring._header.closed:  # what is there already will do
+                if self._ring._header.closed:  # no more calls will come
                     break
                 self._fill(batch, max_batch - len(batch), min(_SLICE_S, left), stream)
         except BaseException:
@@ -186,12 +192,12 @@ class Server(Unique):
         return batch
 
     def _fill(self, batch: Batch, n: int, timeout: float, stream: Any) -> None:
-        """Adds up to n calls; none if there is none within `timeout` seconds."""
+        """Adds up to n calls, or none if none comes within `timeout` seconds."""
         try:
             slots: Sequence[ReadSlot] = self._requests.acquire_many(n, timeout, stream=stream)
         except RingTimeout:
             return
-        except FrameTorn:  # requests that we have answered, of a client that died: nobody's loss
+        except FrameTorn:  # requests of a dead client that were answered already: nothing is lost
             return
         envelope = self._requests.envelope
         now_ns = time.monotonic_ns()
@@ -212,11 +218,11 @@ class Server(Unique):
                 batch.append(call)
 
     def _settle(self) -> None:
-        """What an interrupt has cut short: answered calls whose request is still held, requests
+        """Ends what an interrupt has left: answered calls whose request is still held, requests
         that nobody has, and calls that nobody can answer any more."""
         if not self._calls and not self._requests._peer.holding():
             return
-        known = 2  # references: of _calls, and of this loop's tuple
+        known = 2  # references: one of _calls, and one of this loop's tuple
         for call in tuple(self._calls):
             if call._answered:
                 self._let_go(call)
@@ -233,7 +239,7 @@ class Server(Unique):
             raise_first(errors)
 
     def _end(self, call: Call, ending: str) -> None:
-        """The answer is on its way, or nobody is there to get it."""
+        """Called when the answer was sent, or nobody is there to get it."""
         setattr(self.counts, ending, getattr(self.counts, ending) + 1)
         self._let_go(call)
 
@@ -243,7 +249,7 @@ class Server(Unique):
         self._calls.discard(call)
 
     def _release_slot(self, slot: ReadSlot) -> None:
-        with contextlib.suppress(FrameTorn):  # its client died
+        with contextlib.suppress(FrameTorn):  # the client died
             slot.release()
 
     def _claim_answer(
@@ -266,17 +272,17 @@ class Server(Unique):
     # ---- the end -------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Leaves.  Calls that this engine has not answered go to another one, or are lost (if the
-        service does not redeliver, they fail).
+        """Leaves the service.  Another engine gets the calls that this one has not answered.  If
+        the service does not redeliver, these calls fail.
 
-        The creator's close also ends the service: other engines get EndOfStream once everything is
-        taken, clients RingClosed.  May be called twice.
+        If the creator closes, the service ends.  Other engines then get EndOfStream when all calls
+        are taken, and clients get RingClosed.  You may call it twice.
         """
-        if self._ring.closed:  # by whoever has the ring, or by us, interrupted
+        if self._ring.closed:  # by another user of the ring, or by a close that was interrupted
             self._delivery.leave()
             return
         if self._terms.redeliver:
-            self._calls.clear()  # for whoever gets them when the ring is closed
+            self._calls.clear()  # another engine gets them when the ring is closed
         else:
             self._fail_all("the engine closed before it had answered")
         with contextlib.suppress(FrameTorn):
@@ -285,14 +291,14 @@ class Server(Unique):
         owned = self._ring._created or self._ring._header.creator_alive
         self._ring.close()
         if not owned:
-            remove_if_dead(self.name)  # we may have been the last one
+            remove_if_dead(self.name)  # this may have been the last one
         self._delivery.sweep()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
-        if isinstance(error, Exception):  # SystemExit and Ctrl-C are no fault of the calls
+        if isinstance(error, Exception):  # SystemExit and Ctrl-C do not fail the calls
             self._fail_all(f"{type(error).__name__}: {error}")
         self.close()
 

@@ -1,8 +1,9 @@
-"""A client in event loops: any number of tasks wait for answers and for room; none blocks a loop.
+"""A client in event loops.  Any number of tasks wait for answers and for room, and none blocks a
+loop.
 
-Each loop listens for all its tasks: a bell tells it that something has come, and it receives for
-them as a thread would, or sleeps until the thread that receives is done.  All here is used by the
-loop's own thread only, except for `wake`.
+Each loop listens for all its tasks.  A bell tells it that something has come.  It then receives for
+them as a thread would, or sleeps until the thread that receives is done.  Only the loop's own
+thread uses what is here, except for `wake`.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ if TYPE_CHECKING:
     from gpuring._core import Notifier, Peer
     from gpuring.service.calls import Calls, Sleepers
 
-SLICE_S = 0.05  # how long a wait goes without a look at what has become of the calls
-_LOOKS = 20  # slices: after so long a task looks by itself, should what was to wake it be lost
+SLICE_S = 0.05  # a wait looks so often what happened to the calls
+_LOOKS = 20  # slices, after which a task looks by itself, in case nobody woke it
 
 
 class Task:
-    """A task that sleeps, once."""
+    """A task that sleeps once."""
 
     def __init__(self, loop: AbstractEventLoop, stream: Any = None) -> None:
         import asyncio
@@ -38,14 +39,14 @@ class Task:
         self._thread = threading.get_ident()
         of = asyncio.current_task(loop)
         self.key: Any = self if of is None else weakref.ref(of)
-        """The same each time for the same task: what an interrupt has left of it is replaced.  It
-        is weak, for a task keeps its calls."""
+        """The same key for the same task each time, so it replaces what an interrupt has left.  The
+        reference is weak, because a task keeps its calls."""
         self.stream = stream
         self.woken = loop.create_future()
 
     @property
     def gone(self) -> bool:
-        """It has ended, and what was to be said of that was not said."""
+        """Whether the task has ended without having been removed."""
         if self.key is self:
             return False
         of = self.key()
@@ -66,7 +67,7 @@ class Task:
                 self.woken.set_exception(error)
 
     async def sleep(self, left: float | None, most: float | None = None) -> None:
-        """Until it is woken, for `left` seconds or `most` at the most."""
+        """Sleeps until it is woken, for `left` seconds or `most` seconds at most."""
         most = _LOOKS * SLICE_S if most is None else most
         timer = self._loop.call_later(most if left is None else min(left, most), self.ring)
         try:
@@ -76,7 +77,7 @@ class Task:
 
 
 class Receiver(Protocol):
-    """What tasks need of the Mailbox of their client."""
+    """The methods of the client's Mailbox that tasks use."""
 
     calls: Calls[Any]
 
@@ -93,19 +94,19 @@ class Receiver(Protocol):
 class Tasks:
     """The tasks of one loop that wait for something of one client.
 
-    What raises out of a callback, a signal handler that is, ends that callback only.  So each of
-    them puts right whatever the one before has left.
+    If a signal handler raises in a callback, only that callback ends.  So each callback repairs
+    what the one before has left.
     """
 
     def __init__(self, mailbox: Receiver, loop: AbstractEventLoop) -> None:
         self._mailbox = mailbox
         self._loop = loop
-        self._queue: dict[object, Task] = {}  # who wants to send, in turn
-        self._asleep: dict[object, Task] = {}  # for whom it listens
+        self._queue: dict[object, Task] = {}  # those that want to send, in turn
+        self._asleep: dict[object, Task] = {}  # those for which the loop listens
         self._bells: dict[Peer, Notifier] = {}
         self._watched: Notifier | None = None
         self._signals = 0  # how often there was something, but not for us
-        self._again: TimerHandle | None = None  # when it looks without having been rung
+        self._again: TimerHandle | None = None  # when it looks without a bell
 
     # ---- for tasks -----------------------------------------------------------------------------
 
@@ -116,7 +117,7 @@ class Tasks:
         sleepers: Sleepers,
         stream: Any = None,
     ) -> bool:
-        """As Mailbox.pump."""
+        """Waits as Mailbox.pump does."""
         calls = self._mailbox.calls
         while not self._mailbox.pump(ready, 0, stream):
             left = left_s(deadline)
@@ -137,7 +138,7 @@ class Tasks:
 
     @contextlib.asynccontextmanager
     async def turn_to_send(self, deadline: float | None) -> AsyncIterator[None]:
-        """One task after the other, in the order in which they came.  Raises RingFull."""
+        """Lets one task after the other send, in the order in which they came.  Raises RingFull."""
         queue, mine = self._queue, Task(self._loop)
         queue.pop(mine.key, None)
         queue[mine.key] = mine
@@ -160,7 +161,8 @@ class Tasks:
     async def until_claimable(
         self, peer: Peer, turn: threading.RLock, deadline: float | None, turns: int
     ) -> int:
-        """Until there may be a slot for `peer`, whose users have the `turn`; the next `turns`."""
+        """Waits until there may be a slot for `peer`, whose users take the `turn`.  Returns the
+        next `turns`."""
         import asyncio
 
         bell, rung = self._bell(peer), False
@@ -168,7 +170,7 @@ class Tasks:
             if mine:
                 rung = bell.arm(peer)
         if not mine:
-            await asyncio.sleep(SLICE_S)  # a thread waits, and was first
+            await asyncio.sleep(SLICE_S)  # a thread waits and has the turn
             return 0
         if rung:
             await asyncio.sleep(_pause_s(turns))
@@ -189,18 +191,18 @@ class Tasks:
     # ---- listening -----------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Nobody receives any more.  From any thread."""
+        """Called by any thread when nobody receives any more."""
         with contextlib.suppress(RuntimeError):  # that loop has ended, with its tasks
             self._loop.call_soon_threadsafe(self._hear)
 
     def _listen(self) -> None:
-        """Begins to, if it does not yet, or has been interrupted."""
+        """Begins to listen, unless it does already.  It begins again if it was interrupted."""
         if self._again is None or self._again.when() + SLICE_S < self._loop.time():
-            self._hear(receive=False)  # pump has just done it
+            self._hear(receive=False)  # pump has just received
 
     def _hear(self, receive: bool = True) -> None:
-        """Receives for those who sleep, and sees to it that this is done again."""
-        if self._loop.is_closed():  # with tasks that sleep still
+        """Receives for the tasks that sleep, and arranges the next look."""
+        if self._loop.is_closed():  # while tasks were still asleep
             self._watch(None)
             return
         before, self._again = self._again, self._loop.call_later(SLICE_S, self._hear)
@@ -208,7 +210,7 @@ class Tasks:
             before.cancel()
         calls, task, bell = self._mailbox.calls, self._sleeper(), None
         if task is not None and not calls.closed:
-            for heir in (None, self):  # who passes the turn on meanwhile wakes us
+            for heir in (None, self):  # whoever gives the turn up in between wakes this loop
                 if heir is not None:
                     calls.inherit(heir)
                 mine = False
@@ -227,7 +229,8 @@ class Tasks:
             self._again = None
 
     def _receive(self, task: Task, receive: bool) -> Notifier | None:
-        """The bell that rings when there is something for us; None: it looks again by itself."""
+        """Returns the bell that rings when there is something for this loop, or None if the loop
+        looks again by itself."""
         try:
             if receive:
                 self._mailbox.receive(0, task.stream)
@@ -241,23 +244,23 @@ class Tasks:
             self._signals += 1
         except Exception as error:
             task.ring(error)
-            self._soon(0)  # it is the others' turn
+            self._soon(0)  # now for the other tasks
         return None
 
     def _soon(self, pause_s: float) -> None:
-        """It looks again after so long."""
+        """Has the loop look again after `pause_s` seconds."""
         if self._again is not None:
             self._again.cancel()
         self._again = self._loop.call_later(pause_s, self._hear)
 
     def _sleeper(self) -> Task | None:
-        """Of those who sleep still."""
+        """The first task that still sleeps."""
         return _first(self._asleep, lambda task: not task.woken.done())
 
     def _watch(self, bell: Notifier | None) -> None:
-        """Hears when that bell rings; None: no bell any more."""
+        """Listens to that bell; with None to no bell any more."""
         if bell is None:
-            self._watched = None  # first: what is thought to be watched is
+            self._watched = None  # first, so that a bell in `_watched` is always watched
             if (before := self._bells.get(self._mailbox.peer)) is not None:
                 self._unwatch(before)
         elif self._watched is not bell:
@@ -276,7 +279,7 @@ class Tasks:
 
 
 def _first(tasks: dict[object, Task], wanted: Callable[[Task], bool]) -> Task | None:
-    """The first one that is wanted; those that are gone are forgotten."""
+    """Returns the first task that is wanted, and removes those that are gone."""
     gone = []
     try:
         for key, task in tasks.items():
@@ -291,10 +294,11 @@ def _first(tasks: dict[object, Task], wanted: Callable[[Task], bool]) -> Task | 
 
 
 def _pause_s(turns: int) -> float:
-    """There is something, but not for us: it came meanwhile, or the GPU is not done with it."""
+    """How long to wait when there was something, but not for this loop: another one took it, or the
+    GPU has not written it yet."""
     return waiting.FENCE_POLL_S if turns > waiting.FENCE_SPINS else 0
 
 
 def left_s(deadline: float | None) -> float | None:
-    """Seconds until a time.monotonic()."""
+    """Seconds until `deadline`, which is a time.monotonic()."""
     return None if deadline is None else max(0.0, deadline - time.monotonic())

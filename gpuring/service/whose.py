@@ -1,11 +1,11 @@
-"""Whether anybody has something still.
+"""Whether anybody still has an object.
 
-A Ctrl-C may come when a verb is done and before its caller has what it returns.  Then nobody refers
-to that any more, except for our own books; so does nobody to what was dropped.
+A Ctrl-C may come when a verb is done and before its caller has the result.  Then only this package
+refers to the result.  The same is true for a result that was dropped.
 
-What a call of Python's adds to the references of an argument differs from version to version (the
-caller's stack keeps one, or hands it over, or has only borrowed it).  So it is measured, by calls
-of the same form.
+How many references a call adds to its argument differs between versions of Python: the caller's
+stack keeps one, gives it to the function, or has only borrowed it.  So the number is measured here,
+by calls of the same form.
 """
 
 from __future__ import annotations
@@ -23,12 +23,15 @@ def _of_a_variable() -> int:
     return _count(thing)
 
 
-_OURS = _of_a_variable()  # that variable's, and those of the look itself
+_OURS = _of_a_variable()  # the reference of that variable, and those of the look itself
 
 
 def references(thing: object) -> int:
-    """How many there are beside the caller's variable.  Of what has been given to the caller as an
-    argument, so that somebody else's variable has it too, ask nobody_has."""
+    """How many references there are beside the caller's variable.
+
+    If the caller has got the object as an argument, another variable has it, too.  Then use
+    nobody_has.
+    """
     return sys.getrefcount(thing) - _OURS
 
 
@@ -41,12 +44,15 @@ def _of_a_callers_variable() -> int:
     return _of_an_argument(thing)
 
 
-_CALLERS = _of_a_callers_variable()  # what the variable of our caller is, and its way to us
+_CALLERS = _of_a_callers_variable()  # those of the caller's variable and of passing it here
 
 
 def nobody_has(slot: Any, known: int = 0) -> bool:
-    """Whether nobody refers to a slot of an endpoint, nor to its arrays and its metadata, but for
-    `known` references beside the endpoint's own and the caller's variable."""
+    """Whether nobody refers to a slot of an endpoint, to its arrays or to its metadata.
+
+    `known` is how many references are expected beside those of the endpoint and of the caller's
+    variable.
+    """
     if references(slot) != 1 + known + _CALLERS:  # the endpoint's list, and that variable
         return False
     meta = slot._meta

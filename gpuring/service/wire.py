@@ -1,7 +1,8 @@
-"""What the two sides of a service agree on: names, envelopes, what its ring says of answers.
+"""What the two sides of a service agree on: names, envelopes, and what its ring says about answers.
 
-A frame's metadata begins with an envelope, which users do not see.  A request's says whose it is
-and until when it is wanted; an answer's, which call it answers.
+A frame's metadata begins with an envelope, which users do not see.  The envelope of a request says
+which client sent it and until when it is wanted.  The envelope of an answer says which call it
+answers.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ if TYPE_CHECKING:
     from gpuring.memory import Memory
 
 ENGINES = "engines"
-"""The subscription that the engines share: the only one of a request ring, so number 0."""
+"""The subscription that the engines share.  A request ring has no other one, so its number is 0."""
 
 SPARE = 4
-"""Slots of a client's ring beside one for each call: as many answers may be begun, or sent twice,
-by engines that die before the client looks, and no other answer is overwritten."""
+"""How many slots a client's ring has beside one for each call.  Engines that die before the client
+looks may have begun so many answers, or sent so many twice, and no other answer is overwritten."""
 
 NEVER = 2**64 - 1
 OK, FAILED = 0, 1
@@ -53,16 +54,16 @@ Slots = Fields | tuple[Sequence[int] | int, npt.DTypeLike]
 
 @dataclass(frozen=True)
 class Terms:
-    """What a service promises its clients and asks of its engines."""
+    """What a service promises to its clients and expects from its engines."""
 
     response: Spec
     memory: str
     """Where answers are: "host" or "cuda"."""
     redeliver: bool
     kept: bool
-    """Whether the request ring's creator only holds it open."""
+    """Whether the creator of the request ring only holds it open."""
     clock: int | None
-    """The time namespace of who created it: whose clock tells when calls expire.  None: unknown."""
+    """The time namespace of the creator, whose clock says when calls expire.  None: unknown."""
 
     def about(self) -> dict[str, Any]:
         return {
@@ -76,8 +77,8 @@ class Terms:
 
     @classmethod
     def of(cls, ring: Ring) -> Terms:
-        """Those of an attached request ring.  Raises RingIncompatible if it is no service's, or one
-        whose clock is not ours."""
+        """The terms of an attached request ring.  Raises RingIncompatible if the ring is not a
+        service, or if the service has another clock than this process."""
         about = ring.spec.about
         if about is None or about.get("service") != _VERSION:
             raise RingIncompatible(
@@ -104,13 +105,13 @@ class Terms:
         return terms
 
     def engines(self, header: Header) -> int:
-        """How many engines are in the request ring; the dead count until they are cleared."""
+        """How many engines are in the request ring.  Dead ones count until they are cleared."""
         members = len(header.members(0))
         return max(0, members - 1) if self.kept and members and header.creator_alive else members
 
 
 def time_namespace() -> int | None:
-    """Whose CLOCK_MONOTONIC this process has; None: the kernel or the sandbox does not tell."""
+    """Which CLOCK_MONOTONIC this process has.  None: the kernel or the sandbox does not say."""
     try:
         return os.stat("/proc/self/ns/time").st_ino  # noqa: PTH116
     except OSError:
@@ -145,7 +146,7 @@ def check_service_name(name: str) -> str:
 
 
 def make_answer_ring(requests: Ring, terms: Terms, client: int, slots: int) -> Ring:
-    """A ring for one client's answers, in memory as the service says."""
+    """A ring for one client's answers, in the memory that the service says."""
     on_host = terms.memory == "host"
     same: dict[str, Any] = {} if on_host else {"sync": requests.sync, "gate": requests.gate}
     return create_of(
@@ -160,8 +161,8 @@ def make_answer_ring(requests: Ring, terms: Terms, client: int, slots: int) -> R
 
 
 def make_sink(requests: Ring, terms: Terms) -> Ring:
-    """A ring of one slot for answers to nobody.  It has no name: nobody else finds it, nothing has
-    to be locked for it, and nothing is left of it."""
+    """A ring of one slot for answers to clients that have left.  It has no name, so nobody else
+    finds it, nothing has to be locked for it, and nothing is left of it."""
     described, on_host = terms.response, terms.memory == "host"
     memory: Memory
     if on_host:
@@ -199,24 +200,25 @@ def make_sink(requests: Ring, terms: Terms) -> Ring:
 
 
 def names_answers(service: str) -> Callable[[str], object]:
-    """Whether a ring is named as a client's of this service."""
+    """Returns a function that says whether a name is that of a client's ring of this service."""
     return re.compile(re.escape(service) + r"\.[0-9a-f]{16}").fullmatch
 
 
 def remove_if_dead(name: str) -> None:
-    """A ring whose creator and peers are dead."""
+    """Removes a ring whose creator and peers are dead."""
     without_fail(lambda: directory.remove_dead(name))
 
 
 def without_fail(tidy: Callable[[], object]) -> None:
-    """Others may do it as well, and later: so nothing that stands in the way, such as what
-    strangers have put there, is worth an error."""
+    """Runs `tidy` and ignores its errors.  Other processes can do the same later, so a file that
+    another user has put there, for example, is no reason to raise."""
     with contextlib.suppress(RingError, OSError, ValueError):
         tidy()
 
 
 class Enveloped(Endpoint):
-    """An endpoint whose slots' `meta` is the user's part; `envelope["call"][index]` is ours."""
+    """An endpoint whose slots' `meta` is the user's part.  `envelope["call"][index]` is the other
+    part."""
 
     envelope: dict[str, Any]
 
