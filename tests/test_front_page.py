@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support import poll
 
 ROOT = Path(__file__).parents[1]
 PATIENCE_S = 25
@@ -29,17 +30,16 @@ def pasted(page: str) -> dict[str, str]:
 FRONT, GUIDE = pasted("README.md"), pasted("docs/guide.md")
 
 
-@pytest.fixture
-def start(place, name, tmp_path, monkeypatch):
-    """Starts a pasted program on this place's memory; it ends with the test."""
+@pytest.fixture(params=["host", pytest.param("cuda", marks=pytest.mark.gpu)])
+def start(request, name, tmp_path, monkeypatch):
+    """Starts a pasted program on this memory, with rings of this test; it ends with the test."""
     inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), *filter(None, inherited)]))
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")
     started = []
 
     def start(programs: dict[str, str], file: str) -> subprocess.Popen[str]:
-        kind = "cuda" if place.on_gpu else "host"
-        code = programs[file].replace('device = "cuda"', f'device = "{kind}"')
+        code = programs[file].replace('device = "cuda"', f'device = "{request.param}"')
         (tmp_path / file).write_text(re.sub(r'"(cam0|numbers|squares)"', rf'"{name}.\1"', code))
         started.append(
             subprocess.Popen(
@@ -77,9 +77,11 @@ def test_the_front_page_is_not_cut_off():
 
 
 @pytest.mark.deadline(70)
-def test_the_front_page(start):
+def test_the_front_page(start, name):
     """A reader sees the line move; when the camera is told to end, the reader's loop ends."""
-    camera, watch = start(FRONT, "camera.py"), start(FRONT, "watch.py")
+    camera = start(FRONT, "camera.py")
+    poll(Path("/dev/shm", f"gpuring.{name}.cam0").exists)
+    watch = start(FRONT, "watch.py")
     seen = [watch.stdout.readline().split() for _ in range(5)]
     camera.send_signal(signal.SIGINT)
     _, trouble = camera.communicate(timeout=PATIENCE_S)
