@@ -1,31 +1,53 @@
-"""What a source distribution and a wheel have is what the extension modules are built from."""
+"""A source distribution has what git tracks, builds a wheel, and what is installed has its types.
+
+What is built here is a copy: to build in the checkout would replace extension modules in use.
+"""
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
+import signal
 import subprocess
+import sys
+import tarfile
+import zipfile
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
+BUILD_S = 400  # two builds of all extension modules, and the index
 
 
-def sources() -> list[Path]:
-    """What git tracks in the package, without the Python modules: those are always packed."""
+def run(*command: object, cwd: Path, status: int = 0) -> str:
+    """What a command prints.  Its whole process group ends with it, or with the time it has."""
+    started = subprocess.Popen(
+        [*map(str, command)], cwd=cwd, text=True, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+    )  # fmt: skip
+    try:
+        said, _ = started.communicate(timeout=BUILD_S)
+    finally:
+        if started.poll() is None:
+            os.killpg(started.pid, signal.SIGKILL)
+        started.wait()
+    assert started.returncode == status, said
+    return said
+
+
+@pytest.fixture(scope="module")
+def tracked() -> list[Path]:
+    """The files that git knows."""
     if not (ROOT / ".git").exists():
         pytest.skip("not a checkout")
-    listed = subprocess.run(
-        ["git", "ls-files", "gpuring"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=30,
-    )
-    return [Path(line) for line in listed.stdout.splitlines() if not line.endswith(".py")]
+    return [Path(line) for line in run("git", "ls-files", cwd=ROOT).splitlines()]
 
 
-def test_every_source_is_packed():
+def test_every_source_is_packed(tracked):
     tomllib = pytest.importorskip("tomllib")
     tool = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     packed = {
@@ -34,6 +56,80 @@ def test_every_source_is_packed():
         for pattern in patterns
         for path in (ROOT / package.replace(".", "/")).glob(pattern)
     }
-    found = sources()
+    found = [path for path in tracked if path.parts[0] == "gpuring" and path.suffix != ".py"]
     assert Path("gpuring/_core.pyx") in found
     assert not [str(path) for path in found if path not in packed]
+
+
+class Made(NamedTuple):
+    """What `.ci/wheels` has made, and tried out: it runs a ring over host memory."""
+
+    sdist: Path
+    wheel: Path
+
+
+@pytest.fixture(scope="module")
+def made(tracked, tmp_path_factory) -> Made:
+    copy, dist = tmp_path_factory.mktemp("copy"), tmp_path_factory.mktemp("dist")
+    for path in tracked:
+        (copy / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / path, copy / path)
+    run(".ci/wheels", dist, sys.executable, cwd=copy)
+    return Made(*dist.glob("*.tar.gz"), *dist.glob("*.whl"))
+
+
+@pytest.mark.slow
+@pytest.mark.deadline(BUILD_S)
+def test_a_source_distribution_has_what_git_tracks(made, tracked):
+    with tarfile.open(made.sdist) as archive:
+        packed = {Path(*Path(name).parts[1:]) for name in archive.getnames()}
+    assert not [str(path) for path in tracked if path not in packed]
+    assert not [path.name for path in packed if path.match("gpuring/_*.c") or path.suffix == ".so"]
+
+
+@pytest.mark.slow
+@pytest.mark.deadline(BUILD_S)
+def test_a_wheel_has_the_licence_and_says_where_it_runs(made):
+    assert re.search(r"-manylinux_\d_\d+_\w+\.whl$", made.wheel.name)
+    with zipfile.ZipFile(made.wheel) as archive:
+        names = archive.namelist()
+        (about,) = [name for name in names if name.endswith("/METADATA")]
+        metadata = archive.read(about).decode()
+    assert "\nLicense-Expression: Apache-2.0\n" in metadata
+    assert {"LICENSE", "NOTICE"} <= {Path(name).name for name in names if "/licenses/" in name}
+    assert "gpuring/py.typed" in names
+
+
+SCRIPT = """
+import gpuring
+ring = gpuring.attach("cam0")
+reveal_type(ring.consumer().acquire().seq)
+gpuring.create("cam1", slots="three", shape=4)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.deadline(BUILD_S)
+def test_an_editable_install_is_found_from_anywhere_and_by_type_checkers(made, tmp_path):
+    """Beside a clone that is called gpuring, its folder would pass for a namespace package."""
+    pytest.importorskip("mypy")
+    with tarfile.open(made.sdist) as archive:
+        archive.extractall(tmp_path, **({"filter": "data"} if sys.version_info >= (3, 12) else {}))
+    (unpacked,) = tmp_path.glob("gpuring-*")
+    clone = unpacked.rename(tmp_path / "gpuring")
+    run(sys.executable, "-m", "venv", "venv", cwd=tmp_path)
+    run("venv/bin/pip", "install", "--quiet", "-e", clone, cwd=tmp_path)
+    run("venv/bin/python", "-c", "import gpuring; gpuring.create", cwd=tmp_path)
+
+    user = tmp_path / "user"
+    user.mkdir()
+    (user / "script.py").write_text(SCRIPT)
+    python = tmp_path / "venv/bin/python"
+    said = run(
+        *(sys.executable, "-m", "mypy", "--python-executable", python, "script.py"),
+        cwd=user,
+        status=1,
+    )
+    assert 'Revealed type is "int"' in said
+    (error,) = re.findall(r"error: .*", said)
+    assert error.startswith('error: Argument "slots" to "create" has incompatible type "str"')
