@@ -31,10 +31,33 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=float(os.environ.get("GPURING_STRESS_SECONDS", "0")),
         help="how long each configuration of test_stress.py runs (default: a fraction of a second)",
     )
+    parser.addoption("--slow", action="store_true", help="run the tests marked slow, too")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "deadline(seconds): this test's deadline")
+
+
+LEFT_OUT = pytest.StashKey[int]()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Slow tests run with `--slow`, and where `-m`, `-k`, a file or a test asks for them."""
+    chosen = config.option.markexpr or config.option.keyword
+    if config.option.slow or chosen or config.args_source is not config.ArgsSource.TESTPATHS:
+        return
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    config.hook.pytest_deselected(items=slow)
+    config.stash[LEFT_OUT] = len(slow)
+    items[:] = [item for item in items if not item.get_closest_marker("slow")]
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    if left_out := config.stash.get(LEFT_OUT, 0):
+        terminalreporter.section("slow tests")
+        terminalreporter.line(f"{left_out} were left out: `pytest --slow` runs them, too.")
 
 
 class DeadlineExceeded(BaseException):

@@ -1,0 +1,52 @@
+"""Slow tests are left out of `pytest` alone, and told; whatever names tests gets them, too."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+INI = "[pytest]\ntestpaths = .\nmarkers = slow: takes long\n    gpu: needs a GPU\n"
+TESTS = "import pytest\n\ndef test_quick(): pass\n\n@pytest.mark.slow\ndef test_long(): pass\n"
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Runs pytest, with our conftest.py, where there is a quick test and a slow one."""
+    (tmp_path / "pytest.ini").write_text(INI)
+    (tmp_path / "test_two.py").write_text(TESTS)
+    path = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
+    env = os.environ | {"PYTHONPATH": path, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+
+    def run(*options: str) -> str:
+        return subprocess.run(
+            [sys.executable, "-m", "pytest", "-p", "conftest", *options],
+            cwd=tmp_path,
+            env=env,
+            text=True,
+            timeout=25,
+            capture_output=True,
+            check=True,
+        ).stdout
+
+    return run
+
+
+def test_they_are_left_out_and_told(run):
+    said = run()
+    assert "1 passed, 1 deselected" in said
+    assert "1 were left out: `pytest --slow` runs them, too." in said
+
+
+@pytest.mark.parametrize("options", [["--slow"], ["test_two.py"], ["-m", "not gpu"]])
+def test_all_run_where_they_are_asked_for(run, options):
+    said = run(*options)
+    assert "2 passed" in said
+    assert "left out" not in said
+
+
+def test_a_slow_test_runs_by_its_name(run):
+    assert "1 passed, 1 deselected" in run("-k", "long")
