@@ -10,6 +10,7 @@ import os
 import secrets
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -42,14 +43,23 @@ LEFT_OUT = pytest.StashKey[int]()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Slow tests run with `--slow`, and where `-m`, `-k`, a file or a test asks for them."""
+    """Slow tests run with `--slow`, and where `-m`, `-k`, a file or a test asks for them.
+
+    Of a test with parameters, the first `keep` of `slow(keep)` always run.
+    """
     chosen = config.option.markexpr or config.option.keyword
     if config.option.slow or chosen or config.args_source is not config.ArgsSource.TESTPATHS:
         return
-    slow = [item for item in items if item.get_closest_marker("slow")]
+    quick, slow, met = [], [], Counter[str]()
+    for item in items:
+        marker = item.get_closest_marker("slow")
+        test = item.nodeid.partition("[")[0]
+        met[test] += 1
+        late = marker is not None and met[test] > marker.kwargs.get("keep", 0)
+        (slow if late else quick).append(item)
     config.hook.pytest_deselected(items=slow)
     config.stash[LEFT_OUT] = len(slow)
-    items[:] = [item for item in items if not item.get_closest_marker("slow")]
+    items[:] = quick
 
 
 def pytest_terminal_summary(

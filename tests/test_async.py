@@ -193,6 +193,7 @@ def test_cancelled_at_random_moments_nothing_is_lost_or_held(ring):
     assert waiters(ring) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.deadline(120)
 def test_no_wake_up_is_lost(name, children):
     names = [f"{name}-{k}" for k in range(2)]

@@ -53,6 +53,7 @@ def nothing_left():
 # ---- the command --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.deadline(60)
 def test_the_command_writes_json_and_a_page(tmp_path, capsys):
     asked = ["bench", "--quick", "--memory", "host", "--only", "latency", "recovery"]
@@ -80,6 +81,7 @@ def test_every_host_benchmark_measures(capsys):
     assert len(keys) == len(set(keys)), "two figures with one setting cannot be told apart"
 
 
+@pytest.mark.slow
 @pytest.mark.deadline(90)
 def test_a_damaged_frame_fails_every_benchmark():
     """The checkers are seen to fail.  A lossy reader may miss the damaged frame."""
@@ -88,6 +90,7 @@ def test_a_damaged_frame_fails_every_benchmark():
             assert figure.failed or figure.name == "on a GPU", report.line(figure)
 
 
+@pytest.mark.slow
 def test_a_run_with_wrong_data_exits_with_1(tmp_path, capsys):
     asked = ["bench", "--quick", "--memory", "host", "--only", "recovery", "--spoil"]
     assert main([*asked, "--report", str(tmp_path)]) == 1
@@ -149,6 +152,7 @@ def test_a_dead_role_is_reported_and_the_run_goes_on(role, why):
         assert crew.call(answer, 42) == 42
 
 
+@pytest.mark.slow
 def test_a_benchmark_that_raises_does_not_end_the_run(monkeypatch):
     def explode(settings, crew):
         raise ImportError("no such library")

@@ -123,6 +123,7 @@ def hasty_outlet(directory: str, work: Any) -> Outlet:
     return HastyOutlet(ZmqIndices(directory, binds=True), work)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOST)
 def test_a_peer_in_host_memory_is_measured(name: str, crew: Crew) -> None:
     figures = list(measure(installed(PEERS[name]), QUICK, crew))

@@ -82,6 +82,7 @@ def _run_and_check(out: Path, memory: str) -> None:
             assert 0 < latency["p50"] <= latency["p99"] <= latency["max"]
 
 
+@pytest.mark.slow
 def test_loops_and_pace(tmp_path: Path) -> None:
     result = demo(
         *("--memory", "host", "--frames", 10, "--loops", 3, "--fps", 100, "--slots", 2),
@@ -93,6 +94,7 @@ def test_loops_and_pace(tmp_path: Path) -> None:
     assert producer["frames_per_s"] <= 105
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 def test_interrupt_leaves_nothing_behind(tmp_path: Path, stop: signal.Signals) -> None:
     with _started(tmp_path) as process:
@@ -109,6 +111,7 @@ def test_interrupt_leaves_nothing_behind(tmp_path: Path, stop: signal.Signals) -
         assert litter(process.pid) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("role", ["producer", "consumer"])
 def test_a_killed_process_fails_the_run(tmp_path: Path, role: str) -> None:
     with _started(tmp_path) as process:
@@ -122,6 +125,7 @@ def test_a_killed_process_fails_the_run(tmp_path: Path, role: str) -> None:
         assert litter(process.pid) == []
 
 
+@pytest.mark.slow
 def test_time_is_up(tmp_path: Path) -> None:
     result = demo(
         *("--memory", "host", "--fps", 0.01, "--timeout", 4, "--out", tmp_path, "--plain")

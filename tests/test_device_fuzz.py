@@ -50,6 +50,7 @@ MUTANTS: dict[str, Edit] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_it_catches(mutant, tmp_path):
     done = run(tmp_path, INPUTS, MUTANTS[mutant])

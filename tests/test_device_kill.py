@@ -133,6 +133,7 @@ MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_it_catches(mutant, built, tmp_path):
     where, edits = MUTANTS[mutant]

@@ -142,6 +142,7 @@ MUTANTS: dict[str, list[Edit]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_it_catches(mutant, built, tmp_path):
     done = run(build_device(tmp_path, PROGRAM, PLAIN, *MUTANTS[mutant], base=built))
@@ -167,10 +168,12 @@ STEPS: dict[str, Edit] = {
 }
 
 
+@pytest.mark.slow
 def test_step_by_step_our_own_earlier_work_comes_first(tmp_path):
     assert run(build_device(tmp_path, ["device_steps.c"], STEPS_FLAGS)).returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutant", STEPS)
 def test_step_by_step_it_catches(mutant, tmp_path):
     done = run(build_device(tmp_path, ["device_steps.c"], STEPS_FLAGS, STEPS[mutant]))
@@ -199,6 +202,7 @@ SANITIZED: dict[str, tuple[str, str, Edit]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutant", SANITIZED)
 def test_under_a_sanitizer_it_catches(mutant, tmp_path):
     sanitizer, finding, edit = SANITIZED[mutant]

@@ -131,6 +131,7 @@ def site(tmp_path_factory):
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.deadline(100)
 def test_the_reference_has_every_public_name(site):
     _, listed = (site / "objects.inv").read_bytes().split(b"zlib.\n", 1)

@@ -60,6 +60,7 @@ def test_json_and_a_real_probe(monkeypatch):
     assert not list(Path("/dev/shm").glob("gpuring.doctor-*"))
 
 
+@pytest.mark.slow
 def test_text_says_the_same_in_lines_that_fit():
     done = command("doctor", "--no-probe")
     lines = done.stdout.splitlines()
@@ -72,6 +73,7 @@ def test_text_says_the_same_in_lines_that_fit():
     assert "→ fix" in text
 
 
+@pytest.mark.slow
 def test_too_few_open_files_are_found():
     def few():
         resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
@@ -272,6 +274,7 @@ def probed(patience_s=PATIENCE_S, device="host"):
     return finding
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     ("role", "broken", "said"),
     [
@@ -290,12 +293,14 @@ def test_a_ring_that_does_not_work_is_found(monkeypatch, role, broken, said):
     assert re.search(said, finding.found), finding
 
 
+@pytest.mark.slow
 def test_a_gpu_ring_without_a_gpu_is_found(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     finding = probed(patience_s=60, device="cuda:0")
     assert (finding.level, "DeviceError" in finding.found) == ("fail", True), finding
 
 
+@pytest.mark.slow
 def test_the_dead_that_are_not_cleared_are_found(monkeypatch):
     """A stopped process stands for a dead one that nobody clears."""
     monkeypatch.setattr(Part, "kill", lambda part: os.kill(part.pid, signal.SIGSTOP))

@@ -119,6 +119,7 @@ def both_sides(dtype: np.dtype[Any], **options: Any) -> spec.Field:
     return made.fields[0]
 
 
+@pytest.mark.slow
 @given(describable)
 @settings(deadline=None)
 def test_what_numpy_has_is_the_same_on_both_sides(dtype):

@@ -152,6 +152,7 @@ REACHED = {  # calls that a test of each kind must have met
 }  # fmt: skip
 
 
+@pytest.mark.slow(keep=1)
 @needs_compiler
 @pytest.mark.deadline(90)
 @pytest.mark.parametrize("kind", KINDS)

@@ -229,6 +229,7 @@ def test_an_interrupted_release_of_a_batch_is_released_by_close(name):
 # ---- joining and leaving -----------------------------------------------------------------------
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("role", ["producer", "consumer"])
 def test_an_interrupted_join_leaves_nobody_who_is_not_known(name, role):
     for interrupt in interrupts():
@@ -274,6 +275,7 @@ def test_an_interrupted_close_can_be_repeated(name, role, joins):
                     assert get(late) == [seq], interrupt.where
 
 
+@pytest.mark.slow
 def test_an_interrupted_close_of_a_ring_can_be_repeated(name):
     for interrupt in interrupts():
         ring = make(name)
@@ -296,6 +298,7 @@ def test_an_interrupted_close_of_a_ring_can_be_repeated(name):
 # ---- creating ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.deadline(90)
 @pytest.mark.parametrize("replace", [False, True])
 def test_an_interrupted_create_leaves_nothing(name, replace):

@@ -70,6 +70,7 @@ WITHOUT_A_TICK: Edit = (
 )
 
 
+@pytest.mark.slow
 def test_no_death_waits_for_the_tick_of_a_watchdog(tmp_path):
     """Newcomers are told of by who wakes up, or goes to sleep, so the tick may be long."""
     done = runner(tmp_path, WITHOUT_A_TICK)("--rounds", 200)
@@ -189,6 +190,7 @@ MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_it_catches(mutant, tmp_path):
     where, edits = MUTANTS[mutant]

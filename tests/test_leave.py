@@ -43,6 +43,7 @@ def errors_of(calls):
     return caught
 
 
+@pytest.mark.slow
 def test_who_cannot_leave_stays_and_leaves_later(name):
     with make(name) as ring, gpuring.attach(name) as other:
         endpoints = [ring.producer(), ring.consumer("x"), other.consumer("x")]

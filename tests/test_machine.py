@@ -336,5 +336,5 @@ budget = settings(
 )
 TestHost = pytest.mark.deadline(120)(Machine.TestCase)
 TestHost.settings = budget
-TestLate = pytest.mark.deadline(120)(LateMachine.TestCase)
+TestLate = pytest.mark.slow(pytest.mark.deadline(120)(LateMachine.TestCase))
 TestLate.settings = budget

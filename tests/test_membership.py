@@ -223,6 +223,7 @@ def test_a_joiner_holds_his_byte(segment):
     os.close(ring.hold(producer.number))
 
 
+@pytest.mark.slow
 def test_a_held_membership_lock_times_joins_out_and_holds_no_frame_verb_up(segment):
     ring = segment()
     reader, producer = ring.consumer(), ring.producer()

@@ -144,6 +144,7 @@ def kills(_pipe: Pipe, name: str, what: str) -> int:
     raise AssertionError("no end")
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.deadline(120)
 @pytest.mark.parametrize("what", KILLED)
 def test_a_kill_at_any_line_leaves_a_whole_ring_or_what_the_next_tidying_takes(
@@ -232,6 +233,7 @@ def first_ring(name: str, state: str) -> Iterator[gpuring.Ring | None]:
         ring.close()
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.deadline(200)
 @pytest.mark.parametrize("state", ["no ring", "a living ring", "a dead ring"])
 @pytest.mark.parametrize("one", OPS)

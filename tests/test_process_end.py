@@ -230,6 +230,7 @@ ROUNDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.deadline(120)
 @pytest.mark.parametrize("what", ROUNDS)
 def test_a_daemon_thread_at_full_speed_takes_nothing_along(ring, what):

@@ -49,6 +49,7 @@ def records(pipe, name, last):
         frames.close()
 
 
+@pytest.mark.slow
 def test_a_loop_goes_on_over_the_death_of_who_owns_the_ring(name, children):
     """Sequences start over with the new one."""
     camera = children(owns_and_publishes, name, [1, 2])
@@ -103,6 +104,7 @@ def works(ring):
         assert frames.acquire(10).array[0] == 7
 
 
+@pytest.mark.slow
 def test_after_the_death_of_everybody_a_new_ring_replaces_the_old_one(name, children):
     all_killed(name, children)
     with gpuring.create(name, **OPTIONS, replace=True) as ring:

@@ -71,6 +71,7 @@ def test_a_reader_is_awake_when_a_regular_frame_comes_and_spins_no_more_than_its
     check(build(tmp_path, "rhythm.c", FLAGS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_it_catches(mutant, tmp_path):
     program = build(tmp_path, "rhythm.c", [*FLAGS, "-w"], ("wait.c", *MUTANTS[mutant]))
@@ -78,6 +79,7 @@ def test_it_catches(mutant, tmp_path):
         check(program)
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("edits", [(NO_GATE,), (NO_GATE, NOT_COUNTED)], ids=["counted", "not"])
 def test_even_who_spins_for_whatever_comes_spins_no_more_than_the_share(edits, tmp_path):
     program = build(tmp_path, "rhythm.c", [*FLAGS, "-w"], *edits)

@@ -170,6 +170,7 @@ def publish_at_random(pipe: Pipe, names: list[str], rounds: int, seed: int) -> N
     pipe.receive()
 
 
+@pytest.mark.slow
 @pytest.mark.deadline(120)
 def test_no_wake_up_is_lost(name, children):
     """A lost one shows as a wait of a whole slice.  (tests/core/stress.c goes without slices.)"""

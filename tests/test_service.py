@@ -219,6 +219,7 @@ def test_an_interrupted_take_has_taken_nothing(name, monkeypatch):
             check(client, k, call.result(10))
 
 
+@pytest.mark.slow
 def test_the_example_runs():
     root = Path(__file__).parent.parent
     done = subprocess.run(

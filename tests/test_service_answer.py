@@ -44,6 +44,7 @@ def send_unseeing(client, k):
         return slot.call
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("looks", [True, False])
 def test_answers_that_come_too_often_overwrite_each_other_and_block_nobody(name, children, looks):
     """Each engine that dies after its answer takes one more slot of a client that does not look.

@@ -59,6 +59,7 @@ async def ask(client, k, place=None):
 # ---- answers -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_many_tasks_share_a_client_that_has_room_for_few_calls(name, place, children, watched):
     async def main():
         ticks = 0
@@ -357,6 +358,7 @@ def test_a_thread_and_a_task_hand_the_receiving_to_each_other(name, no_slices, f
         asyncio.run(main(server, client))
 
 
+@pytest.mark.slow
 def test_tasks_of_several_loops_and_threads_share_a_client(name, children, watched):
     async def tasks(client, first):
         await asyncio.gather(*(ask(client, k) for k in range(first, first + 60)))
@@ -390,6 +392,7 @@ def test_tasks_of_several_loops_and_threads_share_a_client(name, children, watch
 # ---- ends --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_closing_a_client_wakes_its_tasks(name, no_slices, watched):
     async def main(server, client):
         waits = [asyncio.create_task(send(client, k).result_async()) for k in range(2)]

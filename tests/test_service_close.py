@@ -89,6 +89,7 @@ def test_an_interrupted_call_leaves_nothing_behind(name, on_signal):
         assert (client.in_flight, client.late) == (0, 1)
 
 
+@pytest.mark.slow
 def test_an_interrupted_close_of_a_client_can_be_repeated(name):
     with serve(name) as server:
         for interrupt in interrupts(step=3):
@@ -103,6 +104,7 @@ def test_an_interrupted_close_of_a_client_can_be_repeated(name):
             assert client._mailbox._ring.closed, interrupt.where
 
 
+@pytest.mark.slow
 def test_after_an_interrupted_request_a_client_can_be_closed(name):
     with serve(name):
         for interrupt in interrupts(step=3):
@@ -131,6 +133,7 @@ def cancels(client, server):
     return call.cancel, call._has_answer
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("begin", [abandons, releases, cancels])
 def test_a_call_whose_end_was_interrupted_needs_no_room(name, begin):
     with serve(name) as server, gpuring.connect(name, calls=1) as client:
@@ -144,6 +147,7 @@ def test_a_call_whose_end_was_interrupted_needs_no_room(name, begin):
             assert client.in_flight == 0, interrupt.where
 
 
+@pytest.mark.slow
 def test_after_an_interrupted_wait_others_come(name):
     with serve(name) as server, gpuring.connect(name) as client:
         for interrupt in interrupts():

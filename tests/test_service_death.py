@@ -48,6 +48,7 @@ def test_a_dead_engines_calls_go_to_another_one(name, children):
         assert client.late == 0
 
 
+@pytest.mark.slow
 def test_calls_wait_for_the_next_engine_where_the_service_is_kept(name, children):
     with serve(name, engine=False), gpuring.connect(name, engine_s=20) as client:
         victim = up(children(holder, name, 1))
@@ -63,6 +64,7 @@ def test_calls_wait_for_the_next_engine_where_the_service_is_kept(name, children
         assert successor.result()["redelivered"] == 1
 
 
+@pytest.mark.slow
 def test_calls_fail_when_no_engine_comes(name, children):
     with serve(name, engine=False), gpuring.connect(name, engine_s=0.1) as client:
         victim = up(children(holder, name, 1))
@@ -80,6 +82,7 @@ def test_calls_fail_when_no_engine_comes(name, children):
         assert (client.in_flight, client.late) == (0, 2)
 
 
+@pytest.mark.slow
 def test_calls_are_lost_with_the_last_engine_of_a_service_that_nobody_keeps(name, children):
     victim = up(children(holder, name, 1))
     with gpuring.connect(name, engine_s=20) as client:
@@ -97,6 +100,7 @@ def test_calls_are_lost_with_the_last_engine_of_a_service_that_nobody_keeps(name
     assert segments_of(name) == []
 
 
+@pytest.mark.slow
 def test_without_redelivery_a_dead_engines_calls_are_lost(name, children):
     once = {"redeliver": False}
     with serve(name, engine=False, **once), gpuring.connect(name) as client:
@@ -121,6 +125,7 @@ def writes_an_answer(pipe, name):
     slot.publish()
 
 
+@pytest.mark.slow
 def test_an_engine_killed_while_it_writes_an_answer(name, children):
     with serve(name, engine=False), gpuring.connect(name) as client:
         victim = up(children(writes_an_answer, name))
@@ -134,6 +139,7 @@ def test_an_engine_killed_while_it_writes_an_answer(name, children):
         assert client.late == 0
 
 
+@pytest.mark.slow
 def test_a_client_that_is_stopped_holds_nobody_up(name, children):
     with serve(name) as server, gpuring.connect(name) as client:
         stopped = children(sender, name, 8)
@@ -147,6 +153,7 @@ def test_a_client_that_is_stopped_holds_nobody_up(name, children):
         stopped.kill()
 
 
+@pytest.mark.slow
 def test_a_stopped_engine_holds_up_its_own_calls_only(name, children):
     with serve(name, engine=False), gpuring.connect(name) as client:
         stopped = up(children(holder, name, 1))
@@ -165,6 +172,7 @@ def test_a_stopped_engine_holds_up_its_own_calls_only(name, children):
         assert (client.late, client.in_flight) == (1, 0)
 
 
+@pytest.mark.slow
 def test_the_creators_death_leaves_the_others_going_on(name, children):
     creator = up(children(engine, name))
     with serve(name) as other, gpuring.connect(name) as client:
@@ -176,6 +184,7 @@ def test_the_creators_death_leaves_the_others_going_on(name, children):
     assert segments_of(name) == []  # the last one to leave has removed the names
 
 
+@pytest.mark.slow
 def test_a_service_whose_processes_are_all_dead_starts_again(name, children):
     server, client = up(children(holder, name, 1)), children(sender, name, 1)
     client.receive()
@@ -237,6 +246,7 @@ def claims_a_request(pipe, name):
     slot.publish()
 
 
+@pytest.mark.slow
 def test_a_client_killed_while_it_writes_a_request(name, children):
     with serve(name) as server, gpuring.connect(name) as client:
         victim = children(claims_a_request, name)
@@ -254,6 +264,7 @@ def connects(pipe, name):
     client.close()
 
 
+@pytest.mark.slow
 def test_what_a_dead_client_left_is_removed_by_an_engine_that_never_met_it(name, children):
     with serve(name, engine=False):
         victim = children(connects, name)

@@ -6,6 +6,7 @@ import pytest
 import soak
 
 
+@pytest.mark.slow
 @pytest.mark.deadline(200)
 @pytest.mark.parametrize(
     ("where", "seconds"),

@@ -6,6 +6,7 @@ import pytest
 import storm_services
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.deadline(200)
 @pytest.mark.parametrize("redeliver", [True, False])
 def test_every_call_of_the_living_ends_in_a_storm_of_signals(redeliver):

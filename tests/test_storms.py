@@ -22,6 +22,7 @@ STORMS = {
 }
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.deadline(150)
 @pytest.mark.parametrize("kind", STORMS)
 def test_the_books_balance_after_a_storm(kind):

@@ -63,6 +63,7 @@ def test_nothing_is_left_behind_under_a_sanitizer(sanitizer, tmp_path):
     subprocess.run([build(tmp_path, "threads.c", flags), "300"], check=True, timeout=RUN_S)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_it_catches(mutant, tmp_path):
     program = build(tmp_path, "threads.c", FLAGS, MUTANTS[mutant])

@@ -14,6 +14,7 @@ from .sequential import Blocked, EndOfStream, PeerLost, RingClosed, SequentialMo
 from .steps import apply
 
 
+@pytest.mark.slow(keep=8)
 @pytest.mark.parametrize("name", CI)
 def test_clean(name):
     report = CI[name]()
@@ -26,6 +27,7 @@ def test_mutant_is_caught(name):
     assert report.violation.startswith(MUTANTS[name].caught), report.head()
 
 
+@pytest.mark.slow(keep=8)
 @pytest.mark.parametrize("name", [name for name in MUTANTS if not MUTANTS[name].slow])
 def test_the_fix_is_what_matters(name):
     report = MUTANTS[name].explore(fixes(name, on=True))
