@@ -9,13 +9,24 @@ from pathlib import Path
 
 import pytest
 
-INI = "[pytest]\ntestpaths = .\nmarkers = slow: takes long\n    gpu: needs a GPU\n"
-TESTS = "import pytest\n\ndef test_quick(): pass\n\n@pytest.mark.slow\ndef test_long(): pass\n"
+INI = "[pytest]\ntestpaths = .\nmarkers = slow(keep): takes long\n    gpu: needs a GPU\n"
+TESTS = """
+import pytest
+
+def test_quick(): pass
+
+@pytest.mark.slow
+def test_long(): pass
+
+@pytest.mark.slow(keep=1)
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_one_of_many(n): assert n
+"""
 
 
 @pytest.fixture
 def run(tmp_path):
-    """Runs pytest, with our conftest.py, where there is a quick test and a slow one."""
+    """Runs pytest, with our conftest.py, where there are quick tests and slow ones."""
     (tmp_path / "pytest.ini").write_text(INI)
     (tmp_path / "test_two.py").write_text(TESTS)
     path = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
@@ -37,16 +48,16 @@ def run(tmp_path):
 
 def test_they_are_left_out_and_told(run):
     said = run()
-    assert "1 passed, 1 deselected" in said
-    assert "1 were left out: `pytest --slow` runs them, too." in said
+    assert "2 passed, 3 deselected" in said, "test_quick, and the first of three"
+    assert "3 were left out: `pytest --slow` runs them, too." in said
 
 
 @pytest.mark.parametrize("options", [["--slow"], ["test_two.py"], ["-m", "not gpu"]])
 def test_all_run_where_they_are_asked_for(run, options):
     said = run(*options)
-    assert "2 passed" in said
+    assert "5 passed" in said
     assert "left out" not in said
 
 
 def test_a_slow_test_runs_by_its_name(run):
-    assert "1 passed, 1 deselected" in run("-k", "long")
+    assert "1 passed, 4 deselected" in run("-k", "long")
