@@ -30,6 +30,7 @@ def run(place: Path, inputs: int, *edits: Edit) -> subprocess.CompletedProcess[s
     )
 
 
+@pytest.mark.slow
 def test_no_word_and_no_driver_makes_device_order_crash_or_hang(tmp_path):
     done = run(tmp_path, INPUTS)
     assert done.returncode == 0, done.stderr

@@ -46,6 +46,7 @@ def run(program: Path, *options: object) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_whoever_dies_wherever_streams_go_on_and_torn_frames_are_told_exactly(built, tmp_path):
     report = tmp_path / "report.json"
     done = run(built / "program", "--rounds", 400, "--json", report)

@@ -201,6 +201,7 @@ def with_few_descriptors(_pipe: Pipe, name: str, what: str) -> int:
     return refused
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("what", OPS)
 def test_with_few_descriptors_left(name, children, what):
     refused = children(with_few_descriptors, name, what).result()

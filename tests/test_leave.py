@@ -74,6 +74,7 @@ def test_who_cannot_leave_stays_and_leaves_later(name):
                 late.acquire(0).release()
 
 
+@pytest.mark.slow
 def test_a_peer_that_cannot_leave_still_works(segment):
     ring = segment(2)
     producer, reader = ring.producer(), ring.consumer()

@@ -157,6 +157,7 @@ def test_an_end_without_a_word_is_a_death(ring, how):
         assert end_of(reader) is gpuring.PeerLost
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 def test_a_child_of_multiprocessing_that_returns_ends_in_order(ring, method, tmp_path):
     """A forked one ends by os._exit, after the finalizers of multiprocessing."""
@@ -196,6 +197,7 @@ def child(name):
 """
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 def test_a_child_of_multiprocessing_waits_for_its_threads_first(ring, method, tmp_path):
     file = tmp_path / "program.py"
@@ -274,6 +276,7 @@ gpuring.kept = Kept()
     assert ring._header.live_peers() == []
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])
 def test_a_child_that_was_given_the_ring_ends_in_order(ring, method, tmp_path):
     """It has opened the ring before it forgets the finalizers of who forked it."""

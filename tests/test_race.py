@@ -105,7 +105,7 @@ def test_a_lossy_reader_never_has_a_frame_that_is_being_overwritten(segment, chi
     assert wrong == []
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("slots", [2, 4])
 def test_a_new_lossless_subscription_loses_nothing_from_its_start_on(segment, children, slots):
     """Edge J, H5: a claim that was past its gate may have taken one frame from the newcomer."""

@@ -112,6 +112,7 @@ def test_after_the_death_of_everybody_a_new_ring_replaces_the_old_one(name, chil
         works(ring)
 
 
+@pytest.mark.slow
 def test_after_the_death_of_everybody_clean_removes_the_ring(name, children):
     all_killed(name, children)
     with gpuring.create(f"{name}-alive", **OPTIONS) as alive:

@@ -79,7 +79,7 @@ def test_it_catches(mutant, tmp_path):
         check(program)
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("edits", [(NO_GATE,), (NO_GATE, NOT_COUNTED)], ids=["counted", "not"])
 def test_even_who_spins_for_whatever_comes_spins_no_more_than_the_share(edits, tmp_path):
     program = build(tmp_path, "rhythm.c", [*FLAGS, "-w"], *edits)

@@ -280,6 +280,7 @@ def select_until_killed(pipe: Pipe, name: str, fileno: bool) -> None:
         gpuring.select([consumer], None)
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("fileno", [False, True])
 def test_a_dead_sleeper_is_no_waiter_any_more(name, children, fileno):
     """Neither as a sleeper, nor as one who has armed a descriptor, nor as both."""
@@ -327,6 +328,7 @@ def without_futex_waitv(pipe: Pipe, name: str, errno: int) -> tuple[list[int], f
         return seqs, busy, bool(gpuring.select([consumers[0]], 20))
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("errno", [38, 1])  # ENOSYS, EPERM
 def test_a_kernel_without_futex_waitv(name, children, errno):
     with (

@@ -184,5 +184,6 @@ def forks(pipe, name):
         return status
 
 
+@pytest.mark.slow
 def test_a_forked_child_waits_for_no_thread_of_its_parent(name, children):
     assert children(forks, name).result() == 0

@@ -108,7 +108,7 @@ def test_an_engine_that_ends_without_closing_gives_its_calls_to_another_one(name
         assert (client.late, client.in_flight) == (0, 0)
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ENDS)
 def test_without_redelivery_they_are_lost_as_with_its_death(name, script, how):
     with (
@@ -128,7 +128,7 @@ def test_without_redelivery_they_are_lost_as_with_its_death(name, script, how):
         assert client.in_flight == 0
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ENDS)
 def test_a_client_that_ends_without_closing_hangs_nobody(name, script, how):
     with serve(name) as server:

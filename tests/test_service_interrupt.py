@@ -37,6 +37,7 @@ def owed(server):
     return held
 
 
+@pytest.mark.slow
 def test_an_interrupted_engine_goes_on(name):
     with serve(name) as server, gpuring.connect(name, calls=2) as client:
         serve_once(server)

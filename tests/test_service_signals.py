@@ -197,6 +197,7 @@ async def several(client):
     await asyncio.wait(begin(asyncio.get_running_loop(), client))
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.deadline(120)
 @pytest.mark.parametrize(
     "each", [lambda: signals(7), lambda: interrupts(151)], ids=["signals", "all"]
@@ -215,6 +216,7 @@ def test_a_program_of_tasks_that_is_ended_by_a_signal_leaves_its_client_whole(se
         assert descriptors() <= before
 
 
+@pytest.mark.slow
 @pytest.mark.deadline(120)
 def test_tasks_go_on_where_their_loop_is_run_again(served):
     with gpuring.connect(served, calls=2) as client:
@@ -236,6 +238,7 @@ def test_tasks_go_on_where_their_loop_is_run_again(served):
             check_whole(client, interrupt.where)
 
 
+@pytest.mark.slow
 @pytest.mark.deadline(120)
 def test_another_thread_closes_a_client_whose_loop_was_interrupted(served):
     for interrupt in signals(23):
@@ -261,6 +264,7 @@ def each_verb(client):
     client.request(PATIENCE_S).abandon()
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.deadline(120)
 @pytest.mark.parametrize(
     "each", [lambda: signals(2), lambda: interrupts(23)], ids=["signals", "all"]
@@ -274,6 +278,7 @@ def test_a_thread_that_was_interrupted_leaves_its_client_whole(served, each):
             check_whole(client, interrupt.where, isinstance(interrupt, Signal))
 
 
+@pytest.mark.slow
 @pytest.mark.deadline(120)
 def test_other_threads_go_on_without_the_one_that_was_interrupted(served):
     """Which does nothing more with the client."""

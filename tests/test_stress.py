@@ -124,6 +124,7 @@ def check_ring(ring: gpuring.Ring) -> None:
     assert set(phases) <= {"ready", "void", "torn"}
 
 
+@pytest.mark.slow(keep=2)
 @pytest.mark.deadline(60)
 @pytest.mark.parametrize("mix", MIXES, ids=str)
 def test_the_books_balance(place, name, children, mix, pytestconfig):
@@ -234,6 +235,7 @@ def take(
     return slot, producer, k
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.deadline(120)
 @pytest.mark.parametrize("seed", range(2))
 def test_survivors_go_on_and_nothing_is_lost_but_what_the_dead_had(

@@ -57,6 +57,7 @@ def test_nothing_is_left_behind(tmp_path):
     subprocess.run([build(tmp_path, "threads.c", FLAGS), "2000"], check=True, timeout=RUN_S)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
 def test_nothing_is_left_behind_under_a_sanitizer(sanitizer, tmp_path):
     flags = [*FLAGS, f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all"]

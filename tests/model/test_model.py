@@ -21,6 +21,7 @@ def test_clean(name):
     assert not report.violation, str(report)
 
 
+@pytest.mark.slow(keep=10)
 @pytest.mark.parametrize("name", MUTANTS)
 def test_mutant_is_caught(name):
     report = MUTANTS[name].explore(fixes(name, on=False))

@@ -187,7 +187,7 @@ def test_who_may_write_can_hold_up_a_close_for_seconds_and_no_tidying(name, stra
     assert child.result()
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [0o644, 0o666])
 def test_who_may_read_can_hold_up_joins(name, stranger, mode):
     with gpuring.create(name, **OPTIONS, mode=mode) as ring:
