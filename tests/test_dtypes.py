@@ -129,6 +129,7 @@ def test_what_numpy_has_is_the_same_on_both_sides(dtype):
     assert exactly(field.dtype) == exactly(plain(element))
 
 
+@pytest.mark.slow
 @given(structures(describable))
 @settings(deadline=None)
 def test_metadata_is_the_same_on_both_sides(dtype):

@@ -43,6 +43,7 @@ def fuzz(tmp_path_factory):
     return folder / "fuzz"
 
 
+@pytest.mark.slow
 @pytest.mark.deadline(200)
 def test_no_word_makes_the_core_crash_or_hang_or_leave_its_tables(fuzz):
     run = subprocess.run(

@@ -172,6 +172,7 @@ def test_attach_and_connect_wait_while_a_ring_is_replaced_at_full_speed(name):
         thread.join()
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("state", [retired, without_slots])
 def test_serve_ends_where_a_living_process_keeps_half_a_service(name, state):
     described = ((4,), "u1")

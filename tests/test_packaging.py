@@ -19,7 +19,7 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parent.parent
-BUILD_S = 400  # two builds of all extension modules, and the index
+BUILD_S = 600  # two builds of all extension modules, and the index
 
 
 def run(*command: object, cwd: Path, status: int = 0) -> str:
