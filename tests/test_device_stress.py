@@ -86,8 +86,9 @@ MUTANTS: dict[str, list[Edit]] = {
     "a claim that was refused is not undone": [
         (
             "verbs.c",
-            "gr_abandon(&me->me, me->me.index, me->me.seq); /* nothing of ours",
-            "; /* nothing of ours",
+            "gr_abandon(&me->me, me->me.index, me->me.seq);\n"
+            "            if (result == GR_BLOCKED && call->got) break;",
+            "if (result == GR_BLOCKED && call->got) break;",
         )
     ],
     "an acquire that was refused is not undone": [

@@ -115,7 +115,11 @@ MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {
     "a reaper does not ring the bell, and nobody looks by himself": (
         ("--point", "claim: claimed"),
         [
-            ("reap.c", "gr_ring_bell(ring); /* before the entry is FREE:", "/*"),
+            (
+                "reap.c",
+                "gr_ring_bell(ring);\n    gr_store_sc(&entry->word, peer_word(GR_FREE, 0, 0));",
+                "gr_store_sc(&entry->word, peer_word(GR_FREE, 0, 0));",
+            ),
             ("ring.h", "GR_SLICE_NS (INT64_C(50)", "GR_SLICE_NS (INT64_C(2000)"),
         ],
     ),

@@ -1,33 +1,42 @@
-/* The verbs of producers: claim, publish, abandon; and promises, which consumers make, too.  frames.c has the
- * others.  docs/protocol.md is the argument; tests/model is the same protocol, explored.
+/* The verbs of producers: claim, publish, abandon; and promises, which consumers make, too.
+ * frames.c has the verbs of consumers. docs/protocol.md argues why all of this is right, and
+ * tests/model explores the same protocol.
  *
- * Edges (each label stands at both ends; docs/holes.md has them and the holes, H1 and so on):
- *   P  publish: data, record, work          -> slot word READY -> acquire, latest
- *   R  release: reads of the data           -> take word DONE  -> gate of claim
- *   H  hold against overwrite (Dekker)      claim: CAS slot; load take  ||  acquire: CAS take; load slot
- *   J  join against claim (Dekker)          join: store sub; load slot  ||  claim: CAS slot; load sub
- *   C  close against claim (Dekker)         close: store closed; load slot || claim: CAS slot; load closed
- *   D  doorbell (wait.c)
- *   L  leave against verb (Dekker)          leave: store LEAVING; load inside || verb: count inside; load entry
+ * Edges. Each label is named at both of its ends; docs/holes.md explains edges and holes (H1, …).
  *
- * Only the owner named in a claim word (or the reaper of a dead one) leaves WRITING or HELD, and always
- * by CAS from exactly the word he put there: a failure means that he was reaped, and changes nothing.
+ *   P  publish             publish: record, work; READY  ->  acquire, latest: slot word; record
+ *   R  release             release: reads; DONE          ->  claim's gate: take word
+ *   H  hold or overwrite   claim: CAS slot, load take    ||  acquire: CAS take, load slot
+ *   J  join                join: store sub, load slot    ||  claim: CAS slot, load sub
+ *   C  close               close: store closed, load slot||  claim: CAS slot, load closed
+ *   D  doorbell (bell.c, wait.c)
+ *   L  leave               leave: store LEAVING, load inside  ||  verb: count inside, load entry
+ *
+ * The pairs with || are store-buffering pairs: each side announces, then looks, all of it sc, so at
+ * least one side sees the other.
+ *
+ * Only the owner that a claim word names, or the reaper of a dead owner, leaves WRITING or HELD,
+ * and always by CAS from exactly the word that the owner stored. A failed CAS means that the peer
+ * was reaped, and changes nothing.
  */
 #include "frames.h"
 
-/* ---- the frontier ------------------------------------------------------------------------------- */
+/* ---- the frontier ---------------------------------------------------------------------------- */
 
-/* The smallest unclaimed sequence. */
+/* The smallest unclaimed sequence. The hint is at most that, so a stale hint costs a few more
+ * loads. The slot words are sc for join, which reads the frontier after its announcement [edge J,
+ * joiner]. */
 uint64_t gr_frontier(struct gr_ring *ring) {
     uint64_t f = gr_load_acquire(&ring->head->claim_hint), n = ring->slots;
     for (;;) {
         uint64_t seq = seq_of(gr_load_sc(&ring->slot[f % n].word));
         if (seq < f) return f;
-        f = seq + 1; /* claims are totally ordered: all up to seq are claimed */
+        f = seq + 1; /* claims are totally ordered, so all up to seq are claimed */
     }
 }
 
-/* c is claimed: the hint may say so.  Returns what to look at next. */
+/* Raises the hint behind c, which is claimed. Returns the sequence to look at next. A stale hint
+ * costs the next claim a few loads, and the CAS never raises it beyond the frontier. */
 static inline uint64_t help_hint(struct gr_ring *ring, uint64_t c) {
     uint64_t hint = c;
     bool helped = atomic_compare_exchange_strong_explicit(
@@ -35,9 +44,11 @@ static inline uint64_t help_hint(struct gr_ring *ring, uint64_t c) {
     return helped || hint <= c ? c + 1 : hint;
 }
 
-/* ---- the gate ----------------------------------------------------------------------------------- */
+/* ---- the gate -------------------------------------------------------------------------------- */
 
-/* Lossy readers that hold every slot would make claims void without end (H2). */
+/* Whether a claim would be in vain for as long as nobody releases: readers hold every slot, so each
+ * claim would turn void, and the next one, too (H2). A stale word costs one void sequence, or one
+ * wait that ends with the bell of the release. */
 static bool every_slot_held(const struct gr_ring *ring, uint64_t subs) {
     for (uint32_t i = 0; i < ring->slots; i++) {
         bool held = false;
@@ -47,11 +58,15 @@ static bool every_slot_held(const struct gr_ring *ring, uint64_t subs) {
     return true;
 }
 
-/* Whether c may be claimed where its slot i showed w, before the frontier.  GR_OK, GR_BLOCKED or GR_DAMAGED.  Writes
- * nothing: a claim looks here before its swap, and who waits for a claim before he sleeps.
- * [edge R, claimer] a stale take word shows less progress: we wait once more.
- * [edge J, claimer] a subscription announced after this look starts beyond c - n.
- * [edge D, sleeper] all that a waker changes is loaded with sc. */
+/* Whether c may be claimed where its slot i showed w, a word from before the frontier. GR_OK,
+ * GR_BLOCKED or GR_DAMAGED. It writes nothing: a claim checks the gate before its swap, and a peer
+ * that waits for a claim checks it before it sleeps.
+ *
+ * [edge R, claimer] partner: leave_held. A stale take word shows less progress, and costs a wait.
+ * [edge J, claimer] partner: announce. A subscription that is announced after this check starts
+ * beyond c - n.
+ * [edge D, sleeper] partner: gr_ring_bell. Everything that a waker changes is loaded with sc, or a
+ * sleeper could miss its bell. */
 static ALWAYS_INLINE enum gr_result gate(const struct gr_ring *ring, uint64_t c, uint64_t i, uint64_t w,
                                          struct gr_culprit *culprit) {
     const uint64_t n = ring->slots;
@@ -69,7 +84,7 @@ static ALWAYS_INLINE enum gr_result gate(const struct gr_ring *ring, uint64_t c,
             bool done = seq_of(t) == c - n && phase_of(t) == GR_DONE;
             if (held)
                 return blocked(culprit, GR_BY_HOLDER, owner_of(t), u, seq_of(t), gr_load_relaxed(&take->since_ns));
-            if (phase_of(w) == GR_READY && !done) /* void and torn frames are nobody's to take */
+            if (phase_of(w) == GR_READY && !done) /* void and torn frames are not waited for */
                 return blocked(culprit, GR_BY_SUBSCRIPTION, GR_NONE, u, c - n,
                                gr_load_relaxed(&ring->slot[i].time_ns));
         }
@@ -87,14 +102,17 @@ enum gr_result gr_look_to_claim(const struct gr_peer *me, uint64_t *c, struct gr
     for (;;) {
         *c = gr_frontier(ring);
         uint64_t i = *c % ring->slots, w = gr_load_sc(&ring->slot[i].word);
-        if (seq_of(w) < *c) return gate(ring, *c, i, w, culprit); /* else somebody has claimed it since */
+        if (seq_of(w) < *c) return gate(ring, *c, i, w, culprit);
+        /* *c has been claimed since. */
     }
 }
 
-/* ---- claim, publish, abandon -------------------------------------------------------------------- */
+/* ---- claim, publish, abandon ----------------------------------------------------------------- */
 
-/* Makes pending[] what a writer of the slot has to wait for: everybody's open work on it, and mine: on another
- * stream that could be late, and my fence would fall (G12). */
+/* Lists in pending[] what a writer of the slot has to wait for: the unfinished GPU work of every
+ * peer on it. This peer's own work counts, too: if it ran on another stream it could come late, and
+ * its fence operation would lower the fence (G12). Edges P and R carry `work`: a promise that was
+ * made before the slot became free is seen here. */
 void gr_list_pending(struct gr_peer *me, uint32_t index) {
     me->index = index;
     me->pendings = 0;
@@ -102,20 +120,21 @@ void gr_list_pending(struct gr_peer *me, uint32_t index) {
 }
 
 /* GR_OK: slot[index] = (seq, me, WRITING), and pending[] lists what the stream must wait for.
- * GR_BLOCKED, GR_CLOSED: no claim is left behind; sequences may have been voided on the way. */
+ * GR_BLOCKED, GR_CLOSED: no claim is left behind, but sequences may have been voided on the way. */
 static ALWAYS_INLINE enum gr_result claim(struct gr_peer *me) {
     struct gr_ring *ring = me->ring;
     struct gr_head *head = ring->head;
     const uint64_t n = ring->slots;
     uint64_t voided = 0;
-    if (gr_load_sc(&head->closed)) return GR_CLOSED; /* who waits at a full ring must hear of it too (C1) */
+    /* A claim that waits at a full ring must hear of a close, too (C1). */
+    if (gr_load_sc(&head->closed)) return GR_CLOSED;
 
     for (uint64_t c = gr_load_acquire(&head->claim_hint);;) {
         uint64_t i = c % n, w = gr_load_sc(&ring->slot[i].word);
-        if (seq_of(w) >= c) { /* somebody has claimed c: help, go on */
+        if (seq_of(w) >= c) { /* c is claimed: help the hint on */
             uint64_t next = help_hint(ring, c);
-            /* The hint is never more than one claim behind; a word that is laps ahead of it was made up,
-             * and helping the hint on to it could take for ever. */
+            /* The hint is never more than one claim behind. A word that is laps ahead of it was
+             * made up, and helping the hint on to there could take for ever. */
             if (seq_of(w) % n != i || seq_of(w) > next + n) return GR_DAMAGED;
             c = next;
             continue;
@@ -125,18 +144,23 @@ static ALWAYS_INLINE enum gr_result claim(struct gr_peer *me) {
 
         const uint64_t mine = claim_word(c, me->number, GR_WRITING);
         GR_FAULT("claim: looked");
-        if (!gr_cas(&ring->slot[i].word, w, mine)) continue; /* the linearisation point of a claim */
+        /* [edges H, J, C, claimer] announce; the looks follow. This is the linearisation point. */
+        if (!gr_cas(&ring->slot[i].word, w, mine)) continue;
         GR_FAULT("claim: swapped");
         help_hint(ring, c);
         GR_FAULT("claim: hinted");
 
-        if (gr_load_sc(&head->closed)) { /* [edge C, claimer] */
+        /* [edge C, claimer] partner: gr_close, after which readers look at the slots. A close
+         * between the first look and the swap is seen here; otherwise a frame would be published
+         * after the end (H9). */
+        if (gr_load_sc(&head->closed)) {
             gr_cas(&ring->slot[i].word, mine, claim_word(c, me->number, GR_VOID));
             gr_ring_bell(ring);
             return GR_CLOSED;
         }
-        /* [edge H, claimer] look again: a lossy reader may have slipped in.  Any HELD counts, of whatever
-         * sequence: he may hold on for laps (H1).  The ring loses one slot for a lap, not its life. */
+        /* [edge H, claimer] partner: hold. Look again: a lossy reader may have taken the slot since
+         * the gate. A hold of any sequence counts, because a reader may hold a frame for more than
+         * a lap (H1). The claim turns void, which costs the ring one slot for one lap. */
         bool held = false;
         for (gr_each_bit(u, sub_mask_of(ring))) {
             const struct gr_take *take = take_of(ring, i, u);
@@ -149,7 +173,7 @@ static ALWAYS_INLINE enum gr_result claim(struct gr_peer *me) {
             gr_cas(&ring->slot[i].word, mine, claim_word(c, me->number, GR_VOID));
             GR_FAULT("claim: voided");
             gr_ring_bell(ring);
-            /* Rows of voids have no fixed bound; a call that may not block tries each slot once. */
+            /* Nothing bounds a row of voids, so a call whose time is up stops after one lap. */
             if (++voided >= n && gr_now_ns() >= me->deadline_ns) return GR_BLOCKED;
             c = c + 1;
             continue;
@@ -173,15 +197,17 @@ enum gr_result gr_claim(struct gr_peer *me) {
     return result;
 }
 
-/* The value that says "my work on this slot for this frame is done".  Stored before the fence operation
- * is enqueued, and so before any word that could make others wait for it.  0, and nothing stored, if
- * this peer is no longer itself: the number may be somebody else's by now. */
+/* The value that says "this peer's work on this slot for this frame is done". It is stored before
+ * the fence operation is enqueued, and so before any word that could make others wait for it.
+ * Returns 0, and stores nothing, if this peer is not LIVE any more: its number may belong to
+ * another peer. */
 uint64_t gr_promise(struct gr_peer *me, uint32_t index, uint64_t seq) {
     if (gr_begin(me) != GR_OK) return 0;
     gr_word *work = work_of(me->ring, index, me->number);
     uint64_t next = gr_load_relaxed(work) + 1, value = seq << 16;
     if (value < next) value = next;
-    gr_store_relaxed(work, value); /* whoever has to see it sees the word that follows: edges P, R */
+    /* Relaxed is enough: whoever must see it has seen the word that follows (edges P and R). */
+    gr_store_relaxed(work, value);
     GR_FAULT("promised");
     gr_end(me);
     return value;
@@ -189,7 +215,8 @@ uint64_t gr_promise(struct gr_peer *me, uint32_t index, uint64_t seq) {
 
 static enum gr_result leave_writing(struct gr_peer *me, uint32_t index, uint64_t seq, unsigned phase) {
     struct gr_slot *slot = &me->ring->slot[index];
-    /* [edge P, publisher] carries data, record and work; partner: the second look of acquire */
+    /* [edge P, publisher] carries data, record and work; partner: hold. A stale word shows WRITING,
+     * and costs the reader another wait, which the bell ends. */
     if (!gr_cas(&slot->word, claim_word(seq, me->number, GR_WRITING), claim_word(seq, me->number, phase)))
         return GR_REAPED;
     GR_FAULT("publish: ready");
@@ -197,7 +224,7 @@ static enum gr_result leave_writing(struct gr_peer *me, uint32_t index, uint64_t
     return GR_OK;
 }
 
-/* value: from gr_promise, its fence operation enqueued (host memory: done). */
+/* value: from gr_promise. Its fence operation is enqueued (on host memory: its fence is stored). */
 enum gr_result gr_publish(struct gr_peer *me, uint32_t index, uint64_t seq, uint64_t value,
                           uint32_t ndim, const uint64_t *shape) {
     struct gr_slot *slot = &me->ring->slot[index];
@@ -218,8 +245,9 @@ enum gr_result gr_publish(struct gr_peer *me, uint32_t index, uint64_t seq, uint
     return result;
 }
 
-/* After gr_promise and its fence operation, for kernels of the user may still write (G6).  A claim whose
- * stream was never given to anybody may skip both. */
+/* Call it after gr_promise and its fence operation, because kernels of the user may still be
+ * writing (G6: an abandoned slot without a fence was written again too early). A claim whose stream
+ * was never given to anybody may skip both. */
 enum gr_result gr_abandon(struct gr_peer *me, uint32_t index, uint64_t seq) {
     enum gr_result result = gr_begin(me);
     if (result != GR_OK) return result;

@@ -1,14 +1,16 @@
-/* The verbs of consumers: acquire, latest, release, give back; and the look, which is acquire's walk, or
- * claim's gate, without the swap.  claim.c has the producers' verbs and says what the edges are.
+/* The verbs of consumers: acquire, latest, release, give back; and gr_look, which asks whether a
+ * verb would be blocked, without its swap. claim.c has the verbs of producers, and the table of
+ * edges.
  */
 #include "frames.h"
 
-/* A peer number from a shared word is an index only after this. */
+/* A peer number that comes from a shared word is used as an index only after this check. */
 static inline bool is_peer(const struct gr_ring *ring, unsigned p) { return p < ring->max_peers; }
 
-/* ---- the walk ----------------------------------------------------------------------------------- */
+/* ---- the walk -------------------------------------------------------------------------------- */
 
-/* How far a consumer's walk has come, and what it has passed: a verb commits it, a look throws it away. */
+/* How far a consumer has walked along the sequences, and what it has passed. A verb commits it, and
+ * a look throws it away. */
 struct cursor {
     uint64_t pos, seen, high; /* as in struct gr_peer */
     uint64_t lost, torn;      /* counted on the way */
@@ -24,32 +26,37 @@ static inline void commit(struct gr_peer *me, const struct cursor *at) {
     me->high = at->high;
     if (at->torn) count(&me->ring->peer[me->number].torn, at->torn);
     if (!at->lost) return;
-    me->lost += at->lost; /* adds up from one frame that was handed out to the next, over calls that found none */
+    /* It adds up over calls that found no frame, until a frame is handed out. */
+    me->lost += at->lost;
     count(&me->ring->peer[me->number].lost, at->lost);
     atomic_fetch_add_explicit(&me->ring->sub[me->u].lost, at->lost, memory_order_relaxed);
 }
 
-/* Sequences below `to` have been met: taken, lost, or another member's. */
+/* Notes that all sequences below `to` have been met: taken, lost, or taken by another member. */
 static inline void met(struct cursor *at, uint64_t to) {
     if (at->high < to) at->high = to;
 }
 
-/* A torn frame is told as torn, not as lost. */
+/* A torn frame is counted as torn, not as lost. */
 static inline void count_torn(struct cursor *at, uint64_t s) {
-    at->torn += s >= at->high; /* else met before a redo sent us back: counted then */
+    at->torn += s >= at->high; /* otherwise it was counted when it was met first */
     met(at, s + 1);
 }
 
 static inline void count_lost(const struct gr_peer *me, struct cursor *at, uint64_t from, uint64_t to) {
-    if (from < at->high) from = at->high; /* met before a redo sent us back: counted then */
+    if (from < at->high) from = at->high; /* those were counted when they were met first */
     if (to <= from) return;
     met(at, to);
-    if (me->mode != GR_LOSSY) return; /* what a lossless member finds gone was void or another member's (H7) */
+    /* What a lossless member finds gone was void, or another member took it (H7: that was counted
+     * as lost). */
+    if (me->mode != GR_LOSSY) return;
     at->lost += to - from;
 }
 
-/* Nothing is left at pos and the stream is over.  GR_OK: look again.  A frame that another member holds may come
- * back, and one that was opened again is there already, whether or not its redo count has been bumped yet (E1). */
+/* Called when nothing is left at the position and the stream is over. GR_OK: look again. A frame
+ * that another member holds may come back. A frame that was opened again counts as the next one,
+ * even if its redo count has not been raised yet: a reaper does that only after it has opened the
+ * frame (E1). */
 static enum gr_result last_look(const struct gr_peer *me, uint64_t *pos, uint64_t seen, enum gr_result end,
                                 struct gr_culprit *culprit) {
     const struct gr_ring *ring = me->ring;
@@ -62,7 +69,8 @@ static enum gr_result last_look(const struct gr_peer *me, uint64_t *pos, uint64_
             return blocked(culprit, GR_BY_HOLDER, owner_of(t), me->u, seq_of(t), gr_load_relaxed(&take->since_ns));
         uint64_t w = gr_load_sc(&ring->slot[i].word);
         if (phase_of(t) == GR_OPEN && seq_of(w) == seq_of(t) && phase_of(w) == GR_READY) {
-            if (seq_of(t) % ring->slots != i) return GR_DAMAGED; /* we would look elsewhere, and come back */
+            /* The walk would look elsewhere, and come back here. */
+            if (seq_of(t) % ring->slots != i) return GR_DAMAGED;
             if (seq_of(t) < oldest) oldest = seq_of(t);
         }
     }
@@ -71,13 +79,16 @@ static enum gr_result last_look(const struct gr_peer *me, uint64_t *pos, uint64_
     return GR_OK;
 }
 
-/* What the walk found at its position: the slot, READY, and the take word, nobody's. */
+/* What the walk found at its position: the index of the slot, which is READY, and the take word, by
+ * which nobody has that sequence. */
 struct found {
     uint64_t index, take;
 };
 
-/* To the next frame in order.  GR_OK: it is at at->pos.  Writes nothing that is shared; all that a waker changes is
- * loaded with sc, for this is a sleeper's look, too [edge D]. */
+/* Walks to the next frame in order. GR_OK: it is at at->pos. Nothing shared is written. A sleeper
+ * calls this, too, so everything that a waker changes is loaded with sc [edge D, sleeper]; partner:
+ * gr_ring_bell. A stale word would cost a lost wake-up. The hint is the exception: a stale one
+ * makes the walk start at an older sequence, and costs a few more loads. */
 static ALWAYS_INLINE enum gr_result walk(const struct gr_peer *me, struct cursor *at, struct found *found,
                                          struct gr_culprit *culprit) {
     const struct gr_ring *ring = me->ring;
@@ -85,7 +96,7 @@ static ALWAYS_INLINE enum gr_result walk(const struct gr_peer *me, struct cursor
 
 again:;
     uint64_t redo = gr_load_sc(&ring->sub[me->u].redo);
-    if (redo != at->seen) { /* something was opened again: start over (H4) */
+    if (redo != at->seen) { /* a frame was opened again: start over (H4) */
         uint64_t start = start_of(gr_load_sc(&ring->sub[me->u].word));
         uint64_t hint = gr_load_acquire(&ring->head->claim_hint), oldest = hint > n ? hint - n : 0;
         at->seen = redo;
@@ -98,11 +109,12 @@ again:;
         const gr_word *word = &take_of(ring, i, me->u)->word;
         uint64_t t = gr_load_sc(word);
         bool open = seq_of(t) == s && phase_of(t) == GR_OPEN;
-        bool done_with = me->mode == GR_LOSSY && s < at->high; /* had, or counted as lost */
-        if (!open && (seq_of(t) >= s || done_with)) { /* another member's, or met before a redo sent us back */
+        bool done_with = me->mode == GR_LOSSY && s < at->high; /* taken, or counted as lost */
+        /* Another member has it, or this one met it before redo sent it back. */
+        if (!open && (seq_of(t) >= s || done_with)) {
             if (seq_of(t) > s && seq_of(t) % n != i) return GR_DAMAGED;
             if (seq_of(t) < s && seq_of(gr_load_sc(&ring->slot[i].word)) < s)
-                return GR_DAMAGED; /* we have met what was never claimed: do not walk up to it */
+                return GR_DAMAGED; /* this member has met what was never claimed */
             at->pos = seq_of(t) >= s + n ? seq_of(t) - n + 1 : s + 1; /* older ones are gone */
             met(at, at->pos);
             continue;
@@ -111,7 +123,7 @@ again:;
         if (seq_of(w) % n != i) return GR_DAMAGED;
         if (seq_of(w) < s) { /* not claimed yet */
             if (end == GR_BLOCKED) return blocked(culprit, GR_BY_NO_FRAME, GR_NONE, me->u, s, 0);
-            uint64_t next = s; /* of its own, or the cursor would have to live in memory */
+            uint64_t next = s; /* a variable of its own keeps the cursor out of memory */
             enum gr_result result = last_look(me, &next, at->seen, end, culprit);
             if (result != GR_OK) return result;
             at->pos = next;
@@ -119,7 +131,9 @@ again:;
         }
         if (seq_of(w) == s && phase_of(w) == GR_WRITING)
             return blocked(culprit, GR_BY_PRODUCER, owner_of(w), me->u, s, gr_load_relaxed(&ring->slot[i].since_ns));
-        if (seq_of(w) > s) { /* passed by the producer, unless another member took it meanwhile (H7) */
+        /* The producer has passed s, unless another member has taken it since the first look
+         * (H7). */
+        if (seq_of(w) > s) {
             if (gr_load_sc(word) != t) continue;
             at->pos = seq_of(w) >= s + n ? seq_of(w) - n + 1 : s + 1;
             count_lost(me, at, s, at->pos);
@@ -136,14 +150,15 @@ again:;
     }
 }
 
-/* Would claim or acquire be blocked now?  GR_OK: *seq is what it would claim or take.  GR_BLOCKED: *culprit is in the
- * way.  Else what the verb would say.  Nothing is written: for who waits at several rings, for who waits on behalf
- * of another thread (notify.c), which may not touch the peer, and for who waits for a GPU before he claims.
+/* Would claim or acquire be blocked now? GR_OK: *seq is what the verb would claim or take.
+ * GR_BLOCKED: *culprit is in the way. Anything else is what the verb would return. Nothing is
+ * written, so it serves a thread that waits at several rings, one that waits on behalf of another
+ * thread and may not touch its peer (notify.c), and one that waits for a GPU before it claims.
  *
- * A verb may still find itself blocked after GR_OK: another member was faster, or a claim turned void under a
- * lossy reader; then the words have moved, and the next look sees them.  The other way round there is no slack:
- * where the verb would have an answer, this may not say GR_BLOCKED, or somebody sleeps through it.
- * tests/test_ready.py and test_machine.py hold it to the verbs. */
+ * After GR_OK a verb may still find itself blocked: another member was faster, or a claim turned
+ * void under a lossy reader. Then the words have moved, and the next look sees them. The reverse
+ * must not happen: if this said GR_BLOCKED although the verb has an answer, a peer would sleep
+ * through it. tests/test_ready.py and tests/test_machine.py compare it with the verbs. */
 enum gr_result gr_look(const struct gr_peer *me, uint64_t *seq, struct gr_culprit *culprit) {
     if (gr_forked(me->ring)) return GR_FORKED;
     if (!may_take(me)) return GR_REAPED;
@@ -155,7 +170,7 @@ enum gr_result gr_look(const struct gr_peer *me, uint64_t *seq, struct gr_culpri
     return result;
 }
 
-/* ---- acquire, latest, release, give back -------------------------------------------------------- */
+/* ---- acquire, latest, release, give back ----------------------------------------------------- */
 
 static inline void start_count(struct gr_peer *me) {
     if (me->told) me->lost = 0, me->told = false;
@@ -163,18 +178,23 @@ static inline void start_count(struct gr_peer *me) {
 
 enum hold { HELD, PASSED, WAS_TORN, CHANGED };
 
-/* Takes sequence s in slot i, whose take word was t.  CHANGED: look again.  PASSED, WAS_TORN: no frame any more. */
+/* Takes sequence s in slot i, whose take word was t. CHANGED: look again. PASSED, WAS_TORN: there
+ * is no frame any more. */
 static enum hold hold(struct gr_peer *me, uint64_t s, uint64_t i, uint64_t t) {
     struct gr_ring *ring = me->ring;
     struct gr_slot *slot = &ring->slot[i];
     struct gr_take *take = take_of(ring, i, me->u);
     const uint64_t mine = claim_word(s, me->number, GR_HELD);
     GR_FAULT("acquire: looked");
-    if (!gr_cas(&take->word, t, mine)) return CHANGED; /* [edge H, reader]: announce ... */
+    /* [edge H, reader] partner: claim. First announce the hold, then look at the slot, both with
+     * sc: a claim that misses the hold is seen here, so nobody reads what is being overwritten. */
+    if (!gr_cas(&take->word, t, mine)) return CHANGED;
     GR_FAULT("acquire: held");
-    uint64_t w = gr_load_sc(&slot->word);                 /* ... then look; [edge P, reader] */
+    /* [edge P, reader] partner: leave_writing. READY carries the data, the record and work. */
+    uint64_t w = gr_load_sc(&slot->word);
     if (seq_of(w) != s || phase_of(w) != GR_READY || !is_peer(ring, owner_of(w))) {
-        /* A failed undo is harmless: another member replaced this doomed hold, or we were reaped (H8). */
+        /* If this undo fails, that is harmless: another member has replaced this doomed hold, or
+         * this peer was reaped. A plain store would wipe out the other member's newer hold (H8). */
         gr_cas(&take->word, mine, claim_word(s, me->number, GR_DONE));
         GR_FAULT("acquire: undone");
         gr_ring_bell(ring);
@@ -182,11 +202,14 @@ static enum hold hold(struct gr_peer *me, uint64_t s, uint64_t i, uint64_t t) {
     }
     me->seq = s;
     me->index = (uint32_t)i;
-    me->redelivered = seq_of(t) == s && owner_of(t) == GR_NONE; /* a name on it: it was given back */
+    /* A reaper leaves nobody's name on a frame; a member that gave it back leaves its own. */
+    me->redelivered = seq_of(t) == s && owner_of(t) == GR_NONE;
     me->pendings = 0;
-    add_pending(me, me->number, gr_load_acquire(work_of(ring, i, me->number))); /* on another stream (G12) */
+    /* Its own earlier work on the slot may be on another stream (G12: the fence would fall). */
+    add_pending(me, me->number, gr_load_acquire(work_of(ring, i, me->number)));
     me->producer = owner_of(w);
-    me->producer_id = gr_load_relaxed(&slot->producer); /* stable: nobody publishes in a held slot */
+    /* Relaxed: edge P has carried the record, and nobody publishes in a slot that is held. */
+    me->producer_id = gr_load_relaxed(&slot->producer);
     me->value = gr_load_relaxed(&slot->fence);
     add_pending(me, me->producer, me->value);
     gr_store_relaxed(&take->since_ns, (uint64_t)gr_now_coarse_ns());
@@ -197,7 +220,8 @@ static enum hold hold(struct gr_peer *me, uint64_t s, uint64_t i, uint64_t t) {
     return HELD;
 }
 
-/* The next frame in order.  GR_OK: take[u][index] = (seq, me, HELD), pending[] lists the fences. */
+/* Takes the next frame in order. GR_OK: take[u][index] = (seq, me, HELD), and pending[] lists the
+ * fences that the stream must wait for. */
 enum gr_result gr_acquire(struct gr_peer *me) {
     enum gr_result result = gr_begin_taking(me);
     if (result != GR_OK) return result;
@@ -219,18 +243,20 @@ enum gr_result gr_acquire(struct gr_peer *me) {
     return result;
 }
 
-/* `latest` passes over what is older than s.  What we had given back among it is lost with the rest: left open, it would
- * be handed out after s by the next acquire (E4). */
+/* `latest` passes over frames older than s. What this member had given back among them is lost with
+ * the rest. If it were left OPEN, the next acquire would hand it out after s (E4). */
 static void take_back(const struct gr_peer *me, uint64_t from, uint64_t s) {
     const uint64_t n = me->ring->slots;
     for (from = from + n > s ? from : s + 1 - n; from < s; from++) {
         gr_word *word = &take_of(me->ring, from % n, me->u)->word;
         const uint64_t open = claim_word(from, me->number, GR_OPEN);
-        if (gr_load_sc(word) == open) gr_cas(word, open, claim_word(from, me->number, GR_DONE)); /* or another has it */
+        /* If the CAS fails, another member has taken it. */
+        if (gr_load_sc(word) == open) gr_cas(word, open, claim_word(from, me->number, GR_DONE));
     }
 }
 
-/* The newest frame at or after pos; older ones count as lost.  Lossy subscriptions only. */
+/* Takes the newest frame at or after the position; older ones count as lost. Lossy subscriptions
+ * only. The words are loaded with sc, as in walk: a sleeper calls this, too [edge D, sleeper]. */
 static enum gr_result newest(struct gr_peer *me, struct cursor *at) {
     const struct gr_ring *ring = me->ring;
     for (;;) {
@@ -243,12 +269,13 @@ static enum gr_result newest(struct gr_peer *me, struct cursor *at) {
             if (phase_of(w) == GR_READY && seq_of(w) > best) best = seq_of(w);
             if (phase_of(w) == GR_WRITING) writing = seq_of(w);
         }
-        if (best == 0) { /* sequences start at N, so 0 is none */
+        if (best == 0) { /* sequences start at N, so 0 means none */
             if (end != GR_BLOCKED && !writing) return end;
             return blocked(&me->culprit, GR_BY_NO_FRAME, GR_NONE, me->u, at->pos, 0);
         }
         uint64_t i = best % ring->slots, t = gr_load_sc(&take_of(ring, i, me->u)->word);
-        if (seq_of(t) > best || (seq_of(t) == best && phase_of(t) != GR_OPEN)) { /* another member's */
+        if (seq_of(t) > best || (seq_of(t) == best && phase_of(t) != GR_OPEN)) {
+            /* Another member has it. */
             at->pos = best + 1;
             met(at, best + 1);
             continue;
@@ -275,14 +302,17 @@ enum gr_result gr_latest(struct gr_peer *me) {
     return result;
 }
 
-/* Within gr_begin: the next owner of our number may hold the same frame. */
+/* Call it between gr_begin and gr_end. Otherwise the number's next owner may hold the same frame,
+ * and this would take that hold away. */
 static enum gr_result leave_held(struct gr_peer *me, uint32_t index, uint64_t seq, uint64_t to) {
     struct gr_take *take = take_of(me->ring, index, me->u);
-    /* [edge R, reader] carries the reads of the frame and work; partner: the gate of claim */
+    /* [edge R, reader] carries the reads of the frame and work; partner: gate. If the claim sees a
+     * stale HELD, it waits once more, until the bell. */
     return gr_cas(&take->word, claim_word(seq, me->number, GR_HELD), to) ? GR_OK : GR_REAPED;
 }
 
-/* After gr_promise and its fence operation on every stream that read the frame. */
+/* Call it after gr_promise, and after its fence operation behind every stream that read the
+ * frame. */
 enum gr_result gr_release(struct gr_peer *me, uint32_t index, uint64_t seq) {
     enum gr_result result = gr_begin(me);
     if (result != GR_OK) return result;
@@ -293,21 +323,24 @@ enum gr_result gr_release(struct gr_peer *me, uint32_t index, uint64_t seq) {
     return result;
 }
 
-/* A frame that is given back was not met after all, if nothing but losses was met behind it.  These come again with
- * it, and are counted again then, as the frame is if a producer has passed it meanwhile.  They are known to lie behind
- * it only while frames are given back in reverse.  What was lost before the frame is still to tell. */
+/* A frame that is given back was not met after all, if nothing but losses was met behind it. These
+ * losses come again with the frame and are counted again then. So is the frame itself, if a producer
+ * has passed it meanwhile. The losses are known to lie behind the frame only while frames are given
+ * back in reverse. What was lost before the frame has still to be told. */
 static void forget(struct gr_peer *me, uint64_t seq) {
     const uint64_t behind = me->told || me->pos <= seq ? 0 : me->lost;
     me->told = false;
-    if (me->high != seq + 1 + behind) return; /* a frame that we had, a torn one, another member's */
+    /* Else a frame that this peer had was met there, or a torn one, or another member's. */
+    if (me->high != seq + 1 + behind) return;
     me->high = seq;
     me->lost -= behind;
     count(&me->ring->peer[me->number].lost, -behind);
     atomic_fetch_sub_explicit(&me->ring->sub[me->u].lost, behind, memory_order_relaxed);
 }
 
-/* Undoes an acquire whose frame was never handed out (its stream could not be ordered in time).  The
- * frame is open to every member again, to this one first.  Our name stays on it: nobody died. */
+/* Undoes an acquire whose frame was never handed out, because its stream could not be ordered in
+ * time. Every member may take the frame again, this one first. This peer's number stays in the
+ * word, which says that nobody died. */
 enum gr_result gr_give_back(struct gr_peer *me, uint32_t index, uint64_t seq) {
     enum gr_result result = gr_begin(me);
     if (result != GR_OK) return result;
@@ -325,8 +358,8 @@ enum gr_result gr_give_back(struct gr_peer *me, uint32_t index, uint64_t seq) {
     return result;
 }
 
-/* Releases the frame of the last acquire, which turned out torn before anybody saw it.  Its own work on
- * the slot is nil, so there is nothing to promise. */
+/* Releases the frame of the last acquire, which turned out torn before the user saw it. This peer
+ * has no work of its own on the slot, so it promises nothing. */
 void gr_skip_torn(struct gr_peer *me) {
     struct gr_peer_entry *entry = &me->ring->peer[me->number];
     count(&entry->frames, (uint64_t)-1);
@@ -335,18 +368,24 @@ void gr_skip_torn(struct gr_peer *me) {
     gr_release(me, me->index, me->seq);
 }
 
-/* Whether the GPU work that `value` of a frame's record stands for was never done: the peer with that number
- * and id died before.  Call it only after fence[index][producer] >= value was seen, with acquire.  Then either
- * the GPU reached the value, or a reaper raised the fence, and its mark, written before, is to be seen here.
+/* Whether the GPU work that `value` of a frame's record stands for was never done, because the peer
+ * with that number and id died first. Call it only after fence[index][producer] >= value was seen
+ * with acquire. Then either the GPU reached the value, or a reaper raised the fence. The reaper's
+ * mark was written before that, so it is visible here.
  *
- * One mark for each slot and number, so it is that of the last owner who died with work pending here:
- *   ours     all values up to `reached` were reached, later ones never.  While the mark is being written its fence
- *            is not raised yet, so what we saw was reached.
- *   later    another peer had the number since, and died with work pending here: if there was a mark for ours,
- *            it is gone.  Torn, for never may a frame be called whose that is not.  (So the frames of a number that
- *            two peers in turn had are called torn, whole or not, if nobody asked before the second's death.)
- *   earlier  ours has not died, or had nothing pending here.
- * `reached` belongs to `id` only if that is still there afterwards: else a later owner's is being written. */
+ * There is one mark for each slot and number. It is that of the last owner of the number who died
+ * with work pending on the slot. Compare its id with the producer's:
+ *
+ *   equal    All values up to `reached` were reached, later ones never. While the mark is being
+ *            written the fence has not been raised, so what the caller saw was reached.
+ *   larger   Another peer has had the number since, and died with work pending here. If there was
+ *            a mark for our producer, it is gone. The frame is called torn, because no torn frame
+ *            may be called whole. (So whole frames of a number that two peers had in turn are
+ *            called torn, if nobody asked before the second one's death.)
+ *   smaller  Our producer has not died, or had nothing pending here.
+ *
+ * `reached` belongs to `id` only if the id is unchanged after it was loaded. Otherwise the mark of
+ * a later owner is being written. Partner of all these loads: mark_torn. */
 bool gr_torn(const struct gr_ring *ring, uint32_t index, uint32_t producer, uint64_t producer_id, uint64_t value) {
     struct gr_tear *mark = tear_of(ring, index, producer);
     uint64_t word = gr_load_acquire(&mark->id), id = word & ~GR_MARKING;

@@ -1,10 +1,11 @@
-/* What claim.c and frames.c share: small things that every frame verb does. */
+/* Small things that every frame verb does, shared by claim.c and frames.c. */
 #ifndef GPURING_FRAMES_H
 #define GPURING_FRAMES_H
 
 #include "ring.h"
 
-/* What a verb and its look share: a copy in each, so that a verb keeps its cursor in registers. */
+/* For code that a verb shares with its look. Each gets a copy of its own, so that the verb keeps
+ * its cursor in registers. */
 #define ALWAYS_INLINE inline __attribute__((always_inline))
 
 static inline enum gr_result blocked(struct gr_culprit *culprit, enum gr_reason reason, uint64_t peer,
@@ -20,8 +21,9 @@ static inline void add_pending(struct gr_peer *me, uint64_t p, uint64_t value) {
 
 static inline void count(gr_word *word, uint64_t n) { gr_store_relaxed(word, gr_load_relaxed(word) + n); }
 
-/* The next slot's words, as they may have been written by another processor or a GPU since the last lap.
- * What the caller does meanwhile hides the cache misses; a wrong guess costs nothing. */
+/* Prefetches the words of the next slot, which another processor or a GPU may have written since
+ * the last lap. What the caller does meanwhile hides the cache misses; a wrong guess costs
+ * nothing. */
 static inline void prefetch_next(const struct gr_peer *me) {
     const struct gr_ring *ring = me->ring;
     uint32_t i = me->index + 1 == ring->slots ? 0 : me->index + 1;
@@ -31,7 +33,7 @@ static inline void prefetch_next(const struct gr_peer *me) {
     __builtin_prefetch(work_of(ring, i, 0));
 }
 
-/* claim.c: the look of claim.  GR_OK: c could be claimed now. */
+/* claim.c: claim's look. GR_OK: *c could be claimed now. */
 enum gr_result gr_look_to_claim(const struct gr_peer *me, uint64_t *c, struct gr_culprit *culprit);
 
 #endif

@@ -1,8 +1,9 @@
-/* Creating, validating, mapping and copying a header.
+/* Creates, validates, maps and copies headers.
  *
- * Nothing read from a segment is used as a count, an offset or an enum before it was checked against its range
- * and against the real size of the file.  A mapping of a file that shrinks is death by SIGBUS: so nothing is mapped
- * before that check, and of a header that was not made by somebody we trust a copy is read (gr_read).
+ * Nothing read from a segment is used as a count, an offset or an enum before it was checked
+ * against its range and against the real size of the file. Whoever touches a mapping beyond the end
+ * of its file is killed by SIGBUS. So nothing is mapped before that check, and a header whose owner
+ * is not trusted is read into a copy (gr_read).
  */
 #define _GNU_SOURCE
 #include "ring.h"
@@ -17,7 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* ---- where the tables are ------------------------------------------------------------------- */
+/* ---- where the tables are -------------------------------------------------------------------- */
 
 static uint64_t aligned(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
 
@@ -94,10 +95,10 @@ const struct gr_field gr_fields[] = {
     FIELD("tear", struct gr_tear, id), FIELD("tear", struct gr_tear, reached),
     {NULL, NULL, 0, 0}};
 
-/* ---- handles -------------------------------------------------------------------------------- */
+/* ---- handles --------------------------------------------------------------------------------- */
 
-/* A handle over `base`, where a whole header is mapped or copied to.  Takes lock_fd and base over, also if it is
- * refused.  NULL: errno. */
+/* Makes a handle over `base`, where a whole header is mapped or was copied to. It takes over
+ * lock_fd and base, also if it fails. NULL: errno. */
 static struct gr_ring *handle(uint8_t *base, int lock_fd, const struct gr_config *config, const struct gr_layout *layout) {
     struct gr_ring *ring = base == MAP_FAILED ? NULL : calloc(1, sizeof *ring);
     if (!ring) {
@@ -131,7 +132,8 @@ static struct gr_ring *handle(uint8_t *base, int lock_fd, const struct gr_config
     return ring;
 }
 
-/* Another description of the file of fd: locks are a description's, and those of a mapped one outlive it.  -1: errno. */
+/* Opens the file of fd once more. Locks belong to an open file description, and those of a mapped
+ * one outlive its descriptors. -1: errno. */
 static int again(int fd, int flags) {
     char path[64];
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
@@ -141,10 +143,10 @@ static int again(int fd, int flags) {
     return again_fd;
 }
 
-/* Maps fd, which was opened for reading or more.  NULL: errno. */
+/* Maps the header in fd, which was opened at least for reading. NULL: errno. */
 static struct gr_ring *map(int fd, const struct gr_config *config, const struct gr_layout *layout) {
     int lock_fd = again(fd, O_RDWR), map_fd = lock_fd < 0 ? -1 : again(fd, O_RDWR), error = errno;
-    /* Shared: the creator asks whether anybody else has it before he frees what he owns. */
+    /* Shared: the creator asks whether any other handle is left before it frees what it owns. */
     struct flock attached = {.l_type = F_RDLCK, .l_whence = SEEK_SET, .l_start = GR_ATTACHED_BYTE, .l_len = 1};
     if (map_fd >= 0 && fcntl(lock_fd, F_OFD_SETLK, &attached) != 0) {
         error = errno;
@@ -163,7 +165,8 @@ static struct gr_ring *map(int fd, const struct gr_config *config, const struct 
     return handle(base, lock_fd, config, layout);
 }
 
-/* fd: a new, empty file, which should have no name yet: it is whole when this returns.  NULL: errno. */
+/* fd: a new, empty file, which should have no name yet. The header is complete when this returns.
+ * NULL: errno. */
 struct gr_ring *gr_create(int fd, const struct gr_config *config, const uint8_t epoch[16],
                           const uint8_t device_uuid[16],
                           const uint8_t memory_handle[GR_MEMORY_HANDLE], const void *spec) {
@@ -173,7 +176,8 @@ struct gr_ring *gr_create(int fd, const struct gr_config *config, const uint8_t 
         errno = EINVAL;
         return NULL;
     }
-    /* ftruncate would succeed beyond the free space and a later store would die with SIGBUS. */
+    /* ftruncate would succeed even if there is too little space, and a later store would raise
+     * SIGBUS. */
     int error = posix_fallocate(fd, 0, (off_t)layout.nbytes);
     if (error) {
         errno = error;
@@ -203,7 +207,8 @@ struct gr_ring *gr_create(int fd, const struct gr_config *config, const uint8_t 
     memcpy(head->device_uuid, device_uuid, sizeof head->device_uuid);
     memcpy(head->memory_handle, memory_handle, sizeof head->memory_handle);
     memcpy(ring->spec, spec, config->spec_nbytes);
-    /* Sequences start at N, as if a lap of void frames had gone before: one rule for all laps. */
+    /* Sequences start at N, as if a lap of void frames had come before, so all laps follow one
+     * rule. */
     gr_store_relaxed(&head->claim_hint, config->slots);
     for (uint32_t i = 0; i < config->slots; i++) {
         gr_store_relaxed(&ring->slot[i].word, claim_word(i, GR_NONE, GR_VOID));
@@ -223,9 +228,9 @@ struct gr_ring *gr_create(int fd, const struct gr_config *config, const uint8_t 
 
 void gr_retire(struct gr_ring *ring) { gr_store_sc(&ring->head->magic, 0); }
 
-/* ---- headers of others ------------------------------------------------------------------------ */
+/* ---- headers of others ----------------------------------------------------------------------- */
 
-/* errno: EAGAIN if the file ends before. */
+/* False: errno, which is EAGAIN if the file ends too early. */
 static bool read_all(int fd, void *to, uint64_t nbytes, uint64_t at) {
     for (uint64_t done = 0; done < nbytes;) {
         ssize_t n = pread(fd, (uint8_t *)to + done, nbytes - done, (off_t)(at + done));
@@ -245,8 +250,8 @@ static bool read_all(int fd, void *to, uint64_t nbytes, uint64_t at) {
     } while (0)
 #define SHRINKS "it ends before its size: somebody changes that while it is read"
 
-/* What the header in fd says of itself, if that is true.  false: as gr_attach.  The page is copied once: what is
- * checked is what is used, whatever a peer writes meanwhile. */
+/* Reads what the header in fd says of itself, and checks it. False: as gr_attach returns NULL. The
+ * page is copied once, so what was checked is what is used, whatever a peer writes meanwhile. */
 static bool checked(int fd, struct gr_config *config, struct gr_layout *layout, const char **why, char *text,
                     size_t text_nbytes) {
     union {
@@ -280,27 +285,30 @@ static bool checked(int fd, struct gr_config *config, struct gr_layout *layout, 
     if (head->nbytes != layout->nbytes || (uint64_t)st.st_size != layout->nbytes)
         REFUSE(0, "its counts need %llu bytes, it names %llu and has %lld", (unsigned long long)layout->nbytes,
                (unsigned long long)head->nbytes, (long long)st.st_size);
-    if (!magic) REFUSE(ESTALE, "it was removed (its magic number is 0)"); /* it was one: all else is right */
+    /* All else is right: it was a ring. */
+    if (!magic) REFUSE(ESTALE, "it was removed (its magic number is 0)");
     return true;
 }
 
-/* Maps a header, after its check.  fd: opened for reading or more.  NULL with *why set (and text filled): not a ring
- * of this build, or, with errno ESTALE, one that has been removed.  NULL with *why NULL: errno. */
+/* Checks a header and maps it. fd was opened at least for reading. NULL with *why set (text is
+ * filled): not a ring of this build, or, if errno is ESTALE, a ring that was removed. NULL with
+ * *why NULL: errno. */
 struct gr_ring *gr_attach(int fd, const char **why, char *text, size_t text_nbytes) {
     struct gr_config config;
     struct gr_layout layout;
     if (!checked(fd, &config, &layout, why, text, text_nbytes)) return NULL;
     struct gr_ring *ring = map(fd, &config, &layout);
-    if (ring && gr_load_sc(&ring->head->magic) != GR_MAGIC) { /* removed before our lock could be seen */
+    /* It was removed before its remover could see our lock. */
+    if (ring && gr_load_sc(&ring->head->magic) != GR_MAGIC) {
         gr_detach(ring);
         REFUSE(ESTALE, "it was removed just now");
     }
     return ring;
 }
 
-/* A copy of a header, to look at: whoever made it, no store of his can harm the reader.  Refused as by gr_attach.
- * Nobody may join through it; who is alive it says as it is.  Tables that nobody looks at are left out (zero):
- * event handles and metadata, the two that can be large. */
+/* Copies a header, to look at it. No store of its owner can harm the reader. It refuses what
+ * gr_attach refuses. Nobody may join through a copy, but it can tell who is alive. Event handles
+ * and metadata are left out (zero), because they can be large and nobody looks at them. */
 struct gr_ring *gr_read(int fd, const char **why, char *text, size_t text_nbytes) {
     struct gr_config config;
     struct gr_layout layout;

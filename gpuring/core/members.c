@@ -1,13 +1,14 @@
-/* Membership: join, leave, close; reap.c is the rest of it.  Frame verbs never come here.
+/* Membership: join, leave and close. reap.c has the rest. Frame verbs never come here.
  *
- * LOCK is an OFD write lock on a reserved byte of the header's file: the kernel drops it when its holder
- * dies, so there is nothing to steal and no owner word.  Under it, every step leaves words from which
- * the next holder can go on: a reaper that is killed half-way is simply repeated, because each of its
- * steps is idempotent and "entry FREE" is the last store.
+ * LOCK is an OFD write lock on a reserved byte of the header's file. The kernel drops it when its
+ * holder dies, so there is no owner word and nothing to steal. Under it every step leaves words
+ * from which the next holder can go on. If a reaper is killed half-way, the next one repeats its
+ * work: each step can be repeated, and "entry FREE" is the last store.
  *
- * Liveness is another OFD lock: peer p holds byte p through a description that is never mapped.  The
- * kernel drops it a little before the dead process's GPU work is gone, so on a GPU ring nothing of a
- * dead peer is cleared before its pidfd says that the process has gone altogether (G1, docs/holes.md).
+ * Each peer holds another OFD lock while it lives: peer p locks byte p, through a description that
+ * is never mapped. The kernel drops that lock a little before the dead process's GPU work is gone.
+ * So on a GPU ring nothing of a dead peer is cleared before its pidfd says that the process is gone
+ * altogether (G1: the slot was given to the next writer, and two GPU writes overlapped).
  */
 #define _GNU_SOURCE
 #include "members.h"
@@ -18,20 +19,21 @@
 #include <time.h>
 #include <unistd.h>
 
-/* ---- locks ---------------------------------------------------------------------------------- */
+/* ---- locks ----------------------------------------------------------------------------------- */
 
 static int byte_lock(struct gr_ring *ring, short type, int byte) {
     struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
     return fcntl(ring->lock_fd, F_OFD_SETLK, &lock);
 }
 
-/* Locks that this handle holds itself do not count: callers know their own (ring->mine). */
+/* Locks that this handle holds itself are not reported: callers know their own (ring->mine). */
 static bool byte_locked(struct gr_ring *ring, int byte) {
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
     return fcntl(ring->lock_fd, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 
-/* patience_ns 0: try once.  A healthy holder keeps LOCK for microseconds, a stopped one for ever. */
+/* patience_ns 0 tries once. A healthy holder keeps LOCK for microseconds, a stopped one for
+ * ever. */
 enum gr_result gr_lock(struct gr_ring *ring, int64_t patience_ns) {
     if (gr_forked(ring)) return GR_FORKED;
     int64_t deadline = gr_now_ns() + patience_ns;
@@ -60,7 +62,7 @@ void gr_unlock(struct gr_ring *ring) {
 }
 #define PATIENCE_NS (INT64_C(5) * 1000 * 1000 * 1000)
 
-/* ---- who is alive --------------------------------------------------------------------------- */
+/* ---- who is alive ---------------------------------------------------------------------------- */
 
 static void set_mine(struct gr_ring *ring, uint32_t p, bool mine) {
     uint64_t bit = UINT64_C(1) << p, bits = gr_load_relaxed(&ring->mine);
@@ -80,10 +82,12 @@ bool gr_creator_alive(struct gr_ring *ring) {
 
 bool gr_attached(struct gr_ring *ring) { return byte_locked(ring, GR_ATTACHED_BYTE); }
 
-/* ---- shared with reap.c; all under LOCK -------------------------------------------------------- */
+/* ---- shared with reap.c; all under LOCK ------------------------------------------------------ */
 
-/* One word says whether the stream is over, so that no reader has to scan entries that change while he
- * scans.  It is stored before the entry of a leaver or a dead peer goes, after that of a joiner came. */
+/* Stores the number of live producers in one word, so that no reader has to scan entries that
+ * change meanwhile (E3: a scan found no producer though there was always one). It is stored before
+ * a leaver's or a dead peer's entry is cleared, and after a joiner's entry is LIVE. Partner:
+ * end_of. */
 void gr_count_producers(struct gr_ring *ring, uint32_t without, enum gr_end how) {
     struct gr_head *head = ring->head;
     uint64_t live = 0, ever = gr_load_relaxed(&head->producers) >> 8 & 1;
@@ -105,14 +109,15 @@ bool gr_has_other_member(struct gr_ring *ring, uint32_t u, uint32_t p) {
     return false;
 }
 
-/* The mask bit goes after the word: set, it costs a look; missing, it would hide a reader. */
+/* The mask bit is cleared after the word. A bit too many costs a claim one look; a bit too few
+ * would hide a reader from it (M2). */
 void gr_remove_subscription(struct gr_ring *ring, uint32_t u) {
     gr_store_sc(&ring->sub[u].word, sub_word(0, 0, GR_SUB_FREE));
     GR_FAULT("subscription removed");
     atomic_fetch_and_explicit(&ring->head->sub_mask, ~(UINT64_C(1) << u), memory_order_seq_cst);
 }
 
-/* ---- join ------------------------------------------------------------------------------------- */
+/* ---- join ------------------------------------------------------------------------------------ */
 
 static bool drained(const struct gr_ring *ring, uint32_t p) {
     for (uint32_t i = 0; i < ring->slots; i++)
@@ -120,11 +125,15 @@ static bool drained(const struct gr_ring *ring, uint32_t p) {
     return true;
 }
 
-/* Under LOCK.  The byte is locked before the entry says LIVE, or a reaper would clear a newcomer (A4);
- * the entry comes before the subscription, or a kill would leave a gate without a member (A5). */
+/* Under LOCK. Gives the peer an entry. The byte is locked before the entry says LIVE; otherwise a
+ * reaper would clear the newcomer (A4). The entry comes before the subscription; otherwise a kill
+ * would leave a subscription without a member, which holds producers up (A5).
+ *
+ * The relaxed stores are carried by the sc store of the entry's word; partner: is_mine and reapers.
+ */
 static enum gr_result enter(struct gr_ring *ring, struct gr_peer *me) {
     struct gr_head *head = ring->head;
-    gr_clear_orphans(ring); /* before one could be taken for ours (A8) */
+    gr_clear_orphans(ring); /* before one could be taken for this peer's (A8) */
     for (uint32_t p = 0; p < ring->max_peers; p++) {
         struct gr_peer_entry *entry = &ring->peer[p];
         if (state_of(gr_load_acquire(&entry->word)) != GR_FREE || !drained(ring, p)) continue;
@@ -154,7 +163,8 @@ static enum gr_result enter(struct gr_ring *ring, struct gr_peer *me) {
     return GR_FULL_PEERS;
 }
 
-/* Entries of the dead are cleared first, so a full table means that many living peers. */
+/* Takes LOCK for a join. Dead peers are cleared first, so a full table means that many living
+ * peers. */
 static enum gr_result lock_to_join(struct gr_ring *ring) {
     enum gr_result result = gr_reap_dead(ring, NULL);
     if (result != GR_OK) return result;
@@ -175,7 +185,9 @@ enum gr_result gr_join_producer(struct gr_ring *ring, struct gr_peer *me) {
     result = enter(ring, me);
     if (result == GR_OK) gr_count_producers(ring, GR_NONE, GR_NOT_ENDED);
     gr_unlock(ring);
-    if (result == GR_OK) gr_ring_bell(ring); /* who wakes up tells his watchdog of us (gr_tell_of_joins) */
+    /* Whoever wakes up tells the watchdog of its process that a peer has joined
+     * (gr_tell_of_joins). */
+    if (result == GR_OK) gr_ring_bell(ring);
     return result;
 }
 
@@ -188,14 +200,16 @@ static bool same_name(const struct gr_sub *sub, const char *name) {
     return true;
 }
 
-/* Under LOCK, after the entry.  The announcement is made twice: a claim that was past its gate when the
- * first one came may have taken one frame from us, and only one, since claims are totally ordered.  The
- * frontier read after the announcement says which (H5). */
+/* Under LOCK, after the entry. The subscription is announced twice. A claim that was past its gate
+ * at the first announcement may have overwritten one frame, and only one, because claims are
+ * totally ordered. The frontier that is read after the announcement tells which, and the second
+ * announcement moves the start behind it (H5: a lossless subscription lost its first frame). */
 static void announce(struct gr_ring *ring, struct gr_peer *me, const char *name, enum gr_start from,
                      uint64_t start) {
     struct gr_sub *sub = &ring->sub[me->u];
     uint64_t n = ring->slots;
-    for (uint32_t i = 0; i < n; i++) /* a predecessor's (s, DONE) would hide frames (H11) */
+    /* A (s, DONE) of an earlier subscription with this number would hide frames (H11). */
+    for (uint32_t i = 0; i < n; i++)
         gr_store_relaxed(&take_of(ring, i, me->u)->word, claim_word(0, GR_NONE, GR_DONE));
     GR_FAULT("join: cleared");
     for (int k = 0; k < GR_NAME_WORDS; k++) {
@@ -210,7 +224,9 @@ static void announce(struct gr_ring *ring, struct gr_peer *me, const char *name,
 
     uint64_t f = gr_frontier(ring), oldest = f + 1 > 2 * n ? f + 1 - n : n;
     uint64_t s = from == GR_START_NEXT ? f : from == GR_START_OLDEST || start < oldest ? oldest : start;
-    gr_store_sc(&sub->word, sub_word(s, me->policy, me->mode)); /* [edge J, joiner] partner: gr_claim's gate */
+    /* [edge J, joiner] partner: gate and the second look of claim. If the claim's swap comes before
+     * this store, the frontier below shows it; otherwise the claim sees the subscription. */
+    gr_store_sc(&sub->word, sub_word(s, me->policy, me->mode));
     GR_FAULT("join: announced");
     f = gr_frontier(ring);
     if (me->mode == GR_LOSSLESS && f + 1 > s + n) {
@@ -245,30 +261,31 @@ enum gr_result gr_join_consumer(struct gr_ring *ring, const char name[GR_NAME_WO
         if (found == GR_NONE) announce(ring, me, name, from, start);
         me->seen = gr_load_acquire(&ring->sub[me->u].redo);
         me->pos = me->high = start_of(gr_load_sc(&ring->sub[me->u].word));
-        if (found != GR_NONE) { /* whatever was before us is the other members' business, not lost */
+        if (found != GR_NONE) { /* what came before belongs to the other members, and is not lost */
             uint64_t f = gr_frontier(ring), oldest = f > ring->slots ? f - ring->slots : 0;
             if (me->pos < oldest) me->pos = me->high = oldest;
         }
     }
     gr_unlock(ring);
-    if (result == GR_OK) gr_ring_bell(ring); /* as a producer */
+    if (result == GR_OK) gr_ring_bell(ring); /* see gr_join_producer */
     return result;
 }
 
-/* ---- leave, close ------------------------------------------------------------------------------- */
+/* ---- leave, close ---------------------------------------------------------------------------- */
 
 void gr_stop(struct gr_peer *me, bool stop) {
     gr_store_sc(&me->stopping, stop);
     gr_ring_bell(me->ring);
 }
 
-/* Under LOCK: the entry is not this peer's any more. */
+/* Under LOCK: whether the entry does not belong to this peer any more. */
 static bool is_gone(const struct gr_peer *me) {
     const struct gr_peer_entry *entry = &me->ring->peer[me->number];
     return state_of(gr_load_relaxed(&entry->word)) == GR_FREE || gr_load_relaxed(&entry->id) != me->id;
 }
 
-/* It was reaped, though we live: our byte was unlocked somehow.  Or another thread has left with it, too. */
+/* The peer was reaped although it lives, because its byte lost its lock. Or another thread has left
+ * with it as well. */
 static enum gr_result give_up(struct gr_peer *me) {
     if (!me->left) set_mine(me->ring, me->number, false);
     me->left = true;
@@ -276,8 +293,10 @@ static enum gr_result give_up(struct gr_peer *me) {
     return GR_REAPED;
 }
 
-/* Until none of the peer's verbs is in progress.  [edge L, leaver] it is LEAVING by now, so none begins any more.  A verb
- * neither sleeps nor waits, so this takes microseconds, or as long as the scheduler keeps a thread waiting. */
+/* Waits until none of the peer's verbs is in progress. [edge L, leaver] partner: gr_begin. The
+ * entry is LEAVING by now, so no verb begins any more. A stale count costs one more turn. A verb
+ * neither sleeps nor waits, so this takes microseconds, or as long as the scheduler keeps a thread
+ * off the CPU. */
 static enum gr_result wait_for_verbs(const struct gr_peer *me) {
     int64_t deadline = gr_now_ns() + PATIENCE_NS;
     struct timespec nap = {.tv_nsec = 100 * 1000};
@@ -289,11 +308,14 @@ static enum gr_result wait_for_verbs(const struct gr_peer *me) {
     return GR_OK;
 }
 
-/* The GPU has done what was promised: the caller sees to that.  What is still claimed or held is taken back, as a reaper
- * does it: the caller has ended all that he knows of, but a verb in another thread may have been faster than he.
+/* The caller has seen to it that the GPU has done what was promised, and has ended what it knows
+ * of. What is still claimed or held is taken back here, as a reaper does it, because a verb in
+ * another thread may have got one more (A10).
  *
- * Two stages, so that a leaver who is killed before he rings is still reaped (D6).  Between them he waits for the verbs
- * that are in progress: theirs would be words that name a FREE entry, or the number's next owner (A7). */
+ * There are two stages, so that a leaver that is killed before it rings is still reaped (D6).
+ * Between them it waits for the verbs in progress: they would leave words that name a FREE entry,
+ * or the number's next owner (A7).
+ */
 enum gr_result gr_leave(struct gr_peer *me) {
     struct gr_ring *ring = me->ring;
     struct gr_peer_entry *entry = &ring->peer[me->number];
@@ -302,7 +324,7 @@ enum gr_result gr_leave(struct gr_peer *me) {
     enum gr_result result = gr_lock(ring, PATIENCE_NS);
     if (result != GR_OK) return result;
     if (is_gone(me)) return give_up(me);
-    if (state_of(gr_load_relaxed(&entry->word)) == GR_LIVE) { /* else an earlier call got this far */
+    if (state_of(gr_load_relaxed(&entry->word)) == GR_LIVE) { /* else an earlier call did it */
         if (me->role == GR_PRODUCER) gr_count_producers(ring, me->number, GR_LEFT);
         else atomic_fetch_add_explicit(&ring->sub[me->u].redo, 1, memory_order_seq_cst);
         GR_FAULT("leave: counted");
@@ -331,7 +353,9 @@ enum gr_result gr_leave(struct gr_peer *me) {
     return GR_OK;
 }
 
-/* Claims that were past their look at `closed` void themselves (H9). */
+/* [edge C, closer] partner: claim, which looks at `closed` again after its swap, and turns void
+ * (H9: a frame was published after the end). Readers look at the slots after they have seen
+ * `closed`. */
 enum gr_result gr_close(struct gr_ring *ring) {
     if (gr_forked(ring)) return GR_FORKED;
     gr_store_sc(&ring->head->closed, 1);

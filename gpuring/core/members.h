@@ -1,11 +1,12 @@
-/* What members.c and reap.c share.  All but gr_lock under LOCK. */
+/* What members.c and reap.c share. Everything but gr_lock is called under LOCK. */
 #ifndef GPURING_MEMBERS_H
 #define GPURING_MEMBERS_H
 
 #include "ring.h"
 
 /* members.c */
-enum gr_result gr_lock(struct gr_ring *ring, int64_t patience_ns); /* 0: try once.  LOCK, or GR_LOCK_TIMEOUT */
+/* Takes LOCK, or returns GR_LOCK_TIMEOUT; patience_ns 0 tries once. */
+enum gr_result gr_lock(struct gr_ring *ring, int64_t patience_ns);
 void gr_unlock(struct gr_ring *ring);
 void gr_count_producers(struct gr_ring *ring, uint32_t without, enum gr_end how);
 bool gr_has_other_member(struct gr_ring *ring, uint32_t u, uint32_t p);

@@ -1,17 +1,18 @@
 /* Doorbells as file descriptors: a bell is a futex, and an event loop sleeps in poll().
  *
- * One native thread of the process, the bridge, sleeps at the bells of all rings with an armed notifier.
- * It looks for whoever is armed, as he would look himself, and makes his eventfd readable.  It needs no
- * GIL, and it does not exist before somebody opens a notifier.
+ * One native thread of the process, the bridge, sleeps at the bells of all rings that have an armed
+ * notifier. It looks at the ring on behalf of each armed peer, and makes the peer's eventfd
+ * readable. It needs no GIL, and it does not exist before a notifier is opened.
  *
- * Arming is one-shot.  An armed notifier is counted in `waiters`, so every change of its ring pays a system
- * call: it is armed by a verb that was blocked, and not any more once its descriptor is readable.  What
- * is readable stays so until the next arming.  So a loop that asks its peer once for every time it
- * is told to misses nothing: the ask that finds nothing arms.
+ * Arming is one-shot. An armed notifier is counted in `waiters`, so every change of its ring pays a
+ * system call. A verb that was blocked arms it, and it is disarmed as soon as its descriptor is
+ * readable. The descriptor stays readable until the next arming. So a loop that calls its peer's
+ * verb once for each time it is told misses nothing: the call that finds nothing arms again.
  *
- * Edge D, no lost wake-up, as in wait.c.  Its sleeper is in two threads: the owner announces, in gr_notifier_arm; the bridge
- * reads the bell, looks, and sleeps.  The mutex stands between them, and a kick makes the bridge begin
- * anew, unless it sleeps at that very bell, at the value which the owner read before his own look.
+ * Edge D, no lost wake-up, as in wait.c. The sleeper is spread over two threads: the owner
+ * announces, in gr_notifier_arm; the bridge reads the bell, looks, and sleeps. A mutex orders the
+ * two. The owner makes the bridge begin again, unless it sleeps at that very bell, at the value
+ * that the owner read before its own look.
  */
 #define _GNU_SOURCE
 #include "ring.h"
@@ -27,31 +28,34 @@
 
 struct gr_notifier {
     struct gr_notifier *next, *prev;
-    struct gr_peer look; /* the peer as it was when armed: its owner may go on using it meanwhile */
+    /* The peer as it was when it was armed; its owner may use the peer meanwhile. */
+    struct gr_peer look;
     int fd;              /* an eventfd; -1 in a forked child */
     bool armed;          /* counted in its ring's waiters */
     bool raised;         /* the descriptor is readable */
 };
 
-/* Everything below is guarded by this mutex; the bridge holds it while it looks, not while it sleeps. */
+/* This mutex guards everything below. The bridge holds it while it looks, and not while it
+ * sleeps. */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct gr_notifier *notifiers;
 static bool running, asleep;
-static struct gr_waited waited[GR_MAX_WAITED]; /* what the bridge sleeps at; the first one is kicks */
+static struct gr_waited waited[GR_MAX_WAITED]; /* what the bridge sleeps at; the first is `kicks` */
 static uint32_t waited_count;
 static gr_word32 kicks;
 
 static uint64_t address_of(const gr_word32 *word) { return (uintptr_t)word; }
 
-/* ---- a forked child: no thread, no descriptor; gr_forked refuses the peers ------------------------- */
+/* ---- a forked child: no thread, no descriptor; gr_forked refuses the peers ------------------- */
 
 static void fork_prepare(void) { pthread_mutex_lock(&mutex); }
 static void fork_parent(void) { pthread_mutex_unlock(&mutex); }
 static void fork_child(void) {
     for (struct gr_notifier *notifier = notifiers; notifier; notifier = notifier->next) {
-        close(notifier->fd); /* one description with the parent's: it would be woken by us */
+        /* It shares the parent's description: the child's writes would wake the parent. */
+        close(notifier->fd);
         notifier->fd = -1;
-        notifier->armed = false; /* the count is the parent's */
+        notifier->armed = false; /* the parent is counted, not the child */
     }
     notifiers = NULL;
     running = asleep = false;
@@ -59,7 +63,7 @@ static void fork_child(void) {
 }
 static void install_fork_handlers(void) { pthread_atfork(fork_prepare, fork_parent, fork_child); }
 
-/* ---- under the mutex --------------------------------------------------------------------------------- */
+/* ---- under the mutex ------------------------------------------------------------------------- */
 
 static void disarm(struct gr_notifier *notifier) {
     if (notifier->armed) gr_withdraw(&notifier->look, GR_ARMED);
@@ -69,7 +73,7 @@ static void disarm(struct gr_notifier *notifier) {
 static void make_readable(struct gr_notifier *notifier) {
     uint64_t one = 1;
     disarm(notifier);
-    if (!notifier->raised && notifier->fd >= 0 && write(notifier->fd, &one, sizeof one) < 0) { /* full: readable */
+    if (!notifier->raised && notifier->fd >= 0 && write(notifier->fd, &one, sizeof one) < 0) { /* full: it is readable */
     }
     notifier->raised = true;
 }
@@ -81,7 +85,8 @@ static void make_unreadable(struct gr_notifier *notifier) {
     notifier->raised = false;
 }
 
-/* The ring may be unmapped, and another one mapped at its place: the bridge does not sleep at that bell. */
+/* The ring may be unmapped, and another one mapped at its address, so the bridge must not count as
+ * asleep at that bell. */
 static void forget_bell(const struct gr_notifier *notifier) {
     if (!notifier->look.ring) return;
     for (uint32_t k = 1; k < waited_count; k++)
@@ -97,15 +102,18 @@ static bool sleeps_at(const gr_word32 *bell, uint32_t value) {
 static void kick(void) {
     if (!asleep) return; /* it is about to look at everything */
     asleep = false;
-    atomic_fetch_add_explicit(&kicks, 1, memory_order_seq_cst); /* partner: the load in bridge, under the mutex */
+    /* Partner: look_around loads `kicks` under the mutex, before the bridge sleeps on that
+     * value. */
+    atomic_fetch_add_explicit(&kicks, 1, memory_order_seq_cst);
     syscall(SYS_futex, &kicks, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
 
-/* ---- the bridge ---------------------------------------------------------------------------------------- */
+/* ---- the bridge ------------------------------------------------------------------------------ */
 
-/* Looks for everybody who is armed, and lists the bells to sleep at.  A bell whose notifier has just fired
- * is listed too, this once: its owner will most likely arm again before the next change, and need
- * not kick then.  False: there are more bells than can be slept at. */
+/* Looks on behalf of every armed peer, and lists the bells to sleep at. The bell of a notifier that
+ * becomes readable in this look is listed once more: its owner will most likely arm again before
+ * the next change, and need not wake the bridge then. False: there are too many bells to sleep at
+ * all. */
 static bool look_around(void) {
     bool all = true;
     waited[0] = (struct gr_waited){.value = atomic_load_explicit(&kicks, memory_order_seq_cst),
@@ -114,8 +122,9 @@ static bool look_around(void) {
     for (struct gr_notifier *notifier = notifiers; notifier; notifier = notifier->next) {
         if (!notifier->armed) continue;
         const gr_word32 *bell = &notifier->look.ring->head->bell;
-        /* [edge D, sleeper] announced in gr_notifier_arm; the bell before the look.  A bell that is listed
-         * already was read earlier still. */
+        /* [edge D, sleeper] partner: gr_ring_bell. The announcement was made in gr_notifier_arm,
+         * and the bell is read before the look. If the bell is listed already, it was read even
+         * earlier. */
         uint32_t value = atomic_load_explicit(bell, memory_order_seq_cst), k = 1;
         while (k < waited_count && waited[k].address != address_of(bell)) k++;
         if (k == GR_MAX_WAITED) all = false;
@@ -129,14 +138,16 @@ static bool look_around(void) {
 
 static void *bridge(void *unused) {
     (void)unused;
-    int64_t slice_ns = GR_SLICE_NS; /* the backstop, as in wait.c; the dead are the watchdog's business */
+    /* The longest sleep, as in wait.c. Dead peers are left to the watchdog. */
+    int64_t slice_ns = GR_SLICE_NS;
     pthread_mutex_lock(&mutex);
     for (;;) {
         bool all = look_around();
         int64_t until_ns = waited_count == 1 ? INT64_MAX : gr_now_ns() + (all ? slice_ns : GR_NAP_NS);
         asleep = true;
         pthread_mutex_unlock(&mutex);
-        gr_wait_bells(waited, waited_count, until_ns); /* EFAULT: a ring was unmapped meanwhile; look again */
+        /* EFAULT: a ring was unmapped meanwhile. Either way, look again. */
+        gr_wait_bells(waited, waited_count, until_ns);
         slice_ns = gr_now_ns() < until_ns ? GR_SLICE_NS : slice_ns < GR_SLICE_MAX_NS / 2 ? 2 * slice_ns : GR_SLICE_MAX_NS;
         pthread_mutex_lock(&mutex);
         asleep = false;
@@ -156,7 +167,7 @@ static bool start(void) {
     return error == 0;
 }
 
-/* ---- for the owner ------------------------------------------------------------------------------------- */
+/* ---- for the owner --------------------------------------------------------------------------- */
 
 struct gr_notifier *gr_notifier_open(void) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -182,26 +193,30 @@ struct gr_notifier *gr_notifier_open(void) {
     return notifier;
 }
 
-/* GR_BLOCKED: the descriptor is not readable, and will be when the peer's verb has an answer.  Anything
- * else: it has one, and the descriptor is readable. */
+/* GR_BLOCKED: the descriptor is not readable now, and will be when the peer's verb has an answer.
+ * Anything else: the verb has an answer, and the descriptor is readable. */
 enum gr_result gr_notifier_arm(struct gr_notifier *notifier, const struct gr_peer *me) {
     if (gr_forked(me->ring)) return GR_FORKED;
     const gr_word32 *bell = &me->ring->head->bell;
     pthread_mutex_lock(&mutex);
-    if (notifier->look.ring != me->ring || notifier->look.id != me->id) { /* it has moved to another ring */
+    /* The notifier serves another peer from now on. */
+    if (notifier->look.ring != me->ring || notifier->look.id != me->id) {
         disarm(notifier);
         forget_bell(notifier);
     }
     notifier->look = *me;
-    if (!notifier->armed && is_mine(me)) { /* who was taken for dead could not take back what it counts */
-        gr_announce(&notifier->look, GR_ARMED); /* [edge D, sleeper]: announce ... */
+    /* A peer that was reaped is not announced: it could not take its count back. */
+    if (!notifier->armed && is_mine(me)) {
+        /* [edge D, sleeper] partner: gr_ring_bell. Announce first, then read the bell, then
+         * look. */
+        gr_announce(&notifier->look, GR_ARMED);
         notifier->armed = true;
     }
     uint32_t value = atomic_load_explicit(bell, memory_order_seq_cst);
-    enum gr_result result = gr_ready(&notifier->look); /* ... then look */
+    enum gr_result result = gr_ready(&notifier->look);
     if (result != GR_BLOCKED) make_readable(notifier);
     else {
-        make_unreadable(notifier); /* whatever raised it came before this look */
+        make_unreadable(notifier); /* whatever made it readable came before this look */
         if (!sleeps_at(bell, value)) kick();
     }
     pthread_mutex_unlock(&mutex);
@@ -224,7 +239,8 @@ void gr_notifier_raise(struct gr_notifier *notifier) {
 
 void gr_notifier_close(struct gr_notifier *notifier) {
     pthread_mutex_lock(&mutex);
-    if (notifier->fd >= 0) { /* else it is not ours, but of the process that forked us */
+    /* Otherwise it is a parent's, and this is a forked child. */
+    if (notifier->fd >= 0) {
         disarm(notifier);
         forget_bell(notifier);
         if (notifier->prev) notifier->prev->next = notifier->next;

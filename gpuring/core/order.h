@@ -1,15 +1,16 @@
-/* Atomic words, and the orders in which they are read and written.
+/* Atomic words, and the memory orders in which they are read and written.
  *
- * Every shared word is a 64-bit C11 atomic.  Four orders are used and no others:
+ * Every shared word is a 64-bit C11 atomic, but for the two 32-bit words of the doorbell. Four
+ * orders are used:
  *
- *   sc       the Dekker pairs "announce, then look again" (docs/protocol.md, Edges).  A store that
- *            announces and a load that looks must not pass each other, on x86 either.
- *   acquire  a load that reads what a store-release published.
- *   release  a store that publishes plain data written before it.
- *   relaxed  hints and diagnostics: any value ever written is acceptable.
+ *   sc       for the pairs "announce, then look again" (docs/protocol.md, Edges). The store that
+ *            announces and the load that looks must not pass each other; x86 allows that, too.
+ *   acquire  for a load that reads what a store-release published.
+ *   release  for a store that publishes plain data written before it.
+ *   relaxed  for hints and diagnostics: any value that was ever written is acceptable.
  *
- * There are no stand-alone fences: both sides of each Dekker pair are sc accesses, which costs
- * nothing for a load or a compare-and-swap on x86-64, and ThreadSanitizer understands it.
+ * There are no stand-alone fences. Both sides of each pair are sc accesses, which cost nothing
+ * extra for a load or a compare-and-swap on x86-64, and which ThreadSanitizer understands.
  */
 #ifndef GPURING_ORDER_H
 #define GPURING_ORDER_H
@@ -36,7 +37,8 @@ static inline bool gr_cas(gr_word *word, uint64_t expected, uint64_t desired) {
                                                    memory_order_seq_cst);
 }
 
-/* Raises a word that only rises.  The release half carries what was written before. */
+/* Raises a word that only rises. Acquire and release: whoever reads the new value sees what was
+ * written before it. A stale first load costs one more turn of the loop. */
 static inline void gr_raise_to(gr_word *word, uint64_t value) {
     uint64_t seen = gr_load_relaxed(word);
     while (seen < value && !atomic_compare_exchange_weak_explicit(
@@ -44,8 +46,8 @@ static inline void gr_raise_to(gr_word *word, uint64_t value) {
     }
 }
 
-/* A named place between two stores that another process can see.  tests/core/kill/ compiles the core
- * with GR_FAULTS and kills or stops processes there; otherwise it is nothing. */
+/* A named place between two stores that another process can see. tests/core/kill/ compiles the core
+ * with GR_FAULTS and kills or stops processes there. Without GR_FAULTS it does nothing. */
 #ifdef GR_FAULTS
 void gr_fault(const char *name);
 #define GR_FAULT(name) gr_fault(name)

@@ -1,4 +1,5 @@
-/* What a process has of its own: its identity, its fork, the list of its handles. */
+/* What belongs to the process: its identity, the list of its handles, and what a fork does to
+ * them. */
 #define _GNU_SOURCE
 #include "ring.h"
 
@@ -13,11 +14,14 @@
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* guards the list */
 static struct gr_ring *handles;
-static _Atomic unsigned generation; /* counts forks: a handle of an earlier one belongs to the parent */
+/* Counts forks: a handle with another count belongs to a parent process. Relaxed where it is read,
+ * because only the child's fork handler changes it, before the child runs anything else. */
+static _Atomic unsigned generation;
 
-/* ---- identity --------------------------------------------------------------------------------- */
+/* ---- identity -------------------------------------------------------------------------------- */
 
-/* Its start time (/proc/PID/stat field 22) and state; 0 if there is no such process, or /proc hides it. */
+/* The start time (/proc/PID/stat field 22) and the state of a process. 0 if there is no such
+ * process, or if /proc hides it. */
 uint64_t gr_process_start(pid_t pid, char *state) {
     char path[64], line[1024];
     snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
@@ -27,7 +31,7 @@ uint64_t gr_process_start(pid_t pid, char *state) {
     close(fd);
     if (n <= 0) return 0;
     line[n] = 0;
-    char *at = strrchr(line, ')'); /* the command's name may hold anything, a parenthesis too */
+    char *at = strrchr(line, ')'); /* the command's name may contain anything, even ')' */
     if (!at || at[1] != ' ') return 0;
     if (state) *state = at[2];
     for (int field = 2; at && field < 22; field++) at = strchr(at + 1, ' ');
@@ -41,9 +45,9 @@ static uint64_t pid_namespace(void) {
 
 int gr_pidfd(pid_t pid) { return (int)syscall(SYS_pidfd_open, pid, 0); }
 
-/* ---- a forked child ------------------------------------------------------------------------- */
-/* A fork copies lock_fd, and the copy would keep a dead parent's locks alive.  The child closes it, and
- * the generation makes every call through the inherited handle fail with GR_FORKED. */
+/* ---- a forked child -------------------------------------------------------------------------- */
+/* A fork copies lock_fd, and that copy would keep a dead parent's locks alive. So the child closes
+ * it. `generation` makes every call through an inherited handle fail with GR_FORKED. */
 
 static void close_fds(struct gr_ring *ring) {
     close(ring->lock_fd);
@@ -62,7 +66,8 @@ static void fork_child(void) {
 }
 static void install_fork_handlers(void) { pthread_atfork(fork_prepare, fork_parent, fork_child); }
 
-/* Before anybody else's handlers are installed: a fork takes the mutexes in the opposite order, and this one is last. */
+/* Call it before other fork handlers are installed. Handlers that prepare a fork run in the
+ * opposite order, so this mutex is the last one to be taken. */
 void gr_mind_forks(void) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, install_fork_handlers);
@@ -72,7 +77,7 @@ bool gr_forked(const struct gr_ring *ring) {
     return ring->generation != atomic_load_explicit(&generation, memory_order_relaxed);
 }
 
-/* ---- handles -------------------------------------------------------------------------------- */
+/* ---- handles --------------------------------------------------------------------------------- */
 
 void gr_enlist(struct gr_ring *ring) {
     gr_mind_forks();
@@ -88,7 +93,8 @@ void gr_enlist(struct gr_ring *ring) {
     pthread_mutex_unlock(&mutex);
 }
 
-/* Gives up the locks: to everybody else this handle is gone.  The mapping stays, for arrays over it. */
+/* Gives up the locks, so for everybody else this handle is gone. The mapping stays, because arrays
+ * over it may still be in use. */
 void gr_disown(struct gr_ring *ring) {
     if (gr_forked(ring) || ring->lock_fd < 0) return;
     pthread_mutex_lock(&mutex);

@@ -1,8 +1,8 @@
-/* What is cleared of those who have gone: of a dead peer everything (reap); of one that leaves what it still had in
- * hand; of a FREE entry, which should have nothing, what names it all the same (orphans).
+/* Clears what peers leave behind: everything of a dead peer (reap), what a leaving peer still had,
+ * and words that name a FREE entry, of which there should be none (orphans).
  *
- * All of it under LOCK, and all of it can be repeated: whoever is killed half-way leaves an entry that is in use and has
- * no owner, and the next one does it again.
+ * All of it runs under LOCK and can be repeated. If a reaper is killed half-way, the entry is still
+ * in use and its owner is still dead, so the next reaper does it again.
  */
 #define _GNU_SOURCE
 #include "members.h"
@@ -11,21 +11,23 @@
 #include <poll.h>
 #include <unistd.h>
 
-/* ---- who is dead ---------------------------------------------------------------------------- */
+/* ---- who is dead ----------------------------------------------------------------------------- */
 
-/* The peer's byte is free already.  Is its GPU work gone too?  Only its pidfd can tell, and only within
- * one pid namespace; from another one this never says yes. */
+/* The peer's byte is unlocked. Whether its GPU work is gone, too, only its pidfd can tell, and only
+ * within one pid namespace. For a peer of another namespace this never says yes. */
 static bool gpu_gone(struct gr_ring *ring, const struct gr_peer_entry *entry) {
-    if (ring->config.memory == GR_MEMORY_HOST) return true; /* files go after the address space */
+    /* There is no GPU work then, and files are closed after the address space is gone. */
+    if (ring->config.memory == GR_MEMORY_HOST) return true;
     if (gr_load_acquire(&entry->pidns) != ring->pidns) return false;
     pid_t pid = (pid_t)gr_load_acquire(&entry->pid);
     char state = 0;
     int fd = gr_pidfd(pid);
     if (fd < 0 && (errno == ESRCH || errno == EINVAL)) return true;
-    /* The number may belong to a later process by now; the start time tells, where /proc shows it. */
+    /* A later process may have the same pid. The start time tells, where /proc shows it. */
     uint64_t start = gr_process_start(pid, &state), joined = gr_load_acquire(&entry->start);
     bool gone = start && joined && start != joined;
-    if (fd < 0) return gone || state == 'Z' || state == 'X'; /* an old kernel, or no descriptors left */
+    /* An old kernel, or no descriptor was left. */
+    if (fd < 0) return gone || state == 'Z' || state == 'X';
     struct pollfd exited = {.fd = fd, .events = POLLIN};
     if (!gone) gone = poll(&exited, 1, 0) == 1;
     close(fd);
@@ -37,34 +39,40 @@ static bool is_dead(struct gr_ring *ring, uint32_t p) {
            gpu_gone(ring, &ring->peer[p]);
 }
 
-/* ---- torn marks ---------------------------------------------------------------------------------- */
+/* ---- torn marks ------------------------------------------------------------------------------ */
 
-/* Under LOCK.  Read by gr_torn, which says what each order of these stores is for. */
+/* Under LOCK. Partner: gr_torn, which explains what the order of these three stores is for. The bit
+ * says that the mark is being written (T4); release carries each store to whoever reads a later
+ * one. */
 static void mark_torn(struct gr_tear *mark, uint64_t id, uint64_t reached) {
     gr_store_release(&mark->id, id | GR_MARKING);
     GR_FAULT("reap: torn marking");
-    gr_store_release(&mark->reached, reached); /* who sees it sees that the mark is another's now */
+    /* Whoever reads this value and then the id again sees that the mark has changed its owner
+     * (T5). */
+    gr_store_release(&mark->reached, reached);
     GR_FAULT("reap: torn reached");
     gr_store_release(&mark->id, id);
     GR_FAULT("reap: torn marked");
 }
 
-/* Under LOCK.  A frame of p that nobody can read any more: READY -> TORN.  1 if there is one.  The slot's word
- * names the last frame only; earlier ones are known by their mark.  With events the word stays: nobody raises
- * a fence when an event is done, so only who acquires the frame, and asks the event, knows. */
+/* Under LOCK. Turns the READY frame of p in this slot TORN if its GPU work was not finished.
+ * Returns 1 if there is such a frame. The slot's word names the last frame only; earlier ones are
+ * known by the mark (G5). With events the word stays, because nobody raises a fence when an event
+ * is complete: only a reader that acquires the frame, and asks the event, can tell. */
 static uint64_t tear_ready(struct gr_ring *ring, struct gr_slot *slot, uint32_t p, uint64_t reached) {
     uint64_t w = gr_load_sc(&slot->word);
     if (owner_of(w) != p || phase_of(w) != GR_READY || gr_load_relaxed(&slot->fence) <= reached) return 0;
     return ring->config.sync == GR_SYNC_EVENT || gr_cas(&slot->word, w, claim_word(seq_of(w), p, GR_TORN));
 }
 
-/* ---- words in somebody's hands ----------------------------------------------------------------- */
+/* ---- words in somebody's hands --------------------------------------------------------------- */
 
 static uint64_t put_down(struct gr_slot *slot, uint64_t w) {
     return gr_cas(&slot->word, w, claim_word(seq_of(w), GR_NONE, GR_VOID));
 }
 
-/* A frame that was held goes back to its subscription, or is dropped.  Somebody has to bump `redo` after it. */
+/* A frame that was held goes back to its subscription, or is dropped. The caller has to raise
+ * `redo` afterwards. */
 static uint64_t open_again(struct gr_ring *ring, struct gr_take *take, uint64_t u, uint64_t t) {
     bool drop = policy_of(gr_load_sc(&ring->sub[u].word)) == GR_DROP;
     return gr_cas(&take->word, t, claim_word(seq_of(t), GR_NONE, drop ? GR_DONE : GR_OPEN));
@@ -74,7 +82,7 @@ struct cleared {
     uint64_t voided, reopened;
 };
 
-/* own: its subscription, whose mask bit may have gone with it already; GR_NONE: a producer. */
+/* own: the peer's subscription, whose mask bit may be cleared already. GR_NONE for a producer. */
 static struct cleared clear_words(struct gr_ring *ring, uint32_t p, uint32_t own) {
     const uint64_t subs = sub_mask_of(ring) | (own < ring->max_subscriptions ? UINT64_C(1) << own : 0);
     struct cleared cleared = {0, 0};
@@ -92,15 +100,18 @@ static struct cleared clear_words(struct gr_ring *ring, uint32_t p, uint32_t own
     return cleared;
 }
 
-/* [edge D] whoever was counted for it sleeps no more; a bit beyond the two comes from no build of ours */
+/* Takes the peer out of `waiters`, so that a dead or leaving sleeper costs no more system calls
+ * (edge D: the count may be too high, never too low). Partner: gr_announce and gr_withdraw, which
+ * go by the same mark. A bit beyond the two comes from no build of ours. */
 static void uncount(struct gr_ring *ring, struct gr_peer_entry *entry) {
     uint64_t waiting = atomic_exchange_explicit(&entry->waiting, 0, memory_order_seq_cst);
     uint32_t counted = (waiting & GR_SLEEPING ? 1u : 0u) + (waiting & GR_ARMED ? 1u : 0u);
     if (counted) atomic_fetch_sub_explicit(&ring->head->waiters, counted, memory_order_seq_cst);
 }
 
-/* Of a peer that is LEAVING, none of whose verbs is in progress: what another thread got before (A10).  If we are killed,
- * a reaper goes on. */
+/* Takes back what a LEAVING peer still has in hand, because a verb in another thread got it just
+ * before (A10). None of its verbs is in progress any more. If this process is killed here, a reaper
+ * goes on. */
 void gr_take_back(struct gr_ring *ring, uint32_t p, uint32_t u) {
     struct cleared cleared = clear_words(ring, p, u);
     if (cleared.reopened && u != GR_NONE) atomic_fetch_add_explicit(&ring->sub[u].redo, 1, memory_order_seq_cst);
@@ -109,11 +120,12 @@ void gr_take_back(struct gr_ring *ring, uint32_t p, uint32_t u) {
     if (cleared.voided || cleared.reopened) gr_ring_bell(ring);
 }
 
-/* ---- orphans ------------------------------------------------------------------------------------ */
+/* ---- orphans --------------------------------------------------------------------------------- */
 
-/* Whether a word in somebody's hands is in nobody's: its owner's entry is FREE, or cannot be.  A peer leaves none; but
- * one that was taken for dead though it lived (somebody closed the descriptor of its locks) may have been past its look
- * at its own entry, and swapped after it was cleared (A8).  Outside of LOCK this is a guess. */
+/* Whether a word says WRITING or HELD although its owner's entry is FREE or cannot exist. Peers
+ * leave no such word behind. But a peer may be taken for dead while it lives, if its process closed
+ * the descriptor of its locks. If it was past the check of its own entry at that moment, it swaps
+ * after it was cleared (A8). Outside of LOCK this is a guess. */
 static bool is_orphan(const struct gr_ring *ring, uint64_t word, unsigned phase) {
     if (phase_of(word) != phase) return false;
     return owner_of(word) >= ring->max_peers || state_of(gr_load_sc(&ring->peer[owner_of(word)].word)) == GR_FREE;
@@ -129,8 +141,8 @@ static bool has_orphans(const struct gr_ring *ring) {
     return false;
 }
 
-/* While a frame is opened again its owner's entry is in use, so that somebody bumps `redo` though we are killed here
- * (A11). */
+/* Opens an orphan's frame again. Its owner's entry is in use meanwhile; if this process is killed
+ * before it raises `redo`, a reaper clears that entry and raises it (A11). */
 static void adopt(struct gr_ring *ring, uint32_t i, uint64_t u, uint64_t t) {
     const bool known = owner_of(t) < ring->max_peers;
     if (known) gr_store_sc(&ring->peer[owner_of(t)].word, peer_word(GR_LEAVING, GR_CONSUMER, (unsigned)u));
@@ -139,8 +151,9 @@ static void adopt(struct gr_ring *ring, uint32_t i, uint64_t u, uint64_t t) {
     if (known) gr_store_sc(&ring->peer[owner_of(t)].word, peer_word(GR_FREE, 0, 0));
 }
 
-/* Here no fence is raised: whose work it is may live.  If we are killed before the bell, who sleeps finds out after his
- * slice: this mends what should not be. */
+/* No fence is raised here, because the process whose work it is may live. If this process is killed
+ * before the bell, sleepers find out at the end of their slice. That is good enough, since no peer
+ * that follows the protocol leaves an orphan. */
 void gr_clear_orphans(struct gr_ring *ring) {
     const uint64_t subs = sub_mask_of(ring);
     bool any = false;
@@ -155,9 +168,10 @@ void gr_clear_orphans(struct gr_ring *ring) {
     if (any) gr_ring_bell(ring);
 }
 
-/* ---- the dead ------------------------------------------------------------------------------------ */
+/* ---- the dead -------------------------------------------------------------------------------- */
 
-/* Idempotent up to its last store: whoever finds a half-done one does it again. */
+/* Everything up to the last store can be repeated: a reaper that finds a half-cleared entry clears
+ * it again. */
 static void clear_dead(struct gr_ring *ring, uint32_t p) {
     struct gr_head *head = ring->head;
     struct gr_peer_entry *entry = &ring->peer[p];
@@ -168,19 +182,22 @@ static void clear_dead(struct gr_ring *ring, uint32_t p) {
         gr_word *fence = fence_of(ring, i, p);
         uint64_t promised = gr_load_acquire(work_of(ring, i, p)), reached = gr_load_acquire(fence);
         if (reached >= promised) continue;
-        /* Mark, then phase, then fence (G4): the raised fence lets streams go on, and the mark must be
-         * there when they come to check.  Until the fence is raised all of it can be done again. */
+        /* First the mark, then the phase, then the fence (G4). The raised fence lets streams go on,
+         * and the mark must be there when their readers check. Until the fence is raised, all of
+         * this can be repeated. */
         if (producer) {
             mark_torn(tear_of(ring, i, p), gr_load_relaxed(&entry->id), reached);
             torn += tear_ready(ring, &ring->slot[i], p, reached);
             GR_FAULT("reap: slot torn");
         }
-        atomic_exchange_explicit(fence, promised, memory_order_seq_cst); /* never further (G3) */
+        /* Never beyond the promise, because the number's next owner uses higher values (G3). sc
+         * carries the mark; partner: gr_torn's callers, which load the fence with acquire. */
+        atomic_exchange_explicit(fence, promised, memory_order_seq_cst);
         raised++;
         GR_FAULT("reap: fence raised");
     }
     struct cleared cleared = clear_words(ring, p, producer ? (uint32_t)GR_NONE : sub_of(word));
-    /* Always, for the reaper before us may have died right here. */
+    /* Always, even with nothing counted above: an earlier reaper may have died right here. */
     if (producer) gr_count_producers(ring, p, state_of(word) == GR_LEAVING ? GR_LEFT : GR_DIED);
     else {
         uint32_t u = sub_of(word);
@@ -205,7 +222,9 @@ static void clear_dead(struct gr_ring *ring, uint32_t p) {
     gr_store_relaxed(&death->raised, raised);
     gr_store_sc(&head->reaps, number + 1);
     GR_FAULT("reap: recorded");
-    gr_ring_bell(ring); /* before the entry is FREE: if we are killed here, the next reaper rings (D12) */
+    /* Before the entry is FREE: if we are killed here, the next reaper rings (D12: a FREE entry is
+     * not reaped, so nobody would ring). */
+    gr_ring_bell(ring);
     gr_store_sc(&entry->word, peer_word(GR_FREE, 0, 0));
     GR_FAULT("reap: freed");
     atomic_fetch_and_explicit(&head->peer_mask, ~(UINT64_C(1) << p), memory_order_seq_cst);
@@ -216,7 +235,9 @@ static enum gr_result reap(struct gr_ring *ring, uint32_t p, bool *reaped) {
     if (!is_dead(ring, p)) return GR_OK;
     enum gr_result result = gr_lock(ring, 0);
     if (result != GR_OK) return result;
-    *reaped = is_dead(ring, p); /* else another reaper was here, and somebody joined with this number (A3) */
+    /* Asked again under LOCK: another reaper may have cleared it, and a newcomer may have the
+     * number (A3). */
+    *reaped = is_dead(ring, p);
     if (*reaped) clear_dead(ring, p);
     gr_unlock(ring);
     return GR_OK;
@@ -231,7 +252,8 @@ static enum gr_result reap_orphans(struct gr_ring *ring) {
     return GR_OK;
 }
 
-/* For who finds this peer in his way: whatever is wrong with it, and no more. */
+/* For a verb that finds this peer in its way. Clears the peer if it is dead, or what it
+ * orphaned. */
 void gr_reap_one(struct gr_ring *ring, uint32_t p) {
     bool done;
     if (gr_forked(ring)) return;
@@ -239,7 +261,8 @@ void gr_reap_one(struct gr_ring *ring, uint32_t p) {
     else reap(ring, p, &done);
 }
 
-/* Clears whoever is dead, and what is in nobody's hands.  Does not wait for LOCK: whoever has it may be doing the same. */
+/* Clears all dead peers and all orphans. It does not wait for LOCK, because its holder may be doing
+ * the same. */
 enum gr_result gr_reap_dead(struct gr_ring *ring, uint64_t *reaped) {
     if (reaped) *reaped = 0;
     if (gr_forked(ring)) return GR_FORKED;

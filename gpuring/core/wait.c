@@ -1,15 +1,20 @@
-/* Waiting: a spin, short and adaptive or as long as was asked for, then a futex, at one bell or at several.
+/* Waiting: first spin, for a short adaptive time or as long as was asked for; then sleep on a
+ * futex, at one bell or at several.
  *
- * Edge D, no lost wake-up (bell.c): announced first, then the bell, then the look, then the sleep on that bell value.
- * Who sleeps at several rings does so at each: announced everywhere, every bell read, then every look,
- * then one sleep on all those values.
- * No sleep is longer than a slice, so whatever went wrong elsewhere costs a slice and not a hang.  A slice is as long as
- * the wait has lasted, 50 ms at least and a second at the most: who has waited long has time, and costs next to
- * nothing.  What is left to the slice is rare, and a second is in order for it: a waker that was stopped or killed
- * between his change and the bell and is not reaped (a close by a process without an entry), a signal that came
- * between the look for signals and the sleep or to another thread.  Where no watchdog looks after the ring a slice
- * stays 50 ms, for then the dead are found after it.  A reader whose frames come regularly wakes up by
- * itself a little before the next one, and spins: docs/decisions/0009-how-a-wait-waits.md.
+ * Edge D, no lost wake-up (bell.c): announce, then read the bell, then look, then sleep on that
+ * bell value. A sleeper at several rings announces itself at all of them, then reads all bells,
+ * then looks at all rings, then sleeps once on all those values.
+ *
+ * No sleep is longer than a slice, so a mistake elsewhere costs a slice, and no process hangs. A
+ * slice is as long as the wait has lasted so far, but at least 50 ms and at most a second: a second
+ * more matters little to a peer that has waited for long. Only two rare cases need the slice. One
+ * is a waker that was stopped or killed between its change and the bell and is not reaped, such as
+ * a process without an entry that closes the ring. The other is a signal that came to another
+ * thread, or just before the sleep. Where no watchdog looks after the ring a slice stays at 50 ms,
+ * because the dead are found only after it.
+ *
+ * A reader whose frames come regularly wakes up by itself a little before the next one, and spins:
+ * docs/decisions/0009-how-a-wait-waits.md.
  */
 #define _GNU_SOURCE
 #include "ring.h"
@@ -29,9 +34,10 @@ static int64_t slice_ns(int64_t waited_ns, bool watched) {
     return waited_ns < GR_SLICE_MAX_NS ? waited_ns : GR_SLICE_MAX_NS;
 }
 
-/* A whole slice without progress: whoever is in the way may be dead.  The watchdog knows sooner, where there is one; but
- * its own tick may be long, and a peer that gave up its locks and lives has no pidfd that tells.  So who is in the
- * way is looked at all the same.  Where nobody is (no frame was published), nobody is. */
+/* A whole slice has passed without an answer, so the peer that is in the way may be dead. A
+ * watchdog finds that sooner, but its tick may be long, and no pidfd tells of a process that lives
+ * and has lost its locks. So the peer in the way is checked here in any case. If no frame was
+ * published, no peer is in the way. */
 static void look_after(struct gr_ring *ring, const struct gr_culprit *culprit) {
     if (!gr_is_watched(ring)) gr_reap_dead(ring, NULL);
     else {
@@ -45,8 +51,9 @@ void gr_set_spin(struct gr_peer *me, int64_t ns) {
     me->spin_ns = ns >= 0 ? ns : GR_SPIN_MAX_NS;
 }
 
-/* How long to spin next time: long if a spin of GR_SPIN_MAX_NS would have been enough, whether or not this
- * one was (a wake-up costs a system call on the other side), short if it would have been in vain. */
+/* Chooses how long to spin next time. Longer if a spin of GR_SPIN_MAX_NS would have been enough for
+ * this wait, whether or not this one was, because a wake-up costs the other side a system call.
+ * Shorter if that spin would have been in vain. */
 static void learn(struct gr_peer *me, int64_t now) {
     if (me->spin_fixed) return;
     if (now - me->wait_ns < GR_SPIN_MAX_NS + GR_WAKE_NS)
@@ -66,8 +73,8 @@ static enum gr_result look_until(struct gr_peer *me, gr_verb verb, int64_t now, 
     return result;
 }
 
-/* The spin of this wait as far as a slice goes: GR_SIGNAL if it is longer.  Who spins for seconds is in nobody's
- * list of sleepers, but looks after the dead like a sleeper. */
+/* Spins for the rest of this wait's spin, but at most a slice: GR_SIGNAL if there is more. A peer
+ * that spins for seconds is not counted as a sleeper, but checks for dead peers like one. */
 static enum gr_result spin_on(struct gr_peer *me, gr_verb verb, int64_t now) {
     int64_t rest = me->spin_ns - (now - me->wait_ns), until = now + (rest < GR_SLICE_NS ? rest : GR_SLICE_NS);
     if (until > me->deadline_ns) until = me->deadline_ns;
@@ -85,17 +92,18 @@ enum gr_result gr_spin(struct gr_peer *me, gr_verb verb) {
 
 static enum gr_result answer(struct gr_peer *me) { return gr_ready(me); }
 
-/* For event loops, which have others to serve: a look before they arm a notifier, as long as a fixed spin, and
- * at_most_ns at the most. */
+/* For event loops, which have other things to do: spins before a notifier is armed, for as long as
+ * the peer's fixed spin and at most at_most_ns. */
 enum gr_result gr_spin_ready(struct gr_peer *me, int64_t at_most_ns) {
     int64_t now = gr_now_ns(), spin_ns = me->spin_fixed ? me->spin_ns : 0;
     enum gr_result result = gr_ready(me);
     return result != GR_BLOCKED ? result : look_until(me, answer, now, now + (spin_ns < at_most_ns ? spin_ns : at_most_ns));
 }
 
-/* ---- asleep: at one bell, and awake a little before an answer that is foreseen ---------------------- */
+/* ---- asleep: at one bell, and awake a little before an answer that is foreseen --------------- */
 
-/* The mean of about the last eight, and of how far they were off.  None counts for much, however far off. */
+/* Moving averages, over about the last eight samples, of the value and of its error. An outlier is
+ * cut off, so that no single sample counts for much. */
 static void average(int64_t sample, int64_t *mean, int64_t *off) {
     int64_t error = sample - *mean, limit = 4 * *off + 10 * 1000;
     error = error > limit ? limit : error < -limit ? -limit : error;
@@ -103,8 +111,9 @@ static void average(int64_t sample, int64_t *mean, int64_t *off) {
     *off += ((error < 0 ? -error : error) - *off) / 8;
 }
 
-/* An answer came at `at` to who slept for it.  One that came much too early or late is left out (there may have
- * been others between, which nobody had to sleep for); four of them are a new rhythm. */
+/* Learns from an answer that came at `at`, and that the peer had slept for. One that came much too
+ * early or much too late is left out, because there may have been others between that it did not
+ * sleep for. Four such in a row are a new rhythm. */
 static void observe(struct gr_rhythm *rhythm, int64_t at) {
     int64_t distance = at - rhythm->last_ns;
     rhythm->last_ns = at;
@@ -116,9 +125,9 @@ static void observe(struct gr_rhythm *rhythm, int64_t at) {
     average(distance, &rhythm->period_ns, &rhythm->period_off_ns);
 }
 
-/* When to wake up to spin for the answer until `*until`; 0: better not.  It is foreseen if it comes so regularly,
- * and timers are so punctual, that two mean errors of both are less than the share of the period that may be
- * spun.  Where timers have proven too bad, they are tried again now and then. */
+/* Returns when to wake up to spin for the answer, until `*until`; 0: do not. The answer is foreseen
+ * if twice the mean errors of the rhythm and of the timer are less than the share of the period
+ * that may be spun. Where timers have proved too inexact, they are tried again now and then. */
 static int64_t foresee(struct gr_peer *me, int64_t now, int64_t *until) {
     struct gr_rhythm *rhythm = &me->rhythm;
     int64_t margin = 2 * (rhythm->period_off_ns + rhythm->late_off_ns) + 1000;
@@ -135,13 +144,16 @@ static int64_t foresee(struct gr_peer *me, int64_t now, int64_t *until) {
     return early;
 }
 
-/* The announced sleep: until the verb has an answer, the time `until`, or a signal. */
+/* Announces itself and sleeps: until the verb has an answer, until the time `until`, or until a
+ * signal. */
 static enum gr_result sleep_until(struct gr_peer *me, gr_verb verb, int64_t until, bool *signalled) {
     struct gr_head *head = me->ring->head;
     enum gr_result result;
     gr_announce(me, GR_SLEEPING);
     for (;;) {
-        uint32_t bell = atomic_load_explicit(&head->bell, memory_order_seq_cst); /* before the look */
+        /* [edge D, sleeper] partner: gr_ring_bell. The bell is read before the look, or a change
+         * between the two would be missed (D1). */
+        uint32_t bell = atomic_load_explicit(&head->bell, memory_order_seq_cst);
         result = verb(me);
         if (result != GR_BLOCKED || *signalled) break;
         int64_t now = gr_now_ns();
@@ -154,7 +166,8 @@ static enum gr_result sleep_until(struct gr_peer *me, gr_verb verb, int64_t unti
     return result;
 }
 
-/* Awake since `early` was due, and not by the bell: what was foreseen is a matter of microseconds, or was wrong. */
+/* The timer has ended a sleep at about `early`, and not the bell. If the foreseen answer comes, it
+ * comes within microseconds. */
 static enum gr_result spin_for_it(struct gr_peer *me, gr_verb verb, int64_t early, int64_t until) {
     struct gr_rhythm *rhythm = &me->rhythm;
     int64_t now = gr_now_ns(), late_ns = now - early;
@@ -167,12 +180,14 @@ static enum gr_result spin_for_it(struct gr_peer *me, gr_verb verb, int64_t earl
     return result;
 }
 
-/* Returns what the verb returned, GR_BLOCKED at the deadline, or GR_SIGNAL after a slice or a signal. */
+/* Returns what the verb returned, GR_BLOCKED at the deadline, or GR_SIGNAL after a slice or a
+ * signal. */
 enum gr_result gr_sleep(struct gr_peer *me, gr_verb verb) {
     int64_t now = gr_now_ns(), slice_end, until = 0;
     enum gr_result result = GR_BLOCKED;
     bool signalled = false, spun = false;
-    if (me->spin_fixed && now - me->wait_ns < me->spin_ns) { /* the spin goes on: it was longer than a slice */
+    /* A spin that is longer than a slice goes on. */
+    if (me->spin_fixed && now - me->wait_ns < me->spin_ns) {
         result = spin_on(me, verb, now);
         if (result != GR_BLOCKED) return result;
         now = gr_now_ns();
@@ -194,7 +209,8 @@ enum gr_result gr_sleep(struct gr_peer *me, gr_verb verb) {
     now = gr_now_ns();
     if (!spun) learn(me, now);
     if (result != GR_BLOCKED) {
-        int64_t at = now; /* a sleeper is late by some microseconds; the frame says when it came */
+        /* A sleeper sees the frame some microseconds late; the frame's record says when it came. */
+        int64_t at = now;
         if (result == GR_OK && me->role == GR_CONSUMER && !spun)
             at = (int64_t)gr_load_relaxed(&me->ring->slot[me->index].time_ns);
         observe(&me->rhythm, at > me->wait_ns && at < now ? at : now);
@@ -206,21 +222,25 @@ enum gr_result gr_sleep(struct gr_peer *me, gr_verb verb) {
     return GR_SIGNAL;
 }
 
-/* ---- several bells ---------------------------------------------------------------------------- */
+/* ---- several bells --------------------------------------------------------------------------- */
 
-/* False: a bell moved, the time is up, or nobody knows: look again.  True: so, and a signal came.
+/* Sleeps until a bell moves, the time is up, or a signal comes. True only if a signal interrupted
+ * the sleep; either way, look again.
  *
- * Before Linux 5.16, and under a seccomp filter that does not know futex_waitv, this sleeps at the first
- * bell only, and not longer than a nap when there are others. */
+ * Before Linux 5.16, and under a seccomp filter that does not know futex_waitv, it sleeps at the
+ * first bell only, and not longer than a nap if there are others. */
 bool gr_wait_bells(struct gr_waited *waited, uint32_t n, int64_t until_ns) {
-    static _Atomic bool missing; /* relaxed: who does not see it yet asks the kernel himself */
+    /* Relaxed: a thread that does not see it yet asks the kernel itself. */
+    static _Atomic bool missing;
     struct timespec until = {.tv_sec = until_ns / 1000000000, .tv_nsec = until_ns % 1000000000};
     bool for_ever = until_ns == INT64_MAX;
     if (!gr_load_relaxed(&missing)) {
         if (syscall(SYS_futex_waitv, waited, n, 0, for_ever ? NULL : &until, CLOCK_MONOTONIC) >= 0) return false;
         if (errno == EINTR) return true;
-        if (errno == EAGAIN || errno == ETIMEDOUT || errno == EFAULT) return false; /* EFAULT: notify.c */
-        if (errno == ENOSYS || errno == EPERM) gr_store_relaxed(&missing, true); /* else (no memory) this time only */
+        /* EFAULT: a ring was unmapped meanwhile (notify.c). */
+        if (errno == EAGAIN || errno == ETIMEDOUT || errno == EFAULT) return false;
+        /* Any other error, such as no memory, concerns this call only. */
+        if (errno == ENOSYS || errno == EPERM) gr_store_relaxed(&missing, true);
     }
     int64_t now = gr_now_ns(), rest_ns = for_ever ? INT64_MAX : until_ns - now;
     if (n > 1 && rest_ns > GR_NAP_NS) rest_ns = GR_NAP_NS;
@@ -242,9 +262,10 @@ static void look_after_all(struct gr_peer *const *peers, uint32_t n) {
     for (uint32_t k = 0; k < n; k++) look_after(peers[k]->ring, &peers[k]->culprit);
 }
 
-/* GR_OK: ready[k] says which of the n <= GR_MAX_WAITED peers have an answer; all of them were looked at, so
- * none hides another.  GR_BLOCKED at the deadline, GR_SIGNAL after a slice or a signal: call again, with the same
- * begun_ns, the time of the first call.  It spins as long as the first peer would, or the longest fixed spin. */
+/* GR_OK: ready[k] says which of the n <= GR_MAX_WAITED peers have an answer. All were looked at, so
+ * a ready peer hides no other. GR_BLOCKED at the deadline. GR_SIGNAL after a slice or a signal:
+ * call again with the same begun_ns, the time of the first call. It spins as long as the first peer
+ * would, or as long as the longest fixed spin. */
 enum gr_result gr_select(struct gr_peer *const *peers, uint32_t n, int64_t begun_ns, int64_t deadline_ns, bool *ready) {
     struct gr_waited waited[GR_MAX_WAITED];
     bool watched = gr_is_watched(peers[0]->ring);
@@ -272,9 +293,11 @@ enum gr_result gr_select(struct gr_peer *const *peers, uint32_t n, int64_t begun
         return GR_SIGNAL;
     }
 
-    for (uint32_t k = 0; k < n; k++) gr_announce(peers[k], GR_SLEEPING); /* [edge D, sleeper] at every ring ... */
+    /* [edge D, sleeper] partner: gr_ring_bell. First announce at every ring, then read every bell,
+     * then look at every ring (D11: with one bell only, the others went unheard). */
+    for (uint32_t k = 0; k < n; k++) gr_announce(peers[k], GR_SLEEPING);
     for (;;) {
-        for (uint32_t k = 0; k < n; k++) /* ... then every bell, before the looks */
+        for (uint32_t k = 0; k < n; k++)
             waited[k] = (struct gr_waited){
                 .value = atomic_load_explicit(&peers[k]->ring->head->bell, memory_order_seq_cst),
                 .address = (uintptr_t)&peers[k]->ring->head->bell, .flags = GR_WAITED_U32};
@@ -289,6 +312,6 @@ enum gr_result gr_select(struct gr_peer *const *peers, uint32_t n, int64_t begun
     if (any) return GR_OK;
     if (signalled) return GR_SIGNAL;
     if (slice_end == deadline_ns) return GR_BLOCKED;
-    look_after_all(peers, n); /* as gr_sleep */
+    look_after_all(peers, n); /* as in gr_sleep */
     return GR_SIGNAL;
 }

@@ -1,12 +1,16 @@
 /* The watchdog: one native thread of the process, for all its handles.
  *
- * It needs no GIL, so it clears a dead peer also while the main thread sits in a CUDA call.  It sleeps in
- * poll() on the pidfds of the peers of other processes, and so hears of their deaths at once.  Newcomers it hears of from
- * threads of its process that wait: a join rings the bell, and who finds on his way to sleep that somebody has joined
- * wakes it (gr_tell_of_joins).  For whatever that misses it looks around by a tick, which begins anew with each join,
- * and grows to a second while nothing happens.  A peer without a usable pidfd (another pid namespace, an old kernel) is
- * looked at every TICK_MS, and everybody now and then: a handle may have been given up by a process that lives.
- * Whatever it does, gr_reap_dead does, under the same lock and after the same checks as anybody else.
+ * It needs no GIL, so it clears dead peers even while the main thread is in a CUDA call. It sleeps
+ * in poll() on the pidfds of the peers of other processes, which tell it of deaths at once. It
+ * hears of newcomers from waiting threads of its own process: a join rings the bell, and a thread
+ * that sees on its way to sleep that a peer has joined wakes it (gr_tell_of_joins). For what that
+ * misses it looks around at each tick. A tick is short after a join, and grows to a second while
+ * nothing happens.
+ *
+ * A peer without a usable pidfd (another pid namespace, or an old kernel) is looked at every
+ * TICK_MS. All peers are looked at now and then, because a process may live and have given up its
+ * handle. All clearing is done by gr_reap_dead, under the same lock and after the same checks as
+ * anywhere else.
  */
 #define _GNU_SOURCE
 #include "ring.h"
@@ -18,11 +22,13 @@
 
 enum { TICK_MS = 20, LONG_TICK_MS = 1000, FULL_LOOK_MS = 100, MAX_POLLED = 1024 };
 
-/* Written under gr_lock_handles: the thread holds it while it looks, not while it sleeps. */
+/* Both are written under gr_lock_handles, which the thread holds while it looks, and not while it
+ * sleeps. */
 static _Atomic bool watching; /* the thread runs */
 static int wake_fd = -1;
 
-/* In a forked child, which has one thread, after process.c's handler: that was installed first. */
+/* In a forked child, which has one thread. It runs after the handler of process.c, which was
+ * installed first. */
 static void fork_child(void) {
     watching = false;
     if (wake_fd >= 0) close(wake_fd);
@@ -30,10 +36,12 @@ static void fork_child(void) {
 }
 static void install_fork_handler(void) { pthread_atfork(NULL, NULL, fork_child); }
 
-/* Opens pidfds for peers that have come since the last look, and closes those of peers that left.  True: look again
- * soon, for somebody has joined, and may have an entry only in a moment, or has no pidfd. */
+/* Opens pidfds for peers that have come since the last look, and closes those of peers that left.
+ * True: look again soon, because a peer has joined whose entry may not be complete yet, or has no
+ * pidfd. */
 static bool refresh(struct gr_ring *ring) {
-    uint64_t joins = gr_load_acquire(&ring->head->joins); /* before the entries */
+    /* Before the entries: a join in between is then seen by the next look. */
+    uint64_t joins = gr_load_acquire(&ring->head->joins);
     bool joined = joins != gr_load_relaxed(&ring->joins_seen);
     gr_store_relaxed(&ring->joins_seen, joins);
     ring->unwatchable = 0;
@@ -49,7 +57,8 @@ static bool refresh(struct gr_ring *ring) {
         if (ring->pidfd[p] < 0 && gr_load_acquire(&entry->pidns) == ring->pidns)
             ring->pidfd[p] = gr_pidfd((pid_t)gr_load_acquire(&entry->pid));
         ring->watched_id[p] = id;
-        if (ring->pidfd[p] < 0) ring->unwatchable |= UINT64_C(1) << p; /* gone already, or never visible */
+        /* Gone already, or not visible from here. */
+        if (ring->pidfd[p] < 0) ring->unwatchable |= UINT64_C(1) << p;
     }
     return joined || ring->unwatchable != 0;
 }
@@ -58,7 +67,7 @@ static void *watch(void *unused) {
     (void)unused;
     static struct pollfd polled[MAX_POLLED];
     int tick_ms = TICK_MS;
-    int64_t looked_ns = 0; /* at everybody */
+    int64_t looked_ns = 0; /* when all peers were looked at */
     struct gr_ring *handles = gr_lock_handles();
     for (;;) {
         nfds_t n = 1;
@@ -79,7 +88,8 @@ static void *watch(void *unused) {
         gr_unlock_handles();
         int fired = poll(polled, n, any ? tick_ms : -1);
         handles = gr_lock_handles();
-        if (polled[0].revents & POLLNVAL) break; /* somebody closed all our descriptors (a daemon) */
+        /* The process closed all its descriptors, as a daemon does. */
+        if (polled[0].revents & POLLNVAL) break;
         uint64_t woken;
         if (polled[0].revents & POLLIN && read(wake_fd, &woken, sizeof woken) > 0) fired--;
         if (fired <= 0) continue;
@@ -89,7 +99,8 @@ static void *watch(void *unused) {
             for (uint32_t p = 0; p < ring->max_peers; p++) {
                 struct pollfd exited = {.fd = ring->pidfd[p], .events = POLLIN};
                 if (ring->pidfd[p] < 0 || poll(&exited, 1, 0) != 1) continue;
-                /* Whether it was cleared, left before, or LOCK was busy: its pidfd has no more to say. */
+                /* Whether the peer was cleared, had left before, or LOCK was busy: the pidfd has
+                 * told all. */
                 close(ring->pidfd[p]);
                 ring->pidfd[p] = -1;
                 if (state_of(gr_load_acquire(&ring->peer[p].word)) != GR_FREE &&
@@ -115,7 +126,9 @@ bool gr_is_watched(const struct gr_ring *ring) {
            atomic_load_explicit(&ring->watched, memory_order_relaxed);
 }
 
-/* Call on the way to sleep, or now and then while spinning.  Costs two loads, unless somebody has joined. */
+/* Call it on the way to sleep, and now and then while spinning. It costs two relaxed loads unless a
+ * peer has joined. A stale value only delays the news to the next call, or to the watchdog's
+ * tick. */
 void gr_tell_of_joins(struct gr_ring *ring) {
     if (gr_load_relaxed(&ring->head->joins) == gr_load_relaxed(&ring->joins_seen) || !gr_is_watched(ring)) return;
     gr_lock_handles();
@@ -123,8 +136,9 @@ void gr_tell_of_joins(struct gr_ring *ring) {
     gr_unlock_handles();
 }
 
-/* Starts the thread at the first call of a process, and wakes it: there are peers to look after.  Where
- * no thread can be had, whoever waits looks after the dead once a slice (wait.c). */
+/* Starts the thread at the first call in a process, and wakes it, because there are peers to look
+ * after. If no thread can be started, every wait checks for dead peers after each slice
+ * (wait.c). */
 void gr_watch(struct gr_ring *ring) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, install_fork_handler);

@@ -1,4 +1,4 @@
-/* How the words of the header are packed: claim words, subscription words, peer words. */
+/* How the words of the header are packed: claim words, subscription words and peer words. */
 #ifndef GPURING_WORDS_H
 #define GPURING_WORDS_H
 
@@ -17,8 +17,8 @@ static inline uint64_t seq_of(uint64_t word) { return word >> 16; }
 static inline unsigned owner_of(uint64_t word) { return word >> 8 & 0xff; }
 static inline unsigned phase_of(uint64_t word) { return word & 0xff; }
 
-/* A subscription word: start (48) | what becomes of a dead member's frames (8) | mode (8).  One word, so
- * that all of it changes together. */
+/* A subscription word: start (48) | what becomes of a dead member's frames (8) | mode (8). It is
+ * one word so that all of it changes together. */
 enum gr_mode { GR_SUB_FREE = 0, GR_LOSSLESS = 1, GR_LOSSY = 2 };
 enum gr_policy { GR_REDELIVER = 0, GR_DROP = 1 };
 
@@ -40,7 +40,7 @@ static inline unsigned state_of(uint64_t word) { return word >> 16 & 0xff; }
 static inline unsigned role_of(uint64_t word) { return word >> 8 & 0xff; }
 static inline unsigned sub_of(uint64_t word) { return word & 0xff; }
 
-/* The set bits of a mask, lowest first: for (gr_each_bit(u, mask)) ... */
+/* Loops over the set bits of a mask, lowest first: for (gr_each_bit(u, mask)) ... */
 #define gr_each_bit(var, mask)                                                                        \
     uint64_t var##_rest = (mask), var = 0;                                                         \
     var##_rest != 0 && (var = (uint64_t)__builtin_ctzll(var##_rest), true);                        \

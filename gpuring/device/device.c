@@ -1,4 +1,4 @@
-/* One process's device order of one ring: opening and closing it, streams and what is known of them. */
+/* One process's device order of one ring: opening and closing it, its streams, its peers. */
 #include "device.h"
 
 #include <stdlib.h>
@@ -9,12 +9,12 @@ static enum gr_result trouble_of(struct gd_trouble *trouble, enum gd_where where
     return GR_DEVICE;
 }
 
-/* ---- open, close ------------------------------------------------------------------------------------------------ */
+/* ---- open, close ----------------------------------------------------------------------------- */
 
 static void *fence_table(const struct gr_ring *ring) { return (void *)ring->fence; }
 static size_t fence_nbytes(const struct gr_ring *ring) { return ring->layout.event - ring->layout.fence; }
 
-/* Whole pages: what CUDA maps. */
+/* Maps the fence table into the GPU. It takes whole pages, because CUDA maps pages. */
 static int map_fences(struct gd_device *device) {
     const struct gd_driver *driver = device->driver;
     void *popped;
@@ -51,7 +51,7 @@ bool gd_close(struct gd_device *device) {
     const struct gd_driver *driver = device->driver;
     void *popped;
     if (!driver) return true;
-    if (gr_forked(device->ring)) { /* a child may not touch CUDA; what is opened is the parent's */
+    if (gr_forked(device->ring)) { /* a child may not touch CUDA; everything open is the parent's */
         device->driver = NULL;
         return true;
     }
@@ -59,8 +59,9 @@ bool gd_close(struct gd_device *device) {
     gd_drop_spares(device);
     int status = CU_OK;
     if (device->sync == &gd_timeline && driver->ctx_push(device->context) == CU_OK) {
-        status = driver->ctx_synchronize(); /* a wait that is still in some stream reads the table */
-        if (!gd_is_capture(status)) { /* any other error: the context is lost, and the registration with it */
+        status = driver->ctx_synchronize(); /* a wait in some stream may still read the table */
+        /* After any other error the context is lost, and the registration with it. */
+        if (!gd_is_capture(status)) {
             int removed = driver->host_unregister(fence_table(device->ring));
             if (gd_is_capture(removed)) status = removed;
         }
@@ -72,9 +73,10 @@ bool gd_close(struct gd_device *device) {
     return !gd_is_capture(status);
 }
 
-/* ---- streams ---------------------------------------------------------------------------------------------------- */
+/* ---- streams --------------------------------------------------------------------------------- */
 
-/* Never 0, and never used again, as the identity of a thread is. */
+/* An id of the calling thread, which is never 0 and never used again. Relaxed: it only has to be
+ * unique. */
 uint64_t gd_this_thread(void) {
     static gr_word threads;
     static _Thread_local uint64_t mine;
@@ -82,21 +84,22 @@ uint64_t gd_this_thread(void) {
     return mine;
 }
 
-/* 0, or why nothing of ours may go into `stream` now: it would be recorded into a graph that is being captured, and
- * not be done, or it would spoil the capture.
+/* Returns CU_OK, or why nothing of ours may go into `stream` now. It would be recorded into a graph
+ * that is being captured, and not be done, or it would spoil the capture.
  *
- * Asked before each operation: it is the one question that does no harm to a capture, and costs as little as a call
- * of the driver can.  (No operation of ours would tell: writes and waits of words, and records, are captured without
- * an error.) */
+ * It is asked before each operation, because it does no harm to a capture, and costs as little as a
+ * driver call can. The operations themselves would not tell: stores and waits of words, and records
+ * of events, are captured without an error. */
 int gd_captured(const struct gd_device *device, gd_stream stream) {
     int capturing = 0, status = device->driver->stream_is_capturing((void *)stream, &capturing);
     if (status == CU_OK) return capturing ? CU_CAPTURE : CU_OK;
-    return gd_is_capture(status) ? status : CU_OK; /* any other error the operation itself will tell */
+    /* The operation itself will report any other error. */
+    return gd_is_capture(status) ? status : CU_OK;
 }
 
-/* Tells `stream` from all others in the life of this process; 0: not to be had.  Its handle does not: the driver gives
- * that out again as soon as a stream is destroyed, whose work may be far from done.  After gd_check_stream, for the
- * question would end a capture. */
+/* An id that no other stream has in the life of this process; 0 if it cannot be had. A handle is
+ * not enough: the driver uses it again as soon as its stream is destroyed, whose work may not be
+ * done yet. Call it after gd_check_stream, because the question would end a capture. */
 uint64_t gd_stream_id(const struct gd_device *device, gd_stream stream) {
     unsigned long long id = 0;
     if (stream == GD_PER_THREAD) return 0;
@@ -106,9 +109,10 @@ uint64_t gd_stream_id(const struct gd_device *device, gd_stream stream) {
 enum gr_result gd_check_stream(struct gd_device *device, gd_stream stream, struct gd_trouble *trouble) {
     const struct gd_driver *driver = device->driver;
     int current = device->ordinal;
-    if (!driver) return trouble_of(trouble, GD_NO_CONTEXT, stream, CU_INVALID_CONTEXT); /* closed meanwhile */
+    /* It was closed meanwhile. */
+    if (!driver) return trouble_of(trouble, GD_NO_CONTEXT, stream, CU_INVALID_CONTEXT);
     int status = driver->ctx_get_device(&current);
-    if (status == CU_INVALID_CONTEXT) { /* a thread that has not used CUDA yet */
+    if (status == CU_INVALID_CONTEXT) { /* the thread has not used CUDA yet */
         status = driver->ctx_set_current(device->context);
         current = device->ordinal;
     }
@@ -140,7 +144,7 @@ enum gr_result gd_follow(struct gd_device *device, gd_stream stream, const gd_st
     return trouble_of(trouble, gd_is_capture(status) ? GD_CAPTURED : GD_ON_STREAM, stream, status);
 }
 
-/* ---- peers ------------------------------------------------------------------------------------------------------- */
+/* ---- peers ----------------------------------------------------------------------------------- */
 
 enum gr_result gd_prepare(struct gd_peer *me, struct gd_device *device, bool gate_host, struct gd_trouble *trouble) {
     me->device = device;

@@ -1,27 +1,32 @@
-/* Device order: the verbs of a ring as a program uses them, each with what its GPU stream has to do.
+/* Device order: the verbs of a ring as a program uses them, each with what its GPU stream has to
+ * do.
  *
- * The core (core/ring.h) orders hosts; this orders streams.  A peer *promises* a value for its GPU work on a slot,
- * then enqueues the operation that makes its fence reach that value, then lets others see the frame: so whoever is
- * told to wait waits for something that is in a stream already.  docs/protocol.md ("Two orders") is the argument.
+ * The core (core/ring.h) orders what CPUs do. This orders what streams do. A peer *promises* a
+ * value for its GPU work on a slot, then enqueues the operation that makes its fence reach that
+ * value, and only then lets others see the frame. So a stream that is told to wait waits for
+ * something that is already in a stream. "Two orders" in docs/protocol.md has the argument.
  *
- *   driver.c    the CUDA driver: a table of functions
- *   device.c    one process's device order of one ring: open, close, streams, captures, "behind these streams"
- *   timeline.c  fences are 64-bit words that streams write and await       } struct gd_sync: the two
- *   event.c     fences are interprocess events, one for each peer and slot }   synchronisers
- *   order.c     before a slot is used: wait or not, on the stream or on the host
- *   record.c    after a slot was used: promise, record; what is done when the driver refuses
+ *   driver.c    the CUDA driver, as a table of functions
+ *   device.c    one process's device order of one ring: open, close, streams, captures
+ *   timeline.c  fences are 64-bit words that streams store and wait for   } struct gd_sync: the
+ *   event.c     fences are interprocess events, one per peer and slot     } two synchronisers
+ *   order.c     before a slot is used: whether and how to wait for other GPU work
+ *   record.c    after a slot was used: promise, record, and what to do when the driver refuses
  *   released.c  frames that may still turn out torn after their release
- *   verbs.c     claim, publish, abandon, acquire, latest, release, leave: one call is one transition, whole
+ *   verbs.c     claim, publish, abandon, acquire, latest, release, leave: one call, one transition
  *
- * On host memory there is no device (gd_peer.device is NULL): the CPU stores its fences itself, with the same verbs.
+ * On host memory there is no device (gd_peer.device is NULL). The same verbs are used, and the CPU
+ * stores the fences.
  *
- * Waiting.  No call here waits for longer than a slice (wait.c), but the driver may: for room in a full stream, and
- * for the whole device after a record that it refused, or at close.  One that has to wait on returns GR_SIGNAL:
- * look after signals, then call it again with the same gd_call and GD_AGAIN, or give up with gd_cancel.
- * Without GD_WAIT a call neither sleeps nor enqueues: it returns GR_SIGNAL where it would have to.
+ * Waiting. No call here waits for longer than a slice (wait.c). The driver may wait for longer: for
+ * room in a full stream, and for the whole device after a record that it refused, or at close. A
+ * call that has to go on waiting returns GR_SIGNAL. The caller then handles signals, and calls
+ * again with the same gd_call and GD_AGAIN, or gives up with gd_cancel. Without GD_WAIT a call
+ * neither sleeps nor enqueues anything: it returns GR_SIGNAL where it would have to.
  *
- * Threads.  claim, acquire, latest and leave of a peer belong to one thread at a time.  publish, abandon and release
- * of a slot belong to who has the slot, which may be another thread at the same time.
+ * Threads. claim, acquire, latest and leave of a peer belong to one thread at a time. publish,
+ * abandon and release of a slot belong to the thread that has the slot, which may be another one at
+ * the same time.
  */
 #ifndef GPURING_DEVICE_H
 #define GPURING_DEVICE_H
@@ -29,22 +34,23 @@
 #include "../core/ring.h"
 #include "driver.h"
 
-typedef uintptr_t gd_stream; /* a CUstream; these handles are special, and belong to whatever device is current: */
+/* A CUstream. Two special handles mean a stream of whatever device is current. */
+typedef uintptr_t gd_stream;
 enum { GD_LEGACY = 0, GD_PER_THREAD = 2 };
 
-/* What the driver refused, or what could not be had, for whoever words it. */
+/* What the driver refused, or what could not be had. Python words it for the user. */
 enum gd_where {
     GD_NOWHERE = 0,
     GD_ON_STREAM,     /* the stream does not take the operation; status */
-    GD_CAPTURED,      /* it is being captured, or a capture elsewhere forbids the operation; status */
+    GD_CAPTURED,      /* a capture of it, or of another, forbids the operation; status */
     GD_OTHER_DEVICE,  /* a default stream, and another device (value) is current */
     GD_NO_CONTEXT,    /* this thread cannot use the device; status */
     GD_OPEN_EVENT,    /* peer's event for slot index cannot be opened; status */
-    GD_MAKE_EVENTS,   /* value of the interprocess events of a peer were to be had; status */
-    GD_WORK_FAILED,   /* peer's GPU work on slot index, as far as this process sees it, has failed; status */
+    GD_MAKE_EVENTS,   /* value: how many of a peer's interprocess events could be had; status */
+    GD_WORK_FAILED,   /* peer's GPU work on slot index has failed, as seen from here; status */
     GD_NOT_NOW,       /* the device cannot be waited for while a thread captures; status */
     GD_REGISTER,      /* the header cannot be mapped into the GPU; status */
-    GD_NO_MEMORY      /* of the host */
+    GD_NO_MEMORY      /* no host memory */
 };
 struct gd_trouble {
     enum gd_where where;
@@ -58,25 +64,29 @@ struct gd_peer;
 struct gd_call;
 struct gd_row;
 
-/* ---- one process's device order of one ring ------------------------------------------------------------------- */
+/* ---- one process's device order of one ring -------------------------------------------------- */
 
 struct gd_promise {
     uint32_t index;
     uint64_t value;
 };
 
-/* What the two synchronisers do differently.  Results are the driver's: CU_OK, or why not. */
+/* What the two synchronisers do differently. The int results are the driver's: CU_OK or an
+ * error. */
 struct gd_sync {
-    /* stream stores fence[index][me] = value behind all its work so far; for n promises in one call, or NULL */
+    /* Makes `stream` store fence[index][me] = value behind all its work so far. record_many does so
+     * for n promises in one call of the driver; NULL if there is no such call. */
     int (*record)(struct gd_peer *me, gd_stream stream, const struct gd_promise *promise);
     int (*record_many)(struct gd_peer *me, gd_stream stream, const struct gd_promise *promises, uint32_t n);
-    /* whether fence[index][peer] >= value: CU_OK, CU_NOT_READY, or an error.  Only for what was recorded. */
+    /* Whether fence[index][peer] >= value: CU_OK, CU_NOT_READY, or an error. Only for a promise
+     * whose fence operation was recorded. An event that is complete raises the fence word. */
     int (*paid)(struct gd_peer *me, uint32_t peer, uint32_t index, uint64_t value, struct gd_trouble *trouble);
-    /* the same at once and without an error, or NULL: the word alone tells */
+    /* The same, at once and without an error. NULL if the fence word alone tells. */
     bool (*seen)(struct gd_peer *me, uint32_t peer, uint32_t index, uint64_t value);
-    /* the same for a slot that is not ours, where a promise may not be recorded yet: a hint that raises nothing */
+    /* The same for a slot of another peer, where a promise may not be recorded yet. It is a hint,
+     * and raises no fence. */
     bool (*hint)(struct gd_peer *me, uint32_t peer, uint32_t index, uint64_t value);
-    /* the stream is to wait for it; a timeline collects waits in call->ops */
+    /* Makes the stream wait for it. A timeline collects its waits in call->ops. */
     int (*wait)(struct gd_peer *me, struct gd_call *call, uint32_t peer, uint32_t index, uint64_t value);
 };
 extern const struct gd_sync gd_timeline, gd_events;
@@ -85,20 +95,24 @@ struct gd_device {
     struct gd_driver *driver;
     struct gr_ring *ring;
     const struct gd_sync *sync;
-    int ordinal;    /* of the GPU under which this process has the slots */
-    void *context;  /* its primary one */
-    uint64_t base;  /* timeline: where the GPU has the fence table */
-    pthread_mutex_t mutex; /* guards what follows; held for no driver call that could wait for a stream */
+    int ordinal;    /* of the GPU that has the slots, as this process counts GPUs */
+    void *context;  /* its primary context */
+    uint64_t base;  /* timeline: the fence table's address on the GPU */
+    /* Guards the fields below. No driver call that could wait for a stream is made under it. */
+    pthread_mutex_t mutex;
     struct gd_row *rows[GR_MAX_PEERS];
-    struct gd_own_event *spare; /* events without interprocess use, by which one stream follows another */
+    /* Events without interprocess use, by which one stream is made to follow another. */
+    struct gd_own_event *spare;
 };
 
 /* GR_OK or GR_DEVICE.  Makes no peer. */
 enum gr_result gd_open(struct gd_device *device, struct gd_driver *driver, struct gr_ring *ring, int ordinal,
                        struct gd_trouble *trouble);
-/* Waits for this process's work on the GPU.  False: a thread captures, and the header must stay mapped for good. */
+/* Waits for this process's work on the GPU. False: some thread captures a stream, and the header
+ * must stay mapped for good. */
 bool gd_close(struct gd_device *device);
-/* Whether `stream` may be used for the ring now, in this thread; a thread without a context is given the device's. */
+/* Whether `stream` may be used for the ring now, in this thread. A thread without a context gets
+ * the device's. */
 enum gr_result gd_check_stream(struct gd_device *device, gd_stream stream, struct gd_trouble *trouble);
 /* Makes `stream` wait for all work so far on `others`. */
 enum gr_result gd_follow(struct gd_device *device, gd_stream stream, const gd_stream *others, uint32_t n,
@@ -116,94 +130,111 @@ int gd_take_spare(struct gd_device *device, struct gd_own_event **spare);
 void gd_give_spare(struct gd_device *device, struct gd_own_event *spare);
 void gd_drop_spares(struct gd_device *device);
 
-/* ---- a peer ------------------------------------------------------------------------------------------------------ */
+/* ---- a peer ---------------------------------------------------------------------------------- */
 
-enum { GD_STREAMS = 4 }; /* of one slot, before there is an allocation */
+enum { GD_STREAMS = 4 }; /* room for the streams of one slot before any allocation */
 
-/* A slot in this peer's hands, from its claim or acquire to its end.  Whoever has the slot has this. */
+/* A slot that this peer has, from its claim or acquire until its end. It belongs to the thread that
+ * has the slot. */
 struct gd_use {
     uint64_t seq;
-    bool open;     /* it is ours */
-    bool unpaid;   /* its last promise may be unpaid: it is not given up before the next one is paid */
+    bool open;     /* this peer has the slot */
+    /* Its last promise may not be reached. The slot is not given up before the next one is. */
+    bool unpaid;
     bool redelivered;
-    uint32_t producer;  /* these four: of a frame that is read; `lost` was skipped just before it */
+    /* The four fields from here on are about a frame that is read. `lost` counts what was skipped
+     * just before it. */
+    uint32_t producer;
     uint64_t producer_id, value, lost;
-    uint32_t ndim;      /* of a frame smaller than the slot, else 0 */
+    uint32_t ndim;      /* of a frame that is smaller than the slot, else 0 */
     uint64_t shape[GR_MAX_NDIM];
-    /* On which streams it was used: the one that it was claimed or acquired for first. */
+    /* The streams that used it. The first is the one that it was claimed or acquired for. */
     uint32_t streams, room;
     gd_stream *stream, few[GD_STREAMS];
-    uint64_t thread;    /* whose per-thread default stream is among them; 0: none */
-    bool of_another;    /* GD_LEGACY among them stands for the per-thread one of another thread */
-    /* On which stream the last fence operation is (its id, 0: unknown), and a handle whose id was asked for. */
+    /* The thread whose per-thread default stream is among them; 0 if none is. */
+    uint64_t thread;
+    /* GD_LEGACY is among them in place of another thread's per-thread default stream. */
+    bool of_another;
+    /* The id of the stream that has the last fence operation (0: unknown); and a stream handle,
+     * with the id that was asked for under it. */
     uint64_t recorded_on, asked_id;
     gd_stream asked;
 };
 
-struct gd_frame { /* released while its producer's GPU was at work on it */
+struct gd_frame { /* released while the producer's GPU work on it was pending */
     uint32_t index, producer;
     uint64_t producer_id, seq, value;
-    uint64_t own;    /* our own promise of its release */
-    uint64_t stream; /* tells the stream of that promise from others; 0: was not asked for */
-    uint64_t number; /* of the frames that were remembered */
+    uint64_t own;    /* what this peer has promised for its release */
+    uint64_t stream; /* id of the stream of that promise; 0 if it was not asked for */
+    uint64_t number; /* counts the frames that were remembered */
 };
 struct gd_released {
-    pthread_mutex_t mutex; /* released by one thread, looked at by another */
+    pthread_mutex_t mutex; /* one thread releases while another looks at the list */
     struct gd_frame *frames;
-    size_t room, limit, reserved; /* reserved: for releases in progress */
+    size_t room, limit, reserved; /* reserved: room for releases in progress */
     _Atomic size_t n;
-    uint64_t reaps;  /* deaths up to which they were looked through */
-    uint64_t *torn;  /* sequences that turned out torn and were not told */
+    uint64_t reaps;  /* number of deaths up to which the frames were looked through */
+    uint64_t *torn;  /* sequences that turned out torn and have not been told yet */
     size_t torn_room;
     _Atomic size_t torns;
     uint64_t remembered;
-    /* events: one more of our own, behind the frames before number checkpoint_at on one stream */
+    /* Events only: one more event of our own, recorded on one stream behind the frames before
+     * number checkpoint_at. */
     struct gd_own_event *checkpoint;
-    bool checkpoint_set, setting; /* setting: by some thread, outside the mutex */
+    bool checkpoint_set, setting; /* setting: a thread is recording it, outside the mutex */
     uint64_t checkpoint_at, checkpoint_on;
-    uint64_t *done; /* [slots], while frames are dropped */
+    uint64_t *done; /* [slots]; used while frames are dropped */
 };
 
 struct gd_peer {
     struct gr_peer me;
     struct gd_device *device; /* NULL: host memory */
     struct gd_use *use;       /* [slots] */
-    bool gate_host;           /* waits for others' GPU work on the host, and puts no wait into a stream */
-    struct gd_own_event **own; /* events: [slots], made at join */
+    bool gate_host;           /* waits for others' GPU work on the host, and not in the stream */
+    struct gd_own_event **own; /* events only: [slots], made at join */
     struct gd_released released;
-    /* order.c, gd_soon: the last promise, the fences it will not look at, and how many those were last time */
+    /* For comes_soon in order.c: the last promise, how many fences it will not look at from now on,
+     * and how many those were last time. */
     gr_word last_value;
     uint32_t blind, backoff;
-    int64_t lap_ns; /* spent on looks at our own work, since it was last less than a lap behind */
+    /* Time spent looking at our own work, since it was last less than a lap behind. */
+    int64_t lap_ns;
 };
 
-/* GR_OK, GR_SYSTEM (errno ENOMEM) or GR_DEVICE.  `me->me` has joined; device NULL for host memory. */
+/* GR_OK, GR_SYSTEM (errno ENOMEM) or GR_DEVICE. `me->me` has joined. device is NULL on host
+ * memory. */
 enum gr_result gd_prepare(struct gd_peer *me, struct gd_device *device, bool gate_host, struct gd_trouble *trouble);
-/* Frees what gd_prepare made.  The peer has left, or is dead. */
+/* Frees what gd_prepare made. The peer has left or is dead. */
 void gd_dispose(struct gd_peer *me);
 
-/* ---- a call of a verb -------------------------------------------------------------------------------------------- */
+/* ---- a call of a verb ------------------------------------------------------------------------ */
 
 enum { GD_WAIT = 1, GD_AGAIN = 2 };
-enum { GD_MAX_OPS = 128 }; /* in one submission (CUDA takes 256); a claim has at most one for each peer */
+/* Operations in one submission (CUDA takes 256). A claim needs at most one for each peer. */
+enum { GD_MAX_OPS = 128 };
 
 struct gd_call {
     gd_stream stream;
     int64_t deadline_ns;
-    uint32_t n;          /* slots wanted */
-    uint32_t *indices;   /* [n] of the slots: made by claim and acquire, given to publish and release */
-    struct gd_trouble trouble; /* of GR_DEVICE */
-    uint32_t torns;            /* of the frames that were released, those known to be torn: their sequences */
+    uint32_t n;          /* number of slots wanted */
+    /* [n] indices of the slots: set by claim and acquire, given to publish and release. */
+    uint32_t *indices;
+    struct gd_trouble trouble; /* set with GR_DEVICE */
+    uint32_t torns;            /* number of released frames that are known to be torn */
     uint64_t torn[GD_MAX_OPS];
-    /* private, from one slice to the next */
-    uint32_t got, at;    /* frames so far; how many of the last one's pending fences are dealt with */
-    bool ordering;       /* the last one is ours, and not ordered yet (or recorded, and not settled yet) */
+    /* Private. It lasts from one slice to the next. */
+    /* got: number of slots so far. at: how many pending fences of the last one are dealt with. */
+    uint32_t got, at;
+    /* This peer has the last one, but it is not ordered yet (or not settled yet, after a failed
+     * record). */
+    bool ordering;
     bool checked, failed;
     enum { GD_TRY, GD_SPIN, GD_SLEEP } stage; /* of host order */
     int64_t since_ns;    /* of the wait in progress */
-    uint64_t stream_id;  /* 0: not asked for */
-    int64_t look_until_ns; /* of all looks of this call at fences that may come soon; 0: not begun */
-    enum gr_result refused; /* by the core, of an end */
+    uint64_t stream_id;  /* 0 if not asked for */
+    /* When this call stops looking at fences that may come soon; 0 if it has not begun. */
+    int64_t look_until_ns;
+    enum gr_result refused; /* what the core answered to an end that it refused */
     unsigned ops;
     struct gd_mem_op op[GD_MAX_OPS];
 };
@@ -222,43 +253,50 @@ static inline void gd_begin(struct gd_call *call, gd_stream stream, int64_t dead
     call->refused = GR_OK;
 }
 
-/* GR_OK: call->got slots are claimed, at least one, and the stream is ordered behind whoever used them before.
- * Waits until there is one, then takes what is free.  Otherwise nothing is claimed (sequences may have become void). */
+/* GR_OK: call->got slots are claimed, at least one, and the stream is ordered behind the peers that
+ * used them before. It waits until there is one, then takes what else is free. Otherwise nothing is
+ * claimed, but sequences may have become void. */
 enum gr_result gd_claim(struct gd_peer *me, struct gd_call *call, unsigned how);
-/* Likewise, frames that are held; verb: gr_acquire or gr_latest.  GR_TORN_BEHIND: nothing is held; me->released.torn names
- * frames released earlier that have turned out torn. */
+/* The same for frames. verb is gr_acquire or gr_latest. GR_TORN_BEHIND: nothing is held, and
+ * me->released.torn names frames, released earlier, that have turned out torn. */
 enum gr_result gd_acquire(struct gd_peer *me, struct gd_call *call, unsigned how, gr_verb verb);
-/* After GR_SIGNAL of one of the two, if it is not called again: leaves nothing claimed and nothing held. */
+/* After GR_SIGNAL of one of the two, instead of calling it again. Nothing stays claimed or held. */
 void gd_cancel(struct gd_peer *me, struct gd_call *call);
 
-/* The end of slots in our hands, behind all work on the streams that used them and on call->stream, the current one.
- * A slot that is `open` afterwards is still ours: the driver refused during a capture, or the call was given up
- * while it settled; then the verb may be called again.  GR_DEVICE: what could be given up was (a frame as void). */
+/* These end slots, behind all work on the streams that used them and on call->stream, the current
+ * one. A slot that is still `open` afterwards still belongs to this peer: the driver refused during
+ * a capture, or the call was given up while it settled. Then the verb may be called again.
+ * GR_DEVICE: what could be given up was given up, a claim as VOID. */
 enum gr_result gd_publish(struct gd_peer *me, struct gd_call *call, unsigned how);
 enum gr_result gd_abandon(struct gd_peer *me, struct gd_call *call, unsigned how);
-enum gr_result gd_release(struct gd_peer *me, struct gd_call *call, unsigned how); /* GR_OK: then see call->torn */
+/* GR_OK: call->torn names those of the frames that are known to be torn. */
+enum gr_result gd_release(struct gd_peer *me, struct gd_call *call, unsigned how);
 
-/* The slot will be used on `stream` too: that waits for all work on the slot so far, and its end for that stream. */
+/* Says that the slot will also be used on `stream`. That stream waits for all work on the slot so
+ * far, and the slot's end will wait for that stream. */
 enum gr_result gd_use_on(struct gd_peer *me, uint32_t index, gd_stream stream, struct gd_trouble *trouble);
-/* Undoes a claim or a hold of whose slot the user knows nothing. */
+/* Undoes a claim or a hold of a slot that the user has not seen. */
 enum gr_result gd_put_back(struct gd_peer *me, uint32_t index);
-/* After everything has been ended: waits until the GPU has done all that this peer has promised, then leaves the ring. */
+/* To be called when all slots are ended. Waits until the GPU has done all that this peer has
+ * promised, then leaves the ring. */
 enum gr_result gd_leave(struct gd_peer *me, struct gd_call *call, unsigned how);
 
-/* Whether the frame in slot `index` that this consumer holds is known to be torn.  Final once its own work is done. */
+/* Whether the frame in slot `index`, which this consumer holds, is known to be torn. The answer is
+ * final once this consumer's own GPU work is done. */
 bool gd_is_torn(struct gd_peer *me, uint32_t index);
 
-/* Frames released earlier that turned out torn: whether the next acquire says GR_TORN_BEHIND; a look that finds them; their
- * sequences, which are told with that; and one to be told later, while something else has to be said. */
+/* About frames that turned out torn after their release. In this order: whether the next acquire
+ * will say GR_TORN_BEHIND; a look that finds such frames; taking their sequences, to tell the user;
+ * and keeping one to be told later, because something else has to be said now. */
 bool gd_would_tell(struct gd_peer *me);
 bool gd_look_at_released(struct gd_peer *me);
 size_t gd_take_torn(struct gd_peer *me, uint64_t *seqs, size_t room);
 void gd_tell_later(struct gd_peer *me, uint64_t seq);
-/* After a promise that may be unpaid, or before a frame is opened to other members again: until the streams that used the
- * slot are idle.  GR_SIGNAL: call again. */
+/* Waits until the streams that used the slot are idle. To be called after a promise that may not be
+ * reached, or before a frame is opened to other members again. GR_SIGNAL: call again. */
 enum gr_result gd_settle(struct gd_peer *me, struct gd_call *call, uint32_t index);
 
-/* ---- within the folder --------------------------------------------------------------------------------------------- */
+/* ---- within the folder ----------------------------------------------------------------------- */
 
 /* order.c */
 enum gr_result gd_await_next(struct gd_peer *me, struct gd_call *call, unsigned how);
@@ -282,7 +320,9 @@ void gd_drop_checkpoint(struct gd_peer *me);
 bool gd_reserve(struct gd_released *released);
 void gd_unreserve(struct gd_released *released, size_t n);
 void gd_remember(struct gd_peer *me, const struct gd_frame *frame, gd_stream stream);
-bool gd_is_due(struct gd_peer *me); /* somebody died, or there are many, or some are known to be torn: look */
-bool gd_may_be_torn(const struct gd_peer *me); /* the frame of the last acquire: its producer has died */
+/* Whether to look at the list: a peer died, the list is long, or torn frames have to be told. */
+bool gd_is_due(struct gd_peer *me);
+/* Whether the frame of the last acquire may be torn, because its producer has died. */
+bool gd_may_be_torn(const struct gd_peer *me);
 
 #endif

@@ -1,4 +1,4 @@
-/* Filling the table of driver.h from libcuda.so.1. */
+/* Fills the table of driver.h from libcuda.so.1. */
 #define _GNU_SOURCE
 #include "driver.h"
 
@@ -14,7 +14,7 @@ bool gd_driver_fill(struct gd_driver *driver, void *(*find)(void *library, const
     do {                                                                                                               \
         void *found = find(library, symbol);                                                                           \
         if (!found) return *missing = symbol, false;                                                                   \
-        memcpy(&driver->name, &found, sizeof found); /* POSIX: an object pointer that holds a function's address */    \
+        memcpy(&driver->name, &found, sizeof found); /* POSIX allows that of a function's address */    \
     } while (0);
     GD_FUNCTIONS(FILL)
 #undef FILL

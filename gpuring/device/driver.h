@@ -1,8 +1,9 @@
 /* The CUDA driver as this library uses it: a table of functions.
  *
- * driver.c fills it from libcuda by dlopen; tests fill it with a driver of their own.  Nothing else in the package
- * calls CUDA from C, and nothing links to it.  Names, arguments and results are those of cuda.h; handles
- * (CUcontext, CUstream, CUevent) are plain pointers here, a CUresult and a CUdevice are ints.
+ * driver.c fills it from libcuda with dlopen, and tests fill it with a driver of their own. Nothing
+ * else in the package calls CUDA from C or links to it. Names, arguments and results are those of
+ * cuda.h. Handles (CUcontext, CUstream, CUevent) are plain pointers here; CUresult and CUdevice are
+ * ints.
  */
 #ifndef GPURING_DRIVER_H
 #define GPURING_DRIVER_H
@@ -12,19 +13,20 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* CUresult, as far as anything is decided by it. */
+/* The values of CUresult that decide something here. */
 enum {
     CU_OK = 0,
     CU_OUT_OF_MEMORY = 2,
     CU_INVALID_CONTEXT = 201,
     CU_NOT_READY = 600,
-    CU_CAPTURE = 900,    /* ... 908: what was asked for cannot be done while a stream is captured */
+    CU_CAPTURE = 900,    /* ... 908: a capture forbids what was asked for */
     CU_CAPTURE_END = 909
 };
 enum {
     CU_CAN_USE_64_BIT_MEM_OPS = 122,  /* CUdevice_attribute */
     CU_HOST_REGISTER_SUPPORTED = 99,
-    CU_HOST_PORTABLE_MAPPED = 1 | 2,  /* CU_MEMHOSTREGISTER_PORTABLE | _DEVICEMAP: every context, and the GPU itself */
+    /* CU_MEMHOSTREGISTER_PORTABLE | _DEVICEMAP: mapped for every context, and into the GPU. */
+    CU_HOST_PORTABLE_MAPPED = 1 | 2,
     CU_EVENT_NO_TIMING = 2,
     CU_EVENT_INTERPROCESS = 4,
     CU_WAIT_64 = 4,                   /* CUstreamBatchMemOpType */
@@ -36,7 +38,8 @@ struct gd_ipc_handle {
     uint8_t bytes[CU_IPC_HANDLE];
 };
 
-/* CUstreamBatchMemOpParams.  flags 0: a wait for >=, a write behind all earlier work of the stream. */
+/* CUstreamBatchMemOpParams. With flags 0 a wait is for >=, and a store comes behind all earlier
+ * work of the stream. */
 struct gd_mem_op {
     uint32_t operation, pad;
     uint64_t address, value;
@@ -74,9 +77,9 @@ _Static_assert(sizeof(struct gd_mem_op) == 48, "CUstreamBatchMemOpParams: a unio
     F(ipc_get_event_handle, "cuIpcGetEventHandle", (struct gd_ipc_handle *handle, void *event))                        \
     F(ipc_open_event_handle, "cuIpcOpenEventHandle", (void **event, struct gd_ipc_handle handle))
 
-/* An interprocess event that this process made.  It is used again by later peers and never destroyed: to ask an
- * imported event whose original is gone is undefined (CUDA Runtime API, cudaIpcOpenEventHandle), and somebody may be
- * about to ask. */
+/* An interprocess event that this process made. Later peers use it again, and it is never
+ * destroyed: to query an imported event whose original was destroyed is undefined (CUDA Runtime
+ * API, cudaIpcOpenEventHandle), and another process may do so at any time. */
 struct gd_own_event {
     struct gd_own_event *next;
     void *event;
@@ -89,17 +92,20 @@ struct gd_driver {
 #define MEMBER(name, symbol, arguments) int(*name) arguments;
     GD_FUNCTIONS(MEMBER)
 #undef MEMBER
-    pthread_mutex_t mutex;         /* guards what follows; no driver call is made under it that could wait for a stream */
+    /* Guards the fields below. No driver call that could wait for a stream is made under it. */
+    pthread_mutex_t mutex;
     struct gd_own_event *made;
     uint32_t made_count;
 };
 
-/* Fills the table by asking `find` for each symbol.  False: *missing names one that is not to be had. */
+/* Fills the table, asking `find` for each symbol. False: *missing names a symbol that was not
+ * found. */
 bool gd_driver_fill(struct gd_driver *driver, void *(*find)(void *library, const char *symbol), void *library,
                     const char **missing);
 
-/* The driver of this machine, loaded at the first call and kept for good.  NULL: *why says what is missing; it is
- * either a symbol's name (the driver is too old) or what dlopen said (there is none), and *found tells which. */
+/* The driver of this machine, loaded at the first call and kept for good. NULL: *why says what is
+ * missing. If *found, the library is there, but too old to have the symbol *why. Otherwise *why is
+ * what dlopen said. */
 struct gd_driver *gd_driver_load(const char **why, bool *found);
 
 const char *gd_status_name(const struct gd_driver *driver, int status);

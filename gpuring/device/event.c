@@ -1,29 +1,34 @@
-/* Device order by interprocess CUDA events: one for each peer and slot.
+/* Device order by interprocess CUDA events, one for each peer and slot.
  *
- * Only its owner records an event; everybody else opens it from the handle in the header when they first meet that
- * peer.  A wait means the latest record at the time of the call, and the core asks for a value only after its record
- * was enqueued: so what is waited for is that record or a later one, never an earlier.  Whoever sees an event
- * complete raises the fence word on the owner's behalf: exactly to the value that was asked for, since a higher one
- * may be promised and not recorded yet.
+ * Only its owner records an event. Other processes open it, from the handle in the header, when
+ * they first meet that peer. To wait for an event means to wait for its latest record at the time
+ * of the call. The core asks for a value only after its record was enqueued, so what is waited for
+ * is that record or a later one. A process that sees an event complete raises the fence word on the
+ * owner's behalf. It raises it exactly to the value that was asked for, since a higher value may be
+ * promised and not recorded yet.
  *
- * An event whose owner was killed with its record pending never completes.  With gate "host" nobody's stream ever
- * waits for one: the poll ends when the reaper raises the dead owner's fence.
+ * If the owner is killed with its record pending, its event never completes. With gate "host" no
+ * stream waits for such an event: the host polls it until a reaper raises the dead owner's fence.
  */
 #include "device.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* The events of one peer as seen from here.  A row is replaced when its number has another owner, and destroyed when
- * nobody uses it any more; gd_device.mutex guards all of it but the events themselves. */
+/* The events of one peer, as this process has opened them. A row is replaced when the peer's number
+ * has another owner, and destroyed when nobody uses it any more. gd_device.mutex guards it, but not
+ * the events themselves. */
 struct gd_row {
     uint64_t peer_id;
-    _Atomic uint32_t users; /* the table counts as one: the last one destroys it */
-    bool *opened;      /* [slots]; else the event was made in this process, and stays (driver.h) */
-    void *event[];     /* [slots], NULL: not met yet */
+    /* The table counts as a user. Whoever takes the count to 0 destroys the row: acq_rel, so that
+     * all uses come before that. */
+    _Atomic uint32_t users;
+    /* [slots]. Where it is false, the event was made in this process, and is kept (driver.h). */
+    bool *opened;
+    void *event[];     /* [slots]; NULL if not met yet */
 };
 
-/* ---- rows ----------------------------------------------------------------------------------------------------- */
+/* ---- rows ------------------------------------------------------------------------------------ */
 
 static void destroy(struct gd_device *device, struct gd_row *row) {
     for (uint32_t i = 0; i < device->ring->slots; i++)
@@ -36,13 +41,15 @@ static void put_row(struct gd_device *device, struct gd_row *row) {
     if (atomic_fetch_sub_explicit(&row->users, 1, memory_order_acq_rel) == 1) destroy(device, row);
 }
 
-static void retire(struct gd_device *device, uint32_t peer) { /* under the mutex */
+/* Under the mutex. */
+static void retire(struct gd_device *device, uint32_t peer) {
     struct gd_row *row = device->rows[peer];
     device->rows[peer] = NULL;
     if (row) put_row(device, row);
 }
 
-static struct gd_row *new_row(struct gd_device *device, uint32_t peer, uint64_t peer_id) { /* under the mutex */
+/* Under the mutex. */
+static struct gd_row *new_row(struct gd_device *device, uint32_t peer, uint64_t peer_id) {
     const uint32_t slots = device->ring->slots;
     struct gd_row *row = calloc(1, sizeof *row + slots * sizeof(void *));
     if (row) row->opened = calloc(slots, sizeof(bool));
@@ -54,7 +61,9 @@ static struct gd_row *new_row(struct gd_device *device, uint32_t peer, uint64_t 
     return row;
 }
 
-/* The row of the peer's present owner, or of peer_id if that is not 0; used until put_row.  NULL: there is none. */
+/* The row of the peer's present owner, or of peer_id if that is not 0. It can be used until
+ * put_row. NULL: there is none. A stale id gives a row of an earlier owner; event_of checks for
+ * that. */
 static struct gd_row *take_row(struct gd_device *device, uint32_t peer, uint64_t peer_id) {
     uint64_t now = gr_load_acquire(&device->ring->peer[peer].id);
     pthread_mutex_lock(&device->mutex);
@@ -66,8 +75,10 @@ static struct gd_row *take_row(struct gd_device *device, uint32_t peer, uint64_t
     return row;
 }
 
-/* ---- handles in the header, word by word: a late reader may meet the next owner's being written ------------------
- * Who has read one word of it and looks at the peer's id afterwards sees the next owner's: hence acquire and release. */
+/* ---- handles in the header ------------------------------------------------------------------- */
+/* Handles are copied word by word, because a late reader may meet the next owner's handle while it
+ * is being written. A reader that has loaded one word of that with acquire, and then looks at the
+ * peer's id, sees the next owner's id; partner: write_handle, whose stores are release. */
 
 static gr_word *handle_of(const struct gr_ring *ring, uint32_t peer, uint32_t index) {
     return (gr_word *)(ring->event + CU_IPC_HANDLE * ((uint64_t)peer * ring->slots + index));
@@ -90,7 +101,8 @@ static void write_handle(const struct gr_ring *ring, uint32_t peer, uint32_t ind
     }
 }
 
-/* A process cannot open a handle that it made itself. */
+/* A process cannot open a handle that it made itself, so this looks for the event in its own
+ * list. */
 static void *made_here(struct gd_driver *driver, const struct gd_ipc_handle *handle) {
     void *event = NULL;
     pthread_mutex_lock(&driver->mutex);
@@ -100,12 +112,14 @@ static void *made_here(struct gd_driver *driver, const struct gd_ipc_handle *han
     return event;
 }
 
-/* The event of a peer's slot, opened when it is first met.  NULL with CU_OK: the fence is there meanwhile.  value 0:
- * whatever the fence says, and NULL if it was not met yet and may not be opened.
+/* The event of a peer's slot, opened if this process meets it for the first time. NULL with CU_OK:
+ * the fence has reached the value meanwhile. With value 0 the fence does not matter, and NULL means
+ * that the event was not met yet and may not be opened.
  *
- * A peer leaves only when its fences are paid, and they never decrease.  So if the fence is still behind after we
- * have the event, its owner was there all the time: the number, the id and the handle that we read were his, and the
- * handle was whole.  With value 0 the id has to say so, or the next owner's event would stay in the row. */
+ * A peer leaves only when its fences are reached, and fences never fall. So if the fence is still
+ * behind after the event was opened, its owner was there all the time: the number, the id and the
+ * handle that were read were its own, and the handle was complete. With value 0 the id is checked
+ * instead; otherwise the next owner's event would stay in the row. */
 static void *event_of(struct gd_device *device, struct gd_row *row, uint32_t peer, uint32_t index, uint64_t value,
                       bool may_open, int *status) {
     const gr_word *fence = fence_of(device->ring, index, peer);
@@ -133,7 +147,7 @@ static void *event_of(struct gd_device *device, struct gd_row *row, uint32_t pee
     return event;
 }
 
-/* ---- own events ----------------------------------------------------------------------------------------------- */
+/* ---- own events ------------------------------------------------------------------------------ */
 
 static int make_event(struct gd_driver *driver, int ordinal, void *context, unsigned flags, struct gd_own_event **made) {
     void *popped;
@@ -174,7 +188,8 @@ static int take_event(struct gd_device *device, struct gd_own_event **taken) {
     return status;
 }
 
-/* Before the peer's first verb: its events, told to the others through the header. */
+/* Called before the peer's first verb: takes its events, and tells others of them through the
+ * header. */
 enum gr_result gd_take_events(struct gd_peer *me, struct gd_trouble *trouble) {
     struct gd_device *device = me->device;
     const uint32_t slots = device->ring->slots, number = me->me.number;
@@ -213,7 +228,7 @@ void gd_drop_rows(struct gd_device *device) {
     pthread_mutex_unlock(&device->mutex);
 }
 
-/* ---- spare events: recorded and waited for in one go, so that they can be used again at once ---------------------- */
+/* ---- spare events: recorded and waited for in one go, so that they can be used again at once - */
 
 int gd_take_spare(struct gd_device *device, struct gd_own_event **spare) {
     pthread_mutex_lock(&device->mutex);
@@ -239,7 +254,7 @@ void gd_drop_spares(struct gd_device *device) {
     }
 }
 
-/* ---- the synchroniser ---------------------------------------------------------------------------------------------- */
+/* ---- the synchroniser ------------------------------------------------------------------------ */
 
 static int record(struct gd_peer *me, gd_stream stream, const struct gd_promise *promise) {
     return me->device->driver->event_record(me->own[promise->index]->event, (void *)stream);
@@ -263,7 +278,8 @@ static int paid(struct gd_peer *me, uint32_t peer, uint32_t index, uint64_t valu
     return status;
 }
 
-/* As `paid`, for who may not wait: an event that was met already is asked, if nobody is just opening one. */
+/* Like `paid`, for a caller that may not wait. It asks an event that was met already, unless
+ * another thread has the mutex, because it is opening one. */
 static bool seen(struct gd_peer *me, uint32_t peer, uint32_t index, uint64_t value) {
     struct gd_device *device = me->device;
     struct gd_row *row = NULL;
@@ -283,7 +299,8 @@ static bool seen(struct gd_peer *me, uint32_t peer, uint32_t index, uint64_t val
     return done;
 }
 
-/* Who has promised has not left, so an event that is opened here is his; see event_of. */
+/* A peer that has promised has not left, so an event that is opened here is its own; see
+ * event_of. */
 static bool hint(struct gd_peer *me, uint32_t peer, uint32_t index, uint64_t value) {
     struct gd_device *device = me->device;
     int status;
@@ -311,13 +328,15 @@ static int wait(struct gd_peer *me, struct gd_call *call, uint32_t peer, uint32_
 
 const struct gd_sync gd_events = {.record = record, .paid = paid, .seen = seen, .hint = hint, .wait = wait};
 
-/* Whether the last record of one owner of a peer number on a slot is done, as its event says: for who has died, and
- * whose fence was raised by a reaper.  False also where nobody can tell any more. */
+/* Whether the last record of one owner of a peer number on a slot is complete, as its event says.
+ * For an owner that has died, whose fence was raised by a reaper. False also if nobody can tell any
+ * more. */
 bool gd_event_done(struct gd_device *device, uint32_t peer, uint64_t peer_id, uint32_t index) {
     struct gd_row *row = take_row(device, peer, peer_id);
     int status;
     if (!row) return false;
-    /* The handle in the header is the next owner's as soon as the id is.  An event that we have is still ours to ask. */
+    /* As soon as the id is the next owner's, so is the handle in the header. An event that was
+     * opened before may still be asked. */
     bool may_open = gr_load_acquire(&device->ring->peer[peer].id) == peer_id;
     void *event = event_of(device, row, peer, index, 0, may_open, &status);
     bool done = event && device->driver->event_query(event) == CU_OK;

@@ -1,15 +1,19 @@
-/* Before a slot is used: the stream, or this thread, waits for whoever's GPU is still at work on it.
+/* Before a slot is used: the stream, or this thread, waits for the peers whose GPU work on it is
+ * pending.
  *
- * The core lists what is pending (gr_peer.pending): a claim has to wait for everybody's work on the slot, its own too
- * (G12: a stream of an earlier lap could otherwise pay late, and the fence would fall), an acquire for its own
- * and for the frame's producer.  Gate "stream" puts a wait into the stream; gate "host" waits here.
+ * The core lists what is pending in gr_peer.pending. A claim waits for the work of every peer on
+ * the slot, its own included (G12: a stream of an earlier lap could come late, and the fence would
+ * fall). An acquire waits for its own work and for that of the frame's producer. With gate "stream"
+ * a wait is put into the stream; with gate "host" this thread waits.
  */
 #include "device.h"
 
 #include <time.h>
 
-/* How long a call looks, at the most, whether fences come soon: for all of its fences, and of that at our own work if we
- * are a lap ahead of it.  In a row of calls that are, GD_LAPS_NS are spent before the looks are given up for a while. */
+/* A call looks for at most GD_LAP_NS + GD_PATIENCE_NS whether fences come soon, for all of them. For
+ * one fence, GD_LAP_NS are for looking at its own work, if that is a lap behind, and GD_PATIENCE_NS
+ * for the fence itself. When a row of calls that are a lap ahead has spent GD_LAPS_NS, they stop
+ * looking for a while. */
 #ifndef GD_LAP_NS
 #define GD_LAP_NS (INT64_C(30) * 1000)
 #endif
@@ -18,7 +22,8 @@
 #endif
 enum {
     GD_PATIENCE_NS = 20 * 1000,
-    GD_SPIN_NS = 200 * 1000, /* host gate: a hop between two contexts takes about 150 µs */
+    /* Gate "host": a hand-over between two contexts takes about 150 µs. */
+    GD_SPIN_NS = 200 * 1000,
     GD_NAP_NS = 20 * 1000
 };
 
@@ -43,16 +48,18 @@ static inline bool is_reached(const struct gd_peer *me, uint32_t peer, uint32_t 
     return gr_load_acquire((gr_word *)fence_word(me, peer, index)) >= value;
 }
 
-/* CU_OK, CU_NOT_READY or an error.  On host memory somebody is about to store the word, or it is a dead peer's. */
+/* CU_OK, CU_NOT_READY or an error. On host memory a word that is behind will be stored in a moment,
+ * or by a reaper if its owner is dead. */
 static int paid(struct gd_peer *me, struct gd_call *call, uint32_t peer, uint32_t index, uint64_t value) {
     if (me->device) return me->device->sync->paid(me, peer, index, value, &call->trouble);
     return is_reached(me, peer, index, value) ? CU_OK : CU_NOT_READY;
 }
 
-/* ---- on the host ------------------------------------------------------------------------------------------------- */
+/* ---- on the host ----------------------------------------------------------------------------- */
 
-/* Until the fence is there.  The word is written by a GPU, or by whoever saw an event complete, so there is nothing to
- * sleep on: spin, then nap.  ours: the slot is, so that whatever was promised in it is recorded. */
+/* Waits until the fence is reached. A GPU writes the word, or a process that saw an event complete,
+ * so there is no bell to sleep at: this spins, then naps. ours: this peer has the slot, so whatever
+ * was promised on it is recorded. */
 static enum gr_result await(struct gd_peer *me, struct gd_call *call, uint32_t peer, uint32_t index, uint64_t value,
                             bool ours) {
     const int64_t spin_ns = me->me.spin_fixed && me->me.spin_ns > GD_SPIN_NS ? me->me.spin_ns : GD_SPIN_NS;
@@ -62,7 +69,7 @@ static enum gr_result await(struct gd_peer *me, struct gd_call *call, uint32_t p
         int status = ours ? paid(me, call, peer, index, value)
                    : me->device->sync->hint(me, peer, index, value) ? CU_OK : CU_NOT_READY;
         if (status == CU_OK) break;
-        if (status != CU_NOT_READY) return GR_DEVICE; /* `paid` has said which */
+        if (status != CU_NOT_READY) return GR_DEVICE; /* `paid` has filled in call->trouble */
         now = gr_now_ns();
         if (now >= call->deadline_ns) {
             me->me.culprit = (struct gr_culprit){GR_BY_FENCE, peer, GR_NONE, me->me.seq,
@@ -70,7 +77,7 @@ static enum gr_result await(struct gd_peer *me, struct gd_call *call, uint32_t p
             return GR_BLOCKED;
         }
         if (now - start > GR_SLICE_NS) {
-            gr_reap_dead(me->me.ring, NULL); /* whose fence it is may be dead */
+            gr_reap_dead(me->me.ring, NULL); /* the fence may be a dead peer's */
             return GR_SIGNAL;
         }
         if (now - call->since_ns < spin_ns) gd_pause();
@@ -80,15 +87,16 @@ static enum gr_result await(struct gd_peer *me, struct gd_call *call, uint32_t p
     return GR_OK;
 }
 
-/* Gate "host", before a claim: waits for the fences of the slot that comes next, so that a call whose time is up has
- * (almost always) claimed nothing; else it would leave a void sequence each time.  Only a hint: that slot is not ours,
- * a promise in it may not be recorded yet, and an event then says "done" of an older record.  So nothing is raised
- * from here, and the claim itself lists anew what is pending. */
+/* Gate "host", before a claim. Waits for the fences of the slot that comes next. So a call whose
+ * time is up has almost always claimed nothing; otherwise it would leave a void sequence each time.
+ * This is only a hint (G13): the slot is not this peer's, so a promise on it may not be recorded
+ * yet, and an event then says "complete" of an older record. No fence is raised here, and the claim
+ * lists anew what is pending. */
 enum gr_result gd_await_next(struct gd_peer *me, struct gd_call *call, unsigned how) {
     struct gr_culprit culprit;
     uint64_t seq, tried = 0;
     for (;;) {
-        if (gr_look(&me->me, &seq, &culprit) != GR_OK || seq == tried) return GR_OK; /* the claim knows better */
+        if (gr_look(&me->me, &seq, &culprit) != GR_OK || seq == tried) return GR_OK;
         const uint32_t index = (uint32_t)(seq % me->me.ring->slots);
         gr_list_pending(&me->me, index);
         tried = seq;
@@ -106,11 +114,11 @@ enum gr_result gd_await_next(struct gd_peer *me, struct gd_call *call, unsigned 
     }
 }
 
-/* ---- or on the stream --------------------------------------------------------------------------------------------- */
+/* ---- or on the stream ------------------------------------------------------------------------ */
 
-/* Whether the last fence operation of ours on the slot is on this very stream, which then keeps the order by itself.
- * If the id that was noted with it is the stream's now, the stream was there when the id was asked for and is there
- * still, so that its handle has meant this stream all the time. */
+/* Whether the last fence operation of this peer on the slot is on this very stream, which then
+ * keeps the order by itself. The id that was noted with the operation is compared with the stream's
+ * id now. If they are equal, the same stream had this handle all the time. */
 static bool is_on_stream(struct gd_peer *me, struct gd_call *call, uint32_t index) {
     struct gd_use *use = &me->use[index];
     if (use->recorded_on == 0 || use->unpaid || call->stream == GD_PER_THREAD) return false;
@@ -120,7 +128,8 @@ static bool is_on_stream(struct gd_peer *me, struct gd_call *call, uint32_t inde
     return use->recorded_on == call->stream_id;
 }
 
-/* A look in vain makes blind for a while: the fences take a switch of contexts, or real work. */
+/* After looking in vain, do not look for a while: these fences wait for a switch of contexts, or
+ * for real work. */
 static bool not_soon(struct gd_peer *me) {
     me->backoff = me->backoff < 128 ? 2 * me->backoff + 1 : me->backoff;
     me->blind = me->backoff;
@@ -128,13 +137,14 @@ static bool not_soon(struct gd_peer *me) {
     return false;
 }
 
-/* Whether the fence comes in a moment, so that no wait need be put into the stream.  A GPU that finds a wait pending
- * takes longer to go on than a host that sees the word change.
+/* Whether the fence will be reached in a moment, so that no wait has to be put into the stream. A
+ * GPU that finds a pending wait takes longer to go on than a host that sees the word change.
  *
- * It looks only while our own last work is still to be done: then the stream has no use for the wait yet, and nothing
- * is later for it.  If not even our work of the last lap on this slot is done, the host is farther ahead than the ring
- * is long, every fence is far, and it would stay so.  So each call lets the GPU catch up by a little: it does several
- * small frames meanwhile, and the host claims one. */
+ * It looks only while this peer's own last work is pending. Until then its stream cannot use the
+ * slot anyway, so looking delays nothing. If not even its work of the last lap on this slot is
+ * done, the host is a whole lap ahead of the GPU: every fence is far, and it would stay so. Then
+ * each call lets the GPU catch up by a little, in which it does several small frames while the host
+ * claims one. */
 static bool comes_soon(struct gd_peer *me, struct gd_call *call, uint32_t peer, uint32_t index, uint64_t value) {
     if (me->blind > 0) {
         me->blind--;
@@ -147,7 +157,8 @@ static bool comes_soon(struct gd_peer *me, struct gd_call *call, uint32_t peer, 
     const int64_t start = gr_now_ns();
     int64_t now = start;
     if (call->look_until_ns == 0) call->look_until_ns = start + GD_LAP_NS + GD_PATIENCE_NS;
-    while (!sync->hint(me, mine, index, lap)) { /* a hint, as below: another thread may be recording that slot */
+    /* A hint, as below: another thread may be recording that slot. */
+    while (!sync->hint(me, mine, index, lap)) {
         if (now >= start + GD_LAP_NS || now >= call->look_until_ns) {
             me->lap_ns += now - start;
             return me->lap_ns < GD_LAPS_NS ? false : not_soon(me);
@@ -169,7 +180,8 @@ static bool comes_soon(struct gd_peer *me, struct gd_call *call, uint32_t peer, 
     return not_soon(me);
 }
 
-/* What was collected for the stream, in one call of the driver.  GR_DEVICE because of a capture: nothing was. */
+/* Puts the collected operations into the stream, in one call of the driver. If the result is
+ * GR_DEVICE because of a capture, none of them was enqueued. */
 enum gr_result gd_submit(struct gd_peer *me, struct gd_call *call) {
     const struct gd_device *device = me->device;
     const unsigned n = call->ops;
@@ -183,8 +195,8 @@ enum gr_result gd_submit(struct gd_peer *me, struct gd_call *call) {
     return status == CU_OK ? GR_OK : gd_refuse(call, GD_ON_STREAM, call->stream, status);
 }
 
-/* GR_OK: call->stream is ordered behind everything that is pending on the slot of the peer's last claim or acquire, once
- * what is left in call->op is submitted.  GR_BLOCKED: the deadline came first. */
+/* GR_OK: once what is left in call->op is submitted, call->stream is ordered behind everything
+ * pending on the slot of the peer's last claim or acquire. GR_BLOCKED: the deadline came first. */
 enum gr_result gd_order(struct gd_peer *me, struct gd_call *call, unsigned how) {
     const uint32_t index = me->me.index;
     GR_FAULT("device: ordering");

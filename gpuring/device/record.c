@@ -1,9 +1,10 @@
-/* After a slot was used: promise, record, and what is done when the driver does not take the record.
+/* After a slot was used: promise, record, and what to do when the driver does not take the record.
  *
- * A promise that may never be paid must not be seen, or others' streams, and our own, would wait for it.  So after a
- * record that failed the slot stays ours until the streams that used it are idle ("settled"); then the fence is raised
- * from the CPU.  While a stream is being captured nobody can tell whether its work is done: the slot stays ours
- * altogether, and nothing was promised.
+ * If a promise might never be reached, no other peer may see it: its stream, and this peer's own,
+ * would wait for it for ever. So after a failed record the peer keeps the slot until the streams
+ * that used it are idle ("settled"), and then the CPU raises the fence. While a stream is being
+ * captured nobody can tell whether its work is done. Then the peer keeps the slot, and nothing is
+ * promised.
  */
 #include "device.h"
 
@@ -14,15 +15,15 @@
 
 enum { SPIN_NS = 200 * 1000, NAP_NS = 20 * 1000 };
 
-/* ---- the streams of a slot ---------------------------------------------------------------------------------------- */
+/* ---- the streams of a slot ------------------------------------------------------------------- */
 
 void gd_enter_thread(struct gd_use *use) {
     for (uint32_t k = 0; k < use->streams; k++)
         if (use->stream[k] == GD_PER_THREAD) use->thread = gd_this_thread();
 }
 
-/* In another thread the same handle is another stream.  The legacy default stream stands for those of all threads: it
- * waits for their work, and they for its. */
+/* In another thread the same handle means another stream. The legacy default stream takes its
+ * place: it waits for the per-thread streams of all threads, and they wait for it. */
 void gd_leave_thread(struct gd_use *use) {
     if (use->thread == 0 || use->thread == gd_this_thread()) return;
     use->thread = 0;
@@ -50,7 +51,7 @@ enum gr_result gd_use_on(struct gd_peer *me, uint32_t index, gd_stream stream, s
     struct gd_use *use = &me->use[index];
     gd_leave_thread(use);
     enum gr_result result = GR_OK;
-    if (use->streams > 1 || use->stream[0] != stream) /* each time anew: work may have been added to the others */
+    if (use->streams > 1 || use->stream[0] != stream) /* each time: the others may have new work */
         result = gd_follow(me->device, stream, use->stream, use->streams, trouble);
     if (result == GR_OK && !gd_add_stream(use, stream)) {
         *trouble = (struct gd_trouble){.where = GD_NO_MEMORY};
@@ -60,13 +61,13 @@ enum gr_result gd_use_on(struct gd_peer *me, uint32_t index, gd_stream stream, s
     return result;
 }
 
-/* ---- promise and record ------------------------------------------------------------------------------------------- */
+/* ---- promise and record ---------------------------------------------------------------------- */
 
-/* What a record on `stream` notes.  A record does not ask each time: it takes the id that was asked for last under that
- * handle.  If that is stale, it differs from what is asked for later (the stream it names is gone), and a wait too many
- * is all that comes of it. */
+/* The id of `stream` that a record notes. To be cheap, a record takes the id that was last asked
+ * for under that handle. If the handle has another stream since, that id is of no stream any more,
+ * and differs from what is asked for later. That costs one wait too many and nothing else. */
 static uint64_t id_for(const struct gd_device *device, struct gd_use *use, gd_stream stream) {
-    if (stream == GD_PER_THREAD) return 0; /* another one in each thread */
+    if (stream == GD_PER_THREAD) return 0; /* another stream in each thread */
     if (use->asked != stream || use->asked_id == 0) {
         use->asked = stream;
         use->asked_id = gd_stream_id(device, stream);
@@ -74,7 +75,8 @@ static uint64_t id_for(const struct gd_device *device, struct gd_use *use, gd_st
     return use->asked_id;
 }
 
-/* The promise for a slot that was used on `stream`, which has not got it yet; 0: we are not ourselves any more. */
+/* Promises for a slot that was used on `stream`; its fence operation is still to be enqueued.
+ * Returns 0 if this peer is not LIVE any more. */
 static uint64_t promise(struct gd_peer *me, uint32_t index, gd_stream stream) {
     struct gd_use *use = &me->use[index];
     const uint64_t id = id_for(me->device, use, stream), value = gr_promise(&me->me, index, use->seq);
@@ -86,11 +88,12 @@ static uint64_t promise(struct gd_peer *me, uint32_t index, gd_stream stream) {
     return value;
 }
 
-/* Promises for the work on one slot, and has its streams pay: behind all that used it.  *value: of the promise, 0 if we
- * are not ourselves any more.  GR_DEVICE: the slot stays ours (gd_use.unpaid). */
+/* Promises for the work on one slot, and enqueues the fence operation behind all streams that used
+ * it. *value: what was promised, 0 if this peer is not LIVE any more. GR_DEVICE: the peer keeps the
+ * slot (gd_use.unpaid). */
 enum gr_result gd_record(struct gd_peer *me, struct gd_call *call, uint32_t index, uint64_t *value) {
     struct gd_use *use = &me->use[index];
-    if (!me->device) { /* the CPU has done the work, and pays at once */
+    if (!me->device) { /* the CPU has done the work already */
         *value = gr_promise(&me->me, index, use->seq);
         if (*value) gr_raise_to(fence_of(me->me.ring, index, me->me.number), *value);
         return GR_OK;
@@ -110,7 +113,8 @@ enum gr_result gd_record(struct gd_peer *me, struct gd_call *call, uint32_t inde
     return GR_OK;
 }
 
-/* Likewise for all slots of the call, which were used on the one stream call->stream, in one call of the driver. */
+/* The same for all slots of the call, which were used on call->stream only, in one call of the
+ * driver. */
 enum gr_result gd_record_all(struct gd_peer *me, struct gd_call *call, uint64_t *values) {
     struct gd_promise promises[GD_MAX_OPS];
     uint32_t n = 0;
@@ -131,9 +135,9 @@ enum gr_result gd_record_all(struct gd_peer *me, struct gd_call *call, uint64_t 
     return GR_OK;
 }
 
-/* ---- when the record failed ----------------------------------------------------------------------------------------- */
+/* ---- when the record failed ------------------------------------------------------------------ */
 
-/* Until nothing runs on the GPU any more; an error says so as well. */
+/* Waits until nothing runs on the GPU any more. An error means that, too: the context is lost. */
 static enum gr_result finish_all(struct gd_peer *me, struct gd_call *call) {
     const struct gd_driver *driver = me->device->driver;
     void *popped;
@@ -144,7 +148,8 @@ static enum gr_result finish_all(struct gd_peer *me, struct gd_call *call) {
     return gd_is_capture(status) ? gd_refuse(call, GD_NOT_NOW, 0, status) : GR_OK;
 }
 
-/* A default stream is that of the ring's GPU, or was refused because it is another one's: both are asked. */
+/* A default stream means that of the current device. It is asked for that device, which may not be
+ * the ring's if the stream was refused for that, and for the ring's device. */
 static int query(const struct gd_device *device, gd_stream stream) {
     void *popped;
     int status = device->driver->stream_query((void *)stream);
@@ -154,8 +159,9 @@ static int query(const struct gd_device *device, gd_stream stream) {
     return status;
 }
 
-/* After a record that failed, so that nobody knows whether it was enqueued: waits until the slot's streams are idle, then
- * raises the fence from the CPU.  GR_SIGNAL: call again.  GR_DEVICE: a capture forbids to tell, and the slot stays ours. */
+/* For a slot whose record failed, so that nobody knows whether it was enqueued. Waits until the
+ * slot's streams are idle, then raises the fence from the CPU. GR_SIGNAL: call again. GR_DEVICE: a
+ * capture forbids to ask, and the peer keeps the slot. */
 enum gr_result gd_settle(struct gd_peer *me, struct gd_call *call, uint32_t index) {
     struct gd_use *use = &me->use[index];
     const int64_t start = gr_now_ns();
@@ -165,13 +171,15 @@ enum gr_result gd_settle(struct gd_peer *me, struct gd_call *call, uint32_t inde
         int status = query(me->device, use->stream[k]);
         if (gd_is_capture(status)) return gd_refuse(call, GD_CAPTURED, use->stream[k], status);
         if (status != CU_OK && status != CU_NOT_READY) {
-            /* If it was destroyed, what it was given before goes on.  If the context is lost, this reports it too. */
+            /* If the stream was destroyed, its earlier work goes on, so wait for the whole device.
+             * If the context is lost, this reports it, too. */
             enum gr_result result = finish_all(me, call);
             if (result != GR_OK) return result;
             status = CU_OK;
         }
         if (status == CU_OK && use->of_another && use->stream[k] == GD_LEGACY) {
-            /* What is put into it waits for the other thread's stream; to be asked, it knows of its own work only. */
+            /* Work that is put into this stream waits for the other thread's, but a query tells of
+             * its own work only. So wait for the whole device. */
             enum gr_result result = finish_all(me, call);
             if (result != GR_OK) return result;
         }
@@ -195,7 +203,7 @@ enum gr_result gd_settle(struct gd_peer *me, struct gd_call *call, uint32_t inde
     return GR_OK;
 }
 
-/* ---- before the peer leaves ------------------------------------------------------------------------------------------- */
+/* ---- before the peer leaves ------------------------------------------------------------------ */
 
 enum gr_result gd_drain(struct gd_peer *me, struct gd_call *call, unsigned how) {
     struct gr_ring *ring = me->me.ring;
@@ -203,8 +211,9 @@ enum gr_result gd_drain(struct gd_peer *me, struct gd_call *call, unsigned how) 
     const uint32_t number = me->me.number;
     const int64_t start = gr_now_ns();
     (void)how;
-    if (!device || !me->use || !is_mine(&me->me)) return GR_OK; /* no use: gd_prepare failed, nothing was promised */
-    for (uint32_t i = 0; i < ring->slots; i++) { /* what an interrupted settling left undone */
+    /* Without `use`, gd_prepare has failed and nothing was promised. */
+    if (!device || !me->use || !is_mine(&me->me)) return GR_OK;
+    for (uint32_t i = 0; i < ring->slots; i++) { /* slots whose settling was interrupted */
         if (!me->use[i].unpaid) continue;
         enum gr_result result = finish_all(me, call);
         if (result != GR_OK) return result;
@@ -218,17 +227,18 @@ enum gr_result gd_drain(struct gd_peer *me, struct gd_call *call, unsigned how) 
         while ((status = device->sync->paid(me, number, call->at, promised, &call->trouble)) == CU_NOT_READY) {
             void *popped;
             int lost = device->driver->ctx_push(device->context);
-            if (lost == CU_OK) { /* any stream tells of a lost context */
+            if (lost == CU_OK) { /* any stream reports a lost context */
                 lost = device->driver->stream_query((void *)(uintptr_t)GD_PER_THREAD);
                 device->driver->ctx_pop(&popped);
             }
-            if (lost != CU_OK && lost != CU_NOT_READY && !gd_is_capture(lost)) { /* a capture elsewhere is no news */
+            /* A capture in another place says nothing about the context. */
+            if (lost != CU_OK && lost != CU_NOT_READY && !gd_is_capture(lost)) {
                 call->trouble = (struct gd_trouble){GD_WORK_FAILED, lost, 0, number, call->at, promised};
                 return GR_DEVICE;
             }
             const int64_t now = gr_now_ns();
             if (now - start > GR_SLICE_NS) {
-                gr_reap_dead(ring, NULL); /* what is waited for may be behind one of the dead */
+                gr_reap_dead(ring, NULL); /* its work may wait for a dead peer's */
                 return GR_SIGNAL;
             }
             if (now - call->since_ns < SPIN_NS) gd_pause();

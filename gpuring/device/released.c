@@ -1,14 +1,18 @@
 /* Frames that may still turn out torn after their release (docs/decisions/0003).
  *
- * Release is stream-ordered: a consumer releases while its GPU still waits for the producer's.  If the producer dies
- * then, the frame is torn, and nobody holds it any more.  So each frame whose producer's fence was open at its release
- * is kept until it is known how it ended.
+ * Release is stream-ordered: a consumer releases a frame while its GPU still waits for the
+ * producer's. If the producer dies then, the frame is torn, and nobody holds it any more. So each
+ * frame whose producer's fence was behind at its release is remembered until its end is known.
  *
- * With a timeline the fence word tells, for the GPU writes it.  An event raises no word by itself, so there is more to
- * ask: our own event of the slot (our stream waited for the producer's, so what we did later being done says that the
- * frame was written), the producer's event (also after its death: an event that is complete stays so), and, where
- * the host runs farther ahead than the ring is long and each event is recorded anew before it is seen complete, a
- * checkpoint: one more event of our own, recorded now and then, which says that everything before it is done.
+ * With a timeline the fence word tells, because the GPU stores it. An event raises no fence word by
+ * itself, so three things are asked:
+ *
+ *   - This peer's own event of the slot. Its stream waited for the producer's, so if the work that
+ *     came later is done, the frame was written.
+ *   - The producer's event, even after its death: an event that is complete stays complete.
+ *   - A checkpoint: one more event of this peer, recorded now and then, which says that everything
+ *     before it is done. It is needed where the host runs farther ahead than the ring is long, so
+ *     that each event is recorded again before anybody sees it complete.
  */
 #include "device.h"
 
@@ -24,7 +28,8 @@ bool gd_released_prepare(struct gd_peer *me) {
     return released->done != NULL;
 }
 
-/* While the device is open: what is still remembered is known by other means, or not at all. */
+/* To be called while the device is open. What is remembered from here on is known by other means,
+ * or not at all. */
 void gd_drop_checkpoint(struct gd_peer *me) {
     struct gd_released *released = &me->released;
     pthread_mutex_lock(&released->mutex);
@@ -49,8 +54,9 @@ void gd_released_dispose(struct gd_peer *me) {
     pthread_mutex_destroy(&released->mutex);
 }
 
-/* Room for one more in both lists, taken before a release that could not be undone: until gd_remember, gd_tell_later or
- * gd_unreserve.  Others may release meanwhile, also the same slot anew.  False: errno. */
+/* Makes room for one more frame in both lists. It is called before a release, which cannot be
+ * undone; the room is kept until gd_remember, gd_tell_later or gd_unreserve. Other threads may
+ * release meanwhile, and even the same slot again. False: errno. */
 bool gd_reserve(struct gd_released *released) {
     bool enough = true;
     pthread_mutex_lock(&released->mutex);
@@ -76,7 +82,7 @@ void gd_unreserve(struct gd_released *released, size_t n) {
     pthread_mutex_unlock(&released->mutex);
 }
 
-/* ---- what is known of one --------------------------------------------------------------------------------------------- */
+/* ---- what is known of one -------------------------------------------------------------------- */
 
 enum end { OPEN, WHOLE, TORN };
 
@@ -84,9 +90,9 @@ static bool reached(const struct gd_peer *me, uint32_t peer, uint32_t index, uin
     return gr_load_acquire(fence_of(me->me.ring, index, peer)) >= value;
 }
 
-/* Whether our own GPU work on the frame is done, as far as we can tell by our event. */
+/* Whether this peer's own GPU work on the frame is done, as far as its event tells. */
 static bool own_is_done(struct gd_peer *me, const struct gd_frame *frame) {
-    if (!is_mine(&me->me)) return false; /* a reaper may have raised our fence */
+    if (!is_mine(&me->me)) return false; /* a reaper may have raised its fence */
     if (reached(me, me->me.number, frame->index, frame->own)) return true;
     return me->own && me->device->driver->event_query(me->own[frame->index]->event) == CU_OK;
 }
@@ -98,30 +104,33 @@ static enum end how_it_ended(struct gd_peer *me, const struct gd_frame *frame, b
     if (reached(me, frame->producer, frame->index, frame->value)) {
         if (!gr_torn(ring, frame->index, frame->producer, frame->producer_id, frame->value)) return WHOLE;
         if (!events) return TORN;
-        /* The reaper could not know: nobody raises an event's fence while nobody asks. */
+        /* The reaper could not know, because nobody raises an event's fence unasked. */
         bool done = own_is_done(me, frame) || gd_event_done(device, frame->producer, frame->producer_id, frame->index);
         return done ? WHOLE : TORN;
     }
     if (!events || !ask) return OPEN;
     if (!own_is_done(me, frame)) return OPEN;
-    /* Exactly our own promise of then: a later one may not be recorded yet, and its event says "done" of this one. */
+    /* Exactly this peer's own promise of that time: a later one may not be recorded yet, and its
+     * event then says "complete" of this one. */
     gr_raise_to(fence_of(ring, frame->index, me->me.number), frame->own);
     gr_raise_to(fence_of(ring, frame->index, frame->producer), frame->value);
     return WHOLE;
 }
 
-/* A look by our own events comes after two laps of frames (gd_is_due).  What is left is known by its stream from then on,
- * and a checkpoint is set when that did not help either: it costs a record, as each frame does. */
+/* Own events are asked after two laps of frames (gd_is_due). From then on, frames are remembered
+ * with their stream. If the list grows even so, a checkpoint is recorded, which costs as much as
+ * each frame's record. */
 enum { IDENTIFY_LAPS = 2, CHECKPOINT_LAPS = 3 };
 
-/* ---- the checkpoint ------------------------------------------------------------------------------------------------- */
+/* ---- the checkpoint -------------------------------------------------------------------------- */
 
 static bool is_covered(const struct gd_released *released, const struct gd_frame *frame) {
     return frame->stream == released->checkpoint_on && frame->number < released->checkpoint_at;
 }
 
-/* Under the mutex.  If the checkpoint is done, everything before it on its stream is, and with a frame all earlier ones
- * of its slot: we never use a slot anew but behind our own earlier work on it (G12).  Drops those frames. */
+/* Under the mutex. If the checkpoint is complete, all earlier work on its stream is done. That is
+ * true of earlier frames of the same slots, too, because a peer uses a slot again only behind its
+ * own earlier work on it (G12: a fence could fall). Drops all those frames. */
 static void pass_checkpoint(struct gd_peer *me) {
     struct gd_released *released = &me->released;
     if (!released->checkpoint_set) return;
@@ -140,8 +149,9 @@ static void pass_checkpoint(struct gd_peer *me) {
     released->checkpoint_set = false;
 }
 
-/* After a release on `stream`, whose frame was the last to be remembered.  The driver is called outside the mutex: a full
- * stream would block it, and what empties that may be another thread of this peer. */
+/* Called after a release on `stream`, whose frame was the last to be remembered. The driver is
+ * called without the mutex: it would block on a full stream, which another thread of this peer may
+ * have to empty. */
 static void set_checkpoint(struct gd_peer *me, gd_stream stream, uint64_t id) {
     struct gd_released *released = &me->released;
     pthread_mutex_lock(&released->mutex);
@@ -162,17 +172,17 @@ static void set_checkpoint(struct gd_peer *me, gd_stream stream, uint64_t id) {
     pthread_mutex_unlock(&released->mutex);
 }
 
-/* ---- the list ---------------------------------------------------------------------------------------------------------- */
+/* ---- the list -------------------------------------------------------------------------------- */
 
 static void tell(struct gd_released *released, uint64_t seq) { released->torn[released->torns++] = seq; }
 
-/* Tells the stream from all others; 0: nobody can.  Asked anew each time: a checkpoint must not take one stream for
- * another that had its handle. */
+/* An id that no other stream has; 0 if it cannot be had. It is asked for each time, because a
+ * checkpoint must not take one stream for another one that had the same handle. */
 static uint64_t identity_of(const struct gd_device *device, gd_stream stream) {
     return stream == GD_PER_THREAD ? UINT64_C(1) << 63 | gd_this_thread() : gd_stream_id(device, stream);
 }
 
-/* gd_reserve has made room.  stream: where its release was recorded. */
+/* gd_reserve has made room. stream: where the frame's release was recorded. */
 void gd_remember(struct gd_peer *me, const struct gd_frame *frame, gd_stream stream) {
     struct gd_released *released = &me->released;
     const bool events = me->device && me->device->sync == &gd_events;
@@ -188,7 +198,8 @@ void gd_remember(struct gd_peer *me, const struct gd_frame *frame, gd_stream str
     if (behind) set_checkpoint(me, stream, identity);
 }
 
-/* A frame that is known to be torn, while something else has to be said.  gd_reserve has made room. */
+/* Keeps a frame that is known to be torn, because something else has to be said now. gd_reserve has
+ * made room. */
 void gd_tell_later(struct gd_peer *me, uint64_t seq) {
     pthread_mutex_lock(&me->released.mutex);
     me->released.reserved--;
@@ -196,12 +207,12 @@ void gd_tell_later(struct gd_peer *me, uint64_t seq) {
     pthread_mutex_unlock(&me->released.mutex);
 }
 
-/* Moves up to `room` of the sequences that turned out torn to `seqs`; how many. */
+/* Moves up to `room` sequences of torn frames to `seqs`, and returns how many. */
 size_t gd_take_torn(struct gd_peer *me, uint64_t *seqs, size_t room) {
     struct gd_released *released = &me->released;
     pthread_mutex_lock(&released->mutex);
     size_t n = released->torns < room ? released->torns : room;
-    if (n > 0) { /* the list may not exist yet */
+    if (n > 0) { /* else the list may not exist */
         memcpy(seqs, released->torn, n * sizeof *seqs);
         memmove(released->torn, released->torn + n, (released->torns - n) * sizeof *seqs);
     }
@@ -217,7 +228,9 @@ static bool somebody_died(const struct gd_peer *me) {
 bool gd_look_at_released(struct gd_peer *me) {
     struct gd_released *released = &me->released;
     pthread_mutex_lock(&released->mutex);
-    released->reaps = gr_load_acquire(&me->me.ring->head->reaps); /* before the look: who dies later is seen later */
+    /* Before the look, so that who dies later is seen later. Acquire: partner clear_dead, whose
+     * store of `reaps` comes after its marks. */
+    released->reaps = gr_load_acquire(&me->me.ring->head->reaps);
     if (me->device && me->device->sync == &gd_events) pass_checkpoint(me);
     size_t still = 0;
     for (size_t k = 0; k < released->n; k++) {
@@ -255,7 +268,7 @@ bool gd_may_be_torn(const struct gd_peer *me) {
            gr_torn(frame->ring, frame->index, frame->producer, frame->producer_id, frame->value);
 }
 
-/* With events the mark says only that nobody had asked: the event itself is asked. */
+/* With events a mark says only that nobody had asked, so the event itself is asked. */
 bool gd_is_torn(struct gd_peer *me, uint32_t index) {
     const struct gd_use *use = &me->use[index];
     if (!reached(me, use->producer, index, use->value)) return false;

@@ -1,7 +1,8 @@
-/* Device order by 64-bit words: streams write and await the fence table of the header itself.
+/* Device order by 64-bit words: streams store and wait for words in the header's own fence table.
  *
- * The table is registered with CUDA, so the fence word that the CPU reads for free is the one that a stream stores
- * when it gets there, and waits for.  A stream that waits for a dead peer goes on when the reaper stores that fence.
+ * The table is registered with CUDA. So the word that a stream stores when it gets there, and that
+ * other streams wait for, is one that the CPU can load. A stream that waits for a dead peer goes on
+ * when a reaper stores that peer's fence.
  */
 #include "device.h"
 

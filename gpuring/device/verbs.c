@@ -1,16 +1,17 @@
-/* The verbs: one call is one transition, its host order and its device order, whole.
+/* The verbs: one call is one whole transition, with its host order and its device order.
  *
- * Up to the record everything can be undone: a claim is made void, a frame is given back.  After it the frame is
- * published or released.  Each verb can be read from top to bottom here; device.h has the contract of all of them,
- * docs/protocol.md the argument.
+ * Until the record everything can be undone: a claim turns void, a frame is given back. After the
+ * record the frame is published or released. Each verb can be read here from top to bottom.
+ * device.h has the contract of each, and docs/protocol.md the argument.
  */
 #include "device.h"
 
 #include <errno.h>
 
-/* ---- claim, acquire --------------------------------------------------------------------------------------------- */
+/* ---- claim, acquire -------------------------------------------------------------------------- */
 
-/* The verb of the core until it is not blocked any more: tried at once, then spinning, then asleep for a slice. */
+/* Calls the core's verb until it is not blocked any more: at once, then spinning, then asleep for a
+ * slice. */
 static enum gr_result in_host_order(struct gd_peer *me, struct gd_call *call, unsigned how, gr_verb verb) {
     enum gr_result result;
     me->me.deadline_ns = call->deadline_ns;
@@ -24,10 +25,10 @@ static enum gr_result in_host_order(struct gd_peer *me, struct gd_call *call, un
     call->stage = GD_SLEEP;
     result = gr_spin(&me->me, verb);
     if (result != GR_BLOCKED || gr_now_ns() >= call->deadline_ns) return result;
-    return GR_SIGNAL; /* signals are looked at before a sleep */
+    return GR_SIGNAL; /* the caller looks at signals before it sleeps */
 }
 
-/* The slot of the peer's last claim or acquire is in the user's hands. */
+/* Gives the slot of the peer's last claim or acquire to the user. */
 static void hand_out(struct gd_peer *me, struct gd_call *call) {
     const uint32_t index = me->me.index;
     struct gd_use *use = &me->use[index];
@@ -46,12 +47,13 @@ static void hand_out(struct gd_peer *me, struct gd_call *call) {
     call->indices[call->got++] = index;
     call->ordering = false;
     call->stage = GD_TRY;
-    call->deadline_ns = 0; /* the others of a batch only if they are there */
+    call->deadline_ns = 0; /* the rest of a batch must be there already */
     call->at = 0;
     GR_FAULT("device: ordered");
 }
 
-/* A signal handler, or another thread, may have closed us while we waited: then what we had was given back. */
+/* A signal handler, or another thread, may have closed this peer while it waited. Then what it had
+ * was given back. */
 static enum gr_result handed_out(struct gd_peer *me, struct gd_call *call) {
     if (me->me.left) return call->got = 0, GR_REAPED;
     enum gr_result result = gd_submit(me, call);
@@ -59,7 +61,7 @@ static enum gr_result handed_out(struct gd_peer *me, struct gd_call *call) {
     return result;
 }
 
-/* Would a claim be blocked?  As a verb, so that it can be waited for. */
+/* Whether a claim would be blocked, in the form of a verb, so that it can be waited for. */
 static enum gr_result look(struct gr_peer *me) {
     uint64_t seq;
     return gr_look(me, &seq, &me->culprit);
@@ -69,17 +71,19 @@ enum gr_result gd_claim(struct gd_peer *me, struct gd_call *call, unsigned how) 
     while (call->got < call->n) {
         enum gr_result result = GR_OK;
         if (!call->ordering) {
-            if (me->gate_host && me->device) { /* waits for everybody before it claims, as far as that can be seen */
+            /* It waits for pending work before it claims, as far as a look can tell. */
+            if (me->gate_host && me->device) {
                 result = in_host_order(me, call, how, look);
                 if (result == GR_OK) result = gd_await_next(me, call, how);
                 if (result == GR_OK) result = gr_claim(&me->me);
-                if (result == GR_BLOCKED && gr_now_ns() < call->deadline_ns) continue; /* somebody was faster */
+                /* Another producer was faster. */
+                if (result == GR_BLOCKED && gr_now_ns() < call->deadline_ns) continue;
             } else result = in_host_order(me, call, how, gr_claim);
             if (result == GR_SIGNAL) return result;
             if (result != GR_OK) {
                 if (call->got == 0) return result;
                 if (result != GR_REAPED) break;
-                gd_cancel(me, call); /* who takes our entry from us takes what we had */
+                gd_cancel(me, call); /* whoever cleared the entry took the rest of the batch */
                 return result;
             }
             call->ordering = true;
@@ -89,7 +93,8 @@ enum gr_result gd_claim(struct gd_peer *me, struct gd_call *call, unsigned how) 
         if (result == GR_SIGNAL) return result;
         if (result != GR_OK) {
             call->ordering = false;
-            gr_abandon(&me->me, me->me.index, me->me.seq); /* nothing of ours is in the stream, or it was refused */
+            /* Nothing of ours is in the stream, or the driver refused. */
+            gr_abandon(&me->me, me->me.index, me->me.seq);
             if (result == GR_BLOCKED && call->got) break;
             gd_cancel(me, call);
             return result;
@@ -102,7 +107,7 @@ enum gr_result gd_claim(struct gd_peer *me, struct gd_call *call, unsigned how) 
 enum gr_result gd_acquire(struct gd_peer *me, struct gd_call *call, unsigned how, gr_verb verb) {
     if (call->got == 0 && !call->ordering && gd_is_due(me)) {
         if (gr_forked(me->me.ring)) return GR_FORKED; /* a child may not touch CUDA */
-        if (!(how & GD_WAIT)) return GR_SIGNAL;       /* events may have to be asked */
+        if (!(how & GD_WAIT)) return GR_SIGNAL;       /* to ask events may block */
         if (gd_look_at_released(me)) return GR_TORN_BEHIND;
     }
     while (call->got < call->n) {
@@ -113,7 +118,9 @@ enum gr_result gd_acquire(struct gd_peer *me, struct gd_call *call, unsigned how
             if (result != GR_OK) {
                 if (call->got == 0) return result;
                 if (result != GR_DAMAGED && result != GR_REAPED) break;
-                gd_cancel(me, call); /* no later call would tell; or what we had goes with our entry */
+                /* A later call would not report the damage; and a reaped peer has lost the rest of
+                 * the batch. */
+                gd_cancel(me, call);
                 return result;
             }
             call->ordering = true;
@@ -129,7 +136,8 @@ enum gr_result gd_acquire(struct gd_peer *me, struct gd_call *call, unsigned how
             return result;
         }
         const struct gr_slot *slot = &me->me.ring->slot[me->me.index];
-        if (gr_load_acquire((gr_word *)&slot->ndim) > GR_MAX_NDIM) { /* its frame is passed over: no later call would tell */
+        /* The frame is released, so this is the only call that can report the damage. */
+        if (gr_load_acquire((gr_word *)&slot->ndim) > GR_MAX_NDIM) {
             gr_release(&me->me, me->me.index, me->me.seq);
             gd_cancel(me, call);
             return GR_DAMAGED;
@@ -138,7 +146,8 @@ enum gr_result gd_acquire(struct gd_peer *me, struct gd_call *call, unsigned how
         use->producer = me->me.producer;
         use->producer_id = me->me.producer_id;
         use->value = me->me.value;
-        if (gd_may_be_torn(me) && gd_is_torn(me, me->me.index)) { /* its producer died meanwhile, and nobody has seen the frame */
+        /* The producer died meanwhile, and the user has not seen the frame. */
+        if (gd_may_be_torn(me) && gd_is_torn(me, me->me.index)) {
             gr_skip_torn(&me->me);
             call->stage = GD_TRY;
             call->at = 0;
@@ -151,7 +160,7 @@ enum gr_result gd_acquire(struct gd_peer *me, struct gd_call *call, unsigned how
 
 void gd_cancel(struct gd_peer *me, struct gd_call *call) {
     const bool producer = me->me.role == GR_PRODUCER;
-    call->ops = 0; /* waits that are in no stream yet */
+    call->ops = 0; /* waits that were not submitted yet */
     if (me->me.left) {
         call->got = 0;
         return;
@@ -159,9 +168,9 @@ void gd_cancel(struct gd_peer *me, struct gd_call *call) {
     if (call->ordering) {
         if (producer) gr_abandon(&me->me, me->me.index, me->me.seq);
         else gr_give_back(&me->me, me->me.index, me->me.seq);
-    } else if (!producer && call->got && me->me.told) me->me.lost = 0; /* handed out with the last, which nobody gets */
+    } else if (!producer && call->got && me->me.told) me->me.lost = 0; /* told with the last one */
     call->ordering = false;
-    while (call->got > 0) { /* the last first: the position goes back step by step */
+    while (call->got > 0) { /* the last first, so that the position goes back step by step */
         struct gd_use *use = &me->use[call->indices[--call->got]];
         use->open = false;
         if (producer) gr_abandon(&me->me, call->indices[call->got], use->seq);
@@ -172,17 +181,18 @@ void gd_cancel(struct gd_peer *me, struct gd_call *call) {
     }
 }
 
-/* ---- publish, abandon, release ------------------------------------------------------------------------------------- */
+/* ---- publish, abandon, release --------------------------------------------------------------- */
 
 enum end { PUBLISH, ABANDON, RELEASE };
 
-/* The record is enqueued: lets others see it. */
+/* The fence operation is enqueued: lets others see the end of the slot. */
 static enum gr_result finish(struct gd_peer *me, struct gd_call *call, uint32_t index, uint64_t value, enum end end) {
     struct gd_use *use = &me->use[index];
     const uint64_t seq = use->seq;
     if (end == RELEASE) {
         struct gd_trouble unused;
-        const struct gd_sync *sync = me->device ? me->device->sync : &gd_timeline; /* the word tells */
+        /* Without a device the fence word tells, as with a timeline. */
+        const struct gd_sync *sync = me->device ? me->device->sync : &gd_timeline;
         struct gd_frame frame = {.index = index, .producer = use->producer, .producer_id = use->producer_id, .seq = seq,
                                  .value = use->value, .own = value};
         const gd_stream stream = use->streams ? use->stream[0] : 0;
@@ -191,12 +201,13 @@ static enum gr_result finish(struct gd_peer *me, struct gd_call *call, uint32_t 
         if ((torn || !whole) && !gd_reserve(&me->released)) return GR_SYSTEM;
         use->open = false;
         enum gr_result result = gr_release(&me->me, index, seq);
-        /* From here on `use` may be another thread's, which has acquired the slot anew. */
+        /* From here on `use` may belong to another thread that has acquired the slot again. */
         if (result != GR_OK) {
             if (torn || !whole) gd_unreserve(&me->released, 1);
         } else if (!whole) gd_remember(me, &frame, stream);
         else if (torn) {
-            if (call->torns < GD_MAX_OPS) call->torn[call->torns++] = seq; /* its room is given up with the call */
+            /* The room is given up with the call. */
+            if (call->torns < GD_MAX_OPS) call->torn[call->torns++] = seq;
             else gd_tell_later(me, seq);
         }
         return result;
@@ -206,7 +217,7 @@ static enum gr_result finish(struct gd_peer *me, struct gd_call *call, uint32_t 
     return gr_publish(&me->me, index, seq, value, use->ndim, use->shape);
 }
 
-/* Whether one record can do for all: they were used on one stream only, the current one. */
+/* Whether one record can serve all slots: each was used on the current stream only. */
 static bool on_one_stream(struct gd_peer *me, const struct gd_call *call) {
     if (call->n == 1 || call->n > GD_MAX_OPS || (me->device && !me->device->sync->record_many)) return false;
     for (uint32_t k = 0; k < call->n; k++) {
@@ -218,7 +229,7 @@ static bool on_one_stream(struct gd_peer *me, const struct gd_call *call) {
 }
 
 static void note(struct gd_call *call, enum gr_result result) {
-    if (call->refused == GR_OK) call->refused = result; /* of several, the first is told */
+    if (call->refused == GR_OK) call->refused = result; /* the first of several is reported */
 }
 
 static void end_together(struct gd_peer *me, struct gd_call *call, enum end end) {
@@ -228,13 +239,14 @@ static void end_together(struct gd_peer *me, struct gd_call *call, enum end end)
         note(call, finish(me, call, call->indices[call->at], values[call->at], end));
 }
 
-/* Ends one slot.  Where the driver refuses the record, its streams are waited for (GR_SIGNAL: call again), and then it is
- * given up without a frame.  While one of them is captured nobody can tell when its work is done: then it stays ours. */
+/* Ends one slot. If the driver refuses the record, this waits for the slot's streams (GR_SIGNAL:
+ * call again), and then gives the slot up without a frame. While one of the streams is being
+ * captured, nobody can tell when its work is done. Then the peer keeps the slot. */
 static enum gr_result end_one(struct gd_peer *me, struct gd_call *call, uint32_t index, enum end end) {
     const struct gd_trouble first = call->trouble;
     const bool another = call->failed && !call->ordering;
     uint64_t value;
-    if (!call->ordering) { /* else its record has failed, and is to be settled */
+    if (!call->ordering) { /* else its record has failed, and it is to be settled */
         if (gd_record(me, call, index, &value) == GR_OK) {
             note(call, finish(me, call, index, value, end));
             return GR_OK;
@@ -243,7 +255,7 @@ static enum gr_result end_one(struct gd_peer *me, struct gd_call *call, uint32_t
     }
     bool captured = call->trouble.where == GD_CAPTURED && !me->use[index].unpaid;
     enum gr_result result = captured ? GR_DEVICE : gd_settle(me, call, index);
-    if (another) call->trouble = first; /* of several errors the first is told */
+    if (another) call->trouble = first; /* the first of several errors is reported */
     if (result == GR_SIGNAL) return result;
     if (result == GR_OK) {
         value = gr_load_relaxed(work_of(me->me.ring, index, me->me.number));
@@ -253,21 +265,23 @@ static enum gr_result end_one(struct gd_peer *me, struct gd_call *call, uint32_t
     return GR_OK;
 }
 
-/* Something else has to be said now, or the call may be given up. */
+/* For torn frames of this call, if it has to report something else now, or may be given up. */
 static void tell_all_later(struct gd_peer *me, struct gd_call *call) {
     for (uint32_t k = 0; k < call->torns; k++) gd_tell_later(me, call->torn[k]);
     call->torns = 0;
 }
 
-/* From the last use of slots to their end.  A batch goes on with the others where one is refused, but what is behind a
- * frame that could not be published is abandoned. */
+/* Takes slots from their last use to their end. If one slot of a batch is refused, the call goes on
+ * with the others; but the frames after one that could not be published are abandoned. */
 static enum gr_result bring_to_an_end(struct gd_peer *me, struct gd_call *call, unsigned how, enum end end) {
-    if (gr_forked(me->me.ring)) { /* before the driver is asked anything: a child may not touch CUDA */
+    /* Checked before the driver is asked anything: a child may not touch CUDA. */
+    if (gr_forked(me->me.ring)) {
         for (uint32_t k = 0; k < call->n; k++) me->use[call->indices[k]].open = false;
         return GR_FORKED;
     }
     if (!(how & GD_AGAIN)) {
-        for (uint32_t k = 0; me->device && k < call->n; k++) { /* work may be on the current stream too */
+        /* There may be work on the current stream, too. */
+        for (uint32_t k = 0; me->device && k < call->n; k++) {
             struct gd_use *use = &me->use[call->indices[k]];
             gd_leave_thread(use);
             if (!gd_add_stream(use, call->stream)) return gd_refuse(call, GD_NO_MEMORY, call->stream, CU_OUT_OF_MEMORY);
@@ -278,7 +292,8 @@ static enum gr_result bring_to_an_end(struct gd_peer *me, struct gd_call *call, 
     for (; call->at < call->n; call->at++) {
         const uint32_t index = call->indices[call->at];
         if (!me->use[index].open) continue;
-        if (call->failed && me->use[index].unpaid) call->ordering = true; /* it was recorded with the one that failed */
+        /* It was recorded together with the one that failed. */
+        if (call->failed && me->use[index].unpaid) call->ordering = true;
         if (end_one(me, call, index, end == PUBLISH && call->failed ? ABANDON : end) == GR_SIGNAL) {
             tell_all_later(me, call);
             return GR_SIGNAL;
@@ -305,9 +320,11 @@ enum gr_result gd_put_back(struct gd_peer *me, uint32_t index) {
     me->use[index].open = false;
     if (me->me.role == GR_PRODUCER) return gr_abandon(&me->me, index, seq);
     const bool last = me->me.told && me->me.seq == seq;
-    if (me->me.told && !last) me->me.lost = 0; /* told with a later frame, which is kept */
+    /* It was told with a later frame, which is kept. */
+    if (me->me.told && !last) me->me.lost = 0;
     enum gr_result result = gr_give_back(&me->me, index, seq);
-    if (!last) me->me.lost += me->use[index].lost; /* else it is in there */
+    /* Of the last frame it is in there already. */
+    if (!last) me->me.lost += me->use[index].lost;
     return result;
 }
 
@@ -316,7 +333,8 @@ enum gr_result gd_leave(struct gd_peer *me, struct gd_call *call, unsigned how) 
     enum gr_result result = gd_drain(me, call, how);
     if (result != GR_OK) return result;
     const bool prepared = me->use != NULL; /* else its join has failed */
-    if (prepared && me->me.role == GR_CONSUMER) gd_look_at_released(me); /* while our own events can be asked */
+    /* Its own events can still be asked now. */
+    if (prepared && me->me.role == GR_CONSUMER) gd_look_at_released(me);
     result = gr_leave(&me->me);
     if (me->me.left && me->device && prepared) {
         gd_give_events(me);
