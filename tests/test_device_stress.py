@@ -113,8 +113,8 @@ MUTANTS: dict[str, list[Edit]] = {
     "another stream of the slot is not waited for": [
         (
             "device.c",
-            "if (status == CU_OK) status = device->driver->stream_wait_event((void *)stream, spare",
-            "if (0) status = device->driver->stream_wait_event((void *)stream, spare",
+            "if (status == CU_OK)\n            status = device->driver->stream_wait_event((",
+            "if (0) status = device->driver->stream_wait_event((",
         )
     ],
     "a per-thread stream is taken for that of another thread": [

@@ -55,7 +55,8 @@ void gr_announce(const struct gr_peer *me, uint64_t bit) {
  * take both back; if we took the count back again, some sleeper would not be woken (edge D). */
 void gr_withdraw(const struct gr_peer *me, uint64_t bit) {
     if (gr_begin(me) != GR_OK) return;
-    if (atomic_fetch_and_explicit(&me->ring->peer[me->number].waiting, ~bit, memory_order_seq_cst) & bit) {
+    if (atomic_fetch_and_explicit(&me->ring->peer[me->number].waiting, ~bit, memory_order_seq_cst) &
+        bit) {
         GR_FAULT("sleep: unmarked");
         atomic_fetch_sub_explicit(&me->ring->head->waiters, 1, memory_order_seq_cst);
     }

@@ -52,7 +52,8 @@ static inline uint64_t help_hint(struct gr_ring *ring, uint64_t c) {
 static bool every_slot_held(const struct gr_ring *ring, uint64_t subs) {
     for (uint32_t i = 0; i < ring->slots; i++) {
         bool held = false;
-        for (gr_each_bit(u, subs)) held |= phase_of(gr_load_sc(&take_of(ring, i, u)->word)) == GR_HELD;
+        for (gr_each_bit(u, subs))
+            held |= phase_of(gr_load_sc(&take_of(ring, i, u)->word)) == GR_HELD;
         if (!held) return false;
     }
     return true;
@@ -67,8 +68,8 @@ static bool every_slot_held(const struct gr_ring *ring, uint64_t subs) {
  * beyond c - n.
  * [edge D, sleeper] partner: gr_ring_bell. Everything that a waker changes is loaded with sc, or a
  * sleeper could miss its bell. */
-static ALWAYS_INLINE enum gr_result gate(const struct gr_ring *ring, uint64_t c, uint64_t i, uint64_t w,
-                                         struct gr_culprit *culprit) {
+static ALWAYS_INLINE enum gr_result gate(const struct gr_ring *ring, uint64_t c, uint64_t i,
+                                         uint64_t w, struct gr_culprit *culprit) {
     const uint64_t n = ring->slots;
     if (seq_of(w) != c - n) return GR_DAMAGED; /* the hint is at most the frontier */
     if (phase_of(w) == GR_WRITING)
@@ -83,7 +84,8 @@ static ALWAYS_INLINE enum gr_result gate(const struct gr_ring *ring, uint64_t c,
         if (mode_of(sub) == GR_LOSSLESS && start_of(sub) <= c - n) {
             bool done = seq_of(t) == c - n && phase_of(t) == GR_DONE;
             if (held)
-                return blocked(culprit, GR_BY_HOLDER, owner_of(t), u, seq_of(t), gr_load_relaxed(&take->since_ns));
+                return blocked(culprit, GR_BY_HOLDER, owner_of(t), u, seq_of(t),
+                               gr_load_relaxed(&take->since_ns));
             if (phase_of(w) == GR_READY && !done) /* void and torn frames are not waited for */
                 return blocked(culprit, GR_BY_SUBSCRIPTION, GR_NONE, u, c - n,
                                gr_load_relaxed(&ring->slot[i].time_ns));
@@ -91,7 +93,8 @@ static ALWAYS_INLINE enum gr_result gate(const struct gr_ring *ring, uint64_t c,
         if (held) holder = owner_of(t), held_in = u;
     }
     if (held_in != GR_NONE && every_slot_held(ring, subs))
-        return blocked(culprit, GR_BY_HOLDER, holder, held_in, seq_of(gr_load_sc(&take_of(ring, i, held_in)->word)),
+        return blocked(culprit, GR_BY_HOLDER, holder, held_in,
+                       seq_of(gr_load_sc(&take_of(ring, i, held_in)->word)),
                        gr_load_relaxed(&take_of(ring, i, held_in)->since_ns));
     return GR_OK;
 }
@@ -116,7 +119,8 @@ enum gr_result gr_look_to_claim(const struct gr_peer *me, uint64_t *c, struct gr
 void gr_list_pending(struct gr_peer *me, uint32_t index) {
     me->index = index;
     me->pendings = 0;
-    for (gr_each_bit(p, peer_mask_of(me->ring))) add_pending(me, p, gr_load_acquire(work_of(me->ring, index, p)));
+    for (gr_each_bit(p, peer_mask_of(me->ring)))
+        add_pending(me, p, gr_load_acquire(work_of(me->ring, index, p)));
 }
 
 /* GR_OK: slot[index] = (seq, me, WRITING), and pending[] lists what the stream must wait for.
@@ -167,7 +171,8 @@ static ALWAYS_INLINE enum gr_result claim(struct gr_peer *me) {
             uint64_t t = gr_load_sc(&take->word);
             if (phase_of(t) != GR_HELD) continue;
             held = true;
-            blocked(&me->culprit, GR_BY_HOLDER, owner_of(t), u, seq_of(t), gr_load_relaxed(&take->since_ns));
+            blocked(&me->culprit, GR_BY_HOLDER, owner_of(t), u, seq_of(t),
+                    gr_load_relaxed(&take->since_ns));
         }
         if (held) {
             gr_cas(&ring->slot[i].word, mine, claim_word(c, me->number, GR_VOID));
@@ -213,11 +218,13 @@ uint64_t gr_promise(struct gr_peer *me, uint32_t index, uint64_t seq) {
     return value;
 }
 
-static enum gr_result leave_writing(struct gr_peer *me, uint32_t index, uint64_t seq, unsigned phase) {
+static enum gr_result leave_writing(struct gr_peer *me, uint32_t index, uint64_t seq,
+                                    unsigned phase) {
     struct gr_slot *slot = &me->ring->slot[index];
     /* [edge P, publisher] carries data, record and work; partner: hold. A stale word shows WRITING,
      * and costs the reader another wait, which the bell ends. */
-    if (!gr_cas(&slot->word, claim_word(seq, me->number, GR_WRITING), claim_word(seq, me->number, phase)))
+    if (!gr_cas(&slot->word, claim_word(seq, me->number, GR_WRITING),
+                claim_word(seq, me->number, phase)))
         return GR_REAPED;
     GR_FAULT("publish: ready");
     gr_ring_bell(me->ring);

@@ -43,7 +43,8 @@ static inline void count_torn(struct cursor *at, uint64_t s) {
     met(at, s + 1);
 }
 
-static inline void count_lost(const struct gr_peer *me, struct cursor *at, uint64_t from, uint64_t to) {
+static inline void count_lost(const struct gr_peer *me, struct cursor *at, uint64_t from,
+                              uint64_t to) {
     if (from < at->high) from = at->high; /* those were counted when they were met first */
     if (to <= from) return;
     met(at, to);
@@ -57,8 +58,8 @@ static inline void count_lost(const struct gr_peer *me, struct cursor *at, uint6
  * that another member holds may come back. A frame that was opened again counts as the next one,
  * even if its redo count has not been raised yet: a reaper does that only after it has opened the
  * frame (E1). */
-static enum gr_result last_look(const struct gr_peer *me, uint64_t *pos, uint64_t seen, enum gr_result end,
-                                struct gr_culprit *culprit) {
+static enum gr_result last_look(const struct gr_peer *me, uint64_t *pos, uint64_t seen,
+                                enum gr_result end, struct gr_culprit *culprit) {
     const struct gr_ring *ring = me->ring;
     if (gr_load_sc(&ring->sub[me->u].redo) != seen) return GR_OK;
     uint64_t oldest = UINT64_MAX;
@@ -66,7 +67,8 @@ static enum gr_result last_look(const struct gr_peer *me, uint64_t *pos, uint64_
         const struct gr_take *take = take_of(ring, i, me->u);
         uint64_t t = gr_load_sc(&take->word);
         if (phase_of(t) == GR_HELD && owner_of(t) != me->number)
-            return blocked(culprit, GR_BY_HOLDER, owner_of(t), me->u, seq_of(t), gr_load_relaxed(&take->since_ns));
+            return blocked(culprit, GR_BY_HOLDER, owner_of(t), me->u, seq_of(t),
+                           gr_load_relaxed(&take->since_ns));
         uint64_t w = gr_load_sc(&ring->slot[i].word);
         if (phase_of(t) == GR_OPEN && seq_of(w) == seq_of(t) && phase_of(w) == GR_READY) {
             /* The walk would look elsewhere, and come back here. */
@@ -89,8 +91,8 @@ struct found {
  * calls this, too, so everything that a waker changes is loaded with sc [edge D, sleeper]; partner:
  * gr_ring_bell. A stale word would cost a lost wake-up. The hint is the exception: a stale one
  * makes the walk start at an older sequence, and costs a few more loads. */
-static ALWAYS_INLINE enum gr_result walk(const struct gr_peer *me, struct cursor *at, struct found *found,
-                                         struct gr_culprit *culprit) {
+static ALWAYS_INLINE enum gr_result walk(const struct gr_peer *me, struct cursor *at,
+                                         struct found *found, struct gr_culprit *culprit) {
     const struct gr_ring *ring = me->ring;
     const uint64_t n = ring->slots;
 
@@ -130,7 +132,8 @@ again:;
             goto again;
         }
         if (seq_of(w) == s && phase_of(w) == GR_WRITING)
-            return blocked(culprit, GR_BY_PRODUCER, owner_of(w), me->u, s, gr_load_relaxed(&ring->slot[i].since_ns));
+            return blocked(culprit, GR_BY_PRODUCER, owner_of(w), me->u, s,
+                           gr_load_relaxed(&ring->slot[i].since_ns));
         /* The producer has passed s, unless another member has taken it since the first look
          * (H7). */
         if (seq_of(w) > s) {
@@ -386,12 +389,14 @@ void gr_skip_torn(struct gr_peer *me) {
  *
  * `reached` belongs to `id` only if the id is unchanged after it was loaded. Otherwise the mark of
  * a later owner is being written. Partner of all these loads: mark_torn. */
-bool gr_torn(const struct gr_ring *ring, uint32_t index, uint32_t producer, uint64_t producer_id, uint64_t value) {
+bool gr_torn(const struct gr_ring *ring, uint32_t index, uint32_t producer, uint64_t producer_id,
+             uint64_t value) {
     struct gr_tear *mark = tear_of(ring, index, producer);
     uint64_t word = gr_load_acquire(&mark->id), id = word & ~GR_MARKING;
     if (id != producer_id) return id > producer_id;
     if (word != id) return false;
-    return value > gr_load_acquire(&mark->reached) || (gr_load_acquire(&mark->id) & ~GR_MARKING) != id;
+    return value > gr_load_acquire(&mark->reached) ||
+           (gr_load_acquire(&mark->id) & ~GR_MARKING) != id;
 }
 
 bool gr_holds(struct gr_peer *me, uint32_t index, uint64_t *seq) {

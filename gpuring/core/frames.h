@@ -8,8 +8,9 @@
  * its cursor in registers. */
 #define ALWAYS_INLINE inline __attribute__((always_inline))
 
-static inline enum gr_result blocked(struct gr_culprit *culprit, enum gr_reason reason, uint64_t peer,
-                                     uint64_t subscription, uint64_t seq, uint64_t since_ns) {
+static inline enum gr_result blocked(struct gr_culprit *culprit, enum gr_reason reason,
+                                     uint64_t peer, uint64_t subscription, uint64_t seq,
+                                     uint64_t since_ns) {
     *culprit = (struct gr_culprit){reason, (uint32_t)peer, (uint32_t)subscription, seq, since_ns};
     return GR_BLOCKED;
 }
@@ -19,7 +20,9 @@ static inline void add_pending(struct gr_peer *me, uint64_t p, uint64_t value) {
         me->pending[me->pendings++] = (struct gr_pending){(uint32_t)p, value};
 }
 
-static inline void count(gr_word *word, uint64_t n) { gr_store_relaxed(word, gr_load_relaxed(word) + n); }
+static inline void count(gr_word *word, uint64_t n) {
+    gr_store_relaxed(word, gr_load_relaxed(word) + n);
+}
 
 /* Prefetches the words of the next slot, which another processor or a GPU may have written since
  * the last lap. What the caller does meanwhile hides the cache misses; a wrong guess costs

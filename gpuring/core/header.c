@@ -22,7 +22,8 @@
 
 static uint64_t aligned(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
 
-bool gr_layout(const struct gr_config *config, struct gr_layout *layout, char *why, size_t why_nbytes) {
+bool gr_layout(const struct gr_config *config, struct gr_layout *layout, char *why,
+               size_t why_nbytes) {
 #define WITHIN(field, low, high)                                                                   \
     if ((uint64_t)config->field - (uint64_t)(low) > (uint64_t)(high) - (uint64_t)(low))            \
     return snprintf(why, why_nbytes, "%s is %llu, not %llu to %llu", #field,                       \
@@ -48,7 +49,8 @@ bool gr_layout(const struct gr_config *config, struct gr_layout *layout, char *w
     layout->sub = at, at += config->max_subscriptions * sizeof(struct gr_sub);
     layout->peer = at, at += config->max_peers * sizeof(struct gr_peer_entry);
     layout->slot = at, at += n * sizeof(struct gr_slot);
-    layout->take = at, at = aligned(at + n * config->max_subscriptions * sizeof(struct gr_take), GR_LINE);
+    layout->take = at,
+        at = aligned(at + n * config->max_subscriptions * sizeof(struct gr_take), GR_LINE);
     layout->tear = at, at = aligned(at + n * config->max_peers * sizeof(struct gr_tear), GR_LINE);
     layout->work = at, at = aligned(at + words, GR_PAGE);
     layout->fence = at, at = aligned(at + words, GR_PAGE);
@@ -99,7 +101,8 @@ const struct gr_field gr_fields[] = {
 
 /* Makes a handle over `base`, where a whole header is mapped or was copied to. It takes over
  * lock_fd and base, also if it fails. NULL: errno. */
-static struct gr_ring *handle(uint8_t *base, int lock_fd, const struct gr_config *config, const struct gr_layout *layout) {
+static struct gr_ring *handle(uint8_t *base, int lock_fd, const struct gr_config *config,
+                              const struct gr_layout *layout) {
     struct gr_ring *ring = base == MAP_FAILED ? NULL : calloc(1, sizeof *ring);
     if (!ring) {
         int error = errno;
@@ -147,7 +150,8 @@ static int again(int fd, int flags) {
 static struct gr_ring *map(int fd, const struct gr_config *config, const struct gr_layout *layout) {
     int lock_fd = again(fd, O_RDWR), map_fd = lock_fd < 0 ? -1 : again(fd, O_RDWR), error = errno;
     /* Shared: the creator asks whether any other handle is left before it frees what it owns. */
-    struct flock attached = {.l_type = F_RDLCK, .l_whence = SEEK_SET, .l_start = GR_ATTACHED_BYTE, .l_len = 1};
+    struct flock attached = {
+        .l_type = F_RDLCK, .l_whence = SEEK_SET, .l_start = GR_ATTACHED_BYTE, .l_len = 1};
     if (map_fd >= 0 && fcntl(lock_fd, F_OFD_SETLK, &attached) != 0) {
         error = errno;
         close(map_fd);
@@ -215,7 +219,8 @@ struct gr_ring *gr_create(int fd, const struct gr_config *config, const uint8_t 
         for (uint32_t u = 0; u < config->max_subscriptions; u++)
             gr_store_relaxed(&take_of(ring, i, u)->word, claim_word(0, GR_NONE, GR_DONE));
     }
-    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = GR_CREATOR_BYTE, .l_len = 1};
+    struct flock lock = {
+        .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = GR_CREATOR_BYTE, .l_len = 1};
     if (fcntl(ring->lock_fd, F_OFD_SETLK, &lock) != 0) {
         error = errno;
         gr_detach(ring);
@@ -252,8 +257,8 @@ static bool read_all(int fd, void *to, uint64_t nbytes, uint64_t at) {
 
 /* Reads what the header in fd says of itself, and checks it. False: as gr_attach returns NULL. The
  * page is copied once, so what was checked is what is used, whatever a peer writes meanwhile. */
-static bool checked(int fd, struct gr_config *config, struct gr_layout *layout, const char **why, char *text,
-                    size_t text_nbytes) {
+static bool checked(int fd, struct gr_config *config, struct gr_layout *layout, const char **why,
+                    char *text, size_t text_nbytes) {
     union {
         struct gr_head head;
         uint8_t page[GR_PAGE];
@@ -262,7 +267,8 @@ static bool checked(int fd, struct gr_config *config, struct gr_layout *layout, 
     *why = NULL;
     if (fstat(fd, &st) != 0) return false;
     if (!S_ISREG(st.st_mode)) REFUSE(0, "it is no file");
-    if (st.st_size < GR_PAGE) REFUSE(0, "it has %lld bytes, a header has at least %d", (long long)st.st_size, GR_PAGE);
+    if (st.st_size < GR_PAGE)
+        REFUSE(0, "it has %lld bytes, a header has at least %d", (long long)st.st_size, GR_PAGE);
     if (!read_all(fd, &copy, sizeof copy, 0)) {
         if (errno != EAGAIN) return false;
         REFUSE(0, SHRINKS);
@@ -278,13 +284,18 @@ static bool checked(int fd, struct gr_config *config, struct gr_layout *layout, 
                                  .slot_nbytes = head->slot_nbytes,
                                  .meta_nbytes = head->meta_nbytes,
                                  .spec_nbytes = head->spec_nbytes};
-    if (magic && magic != GR_MAGIC) REFUSE(0, "its magic number is %#llx, not %#llx", (unsigned long long)magic, (unsigned long long)GR_MAGIC);
-    if (head->version != GR_VERSION) REFUSE(0, "its layout has version %u, this build reads version %d", head->version, GR_VERSION);
+    if (magic && magic != GR_MAGIC)
+        REFUSE(0, "its magic number is %#llx, not %#llx", (unsigned long long)magic,
+               (unsigned long long)GR_MAGIC);
+    if (head->version != GR_VERSION)
+        REFUSE(0, "its layout has version %u, this build reads version %d", head->version,
+               GR_VERSION);
     char range[128];
     if (!gr_layout(config, layout, range, sizeof range)) REFUSE(0, "%s", range);
     if (head->nbytes != layout->nbytes || (uint64_t)st.st_size != layout->nbytes)
-        REFUSE(0, "its counts need %llu bytes, it names %llu and has %lld", (unsigned long long)layout->nbytes,
-               (unsigned long long)head->nbytes, (long long)st.st_size);
+        REFUSE(0, "its counts need %llu bytes, it names %llu and has %lld",
+               (unsigned long long)layout->nbytes, (unsigned long long)head->nbytes,
+               (long long)st.st_size);
     /* All else is right: it was a ring. */
     if (!magic) REFUSE(ESTALE, "it was removed (its magic number is 0)");
     return true;
@@ -315,10 +326,13 @@ struct gr_ring *gr_read(int fd, const char **why, char *text, size_t text_nbytes
     if (!checked(fd, &config, &layout, why, text, text_nbytes)) return NULL;
     int lock_fd = again(fd, O_RDONLY);
     if (lock_fd < 0) return NULL;
-    uint8_t *base = mmap(NULL, layout.nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    uint8_t *base =
+        mmap(NULL, layout.nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     struct gr_ring *ring = handle(base, lock_fd, &config, &layout);
     if (!ring) return NULL;
-    if (read_all(fd, base, layout.event, 0) && read_all(fd, ring->spec, config.spec_nbytes, layout.spec)) return ring;
+    if (read_all(fd, base, layout.event, 0) &&
+        read_all(fd, ring->spec, config.spec_nbytes, layout.spec))
+        return ring;
     int error = errno;
     gr_detach(ring);
     errno = error;

@@ -100,7 +100,7 @@ struct gr_head {
 
     /* Membership. Writer: under LOCK, except that any process may set `closed` from 0 to 1. */
     alignas(GR_LINE) gr_word closed;
-    gr_word producers;  /* live producers (32) | ever joined (8) | enum gr_end of the last one (8) */
+    gr_word producers; /* live producers (32) | ever joined (8) | enum gr_end of the last one (8) */
     /* Superset of the subscriptions in use: a bit is set before sub[u] is, and cleared after it. */
     gr_word sub_mask;
     /* Superset of the peers in use, in the same way. */
@@ -190,7 +190,8 @@ struct gr_config {
 };
 
 /* False if a value is out of its range. `why` says which, and nothing is computed then. */
-bool gr_layout(const struct gr_config *config, struct gr_layout *layout, char *why, size_t why_nbytes);
+bool gr_layout(const struct gr_config *config, struct gr_layout *layout, char *why,
+               size_t why_nbytes);
 
 /* The fields and their places, for the layout test. */
 struct gr_field {

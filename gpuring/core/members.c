@@ -103,7 +103,8 @@ void gr_count_producers(struct gr_ring *ring, uint32_t without, enum gr_end how)
 bool gr_has_other_member(struct gr_ring *ring, uint32_t u, uint32_t p) {
     for (uint32_t q = 0; q < ring->max_peers; q++) {
         uint64_t word = gr_load_relaxed(&ring->peer[q].word);
-        if (q != p && state_of(word) == GR_LIVE && role_of(word) == GR_CONSUMER && sub_of(word) == u)
+        if (q != p && state_of(word) == GR_LIVE && role_of(word) == GR_CONSUMER &&
+            sub_of(word) == u)
             return true;
     }
     return false;
@@ -121,7 +122,8 @@ void gr_remove_subscription(struct gr_ring *ring, uint32_t u) {
 
 static bool drained(const struct gr_ring *ring, uint32_t p) {
     for (uint32_t i = 0; i < ring->slots; i++)
-        if (gr_load_acquire(fence_of(ring, i, p)) != gr_load_acquire(work_of(ring, i, p))) return false;
+        if (gr_load_acquire(fence_of(ring, i, p)) != gr_load_acquire(work_of(ring, i, p)))
+            return false;
     return true;
 }
 
@@ -223,7 +225,9 @@ static void announce(struct gr_ring *ring, struct gr_peer *me, const char *name,
     GR_FAULT("join: masked");
 
     uint64_t f = gr_frontier(ring), oldest = f + 1 > 2 * n ? f + 1 - n : n;
-    uint64_t s = from == GR_START_NEXT ? f : from == GR_START_OLDEST || start < oldest ? oldest : start;
+    uint64_t s = from == GR_START_NEXT                       ? f
+                 : from == GR_START_OLDEST || start < oldest ? oldest
+                                                             : start;
     /* [edge J, joiner] partner: gate and the second look of claim. If the claim's swap comes before
      * this store, the frontier below shows it; otherwise the claim sees the subscription. */
     gr_store_sc(&sub->word, sub_word(s, me->policy, me->mode));
@@ -254,7 +258,8 @@ enum gr_result gr_join_consumer(struct gr_ring *ring, const char name[GR_NAME_WO
     }
     me->u = found != GR_NONE ? found : unused;
     if (me->u == GR_NONE) result = GR_FULL_SUBS;
-    else if (found != GR_NONE && sub_word(0, policy, mode) != (gr_load_acquire(&ring->sub[found].word) & 0xffff))
+    else if (found != GR_NONE &&
+             sub_word(0, policy, mode) != (gr_load_acquire(&ring->sub[found].word) & 0xffff))
         result = GR_MODE_MISMATCH;
     else result = enter(ring, me);
     if (result == GR_OK) {
@@ -281,7 +286,8 @@ void gr_stop(struct gr_peer *me, bool stop) {
 /* Under LOCK: whether the entry does not belong to this peer any more. */
 static bool is_gone(const struct gr_peer *me) {
     const struct gr_peer_entry *entry = &me->ring->peer[me->number];
-    return state_of(gr_load_relaxed(&entry->word)) == GR_FREE || gr_load_relaxed(&entry->id) != me->id;
+    return state_of(gr_load_relaxed(&entry->word)) == GR_FREE ||
+           gr_load_relaxed(&entry->id) != me->id;
 }
 
 /* The peer was reaped although it lives, because its byte lost its lock. Or another thread has left

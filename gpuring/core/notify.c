@@ -73,14 +73,16 @@ static void disarm(struct gr_notifier *notifier) {
 static void make_readable(struct gr_notifier *notifier) {
     uint64_t one = 1;
     disarm(notifier);
-    if (!notifier->raised && notifier->fd >= 0 && write(notifier->fd, &one, sizeof one) < 0) { /* full: it is readable */
+    if (!notifier->raised && notifier->fd >= 0 &&
+        write(notifier->fd, &one, sizeof one) < 0) { /* full: it is readable */
     }
     notifier->raised = true;
 }
 
 static void make_unreadable(struct gr_notifier *notifier) {
     uint64_t count;
-    if (notifier->raised && read(notifier->fd, &count, sizeof count) < 0) { /* its owner has read it */
+    if (notifier->raised &&
+        read(notifier->fd, &count, sizeof count) < 0) { /* its owner has read it */
     }
     notifier->raised = false;
 }
@@ -90,7 +92,8 @@ static void make_unreadable(struct gr_notifier *notifier) {
 static void forget_bell(const struct gr_notifier *notifier) {
     if (!notifier->look.ring) return;
     for (uint32_t k = 1; k < waited_count; k++)
-        if (waited[k].address == address_of(&notifier->look.ring->head->bell)) waited[k].address = 0;
+        if (waited[k].address == address_of(&notifier->look.ring->head->bell))
+            waited[k].address = 0;
 }
 
 static bool sleeps_at(const gr_word32 *bell, uint32_t value) {
@@ -117,7 +120,8 @@ static void kick(void) {
 static bool look_around(void) {
     bool all = true;
     waited[0] = (struct gr_waited){.value = atomic_load_explicit(&kicks, memory_order_seq_cst),
-                                   .address = address_of(&kicks), .flags = GR_WAITED_U32 | GR_WAITED_PRIVATE};
+                                   .address = address_of(&kicks),
+                                   .flags = GR_WAITED_U32 | GR_WAITED_PRIVATE};
     waited_count = 1;
     for (struct gr_notifier *notifier = notifiers; notifier; notifier = notifier->next) {
         if (!notifier->armed) continue;
@@ -129,7 +133,8 @@ static bool look_around(void) {
         while (k < waited_count && waited[k].address != address_of(bell)) k++;
         if (k == GR_MAX_WAITED) all = false;
         else if (k == waited_count)
-            waited[waited_count++] = (struct gr_waited){.value = value, .address = address_of(bell), .flags = GR_WAITED_U32};
+            waited[waited_count++] = (struct gr_waited){
+                .value = value, .address = address_of(bell), .flags = GR_WAITED_U32};
         gr_tell_of_joins(notifier->look.ring);
         if (gr_ready(&notifier->look) != GR_BLOCKED) make_readable(notifier);
     }
@@ -143,12 +148,15 @@ static void *bridge(void *unused) {
     pthread_mutex_lock(&mutex);
     for (;;) {
         bool all = look_around();
-        int64_t until_ns = waited_count == 1 ? INT64_MAX : gr_now_ns() + (all ? slice_ns : GR_NAP_NS);
+        int64_t until_ns =
+            waited_count == 1 ? INT64_MAX : gr_now_ns() + (all ? slice_ns : GR_NAP_NS);
         asleep = true;
         pthread_mutex_unlock(&mutex);
         /* EFAULT: a ring was unmapped meanwhile. Either way, look again. */
         gr_wait_bells(waited, waited_count, until_ns);
-        slice_ns = gr_now_ns() < until_ns ? GR_SLICE_NS : slice_ns < GR_SLICE_MAX_NS / 2 ? 2 * slice_ns : GR_SLICE_MAX_NS;
+        slice_ns = gr_now_ns() < until_ns           ? GR_SLICE_NS
+                   : slice_ns < GR_SLICE_MAX_NS / 2 ? 2 * slice_ns
+                                                    : GR_SLICE_MAX_NS;
         pthread_mutex_lock(&mutex);
         asleep = false;
     }

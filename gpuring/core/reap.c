@@ -59,10 +59,13 @@ static void mark_torn(struct gr_tear *mark, uint64_t id, uint64_t reached) {
  * Returns 1 if there is such a frame. The slot's word names the last frame only; earlier ones are
  * known by the mark (G5). With events the word stays, because nobody raises a fence when an event
  * is complete: only a reader that acquires the frame, and asks the event, can tell. */
-static uint64_t tear_ready(struct gr_ring *ring, struct gr_slot *slot, uint32_t p, uint64_t reached) {
+static uint64_t tear_ready(struct gr_ring *ring, struct gr_slot *slot, uint32_t p,
+                           uint64_t reached) {
     uint64_t w = gr_load_sc(&slot->word);
-    if (owner_of(w) != p || phase_of(w) != GR_READY || gr_load_relaxed(&slot->fence) <= reached) return 0;
-    return ring->config.sync == GR_SYNC_EVENT || gr_cas(&slot->word, w, claim_word(seq_of(w), p, GR_TORN));
+    if (owner_of(w) != p || phase_of(w) != GR_READY || gr_load_relaxed(&slot->fence) <= reached)
+        return 0;
+    return ring->config.sync == GR_SYNC_EVENT ||
+           gr_cas(&slot->word, w, claim_word(seq_of(w), p, GR_TORN));
 }
 
 /* ---- words in somebody's hands --------------------------------------------------------------- */
@@ -84,16 +87,19 @@ struct cleared {
 
 /* own: the peer's subscription, whose mask bit may be cleared already. GR_NONE for a producer. */
 static struct cleared clear_words(struct gr_ring *ring, uint32_t p, uint32_t own) {
-    const uint64_t subs = sub_mask_of(ring) | (own < ring->max_subscriptions ? UINT64_C(1) << own : 0);
+    const uint64_t subs =
+        sub_mask_of(ring) | (own < ring->max_subscriptions ? UINT64_C(1) << own : 0);
     struct cleared cleared = {0, 0};
     for (uint32_t i = 0; i < ring->slots; i++) {
         uint64_t w = gr_load_sc(&ring->slot[i].word);
-        if (owner_of(w) == p && phase_of(w) == GR_WRITING) cleared.voided += put_down(&ring->slot[i], w);
+        if (owner_of(w) == p && phase_of(w) == GR_WRITING)
+            cleared.voided += put_down(&ring->slot[i], w);
         GR_FAULT("reap: slot void");
         for (gr_each_bit(u, subs)) {
             struct gr_take *take = take_of(ring, i, u);
             uint64_t t = gr_load_sc(&take->word);
-            if (owner_of(t) == p && phase_of(t) == GR_HELD) cleared.reopened += open_again(ring, take, u, t);
+            if (owner_of(t) == p && phase_of(t) == GR_HELD)
+                cleared.reopened += open_again(ring, take, u, t);
             GR_FAULT("reap: take open");
         }
     }
@@ -114,7 +120,8 @@ static void uncount(struct gr_ring *ring, struct gr_peer_entry *entry) {
  * goes on. */
 void gr_take_back(struct gr_ring *ring, uint32_t p, uint32_t u) {
     struct cleared cleared = clear_words(ring, p, u);
-    if (cleared.reopened && u != GR_NONE) atomic_fetch_add_explicit(&ring->sub[u].redo, 1, memory_order_seq_cst);
+    if (cleared.reopened && u != GR_NONE)
+        atomic_fetch_add_explicit(&ring->sub[u].redo, 1, memory_order_seq_cst);
     uncount(ring, &ring->peer[p]);
     GR_FAULT("leave: taken back");
     if (cleared.voided || cleared.reopened) gr_ring_bell(ring);
@@ -128,7 +135,8 @@ void gr_take_back(struct gr_ring *ring, uint32_t p, uint32_t u) {
  * after it was cleared (A8). Outside of LOCK this is a guess. */
 static bool is_orphan(const struct gr_ring *ring, uint64_t word, unsigned phase) {
     if (phase_of(word) != phase) return false;
-    return owner_of(word) >= ring->max_peers || state_of(gr_load_sc(&ring->peer[owner_of(word)].word)) == GR_FREE;
+    return owner_of(word) >= ring->max_peers ||
+           state_of(gr_load_sc(&ring->peer[owner_of(word)].word)) == GR_FREE;
 }
 
 static bool has_orphans(const struct gr_ring *ring) {
@@ -145,7 +153,8 @@ static bool has_orphans(const struct gr_ring *ring) {
  * before it raises `redo`, a reaper clears that entry and raises it (A11). */
 static void adopt(struct gr_ring *ring, uint32_t i, uint64_t u, uint64_t t) {
     const bool known = owner_of(t) < ring->max_peers;
-    if (known) gr_store_sc(&ring->peer[owner_of(t)].word, peer_word(GR_LEAVING, GR_CONSUMER, (unsigned)u));
+    if (known)
+        gr_store_sc(&ring->peer[owner_of(t)].word, peer_word(GR_LEAVING, GR_CONSUMER, (unsigned)u));
     open_again(ring, take_of(ring, i, u), u, t);
     atomic_fetch_add_explicit(&ring->sub[u].redo, 1, memory_order_seq_cst);
     if (known) gr_store_sc(&ring->peer[owner_of(t)].word, peer_word(GR_FREE, 0, 0));

@@ -295,7 +295,8 @@ enum gr_result gr_latest(struct gr_peer *me);
 enum gr_result gr_release(struct gr_peer *me, uint32_t index, uint64_t seq);
 enum gr_result gr_give_back(struct gr_peer *me, uint32_t index, uint64_t seq);
 void gr_skip_torn(struct gr_peer *me);
-bool gr_torn(const struct gr_ring *ring, uint32_t index, uint32_t producer, uint64_t producer_id, uint64_t value);
+bool gr_torn(const struct gr_ring *ring, uint32_t index, uint32_t producer, uint64_t producer_id,
+             uint64_t value);
 bool gr_holds(struct gr_peer *me, uint32_t index, uint64_t *seq);
 void gr_list_pending(struct gr_peer *me, uint32_t index);
 enum gr_result gr_look(const struct gr_peer *me, uint64_t *seq, struct gr_culprit *culprit);
@@ -347,7 +348,8 @@ struct gr_waited {
 enum { GR_WAITED_U32 = 2, GR_WAITED_PRIVATE = 128 };
 /* True: a signal interrupted the sleep. */
 bool gr_wait_bells(struct gr_waited *waited, uint32_t n, int64_t until_ns);
-enum gr_result gr_select(struct gr_peer *const *peers, uint32_t n, int64_t begun_ns, int64_t deadline_ns, bool *ready);
+enum gr_result gr_select(struct gr_peer *const *peers, uint32_t n, int64_t begun_ns,
+                         int64_t deadline_ns, bool *ready);
 
 /* watchdog.c */
 /* Call it when a peer has joined through this handle, or to have the dead cleared. */

@@ -76,7 +76,8 @@ static enum gr_result look_until(struct gr_peer *me, gr_verb verb, int64_t now, 
 /* Spins for the rest of this wait's spin, but at most a slice: GR_SIGNAL if there is more. A peer
  * that spins for seconds is not counted as a sleeper, but checks for dead peers like one. */
 static enum gr_result spin_on(struct gr_peer *me, gr_verb verb, int64_t now) {
-    int64_t rest = me->spin_ns - (now - me->wait_ns), until = now + (rest < GR_SLICE_NS ? rest : GR_SLICE_NS);
+    int64_t rest = me->spin_ns - (now - me->wait_ns),
+            until = now + (rest < GR_SLICE_NS ? rest : GR_SLICE_NS);
     if (until > me->deadline_ns) until = me->deadline_ns;
     enum gr_result result = look_until(me, verb, now, until);
     if (result != GR_BLOCKED || until == me->deadline_ns || rest <= GR_SLICE_NS) return result;
@@ -97,7 +98,9 @@ static enum gr_result answer(struct gr_peer *me) { return gr_ready(me); }
 enum gr_result gr_spin_ready(struct gr_peer *me, int64_t at_most_ns) {
     int64_t now = gr_now_ns(), spin_ns = me->spin_fixed ? me->spin_ns : 0;
     enum gr_result result = gr_ready(me);
-    return result != GR_BLOCKED ? result : look_until(me, answer, now, now + (spin_ns < at_most_ns ? spin_ns : at_most_ns));
+    return result != GR_BLOCKED
+               ? result
+               : look_until(me, answer, now, now + (spin_ns < at_most_ns ? spin_ns : at_most_ns));
 }
 
 /* ---- asleep: at one bell, and awake a little before an answer that is foreseen --------------- */
@@ -136,7 +139,8 @@ static int64_t foresee(struct gr_peer *me, int64_t now, int64_t *until) {
     rhythm->saved_ns += (now - (rhythm->counted_ns ? rhythm->counted_ns : now)) / GR_SPIN_SHARE;
     rhythm->counted_ns = now;
     if (rhythm->saved_ns > GR_SAVED_MAX_NS) rhythm->saved_ns = GR_SAVED_MAX_NS;
-    if (me->spin_fixed || early <= now || margin > rhythm->period_ns / GR_SPIN_SHARE || rhythm->saved_ns < margin) {
+    if (me->spin_fixed || early <= now || margin > rhythm->period_ns / GR_SPIN_SHARE ||
+        rhythm->saved_ns < margin) {
         rhythm->late_off_ns -= rhythm->late_off_ns / 64;
         return 0;
     }
@@ -146,7 +150,8 @@ static int64_t foresee(struct gr_peer *me, int64_t now, int64_t *until) {
 
 /* Announces itself and sleeps: until the verb has an answer, until the time `until`, or until a
  * signal. */
-static enum gr_result sleep_until(struct gr_peer *me, gr_verb verb, int64_t until, bool *signalled) {
+static enum gr_result sleep_until(struct gr_peer *me, gr_verb verb, int64_t until,
+                                  bool *signalled) {
     struct gr_head *head = me->ring->head;
     enum gr_result result;
     gr_announce(me, GR_SLEEPING);
@@ -159,8 +164,10 @@ static enum gr_result sleep_until(struct gr_peer *me, gr_verb verb, int64_t unti
         int64_t now = gr_now_ns();
         if (now >= until) break;
         gr_tell_of_joins(me->ring);
-        struct timespec rest = {.tv_sec = (until - now) / 1000000000, .tv_nsec = (until - now) % 1000000000};
-        *signalled = syscall(SYS_futex, &head->bell, FUTEX_WAIT, bell, &rest, NULL, 0) != 0 && errno == EINTR;
+        struct timespec rest = {.tv_sec = (until - now) / 1000000000,
+                                .tv_nsec = (until - now) % 1000000000};
+        *signalled = syscall(SYS_futex, &head->bell, FUTEX_WAIT, bell, &rest, NULL, 0) != 0 &&
+                     errno == EINTR;
     }
     gr_withdraw(me, GR_SLEEPING);
     return result;
@@ -235,7 +242,8 @@ bool gr_wait_bells(struct gr_waited *waited, uint32_t n, int64_t until_ns) {
     struct timespec until = {.tv_sec = until_ns / 1000000000, .tv_nsec = until_ns % 1000000000};
     bool for_ever = until_ns == INT64_MAX;
     if (!gr_load_relaxed(&missing)) {
-        if (syscall(SYS_futex_waitv, waited, n, 0, for_ever ? NULL : &until, CLOCK_MONOTONIC) >= 0) return false;
+        if (syscall(SYS_futex_waitv, waited, n, 0, for_ever ? NULL : &until, CLOCK_MONOTONIC) >= 0)
+            return false;
         if (errno == EINTR) return true;
         /* EFAULT: a ring was unmapped meanwhile (notify.c). */
         if (errno == EAGAIN || errno == ETIMEDOUT || errno == EFAULT) return false;
@@ -247,14 +255,16 @@ bool gr_wait_bells(struct gr_waited *waited, uint32_t n, int64_t until_ns) {
     if (rest_ns <= 0) return false;
     struct timespec rest = {.tv_sec = rest_ns / 1000000000, .tv_nsec = rest_ns % 1000000000};
     int operation = waited->flags & GR_WAITED_PRIVATE ? FUTEX_WAIT_PRIVATE : FUTEX_WAIT;
-    return syscall(SYS_futex, (uint32_t *)(uintptr_t)waited->address, operation, (uint32_t)waited->value, &rest, NULL,
-                   0) != 0 && errno == EINTR;
+    return syscall(SYS_futex, (uint32_t *)(uintptr_t)waited->address, operation,
+                   (uint32_t)waited->value, &rest, NULL, 0) != 0 &&
+           errno == EINTR;
 }
 
 static bool look_at_all(struct gr_peer *const *peers, uint32_t n, bool *ready) {
     bool any = false;
     uint64_t seq;
-    for (uint32_t k = 0; k < n; k++) any |= ready[k] = gr_look(peers[k], &seq, &peers[k]->culprit) != GR_BLOCKED;
+    for (uint32_t k = 0; k < n; k++)
+        any |= ready[k] = gr_look(peers[k], &seq, &peers[k]->culprit) != GR_BLOCKED;
     return any;
 }
 
@@ -266,7 +276,8 @@ static void look_after_all(struct gr_peer *const *peers, uint32_t n) {
  * a ready peer hides no other. GR_BLOCKED at the deadline. GR_SIGNAL after a slice or a signal:
  * call again with the same begun_ns, the time of the first call. It spins as long as the first peer
  * would, or as long as the longest fixed spin. */
-enum gr_result gr_select(struct gr_peer *const *peers, uint32_t n, int64_t begun_ns, int64_t deadline_ns, bool *ready) {
+enum gr_result gr_select(struct gr_peer *const *peers, uint32_t n, int64_t begun_ns,
+                         int64_t deadline_ns, bool *ready) {
     struct gr_waited waited[GR_MAX_WAITED];
     bool watched = gr_is_watched(peers[0]->ring);
     int64_t now = gr_now_ns(), spin_ns = peers[0]->spin_ns;

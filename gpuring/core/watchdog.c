@@ -130,7 +130,9 @@ bool gr_is_watched(const struct gr_ring *ring) {
  * peer has joined. A stale value only delays the news to the next call, or to the watchdog's
  * tick. */
 void gr_tell_of_joins(struct gr_ring *ring) {
-    if (gr_load_relaxed(&ring->head->joins) == gr_load_relaxed(&ring->joins_seen) || !gr_is_watched(ring)) return;
+    if (gr_load_relaxed(&ring->head->joins) == gr_load_relaxed(&ring->joins_seen) ||
+        !gr_is_watched(ring))
+        return;
     gr_lock_handles();
     wake();
     gr_unlock_handles();

@@ -41,7 +41,7 @@ static inline unsigned role_of(uint64_t word) { return word >> 8 & 0xff; }
 static inline unsigned sub_of(uint64_t word) { return word & 0xff; }
 
 /* Loops over the set bits of a mask, lowest first: for (gr_each_bit(u, mask)) ... */
-#define gr_each_bit(var, mask)                                                                        \
+#define gr_each_bit(var, mask)                                                                     \
     uint64_t var##_rest = (mask), var = 0;                                                         \
     var##_rest != 0 && (var = (uint64_t)__builtin_ctzll(var##_rest), true);                        \
     var##_rest &= var##_rest - 1

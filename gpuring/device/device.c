@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static enum gr_result trouble_of(struct gd_trouble *trouble, enum gd_where where, gd_stream stream, int status) {
+static enum gr_result trouble_of(struct gd_trouble *trouble, enum gd_where where, gd_stream stream,
+                                 int status) {
     *trouble = (struct gd_trouble){.where = where, .stream = stream, .status = status};
     return GR_DEVICE;
 }
@@ -12,7 +13,9 @@ static enum gr_result trouble_of(struct gd_trouble *trouble, enum gd_where where
 /* ---- open, close ----------------------------------------------------------------------------- */
 
 static void *fence_table(const struct gr_ring *ring) { return (void *)ring->fence; }
-static size_t fence_nbytes(const struct gr_ring *ring) { return ring->layout.event - ring->layout.fence; }
+static size_t fence_nbytes(const struct gr_ring *ring) {
+    return ring->layout.event - ring->layout.fence;
+}
 
 /* Maps the fence table into the GPU. It takes whole pages, because CUDA maps pages. */
 static int map_fences(struct gd_device *device) {
@@ -20,7 +23,8 @@ static int map_fences(struct gd_device *device) {
     void *popped;
     int status = driver->ctx_push(device->context);
     if (status != CU_OK) return status;
-    status = driver->host_register(fence_table(device->ring), fence_nbytes(device->ring), CU_HOST_PORTABLE_MAPPED);
+    status = driver->host_register(fence_table(device->ring), fence_nbytes(device->ring),
+                                   CU_HOST_PORTABLE_MAPPED);
     if (status == CU_OK) {
         status = driver->host_device_pointer(&device->base, fence_table(device->ring), 0);
         if (status != CU_OK) driver->host_unregister(fence_table(device->ring));
@@ -29,8 +33,8 @@ static int map_fences(struct gd_device *device) {
     return status;
 }
 
-enum gr_result gd_open(struct gd_device *device, struct gd_driver *driver, struct gr_ring *ring, int ordinal,
-                       struct gd_trouble *trouble) {
+enum gr_result gd_open(struct gd_device *device, struct gd_driver *driver, struct gr_ring *ring,
+                       int ordinal, struct gd_trouble *trouble) {
     memset(device, 0, sizeof *device);
     device->driver = driver;
     device->ring = ring;
@@ -106,7 +110,8 @@ uint64_t gd_stream_id(const struct gd_device *device, gd_stream stream) {
     return device->driver->stream_get_id((void *)stream, &id) == CU_OK ? id + 1 : 0;
 }
 
-enum gr_result gd_check_stream(struct gd_device *device, gd_stream stream, struct gd_trouble *trouble) {
+enum gr_result gd_check_stream(struct gd_device *device, gd_stream stream,
+                               struct gd_trouble *trouble) {
     const struct gd_driver *driver = device->driver;
     int current = device->ordinal;
     /* It was closed meanwhile. */
@@ -126,10 +131,11 @@ enum gr_result gd_check_stream(struct gd_device *device, gd_stream stream, struc
     return status == CU_OK ? GR_OK : trouble_of(trouble, GD_CAPTURED, stream, status);
 }
 
-enum gr_result gd_follow(struct gd_device *device, gd_stream stream, const gd_stream *others, uint32_t n,
-                         struct gd_trouble *trouble) {
+enum gr_result gd_follow(struct gd_device *device, gd_stream stream, const gd_stream *others,
+                         uint32_t n, struct gd_trouble *trouble) {
     enum gr_result result = gd_check_stream(device, stream, trouble);
-    for (uint32_t k = 0; k < n && result == GR_OK; k++) result = gd_check_stream(device, others[k], trouble);
+    for (uint32_t k = 0; k < n && result == GR_OK; k++)
+        result = gd_check_stream(device, others[k], trouble);
     if (result != GR_OK) return result;
     struct gd_own_event *spare;
     int status = gd_take_spare(device, &spare);
@@ -137,7 +143,8 @@ enum gr_result gd_follow(struct gd_device *device, gd_stream stream, const gd_st
     for (uint32_t k = 0; k < n && status == CU_OK; k++) {
         if (others[k] == stream) continue;
         status = device->driver->event_record(spare->event, (void *)others[k]);
-        if (status == CU_OK) status = device->driver->stream_wait_event((void *)stream, spare->event, 0);
+        if (status == CU_OK)
+            status = device->driver->stream_wait_event((void *)stream, spare->event, 0);
     }
     gd_give_spare(device, spare);
     if (status == CU_OK) return GR_OK;
@@ -146,7 +153,8 @@ enum gr_result gd_follow(struct gd_device *device, gd_stream stream, const gd_st
 
 /* ---- peers ----------------------------------------------------------------------------------- */
 
-enum gr_result gd_prepare(struct gd_peer *me, struct gd_device *device, bool gate_host, struct gd_trouble *trouble) {
+enum gr_result gd_prepare(struct gd_peer *me, struct gd_device *device, bool gate_host,
+                          struct gd_trouble *trouble) {
     me->device = device;
     me->gate_host = gate_host;
     me->own = NULL;
@@ -159,7 +167,8 @@ enum gr_result gd_prepare(struct gd_peer *me, struct gd_device *device, bool gat
         me->use[i].room = GD_STREAMS;
     }
     enum gr_result result = me->use && gd_released_prepare(me) ? GR_OK : GR_SYSTEM;
-    if (result == GR_OK && device && device->sync == &gd_events) result = gd_take_events(me, trouble);
+    if (result == GR_OK && device && device->sync == &gd_events)
+        result = gd_take_events(me, trouble);
     if (result != GR_OK) gd_dispose(me);
     return result;
 }

@@ -77,17 +77,20 @@ struct gd_sync {
     /* Makes `stream` store fence[index][me] = value behind all its work so far. record_many does so
      * for n promises in one call of the driver; NULL if there is no such call. */
     int (*record)(struct gd_peer *me, gd_stream stream, const struct gd_promise *promise);
-    int (*record_many)(struct gd_peer *me, gd_stream stream, const struct gd_promise *promises, uint32_t n);
+    int (*record_many)(struct gd_peer *me, gd_stream stream, const struct gd_promise *promises,
+                       uint32_t n);
     /* Whether fence[index][peer] >= value: CU_OK, CU_NOT_READY, or an error. Only for a promise
      * whose fence operation was recorded. An event that is complete raises the fence word. */
-    int (*paid)(struct gd_peer *me, uint32_t peer, uint32_t index, uint64_t value, struct gd_trouble *trouble);
+    int (*paid)(struct gd_peer *me, uint32_t peer, uint32_t index, uint64_t value,
+                struct gd_trouble *trouble);
     /* The same, at once and without an error. NULL if the fence word alone tells. */
     bool (*seen)(struct gd_peer *me, uint32_t peer, uint32_t index, uint64_t value);
     /* The same for a slot of another peer, where a promise may not be recorded yet. It is a hint,
      * and raises no fence. */
     bool (*hint)(struct gd_peer *me, uint32_t peer, uint32_t index, uint64_t value);
     /* Makes the stream wait for it. A timeline collects its waits in call->ops. */
-    int (*wait)(struct gd_peer *me, struct gd_call *call, uint32_t peer, uint32_t index, uint64_t value);
+    int (*wait)(struct gd_peer *me, struct gd_call *call, uint32_t peer, uint32_t index,
+                uint64_t value);
 };
 extern const struct gd_sync gd_timeline, gd_events;
 
@@ -106,17 +109,18 @@ struct gd_device {
 };
 
 /* GR_OK or GR_DEVICE.  Makes no peer. */
-enum gr_result gd_open(struct gd_device *device, struct gd_driver *driver, struct gr_ring *ring, int ordinal,
-                       struct gd_trouble *trouble);
+enum gr_result gd_open(struct gd_device *device, struct gd_driver *driver, struct gr_ring *ring,
+                       int ordinal, struct gd_trouble *trouble);
 /* Waits for this process's work on the GPU. False: some thread captures a stream, and the header
  * must stay mapped for good. */
 bool gd_close(struct gd_device *device);
 /* Whether `stream` may be used for the ring now, in this thread. A thread without a context gets
  * the device's. */
-enum gr_result gd_check_stream(struct gd_device *device, gd_stream stream, struct gd_trouble *trouble);
+enum gr_result gd_check_stream(struct gd_device *device, gd_stream stream,
+                               struct gd_trouble *trouble);
 /* Makes `stream` wait for all work so far on `others`. */
-enum gr_result gd_follow(struct gd_device *device, gd_stream stream, const gd_stream *others, uint32_t n,
-                         struct gd_trouble *trouble);
+enum gr_result gd_follow(struct gd_device *device, gd_stream stream, const gd_stream *others,
+                         uint32_t n, struct gd_trouble *trouble);
 int gd_captured(const struct gd_device *device, gd_stream stream);
 uint64_t gd_stream_id(const struct gd_device *device, gd_stream stream);
 uint64_t gd_this_thread(void);
@@ -203,7 +207,8 @@ struct gd_peer {
 
 /* GR_OK, GR_SYSTEM (errno ENOMEM) or GR_DEVICE. `me->me` has joined. device is NULL on host
  * memory. */
-enum gr_result gd_prepare(struct gd_peer *me, struct gd_device *device, bool gate_host, struct gd_trouble *trouble);
+enum gr_result gd_prepare(struct gd_peer *me, struct gd_device *device, bool gate_host,
+                          struct gd_trouble *trouble);
 /* Frees what gd_prepare made. The peer has left or is dead. */
 void gd_dispose(struct gd_peer *me);
 
@@ -238,7 +243,8 @@ struct gd_call {
     unsigned ops;
     struct gd_mem_op op[GD_MAX_OPS];
 };
-static inline void gd_begin(struct gd_call *call, gd_stream stream, int64_t deadline_ns, uint32_t n, uint32_t *indices) {
+static inline void gd_begin(struct gd_call *call, gd_stream stream, int64_t deadline_ns, uint32_t n,
+                            uint32_t *indices) {
     call->stream = stream;
     call->deadline_ns = deadline_ns;
     call->n = n;
@@ -274,7 +280,8 @@ enum gr_result gd_release(struct gd_peer *me, struct gd_call *call, unsigned how
 
 /* Says that the slot will also be used on `stream`. That stream waits for all work on the slot so
  * far, and the slot's end will wait for that stream. */
-enum gr_result gd_use_on(struct gd_peer *me, uint32_t index, gd_stream stream, struct gd_trouble *trouble);
+enum gr_result gd_use_on(struct gd_peer *me, uint32_t index, gd_stream stream,
+                         struct gd_trouble *trouble);
 /* Undoes a claim or a hold of a slot that the user has not seen. */
 enum gr_result gd_put_back(struct gd_peer *me, uint32_t index);
 /* To be called when all slots are ended. Waits until the GPU has done all that this peer has

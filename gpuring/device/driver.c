@@ -6,15 +6,16 @@
 #include <stdio.h>
 #include <string.h>
 
-bool gd_driver_fill(struct gd_driver *driver, void *(*find)(void *library, const char *symbol), void *library,
-                    const char **missing) {
+bool gd_driver_fill(struct gd_driver *driver, void *(*find)(void *library, const char *symbol),
+                    void *library, const char **missing) {
     memset(driver, 0, sizeof *driver);
     pthread_mutex_init(&driver->mutex, NULL);
-#define FILL(name, symbol, arguments)                                                                                  \
-    do {                                                                                                               \
-        void *found = find(library, symbol);                                                                           \
-        if (!found) return *missing = symbol, false;                                                                   \
-        memcpy(&driver->name, &found, sizeof found); /* POSIX allows that of a function's address */    \
+#define FILL(name, symbol, arguments)                                                              \
+    do {                                                                                           \
+        void *found = find(library, symbol);                                                       \
+        if (!found) return *missing = symbol, false;                                               \
+        /* POSIX allows that of the address of a function. */                                      \
+        memcpy(&driver->name, &found, sizeof found);                                               \
     } while (0);
     GD_FUNCTIONS(FILL)
 #undef FILL

@@ -48,33 +48,37 @@ struct gd_mem_op {
 };
 _Static_assert(sizeof(struct gd_mem_op) == 48, "CUstreamBatchMemOpParams: a union of six words");
 
-#define GD_FUNCTIONS(F)                                                                                                \
-    F(init, "cuInit", (unsigned flags))                                                                                \
-    F(get_error_name, "cuGetErrorName", (int status, const char **name))                                               \
-    F(device_get_attribute, "cuDeviceGetAttribute", (int *value, int attribute, int device))                           \
-    F(device_get_uuid, "cuDeviceGetUuid_v2", (void *uuid, int device))                                                 \
-    F(primary_retain, "cuDevicePrimaryCtxRetain", (void **context, int device))                                        \
-    F(primary_release, "cuDevicePrimaryCtxRelease_v2", (int device))                                                   \
-    F(ctx_get_device, "cuCtxGetDevice", (int *device))                                                                 \
-    F(ctx_set_current, "cuCtxSetCurrent", (void *context))                                                             \
-    F(ctx_push, "cuCtxPushCurrent_v2", (void *context))                                                                \
-    F(ctx_pop, "cuCtxPopCurrent_v2", (void **context))                                                                 \
-    F(ctx_synchronize, "cuCtxSynchronize", (void))                                                                     \
-    F(host_register, "cuMemHostRegister_v2", (void *address, size_t nbytes, unsigned flags))                           \
-    F(host_unregister, "cuMemHostUnregister", (void *address))                                                         \
-    F(host_device_pointer, "cuMemHostGetDevicePointer_v2", (uint64_t *pointer, void *address, unsigned flags))         \
-    F(stream_is_capturing, "cuStreamIsCapturing", (void *stream, int *status))                                         \
-    F(stream_get_id, "cuStreamGetId", (void *stream, unsigned long long *id))                                          \
-    F(stream_query, "cuStreamQuery", (void *stream))                                                                   \
-    F(stream_wait_event, "cuStreamWaitEvent", (void *stream, void *event, unsigned flags))                             \
-    F(stream_wait_value, "cuStreamWaitValue64_v2", (void *stream, uint64_t address, uint64_t value, unsigned flags))   \
-    F(stream_write_value, "cuStreamWriteValue64_v2", (void *stream, uint64_t address, uint64_t value, unsigned flags)) \
-    F(stream_batch, "cuStreamBatchMemOp_v2", (void *stream, unsigned n, struct gd_mem_op *ops, unsigned flags))        \
-    F(event_create, "cuEventCreate", (void **event, unsigned flags))                                                   \
-    F(event_destroy, "cuEventDestroy_v2", (void *event))                                                               \
-    F(event_record, "cuEventRecord", (void *event, void *stream))                                                      \
-    F(event_query, "cuEventQuery", (void *event))                                                                      \
-    F(ipc_get_event_handle, "cuIpcGetEventHandle", (struct gd_ipc_handle *handle, void *event))                        \
+#define GD_FUNCTIONS(F)                                                                            \
+    F(init, "cuInit", (unsigned flags))                                                            \
+    F(get_error_name, "cuGetErrorName", (int status, const char **name))                           \
+    F(device_get_attribute, "cuDeviceGetAttribute", (int *value, int attribute, int device))       \
+    F(device_get_uuid, "cuDeviceGetUuid_v2", (void *uuid, int device))                             \
+    F(primary_retain, "cuDevicePrimaryCtxRetain", (void **context, int device))                    \
+    F(primary_release, "cuDevicePrimaryCtxRelease_v2", (int device))                               \
+    F(ctx_get_device, "cuCtxGetDevice", (int *device))                                             \
+    F(ctx_set_current, "cuCtxSetCurrent", (void *context))                                         \
+    F(ctx_push, "cuCtxPushCurrent_v2", (void *context))                                            \
+    F(ctx_pop, "cuCtxPopCurrent_v2", (void **context))                                             \
+    F(ctx_synchronize, "cuCtxSynchronize", (void))                                                 \
+    F(host_register, "cuMemHostRegister_v2", (void *address, size_t nbytes, unsigned flags))       \
+    F(host_unregister, "cuMemHostUnregister", (void *address))                                     \
+    F(host_device_pointer, "cuMemHostGetDevicePointer_v2",                                         \
+      (uint64_t *pointer, void *address, unsigned flags))                                          \
+    F(stream_is_capturing, "cuStreamIsCapturing", (void *stream, int *status))                     \
+    F(stream_get_id, "cuStreamGetId", (void *stream, unsigned long long *id))                      \
+    F(stream_query, "cuStreamQuery", (void *stream))                                               \
+    F(stream_wait_event, "cuStreamWaitEvent", (void *stream, void *event, unsigned flags))         \
+    F(stream_wait_value, "cuStreamWaitValue64_v2",                                                 \
+      (void *stream, uint64_t address, uint64_t value, unsigned flags))                            \
+    F(stream_write_value, "cuStreamWriteValue64_v2",                                               \
+      (void *stream, uint64_t address, uint64_t value, unsigned flags))                            \
+    F(stream_batch, "cuStreamBatchMemOp_v2",                                                       \
+      (void *stream, unsigned n, struct gd_mem_op *ops, unsigned flags))                           \
+    F(event_create, "cuEventCreate", (void **event, unsigned flags))                               \
+    F(event_destroy, "cuEventDestroy_v2", (void *event))                                           \
+    F(event_record, "cuEventRecord", (void *event, void *stream))                                  \
+    F(event_query, "cuEventQuery", (void *event))                                                  \
+    F(ipc_get_event_handle, "cuIpcGetEventHandle", (struct gd_ipc_handle *handle, void *event))    \
     F(ipc_open_event_handle, "cuIpcOpenEventHandle", (void **event, struct gd_ipc_handle handle))
 
 /* An interprocess event that this process made. Later peers use it again, and it is never
@@ -100,8 +104,8 @@ struct gd_driver {
 
 /* Fills the table, asking `find` for each symbol. False: *missing names a symbol that was not
  * found. */
-bool gd_driver_fill(struct gd_driver *driver, void *(*find)(void *library, const char *symbol), void *library,
-                    const char **missing);
+bool gd_driver_fill(struct gd_driver *driver, void *(*find)(void *library, const char *symbol),
+                    void *library, const char **missing);
 
 /* The driver of this machine, loaded at the first call and kept for good. NULL: *why says what is
  * missing. If *found, the library is there, but too old to have the symbol *why. Otherwise *why is
@@ -110,6 +114,8 @@ struct gd_driver *gd_driver_load(const char **why, bool *found);
 
 const char *gd_status_name(const struct gd_driver *driver, int status);
 
-static inline bool gd_is_capture(int status) { return status >= CU_CAPTURE && status < CU_CAPTURE_END; }
+static inline bool gd_is_capture(int status) {
+    return status >= CU_CAPTURE && status < CU_CAPTURE_END;
+}
 
 #endif

@@ -32,7 +32,8 @@ struct gd_row {
 
 static void destroy(struct gd_device *device, struct gd_row *row) {
     for (uint32_t i = 0; i < device->ring->slots; i++)
-        if (row->opened[i] && !gr_forked(device->ring)) device->driver->event_destroy(row->event[i]);
+        if (row->opened[i] && !gr_forked(device->ring))
+            device->driver->event_destroy(row->event[i]);
     free(row->opened);
     free(row);
 }
@@ -93,7 +94,8 @@ static struct gd_ipc_handle read_handle(const struct gr_ring *ring, uint32_t pee
     return handle;
 }
 
-static void write_handle(const struct gr_ring *ring, uint32_t peer, uint32_t index, const struct gd_ipc_handle *handle) {
+static void write_handle(const struct gr_ring *ring, uint32_t peer, uint32_t index,
+                         const struct gd_ipc_handle *handle) {
     for (int k = 0; k < CU_IPC_HANDLE / 8; k++) {
         uint64_t word;
         memcpy(&word, handle->bytes + 8 * k, 8);
@@ -120,8 +122,8 @@ static void *made_here(struct gd_driver *driver, const struct gd_ipc_handle *han
  * behind after the event was opened, its owner was there all the time: the number, the id and the
  * handle that were read were its own, and the handle was complete. With value 0 the id is checked
  * instead; otherwise the next owner's event would stay in the row. */
-static void *event_of(struct gd_device *device, struct gd_row *row, uint32_t peer, uint32_t index, uint64_t value,
-                      bool may_open, int *status) {
+static void *event_of(struct gd_device *device, struct gd_row *row, uint32_t peer, uint32_t index,
+                      uint64_t value, bool may_open, int *status) {
     const gr_word *fence = fence_of(device->ring, index, peer);
     void *popped;
     *status = CU_OK;
@@ -149,7 +151,8 @@ static void *event_of(struct gd_device *device, struct gd_row *row, uint32_t pee
 
 /* ---- own events ------------------------------------------------------------------------------ */
 
-static int make_event(struct gd_driver *driver, int ordinal, void *context, unsigned flags, struct gd_own_event **made) {
+static int make_event(struct gd_driver *driver, int ordinal, void *context, unsigned flags,
+                      struct gd_own_event **made) {
     void *popped;
     struct gd_own_event *own = calloc(1, sizeof *own);
     if (!own) return CU_OUT_OF_MEMORY;
@@ -175,7 +178,8 @@ static int take_event(struct gd_device *device, struct gd_own_event **taken) {
     struct gd_own_event *own = driver->made;
     while (own && !(own->idle && own->device == device->ordinal)) own = own->next;
     if (!own) {
-        status = make_event(driver, device->ordinal, device->context, CU_EVENT_NO_TIMING | CU_EVENT_INTERPROCESS, &own);
+        status = make_event(driver, device->ordinal, device->context,
+                            CU_EVENT_NO_TIMING | CU_EVENT_INTERPROCESS, &own);
         if (status == CU_OK) {
             own->next = driver->made;
             driver->made = own;
@@ -208,7 +212,8 @@ enum gr_result gd_take_events(struct gd_peer *me, struct gd_trouble *trouble) {
         pthread_mutex_unlock(&device->mutex);
     }
     if (status == CU_OK) return GR_OK;
-    *trouble = (struct gd_trouble){.where = GD_MAKE_EVENTS, .status = status, .peer = number, .value = k};
+    *trouble = (struct gd_trouble){
+        .where = GD_MAKE_EVENTS, .status = status, .peer = number, .value = k};
     gd_give_events(me);
     return GR_DEVICE;
 }
@@ -235,7 +240,9 @@ int gd_take_spare(struct gd_device *device, struct gd_own_event **spare) {
     *spare = device->spare;
     if (*spare) device->spare = (*spare)->next;
     pthread_mutex_unlock(&device->mutex);
-    return *spare ? CU_OK : make_event(device->driver, device->ordinal, device->context, CU_EVENT_NO_TIMING, spare);
+    return *spare ? CU_OK
+                  : make_event(device->driver, device->ordinal, device->context, CU_EVENT_NO_TIMING,
+                               spare);
 }
 
 void gd_give_spare(struct gd_device *device, struct gd_own_event *spare) {
@@ -260,7 +267,8 @@ static int record(struct gd_peer *me, gd_stream stream, const struct gd_promise 
     return me->device->driver->event_record(me->own[promise->index]->event, (void *)stream);
 }
 
-static int paid(struct gd_peer *me, uint32_t peer, uint32_t index, uint64_t value, struct gd_trouble *trouble) {
+static int paid(struct gd_peer *me, uint32_t peer, uint32_t index, uint64_t value,
+                struct gd_trouble *trouble) {
     struct gd_device *device = me->device;
     gr_word *fence = fence_of(device->ring, index, peer);
     int status = CU_OK;
@@ -268,11 +276,13 @@ static int paid(struct gd_peer *me, uint32_t peer, uint32_t index, uint64_t valu
     struct gd_row *row = take_row(device, peer, 0);
     if (!row) return *trouble = (struct gd_trouble){.where = GD_NO_MEMORY}, CU_OUT_OF_MEMORY;
     void *event = event_of(device, row, peer, index, value, true, &status);
-    if (status != CU_OK) *trouble = (struct gd_trouble){GD_OPEN_EVENT, status, 0, peer, index, value};
+    if (status != CU_OK)
+        *trouble = (struct gd_trouble){GD_OPEN_EVENT, status, 0, peer, index, value};
     else if (event) {
         status = device->driver->event_query(event);
         if (status == CU_OK) gr_raise_to(fence, value);
-        else if (status != CU_NOT_READY) *trouble = (struct gd_trouble){GD_WORK_FAILED, status, 0, peer, index, value};
+        else if (status != CU_NOT_READY)
+            *trouble = (struct gd_trouble){GD_WORK_FAILED, status, 0, peer, index, value};
     }
     put_row(device, row);
     return status;
@@ -305,7 +315,8 @@ static bool hint(struct gd_peer *me, uint32_t peer, uint32_t index, uint64_t val
     struct gd_device *device = me->device;
     int status;
     if (gr_load_acquire(fence_of(device->ring, index, peer)) >= value) return true;
-    if (peer == me->me.number) return device->driver->event_query(me->own[index]->event) != CU_NOT_READY;
+    if (peer == me->me.number)
+        return device->driver->event_query(me->own[index]->event) != CU_NOT_READY;
     struct gd_row *row = take_row(device, peer, 0);
     if (!row) return true;
     void *event = event_of(device, row, peer, index, value, true, &status);
@@ -314,7 +325,8 @@ static bool hint(struct gd_peer *me, uint32_t peer, uint32_t index, uint64_t val
     return done;
 }
 
-static int wait(struct gd_peer *me, struct gd_call *call, uint32_t peer, uint32_t index, uint64_t value) {
+static int wait(struct gd_peer *me, struct gd_call *call, uint32_t peer, uint32_t index,
+                uint64_t value) {
     struct gd_device *device = me->device;
     int status = gd_captured(device, call->stream);
     if (status != CU_OK) return status;
@@ -326,7 +338,8 @@ static int wait(struct gd_peer *me, struct gd_call *call, uint32_t peer, uint32_
     return status;
 }
 
-const struct gd_sync gd_events = {.record = record, .paid = paid, .seen = seen, .hint = hint, .wait = wait};
+const struct gd_sync gd_events = {
+    .record = record, .paid = paid, .seen = seen, .hint = hint, .wait = wait};
 
 /* Whether the last record of one owner of a peer number on a slot is complete, as its event says.
  * For an owner that has died, whose fence was raised by a reaper. False also if nobody can tell any

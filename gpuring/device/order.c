@@ -10,8 +10,8 @@
 
 #include <time.h>
 
-/* A call looks for at most GD_LAP_NS + GD_PATIENCE_NS whether fences come soon, for all of them. For
- * one fence, GD_LAP_NS are for looking at its own work, if that is a lap behind, and GD_PATIENCE_NS
+/* A call looks for at most GD_LAP_NS + GD_PATIENCE_NS whether fences come soon, in all. For one
+ * fence, GD_LAP_NS are for looking at its own work, if that is a lap behind, and GD_PATIENCE_NS
  * for the fence itself. When a row of calls that are a lap ahead has spent GD_LAPS_NS, they stop
  * looking for a while. */
 #ifndef GD_LAP_NS
@@ -44,13 +44,15 @@ enum gr_result gd_refuse(struct gd_call *call, enum gd_where where, gd_stream st
 static inline const gr_word *fence_word(const struct gd_peer *me, uint32_t peer, uint32_t index) {
     return fence_of(me->me.ring, index, peer);
 }
-static inline bool is_reached(const struct gd_peer *me, uint32_t peer, uint32_t index, uint64_t value) {
+static inline bool is_reached(const struct gd_peer *me, uint32_t peer, uint32_t index,
+                              uint64_t value) {
     return gr_load_acquire((gr_word *)fence_word(me, peer, index)) >= value;
 }
 
 /* CU_OK, CU_NOT_READY or an error. On host memory a word that is behind will be stored in a moment,
  * or by a reaper if its owner is dead. */
-static int paid(struct gd_peer *me, struct gd_call *call, uint32_t peer, uint32_t index, uint64_t value) {
+static int paid(struct gd_peer *me, struct gd_call *call, uint32_t peer, uint32_t index,
+                uint64_t value) {
     if (me->device) return me->device->sync->paid(me, peer, index, value, &call->trouble);
     return is_reached(me, peer, index, value) ? CU_OK : CU_NOT_READY;
 }
@@ -60,9 +62,10 @@ static int paid(struct gd_peer *me, struct gd_call *call, uint32_t peer, uint32_
 /* Waits until the fence is reached. A GPU writes the word, or a process that saw an event complete,
  * so there is no bell to sleep at: this spins, then naps. ours: this peer has the slot, so whatever
  * was promised on it is recorded. */
-static enum gr_result await(struct gd_peer *me, struct gd_call *call, uint32_t peer, uint32_t index, uint64_t value,
-                            bool ours) {
-    const int64_t spin_ns = me->me.spin_fixed && me->me.spin_ns > GD_SPIN_NS ? me->me.spin_ns : GD_SPIN_NS;
+static enum gr_result await(struct gd_peer *me, struct gd_call *call, uint32_t peer, uint32_t index,
+                            uint64_t value, bool ours) {
+    const int64_t spin_ns =
+        me->me.spin_fixed && me->me.spin_ns > GD_SPIN_NS ? me->me.spin_ns : GD_SPIN_NS;
     int64_t start = gr_now_ns(), now = start;
     if (call->since_ns == 0) call->since_ns = start;
     for (;;) {
@@ -72,8 +75,9 @@ static enum gr_result await(struct gd_peer *me, struct gd_call *call, uint32_t p
         if (status != CU_NOT_READY) return GR_DEVICE; /* `paid` has filled in call->trouble */
         now = gr_now_ns();
         if (now >= call->deadline_ns) {
-            me->me.culprit = (struct gr_culprit){GR_BY_FENCE, peer, GR_NONE, me->me.seq,
-                                                 gr_load_relaxed(&me->me.ring->slot[index].time_ns)};
+            me->me.culprit =
+                (struct gr_culprit){GR_BY_FENCE, peer, GR_NONE, me->me.seq,
+                                    gr_load_relaxed(&me->me.ring->slot[index].time_ns)};
             return GR_BLOCKED;
         }
         if (now - start > GR_SLICE_NS) {
@@ -106,7 +110,8 @@ enum gr_result gd_await_next(struct gd_peer *me, struct gd_call *call, unsigned 
             if (!(how & GD_WAIT)) return GR_SIGNAL;
             if (!me->device->sync->hint(me, pending->peer, index, pending->value)) {
                 me->me.seq = seq;
-                enum gr_result result = await(me, call, pending->peer, index, pending->value, false);
+                enum gr_result result =
+                    await(me, call, pending->peer, index, pending->value, false);
                 if (result != GR_OK) return result;
             }
         }
@@ -145,14 +150,16 @@ static bool not_soon(struct gd_peer *me) {
  * done, the host is a whole lap ahead of the GPU: every fence is far, and it would stay so. Then
  * each call lets the GPU catch up by a little, in which it does several small frames while the host
  * claims one. */
-static bool comes_soon(struct gd_peer *me, struct gd_call *call, uint32_t peer, uint32_t index, uint64_t value) {
+static bool comes_soon(struct gd_peer *me, struct gd_call *call, uint32_t peer, uint32_t index,
+                       uint64_t value) {
     if (me->blind > 0) {
         me->blind--;
         return false;
     }
     const struct gd_sync *sync = me->device->sync;
     const uint32_t mine = me->me.number;
-    const uint64_t last = gr_load_relaxed(&me->last_value), lap = gr_load_relaxed(work_of(me->me.ring, index, mine));
+    const uint64_t last = gr_load_relaxed(&me->last_value),
+                   lap = gr_load_relaxed(work_of(me->me.ring, index, mine));
     const uint32_t last_index = (uint32_t)((last >> 16) % me->me.ring->slots);
     const int64_t start = gr_now_ns();
     int64_t now = start;
@@ -204,7 +211,8 @@ enum gr_result gd_order(struct gd_peer *me, struct gd_call *call, unsigned how) 
         const uint32_t peer = me->me.pending[call->at].peer;
         const uint64_t value = me->me.pending[call->at].value;
         if (is_reached(me, peer, index, value)) continue;
-        if (me->device && me->device->sync->seen && me->device->sync->seen(me, peer, index, value)) continue;
+        if (me->device && me->device->sync->seen && me->device->sync->seen(me, peer, index, value))
+            continue;
         if (!(how & GD_WAIT)) return GR_SIGNAL;
         if (me->device) {
             if (!call->checked) {

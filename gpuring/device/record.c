@@ -47,7 +47,8 @@ bool gd_add_stream(struct gd_use *use, gd_stream stream) {
     return true;
 }
 
-enum gr_result gd_use_on(struct gd_peer *me, uint32_t index, gd_stream stream, struct gd_trouble *trouble) {
+enum gr_result gd_use_on(struct gd_peer *me, uint32_t index, gd_stream stream,
+                         struct gd_trouble *trouble) {
     struct gd_use *use = &me->use[index];
     gd_leave_thread(use);
     enum gr_result result = GR_OK;
@@ -79,7 +80,8 @@ static uint64_t id_for(const struct gd_device *device, struct gd_use *use, gd_st
  * Returns 0 if this peer is not LIVE any more. */
 static uint64_t promise(struct gd_peer *me, uint32_t index, gd_stream stream) {
     struct gd_use *use = &me->use[index];
-    const uint64_t id = id_for(me->device, use, stream), value = gr_promise(&me->me, index, use->seq);
+    const uint64_t id = id_for(me->device, use, stream),
+                   value = gr_promise(&me->me, index, use->seq);
     use->recorded_on = value ? id : 0;
     if (value == 0) return 0;
     use->unpaid = true;
@@ -91,7 +93,8 @@ static uint64_t promise(struct gd_peer *me, uint32_t index, gd_stream stream) {
 /* Promises for the work on one slot, and enqueues the fence operation behind all streams that used
  * it. *value: what was promised, 0 if this peer is not LIVE any more. GR_DEVICE: the peer keeps the
  * slot (gd_use.unpaid). */
-enum gr_result gd_record(struct gd_peer *me, struct gd_call *call, uint32_t index, uint64_t *value) {
+enum gr_result gd_record(struct gd_peer *me, struct gd_call *call, uint32_t index,
+                         uint64_t *value) {
     struct gd_use *use = &me->use[index];
     if (!me->device) { /* the CPU has done the work already */
         *value = gr_promise(&me->me, index, use->seq);
@@ -153,7 +156,9 @@ static enum gr_result finish_all(struct gd_peer *me, struct gd_call *call) {
 static int query(const struct gd_device *device, gd_stream stream) {
     void *popped;
     int status = device->driver->stream_query((void *)stream);
-    if (status != CU_OK || stream > GD_PER_THREAD || device->driver->ctx_push(device->context) != CU_OK) return status;
+    if (status != CU_OK || stream > GD_PER_THREAD ||
+        device->driver->ctx_push(device->context) != CU_OK)
+        return status;
     status = device->driver->stream_query((void *)stream);
     device->driver->ctx_pop(&popped);
     return status;
@@ -197,7 +202,8 @@ enum gr_result gd_settle(struct gd_peer *me, struct gd_call *call, uint32_t inde
     }
     call->since_ns = 0;
     gr_word *fence = fence_of(me->me.ring, index, me->me.number);
-    if (use->unpaid && is_mine(&me->me)) gr_raise_to(fence, gr_load_acquire(work_of(me->me.ring, index, me->me.number)));
+    if (use->unpaid && is_mine(&me->me))
+        gr_raise_to(fence, gr_load_acquire(work_of(me->me.ring, index, me->me.number)));
     use->unpaid = false;
     use->recorded_on = 0;
     return GR_OK;
@@ -224,7 +230,8 @@ enum gr_result gd_drain(struct gd_peer *me, struct gd_call *call, unsigned how) 
     for (; call->at < ring->slots; call->at++) {
         const uint64_t promised = gr_load_acquire(work_of(ring, call->at, number));
         int status;
-        while ((status = device->sync->paid(me, number, call->at, promised, &call->trouble)) == CU_NOT_READY) {
+        while ((status = device->sync->paid(me, number, call->at, promised, &call->trouble)) ==
+               CU_NOT_READY) {
             void *popped;
             int lost = device->driver->ctx_push(device->context);
             if (lost == CU_OK) { /* any stream reports a lost context */
@@ -233,7 +240,8 @@ enum gr_result gd_drain(struct gd_peer *me, struct gd_call *call, unsigned how) 
             }
             /* A capture in another place says nothing about the context. */
             if (lost != CU_OK && lost != CU_NOT_READY && !gd_is_capture(lost)) {
-                call->trouble = (struct gd_trouble){GD_WORK_FAILED, lost, 0, number, call->at, promised};
+                call->trouble =
+                    (struct gd_trouble){GD_WORK_FAILED, lost, 0, number, call->at, promised};
                 return GR_DEVICE;
             }
             const int64_t now = gr_now_ns();

@@ -22,7 +22,8 @@
 
 bool gd_released_prepare(struct gd_peer *me) {
     struct gd_released *released = &me->released;
-    *released = (struct gd_released){.limit = 2 * me->me.ring->slots, .reaps = gr_load_acquire(&me->me.ring->head->reaps)};
+    *released = (struct gd_released){.limit = 2 * me->me.ring->slots,
+                                     .reaps = gr_load_acquire(&me->me.ring->head->reaps)};
     pthread_mutex_init(&released->mutex, NULL);
     released->done = calloc(me->me.ring->slots, sizeof *released->done);
     return released->done != NULL;
@@ -43,7 +44,8 @@ void gd_drop_checkpoint(struct gd_peer *me) {
 
 void gd_released_dispose(struct gd_peer *me) {
     struct gd_released *released = &me->released;
-    if (released->checkpoint && me->device->driver && !gr_forked(me->me.ring)) gd_give_spare(me->device, released->checkpoint);
+    if (released->checkpoint && me->device->driver && !gr_forked(me->me.ring))
+        gd_give_spare(me->device, released->checkpoint);
     else free(released->checkpoint);
     released->checkpoint = NULL;
     free(released->frames);
@@ -102,10 +104,12 @@ static enum end how_it_ended(struct gd_peer *me, const struct gd_frame *frame, b
     struct gd_device *device = me->device;
     const bool events = device && device->sync == &gd_events;
     if (reached(me, frame->producer, frame->index, frame->value)) {
-        if (!gr_torn(ring, frame->index, frame->producer, frame->producer_id, frame->value)) return WHOLE;
+        if (!gr_torn(ring, frame->index, frame->producer, frame->producer_id, frame->value))
+            return WHOLE;
         if (!events) return TORN;
         /* The reaper could not know, because nobody raises an event's fence unasked. */
-        bool done = own_is_done(me, frame) || gd_event_done(device, frame->producer, frame->producer_id, frame->index);
+        bool done = own_is_done(me, frame) ||
+                    gd_event_done(device, frame->producer, frame->producer_id, frame->index);
         return done ? WHOLE : TORN;
     }
     if (!events || !ask) return OPEN;
@@ -156,14 +160,17 @@ static void set_checkpoint(struct gd_peer *me, gd_stream stream, uint64_t id) {
     struct gd_released *released = &me->released;
     pthread_mutex_lock(&released->mutex);
     pass_checkpoint(me);
-    bool wanted = released->n > CHECKPOINT_LAPS * me->me.ring->slots && !released->checkpoint_set && !released->setting && id != 0;
+    bool wanted = released->n > CHECKPOINT_LAPS * me->me.ring->slots && !released->checkpoint_set &&
+                  !released->setting && id != 0;
     if (wanted) released->setting = true;
     uint64_t at = released->remembered;
     pthread_mutex_unlock(&released->mutex);
     if (!wanted) return;
     bool set = released->checkpoint || gd_take_spare(me->device, &released->checkpoint) == CU_OK;
-    if (set) set = gd_captured(me->device, stream) == CU_OK &&
-                   me->device->driver->event_record(released->checkpoint->event, (void *)stream) == CU_OK;
+    if (set)
+        set =
+            gd_captured(me->device, stream) == CU_OK &&
+            me->device->driver->event_record(released->checkpoint->event, (void *)stream) == CU_OK;
     pthread_mutex_lock(&released->mutex);
     released->setting = false;
     released->checkpoint_set = set;
@@ -174,12 +181,15 @@ static void set_checkpoint(struct gd_peer *me, gd_stream stream, uint64_t id) {
 
 /* ---- the list -------------------------------------------------------------------------------- */
 
-static void tell(struct gd_released *released, uint64_t seq) { released->torn[released->torns++] = seq; }
+static void tell(struct gd_released *released, uint64_t seq) {
+    released->torn[released->torns++] = seq;
+}
 
 /* An id that no other stream has; 0 if it cannot be had. It is asked for each time, because a
  * checkpoint must not take one stream for another one that had the same handle. */
 static uint64_t identity_of(const struct gd_device *device, gd_stream stream) {
-    return stream == GD_PER_THREAD ? UINT64_C(1) << 63 | gd_this_thread() : gd_stream_id(device, stream);
+    return stream == GD_PER_THREAD ? UINT64_C(1) << 63 | gd_this_thread()
+                                   : gd_stream_id(device, stream);
 }
 
 /* gd_reserve has made room. stream: where the frame's release was recorded. */
@@ -257,7 +267,8 @@ bool gd_would_tell(struct gd_peer *me) {
     if (released->n == 0 || gr_forked(me->me.ring) || !somebody_died(me)) return false;
     bool any = false;
     pthread_mutex_lock(&released->mutex);
-    for (size_t k = 0; k < released->n && !any; k++) any = how_it_ended(me, &released->frames[k], false) == TORN;
+    for (size_t k = 0; k < released->n && !any; k++)
+        any = how_it_ended(me, &released->frames[k], false) == TORN;
     pthread_mutex_unlock(&released->mutex);
     return any;
 }
@@ -274,5 +285,6 @@ bool gd_is_torn(struct gd_peer *me, uint32_t index) {
     if (!reached(me, use->producer, index, use->value)) return false;
     if (!gr_torn(me->me.ring, index, use->producer, use->producer_id, use->value)) return false;
     struct gd_device *device = me->device;
-    return !(device && device->sync == &gd_events && gd_event_done(device, use->producer, use->producer_id, index));
+    return !(device && device->sync == &gd_events &&
+             gd_event_done(device, use->producer, use->producer_id, index));
 }

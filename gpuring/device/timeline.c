@@ -12,8 +12,8 @@ static uint64_t address_of(const struct gd_device *device, uint32_t peer, uint32
     return device->base + 8 * ((uint64_t)index * device->ring->max_peers + peer);
 }
 
-static void add(const struct gd_device *device, struct gd_mem_op *op, uint32_t operation, uint32_t peer, uint32_t index,
-                uint64_t value) {
+static void add(const struct gd_device *device, struct gd_mem_op *op, uint32_t operation,
+                uint32_t peer, uint32_t index, uint64_t value) {
     memset(op, 0, sizeof *op);
     op->operation = operation;
     op->address = address_of(device, peer, index);
@@ -25,14 +25,16 @@ static int record(struct gd_peer *me, gd_stream stream, const struct gd_promise 
     return me->device->driver->stream_write_value((void *)stream, word, promise->value, 0);
 }
 
-static int record_many(struct gd_peer *me, gd_stream stream, const struct gd_promise *promises, uint32_t n) {
+static int record_many(struct gd_peer *me, gd_stream stream, const struct gd_promise *promises,
+                       uint32_t n) {
     struct gd_mem_op op[GD_MAX_OPS];
     for (uint32_t k = 0; k < n; k++)
         add(me->device, &op[k], CU_WRITE_64, me->me.number, promises[k].index, promises[k].value);
     return me->device->driver->stream_batch((void *)stream, n, op, 0);
 }
 
-static int paid(struct gd_peer *me, uint32_t peer, uint32_t index, uint64_t value, struct gd_trouble *trouble) {
+static int paid(struct gd_peer *me, uint32_t peer, uint32_t index, uint64_t value,
+                struct gd_trouble *trouble) {
     (void)trouble;
     return gr_load_acquire(fence_of(me->me.ring, index, peer)) >= value ? CU_OK : CU_NOT_READY;
 }
@@ -41,7 +43,8 @@ static bool hint(struct gd_peer *me, uint32_t peer, uint32_t index, uint64_t val
     return gr_load_acquire(fence_of(me->me.ring, index, peer)) >= value;
 }
 
-static int wait(struct gd_peer *me, struct gd_call *call, uint32_t peer, uint32_t index, uint64_t value) {
+static int wait(struct gd_peer *me, struct gd_call *call, uint32_t peer, uint32_t index,
+                uint64_t value) {
     int status = CU_OK;
     if (call->ops == GD_MAX_OPS && gd_submit(me, call) != GR_OK) status = call->trouble.status;
     if (status == CU_OK) add(me->device, &call->op[call->ops++], CU_WAIT_64, peer, index, value);

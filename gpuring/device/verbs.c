@@ -12,7 +12,8 @@
 
 /* Calls the core's verb until it is not blocked any more: at once, then spinning, then asleep for a
  * slice. */
-static enum gr_result in_host_order(struct gd_peer *me, struct gd_call *call, unsigned how, gr_verb verb) {
+static enum gr_result in_host_order(struct gd_peer *me, struct gd_call *call, unsigned how,
+                                    gr_verb verb) {
     enum gr_result result;
     me->me.deadline_ns = call->deadline_ns;
     if (call->stage == GD_TRY) {
@@ -127,7 +128,8 @@ enum gr_result gd_acquire(struct gd_peer *me, struct gd_call *call, unsigned how
         }
         if (me->me.left) return GR_REAPED;
         result = gd_order(me, call, how);
-        if (result == GR_SIGNAL || (result == GR_OK && !(how & GD_WAIT) && gd_may_be_torn(me))) return GR_SIGNAL;
+        if (result == GR_SIGNAL || (result == GR_OK && !(how & GD_WAIT) && gd_may_be_torn(me)))
+            return GR_SIGNAL;
         call->ordering = false;
         if (result != GR_OK) {
             gr_give_back(&me->me, me->me.index, me->me.seq);
@@ -168,7 +170,8 @@ void gd_cancel(struct gd_peer *me, struct gd_call *call) {
     if (call->ordering) {
         if (producer) gr_abandon(&me->me, me->me.index, me->me.seq);
         else gr_give_back(&me->me, me->me.index, me->me.seq);
-    } else if (!producer && call->got && me->me.told) me->me.lost = 0; /* told with the last one */
+    } else if (!producer && call->got && me->me.told)
+        me->me.lost = 0; /* it was handed out with the last frame, which the user does not get */
     call->ordering = false;
     while (call->got > 0) { /* the last first, so that the position goes back step by step */
         struct gd_use *use = &me->use[call->indices[--call->got]];
@@ -186,15 +189,20 @@ void gd_cancel(struct gd_peer *me, struct gd_call *call) {
 enum end { PUBLISH, ABANDON, RELEASE };
 
 /* The fence operation is enqueued: lets others see the end of the slot. */
-static enum gr_result finish(struct gd_peer *me, struct gd_call *call, uint32_t index, uint64_t value, enum end end) {
+static enum gr_result finish(struct gd_peer *me, struct gd_call *call, uint32_t index,
+                             uint64_t value, enum end end) {
     struct gd_use *use = &me->use[index];
     const uint64_t seq = use->seq;
     if (end == RELEASE) {
         struct gd_trouble unused;
         /* Without a device the fence word tells, as with a timeline. */
         const struct gd_sync *sync = me->device ? me->device->sync : &gd_timeline;
-        struct gd_frame frame = {.index = index, .producer = use->producer, .producer_id = use->producer_id, .seq = seq,
-                                 .value = use->value, .own = value};
+        struct gd_frame frame = {.index = index,
+                                 .producer = use->producer,
+                                 .producer_id = use->producer_id,
+                                 .seq = seq,
+                                 .value = use->value,
+                                 .own = value};
         const gd_stream stream = use->streams ? use->stream[0] : 0;
         bool whole = sync->paid(me, use->producer, index, use->value, &unused) == CU_OK;
         bool torn = whole && gd_is_torn(me, index);
@@ -219,7 +227,8 @@ static enum gr_result finish(struct gd_peer *me, struct gd_call *call, uint32_t 
 
 /* Whether one record can serve all slots: each was used on the current stream only. */
 static bool on_one_stream(struct gd_peer *me, const struct gd_call *call) {
-    if (call->n == 1 || call->n > GD_MAX_OPS || (me->device && !me->device->sync->record_many)) return false;
+    if (call->n == 1 || call->n > GD_MAX_OPS || (me->device && !me->device->sync->record_many))
+        return false;
     for (uint32_t k = 0; k < call->n; k++) {
         struct gd_use *use = &me->use[call->indices[k]];
         if (!use->open) return false;
@@ -242,7 +251,8 @@ static void end_together(struct gd_peer *me, struct gd_call *call, enum end end)
 /* Ends one slot. If the driver refuses the record, this waits for the slot's streams (GR_SIGNAL:
  * call again), and then gives the slot up without a frame. While one of the streams is being
  * captured, nobody can tell when its work is done. Then the peer keeps the slot. */
-static enum gr_result end_one(struct gd_peer *me, struct gd_call *call, uint32_t index, enum end end) {
+static enum gr_result end_one(struct gd_peer *me, struct gd_call *call, uint32_t index,
+                              enum end end) {
     const struct gd_trouble first = call->trouble;
     const bool another = call->failed && !call->ordering;
     uint64_t value;
@@ -273,7 +283,8 @@ static void tell_all_later(struct gd_peer *me, struct gd_call *call) {
 
 /* Takes slots from their last use to their end. If one slot of a batch is refused, the call goes on
  * with the others; but the frames after one that could not be published are abandoned. */
-static enum gr_result bring_to_an_end(struct gd_peer *me, struct gd_call *call, unsigned how, enum end end) {
+static enum gr_result bring_to_an_end(struct gd_peer *me, struct gd_call *call, unsigned how,
+                                      enum end end) {
     /* Checked before the driver is asked anything: a child may not touch CUDA. */
     if (gr_forked(me->me.ring)) {
         for (uint32_t k = 0; k < call->n; k++) me->use[call->indices[k]].open = false;
@@ -284,7 +295,8 @@ static enum gr_result bring_to_an_end(struct gd_peer *me, struct gd_call *call, 
         for (uint32_t k = 0; me->device && k < call->n; k++) {
             struct gd_use *use = &me->use[call->indices[k]];
             gd_leave_thread(use);
-            if (!gd_add_stream(use, call->stream)) return gd_refuse(call, GD_NO_MEMORY, call->stream, CU_OUT_OF_MEMORY);
+            if (!gd_add_stream(use, call->stream))
+                return gd_refuse(call, GD_NO_MEMORY, call->stream, CU_OUT_OF_MEMORY);
             if (call->stream == GD_PER_THREAD) gd_enter_thread(use);
         }
         if (on_one_stream(me, call)) end_together(me, call, end);
