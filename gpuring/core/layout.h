@@ -128,7 +128,7 @@ struct gr_peer_entry {
     gr_word joined_ns;         /* CLOCK_MONOTONIC */
     gr_word waiting;           /* GR_SLEEPING, GR_ARMED: each bit is counted once in head.waiters */
     uint64_t reserved;
-    /* Diagnostics.  Writer: the peer alone. */
+    /* Diagnostics. Writer: the peer alone. */
     gr_word frames; /* published or acquired */
     gr_word lost;   /* sequences that a consumer was made to skip */
     gr_word torn;   /* torn frames that a consumer passed over */
@@ -150,7 +150,7 @@ struct gr_slot {
 
 struct gr_take {
     gr_word word;     /* claim word. Writer: members and reapers by CAS, a join under LOCK */
-    gr_word since_ns; /* CLOCK_MONOTONIC_COARSE when it was HELD.  Writer: the holder */
+    gr_word since_ns; /* CLOCK_MONOTONIC_COARSE when it was HELD. Writer: the holder */
 };
 
 /* Says that an owner of peer number p died with GPU work pending on slot i. Writer: its reaper,

@@ -68,7 +68,7 @@ static uint64_t tear_ready(struct gr_ring *ring, struct gr_slot *slot, uint32_t 
            gr_cas(&slot->word, w, claim_word(seq_of(w), p, GR_TORN));
 }
 
-/* ---- words in somebody's hands --------------------------------------------------------------- */
+/* ---- words that name a peer -------------------------------------------------------------------- */
 
 static uint64_t put_down(struct gr_slot *slot, uint64_t w) {
     return gr_cas(&slot->word, w, claim_word(seq_of(w), GR_NONE, GR_VOID));
@@ -115,7 +115,7 @@ static void uncount(struct gr_ring *ring, struct gr_peer_entry *entry) {
     if (counted) atomic_fetch_sub_explicit(&ring->head->waiters, counted, memory_order_seq_cst);
 }
 
-/* Takes back what a LEAVING peer still has in hand, because a verb in another thread got it just
+/* Takes back what a LEAVING peer still has, because a verb in another thread got it just
  * before (A10). None of its verbs is in progress any more. If this process is killed here, a reaper
  * goes on. */
 void gr_take_back(struct gr_ring *ring, uint32_t p, uint32_t u) {

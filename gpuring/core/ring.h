@@ -85,9 +85,9 @@ struct gr_ring {
     /* Written under gr_lock_handles. Any thread may read the first two. From joins_seen on, all but
      * the list belongs to the watchdog. */
     _Atomic bool watched;
-    gr_word joins_seen; /* head.joins at its last look */
+    gr_word joins_seen; /* head.joins at the last look */
     struct gr_ring *next, *prev; /* all handles of the process */
-    uint64_t unwatchable; /* peers that it has to look at every tick */
+    uint64_t unwatchable; /* peers to be looked at every tick */
     uint64_t watched_id[GR_MAX_PEERS];
     int pidfd[GR_MAX_PEERS]; /* -1: none */
 };

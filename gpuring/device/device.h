@@ -108,7 +108,7 @@ struct gd_device {
     struct gd_own_event *spare;
 };
 
-/* GR_OK or GR_DEVICE.  Makes no peer. */
+/* GR_OK or GR_DEVICE. Makes no peer. */
 enum gr_result gd_open(struct gd_device *device, struct gd_driver *driver, struct gr_ring *ring,
                        int ordinal, struct gd_trouble *trouble);
 /* Waits for this process's work on the GPU. False: some thread captures a stream, and the header
@@ -143,7 +143,8 @@ enum { GD_STREAMS = 4 }; /* room for the streams of one slot before any allocati
 struct gd_use {
     uint64_t seq;
     bool open;     /* this peer has the slot */
-    /* Its last promise may not be reached. The slot is not given up before the next one is. */
+    /* The last promise was made, and may not be recorded. The slot is not given up before it is
+     * recorded or settled. */
     bool unpaid;
     bool redelivered;
     /* The four fields from here on are about a frame that is read. `lost` counts what was skipped
@@ -227,8 +228,8 @@ struct gd_call {
     struct gd_trouble trouble; /* set with GR_DEVICE */
     uint32_t torns;            /* number of released frames that are known to be torn */
     uint64_t torn[GD_MAX_OPS];
-    /* Private. It lasts from one slice to the next. */
-    /* got: number of slots so far. at: how many pending fences of the last one are dealt with. */
+    /* From here on private, and kept from one slice to the next.
+     * got: number of slots so far. at: how many pending fences of the last one are dealt with. */
     uint32_t got, at;
     /* This peer has the last one, but it is not ordered yet (or not settled yet, after a failed
      * record). */

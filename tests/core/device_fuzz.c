@@ -1,7 +1,8 @@
-/* Hostile words and a hostile driver: a fuzzer of the verbs of device order, for the address and undefined-behaviour
- * sanitizers.  Each input is a small ring of one of four kinds whose shared words are overwritten between the verbs and, at the
- * fault points, inside them (fuzz.h), while every function of the driver answers now and then whatever it likes.  No
- * verb may crash, leave its tables, hang, or answer what it does not know.
+/* Hostile words and a hostile driver: a fuzzer of the verbs of device order, for the address and
+ * undefined-behaviour sanitizers. Each input is a small ring of one of four kinds. Its shared words
+ * are overwritten between the verbs and, at the fault points, inside them (fuzz.h). Meanwhile every
+ * function of the driver now and then answers whatever it likes. No verb may crash, leave its
+ * tables, hang, or return a result that it cannot have.
  *
  *   device_fuzz --inputs 20000 --seed 1         --first K --inputs 1: input K again
  */
@@ -107,7 +108,7 @@ static void fuzz(struct gr_config config) {
     }
     void *base = ring->head;
     isolate(&live);
-    live.peer[0] = peers[0].me; /* its sequence is what words are made near to */
+    live.peer[0] = peers[0].me; /* made-up words are made close to its sequence */
     for (uint32_t k = below(12); k > 0; k--) verb(&peers[below(MEMBERS)]);
     hostile = &live;
     for (uint32_t turn = 1 + below(4); turn > 0; turn--) {
@@ -125,7 +126,7 @@ static void fuzz(struct gr_config config) {
         go(&peers[k], &call, GD_WAIT, gd_leave);
         gd_dispose(&peers[k]);
     }
-    fc_forget(world); /* a stream that waits for a word that was made up */
+    fc_forget(world); /* a stream may wait for a made-up word */
     doing = "close";
     for (int k = 0; k < TABLES; k++) *place(ring, k) = live.mapped[k];
     REQUIRE((void *)ring->head == base);

@@ -1,5 +1,6 @@
-/* Device order step by step: one thread, and a GPU that does a step when it is told to.  What load would meet once in a
- * long while is arranged here.  Usage: device_steps */
+/* Device order step by step: one thread, and a GPU that does a step when it is told to. It arranges
+ * what load would meet only once in a long while. Usage: device_steps
+ */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,7 +40,7 @@ static void run_gpu(void) {
     REQUIRE(!fc_complaint(world));
 }
 
-/* A frame that nobody reads, on one stream; its end. */
+/* A frame that nobody reads, used on one stream, and its end. */
 static void use_slot(struct gd_peer *me, gd_stream stream) {
     struct gd_call call;
     uint32_t index;
@@ -50,9 +51,10 @@ static void use_slot(struct gd_peer *me, gd_stream stream) {
     REQUIRE(gd_abandon(me, &call, GD_WAIT) == GR_OK);
 }
 
-/* A slot is claimed on another stream while our own work on it is pending: that is waited for, too (G12).  Else the older
- * work would be done after the newer, and the fence would fall.  The same where the other stream has got the handle of
- * the first, which was destroyed. */
+/* A slot is claimed on another stream while this peer's own work on it is pending. The claim waits
+ * for that work, too (G12: otherwise the older work could be done after the newer, and the fence
+ * would fall). The same holds if the other stream has got the handle of the first, which was
+ * destroyed. */
 static void our_own_work_of_an_earlier_lap_comes_first(unsigned sync, bool handle_again) {
     struct gd_peer me;
     struct gd_trouble trouble;
@@ -67,7 +69,7 @@ static void our_own_work_of_an_earlier_lap_comes_first(unsigned sync, bool handl
     REQUIRE((other == first) == handle_again);
     use_slot(&me, other);
     run_gpu();
-    REQUIRE(!fc_idle(world, fc_process())); /* the other one waits */
+    REQUIRE(!fc_idle(world, fc_process())); /* the other stream waits */
     fc_release_held(world);
     run_gpu();
     REQUIRE(fc_idle(world, fc_process()));
@@ -80,8 +82,8 @@ static void our_own_work_of_an_earlier_lap_comes_first(unsigned sync, bool handl
     gr_detach(ring);
 }
 
-/* Two threads may be between the release of a frame and its being remembered: in a ring of one slot as in any other, for
- * the slot can be acquired again meanwhile.  There is room for both. */
+/* Two threads may be between the release of a frame and remembering it, even in a ring of one slot,
+ * because the slot can be acquired again meanwhile. There must be room for both. */
 static struct gd_peer reader, writer;
 static gd_stream readers, writers;
 static int (*ask)(void *stream, unsigned long long *id);
@@ -99,7 +101,8 @@ static void put_and_get(void) {
     REQUIRE(gd_release(&reader, &call, GD_WAIT) == GR_OK);
 }
 
-/* What remembering a frame asks, when the slot is everybody's again: another release comes in between. */
+/* Remembering a frame calls this when the slot is free for others. Another release comes in
+ * between. */
 static int ask_and_release_another(void *stream, unsigned long long *id) {
     uint64_t held;
     if ((gd_stream)stream == readers && !reader.use[0].open && !gr_holds(&reader.me, 0, &held) &&
@@ -127,7 +130,7 @@ static void what_is_remembered_has_room(void) {
         put_and_get();
         REQUIRE(reader.released.n <= reader.released.room);
     }
-    REQUIRE(driver.stream_get_id == ask); /* it has happened */
+    REQUIRE(driver.stream_get_id == ask); /* it was called */
     fc_release_held(world);
     run_gpu();
     gd_begin(&call, readers, INT64_MAX, 0, NULL);

@@ -1,13 +1,16 @@
-/* Device order under load, for the sanitizers: threads and their streams on one ring, over a fake driver.
+/* Device order under load, for the sanitizers: threads and their streams on one ring, over a fake
+ * driver.
  *
- * The frames are written and read by the fake's GPU, which complains of a frame that is written under a reader, of one that
- * is not whole, of a fence that falls and of whatever went into a graph (fake_cuda.h).  Producers and consumers
- * claim and acquire in one thread and publish and release partly in another; they change streams, use several for one
- * slot, destroy streams, capture them, take batches; the driver refuses now and then.  The books have to balance.
+ * The fake's GPU writes and reads the frames. It complains of a frame that is written while it is
+ * read, of one that is not whole, of a fence that falls, and of anything that went into a graph
+ * (fake_cuda.h). Producers and consumers claim and acquire in one thread, and partly publish and
+ * release in another. They change streams, use several for one slot, destroy streams, capture them,
+ * and take batches. The driver refuses now and then. The books have to balance.
  *
- * The fake is compiled without the thread sanitizer: it is the hardware, and must order nothing for the library.
- * Compiled with -DGR_FAULTS it dawdles at the fault points, between the promise and the record for one.
- * Usage: device_stress [frames per producer [seconds until it counts as hung]]
+ * The fake is compiled without the thread sanitizer: it stands for hardware, and must order nothing
+ * for the library. Compiled with -DGR_FAULTS the program lingers at the fault points, such as the
+ * one between promise and record. Usage: device_stress [frames per producer [seconds until it
+ * counts as hung]]
  */
 #define _GNU_SOURCE
 #include <sched.h>
@@ -56,7 +59,7 @@ void gr_fault(const char *name) {
 }
 #endif
 
-/* ---- a call to its end ------------------------------------------------------------------------------------------- */
+/* ---- a call to its end ----------------------------------------------------------------------- */
 
 typedef enum gr_result (*verb_of_device)(struct gd_peer *me, struct gd_call *call, unsigned how);
 
@@ -69,7 +72,8 @@ static enum gr_result go(struct gd_peer *me, struct gd_call *call, verb_of_devic
     return result;
 }
 
-/* The end of slots, however often the driver refuses.  True: all of them in the way that was asked for. */
+/* Ends slots, however often the driver refuses. True: all of them ended in the way that was asked
+ * for. */
 static bool end(struct gd_peer *me, gd_stream stream, uint32_t n, uint32_t *indices, verb_of_device verb) {
     struct gd_call call;
     gd_begin(&call, stream, INT64_MAX, n, indices);
@@ -78,14 +82,14 @@ static bool end(struct gd_peer *me, gd_stream stream, uint32_t n, uint32_t *indi
     return result == GR_OK;
 }
 
-/* ---- a slot goes to another thread for its end ---------------------------------------------------------------------- */
+/* ---- a slot goes to another thread for its end ----------------------------------------------- */
 
 struct errand {
     uint32_t index;
     uint64_t seq;
     gd_stream stream;
 };
-struct partner { /* has room for every slot, so that handing over never waits */
+struct partner { /* has room for every slot, so handing one over never waits */
     pthread_t thread;
     pthread_mutex_t mutex;
     pthread_cond_t more;
@@ -95,14 +99,15 @@ struct partner { /* has room for every slot, so that handing over never waits */
     bool over, producer;
 };
 
-/* `use` may be another thread's by now; the words of the ring tell. */
+/* `use` may belong to another thread by now, so the words of the ring are asked. */
 static bool is_open(struct gd_peer *me, const struct errand *todo) {
     uint64_t seq;
     return gr_holds(&me->me, todo->index, &seq) && seq == todo->seq;
 }
 
 static void finish(struct gd_peer *me, struct errand todo, bool producer) {
-    /* A slot that stays open is still ours: a capture, or one that forbade to settle.  Then once more. */
+    /* A slot that stays open still belongs to us: a capture forbade to end or settle it. Try
+     * again. */
     const bool whole = chance(9) != 5;
     for (;;) {
         fc_pay_for(producer && whole ? todo.seq : 0);
@@ -153,24 +158,26 @@ static void close_partner(struct partner *my) {
     pthread_join(my->thread, NULL);
 }
 
-/* ---- streams ---------------------------------------------------------------------------------------------------------- */
+/* ---- streams --------------------------------------------------------------------------------- */
 
 struct streams {
-    gd_stream own[2], captured; /* the latter by this thread alone: it is captured now and then */
+    /* `captured` is used by this thread alone, because it is captured now and then. */
+    gd_stream own[2], captured;
 };
 static gd_stream any_of(const struct streams *mine) {
     uint64_t k = chance(8);
     return k < 2 ? mine->own[k] : k == 2 ? (gd_stream)GD_LEGACY : k == 3 ? (gd_stream)GD_PER_THREAD : mine->own[0];
 }
 
-/* Once more on another stream, now and then. */
+/* Now and then uses the slot on another stream as well. */
 static gd_stream with_another(struct gd_peer *me, const struct streams *mine, uint32_t index, gd_stream stream) {
     struct gd_trouble trouble;
     gd_stream other = any_of(mine);
     return chance(3) == 0 && gd_use_on(me, index, other, &trouble) == GR_OK ? other : stream;
 }
 
-/* The legacy default stream takes nothing while another thread captures a stream that waits for it. */
+/* Tries again, because the legacy default stream takes nothing while another thread captures a
+ * stream that waits for it. */
 static void write_frame(gd_stream stream, uint32_t index, uint64_t seq) {
     int status;
     while ((status = fc_write(stream, index, seq)) != CU_OK) REQUIRE(gd_is_capture(status));
@@ -210,7 +217,7 @@ static void prepare(struct gd_peer *me) {
     }
 }
 
-/* ---- producers ---------------------------------------------------------------------------------------------------------- */
+/* ---- producers ------------------------------------------------------------------------------- */
 
 static void *produce(void *barrier) {
     static _Atomic uint64_t producers;
@@ -235,7 +242,9 @@ static void *produce(void *barrier) {
         n += call.got;
         for (uint32_t k = 0; k < call.got; k++)
             write_frame(stream, indices[k], me.use[indices[k]].seq);
-        if (call.got > 1) { /* where that is refused, the frames before the one that was refused are published */
+        /* Where the end of a batch is refused, the frames before the one that was refused are
+         * published. */
+        if (call.got > 1) {
             uint64_t seqs[BATCH], before = gr_load_relaxed(&ring->peer[me.me.number].frames);
             for (uint32_t k = 0; k < call.got; k++) seqs[k] = me.use[indices[k]].seq;
             bool done = end(&me, stream, call.got, indices, gd_publish);
@@ -252,7 +261,8 @@ static void *produce(void *barrier) {
         struct errand todo = {*indices, seq, last};
         if (which % 2 && !captured && chance(2)) send(&partner, todo);
         else finish(&me, todo, true);
-        if (which % 2 == 0 && chance(50) == 0) { /* its work goes on, its handle is the next one's */
+        /* Its work goes on, and the next stream gets its handle. */
+        if (which % 2 == 0 && chance(50) == 0) {
             fc_destroy_stream(mine.own[0]);
             mine.own[0] = fc_stream(0, false);
         }
@@ -262,7 +272,7 @@ static void *produce(void *barrier) {
     return NULL;
 }
 
-/* ---- consumers ---------------------------------------------------------------------------------------------------------- */
+/* ---- consumers ------------------------------------------------------------------------------- */
 
 struct reader {
     pthread_barrier_t *barrier;
@@ -318,7 +328,8 @@ static void *consume(void *argument) {
         if (call.got > 1) {
             struct errand todo[BATCH];
             for (uint32_t k = 0; k < call.got; k++) todo[k] = (struct errand){indices[k], me.use[indices[k]].seq, stream};
-            if (!end(&me, stream, call.got, indices, gd_release)) /* a capture elsewhere may have left some open */
+            /* A capture elsewhere may have left some open. */
+            if (!end(&me, stream, call.got, indices, gd_release))
                 for (uint32_t k = 0; k < call.got; k++) finish_if_open(&me, todo[k], false);
             continue;
         }
@@ -336,7 +347,7 @@ static void *consume(void *argument) {
     return NULL;
 }
 
-/* Joins, reads a little and leaves, over and over: its number is taken again, its events are used again. */
+/* Joins, reads a little and leaves, again and again: its number and its events are used again. */
 static void *churn(void *number) {
     const gd_stream stream = fc_stream(0, false);
     acquiring = gr_acquire;
@@ -361,7 +372,7 @@ static void *churn(void *number) {
     return NULL;
 }
 
-/* ---- a ring of each kind ------------------------------------------------------------------------------------------------- */
+/* ---- a ring of each kind --------------------------------------------------------------------- */
 
 static void refuse(void) {
     static const enum fc_function functions[] = {FC_stream_write_value, FC_stream_wait_value, FC_stream_batch,

@@ -6,14 +6,15 @@
 #include <string.h>
 #include <time.h>
 
-static _Thread_local int current = -1, pushed[8], depth; /* device + 1 … of this thread; -1: no context */
+/* The device of this thread's current context (-1: none), and of those pushed below it. */
+static _Thread_local int current = -1, pushed[8], depth;
 static _Thread_local uint64_t paying;
 
 int fc_current_device(void) { return current; }
 void fc_set_device(int device) { current = device; }
 void fc_pay_for(uint64_t seq) { paying = seq; }
 
-/* Whether this call is refused: *status is what it says. */
+/* Whether this call is refused. Then *status is its result. */
 static bool refused(enum fc_function function, int *status) {
     struct fc_world *world = fc_here;
     fc_lock(world);
@@ -32,7 +33,7 @@ static bool heads(void) {
 #define REFUSAL(name)                                                                                                  \
     int refusal_;                                                                                                      \
     if (refused(FC_##name, &refusal_)) return refusal_
-/* Nobody is told whether it was enqueued all the same. */
+/* Refuses a call that may have been enqueued all the same, which the caller cannot tell. */
 #define MAYBE_REFUSED(name, put)                                                                                       \
     do {                                                                                                               \
         int refusal_;                                                                                                  \
@@ -41,7 +42,7 @@ static bool heads(void) {
         return refusal_;                                                                                               \
     } while (0)
 
-/* ---- devices and contexts --------------------------------------------------------------------------------------- */
+/* ---- devices and contexts -------------------------------------------------------------------- */
 
 static void *context_of(int device) { return (void *)(uintptr_t)(0xc000 + device); }
 
@@ -110,13 +111,14 @@ static int ctx_synchronize(void) {
     if (captures()) return CU_CAPTURE;
     while (!fc_idle(fc_here, fc_process())) {
         if (!atomic_load(&fc_here->has_gpu)) {
-            if (!fc_step(fc_here)) return FC_STUCK; /* nothing can go on, and nobody else is there */
+            /* Nothing can go on, and no other thread is there. */
+            if (!fc_step(fc_here)) return FC_STUCK;
         } else nanosleep(&(struct timespec){.tv_nsec = 10 * 1000}, NULL);
     }
     return CU_OK;
 }
 
-/* ---- memory ------------------------------------------------------------------------------------------------------- */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 static int host_register(void *address, size_t nbytes, unsigned flags) {
     REFUSAL(host_register);
@@ -141,7 +143,7 @@ static int host_device_pointer(uint64_t *pointer, void *address, unsigned flags)
     return *pointer = FC_TABLE, CU_OK;
 }
 
-/* ---- streams -------------------------------------------------------------------------------------------------------- */
+/* ---- streams --------------------------------------------------------------------------------- */
 
 /* The legacy default stream cannot be used while a stream that waits for it is captured. */
 bool fc_implicit_capture(const struct fc_world *world, const struct fc_stream *stream) {
@@ -211,11 +213,11 @@ static int stream_batch(void *stream, unsigned n, struct gd_mem_op *ops, unsigne
     MAYBE_REFUSED(stream_batch, put_batch(stream, n, ops));
 }
 
-/* ---- events ----------------------------------------------------------------------------------------------------------- */
+/* ---- events ---------------------------------------------------------------------------------- */
 
 static void *pointer_to(int h) { return (void *)(uintptr_t)(h + 1 + ((uint64_t)fc_here->handle[h].generation << 20)); }
 
-/* Under the lock.  NULL: no such event any more, which the library must not ask for. */
+/* Under the lock. NULL: there is no such event any more, so the library must not ask for it. */
 static struct fc_handle *handle_of(void *pointer) {
     uint64_t h = ((uintptr_t)pointer & 0xfffff) - 1;
     struct fc_handle *handle = h < FC_HANDLES ? &fc_here->handle[h] : NULL;
@@ -235,7 +237,8 @@ static int new_handle(int event, bool imported) {
     abort();
 }
 
-/* A destroyed event is not given out again before what was enqueued with it is done.  Under the lock. */
+/* Under the lock. A destroyed event is not given out again before everything enqueued with it is
+ * done. */
 static bool is_enqueued(int event) {
     for (int s = 0; s < FC_STREAMS; s++) {
         const struct fc_stream *stream = &fc_here->stream[s];
@@ -271,7 +274,7 @@ static int event_destroy(void *event) {
     fc_unlock(fc_here);
     return handle ? CU_OK : FC_INVALID_HANDLE;
 }
-/* The event's number and its latest record; -1: it is no event. */
+/* The event's number and its latest record. -1: it is not an event. */
 static int event_of(void *event, uint64_t *records, bool *ipc, bool *imported, bool *done) {
     fc_lock(fc_here);
     struct fc_handle *handle = handle_of(event);
@@ -337,7 +340,7 @@ static int ipc_open_event_handle(void **event, struct gd_ipc_handle handle) {
     return good ? CU_OK : FC_INVALID_HANDLE;
 }
 
-/* ---- the table -------------------------------------------------------------------------------------------------------- */
+/* ---- the table ------------------------------------------------------------------------------- */
 
 void *fc_find(void *library, const char *symbol) {
     (void)library;

@@ -1,4 +1,6 @@
-/* The fake driver: its world, its streams, and what a step does.  fake_calls.c has the driver's functions over it. */
+/* The fake driver: its world, its streams, and what a step does. fake_calls.c has the driver's
+ * functions.
+ */
 #define _GNU_SOURCE
 #include "fake_world.h"
 
@@ -19,7 +21,7 @@ static const struct gr_ring *_Atomic served;
 static pthread_t gpu;
 static _Atomic bool running;
 
-/* ---- the world ------------------------------------------------------------------------------------------------ */
+/* ---- the world ------------------------------------------------------------------------------- */
 
 void fc_lock(struct fc_world *world) {
     for (int turn = 0; atomic_exchange_explicit(&world->lock, 1, memory_order_acquire); turn++)
@@ -34,7 +36,7 @@ uint64_t fc_chance(struct fc_world *world, uint64_t n) { /* splitmix64; under th
     return (z ^ z >> 31) % n;
 }
 
-/* The first one is the one to read: what follows may be its consequence. */
+/* Keeps the first complaint, because later ones may be its consequences. */
 void fc_complain(struct fc_world *world, const char *format, ...) {
     if (world->complained) return;
     va_list arguments;
@@ -52,7 +54,8 @@ struct fc_world *fc_new(bool shared) {
     return world;
 }
 
-/* Of the frames only as far as they were used: all of them would cost more than a round. */
+/* Clears the books of frames only as far as they were used: to clear all would take longer than a
+ * round. */
 static void forget(struct fc_world *world) {
     uint64_t used = world->seqs < FC_SEQS ? world->seqs : FC_SEQS - 1;
     for (int p = 0; p < FC_PROCESSES; p++) memset(world->reading[p], 0, used + 1);
@@ -106,9 +109,10 @@ void fc_leave(void) {
     me = -1;
 }
 
-/* ---- streams -------------------------------------------------------------------------------------------------- */
+/* ---- streams --------------------------------------------------------------------------------- */
 
-static int new_stream(struct fc_world *world, int device, bool blocking, uint64_t thread) { /* under the lock */
+/* Under the lock. */
+static int new_stream(struct fc_world *world, int device, bool blocking, uint64_t thread) {
     for (int s = 0; s < FC_STREAMS; s++) {
         struct fc_stream *stream = &world->stream[s];
         if (stream->used && !(stream->destroyed && stream->head == stream->tail)) continue;
@@ -126,7 +130,7 @@ static int new_stream(struct fc_world *world, int device, bool blocking, uint64_
     abort();
 }
 
-/* The stream that a handle means now, in this thread; -1: none.  Under the lock. */
+/* Under the lock. The stream that a handle means in this thread now; -1: none. */
 int fc_stream_of(struct fc_world *world, gd_stream handle) {
     uint64_t thread = handle == GD_LEGACY ? FC_ALL_THREADS : handle == GD_PER_THREAD ? gd_this_thread() : 0;
     int device = fc_current_device();
@@ -142,7 +146,8 @@ gd_stream fc_stream(int device, bool blocking) {
     fc_lock(fc_here);
     struct fc_stream *stream = &fc_here->stream[new_stream(fc_here, device, blocking, 0)];
     gd_stream handle = 0x100;
-    for (bool taken = true; taken; handle += taken ? 0x10 : 0) { /* the lowest that is free: a destroyed one's, at once */
+    /* Takes the lowest handle that is free, which may be one of a stream just destroyed. */
+    for (bool taken = true; taken; handle += taken ? 0x10 : 0) {
         taken = false;
         for (int s = 0; s < FC_STREAMS; s++) {
             struct fc_stream *other = &fc_here->stream[s];
@@ -172,7 +177,8 @@ void fc_release_held(struct fc_world *world) {
 void fc_begin_capture(gd_stream handle) { WITH_STREAM(handle, capturing = true); }
 void fc_end_capture(gd_stream handle) { WITH_STREAM(handle, capturing = false); }
 
-/* An operation of the library (ours), or of its user, into a stream.  A full queue blocks the caller. */
+/* Puts an operation of the library (ours), or of its user, into a stream. A full queue blocks the
+ * caller. */
 int fc_put(gd_stream handle, struct fc_op op, bool ours) {
     struct fc_world *world = fc_here;
     for (;;) {
@@ -202,11 +208,11 @@ int fc_put(gd_stream handle, struct fc_op op, bool ours) {
     }
 }
 
-/* ---- a step ---------------------------------------------------------------------------------------------------- */
+/* ---- a step ---------------------------------------------------------------------------------- */
 
 static uint64_t content(uint64_t seq, int k) { return (seq * FC_WORDS + (uint64_t)k) * 0x9e3779b97f4a7c15u; }
 
-/* Whether another kernel is at that slot; a write spoils the readings that it meets. */
+/* Whether another kernel is using that slot. A write spoils the readings that it meets. */
 static bool meets(struct fc_world *world, struct fc_stream *but, uint32_t slot, enum fc_kind kind, bool spoil) {
     bool met = false;
     for (int s = 0; s < FC_STREAMS; s++) {
@@ -253,7 +259,7 @@ static bool in_turn(struct fc_world *world, struct fc_stream *stream, struct fc_
     return true;
 }
 
-/* A small part of an operation; true: that was the last one. */
+/* Does a small part of an operation. True: it was the last part. */
 static bool part_of(struct fc_world *world, struct fc_stream *stream, struct fc_op *op) {
     uint64_t *data = world->data[op->slot % FC_SLOTS];
     const struct gr_ring *ring = served;
@@ -296,7 +302,8 @@ bool fc_step(struct fc_world *world) {
     for (uint64_t k = 0; k < FC_STREAMS; k++) {
         struct fc_stream *stream = &world->stream[(first + k) % FC_STREAMS];
         if (!stream->used || stream->head == stream->tail) continue;
-        if (stream->held && !(world->has_gpu && fc_chance(world, 1000) == 0)) continue; /* held: hardly ever */
+        /* A held stream hardly ever goes on. */
+        if (stream->held && !(world->has_gpu && fc_chance(world, 1000) == 0)) continue;
         struct fc_op *op = &stream->op[stream->head % FC_QUEUE];
         if (!in_turn(world, stream, op) || !ready(world, op)) continue;
         bool slow = world->uneven && stream->id % 4 == 3 && fc_chance(world, 16);
@@ -326,9 +333,10 @@ void fc_stop(void) {
     pthread_join(gpu, NULL);
 }
 
-/* ---- death ------------------------------------------------------------------------------------------------------ */
+/* ---- death ----------------------------------------------------------------------------------- */
 
-/* The kernel takes a dead process's locks away first and its GPU work a moment later, during which that goes on. */
+/* The kernel takes away a dead process's locks first, and its GPU work a moment later. Until then
+ * that work goes on. */
 bool fc_gpu_gone(struct fc_world *world, pid_t pid) {
     bool gone = true;
     fc_lock(world);
@@ -339,13 +347,14 @@ bool fc_gpu_gone(struct fc_world *world, pid_t pid) {
         if (!gone) continue;
         process->state = FC_GONE;
         for (int s = 0; s < FC_STREAMS; s++)
-            if (world->stream[s].process == p) world->stream[s].used = false; /* its events stay as they are */
+            /* Its events stay as they are. */
+            if (world->stream[s].process == p) world->stream[s].used = false;
     }
     fc_unlock(world);
     return gone;
 }
 
-/* ---- the user's kernels ------------------------------------------------------------------------------------------ */
+/* ---- the user's kernels ---------------------------------------------------------------------- */
 
 int fc_write(gd_stream stream, uint32_t slot, uint64_t seq) {
     if (seq >= FC_SEQS || slot >= FC_SLOTS) abort();
@@ -379,7 +388,7 @@ unsigned fc_frame(struct fc_world *world, uint64_t seq) {
     return frame;
 }
 
-/* ---- refusals ---------------------------------------------------------------------------------------------------- */
+/* ---- refusals -------------------------------------------------------------------------------- */
 
 void fc_refuse(struct fc_world *world, enum fc_function function, unsigned one_in, int status) {
     fc_lock(world);

@@ -1,16 +1,19 @@
-/* A CUDA driver in C for the tests of device order: streams, events, captures and refusals, and a GPU that checks.
+/* A CUDA driver in C for the tests of device order: streams, events, captures and refusals, and a
+ * GPU that checks.
  *
- * All of it lives in a `struct fc_world`, which may be memory shared by processes: a stream is a queue of operations, and
- * whoever calls fc_step does one small part of one of them, drawn by chance from what could run.  A test steps it
- * itself, or has a thread do it (fc_start).  In the kill matrix that thread is the parent's, so a process that is stopped
- * keeps its GPU work going, and one that is killed loses what was queued: a little later than its locks
- * (fc_gpu_gone), its pending events pending for ever.
+ * All of it lives in a `struct fc_world`, which may be memory that processes share. A stream is a
+ * queue of operations. Each call of fc_step does one small part of one operation, drawn by chance
+ * from those that could run. A test makes the steps itself, or has a thread do it (fc_start). In
+ * the kill matrix that thread is the parent's. So the GPU work of a process that is stopped goes
+ * on. A process that is killed loses what was queued, a little later than its locks (fc_gpu_gone),
+ * and its pending events stay pending.
  *
- * Frames are plain words that only the user's kernels here write and read, a word at a time.  What must never happen is
- * complained of (fc_complaint); what became of each frame and of each reading of it is written down, to be compared
- * with what the library says.
+ * Frames are plain words that only the user's kernels here write and read, one word at a time. What
+ * must never happen is reported (fc_complaint). What became of each frame, and of each reading of
+ * it, is written down, to be compared with what the library says.
  *
- * This file is the hardware.  It is compiled without the thread sanitizer, so that its lock orders nothing in the library.
+ * This file stands for hardware. It is compiled without the thread sanitizer, so that its lock
+ * orders nothing in the library.
  */
 #ifndef GPURING_FAKE_CUDA_H
 #define GPURING_FAKE_CUDA_H
@@ -24,7 +27,7 @@ enum {
     FC_SLOTS = 16, FC_WORDS = 8, FC_SEQS = 1 << 16, FC_DEVICES = 2
 };
 
-/* Every function of the table by name, to be refused. */
+/* Every function of the table by name, so that it can be refused. */
 enum fc_function {
 #define NAME(name, symbol, arguments) FC_##name,
     GD_FUNCTIONS(NAME)
@@ -32,60 +35,67 @@ enum fc_function {
     FC_FUNCTIONS
 };
 
-enum { FC_NOT_READ = 0, FC_READING, FC_WHOLE, FC_BROKEN }; /* a reading of a frame */
-enum { FC_WRITTEN = 1, FC_PAID = 2, FC_PUBLISHED = 4 };     /* a frame; PAID: the GPU did its fence operation */
+enum { FC_NOT_READ = 0, FC_READING, FC_WHOLE, FC_BROKEN }; /* what a reading of a frame found */
+/* Of a frame; PAID: the GPU has done its fence operation. */
+enum { FC_WRITTEN = 1, FC_PAID = 2, FC_PUBLISHED = 4 };
 
 struct fc_world;
 
-/* All zero is an empty world.  Shared by processes if `shared`. */
+/* An all-zero world is empty. shared: processes share it. */
 struct fc_world *fc_new(bool shared);
 void fc_reset(struct fc_world *world, uint64_t seed);
-void fc_forget(struct fc_world *world); /* another ring begins: its frames, and all streams */
+/* Another ring begins: forgets its frames, and all streams. */
+void fc_forget(struct fc_world *world);
 
-/* This process uses the world from now on; fills the table.  Once more after a fork. */
+/* This process uses the world from now on; fills the table. To be called again after a fork. */
 void fc_enter(struct fc_world *world, struct gd_driver *driver);
-/* Its streams are empty and it asks no more. */
+/* The streams of this process are empty, and it makes no more calls. */
 void fc_leave(void);
 int fc_process(void);
 
-/* The ring whose words this process's steps read and write; NULL: none.  Who steps must have it. */
+/* Sets the ring whose words the steps of this process read and write; NULL: none. Whoever steps
+ * must have it mapped. */
 void fc_serve_ring(const struct gr_ring *ring);
 bool fc_step(struct fc_world *world); /* false: nothing could run */
 void fc_start(struct fc_world *world);
 void fc_stop(void);
-/* Whether the GPU work of a dead process is gone.  Asking is what makes it go: it takes some steps. */
+/* Whether the GPU work of a dead process is gone. Only asking makes it go, and that takes some
+ * steps. */
 bool fc_gpu_gone(struct fc_world *world, pid_t pid);
 
 /* The user's CUDA. */
 gd_stream fc_stream(int device, bool blocking);
-void fc_destroy_stream(gd_stream stream); /* what is in it goes on; its handle is the next one's */
+/* Its work goes on, and the next stream gets its handle. */
+void fc_destroy_stream(gd_stream stream);
 void fc_hold_stream(gd_stream stream, bool held);
-void fc_release_held(struct fc_world *world); /* destroyed ones, too */
+void fc_release_held(struct fc_world *world); /* also those of destroyed streams */
 void fc_begin_capture(gd_stream stream);
 void fc_end_capture(gd_stream stream);
 int fc_write(gd_stream stream, uint32_t slot, uint64_t seq);
 int fc_read(gd_stream stream, uint32_t slot, uint64_t seq);
-int fc_read_as(gd_stream stream, uint32_t slot, uint64_t seq, int reader); /* fc_read: the process */
+/* Fc_read is for the reader that is this process. */
+int fc_read_as(gd_stream stream, uint32_t slot, uint64_t seq, int reader);
 void fc_set_device(int device);
-/* The next fence operations that this thread enqueues pay for frame seq (0: for none). */
+/* The next fence operations that this thread enqueues are for frame seq (0: for none). */
 void fc_pay_for(uint64_t seq);
-/* gd_publish has returned GR_OK. */
+/* To be called when gd_publish has returned GR_OK. */
 void fc_published(uint64_t seq);
 
-/* From now on, this function is refused with status, one call in `one_in` (0: never). */
+/* From now on this function is refused with `status`, one call in `one_in` (0: never). */
 void fc_refuse(struct fc_world *world, enum fc_function function, unsigned one_in, int status);
 void fc_calm(struct fc_world *world); /* refuses nothing any more */
 
-/* Some streams are far slower than the others. */
+/* Makes some streams far slower than the others. */
 void fc_uneven(struct fc_world *world);
-/* Nobody dies here: a frame that is not whole is a complaint. */
+/* Nobody dies in this test, so a frame that is not whole is a complaint. */
 void fc_expect_whole(struct fc_world *world);
 
-/* What came of it. */
+/* Results. */
 int fc_reading(struct fc_world *world, int reader, uint64_t seq);
 unsigned fc_frame(struct fc_world *world, uint64_t seq);
 bool fc_idle(struct fc_world *world, int process); /* nothing is queued */
-const char *fc_complaint(struct fc_world *world); /* NULL: nothing to complain of */
-extern void (*fc_on_paid)(uint64_t seq);          /* of a published frame, or the other way round */
+const char *fc_complaint(struct fc_world *world); /* NULL: there is none */
+/* Called when the fence operation of a frame is done, or when a frame is published after that. */
+extern void (*fc_on_paid)(uint64_t seq);
 
 #endif

@@ -1,4 +1,4 @@
-/* What fake_cuda.c and fake_calls.c share: the world as it lies in memory. */
+/* The world of the fake driver as it lies in memory, shared by fake_cuda.c and fake_calls.c. */
 #ifndef GPURING_FAKE_WORLD_H
 #define GPURING_FAKE_WORLD_H
 
@@ -8,14 +8,16 @@
 
 enum { FC_INVALID_VALUE = 1, FC_INVALID_HANDLE = 400, FC_CAPTURE_INVALIDATED = 901, FC_CAPTURE_IMPLICIT = 906, FC_STUCK = 702 };
 #define FC_ALL_THREADS UINT64_MAX /* fc_stream.thread of a legacy default stream */
-#define FC_TABLE UINT64_C(0x7f0000000000) /* where a GPU has the fence table */
+#define FC_TABLE UINT64_C(0x7f0000000000) /* the address of the fence table on the GPU */
 
 enum fc_kind { FC_WRITE_WORD, FC_WAIT_WORD, FC_RECORD, FC_WAIT_EVENT, FC_WRITE, FC_READ };
 struct fc_op {
     enum fc_kind kind;
     int event;
     uint32_t slot;
-    uint64_t offset, value; /* of a fence word; the record of an event: its how-manieth */
+    /* offset: of a fence word. value: what is stored or awaited, or the number of an event's
+     * record. */
+    uint64_t offset, value;
     uint64_t seq, serial;
     int progress, reader;
     bool spoilt;
@@ -24,16 +26,18 @@ struct fc_stream {
     bool used, destroyed, capturing, held, blocking;
     int process, device;
     gd_stream handle;
-    uint64_t id, thread; /* 0: an ordinary one */
+    uint64_t id, thread; /* 0: an ordinary stream */
     unsigned head, tail;
     struct fc_op op[FC_QUEUE];
 };
 struct fc_event {
     bool used, ipc;
     int process, device;
-    uint64_t records, done; /* bit n % 64: record n is done.  A CUDA event has far fewer pending than that */
+    /* Bit n % 64: record n is done. A CUDA event has far fewer records pending than that. */
+    uint64_t records, done;
 };
-struct fc_handle { /* what a process has of an event; the pointer names it and its generation */
+/* A process's handle of an event; the pointer names it and its generation. */
+struct fc_handle {
     bool open, imported;
     int event, process;
     uint32_t generation;
@@ -48,7 +52,7 @@ struct fc_process {
 
 struct fc_world {
     _Atomic int lock;
-    _Atomic bool has_gpu; /* some thread steps */
+    _Atomic bool has_gpu; /* some thread makes steps */
     uint64_t rng, serial, ids, seqs; /* from serial to stream: cleared by fc_reset */
     bool complained, all_whole, uneven;
     char complaint[256];

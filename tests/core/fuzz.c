@@ -1,12 +1,13 @@
-/* Hostile words: a fuzzer of the core with its own generator, for the address and undefined-behaviour
- * sanitizers.  Half of the inputs are files to attach to, half are live rings whose shared words are
- * overwritten between the verbs and, at the fault points, inside them.  Every table is moved into a heap
- * block of its exact size, so that an index that leaves its table is an error for AddressSanitizer, also
- * where the mapping goes on.  A verb that does not come back is a hang.  No watchdog runs, so that an input
- * is the same each time; what it looks at is one of the verbs.
+/* Hostile words: a fuzzer of the core with its own generator, for the address and
+ * undefined-behaviour sanitizers. Half of the inputs are files to attach to; the others are live
+ * rings whose shared words are overwritten between the verbs and, at the fault points, inside them.
+ * Every table is moved into a heap block of its exact size, so AddressSanitizer reports every index
+ * that leaves its table, even where the mapping goes on. A verb that does not return is a hang. No
+ * watchdog runs, so that an input is the same each time; its look at peers is called as one of the
+ * verbs.
  *
- *   gcc -std=gnu11 -g -O1 -DGR_FAULTS -fsanitize=address,undefined -fno-sanitize-recover=all -pthread \
- *       tests/core/fuzz.c $(find gpuring/core -name '*.c' ! -name watchdog.c) -o fuzz
+ *   gcc -std=gnu11 -g -O1 -DGR_FAULTS -fsanitize=address,undefined -fno-sanitize-recover=all \
+ *       -pthread tests/core/fuzz.c $(find gpuring/core -name '*.c' ! -name watchdog.c) -o fuzz
  *   ./fuzz --inputs 1000000 --seed 1         --first K --inputs 1: input K again
  */
 #define _GNU_SOURCE
@@ -22,13 +23,13 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-#include "../../gpuring/core/watchdog.c" /* for its look; the others are linked */
+#include "../../gpuring/core/watchdog.c" /* for its look; the other files are linked */
 
 #include "fuzz.h"
 
-/* ---- verbs ---------------------------------------------------------------------------------- */
+/* ---- verbs ----------------------------------------------------------------------------------- */
 
-static void read_everything(struct gr_ring *r) { /* as snapshot() in _core.pyx */
+static void read_everything(struct gr_ring *r) { /* like snapshot() in _snapshot.pyx */
     volatile uint64_t sum = gr_frontier(r), reaps = gr_load_acquire(&r->head->reaps);
     for (uint64_t k = 0; k < GR_DEATHS && k < reaps; k++) sum += r->head->deaths[(reaps - 1 - k) % GR_DEATHS].pid;
     for (uint32_t i = 0; i < r->slots; i++) {
@@ -54,7 +55,7 @@ static bool join(struct gr_ring *ring, struct gr_peer *me, int kind) {
         : gr_join_consumer(ring, names[kind - 2], kind == 4 ? GR_LOSSY : GR_LOSSLESS,
                            kind == 3 ? GR_DROP : GR_REDELIVER, (enum gr_start)below(3), below(100), me);
     check(me, result);
-    if (result != GR_OK) me->ring = NULL; /* it is in no ring */
+    if (result != GR_OK) me->ring = NULL; /* it is not in a ring */
     return result == GR_OK;
 }
 static void verb(struct gr_peer *me) {
@@ -91,7 +92,8 @@ static void fuzz_live(struct live *live) {
     struct gr_ring *ring = live->ring;
     for (int k = 0; k < TABLES; k++) memcpy(live->table[k], live->first_table[k], live->nbytes[k]);
     memcpy(live->peer, live->first, sizeof live->peer);
-    for (uint32_t p = 0; p < ring->max_peers; p++) { /* who joined or left in the input before */
+    /* Undoes the joins and leaves of the input before. */
+    for (uint32_t p = 0; p < ring->max_peers; p++) {
         short type = live->first_mine >> p & 1 ? F_WRLCK : F_UNLCK;
         struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = p, .l_len = 1};
         if (ring->pidfd[p] >= 0) close(ring->pidfd[p]), ring->pidfd[p] = -1;
@@ -109,13 +111,13 @@ static void fuzz_live(struct live *live) {
     hostile = NULL;
 }
 
-/* ---- files ---------------------------------------------------------------------------------- */
+/* ---- files ----------------------------------------------------------------------------------- */
 
 static bool fuzz_file(struct live *from) {
     size_t size = from->file_nbytes, now = size;
     memcpy(from->file, from->first_file, size);
     for (uint32_t k = below(5); k > 0; k--) {
-        size_t reach = below(3) ? 192 : size; /* the fixed part, or anywhere */
+        size_t reach = below(3) ? 192 : size; /* overwrites the fixed part, or anything */
         uint64_t word, other, at = below(reach / 4) * 4, width = at % 8 || below(2) ? 4 : 8;
         memcpy(&word, from->file + at / 8 * 8, 8);
         memcpy(&other, from->file + below(192 / 4 - 1) * 4, 8);
@@ -151,9 +153,10 @@ static bool fuzz_file(struct live *from) {
     return ring != NULL;
 }
 
-/* ---- valid rings ------------------------------------------------------------------------------ */
+/* ---- valid rings ----------------------------------------------------------------------------- */
 
-/* Frames are there, one is being written, one is held, and (where there is room) three peers died at work. */
+/* Makes a ring with frames in it, one being written, one held, and (if there is room) three peers
+ * that died at work. */
 static void begin(struct live *live, struct gr_config config) {
     uint8_t zeros[64] = {0};
     const char *why;

@@ -1,4 +1,6 @@
-/* What tests/core/fuzz.c makes its inputs of: numbers, rings whose tables have borders, hostile words. */
+/* What the fuzzers make their inputs of: numbers, rings whose tables have borders, and hostile
+ * words.
+ */
 #ifndef GPURING_FUZZ_H
 #define GPURING_FUZZ_H
 
@@ -31,19 +33,21 @@ static uint64_t random64(void) { /* splitmix64 */
 }
 static uint32_t below(uint64_t n) { return (uint32_t)(random64() % n); }
 
-/* ---- rings whose tables have borders -------------------------------------------------------- */
+/* ---- rings whose tables have borders --------------------------------------------------------- */
 
 struct live {
     struct gr_ring *ring;
     void *mapped[TABLES], *table[TABLES], *first_table[TABLES];
     size_t nbytes[TABLES], file_nbytes;
-    struct gr_peer peer[PEERS], first[PEERS]; /* 2 producers; lossless, shared, lossy */
+    /* 2 producers; a lossless, a shared and a lossy consumer. */
+    struct gr_peer peer[PEERS], first[PEERS];
     uint64_t first_mine;
-    uint8_t *file, *first_file; /* the segment, mapped; what a valid one holds */
+    uint8_t *file, *first_file; /* the segment, mapped; and a copy from when it was valid */
     int fd;
 };
-static struct live lives[GEOMETRIES], *hostile; /* words change inside the verbs of hostile */
-static int inside;                              /* that many times more */
+/* The words of `hostile` change inside its verbs. */
+static struct live lives[GEOMETRIES], *hostile;
+static int inside;                              /* how many more of them are to change */
 
 static void **place(struct gr_ring *r, int k) {
     void **at[TABLES] = {(void **)&r->head, (void **)&r->sub,  (void **)&r->peer, (void **)&r->slot,
@@ -62,13 +66,14 @@ static void isolate(struct live *live) {
     }
 }
 
-/* ---- hostile words -------------------------------------------------------------------------- */
+/* ---- hostile words --------------------------------------------------------------------------- */
 
 static uint64_t *any_word(struct live *live) {
     static const int weights[] = {0, 0, 0, 1, 1, 2, 2, 3, 3, 3, 4, 4, 4, 5, 6, 7};
     int k = weights[below(COUNT(weights))];
     uint64_t at = below(live->nbytes[k] / 8);
-    if (k == 0 && below(2)) at = 24 + below(22); /* hint, bell, waiters, closed, producers, masks, … reaps */
+    /* From claim_hint to reaps: hint, bell, waiters, closed, producers, masks and so on. */
+    if (k == 0 && below(2)) at = 24 + below(22);
     return (uint64_t *)live->table[k] + at;
 }
 static uint64_t any_value(uint64_t old, uint64_t other, uint64_t near_seq) {
@@ -88,7 +93,8 @@ static uint64_t any_value(uint64_t old, uint64_t other, uint64_t near_seq) {
     default: return claim_word(seq, owner, below(5));
     }
 }
-/* Two words that agree with each other and with nothing else: a frame that is ready, and open to its readers. */
+/* Writes two words that agree with each other and with nothing else: a frame that is ready, and
+ * open to its readers. */
 static void forge(struct gr_ring *r, uint64_t seq) {
     uint32_t i = below(r->slots);
     r->slot[i].word = claim_word(seq, below(4), GR_READY);

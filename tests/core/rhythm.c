@@ -1,6 +1,7 @@
-/* Answers that are foreseen, by a clock of our own: it moves on by itself with each look at it, and in a futex
- * wait to the next frame or to the time-out, whichever comes first, and a little farther, as sleepers wake late.
- * Linked with --wrap=gr_now_ns and --wrap=syscall.  Usage: rhythm period_ns jitter_ns waits; prints JSON.
+/* Foreseen answers, tested with a clock of our own. The clock moves on with each look at it. In a
+ * futex wait it moves to the next frame or to the time-out, whichever comes first, and a little
+ * farther, because sleepers wake late. Linked with --wrap=gr_now_ns and --wrap=syscall. Usage:
+ * rhythm period_ns jitter_ns waits; prints JSON.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -34,7 +35,7 @@ static void pay(struct gr_peer *me, uint64_t *value) {
     gr_raise_to(fence_of(ring, me->index, me->number), *value);
 }
 
-/* Time goes by: the frames that are due by then are published when they are due. */
+/* Moves the clock on, and publishes the frames that are due by then. */
 static void advance(int64_t to) {
     while (next_ns && next_ns <= to) {
         uint64_t value;
@@ -70,7 +71,7 @@ long __wrap_syscall(long number, ...) {
     REQUIRE(number == SYS_futex);
     if (operation == FUTEX_WAKE) return 1;
     REQUIRE(operation == FUTEX_WAIT && rest);
-    REQUIRE(atomic_load(&ring->head->waiters) == 1); /* or nobody would ring */
+    REQUIRE(atomic_load(&ring->head->waiters) == 1); /* else nobody would ring */
     if (atomic_load(word) != value) return errno = EAGAIN, -1;
     int64_t until = clock_ns + rest->tv_sec * 1000000000 + rest->tv_nsec;
     sleeps++;
@@ -100,7 +101,8 @@ int main(int argc, char **argv) {
     awake_ns = 0;
     for (int n = 0; n < waits; n++) {
         if (n == waits / 2) before = sleeps;
-        if (n == waits - 1) next_ns = schedule_ns += 20 * period_ns; /* the last one is not where it was foreseen */
+        /* The last one does not come when it is foreseen. */
+        if (n == waits - 1) next_ns = schedule_ns += 20 * period_ns;
         reader.deadline_ns = INT64_MAX;
         enum gr_result result = gr_acquire(&reader);
         if (result == GR_BLOCKED) result = gr_spin(&reader, gr_acquire);

@@ -1,10 +1,11 @@
-/* The core under load, for the sanitizers: threads on one handle, frames in plain memory.
+/* The core under load, for the sanitizers: threads on one handle, and frames in plain memory.
  *
- * Frames are ordinary words that no atomic touches.  ThreadSanitizer therefore reports every frame that
- * is written and read without the protocol having ordered the two, and every book that does not balance
- * ends the program.  Everybody waits in one of three ways: asleep at the bell (gr_sleep), at several bells
- * (gr_select), or in poll() on a notifier's descriptor.  Compiled with -DGR_SLICE_NS=1000000000000 there is no
- * backstop, and a lost wake-up hangs until the deadline.  Usage: stress [frames per producer]
+ * Frames are ordinary words that no atomic touches. So ThreadSanitizer reports every frame that is
+ * written and read without the protocol having ordered the two. If the books do not balance, the
+ * program ends with an error. Each thread waits in one of three ways: asleep at the bell
+ * (gr_sleep), at several bells (gr_select), or in poll() on a notifier's descriptor. Compiled with
+ * -DGR_SLICE_NS=1000000000000, no sleep ends by itself, and a lost wake-up hangs until the
+ * deadline. Usage: stress [frames per producer]
  */
 #define _GNU_SOURCE
 #include <poll.h>
@@ -134,7 +135,7 @@ static void *consume(void *argument) {
     return NULL;
 }
 
-/* Joins, reads a little and leaves, over and over, lossless and lossy. */
+/* Joins, reads a little and leaves, again and again, lossless and lossy in turn. */
 static void *churn(void *unused) {
     (void)unused;
     for (unsigned turn = 0; atomic_load(&churning); turn++) {

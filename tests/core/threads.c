@@ -1,10 +1,12 @@
-/* A peer that one thread leaves with while another one is in its verbs: nothing stays behind, and who joins with its
- * number is not disturbed.
+/* One thread leaves with a peer while another thread is in that peer's verbs. Nothing stays behind,
+ * and the next peer with its number is not disturbed.
  *
- * Each round a thread takes slots in a row, and ends them or keeps them, until it is told that it is no peer any more.
- * Meanwhile main leaves, looks for words in the hands of a FREE entry, joins again (with the same number, most likely)
- * and uses the ring, while the thread may still be on its way out of a verb.  Before all that: orphans are cleared.
- * Compiled with -DGR_FAULTS it yields between stores, or the windows would be too narrow.  Usage: threads [rounds]
+ * In each round a thread takes slots one after another, and ends them or keeps them, until it is
+ * told that its peer is no peer any more. Meanwhile main leaves, looks for words that name a FREE
+ * entry, joins again (most likely with the same number) and uses the ring, while the thread may
+ * still be on its way out of a verb. Before the rounds it tests that orphans are cleared. Compiled
+ * with -DGR_FAULTS it yields between stores; otherwise the windows would be too narrow. Usage:
+ * threads [rounds]
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -27,7 +29,7 @@ enum { SLOTS = 2, DEADLINE_S = 100 };
     } while (0)
 
 static struct gr_ring *ring;
-static struct gr_peer writer, reader; /* of main, in all rounds: they keep frames coming */
+static struct gr_peer writer, reader; /* used by main in all rounds, to keep frames coming */
 
 static _Thread_local uint64_t dice;
 static uint64_t chance(uint64_t n) {
@@ -77,7 +79,8 @@ static void *meddle(void *argument) {
 
 static bool names(uint64_t word, uint32_t p, unsigned phase) { return owner_of(word) == p && phase_of(word) == phase; }
 
-/* Under whoever has the number now: nobody, or who joined with it and has nothing yet. */
+/* Looks for words that name this number. Its owner now is nobody, or has just joined and has
+ * nothing. */
 static void look_for_words_of(uint32_t p) {
     for (uint32_t i = 0; i < SLOTS; i++) {
         REQUIRE(!names(gr_load_sc(&ring->slot[i].word), p, GR_WRITING));
@@ -86,7 +89,7 @@ static void look_for_words_of(uint32_t p) {
     }
 }
 
-/* One turn of those who stay: a frame, if there is room, and all that can be read. */
+/* One turn of the peers that stay: a frame, if there is room, and all that can be read. */
 static void keep_going(void) {
     if (gr_claim(&writer) == GR_OK) REQUIRE(end(&writer, writer.index, writer.seq) == GR_OK);
     while (gr_acquire(&reader) == GR_OK) {
@@ -118,7 +121,7 @@ static void play(uint64_t n) {
     uint32_t number = me.number;
     REQUIRE(gr_leave(&me) == GR_OK);
     look_for_words_of(number);
-    join(&heir, kind); /* while the thread may still be in a verb */
+    join(&heir, kind); /* the thread may still be in a verb */
     look_for_words_of(heir.number);
     for (int k = 0; k < 4; k++) {
         keep_going();
@@ -135,7 +138,8 @@ static void play(uint64_t n) {
     REQUIRE(atomic_load(&ring->head->waiters) == 0);
 }
 
-/* What a peer leaves that was taken for dead though it lived: words of an entry that is FREE. */
+/* Makes what a peer leaves behind that was taken for dead while it lived: a word of a FREE
+ * entry. */
 static void orphan(struct gr_peer *me, uint64_t *word) {
     struct gr_peer_entry *entry = &ring->peer[me->number];
     *word = gr_load_sc(&entry->word);
@@ -164,7 +168,7 @@ static void clear_orphans(void) {
         join(&holder, 1);
         REQUIRE(gr_claim(&writer) == GR_OK);
         REQUIRE(end(&writer, writer.index, writer.seq) == GR_OK);
-        if (gr_acquire(&holder) != GR_OK) { /* it was abandoned, or the other member is to have it */
+        if (gr_acquire(&holder) != GR_OK) { /* it was abandoned, or the other member gets it */
             REQUIRE(gr_leave(&holder) == GR_OK);
             by_join--;
             keep_going();

@@ -1,9 +1,10 @@
-/* No wake-up is lost: one frame at a time, so that nothing else ever wakes who missed it.
+/* No wake-up is lost: one frame at a time, so that nothing else ever wakes a peer that has missed
+ * it.
  *
- * Two rings of one slot.  The writer publishes in one of them, at a random moment, and then waits until
- * the frame was read; the reader waits at both rings.  Each waits in one of three ways.  Compile with
- * -DGR_SLICE_NS=1000000000000: without the backstop a lost wake-up is a hang, and the alarm ends it.
- * Usage: wakeups [rounds [seconds for each pair of ways]]
+ * There are two rings of one slot. The writer publishes in one of them, at a random moment, and
+ * then waits until the frame was read; the reader waits at both rings. Each waits in one of three
+ * ways. Compile it with -DGR_SLICE_NS=1000000000000: then no sleep ends by itself, a lost wake-up
+ * is a hang, and the alarm ends it. Usage: wakeups [rounds [seconds for each pair of ways]]
  */
 #define _GNU_SOURCE
 #include <poll.h>
@@ -27,7 +28,7 @@ static const char *const way_names[WAYS] = {"asleep", "at bells", "in poll()"};
         }                                                                                          \
     } while (0)
 
-/* Peers of one thread, one per ring, and how it waits for them. */
+/* Peers of one thread, one for each ring, and how the thread waits for them. */
 struct side {
     struct gr_peer peer[RINGS], *peers[RINGS];
     struct gr_notifier *notifier[RINGS];
@@ -45,7 +46,8 @@ static void linger(uint64_t *dice) {
     }
 }
 
-/* Waits for peer k, or for any of them (k < 0); its number.  What the verb takes is in peer[k]. */
+/* Waits for peer k, or for any of them (k < 0), and returns its number. peer[k] has what the verb
+ * took. */
 static int wait_for(struct side *side, int k) {
     for (;;) {
         bool ready[RINGS] = {false};
@@ -97,7 +99,7 @@ static void *write_all(void *unused) {
         linger(&dice);
         pay(me, &value);
         REQUIRE(gr_publish(me, me->index, me->seq, value, 0, NULL) == GR_OK);
-        wait_for(&writer, k); /* until it was read: the next claim */
+        wait_for(&writer, k); /* until it was read, which the next claim shows */
     }
     for (int k = 0; k < RINGS; k++) REQUIRE(gr_abandon(&writer.peer[k], 0, writer.peer[k].seq) == GR_OK);
     return NULL;

@@ -1,7 +1,9 @@
-/* The book: what is known of every frame, whoever has died since, and when the books balance.
+/* The book: what is known of every frame, whichever process has died since, and when the books
+ * balance.
  *
- * Another thing that must hold of a frame is a line in balances().  It may rest on what processes wrote
- * around their calls, never on the ring: the ring is what is being judged. */
+ * A new condition on frames is a new line in balances(). It may use what processes wrote around
+ * their calls, and never the ring, because the ring is what is judged.
+ */
 #include "kill.h"
 
 #include <sys/mman.h>
@@ -13,13 +15,13 @@ bool open_book(void) {
     return book != MAP_FAILED;
 }
 
-/* Only as far as it was written: the whole of it would cost more than the round. */
+/* Clears the book only as far as it was written: to clear all would take longer than the round. */
 void clear_book(uint64_t frontier) {
     uint64_t used = frontier < MAX_SEQ ? frontier : MAX_SEQ;
     memset(book, 0, offsetof(struct book, frame) + used * sizeof book->frame[0]);
 }
 
-/* The first complaint is the one to read: what follows may be its consequence. */
+/* Keeps the first complaint, because later ones may be its consequences. */
 void complain(const char *format, ...) {
     int none = 0;
     if (!atomic_compare_exchange_strong(&book->failed, &none, 1)) return;
@@ -32,10 +34,11 @@ void complain(const char *format, ...) {
 bool balances(uint64_t frontier) {
     for (uint64_t s = now.slots; s < frontier && s < MAX_SEQ; s++) {
         struct frame *f = &book->frame[s];
-        bool gone = f->released; /* by a member who may have died over it */
+        bool gone = f->released; /* released by a member that may have died over it */
         unsigned long long at = s;
         EXPECT(f->lone <= 1 && f->shared <= 1, "frame %llu: %u %u", at, f->lone, f->shared);
-        EXPECT(f->mortal <= f->given + now.deaths + !now.deaths, "frame %llu", at); /* none: nobody came to the point */
+        /* No deaths: no process came to the point. */
+        EXPECT(f->mortal <= f->given + now.deaths + !now.deaths, "frame %llu", at);
         EXPECT(!(f->shared && f->mortal) || f->redelivered || f->given, "frame %llu", at);
         EXPECT(!(f->shared && f->released == RELEASED), "frame %llu", at);
         EXPECT(f->published != PUBLISHED || f->lone, "frame %llu", at);

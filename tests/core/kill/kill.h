@@ -1,16 +1,17 @@
-/* The kill matrix on host memory: what the survivors of a death at every fault point are left with.
+/* The kill matrix on host memory: what the survivors have after a death at every fault point.
  *
  * A round: four survivors in processes of their own (producer, lossless reader, member of a shared
- * subscription, lossy reader) keep a stream going through a ring of 2 to 4 slots; a victim plays its
- * role among them and dies at the k-th hit of one fault point, at once (kill) or stopped first (stop).
- * Then the survivors have to go on, end in good order, and leave books that balance.
+ * subscription, lossy reader) keep a stream going through a ring of 2 to 4 slots. A victim plays
+ * its role among them and dies at the k-th hit of one fault point, at once (kill) or stopped first
+ * (stop). Then the survivors have to go on, end in good order, and leave books that balance.
  *
- * One point is the harness's own.  "device: unfinished" stands for GPU work: a frame is published, or a
- * slot released, before its fence is reached, and the death leaves the fence to the reaper.
+ * One point belongs to the harness. "device: unfinished" represents GPU work: a frame is published,
+ * or a slot released, before its fence is reached, and the death leaves the fence to the reaper.
  *
- * matrix.c says which deaths there are and plays them, round.c plays one, parts.c is what its processes
- * do, verbs.c how they go through the ring, book.c what they write down, report.c what came of all.
- * This header holds what these share: a word for each thing, and whose it is. */
+ * matrix.c lists the deaths and plays them, round.c plays one of them, parts.c is what its
+ * processes do, verbs.c is how they use the ring, book.c is what they write down, report.c tells
+ * the results. This header declares what these files share.
+ */
 #ifndef GPURING_KILL_H
 #define GPURING_KILL_H
 
@@ -29,7 +30,7 @@ enum role { PRODUCER, CONSUMER, MEMBER, LOSSY, JOINER, LEAVER, CLOSER, CREATOR, 
 enum { S_PRODUCER, S_LONE, S_MEMBER, S_LOSSY, SURVIVORS };
 enum { MAX_POINTS = 128, MAX_SEQ = 1 << 16, MAX_PEERS = 10, MAX_SLOTS = 4, WORDS = 8 };
 
-/* ---- matrix.c: the run.  Set by the parent before it forks, read by all. -------------------------- */
+/* ---- matrix.c: the run. Set by the parent before it forks, read by all. --------------------- */
 
 struct round {
     uint64_t number, seed;
@@ -45,16 +46,17 @@ extern char points[MAX_POINTS][32];
 extern int point_count;
 bool comes(enum role role, const char *point);
 
-/* ---- book.c: what the processes of a round write down, in memory that outlives them --------------- */
+/* ---- book.c: what the processes of a round write down, in memory that outlives them ---------- */
 
 enum { UNPUBLISHED, IN_FLIGHT, PUBLISHED };
 enum { RELEASING = 1, RELEASED };
 
-/* Of one sequence.  Written around the calls, so what is in flight at a death shows as such. */
+/* About one sequence. It is written around the calls, so a death shows what was in flight. */
 struct frame {
     _Atomic uint8_t published;
     _Atomic uint8_t lone, shared;            /* confirmed by the survivors */
-    _Atomic uint8_t mortal, given, released; /* by members who may die: confirmed, given back, released */
+    /* By members that may die: confirmed, given back, released. */
+    _Atomic uint8_t mortal, given, released;
     _Atomic uint8_t redelivered;             /* some member of `shared` was told so */
 };
 
@@ -70,7 +72,7 @@ struct book {
     _Atomic int64_t armed_ns, died_ns;
     char complaint[512];
     struct survivor survivor[SURVIVORS];
-    uint64_t data[MAX_SLOTS][WORDS]; /* plain words: the frames */
+    uint64_t data[MAX_SLOTS][WORDS]; /* the frames, in plain words */
     struct frame frame[MAX_SEQ];
 };
 extern struct book *book;
@@ -94,16 +96,17 @@ void complain(const char *format, ...);
 #define EXPECT(condition, ...)                                                                     \
     if (!(condition)) return complain("not so: " #condition " " __VA_ARGS__), false
 
-/* ---- parts.c: this process ------------------------------------------------------------------------ */
+/* ---- parts.c: this process ------------------------------------------------------------------- */
 
 struct self {
     enum role role;
     const char *target; /* NULL: it is to survive */
     unsigned k, hits;
     bool victim, stop, sleepy, impatient;
-    bool elsewhere; /* not in the verb of its role: a joiner rings bells too, when it leaves */
+    /* Not in the verb of its role: a joiner, for one, also rings bells when it leaves. */
+    bool elsewhere;
     struct survivor *survivor;
-    uint64_t last; /* frame of an own subscription */
+    uint64_t last; /* the last frame of a subscription of its own */
 };
 extern struct self self;
 extern struct gr_ring *ring;
@@ -114,7 +117,7 @@ void survivor(int which);
 void mortal(enum role role, const char *target);
 void audit(void);
 
-/* ---- verbs.c: the ring, used and written down ----------------------------------------------------- */
+/* ---- verbs.c: the ring, used and written down ------------------------------------------------ */
 
 enum of { OF_LONE, OF_SHARED, OF_LOSSY, OF_OWN };
 enum gr_result join_as(struct gr_peer *me, enum role role);
@@ -123,19 +126,19 @@ bool produce(struct gr_peer *me);
 enum gr_result consume(struct gr_peer *me, gr_verb verb, enum of of);
 void progress(void);
 
-/* ---- round.c -------------------------------------------------------------------------------------- */
+/* ---- round.c --------------------------------------------------------------------------------- */
 
 bool play(void);
 void end_children(void);
 
-/* ---- report.c ------------------------------------------------------------------------------------- */
+/* ---- report.c -------------------------------------------------------------------------------- */
 
 void note_end(bool died);
 void note_recovery(int64_t ns, bool newcomer);
 int report(FILE *json, uint64_t rounds, uint64_t seed, double seconds);
 void report_failure(uint64_t seed);
 
-/* ---- chance: a round's is its number's and the seed's; each thread draws its own ------------------- */
+/* ---- chance: a round's is its number's and the seed's; each thread draws its own ------------- */
 
 extern _Thread_local uint64_t chance_state;
 static inline uint64_t mix(uint64_t x) { /* splitmix64 */

@@ -1,10 +1,12 @@
-/* The matrix: every fault point of the core, every role that comes to it, killed or stopped; and the run.
+/* The matrix: every fault point of the core, with every role that comes to it, killed or stopped;
+ * and main.
  *
- * A new GR_FAULT("…") is found by itself; which roles come to it stands in comes_to.
+ * A new GR_FAULT("…") is found by itself; which roles come to it is listed in comes_to.
  *
- * Usage, from the root of the repository: kill [--rounds N] [--seed S] [--json FILE] [--first ROUND]
- * [--role NAME] [--point PREFIX] [--core DIRECTORY] [--deadline-ms MS].  A round depends on the seed, its
- * number and the filters alone; what the scheduler adds, it does not repeat. */
+ * Usage, from the root of the repository: kill [--rounds N] [--seed S] [--json FILE] [--first
+ * ROUND] [--role NAME] [--point PREFIX] [--core DIRECTORY] [--deadline-ms MS]. A round depends only
+ * on the seed, its number and the filters, and on the scheduler, whose part cannot be repeated.
+ */
 #include "kill.h"
 
 #include <glob.h>
@@ -14,7 +16,8 @@
 const char *const role_names[ROLES] = {"producer", "consumer", "member", "lossy", "joiner", "leaver",
                                               "closer", "creator", "reaper", "sleeper"};
 
-/* The points (or their prefixes) that a role comes to.  One of them never hit is reported. */
+/* The points (or prefixes of points) that a role comes to. A point that is never hit is
+ * reported. */
 static const char *const comes_to[ROLES][12] = {
     [PRODUCER] = {"claim:", "promised", "publish:", "bell:", "sleep:", "device:"},
     [CONSUMER] = {"acquire: looked", "acquire: held", "acquire: confirmed", "promised", "release:", "bell:",
@@ -41,7 +44,7 @@ static void add_point(const char *name, size_t n) {
     if (n < sizeof *points && point_count < MAX_POINTS) memcpy(points[point_count++], name, n);
 }
 
-/* Every GR_FAULT("name") of the sources: one that is added there and reached nowhere fails the run. */
+/* Finds every GR_FAULT("name") in the sources. A new one that no role reaches fails the run. */
 static void scan(const char *core) {
     char pattern[512], line[1024];
     glob_t found;
@@ -65,7 +68,7 @@ bool comes(enum role role, const char *point) {
     return false;
 }
 
-/* A cell of the matrix, and all of them that the filters leave. */
+/* A cell of the matrix, and all cells that the filters leave. */
 struct cell { enum role role; int point; bool stop; };
 static struct cell plan[2 * ROLES * MAX_POINTS];
 static uint64_t planned;
@@ -77,7 +80,8 @@ static void make_plan(const char *role, const char *point) {
                 if (comes(r, points[p]) && strstr(role_names[r], role) && strstr(points[p], point))
                     plan[planned++] = (struct cell){r, p, stop};
     if (!planned) fprintf(stderr, "nothing to do\n"), exit(2);
-    for (uint64_t k = planned - 1; k > 0; k--) { /* shuffled, so that a short run is a fair sample */
+    /* Shuffled, so that a short run is a fair sample. */
+    for (uint64_t k = planned - 1; k > 0; k--) {
         uint64_t other = chance(k + 1);
         struct cell swapped = plan[k];
         plan[k] = plan[other];
@@ -87,11 +91,13 @@ static void make_plan(const char *role, const char *point) {
 
 static struct round draw(uint64_t n, uint64_t seed) {
     struct cell cell = plan[n % planned];
-    chance_state = mix(seed ^ mix(n)); /* a round depends on these two alone, and can be played by itself */
+    /* A round depends on these two alone, so it can be played by itself. */
+    chance_state = mix(seed ^ mix(n));
     struct round drawn = {.number = n, .seed = chance_state, .role = cell.role, .point = cell.point, .stop = cell.stop};
     drawn.slots = 2 + (unsigned)chance(MAX_SLOTS - 1);
     drawn.victim_first = cell.role == CREATOR || chance(4) != 0;
-    const char *name = points[cell.point]; /* a reaper passes most points once, a closer all of them */
+    /* A reaper passes most points once, and a closer passes all of them once. */
+    const char *name = points[cell.point];
     bool lap = strstr(name, "reap: slot") || strstr(name, "reap: take");
     bool many = cell.role == REAPER ? lap : cell.role != CLOSER;
     drawn.k = 1 + (unsigned)chance(many ? 2 * drawn.slots : 1);

@@ -1,8 +1,9 @@
-/* The parts: what each process of a round is and does from its fork to its end, and how it dies.
+/* The parts: what each process of a round does from its fork to its end, and how it dies.
  *
- * A survivor is told nothing of the death; a mortal (the victim, or the corpse that a reaper finds) goes
- * on until it dies, its point is given up or the ring ends; the auditor comes when all have gone.
- * Nothing holds a handle over a fork: each process attaches for itself. */
+ * A survivor is not told of the death. A mortal (the victim, or the corpse that a reaper finds)
+ * goes on until it dies, its point is given up, or the ring ends. The auditor comes when all others
+ * are gone. No handle is used across a fork: each process attaches for itself.
+ */
 #include "kill.h"
 
 #include <errno.h>
@@ -10,14 +11,14 @@
 #include <sched.h>
 #include <signal.h>
 
-enum { K_PATIENCE_NS = 5 * 1000 * 1000 }; /* after it the next hit will do, whatever k says */
+enum { K_PATIENCE_NS = 5 * 1000 * 1000 }; /* after this time any hit will do, whatever k says */
 
 struct self self;
 struct gr_ring *ring;
 int fd;
 _Thread_local uint64_t chance_state;
 
-/* The time is taken before the signal, so a recovery time holds all of the death. */
+/* The time is taken before the signal, so a recovery time includes all of the death. */
 static void die(void) {
     if (self.stop) kill(getpid(), SIGSTOP);
     else {
@@ -27,8 +28,9 @@ static void die(void) {
     for (;;) pause();
 }
 
-/* Besides killing, it shakes: the windows between two stores are nanoseconds wide, and what has to
- * happen in them (a producer passing a reader, say) would not once in a thousand rounds. */
+/* It kills, and otherwise it delays at random. The windows between two stores are nanoseconds wide,
+ * and what has to happen in them (a producer passing a reader, for one) would else not happen once
+ * in a thousand rounds. */
 void gr_fault(const char *name) {
     if (self.target && !self.elsewhere && atomic_load(&book->armed_ns) && strcmp(name, self.target) == 0) {
         bool late = gr_now_ns() > atomic_load(&book->armed_ns) + K_PATIENCE_NS;
@@ -47,7 +49,7 @@ void attach(void) {
     REQUIRE(ring != NULL, "%s", why ? why : strerror(errno));
 }
 
-/* Joins, says so, and waits until everybody is there: who came later would miss frames in the books. */
+/* Joins, says so, and waits until all have joined: a late one would miss frames in the books. */
 static void assemble(void) {
     atomic_fetch_add(&book->joined, 1);
     while (!atomic_load(&book->go)) nap(20);
@@ -90,7 +92,7 @@ void create(void) {
     REQUIRE(ring != NULL, "%s", strerror(errno));
 }
 
-/* Another thread of a leaver: what it gets it never ends. */
+/* Another thread of a leaver: it never ends what it gets. */
 static void *meddle(void *argument) {
     struct gr_peer *me = argument;
     enum gr_result result = me->role == GR_PRODUCER ? gr_claim(me) : gr_acquire(me);
@@ -99,7 +101,7 @@ static void *meddle(void *argument) {
     return NULL;
 }
 
-/* Ends by itself only if its point is not reached, or if the ring was closed. */
+/* It ends by itself only if its point is not reached, or if the ring was closed. */
 void mortal(enum role role, const char *target) {
     struct gr_peer me;
     self.role = role;
@@ -149,12 +151,13 @@ void mortal(enum role role, const char *target) {
     if (!guest) REQUIRE(gr_leave(&me) == GR_OK);
 }
 
-/* Comes when everybody has gone: the ring has to be as good as new. */
+/* Runs when all others are gone: the ring has to be as good as new. */
 void audit(void) {
     struct gr_peer peers[MAX_PEERS];
     attach();
     struct gr_head *head = ring->head;
-    if (gr_load_sc(&head->closed)) REQUIRE(gr_reap_dead(ring, NULL) == GR_OK); /* the others ended at once */
+    /* If it was closed, the others ended at once. */
+    if (gr_load_sc(&head->closed)) REQUIRE(gr_reap_dead(ring, NULL) == GR_OK);
     REQUIRE(gr_creator_alive(ring) == (now.role != CREATOR));
     REQUIRE(atomic_load(&head->waiters) <= now.deaths, "%u waiters", atomic_load(&head->waiters));
     REQUIRE(gr_load_sc(&head->producers) >> 16 == 0);
@@ -173,7 +176,8 @@ void audit(void) {
     }
     for (uint32_t p = 0; p < ring->max_peers; p++)
         REQUIRE(gr_join_producer(ring, &peers[p]) == GR_OK && peers[p].number == p, "number %u", p);
-    for (uint32_t i = 0; i < ring->slots; i++) { /* in a row, none given back: no slot was lost */
+    /* One after another, none given back: no slot was lost. */
+    for (uint32_t i = 0; i < ring->slots; i++) {
         enum gr_result result = gr_claim(&peers[0]);
         REQUIRE(result == GR_OK && peers[0].pendings == 0, "claim %u: %d", i, result);
     }

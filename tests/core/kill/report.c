@@ -1,6 +1,8 @@
-/* The report: at which points who died, how often, and how long the survivors took.
+/* The report: at which points processes died, how often, and how long the survivors took.
  *
- * Of the parent alone.  What the table says the JSON says too; bench/results keeps such a file. */
+ * It runs in the parent. The JSON has the same figures as the table; bench/results keeps such a
+ * file.
+ */
 #include "kill.h"
 
 #include <stdlib.h>
@@ -8,9 +10,10 @@
 struct samples { int64_t *ns; size_t count; };
 
 static unsigned killed[MAX_POINTS][ROLES], missed[MAX_POINTS][ROLES];
-static struct samples recovery[MAX_POINTS], known, newcomers; /* watchdogs look for newcomers by tick */
+/* Newcomers have figures of their own, because watchdogs look for them at a tick. */
+static struct samples recovery[MAX_POINTS], known, newcomers;
 
-/* The victim died at its point, or never came to it. */
+/* Notes whether the victim died at its point or never came to it. */
 void note_end(bool died) { (died ? killed : missed)[now.point][now.role]++; }
 
 static void keep(struct samples *of, int64_t ns) {
@@ -28,7 +31,7 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* The same to the table and to the JSON. */
+/* Writes the same figures to the table and to the JSON. */
 static void quantiles(struct samples *of, const char *name, FILE *json) {
     static const double at[] = {.5, .99, 1};
     if (of->count) qsort(of->ns, of->count, sizeof *of->ns, by_value);
@@ -45,7 +48,7 @@ static void quantiles(struct samples *of, const char *name, FILE *json) {
     " \"$(date -u +%FT%TZ)\" \"$(git rev-parse HEAD 2>/dev/null)\""                                \
     " \"$(sed -n '/^model name/{s/.*: //p;q}' /proc/cpuinfo)\" $(nproc) $(cut -d' ' -f1 /proc/loadavg)"
 
-/* Returns how many points nobody died at. */
+/* Returns the number of points at which no process died. */
 int report(FILE *json, uint64_t rounds, uint64_t seed, double seconds) {
     char where[512] = "";
     int unreached = 0;
@@ -82,7 +85,7 @@ int report(FILE *json, uint64_t rounds, uint64_t seed, double seconds) {
     return unreached;
 }
 
-/* A round that failed: which, the first complaint, and what the ring looks like. */
+/* Tells of a round that failed: which one, the first complaint, and what the ring looks like. */
 void report_failure(uint64_t seed) {
     fprintf(stderr, "round %llu of seed %llu: %s dies at \"%s\" (%s, hit %u, %u slots, joins %s): %s\n",
             LL now.number, LL seed, role_names[now.role], points[now.point],

@@ -1,7 +1,9 @@
-/* A round: its processes are started, one dies, the others are watched until they have gone on and ended.
+/* A round: its processes are started, one dies, and the others are watched until they have gone on
+ * and ended.
  *
- * Of the parent alone.  Every wait is an UNTIL, which has a deadline; a child is forgotten only when it
- * has been waited for, so end_children() leaves none behind. */
+ * It runs in the parent. Every wait is an UNTIL, which has a deadline. A child is forgotten only
+ * when it has been waited for, so end_children() leaves none behind.
+ */
 #include "kill.h"
 
 #include <signal.h>
@@ -36,7 +38,7 @@ static pid_t spawn(enum part what, int which, enum role role, const char *target
     _exit(0);
 }
 
-/* 0: still there.  A stop counts once. */
+/* Returns 0 if the child is still there. A stop counts once. */
 static int changed(pid_t pid, int *status) {
     pid_t got = waitpid(pid, status, WNOHANG | WUNTRACED);
     if (got == pid && !WIFSTOPPED(*status))
@@ -45,7 +47,7 @@ static int changed(pid_t pid, int *status) {
     return got == pid;
 }
 
-/* Whatever has to happen happens within the deadline, or the round has failed. */
+/* The condition comes true within the deadline, or the round has failed. */
 #define UNTIL(condition, ...)                                                                      \
     for (int64_t end_ = gr_now_ns() + (int64_t)deadline_ms * 1000000; !(condition); nap(30)) {              \
         if (gr_now_ns() > end_) complain("deadline: " #condition " " __VA_ARGS__);                 \
@@ -59,7 +61,8 @@ static bool in_table(pid_t pid) {
     return false;
 }
 
-/* Somebody for the reaper to clear, who leaves behind what the reaper is to be killed at. */
+/* Makes a dead peer for the reaper to clear, with leftovers that lead it to the point of its
+ * death. */
 static pid_t spawn_corpse(const char *point) {
     static const struct { enum role role; const char *target; } ways[] = {
         {PRODUCER, "promised"}, {PRODUCER, "device: unfinished"}, {CONSUMER, "acquire: confirmed"},
@@ -101,7 +104,8 @@ bool play(void) {
         if (now.role == REAPER && corpse && changed(corpse, &status)) {
             EXPECT(status == SIGKILL || (status == 0 && atomic_load(&book->quit)), "corpse: %#x", status);
             corpse = 0;
-            next_corpse = gr_now_ns() + 3 * 1000 * 1000; /* the survivors may have been quicker */
+            /* The survivors may have cleared it first. */
+            next_corpse = gr_now_ns() + 3 * 1000 * 1000;
         } else if (now.role == REAPER && !corpse && now.deaths < 6 && gr_now_ns() > next_corpse)
             dead[now.deaths++] = corpse = spawn_corpse(point);
         if (gr_now_ns() > give_up) atomic_store(&book->quit, 1);
@@ -109,7 +113,7 @@ bool play(void) {
         if (atomic_load(&book->failed)) return false;
         nap(20);
     }
-    if (WIFSTOPPED(status)) { /* which is no death: nobody may touch what it has */
+    if (WIFSTOPPED(status)) { /* a stop is no death: nobody may touch what it has */
         uint64_t reaps = gr_load_sc(&ring->head->reaps);
         nap((long)chance(2000));
         EXPECT(now.role == REAPER || gr_load_sc(&ring->head->reaps) == reaps, "a stopped process was reaped");

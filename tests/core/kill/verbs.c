@@ -1,7 +1,8 @@
 /* The verbs: a turn of a producer and of a consumer, and what each writes into the book.
  *
- * A frame goes through the ring here and nowhere else, so here stands what a reader may find.  The book
- * is written around a call, first that it begins, then that it is done: a death in between shows. */
+ * Frames go through the ring only here, so this file says what a reader may find. The book is
+ * written around a call: first that it begins, then that it is done. So a death in between shows.
+ */
 #include "kill.h"
 
 static enum gr_result run(struct gr_peer *me, gr_verb verb) {
@@ -14,8 +15,9 @@ static enum gr_result run(struct gr_peer *me, gr_verb verb) {
     return result;
 }
 
-/* Recovered: at the end of the longest pause of the laps after the death.  The first frame after it
- * would not do: a frame or two may lie between a survivor and the place where the dead is in its way. */
+/* When this survivor has recovered: at the end of the longest pause in the laps after the death.
+ * The first frame after the death would not do, because there may be a frame or two before the
+ * place where the dead peer is in its way. */
 void progress(void) {
     struct survivor *s = self.survivor;
     int64_t died = atomic_load(&book->died_ns), at = gr_now_ns();
@@ -71,8 +73,8 @@ bool produce(struct gr_peer *me) {
     return true;
 }
 
-/* What this process had last in each slot, and was told is whole: nobody's death tears it afterwards, but
- * that of a later owner of the producer's number. */
+/* What this process last had in each slot, and was told is whole. No death makes it torn
+ * afterwards, except that of a later owner of the producer's number. */
 static struct { uint32_t producer; uint64_t id, value; } had[MAX_SLOTS];
 
 static void ask_again(void) {
@@ -115,12 +117,15 @@ enum gr_result consume(struct gr_peer *me, gr_verb verb, enum of of) {
     }
     for (int k = 0; k < WORDS; k++)
         REQUIRE(book->data[me->index][k] == content(me->seq, k), "frame %llu word %d", LL me->seq, k);
-    if (of == OF_SHARED && self.target && chance(4) == 0) { /* as if its stream could not be ordered */
+    /* As if its stream could not be ordered. */
+    if (of == OF_SHARED && self.target && chance(4) == 0) {
         atomic_fetch_add(&frame->given, 1);
         REQUIRE(gr_give_back(me, me->index, me->seq) == GR_OK);
         return GR_OK;
     }
-    if (chance(of == OF_LOSSY ? 4 : 32) == 0) nap(100); /* lossy: long enough to be met by claims (H1) */
+    /* A lossy reader holds on for long enough to be met by claims (H1: holds of more than a
+     * lap). */
+    if (chance(of == OF_LOSSY ? 4 : 32) == 0) nap(100);
     bool unfinished = self.target && chance(4) == 0;
     uint64_t value = gr_promise(me, me->index, me->seq), seq = me->seq;
     if (!unfinished) gr_raise_to(fence, value);
@@ -145,7 +150,7 @@ enum gr_result join_as(struct gr_peer *me, enum role role) {
     return result;
 }
 
-/* One turn of a role; false when the stream is over. */
+/* One turn of a role. False when the stream is over. */
 bool turn(struct gr_peer *me, enum role role) {
     if (role == PRODUCER) return produce(me);
     enum gr_result result = consume(me, role == LOSSY && chance(2) ? gr_latest : gr_acquire,

@@ -1,4 +1,5 @@
-/* What parts.c and verbs.c of the kill matrix for device order share, beside kill/kill.h. */
+/* What parts.c and verbs.c of the kill matrix for device order share, in addition to
+ * kill/kill.h. */
 #ifndef GPURING_DEVICE_KILL_H
 #define GPURING_DEVICE_KILL_H
 
@@ -16,7 +17,8 @@ extern struct gd_device device;
 extern gd_stream streams[2];
 
 void prepare(struct gd_peer *me);
-/* Until the GPU has done all of it: what the library has said of every frame has to be so. */
+/* Leaves, and waits until the GPU has done everything: what the library said of every frame must
+ * then be true. */
 void leave(struct gd_peer *me);
 
 #endif

@@ -1,10 +1,12 @@
-/* The kill matrix for device order: what each process of a round is and does from its fork to its end.
+/* The kill matrix for device order: what each process of a round does from its fork to its end.
  *
- * The rounds, their plan, their books and their report are those of kill/.  Here the processes use the verbs of
- * device/ over a fake driver (fake_cuda.h) whose GPU is a thread of the parent: who is stopped keeps its GPU work
- * going, and who is killed loses it, a moment after its locks.  The ring has one of three kinds, drawn with the
- * round: words with either gate, and events with gate "host" (with gate "stream" a stream that waits for the event of
- * somebody who died waits for ever: docs/failure.md). */
+ * Rounds, plan, books and report are those of kill/. Here the processes use the verbs of device/
+ * over a fake driver (fake_cuda.h), whose GPU is a thread of the parent. So the GPU work of a
+ * process that is stopped goes on, and that of a process that is killed is lost a moment after its
+ * locks. The ring has one of three kinds, drawn with the round: a timeline with either gate, or
+ * events with gate "host". (With gate "stream" a stream that waits for the event of a dead peer
+ * waits for ever: docs/failure.md.)
+ */
 #include "device_kill.h"
 
 #include <errno.h>
@@ -13,7 +15,7 @@
 #include <signal.h>
 #include <sys/timerfd.h>
 
-enum { K_PATIENCE_NS = 5 * 1000 * 1000 }; /* after it the next hit will do, whatever k says */
+enum { K_PATIENCE_NS = 5 * 1000 * 1000 }; /* after this time any hit will do, whatever k says */
 
 struct self self;
 struct gr_ring *ring;
@@ -26,7 +28,7 @@ struct gd_device device;
 gd_stream streams[2];
 static pid_t parent;
 
-/* Whoever comes second, the payment or the publish, has a frame that must be read. */
+/* A frame must be read once it is both paid and published, so whichever comes second notes it. */
 static void paid(uint64_t seq) { atomic_store(&book->frame[seq].published, PUBLISHED); }
 
 static void __attribute__((constructor)) begin(void) {
@@ -46,13 +48,13 @@ int __wrap_gr_pidfd(pid_t pid) {
     errno = error;
     if (!dead || fc_gpu_gone(world, pid)) return got;
     if (got >= 0) close(got);
-    struct itimerspec soon = {.it_value.tv_nsec = 200 * 1000}; /* look again */
+    struct itimerspec soon = {.it_value.tv_nsec = 200 * 1000}; /* look again then */
     got = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC);
     timerfd_settime(got, 0, &soon, NULL);
     return got;
 }
 
-/* The time is taken before the signal, so a recovery time holds all of the death. */
+/* The time is taken before the signal, so a recovery time includes all of the death. */
 static void die(void) {
     if (self.stop) kill(getpid(), SIGSTOP);
     else {
@@ -62,7 +64,7 @@ static void die(void) {
     for (;;) pause();
 }
 
-/* As in kill/parts.c: it kills, and it shakes. */
+/* As in kill/parts.c: it kills, and otherwise it delays at random. */
 void gr_fault(const char *name) {
     if (self.target && !self.elsewhere && atomic_load(&book->armed_ns) && strcmp(name, self.target) == 0) {
         bool late = gr_now_ns() > atomic_load(&book->armed_ns) + K_PATIENCE_NS;
@@ -74,11 +76,11 @@ void gr_fault(const char *name) {
     else if (chance(64) == 0) sched_yield();
 }
 
-/* ---- the ring and the GPU ----------------------------------------------------------------------------------------- */
+/* ---- the ring and the GPU -------------------------------------------------------------------- */
 
 enum kind kind_of_ring(void) { return (enum kind)(mix(now.seed + 99) % KINDS); }
 
-/* The parent's GPU serves the ring; everybody else opens the GPU. */
+/* The parent's GPU serves the ring; every other process opens the GPU. */
 static void use_ring(void) {
     struct gd_trouble trouble;
     if (getpid() == parent) {
@@ -106,15 +108,15 @@ void create(void) {
                                .sync = kind == EVENTS_HOST ? GR_SYNC_EVENT : GR_SYNC_TIMELINE,
                                .gate = kind == WORDS_STREAM ? GR_GATE_STREAM : GR_GATE_HOST};
     uint8_t zeros[64] = {0};
-    fc_reset(world, now.seed); /* who creates is there first */
+    fc_reset(world, now.seed); /* the creator is there first */
     ring = gr_create(fd, &config, zeros, zeros, zeros, "{}");
     REQUIRE(ring != NULL, "%s", strerror(errno));
     use_ring();
 }
 
-/* ---- the parts ------------------------------------------------------------------------------------------------------ */
+/* ---- the parts ------------------------------------------------------------------------------- */
 
-/* Joins, says so, and waits until everybody is there: who came later would miss frames in the books. */
+/* Joins, says so, and waits until all have joined: a late one would miss frames in the books. */
 static void assemble(void) {
     atomic_fetch_add(&book->joined, 1);
     while (!atomic_load(&book->go)) nap(20);
@@ -150,7 +152,7 @@ void survivor(int which) {
     fc_leave();
 }
 
-/* Ends by itself only if its point is not reached, or if the ring was closed. */
+/* It ends by itself only if its point is not reached, or if the ring was closed. */
 void mortal(enum role role, const char *target) {
     struct gd_peer me;
     self.role = role;
@@ -196,12 +198,15 @@ void mortal(enum role role, const char *target) {
     fc_leave();
 }
 
-/* Comes when everybody has gone: the ring has to be as good as new, and the GPU has nothing to complain of. */
+/* Runs when all others are gone: the ring has to be as good as new, and the GPU must have no
+ * complaint. */
 void audit(void) {
     struct gr_peer peers[MAX_PEERS];
     attach();
     struct gr_head *head = ring->head;
-    if (gr_load_sc(&head->closed)) /* the others ended at once; the GPU work of the dead goes in a moment */
+    /* If it was closed, the others ended at once, and the GPU work of the dead is gone in a
+     * moment. */
+    if (gr_load_sc(&head->closed))
         for (int k = 0; k < 100 && peer_mask_of(ring); k++, nap(100)) REQUIRE(gr_reap_dead(ring, NULL) == GR_OK);
     REQUIRE(fc_complaint(world) == NULL, "%s", fc_complaint(world));
     REQUIRE(gr_load_sc(&head->producers) >> 16 == 0);
@@ -217,7 +222,8 @@ void audit(void) {
     }
     if (gr_load_sc(&head->closed)) return;
     REQUIRE(gr_join_producer(ring, &peers[0]) == GR_OK);
-    for (uint32_t i = 0; i < ring->slots; i++) { /* in a row, none given back: no slot was lost */
+    /* One after another, none given back: no slot was lost. */
+    for (uint32_t i = 0; i < ring->slots; i++) {
         enum gr_result result = gr_claim(&peers[0]);
         REQUIRE(result == GR_OK && peers[0].pendings == 0, "claim %u: %d", i, result);
     }

@@ -1,7 +1,10 @@
-/* A turn of a producer and of a consumer through the verbs of device/, and what each writes into the book.
+/* A turn of a producer and of a consumer through the verbs of device/, and what each writes into
+ * the book.
  *
- * What a reader was told of a frame (torn, or nothing) is compared with what its kernel found once the GPU is done: a
- * frame that was not whole has to be told, and one whose producer's GPU had done its fence operation must not be. */
+ * What a reader was told of a frame (torn or not) is compared with what its kernel found, once the
+ * GPU is done. A frame that was not whole must be called torn, and one whose producer's GPU has
+ * done its fence operation must not.
+ */
 #include "device_kill.h"
 
 #include <stdlib.h>
@@ -12,7 +15,7 @@ static bool told[MAX_SEQ];
 
 typedef enum gr_result (*verb_of_device)(struct gd_peer *me, struct gd_call *call, unsigned how);
 
-static gr_verb which; /* acquire or latest */
+static gr_verb which; /* gr_acquire or gr_latest */
 static enum gr_result take(struct gd_peer *me, struct gd_call *call, unsigned how) {
     return gd_acquire(me, call, how, which);
 }
@@ -30,7 +33,7 @@ static enum gr_result run(struct gd_peer *me, struct gd_call *call, uint32_t *in
     return to_the_end(me, call, verb);
 }
 
-/* Recovered: at the end of the longest pause of the laps after the death, as in kill/verbs.c. */
+/* When this survivor has recovered, as in kill/verbs.c. */
 void progress(void) {
     struct survivor *s = self.survivor;
     int64_t died = atomic_load(&book->died_ns), at = gr_now_ns();
@@ -48,7 +51,7 @@ void progress(void) {
     atomic_fetch_add(&s->frames, 1);
 }
 
-/* The stream for the kernel: that of the call, or one that the slot is used on besides. */
+/* The stream for the kernel: that of the call, or another one on which the slot is used, too. */
 static gd_stream some_stream(struct gd_peer *me, const struct gd_call *call, uint32_t index) {
     struct gd_trouble trouble;
     if (chance(4)) return call->stream;
@@ -99,7 +102,8 @@ static void look_while_held(struct gd_peer *me, uint32_t index, uint64_t seq) {
     REQUIRE(!known || !(fc_frame(world, seq) & FC_PAID), "frame %llu, which is held, is whole and called torn", LL seq);
 }
 
-static void hear(struct gd_peer *me) { /* of frames that were released */
+/* Is told of frames that turned out torn after their release. */
+static void hear(struct gd_peer *me) {
     uint64_t seqs[16];
     size_t n;
     do {
@@ -137,7 +141,7 @@ enum gr_result consume(struct gr_peer *peer, gr_verb verb, enum of of) {
         if (use->redelivered) atomic_store(&frame->redelivered, 1);
         atomic_fetch_add(self.target ? &frame->mortal : &frame->shared, 1);
     }
-    if (of == OF_SHARED && self.target && chance(4) == 0) { /* nobody has used it */
+    if (of == OF_SHARED && self.target && chance(4) == 0) { /* the user has not seen it */
         atomic_fetch_add(&frame->given, 1);
         REQUIRE(gd_put_back(me, index) == GR_OK);
         return GR_OK;
@@ -149,7 +153,9 @@ enum gr_result consume(struct gr_peer *peer, gr_verb verb, enum of of) {
     told[seq] = false;
     REQUIRE(fc_read(stream, index, seq) == CU_OK);
     if (!unfinished && chance(16) == 0) look_while_held(me, index, seq);
-    if (chance(of == OF_LOSSY ? 4 : 32) == 0) nap(100); /* lossy: long enough to be met by claims (H1) */
+    /* A lossy reader holds on for long enough to be met by claims (H1: holds of more than a
+     * lap). */
+    if (chance(of == OF_LOSSY ? 4 : 32) == 0) nap(100);
     if (of == OF_SHARED && self.target) atomic_store(&frame->released, RELEASING);
     gd_begin(&call, chance(3) ? stream : streams[chance(2)], INT64_MAX, 1, &index);
     REQUIRE(to_the_end(me, &call, gd_release) == GR_OK);
@@ -200,7 +206,7 @@ enum gr_result join_as(struct gr_peer *me, enum role role) {
     return result;
 }
 
-/* One turn of a role; false when the stream is over. */
+/* One turn of a role. False when the stream is over. */
 bool turn(struct gr_peer *me, enum role role) {
     if (role == PRODUCER) return produce(me);
     enum gr_result result = consume(me, role == LOSSY && chance(2) ? gr_latest : gr_acquire,
