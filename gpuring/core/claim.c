@@ -239,6 +239,7 @@ enum gr_result gr_publish(struct gr_peer *me, uint32_t index, uint64_t seq, uint
     if (result != GR_OK) return result;
     result = GR_REAPED;
     if (gr_load_sc(&slot->word) == claim_word(seq, me->number, GR_WRITING)) {
+        /* Relaxed: nobody reads the record before READY, which carries it (edge P). */
         gr_store_relaxed(&slot->producer, me->id);
         gr_store_relaxed(&slot->fence, value);
         gr_store_relaxed(&slot->time_ns, (uint64_t)gr_now_ns());

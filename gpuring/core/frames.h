@@ -15,11 +15,14 @@ static inline enum gr_result blocked(struct gr_culprit *culprit, enum gr_reason 
     return GR_BLOCKED;
 }
 
+/* Acquire: if a reaper raised the fence, its torn mark is visible afterwards (gr_torn). A stale
+ * value costs one wait too many. */
 static inline void add_pending(struct gr_peer *me, uint64_t p, uint64_t value) {
     if (gr_load_acquire(fence_of(me->ring, me->index, p)) < value)
         me->pending[me->pendings++] = (struct gr_pending){(uint32_t)p, value};
 }
 
+/* Statistics, which only one thread at a time writes. Readers may see any earlier value. */
 static inline void count(gr_word *word, uint64_t n) {
     gr_store_relaxed(word, gr_load_relaxed(word) + n);
 }

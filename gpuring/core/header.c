@@ -227,10 +227,12 @@ struct gr_ring *gr_create(int fd, const struct gr_config *config, const uint8_t 
         errno = error;
         return NULL;
     }
+    /* Last: whoever reads the magic number sees a whole header. */
     gr_store_release(&head->magic, GR_MAGIC);
     return ring;
 }
 
+/* Partner: gr_attach, which looks at the magic number again when it has its lock. */
 void gr_retire(struct gr_ring *ring) { gr_store_sc(&ring->head->magic, 0); }
 
 /* ---- headers of others ----------------------------------------------------------------------- */

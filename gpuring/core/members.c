@@ -64,6 +64,10 @@ void gr_unlock(struct gr_ring *ring) {
 
 /* ---- who is alive ---------------------------------------------------------------------------- */
 
+/* The bit is set before the entry is LIVE, and cleared after it is FREE. So another thread of this
+ * process that sees the entry LIVE also sees the bit: release; partner: gr_peer_alive. Without the
+ * bit it would take this peer for dead, because F_OFD_GETLK does not report one's own locks (A6). A
+ * leave at that very moment is noticed under LOCK (A3: death is checked again there). */
 static void set_mine(struct gr_ring *ring, uint32_t p, bool mine) {
     uint64_t bit = UINT64_C(1) << p, bits = gr_load_relaxed(&ring->mine);
     gr_store_release(&ring->mine, mine ? bits | bit : bits & ~bit);
@@ -214,6 +218,7 @@ static void announce(struct gr_ring *ring, struct gr_peer *me, const char *name,
     for (uint32_t i = 0; i < n; i++)
         gr_store_relaxed(&take_of(ring, i, me->u)->word, claim_word(0, GR_NONE, GR_DONE));
     GR_FAULT("join: cleared");
+    /* Relaxed: the sc store of the subscription's word carries these. */
     for (int k = 0; k < GR_NAME_WORDS; k++) {
         uint64_t word;
         memcpy(&word, name + 8 * k, 8);

@@ -115,8 +115,8 @@ static void kick(void) {
 
 /* Looks on behalf of every armed peer, and lists the bells to sleep at. The bell of a notifier that
  * becomes readable in this look is listed once more: its owner will most likely arm again before
- * the next change, and need not wake the bridge then. False: there are too many bells to sleep at
- * all. */
+ * the next change, and need not wake the bridge then. False: there are more bells than
+ * one sleep can wait for. */
 static bool look_around(void) {
     bool all = true;
     waited[0] = (struct gr_waited){.value = atomic_load_explicit(&kicks, memory_order_seq_cst),

@@ -34,6 +34,7 @@ static bool gpu_gone(struct gr_ring *ring, const struct gr_peer_entry *entry) {
     return gone;
 }
 
+/* Outside of LOCK this is a guess: another reaper may be faster, so reap asks again (A3). */
 static bool is_dead(struct gr_ring *ring, uint32_t p) {
     return state_of(gr_load_acquire(&ring->peer[p].word)) != GR_FREE && !gr_peer_alive(ring, p) &&
            gpu_gone(ring, &ring->peer[p]);
@@ -68,7 +69,7 @@ static uint64_t tear_ready(struct gr_ring *ring, struct gr_slot *slot, uint32_t 
            gr_cas(&slot->word, w, claim_word(seq_of(w), p, GR_TORN));
 }
 
-/* ---- words that name a peer -------------------------------------------------------------------- */
+/* ---- words that name a peer ------------------------------------------------------------------ */
 
 static uint64_t put_down(struct gr_slot *slot, uint64_t w) {
     return gr_cas(&slot->word, w, claim_word(seq_of(w), GR_NONE, GR_VOID));
@@ -229,6 +230,7 @@ static void clear_dead(struct gr_ring *ring, uint32_t p) {
     gr_store_relaxed(&death->torn, torn);
     gr_store_relaxed(&death->reopened, cleared.reopened);
     gr_store_relaxed(&death->raised, raised);
+    /* Carries the marks and the fences above; partner: somebody_died (device/released.c). */
     gr_store_sc(&head->reaps, number + 1);
     GR_FAULT("reap: recorded");
     /* Before the entry is FREE: if we are killed here, the next reaper rings (D12: a FREE entry is

@@ -6,10 +6,10 @@
  * then looks at all rings, then sleeps once on all those values.
  *
  * No sleep is longer than a slice, so a mistake elsewhere costs a slice, and no process hangs. A
- * slice is as long as the wait has lasted so far, but at least 50 ms and at most a second: a second
- * more matters little to a peer that has waited for long. Only two rare cases need the slice. One
- * is a waker that was stopped or killed between its change and the bell and is not reaped, such as
- * a process without an entry that closes the ring. The other is a signal that came to another
+ * slice is as long as the wait has lasted so far, but at least 50 ms and at most a second: to a
+ * peer that has waited for long a second more matters little. Only two rare cases need the slice.
+ * One is a waker that was stopped or killed between its change and the bell and is not reaped, such
+ * as a process without an entry that closes the ring. The other is a signal that came to another
  * thread, or just before the sleep. Where no watchdog looks after the ring a slice stays at 50 ms,
  * because the dead are found only after it.
  *

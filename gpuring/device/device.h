@@ -200,7 +200,7 @@ struct gd_peer {
     struct gd_released released;
     /* For comes_soon in order.c: the last promise, how many fences it will not look at from now on,
      * and how many those were last time. */
-    gr_word last_value;
+    gr_word last_value; /* relaxed: a stale one costs a look, or a wait in the stream */
     uint32_t blind, backoff;
     /* Time spent looking at our own work, since it was last less than a lap behind. */
     int64_t lap_ns;

@@ -44,6 +44,8 @@ enum gr_result gd_refuse(struct gd_call *call, enum gd_where where, gd_stream st
 static inline const gr_word *fence_word(const struct gd_peer *me, uint32_t peer, uint32_t index) {
     return fence_of(me->me.ring, index, peer);
 }
+/* Acquire: if a reaper raised the fence, its torn mark is visible afterwards (gr_torn). A stale
+ * value costs one wait too many. */
 static inline bool is_reached(const struct gd_peer *me, uint32_t peer, uint32_t index,
                               uint64_t value) {
     return gr_load_acquire((gr_word *)fence_word(me, peer, index)) >= value;
@@ -95,7 +97,7 @@ static enum gr_result await(struct gd_peer *me, struct gd_call *call, uint32_t p
  * time is up has almost always claimed nothing; otherwise it would leave a void sequence each time.
  * This is only a hint (G13): the slot is not this peer's, so a promise on it may not be recorded
  * yet, and an event then says "complete" of an older record. No fence is raised here, and the claim
- * lists anew what is pending. */
+ * makes its own list. */
 enum gr_result gd_await_next(struct gd_peer *me, struct gd_call *call, unsigned how) {
     struct gr_culprit culprit;
     uint64_t seq, tried = 0;

@@ -30,7 +30,7 @@ enum role { PRODUCER, CONSUMER, MEMBER, LOSSY, JOINER, LEAVER, CLOSER, CREATOR, 
 enum { S_PRODUCER, S_LONE, S_MEMBER, S_LOSSY, SURVIVORS };
 enum { MAX_POINTS = 128, MAX_SEQ = 1 << 16, MAX_PEERS = 10, MAX_SLOTS = 4, WORDS = 8 };
 
-/* ---- matrix.c: the run. Set by the parent before it forks, read by all. --------------------- */
+/* ---- matrix.c: the run. Set by the parent before it forks, read by all. ---------------------- */
 
 struct round {
     uint64_t number, seed;
