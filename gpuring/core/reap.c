@@ -71,6 +71,8 @@ static uint64_t tear_ready(struct gr_ring *ring, struct gr_slot *slot, uint32_t 
 
 /* ---- words that name a peer ------------------------------------------------------------------ */
 
+/* Makes a claim void. The CAS fails if the owner, taken for dead while it lives, was faster. After
+ * this and open_again the caller rings the bell (edge D). */
 static uint64_t put_down(struct gr_slot *slot, uint64_t w) {
     return gr_cas(&slot->word, w, claim_word(seq_of(w), GR_NONE, GR_VOID));
 }
@@ -116,9 +118,9 @@ static void uncount(struct gr_ring *ring, struct gr_peer_entry *entry) {
     if (counted) atomic_fetch_sub_explicit(&ring->head->waiters, counted, memory_order_seq_cst);
 }
 
-/* Takes back what a LEAVING peer still has, because a verb in another thread got it just
- * before (A10). None of its verbs is in progress any more. If this process is killed here, a reaper
- * goes on. */
+/* Takes back what a LEAVING peer still has, because a verb in another thread got it just before
+ * (A10). None of its verbs is in progress any more. If this process is killed here, a reaper goes
+ * on. */
 void gr_take_back(struct gr_ring *ring, uint32_t p, uint32_t u) {
     struct cleared cleared = clear_words(ring, p, u);
     if (cleared.reopened && u != GR_NONE)
