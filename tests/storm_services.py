@@ -35,6 +35,9 @@ import gpuring
 
 PATIENCE_S = 30
 CALL_S = 20.0
+SWALLOWED_S = 20.0
+"""A child that says nothing for so long is told to end once more.  Where the handler raises in a
+`__del__` or in the callback of a weak reference, Python prints the exception and goes on."""
 ENDS = (gpuring.PeerLost, gpuring.RingTimeout, gpuring.CallFailed, gpuring.RingClosed)
 ENGINES, CLIENTS = 2, 3
 KINDS = ("calls", "threads", "tasks")
@@ -174,6 +177,9 @@ class Storm:
         try:
             if how != "KILL":
                 os.kill(child.pid, getattr(signal, f"SIG{how}"))
+                if not child.pipe.poll(SWALLOWED_S):
+                    os.kill(child.pid, getattr(signal, f"SIG{how}"))
+                    self.events["sent again"] += 1
                 try:
                     ended = child.result()
                 except AssertionError:

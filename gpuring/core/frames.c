@@ -327,9 +327,9 @@ enum gr_result gr_release(struct gr_peer *me, uint32_t index, uint64_t seq) {
 }
 
 /* A frame that is given back was not met after all, if nothing but losses was met behind it. These
- * losses come again with the frame and are counted again then. So is the frame itself, if a producer
- * has passed it meanwhile. The losses are known to lie behind the frame only while frames are given
- * back in reverse. What was lost before the frame has still to be told. */
+ * losses come again with the frame, and are counted again then. The frame itself is counted, too,
+ * if a producer has passed it meanwhile. The losses are known to lie behind the frame only while
+ * frames are given back in reverse. What was lost before the frame has still to be told. */
 static void forget(struct gr_peer *me, uint64_t seq) {
     const uint64_t behind = me->told || me->pos <= seq ? 0 : me->lost;
     me->told = false;
