@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any
 
 DEADLINE_S = 60
+
+
+def environment() -> dict[str, str]:
+    """Ours as Python knows it.  What pytest loads (readline) adds COLUMNS to it unseen."""
+    return dict(os.environ)
+
+
 COMMAND = (sys.executable, "-m", "gpuring")
 
 
 def gpuring(*options: Any, **more: Any) -> subprocess.CompletedProcess[str]:
     """Runs it to its end."""
-    more = {"stdin": subprocess.DEVNULL, "timeout": DEADLINE_S} | more
+    more = {"stdin": subprocess.DEVNULL, "timeout": DEADLINE_S, "env": environment()} | more
     return subprocess.run(
         [*COMMAND, *map(str, options)], check=False, capture_output=True, text=True, **more
     )
@@ -24,7 +32,8 @@ def gpuring(*options: Any, **more: Any) -> subprocess.CompletedProcess[str]:
 def running(*options: Any, **more: Any) -> Iterator[subprocess.Popen[str]]:
     """Runs it beside; it is gone afterwards."""
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = subprocess.Popen([*COMMAND, *map(str, options)], text=True, **(pipes | more))
+    more = pipes | {"env": environment()} | more
+    process = subprocess.Popen([*COMMAND, *map(str, options)], text=True, **more)
     try:
         yield process
     finally:

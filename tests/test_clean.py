@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from commands import gpuring as command
 from support import Pipe, segments_of
 
 import gpuring
@@ -124,6 +125,81 @@ def test_another_users_name_is_taken_and_left_alone(name, children, kind):
     assert children(as_nobody, name).result() == [taken, "no error"]
     assert path.exists()
     path.unlink()
+
+
+# ---- the command -------------------------------------------------------------------------------
+
+
+def said(name: str, *options: str) -> tuple[int, list[str], str]:
+    """The status of `gpuring clean`, and its lines about this test's names."""
+    done = command("clean", *options)
+    assert "Traceback" not in done.stderr
+    return done.returncode, [line for line in done.stdout.splitlines() if name in line], done.stderr
+
+
+@pytest.mark.deadline(90)
+def test_a_dry_run_says_what_clean_then_does(name, children):
+    """Of every kind of thing: what goes, what stays, and why."""
+    dead, guests = children(owner, f"{name}-dead"), children(owner, f"{name}-guests")
+    for each in (dead, guests):
+        each.receive()
+    inside = children(guest, f"{name}-guests")
+    inside.receive()
+    dead.kill()
+    guests.kill()
+    half = Path(f"/dev/shm/gpuring.{name}-half")
+    orphan = Path(f"/dev/shm/gpuring.{name}-orphan+{'0' * 32}")
+    link = Path(f"/dev/shm/gpuring.{name}-link")
+    half.write_bytes(b"")
+    orphan.write_bytes(b"x")
+    link.symlink_to("/dev/null")
+    before = segments_of(name)
+    with gpuring.create(f"{name}-mine", **OPTIONS) as ring, ring.consumer():
+        all_of_it = [f"{name}-{k}" for k in ("dead", "guests", "half", "link", "mine", "orphan")]
+        status, lines, _ = said(name, "--dry-run", *all_of_it)
+        told = dict(line.split(" would ", 1) for line in lines)
+        removed = {each for each, fate in told.items() if fate.startswith("be removed: ")}
+        assert status == 0
+        assert set(segments_of(name)) > set(before)
+        assert removed == {f"{name}-dead", f"{name}-half", orphan.name}
+        reasons = {
+            f"{name}-dead": f"its creator (pid {dead.pid}) is dead, and no living process is in it",
+            f"{name}-half": "no process uses it",
+            orphan.name: "slots that belong to no ring",
+            f"{name}-guests": "dead, but it has 1 living peer",
+            f"{name}-mine": f"its creator (pid {os.getpid()}) is alive, with 1 living peer",
+            f"{name}-link": "it is a symbolic link, and no ring",
+        }
+        for each, reason in reasons.items():
+            assert reason in told[each], told[each]
+        status, lines, errors = said(name, *all_of_it)
+        assert status == 1  # some of them stay
+        for each in told.keys() - removed:
+            assert f"gpuring clean: {each} stays: " in errors
+        assert {line.split(":")[0].removeprefix("removed ") for line in lines} == removed
+    inside.kill()
+    link.unlink()
+    assert cleaned(name) == [f"{name}-guests"]
+
+
+@pytest.mark.deadline(90)
+def test_only_what_was_named_is_removed(name, children):
+    names = [f"{name}-a", f"{name}-b"]
+    for each in names:
+        child = children(owner, each)
+        child.receive()
+        child.kill()
+    status, (line,), errors = said(name, names[0])
+    assert (status, errors) == (0, "")
+    assert line.startswith(f"removed {names[0]}: its creator (pid ")
+    assert segments_of(names[0]) == []
+    assert len(segments_of(names[1])) == 2
+    with gpuring.create(name, **OPTIONS):
+        status, lines, errors = said(name, name, f"{name}-none", names[1])
+    assert status == 1
+    assert [line.split(":")[0] for line in lines] == [f"removed {names[1]}"]
+    assert f"{name} stays: its creator (pid {os.getpid()}) is alive" in errors
+    assert f"no ring named '{name}-none' on this host" in errors
 
 
 # ---- two who change one name at once -----------------------------------------------------------

@@ -22,7 +22,9 @@ parser = pytest.importorskip("prometheus_client.parser", reason="gpuring[tools] 
 
 import gpuring  # noqa: E402
 from gpuring import segment as segments  # noqa: E402
-from gpuring.cli.top import rates  # noqa: E402
+from gpuring.cli import text  # noqa: E402
+from gpuring.cli.top import _fitted, rates  # noqa: E402
+from gpuring.cli.top.view import Line  # noqa: E402
 
 HOST = {"device": "host", "shape": 8, "dtype": "u1"}
 
@@ -49,29 +51,30 @@ def hold_forever(pipe, name):
         pipe.receive()
 
 
-def rows(text, name):
-    """The table's rows that belong to a ring, as lists of cells."""
-    lines = [line.strip() for line in text.splitlines()]
-    return [re.split(r"\s{2,}", line) for line in lines if line.startswith(f"{name} ")]
+def cells(line):
+    return re.split(r"\s{2,}", line.strip())
 
 
-def columns(text, first, second):
-    """The headings of the table that begins with these two."""
-    for line in text.splitlines():
-        if line.split()[:2] == [first, second]:
-            return re.split(r"\s{2,}", line.strip())
-    raise AssertionError(f"no table {first} {second}: {text}")
+def ring_row(text, name):
+    """The ring's row of the table of rings, by heading."""
+    lines = text.splitlines()
+    (head,) = [line for line in lines if line.startswith("RING ")]
+    row = next(line for line in lines if line.startswith(f"{name} "))
+    return dict(zip(cells(head), cells(row), strict=True))
 
 
 def peers(text, name):
-    """The rows of the table of peers, by subscription (or role)."""
-    headings = columns(text, "RING", "PEER")
-    found = [
-        dict(zip(headings, row, strict=True))
-        for row in rows(text, name)
-        if len(row) == len(headings)
-    ]
-    return {row["SUBSCRIPTION"] if row["ROLE"] == "consumer" else row["ROLE"]: row for row in found}
+    """The ring's rows of the table of peers, by subscription ("–": the producer)."""
+    lines = text.splitlines()
+    (at,) = [n for n, line in enumerate(lines) if "SUBSCRIPTION" in line]
+    head, start = cells(lines[at]), lines.index(f"{name}:") + 1
+    found = {}
+    for line in lines[start:]:
+        if len(cells(line)) != len(head):
+            break
+        row = dict(zip(head, cells(line), strict=True))
+        found[row["SUBSCRIPTION"]] = row
+    return found
 
 
 def damage(name):
@@ -93,15 +96,15 @@ def test_once_shows_lag_lost_and_holds(name, children):
     child.send()
     child.result()
     assert (done.returncode, done.stderr) == (0, "")
-    headings = columns(done.stdout, "RING", "MEMORY")
-    shown = dict(zip(headings, rows(done.stdout, name)[0], strict=True))
+    shown = ring_row(done.stdout, name)
     assert [shown[key] for key in ("CLAIMED", "1/S", "PEERS", "STATE")] == ["6", "0.0", "3", "open"]
     seen = peers(done.stdout, name)
     assert (seen["viewer"]["LOST"], seen["viewer"]["KIND"]) == ("2", "lossy")
     assert re.fullmatch(r"6 for \S+ \S+", seen["viewer"]["HOLDS"]), seen["viewer"]
     assert (seen["slow"]["LAG"], seen["slow"]["KIND"]) == (f"{lag}/4", "lossless")
     assert seen["slow"]["HOLDS"] == "nothing"
-    assert (seen["producer"]["FRAMES"], seen["producer"]["PID"]) == ("6", str(child.pid))
+    assert (seen["–"]["FRAMES"], seen["–"]["PID"]) == ("6", str(child.pid))
+    assert seen["–"]["KIND"] == "producer"
 
 
 def test_a_dead_peer_is_shown_before_and_after_it_is_cleared(name, children):
@@ -117,29 +120,96 @@ def test_a_dead_peer_is_shown_before_and_after_it_is_cleared(name, children):
         assert re.search(rf"{name}: .* ago: consumer \d+ \(pid {victim.pid}\) died", text), text
 
 
-def test_once_without_rings_and_with_a_damaged_one(name):
-    assert command("top", "--once", "--interval", 0.01, name).stdout == "no rings\n"
+def test_a_ring_that_is_not_there_is_said_so(name):
+    missing = command("top", "--once", "--interval", 0.01, name)
+    assert (missing.returncode, missing.stdout) == (1, f"No ring named {name!r} on this host\n")
+    with gpuring.create(name, slots=2, **HOST):
+        both = command("top", "--once", "--interval", 0.01, name, f"{name}-x")
+        assert both.returncode == 1
+        assert f"No ring named '{name}-x' on this host\n" in both.stdout
+        assert ring_row(both.stdout, name)["STATE"] == "open"
     path = damage(name)
     try:
         done = command("top", "--once", "--interval", 0.01, name)
         assert done.returncode == 0
-        assert f"{name} " in done.stdout
-        assert "unreadable" in done.stdout
+        assert ring_row(done.stdout, name)["STATE"] == "unreadable"
+        assert f"{name} cannot be read: " in done.stdout
     finally:
         path.unlink()
 
 
 def test_into_a_pipe_it_prints_a_table_an_interval_and_ctrl_c_ends_it(name):
+    waits = f"No ring named {name!r} on this host; waiting for it\n"
     with running("top", "--interval", 0.02, name) as top:
-        assert top.stdout.readline() == "no rings\n"
+        assert top.stdout.readline() == waits
         with gpuring.create(name, slots=2, **HOST):
             while not top.stdout.readline().startswith(f"{name} "):
                 pass
-        while top.stdout.readline() != "no rings\n":
+        while top.stdout.readline() != waits:
             pass
         top.send_signal(signal.SIGINT)
         _, errors = top.communicate(timeout=DEADLINE_S)
         assert (top.returncode, errors) == (0, "")
+
+
+def crowd(pipe, name, subscription):
+    """A ring with a producer and three readers, one of them with a long name."""
+    with gpuring.create(name, slots=4, **HOST) as ring, ring.producer() as producer:
+        for _ in range(6):
+            producer.claim(0).publish()
+        with (
+            ring.consumer(subscription, start="oldest") as first,
+            ring.consumer(subscription) as second,
+            ring.consumer("viewer", lossless=False, start="oldest") as viewer,
+        ):
+            held = [first.acquire(10), second.acquire(10), viewer.acquire(10), viewer.acquire(10)]
+            pipe.send()
+            pipe.receive()
+            for slot in held:
+                slot.release()
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("tool", ["top", "inspect", "ls"])
+def test_tables_fit_and_cut_nothing_off(name, children, tool, width):
+    long = "object-detection-and-tracking"
+    child = children(crowd, name, long)
+    child.receive()
+    options = {"top": ("--once", "--interval", 0.05, name), "inspect": (name,), "ls": ()}[tool]
+    environment = os.environ | {"COLUMNS": str(width)}
+    text = command(tool, *options, env=environment).stdout
+    everything = command(tool, *options).stdout
+    child.send()
+    child.result()
+    assert "…" not in text
+    lines = text.splitlines()
+    assert all(len(line) <= width for line in lines), text
+    assert "not shown, for lack of" in text or width == 120
+    assert "not shown" not in everything
+    if tool == "ls":
+        return
+    assert text.count(str(child.pid)) >= 3, text
+    whole = re.sub(r"\s", "", text)  # a name may go on in the next line
+    assert whole.count("object-") == whole.count("tracking") >= 1, text
+
+
+def test_who_looks_narrowly_is_told_which_columns_are_left_out(name):
+    headings, rows = ("NAME", "PID", "LONG", "MORE"), [("a" * 12, "123456", "b c d", "e")]
+    everything = text.table(headings, rows, right=("PID",), drop=("MORE", "LONG"))
+    assert str(everything).splitlines() == [
+        "NAME             PID  LONG   MORE",
+        "aaaaaaaaaaaa  123456  b c d  e",
+    ]
+    some = text.table(headings, rows, right=("PID",), drop=("MORE", "LONG"), width=27)
+    assert str(some).splitlines() == [
+        "NAME             PID  LONG",
+        "aaaaaaaaaaaa  123456  b c d",
+        "(not shown, for lack of",
+        "  room: MORE)",
+    ]
+    wrapped = text.table(headings, rows, right=("PID",), drop=("MORE", "LONG"), width=16)
+    assert wrapped.rows == ["aaaaaaaa  123456\naaaa"]
+    assert wrapped.left_out == ["MORE", "LONG"]
 
 
 class Screen:
@@ -168,11 +238,11 @@ def test_live_on_a_terminal(name, end):
     terminal = dict.fromkeys(("stdin", "stdout", "stderr"), screen.theirs)
     try:
         with running("top", "--interval", 0.02, name, env=environment, **terminal) as top:
-            screen.until(lambda text: "no rings" in text)
+            screen.until(lambda text: "waiting for it" in text)
             with gpuring.create(name, slots=2, **HOST) as ring, ring.producer():
                 screen.until(lambda text: "producer" in text)
             screen.forget()
-            screen.until(lambda text: "no rings" in text)
+            screen.until(lambda text: "waiting for it" in text)
             path = damage(name)
             screen.until(lambda text: "unreadable" in text)
             path.unlink()
@@ -184,6 +254,14 @@ def test_live_on_a_terminal(name, end):
             assert top.wait(DEADLINE_S) == 0
     finally:
         screen.close()
+
+
+def test_what_a_screen_has_no_room_for_is_counted():
+    lines = [Line("a"), Line("b\nc", "red"), Line("d")]
+    assert [line.text for line in _fitted(lines, 4)] == ["a", "b", "c", "d"]
+    *kept, last = _fitted(lines, 3)
+    assert [line.text for line in kept] == ["a", "b"]
+    assert last.text.startswith("(2 more lines: ")
 
 
 def test_rates_are_of_the_same_ring_and_peer(name):
@@ -209,6 +287,23 @@ def test_rates_are_of_the_same_ring_and_peer(name):
         assert rates.peer_per_s(after, third, name, newcomer) is None
     with gpuring.create(name, slots=4, **HOST):
         assert rates.claimed_per_s(after, rates.look([name]), name) is None
+
+
+def test_top_needs_no_package_where_nothing_is_live(name):
+    program = "import sys; sys.modules['rich'] = None; import gpuring.cli as c; "
+    program += f"sys.exit(c.main(['top', '--once', '--interval', '0.01', {name!r}]))"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    with gpuring.create(name, slots=2, **HOST):
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
+            env=environment,
+        )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert ring_row(done.stdout, name)["STATE"] == "open"
 
 
 # ---- metrics -----------------------------------------------------------------------------------
@@ -313,13 +408,14 @@ def test_metrics_over_http(name):
 @pytest.mark.parametrize(
     ("module", "options"),
     [
-        ("rich", ["top", "--once"]),
+        ("rich", ["top"]),
         ("prometheus_client", ["metrics", "--once"]),
         ("PIL", ["tap", "x", "--out", "x", "--format", "png"]),
     ],
 )
 def test_a_missing_package_is_one_line_with_the_pip_command(module, options, tmp_path):
     program = f"import sys; sys.modules[{module!r}] = None; import gpuring.cli as c; "
+    program += "sys.stdout.isatty = lambda: True; "
     program += f"sys.exit(c.main({options!r}))"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(

@@ -3,46 +3,84 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
 from gpuring import __version__
 from gpuring.cli import bench, clean, demo, doctor, inspect, keep, ls, metrics, tap, top
-from gpuring.cli.trouble import CommandError
+from gpuring.cli.text import columns, complain, wrap
+from gpuring.cli.trouble import CommandError, told
 from gpuring.errors import RingError
 
 COMMANDS = {
-    "demo": (demo, "a real video through a ring: one producer process, four consumers"),
-    "ls": (ls, "the rings of this host"),
-    "inspect": (inspect, "who is in a ring, and what each holds"),
-    "top": (top, "all rings, live: peers, rates, lag, lost, who holds what for how long"),
+    "demo": (demo, "send a real video through a ring, from one process to four"),
+    "ls": (ls, "list the rings of this host"),
+    "inspect": (inspect, "show who is in a ring, and what each one holds"),
+    "top": (top, "show all rings, live: rates, lag, losses, and what each peer holds"),
     "tap": (tap, "save frames of a ring as .npy or PNG, without slowing its producer"),
     "metrics": (metrics, "serve what rings are doing to Prometheus"),
-    "doctor": (doctor, "whether rings work on this machine, tried out, and what to do if not"),
+    "doctor": (doctor, "find out whether rings work on this machine, and what to do if not"),
     "keep": (keep, "hold a ring open, so that producers can come and go"),
-    "bench": (bench, "what a hand-over costs on this machine, verified and measured"),
+    "bench": (bench, "measure what a hand-over costs on this machine"),
     "clean": (clean, "remove rings whose processes are all dead"),
+}
+EXAMPLES = {
+    "demo": ("gpuring demo", "gpuring demo holiday.mp4 --seconds 10 --device host"),
+    "ls": ("gpuring ls", "gpuring ls --json"),
+    "inspect": ("gpuring inspect cam0",),
+    "top": ("gpuring top", "gpuring top cam0 --interval 0.2", "gpuring top --once | grep DEAD"),
+    "tap": ("gpuring tap cam0 --out frames --format png --count 3 --rate 1",),
+    "metrics": ("gpuring metrics --port 9750", "gpuring metrics --once"),
+    "doctor": ("gpuring doctor", "gpuring doctor --device cuda:1 --json"),
+    "keep": ("gpuring keep cam0 --slots 8 --shape 1080,1920,3 --dtype uint8 --meta pts:i8",),
+    "bench": ("gpuring bench",),
+    "clean": ("gpuring clean --dry-run", "gpuring clean cam0"),
 }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="gpuring", description="Hand GPU frames between processes without copying them."
-    )
-    parser.add_argument("--version", action="version", version=f"gpuring {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
-    for name, (module, summary) in COMMANDS.items():
-        subparser = commands.add_parser(name, help=summary, description=module.__doc__)
-        module.add_arguments(subparser)
-        subparser.set_defaults(run=module.run)
+    parser = _parser()
     args = parser.parse_args(argv)
+    if args.command is None:
+        parser.print_help()
+        return 0
     try:
-        return int(args.run(args))
+        status = int(args.run(args))
+        sys.stdout.flush()
+        return status
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # gpuring ls | head
-        sys.stderr.close()
+    except BrokenPipeError:  # gpuring ls | head: nobody reads any more, so there is nothing to say
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (RingError, CommandError, ValueError, OSError) as error:
-        print(f"gpuring {args.command}: {error}", file=sys.stderr)
+        complain(f"gpuring {args.command}: {told(error, vars(args))}")
         return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="gpuring",
+        description="Hand GPU frames between processes without copying them.",
+        epilog="`gpuring COMMAND --help` says more about a command, with an example.",
+    )
+    parser.add_argument("--version", action="version", version=f"gpuring {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    for name, (module, summary) in COMMANDS.items():
+        subparser = commands.add_parser(
+            name,
+            help=summary,
+            description=_description(module.__doc__ or ""),
+            epilog="\n  ".join([f"example{'s'[: len(EXAMPLES[name]) > 1]}:", *EXAMPLES[name]]),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        module.add_arguments(subparser)
+        subparser.set_defaults(run=module.run)
+    return parser
+
+
+def _description(text: str) -> str:
+    """A module's docstring as paragraphs for the terminal."""
+    width = min(columns() or 80, 100) - 2
+    return "\n\n".join(wrap(" ".join(part.split()), width) for part in text.strip().split("\n\n"))

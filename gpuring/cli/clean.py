@@ -1,20 +1,143 @@
-"""Remove rings whose processes are all dead, and say which.  Living rings are left alone."""
+"""Remove rings whose processes are all dead, and slots that belong to no ring.
+
+Only what belongs to you is removed, and nothing that a living process uses.
+"""
 
 from __future__ import annotations
 
 import argparse
+import errno
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
-from gpuring import directory
+from gpuring import _core, directory, segment
+from gpuring._core import Header
+from gpuring.cli.owners import myself, user
+from gpuring.cli.text import columns, complain, counted, wrap
+from gpuring.cli.trouble import CommandError
+from gpuring.segment import Named
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    pass
+    parser.add_argument("names", nargs="*", metavar="NAME", help="only these rings (default: all)")
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="remove nothing; say what would be removed, what would stay, and why",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    removed = directory.clean()
-    for name in removed:
-        print(f"removed {name}")
-    if not removed:
-        print("nothing to remove: no ring of this user without a living process")
-    return 0
+    asked = {segment.check_name(name) for name in args.names}
+    wanted: Callable[[str], object] = asked.__contains__ if asked else lambda _: True
+    fates = {fate.name: fate for fate in foresee(wanted)}
+    if args.dry_run:
+        for fate in fates.values():
+            _say(f"{fate.name} {'would be removed' if fate.goes else 'would stay'}: {fate.why}")
+    else:
+        for name in _remove(wanted):
+            _say(f"removed {name}" + (f": {fates[name].why}" if name in fates else ""))
+    status = 0
+    for name in sorted(asked - {fate.ring for fate in fates.values()}):
+        complain(f"gpuring clean: no ring named {name!r} on this host")
+        status = 1
+    if asked and not args.dry_run:
+        for fate in fates.values():
+            if not fate.goes:
+                complain(f"gpuring clean: {fate.name} stays: {fate.why}")
+                status = 1
+    if not asked and not any(fate.goes for fate in fates.values()):
+        _say(f"Nothing to remove: user {myself()} has no dead rings on this host.")
+    return status
+
+
+def _remove(wanted: Callable[[str], object]) -> list[str]:
+    try:
+        return directory.tidy(wanted)
+    except OSError as error:
+        if error.errno != errno.EROFS:
+            raise
+        raise CommandError(
+            f"nothing can be removed, because {segment.SHM} is mounted read-only here. Make it "
+            f"writable (as root: mount -o remount,rw {segment.SHM}), or run this where it is"
+        ) from error
+
+
+def _say(text: str) -> None:
+    print(wrap(text, columns(), "  "))
+
+
+# ---- what would be done, and why ---------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What becomes of one ring, or of slots that have none."""
+
+    ring: str
+    name: str
+    """The ring's, or that of the slots' segment: as `directory.tidy` gives it."""
+    goes: bool
+    why: str
+
+
+def foresee(wanted: Callable[[str], object]) -> Iterator[Fate]:
+    """What `directory.tidy` would do with each wanted name.  Changes nothing.
+
+    tidy() looks again for itself, under a lock; this is for people.
+    """
+    for name, slots in sorted(segment.listing().items()):
+        if not wanted(name):
+            continue
+        (goes, why), own = _ring(name)
+        if why:
+            yield Fate(name, name, goes, why)
+        if goes or own == ANY:
+            continue
+        for each in slots:
+            if each != own and segment.owner(each) == os.geteuid():
+                left = segment.is_left(each)
+                why = "slots that belong to no ring" if left else "a process is just making them"
+                yield Fate(name, each[1:], left, why)
+
+
+ANY = "*"
+"""In place of the slots of a ring that cannot be read: any of them may be its own."""
+
+
+def _ring(name: str) -> tuple[tuple[bool, str], str]:
+    """Whether a ring goes, and why or why not (nothing: there is none); the segment of its slots
+    (nothing: it is not known, and another user's)."""
+    try:
+        with Named(segment.header_name(name)) as named:
+            if not named.is_ours:
+                owner = f"only its owner, user {user(named.stat.st_uid)}, can remove it"
+                return (False, f"it is {named.odd}, and no ring" if named.odd else owner), ""
+            with named.open() as file:
+                try:
+                    header = Header.read(file.fd)
+                except _core.Damaged as error:
+                    used = segment.in_use(file.fd)
+                    who = "a process uses it" if used else "no process uses it"
+                    return (not used, f"it is no ring of this gpuring ({error}), and {who}"), ANY
+    except FileNotFoundError:
+        return (False, ""), ""
+    except OSError as error:
+        return (False, f"it cannot be opened ({error.strerror})"), ""
+    return _of_whole(header), segment.slots_name(name, header.epoch)
+
+
+def _of_whole(header: Header) -> tuple[bool, str]:
+    """Of a ring that can be read: whether it goes, and why or why not."""
+    peers = len(header.live_peers())
+    creator = f"its creator (pid {header.creator_pid}) is"
+    if header.creator_alive:
+        return False, f"{creator} alive" + (
+            f", with {counted(peers, 'living peer')}" if peers else ""
+        )
+    if peers:
+        return False, f"{creator} dead, but it has {counted(peers, 'living peer')}"
+    if header.memory == "host" and header.attached:
+        return False, f"{creator} dead, but a living process is attached to it"
+    return True, f"{creator} dead, and no living process is in it"

@@ -1,6 +1,6 @@
-"""Show who is in a ring, what each holds and since when, lag and lost.
+"""Show who is in a ring, what each one holds and for how long, and what was done about the dead.
 
-Reads the header only: it joins nothing, changes nothing and works without a GPU.
+It reads the ring's header only.  It needs no GPU, joins nothing and changes nothing.
 """
 
 from __future__ import annotations
@@ -11,51 +11,58 @@ import datetime
 import json
 
 from gpuring import directory, segment, stats
-from gpuring.cli.text import nbytes, seconds, table
+from gpuring.cli.text import columns, counted, nbytes, printable, seconds, table, wrap
 from gpuring.stats import Death, PeerStats, RingStats
 
 MOST_HOLDS = 4  # of a peer, spelled out
+SUBSCRIPTIONS = ("SUBSCRIPTION", "KIND", "START", "LAG", "LOST", "REOPENED", "MEMBERS")
+PEERS = (
+    *("PEER", "ROLE", "SUBSCRIPTION", "PID", "STATE", "JOINED", "FRAMES"),
+    *("LOST", "TORN", "GPU PENDING", "HOLDS"),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", help="the ring's name")
-    parser.add_argument("--json", action="store_true", help="everything that is known, as JSON")
+    parser.add_argument("--json", action="store_true", help="print everything known, as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
     one = stats.collect(args.name, directory.look(segment.check_name(args.name)))
-    print(json.dumps(dataclasses.asdict(one), indent=2) if args.json else describe(one))
+    print(json.dumps(dataclasses.asdict(one), indent=2) if args.json else describe(one, columns()))
     return 0
 
 
-def describe(one: RingStats) -> str:
+def describe(one: RingStats, width: int | None = None) -> str:
+    """Everything that people ask about a ring, in lines of at most `width` columns."""
     created = datetime.datetime.fromtimestamp(one.created_ns / 1e9).isoformat(" ", "seconds")
     dead = "dead" if one.memory == "host" else "dead: nobody new can join"
     creator = "alive" if one.creator_alive else dead
-    lines = [
-        f"ring {one.name}: {one.slots} slots of {nbytes(one.slot_nbytes)} in {one.memory} memory, "
-        f"sync {one.sync}, gate {one.gate}{', closed' if one.closed else ''}",
+    head = (
+        f"ring {one.name}: {counted(one.slots, 'slot')} of {nbytes(one.slot_nbytes)} in "
+        f"{one.memory} memory, sync {one.sync}, gate {one.gate}{', closed' if one.closed else ''}",
         f"created {created} by pid {one.creator_pid} ({creator}), epoch {one.epoch[:8]}",
         f"next sequence {one.cursor}, {one.cursor - one.slots} claimed so far, "
-        f"{one.reaps} dead peers cleared",
-        "",
-    ]
+        f"{counted(one.reaps, 'dead peer')} cleared",
+    )
+    parts = ["\n".join(wrap(line, width, "  ") for line in head)]
     if one.subscriptions:
-        lines += [_subscriptions(one), ""]
-    lines.append(_peers(one) if one.peers else "no peers")
+        parts.append(_subscriptions(one, width))
+    parts.append(_peers(one, width) if one.peers else "No process has joined it as a peer.")
     if one.deaths:
-        lines += ["", *map(death, one.deaths)]
-    return "\n".join(lines)
+        parts.append("\n".join(wrap(death(each), width, "  ") for each in one.deaths))
+    return "\n\n".join(parts)
 
 
 def death(one: Death) -> str:
+    """Who died, and what was done about it."""
     done = [
-        f"{count} {what}"
-        for count, what in (
-            (one.voided, "claims voided"),
-            (one.torn, "frames marked torn"),
-            (one.reopened, "frames taken from it"),
-            (one.raised, "fences raised"),
+        f"{counted(count, noun)} {what}"
+        for count, noun, what in (
+            (one.voided, "claim", "voided"),
+            (one.torn, "frame", "marked torn"),
+            (one.reopened, "frame", "taken from it"),
+            (one.raised, "fence", "raised"),
         )
         if count
     ]
@@ -65,10 +72,10 @@ def death(one: Death) -> str:
     )
 
 
-def _subscriptions(one: RingStats) -> str:
+def _subscriptions(one: RingStats, width: int | None) -> str:
     rows = [
         (
-            sub.name,
+            printable(sub.name),
             "lossless" if sub.lossless else "lossy",
             str(sub.start),
             str(sub.lag),
@@ -78,16 +85,16 @@ def _subscriptions(one: RingStats) -> str:
         )
         for sub in one.subscriptions
     ]
-    headings = ("SUBSCRIPTION", "KIND", "START", "LAG", "LOST", "REOPENED", "MEMBERS")
-    return table(headings, rows, right={2, 3, 4, 5})
+    right, drop = ("START", "LAG", "LOST", "REOPENED"), ("REOPENED", "START")
+    return str(table(SUBSCRIPTIONS, rows, right=right, drop=drop, width=width))
 
 
-def _peers(one: RingStats) -> str:
+def _peers(one: RingStats, width: int | None) -> str:
     rows = [
         (
             str(peer.number),
             peer.role,
-            peer.subscription or "",
+            printable(peer.subscription or ""),
             str(peer.pid),
             _state(peer),
             seconds(peer.age_s),
@@ -99,11 +106,9 @@ def _peers(one: RingStats) -> str:
         )
         for peer in one.peers
     ]
-    headings = (
-        *("PEER", "ROLE", "SUBSCRIPTION", "PID", "STATE", "JOINED", "FRAMES"),
-        *("LOST", "TORN", "GPU PENDING", "HOLDS"),
-    )
-    return table(headings, rows, right={0, 3, 5, 6, 7, 8, 9})
+    right = ("PEER", "PID", "JOINED", "FRAMES", "LOST", "TORN", "GPU PENDING")
+    drop = ("TORN", "JOINED", "GPU PENDING", "ROLE", "FRAMES")
+    return str(table(PEERS, rows, right=right, drop=drop, width=width))
 
 
 def _state(peer: PeerStats) -> str:

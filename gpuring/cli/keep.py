@@ -1,44 +1,66 @@
 """Hold a ring open in a process of its own, so that producers and consumers can come and go.
 
-The keeper owns the memory and joins nothing.  It ends, and closes the ring, on Ctrl-C or SIGTERM.
+The keeper owns the ring's memory and joins nothing.  On Ctrl-C or SIGTERM it closes the ring and
+ends.
 """
 
 from __future__ import annotations
 
 import argparse
 import signal
-
-import numpy as np
+from typing import Any
 
 import gpuring
-from gpuring.cli.text import nbytes
+from gpuring import spec
+from gpuring.cli.options import Refused, device, slots
+from gpuring.cli.text import counted, nbytes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", help="the ring's name")
-    parser.add_argument("--slots", type=int, required=True)
-    parser.add_argument("--shape", type=_shape, required=True, help="of a frame: 1080,1920,3")
-    parser.add_argument("--dtype", type=np.dtype, required=True, help="of a frame: uint8, f4, …")
     parser.add_argument(
-        "--meta", type=_meta, default=None, help="metadata of a frame: pts:i8,exposure:f4"
+        "--slots", type=slots, required=True, metavar="N", help="frames in flight at the most"
     )
-    parser.add_argument("--device", default=None, help="cuda (default), cuda:N or host")
-    parser.add_argument("--sync", choices=("auto", "event", "timeline"), default="auto")
-    parser.add_argument("--gate", choices=("stream", "host"), default=None)
-    parser.add_argument("--replace", action="store_true", help="remove a ring of this name first")
+    parser.add_argument(
+        "--shape", type=_shape, required=True, metavar="N,N,…", help="of a frame: 1080,1920,3"
+    )
+    parser.add_argument(
+        "--dtype", type=_dtype, required=True, help="of a frame: uint8, f4, bfloat16, …"
+    )
+    parser.add_argument(
+        "--meta",
+        type=_meta,
+        metavar="NAME:DTYPE,…",
+        help="metadata of a frame: pts:i8,exposure:f4 (default: none)",
+    )
+    parser.add_argument("--device", type=device, help="host, cuda (default) or cuda:N")
+    parser.add_argument(
+        "--sync",
+        choices=("auto", "event", "timeline"),
+        default="auto",
+        help="how GPU streams wait for each other (default: auto)",
+    )
+    parser.add_argument(
+        "--gate",
+        choices=("stream", "host"),
+        help="what waits for another process's GPU work: CUDA streams, or threads on the host",
+    )
+    parser.add_argument(
+        "--replace", action="store_true", help="close and remove a ring of this name first"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     options = {key: getattr(args, key) for key in ("slots", "shape", "dtype", "meta", "device")}
-    with gpuring.create(
-        args.name, **options, sync=args.sync, gate=args.gate, replace=args.replace
-    ) as ring:
+    if args.replace:
+        options["replace"] = True
+    with gpuring.create(args.name, **options, sync=args.sync, gate=args.gate) as ring:
         ring.watch()
-        size = nbytes(ring.spec.slot_nbytes)
         print(
-            f"keeping {ring.name}: {ring.slots} slots of {size} in {ring.memory} memory, "
-            f"sync {ring.sync}, gate {ring.gate}; Ctrl-C ends it",
+            f"keeping {ring.name}: {counted(ring.slots, 'slot')} of "
+            f"{nbytes(ring.spec.slot_nbytes)} in {ring.memory} memory, sync {ring.sync}, "
+            f"gate {ring.gate}; Ctrl-C ends it",
             flush=True,
         )
         try:
@@ -49,8 +71,33 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _shape(text: str) -> tuple[int, ...]:
-    return tuple(int(extent) for extent in text.split(","))
+    try:
+        extents = tuple(int(extent) for extent in text.split(","))
+    except ValueError:
+        extents = (0,)
+    if min(extents) < 1:
+        raise Refused(f"must be whole numbers above 0 with commas, as 1080,1920,3, not {text!r}")
+    return extents
 
 
-def _meta(text: str) -> list[tuple[str, ...]]:
-    return [tuple(part.split(":", 1)) for part in text.split(",")]
+def _dtype(text: str) -> Any:
+    """Raises Refused for what cannot be in a slot."""
+    try:
+        spec.make(shape=1, dtype=text)
+    except (TypeError, ValueError) as error:
+        why = str(error).removeprefix(f"field {spec.ARRAY!r}: ")
+        raise Refused(f"{text!r} cannot be a frame's dtype ({why})") from None
+    return text
+
+
+def _meta(text: str) -> list[tuple[str, str]]:
+    """Raises Refused for what cannot be metadata."""
+    fields = [part.partition(":") for part in text.split(",")]
+    if not all(name and dtype for name, _, dtype in fields):
+        raise Refused(f"must be NAME:DTYPE with commas, as pts:i8,exposure:f4, not {text!r}")
+    meta = [(name, dtype) for name, _, dtype in fields]
+    try:
+        spec.make(shape=1, dtype="u1", meta=meta)
+    except (TypeError, ValueError) as error:
+        raise Refused(f"{text!r} cannot be metadata ({error})") from None
+    return meta

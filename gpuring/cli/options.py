@@ -1,27 +1,75 @@
-"""Numbers on a command line, refused with a reason."""
+"""Values on a command line: what they mean, and why they are refused."""
 
 from __future__ import annotations
 
 import argparse
+import pwd
+import re
+
+from gpuring import _core
+
+Refused = argparse.ArgumentTypeError
 
 
 def positive(text: str) -> float:
-    value = float(text)
+    value = _number(text)
     if not 0 < value < 1e9:
-        limit = "below 1e9" if value >= 1e9 else "above 0"
-        raise argparse.ArgumentTypeError(f"a number {limit}, not {text}")
+        raise Refused(f"must be {'below 1e9' if value >= 1e9 else 'above 0'}, not {text}")
     return value
 
 
 def count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"at least 1, not {text}")
-    return value
+    return _at_least(1, text)
 
 
 def count_or_zero(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"at least 0, not {text}")
+    return _at_least(0, text)
+
+
+def slots(text: str) -> int:
+    value = _whole(text)
+    if not 1 <= value <= _core.MAX_SLOTS:
+        raise Refused(f"a ring has 1 to {_core.MAX_SLOTS} slots, not {text}")
     return value
+
+
+def device(text: str) -> str:
+    """Where a ring may live: "host", "cuda", "cuda:1"."""
+    if text not in ("host", "cuda") and not re.fullmatch(r"cuda:[0-9]+", text):
+        raise Refused(f"must be host, cuda or cuda:N, not {text!r}")
+    return text
+
+
+def gpu_number(text: str) -> int:
+    """A GPU's ordinal: "cuda:1" or "1"."""
+    if not (found := re.fullmatch(r"(?:cuda:)?([0-9]+)|cuda", text)):
+        raise Refused(f"must be cuda or cuda:N, not {text!r}")
+    return int(found[1] or 0)
+
+
+def user(text: str) -> int:
+    """A user's id, from his name or from the id itself."""
+    try:
+        return int(text) if text.isdecimal() else pwd.getpwnam(text).pw_uid
+    except KeyError:
+        raise Refused(f"there is no user {text!r} on this host") from None
+
+
+def _at_least(least: int, text: str) -> int:
+    if (value := _whole(text)) < least:
+        raise Refused(f"must be at least {least}, not {text}")
+    return value
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise Refused(f"must be a whole number, not {text!r}") from None
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise Refused(f"must be a number, not {text!r}") from None

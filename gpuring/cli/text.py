@@ -2,22 +2,118 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
+import textwrap
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TextIO
+
+_GAP = 2
+_NARROWEST = 8  # of a column whose cells are wrapped
+
+
+def columns() -> int | None:
+    """How long a line of output may be: COLUMNS if it is set, else the width of the terminal.
+
+    None: as long as it likes, because it goes into a pipe or a file.
+    """
+    with contextlib.suppress(KeyError, ValueError):
+        if (asked := int(os.environ["COLUMNS"])) > 0:
+            return asked
+    return _terminal(sys.stdout)
+
+
+def complain(text: str) -> None:
+    """An error, on stderr: wrapped for a terminal, in one line for anything else."""
+    whole = "\n" in text  # such as a traceback, which stays as it is
+    print(text if whole else wrap(text, _terminal(sys.stderr)), file=sys.stderr)
+
+
+def _terminal(stream: TextIO) -> int | None:
+    """The width of the terminal to which a stream goes, if it goes to one."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        return os.get_terminal_size(stream.fileno()).columns or None
+    return None
+
+
+@dataclass(frozen=True)
+class Table:
+    """Aligned columns, laid out for some width.  A row of it may have several lines."""
+
+    head: str
+    rows: list[str]
+    left_out: list[str]
+    """The headings of the columns for which there was no room."""
+    width: int | None
+
+    def __str__(self) -> str:
+        return "\n".join([self.head, *self.rows, *self.note()])
+
+    def note(self) -> list[str]:
+        """What is not shown, or nothing."""
+        if not self.left_out:
+            return []
+        note = f"(not shown, for lack of room: {', '.join(self.left_out)})"
+        return [wrap(note, self.width, "  ")]
 
 
 def table(
-    headings: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[int] = ()
-) -> str:
-    """Aligned columns, two spaces apart; the columns in `right` are right-aligned."""
-    widths = [max(len(row[k]) for row in (headings, *rows)) for k in range(len(headings))]
-    lines = (
-        "  ".join(
-            cell.rjust(width) if k in right else cell.ljust(width)
-            for k, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in (headings, *rows)
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    right: Collection[str] = (),
+    drop: Sequence[str] = (),
+    width: int | None = None,
+) -> Table:
+    """A table of at most `width` columns of text, if that can be done.
+
+    The columns named in `right` are right-aligned.  Where there is too little room, the columns
+    named in `drop` go, the first of them first.  If that is not enough, the cells of the widest
+    left-aligned columns are wrapped.  No cell is ever cut.
+    """
+    shown = list(range(len(headings)))
+    widths = [max(len(row[k]) for row in (headings, *rows)) for k in shown]
+
+    def too_wide() -> int:
+        total = sum(widths[k] for k in shown) + _GAP * (len(shown) - 1)
+        return 0 if width is None else total - width
+
+    left_out = []
+    for heading in drop:
+        if too_wide() <= 0:
+            break
+        shown.remove(headings.index(heading))
+        left_out.append(heading)
+    while too_wide() > 0:
+        widest = max((k for k in shown if headings[k] not in right), key=widths.__getitem__)
+        if widths[widest] <= max(_NARROWEST, len(headings[widest])):
+            break
+        widths[widest] -= 1
+
+    def line(cells: Sequence[str]) -> str:
+        wrapped = [textwrap.wrap(cells[k], widths[k]) or [""] for k in shown]
+        lines = []
+        for n in range(max(map(len, wrapped))):
+            parts = [
+                part.rjust(widths[k]) if headings[k] in right else part.ljust(widths[k])
+                for k, cell in zip(shown, wrapped, strict=True)
+                for part in cell[n : n + 1] or [""]
+            ]
+            lines.append((" " * _GAP).join(parts).rstrip())
+        return "\n".join(lines)
+
+    return Table(line(headings), [line(row) for row in rows], left_out, width)
+
+
+def wrap(text: str, width: int | None, indent: str = "") -> str:
+    """`text` as lines of at most `width` columns; those after the first begin with `indent`."""
+    if width is None:
+        return text
+    return textwrap.fill(
+        text, max(width, 2 * _NARROWEST), subsequent_indent=indent, break_on_hyphens=False
     )
-    return "\n".join(lines)
 
 
 def nbytes(n: int) -> str:
@@ -41,6 +137,11 @@ def seconds(s: float) -> str:
     minutes, rest = divmod(int(s), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}h{minutes:02}m" if hours else f"{minutes}m{rest:02}s"
+
+
+def counted(n: int, noun: str, plural: str = "") -> str:
+    """1, "peer" -> "1 peer"; 2, "peer" -> "2 peers"."""
+    return f"{n} {noun if n == 1 else plural or f'{noun}s'}"
 
 
 def printable(text: str) -> str:

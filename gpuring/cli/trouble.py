@@ -1,10 +1,14 @@
-"""What a command says when it cannot do its work: one line, with the next step in it."""
+"""What a command says when it cannot do its work: a sentence, with the next step in it."""
 
 from __future__ import annotations
 
 import importlib.util
+import os
+import re
+from collections.abc import Collection
 
 PACKAGES = {"rich": "rich", "prometheus_client": "prometheus_client", "PIL": "Pillow"}
+_ARGUMENT = re.compile(r"""(?<![\w-])(?P<name>[a-z_]+)=(?P<value>True|'[^']*'|"[^"]*"|[\w.:]*)""")
 
 
 class CommandError(Exception):
@@ -15,4 +19,27 @@ def need(*modules: str) -> None:
     """Raises CommandError unless all of these modules, which an extra brings, are installed."""
     missing = [PACKAGES[module] for module in modules if importlib.util.find_spec(module) is None]
     if missing:
-        raise CommandError(f"{', '.join(missing)} not installed: pip install 'gpuring[tools]'")
+        verb = "is" if len(missing) == 1 else "are"
+        raise CommandError(
+            f"{' and '.join(missing)} {verb} not installed: pip install 'gpuring[tools]'"
+        )
+
+
+def told(error: BaseException, options: Collection[str]) -> str:
+    """An error for who typed a command that has these options."""
+    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+        return f"{os.fsdecode(error.filename)}: {error.strerror}"
+    return in_options(str(error), options)
+
+
+def in_options(text: str, options: Collection[str]) -> str:
+    """A message of the library, with options where it speaks of arguments: device='host' becomes
+    --device host, and replace=True becomes --replace.  Other arguments stay as they are."""
+
+    def option(found: re.Match[str]) -> str:
+        name, value = found["name"], found["value"].strip("'\"")
+        if name not in options:
+            return found[0]
+        return f"--{name.replace('_', '-')}" + (f" {value}" if value not in ("", "True") else "")
+
+    return _ARGUMENT.sub(option, text)

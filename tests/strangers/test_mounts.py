@@ -170,7 +170,8 @@ def test_clean_says_that_it_may_not_remove(name, mounted):
     os.waitpid(pid, 0)
     code, said, left = mounted(READ_ONLY, clean_of_the_dead, name)
     assert code == 1
-    assert "Read-only" in said
+    assert "mounted read-only" in said
+    assert "remount,rw" in said
     assert "Traceback" not in said
     assert len(left) == 2
     assert directory.remove_dead(name)

@@ -1,6 +1,6 @@
-"""Serve what the rings of this host are doing to Prometheus.
+"""Serve what the rings of this host are doing to Prometheus, over HTTP.
 
-Each scrape reads the rings' headers: it joins nothing, changes nothing and works without a GPU.
+Each scrape reads the rings' headers only.  It needs no GPU, joins nothing and changes nothing.
 Ctrl-C or SIGTERM ends it.
 """
 
@@ -9,22 +9,30 @@ from __future__ import annotations
 import argparse
 import signal
 
-from gpuring.cli.options import count
+from gpuring.cli.options import count, count_or_zero
 from gpuring.cli.trouble import CommandError, need
 
 PORT = 9750
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--port", type=int, default=PORT, help=f"default: {PORT}; 0: any free one")
-    parser.add_argument("--addr", default="127.0.0.1", help="to listen on (default: 127.0.0.1)")
+    parser.add_argument(
+        "--port",
+        type=count_or_zero,
+        default=PORT,
+        metavar="N",
+        help=f"the port to listen on (default: {PORT}; 0: any free one)",
+    )
+    parser.add_argument(
+        "--addr", default="127.0.0.1", help="the address to listen on (default: 127.0.0.1)"
+    )
     parser.add_argument("--once", action="store_true", help="print the metrics and end")
     parser.add_argument(
         "--max-rings",
         type=count,
         default=64,
         metavar="N",
-        help="tell of the first N rings by name (default: 64); a ring has up to 64 peers",
+        help="tell of the first N rings by name only (default: 64); a ring has up to 64 peers",
     )
 
 
@@ -44,7 +52,8 @@ def run(args: argparse.Namespace) -> int:
         server, _ = start_http_server(args.port, args.addr, registry)
     except (OSError, OverflowError) as error:  # Overflow: no port at all
         raise CommandError(
-            f"cannot listen on {args.addr}:{args.port} ({error}); give another --port or --addr"
+            f"cannot listen on {args.addr}:{args.port} ({getattr(error, 'strerror', 0) or error}). "
+            "Give another --port or --addr"
         ) from error
     host = f"[{args.addr}]" if ":" in args.addr else args.addr
     print(f"serving http://{host}:{server.server_port}/metrics; Ctrl-C ends it", flush=True)

@@ -1,7 +1,7 @@
-"""All rings of this host, live: peers, rates, lag, lost, who holds what for how long.
+"""Show all rings of this host, live: their peers, rates, lag and losses, and what each peer holds.
 
-Reads headers only: it joins nothing, changes nothing and works without a GPU.  q or Ctrl-C ends it.
-Into a pipe it prints one table an interval.
+It reads the rings' headers only.  It needs no GPU, joins nothing and changes nothing.  In a
+terminal, q or Ctrl-C ends it.  Into a pipe it prints its tables once per interval.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from gpuring import segment
 from gpuring.cli.options import positive
+from gpuring.cli.text import columns, counted
 from gpuring.cli.trouble import need
+
+from .rates import Look, look
+from .view import Line, missing, render
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from .keys import Keys
-    from .rates import Look
-
-WIDE = 400
-"""Columns of a table that nobody has to fit on a screen."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,56 +35,66 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="seconds between two looks, over which rates are taken (default: 1)",
     )
-    parser.add_argument("--once", action="store_true", help="print one table and end")
+    parser.add_argument("--once", action="store_true", help="print the tables once and end")
 
 
 def run(args: argparse.Namespace) -> int:
-    need("rich")
-    from rich.console import Console
-
-    from .keys import Keys
-
+    for name in args.names:
+        segment.check_name(name)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the terminal is to be given back
-    console = Console(highlight=False)
-    live = console.is_terminal and not console.is_dumb_terminal
-    if not console.is_terminal:
-        console = Console(highlight=False, width=WIDE)
     try:
-        if args.once or not live:
-            return _print(console, args)
+        if args.once or not sys.stdout.isatty():
+            return _print(args)
+        need("rich")
+        from rich.console import Console
+
+        from .keys import Keys
+
+        console = Console(highlight=False)
+        if console.is_dumb_terminal:
+            return _print(args)
         with Keys() as keys:
             return _show(console, keys, args)
     except KeyboardInterrupt:
         return 0
 
 
-def _print(console: Console, args: argparse.Namespace) -> int:
-    from .rates import look
-    from .view import render
-
+def _print(args: argparse.Namespace) -> int:
     before = look(args.names)
     while True:
         time.sleep(args.interval)
         now = look(args.names)
-        console.print(render(before, now))
-        sys.stdout.flush()
+        lines = render(before, now, args.names, width=columns(), waiting=not args.once)
+        print("\n".join(line.text for line in lines), flush=True)
         if args.once:
-            return 0
-        console.print()
+            return 1 if missing(now, args.names) else 0
+        print(flush=True)
         before = now
 
 
 def _show(console: Console, keys: Keys, args: argparse.Namespace) -> int:
     from rich.live import Live
-
-    from .rates import look
-    from .view import render
+    from rich.text import Text
 
     before: Look | None = None
     with Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
             now = look(args.names)
-            live.update(render(before, now), refresh=True)
+            width, height = console.size
+            lines = _fitted(render(before, now, args.names, width=width), height)
+            live.update(
+                Text("\n").join(Text(each.text, each.style) for each in lines), refresh=True
+            )
             before = now
             if keys.quit_within(args.interval):
                 return 0
+
+
+def _fitted(lines: list[Line], height: int) -> list[Line]:
+    """Those that a screen has room for; the last one says how many there are beside."""
+    single = [Line(text, line.style) for line in lines for text in line.text.split("\n")]
+    if len(single) <= height:
+        return single
+    more = len(single) - height + 1
+    note = f"({counted(more, 'more line')}: enlarge the terminal, or name rings: gpuring top NAME)"
+    return [*single[: height - 1], Line(note, "dim")]

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from gpuring import directory
+from gpuring.cli.owners import owner
 from gpuring.stats import PeerStats, RingStats
 
 
@@ -19,17 +20,18 @@ class Look:
     rings: dict[str, RingStats]
     unreadable: dict[str, str]
     """Name -> why."""
+    owners: dict[str, str]
+    """Name -> the user to whom the ring belongs."""
 
 
 def look(names: Collection[str] = ()) -> Look:
     """The rings of these names, or all.  Joins nothing and keeps nothing open: a header that stays
     open would keep its creator from freeing GPU memory."""
     found, unreadable = directory.survey()
-    return Look(
-        time.monotonic(),
-        {one.name: one for one in found if not names or one.name in names},
-        {name: why for name, why in unreadable.items() if not names or name in names},
-    )
+    rings = {one.name: one for one in found if not names or one.name in names}
+    others = {name: why for name, why in unreadable.items() if not names or name in names}
+    owners = {name: owner(name) for name in (*rings, *others)}
+    return Look(time.monotonic(), rings, others, owners)
 
 
 def claimed_per_s(before: Look | None, now: Look, name: str) -> float | None:

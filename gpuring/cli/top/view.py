@@ -1,74 +1,127 @@
-"""What `gpuring top` shows, as rich tables."""
+"""What `gpuring top` shows: lines of text, some of them in a colour."""
 
 from __future__ import annotations
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
+from collections.abc import Collection
+from dataclasses import dataclass
 
-from gpuring.cli.inspect import death, holding
+from gpuring.cli.inspect import death
 from gpuring.cli.ls import state
-from gpuring.cli.text import nbytes, printable
+from gpuring.cli.owners import explained, myself
+from gpuring.cli.text import nbytes, printable, seconds, table, wrap
 from gpuring.stats import PeerStats, RingStats, SubscriptionStats
 
 from .rates import Look, claimed_per_s, peer_per_s
 
 NONE = "–"
-RINGS = ("RING", "MEMORY", "SYNC", "SLOTS", "SLOT", "CLAIMED", "1/S", "BYTES/S", "PEERS", "STATE")
+RINGS = (
+    *("RING", "OWNER", "MEMORY", "SYNC", "SLOTS", "SLOT", "CLAIMED", "1/S", "BYTES/S", "PEERS"),
+    "STATE",
+)
+RINGS_RIGHT = ("SLOTS", "SLOT", "CLAIMED", "1/S", "BYTES/S", "PEERS")
+RINGS_DROP = ("SYNC", "MEMORY", "CLAIMED", "SLOT", "SLOTS", "BYTES/S")
+"""Where there is too little room, the first of these go first."""
 PEERS = (
-    *("RING", "PEER", "ROLE", "SUBSCRIPTION", "KIND", "PID", "STATE", "FRAMES", "1/S"),
+    *("PEER", "KIND", "PID", "SUBSCRIPTION", "STATE", "FRAMES", "1/S"),
     *("LAG", "LOST", "LOST/S", "TORN", "GPU", "HOLDS"),
 )
+PEERS_RIGHT = ("PEER", "PID", "FRAMES", "1/S", "LAG", "LOST", "LOST/S", "TORN", "GPU")
+PEERS_DROP = ("TORN", "PEER", "LOST/S", "GPU", "FRAMES", "STATE", "LOST", "HOLDS")
+_HOLDS_WIDTH = 18  # as it mostly is: columns shall not come and go with what a peer holds
 DEATHS_SHOWN = 4  # of each ring
 
 
-def render(before: Look | None, now: Look) -> RenderableType:
-    """Rings, their peers, the last deaths.  Rates need a look before."""
-    if not now.rings and not now.unreadable:
-        return Text("no rings")
-    parts: list[RenderableType] = [_rings(before, now)]
-    peers = _table(
-        PEERS, right={"PEER", "PID", "FRAMES", "1/S", "LAG", "LOST", "LOST/S", "TORN", "GPU"}
-    )
-    for name, one in now.rings.items():
-        for row, style in _peers(before, now, name, one):
-            peers.add_row(*map(Text, row), style=style)
-    if peers.row_count:
-        parts += [Text(), peers]
+@dataclass(frozen=True)
+class Line:
+    text: str
+    style: str = ""
+    """As rich has it; a pipe gets none."""
+
+
+def render(
+    before: Look | None,
+    now: Look,
+    names: Collection[str] = (),
+    *,
+    width: int | None = None,
+    waiting: bool = True,
+) -> list[Line]:
+    """Rings, their peers, the last deaths, and which of the rings that were asked for by `names`
+    are not there (`waiting`: it will look for them again).  Rates need a look before."""
+    until = "; waiting for it" if waiting else ""
+    lines = [
+        Line(f"No ring named {name!r} on this host{until}", "yellow")
+        for name in missing(now, names)
+    ]
+    if now.rings or now.unreadable:
+        lines += [Line(""), *_rings(before, now, width)] if lines else _rings(before, now, width)
+    elif not names:
+        lines.append(Line("No rings on this host"))
+    if any(one.peers or one.subscriptions for one in now.rings.values()):
+        lines += [Line(""), *_peers(before, now, width)]
     deaths = [
-        Text(f"{name}: {death(one_death)}", style="red" if one_death.age_s < 60 else "dim")
+        Line(
+            wrap(f"{name}: {death(one_death)}", width, "  "), "red" if one_death.age_s < 60 else ""
+        )
         for name, one in now.rings.items()
         for one_death in one.deaths[:DEATHS_SHOWN]
     ]
-    if deaths:
-        parts += [Text(), *deaths]
-    return Group(*parts)
+    return [*lines, Line(""), *deaths] if deaths else lines
 
 
-def _rings(before: Look | None, now: Look) -> Table:
-    table = _table(RINGS, right={"SLOTS", "SLOT", "CLAIMED", "1/S", "BYTES/S", "PEERS"})
+def missing(now: Look, names: Collection[str]) -> list[str]:
+    """Those that are asked for and not there."""
+    return [name for name in names if name not in now.rings and name not in now.unreadable]
+
+
+def _rings(before: Look | None, now: Look, width: int | None) -> list[Line]:
+    rows: list[tuple[str, ...]] = []
+    styles: list[str] = []
     for name, one in now.rings.items():
         rate = claimed_per_s(before, now, name)
-        row: tuple[str, ...] = (
-            *(name, one.memory, one.sync, str(one.slots), nbytes(one.slot_nbytes)),
-            *(str(one.cursor - one.slots), _rate(rate)),
-            NONE if rate is None else nbytes(round(rate * one.slot_nbytes)),
-            *(str(len(one.peers)), state(one)),
+        speed = NONE if rate is None else nbytes(round(rate * one.slot_nbytes))
+        rows.append(
+            (
+                *(name, now.owners[name], one.memory, one.sync, str(one.slots)),
+                *(nbytes(one.slot_nbytes), str(one.cursor - one.slots), _rate(rate), speed),
+                *(str(len(one.peers)), state(one)),
+            )
         )
-        table.add_row(*map(Text, row), style="" if one.creator_alive else "red")
-    for name, why in now.unreadable.items():
-        row = (printable(name), *["?"] * 8, f"unreadable: {_reason(why)}")
-        table.add_row(*map(Text, row), style="red")
-    return table
+        styles.append("" if one.creator_alive else "red")
+    for name in now.unreadable:
+        rows.append((printable(name), now.owners[name], *["?"] * 8, "unreadable"))
+        styles.append("red")
+    drop = RINGS_DROP if set(now.owners.values()) - {myself()} else ("OWNER", *RINGS_DROP)
+    laid = table(RINGS, rows, right=RINGS_RIGHT, drop=drop, width=width)
+    reasons = [Line(wrap(why, width, "  "), "red") for why in explained(now.unreadable)]
+    return [
+        Line(laid.head, "bold"),
+        *map(Line, laid.rows, styles),
+        *(Line(note, "dim") for note in laid.note()),
+        *reasons,
+    ]
 
 
-def _reason(why: str) -> str:
-    """The first clause, without the path that the name has told already."""
-    return printable(why.split("gpuring: ", 1)[-1].split(". ", 1)[0])
+def _peers(before: Look | None, now: Look, width: int | None) -> list[Line]:
+    """One table for all, so that its columns stand under each other; a line names each ring."""
+    rows: list[tuple[str, ...]] = []
+    styles: list[str] = []
+    starts: dict[int, str] = {}
+    for name, one in now.rings.items():
+        if of_ring := _peers_of(before, now, name, one):
+            starts[len(rows)] = name
+        rows += [row for row, _ in of_ring]
+        styles += [style for _, style in of_ring]
+    laid = table(PEERS, rows, right=PEERS_RIGHT, drop=PEERS_DROP, width=width)
+    lines = [Line(laid.head, "bold")]
+    for at, (text, style) in enumerate(zip(laid.rows, styles, strict=True)):
+        if at in starts:
+            lines.append(Line(f"{starts[at]}:", "bold"))
+        lines.append(Line(text, style))
+    return [*lines, *(Line(note, "dim") for note in laid.note())]
 
 
-def _peers(
+def _peers_of(
     before: Look | None, now: Look, name: str, one: RingStats
 ) -> list[tuple[tuple[str, ...], str]]:
     subscriptions = {sub.name: sub for sub in one.subscriptions}
@@ -77,26 +130,29 @@ def _peers(
         paces = peer_per_s(before, now, name, peer)
         sub = subscriptions.get(peer.subscription or "")
         row: tuple[str, ...] = (
-            *(name, str(peer.number), peer.role),
-            *_subscription(one, sub),
-            *(str(peer.pid), _state(peer), str(peer.frames), _rate(paces and paces[0])),
-            _lag(one, sub),
+            *(
+                str(peer.number),
+                _kind(peer, sub),
+                str(peer.pid),
+                printable(sub.name) if sub else NONE,
+            ),
+            *(_state(peer), str(peer.frames), _rate(paces and paces[0]), _lag(one, sub)),
             *(str(peer.lost), _rate(paces and paces[1]), str(peer.torn), str(peer.pending)),
-            holding(peer),
+            _holds(peer),
         )
         rows.append((row, "" if peer.alive else "red"))
     for sub in one.subscriptions:
         if not sub.members:
-            row = (name, NONE, "nobody", *_subscription(one, sub), *[NONE] * 4)
+            row = (NONE, _kind(None, sub), NONE, printable(sub.name), "nobody", NONE, NONE)
             row += (_lag(one, sub), str(sub.lost), *[NONE] * 3, "nothing")
             rows.append((row, "yellow"))
     return rows
 
 
-def _subscription(one: RingStats, sub: SubscriptionStats | None) -> tuple[str, str]:
-    if sub is None:
-        return NONE, NONE
-    return printable(sub.name), "lossless" if sub.lossless else "lossy"
+def _kind(peer: PeerStats | None, sub: SubscriptionStats | None) -> str:
+    if sub is not None:
+        return "lossless" if sub.lossless else "lossy"
+    return peer.role if peer else NONE
 
 
 def _lag(one: RingStats, sub: SubscriptionStats | None) -> str:
@@ -110,16 +166,17 @@ def _state(peer: PeerStats) -> str:
     return "waiting" if peer.waiting else "running"
 
 
+def _holds(peer: PeerStats) -> str:
+    """The oldest; `gpuring inspect` spells out more."""
+    if not peer.holding:
+        return "nothing".ljust(_HOLDS_WIDTH)
+    oldest = max(peer.holding, key=lambda hold: hold.age_s)
+    more = len(peer.holding) - 1
+    text = f"{oldest.seq} for {seconds(oldest.age_s)}" + (f" and {more} more" if more else "")
+    return text.ljust(_HOLDS_WIDTH)
+
+
 def _rate(per_s: float | None) -> str:
     if per_s is None:
         return NONE
     return f"{per_s:.1f}" if per_s < 10 else f"{per_s:.0f}"
-
-
-def _table(headings: tuple[str, ...], right: set[str]) -> Table:
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
-    for heading in headings:
-        table.add_column(
-            heading, justify="right" if heading in right else "left", no_wrap=heading != "HOLDS"
-        )
-    return table

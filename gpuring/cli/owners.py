@@ -1,0 +1,64 @@
+"""Whose a ring is, and what is said of those that cannot be read."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import stat
+from collections.abc import Iterable, Mapping
+
+from gpuring import segment
+from gpuring.cli.text import printable
+
+_MOST_EXPLAINED = 8  # damaged rings, one line each
+_MOST_NAMED = 10  # names in one line
+
+
+def user(uid: int) -> str:
+    """A user's name, or his number if he has no name on this host."""
+    try:
+        return printable(pwd.getpwuid(uid).pw_name)
+    except KeyError:
+        return str(uid)
+
+
+def myself() -> str:
+    return user(os.geteuid())
+
+
+def owner(name: str) -> str:
+    """The user to whom a ring belongs; "?" if it has gone."""
+    uid = segment.owner(segment.header_name(name))
+    return "?" if uid < 0 else user(uid)
+
+
+def is_private(name: str) -> bool:
+    """Whether another user keeps a ring to himself."""
+    path = segment.path_of(segment.header_name(name))
+    try:
+        found = os.stat(path, follow_symlinks=False)  # noqa: PTH116
+    except OSError:
+        return False
+    foreign = stat.S_ISREG(found.st_mode) and found.st_uid != os.geteuid()
+    return foreign and not os.access(path, os.R_OK)
+
+
+def explained(unreadable: Mapping[str, str]) -> list[str]:
+    """Why rings cannot be read, in lines.  `unreadable` is what directory.survey() says of them."""
+    private = [name for name in unreadable if is_private(name)]
+    lines = [f"Only their owners can read {listed(private)}."] if private else []
+    damaged = [name for name in unreadable if name not in set(private)]
+    lines += [
+        f"{printable(name)} cannot be read: {printable(unreadable[name])}"
+        for name in damaged[:_MOST_EXPLAINED]
+    ]
+    if (more := len(damaged) - _MOST_EXPLAINED) > 0:
+        lines.append(f"{more} more cannot be read.")
+    return lines
+
+
+def listed(names: Iterable[str]) -> str:
+    """The first names, and how many there are beside."""
+    known = [printable(name) for name in names]
+    more = len(known) - _MOST_NAMED
+    return ", ".join(known[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
