@@ -81,7 +81,7 @@ def test_npy_is_what_was_published_and_the_producer_never_waits(place, name, chi
     child.result()  # a claim that had to wait would have raised
     frames = saved(out)
     assert len(frames) == 5
-    assert f"5 frames of {name}" in done.stderr
+    assert f"5 frames of {name} saved in {out}" in done.stderr
     for seq, frame in frames.items():
         (field,) = frame["fields"].values()
         assert str(seq) in field["file"]
@@ -119,9 +119,9 @@ def test_every_nth_and_several_fields(name, children, tmp_path):
         opened(tmp_path / "b" / frame["fields"]["y"]["file"]), picture(seq, (4, 6), "u1")
     )
     assert uv.returncode == unknown.returncode == 1
-    assert "field 'uv' (2 × 3 × 2 uint8) is no picture" in uv.stderr
+    assert "field 'uv' is no picture (2 × 3 × 2 uint8)" in uv.stderr
     assert "--field" in uv.stderr
-    assert "there is no field 'z'; the ring has y, uv" in unknown.stderr
+    assert "the ring has no field 'z'; it has y, uv" in unknown.stderr
     assert not list((tmp_path / "c").iterdir())
 
 
@@ -319,4 +319,4 @@ def test_a_frame_that_turns_out_torn_is_thrown_away_and_said_so(
     assert status == 0
     assert copied == [4, 5, 6]
     assert sorted(saved(tmp_path)) == [4, 6]
-    assert "1 torn frames thrown away" in capsys.readouterr().err
+    assert "1 torn frame thrown away" in capsys.readouterr().err

@@ -1,7 +1,8 @@
-"""Save frames of a ring as .npy or PNG, for a look.
+"""Save frames of a ring as .npy or PNG files, to look at them.
 
-A lossy reader: the producer never waits for it.  It takes the newest frame, copies it to the host,
-gives the slot back, and only then writes it down, with its metadata as JSON.  Ctrl-C ends it.
+It joins the ring as a lossy reader, so the producer never waits for it.  It takes the newest frame,
+copies it to the host, gives the slot back, and only then writes the files: one for each field, and
+the metadata as JSON.  Ctrl-C ends it.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -19,7 +19,8 @@ import numpy as np
 
 import gpuring
 from gpuring import directory, segment
-from gpuring.cli.options import count, count_or_zero, positive
+from gpuring.cli.options import count, count_or_zero, positive, user
+from gpuring.cli.text import complain, counted
 from gpuring.cli.trouble import CommandError, need
 from gpuring.errors import EndOfStream, FrameTorn, PeerLost, RingTimeout
 from gpuring.spec import Field
@@ -29,23 +30,37 @@ from .files import Frame, Writer, check_pictures
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", help="the ring's name")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="made if need be")
-    pace = parser.add_mutually_exclusive_group()
-    pace.add_argument("--every", type=count, metavar="N", help="at most one of N frames")
-    pace.add_argument("--rate", type=positive, metavar="HZ", help="at most that many a second")
     parser.add_argument(
-        "--count", type=count_or_zero, default=10, metavar="N", help="default: 10; 0: no end"
+        "--out", type=Path, required=True, metavar="DIR", help="the folder for the files"
     )
-    parser.add_argument("--format", choices=("npy", "png"), default="npy")
+    pace = parser.add_mutually_exclusive_group()
+    pace.add_argument("--every", type=count, metavar="N", help="save at most one of N frames")
+    pace.add_argument("--rate", type=positive, metavar="HZ", help="save at most HZ frames a second")
     parser.add_argument(
-        "--field", action="append", metavar="NAME", help="only this field (may be repeated)"
+        "--count",
+        type=count_or_zero,
+        default=10,
+        metavar="N",
+        help="end after N frames (default: 10; 0: never)",
+    )
+    parser.add_argument(
+        "--format", choices=("npy", "png"), default="npy", help="of the files (default: npy)"
+    )
+    parser.add_argument(
+        "--field", action="append", metavar="NAME", help="save only this field (may be repeated)"
     )
     parser.add_argument(
         "--timeout",
         type=positive,
         metavar="S",
-        help="wait so long for the ring, and for each frame (default: the ring must be there; "
-        "frames are waited for without end)",
+        help="seconds to wait for the ring, and for each frame (default: the ring must be there, "
+        "and a frame may take any time)",
+    )
+    parser.add_argument(
+        "--owner",
+        type=user,
+        metavar="USER",
+        help="the other user whose ring it is; only for one whom you trust",
     )
 
 
@@ -57,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         args.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise CommandError(f"{args.out} cannot be made ({error})") from error
+        raise CommandError(f"the folder {args.out} cannot be made: {error.strerror}") from error
     with _current(gpu):
         return _tap(args)
 
@@ -65,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
 def _tap(args: argparse.Namespace) -> int:
     # gate: a stream that waits for a killed producer's event never wakes; a host wait does.
     with (
-        gpuring.attach(args.name) as ring,
+        gpuring.attach(args.name, owner=args.owner) as ring,
         ring.consumer(lossless=False, gate="host") as frames,
     ):
         fields = _chosen(ring.spec.fields, args.field)
@@ -178,7 +193,7 @@ def _chosen(fields: Sequence[Field], names: Sequence[str] | None) -> list[Field]
     known = {field.name: field for field in fields}
     for name in names:
         if name not in known:
-            raise CommandError(f"there is no field {name!r}; the ring has {', '.join(known)}")
+            raise CommandError(f"the ring has no field {name!r}; it has {', '.join(known)}")
     return [field for field in fields if field.name in names]
 
 
@@ -193,9 +208,11 @@ def _line(frame: Frame, files: Sequence[Path]) -> str:
 
 
 def _summary(args: argparse.Namespace, saved: int, torn: int, reason: str) -> None:
-    said = f"{saved} frames of {args.name} in {args.out}"
+    said = f"{counted(saved, 'frame')} of {args.name} saved in {args.out}"
     if torn:
-        said += f"; {torn} torn frames thrown away (their producer died before the GPU was done)"
+        said += (
+            f"; {counted(torn, 'torn frame')} thrown away (a producer died before its GPU was done)"
+        )
     if reason:
         said += f"; {reason}"
-    print(f"gpuring tap: {said}", file=sys.stderr)
+    complain(f"gpuring tap: {said}")

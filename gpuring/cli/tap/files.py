@@ -50,8 +50,8 @@ def check_pictures(fields: Sequence[Field]) -> None:
 def _no_picture(name: str, shape: Sequence[int], dtype: np.dtype[Any]) -> str:
     extents = " × ".join(map(str, shape))
     return (
-        f"field {name!r} ({extents} {dtype}) is no picture: --format png takes uint8 H × W, "
-        "H × W × 3 or H × W × 4. Use --format npy, or choose fields with --field"
+        f"field {name!r} is no picture ({extents} {dtype}): --format png needs uint8 arrays of "
+        "H × W, H × W × 3 or H × W × 4. Take --format npy, or choose other fields with --field"
     )
 
 
@@ -77,7 +77,9 @@ class Writer:
         try:
             return self._write(frame)
         except OSError as error:
-            raise CommandError(f"frame {frame.seq} cannot be written ({error})") from error
+            raise CommandError(
+                f"frame {frame.seq} cannot be written to {self._folder}: {error.strerror or error}"
+            ) from error
 
     def _write(self, frame: Frame) -> list[Path]:
         written = []
