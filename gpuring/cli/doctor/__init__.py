@@ -1,7 +1,7 @@
 """Find out whether rings work on this machine, and what to do if not.
 
-Looks at the host, the driver and the GPUs, then hands frames from one process to another for real.
-The exit status is 1 if anything failed; a machine without a GPU is none of that.
+It looks at the host, the driver and the GPUs.  Then it hands real frames from one process to
+another.  The exit status is 1 if anything failed.  A machine without a GPU is no failure.
 """
 
 from __future__ import annotations
@@ -14,33 +14,36 @@ from typing import Any
 
 import gpuring
 from gpuring.cli.bench.crew import Crew, RoleFailed
-from gpuring.cli.options import count_or_zero
+from gpuring.cli.options import gpu_number
+from gpuring.cli.text import columns
 
 from . import gpu, host, probe
 from .finding import Finding, told
 
 DRIVER_PATIENCE_S = 60.0
-SKIPPED = ("probe: memory", "probe: event", "probe: timeline")
+ON_GPU = ("probe: memory", "probe: event", "probe: timeline")
+MAX_WIDTH = 100
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="the findings as JSON")
-    parser.add_argument("--no-probe", action="store_true", help="only look, start no ring")
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    parser.add_argument("--no-probe", action="store_true", help="only look; start no ring")
     parser.add_argument(
         "--device",
-        type=count_or_zero,
+        type=gpu_number,
         default=0,
-        metavar="N",
-        help="the GPU to probe, as CUDA counts here (default: 0)",
+        metavar="cuda:N",
+        help="the GPU to probe, by CUDA's number for it here (default: cuda:0)",
     )
 
 
 def run(args: argparse.Namespace) -> int:
     findings = []
+    width = min(columns() or MAX_WIDTH, MAX_WIDTH)
     for finding in examine(args.device, probing=not args.no_probe):
         findings.append(finding)
         if not args.json:
-            print(told(finding), flush=True)
+            print(told(finding, width), flush=True)
     counts = {level: sum(f.level == level for f in findings) for level in ("ok", "warn", "fail")}
     if args.json:
         document = {
@@ -57,24 +60,32 @@ def run(args: argparse.Namespace) -> int:
 def examine(device: int, *, probing: bool) -> Iterator[Finding]:
     """All findings, as they come."""
     this = host.look()
+    room = True
     for check in host.CHECKS:
-        yield _judged(check, this)
+        finding = _judged(check, this)
+        room = room and (finding.level != "fail" or check is not host.shm_size)
+        yield finding
     try:
         with Crew() as crew:
             seen: gpu.Gpus | None = crew.call(gpu.look, patience_s=DRIVER_PATIENCE_S)
     except RoleFailed as error:
         seen = None
-        fix = "nvidia-smi and dmesg | grep -i nvrm tell more; reboot if nvidia-smi hangs too"
-        yield Finding("fail", "GPU driver", f"whoever asks it hangs or dies ({error})", fix)
+        fix = "see nvidia-smi and dmesg | grep -i nvrm; reboot if nvidia-smi hangs, too"
+        yield Finding("fail", "GPU driver", f"a process that asks it hangs or dies ({error})", fix)
     cupy_works = False
     if seen is not None:
         yield _judged(gpu.driver, seen)
         cupy_works = bool(seen.cupy)
         if seen.gpus:
             yield from (f for check in gpu.CHECKS if (f := _judged(check, seen)) is not None)
-    if probing:
-        yield from probe.on_host()
-        yield from _probe_gpu(seen, device, cupy_works)
+    if not probing:
+        return
+    if not room:
+        found = f"skipped: no ring can be made in {this.shm.path}"
+        yield Finding("warn", "probes", found, f"first mend {this.shm.path}, as said above")
+        return
+    yield from probe.on_host()
+    yield from _probe_gpu(seen, device, cupy_works)
 
 
 def _probe_gpu(seen: gpu.Gpus | None, device: int, cupy_works: bool) -> Iterator[Finding]:
@@ -84,14 +95,15 @@ def _probe_gpu(seen: gpu.Gpus | None, device: int, cupy_works: bool) -> Iterator
         why = "skipped: CuPy cannot be used"
     elif device >= len(seen.gpus):
         found = f"there is no GPU {device}"
-        yield Finding("fail", SKIPPED[0], found, f"--device 0 … {len(seen.gpus) - 1}")
+        fix = f"choose --device cuda:0 … cuda:{len(seen.gpus) - 1}"
+        yield Finding("fail", ON_GPU[0], found, fix)
         return
     else:
         chosen = seen.gpus[device]
         timeline = chosen.stream_words and chosen.host_register
         yield from probe.on_gpu(device, timeline=timeline)
         return
-    yield from (Finding("ok", what, why) for what in SKIPPED)
+    yield from (Finding("ok", what, why) for what in ON_GPU)
 
 
 def _judged(check: Callable[[Any], Any], facts: Any) -> Any:
@@ -99,5 +111,5 @@ def _judged(check: Callable[[Any], Any], facts: Any) -> Any:
     try:
         return check(facts)
     except Exception as error:
-        fix = "report it; the other findings stand"
+        fix = "please report it; the other findings hold"
         return Finding("warn", check.__name__, f"the check itself failed: {error!r}", fix)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Level = Literal["ok", "warn", "fail"]
-_WIDTH = 96
+_INDENT = 24
 
 
 @dataclass(frozen=True)
@@ -24,12 +24,13 @@ class Finding:
     fix: str = ""
 
 
-def told(finding: Finding) -> str:
-    """A finding as lines for a terminal or a pipe."""
-    indent = " " * 24
+def told(finding: Finding, width: int) -> str:
+    """A finding as lines of at most `width` columns."""
+    indent = " " * _INDENT
+    width = max(width, 2 * _INDENT)
     wrapped = textwrap.fill(
         finding.found,
-        _WIDTH,
+        width,
         initial_indent=f"{finding.level:<6}{finding.what:<17} ",
         subsequent_indent=indent,
         break_on_hyphens=False,
@@ -38,7 +39,7 @@ def told(finding: Finding) -> str:
         return wrapped
     fix = textwrap.fill(
         finding.fix,
-        _WIDTH,
+        width,
         initial_indent=f"{indent}→ ",
         subsequent_indent=f"{indent}  ",
         break_on_hyphens=False,

@@ -205,37 +205,43 @@ def driver(seen: Gpus) -> Finding:
     if seen.status in (0, _NO_DEVICE):
         hidden = seen.visible is not None and seen.device_files
         fix = "unset CUDA_VISIBLE_DEVICES, or name a GPU that is there" if hidden else _START
-        return Finding("warn", what, f"{none} (the driver shows none; {visible})", fix)
+        return Finding("warn", what, f"{none} (the driver finds none; {visible})", fix)
     if seen.status == _NO_LIBRARY:
         if not seen.device_files:
             return Finding("warn", what, f"{none} (no NVIDIA driver)", _START)
         fix = "install the driver's libraries (libcuda.so.1); in containers: docker run --gpus all"
-        return Finding("fail", what, f"a GPU without its library ({seen.status_name})", fix)
-    fix = _FIXES.get(seen.status, "nvidia-smi tells more; dmesg | grep -i nvrm")
+        return Finding(
+            "fail", what, f"there is a GPU, but not its library ({seen.status_name})", fix
+        )
+    fix = _FIXES.get(seen.status, "see nvidia-smi and dmesg | grep -i nvrm")
     return Finding("fail", what, f"CUDA does not start: {seen.status_name} ({seen.status})", fix)
 
 
-_START = "if there should be one: install its driver; in containers: docker run --gpus all"
+_START = "if this machine has one: install its driver; in containers: docker run --gpus all"
 
 
 def cupy(seen: Gpus) -> Finding:
     what, wanted = "CuPy", "gpuring[cuda13]" if seen.cuda >= 13000 else "gpuring[cuda12]"
-    fix = f"pip install '{wanted}', after pip uninstall of other cupy packages"
+    fix = f"pip uninstall other cupy packages, then pip install '{wanted}'"
     if not seen.cupy:
         return Finding("fail", what, seen.cupy_error, fix)
     found = f"{seen.cupy} with CUDA {_dotted(seen.cupy_cuda)}"
     if seen.cupy_cuda // 1000 > seen.cuda // 1000:
-        return Finding("fail", what, f"{found}, newer than the driver's", f"{fix}; or a new driver")
+        return Finding(
+            "fail", what, f"{found}, newer than the driver allows", f"{fix}; or update the driver"
+        )
     return Finding("ok", what, found)
 
 
 def platform(seen: Gpus) -> Finding | None:
     what, fix = "platform", "use rings in host memory: device='host'"
     if seen.wsl:
-        return Finding("fail", what, "WSL2: no CUDA IPC between processes", fix)
+        return Finding(
+            "fail", what, "WSL2 has no CUDA IPC, so processes cannot share GPU memory", fix
+        )
     integrated = [gpu.ordinal for gpu in seen.gpus if gpu.integrated]
     if integrated:
-        found = f"GPU {_listed(integrated)} is integrated (Tegra, Jetson): no CUDA IPC of memory"
+        found = f"GPU {_listed(integrated)} is integrated (Tegra, Jetson) and cannot share memory"
         return Finding("fail", what, found, fix)
     return None
 
@@ -255,7 +261,7 @@ def compute_mode(seen: Gpus) -> Finding:
     ]
     if bad:
         listed = ", ".join(f"GPU {gpu.ordinal}: {_MODES[gpu.compute_mode or 0]}" for gpu in bad)
-        return Finding("fail", what, f"{listed}: two processes cannot share it", fix)
+        return Finding("fail", what, f"{listed}: two processes cannot use it at once", fix)
     modes = {_MODES.get(gpu.compute_mode or 0, "unknown") for gpu in seen.gpus}
     return Finding("ok", what, ", ".join(sorted(modes)))
 
@@ -265,14 +271,14 @@ def mps(seen: Gpus) -> Finding:
     on = [gpu.ordinal for gpu in seen.gpus if gpu.mps]
     if on or (seen.mps_answers and all(gpu.mps is None for gpu in seen.gpus)):
         found = (
-            "on: kernels of several processes run together and hops are short, but a client that "
-            "is killed with GPU work pending takes all clients along"
+            "on: processes use the GPU at the same time, so a hand-over is short. But a client "
+            "that is killed with GPU work pending takes all other clients with it"
         )
         return Finding("ok", what, found)
     if seen.mps_directory and not seen.mps_answers:
-        found = f"CUDA_MPS_PIPE_DIRECTORY={seen.mps_directory}, and no daemon answers there"
+        found = f"CUDA_MPS_PIPE_DIRECTORY is {seen.mps_directory}, but no daemon answers there"
         return Finding("warn", what, found, "nvidia-cuda-mps-control -d, or unset the variable")
-    found = "off: every hand-over between processes waits for a context switch of the GPU"
+    found = "off: each hand-over between processes waits for the GPU to switch between them"
     return Finding("ok", what, found)
 
 
@@ -281,7 +287,7 @@ def mig(seen: Gpus) -> Finding:
     instances = [gpu.ordinal for gpu in seen.gpus if gpu.is_mig]
     if not instances:
         return Finding("ok", what, "no instances among these GPUs")
-    found = f"GPU {_listed(instances)} is an instance: a ring cannot be shared with another one"
+    found = f"GPU {_listed(instances)} is an instance; a ring lives on one and cannot leave it"
     fix = "give all processes of a ring the same CUDA_VISIBLE_DEVICES=MIG-…"
     return Finding("warn", what, found, fix)
 
@@ -290,10 +296,10 @@ def timeline(seen: Gpus) -> Finding:
     what = "timeline"
     without = [g.ordinal for g in seen.gpus if not (g.stream_words and g.host_register)]
     if without:
-        found = f"GPU {_listed(without)} has no 64-bit stream waits on host memory"
-        fix = "nothing: sync='auto' takes events with gate='host' there"
+        found = f"streams of GPU {_listed(without)} cannot wait for words in host memory"
+        fix = "nothing to do: sync='auto' takes events with gate='host' there"
         return Finding("warn", what, found, fix)
-    return Finding("ok", what, "streams can write and await words of the header")
+    return Finding("ok", what, "streams can write words of the header and wait for them")
 
 
 def events(seen: Gpus) -> Finding | None:
@@ -314,8 +320,8 @@ def peer_access(seen: Gpus) -> Finding | None:
         if (missing := ordinals - {gpu.ordinal} - set(gpu.peers))
     ]
     if apart:
-        found = f"none for {'; '.join(apart)}: a ring of one GPU cannot be read from the other"
-        fix = "attach under the ring's own GPU; ACS or the IOMMU may be in the way"
+        found = f"none for {'; '.join(apart)}: a ring on one GPU cannot be read from the other"
+        fix = "attach under the ring's own GPU; PCIe ACS or the IOMMU may prevent access"
         return Finding("warn", what, found, fix)
     return Finding("ok", what, f"all {len(ordinals)} GPUs reach each other")
 

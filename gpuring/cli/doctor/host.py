@@ -16,7 +16,8 @@ import numpy as np
 
 import gpuring
 from gpuring import _core, directory, segment
-from gpuring.cli.text import nbytes, printable
+from gpuring.cli.owners import is_private, listed
+from gpuring.cli.text import nbytes
 from gpuring.stats import RingStats
 
 from .finding import Finding
@@ -25,8 +26,6 @@ INITIAL_PID_NAMESPACE = 0xEFFFFFFC
 """PROC_PID_INIT_INO of Linux: the namespace of the host itself."""
 DOCKERS_SHM_NBYTES = 64 << 20
 LEAST_SHM_NBYTES = 1 << 20
-MAX_NAMED = 10
-"""Names in one finding."""
 FDS_OF_A_RING = _core.MAX_PEERS + 16
 """One pidfd a peer at the most, the header, the watchdog, a few of CUDA's."""
 
@@ -43,6 +42,10 @@ class Shm:
     nbytes: int
     free_nbytes: int
     writable: bool
+    read_only: bool = False
+    """Mounted so: nobody can write there."""
+    free_files: int = -1
+    """How many more it can hold; -1: any number."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,9 @@ class Host:
     open_fds: int
     rings: tuple[RingStats, ...] = ()
     unreadable: dict[str, str] = field(default_factory=dict)
+    """Names that look like rings, and why they cannot be read."""
+    private: tuple[str, ...] = ()
+    """Rings that other users keep to themselves."""
     foreign_pids: tuple[int, ...] = ()
     """Of living peers that this process cannot see."""
 
@@ -70,6 +76,7 @@ Check = Callable[[Host], Finding]
 def look(shm: Path = segment.SHM) -> Host:
     """This machine."""
     rings, unreadable = directory.survey()
+    private = {name: None for name in unreadable if is_private(name)}
     alive = {peer.pid for one in rings for peer in one.peers if peer.alive}
     alive |= {one.creator_pid for one in rings if one.creator_alive}
     return Host(
@@ -83,7 +90,8 @@ def look(shm: Path = segment.SHM) -> Host:
         },
         open_fds=len(list(Path("/proc/self/fd").iterdir())),
         rings=tuple(rings),
-        unreadable=unreadable,
+        unreadable={name: why for name, why in unreadable.items() if name not in private},
+        private=tuple(private),
         foreign_pids=tuple(sorted(pid for pid in alive if not Path(f"/proc/{pid}").exists())),
     )
 
@@ -106,6 +114,8 @@ def _shm(path: Path) -> Shm:
         size.f_blocks * size.f_frsize,
         size.f_bavail * size.f_frsize,
         os.access(path, os.W_OK),
+        read_only=bool(size.f_flag & os.ST_RDONLY),
+        free_files=size.f_favail if size.f_files else -1,
     )
 
 
@@ -143,14 +153,24 @@ def shm_size(host: Host) -> Finding:
     enlarge = "docker run --shm-size=8g …, or mount -o remount,size=8g /dev/shm"
     if not shm.kind:
         return Finding("fail", what, "there is none", "mount -t tmpfs tmpfs /dev/shm")
+    if shm.read_only:
+        fix = (
+            "as root: mount -o remount,rw /dev/shm; in a container: give it one that can be "
+            "written (no :ro on the volume)"
+        )
+        return Finding("fail", what, "mounted read-only: rings can be listed, not used", fix)
     if not shm.writable:
-        fix = "chmod 1777 /dev/shm, or run as a user who may write there"
+        fix = "as root: chmod 1777 /dev/shm; or run as a user who may write there"
         return Finding("fail", what, "this user may not write there", fix)
     found = f"{nbytes(shm.nbytes)}, {nbytes(shm.free_nbytes)} free"
+    if shm.free_files == 0:
+        fix = "remove files there; or mount -o remount,nr_inodes=1m /dev/shm"
+        return Finding("fail", what, f"{found}, but it can hold no more files", fix)
     if shm.free_nbytes < LEAST_SHM_NBYTES:
-        return Finding("fail", what, found, f"gpuring clean; rm what is stale there; {enlarge}")
+        fix = f"gpuring clean; remove old files there (ls -lS /dev/shm); {enlarge}"
+        return Finding("fail", what, f"full: {found}", fix)
     if shm.nbytes <= DOCKERS_SHM_NBYTES:
-        found += ": enough for headers, little for the slots of host rings"
+        found += ": enough for GPU rings, little for the slots of host rings"
         return Finding("warn", what, found, enlarge)
     return Finding("ok", what, found)
 
@@ -163,9 +183,9 @@ def shm_identity(host: Host) -> Finding:
     found = f"{shm.kind}, {shm.identity}"
     share = "docker run --ipc=host or --ipc=container:…; Kubernetes: a shared emptyDir (Memory)"
     if shm.kind != "tmpfs":
-        return Finding("warn", what, f"{found}: not memory, CUDA events may not work", share)
+        return Finding("warn", what, f"{found}: no memory, so CUDA events may not work", share)
     if host.container and host.pid_namespace != INITIAL_PID_NAMESPACE:
-        found += ": perhaps this container's own; processes elsewhere must have the same"
+        found += ": perhaps of this container alone; all processes of a ring need the same one"
         return Finding("warn", what, found, f"to share rings over containers: {share}")
     return Finding("ok", what, found)
 
@@ -176,12 +196,12 @@ def pid_namespace(host: Host) -> Finding:
     if host.foreign_pids:
         pids = ", ".join(map(str, host.foreign_pids[:8]))
         found = (
-            f"living peers of rings here cannot be seen (pid {pids}): they are in another one, "
-            "so their deaths on GPU rings will never be cleared"
+            f"living peers of rings here cannot be seen (pid {pids}). They are in another pid "
+            "namespace, so on GPU rings their deaths are never cleared"
         )
         return Finding("warn", what, found, share)
     if host.pid_namespace != INITIAL_PID_NAMESPACE:
-        found = f"{host.pid_namespace}, not the host's: peers of a GPU ring must all be in it"
+        found = f"{host.pid_namespace}, not the host's: all peers of a GPU ring must be in this one"
         return Finding("warn", what, found, f"to share GPU rings over containers: {share}")
     return Finding("ok", what, f"{host.pid_namespace}, the host's own")
 
@@ -190,7 +210,7 @@ def pidfd(host: Host) -> Finding:
     what = "pidfd"
     if host.pidfd:
         fix = "Linux 5.3 or later, and a seccomp profile that allows pidfd_open"
-        found = f"the kernel gives none ({host.pidfd}): deaths on GPU rings are never cleared"
+        found = f"the kernel gives none ({host.pidfd}), so deaths on GPU rings are never cleared"
         return Finding("fail", what, found, fix)
     return Finding("ok", what, "the kernel tells when a peer's GPU work is gone")
 
@@ -213,7 +233,7 @@ def file_size(host: Host) -> Finding:
     what, limit = "ulimit -f", host.limits["FSIZE"]
     if limit < 0:
         return Finding("ok", what, "no limit on the size of a segment")
-    found = f"no segment in shared memory can have more than {nbytes(limit)}"
+    found = f"no ring on the host can have slots of more than {nbytes(limit)}"
     return Finding("warn", what, found, "ulimit -f unlimited, or LimitFSIZE= of the service")
 
 
@@ -221,27 +241,28 @@ def address_space(host: Host) -> Finding:
     what, limit = "ulimit -v", host.limits["AS"]
     if limit < 0:
         return Finding("ok", what, "no limit on address space")
-    found = f"{nbytes(limit)} of address space: CUDA reserves far more than a GPU has memory"
+    found = f"{nbytes(limit)} of address space; CUDA needs far more than a GPU has memory"
     return Finding("warn", what, found, "ulimit -v unlimited, or LimitAS= of the service")
 
 
 def rings(host: Host) -> Finding:
     what = "rings"
     if host.unreadable:
-        names = ", ".join(printable(name) for name in sorted(host.unreadable)[:MAX_NAMED])
-        if len(host.unreadable) > MAX_NAMED:
-            names += f" and {len(host.unreadable) - MAX_NAMED} more"
-        fix = "gpuring inspect NAME says why; gpuring clean removes what no process uses"
-        return Finding("warn", what, f"unreadable: {names}", fix)
+        fix = "`gpuring inspect NAME` says why; `gpuring clean` removes what no process uses"
+        return Finding("warn", what, f"cannot be read: {listed(sorted(host.unreadable))}", fix)
     dead = [
         one.name
         for one in host.rings
         if not one.creator_alive and not any(peer.alive for peer in one.peers)
     ]
     if dead:
-        return Finding("warn", what, f"all processes dead: {', '.join(dead)}", "gpuring clean")
-    names = ", ".join(one.name for one in host.rings)
-    return Finding("ok", what, f"{len(host.rings)} here: {names}" if names else "none here now")
+        fix = "gpuring clean, by the user who owns them"
+        return Finding("warn", what, f"without any process: {listed(dead)}", fix)
+    names = listed(one.name for one in host.rings)
+    found = f"{len(host.rings)} here: {names}" if names else "none here now"
+    if host.private:
+        found += f"; private ones of other users: {listed(host.private)}"
+    return Finding("ok", what, found)
 
 
 CHECKS: tuple[Check, ...] = (

@@ -210,11 +210,11 @@ def _frames(
         return Finding("fail", what, f"cannot {stage}: {_last_line(error)}", _fix(stage, options))
     if wrong:
         found = f"{len(wrong)} of {FRAMES} frames arrived damaged ({wrong[0]})"
-        fix = "report it, with `gpuring doctor --json`; use gate='host' until then"
+        fix = "please report it with what `gpuring doctor --json` says; take gate='host' until then"
         return Finding("fail", what, found, fix)
-    found = f"{FRAMES} frames between two processes, whole, in {seconds(took)} ({how})"
+    found = f"{FRAMES} frames crossed whole between two processes in {seconds(took)} ({how})"
     if options["device"] != "host":
-        found += f"; {pending} handed over while the GPU was still writing"
+        found += f"; {pending} of them were handed over while the GPU was still writing"
     return Finding("ok", what, found)
 
 
@@ -229,25 +229,25 @@ def _death(crew: Crew, name: str, patience_s: float) -> Finding:
             survivor.send()
             took = survivor.result()
     except RoleFailed as error:
-        fix = "look at the findings on pidfd and the pid namespace"
-        return Finding("fail", what, f"the dead are not cleared: {_last_line(error)}", fix)
+        fix = "see the findings on pidfd and the pid namespace above"
+        return Finding("fail", what, f"a dead reader was not cleared: {_last_line(error)}", fix)
     return Finding("ok", what, f"a producer went on {seconds(took)} after its reader was killed")
 
 
 def _fix(stage: str, options: Options) -> str:
     if options["device"] == "host":
-        return "look at the findings on /dev/shm and ulimit"
+        return "see the findings on /dev/shm and ulimit above"
     return {
-        "create": "stop who else uses the GPU; nvidia-smi lists them; or device='host'",
+        "create": "end other programs on this GPU (nvidia-smi lists them), or take device='host'",
         "attach": "both processes must have the same /dev/shm and pid namespace (docker run "
-        "--ipc=host --pid=host), and the GPU must allow CUDA IPC (no vGPU, no WSL2, no Jetson)",
-        "hand over frames": "try gate='host'; if that works too little, device='host'",
+        "--ipc=host --pid=host), and the GPU must have CUDA IPC (no vGPU, WSL2 or Jetson)",
+        "hand over frames": "take gate='host'; if that fails, too, device='host'",
     }[stage]
 
 
 def _last_line(error: RoleFailed) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else "no reason given"
+    return lines[-1].removeprefix("gpuring.errors.") if lines else "no reason given"
 
 
 @contextlib.contextmanager
