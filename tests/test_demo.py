@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,8 +24,12 @@ pytest.importorskip("rich", reason="gpuring[demo] is not installed")
 Image = pytest.importorskip("PIL.Image", reason="gpuring[demo] is not installed")
 
 import gpuring  # noqa: E402
+from gpuring.cli.demo.clip import SHIPPED, open_clip  # noqa: E402
+from gpuring.cli.demo.crew import Crew  # noqa: E402
+from gpuring.cli.demo.records import Job, Progress  # noqa: E402
 
 DEADLINE_S = 100
+pytestmark = pytest.mark.deadline(DEADLINE_S)
 
 
 def demo(*options: Any) -> subprocess.CompletedProcess[str]:
@@ -47,8 +52,7 @@ def test_gpu_run_passes_and_writes_everything(tmp_path: Path) -> None:
 
 
 def _run_and_check(out: Path, memory: str) -> None:
-    figures_file = out / "figures.json"
-    result = demo("--memory", memory, "--frames", 60, "--out", out, "--json", figures_file)
+    result = demo("--device", memory, "--seconds", 2.4, "--flat-out", "--out", out)
 
     assert result.returncode == 0, result.stdout + result.stderr
     lines = result.stdout.splitlines()
@@ -62,7 +66,7 @@ def _run_and_check(out: Path, memory: str) -> None:
             assert min(picture.size) > 500
             assert np.asarray(picture.convert("L")).std() > 20, f"{name} is blank"
 
-    written = json.loads(figures_file.read_text())
+    written = json.loads((out / "figures.json").read_text())
     assert written["ring"]["memory"] == memory
     assert {"memory_why", "sync", "sync_why", "gate", "slots"} <= written["ring"].keys()
     assert {"processor", "cores", "python", "numpy", "gpu"} <= written["machine"].keys()
@@ -85,13 +89,32 @@ def _run_and_check(out: Path, memory: str) -> None:
 @pytest.mark.slow
 def test_loops_and_pace(tmp_path: Path) -> None:
     result = demo(
-        *("--memory", "host", "--frames", 10, "--loops", 3, "--fps", 100, "--slots", 2),
-        *("--out", tmp_path, "--json", tmp_path / "figures.json"),
+        *("--device", "host", "--seconds", 0.4, "--loops", 3, "--fps", 100, "--slots", 2),
+        *("--out", tmp_path),
     )
     assert result.returncode == 0, result.stdout + result.stderr
     producer = json.loads((tmp_path / "figures.json").read_text())["producer"]
     assert producer["frames"] == 30
     assert producer["frames_per_s"] <= 105
+
+
+def test_it_plays_at_the_rate_of_the_video_unless_told_otherwise(tmp_path: Path) -> None:
+    result = demo("--device", "host", "--seconds", 1, "--out", tmp_path)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "pace: 25 frames/s, the video's own rate\n" in result.stdout
+    producer = json.loads((tmp_path / "figures.json").read_text())["producer"]
+    assert (producer["frames"], producer["paced_at_frames_per_s"]) == (25, 25)
+    # 24 pauses of 40 ms between 25 frames; only the first frame may be late and shorten them.
+    assert producer["frames_per_s"] < 40
+
+
+def test_whoever_speaks_puts_the_time_out_off() -> None:
+    """A run may take longer than --timeout, which is about silence."""
+    job = Job("none", open_clip(SHIPPED, None), 1, 25.0, "numpy")
+    crew = Crew(job, 50.0)
+    crew.deadline = 0.0
+    crew._take("producer", "progress", Progress(1, 0, []))
+    assert crew.deadline > time.monotonic()
 
 
 @pytest.mark.slow
@@ -128,17 +151,17 @@ def test_a_killed_process_fails_the_run(tmp_path: Path, role: str) -> None:
 @pytest.mark.slow
 def test_time_is_up(tmp_path: Path) -> None:
     result = demo(
-        *("--memory", "host", "--fps", 0.01, "--timeout", 4, "--out", tmp_path, "--plain")
+        *("--device", "host", "--fps", 0.01, "--timeout", 4, "--out", tmp_path, "--plain")
     )
     assert result.returncode == 1
-    assert "not done within 4 s" in result.stderr
+    assert "no progress for 4 s" in result.stderr
 
 
 def test_a_file_that_is_no_video(tmp_path: Path) -> None:
     text = tmp_path / "notes.mp4"
     text.write_text("no video\n")
     for path in (text, tmp_path / "absent.mp4"):
-        result = demo(path, "--memory", "host", "--out", tmp_path)
+        result = demo(path, "--device", "host", "--out", tmp_path)
         assert result.returncode == 2
         assert str(path) in result.stderr
 
@@ -146,7 +169,7 @@ def test_a_file_that_is_no_video(tmp_path: Path) -> None:
 @contextmanager
 def _started(out: Path) -> Iterator[subprocess.Popen[str]]:
     """A demo that would go on for a long time, with all four consumers at work."""
-    options = ("--memory", "host", "--fps", 20, "--loops", 1000, "--out", out)
+    options = ("--device", "host", "--fps", 20, "--loops", 1000, "--out", out)
     with running("demo", *options, start_new_session=True) as process:
         poll(lambda: len(_consumers_at_work(process)) == 4)
         yield process

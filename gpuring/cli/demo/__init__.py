@@ -1,6 +1,10 @@
-"""A real video through a ring: one process decodes it, four with different delivery policies read
-it (a lossless analyser, two workers that share edge detection, a viewer that takes the newest
-frame), and the verdict holds what they saw to a second, independent decode.
+"""Send a real video through a ring, and check what arrives.
+
+One process decodes the video at its own rate.  Four processes read it: an analyser that sees every
+frame, two workers that share edge detection, and a viewer that takes the newest frame.  At the end
+a second, independent decode tells whether each of them saw what it should have seen.
+
+The exit status is 0 for PASS and 1 for FAIL.
 """
 
 # clip        the video                    roles    what each process does
@@ -14,12 +18,14 @@ import argparse
 import importlib.util
 import os
 import re
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gpuring
+from gpuring.cli.options import count, positive, slots
+from gpuring.cli.text import columns, complain, wrap
+from gpuring.cli.trouble import CommandError, told
 
 if TYPE_CHECKING:
     from .records import Job, Outcome
@@ -32,71 +38,72 @@ PASSED, FAILED, UNUSABLE, INTERRUPTED = 0, 1, 2, 130
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The demo's options."""
     parser.add_argument(
-        "video", nargs="?", type=Path, help="a video file (default: a clip that comes along)"
+        "video", nargs="?", type=Path, help="a video file (default: five seconds of Big Buck Bunny)"
     )
     parser.add_argument(
-        "--memory",
+        "--device",
         choices=("auto", "cuda", "host"),
         default="auto",
-        help="where the slots live (default: a GPU where one is usable, else the host)",
+        help="where the frames lie (default: on a GPU if one can be used, else on the host)",
     )
     parser.add_argument(
         "--sync",
         choices=("auto", "event", "timeline"),
         default="auto",
-        help="how GPU streams wait for each other",
-    )
-    parser.add_argument("--gate", choices=("stream", "host"), help="who waits: streams or the host")
-    parser.add_argument(
-        "--slots", type=_count, default=8, metavar="N", help="frames in flight (default: 8)"
-    )
-    parser.add_argument("--frames", type=_count, metavar="N", help="only the clip's first N frames")
-    parser.add_argument(
-        "--loops", type=_count, default=1, metavar="N", help="play the clip N times (default: 1)"
+        help="how GPU streams wait for each other (default: auto)",
     )
     parser.add_argument(
+        "--gate",
+        choices=("stream", "host"),
+        help="what waits for another process's GPU work: CUDA streams, or threads on the host",
+    )
+    parser.add_argument(
+        "--slots", type=slots, default=8, metavar="N", help="frames in flight (default: 8)"
+    )
+    parser.add_argument(
+        "--seconds",
+        type=positive,
+        metavar="S",
+        help="play only the first S seconds of the video (default: all of it)",
+    )
+    parser.add_argument(
+        "--loops", type=count, default=1, metavar="N", help="play it N times (default: once)"
+    )
+    pace = parser.add_mutually_exclusive_group()
+    pace.add_argument(
         "--fps",
-        type=_positive,
+        type=positive,
         metavar="R",
-        help="pace of the producer (default: as fast as the lossless readers allow)",
+        help="frames published per second (default: the video's own rate)",
+    )
+    pace.add_argument(
+        "--flat-out",
+        action="store_true",
+        help="publish as fast as the readers that see every frame allow",
     )
     parser.add_argument(
         "--out",
         type=Path,
         default=Path("gpuring-demo"),
         metavar="DIR",
-        help="where the pictures go (default: gpuring-demo)",
+        help="the folder for two pictures and figures.json (default: gpuring-demo)",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
-    parser.add_argument("--plain", action="store_true", help="no live table")
+    parser.add_argument("--plain", action="store_true", help="show no live table")
     parser.add_argument(
         "--timeout",
-        type=_positive,
+        type=positive,
         default=120.0,
         metavar="S",
-        help="seconds after which the run has failed (default: 120)",
+        help="seconds without any progress after which the run has failed (default: 120)",
     )
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"at least 1, not {value}")
-    return value
-
-
-def _positive(text: str) -> float:
-    value = float(text)
-    if not 0 < value < 1e9:
-        raise argparse.ArgumentTypeError(f"a number above 0, not {text}")
-    return value
 
 
 def run(args: argparse.Namespace) -> int:
     """Runs the demo: 0 passed, 1 failed, 2 could not be started, 130 interrupted."""
     missing = [label for module, label in EXTRAS.items() if not importlib.util.find_spec(module)]
     if missing:
-        return _complain(f"{', '.join(missing)} not installed: pip install 'gpuring[demo]'")
+        verb = "is" if len(missing) == 1 else "are"
+        return _complain(f"{', '.join(missing)} {verb} not installed: pip install 'gpuring[demo]'")
 
     from .clip import ClipError
     from .crew import CrewError
@@ -111,8 +118,8 @@ def run(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         _complain("interrupted")
         return INTERRUPTED
-    except (gpuring.RingError, ClipError, OSError, ValueError) as error:
-        return _complain(str(error))
+    except (gpuring.RingError, ClipError, CommandError, OSError, ValueError) as error:
+        return _complain(told(error, vars(args)))
 
 
 def _play(args: argparse.Namespace) -> int:
@@ -122,9 +129,9 @@ def _play(args: argparse.Namespace) -> int:
 
     # Libraries load in here too: not all of them stand an interrupt half-way.
     with uninterrupted():
-        clip = open_clip(args.video or SHIPPED, args.frames)
+        clip = open_clip(args.video or SHIPPED, args.seconds)
         args.out.mkdir(parents=True, exist_ok=True)
-        device, memory_why = _choose_memory(args.memory)
+        device, memory_why = _choose_device(args.device)
         # The parent owns the ring and is no peer: it outlives every process of the run.
         owned = gpuring.create(
             f"demo-{os.getpid()}",
@@ -138,12 +145,14 @@ def _play(args: argparse.Namespace) -> int:
         )
     with owned as ring:
         why = {"memory": memory_why, "sync": _sync_why(ring, args)}
-        print(_first_line(ring, why), flush=True)
-        print(
-            f"{clip.path.name}: {clip.width} x {clip.height}, {clip.codec}. {clip.credit}".rstrip()
+        fps = None if args.flat_out else args.fps or clip.rate
+        _say(_first_line(ring, why))
+        _say(
+            f"{clip.path.name}: {clip.width} × {clip.height}, {clip.codec}. {clip.credit}".rstrip()
         )
+        _say(_pace(fps, clip.rate))
         arrays = "numpy" if ring.memory == "host" else "cupy"
-        job = Job(ring=ring.name, clip=clip, loops=args.loops, fps=args.fps, arrays=arrays)
+        job = Job(ring=ring.name, clip=clip, loops=args.loops, fps=fps, arrays=arrays)
         outcome = _run_crew(args, job, ring)
     return PASSED if _judge(args, outcome, why) else FAILED
 
@@ -199,22 +208,23 @@ def _judge(args: argparse.Namespace, outcome: Outcome, why: dict[str, str]) -> b
     sheet, plot = args.out / "contact-sheet.png", args.out / "latency.png"
     pictures.contact_sheet(sheet, outcome, judged)
     pictures.latency_plot(plot, outcome)
-    if args.json:
-        figures.write(args.json, outcome, judged, why)
-    print(f"pictures: {sheet}, {plot}")
+    written = args.out / "figures.json"
+    figures.write(written, outcome, judged, why)
+    _say(f"written: {sheet}, {plot}, {written}")
     _print_verdict(judged, seconds)
     return judged.passed
 
 
 def _print_verdict(judged: Verdict, seconds: float) -> None:
-    print(f"against an independent decode ({seconds:.1f} s):")
+    _say(f"compared with an independent decode ({seconds:.1f} s):")
     for check in judged.checks:
-        print(f"  {'ok    ' if check.passed else 'FAILED'}  {check.who:<9} {check.detail}")
+        mark = "ok    " if check.passed else "FAILED"
+        _say(f"  {mark}  {check.who:<9} {check.detail}", " " * 20)
     failures = sum(not check.passed for check in judged.checks)
-    print("verdict: PASS" if judged.passed else f"verdict: FAIL ({failures} of 4 checks)")
+    _say("verdict: PASS" if judged.passed else f"verdict: FAIL ({failures} of 4 checks)")
 
 
-def _choose_memory(asked: str) -> tuple[str, str]:
+def _choose_device(asked: str) -> tuple[str, str]:
     """The ring's device, and why; DeviceError if a GPU was asked for and is not usable."""
     if asked == "host":
         return "host", "asked for"
@@ -226,9 +236,9 @@ def _choose_memory(asked: str) -> tuple[str, str]:
     if usable:
         return "cuda", f"asked for, {reason}" if asked == "cuda" else f"found {reason}"
     if asked == "cuda":
-        raise gpuring.DeviceError(f"--memory cuda: {reason}")
+        raise gpuring.DeviceError(f"--device cuda: {reason}")
     # The advice to use the host is followed already.
-    return "host", "no usable GPU: " + re.split(r"[;.] (?:or use|Use) device='host'", reason)[0]
+    return "host", "no usable GPU: " + re.split(r"[;.,]? (?:or use|Use) device='host'", reason)[0]
 
 
 def _can_compute() -> tuple[bool, str]:
@@ -267,6 +277,16 @@ def _first_line(ring: gpuring.Ring, why: dict[str, str]) -> str:
     return f"memory: {ring.memory} ({why['memory']}) · sync: {ring.sync}{gate} ({why['sync']})"
 
 
+def _pace(fps: float | None, rate: float) -> str:
+    if fps is None:
+        return "pace: flat out; the latencies below are mostly frames that queue in the ring"
+    return f"pace: {fps:g} frames/s" + (", the video's own rate" if fps == rate else "")
+
+
+def _say(text: str, indent: str = "  ") -> None:
+    print(wrap(text, columns(), indent), flush=True)
+
+
 def _complain(text: str) -> int:
-    print(f"gpuring demo: {text}", file=sys.stderr)
+    complain(f"gpuring demo: {text}")
     return UNUSABLE

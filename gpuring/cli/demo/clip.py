@@ -58,27 +58,32 @@ class Clip:
                 yield index if frame.pts is None else frame.pts, image
 
 
-def open_clip(path: Path, limit: int | None) -> Clip:
-    """Reads what the file says about itself; ClipError if it is no usable video."""
+def open_clip(path: Path, seconds: float | None) -> Clip:
+    """Reads what the file says about itself; ClipError if it is no usable video.
+
+    `seconds`: only so much of its beginning is used, one frame at least.
+    """
     import av
 
     try:
         with av.open(str(path)) as container:
             if not container.streams.video:
-                raise ClipError(f"{path}: no video stream in this file")
+                raise ClipError(f"{path} has no video in it")
             stream = container.streams.video[0]
             codec = stream.codec_context
+            rate = float(stream.average_rate or 25)
             clip = Clip(
                 path=path,
                 width=codec.width,
                 height=codec.height,
-                rate=float(stream.average_rate or 25),
+                rate=rate,
                 seconds_per_pts=float(stream.time_base or 0),
                 codec=codec.name,
-                limit=limit,
+                limit=None if seconds is None else max(1, round(seconds * rate)),
             )
     except (OSError, av.error.FFmpegError) as error:
-        raise ClipError(f"{path}: cannot be opened as a video ({error})") from error
+        why = error.strerror or str(error)
+        raise ClipError(f"{path} cannot be opened as a video: {why}") from error
     if min(clip.width, clip.height) < 3:
-        raise ClipError(f"{path}: {clip.width} x {clip.height} pixels; the demo needs 3 x 3")
+        raise ClipError(f"{path} has {clip.width} × {clip.height} pixels; the demo needs 3 × 3")
     return clip

@@ -26,7 +26,7 @@ ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class CrewError(Exception):
-    """A process died, or the time was up; the text has the child's traceback where there is one."""
+    """A process died, or all were silent; the text has the child's traceback if there is one."""
 
 
 class Crew:
@@ -65,7 +65,7 @@ class Crew:
     def listen(self, tick: Callable[[], None]) -> dict[str, Report]:
         """Until every process has reported: hears them, and calls `tick` every TICK_S.
 
-        CrewError if one dies or the time is up.
+        CrewError if one dies, or if all of them are silent for `timeout_s`.
         """
         next_tick = time.monotonic()
         while waited := [n for n in roles.ROLES if n not in self.reports and n not in self._failed]:
@@ -76,7 +76,7 @@ class Crew:
             if now >= self.deadline:
                 if self._failed:
                     break
-                raise CrewError(f"not done within {self.timeout_s:g} s: {self._whereabouts()}")
+                raise CrewError(f"no progress for {self.timeout_s:g} s: {self._whereabouts()}")
             if now >= next_tick:
                 tick()
                 next_tick = now + TICK_S
@@ -104,6 +104,8 @@ class Crew:
             self._fail(name, f"died: {_ending(process.exitcode)}")
 
     def _take(self, name: str, kind: str, content: Any) -> None:
+        if not self._failed:
+            self.deadline = time.monotonic() + self.timeout_s
         if kind == "ready":
             self._ready.add(name)
             if len(self._ready) == len(roles.ROLES):

@@ -263,9 +263,10 @@ def _legend(axes: Axes, outcome: Outcome) -> None:
 
 def _reading(outcome: Outcome) -> str:
     if outcome.fps:
-        return f"The producer was paced at {outcome.fps:g} frames/s."
+        return f"The producer published {outcome.fps:g} frames/s."
     return (
-        "The producer was not paced: it waits for the\n"
-        "slowest lossless reader, and frames queue in\n"
-        "the ring. With --fps 25 the hand-over alone shows."
+        "The producer published flat out: it waits for\n"
+        "the slowest reader that sees every frame, and\n"
+        "frames queue in the ring. Without --flat-out\n"
+        "the figures show the hand-over alone."
     )

@@ -22,7 +22,7 @@ class Job:
     clip: Clip
     loops: int
     fps: float | None
-    """Pace of the producer; None: as fast as the lossless readers allow."""
+    """Frames published per second; None: as fast as the lossless readers allow."""
     arrays: str
     """Module of the slots' arrays: "numpy" or "cupy"."""
 
