@@ -1,14 +1,14 @@
-"""`gpuring bench`: what it reports, what it refuses to report, and that it goes on.
+"""`gpuring bench`: what it reports, what it refuses to report, and what a run is made of.
 
 Its figures are not judged here: no absolute time is asserted.
 """
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,149 +18,264 @@ import pytest
 
 import gpuring
 from gpuring.cli import bench, main
-from gpuring.cli.bench import mps, report, settings, throughput
+from gpuring.cli.bench import beneath, settings, stored, summary, throughput
 from gpuring.cli.bench.attempt import Wrong, attempt
 from gpuring.cli.bench.crew import Crew, RoleFailed
 from gpuring.cli.bench.figures import QUANTILES, Distribution, Figure
 from gpuring.cli.bench.patterns import DriverKernel, HostPattern
-from gpuring.cli.bench.targets import find, judge, one_more_consumer_us
-
-SHORT = settings.Settings(quick=True, scale=0.1)
-
-
-def figures_of(path):
-    stored = json.loads((path / "bench.json").read_text())
-    return [Figure.from_json(each) for each in stored["figures"]]
-
-
-def options(*only, **more):
-    """What the command line would have made."""
-    parser = argparse.ArgumentParser()
-    bench.add_arguments(parser)
-    args = parser.parse_args(["--quick", "--memory", "host", *(["--only", *only] if only else [])])
-    for key, value in more.items():
-        setattr(args, key, value)
-    return args
+from gpuring.cli.bench.settings import Place
+from gpuring.cli.bench.stored import Run
 
 
 @pytest.fixture(autouse=True)
 def nothing_left():
     yield
-    left = [path.name for path in Path("/dev/shm").glob(f"gpuring.bench-{os.getpid()}-*")]
+    left = [path.name for path in Path("/dev/shm").glob(f"gpuring*bench-{os.getpid()}-*")]
     assert not left
+
+
+def spread(value, n=2000):
+    return Distribution.of(np.full(n, float(value)))
 
 
 # ---- the command --------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.fixture
+def short(monkeypatch):
+    whole = bench.measure
+
+    def part(device, *, spoil=False):
+        return whole(device, spoil=spoil, scale=0.1)
+
+    monkeypatch.setattr(bench, "measure", part)
+
+
 @pytest.mark.deadline(60)
-def test_the_command_writes_json_and_a_page(tmp_path, capsys):
-    asked = ["bench", "--quick", "--memory", "host", "--only", "latency", "recovery"]
-    assert main([*asked, "--report", str(tmp_path)]) == 0
-    figures = figures_of(tmp_path)
-    measured = {figure.name for figure in figures if figure.values is not None}
-    assert measured == {"round trip", "one-way", "recovery from SIGKILL"}
-    assert all(figure.verified for figure in figures if figure.values is not None)
-    assert {figure.skipped for figure in figures if figure.values is None} == {
-        "not asked for (--memory host)"
-    }
-    page = (tmp_path / "report.html").read_text()
-    assert "round trip" in page
-    assert "http" not in page, "the page must not need the network"
-    assert "report.html" in capsys.readouterr().out
-
-
-@pytest.mark.deadline(90)
-def test_every_host_benchmark_measures(capsys):
-    found = list(bench.measure(options(), scale=0.1))
-    failed = [figure for figure in found if figure.values is None and figure.name != "on a GPU"]
-    assert [report.line(figure) for figure in failed if "no C compiler" not in figure.skipped] == []
-    assert {figure.group for figure in found} >= set(bench.OURS)
-    keys = [(f.group, f.name, f.program, tuple(sorted(f.setting.items()))) for f in found]
+def test_the_command_measures_verifies_and_says_what_is_good(short, tmp_path, capsys):
+    path = tmp_path / "bench.json"
+    assert main(["bench", "--device", "host", "--json", str(path)]) == 0
+    run = stored.load(path)
+    assert [figure for figure in run.figures if figure.skipped] == []
+    assert all(figure.verified for figure in run.figures)
+    assert {f.program for f in run.figures} == {"gpuring", "bare word", "two pipes", "pipe"}
+    assert run.machine["cpu"]
+    keys = [(f.group, f.name, f.program, tuple(sorted(f.setting.items()))) for f in run.figures]
     assert len(keys) == len(set(keys)), "two figures with one setting cannot be told apart"
+    printed = capsys.readouterr().out
+    assert printed.rstrip("\n") == summary.text(run)
+    for word in ("one-way latency p50", "throughput", "wake-up p50", "ratio", "good"):
+        assert word in printed
+    assert "not compared" not in printed
+    again = main(["bench", "--from", str(path)])
+    assert (again, capsys.readouterr().out) == (0, printed)
 
 
-@pytest.mark.slow
-@pytest.mark.deadline(90)
-def test_a_damaged_frame_fails_every_benchmark():
-    """The checkers are seen to fail.  A lossy reader may miss the damaged frame."""
-    for figure in bench.measure(options(*bench.OURS, spoil=True), scale=0.05):
-        if figure.program == "gpuring" and figure.setting.get("lossless", True):
-            assert figure.failed or figure.name == "on a GPU", report.line(figure)
+@pytest.mark.deadline(60)
+def test_a_damaged_frame_fails_everything_that_the_ring_is_measured_with(short, capsys):
+    """The checkers are seen to fail."""
+    found = list(bench.measure("host", spoil=True))
+    ours = [figure for figure in found if figure.program == "gpuring"]
+    assert [figure.name for figure in ours if not figure.failed] == []
+    assert len(ours) >= 5
+    run = Run({}, found, 1)
+    assert run.status == 1
+    assert "WRONG DATA" in summary.text(run)
 
 
-@pytest.mark.slow
-def test_a_run_with_wrong_data_exits_with_1(tmp_path, capsys):
-    asked = ["bench", "--quick", "--memory", "host", "--only", "recovery", "--spoil"]
-    assert main([*asked, "--report", str(tmp_path)]) == 1
-    assert "verification failed" in capsys.readouterr().err
-    assert "Wrong data crossed" in (tmp_path / "report.html").read_text()
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--from", "nosuch.json"], "--from nosuch.json: No such file or directory"),
+        (["--from", "other.json"], "--from other.json: this file has no results of a benchmark"),
+        (["--json", "nosuch/x.json"], "--json nosuch/x.json: No such file or directory"),
+        (["--from", "a", "--json", "b"], "--from reads results and --json writes them"),
+    ],
+)
+def test_what_cannot_be_done_is_said_before_anything_is_measured(
+    options, said, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(bench, "measure", None)
+    for text in ("[1]", '{"figures": [{"group": 1}], "machine": {}, "seconds": 1}', "no json"):
+        Path("other.json").write_text(text)
+        assert main(["bench", *options]) == 1
+        assert capsys.readouterr().err.startswith(f"gpuring bench: {said}")
 
 
-def test_a_page_from_json_alone(tmp_path, capsys):
-    stored = tmp_path / "old.json"
-    figure = Figure("latency", "round trip", "gpuring", "µs", {"sync": "host"}, spread(7))
-    stored.write_text(
-        json.dumps({"machine": {"cpu": "<8086>"}, "seconds": 3, "figures": [figure.as_json()]})
-    )
-    assert main(["bench", "--from", str(stored), "--report", str(tmp_path / "new")]) == 0
-    page = (tmp_path / "new" / "report.html").read_text()
-    assert "&lt;8086&gt;" in page
-    assert "round trip" in page
+def test_a_gpu_that_is_asked_for_and_not_there(monkeypatch, capsys):
+    monkeypatch.setattr(bench, "why_no_gpu", no_gpu)
+    assert main(["bench", "--device", "cuda"]) == 1
+    assert capsys.readouterr().err == "gpuring bench: --device cuda: there is none\n"
 
 
-def test_the_page_needs_no_matplotlib(monkeypatch):
-    monkeypatch.setattr(report.plots, "available", lambda: False)
-    page = report.html({}, [], 1)
-    assert "Plots are left out" in page
-    assert "<img" not in page
+def no_gpu(pipe):
+    return "there is none"
 
 
-# ---- failures -----------------------------------------------------------------------------------
+def test_ctrl_c_keeps_what_there_was(tmp_path):
+    def interrupted():
+        yield Figure("latency", "one-way", "gpuring", "µs", {"sync": "host"}, spread(3))
+        os.kill(os.getpid(), signal.SIGTERM)
+        yield Figure("latency", "never", "gpuring", "µs")
+
+    run = stored.measured(interrupted(), ["--quick"], lambda figure: None)
+    run.save(tmp_path / "x.json")
+    again = stored.load(tmp_path / "x.json")
+    assert [figure.name for figure in again.figures] == ["one-way"]
+    assert (run.status, again.machine["interrupted"]) == (130, True)
+    assert again.machine["asked for"] == "--quick"
 
 
-def die(pipe):
-    os.kill(os.getpid(), 9)
+# ---- the summary --------------------------------------------------------------------------------
 
 
-def complain(pipe):
-    raise ValueError("one line\nand the last one")
+def one_way(program, us, n=2000, **where):
+    where = {"sync": "host", "kernel": False, "busy": False} | where
+    return Figure("latency", "one-way", program, "µs", where, spread(us, n))
 
 
-def answer(pipe, what):
-    return what
+def text_of(*figures, **card):
+    rate = Figure(
+        "throughput", "frames/s", "gpuring", "frames/s",
+        {**summary.RATE, **figures[0].setting}, spread(1234567, 40),
+    )  # fmt: skip
+    return summary.text(Run(card, [rate, *figures], 9))
 
 
-def environment(pipe, name):
-    return os.environ.get(name)
+def test_the_verdict_is_a_ratio_to_what_lies_beneath():
+    good = text_of(one_way("gpuring", 5), one_way("bare word", 0.5))
+    assert "On host memory: 2 good, 1 not compared" in good
+    assert "good (≤ 10 ×)" in good
+    assert "1,230,000/s" in good
+    bad = text_of(one_way("gpuring", 6), one_way("bare word", 0.5))
+    assert "2 NOT good, 1 not compared" in bad
 
 
-@pytest.mark.parametrize(("role", "why"), [(die, "it died"), (complain, "and the last one")])
-def test_a_dead_role_is_reported_and_the_run_goes_on(role, why):
-    blank = Figure("latency", "round trip", "gpuring", "µs")
+def test_what_was_not_measured_is_not_shown():
+    said = text_of(one_way("gpuring", 5))
+    assert "wake-up" not in said
+    assert "beneath" not in said
+    assert "ratio" not in said
+
+
+def test_p99_needs_a_thousand_samples():
+    assert "one-way latency p99" in text_of(one_way("gpuring", 5, 1000))
+    few = text_of(one_way("gpuring", 5, 999))
+    assert "one-way latency p50" in few
+    assert "one-way latency p99" not in few
+    assert "p99 needs 1,000" in few
+
+
+def test_on_a_gpu_the_lack_of_mps_is_explained_where_it_shows():
+    def said(us, mps):
+        where = {"sync": "timeline", "kernel": True, "gate": "stream", "mps": mps}
+        return text_of(one_way("gpuring", us, **where), one_way("bare word", 100, **where))
+
+    assert "On a GPU (sync=timeline, MPS off): 2 NOT good" in said(160, False)
+    assert "nvidia-cuda-mps-control -d" in said(160, False)
+    assert "nvidia-cuda-mps-control" not in said(140, False)
+    assert "nvidia-cuda-mps-control" not in said(160, True)
+
+
+def test_a_busy_machine_is_said_to_be_busy():
+    assert "load 3 on 4 cores" in text_of(one_way("gpuring", 1), load=3.0, cores=4)
+    assert "busy" not in text_of(one_way("gpuring", 1), load=0.5, cores=4)
+
+
+def test_no_line_is_wider_than_80_columns():
+    where = {"sync": "timeline", "kernel": True, "gate": "stream", "mps": False}
+    launch = Figure("transitions", "kernel launch", "cuda-bindings", "ns", {}, spread(3600))
+    ours = Figure(
+        "transitions", "host time per frame", "gpuring", "ns",
+        {**where, "kernel": False, "side": "producer"}, spread(1.2e3),
+    )  # fmt: skip
+    skipped = Figure("waiting", "wake-up", "pipe", "µs", skipped="a long reason " * 20)
+    said = text_of(
+        one_way("gpuring", 123456, **where), one_way("bare word", 123456, **where), ours, launch,
+        skipped, cpu="A Processor of a Very Long Name " * 3, gpus=[{"name": "NVIDIA H200"}],
+    )  # fmt: skip
+    assert "host time" in said
+    assert max(map(len, said.splitlines())) <= 80
+
+
+def test_quantities_have_three_digits_and_a_fitting_unit():
+    for value, unit, said in (
+        (1234, "ns", "1.23 µs"), (0.5361, "µs", "536 ns"), (2.5, "ms", "2.5 ms"),
+        (1300, "µs", "1.3 ms"), (277, "µs", "277 µs"), (2950123, "frames/s", "2,950,000/s"),
+        (61.4, "frames/s", "61.4/s"), (123456, "ms", "123,000 ms"), (99.96, "µs", "100 µs"),
+    ):  # fmt: skip
+        assert summary.quantity(value, unit) == said
+
+
+# ---- what lies beneath --------------------------------------------------------------------------
+
+
+def test_a_word_that_comes_out_of_order_is_noticed(tmp_path):
+    shared = tmp_path / "word"
+    shared.write_bytes(bytes(4096))
+    with Crew() as crew, crew.start(beneath.answer_word, str(shared), False) as other:
+        other.receive()
+        shared.write_bytes((2).to_bytes(8, "little") + bytes(4088))
+        with pytest.raises(RoleFailed, match="2 came instead of 1"):
+            other.result()
+
+
+def test_a_number_that_comes_out_of_order_is_noticed(tmp_path):
+    there, back = str(tmp_path / "there"), str(tmp_path / "back")
+    os.mkfifo(there)
+    os.mkfifo(back)
+    with (
+        Crew() as crew,
+        crew.start(beneath.take, there, back) as reader,
+        Path(there).open("wb", buffering=0) as full,
+        Path(back).open("rb", buffering=0),
+    ):
+        full.write((1).to_bytes(8, "little"))
+        with pytest.raises(RoleFailed, match="1 came instead of 0"):
+            reader.result()
+
+
+def test_frames_that_are_missing_are_noticed(monkeypatch):
+    """What the two sides of a bare hand-over say is compared."""
     with Crew() as crew:
-
-        def measure():
-            yield Figure("latency", "other", "gpuring", "µs", values=spread(1))
-            crew.call(role)
-
-        (figure,) = attempt(blank, measure)  # nothing of a run that failed is reported
-        assert figure.name == "round trip"
-        assert figure.skipped.endswith(why)
-        assert not figure.failed
-        assert crew.call(answer, 42) == 42
+        monkeypatch.setattr(crew, "call", lambda *args, **more: [1, 2, 3])
+        blank = one_way("bare word", 1)
+        monkeypatch.setattr(beneath, "answer_word", two)
+        quick = settings.Settings(scale=0.01)
+        (figure,) = attempt(blank, lambda: beneath._word(quick, crew, blank))
+    assert figure.failed
+    assert "3 numbers were sent, 2 arrived" in figure.skipped
 
 
-@pytest.mark.slow
-def test_a_benchmark_that_raises_does_not_end_the_run(monkeypatch):
-    def explode(settings, crew):
-        raise ImportError("no such library")
+def two(pipe, *_):
+    pipe.send()
+    return [1, 2]
 
-    monkeypatch.setattr(throughput, "run", explode)
-    found = list(bench.measure(options("throughput", "recovery"), scale=0.05))
-    assert any(figure.skipped == "ImportError: no such library" for figure in found)
-    assert any(figure.group == "recovery" and figure.values is not None for figure in found)
+
+def test_a_gpu_is_compared_with_the_same_kernels(monkeypatch):
+    """Without a GPU: which roles are played, with which arguments."""
+    played = []
+
+    class FakeCrew:
+        def call(self, role, *args, **_):
+            played.append((role.__name__, *args[1:3]))
+            raise RoleFailed("no GPU")
+
+        def start(self, role, *args, **_):
+            played.append((role.__name__, args[1]))
+            raise RoleFailed("no GPU")
+
+    place = Place("timeline", "stream")
+    found = list(beneath.run(settings.Settings(), FakeCrew(), place, 0.1))
+    assert played == [("answer_word", True), ("both_sides",)]
+    assert [(f.program, f.skipped) for f in found] == [
+        ("bare word", "no GPU"), ("one process", "no GPU")
+    ]  # fmt: skip
+    assert all(f.setting["mps"] is False and f.setting["kernel"] is True for f in found)
+
+
+# ---- what a run is made of ----------------------------------------------------------------------
 
 
 def test_missing_frames_are_noticed():
@@ -171,38 +286,6 @@ def test_missing_frames_are_noticed():
         throughput._check_books(load, 11, [books])
     with pytest.raises(Exception, match="1 words differ"):
         throughput._check_books(load, 10, [{**books, "wrong": 1}])
-
-
-def test_workers_have_the_environment_asked_for():
-    with Crew({"CUDA_MPS_PIPE_DIRECTORY": "/here"}) as crew:
-        assert crew.call(environment, "CUDA_MPS_PIPE_DIRECTORY") == "/here"
-    with Crew() as crew, pytest.raises(RoleFailed):
-        crew.call(die)
-
-
-def test_mps_that_is_not_installed(monkeypatch, tmp_path):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert not mps.installed()
-    assert not mps.reachable()
-    with pytest.raises(mps.NoMps, match="nvidia-cuda-mps-control"), mps.daemon():
-        pass
-
-
-def test_an_mps_daemon_gets_its_own_directory_and_is_ended(monkeypatch, tmp_path):
-    log = tmp_path / "log"
-    control = tmp_path / mps.CONTROL
-    control.write_text(
-        f'#!/bin/sh\necho "$1 $CUDA_MPS_PIPE_DIRECTORY" >> {log}\n'
-        f'[ "$1" = -d ] || while read -r line; do echo "told $line" >> {log}; done\n'
-    )
-    control.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    with mps.daemon() as environment:
-        pipe = environment["CUDA_MPS_PIPE_DIRECTORY"]
-        assert Path(pipe).is_dir()
-        assert log.read_text().startswith(f"-d {pipe}\n")
-    assert "told quit" in log.read_text()
-    assert not Path(pipe).exists()
 
 
 def test_the_pattern_tells_frames_apart(name):
@@ -254,10 +337,6 @@ def test_a_kernel_launch_passes_its_arguments(monkeypatch):
 # ---- figures ------------------------------------------------------------------------------------
 
 
-def spread(value):
-    return Distribution.of(np.full(10, float(value)))
-
-
 def test_percentiles():
     found = Distribution.of(np.arange(1001))
     assert (found.n, found.p50, found.p(99), found.p(99.9)) == (1001, 500, 990, 999)
@@ -274,11 +353,30 @@ def test_a_figure_survives_json():
         assert Figure.from_json(json.loads(json.dumps(figure.as_json()))) == figure
 
 
+def test_a_percentile_needs_ten_samples_beyond_it():
+    for n, given in (
+        (19, []),
+        (40, [25]),
+        (100, [10]),
+        (999, [10]),
+        (1000, [10, 99]),
+        (10_000, [99.9]),
+    ):
+        values = Distribution.of(np.arange(n))
+        assert values.given(50) == values.p50
+        for quantile in given:
+            assert values.given(quantile) == values.p(quantile)
+    assert Distribution.of(np.arange(39)).given(25) is None
+    assert Distribution.of(np.arange(999)).given(99) is None
+    assert Distribution.of(np.arange(999)).given(1) is None
+    assert Distribution.of(np.arange(9999)).given(99.9) is None
+
+
 def test_rates_of_several_producers_add_up():
     """Two producers with a stride each millisecond, one of them later than the other."""
     steady = [int(k * 1e6) for k in range(300)]
     late = [t + 400_000 for t in steady]
-    rates = throughput._rates([steady, late])
+    rates = throughput.rates_of([steady, late])
     assert len(rates) == throughput.BINS
     assert rates == pytest.approx(2 * throughput.STRIDE * 1000)
 
@@ -287,72 +385,8 @@ def test_a_starved_producer_goes_on_until_it_can_be_measured():
     """Many strides at once, then hardly any: stopping there would leave nothing to measure."""
     marks = [k * 1_000 for k in range(30)] + [40_000_000]
     with pytest.raises(Wrong, match="strides"):
-        throughput._rates([marks])
-    while not throughput._enough(marks):
+        throughput.rates_of([marks])
+    while not throughput.enough(marks):
         marks.append(marks[-1] + 40_000_000)
         assert len(marks) < 50
-    assert throughput._rates([marks]) == pytest.approx(throughput.STRIDE / 0.040)
-
-
-def test_find_wants_all_of_gpurings_setting_but_not_of_others():
-    ours = Figure("throughput", "frames/s", "gpuring", "frames/s", {"slots": 8}, spread(1))
-    queue = Figure("throughput", "frames/s", "a queue", "frames/s", {}, spread(1))
-    assert find([ours], "frames/s", {"slots": 8}) is ours
-    assert find([ours], "frames/s", {"slots": 8, "sync": "event"}) is None
-    assert find([queue], "frames/s", {"slots": 8}, "a queue") is queue
-    assert find([ours, queue], "frames/s", {"slots": 4}) is None
-
-
-def verdict(figures, start):
-    (found,) = [each for each in judge(figures) if each.name.startswith(start)]
-    return found
-
-
-def trip(program, us, **more):
-    setting = {"sync": "timeline", "gate": "stream", "kernel": True, "busy": False, "mps": False}
-    return Figure("latency", "round trip", program, "µs", {**setting, **more}, spread(us))
-
-
-def test_targets_take_the_worst_ratio_of_the_run():
-    start = "round trip p50, a kernel each side, MPS off, against the floor"
-    assert verdict([trip("gpuring", 10)], start).met is None
-    good = [trip("gpuring", 10.5), trip("floor", 10)]
-    assert (verdict(good, start).value, verdict(good, start).met) == (pytest.approx(1.05), True)
-    bad = [*good, trip("gpuring", 30, sync="event"), trip("floor", 10, sync="event")]
-    assert (verdict(bad, start).value, verdict(bad, start).met) == (pytest.approx(3), False)
-    other = [*good, trip("gpuring", 30, mps=True), trip("floor", 10, mps=True)]
-    assert verdict(other, start).value == pytest.approx(1.05)
-
-
-def test_targets_compare_units():
-    where = {"sync": "event", "gate": "stream", "side": "producer", "kernel": False, "mps": True}
-    figures = [
-        Figure("transitions", "host time per frame", "gpuring", "ns", where, spread(1500)),
-        Figure("transitions", "host time per frame", "floor", "µs", where, spread(1)),
-        Figure("throughput", "host time per frame", "floor", "µs", where, spread(9)),
-    ]
-    found = verdict(figures, "host time per frame, producer, no kernel, MPS on, against the floor")
-    assert (found.value, found.met) == (pytest.approx(1.5), True)
-
-
-def test_one_more_consumer_is_a_slope():
-    def cost(consumers, ns, loaded=False):
-        where = {"sync": "host", "consumers": consumers, "loaded": loaded}
-        return Figure("transitions", "producer's host cost", "gpuring", "ns", where, spread(ns))
-
-    figures = [cost(1, 500), cost(2, 600), cost(4, 800), cost(4, 9000, loaded=True)]
-    assert one_more_consumer_us(figures, loaded=False, sync="host") == pytest.approx(0.1)
-    assert one_more_consumer_us(figures, loaded=True, sync="host") is None
-    assert verdict(figures, "one more lossless consumer").met is True
-
-
-def test_the_size_of_a_frame_must_not_matter():
-    def rate(nbytes, values):
-        where = {"sync": "timeline", "slots": 8, "nbytes": nbytes}
-        values = Distribution.of(values)
-        return Figure("throughput", "frames/s", "gpuring", "frames/s", where, values)
-
-    noisy = np.linspace(900, 1100, 101)
-    start = "a frame of 1 GiB"
-    assert verdict([rate(4096, noisy), rate(1 << 30, noisy - 50)], start).met is True
-    assert verdict([rate(4096, noisy), rate(1 << 30, noisy / 2)], start).met is False
+    assert throughput.rates_of([marks]) == pytest.approx(throughput.STRIDE / 0.040)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gpuring.cli.bench import floor
+from bench import floor
 from gpuring.cli.bench.crew import Crew
 
 LINE: dict[str, Any] = {

@@ -27,16 +27,25 @@ def machine_card() -> dict[str, Any]:
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "gpuring": gpuring.__version__,
-        "revision": _output("git", "rev-parse", "HEAD")
-        or os.environ.get("GPURING_REVISION", "unknown"),
+        "revision": _revision(),
         "python": platform.python_version(),
         "kernel": platform.release(),
         "cpu": _cpu(),
-        "cores": os.cpu_count(),
+        "cores": len(os.sched_getaffinity(0)),
+        "load": round(os.getloadavg()[0], 1),
         "gpus": _gpus(),
         "mps": bool(_output("pgrep", "-f", "nvidia-cuda-mps-control")),
         "packages": {name: version for name in PACKAGES if (version := _version(name))},
     }
+
+
+def _revision() -> str:
+    """Of the checkout that gpuring is run from, if it is one."""
+    root = Path(gpuring.__file__).parents[1]
+    here = _output("git", "-C", str(root), "rev-parse", "--show-toplevel", "HEAD").splitlines()
+    if len(here) == 2 and Path(here[0]).resolve() == root.resolve():
+        return here[1]
+    return os.environ.get("GPURING_REVISION", "unknown")
 
 
 def _output(*command: str) -> str:

@@ -1,7 +1,8 @@
-"""Worker processes for benchmarks: a CUDA context takes a second to make, so they serve many times.
+"""Worker processes: started once, used many times, because a CUDA context takes a second to make.
 
 A role is a module-level function `role(pipe, *args)`; what it returns is its result. Every wait has
-a deadline; a worker that misses one, raises or dies is killed and never used again.
+a deadline. A worker that misses one, raises or dies is killed and never used again. All workers end
+with the process that started them, even if that one is killed.
 """
 
 from __future__ import annotations
@@ -10,12 +11,17 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import threading
 import traceback
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from typing import Any
 
 PATIENCE_S = 120.0
+_EXIT_S = 5.0
+
+_Order = tuple[Callable[..., Any], tuple[Any, ...]]
+"""A role and its arguments."""
 
 
 class RoleFailed(Exception):
@@ -105,13 +111,22 @@ class Part:
 
 
 class _Worker:
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    """only: the one role of its life, with arguments that it inherits."""
+
+    def __init__(self, environment: Mapping[str, str], only: _Order | None = None) -> None:
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_work, args=(theirs, environment), daemon=True)
+        self.only = only is not None
+        args = (theirs, environment, only)
+        self._process = context.Process(target=_work, args=args, daemon=True)
         self._process.start()
         theirs.close()
         self.pid: int = self._process.pid or 0
+
+    def leave(self) -> None:
+        """Its process is about to end by itself; it is gone when this returns."""
+        self._process.join(_EXIT_S)
+        self.end()
 
     def end(self) -> None:
         self._process.kill()
@@ -130,8 +145,20 @@ class Crew:
         self._idle: list[_Worker] = []
         self._all: list[_Worker] = []
 
-    def start(self, role: Callable[..., Any], *args: Any, patience_s: float = PATIENCE_S) -> Part:
-        """Has an idle worker, or a new one, play `role`."""
+    def start(
+        self,
+        role: Callable[..., Any],
+        *args: Any,
+        patience_s: float = PATIENCE_S,
+        inherit: bool = False,
+    ) -> Part:
+        """Has an idle worker, or a new one, play `role`.
+
+        inherit: a new process plays this role alone. Queues and locks of multiprocessing can only
+        be inherited by a new process, not sent to one that runs.
+        """
+        if inherit:
+            return Part(self, self._hire((role, args)), patience_s)
         worker = self._idle.pop() if self._idle else self._hire()
         part = Part(self, worker, patience_s)
         worker.pipe.send((role, args))
@@ -143,10 +170,13 @@ class Crew:
             return part.result()
 
     def give_back(self, worker: _Worker) -> None:
-        self._idle.append(worker)
+        if worker.only:
+            worker.leave()
+        else:
+            self._idle.append(worker)
 
-    def _hire(self) -> _Worker:
-        worker = _Worker(self._environment)
+    def _hire(self, only: _Order | None = None) -> _Worker:
+        worker = _Worker(self._environment, only)
         self._all.append(worker)
         return worker
 
@@ -159,16 +189,33 @@ class Crew:
                 worker.end()
 
 
-def _work(connection: Connection, environment: Mapping[str, str]) -> None:
+def _work(connection: Connection, environment: Mapping[str, str], only: _Order | None) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to us too; the crew ends us
+    # A role may wait for a queue or a ring whose other users live on: no end of file and no lost
+    # peer would tell it that nobody wants its result.
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     os.environ.update(environment)
+    if only is not None:
+        connection.send(_outcome(connection, only))
+        return
     while True:
         try:
-            role, args = connection.recv()
+            order = connection.recv()
         except (EOFError, OSError):
             return
-        try:
-            outcome = ("returned", role(Pipe(connection), *args))
-        except BaseException:
-            outcome = ("raised", traceback.format_exc())
-        connection.send(outcome)
+        connection.send(_outcome(connection, order))
+
+
+def _outcome(connection: Connection, order: _Order) -> tuple[str, Any]:
+    role, args = order
+    try:
+        return "returned", role(Pipe(connection), *args)
+    except BaseException:
+        return "raised", traceback.format_exc()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

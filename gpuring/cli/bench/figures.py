@@ -16,6 +16,10 @@ import numpy.typing as npt
 QUANTILES = (0, 1, 5, 10, 25, 50, 75, 90, 95, 99, 99.9, 100)
 """Percentiles that a distribution keeps; 50 is the figure, the others say how far to trust it."""
 
+BEYOND = 10
+"""How many samples must lie beyond a percentile before it is given: p90 needs 100 samples, p99
+needs 1,000 and p99.9 needs 10,000."""
+
 Value = str | int | float | bool
 
 VERIFICATION_FAILED = "verification failed"
@@ -39,7 +43,13 @@ class Distribution:
         return cls(sample.size, tuple(float(f"{value:.6g}") for value in found))
 
     def p(self, quantile: float) -> float:
+        """As computed, from however few samples."""
         return self.percentiles[QUANTILES.index(quantile)]
+
+    def given(self, quantile: float) -> float | None:
+        """None where fewer than BEYOND samples lie beyond it.  The median is always given."""
+        beyond = round(self.n * min(quantile, 100 - quantile) / 100, 6)
+        return self.p(quantile) if quantile == 50 or beyond >= BEYOND else None
 
     @property
     def p50(self) -> float:

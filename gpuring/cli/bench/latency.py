@@ -1,11 +1,11 @@
-"""How long one frame takes: there and back, and one way; idle, and with a third process on the GPU.
+"""How long one frame takes: there and back, and one way.
 
 Round trip: the asker claims, writes, publishes on one ring; the echo process acquires, checks,
 releases, and answers on a second ring; the asker acquires, checks, releases. The clock stops when
 its check has run on the GPU. One way: in such rounds, from before the asker's claim to the moment
 at which the echo process has seen its check done (it answers only then); both by CLOCK_MONOTONIC.
-One frame is in flight, all processes spin. busy=True: a third process keeps every multiprocessor
-filled with kernels of 200 µs. Not shown: latency under a queue of frames (that is the queue's), and
+One frame is in flight; consumers wait as they do by default: they look for some tens of
+microseconds, then they sleep. Not shown: latency under a queue of frames (that is the queue's), and
 real kernels (theirs comes on top).
 """
 
@@ -13,23 +13,23 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 import gpuring
 
-from .attempt import Wrong, attempt, expect_right
+from .attempt import attempt, expect_right
 from .crew import Crew, Pipe
 from .figures import Distribution, Figure
-from .patterns import cuda_tools, pattern_for
+from .patterns import pattern_for
 from .settings import FRAME_NBYTES, SLOTS, Place, Settings, ring_name
 
 GROUP = "latency"
-BUSY_NS = 200_000
 _WARM_UP = 100
 _FEWEST = 50
-"""Rounds that must be done in time for percentiles to mean something."""
+"""Rounds that are measured however long they take."""
 
 
 @dataclass(frozen=True)
@@ -45,26 +45,33 @@ class Course:
     back: str = field(default_factory=ring_name)
 
 
-def run(settings: Settings, crew: Crew) -> Iterator[Figure]:
-    for place in settings.places:
-        loads = (False, True) if place in settings.busy_places else (False,)
-        for busy in loads:
-            for kernel in (True,) if place.on_gpu else (False, True):
-                where = settings.where(
-                    place, kernel=kernel, busy=busy, slots=SLOTS, nbytes=FRAME_NBYTES
-                )
-                for name in ("round trip", "one-way"):
-                    rounds, limit_s = settings.rounds(500, 5000), settings.seconds(1.2, 4.0)
-                    course = Course(place, kernel, rounds, limit_s, settings.spoil)
-                    blank = Figure(GROUP, name, "gpuring", "µs", where)
-                    one_way = name == "one-way"
-                    yield from attempt(blank, partial(_measure, crew, course, busy, blank, one_way))
+Beside = Callable[[], AbstractContextManager[None]]
+"""What runs beside the two processes while they are measured."""
+
+
+def run(
+    settings: Settings,
+    crew: Crew,
+    place: Place,
+    *,
+    kernel: bool,
+    names: tuple[str, ...] = ("round trip", "one-way"),
+    busy: bool = False,
+    beside: Beside = contextlib.nullcontext,
+) -> Iterator[Figure]:
+    """busy: what figures say of `beside`."""
+    where = settings.where(place, kernel=kernel, busy=busy, slots=SLOTS, nbytes=FRAME_NBYTES)
+    for name in names:
+        rounds, limit_s = settings.rounds(2000, 10_000), settings.seconds(1.5, 4.0)
+        course = Course(place, kernel, rounds, limit_s, settings.spoil)
+        blank = Figure(GROUP, name, "gpuring", "µs", where)
+        yield from attempt(blank, partial(_measure, crew, course, beside, blank, name == "one-way"))
 
 
 def _measure(
-    crew: Crew, course: Course, busy: bool, blank: Figure, one_way: bool
+    crew: Crew, course: Course, beside: Beside, blank: Figure, one_way: bool
 ) -> Iterator[Figure]:
-    with _third_process(crew, busy), crew.start(ask, course) as asker:
+    with beside(), crew.start(ask, course) as asker:
         asker.receive()
         with crew.start(echo, course, one_way) as echoing:
             echoing.receive()
@@ -79,25 +86,10 @@ def _measure(
 
 
 def _figure(blank: Figure, course: Course, ns: list[int]) -> Figure:
-    ns = ns[_WARM_UP:]
-    if len(ns) < min(_FEWEST, course.rounds):
-        return replace(blank, skipped=f"only {len(ns)} rounds within {course.limit_s:g} s")
     verified = f"4 KiB of {'every frame' if course.kernel else f'{_WARM_UP} warm-up frames'}"
-    return replace(blank, values=Distribution.of([n / 1e3 for n in ns]), verified=verified)
-
-
-@contextlib.contextmanager
-def _third_process(crew: Crew, busy: bool) -> Iterator[None]:
-    if not busy:
-        yield
-        return
-    with crew.start(occupy) as part:
-        part.receive()
-        yield
-        part.send("stop")
-        launched, took_s = part.result()
-    if launched * BUSY_NS / 1e9 < 0.01 * took_s:
-        raise Wrong("the third process did not get the GPU at all")
+    return replace(
+        blank, values=Distribution.of([n / 1e3 for n in ns[_WARM_UP:]]), verified=verified
+    )
 
 
 # ---- the processes ------------------------------------------------------------------------------
@@ -108,11 +100,11 @@ def _create(name: str, place: Place) -> gpuring.Ring:
     return gpuring.create(name, slots=SLOTS, shape=shape, dtype="u8", **place.options)
 
 
-def _until(rounds: int, limit_s: float) -> Iterator[int]:
-    """Numbers of rounds, until all are done or the time is up."""
+def rounds_within(rounds: int, limit_s: float) -> Iterator[int]:
+    """Numbers of rounds, until all are done or the time is up; _FEWEST are done in any case."""
     end = time.monotonic() + limit_s
     for n in range(rounds + _WARM_UP):
-        if n >= _WARM_UP and time.monotonic() > end:
+        if n >= _WARM_UP + _FEWEST and time.monotonic() > end:
             return
         yield n
 
@@ -129,7 +121,7 @@ def ask(pipe: Pipe, course: Course) -> None:
             pipe.send("ready")
             pipe.receive()
             clock = time.monotonic_ns
-            for n in _until(course.rounds, course.limit_s):
+            for n in rounds_within(course.rounds, course.limit_s):
                 touched = course.kernel or n < _WARM_UP
                 began.append(clock())
                 slot = producer.claim()
@@ -180,30 +172,3 @@ def echo(pipe: Pipe, course: Course, one_way: bool) -> tuple[list[int], int]:
                 answer.publish()
                 n += 1
         return checked, pattern.wrong()
-
-
-def occupy(pipe: Pipe) -> tuple[int, float]:
-    """Keeps the GPU busy with at most two kernels in flight, until told; their number, the time."""
-    tools = cuda_tools()
-    runtime = tools.cupy.cuda.runtime
-    device = tools.cupy.cuda.Device()
-    blocks = 2 * int(device.attributes["MultiProcessorCount"])  # of 1024 threads: fills them
-    kernel = tools.kernel("busy", "driver", BUSY_NS)
-    done = [runtime.eventCreateWithFlags(runtime.eventDisableTiming) for _ in range(2)]
-    try:
-        kernel.launch_grid(blocks, 1024)
-        tools.stream.synchronize()
-        pipe.send("busy")
-        start, n = time.monotonic(), 0
-        while not pipe.told():
-            if n >= 2:
-                runtime.eventSynchronize(done[n % 2])
-            kernel.launch_grid(blocks, 1024)
-            runtime.eventRecord(done[n % 2], tools.stream.ptr)
-            n += 1
-        pipe.receive()
-        tools.stream.synchronize()
-        return n, time.monotonic() - start
-    finally:
-        for event in done:
-            runtime.eventDestroy(event)

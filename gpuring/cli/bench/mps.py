@@ -1,21 +1,14 @@
-"""CUDA's Multi-Process Service for the length of a run: a private daemon in its own directory."""
+"""CUDA's Multi-Process Service, through which processes share a GPU without switching it."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import subprocess
-import tempfile
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 
 CONTROL = "nvidia-cuda-mps-control"
-_PATIENCE_S = 20.0
-
-
-class NoMps(Exception):
-    """The daemon could not be started; the text says why."""
+PATIENCE_S = 20.0
 
 
 def installed() -> bool:
@@ -24,48 +17,14 @@ def installed() -> bool:
 
 def reachable() -> bool:
     """Whether the environment leads to a daemon already: every process here is its client."""
-    return installed() and _tell("get_server_list", os.environ).returncode == 0
+    return installed() and tell("get_server_list", os.environ).returncode == 0
 
 
-def without() -> dict[str, str]:
-    """An environment whose CUDA processes find no daemon."""
-    return {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": "/nonexistent"}
-
-
-@contextlib.contextmanager
-def daemon() -> Iterator[dict[str, str]]:
-    """Runs one; yields the environment that makes CUDA processes its clients.  Raises NoMps."""
-    with tempfile.TemporaryDirectory(prefix="gpuring-mps-") as place:
-        ours = {
-            "CUDA_MPS_PIPE_DIRECTORY": str(Path(place, "pipe")),
-            "CUDA_MPS_LOG_DIRECTORY": str(Path(place, "log")),
-        }
-        for directory in ours.values():
-            Path(directory).mkdir()
-        environment = {**os.environ, **ours}
-        quiet = subprocess.DEVNULL
-        try:
-            started = subprocess.run(  # no pipes: the daemon would keep them and us waiting
-                [CONTROL, "-d"], env=environment, stdin=quiet, stdout=quiet, stderr=quiet,
-                timeout=_PATIENCE_S, check=False,
-            )  # fmt: skip
-        except (OSError, subprocess.SubprocessError) as error:
-            raise NoMps(f"{CONTROL} -d: {error}") from None
-        if started.returncode != 0:
-            raise NoMps(f"{CONTROL} -d ended with {started.returncode}")
-        try:
-            if _tell("get_server_list", environment).returncode != 0:
-                raise NoMps(f"{CONTROL} was started and does not answer")
-            yield environment
-        finally:
-            _tell("quit", environment)
-
-
-def _tell(command: str, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+def tell(command: str, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(
             [CONTROL], input=f"{command}\n", env=dict(environment), text=True, check=False,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=_PATIENCE_S,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=PATIENCE_S,
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError):
         return subprocess.CompletedProcess([CONTROL], 1)

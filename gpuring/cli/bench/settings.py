@@ -70,11 +70,6 @@ class Settings:
         """Host memory, and each synchroniser with its fastest gate: streams wait."""
         return tuple(p for p in self.places if not p.on_gpu or p.gate == "stream")
 
-    @property
-    def busy_places(self) -> tuple[Place, ...]:
-        """Where it is also measured with a third process on the GPU."""
-        return tuple(p for p in self.gpu_places if p.gate == "stream" or not self.quick)
-
     def where(self, place: Place, **more: Value) -> dict[str, Value]:
         """A figure's setting."""
         if not place.on_gpu:

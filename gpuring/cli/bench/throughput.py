@@ -1,4 +1,4 @@
-"""Frames per second through one ring: against frame size, slots, consumers, members, producers.
+"""Frames per second through one ring.
 
 Each producer and each consumer is a process of its own that does nothing else. With kernel=True
 every frame's first 4 KiB are written and checked, by one small kernel on each side on a GPU and by
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -25,11 +25,9 @@ from .attempt import Wrong, attempt, expect_right
 from .crew import Crew, Pipe
 from .figures import Distribution, Figure
 from .patterns import pattern_for
-from .settings import FRAME_NBYTES, HOST, SLOTS, Place, Settings, ring_name
+from .settings import FRAME_NBYTES, SLOTS, Place, Settings, ring_name
 
 GROUP = "throughput"
-NBYTES = tuple(1 << k for k in (12, 16, 20, 24, 27, 30))
-HOST_NBYTES_MAX = 1 << 24  # larger ones take seconds of page faults, which are not the ring's
 BINS = 40
 STRIDE = 16
 """Frames between two looks at the clock."""
@@ -66,45 +64,18 @@ class Load:
         return {key: getattr(self, key) for key in (*keys, "batch")}
 
 
-def run(settings: Settings, crew: Crew) -> Iterator[Figure]:
-    seen = set()
-    for load in loads(settings):
-        if load not in seen:
-            seen.add(load)
-            blank = Figure(
-                GROUP, "frames/s", "gpuring", "frames/s", settings.where(load.place, **load.setting)
-            )
-            yield from attempt(blank, partial(_measure, crew, load, blank))
+def run(settings: Settings, crew: Crew, loads: Iterable[Load]) -> Iterator[Figure]:
+    """Each of them once."""
+    for load in dict.fromkeys(loads):
+        blank = Figure(
+            GROUP, "frames/s", "gpuring", "frames/s", settings.where(load.place, **load.setting)
+        )
+        yield from attempt(blank, partial(_measure, crew, load, blank))
 
 
-def loads(settings: Settings) -> Iterator[Load]:
-    quick = settings.quick
-    timing: dict[str, Any] = {"seconds": settings.seconds(0.3, 0.6), "spoil": settings.spoil}
-    for place in settings.places:
-        for kernel in (False, True):
-            yield Load(place, kernel, **timing)
-    for place in settings.one_per_sync:
-        if hasattr(gpuring.Producer, "claim_many"):
-            for kernel in (False, True):
-                yield Load(place, kernel, batch=SLOTS // 2, **timing)
-        base = Load(place, **timing)
-        for nbytes in (NBYTES[0], NBYTES[2], NBYTES[-1]) if quick else NBYTES:
-            if place.on_gpu or nbytes <= HOST_NBYTES_MAX:
-                yield replace(base, nbytes=nbytes)
-            if place.on_gpu:  # a kernel finds its words more slowly the more memory is in turn
-                yield replace(base, nbytes=nbytes, kernel=False)
-        for slots in (1, 8, 32) if quick else (1, 2, 4, 8, 16, 32, 64):
-            yield replace(base, slots=slots)
-        for consumers in (1, 2, 4) if quick else (1, 2, 4, 8, 16):
-            yield replace(base, consumers=consumers)
-            if consumers != 1 or not quick:
-                yield replace(base, consumers=consumers, lossless=False)
-        for n in (2,) if quick else (2, 4, 8):
-            yield replace(base, members=n)
-            yield replace(base, producers=n)
-    if HOST in settings.places:  # where the copy into the frame is all that a size costs
-        for nbytes in NBYTES[2 : 3 if quick else 4]:
-            yield Load(HOST, kernel=False, nbytes=nbytes, **timing)
+def timing(settings: Settings) -> dict[str, Any]:
+    """Of a load: how long a run of these settings measures it."""
+    return {"seconds": settings.seconds(0.3, 0.6), "spoil": settings.spoil}
 
 
 def _measure(crew: Crew, load: Load, blank: Figure) -> list[Figure]:
@@ -146,7 +117,7 @@ def measure(crew: Crew, load: Load) -> tuple[np.ndarray[Any, Any], int]:
             part.send("close")
             published += part.result()
         _check_books(load, published, read)
-        return _rates(marks), published
+        return rates_of(marks), published
 
 
 def _check_books(load: Load, published: int, read: list[dict[str, int]]) -> None:
@@ -158,7 +129,7 @@ def _check_books(load: Load, published: int, read: list[dict[str, int]]) -> None
             raise Wrong(f"{published} frames published, {frames} read")
 
 
-def _rates(marks: list[list[int]]) -> np.ndarray[Any, Any]:
+def rates_of(marks: list[list[int]]) -> np.ndarray[Any, Any]:
     """marks: per producer, the times in ns at which each STRIDE of frames was published.
 
     The producers' counts are added on one grid.  The first third is left out: queues fill and
@@ -240,15 +211,15 @@ def _publish(pipe: Pipe, producer: Any, pattern: Any, load: Load) -> list[int]:
             for _ in range(STRIDE):
                 claim().publish()
         marks.append(clock())
-        if not had_its_time and marks[-1] >= end and _enough(marks):
+        if not had_its_time and marks[-1] >= end and enough(marks):
             had_its_time = True
             pipe.send("had its time")
     pipe.receive()
     return marks
 
 
-def _enough(marks: list[int]) -> bool:
-    """Whether the stretch that `_rates` measures holds a few strides, on a starved machine too."""
+def enough(marks: list[int]) -> bool:
+    """Whether what `rates_of` measures holds a few strides, on a starved machine too."""
     return len(marks) > 8 and marks[-5] - marks[0] > (marks[-1] - marks[0]) / 3
 
 

@@ -1,4 +1,4 @@
-"""What a peer brings: lanes, their two ends, and the work that is done with its frames."""
+"""What a rival brings: lanes, their two ends, and the work that is done with its frames."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from gpuring.cli.bench.peers.work import Work
+from bench.rivals.work import Work
 
 SLOTS = 8
-"""Frames in flight, for every peer."""
+"""Frames in flight, for every rival."""
 RUN_S = 20.0
 """How long anything but a start may take."""
 
@@ -41,14 +41,14 @@ class Inlet(End):
 
 
 @dataclass(frozen=True)
-class Peer:
+class Rival:
     """All callables are module-level: they are named to other processes."""
 
     name: str
     memory: str
     """"cuda" or "host"."""
     needs: tuple[tuple[str, str], ...]
-    """(module, distribution) without which this peer is left out."""
+    """(module, distribution) without which this rival is left out."""
     work: Callable[[], Work]
     lane: Callable[[], AbstractContextManager[Any]]
     outlet: Callable[[Any, Any], Outlet]

@@ -1,11 +1,11 @@
-"""Two processes that pass frames through a peer, in both directions.
+"""Two processes that pass frames through a rival, in both directions.
 
-A peer brings a *lane*: what its two ends have in common, made before the processes are (queues, a
+A rival brings a *lane*: what its two ends have in common, made before the processes are (queues, a
 directory, a name).  There is one for each direction.  Each process has the sending end of one lane,
 an Outlet, and the receiving end of the other, an Inlet.
 
-Queues and locks of multiprocessing can only be inherited, so peers that need them get processes of
-their own (`Heir`); the others are played by the crew.
+Queues and locks of multiprocessing can only be inherited, so rivals that need them get processes of
+their own; the others are played by workers that the crew already has.
 """
 
 from __future__ import annotations
@@ -15,26 +15,28 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from bench.rivals.player import play
+from bench.rivals.rival import RUN_S, Rival
 from gpuring.cli.bench.crew import Crew, Part, RoleFailed
-from gpuring.cli.bench.peers.heir import START_S, Heir
-from gpuring.cli.bench.peers.peer import RUN_S, Peer
-from gpuring.cli.bench.peers.player import play
+
+START_S = 90.0
+"""The first import of a large package, from a cold disk, is slow."""
 
 
 @contextlib.contextmanager
-def pair(peer: Peer, crew: Crew) -> Iterator[tuple[Part | Heir, Part | Heir]]:
+def pair(rival: Rival, crew: Crew) -> Iterator[tuple[Part, Part]]:
     """The two players, connected.  Raises RoleFailed.  Whatever happens, none is left running."""
     with contextlib.ExitStack() as stack:
-        there, back = stack.enter_context(peer.lane()), stack.enter_context(peer.lane())
+        there, back = stack.enter_context(rival.lane()), stack.enter_context(rival.lane())
 
-        def start(outward: Any, inward: Any) -> Part | Heir:
-            if peer.inherits:
-                return Heir(play, peer, outward, inward)
-            return crew.start(play, peer, outward, inward, patience_s=START_S)
+        def start(outward: Any, inward: Any) -> Part:
+            return crew.start(
+                play, rival, outward, inward, patience_s=START_S, inherit=rival.inherits
+            )
 
-        players = start(there, back), start(back, there)
-        for player in players:
-            stack.push(player)
+        players = tuple(
+            stack.enter_context(start(*lanes)) for lanes in ((there, back), (back, there))
+        )
         a, b = players
         exports = [player.receive() for player in players]  # neither waits for the other yet
         a.send(exports[1])
@@ -49,12 +51,12 @@ def pair(peer: Peer, crew: Crew) -> Iterator[tuple[Part | Heir, Part | Heir]]:
                 player.result()
 
 
-def ordered(player: Part | Heir, *order: Any) -> Any:
+def ordered(player: Part, *order: Any) -> Any:
     player.send(order)
     return player.receive()
 
 
-def answers(*players: Part | Heir) -> list[Any]:
+def answers(*players: Part) -> list[Any]:
     """What each of them says next.  Raises RoleFailed as soon as one has failed: the others, which
     wait for that one, would never speak."""
     said: dict[int, Any] = {}

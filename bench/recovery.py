@@ -17,12 +17,11 @@ from dataclasses import replace
 from functools import partial
 
 import gpuring
-
-from .attempt import attempt, expect_right
-from .crew import Crew, Part, Pipe
-from .figures import Distribution, Figure
-from .patterns import pattern_for
-from .settings import FRAME_NBYTES, Place, Settings, ring_name
+from gpuring.cli.bench.attempt import attempt, expect_right
+from gpuring.cli.bench.crew import Crew, Part, Pipe
+from gpuring.cli.bench.figures import Distribution, Figure
+from gpuring.cli.bench.patterns import pattern_for
+from gpuring.cli.bench.settings import FRAME_NBYTES, Place, Settings, ring_name
 
 GROUP = "recovery"
 SLOTS = 2

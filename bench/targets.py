@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .figures import Figure, Value
+from gpuring.cli.bench.figures import Figure, Value
 
 SYNCS = ("timeline", "event")
 GROUPS = {"host time per frame": "transitions"}
@@ -137,7 +137,9 @@ def _plain(
 
     def compute(figures: list[Figure]) -> tuple[float, str] | None:
         figure = find(figures, name, setting)
-        return None if figure is None else (_value(figure, quantile), f"p{quantile:g}")
+        if figure is None or figure.values is None or figure.values.given(quantile) is None:
+            return None
+        return _value(figure, quantile), f"p{quantile:g}"
 
     return compute
 

@@ -27,9 +27,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gpuring.cli.bench.peers.iox import Node, next_sample, service_name
-from gpuring.cli.bench.peers.peer import RUN_S, SLOTS, Inlet, Outlet, Peer
-from gpuring.cli.bench.peers.work import LARGE, GpuWork
+from bench.rivals.iox import Node, next_sample, service_name
+from bench.rivals.rival import RUN_S, SLOTS, Inlet, Outlet, Rival
+from bench.rivals.work import LARGE, GpuWork
 
 
 class ZmqIndices:
@@ -179,8 +179,8 @@ def socket_directory() -> Iterator[str]:
         yield str(Path(directory))
 
 
-PEERS = (
-    Peer(
+RIVALS = (
+    Rival(
         name="pyzmq + events",
         memory="cuda",
         needs=(("zmq", "pyzmq"), ("cupy", "cupy")),
@@ -189,7 +189,7 @@ PEERS = (
         outlet=zmq_outlet,
         inlet=zmq_inlet,
     ),
-    Peer(
+    Rival(
         name="iceoryx2 + events",
         memory="cuda",
         needs=(("iceoryx2", "iceoryx2"), ("cupy", "cupy")),

@@ -1,7 +1,7 @@
-"""What is done with each frame of a peer: the same stamp and the same check for everybody.
+"""What is done with each frame of a rival: the same stamp and the same check for everybody.
 
 As for gpuring, the producer stamps 512 words and the consumer compares them; on a GPU that is one
-small kernel per side, launched by CuPy whoever moved the frame.  While a peer is being verified,
+small kernel per side, launched by CuPy whoever moved the frame.  While a rival is being verified,
 the GPU is first slow on the producer's side, so that a frame handed over too soon shows, then slow
 on the consumer's, so that a frame taken back too soon does.
 """

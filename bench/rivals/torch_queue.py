@@ -30,8 +30,8 @@ import multiprocessing
 from collections.abc import Iterator
 from typing import Any
 
-from gpuring.cli.bench.peers.peer import SLOTS, Inlet, Outlet, Peer
-from gpuring.cli.bench.peers.work import LARGE, GpuWork
+from bench.rivals.rival import SLOTS, Inlet, Outlet, Rival
+from bench.rivals.work import LARGE, GpuWork
 
 
 def torch_work() -> GpuWork:
@@ -137,8 +137,8 @@ def _events() -> list[Any]:
 
 _NEEDS = (("torch", "torch"), ("cupy", "cupy"))
 
-PEERS = (
-    Peer(
+RIVALS = (
+    Rival(
         name="torch queue, fresh",
         memory="cuda",
         needs=_NEEDS,
@@ -148,7 +148,7 @@ PEERS = (
         inlet=FreshInlet,
         inherits=True,
     ),
-    Peer(
+    Rival(
         name="torch queue, reused",
         memory="cuda",
         needs=_NEEDS,

@@ -3,7 +3,7 @@
 As in the project's examples (examples/python/publish_subscribe and publish_subscribe_dynamic_data
 in eclipse-iceoryx/iceoryx2): a typed payload is loaned, written in place and sent, and the reader
 asks until there is something.  The examples pause between two questions; here there is no pause,
-as in its own benchmark (benchmarks/publish-subscribe), which gives the peer its best latency and
+as in its own benchmark (benchmarks/publish-subscribe), which gives the rival its best latency and
 costs it a core.  Safe overflow, which is the default, drops the oldest sample; frames must not be
 lost, so it is off and a publisher whose reader is behind retries.
 """
@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gpuring.cli.bench.peers.peer import RUN_S, SLOTS
+from bench.rivals.rival import RUN_S, SLOTS
 
 _POLLS_PER_YIELD = 64
 

@@ -20,8 +20,8 @@ from collections.abc import Iterator
 from multiprocessing.shared_memory import SharedMemory
 from typing import Any
 
-from gpuring.cli.bench.peers.peer import SLOTS, Inlet, Outlet, Peer
-from gpuring.cli.bench.peers.work import LARGE, GpuWork
+from bench.rivals.rival import SLOTS, Inlet, Outlet, Rival
+from bench.rivals.work import LARGE, GpuWork
 
 
 @contextlib.contextmanager
@@ -111,8 +111,8 @@ class PinnedInlet(Inlet):
         self._staging.close()
 
 
-PEERS = (
-    Peer(
+RIVALS = (
+    Rival(
         name="pinned host copy",
         memory="cuda",
         needs=(("cupy", "cupy"),),

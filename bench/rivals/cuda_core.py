@@ -19,8 +19,8 @@ import multiprocessing
 from collections.abc import Iterator
 from typing import Any
 
-from gpuring.cli.bench.peers.peer import SLOTS, Inlet, Outlet, Peer
-from gpuring.cli.bench.peers.work import LARGE, GpuWork
+from bench.rivals.rival import SLOTS, Inlet, Outlet, Rival
+from bench.rivals.work import LARGE, GpuWork
 
 _GRANULE = 2 << 20
 
@@ -113,8 +113,8 @@ class CoreInlet(Inlet):
             buffer.close()
 
 
-PEERS = (
-    Peer(
+RIVALS = (
+    Rival(
         name="cuda.core IPC",
         memory="cuda",
         needs=(("cuda.core", "cuda-core"), ("cupy", "cupy")),

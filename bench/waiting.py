@@ -1,10 +1,7 @@
 """What waiting costs: how fast a sleeping consumer is woken, and how much CPU waiting takes.
 
-The woken consumer sleeps on a futex of a host ring (the same one for every memory); the producer
-looks that it does, publishes, and the consumer takes the time. CPU use is the process's, all
-threads, the watchdog included, over a stretch in which no frame comes, or in which a consumer with
-gate="host" waits for a kernel that takes as long. Not shown: a busy scheduler, deeper idle states
-of other machines.
+CPU use is the process's, all threads, the watchdog included. It is taken over a stretch in which no
+frame comes, or in which a consumer with gate="host" waits for a kernel that takes as long.
 """
 
 from __future__ import annotations
@@ -16,46 +13,26 @@ from dataclasses import replace
 from functools import partial
 
 import gpuring
+from gpuring.cli.bench import wakeup
+from gpuring.cli.bench.attempt import attempt, expect_right
+from gpuring.cli.bench.crew import Crew, Pipe
+from gpuring.cli.bench.figures import Distribution, Figure
+from gpuring.cli.bench.patterns import cuda_tools, pattern_for
+from gpuring.cli.bench.settings import FRAME_NBYTES, HOST, SLOTS, Place, Settings, ring_name
 
-from .attempt import Wrong, attempt, expect_right
-from .crew import Crew, Pipe
-from .figures import Distribution, Figure
-from .patterns import cuda_tools, pattern_for
-from .settings import FRAME_NBYTES, HOST, SLOTS, Place, Settings, ring_name
-
-GROUP = "waiting"
-_WARM_UP = 10
+GROUP = wakeup.GROUP
 _STRETCHES = 3
 
 
 def run(settings: Settings, crew: Crew) -> Iterator[Figure]:
     if HOST in settings.places:
-        blank = Figure(GROUP, "wake-up", "gpuring", "µs", settings.where(HOST))
-        yield from attempt(blank, partial(_wake_up, settings, crew, blank))
+        yield from wakeup.run(settings, crew)
     for place in settings.places:
         waits = ("a frame", "the GPU") if place.on_gpu and place.gate == "host" else ("a frame",)
         for what in waits:
             where = settings.where(place, waits_for=what)
             blank = Figure(GROUP, "CPU of a waiting consumer", "gpuring", "% of a core", where)
             yield from attempt(blank, partial(_idle, settings, crew, place, blank))
-
-
-def _wake_up(settings: Settings, crew: Crew, blank: Figure) -> Iterator[Figure]:
-    rounds = settings.rounds(300, 2000)
-    with crew.start(ring_bell, ring_name(), rounds, settings.spoil) as producer:
-        name = producer.receive()
-        with crew.start(sleep, name) as consumer:
-            consumer.receive()
-            producer.send("go")
-            asleep = producer.receive()
-            ns, wrong = consumer.result()
-        producer.send("close")
-        producer.result()
-    expect_right(wrong)
-    woken = [took / 1e3 for took, slept in zip(ns, asleep, strict=True) if slept][_WARM_UP:]
-    if not woken:
-        raise Wrong("the consumer was never seen asleep")
-    yield replace(blank, values=Distribution.of(woken), verified="4 KiB of every frame")
 
 
 def _idle(settings: Settings, crew: Crew, place: Place, blank: Figure) -> Iterator[Figure]:
@@ -74,50 +51,6 @@ def _idle(settings: Settings, crew: Crew, place: Place, blank: Figure) -> Iterat
 
 
 # ---- the processes ------------------------------------------------------------------------------
-
-
-def ring_bell(pipe: Pipe, name: str, rounds: int, spoil: bool) -> None:
-    """Publishes a frame each time that the consumer is asleep; answers whether it was."""
-    shape, asleep = (FRAME_NBYTES // 8,), []
-    with gpuring.create(name, slots=SLOTS, shape=shape, dtype="u8", device="host") as ring:
-        with ring.producer() as producer:
-            pattern = pattern_for(ring)
-            pipe.send(name)
-            pipe.receive()
-            for n in range(rounds + _WARM_UP):
-                asleep.append(_falls_asleep(ring))
-                slot = producer.claim()
-                pattern.stamp(slot)
-                if spoil and n == 0:
-                    pattern.spoil(slot)
-                slot.publish()
-        pipe.send(asleep)
-        pipe.receive()
-
-
-def _falls_asleep(ring: gpuring.Ring) -> bool:
-    """Whether the consumer sleeps, and has had time to be in the system call by now."""
-    deadline = time.monotonic() + 0.1
-    while time.monotonic() < deadline:
-        if any(peer.waiting for peer in ring.stats().peers):
-            time.sleep(0.0005)
-            return True
-        time.sleep(0.0001)
-    return False
-
-
-def sleep(pipe: Pipe, name: str) -> tuple[list[int], int]:
-    with gpuring.attach(name, timeout=30) as ring, ring.consumer() as consumer:
-        pattern, ns = pattern_for(ring), []
-        pipe.send("ready")
-        clock = time.monotonic_ns
-        with contextlib.suppress(gpuring.EndOfStream):
-            while True:
-                slot = consumer.acquire()
-                ns.append(clock() - slot.time_ns)
-                pattern.check(slot)
-                slot.release()
-        return ns, pattern.wrong()
 
 
 def hold_ring(pipe: Pipe, name: str, place: Place, spoil: bool) -> None:

@@ -24,9 +24,9 @@ from typing import Any
 
 import numpy as np
 
-from gpuring.cli.bench.peers.iox import Node, next_sample, service_name
-from gpuring.cli.bench.peers.peer import SLOTS, Inlet, Outlet, Peer
-from gpuring.cli.bench.peers.work import LARGE, HostWork, Words
+from bench.rivals.iox import Node, next_sample, service_name
+from bench.rivals.rival import SLOTS, Inlet, Outlet, Rival
+from bench.rivals.work import LARGE, HostWork, Words
 
 
 @contextlib.contextmanager
@@ -144,8 +144,8 @@ def _array(payload: Any) -> Words:
     return np.frombuffer((ctypes.c_char * size).from_address(payload.as_ptr()), np.uint64)
 
 
-PEERS = (
-    Peer(
+RIVALS = (
+    Rival(
         name="multiprocessing.Queue",
         memory="host",
         needs=(),
@@ -155,7 +155,7 @@ PEERS = (
         inlet=QueueInlet,
         inherits=True,
     ),
-    Peer(
+    Rival(
         name="multiprocessing.shared_memory",
         memory="host",
         needs=(),
@@ -165,7 +165,7 @@ PEERS = (
         inlet=RingInlet,
         inherits=True,
     ),
-    Peer(
+    Rival(
         name="iceoryx2",
         memory="host",
         needs=(("iceoryx2", "iceoryx2"),),

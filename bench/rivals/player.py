@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from bench.rivals.rival import Rival
 from gpuring.cli.bench.crew import Pipe
-from gpuring.cli.bench.peers.peer import Peer
 
 
-def play(pipe: Pipe, peer: Peer, outward: Any, inward: Any) -> None:
+def play(pipe: Pipe, rival: Rival, outward: Any, inward: Any) -> None:
     """The role of each of the two."""
-    player = _Player(peer, outward, inward)
+    player = _Player(rival, outward, inward)
     pipe.send((player.outlet.exports, player.inlet.exports))
     theirs = pipe.receive()
     player.inlet.connect(theirs[0])
@@ -27,10 +27,10 @@ def play(pipe: Pipe, peer: Peer, outward: Any, inward: Any) -> None:
 class _Player:
     """Its public methods are the orders that a player takes; times are of the host, in ns."""
 
-    def __init__(self, peer: Peer, outward: Any, inward: Any) -> None:
-        self.work = peer.work()
-        self.outlet = peer.outlet(outward, self.work)
-        self.inlet = peer.inlet(inward, self.work)
+    def __init__(self, rival: Rival, outward: Any, inward: Any) -> None:
+        self.work = rival.work()
+        self.outlet = rival.outlet(outward, self.work)
+        self.inlet = rival.inlet(inward, self.work)
         self._sent = self._received = 0
 
     def set_terms(self, terms: Any) -> None:

@@ -1,20 +1,20 @@
-"""The report's plots, by matplotlib, as SVG for an <img>.  Each takes all figures and gives nothing
-where those that it shows were not measured."""
+"""The report's plots, by matplotlib, as SVG.  Each takes all figures and gives nothing where those
+that it shows were not measured.  Axes begin at zero or say that they are logarithmic."""
 
 from __future__ import annotations
 
-import base64
 import io
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from gpuring.cli.bench.beneath import ALONE, PIPE, PIPES, WORD
+from gpuring.cli.bench.figures import Figure, Value
+from gpuring.cli.bench.settings import FRAME_NBYTES, SLOTS
 from gpuring.cli.text import nbytes
 
-from .figures import Figure, Value
-from .settings import FRAME_NBYTES, SLOTS
-
 COLOURS = {"host": "#2a7f62", "timeline": "#1f5fa8", "event": "#c8641b", "": "#777777"}
+BENEATH = (WORD, PIPES, PIPE, ALONE)
 BASE: dict[str, Value] = {
     "kernel": True, "slots": SLOTS, "nbytes": FRAME_NBYTES, "consumers": 1, "lossless": True,
     "members": 1, "producers": 1, "batch": 1, "gate": "stream", "busy": False,
@@ -25,10 +25,11 @@ BASE: dict[str, Value] = {
 class Plot:
     """A picture and the words beside it."""
 
+    name: str
+    """Of its file."""
     title: str
     caption: str
-    svg: str
-    """A data URI."""
+    svg: bytes
 
 
 def available() -> bool:
@@ -37,6 +38,9 @@ def available() -> bool:
     except ImportError:
         return False
     return True
+
+
+BAND = "The band holds the middle half of the stretches of a run."
 
 
 def throughput(figures: list[Figure]) -> Iterator[Plot]:
@@ -57,7 +61,7 @@ def throughput(figures: list[Figure]) -> Iterator[Plot]:
         ("producers", "Frames/s of several producers together", ""),
     ):
         lossy = (True, False) if key == "consumers" else (True,)
-        plot = _lines(figures, "frames/s", key, title, caption, lossy)
+        plot = _lines(figures, "frames/s", key, title, f"{caption} {BAND}".strip(), lossy)
         if plot:
             yield plot
 
@@ -87,7 +91,7 @@ def host_cost(figures: list[Figure]) -> Iterator[Plot]:
     caption = (
         "claim + publish, median. The slope of the solid lines is what one more consumer adds."
     )
-    yield Plot("What one more consumer costs the producer", caption, _svg(canvas))
+    yield Plot("host-cost", "What one more consumer costs the producer", caption, _svg(canvas))
 
 
 def verbs(figures: list[Figure]) -> Iterator[Plot]:
@@ -109,7 +113,7 @@ def verbs(figures: list[Figure]) -> Iterator[Plot]:
     axis.set_xlabel("µs of host time a frame, median, nobody waiting")
     axis.legend(fontsize=7)
     caption = "A frame's four verbs, one after the other. No kernels; no wait is in it."
-    yield Plot("What the verbs cost", caption, _svg(canvas))
+    yield Plot("verbs", "What the verbs cost", caption, _svg(canvas))
 
 
 VERBS = ("claim", "publish", "acquire", "release")
@@ -131,43 +135,53 @@ def latency(figures: list[Figure]) -> Iterator[Plot]:
         for at, (_, f) in enumerate(rows):
             assert f.values is not None
             colour = COLOURS[str(f.setting.get("sync", ""))]
-            axis.plot([f.values.p(1), f.values.p(99.9)], [at, at], color=colour, alpha=0.4)
+            given = {q: f.values.given(q) for q in (1, 50, 99, 99.9)}
+            reach = [value for value in given.values() if value is not None]
+            axis.plot([min(reach), max(reach)], [at, at], color=colour, alpha=0.4)
             for quantile, marker in ((50, "o"), (99, "|"), (99.9, "x")):
-                axis.plot(f.values.p(quantile), at, marker, color=colour)
+                if given[quantile] is not None:
+                    axis.plot(given[quantile], at, marker, color=colour)
         axis.set_yticks(range(len(rows)), [label for label, _ in rows], fontsize=7)
         axis.invert_yaxis()
-        axis.set(xscale="log", xlabel="µs")
-        caption = "Dot: median. Bar: p99. Cross: p99.9. The line begins at p1."
-        yield Plot(f"Latency: {name}", caption, _svg(canvas))
+        axis.set(xscale="log", xlabel="µs (logarithmic axis)")
+        axis.grid(axis="x", which="both", alpha=0.2)
+        caption = (
+            "Dot: median. Bar: p99. Cross: p99.9. The line begins at p1. Where there are too few "
+            "rounds for one of them, it is left out."
+        )
+        yield Plot(name.replace(" ", "-"), f"Latency: {name}", caption, _svg(canvas))
 
 
-def peers(figures: list[Figure]) -> Iterator[Plot]:
+def rivals(figures: list[Figure]) -> Iterator[Plot]:
+    """A panel for each kind of memory, and for MPS off and on: each has an axis of its own."""
     for name, unit in (("frames/s", "frames/s"), ("round trip", "µs"), ("one-way", "µs")):
-        rows = []
-        for memory in ("host", "cuda"):
-            for mps in (False, True) if memory == "cuda" else (None,):
-                chosen = [f for f in figures if f.name == name and _comparable(f, memory, mps)]
-                if any(f.program not in ("gpuring", "floor") for f in chosen):
-                    rows += [(_label(f, program=True), f) for f in chosen]
-        if not rows:
+        panels = []
+        for memory, mps in (("host", None), ("cuda", False), ("cuda", True)):
+            chosen = [f for f in figures if f.name == name and _comparable(f, memory, mps)]
+            if any(f.program not in ("gpuring", "floor", *BENEATH) for f in chosen):
+                panels.append((memory, mps, chosen))
+        if not panels:
             continue
-        canvas, (axis,) = _canvas(1, height=0.8 + 0.26 * len(rows))
-        colours = [COLOURS["timeline"] if f.program == "gpuring" else "#aaaaaa" for _, f in rows]
-        axis.barh(range(len(rows)), [_p(f) for _, f in rows], color=colours)
-        axis.set_yticks(range(len(rows)), [label for label, _ in rows], fontsize=7)
-        axis.invert_yaxis()
-        values = [_p(f) for _, f in rows]
-        for at, value in enumerate(values):
-            axis.text(
-                value,
-                at,
-                f" {value:,.0f}" if value >= 1000 else f" {value:.3g}",
-                va="center",
-                fontsize=7,
-            )
-        least, most = min(values), max(values)
-        axis.set(xscale="log", xlabel=f"{unit}, median", xlim=(least / 2, most * 3))
-        yield Plot(f"Beside what people use today: {name}", "", _svg(canvas))
+        heights = [0.9 + 0.26 * len(chosen) for *_, chosen in panels]
+        canvas, axes = _stacked(heights)
+        for (_, mps, chosen), axis in zip(panels, axes, strict=True):
+            values = [_p(f) for f in chosen]
+            colours = [COLOURS["timeline"] if f.program == "gpuring" else "#aaaaaa" for f in chosen]
+            axis.barh(range(len(chosen)), values, color=colours)
+            labels = [_label(f, program=True) for f in chosen]
+            axis.set_yticks(range(len(chosen)), labels, fontsize=7)
+            axis.invert_yaxis()
+            for at, value in enumerate(values):
+                said = f" {value:,.0f}" if value >= 1000 else f" {value:.3g}"
+                axis.text(value, at, said, va="center", fontsize=7)
+            where = "host memory" if mps is None else f"GPU, MPS {'on' if mps else 'off'}"
+            axis.set(title=where, xlabel=f"{unit}, median", xlim=(0, 1.15 * max(values)))
+            axis.tick_params(axis="x", labelsize=7)
+        slug = "rate" if name == "frames/s" else name.replace(" ", "-")
+        better = "more is better" if name == "frames/s" else "less is better"
+        yield Plot(
+            f"rivals-{slug}", f"Beside what people use today: {name} ({better})", "", _svg(canvas)
+        )
 
 
 def _comparable(f: Figure, memory: str, mps: bool | None) -> bool:
@@ -177,7 +191,7 @@ def _comparable(f: Figure, memory: str, mps: bool | None) -> bool:
         f.values is not None
         and of == memory
         and (mps is None or f.setting.get("mps") is mps)
-        and f.program != "floor, always waits"
+        and f.program not in ("floor, always waits", *BENEATH)
         and _says(f, {**BASE, "gate": f.setting.get("gate", "stream")})
     )
 
@@ -201,7 +215,7 @@ def _lines(
             wanted = {**BASE, "lossless": is_lossless, **gate}
             del wanted[key]
             points = sorted(
-                (int(f.setting[key]), _p(f), _p(f, 10), _p(f, 90))
+                (int(f.setting[key]), _p(f), *_middle_half(f))
                 for f in chosen
                 if f.program == program
                 and f.setting.get("sync") == sync
@@ -232,15 +246,15 @@ def _lines(
         axis.tick_params(labelsize=7)
         axis.grid(alpha=0.3)
         axis.legend(fontsize=7, handlelength=4)
-    return Plot(title, caption, _svg(canvas))
+    return Plot(key if key != "nbytes" else "size", title, caption, _svg(canvas))
 
 
 _AXES = {
-    "nbytes": "bytes a frame",
-    "slots": "slots",
-    "consumers": "consumers",
-    "members": "members of one subscription",
-    "producers": "producers",
+    "nbytes": "bytes a frame (logarithmic axis)",
+    "slots": "slots (logarithmic axis)",
+    "consumers": "consumers (logarithmic axis)",
+    "members": "members of one subscription (logarithmic axis)",
+    "producers": "producers (logarithmic axis)",
 }
 
 
@@ -259,6 +273,13 @@ def _panels(figures: list[Figure], name: str) -> list[tuple[str, list[Figure]]]:
         ("GPU, MPS on", lambda f: f.setting.get("mps") is True),
     )
     return [(label, part) for label, test in parts if (part := [f for f in found if test(f)])]
+
+
+def _middle_half(figure: Figure) -> tuple[float, float]:
+    """Where it begins and ends; at the median if there are too few values to say."""
+    assert figure.values is not None
+    low, high = figure.values.given(25), figure.values.given(75)
+    return (low or _p(figure), high or _p(figure))
 
 
 def _p(figure: Figure, quantile: float = 50) -> float:
@@ -287,7 +308,17 @@ def _canvas(panels: int, height: float = 3.2) -> tuple[Any, Any]:
     return canvas, canvas.subplots(1, panels, squeeze=False)[0]
 
 
-def _svg(canvas: Any) -> str:
+def _stacked(heights: list[float]) -> tuple[Any, Any]:
+    from matplotlib.figure import Figure as Canvas
+
+    canvas = Canvas(figsize=(7.5, sum(heights)), layout="constrained")
+    return canvas, canvas.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
+
+
+def _svg(canvas: Any) -> bytes:
+    from matplotlib import rc_context
+
     into = io.BytesIO()
-    canvas.savefig(into, format="svg")
-    return "data:image/svg+xml;base64," + base64.b64encode(into.getvalue()).decode()
+    with rc_context({"svg.hashsalt": "gpuring"}):  # the same figures give the same file
+        canvas.savefig(into, format="svg", metadata={"Date": None})
+    return into.getvalue()

@@ -1,4 +1,4 @@
-"""Verifies a peer, then measures it."""
+"""Verifies a rival, then measures it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from bench.rivals.pair import answers, ordered, pair
+from bench.rivals.rival import SLOTS, Rival
+from bench.rivals.work import LARGE, WORDS, Terms
 from gpuring.cli.bench.crew import Crew, RoleFailed
 from gpuring.cli.bench.figures import Distribution, Figure, Value
-from gpuring.cli.bench.peers.pair import answers, ordered, pair
-from gpuring.cli.bench.peers.peer import SLOTS, Peer
-from gpuring.cli.bench.peers.work import LARGE, WORDS, Terms
 
 SLOW_NS = 300_000
 """Longer than any hand-over takes to reach the other side, so one that does not wait is wrong."""
@@ -28,7 +28,7 @@ WARM_UP_ROUNDS = 20
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is measured.  Counts follow from the peer's speed: each part takes its time."""
+    """How much is measured.  Counts follow from the rival's speed: each part takes its time."""
 
     part_s: float
     windows: int = 24
@@ -44,33 +44,33 @@ class WrongData(Exception):
     """Frames arrived with other words than were sent."""
 
 
-def measure(peer: Peer, settings: Any, crew: Crew) -> Iterator[Figure]:
-    """All figures of one peer; or one that says why there are none."""
-    missing = [name for module, name in peer.needs if not _installed(module)]
+def measure(rival: Rival, settings: Any, crew: Crew) -> Iterator[Figure]:
+    """All figures of one rival; or one that says why there are none."""
+    missing = [name for module, name in rival.needs if not _installed(module)]
     if missing:
-        yield _skipped(peer, settings, Terms(), f"not installed: {', '.join(missing)}")
+        yield _skipped(rival, settings, Terms(), f"not installed: {', '.join(missing)}")
         return
     terms = Terms()
     try:
-        with pair(peer, crew) as players:
-            measurement = _Measurement(peer, settings, *players)
+        with pair(rival, crew) as players:
+            measurement = _Measurement(rival, settings, *players)
             try:
                 yield from measurement.everything(terms)
-                if peer.memory == "host":
+                if rival.memory == "host":
                     terms = Terms(words=1)
                     yield from measurement.everything(terms)
                 terms = Terms(nbytes=LARGE)
                 yield from measurement.throughput(terms)
             except WrongData as error:
-                yield _skipped(peer, settings, terms, f"wrong data: {error}")
+                yield _skipped(rival, settings, terms, f"wrong data: {error}")
     except RoleFailed as error:
         why = str(error).strip().splitlines()[-1]
-        yield _skipped(peer, settings, terms, f"failed: {why}")
+        yield _skipped(rival, settings, terms, f"failed: {why}")
 
 
 class _Measurement:
-    def __init__(self, peer: Peer, settings: Any, a: Any, b: Any) -> None:
-        self._peer = peer
+    def __init__(self, rival: Rival, settings: Any, a: Any, b: Any) -> None:
+        self._rival = rival
         self._settings = settings
         self._effort = Effort.of(settings)
         self._a = a
@@ -106,7 +106,7 @@ class _Measurement:
     def _verify(self, terms: Terms) -> str:
         """Every word of some frames, on slow GPUs; then sets the terms of the measurement."""
         whole = terms.words if terms.words == 1 else terms.nbytes // 8
-        slow_ns = SLOW_NS if self._peer.memory == "cuda" else 0
+        slow_ns = SLOW_NS if self._rival.memory == "cuda" else 0
         for slow in ({"stamp_after_ns": slow_ns}, {"check_after_ns": slow_ns}):
             self._set(Terms(terms.nbytes, whole, **slow))
             self._run(VERIFIED_FRAMES, 1)
@@ -175,34 +175,34 @@ class _Measurement:
             raise WrongData(f"{wrong} words differ from what was sent, {when}")
 
     def _using(self) -> str:
-        needs = [f"{name} {_version(module, name)}" for module, name in self._peer.needs]
+        needs = [f"{name} {_version(module, name)}" for module, name in self._rival.needs]
         return ", ".join(needs or [f"Python {platform.python_version()}"])
 
     def _figure(
         self, terms: Terms, how: str, group: str, name: str, unit: str, values: Any, **more: Value
     ) -> Figure:
-        setting = _setting(self._peer, self._settings, terms) | more
+        setting = _setting(self._rival, self._settings, terms) | more
         found = Distribution.of(values)
-        return Figure(group, name, self._peer.name, unit, setting, found, verified=how)
+        return Figure(group, name, self._rival.name, unit, setting, found, verified=how)
 
 
-def _setting(peer: Peer, settings: Any, terms: Terms) -> dict[str, Value]:
+def _setting(rival: Rival, settings: Any, terms: Terms) -> dict[str, Value]:
     setting: dict[str, Value] = {
-        "memory": peer.memory,
+        "memory": rival.memory,
         "kernel": terms.words == WORDS,
         "slots": SLOTS,
         "nbytes": terms.nbytes,
         "consumers": 1,
         "lossless": True,
     }
-    if peer.memory == "cuda":
+    if rival.memory == "cuda":
         setting["mps"] = bool(getattr(settings, "mps", False))
     return setting
 
 
-def _skipped(peer: Peer, settings: Any, terms: Terms, why: str) -> Figure:
-    setting = _setting(peer, settings, terms)
-    return Figure("throughput", "frames/s", peer.name, "frames/s", setting, skipped=why)
+def _skipped(rival: Rival, settings: Any, terms: Terms, why: str) -> Figure:
+    setting = _setting(rival, settings, terms)
+    return Figure("throughput", "frames/s", rival.name, "frames/s", setting, skipped=why)
 
 
 def _installed(module: str) -> bool:

@@ -1,0 +1,88 @@
+"""python -m bench: transitions, throughput, latency, waiting and recovery of a ring, beside the
+leanest possible ring (the floor) and what people use today (the rivals). Frames are verified before
+anything is timed. Writes JSON and a self-contained report.html.
+"""
+
+# measure   every figure of a run      report, plots   JSON to html     targets   their bounds
+# The others measure; each has run(settings, crew) and yields figures.
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpuring.cli.bench import add_device, add_from, add_spoil, stored, summary
+from gpuring.cli.trouble import CommandError
+
+from . import report
+from .measure import GROUPS, measure
+
+
+def parser() -> argparse.ArgumentParser:
+    options = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    options.add_argument("--quick", action="store_true", help="about a minute instead of eight")
+    add_device(options)
+    options.add_argument(
+        "--mps",
+        choices=("off", "on", "both"),
+        help="whether processes share the GPU through CUDA MPS (default: both where that can be "
+        "had; with --quick as the environment has it)",
+    )
+    options.add_argument(
+        "--only", nargs="+", choices=GROUPS, metavar="GROUP", help=f"of {', '.join(GROUPS)}"
+    )
+    options.add_argument(
+        "--rivals", action="store_true", help="also torch queues and what else is installed"
+    )
+    options.add_argument(
+        "--out",
+        type=Path,
+        default=Path("gpuring-bench"),
+        metavar="DIR",
+        help="where report.html, bench.json and the plots go (default: gpuring-bench)",
+    )
+    add_from(options, "make the report of this JSON instead of measuring")
+    add_spoil(options)
+    return options
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """0: everything that was measured was verified.  1: wrong data crossed somewhere, or the
+    options cannot be met."""
+    asked = sys.argv[1:] if argv is None else argv
+    args = parser().parse_args(asked)
+    try:
+        return _run(args, asked)
+    except CommandError as error:
+        print(f"python -m bench: {error}", file=sys.stderr)
+        return 1
+
+
+def _run(args: argparse.Namespace, asked: Sequence[str]) -> int:
+    if args.stored:
+        run, source = stored.load(args.stored), args.stored
+    try:
+        args.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CommandError(f"--out {args.out}: {error.strerror}") from None
+    if not args.stored:
+        source = args.out / "bench.json"
+        stored.must_be_writable(source, "--out")
+        run = stored.measured(
+            measure(args), asked, lambda figure: print(report.line(figure), flush=True)
+        )
+        run.save(source)
+    page = report.write(run, args.out)
+    print(
+        "", summary.text(run, report.on_gpu(run.figures)), "", report.verdict(run.figures), sep="\n"
+    )
+    print(f"{run.seconds:.0f} s; {page}, {source}")
+    for figure in run.failed:
+        print(f"python -m bench: {report.line(figure)}", file=sys.stderr)
+    return run.status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,15 @@
+"""What lies beneath a ring, in Python (gpuring.cli.bench.beneath); floor has it in C for GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuring.cli.bench import beneath
+from gpuring.cli.bench.crew import Crew
+from gpuring.cli.bench.figures import Figure
+from gpuring.cli.bench.settings import Settings
+
+
+def run(settings: Settings, crew: Crew) -> Iterator[Figure]:
+    for place in settings.one_per_sync:
+        yield from beneath.run(settings, crew, place, settings.seconds(0.6, 1.2))

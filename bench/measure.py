@@ -1,0 +1,82 @@
+"""Every figure of a run: on the host, then on a GPU with MPS off and on."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+
+from gpuring.cli.bench import settings, why_no_gpu
+from gpuring.cli.bench.crew import Crew
+from gpuring.cli.bench.figures import Figure
+from gpuring.cli.bench.mps import installed, reachable
+from gpuring.cli.bench.settings import Settings
+from gpuring.cli.trouble import CommandError
+
+from . import mps
+
+OURS = ("transitions", "throughput", "latency", "waiting", "recovery")
+GROUPS = (*OURS, "beneath", "floor", "rivals")
+ONLY_ON_GPU = ("floor",)
+
+
+def measure(args: argparse.Namespace, scale: float = 1.0) -> Iterator[Figure]:
+    """Every figure of a run, as it comes.  This process itself never touches CUDA, so that each
+    part can have MPS off or on."""
+    groups = args.only or [group for group in GROUPS if group != "rivals" or args.rivals]
+    host = (settings.HOST,) if args.device != "cuda" else ()
+    base = Settings(quick=args.quick, spoil=args.spoil, scale=scale)
+    try:
+        why_not = "not asked for (--device host)"
+        if args.device != "host":
+            with Crew() as crew:
+                why_not = crew.call(why_no_gpu)
+        if why_not:
+            if args.device == "cuda":
+                raise CommandError(f"--device cuda: {why_not}")
+            for group in groups:
+                yield Figure(group, "on a GPU", "gpuring", "", skipped=why_not)
+            with Crew() as crew:
+                ours = [group for group in groups if group not in ONLY_ON_GPU]
+                yield from _groups(ours, replace(base, places=host), crew)
+            return
+        running = reachable()
+        modes = _modes(args.mps, running, args.quick)
+        for number, mode in enumerate(modes):
+            places = (*(host if number == 0 else ()), *settings.ON_GPU)
+            with ExitStack() as stack:
+                environment = {}
+                if mode and not running:
+                    try:
+                        environment = stack.enter_context(mps.daemon())
+                    except mps.NoMps as error:
+                        yield Figure("latency", "with MPS", "gpuring", "", skipped=str(error))
+                        continue
+                elif running and not mode:
+                    environment = mps.without()
+                part = replace(base, places=places, mps=mode, environment=environment)
+                if not mode:
+                    yield from _groups(groups, part, stack.enter_context(Crew(environment)))
+                    continue
+                for group in groups:  # under MPS one failure may make every worker useless
+                    with Crew(environment) as crew:
+                        yield from _groups([group], part, crew)
+    finally:
+        settings.remove_rings()
+
+
+def _modes(asked: str | None, running: bool, quick: bool) -> tuple[bool, ...]:
+    if asked is None:
+        asked = "on" if running else "both" if installed() and not quick else "off"
+    return {"off": (False,), "on": (True,), "both": (False, True)}[asked]
+
+
+def _groups(groups: list[str], settings: Settings, crew: Crew) -> Iterator[Figure]:
+    for group in groups:
+        try:
+            yield from importlib.import_module(f"bench.{group}").run(settings, crew)
+        except Exception as error:  # a rival's missing library, say: the others go on
+            why = f"{type(error).__name__}: {error}".splitlines()[0]
+            yield Figure(group, "all", group, "", skipped=why)
