@@ -16,7 +16,7 @@ from pathlib import Path
 from gpuring.cli.bench import add_device, add_from, add_spoil, stored, summary
 from gpuring.cli.trouble import CommandError
 
-from . import report
+from . import report, rivals
 from .measure import GROUPS, measure
 
 
@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(args: argparse.Namespace, asked: Sequence[str]) -> int:
     if args.stored:
-        run, source = stored.load(args.stored), args.stored
+        run, source = rivals.sound(stored.load(args.stored)), args.stored
     try:
         args.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -18,7 +18,7 @@ from gpuring.cli.bench.summary import (
     HOST,
     WIDTH,
     Headline,
-    compared,
+    beneath_it,
     measured_where,
     rows,
     shown,
@@ -165,7 +165,7 @@ def _headlines(figures: list[Figure]) -> str:
             (*map(escape, each[:4]), *(_marked(kinds[row.good], word) for word in each[4:]))
             for row, each in zip(found, cells, strict=True)
         ]
-        means = "; ".join(f"{name}: {words}" for name, words in compared(found, headlines).items())
+        means = "; ".join(beneath_it(found, headlines))
         said.append(
             f"<h3>On {escape(str(where))}: {verdict_of(found)}</h3>"
             f"{_table(head, listed, numeric=(1, 2, 3))}"

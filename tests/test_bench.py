@@ -157,6 +157,7 @@ def test_what_was_not_measured_is_not_shown():
     assert "wake-up" not in said
     assert "beneath" not in said
     assert "ratio" not in said
+    assert "On host memory: not compared" in said
 
 
 def test_p99_needs_a_thousand_samples():

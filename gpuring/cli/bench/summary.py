@@ -135,6 +135,8 @@ def shown(rows: Iterable[Row]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
 def verdict(rows: Iterable[Row]) -> str:
     judged = [row.good for row in rows]
     good, bad, unknown = (judged.count(each) for each in (True, False, None))
+    if not good and not bad:
+        return "not compared"
     if not bad and not unknown:
         return "all good"
     counts = (good, "good"), (bad, "NOT good"), (unknown, "not compared")
@@ -224,7 +226,7 @@ def _place(where: Where, figures: list[Figure], headlines: Iterable[Headline]) -
     found = rows(figures, where, headlines)
     head, cells = shown(found)
     listed = table(head, cells, right=(1, 2, 3)).splitlines()
-    notes = [f"  {name}: {means}" for name, means in compared(found, headlines).items()]
+    notes = [f"  {each}" for each in beneath_it(found, headlines)]
     extra = list(_more(where, figures))
     bad = {row.headline for row in found if row.good is False}
     if where.mps is False and bad - {"host time"}:
@@ -239,10 +241,13 @@ def _place(where: Where, figures: list[Figure], headlines: Iterable[Headline]) -
     ]
 
 
-def compared(rows: Iterable[Row], headlines: Iterable[Headline]) -> dict[str, str]:
-    """What lies beneath, in words, for each headline that could be compared."""
+def beneath_it(rows: Iterable[Row], headlines: Iterable[Headline]) -> list[str]:
+    """What lies beneath, in words: for each headline that could be compared, or for all of them."""
     names = {row.headline for row in rows if row.good is not None}
-    return {each.name: each.means for each in headlines if each.name in names}
+    said = {each.name: each.means for each in headlines if each.name in names}
+    if len(said) > 1 and len(set(said.values())) == 1:
+        return [next(iter(said.values()))]
+    return [f"{name}: {means}" for name, means in said.items()]
 
 
 WITHOUT_MPS = (
@@ -276,13 +281,18 @@ def _median(figure: Figure) -> str:
 
 def _notes(run: Run) -> Iterator[str]:
     headlines = {(each.group, each.figure) for each in (*HOST, *GPU)}
+    programs = {"gpuring", *(each.program for each in (*HOST, *GPU))}
     said: dict[str, None] = {}
     for figure in run.figures:
         if figure.failed:
             said[f"WRONG DATA: {figure.name} ({figure.program}): {figure.skipped}."] = None
         elif figure.name == "on a GPU":
             said[f"No GPU was measured: {figure.skipped}."] = None
-        elif figure.skipped and (figure.group, figure.name) in headlines:
+        elif (
+            figure.skipped
+            and figure.program in programs
+            and (figure.group, figure.name) in headlines
+        ):
             said[f"Not measured: {figure.name} ({figure.program}): {figure.skipped}."] = None
     yield from said
     if run.failed:
