@@ -15,6 +15,7 @@ from pathlib import Path
 
 from gpuring.cli.bench import add_device, add_from, add_spoil, stored, summary
 from gpuring.cli.trouble import CommandError
+from gpuring.errors import RingError
 
 from . import report, rivals
 from .measure import GROUPS, measure
@@ -55,7 +56,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser().parse_args(asked)
     try:
         return _run(args, asked)
-    except CommandError as error:
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # python -m bench | head
+        sys.stderr.close()
+        return 0
+    except (RingError, CommandError, ValueError, OSError) as error:
         print(f"python -m bench: {error}", file=sys.stderr)
         return 1
 

@@ -19,6 +19,7 @@ from gpuring.cli.bench.summary import (
     WIDTH,
     Headline,
     beneath_it,
+    busy,
     measured_where,
     rows,
     shown,
@@ -125,7 +126,7 @@ def html(run: Run, drawn: Mapping[str, Iterable[plots.Plot]]) -> str:
     why = "" if drawn else "<p>Plots are left out: <code>pip install 'gpuring[bench]'</code>.</p>"
     judged = judge(kept)
     sections = [
-        f"<h1>What a hand-over costs</h1>{_failures(kept)}{_headlines(kept)}{why}",
+        f"<h1>What a hand-over costs</h1>{_failures(kept)}{_headlines(kept)}{_busy(run)}{why}",
         f"<h2>Machine</h2>{_machine(run.machine, run.seconds)}",
     ]
     if any(each.met is not None for each in judged):
@@ -172,6 +173,10 @@ def _headlines(figures: list[Figure]) -> str:
             + (f"<p class='none'>Beneath it: {escape(means)}.</p>" if means else "")
         )
     return "".join(said)
+
+
+def _busy(run: Run) -> str:
+    return "".join(f"<p>{escape(each)}</p>" for each in busy(run.machine))
 
 
 def on_gpu(figures: list[Figure]) -> tuple[Headline, ...]:
@@ -229,7 +234,7 @@ def _targets(judged: Iterable[Verdict]) -> str:
     ]
     hidden = sum(each.met is None for each in judged)
     more = (
-        f"<p class='none'>{hidden} more need figures that this run has not.</p>" if hidden else ""
+        f"<p class='none'>{hidden} more need figures that were not measured.</p>" if hidden else ""
     )
     return _table(("target", "goal", "here", "", "computed from"), listed) + more
 

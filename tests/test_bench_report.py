@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import pkgutil
 import re
 import subprocess
 import sys
@@ -12,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import bench
 from bench import __main__ as command
 from bench import measure, mps, plots, report, throughput
 from bench.targets import find, judge, one_more_consumer_us
@@ -68,6 +71,14 @@ def test_it_is_run_from_a_checkout():
     )  # fmt: skip
     assert "--rivals" in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_every_module_can_be_imported_without_a_gpu():
+    found = [each.name for each in pkgutil.walk_packages(bench.__path__, "bench.")]
+    assert len(found) >= 25
+    for name in found:
+        if not name.startswith("bench.test_"):
+            importlib.import_module(name)
 
 
 @pytest.mark.slow

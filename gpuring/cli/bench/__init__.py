@@ -139,7 +139,7 @@ def why_no_gpu(pipe: Pipe) -> str:
 
     usable, reason = cuda_ipc.available()
     if not usable:
-        return reason
+        return reason.partition("; or use device=")[0]  # which is no option of a command
     try:
         cuda_tools()
     except Exception as error:  # CuPy without NVRTC has many ways to say so

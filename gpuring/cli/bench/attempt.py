@@ -20,7 +20,7 @@ def attempt(blank: Figure, measure: Callable[[], Iterable[Figure]]) -> Iterator[
         found = list(measure())
     except Wrong as wrong:
         found = [replace(blank, skipped=f"{VERIFICATION_FAILED}: {wrong}")]
-    except RoleFailed as failed:
+    except (RoleFailed, OSError) as failed:
         found = [replace(blank, skipped=str(failed).strip().splitlines()[-1])]
     if any(figure.skipped for figure in found):
         remove_rings()

@@ -297,16 +297,21 @@ def _notes(run: Run) -> Iterator[str]:
     yield from said
     if run.failed:
         yield "Frames arrived damaged. Do not trust rings on this machine; please report it."
-    load, cores = run.machine.get("load"), run.machine.get("cores")
-    if load and cores and load > 0.5 * cores:
-        yield (
-            f"The machine was busy before the run: load {load:g} on {cores} cores. Both columns "
-            "include waiting for a core."
-        )
+    yield from busy(run.machine)
     yield (
         f"Medians, except p99. A percentile is given if at least {BEYOND} samples lie beyond it: "
         f"p99 needs {100 * BEYOND:,}. Frames were checked before and while the clock ran."
     )
+
+
+def busy(card: Mapping[str, Any]) -> Iterator[str]:
+    """Says so if others used more than half of the machine."""
+    load, cores = card.get("load"), card.get("cores")
+    if load and cores and load > 0.5 * cores:
+        yield (
+            f"The machine was busy before the run: load {load:g} on {cores} cores. The figures of "
+            "the ring and of what lies beneath it include waiting for a core."
+        )
 
 
 def _wrap(paragraphs: Iterable[str]) -> list[str]:
