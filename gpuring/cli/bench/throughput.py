@@ -166,6 +166,8 @@ def produce(pipe: Pipe, load: Load, first: bool) -> int:
                 frames += 1
             pattern.finish()
             pattern.stamp(slot)
+            if spoil:  # another producer had all the frames before
+                pattern.spoil(slot)
             slot.publish()
             marks = _publish(pipe, producer, pattern, load)
             pattern.finish()
