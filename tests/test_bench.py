@@ -18,12 +18,10 @@ import pytest
 
 import gpuring
 from gpuring.cli import bench, main
-from gpuring.cli.bench import beneath, settings, stored, summary, throughput
-from gpuring.cli.bench.attempt import Wrong, attempt
-from gpuring.cli.bench.crew import Crew, RoleFailed
+from gpuring.cli.bench import settings, stored, summary, throughput
+from gpuring.cli.bench.attempt import Wrong
 from gpuring.cli.bench.figures import QUANTILES, Distribution, Figure
 from gpuring.cli.bench.patterns import DriverKernel, HostPattern
-from gpuring.cli.bench.settings import Place
 from gpuring.cli.bench.stored import Run
 
 
@@ -207,73 +205,6 @@ def test_quantities_have_three_digits_and_a_fitting_unit():
         (61.4, "frames/s", "61.4/s"), (123456, "ms", "123,000 ms"), (99.96, "µs", "100 µs"),
     ):  # fmt: skip
         assert summary.quantity(value, unit) == said
-
-
-# ---- what lies beneath --------------------------------------------------------------------------
-
-
-def test_a_word_that_comes_out_of_order_is_noticed(tmp_path):
-    shared = tmp_path / "word"
-    shared.write_bytes(bytes(4096))
-    with Crew() as crew, crew.start(beneath.answer_word, str(shared), False) as other:
-        other.receive()
-        shared.write_bytes((2).to_bytes(8, "little") + bytes(4088))
-        with pytest.raises(RoleFailed, match="2 came instead of 1"):
-            other.result()
-
-
-def test_a_number_that_comes_out_of_order_is_noticed(tmp_path):
-    there, back = str(tmp_path / "there"), str(tmp_path / "back")
-    os.mkfifo(there)
-    os.mkfifo(back)
-    with (
-        Crew() as crew,
-        crew.start(beneath.take, there, back) as reader,
-        Path(there).open("wb", buffering=0) as full,
-        Path(back).open("rb", buffering=0),
-    ):
-        full.write((1).to_bytes(8, "little"))
-        with pytest.raises(RoleFailed, match="1 came instead of 0"):
-            reader.result()
-
-
-def test_frames_that_are_missing_are_noticed(monkeypatch):
-    """What the two sides of a bare hand-over say is compared."""
-    with Crew() as crew:
-        monkeypatch.setattr(crew, "call", lambda *args, **more: [1, 2, 3])
-        blank = one_way("bare word", 1)
-        monkeypatch.setattr(beneath, "answer_word", two)
-        quick = settings.Settings(scale=0.01)
-        (figure,) = attempt(blank, lambda: beneath._word(quick, crew, blank))
-    assert figure.failed
-    assert "3 numbers were sent, 2 arrived" in figure.skipped
-
-
-def two(pipe, *_):
-    pipe.send()
-    return [1, 2]
-
-
-def test_a_gpu_is_compared_with_the_same_kernels(monkeypatch):
-    """Without a GPU: which roles are played, with which arguments."""
-    played = []
-
-    class FakeCrew:
-        def call(self, role, *args, **_):
-            played.append((role.__name__, *args[1:3]))
-            raise RoleFailed("no GPU")
-
-        def start(self, role, *args, **_):
-            played.append((role.__name__, args[1]))
-            raise RoleFailed("no GPU")
-
-    place = Place("timeline", "stream")
-    found = list(beneath.run(settings.Settings(), FakeCrew(), place, 0.1))
-    assert played == [("answer_word", True), ("both_sides",)]
-    assert [(f.program, f.skipped) for f in found] == [
-        ("bare word", "no GPU"), ("one process", "no GPU")
-    ]  # fmt: skip
-    assert all(f.setting["mps"] is False and f.setting["kernel"] is True for f in found)
 
 
 # ---- what a run is made of ----------------------------------------------------------------------
