@@ -225,7 +225,7 @@ def _machine(card: Mapping[str, Any], seconds: float) -> str:
 def _place(where: Where, figures: list[Figure], headlines: Iterable[Headline]) -> list[str]:
     found = rows(figures, where, headlines)
     head, cells = shown(found)
-    listed = table(head, cells, right=(1, 2, 3)).splitlines()
+    listed = str(table(head, cells, right=head[1:4])).splitlines()
     notes = [f"  {each}" for each in beneath_it(found, headlines)]
     extra = list(_more(where, figures))
     bad = {row.headline for row in found if row.good is False}
