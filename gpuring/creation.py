@@ -35,7 +35,7 @@ def create(
     max_peers: int = 32,
     max_subscriptions: int = 16,
     mode: int = 0o600,
-    replace: bool = False,
+    replace: bool | None = None,
 ) -> Ring:
     """Creates a ring that any process of this host can attach to by `name`, and owns it.
 
@@ -52,16 +52,24 @@ def create(
       host, so that no stream ever waits for another process.
     * `max_peers`, `max_subscriptions`: sizes of the tables, 1 … 64.
     * `mode`: permissions of the shared memory; 0o600 keeps it to one user.
-    * `replace`: close and remove a ring of this name, whoever uses it.  A living one is closed when
-      the new one is whole, so for a moment there has to be room for both.
+    * `replace`: which ring of this name makes way.  None: one whose creator is dead, so that a
+      program that was killed can be started again.  True: any ring of yours, whoever uses it.
+      False: none.  Processes that are still in the old ring read what is there and get EndOfStream,
+      as if its creator had closed it.  They keep its memory until they leave, and the old ring is
+      closed when the new one is whole: there has to be room for both.  A ring that nobody uses any
+      more is removed before.
+
+    With `replace=None`, of several processes that start at once one creates the ring, and the
+    others get RingExists.  What has the name and is damaged, or of another version of gpuring,
+    makes way if no process uses it.
 
     A ring appears whole: whoever finds its name can attach to it.  Closing the returned Ring closes
     the ring: others drain what is there and get EndOfStream.
 
     Raises RingExists, DeviceError (no usable GPU), RingError (no space in /dev/shm, RLIMIT_FSIZE,
-    RLIMIT_AS), PermissionError (another user's ring cannot be replaced), RingIncompatible (nor what
-    is no file), OSError (no descriptors left), TypeError or ValueError (arguments).  Nothing is
-    left behind by a call that raises.
+    RLIMIT_AS), OSError (no descriptors left), TypeError or ValueError (arguments).  With
+    `replace=True` also PermissionError (the ring is another user's) and RingIncompatible (what has
+    the name is no file).  Nothing is left behind by a call that raises.
     """
     ending.check()
     segment.check_name(name)
@@ -96,7 +104,7 @@ def create_of(
     max_peers: int = 32,
     max_subscriptions: int = 16,
     mode: int = 0o600,
-    replace: bool = False,
+    replace: bool | None = None,
 ) -> Ring:
     """create() of slots that are described already."""
     ending.check()

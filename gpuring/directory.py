@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from gpuring import _core, segment, stats
 from gpuring._core import File, Header
-from gpuring.errors import RingError, RingIncompatible
+from gpuring.errors import RingError, RingExists, RingIncompatible
 from gpuring.segment import Missing, Named
 
 T = TypeVar("T")
@@ -69,14 +69,8 @@ def _named(name: str) -> Named:
     except FileNotFoundError:
         raise Missing from None
     if named.odd:
-        raise _no_ring(name, named)
+        raise segment.no_ring(named)
     return named
-
-
-def _no_ring(name: str, named: Named) -> RingIncompatible:
-    return RingIncompatible(
-        f"{segment.path_of(segment.header_name(name))} is {named.odd}, and no ring"
-    )
 
 
 def _checked(name: str, how: Callable[[int], Header], file: File) -> Header:
@@ -92,15 +86,35 @@ def _checked(name: str, how: Callable[[int], Header], file: File) -> Header:
         ) from None
 
 
-def who_has(name: str) -> str:
-    """Of a ring that stands in the way: who made it, and whether anybody lives in it."""
+def _taken(name: str) -> RingExists:
+    """The error for a name that cannot be had: what has it, and what can be done about that."""
+    step = "attach to it, or pass replace=True, which closes it for all who use it"
     try:
-        header = look(name)
-    except (RingError, OSError) as error:
-        return str(error)
-    live = header.live_peers()
-    state = "alive" if header.creator_alive else "dead"
-    return f"created by pid {header.creator_pid} ({state}), {len(live)} living peers"
+        with Named(segment.header_name(name)) as named:
+            if named.odd:
+                what, step = str(segment.no_ring(named)), "or remove that"
+            elif not named.is_ours:
+                what = f"ring {name!r} exists and belongs to {named.owner}"
+                step = "or ask that user to remove it"
+            else:
+                with named.open() as file:
+                    what = _state(name, Header.read(file.fd))
+    except FileNotFoundError:
+        what, step = f"ring {name!r} existed a moment ago", "or try again"
+    except _core.Damaged as error:
+        what = f"ring {name!r} is in use, and it is none of this gpuring: {error}"
+        step = "or end the processes that use it"
+    except OSError as error:
+        what = f"ring {name!r} exists and cannot be read: {error}"
+    return RingExists(f"{what}. Choose another name, {step}")
+
+
+def _state(name: str, header: Header) -> str:
+    live = len(header.live_peers())
+    return (
+        f"ring {name!r} exists: created by pid {header.creator_pid} "
+        f"({'alive' if header.creator_alive else 'dead'}), {live} living peer{'s'[: live != 1]}"
+    )
 
 
 def ls() -> list[stats.RingStats]:
@@ -160,30 +174,49 @@ def attach_header(name: str, owner: int | None) -> Header:
 # ---- names come --------------------------------------------------------------------------------
 
 
-def make_way(name: str, replace: bool) -> None:
+def make_way(name: str, replace: bool | None) -> None:
     """Before anything is made: is the name free, or may it be taken?  Removes a dead ring.
 
-    Raises RingExists, PermissionError, RingIncompatible.
+    `replace` as for create().  Raises RingExists, PermissionError, RingIncompatible, OSError.
     """
     try:
         with Named(segment.header_name(name)) as named:
-            if not replace:
-                raise segment.exists(name, who_has(name))
-            _may_remove(name, named)
+            _may_replace(name, named, replace)
+            if replace is None:
+                with named.open() as file:
+                    if not _is_abandoned(file):
+                        raise _taken(name)
     except FileNotFoundError:
         return
     remove_dead(name)  # now, for its memory may be what is needed
 
 
-def give_name(name: str, file: File, replace: bool) -> None:
-    """The whole header in `file` appears.  Raises as make_way(), and OSError."""
+def give_name(name: str, file: File, replace: bool | None) -> None:
+    """The whole header in `file` appears.  Raises as make_way()."""
     while True:
         try:
             return segment.give_name(file, segment.header_name(name))
         except FileExistsError:
-            if not replace:
-                raise segment.exists(name, who_has(name)) from None
-        remove(name)
+            _take_away(name, close=True, replace=replace)
+
+
+def _may_replace(name: str, named: Named, replace: bool | None) -> None:
+    """Raises RingExists, PermissionError, RingIncompatible."""
+    if replace:
+        _may_remove(name, named)
+    elif replace is False or named.odd or not named.is_ours:
+        raise _taken(name)
+
+
+def _is_abandoned(file: File) -> bool:
+    """Whether the ring's creator is dead.  Where the header does not say who that is, because it
+    is damaged or of another version: whether no process uses the ring."""
+    try:
+        return not Header.read(file.fd).creator_alive
+    except _core.Retired:  # nobody can attach any more, and somebody was removing its name
+        return True
+    except _core.Damaged:
+        return not segment.in_use(file.fd)
 
 
 # ---- names go ----------------------------------------------------------------------------------
@@ -210,24 +243,28 @@ def _may_remove(name: str, named: Named) -> None:
     if named.is_ours:
         return
     if named.odd:
-        raise _no_ring(name, named)
+        raise segment.no_ring(named)
     raise PermissionError(
-        f"ring {name!r} belongs to user {named.stat.st_uid}: nobody else replaces or removes it"
+        f"ring {name!r} belongs to {named.owner}: only that user can replace or remove it"
     )
 
 
-def _take_away(name: str, *, close: bool) -> bool:
+def _take_away(name: str, *, close: bool, replace: bool | None = True) -> bool:
+    """`replace`: which ring may be taken away, as for create().  False: there was none."""
     while True:
         try:
             named = Named(segment.header_name(name))
         except FileNotFoundError:
             return False
         with named:
-            _may_remove(name, named)
+            _may_replace(name, named, replace)
             with named.open(os.O_RDWR) as file:
-                segment.lock_name(file.fd, _PATIENCE_S)  # in vain: its holder was stopped
+                locked = segment.lock_name(file.fd, _PATIENCE_S)  # in vain: its holder was stopped
                 if not named.has_name:
                     continue
+                # Under the lock, so that of two who start at once one finds the other's ring.
+                if replace is None and not (locked and _is_abandoned(file)):
+                    raise _taken(name)
                 epoch = None if named.odd else _retire(file, close)
                 _remove_slots(name, epoch)
                 if named.has_name:  # once more: if we were stopped, somebody went on without us

@@ -83,8 +83,8 @@ def _slots_of(name: str, header: Header) -> tuple[Memory, Spec]:
     if not header.creator_alive:
         raise PeerLost(
             f"ring {name!r}: the process that created it (pid {header.creator_pid}) is dead. "
-            "Those inside may finish, but nobody new can open its GPU memory; create the ring "
-            "again (replace=True), or let `gpuring keep` own it"
+            "Those inside may finish, but nobody new can open its GPU memory. Create the ring "
+            "again, or let `gpuring keep` own it"
         )
     return CudaMemory.open(
         header.memory_handle, header.device_uuid, header.slots, header.slot_nbytes, ring=name
@@ -215,7 +215,7 @@ class Ring:
           dropped.
         * `reattach`: iterating goes on over restarts.  At the end of the stream, or when the last
           producer or the creator died, the loop waits for another producer or for a ring of the
-          same name (`create(…, replace=True)`), and joins the same subscription there; the first
+          same name, and joins the same subscription there; the first
           frame then has `slot.restarted`.
         * `spin`: how long a wait looks again and again before it sleeps, as for `producer`.
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 import posix_ipc
 
 from gpuring._core import File
-from gpuring.errors import RingError, RingExists, RingNotFound
+from gpuring.errors import RingError, RingIncompatible, RingNotFound
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -113,8 +113,8 @@ class Named:
     """
 
     def __init__(self, segment: str) -> None:
-        self._path = path_of(segment)
-        self._place = File(self._path, os.O_PATH | os.O_NOFOLLOW)
+        self.path = path_of(segment)
+        self._place = File(self.path, os.O_PATH | os.O_NOFOLLOW)
         self.stat = os.fstat(self._place.fd)
 
     @property
@@ -130,15 +130,20 @@ class Named:
         return stat.S_ISREG(self.stat.st_mode) and self.stat.st_uid == os.geteuid()
 
     @property
+    def owner(self) -> str:
+        """Whose it is and what others may do with it, in words."""
+        return f"user {self.stat.st_uid} (mode {stat.S_IMODE(self.stat.st_mode):04o})"
+
+    @property
     def has_name(self) -> bool:
         """Whether the name still means this file."""
-        return has_name(self._path, self.stat)
+        return has_name(self.path, self.stat)
 
     def open(self, flags: int = os.O_RDONLY) -> File:
         try:
             return File(f"/proc/self/fd/{self._place.fd}", flags | os.O_NONBLOCK)
         except OSError as error:
-            raise OSError(error.errno, error.strerror, self._path) from None
+            raise OSError(error.errno, error.strerror, self.path) from None
 
     def __enter__(self) -> Self:
         return self
@@ -295,11 +300,9 @@ def not_found(name: str, detail: str = "") -> RingNotFound:
     )
 
 
-def exists(name: str, detail: str) -> RingExists:
-    return RingExists(
-        f"a ring {name!r} exists: {detail}. Attach to it, choose another name, remove it with "
-        "`gpuring clean` if its processes are dead, or pass replace=True"
-    )
+def no_ring(named: Named) -> RingIncompatible:
+    """The error for what has a ring's name and is `odd`."""
+    return RingIncompatible(f"{named.path} is {named.odd}, and no ring")
 
 
 def refused(name: str, error: OSError, what: str, nbytes: int) -> RingError | None:

@@ -186,6 +186,20 @@ class Other:
         return self.outcome
 
 
+def halt_where_a_lock_is_waited_for(monkeypatch: pytest.MonkeyPatch, now: list[Other]) -> None:
+    """The last one of `now` lets its caller go on before it waits."""
+    lock_name = segments.lock_name
+
+    def told(fd: int, patience_s: float = 0.0) -> bool:
+        if lock_name(fd):
+            return True
+        if patience_s:
+            now[-1].waits()
+        return bool(patience_s) and lock_name(fd, patience_s)
+
+    monkeypatch.setattr(segments, "lock_name", told)
+
+
 def outcome(op: Op, name: str) -> Any:
     try:
         return op(name)
@@ -223,6 +237,34 @@ OPS: dict[str, Op] = {
 }
 
 
+@pytest.mark.deadline(120)
+@pytest.mark.parametrize("guest", [True, False])
+def test_of_two_that_start_at_once_one_gets_the_name_of_the_dead(name, monkeypatch, guest):
+    """The other one is told so, wherever they meet, and never takes the winner's ring away."""
+    now: list[Other] = []
+    halt_where_a_lock_is_waited_for(monkeypatch, now)
+    for k in range(1, 10_000):
+        dead = created(name)
+        with gpuring.attach(name) if guest else contextlib.nullcontext():
+            dies(dead)
+            now.append(Other(created, name))
+            with At(k, now[-1].run) as at:
+                outcomes = [outcome(created, name)]
+            outcomes.append(now[-1].end())
+            rings = [each for each in outcomes if isinstance(each, gpuring.Ring)]
+            refused = [each for each in outcomes if isinstance(each, gpuring.RingExists)]
+            if at.where:
+                assert (len(rings), len(refused)) == (1, 1), f"{at.where}: {outcomes}"
+            assert not rings[0]._header.closed, at.where
+            assert not rings[0]._header.retired, at.where
+            with gpuring.attach(name) as found:
+                assert found.stats().epoch == rings[0].stats().epoch, at.where
+            rings[0].close()
+        if not at.where:
+            break
+        assert segments_of(name) == [], at.where
+
+
 @contextlib.contextmanager
 def first_ring(name: str, state: str) -> Iterator[gpuring.Ring | None]:
     ring = None if state == "no ring" else created(name)
@@ -244,16 +286,7 @@ def test_two_operations_on_one_name_at_once(request, name, monkeypatch, state, o
         pytest.skip("nobody closes it")
     step = 1 if request.config.getoption("--stress-seconds") else 3
     now: list[Other] = []
-    lock_name = segments.lock_name
-
-    def told(fd: int, patience_s: float = 0.0) -> bool:
-        if lock_name(fd):
-            return True
-        if patience_s:
-            now[-1].waits()
-        return bool(patience_s) and lock_name(fd, patience_s)
-
-    monkeypatch.setattr(segments, "lock_name", told)
+    halt_where_a_lock_is_waited_for(monkeypatch, now)
     others = [each for each in OPS if (one, each) != ("close", "close")]  # of one handle
     for other in others:
         for k in range(1, 10_000, step):

@@ -198,7 +198,7 @@ def test_a_name_is_taken(name):
         with pytest.raises(gpuring.RingExists) as caught:
             gpuring.create(name, **OPTIONS, device="host")
         text = str(caught.value)
-        for part in (name, f"pid {os.getpid()}", "alive", "clean", "replace=True"):
+        for part in (name, f"pid {os.getpid()}", "alive", "0 living peers", "replace=True"):
             assert part in text
         assert segments_of(name) == before
         gpuring.attach(name).close()

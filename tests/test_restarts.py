@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from commands import gpuring as command
 from support import poll, segments_of
 
 import gpuring
+from gpuring import _core
 
 OPTIONS = {"slots": 4, "shape": 4, "dtype": "i8", "device": "host"}
 
@@ -20,9 +24,9 @@ def put(producer, value):
     return slot.seq
 
 
-def owns_and_publishes(pipe, name, values, replace=False):
+def owns_and_publishes(pipe, name, values):
     """Creator and producer in one, as a camera process is."""
-    with gpuring.create(name, **OPTIONS, replace=replace) as ring, ring.producer() as producer:
+    with gpuring.create(name, **OPTIONS) as ring, ring.producer() as producer:
         for value in values:
             put(producer, value)
         pipe.send("published")
@@ -57,12 +61,100 @@ def test_a_loop_goes_on_over_the_death_of_who_owns_the_ring(name, children):
     recorder = children(records, name, 4)
     assert [recorder.receive(), recorder.receive()] == [(1, 4, False), (2, 5, False)]
     camera.kill()
-    again = children(owns_and_publishes, name, [3, 4], True)
+    again = children(owns_and_publishes, name, [3, 4])
     again.receive()
     assert [recorder.receive(), recorder.receive()] == [(3, 4, True), (4, 5, False)]
     recorder.result()
     again.send()
     again.result()
+
+
+def ends(camera, how):
+    os.kill(camera.pid, how)
+    camera.process.join(20)
+    assert camera.process.exitcode == -how
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_a_camera_that_was_killed_starts_again(name, children, how):
+    """It had the only handle.  The new ring has its name alone, and works."""
+    for value in (1, 2, 3):
+        camera = children(owns_and_publishes, name, [value])
+        assert camera.receive() == "published"
+        assert len(segments_of(name)) == 2
+        ends(camera, how)
+    with gpuring.create(name, **OPTIONS) as ring:
+        works(ring)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_a_camera_starts_again_though_a_reader_is_still_in_its_ring(name, children, how):
+    """The reader, which is lossless and has fallen behind, drains the old ring."""
+    camera = children(owns_and_publishes, name, [1, 2])
+    camera.receive()
+    with gpuring.attach(name) as old, old.consumer(start="oldest") as frames:
+        ends(camera, how)
+        again = children(owns_and_publishes, name, [3])
+        assert again.receive() == "published"
+        assert [int(slot.array[0]) for slot in frames] == [1, 2]
+        with (
+            gpuring.attach(name) as new,
+            new.consumer(start="oldest") as others,
+            others.acquire(0) as slot,
+        ):
+            assert slot.array[0] == 3
+        again.send()
+        again.result()
+
+
+def test_a_ring_whose_creator_lives_is_not_replaced_unasked(name):
+    with gpuring.create(name, **OPTIONS) as ring:
+        for replace in (None, False):
+            with pytest.raises(gpuring.RingExists, match=r"\(alive\), 0 living peers\."):
+                gpuring.create(name, **OPTIONS, replace=replace)
+        works(ring)
+
+
+def test_replace_false_refuses_the_ring_of_the_dead_too(name, children):
+    camera = children(owns_and_publishes, name, [1])
+    camera.receive()
+    with gpuring.attach(name) as ring, ring.consumer():
+        camera.kill()
+        poll(lambda: ring.stats().reaps == 1)
+        before = segments_of(name)
+        with pytest.raises(gpuring.RingExists, match=r"\(dead\), 1 living peer\."):
+            gpuring.create(name, **OPTIONS, replace=False)
+        assert segments_of(name) == before
+        assert not ring._header.closed
+    assert gpuring.clean() == [name]
+
+
+def of_another_version(name):
+    """As an older or a newer gpuring has left it."""
+    at = next(at for t, f, at, _ in _core.layout_fields() if (t, f) == ("head", "version"))
+    with Path(f"/dev/shm/gpuring.{name}").open("r+b") as file:
+        file.seek(at)
+        file.write(b"\xff")
+
+
+def damaged(name):
+    path = Path(f"/dev/shm/gpuring.{name}")
+    with path.open("r+b") as file:
+        file.write(os.urandom(path.stat().st_size))
+
+
+@pytest.mark.parametrize("change", [of_another_version, damaged])
+def test_what_cannot_be_read_makes_way_when_nobody_uses_it(name, children, change):
+    camera = children(owns_and_publishes, name, [1])
+    camera.receive()
+    with gpuring.attach(name):
+        camera.kill()
+        change(name)
+        with pytest.raises(gpuring.RingExists, match="end the processes that use it"):
+            gpuring.create(name, **OPTIONS)
+    with gpuring.create(name, **OPTIONS) as ring:
+        assert len(segments_of(name)) == 2
+        works(ring)
 
 
 def test_readers_drain_a_ring_that_was_replaced(name):
@@ -104,10 +196,11 @@ def works(ring):
         assert frames.acquire(10).array[0] == 7
 
 
-@pytest.mark.slow
-def test_after_the_death_of_everybody_a_new_ring_replaces_the_old_one(name, children):
+@pytest.mark.slow(keep=1)
+@pytest.mark.parametrize("replace", [None, True])
+def test_after_the_death_of_everybody_a_new_ring_replaces_the_old_one(name, children, replace):
     all_killed(name, children)
-    with gpuring.create(name, **OPTIONS, replace=True) as ring:
+    with gpuring.create(name, **OPTIONS, replace=replace) as ring:
         assert len(segments_of(name)) == 2
         works(ring)
 
@@ -137,6 +230,34 @@ def test_a_producer_comes_back_to_a_kept_ring(name, children):
             poll(lambda value=value: ring.stats().reaps == value)
             with pytest.raises(gpuring.PeerLost):
                 frames.acquire(0)
+
+
+def keeper(name):
+    command = [sys.executable, "-m", "gpuring", "keep", name, "--slots", "4", "--shape", "4"]
+    command += ["--dtype", "i8", "--device", "host"]
+    started = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert started.stdout.readline().startswith(f"keeping {name}")
+    return started
+
+
+def test_a_keeper_that_was_killed_starts_again(name):
+    """Though a producer is still in the ring, which learns that it has ended."""
+    with keeper(name) as first:
+        try:
+            ring = gpuring.attach(name)
+            producer = ring.producer()
+        finally:
+            first.kill()
+    with keeper(name) as second:
+        try:
+            with pytest.raises(gpuring.RingClosed):
+                producer.claim(0)
+            ring.close()
+            with gpuring.attach(name) as ring:
+                works(ring)
+        finally:
+            second.terminate()
+    assert second.returncode == 0
 
 
 def joins_and_publishes(pipe, name, value):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import threading
@@ -13,7 +14,7 @@ import pytest
 from services import TERMS, ask_here, in_thread, serve
 
 import gpuring
-from gpuring import directory
+from gpuring import _core, directory
 from gpuring.service import delivery
 
 # ---- restarts -----------------------------------------------------------------------------------
@@ -77,6 +78,30 @@ def test_nobody_waits_longer_than_he_said(name, monkeypatch):
     monkeypatch.setattr("gpuring.service.opening.attach", closing)
     with pytest.raises(gpuring.RingNotFound, match="was closed just now"):
         gpuring.connect(name, timeout=0)
+
+
+def creates_and_waits(pipe, name):
+    with serve(name):
+        pipe.send()
+        pipe.receive()
+
+
+def test_a_service_on_a_gpu_whose_creator_died_makes_way(name, children):
+    """Its header says that its memory is on a GPU.  No look at it gets further than that."""
+    creator = children(creates_and_waits, name)
+    creator.receive()
+    with gpuring.attach(name) as ring, ring.producer():
+        creator.kill()
+        at = {field: at for table, field, at, _ in _core.layout_fields() if table == "head"}
+        with Path(f"/dev/shm/gpuring.{name}").open("r+b") as file:
+            for field, kinds in (("memory", _core.MEMORY_KINDS), ("sync", _core.SYNC_KINDS)):
+                file.seek(at[field])
+                file.write(struct.pack("<I", len(kinds) - 1))
+        with pytest.raises(gpuring.PeerLost, match=f"pid {creator.pid}"):
+            gpuring.serve(name)
+        with serve(name) as server, gpuring.connect(name) as client:
+            ask_here(server, client, 0)
+            assert ring._header.closed
 
 
 # ---- names, and who else may have them ----------------------------------------------------------

@@ -46,7 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what waits for another process's GPU work: CUDA streams, or threads on the host",
     )
     parser.add_argument(
-        "--replace", action="store_true", help="close and remove a ring of this name first"
+        "--replace",
+        action="store_true",
+        help="close a ring of this name even if its creator is alive",
     )
 
 

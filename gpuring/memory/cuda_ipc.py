@@ -309,7 +309,7 @@ def _cannot_open(ring: str, error: Any) -> DeviceError:
     if error.status in _CREATOR_GONE:
         return DeviceError(
             f"ring {ring!r}: its GPU memory cannot be opened ({error}): its creator is probably "
-            "gone. Those inside may finish, nobody new can join; create it again (replace=True). "
+            "gone. Those inside may finish, nobody new can join; create it again. "
             "If its creator lives: both processes must share the host's pid and IPC namespaces"
         )
     return DeviceError(f"ring {ring!r}: opening its GPU memory failed ({error})")

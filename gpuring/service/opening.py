@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from gpuring import _core, directory
 from gpuring.creation import create_of
-from gpuring.errors import RingClosed, RingExists, RingIncompatible, RingNotFound
+from gpuring.errors import PeerLost, RingClosed, RingExists, RingIncompatible, RingNotFound
 from gpuring.integers import between_one_and
 from gpuring.ring import attach
 from gpuring.service.client import Client
@@ -60,7 +60,10 @@ def serve(
       seconds.
     * `request_meta`, `response_meta`: structured dtypes for metadata, as create()'s `meta=`.
     * `slots`: how many requests fit into the ring.  Requests that engines work on count, too.
-    * `device`, `sync`, `gate`, `mode`, `replace`: as for create().
+    * `device`, `sync`, `gate`, `mode`: as for create().
+    * `replace`: close and remove a service of this name, whoever uses it.  Without it a service
+      whose processes are all dead makes way.  So does one on a GPU whose creator is dead, because
+      nobody can join that.
     * `answers`: "host" puts answers into host memory even if requests are on a GPU.  With None
       answers are where requests are.
     * `engine`: False only keeps the service open, so that engines can come and go
@@ -89,12 +92,13 @@ def serve(
         time_namespace(),
     )
     missed = False
+    make_way: bool | None = replace
     while True:
         try:
             ring = create_of(
                 described.with_about(terms.about()), name, slots=slots, device=device, sync=sync,
                 gate=gate, max_peers=_core.MAX_PEERS, max_subscriptions=1, mode=mode,
-                replace=replace,
+                replace=make_way,
             )  # fmt: skip
         except RingExists:
             if directory.remove_dead(name):
@@ -114,6 +118,8 @@ def serve(
             if missed:  # what has this name is no service, and stays there
                 raise
             missed = True  # the service ended meanwhile
+        except PeerLost:  # its memory is on a GPU and its creator dead: nobody can join it any more
+            make_way = None
 
 
 def _join(name: str, timeout: float, join: Callable[[Ring], _Member]) -> _Member:

@@ -141,6 +141,8 @@ def test_root_too_leaves_dead_rings_of_others_alone(name, stranger):
     assert len(entries) == 2
     assert name not in gpuring.clean()
     assert not directory.remove_dead(name)
+    with pytest.raises(gpuring.RingExists, match=rf"{name}.*user {NOBODY} \(mode 0600\)"):
+        gpuring.create(name, **OPTIONS)
     assert segments_of(name) == entries
 
 
