@@ -134,6 +134,7 @@ cdef extern from "core/ring.h" nogil:
     struct gr_notifier
     gr_notifier *gr_notifier_open()
     gr_result gr_notifier_arm(gr_notifier *, const gr_peer *)
+    gr_result gr_notifier_arm_at_end(gr_notifier *, const gr_peer *)
     void gr_notifier_disarm(gr_notifier *)
     void gr_notifier_raise(gr_notifier *)
     void gr_notifier_close(gr_notifier *)

@@ -23,9 +23,14 @@ from libc.errno cimport EINTR, ESTALE, errno
 from libc.stdint cimport INT64_MAX, int64_t, intptr_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 from posix.fcntl cimport open as c_open
-from posix.unistd cimport close as c_close, usleep
+from posix.unistd cimport close as c_close, read as c_read, usleep
 
 from gpuring import device_errors
+
+cdef extern from "sys/inotify.h" nogil:
+    int inotify_init1(int flags)
+    int inotify_add_watch(int fd, const char *path, uint32_t mask)
+    int IN_NONBLOCK, IN_CLOEXEC, IN_CREATE, IN_MOVED_TO, IN_ONLYDIR
 
 # What a verb returns when it is refused (the negative of the C result).
 BLOCKED = -<int>GR_BLOCKED
@@ -120,6 +125,34 @@ cdef class File:
 
     def __exit__(self, *_):
         self.close()
+
+
+cdef class NameWatch:
+    """A descriptor (inotify) that is readable when a name has come into a directory, until `drain`."""
+
+    cdef readonly int fd
+
+    def __cinit__(self, path):
+        """Raises OSError, as where this user has as many watches as he may (fs.inotify in /proc/sys)."""
+        cdef bytes encoded = os.fsencode(path)
+        self.fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC)
+        if self.fd < 0 or inotify_add_watch(self.fd, encoded, IN_CREATE | IN_MOVED_TO | IN_ONLYDIR) < 0:
+            PyErr_SetFromErrnoWithFilenameObject(OSError, path)
+
+    def __dealloc__(self):
+        if self.fd >= 0:
+            c_close(self.fd)
+
+    def fileno(self):
+        return self.fd
+
+    def drain(self):
+        """Takes what has come so far; at most as much as the kernel keeps."""
+        cdef char events[16384]
+        cdef int k
+        for k in range(64):
+            if c_read(self.fd, events, sizeof(events)) <= 0:
+                break
 
 
 # ---- the header ------------------------------------------------------------------------------------------------------
@@ -934,6 +967,13 @@ cdef class Notifier:
     def arm(self, Peer peer not None):
         """Whether the verb has an answer, and the descriptor is readable.  If not, it will be."""
         result = gr_notifier_arm(self.notifier, &peer.gd.me)
+        self.peer = peer
+        return result != GR_BLOCKED
+
+    def arm_at_end(self, Peer peer not None):
+        """Whether the stream, which had ended, goes on, and the descriptor is readable.  If not, it will be when a producer
+        joins."""
+        result = gr_notifier_arm_at_end(self.notifier, &peer.gd.me)
         self.peer = peer
         return result != GR_BLOCKED
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import time
+import contextlib
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from gpuring import _slots, diagnosis, waiting
+from gpuring import _core, _slots, diagnosis, waiting
+from gpuring.arrivals import Arrivals
 from gpuring.diagnosis import subscription_label
 from gpuring.endpoint import Endpoint, Gate, JoinedRing
 from gpuring.errors import EndOfStream, FrameTorn, PeerLost, RingError, raise_first
@@ -14,9 +16,7 @@ from gpuring.slot import ReadBatch, ReadSlot
 from gpuring.unique import Unique
 
 if TYPE_CHECKING:
-    from gpuring._core import Peer
-
-_RESTART_POLL_S = 0.02
+    from gpuring._core import Notifier, Peer
 
 
 class Consumer(_slots.ConsumerVerbs, Endpoint):
@@ -53,6 +53,8 @@ class Consumer(_slots.ConsumerVerbs, Endpoint):
         self._home = ring  # whose close closes us, wherever we are
         self._restarted = False  # the next frame is the first after a restart
         self._untold = []
+        self._at_end: Notifier | None = None
+        """While a loop waits for the stream to go on: wakes it up."""
         super().__init__(ring, peer)
 
     @property
@@ -91,8 +93,9 @@ class Consumer(_slots.ConsumerVerbs, Endpoint):
                 except (EndOfStream, PeerLost) as end:
                     if loop.is_over(end):
                         return
-                    while not loop.goes_on():
-                        time.sleep(_RESTART_POLL_S)  # Ctrl-C interrupts
+                    with loop.arrivals() as arrivals:
+                        while not loop.goes_on():
+                            arrivals.wait(math.inf)
                 else:
                     yield loop.taken()
                     loop.give_back()
@@ -155,6 +158,13 @@ class Consumer(_slots.ConsumerVerbs, Endpoint):
         if errors:
             raise_first(errors)
 
+    def _leave_ring(self) -> list[Exception]:
+        try:
+            return super()._leave_ring()
+        finally:
+            if self._at_end is not None:
+                self._at_end.set()  # a loop of another thread finds us closed
+
     def _give_back(self, index: int) -> None:
         if self._slots[index]._seen:  # work on it may be enqueued
             try:
@@ -198,14 +208,13 @@ class _Loop:
     """What a loop over a consumer does next; it neither acquires nor waits.  Its two drivers,
     `Consumer.__iter__` and `AsyncFrames`, do."""
 
-    __slots__ = ("_consumer", "_joins", "slot")
+    __slots__ = ("_consumer", "slot")
 
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
         self.slot: ReadSlot | None = None
         """The one in the body of the loop.  No local variable has it: those live on in a traceback
         that is kept, and the slot would be somebody's."""
-        self._joins = 0  # of the ring at the last end: more since means that somebody has come
 
     def taken(self) -> ReadSlot:
         """The frame that was acquired, for the body."""
@@ -250,16 +259,32 @@ class _Loop:
         consumer._restarted = True
         return False
 
+    @contextlib.contextmanager
+    def arrivals(self) -> Iterator[Arrivals]:
+        """To wait with, at the end of the stream, while it does not go on."""
+        consumer, descriptor = self._consumer, -1
+        with contextlib.suppress(
+            OSError
+        ):  # no descriptor, no thread: a look now and then has to do
+            consumer._at_end = _core.Notifier()
+            descriptor = consumer._at_end.fileno()
+        try:
+            yield Arrivals(descriptor)
+        finally:
+            consumer._at_end = None
+
     def goes_on(self) -> bool:
-        """Whether somebody has joined the ring since the last end, or its name has another ring;
-        moves there."""
+        """Whether a producer has joined the ring since, or it was closed, or its name has another
+        ring; moves there.  If not, `arrivals` wakes up when it may be so."""
         consumer = self._consumer
-        if consumer._ring._header.joins == self._joins:
-            successor = consumer._ring._successor()
-            if successor is None or not consumer._move(successor):
-                return False
-        self._joins = consumer._ring._header.joins
-        return True
+        if consumer._answers_nothing():
+            return True  # as the next acquire will say
+        if consumer._at_end is not None:
+            consumer._at_end.arm_at_end(consumer._peer)  # before the look
+        if _core.look(consumer._peer)[0] not in (_core.ENDED, _core.PEER_LOST):
+            return True
+        successor = consumer._ring._successor()
+        return successor is not None and consumer._move(successor)
 
 
 class AsyncFrames(Unique):
@@ -274,8 +299,6 @@ class AsyncFrames(Unique):
 
     async def __anext__(self) -> ReadSlot:
         try:
-            import asyncio
-
             loop = self._loop
             loop.give_back()
             while True:
@@ -285,8 +308,9 @@ class AsyncFrames(Unique):
                 except (EndOfStream, PeerLost) as end:
                     if loop.is_over(end):
                         raise StopAsyncIteration from None
-                while not loop.goes_on():
-                    await asyncio.sleep(_RESTART_POLL_S)
+                with loop.arrivals() as arrivals:
+                    while not loop.goes_on():
+                        await arrivals.wait_async()
         except (KeyboardInterrupt, SystemExit):  # a task keeps it, with all that its frames have
             self._loop.undo()
             raise

@@ -8,6 +8,7 @@ their name before their header, and lose it before: what a killed process leaves
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from collections.abc import Callable
@@ -15,39 +16,52 @@ from typing import TypeVar
 
 from gpuring import _core, segment, stats
 from gpuring._core import File, Header
+from gpuring.arrivals import Arrivals
 from gpuring.errors import RingError, RingExists, RingIncompatible
 from gpuring.segment import Missing, Named
 
 T = TypeVar("T")
 
-_POLL_S = 0.01  # how often to look for a name that is waited for
 _PATIENCE_S = 2.0  # with a process that was stopped while it had a name's lock
 
 
-def when_there(name: str, timeout_s: float, call: Callable[[], T]) -> T:
-    """What `call` returns; again and again for up to `timeout_s`, while it finds no ring.
+def deadline_of(timeout_s: float | None) -> float:
+    """On the clock of time.monotonic; None: never.  Raises ValueError, TypeError."""
+    if timeout_s is None:
+        return math.inf
+    if not timeout_s >= 0:
+        raise ValueError(f"timeout is None or >= 0 seconds, not {timeout_s!r}")
+    return time.monotonic() + timeout_s
 
-    Raises RingNotFound.
+
+def when_there(name: str, deadline: float, call: Callable[[], T]) -> T:
+    """What `call` returns; again whenever a name has come, while it finds no ring.
+
+    Raises RingNotFound at the deadline (on the clock of time.monotonic).
     """
-    deadline = time.monotonic() + timeout_s
+    arrivals, was_going = Arrivals(), False
     while True:
         try:
             return call()
         except Missing as missing:
-            if time.monotonic() >= deadline:
+            rest_s, going = deadline - time.monotonic(), bool(str(missing))
+            if rest_s <= 0:
                 raise segment.not_found(name, str(missing)) from None
-        time.sleep(_POLL_S)
+        if going and not was_going:
+            arrivals.look_soon()  # who removes it may give up
+        was_going = going
+        arrivals.wait(rest_s)
 
 
 # ---- looking -----------------------------------------------------------------------------------
 
 
-def look(name: str, timeout_s: float = 0.0) -> Header:
+def look(name: str, timeout_s: float | None = 0.0) -> Header:
     """A copy of the header, of whatever user.  Waits up to `timeout_s` for the ring to appear.
 
     Raises RingNotFound, RingIncompatible, PermissionError.
     """
-    return when_there(name, timeout_s, lambda: _look(name))
+    return when_there(name, deadline_of(timeout_s), lambda: _look(name))
 
 
 def _look(name: str) -> Header:

@@ -32,10 +32,11 @@ if TYPE_CHECKING:
     from gpuring.spec import Spec
 
 
-def attach(name: str, *, timeout: float = 0.0, owner: int | None = None) -> Ring:
-    """Opens the ring `name`, waiting up to `timeout` seconds for it to appear.
+def attach(name: str, *, timeout: float | None = 0.0, owner: int | None = None) -> Ring:
+    """Opens the ring `name`, waiting up to `timeout` seconds for it to appear (None: for ever).
 
-    It waits just so where the ring is being replaced or removed.
+    It also waits where the ring is being replaced or removed.  A wait costs next to no CPU, ends as
+    soon as the ring is there, and can be interrupted by Ctrl-C.
 
     * `owner`: the user id whose ring it must be; None: this process's own, or root's.  Name another
       user only if you trust him as yourself: he can write every slot, and by cutting off the
@@ -48,9 +49,8 @@ def attach(name: str, *, timeout: float = 0.0, owner: int | None = None) -> Ring
     """
     ending.check()
     segment.check_name(name)
-    if not timeout >= 0:
-        raise ValueError(f"timeout is >= 0 seconds, not {timeout!r}")
-    return directory.when_there(name, timeout, lambda: _attach(name, owner))
+    deadline = directory.deadline_of(timeout)
+    return directory.when_there(name, deadline, lambda: _attach(name, owner))
 
 
 def _attach(name: str, owner: int | None) -> Ring:

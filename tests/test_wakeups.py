@@ -41,7 +41,7 @@ MUTANTS = {
     ),
     "arming does not look": (
         "notify.c",
-        "enum gr_result result = gr_ready(&notifier->look);",
+        "enum gr_result result = answer_of(notifier);",
         "enum gr_result result = GR_BLOCKED;",
     ),
     "arming does not kick the bridge": (
@@ -51,7 +51,7 @@ MUTANTS = {
     ),
     "the bridge does not look": (
         "notify.c",
-        "if (gr_ready(&notifier->look) != GR_BLOCKED) make_readable(notifier);",
+        "if (answer_of(notifier) != GR_BLOCKED) make_readable(notifier);",
         ";",
     ),
     "disarming uncounts twice": (

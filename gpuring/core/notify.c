@@ -31,6 +31,7 @@ struct gr_notifier {
     /* The peer as it was when it was armed; its owner may use the peer meanwhile. */
     struct gr_peer look;
     int fd;              /* an eventfd; -1 in a forked child */
+    bool at_end;         /* the end of the stream is no answer: it waits until the stream goes on */
     bool armed;          /* counted in its ring's waiters */
     bool raised;         /* the descriptor is readable */
 };
@@ -111,6 +112,12 @@ static void kick(void) {
     syscall(SYS_futex, &kicks, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
 
+static enum gr_result answer_of(const struct gr_notifier *notifier) {
+    enum gr_result result = gr_ready(&notifier->look);
+    if (!notifier->at_end) return result;
+    return result == GR_ENDED || result == GR_PEER_LOST ? GR_BLOCKED : GR_OK;
+}
+
 /* ---- the bridge ------------------------------------------------------------------------------ */
 
 /* Looks on behalf of every armed peer, and lists the bells to sleep at. The bell of a notifier that
@@ -136,7 +143,7 @@ static bool look_around(void) {
             waited[waited_count++] = (struct gr_waited){
                 .value = value, .address = address_of(bell), .flags = GR_WAITED_U32};
         gr_tell_of_joins(notifier->look.ring);
-        if (gr_ready(&notifier->look) != GR_BLOCKED) make_readable(notifier);
+        if (answer_of(notifier) != GR_BLOCKED) make_readable(notifier);
     }
     return all;
 }
@@ -201,9 +208,7 @@ struct gr_notifier *gr_notifier_open(void) {
     return notifier;
 }
 
-/* GR_BLOCKED: the descriptor is not readable now, and will be when the peer's verb has an answer.
- * Anything else: the verb has an answer, and the descriptor is readable. */
-enum gr_result gr_notifier_arm(struct gr_notifier *notifier, const struct gr_peer *me) {
+static enum gr_result arm(struct gr_notifier *notifier, const struct gr_peer *me, bool at_end) {
     if (gr_forked(me->ring)) return GR_FORKED;
     const gr_word32 *bell = &me->ring->head->bell;
     pthread_mutex_lock(&mutex);
@@ -213,6 +218,7 @@ enum gr_result gr_notifier_arm(struct gr_notifier *notifier, const struct gr_pee
         forget_bell(notifier);
     }
     notifier->look = *me;
+    notifier->at_end = at_end;
     /* A peer that was reaped is not announced: it could not take its count back. */
     if (!notifier->armed && is_mine(me)) {
         /* [edge D, sleeper] partner: gr_ring_bell. Announce first, then read the bell, then
@@ -221,7 +227,7 @@ enum gr_result gr_notifier_arm(struct gr_notifier *notifier, const struct gr_pee
         notifier->armed = true;
     }
     uint32_t value = atomic_load_explicit(bell, memory_order_seq_cst);
-    enum gr_result result = gr_ready(&notifier->look);
+    enum gr_result result = answer_of(notifier);
     if (result != GR_BLOCKED) make_readable(notifier);
     else {
         make_unreadable(notifier); /* whatever made it readable came before this look */
@@ -229,6 +235,17 @@ enum gr_result gr_notifier_arm(struct gr_notifier *notifier, const struct gr_pee
     }
     pthread_mutex_unlock(&mutex);
     return result;
+}
+
+/* GR_BLOCKED: the descriptor is not readable, and will be when the peer's verb has an answer.  Anything
+ * else: it has one, and the descriptor is readable. */
+enum gr_result gr_notifier_arm(struct gr_notifier *notifier, const struct gr_peer *me) {
+    return arm(notifier, me, false);
+}
+
+/* The same for a consumer that has come to the end of the stream: readable when a producer has joined since. */
+enum gr_result gr_notifier_arm_at_end(struct gr_notifier *notifier, const struct gr_peer *me) {
+    return arm(notifier, me, true);
 }
 
 void gr_notifier_disarm(struct gr_notifier *notifier) {

@@ -361,6 +361,7 @@ void gr_tell_of_joins(struct gr_ring *ring);
 struct gr_notifier;
 struct gr_notifier *gr_notifier_open(void); /* NULL: errno */
 enum gr_result gr_notifier_arm(struct gr_notifier *notifier, const struct gr_peer *me);
+enum gr_result gr_notifier_arm_at_end(struct gr_notifier *notifier, const struct gr_peer *me);
 void gr_notifier_disarm(struct gr_notifier *notifier);
 void gr_notifier_raise(struct gr_notifier *notifier); /* readable from now on, and not armed */
 void gr_notifier_close(struct gr_notifier *notifier);

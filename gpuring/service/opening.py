@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -51,13 +52,13 @@ def serve(
     redeliver: bool = True,
     mode: int = 0o600,
     replace: bool = False,
-    timeout: float = 0.0,
+    timeout: float | None = 0.0,
 ) -> Server:
     """Joins the service `name` as an engine, and creates it if it is not there.
 
     * `request`, `response`: what a request and an answer hold, (shape, dtype) or
       {name: (shape, dtype)}.  Without them the service must be there, or appear within `timeout`
-      seconds.
+      seconds (None: whenever it does).
     * `request_meta`, `response_meta`: structured dtypes for metadata, as create()'s `meta=`.
     * `slots`: how many requests fit into the ring.  Requests that engines work on count, too.
     * `device`, `sync`, `gate`, `mode`: as for create().
@@ -82,7 +83,7 @@ def serve(
     if request is None or response is None:
         if not engine or replace:
             raise TypeError("who creates a service describes it: request= and response=")
-        return _join(name, timeout, lambda ring: Server(ring, engine=True))
+        return _join(name, directory.deadline_of(timeout), lambda ring: Server(ring, engine=True))
     described = describe_request(request, request_meta)
     terms = Terms(
         describe_response(response, response_meta),
@@ -91,6 +92,7 @@ def serve(
         not engine,
         time_namespace(),
     )
+    deadline = directory.deadline_of(timeout)
     missed = False
     make_way: bool | None = replace
     while True:
@@ -113,7 +115,7 @@ def serve(
             return Server(ring, engine=True)
 
         try:
-            return _join(name, max(timeout, _PATIENCE_S), join)
+            return _join(name, max(deadline, time.monotonic() + _PATIENCE_S), join)
         except RingNotFound:
             if missed:  # what has this name is no service, and stays there
                 raise
@@ -122,12 +124,12 @@ def serve(
             make_way = None
 
 
-def _join(name: str, timeout: float, join: Callable[[Ring], _Member]) -> _Member:
-    """Attaches to a service and joins it.  It waits up to `timeout` seconds for the service.  If
-    the service is closed between the two steps, it waits for the next one."""
-    deadline = time.monotonic() + timeout
+def _join(name: str, deadline: float, join: Callable[[Ring], _Member]) -> _Member:
+    """Attaches to a service and joins it.  It waits for the service until the deadline.  If the
+    service is closed between the two steps, it waits for the next one."""
     while True:
-        ring = attach(name, timeout=max(0.0, deadline - time.monotonic()))
+        rest_s = None if deadline == math.inf else max(0.0, deadline - time.monotonic())
+        ring = attach(name, timeout=rest_s)
         try:
             return join(ring)
         except RingClosed as error:
@@ -155,8 +157,11 @@ def _check_terms(ring: Ring, fields: Any, meta: Any, terms: Terms) -> None:
             )
 
 
-def connect(name: str, *, calls: int = 8, timeout: float = 0.0, engine_s: float = 5.0) -> Client:
-    """Joins the service `name` as a client.  It waits up to `timeout` seconds for the service.
+def connect(
+    name: str, *, calls: int = 8, timeout: float | None = 0.0, engine_s: float = 5.0
+) -> Client:
+    """Joins the service `name` as a client.  It waits up to `timeout` seconds for the service.  None
+    means for ever.
 
     * `calls`: how many calls may be in flight, or answered and not released, at the same time.  The
       answers have a ring of their own, of calls + 4 slots.
@@ -169,4 +174,5 @@ def connect(name: str, *, calls: int = 8, timeout: float = 0.0, engine_s: float 
     calls = between_one_and(_MAX_CALLS, calls, "calls")
     if not engine_s >= 0:
         raise ValueError(f"engine_s is >= 0 seconds, not {engine_s!r}")
-    return _join(name, timeout, lambda ring: Client(ring, Terms.of(ring), calls, engine_s))
+    deadline = directory.deadline_of(timeout)
+    return _join(name, deadline, lambda ring: Client(ring, Terms.of(ring), calls, engine_s))

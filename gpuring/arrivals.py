@@ -1,0 +1,114 @@
+"""Waiting for a name to come into /dev/shm, without looking for it again and again.
+
+The kernel tells of every name that comes there (inotify), so whoever waits sleeps until one does, and
+then looks for his own.  Names that he does not wait for cost him a look each, and anybody may make
+ten thousand of them: while they come one after the other, looks are further and further apart.
+
+Where the kernel does not tell, because this user has as many watches as he may, or because what is
+waited for is no new name, a look now and then has to do.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from typing import TYPE_CHECKING
+
+from gpuring._core import NameWatch
+from gpuring.segment import SHM
+
+if TYPE_CHECKING:
+    import asyncio
+
+_FIRST_LOOK_S = 0.01
+_LOOK_S = 1.0
+"""Between two looks by itself, from which a wait goes on to longer and longer ones; and at last."""
+_BLIND_LOOK_S = 0.1
+"""The same where the kernel does not tell."""
+_QUIET_S = 0.1
+_REST_S = 0.00002
+_MAX_REST_S = 0.064
+"""A look that comes less than _QUIET_S after another one waits for so long, and longer each time."""
+
+
+class Arrivals:
+    """Lets one thread or task wait for names, and for a descriptor beside them (-1: none)."""
+
+    def __init__(self, other: int = -1) -> None:
+        self._other = other
+        self._watch: NameWatch | None = None
+        self._begun = False
+        self._look_s = _FIRST_LOOK_S
+        self._rest_s = 0.0
+
+    def look_soon(self) -> None:
+        """Something has changed that nobody tells of the end of: looks come fast again at first."""
+        self._look_s = _FIRST_LOOK_S
+
+    def wait(self, at_most_s: float) -> None:
+        """Returns when it is time to look again, and after `at_most_s` at the latest.  The first
+        time that is at once: what came before the watch was there is not told.  Ctrl-C interrupts.
+        """
+        if self._begin():
+            return
+        poll = select.poll()
+        for descriptor in self._descriptors():
+            poll.register(descriptor, select.POLLIN)
+        began = time.monotonic()
+        told = poll.poll(1000 * min(at_most_s, self._look_s))
+        waited_s = time.monotonic() - began
+        time.sleep(max(0.0, min(self._rest(bool(told), waited_s), at_most_s - waited_s)))
+        self._drain()
+
+    async def wait_async(self) -> None:
+        """`wait` without a limit for asyncio."""
+        import asyncio
+
+        if self._begin():
+            return
+        loop, told = asyncio.get_running_loop(), asyncio.Event()
+        began = loop.time()
+        descriptors = self._descriptors()
+        for descriptor in descriptors:
+            loop.add_reader(descriptor, told.set)
+        timer: asyncio.TimerHandle = loop.call_later(self._look_s, told.set)
+        try:
+            await told.wait()
+        finally:
+            timer.cancel()
+            if not loop.is_closed():
+                for descriptor in descriptors:
+                    loop.remove_reader(descriptor)
+        waited_s = loop.time() - began
+        await asyncio.sleep(self._rest(waited_s < self._look_s, waited_s))
+        self._drain()
+
+    def _begin(self) -> bool:
+        if self._begun:
+            return False
+        self._begun = True
+        try:
+            self._watch = NameWatch(SHM)
+        except OSError:
+            return False
+        return True
+
+    def _descriptors(self) -> list[int]:
+        watched = [] if self._watch is None else [self._watch.fd]
+        return watched if self._other < 0 else [*watched, self._other]
+
+    def _rest(self, told: bool, waited_s: float) -> float:
+        """How long to wait before the look."""
+        if not told:
+            longest_s = _BLIND_LOOK_S if self._watch is None else _LOOK_S
+            self._look_s = min(2 * self._look_s, longest_s)
+        elif waited_s < _QUIET_S:
+            self._rest_s = min(2 * self._rest_s, _MAX_REST_S) or _REST_S
+            return self._rest_s
+        self._rest_s = 0.0
+        return 0.0
+
+    def _drain(self) -> None:
+        """Before the look: whatever comes after this is told."""
+        if self._watch is not None:
+            self._watch.drain()
