@@ -1,7 +1,7 @@
 """Waiting for a name to come into /dev/shm, without looking for it again and again.
 
-The kernel tells of every name that comes there (inotify), so whoever waits sleeps until one does, and
-then looks for his own.  Names that he does not wait for cost him a look each, and anybody may make
+The kernel tells of every name that comes there (inotify).  So whoever waits sleeps until one comes,
+and then looks for his own.  Each name of somebody else costs him a look too, and anybody may make
 ten thousand of them: while they come one after the other, looks are further and further apart.
 
 Where the kernel does not tell, because this user has as many watches as he may, or because what is
@@ -28,7 +28,7 @@ _BLIND_LOOK_S = 0.1
 _QUIET_S = 0.1
 _REST_S = 0.00002
 _MAX_REST_S = 0.064
-"""A look that comes less than _QUIET_S after another one waits for so long, and longer each time."""
+"""A look less than _QUIET_S after another one waits for so long, and longer each time."""
 
 
 class Arrivals:
