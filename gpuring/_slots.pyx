@@ -64,6 +64,8 @@ cdef class Slot:
     cdef public dict _views     # all arrays over it, by name or by shape
     cdef public object _meta
     cdef public bint _restarted
+    cdef public object _owner
+    """Whose it is while it is open, so that who has the slot has its producer or consumer, too."""
 
     def _bind(self, uint32_t index, Peer peer not None, whole, meta):
         self.index, self._peer, self._device = index, peer, peer.device
@@ -182,6 +184,7 @@ cdef class WriteSlot(Slot):
         result = self._peer.end(&call, which)
         if result:
             raise self._refused(result, name)
+        self._owner = None
         return 0
 
     def __enter__(self):
@@ -239,6 +242,7 @@ cdef class ReadSlot(Slot):
         result = self._peer.end(&call, RELEASE)
         if result:
             raise self._refused(result, "release")
+        self._owner = None
         if call.torns:
             raise self._torn()
         return 0
@@ -277,6 +281,7 @@ cdef class Verbs:
         if index < PyList_GET_SIZE(<PyObject *>self._slots):  # else closed, while the one before was made
             slot = PyList_GET_ITEM(<PyObject *>self._slots, index)
             if is_free(slot, 1):
+                (<Slot>slot)._owner = self
                 return <Slot>slot
         return self._another(call, index)
 
@@ -296,6 +301,7 @@ cdef class Verbs:
                 raise self._refused(-<int>GR_REAPED, "claim", None)  # a signal handler has closed us
             slot.use, before.use = before.use, &closed
             self._slots[index] = slot
+            slot._owner, before._owner = self, None
             return slot
         except BaseException:
             self._peer.cancel(call)
@@ -541,6 +547,8 @@ cdef list _end_all(list slots, verb which, str name):
     result = peer.end(&call, which)
     if result:
         raise slot._refused(result, name)
+    for slot in slots:
+        slot._owner = None
     return [call.torn[n] for n in range(call.torns)]
 
 

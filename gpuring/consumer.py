@@ -121,7 +121,7 @@ class Consumer(_slots.ConsumerVerbs, Endpoint):
             raise
         self._moved = True
         self._settle_in(successor, peer)
-        self._home._endpoints.append(self)
+        self._home._endpoints[id(self)] = self
         if self._home.closed:  # while we moved
             self.close()
         return True
@@ -263,9 +263,7 @@ class _Loop:
     def arrivals(self) -> Iterator[Arrivals]:
         """To wait with, at the end of the stream, while it does not go on."""
         consumer, descriptor = self._consumer, -1
-        with contextlib.suppress(
-            OSError
-        ):  # no descriptor, no thread: a look now and then has to do
+        with contextlib.suppress(OSError):  # no descriptor, no thread: looks by itself do
             consumer._at_end = _core.Notifier()
             descriptor = consumer._at_end.fileno()
         try:

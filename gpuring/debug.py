@@ -100,6 +100,11 @@ def _where(frame: FrameType) -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
+def caller() -> str:
+    """The line that called into gpuring."""
+    return _where(_caller())
+
+
 def _warn(message: str, category: type[Warning]) -> None:
     frame = _caller()
     warnings.warn_explicit(

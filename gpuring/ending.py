@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from gpuring import _core
 from gpuring.errors import RingClosed
@@ -19,10 +19,13 @@ if TYPE_CHECKING:
     from gpuring.endpoint import Endpoint
 
 
+T = TypeVar("T")
+
+
 class OpenRing(Protocol):
     """What the end of a process needs of a Ring."""
 
-    _endpoints: list[Endpoint]
+    _endpoints: weakref.WeakValueDictionary[int, Endpoint]
 
     def close(self) -> None: ...
 
@@ -56,10 +59,10 @@ def remove(ring: OpenRing) -> None:
     _open.pop(id(ring), None)
 
 
-def _all_open() -> list[OpenRing]:
-    """In one step: other threads open and close rings meanwhile, and a set that changes cannot be
-    iterated over."""
-    return [ring for each in _open.valuerefs() if (ring := each()) is not None]
+def all_of(known: weakref.WeakValueDictionary[int, T]) -> list[T]:
+    """In one step: other threads open and close rings, producers and consumers meanwhile, and what
+    changes cannot be iterated over."""
+    return [found for each in known.valuerefs() if (found := each()) is not None]
 
 
 @atexit.register
@@ -69,7 +72,7 @@ def close_all() -> None:
     Threads that wait in a verb get RingClosed.
     """
     _Process.ended = True
-    for ring in _all_open():
+    for ring in all_of(_open):
         with contextlib.suppress(Exception):
             ring.close()
 
@@ -109,8 +112,8 @@ def _give_back_lost() -> None:
 
     Who waits is not told what goes wrong: that is another one's, whose next verb, or close, tells.
     """
-    for ring in _all_open():
-        for endpoint in list(ring._endpoints):
+    for ring in all_of(_open):
+        for endpoint in all_of(ring._endpoints):
             with contextlib.suppress(Exception):
                 endpoint._give_back_lost()
 

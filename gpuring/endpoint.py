@@ -17,6 +17,7 @@ from gpuring.unique import Unique
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
+    from weakref import WeakValueDictionary
 
     from typing_extensions import Self
 
@@ -37,7 +38,7 @@ class JoinedRing(Protocol):
     _header: Header
     _memory: Memory
     _device: Device | None
-    _endpoints: list[Endpoint]
+    _endpoints: WeakValueDictionary[int, Endpoint]
 
     @property
     def name(self) -> str: ...
@@ -97,6 +98,8 @@ class Endpoint(Unique):
         self._awaited: AbstractEventLoop | None = None  # whose task waits
         self._rested_s = 0.0  # when the event loop last had a chance to run others
         self._first_in = 0  # the turn of select in which this one came first
+        self._made_at = debug.caller() if debug.ON else ""
+        """Where, in debug mode."""
         self._settle_in(ring, peer)
 
     def _settle_in(self, ring: JoinedRing, peer: Peer) -> None:
@@ -113,7 +116,7 @@ class Endpoint(Unique):
         self._spares = {}
         if self._watch is not None:
             self._have_watched(self._watch)
-        ring._endpoints.append(self)
+        ring._endpoints[id(self)] = self
 
     def _prepared(self, index: int, meta: Any) -> Any:
         ring = self._ring
@@ -248,6 +251,21 @@ class Endpoint(Unique):
             except Exception as error:  # the others go back all the same
                 errors.append(error)
         return errors
+
+    def __del__(self) -> None:
+        """It was dropped, and so were its slots, which keep it."""
+        if getattr(self, "_closed", True) or self._ring._header.forked:
+            return
+        made = f" (made at {self._made_at})" if self._made_at else ""
+        warnings.warn(
+            f"ring {self._ring.name!r}: a {self._role} was not closed{made}. Nobody has it any "
+            "more, so it leaves the ring. Close it, or use it in a with block",
+            ResourceWarning,
+            stacklevel=2,
+            source=self,
+        )
+        with contextlib.suppress(Exception):
+            self.close()
 
     def close(self) -> None:
         """Leaves the ring in order: finishes what is open, waits until the GPU has done its work on

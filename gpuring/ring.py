@@ -7,8 +7,20 @@ import secrets
 import threading
 import warnings
 from typing import TYPE_CHECKING, Any, Literal, cast
+from weakref import WeakValueDictionary
 
-from gpuring import _core, diagnosis, directory, ending, segment, spec, spinning, stats, streams
+from gpuring import (
+    _core,
+    debug,
+    diagnosis,
+    directory,
+    ending,
+    segment,
+    spec,
+    spinning,
+    stats,
+    streams,
+)
 from gpuring._core import Device, Header, Peer
 from gpuring.consumer import Consumer
 from gpuring.endpoint import Endpoint, Gate
@@ -109,7 +121,9 @@ class Ring:
         self._closed = True  # until everything is there that close() needs
         self._closing = False
         self._joining = threading.RLock()  # reentrant, for a signal handler that closes
-        self._endpoints: list[Endpoint] = []
+        self._endpoints: WeakValueDictionary[int, Endpoint] = WeakValueDictionary()
+        """Weakly: whoever drops one without closing it has left the ring."""
+        self._made_at = debug.caller() if debug.ON else ""
         self._device = self._open_device()
         ending.add(self)
         self._closed = False
@@ -282,8 +296,7 @@ class Ring:
             return None
 
     def _forget(self, endpoint: Endpoint) -> None:
-        with contextlib.suppress(ValueError):
-            self._endpoints.remove(endpoint)
+        self._endpoints.pop(id(endpoint), None)
 
     def watch(self) -> None:
         """Clears dead peers from this process too, without joining: for one that only holds a ring
@@ -318,7 +331,7 @@ class Ring:
 
     def _close(self) -> None:
         errors: list[Exception] = []
-        for endpoint in list(self._endpoints):
+        for endpoint in ending.all_of(self._endpoints):
             try:
                 endpoint.close()
             except RingTimeout:
@@ -330,7 +343,7 @@ class Ring:
         if self._created:
             self._header.close_ring()
             self._unlink()
-        if self._device is not None and not self._endpoints:
+        if self._device is not None and not ending.all_of(self._endpoints):
             self._device.close()  # else when the last of them is gone, which may still call it
         if self._created:
             _lingering.append((self._header, self._memory))
@@ -355,7 +368,14 @@ class Ring:
 
     def __del__(self) -> None:
         if not getattr(self, "_closed", True) and not self._header.forked:
-            warnings.warn(f"ring {self._name!r} was not closed", ResourceWarning, stacklevel=2)
+            made = f" (made at {self._made_at})" if self._made_at else ""
+            warnings.warn(
+                f"ring {self._name!r} was not closed{made}. Nobody has it any more, so it is "
+                "closed. Close it, or use it in a with block",
+                ResourceWarning,
+                stacklevel=2,
+                source=self,
+            )
             with contextlib.suppress(Exception):
                 self.close()
 

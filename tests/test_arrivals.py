@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import select
 import signal
 import threading
 from pathlib import Path
@@ -192,3 +193,15 @@ def test_a_loop_sleeps_until_the_stream_goes_on(name, looks, how):
     poll(lambda: joined[0]._at_end is not None)
     joined[0].close()
     assert done() is None
+
+
+def test_a_producer_that_joins_wakes_who_waits_at_the_end(name):
+    with gpuring.create(name, **OPTIONS) as ring, ring.consumer() as frames:
+        ring.producer().close()
+        notifier, poller = _core.Notifier(), select.poll()
+        poller.register(notifier.fileno(), select.POLLIN)
+        assert not notifier.arm_at_end(frames._peer)
+        assert poller.poll(0) == []
+        with ring.producer():
+            assert poller.poll(20_000) != []
+            assert notifier.arm_at_end(frames._peer)

@@ -55,8 +55,7 @@ def test_64_peers_and_64_subscriptions_and_no_more(name):
             seq = put(producer)
             assert {reader.acquire(0).seq for reader in readers} == {seq}
     with gpuring.create(name, **SMALL, max_peers=64, max_subscriptions=63) as ring:
-        for k in range(63):
-            ring.consumer(f"s{k}")
+        readers = [ring.consumer(f"s{k}") for k in range(63)]
         with pytest.raises(gpuring.TooManyPeers, match="all 63 subscriptions"):
             ring.consumer("one more")
     for wrong in ({"max_peers": 65}, {"max_subscriptions": 65}, {"max_peers": 0}):

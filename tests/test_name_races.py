@@ -212,7 +212,7 @@ def outcome(op: Op, name: str) -> Any:
 def attached(name: str) -> gpuring.Ring:
     ring = gpuring.attach(name)
     with contextlib.suppress(gpuring.RingClosed):  # it was replaced since
-        ring.consumer("x")  # a member must be found by who comes later
+        ring.member = ring.consumer("x")  # type: ignore[attr-defined]  # a member must be found by who comes later
     return ring
 
 

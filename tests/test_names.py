@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
+import sys
 import threading
 import warnings
 from pathlib import Path
@@ -12,7 +14,7 @@ import pytest
 from support import Pipe, Place, segments_of
 
 import gpuring
-from gpuring import _core, directory
+from gpuring import _core, debug, directory
 from gpuring import segment as segments
 
 OPTIONS = {"slots": 2, "shape": 4, "dtype": "u1"}
@@ -262,6 +264,47 @@ def test_a_ring_that_is_forgotten_warns_and_is_closed(name):
         del ring
     assert any(name in str(w.message) and w.category is ResourceWarning for w in caught)
     assert segments_of(name) == []
+
+
+def test_a_consumer_that_is_dropped_warns_and_leaves(name, monkeypatch):
+    """It is lossless, and nobody could read its frames any more: producers would wait for ever."""
+    monkeypatch.setattr(debug, "ON", True)
+    with gpuring.create(name, **OPTIONS, device="host") as ring, ring.producer() as producer:
+        frames = ring.consumer()
+        line = sys._getframe().f_lineno - 1
+        with producer.claim(0):
+            pass
+        slot = frames.acquire(0)
+        del slot
+        frames._owned = frames  # a circle: the garbage collector finds it
+        del frames
+        with pytest.warns(ResourceWarning, match="a consumer was not closed") as told:
+            gc.collect()
+        assert f"{__file__}:{line}" in str(told[0].message)
+        assert len(ring.stats().peers) == 1
+        for _ in range(5):
+            producer.claim(0).publish()
+
+
+def test_whatever_is_dropped_leaves_at_once(name):
+    """Without the garbage collector, and with a claim or a hold still open."""
+    gc.disable()
+    try:
+        with gpuring.create(name, **OPTIONS, device="host") as ring:
+            with pytest.warns(ResourceWarning, match="a producer was not closed") as told:
+                ring.producer().claim(0).publish()  # the slot has kept it
+            assert isinstance(told[0].source, gpuring.Producer)
+            assert ring.stats().peers[1:] == ()
+            told.clear()
+            frames = ring.consumer(start="oldest")
+            slot = frames.acquire(0)
+            del frames
+            assert slot.array[0] is not None  # whoever has the slot has the consumer
+            with pytest.warns(ResourceWarning, match="a consumer was not closed"):
+                slot.release()
+            assert ring.stats().subscriptions == ()
+    finally:
+        gc.enable()
 
 
 def ends_in_order(pipe: Pipe, name: str) -> None:

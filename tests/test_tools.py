@@ -36,9 +36,10 @@ def busy(pipe, name):
         for _ in range(6):
             producer.claim(0).publish()
         assert viewer.acquire(0).lost == 2
-        ring.consumer("slow", start="oldest")
+        slow = ring.consumer("slow", start="oldest")
         pipe.send((viewer.peer, ring.stats()))
         pipe.receive()
+        slow.close()
         viewer.close()
 
 
