@@ -577,10 +577,15 @@ give_back_lost = lambda: None
 """Gives back what no object of this process stands for any more (_slots.pyx); set by who knows all endpoints."""
 
 
-def call_when_blocked(function):
-    """`function` is called between two slices of a wait for another peer of this process."""
-    global give_back_lost
-    give_back_lost = function
+waits_for_itself = lambda peer: False
+"""Whether a peer that is blocked waits for what only its own thread can give back."""
+
+
+def call_when_blocked(function, ask):
+    """`function` is called between two slices of a wait for another peer of this process, and `ask` between two of any
+    wait without a time-out: whether it would have no end."""
+    global give_back_lost, waits_for_itself
+    give_back_lost, waits_for_itself = function, ask
 
 
 cdef object _busy():
@@ -653,6 +658,7 @@ cdef class Peer:
 
     cdef gr_result _wait(self, gd_call *call, verb which) except? GR_SIGNAL:
         cdef gr_result result
+        cdef bint looked = False
         self.begin_wait()
         try:
             while True:
@@ -667,6 +673,11 @@ cdef class Peer:
                         return GR_REAPED
                     if self.is_in_own_way():
                         give_back_lost()
+                    if call.deadline_ns == INT64_MAX and waits_for_itself(self):
+                        if looked:  # since what was lost came back
+                            gd_cancel(&self.gd, call)
+                            return GR_BLOCKED
+                        looked = True
                 except BaseException:
                     gd_cancel(&self.gd, call)
                     raise

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Collection, Iterable
 
 from gpuring import _core
@@ -30,6 +32,12 @@ def refused(ring: str, peer: Peer, result: int, *, verb: str, timeout: float | N
     """The error for the negative `result` of a frame verb."""
     if result == _core.BLOCKED:
         kind = RingFull if verb == "claim" else RingTimeout
+        if timeout is None:
+            return kind(
+                f"ring {ring!r}: no {_wanted(verb)} would ever come: {culprit(peer)}. Only "
+                "the thread that waits could change that: publish or release first, or read in "
+                "another process"
+            )
         waited = "at once" if not timeout else f"within {timeout:g} s"
         return kind(f"ring {ring!r}: no {_wanted(verb)} {waited}: {culprit(peer)}")
     if result == _core.CLOSED:
@@ -135,7 +143,10 @@ def culprit(peer: Peer) -> str:
         if subscription is not None
         else ""
     )
-    who = f"peer {other} (pid {header.peer_pid(other)})" if other is not None else "a peer"
+    who = "a peer"
+    if other is not None:
+        pid = header.peer_pid(other)
+        who = f"peer {other}{' of this process' if pid == os.getpid() else ''} (pid {pid})"
     for_s = f" for {max(0, _core.now_ns() - since_ns) / 1e9:.3f} s" if since_ns else ""
     if reason == _core.BY_PRODUCER:
         return f"{who} is writing frame {seq}{for_s}"
@@ -143,12 +154,35 @@ def culprit(peer: Peer) -> str:
         return f"{who} of {where} holds frame {seq}{for_s}"
     if reason == _core.BY_SUBSCRIPTION:
         members = header.members(subscription) if subscription is not None else []
-        pids = ", ".join(f"pid {header.peer_pid(member)}" for member in members) or "none"
+        pids = ", ".join(map(str, sorted({header.peer_pid(member) for member in members})))
+        pids = f"pid {pids}" if pids else "none"
+        if {header.peer_pid(member) for member in members} == {os.getpid()}:
+            pids += ", this process"
         ago = for_s.removeprefix(" for")
         return f"{where} has not taken frame {seq}, published{ago} ago (its members: {pids})"
     if reason == _core.BY_FENCE:
         return f"the GPU work of {who} on the slot of frame {seq} is not finished"
     return f"frame {seq} has not been published yet"
+
+
+def waits_for_itself(peer: Peer) -> bool:
+    """Whether what blocks the peer is in the hands of the calling thread alone: peers of this
+    process have it, nobody else can take it from them, and this process has no other thread."""
+    reason, other, subscription, _, _ = peer.culprit
+    header = peer.header
+    if reason in (_core.BY_PRODUCER, _core.BY_HOLDER):
+        in_the_way = [] if other is None else [other]
+    elif reason == _core.BY_SUBSCRIPTION and subscription is not None:
+        if not header.subscription_name(subscription).startswith(b"#"):
+            return False  # another process may join it
+        in_the_way = header.members(subscription)
+    else:
+        return False
+    return (
+        bool(in_the_way)
+        and all(header.peer_pid(each) == os.getpid() for each in in_the_way)
+        and len(sys._current_frames()) == 1
+    )
 
 
 def _wanted(verb: str) -> str:

@@ -10,7 +10,7 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from gpuring import _core
+from gpuring import _core, diagnosis
 from gpuring.errors import RingClosed
 
 if TYPE_CHECKING:
@@ -118,4 +118,4 @@ def _give_back_lost() -> None:
                 endpoint._give_back_lost()
 
 
-_core.call_when_blocked(_give_back_lost)
+_core.call_when_blocked(_give_back_lost, diagnosis.waits_for_itself)
