@@ -34,7 +34,7 @@ from gpuring.errors import (
 from gpuring.producer import Producer
 from gpuring.ring import Ring, attach
 from gpuring.service import Call, Client, PendingCall, Server, connect, serve
-from gpuring.slot import ReadSlot, WriteSlot
+from gpuring.slot import ReadBatch, ReadSlot, WriteBatch, WriteSlot
 from gpuring.waiting import select
 
 __version__ = "0.1.0"
@@ -51,6 +51,7 @@ __all__ = [
     "PeerLost",
     "PendingCall",
     "Producer",
+    "ReadBatch",
     "ReadSlot",
     "Ring",
     "RingClosed",
@@ -63,6 +64,7 @@ __all__ = [
     "Server",
     "StaleViewWarning",
     "TooManyPeers",
+    "WriteBatch",
     "WriteSlot",
     "attach",
     "clean",

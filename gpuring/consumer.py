@@ -67,6 +67,9 @@ class Consumer(_slots.ConsumerVerbs, Endpoint):
         """Whether producers wait for the subscription; otherwise they may pass it."""
         return self._lossless
 
+    def _described(self) -> str:
+        return f" of {self.subscription!r}, {'lossless' if self._lossless else 'lossy'}"
+
     def _not_lossy(self) -> TypeError:
         return TypeError(
             f"ring {self._ring.name!r}: latest() skips frames, so it needs a lossy consumer: "

@@ -313,6 +313,13 @@ class Endpoint(Unique):
             raise_first([error, *errors])
         return errors
 
+    def _described(self) -> str:
+        return ""
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"peer {self._peer.number}{self._described()}"
+        return f"<{type(self).__name__} of {self._ring.name!r}: {state}>"
+
     def __enter__(self) -> Self:
         return self
 

@@ -9,6 +9,8 @@ import warnings
 from typing import TYPE_CHECKING, Any, Literal, cast
 from weakref import WeakValueDictionary
 
+import numpy as np
+
 from gpuring import (
     _core,
     debug,
@@ -36,12 +38,13 @@ from gpuring.errors import (
 from gpuring.integers import integer
 from gpuring.memory.host import HostMemory
 from gpuring.producer import Producer
+from gpuring.spec import ARRAY
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
     from gpuring.memory import Memory
-    from gpuring.spec import Spec
+    from gpuring.spec import Field, Spec
 
 
 def attach(name: str, *, timeout: float | None = 0.0, owner: int | None = None) -> Ring:
@@ -154,6 +157,29 @@ class Ring:
         return self._spec
 
     @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of a frame.  Raises TypeError if a slot has several fields; see `fields`."""
+        return self._only_field().shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of a frame.  Raises TypeError if a slot has several fields; see `fields`."""
+        return self._only_field().dtype
+
+    @property
+    def fields(self) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+        """(shape, dtype) of each field by its name, as `create(fields=)` takes them; of a frame
+        without fields, under the name "array"."""
+        return {field.name: (field.shape, field.dtype) for field in self._spec.fields}
+
+    def _only_field(self) -> Field:
+        first = self._spec.fields[0]
+        if first.name != ARRAY:
+            names = ", ".join(map(repr, self.fields))
+            raise TypeError(f"ring {self._name!r} has the fields {names}: see ring.fields")
+        return first
+
+    @property
     def memory(self) -> str:
         """Where the slots are: "cuda" or "host"."""
         return self._header.memory
@@ -237,6 +263,10 @@ class Ring:
         membership lock cannot be had for 5 s, ValueError if the subscription exists with another
         `lossless` or `redeliver`.
         """
+        flags = {"lossless": lossless, "redeliver": redeliver, "reattach": reattach}
+        for what, flag in flags.items():
+            if not isinstance(flag, bool | np.bool_):
+                raise TypeError(f"{what} is True or False, not {flag!r}")
         options = gate, redeliver, spin
         self._check_open()
         with self._joining:

@@ -289,13 +289,9 @@ def not_found(name: str, detail: str = "") -> RingNotFound:
         )
     known = names()
     more = f" and {len(known) - _MAX_LISTED} more" if len(known) > _MAX_LISTED else ""
-    listed = (
-        f"; there are: {', '.join(known[:_MAX_LISTED])}{more}"
-        if known
-        else "; there is none at all"
-    )
+    listed = f"{', '.join(known[:_MAX_LISTED])}{more}" if known else "no rings"
     return RingNotFound(
-        f"there is no ring {name!r} on this host{listed}. Processes see each other's rings only if "
+        f"No ring named {name!r}: this host has {listed}. Processes see each other's rings only if "
         f"they share {SHM} (in containers: --ipc)"
     )
 
@@ -307,7 +303,7 @@ def no_ring(named: Named) -> RingIncompatible:
 
 def refused(name: str, error: OSError, what: str, nbytes: int) -> RingError | None:
     """The error for memory or room that the system did not give; None if it is of another kind."""
-    begins = f"ring {name!r}: {what}, {nbytes / 2**20:.1f} MiB,"
+    begins = f"ring {name!r}: {what}, {_amount(nbytes)},"
     if error.errno == errno.EROFS:
         return RingError(f"ring {name!r}: {SHM} is read-only here, and who is in a ring writes")
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
@@ -330,6 +326,15 @@ def refused(name: str, error: OSError, what: str, nbytes: int) -> RingError | No
     return None
 
 
+def _amount(nbytes: float) -> str:
+    """In the largest unit of which there is one at least."""
+    for unit in ("bytes", "KiB", "MiB"):
+        if nbytes < 1024 or unit == "MiB":
+            break
+        nbytes /= 1024
+    return f"{nbytes:.0f} bytes" if unit == "bytes" else f"{nbytes:.1f} {unit}"
+
+
 def _no_space(name: str, nbytes: int, what: str) -> RingError:
     room = os.statvfs(SHM)
     free = room.f_bavail * room.f_frsize
@@ -340,7 +345,7 @@ def _no_space(name: str, nbytes: int, what: str) -> RingError:
             "(nr_inodes=)"
         )
     return RingError(
-        f"ring {name!r}: no space in {SHM} for {what}: {nbytes / 2**20:.1f} MiB are needed, "
-        f"{free / 2**20:.1f} MiB are free. Use fewer or smaller slots, remove dead rings "
+        f"ring {name!r}: no space in {SHM} for {what}: {_amount(nbytes)} are needed, "
+        f"{_amount(free)} are free. Use fewer or smaller slots, remove dead rings "
         "(gpuring clean), or enlarge it (docker run --shm-size=…)"
     )

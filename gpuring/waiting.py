@@ -48,6 +48,9 @@ def select(endpoints: Iterable[AnyEndpoint], timeout: float | None = None) -> li
     if isinstance(endpoints, Endpoint):  # whose frames it would read
         raise TypeError("select takes several consumers and producers: select([consumer])")
     waited = list(dict.fromkeys(endpoints))
+    for each in waited:
+        if not isinstance(each, Endpoint):
+            raise TypeError(f"select takes consumers and producers, not a {type(each).__name__}")
     if not waited:
         raise ValueError("select needs a consumer or a producer to wait for")
     ready = [endpoint for endpoint in waited if endpoint._answers_at_once()]

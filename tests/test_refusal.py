@@ -107,3 +107,20 @@ def test_full_tables_say_which_and_how_many(place, name):
             ring.producer()
         for endpoint in (a, b, c):
             endpoint.close()
+
+
+def test_arguments_of_the_wrong_kind_are_told_by_name(ring):
+    for option in ("lossless", "redeliver", "reattach"):
+        with pytest.raises(TypeError, match=f"{option} is True or False, not 'yes'"):
+            ring.consumer(**{option: "yes"})
+    with pytest.raises(TypeError, match="not a Ring"):
+        gpuring.select([ring])
+
+
+def test_a_ring_and_its_ends_say_what_they_are(ring):
+    field = ring.spec.fields[0]
+    assert (ring.shape, ring.dtype) == (field.shape, field.dtype)
+    assert ring.fields == {field.name: (field.shape, field.dtype)}
+    with ring.consumer("a") as frames:
+        assert repr(frames) == f"<Consumer of {ring.name!r}: peer {frames.peer} of 'a', lossless>"
+    assert repr(frames) == f"<Consumer of {ring.name!r}: closed>"
