@@ -237,13 +237,14 @@ static enum gr_result arm(struct gr_notifier *notifier, const struct gr_peer *me
     return result;
 }
 
-/* GR_BLOCKED: the descriptor is not readable, and will be when the peer's verb has an answer.  Anything
- * else: it has one, and the descriptor is readable. */
+/* GR_BLOCKED: the descriptor is not readable now, and will be when the peer's verb has an answer.
+ * Anything else: the verb has an answer, and the descriptor is readable. */
 enum gr_result gr_notifier_arm(struct gr_notifier *notifier, const struct gr_peer *me) {
     return arm(notifier, me, false);
 }
 
-/* The same for a consumer that has come to the end of the stream: readable when a producer has joined since. */
+/* The same for a consumer that has come to the end of the stream: the descriptor is readable when a
+ * producer has joined since. */
 enum gr_result gr_notifier_arm_at_end(struct gr_notifier *notifier, const struct gr_peer *me) {
     return arm(notifier, me, true);
 }
