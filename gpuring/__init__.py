@@ -5,12 +5,14 @@
     Producer -> WriteSlot                  claim, write, publish
     Consumer -> ReadSlot                   acquire or latest, read, release
     select                                 waits at several of them
+    align -> Aligned                       frames of several that belong together
     serve -> Server, connect -> Client     request and response
     RingError and its kin                  what can go wrong
 
 Importing this touches no CUDA.
 """
 
+from gpuring.aligning import Aligned, align
 from gpuring.consumer import Consumer
 from gpuring.creation import create
 from gpuring.directory import clean, ls, unlink
@@ -40,6 +42,7 @@ from gpuring.waiting import select
 __version__ = "0.1.0"
 
 __all__ = [
+    "Aligned",
     "Call",
     "CallFailed",
     "Client",
@@ -66,6 +69,7 @@ __all__ = [
     "TooManyPeers",
     "WriteBatch",
     "WriteSlot",
+    "align",
     "attach",
     "clean",
     "connect",

@@ -11,7 +11,7 @@ waits leaves no claim and no hold.  asyncio is imported by those who use it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from gpuring import _core
@@ -78,11 +78,8 @@ async def answer(
 
     if timeout is not None and not timeout >= 0:
         raise ValueError(f"timeout must be None or >= 0 seconds, not {timeout!r}")
-    loop, other = asyncio.get_running_loop(), endpoint._awaited
-    if other is not None and not other.is_closed():
-        raise RuntimeError(
-            f"this {endpoint._role} is awaited by another task; give each task its own"
-        )
+    loop = asyncio.get_running_loop()
+    _refuse_a_second_task(endpoint)
     deadline = None if timeout is None else loop.time() + timeout
     spin_ns = int(1e9 * (SPIN_S if timeout is None else min(timeout, SPIN_S)))  # at the first look
     spins = 0
@@ -103,11 +100,43 @@ async def answer(
                 spins += 1
                 await _rest(endpoint, loop, FENCE_POLL_S if at_fence and spins > FENCE_SPINS else 0)
             else:
-                await _readable(endpoint, loop, deadline)
+                await _readable([endpoint], loop, deadline)
             spin_ns = 0
     finally:
         if endpoint._awaited is loop:  # else the loop was closed under us, and another one waits
             endpoint._awaited = None
+
+
+async def select_async(
+    endpoints: Sequence[AnyEndpoint], timeout: float | None
+) -> list[AnyEndpoint]:
+    """`select` for asyncio: other tasks run while this one waits."""
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    deadline = None if timeout is None else loop.time() + timeout
+    for endpoint in endpoints:
+        _refuse_a_second_task(endpoint)
+    for endpoint in endpoints:
+        endpoint._awaited = loop
+    try:
+        while not (ready := select(endpoints, 0)):
+            if deadline is not None and loop.time() >= deadline:
+                break
+            await _readable(endpoints, loop, deadline)
+        return ready
+    finally:
+        for endpoint in endpoints:
+            if endpoint._awaited is loop:
+                endpoint._awaited = None
+
+
+def _refuse_a_second_task(endpoint: Endpoint) -> None:
+    other = endpoint._awaited
+    if other is not None and not other.is_closed():
+        raise RuntimeError(
+            f"this {endpoint._role} is awaited by another task; give each task its own"
+        )
 
 
 async def _rest(endpoint: Endpoint, loop: AbstractEventLoop, seconds: float) -> None:
@@ -117,27 +146,32 @@ async def _rest(endpoint: Endpoint, loop: AbstractEventLoop, seconds: float) -> 
     endpoint._rested_s = loop.time()
 
 
-async def _readable(endpoint: Endpoint, loop: AbstractEventLoop, deadline: float | None) -> None:
-    """Returns when there may be an answer, or at the deadline.  Leaves nothing armed."""
-    notifier = endpoint._notify()
-    if notifier.arm(endpoint._peer):
-        return
+async def _readable(
+    endpoints: Sequence[Endpoint], loop: AbstractEventLoop, deadline: float | None
+) -> None:
+    """Returns when one of them may have an answer, or at the deadline.  Leaves nothing armed."""
     woken = loop.create_future()
 
     def wake() -> None:
         if not woken.done():
             woken.set_result(None)
 
-    descriptor = notifier.fileno()
-    loop.add_reader(descriptor, wake)
-    timer = loop.call_at(deadline, wake) if deadline is not None else None
+    watched, timer = [], None
     try:
+        for endpoint in endpoints:
+            notifier = endpoint._notify()
+            watched.append((endpoint, notifier))
+            if notifier.arm(endpoint._peer):
+                return
+            loop.add_reader(notifier.fileno(), wake)
+        timer = loop.call_at(deadline, wake) if deadline is not None else None
         await woken
     finally:
-        endpoint._rested_s = loop.time()
-        if not loop.is_closed():
-            loop.remove_reader(descriptor)
+        for endpoint, notifier in watched:
+            endpoint._rested_s = loop.time()
+            if not loop.is_closed():
+                loop.remove_reader(notifier.fileno())
+            if endpoint._awaited is loop:
+                notifier.disarm()
         if timer is not None:
             timer.cancel()
-        if endpoint._awaited is loop:
-            notifier.disarm()

@@ -1,0 +1,164 @@
+"""What a consumer has acquired ahead of its user: the frames that wait for those of other streams.
+
+Whatever was acquired is in `held` until it is released, also while the user has it.  So an
+interrupt between any two steps loses no frame: the next step finds it there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+import warnings
+from bisect import insort
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gpuring.consumer import Consumer, _Loop
+from gpuring.errors import EndOfStream, FrameTorn, PeerLost, RingTimeout
+
+if TYPE_CHECKING:
+    from gpuring.slot import ReadSlot
+
+LOOK_AGAIN_S = 0.02  # whether a stream that was over has begun again
+
+
+class Frame(NamedTuple):
+    key: float
+    seq: int
+    time_ns: int
+    slot: ReadSlot
+
+
+class Lookahead:
+    """One consumer of several, and what it has brought that is not released yet."""
+
+    def __init__(self, consumer: Consumer, by: str | None, cuda_stream: Any) -> None:
+        self.consumer, self._by, self._cuda_stream = consumer, by, cuda_stream
+        self.held: list[Frame] = []
+        """In order of their keys.  What the user has stays here."""
+        self.passed = 0  # newer ones came, since the last tuple (by=None)
+        self.last: float | None = None  # the key of the frame that came last
+        self.end: EndOfStream | PeerLost | None = None
+        self.down = False  # over, but it may begin again: reattach=True
+        self.unmatched = 0
+        self._loop = _Loop(consumer)
+        """Its slot is the one that was acquired and is not in `held` yet."""
+        self._look_again_s = 0.0
+        self._warned = False
+
+    @property
+    def head(self) -> Frame | None:
+        return self.held[0] if self.held else None
+
+    @property
+    def wanted(self) -> bool:
+        """Whether it is to be looked at before anything is decided."""
+        return self.is_live and (not self.held or self._by is None)
+
+    @property
+    def is_live(self) -> bool:
+        return self.end is None and not self.down
+
+    def may_bring(self, limit: float) -> bool:
+        """Whether its next frame may have a key up to `limit`."""
+        return self.end is None and not self.held and (self.last is None or self.last <= limit)
+
+    def take(self) -> bool:
+        """What is ready; whether that was a frame.  It has room for one."""
+        came = False
+        for _ in range(1 if self._by is not None else self.consumer.ring.slots):
+            try:
+                self._take_one()
+            except RingTimeout:  # another member was faster, or the GPU is not done
+                return came
+            except (EndOfStream, PeerLost) as end:
+                with contextlib.suppress(PeerLost):
+                    self.down = not self._loop.is_over(end)
+                if not self.down:
+                    self.end = end
+                return True
+            came = True
+        return came
+
+    def _take_one(self) -> None:
+        newest = self._by is None and not self.consumer.lossless
+        verb = self.consumer.latest if newest else self.consumer.acquire
+        self._loop.slot = verb(0, stream=self._cuda_stream)
+        self._hold()
+
+    def _hold(self) -> None:
+        slot = self._loop.taken()
+        frame = Frame(self._key(slot), slot.seq, slot.time_ns, slot)
+        slot._seen = False  # by the user
+        if self._by is None:
+            while self.held:
+                self.drop(self.held[0])
+                self.passed += 1
+        insort(self.held, frame, key=itemgetter(0, 1))
+        self._loop.slot = None
+
+    def _key(self, slot: ReadSlot) -> float:
+        if self._by is None:
+            return 0
+        key: float = slot.meta[self._by].item()
+        if math.isnan(key):
+            return -math.inf  # it comes first, and fits nobody
+        if slot.restarted:
+            self.last = None
+        before, self.last = self.last, key
+        if before is not None and key < before and not (slot.redelivered or self._warned):
+            self._warned = True
+            warnings.warn(
+                f"ring {self.consumer.ring.name!r}: {self._by!r} went back from {before} to {key}. "
+                "Frames are aligned by a value that rises in each stream; those from here on match "
+                "only frames of other streams that have gone back, too",
+                RuntimeWarning,
+                stacklevel=5,
+            )
+        return key
+
+    def drop(self, frame: Frame) -> None:
+        """Releases a frame that nobody has seen."""
+        if frame.slot._open:
+            with contextlib.suppress(FrameTorn):
+                frame.slot.release()
+        self.held.remove(frame)
+        self.unmatched += 1
+
+    def release(self, frame: Frame) -> None:
+        """Of a frame that the user had.  If it was torn, the next acquire or close says so."""
+        try:
+            if frame.slot._open:
+                frame.slot.release()
+        except FrameTorn as torn:
+            self.consumer._untold += torn.seqs
+        if frame in self.held:
+            self.held.remove(frame)
+        self.passed = 0
+
+    def tidy(self) -> None:
+        """An interrupt may have come between two steps, or the consumer was closed."""
+        for frame in [each for each in self.held if not each.slot._open]:
+            self.drop(frame)
+        slot = self._loop.slot
+        if slot is not None and slot._open and all(each.slot is not slot for each in self.held):
+            self._hold()
+        self._loop.slot = None
+
+    def restart(self) -> None:
+        """Looks whether a stream that was over has begun again.  That may be in another ring, and
+        ends what is held of this one: so not before that was handed out."""
+        if self.down and not self.held and time.monotonic() >= self._look_again_s:
+            self.down = not self._loop.goes_on()
+            self._look_again_s = time.monotonic() + LOOK_AGAIN_S
+
+    def give_back(self) -> None:
+        """What the user has never had comes again."""
+        slots = [each.slot for each in self.held]
+        if self._loop.slot is not None and self._loop.slot not in slots:
+            slots.append(self._loop.slot)
+        for slot in sorted(slots, key=lambda slot: slot._seq, reverse=True):  # step by step
+            if slot._open:
+                self.consumer._put_back(slot.index)
+        self.held, self.last, self.passed, self._loop.slot = [], None, 0, None
