@@ -1,30 +1,37 @@
-"""Three videos decoded in parallel, one motion detector for all, a recorder, a page to watch it.
+"""Three cameras, one motion detector for all of them, a recorder, and a page to watch them.
 
-python examples/video_pipeline.py [SECONDS]       writes seen.mp4; pip install 'gpuring[examples]'
+python examples/video_pipeline.py [SECONDS]       pip install 'gpuring[examples]'
+
+It writes seen.mp4.  The cameras are the clip of `gpuring demo`, decoded in three processes.  Stop
+one (kill -STOP), continue it (kill -CONT), kill it (kill -9): the others go on.
 """
 
-import io
+import argparse
 import multiprocessing
+import os
 import socket
-import sys
+import threading
 import time
-from contextlib import suppress
-from itertools import islice
+from fractions import Fraction
+from functools import cache
+from itertools import chain, islice
 
 import av
+import numpy as np
 import torch
-import uvicorn
-from starlette.applications import Starlette
-from starlette.responses import HTMLResponse, StreamingResponse
-from starlette.routing import Route
+from PIL import Image, ImageDraw
 from torch.nn.functional import avg_pool2d
 
 import gpuring
 from gpuring.cli.demo.clip import SHIPPED as CLIP
 
-STREAMS, FPS, W, H, CELL = 3, 25, 1280, 720, 16
+FPS, W, H, CELL = 25, 1280, 720, 16
+CAMERAS = ("as it is", "mirrored, 44 frames ahead", "red and blue exchanged, 88 frames ahead")
+AHEAD = 44
 NV12 = {"y": ((H, W), "u1"), "uv": ((H // 2, W // 2, 2), "u1")}
 MOVED = {"moved": ((1, H // CELL, W // CELL), "?")}
+META = [("pts", "i8"), ("stamp_ns", "i8")]  # number of the picture, and when it was taken
+OVER = (gpuring.EndOfStream, gpuring.PeerLost)
 torch.set_num_threads(1)  # six processes share the cores
 
 
@@ -36,97 +43,136 @@ def nvdec(stream):
         yield from map(torch.from_dlpack, SimpleDecoder(str(CLIP), cuda_stream=stream.cuda_stream))
 
 
-def pyav(_=None):
+def clip():
+    with av.open(str(CLIP)) as file:
+        for frame in file.decode(video=0):
+            yield torch.from_numpy(frame.to_ndarray(format="nv12"))
+
+
+def pyav(_):
     while True:
-        with av.open(str(CLIP)) as file:
-            for frame in file.decode(video=0):
-                yield torch.from_numpy(frame.to_ndarray(format="nv12"))
+        yield from clip()
 
 
-def decode(ring, decoder, count, ready):
-    """As a camera, 25 pictures a second."""
+def camera(k, ring, decoder, count, ready):
+    """25 pictures a second.  Each camera shows the clip in a way of its own."""
+    end_with_parent()
     stream = torch.cuda.Stream() if ring.memory == "cuda" else None  # NVDEC's and the copies'
     with ring, ring.producer() as producer, torch.cuda.stream(stream):
-        ready.wait(60)
+        ready.wait(120)
         start = time.monotonic()
-        for n, picture in enumerate(islice(decoder(stream), count)):
+        for n, picture in enumerate(islice(decoder(stream), AHEAD * k, AHEAD * k + count)):
+            y, uv = picture[:H], picture[H:].view(H // 2, W // 2, 2)
+            if k == 1:
+                y, uv = y.flip(1), uv.flip(1)
             time.sleep(max(0, start + n / FPS - time.monotonic()))
             with producer.claim(stream=stream) as slot:
-                slot.meta["stamp_ns"] = time.monotonic_ns()
-                slot.copy_from(picture[:H], field="y")
-                slot.copy_from(picture[H:].view(H // 2, W // 2, 2), field="uv")
+                slot.meta["pts"], slot.meta["stamp_ns"] = n, time.monotonic_ns()
+                slot.copy_from(y, field="y")
+                slot.copy_from(uv.flip(2) if k == 2 else uv, field="uv")
 
 
 def detect(cams, seens, ready):
-    """One for all streams, with whichever has a frame.  It darkens the cells that do not move."""
-    streams = {cam.consumer(): seen.producer() for cam, seen in zip(cams, seens, strict=True)}
+    """One for all cameras: whichever has a picture.  It darkens the cells that do not move."""
+    end_with_parent()
+    outputs = {cam.consumer(): seen.producer() for cam, seen in zip(cams, seens, strict=True)}
     last = {}
-    ready.wait(60)
-    while streams:
-        for frames in gpuring.select(streams):
+    ready.wait(120)
+    while outputs:
+        for frames in gpuring.select(outputs):
             try:
-                slot = frames.acquire()  # who is ready has a frame, or is at its end
-            except gpuring.EndOfStream:
-                streams.pop(frames).close()
+                slot = frames.acquire()  # who is ready has a frame, or is over
+            except OVER:
+                outputs.pop(frames).close()
                 continue
-            with slot, streams[frames].claim() as seen:
+            with slot, outputs[frames].claim() as seen:
                 y = torch.from_dlpack(slot.field("y"))
                 cells = avg_pool2d(y[None].float(), CELL)
                 moved = (cells - last.get(frames, cells)).abs() > 4
                 last[frames] = cells
                 tiles = y.view(H // CELL, CELL, W // CELL, CELL)
                 lit = torch.where(moved[0, :, None, :, None], tiles, tiles >> 1).view(H, W)
-                seen.meta["stamp_ns"] = slot.meta["stamp_ns"]
+                seen.meta["pts"], seen.meta["stamp_ns"] = slot.meta.item()
                 seen.copy_from(lit, field="y")
                 seen.copy_from(slot.field("uv"), field="uv")
                 seen.copy_from(moved, field="moved")
 
 
+@cache
+def no_signal():
+    """The planes of a picture that says so."""
+    card = Image.new("L", (W, H), 32)
+    ImageDraw.Draw(card).text((W / 2, H / 2), "no signal", 235, anchor="mm", font_size=120)
+    return torch.from_numpy(np.array(card)), torch.full((H // 2, W), 128, dtype=torch.uint8)
+
+
 def picture(*slots):
-    planes = [torch.from_dlpack(slot.field(name)).view(-1, W) for name in NV12 for slot in slots]
-    return av.VideoFrame.from_ndarray(torch.cat(planes).cpu().numpy(), "nv12")
+    """Below each other, on the host."""
+    planes = [no_signal() if slot is None else map(slot.field, NV12) for slot in slots]
+    planes = [torch.from_dlpack(each) for each in chain(*zip(*planes, strict=True))]
+    whole = torch.cat([plane.view(-1, W).cpu() for plane in planes])
+    return av.VideoFrame.from_ndarray(whole.numpy(), "nv12")
 
 
-def record(seens, count, ready):
-    """All streams, below each other; and holds what was detected to a second decode of the clip."""
-    consumers, found, ages_ms = [seen.consumer() for seen in seens], [], []
-    ready.wait(60)
+def record(seens, ready):
+    """All cameras below each other, by the numbers of their pictures; who is missing has no signal.
+    What comes late is in no picture, but it is checked.  Returns what was detected."""
+    consumers = [seen.consumer() for seen in seens]
+    found, ages_ms, absent, late, written = [{} for _ in seens], [], [0] * len(seens), 0, -1
+    ready.wait(120)
     with av.open("seen.mp4", "w") as file:
         video = file.add_stream("libx264", FPS, {"preset": "ultrafast"})
-        video.width, video.height = W, STREAMS * H
-        for slots in zip(*consumers, strict=True):
-            file.mux(video.encode(picture(*slots)))
-            found.append(torch.cat([torch.from_dlpack(slot.field("moved")) for slot in slots]))
-            ages_ms += [(time.monotonic_ns() - slot.meta["stamp_ns"]) / 1e6 for slot in slots]
+        video.width, video.height = W, len(seens) * H
+        for slots in gpuring.align(consumers, by="pts", partial=True):
+            pts = next(int(slot.meta["pts"]) for slot in slots if slot)
+            if pts > written:
+                image, written = picture(*slots), pts
+                image.pts, image.time_base = pts, Fraction(1, FPS)
+                file.mux(video.encode(image))
+                absent = [n + (slot is None) for n, slot in zip(absent, slots, strict=True)]
+            else:
+                late += len(slots) - slots.count(None)
+            for moves, slot in zip(found, slots, strict=True):
+                if slot:
+                    moves[pts] = torch.from_dlpack(slot.field("moved")).clone()
+                    ages_ms.append((time.monotonic_ns() - slot.meta["stamp_ns"]) / 1e6)
         file.mux(video.encode())
-    cells = torch.stack([avg_pool2d(y[None, :H].float(), CELL) for y in islice(pyav(), count)])
-    moved = cells.diff(dim=0, prepend=cells[:1]).abs() > 4
-    assert (torch.stack(found).cpu() == moved).all(), "the detector saw something else"
+    check(found)
     p50, p99 = (torch.tensor(ages_ms).quantile(q) for q in (0.5, 0.99))
     print(f"recorder  {len(ages_ms)} frames, each right; age p50 {p50:.0f}, p99 {p99:.0f} ms")
+    print(f"          pictures without a signal: {absent}; frames that came late: {late}")
+    return [len(moves) for moves in found]
 
 
-def view(seens, listening):
-    """A page with all streams, for any number of browsers; each takes the newest frames."""
-
-    def jpegs(ring):
-        with ring.consumer(lossless=False) as frames, suppress(gpuring.EndOfStream):
-            while True:
-                jpeg = io.BytesIO()
-                with frames.latest() as slot:
-                    picture(slot).to_image().save(jpeg, "JPEG")
-                yield b"--next\r\nContent-Type: image/jpeg\r\n\r\n%b\r\n" % jpeg.getvalue()
-
-    def stream(request):
-        kind = "multipart/x-mixed-replace; boundary=next"
-        return StreamingResponse(jpegs(seens[request.path_params["k"]]), media_type=kind)
-
-    page = HTMLResponse("".join(f"<img src=/{k} width=32%> " for k in range(STREAMS)))
-    app = Starlette(routes=[Route("/", page), Route("/{k:int}", stream)])
-    uvicorn.Server(uvicorn.Config(app, log_level="warning")).run([listening])
+def check(found):
+    """Holds what was detected to a second decode of the clip."""
+    cells = torch.stack([avg_pool2d(y[None, :H].float(), CELL) for y in clip()])
+    expected = cells.diff(dim=0, prepend=cells[-1:]).abs() > 4
+    for k, moves in enumerate(found):
+        assert [*moves] == [*range(len(moves))], (
+            f"frames of camera {k} are missing, or out of order"
+        )
+        for pts, moved in moves.items():
+            right = expected[(AHEAD * k + pts) % len(cells)] & (pts > 0)
+            assert (moved.cpu() == (right.flip(2) if k == 1 else right)).all(), (
+                "something else was seen"
+            )
 
 
-if __name__ == "__main__":
+def end_with_parent():
+    """However the parent ends, this process ends with it."""
+
+    def wait():
+        multiprocessing.parent_process().join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("seconds", nargs="?", type=float, default=10, help="for how long (10)")
+    count = int(parser.parse_args().seconds * FPS)
     device = "cuda" if torch.cuda.is_available() else "host"
     decoder, line = pyav, "no GPU here, so this runs on host memory, and PyAV decodes"
     if device == "cuda":
@@ -136,14 +182,24 @@ if __name__ == "__main__":
         except Exception as why:
             line = f"no NVDEC here ({why!r:.120}), so PyAV decodes"
     print(line, flush=True)
-    count = int(float(*sys.argv[1:] or [10]) * FPS)
-    spec = {"slots": 8, "meta": [("stamp_ns", "i8")], "device": device}
-    cams = [gpuring.create(f"cam{k}", fields=NV12, **spec) for k in range(STREAMS)]
-    seens = [gpuring.create(f"seen{k}", fields=NV12 | MOVED, **spec) for k in range(STREAMS)]
+    import video_page  # here, because it imports this file
+
+    spec, ks = {"slots": 8, "meta": META, "device": device}, range(len(CAMERAS))
+    cams = [gpuring.create(f"cam{k}", fields=NV12, **spec) for k in ks]
+    seens = [gpuring.create(f"seen{k}", fields=NV12 | MOVED, **spec) for k in ks]
     spawn, listening = multiprocessing.get_context("spawn"), socket.create_server(("127.0.0.1", 0))
+    ready = spawn.Barrier(len(CAMERAS) + 2)  # nobody shall miss the first frame
+    roles = [(camera, k, cams[k], decoder, count, ready) for k in ks]
+    roles += [(detect, cams, seens, ready), (video_page.view, seens, listening)]
+    crew = [spawn.Process(target=role, args=args, daemon=True) for role, *args in roles]
+    for each in crew:
+        each.start()
+    print("cameras  ", *(each.pid for each in crew[: len(CAMERAS)]))
     print(f"page      http://127.0.0.1:{listening.getsockname()[1]}", flush=True)
-    ready = spawn.Barrier(STREAMS + 2)  # nobody shall miss the first frame
-    decoders = [(decode, cam, decoder, count, ready) for cam in cams]
-    for role, *args in ((view, seens, listening), (detect, cams, seens, ready), *decoders):
-        spawn.Process(target=role, args=args, daemon=True).start()
-    record(seens, count, ready)
+    for k, frames in enumerate(record(seens, ready)):
+        crew[k].join()
+        assert crew[k].exitcode or frames == count, f"of camera {k} frames are missing"
+
+
+if __name__ == "__main__":
+    main()
