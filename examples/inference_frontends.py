@@ -4,8 +4,10 @@ python examples/inference_frontends.py [SECONDS]       needs pillow, starlette, 
 inference_load.py asks, checks, and has the same workers and engines over queues to compare with.
 """
 
+import argparse
 import io
 import json
+import multiprocessing
 import os
 import socket
 import sys
@@ -101,6 +103,13 @@ def pixels_of(kind, body):
     return np.asarray(image.convert("RGB").resize((SIDE, SIDE)))
 
 
+def run(function, *args):
+    """In a process of its own, which ends with its parent, however that ends."""
+    ended = multiprocessing.parent_process().join
+    threading.Thread(target=lambda: (ended(), os._exit(1)), daemon=True).start()
+    function(*args)
+
+
 @contextmanager
 def kept_running(*roles):
     """Each (function, *arguments) in a process, which is started again whenever it dies."""
@@ -110,7 +119,7 @@ def kept_running(*roles):
         while not over.wait(0.1):
             for k, (function, *args) in enumerate(roles):
                 if k not in crew or not crew[k].is_alive():
-                    crew[k] = SPAWN.Process(target=function, args=args, daemon=True)
+                    crew[k] = SPAWN.Process(target=run, args=(function, *args), daemon=True)
                     crew[k].start()
 
     watcher = threading.Thread(target=watch)
@@ -124,6 +133,11 @@ def kept_running(*roles):
 
 
 def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("seconds", nargs="?", type=float, default=5, help="of each measurement (5)")
+    seconds = parser.parse_args().seconds
+    if not seconds > 0:
+        parser.error("seconds must be more than 0")
     try:
         import cupy  # noqa: F401  gpuring needs it
         import torch
@@ -142,7 +156,7 @@ def main():
         kept_running(*[(worker, listening)] * WORKERS, *[(engine,)] * ENGINES) as crew,
         kept_running(*inference_load.usual_roles(theirs, device)) as their_crew,
     ):
-        sys.exit(inference_load.compare((listening, crew), (theirs, their_crew), *sys.argv[1:]))
+        sys.exit(inference_load.compare((listening, crew), (theirs, their_crew), seconds))
 
 
 if __name__ == "__main__":

@@ -161,9 +161,9 @@ def cpu_seconds(crew):
     return sum(ticks) / os.sysconf("SC_CLK_TCK")
 
 
-def compare(ring, usual, seconds=5):
+def compare(ring, usual, seconds):
     """Of (listening, crew) each; some of the ring's are also killed.  Whether anything was lost."""
-    asked, seconds = list(questions()), float(seconds)
+    asked = list(questions())
     for each in ring, usual:
         Load(*each, asked).run(0)  # until everybody is there
     loads = {"ring": Load(*ring, asked), "queues": Load(*usual, asked)}
@@ -203,3 +203,7 @@ def report(loads):
     client = sum(each.client_s for each in loads.values())
     asked = sum(len(each.took_ms) for each in loads.values())
     print(f"client    {1000 * client / asked:.2f} ms of CPU a request, beside that")
+
+
+if __name__ == "__main__":
+    sys.exit("usage: python examples/inference_frontends.py [SECONDS]")

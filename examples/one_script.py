@@ -1,5 +1,6 @@
 """send.py and change.py of two_scripts in one: the rings are arguments of the other process."""
 
+import argparse
 import multiprocessing
 
 import gpuring
@@ -34,6 +35,7 @@ def change(there, back):
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     if device == "host":
         print("no GPU here, so this runs on host memory with NumPy", flush=True)
     with (

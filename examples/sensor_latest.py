@@ -6,8 +6,11 @@ The lidar is computed: rays in a room, by the same arithmetic on a GPU and on a 
 So the log can be held to what was measured, and the plans to what they should have been.
 """
 
+import argparse
 import multiprocessing
+import os
 import sys
+import threading
 import time
 from contextlib import suppress
 
@@ -61,6 +64,7 @@ def clearance(points):
 
 def plan(ring, scans):
     """Ten times slower than the lidar, and never behind it: `latest` passes over what is old."""
+    end_with_parent()
     clearance(xp.zeros(*FIELDS["points"]))  # compiles kernels
     metres, lost, ages_ns, lidar = {}, 0, [], Lidar(np)
     with ring, ring.consumer("planner", lossless=False) as frames, ended:
@@ -78,6 +82,7 @@ def plan(ring, scans):
 
 def log(ring, scans):
     """As many scans at once as there are: the slower the disk, the larger its bites."""
+    end_with_parent()
     empty = np.empty if device == "host" else cupyx.empty_pinned
     bite = {name: empty((BITE, *shape), dtype) for name, (shape, dtype) in FIELDS.items()}
     bite |= {"meta": np.empty(BITE, META), "seq": np.empty(BITE, "i8")}
@@ -128,10 +133,21 @@ def sense(producer, scans):
     print(f"lidar    {rate:.0f} scans/s of {POINTS} points, late by {spread(late_ns)}", flush=True)
 
 
+def end_with_parent():
+    """However the parent ends, this process ends with it."""
+    ended = multiprocessing.parent_process().join
+    threading.Thread(target=lambda: (ended(), os._exit(1)), daemon=True).start()
+
+
 def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("seconds", nargs="?", type=float, default=3, help="for how long (3)")
+    seconds = parser.parse_args().seconds
+    if not seconds > 0:
+        parser.error("seconds must be more than 0")
     if device == "host":
         print("no GPU here, so this runs on host memory with NumPy", flush=True)
-    scans, spawn = int(float(*sys.argv[1:] or [3]) * HZ), multiprocessing.get_context("spawn")
+    scans, spawn = int(seconds * HZ), multiprocessing.get_context("spawn")
     with gpuring.create("lidar", slots=SLOTS, fields=FIELDS, meta=META, device=device) as ring:
         readers = [spawn.Process(target=role, args=(ring, scans)) for role in (plan, log)]
         for each in readers:

@@ -5,8 +5,10 @@ On host memory, also where there is a GPU.
 
 from __future__ import annotations
 
+import argparse
 import multiprocessing
 import os
+import threading
 import time
 from typing import Any
 
@@ -24,7 +26,16 @@ TERMS: dict[str, Any] = {
 CALLS = 2000
 
 
+def end_with_parent() -> None:
+    """However the parent ends, this process ends with it."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    ended = parent.join
+    threading.Thread(target=lambda: (ended(), os._exit(1)), daemon=True).start()
+
+
 def engine(name: str) -> None:
+    end_with_parent()
     with gpuring.serve(name, timeout=10) as server:
         while True:
             try:
@@ -37,6 +48,7 @@ def engine(name: str) -> None:
 
 
 def client(name: str, seed: int) -> None:
+    end_with_parent()
     random = np.random.default_rng(seed)
     with gpuring.connect(name, timeout=10) as service:
         for _ in range(CALLS):
@@ -49,6 +61,7 @@ def client(name: str, seed: int) -> None:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__).parse_args()
     context = multiprocessing.get_context("spawn")
     with gpuring.serve(NAME, **TERMS, engine=False) as keeper:
         engines = [context.Process(target=engine, args=(NAME,), daemon=True) for _ in range(2)]

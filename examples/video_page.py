@@ -14,12 +14,14 @@ from video_pipeline import CAMERAS, FPS, OVER, H, W, end_with_parent, picture
 
 import gpuring
 
-PAGE = """<!doctype html><title>Video pipeline</title><style>body{font:16px sans-serif;margin:2em}
+PAGE = """<!doctype html><meta charset=utf-8><title>Video pipeline</title>
+<style>body{font:16px sans-serif;margin:2em}
 figure{display:inline-block;width:31%%;margin:0 1%% 0 0} img{width:100%%}</style>
 <h1>Three cameras, one motion detector</h1><p>What does not move is dark.</p>%s<script>
 setInterval(async () => { const figures = await (await fetch("figures")).json();
   figures.forEach((text, k) => document.getElementById(k).textContent = text) }, 500)</script>"""
-FIGURE = "<figure><img src={0} alt='camera {0}'><figcaption>Camera {0}: {1}<br><b id={0}>…</b>"
+FIGURE = """<figure><img src={0} alt="camera {0}">
+<figcaption>Camera {0}: {1}<br><b id={0}>…</b></figcaption></figure>"""
 
 
 def view(seens, listening):
@@ -76,3 +78,7 @@ def view(seens, listening):
     routes += [Route("/figures", lambda _: JSONResponse(figures))]
     app = Starlette(routes=routes, lifespan=lifespan)
     uvicorn.Server(uvicorn.Config(app, log_level="warning")).run([listening])
+
+
+if __name__ == "__main__":
+    raise SystemExit("usage: python examples/video_pipeline.py [SECONDS]")

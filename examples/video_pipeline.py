@@ -140,7 +140,7 @@ def record(seens, ready):
     check(found)
     p50, p99 = (torch.tensor(ages_ms).quantile(q) for q in (0.5, 0.99))
     print(f"recorder  {len(ages_ms)} frames, each right; age p50 {p50:.0f}, p99 {p99:.0f} ms")
-    print(f"          pictures without a signal: {absent}; frames that came late: {late}")
+    print(f"          no signal in {absent} pictures of cameras 0, 1, 2; {late} frames came late")
     return [len(moves) for moves in found]
 
 
@@ -161,18 +161,16 @@ def check(found):
 
 def end_with_parent():
     """However the parent ends, this process ends with it."""
-
-    def wait():
-        multiprocessing.parent_process().join()
-        os._exit(1)
-
-    threading.Thread(target=wait, daemon=True).start()
+    ended = multiprocessing.parent_process().join
+    threading.Thread(target=lambda: (ended(), os._exit(1)), daemon=True).start()
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("seconds", nargs="?", type=float, default=10, help="for how long (10)")
     count = int(parser.parse_args().seconds * FPS)
+    if count < 1:
+        parser.error("seconds must be more than 0")
     device = "cuda" if torch.cuda.is_available() else "host"
     decoder, line = pyav, "no GPU here, so this runs on host memory, and PyAV decodes"
     if device == "cuda":

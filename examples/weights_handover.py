@@ -6,8 +6,11 @@ A version of the weights is several buckets, one a slot. A sampler uses a versio
 its buckets, and goes on with the one before until then. It holds each to the trainer's checksum.
 """
 
+import argparse
 import multiprocessing
+import os
 import sys
+import threading
 import time
 
 import torch
@@ -99,8 +102,15 @@ def release(slots):
         slots.pop().release()
 
 
+def end_with_parent():
+    """However the parent ends, this process ends with it."""
+    ended = multiprocessing.parent_process().join
+    threading.Thread(target=lambda: (ended(), os._exit(1)), daemon=True).start()
+
+
 @torch.no_grad()
 def sample(ring, number, versions, ready):
+    end_with_parent()
     net = model().to("meta")  # its structure: the weights are the trainer's
     used, held, parts, more = [], [], [], True
     ready.wait(120)
@@ -123,9 +133,14 @@ def sample(ring, number, versions, ready):
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("steps", nargs="?", type=int, default=400, help="of training (400)")
+    steps = parser.parse_args().steps
+    if steps < EVERY:
+        parser.error(f"at least {EVERY} steps make a version")
     if device == "host":
         print("no GPU here, so this runs on host memory with torch on the CPU", flush=True)
-    steps, spawn = int(*sys.argv[1:] or [400]), multiprocessing.get_context("spawn")
+    spawn = multiprocessing.get_context("spawn")
     ready = spawn.Barrier(4)
     spec = {"shape": max((each + 1) * out for each, out in LAYERS), "dtype": "f4", "meta": META}
     with gpuring.create("weights", slots=SLOTS, **spec, device=device) as ring:
