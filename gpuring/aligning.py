@@ -13,7 +13,6 @@ from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, overload
 
-from gpuring import streams
 from gpuring.consumer import Consumer
 from gpuring.errors import EndOfStream, PeerLost, RingTimeout
 from gpuring.integers import integer
@@ -87,21 +86,22 @@ def align(
       With less than half the interval between a stream's frames each frame has one candidate at
       most; with more, the oldest that fits is taken.
     * `partial`: False releases a frame without partners and counts it in `Aligned.unmatched`.  True
-      hands it out, with None for the missing ones; so every frame is handed out once.  One that
-      comes after its partners were handed out comes by itself, out of turn.
+      hands it out, with None for the missing ones, so that with `by` every frame is handed out.
+      One that comes after its partners were handed out comes by itself, out of turn.
     * `depth`: a frame waits for missing partners until so many frames of one stream have come, 2 or
       more.  Never more are held of a stream.  None: half of the smallest ring, but 2 at least.  The
       newest frames (no `by`) without `partial` have no such limit: newer ones take their places.
-    * `max_wait_s`: it waits no longer than so many seconds after it was published.  None: without
-      such a limit.
+    * `max_wait_s`: a frame also waits no longer than so many seconds after it was published.  None:
+      without such a limit.
     * `timeout`: how long one step may take, in seconds, 0 = do not block, None = for ever.  Then it
       raises RingTimeout; iterate again.
     * `stream`: of each acquire.  Without it frames are ordered on the stream that is CuPy's current
       one when they are handed out.
 
-    The slots of a tuple go back when the iterator moves on; several threads cannot share one.  What
-    ends the iteration, and what happens to what it holds, stands at `Aligned`.  Raises TypeError
-    and ValueError for wrong arguments: a field that a ring does not have, a ring of one slot.
+    The slots of a tuple go back when the iterator moves on.  One thread uses it, as it does the
+    consumers.  `Aligned` says what ends the iteration, and what happens to what it holds.  Raises
+    TypeError and ValueError for wrong arguments: a field that a ring does not have, a ring of one
+    slot.
     """
     if isinstance(consumers, Consumer):
         raise TypeError("align takes several consumers: align([left, right])")
@@ -329,7 +329,7 @@ class Aligned(Unique, Generic[OneSlot]):
             return
         for frame in group:
             if frame is not None and frame.slot._device is not None:
-                now = streams.current()
+                now = frame.slot._device.current_stream()
                 if now != frame.slot._stream:
                     frame.slot._import_on(now)
 

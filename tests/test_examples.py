@@ -203,7 +203,7 @@ def test_cameras_that_stall_or_die_hold_up_nobody(start, tmp_path):
     *_, recorder, signals = _lines(process, 150)
     died_at = int(re.match(r"recorder +(\d+) frames, each right; age", recorder)[1]) - 2 * 150
     assert 0 < died_at < 150
-    no_signal, late = re.search(r"no signal in \[(.*)\] pictures.*, (\d+) frames", signals).groups()
+    no_signal, late = re.search(r"no signal in \[(.*)\] pictures.*; (\d+) frames", signals).groups()
     no_signal = [int(each) for each in no_signal.split(", ")]
     assert no_signal[1] >= 10
     assert no_signal[2] >= 150 - died_at
