@@ -20,7 +20,7 @@ from gpuring.errors import EndOfStream, FrameTorn, PeerLost, RingTimeout
 if TYPE_CHECKING:
     from gpuring.slot import ReadSlot
 
-LOOK_AGAIN_S = 0.02  # whether a stream that was over has begun again
+LOOK_AGAIN_S = 0.05  # whether a stream that was over has begun again
 
 
 class Frame(NamedTuple):

@@ -390,8 +390,9 @@ def test_the_end_of_one_stream_is_the_end_of_whole_tuples(streams):
     both.put(0, 1, 2, 3)
     both.put(1, 1, 2)
     both.end(1)
-    assert now(both.align("pts")) == [(1, 1), (2, 2), "end"]
-    assert both.held() == [0, 0]
+    aligned = both.align("pts")
+    assert now(aligned) == [(1, 1), (2, 2), "end"]
+    assert both.held() == [0, 0], "what was not handed out comes again"
     assert now(gpuring.align(both.consumers[:1], "pts", timeout=0)) == [(3,)]
 
 
@@ -527,6 +528,7 @@ def all_publish(crew, frames=1):
         each.receive()
 
 
+@pytest.mark.deadline(90)
 def test_a_stream_that_stands_still_holds_up_nobody(cameras):
     """SIGSTOP, and later SIGCONT: then its frames come alone, and later ones together again."""
     crew, consumers = cameras
@@ -551,6 +553,7 @@ def test_a_stream_that_stands_still_holds_up_nobody(cameras):
     assert aligned.unmatched == (0, 0, 0)
 
 
+@pytest.mark.deadline(90)
 @pytest.mark.parametrize("partial", [False, True])
 def test_a_stream_that_dies(cameras, partial):
     """What it has published is handed out; the end of the whole says that it died."""
@@ -569,6 +572,7 @@ def test_a_stream_that_dies(cameras, partial):
         next(aligned)
 
 
+@pytest.mark.deadline(90)
 def test_a_late_stream_is_waited_for_and_then_takes_part(cameras):
     """Nobody writes into its ring at first."""
     crew, consumers = cameras
@@ -582,6 +586,7 @@ def test_a_late_stream_is_waited_for_and_then_takes_part(cameras):
     assert now(aligned) == [(2, 2, 2), (3, 3, 3)]
 
 
+@pytest.mark.deadline(90)
 @pytest.mark.parametrize("how", ["another producer", "another ring"])
 @pytest.mark.parametrize("waits", ["sync", "async"])
 def test_a_stream_that_is_reattached_is_missing_meanwhile(name, children, how, waits, stack):

@@ -209,7 +209,7 @@ def test_cameras_that_stall_or_die_hold_up_nobody(start, tmp_path):
     assert no_signal[2] >= 150 - died_at
     assert int(late) > 0
     with av.open(str(tmp_path / "seen.mp4")) as file:
-        pictures = [frame.to_ndarray(format="gray") for frame in file.decode(video=0)]
+        pictures = [frame.to_ndarray(format="yuv420p") for frame in file.decode(video=0)]
     assert len(pictures) == 150
     for k, absent in enumerate(no_signal):
         corners = [picture[720 * k : 720 * k + 100, :100] for picture in pictures]
@@ -227,7 +227,7 @@ def _session(pid):
     return found
 
 
-@pytest.mark.deadline(150)
+@pytest.mark.deadline(200)
 @pytest.mark.parametrize(
     ("name", "children"),
     [
@@ -245,7 +245,7 @@ def test_children_end_when_their_parent_is_killed(start, name, children):
     process = start(name)
     poll(lambda: len(_session(process.pid)) > children, 60)
     process.kill()
-    poll(lambda: not _session(process.pid), 60)
+    poll(lambda: not _session(process.pid), 120)  # some are still importing torch
     for ring in (*RINGS, f"example-{process.pid}"):
         for path in Path("/dev/shm").glob(f"gpuring.{ring}*"):
             path.unlink()
