@@ -16,7 +16,7 @@ import gpuring
 
 PAGE = """<!doctype html><meta charset=utf-8><title>Video pipeline</title>
 <style>body{font:16px sans-serif;margin:2em}
-figure{display:inline-block;width:31%%;margin:0 1%% 0 0} img{width:100%%}</style>
+figure{display:inline-block;vertical-align:top;width:31%%;margin:0 1%% 0 0} img{width:100%%}</style>
 <h1>Three cameras, one motion detector</h1><p>What does not move is dark.</p>%s<script>
 setInterval(async () => { const figures = await (await fetch("figures")).json();
   figures.forEach((text, k) => document.getElementById(k).textContent = text) }, 500)</script>"""
