@@ -160,8 +160,8 @@ def _check_terms(ring: Ring, fields: Any, meta: Any, terms: Terms) -> None:
 def connect(
     name: str, *, calls: int = 8, timeout: float | None = 0.0, engine_s: float = 5.0
 ) -> Client:
-    """Joins the service `name` as a client.  It waits up to `timeout` seconds for the service.  None
-    means for ever.
+    """Joins the service `name` as a client.  It waits up to `timeout` seconds for it.
+    None means for ever.
 
     * `calls`: how many calls may be in flight, or answered and not released, at the same time.  The
       answers have a ring of their own, of calls + 4 slots.
