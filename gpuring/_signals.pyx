@@ -36,6 +36,8 @@ cdef class Ended:
 
     def __exit__(self, kind, error, traceback):
         if not self._open:
+            if kind is None and self._cut and hasattr(self, "publish"):  # nobody gets what was written
+                self._check_open()
             return
         try:
             self._done(kind is None)

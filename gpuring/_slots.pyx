@@ -55,6 +55,8 @@ cdef class Slot:
     cdef readonly uint64_t _seq
     cdef public bint _seen
     """Whether whoever has the object has asked it for something of the frame."""
+    cdef public bint _cut
+    """Whether the peer was closed before the slot was ended, which has ended it."""
     cdef readonly uint32_t index
     """Which slot of the ring this is, 0 … slots - 1."""
     cdef readonly Peer _peer
@@ -192,6 +194,8 @@ cdef class WriteSlot(Slot):
 
     def __exit__(self, kind, error, traceback):
         if not self.use.open:
+            if kind is None and self._cut:  # nobody gets the frame
+                self._check_open()
             return
         if kind is None:
             self._finish(PUBLISH, "publish")
@@ -553,8 +557,13 @@ cdef list _end_all(list slots, verb which, str name):
 
 
 def publish_all(batch):
-    """Publishes those WriteSlots of one producer that are open; if one cannot be, those behind it are abandoned."""
+    """Publishes those WriteSlots of one producer that are open; if one cannot be, those behind it are abandoned.  Raises
+    RingClosed if the producer was closed with some of them."""
+    cdef Slot slot
     _end_all(still_open(batch), PUBLISH, "publish")
+    for slot in batch:
+        if slot._cut:
+            slot._check_open()
 
 
 def abandon_all(batch):

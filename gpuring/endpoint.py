@@ -244,8 +244,11 @@ class Endpoint(Unique):
             slot = self._slots[index]
             try:
                 if slot._seq == seq:  # the user had it: its streams may be at work
-                    slot._open = True
-                    slot._end()
+                    slot._open = slot._cut = True
+                    try:
+                        slot._end()
+                    finally:
+                        slot._cut = not slot._open
                 else:
                     self._put_back(index)
             except Exception as error:  # the others go back all the same

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuring import _core, _slots, diagnosis
 from gpuring.copying import copy_into
-from gpuring.errors import FrameTorn, RingError
+from gpuring.errors import FrameTorn, RingClosed, RingError
 from gpuring.interchange import Exported, View
 from gpuring.spec import ARRAY, Field
 from gpuring.streams import handle
@@ -35,6 +35,7 @@ class Slot(Exported, Unique):
     if TYPE_CHECKING:  # of _slots.Slot, and of the kinds below
         index: int
         array: Any
+        _cut: bool
         _open: bool
         _seen: bool
         _seq: int
@@ -76,6 +77,11 @@ class Slot(Exported, Unique):
 
     def _check_open(self) -> None:
         self._seen = True
+        if self._cut:
+            raise RingClosed(
+                f"ring {self._ring!r}: slot {self.index} (frame {self._seq}) was given back when this "
+                f"{'consumer' if isinstance(self, ReadSlot) else 'producer'} was closed"
+            )
         if not self._open:
             raise RingError(
                 f"ring {self._ring!r}: slot {self.index} (frame {self._seq}) is no longer yours; "

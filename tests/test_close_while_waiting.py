@@ -215,3 +215,64 @@ def test_close_closes_who_joins_at_that_moment(name, monkeypatch, join):
         assert endpoint.closed
         assert ring._header.live_peers() == []
         assert ring._header.reap() == []
+
+
+# ---- slots that another thread closes -----------------------------------------------------------
+
+
+def closed_by_another(ring):
+    thread = threading.Thread(target=ring.close)
+    thread.start()
+    thread.join(10)
+    assert ring.closed
+
+
+def test_a_frame_that_is_closed_before_the_end_of_its_block_is_no_published_frame(name):
+    with make(name) as ring, ring.consumer() as frames:
+        mine = gpuring.attach(name)
+        producer = mine.producer()
+        with (
+            pytest.raises(
+                gpuring.RingClosed, match=r"\(frame 2\) was given back when this producer"
+            ),
+            producer.claim(0) as slot,
+        ):
+            closed_by_another(mine)
+        for use in (lambda: slot.array, slot.publish, lambda: slot.meta):
+            with pytest.raises(gpuring.RingClosed):
+                use()
+        with pytest.raises((gpuring.RingTimeout, gpuring.EndOfStream)):
+            frames.acquire(0)
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_nor_is_one_of_a_batch(name, by_hand):
+    with make(name):
+        mine = gpuring.attach(name)
+        producer = mine.producer()
+        with pytest.raises(gpuring.RingClosed), producer.claim_many(2, 0) as batch:
+            batch[0].abandon()
+            closed_by_another(mine)
+            if by_hand:
+                batch.publish()
+
+
+def test_a_block_that_raises_tells_its_own_error(name):
+    with make(name):
+        mine = gpuring.attach(name)
+        producer = mine.producer()
+        with pytest.raises(ZeroDivisionError), producer.claim(0):
+            closed_by_another(mine)
+            1 / 0  # noqa: B018
+
+
+def test_a_frame_that_was_read_when_its_consumer_is_closed_is_released(name):
+    with make(name) as ring, ring.producer() as producer:
+        mine = gpuring.attach(name)
+        frames = mine.consumer()
+        producer.claim(0).publish()
+        with frames.acquire(0) as slot:
+            closed_by_another(mine)
+        with pytest.raises(gpuring.RingClosed, match="this consumer was closed"):
+            slot.release()
+        fill(producer)
