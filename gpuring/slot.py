@@ -77,16 +77,16 @@ class Slot(Exported, Unique):
 
     def _check_open(self) -> None:
         self._seen = True
+        if self._open:
+            return
+        what = f"ring {self._ring!r}: slot {self.index} (frame {self._seq})"
         if self._cut:
-            raise RingClosed(
-                f"ring {self._ring!r}: slot {self.index} (frame {self._seq}) was given back when this "
-                f"{'consumer' if isinstance(self, ReadSlot) else 'producer'} was closed"
-            )
-        if not self._open:
-            raise RingError(
-                f"ring {self._ring!r}: slot {self.index} (frame {self._seq}) is no longer yours; "
-                "a slot is valid from claim to publish and from acquire to release"
-            )
+            role = "consumer" if isinstance(self, ReadSlot) else "producer"
+            raise RingClosed(f"{what} was given back when this {role} was closed")
+        raise RingError(
+            f"{what} is no longer yours; "
+            "a slot is valid from claim to publish and from acquire to release"
+        )
 
     def _array(self) -> Any:
         """`array` where it is not the whole slot's only one."""

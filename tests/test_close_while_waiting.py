@@ -250,20 +250,30 @@ def test_nor_is_one_of_a_batch(name, by_hand):
     with make(name):
         mine = gpuring.attach(name)
         producer = mine.producer()
-        with pytest.raises(gpuring.RingClosed), producer.claim_many(2, 0) as batch:
-            batch[0].abandon()
-            closed_by_another(mine)
-            if by_hand:
-                batch.publish()
+
+        def closes():
+            with producer.claim_many(2, 0) as batch:
+                batch[0].abandon()
+                closed_by_another(mine)
+                if by_hand:
+                    batch.publish()
+
+        with pytest.raises(gpuring.RingClosed):
+            closes()
 
 
 def test_a_block_that_raises_tells_its_own_error(name):
     with make(name):
         mine = gpuring.attach(name)
         producer = mine.producer()
-        with pytest.raises(ZeroDivisionError), producer.claim(0):
-            closed_by_another(mine)
-            1 / 0  # noqa: B018
+
+        def closes():
+            with producer.claim(0):
+                closed_by_another(mine)
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            closes()
 
 
 def test_a_frame_that_was_read_when_its_consumer_is_closed_is_released(name):

@@ -285,7 +285,7 @@ def test_close_gives_a_frame_that_nobody_has_seen_to_another_member(ring):
         reader.acquire(0)
         reader.close()
         assert drain(fellow) == seqs[1:]
-        with pytest.raises(gpuring.RingError, match="no longer yours"):
+        with pytest.raises(gpuring.RingClosed, match="given back when this consumer was closed"):
             held.check()
 
 
