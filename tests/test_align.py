@@ -553,6 +553,7 @@ def test_a_stream_that_stands_still_holds_up_nobody(cameras):
     assert aligned.unmatched == (0, 0, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.deadline(90)
 @pytest.mark.parametrize("partial", [False, True])
 def test_a_stream_that_dies(cameras, partial):
@@ -572,6 +573,7 @@ def test_a_stream_that_dies(cameras, partial):
         next(aligned)
 
 
+@pytest.mark.slow
 @pytest.mark.deadline(90)
 def test_a_late_stream_is_waited_for_and_then_takes_part(cameras):
     """Nobody writes into its ring at first."""
@@ -586,6 +588,7 @@ def test_a_late_stream_is_waited_for_and_then_takes_part(cameras):
     assert now(aligned) == [(2, 2, 2), (3, 3, 3)]
 
 
+@pytest.mark.slow
 @pytest.mark.deadline(90)
 @pytest.mark.parametrize("how", ["another producer", "another ring"])
 @pytest.mark.parametrize("waits", ["sync", "async"])
@@ -683,6 +686,7 @@ def test_asyncio_times_out_and_gives_way(streams):
     asyncio.run(main())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["pts", None])
 @pytest.mark.parametrize("partial", [False, True])
 @pytest.mark.filterwarnings("ignore:ring .* nobody has its slot:ResourceWarning")

@@ -216,7 +216,7 @@ def test_a_consumer_that_is_closed_releases_what_it_held(ring):
         held = frames.acquire()
         frames.close()
         assert ring.stats().subscriptions[0].lag == 0
-        with pytest.raises(gpuring.RingError, match="no longer yours"):
+        with pytest.raises(gpuring.RingClosed, match="given back when this consumer was closed"):
             held.check()
         keeper.close()
         with pytest.raises(gpuring.RingError, match="closed"):

@@ -33,6 +33,7 @@ def environment(pipe, name):
     return os.environ.get(name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("role", "why"), [(die, "it died"), (complain, "and the last one")])
 def test_a_dead_role_is_reported_and_the_run_goes_on(role, why):
     blank = Figure("latency", "round trip", "gpuring", "µs")
@@ -49,6 +50,7 @@ def test_a_dead_role_is_reported_and_the_run_goes_on(role, why):
         assert crew.call(answer, 42) == 42
 
 
+@pytest.mark.slow
 def test_workers_have_the_environment_asked_for():
     with Crew({"CUDA_MPS_PIPE_DIRECTORY": "/here"}) as crew:
         assert crew.call(environment, "CUDA_MPS_PIPE_DIRECTORY") == "/here"
@@ -71,6 +73,7 @@ def run_two_workers():
         signal.pause()
 
 
+@pytest.mark.slow
 def test_workers_end_with_a_benchmark_that_is_killed():
     """Also those that wait for something that is not their pipe."""
     command = "import test_bench_crew; test_bench_crew.run_two_workers()"
@@ -99,6 +102,7 @@ def put(pipe, queue):
     return "put"
 
 
+@pytest.mark.slow
 def test_a_role_with_inherited_arguments_has_a_process_of_its_own():
     """A queue of multiprocessing cannot be sent to a worker that runs.  Environments hold for it,
     too: rivals must run under the same MPS as the ring."""

@@ -51,6 +51,7 @@ def nothing_left():
 # ---- the command --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.deadline(60)
 def test_the_command_writes_json_and_a_page(tmp_path, capsys):
     asked = ["--quick", "--device", "host", "--only", "recovery"]
@@ -101,6 +102,7 @@ def test_a_damaged_frame_fails_every_benchmark():
             assert figure.failed or figure.name == "on a GPU", report.line(figure)
 
 
+@pytest.mark.slow
 def test_a_run_with_wrong_data_exits_with_1(tmp_path, capsys):
     asked = ["--quick", "--device", "host", "--only", "recovery", "--spoil"]
     assert command.main([*asked, "--out", str(tmp_path)]) == 1
@@ -130,6 +132,7 @@ def no_gpu(pipe):
     return "there is none"
 
 
+@pytest.mark.slow
 @pytest.mark.deadline(90)
 def test_a_benchmark_that_raises_does_not_end_the_run(monkeypatch):
     def explode(settings, crew):

@@ -167,6 +167,7 @@ def test_an_end_that_does_not_wait_is_found_wrong(end: dict[str, Any], crew: Cre
     assert figure.skipped.startswith("wrong data: ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("work", [Forgetful, LastWord])
 @pytest.mark.parametrize("name", HOST)
 def test_wrong_data_gives_no_figure(name: str, work: type[HostWork], crew: Crew) -> None:

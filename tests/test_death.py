@@ -151,10 +151,12 @@ def test_a_dead_members_frame_is_redelivered_or_dropped(name, children, redelive
 
 
 def test_members_must_agree_on_redelivery(name):
-    with make(name) as ring:
-        ring.consumer("shared")
-        with pytest.raises(ValueError, match="redeliver="):
-            ring.consumer("shared", redeliver=False)
+    with (
+        make(name) as ring,
+        ring.consumer("shared"),
+        pytest.raises(ValueError, match="redeliver="),
+    ):
+        ring.consumer("shared", redeliver=False)
 
 
 # ---- restarts ----------------------------------------------------------------------------------

@@ -98,6 +98,7 @@ def test_loops_and_pace(tmp_path: Path) -> None:
     assert producer["frames_per_s"] <= 105
 
 
+@pytest.mark.slow
 def test_it_plays_at_the_rate_of_the_video_unless_told_otherwise(tmp_path: Path) -> None:
     result = demo("--device", "host", "--seconds", 1, "--out", tmp_path)
     assert result.returncode == 0, result.stdout + result.stderr

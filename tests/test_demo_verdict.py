@@ -25,7 +25,7 @@ Crew = dict[str, Report]
 
 @pytest.fixture(scope="module")
 def truth() -> verdict.Reference:
-    return verdict.reference(open_clip(SHIPPED, FRAMES))
+    return verdict.reference(replace(open_clip(SHIPPED, None), limit=FRAMES))
 
 
 @pytest.fixture

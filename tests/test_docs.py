@@ -146,6 +146,7 @@ def test_the_reference_has_every_public_name(site):
         assert {f"{name}.{member}" for member in attributes | set(members(kind))} - there == set()
 
 
+@pytest.mark.slow
 @pytest.mark.deadline(100)
 def test_compiled_verbs_are_shown_with_signature_and_docstring(site):
     html = (site / "api" / "producers.html").read_text()

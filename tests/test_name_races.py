@@ -237,6 +237,7 @@ OPS: dict[str, Op] = {
 }
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.deadline(120)
 @pytest.mark.parametrize("guest", [True, False])
 def test_of_two_that_start_at_once_one_gets_the_name_of_the_dead(name, monkeypatch, guest):

@@ -144,13 +144,14 @@ def test_a_closed_endpoint_makes_no_batch(place, ring):
 def test_close_abandons_an_open_batch(place, ring):
     with ring.consumer() as frames, ring.producer() as other:
         producer = ring.producer()
-        with producer.claim_many(3, 0) as batch:
-            batch[0].publish()
-            producer.close()
-        batch.publish()
+        batch = producer.claim_many(3, 0)
+        batch[0].publish()
+        producer.close()
+        with pytest.raises(gpuring.RingClosed, match=r"frame 5.* was given back"):
+            batch.publish()
         batch.abandon()
-        for slot in batch:
-            with pytest.raises(gpuring.RingError, match="no longer yours"):
+        for slot in batch[1:]:
+            with pytest.raises(gpuring.RingClosed):
                 slot.publish()
         assert drain(frames) == [4]
         assert put(place, other, 4) == [7, 8, 9, 10]
@@ -172,7 +173,8 @@ def test_closing_the_ring_ends_open_batches(place, name):
     ring = place.create(name, slots=4, shape=(16,), dtype="u1")
     producer, frames = ring.producer(), ring.consumer()
     put(place, producer, 2)
-    with frames.acquire_many(1, 0) as held, producer.claim_many(1, 0) as claimed:
+    held, claimed = frames.acquire_many(1, 0), producer.claim_many(1, 0)
+    with pytest.raises(gpuring.RingClosed), held, claimed:
         ring.close()
     assert not held[0]._open
     assert not claimed[0]._open

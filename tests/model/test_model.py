@@ -14,21 +14,21 @@ from .sequential import Blocked, EndOfStream, PeerLost, RingClosed, SequentialMo
 from .steps import apply
 
 
-@pytest.mark.slow(keep=8)
+@pytest.mark.slow(keep=4)
 @pytest.mark.parametrize("name", CI)
 def test_clean(name):
     report = CI[name]()
     assert not report.violation, str(report)
 
 
-@pytest.mark.slow(keep=10)
+@pytest.mark.slow(keep=2)
 @pytest.mark.parametrize("name", MUTANTS)
 def test_mutant_is_caught(name):
     report = MUTANTS[name].explore(fixes(name, on=False))
     assert report.violation.startswith(MUTANTS[name].caught), report.head()
 
 
-@pytest.mark.slow(keep=8)
+@pytest.mark.slow(keep=2)
 @pytest.mark.parametrize("name", [name for name in MUTANTS if not MUTANTS[name].slow])
 def test_the_fix_is_what_matters(name):
     report = MUTANTS[name].explore(fixes(name, on=True))

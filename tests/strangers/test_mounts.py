@@ -115,6 +115,7 @@ def replace_where_there_is_little_room(_pipe, name, alive):
     return segments_of(name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alive", [False, True])
 def test_a_ring_that_is_replaced_where_there_is_little_room(name, mounted, alive):
     assert mounted(TINY, replace_where_there_is_little_room, name, alive) == []
@@ -142,6 +143,7 @@ def tools(_pipe, name, out):
     return told
 
 
+@pytest.mark.slow
 @pytest.mark.deadline(90)
 def test_every_tool_works_where_nobody_can_write(name, children, mounted, tmp_path):
     with gpuring.create(name, **OPTIONS) as ring, ring.producer(), ring.consumer("who"):
@@ -162,6 +164,7 @@ def clean_of_the_dead(_pipe, name):
     return done.returncode, done.stderr, segments_of(name)
 
 
+@pytest.mark.slow
 def test_clean_says_that_it_may_not_remove(name, mounted):
     pid = os.fork()
     if pid == 0:

@@ -32,6 +32,7 @@ def odd(name, stranger):
     return places
 
 
+@pytest.mark.slow
 @pytest.mark.deadline(60)
 @pytest.mark.parametrize(
     "tool",
@@ -51,6 +52,7 @@ def test_every_tool_goes_past_odd_names(name, odd, tool):
         gpuring.attach(name).close()
 
 
+@pytest.mark.slow
 @pytest.mark.deadline(90)
 def test_a_tool_that_is_asked_for_an_odd_name_says_what_it_is(odd, tmp_path):
     said = {
@@ -80,6 +82,7 @@ def test_metrics_and_ls_count_what_they_cannot_read(odd):
     assert list(RingCollector(10).collect())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_verbs_refuse_an_odd_name_at_once_and_leave_it_alone(odd, kind):
     ring = odd[kind]
@@ -120,6 +123,7 @@ def test_engines_tidy_past_odd_names(name, stranger):
         assert segments_of(name) == before
 
 
+@pytest.mark.slow
 def test_slots_of_a_stranger_are_never_mapped_or_removed(name, stranger):
     """Whoever may list /dev/shm sees the epoch of a ring in the name of its slots."""
     with gpuring.create(name, **OPTIONS):
@@ -149,6 +153,7 @@ def test_what_a_stranger_puts_in_the_place_of_our_slots_stays(name, stranger):
 WILD = [b"\xff\xfe", b"\x1b[2J", b"a\nb", b" ", b"+", b"a+b", b"x" * 200, "ä".encode()]
 
 
+@pytest.mark.slow
 def test_names_that_no_ring_can_have_are_passed_over(name, stranger):
     names = [f"gpuring.{name}".encode() + wild for wild in WILD]
     stranger(touch, names).result()
@@ -172,6 +177,7 @@ def touch(_pipe, names):
 MANY = 10_000
 
 
+@pytest.mark.slow
 @pytest.mark.deadline(120)
 def test_ten_thousand_names(name, stranger):
     stranger(touch, [f"gpuring.{name}.{k:016x}".encode() for k in range(MANY)]).result()
@@ -209,6 +215,7 @@ def flicker(pipe, entry):
     return rounds
 
 
+@pytest.mark.slow
 @pytest.mark.deadline(60)
 def test_races_for_a_name_have_an_owner_or_an_error(name, stranger):
     child = stranger(flicker, f"gpuring.{name}")

@@ -176,6 +176,7 @@ def hold_byte(pipe, name, byte, kind):
     return True
 
 
+@pytest.mark.slow
 def test_who_may_write_can_hold_up_a_close_for_seconds_and_no_tidying(name, stranger):
     ring = gpuring.create(name, **OPTIONS, mode=0o666)
     child = stranger(hold_byte, name, segments.NAME_BYTE, fcntl.F_WRLCK)
@@ -235,6 +236,7 @@ def trusts(pipe, name):
         reader.acquire(10)
 
 
+@pytest.mark.slow
 def test_who_attaches_to_a_strangers_ring_can_be_ended_by_him(name, stranger, children):
     maker = stranger(cut, name)
     maker.receive()

@@ -37,6 +37,7 @@ def test_who_may_only_read_cannot_join_and_sees_everything(name, stranger):
         assert (0x1122334455667788).to_bytes(8, "little") in header
 
 
+@pytest.mark.slow
 def test_who_may_only_read_can_hold_up_a_close(name, stranger):
     ring = gpuring.create(name, **OPTIONS, mode=0o644)
     child = stranger(hold_byte, name, segments.NAME_BYTE, fcntl.F_RDLCK)
@@ -56,6 +57,7 @@ def creates(pipe, name):
     kept.close()
 
 
+@pytest.mark.slow
 def test_to_who_may_read_locks_the_dead_look_alive(name, stranger, children):
     creator = children(creates, name)
     creator.receive()
@@ -93,6 +95,7 @@ def sleeps(pipe, name):
         frames.acquire(60)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("who", ["another user", "the same user"])
 def test_who_may_write_can_end_its_peers_while_they_sleep(name, stranger, children, who):
     """The watchdog reads the header.  Nobody of this process may have it mapped."""
