@@ -83,6 +83,7 @@ def end(client, k, call, dice):
     return "answered"
 
 
+@pytest.mark.slow
 @pytest.mark.deadline(100)
 def test_every_call_of_the_living_ends_in_one_way_while_engines_and_clients_are_killed(
     name, children, request

@@ -94,6 +94,7 @@ def test_npy_is_what_was_published_and_the_producer_never_waits(place, name, chi
         assert frame["lost"] >= 0
 
 
+@pytest.mark.slow
 def test_every_nth_and_several_fields(name, children, tmp_path):
     pytest.importorskip("PIL", reason="gpuring[tools] is not installed")
     fields = {"y": ((4, 6), "u1"), "uv": ((2, 3, 2), "u1")}

@@ -16,6 +16,7 @@ from gpuring.cli.trouble import in_options, told
 KEEP = ("keep", "x", "--slots", 2, "--shape", 3, "--dtype", "u1", "--device", "host")
 
 
+@pytest.mark.slow(keep=4)
 @pytest.mark.parametrize(
     ("options", "reason"),
     [

@@ -170,6 +170,7 @@ def crowd(pipe, name, subscription):
                 slot.release()
 
 
+@pytest.mark.slow(keep=2)
 @pytest.mark.parametrize("width", [60, 80, 120])
 @pytest.mark.parametrize("tool", ["top", "inspect", "ls"])
 def test_tables_fit_and_cut_nothing_off(name, children, tool, width):
