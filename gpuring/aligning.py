@@ -115,7 +115,9 @@ def align(
             _check_field(each, by)
     if len(set(several)) < len(several):
         raise ValueError("align was given the same consumer twice")
-    if not within >= 0 or (within and by is None):
+    if within and by is None:
+        raise ValueError("within needs by=, the metadata field that it bounds")
+    if not within >= 0:
         raise ValueError(f"within must be >= 0, in the units of the field {by!r}, not {within!r}")
     for name, seconds in (("max_wait_s", max_wait_s), ("timeout", timeout)):
         if seconds is not None and not seconds >= 0:

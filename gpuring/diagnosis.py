@@ -47,7 +47,7 @@ def refused(ring: str, peer: Peer, result: int, *, verb: str, timeout: float | N
     if result == _core.PEER_LOST:
         return PeerLost(
             f"ring {ring!r}: everything was read and the last producer died. A new producer starts "
-            "the stream again: catch PeerLost and acquire again to wait for one"
+            "the stream again. A loop over a consumer with reattach=True waits for one"
         )
     if result == _core.TORN:
         return torn(ring, peer.take_torn(), released=True)

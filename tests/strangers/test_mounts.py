@@ -13,8 +13,10 @@ from support import segments_of
 
 import gpuring
 from gpuring import directory
-from gpuring.cli.metrics.collector import RingCollector
 from strangers import NOBODY, OPTIONS, SHM, as_nobody, outcome
+
+pytest.importorskip("prometheus_client", reason="gpuring[tools] is not installed")
+from gpuring.cli.metrics.collector import RingCollector
 
 CLONE_NEWNS = 0x00020000
 

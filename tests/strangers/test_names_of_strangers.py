@@ -18,8 +18,10 @@ from support import segments_of
 import gpuring
 from gpuring import _core, directory
 from gpuring import segment as segments
-from gpuring.cli.metrics.collector import RingCollector
 from strangers import KINDS, NOBODY, OPTIONS, SHM, TERMS, outcome, put, valid_header
+
+pytest.importorskip("prometheus_client", reason="gpuring[tools] is not installed")
+from gpuring.cli.metrics.collector import RingCollector
 
 READABLE = {"valid"}
 
