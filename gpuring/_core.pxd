@@ -66,7 +66,7 @@ cdef extern from "core/ring.h" nogil:
         gr_config config
         gr_word *fence
         int lock_fd
-        uint64_t pid
+        uint64_t pid, start, pidns
     struct gr_pending:
         uint32_t peer
         uint64_t value
@@ -217,6 +217,7 @@ cdef class Header:
     cdef readonly bint is_copy
     cdef object __weakref__
     cdef int _to_write(self) except -1
+    cpdef bint is_own(self, uint32_t peer) noexcept
 
 
 cdef class Driver:

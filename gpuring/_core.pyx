@@ -357,6 +357,16 @@ cdef class Header:
     def peer_pid(self, uint32_t peer):
         return gr_load_acquire(&self.ring.peer[peer].pid) if peer < self.ring.max_peers else 0
 
+    cpdef bint is_own(self, uint32_t peer) noexcept:
+        """Whether a peer is of this process.  A pid alone does not say so: in each of two containers it may be 1."""
+        cdef gr_peer_entry *entry
+        if peer >= self.ring.max_peers:
+            return False
+        entry = &self.ring.peer[peer]
+        return gr_load_acquire(&entry.pid) == self.ring.pid \
+            and gr_load_acquire(&entry.start) == self.ring.start \
+            and gr_load_acquire(&entry.pidns) == self.ring.pidns
+
     def subscription_name(self, uint32_t subscription):
         """The bytes of its name, without padding."""
         if subscription >= self.ring.max_subscriptions:
@@ -699,9 +709,7 @@ cdef class Peer:
 
     cdef bint is_in_own_way(self) noexcept:
         """Whether a peer of this process blocks the verb, as it said itself."""
-        cdef gr_ring *ring = self.gd.me.ring
-        cdef uint32_t other = self.gd.me.culprit.peer
-        return other < ring.max_peers and gr_load_acquire(&ring.peer[other].pid) == ring.pid
+        return self.header.is_own(self.gd.me.culprit.peer)
 
     def stop(self):
         """From now on no verb hands out a slot.  One that waits in another thread ends, as if this peer had left; this waits

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Collection, Iterable
 
@@ -146,7 +145,7 @@ def culprit(peer: Peer) -> str:
     who = "a peer"
     if other is not None:
         pid = header.peer_pid(other)
-        who = f"peer {other}{' of this process' if pid == os.getpid() else ''} (pid {pid})"
+        who = f"peer {other}{' of this process' if header.is_own(other) else ''} (pid {pid})"
     for_s = f" for {max(0, _core.now_ns() - since_ns) / 1e9:.3f} s" if since_ns else ""
     if reason == _core.BY_PRODUCER:
         return f"{who} is writing frame {seq}{for_s}"
@@ -156,7 +155,7 @@ def culprit(peer: Peer) -> str:
         members = header.members(subscription) if subscription is not None else []
         pids = ", ".join(map(str, sorted({header.peer_pid(member) for member in members})))
         pids = f"pid {pids}" if pids else "none"
-        if {header.peer_pid(member) for member in members} == {os.getpid()}:
+        if members and all(map(header.is_own, members)):
             pids += ", this process"
         ago = for_s.removeprefix(" for")
         return f"{where} has not taken frame {seq}, published{ago} ago (its members: {pids})"
@@ -180,7 +179,7 @@ def waits_for_itself(peer: Peer) -> bool:
         return False
     return (
         bool(in_the_way)
-        and all(header.peer_pid(each) == os.getpid() for each in in_the_way)
+        and all(map(header.is_own, in_the_way))
         and len(sys._current_frames()) == 1
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 
@@ -36,6 +37,51 @@ with gpuring.create(name, **options) as ring, ring.producer() as producer:
     except gpuring.RingTimeout as error:
         print(type(error).__name__, error)
 """
+
+
+IN_A_CONTAINER = """
+import sys, gpuring
+with gpuring.attach(sys.argv[1], timeout=20) as ring, ring.consumer("there") as frames:
+    print("joined", flush=True)
+    held = frames.acquire(20)
+    print("holds", flush=True)
+    sys.stdin.readline()
+"""
+BESIDE_IT = """
+import os, subprocess, sys, gpuring
+from gpuring.diagnosis import waits_for_itself
+name, program = sys.argv[1:]
+with (
+    gpuring.create(name, slots=2, shape=4, dtype="u1", device="host") as ring,
+    ring.producer() as producer,
+    subprocess.Popen(
+        ["unshare", "--pid", "--fork", "--kill-child", sys.executable, "-c", program, name],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as other,
+):
+    assert other.stdout.readline() == "joined\\n"
+    for _ in range(2):
+        producer.claim().publish()
+    assert other.stdout.readline() == "holds\\n"
+    try:
+        producer.claim(0)
+    except gpuring.RingFull as error:
+        print(os.getpid(), waits_for_itself(producer._peer), error)
+    other.stdin.close()
+"""
+
+
+def test_a_pid_of_another_namespace_is_another_process(name):
+    """In each of two containers the program has pid 1, and one waits for the other."""
+    unshare = "unshare", "--pid", "--fork", "--kill-child"
+    if not shutil.which("unshare") or subprocess.run([*unshare, "true"], check=False).returncode:
+        pytest.skip("no pid namespaces here")
+    done = subprocess.run(
+        [*unshare, sys.executable, "-c", BESIDE_IT, name, IN_A_CONTAINER],
+        check=True, capture_output=True, text=True, timeout=60, env=dict(os.environ),
+    )  # fmt: skip
+    assert done.stdout.startswith(f"1 False ring {name!r}"), done.stderr
+    assert "peer 1 (pid 1) of subscription 'there' holds frame 2" in done.stdout
 
 
 @pytest.mark.parametrize(
