@@ -153,6 +153,7 @@ cdef class WriteSlot(Slot):
     cdef int _begin(self, tuple shape) except -1:
         cdef uint32_t k
         self._seq = self.use.seq
+        self._cut = False  # of an earlier frame, by a close that did not succeed
         self._shape = shape
         if shape is not None:
             for k in range(len(shape)):
@@ -206,7 +207,7 @@ cdef class WriteSlot(Slot):
 cdef class ReadSlot(Slot):
     cdef int _begin(self) except -1:
         self._seq = self.use.seq
-        self._seen = self._restarted = False
+        self._seen = self._restarted = self._cut = False
         self._shape = self._peer.shape(self.index) if gr_load_acquire(
             &self._peer.gd.me.ring.slot[self.index].ndim) else None
         return 0

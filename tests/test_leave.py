@@ -105,3 +105,21 @@ def test_leaving_twice_does_not_disturb_the_numbers_next_owner(segment, role, he
     assert (second.claim() if heir == "producer" else second.acquire()) != _core.REAPED
     assert second.peer.leave() == 0
     assert ring.creator.reaps == 0
+
+
+@pytest.mark.slow
+def test_a_slot_that_a_close_in_vain_has_ended_is_as_good_as_any_later(name):
+    """The producer is still open then, and its slots are used again."""
+    with make(name) as ring, ring.producer() as producer, ring.consumer() as frames:
+        slots = [producer.claim(0), producer.claim(0)]
+        lock = hold_lock(name)
+        try:
+            with pytest.raises(gpuring.RingTimeout):
+                producer.close()
+        finally:
+            os.close(lock)
+        del slots
+        for _ in range(2):
+            with producer.claim(0) as slot:
+                slot.publish()
+            frames.acquire(0).release()
