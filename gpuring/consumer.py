@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -124,7 +125,7 @@ class Consumer(_slots.ConsumerVerbs, Endpoint):
             raise
         self._moved = True
         self._settle_in(successor, peer)
-        self._home._endpoints[id(self)] = self
+        self._home._endpoints[id(self)] = weakref.ref(self)
         if self._home.closed:  # while we moved
             self.close()
         return True

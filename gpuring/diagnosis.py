@@ -178,9 +178,7 @@ def waits_for_itself(peer: Peer) -> bool:
     else:
         return False
     return (
-        bool(in_the_way)
-        and all(map(header.is_own, in_the_way))
-        and len(sys._current_frames()) == 1
+        bool(in_the_way) and all(map(header.is_own, in_the_way)) and len(sys._current_frames()) == 1
     )
 
 

@@ -14,7 +14,7 @@ from gpuring import _core, diagnosis
 from gpuring.errors import RingClosed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from gpuring.endpoint import Endpoint
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 class OpenRing(Protocol):
     """What the end of a process needs of a Ring."""
 
-    _endpoints: weakref.WeakValueDictionary[int, Endpoint]
+    _endpoints: dict[int, weakref.ref[Endpoint]]
 
     def close(self) -> None: ...
 
@@ -59,10 +59,10 @@ def remove(ring: OpenRing) -> None:
     _open.pop(id(ring), None)
 
 
-def all_of(known: weakref.WeakValueDictionary[int, T]) -> list[T]:
+def all_of(known: Iterable[weakref.ref[T]]) -> list[T]:
     """In one step: other threads open and close rings, producers and consumers meanwhile, and what
     changes cannot be iterated over."""
-    return [found for each in known.valuerefs() if (found := each()) is not None]
+    return [found for each in list(known) if (found := each()) is not None]
 
 
 @atexit.register
@@ -72,7 +72,7 @@ def close_all() -> None:
     Threads that wait in a verb get RingClosed.
     """
     _Process.ended = True
-    for ring in all_of(_open):
+    for ring in all_of(_open.valuerefs()):
         with contextlib.suppress(Exception):
             ring.close()
 
@@ -112,8 +112,8 @@ def _give_back_lost() -> None:
 
     Who waits is not told what goes wrong: that is another one's, whose next verb, or close, tells.
     """
-    for ring in all_of(_open):
-        for endpoint in all_of(ring._endpoints):
+    for ring in all_of(_open.valuerefs()):
+        for endpoint in all_of(ring._endpoints.values()):
             with contextlib.suppress(Exception):
                 endpoint._give_back_lost()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
+import weakref
 from types import MethodType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
@@ -17,7 +18,7 @@ from gpuring.unique import Unique
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
-    from weakref import WeakValueDictionary
+    from weakref import ref
 
     from typing_extensions import Self
 
@@ -38,7 +39,7 @@ class JoinedRing(Protocol):
     _header: Header
     _memory: Memory
     _device: Device | None
-    _endpoints: WeakValueDictionary[int, Endpoint]
+    _endpoints: dict[int, ref[Endpoint]]
 
     @property
     def name(self) -> str: ...
@@ -116,7 +117,7 @@ class Endpoint(Unique):
         self._spares = {}
         if self._watch is not None:
             self._have_watched(self._watch)
-        ring._endpoints[id(self)] = self
+        ring._endpoints[id(self)] = weakref.ref(self)
 
     def _prepared(self, index: int, meta: Any) -> Any:
         ring = self._ring
@@ -260,15 +261,18 @@ class Endpoint(Unique):
         if getattr(self, "_closed", True) or self._ring._header.forked:
             return
         made = f" (made at {self._made_at})" if self._made_at else ""
-        warnings.warn(
-            f"ring {self._ring.name!r}: a {self._role} was not closed{made}. Nobody has it any "
-            "more, so it leaves the ring. Close it, or use it in a with block",
-            ResourceWarning,
-            stacklevel=2,
-            source=self,
-        )
-        with contextlib.suppress(Exception):
-            self.close()
+        try:
+            warnings.warn(
+                f"ring {self._ring.name!r}: a {self._role} was not closed{made}. Nobody has it any "
+                "more, so it leaves the ring. Close it, or use it in a with block",
+                ResourceWarning,
+                stacklevel=2,
+                source=self,
+            )
+        finally:  # warnings may be errors
+            with contextlib.suppress(Exception):
+                self.close()
+            self._ring._forget(self)
 
     def close(self) -> None:
         """Leaves the ring in order: finishes what is open, waits until the GPU has done its work on

@@ -6,8 +6,8 @@ import contextlib
 import secrets
 import threading
 import warnings
+import weakref
 from typing import TYPE_CHECKING, Any, Literal, cast
-from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -124,8 +124,9 @@ class Ring:
         self._closed = True  # until everything is there that close() needs
         self._closing = False
         self._joining = threading.RLock()  # reentrant, for a signal handler that closes
-        self._endpoints: WeakValueDictionary[int, Endpoint] = WeakValueDictionary()
-        """Weakly: whoever drops one without closing it has left the ring."""
+        self._endpoints: dict[int, weakref.ref[Endpoint]] = {}
+        """By id, until they have left.  Weakly: whoever drops one without closing it has left."""
+        self._waits_for_last = False  # who leaves: that closes us
         self._made_at = debug.caller() if debug.ON else ""
         self._device = self._open_device()
         ending.add(self)
@@ -202,7 +203,7 @@ class Ring:
     def _check_open(self) -> None:
         if self._header.forked:
             raise diagnosis.unusable(self._name, _core.FORKED)
-        if self._closed or self._closing:
+        if self._closed or self._closing or self._waits_for_last:
             raise RingClosed(f"ring {self._name!r}: this handle was closed")
 
     def producer(self, *, gate: Gate | None = None, spin: float | None = None) -> Producer:
@@ -327,6 +328,9 @@ class Ring:
 
     def _forget(self, endpoint: Endpoint) -> None:
         self._endpoints.pop(id(endpoint), None)
+        if self._waits_for_last and not self._endpoints:
+            with contextlib.suppress(Exception):
+                self.close()
 
     def watch(self) -> None:
         """Clears dead peers from this process too, without joining: for one that only holds a ring
@@ -361,7 +365,7 @@ class Ring:
 
     def _close(self) -> None:
         errors: list[Exception] = []
-        for endpoint in ending.all_of(self._endpoints):
+        for endpoint in ending.all_of(self._endpoints.values()):
             try:
                 endpoint.close()
             except RingTimeout:
@@ -373,7 +377,12 @@ class Ring:
         if self._created:
             self._header.close_ring()
             self._unlink()
-        if self._device is not None and not ending.all_of(self._endpoints):
+        # The garbage collector is about to call the __del__ of some, perhaps in another thread. It
+        # has cut our references to them, and they still need the slots and the device.
+        if any(each() is None for each in list(self._endpoints.values())):
+            self._waits_for_last = True
+            return
+        if self._device is not None and not ending.all_of(self._endpoints.values()):
             self._device.close()  # else when the last of them is gone, which may still call it
         if self._created:
             _lingering.append((self._header, self._memory))
@@ -399,15 +408,17 @@ class Ring:
     def __del__(self) -> None:
         if not getattr(self, "_closed", True) and not self._header.forked:
             made = f" (made at {self._made_at})" if self._made_at else ""
-            warnings.warn(
-                f"ring {self._name!r} was not closed{made}. Nobody has it any more, so it is "
-                "closed. Close it, or use it in a with block",
-                ResourceWarning,
-                stacklevel=2,
-                source=self,
-            )
-            with contextlib.suppress(Exception):
-                self.close()
+            try:
+                warnings.warn(
+                    f"ring {self._name!r} was not closed{made}. Nobody has it any more, so it is "
+                    "closed. Close it, or use it in a with block",
+                    ResourceWarning,
+                    stacklevel=2,
+                    source=self,
+                )
+            finally:  # warnings may be errors
+                with contextlib.suppress(Exception):
+                    self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return attach, (self._name,)

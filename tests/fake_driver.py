@@ -12,7 +12,6 @@ import ctypes
 import signal
 import threading
 from types import SimpleNamespace
-from weakref import WeakValueDictionary
 
 import numpy as np
 from support import Actor
@@ -326,7 +325,7 @@ class Rig:
         return SimpleNamespace(
             name="ring", slots=header.slots, spec=spec.make(shape=8, dtype="u1"), _header=header,
             _device=device, _memory=SimpleNamespace(array=lambda *_: np.zeros(8, "u1")),
-            _endpoints=WeakValueDictionary(), _forget=lambda _: None, current=current,
+            _endpoints={}, _forget=lambda _: None, current=current,
         )  # fmt: skip
 
     def _joined(self, endpoint):

@@ -237,7 +237,7 @@ def test_an_interrupted_join_leaves_nobody_who_is_not_known(name, role):
         header = ring._header
         with interrupt:
             getattr(ring, role)()
-        known = {endpoint.peer for endpoint in ring._endpoints.values()}
+        known = {endpoint().peer for endpoint in ring._endpoints.values()}
         assert set(header.live_peers()) <= known, interrupt.where
         ring.close()
         assert header.live_peers() == [], interrupt.where

@@ -307,6 +307,49 @@ def test_whatever_is_dropped_leaves_at_once(name):
         gc.enable()
 
 
+class Camera:
+    def __init__(self, ring):
+        self.ring = ring
+
+    def __del__(self):
+        self.ring.close()
+
+
+@pytest.mark.filterwarnings("ignore:.* was not closed:ResourceWarning")
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_a_ring_that_is_garbage_with_its_producer_is_left_in_order(name, by_hand):
+    """The garbage collector comes to the older one first, which is the ring, or closes it."""
+    with gpuring.create(name, **OPTIONS, device="host") as ring, ring.consumer() as frames:
+        mine = gpuring.attach(name)
+        header = mine._header
+        camera = Camera(mine) if by_hand else None
+        producer = mine.producer()
+        producer.claim(0).publish()
+        held = producer.claim(0)  # an open slot and its producer keep each other: a circle
+        producer.camera = camera
+        del mine, producer, held, camera
+        gc.collect()
+        assert header.lock_fd == -1  # it was closed
+        frames.acquire(0).release()
+        with pytest.raises(gpuring.EndOfStream):  # and not PeerLost
+            frames.acquire(0)
+        assert ring._header.reaps == 0
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("role", ["producer", "consumer"])
+def test_whatever_is_dropped_leaves_where_warnings_are_errors(name, role):
+    with gpuring.create(name, **OPTIONS, device="host") as ring, ring.producer() as producer:
+        dropped = getattr(ring, role)()
+        producer.claim(0).publish()
+        slot = dropped.claim(0) if role == "producer" else dropped.acquire(0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            del dropped, slot
+            gc.collect()
+        assert len(ring.stats().peers) == 1
+
+
 def ends_in_order(pipe: Pipe, name: str) -> None:
     global forgotten  # closed at exit  # noqa: PLW0603
     forgotten = gpuring.create(name, **OPTIONS, device="host")
