@@ -271,7 +271,11 @@ class Aligned(Unique, Generic[OneSlot]):
                 self._patience_s = math.inf
                 return None
             limit = first.key + self._limits.within
-            group = [head if head and head.key <= limit else None for head in heads]
+            # Not a number has the key -inf, and fits nobody.
+            group = [
+                head if head and (head is first or -math.inf < head.key <= limit) else None
+                for head in heads
+            ]
             if None in group:
                 if any(each.may_bring(limit) for each in self._streams) and self._may_wait(group):
                     return None

@@ -134,6 +134,15 @@ def test_different_rates_match_where_they_meet(streams):
     assert aligned.unmatched == (6, 0)
 
 
+def test_frames_that_have_no_number_do_not_fit_each_other(streams):
+    both = streams(2, meta=[("pts", "f8")])
+    both.put(0, math.nan, 1)
+    both.put(1, math.nan, 1)
+    aligned = both.align("pts", 2)
+    assert now(aligned) == [(1, 1)]
+    assert aligned.unmatched == (1, 1)
+
+
 def test_frames_with_the_same_value_pair_one_by_one(streams):
     both = streams()
     both.put(0, 5, 5, 6)
