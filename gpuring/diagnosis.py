@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Collection, Iterable
 
@@ -166,7 +167,8 @@ def culprit(peer: Peer) -> str:
 
 def waits_for_itself(peer: Peer) -> bool:
     """Whether what blocks the peer is in the hands of the calling thread alone: peers of this
-    process have it, nobody else can take it from them, and this process has no other thread."""
+    process have it, nobody else can take it from them, and this process has no other thread and no
+    signal handler, which might give it back."""
     reason, other, subscription, _, _ = peer.culprit
     header = peer.header
     if reason in (_core.BY_PRODUCER, _core.BY_HOLDER):
@@ -178,8 +180,16 @@ def waits_for_itself(peer: Peer) -> bool:
     else:
         return False
     return (
-        bool(in_the_way) and all(map(header.is_own, in_the_way)) and len(sys._current_frames()) == 1
+        bool(in_the_way)
+        and all(map(header.is_own, in_the_way))
+        and len(sys._current_frames()) == 1
+        and not _handles_signals()
     )
+
+
+def _handles_signals() -> bool:
+    handlers = map(signal.getsignal, signal.valid_signals())
+    return any(callable(each) and each is not signal.default_int_handler for each in handlers)
 
 
 def _wanted(verb: str) -> str:

@@ -84,6 +84,28 @@ def test_a_pid_of_another_namespace_is_another_process(name):
     assert "peer 1 (pid 1) of subscription 'there' holds frame 2" in done.stdout
 
 
+WITH_A_HANDLER = """
+import signal, sys, gpuring
+name = sys.argv[1]
+with (
+    gpuring.create(name, slots=1, shape=4, dtype="u1", device="host") as ring,
+    ring.producer() as producer,
+):
+    held = [producer.claim()]
+    signal.signal(signal.SIGALRM, lambda *_: held.pop().abandon())
+    signal.setitimer(signal.ITIMER_REAL, 0.5)
+    print("claimed", producer.claim().seq)
+"""
+
+
+def test_a_signal_handler_may_end_the_wait(name):
+    done = subprocess.run(
+        [sys.executable, "-c", WITH_A_HANDLER, name],
+        check=True, capture_output=True, text=True, timeout=20, env=dict(os.environ),
+    )  # fmt: skip
+    assert done.stdout == "claimed 2\n"
+
+
 @pytest.mark.parametrize(
     ("which", "error"),
     [
