@@ -290,3 +290,18 @@ def test_frames_given_back_forwards_take_nothing_from_what_was_lost(segment):
     assert ring.peek("sub", "lost", reader.subscription) == 1
     assert [(reader.acquire(), reader.peer.lost) for _ in range(2)] == [(11, 1), (12, 0)]
     assert reader.acquire() == _core.BLOCKED
+
+
+def test_what_was_given_back_is_lost_although_its_slot_has_a_later_frame_that_was(segment):
+    """The take word of the slot names the later one, so it tells nothing of those between."""
+    ring = segment(3)
+    reader, producer = ring.consumer(lossless=False), ring.producer()
+    producer.put(2)
+    assert (reader.acquire(), reader.acquire()) == (3, 4)
+    assert producer.put(3) == [5, 8, 11]  # the others' slots are held
+    assert (reader.acquire(), reader.peer.lost) == (11, 6)
+    assert reader.release(3) == 0
+    assert (reader.give_back(11), reader.give_back(4)) == (0, 0)
+    assert (reader.acquire(), reader.peer.lost) == (11, 7)  # 4 … 10
+    assert ring.peek("sub", "lost", reader.subscription) == 7
+    assert ring.peek("peer", "lost", reader.number) == 7

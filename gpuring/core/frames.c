@@ -118,6 +118,10 @@ again:;
             if (seq_of(t) < s && seq_of(gr_load_sc(&ring->slot[i].word)) < s)
                 return GR_DAMAGED; /* this member has met what was never claimed */
             at->pos = seq_of(t) >= s + n ? seq_of(t) - n + 1 : s + 1; /* older ones are gone */
+            /* This member gave a later frame of the slot back: nobody else has had what it goes
+             * over again. */
+            if (seq_of(t) > s && phase_of(t) == GR_OPEN && owner_of(t) == me->number)
+                count_lost(me, at, s, at->pos);
             met(at, at->pos);
             continue;
         }
