@@ -105,10 +105,10 @@ class Endpoint(Unique):
 
     def _settle_in(self, ring: JoinedRing, peer: Peer) -> None:
         """Makes `peer` of `ring` this endpoint's own; its slots are prepared here, once."""
-        self._closed = False
         self._ring = ring
         self._peer = peer
         self._device = peer.device
+        self._closed = False  # after these, which __del__ needs where a Ctrl-C has come
         self._watch = debug.Watcher(ring.spec, self._put_back) if debug.ON else None
         kind = self._slot_type if self._watch is None else self._watch.slot_type(self._slot_type)
         metas = self._metas()

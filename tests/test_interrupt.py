@@ -230,6 +230,7 @@ def test_an_interrupted_release_of_a_batch_is_released_by_close(name):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("role", ["producer", "consumer"])
 def test_an_interrupted_join_leaves_nobody_who_is_not_known(name, role):
     for interrupt in interrupts():
