@@ -141,11 +141,14 @@ cdef class Slot:
     def meta(self):
         """The frame's metadata: a `numpy.void` over the header, `slot.meta["pts"]`.
 
-        A view: what is written here is in the ring at once.  None if the ring has no metadata.
+        It is a view: what is written here is in the ring at once.  Raises TypeError if the ring has no
+        metadata (`ring.spec.meta` is None then), RingError if the slot is no longer yours.
         """
         self._seen = True
         if not self.use.open:
             self._check_open()
+        if self._meta is None:
+            raise self._has_no_meta()
         return self._meta
 
 

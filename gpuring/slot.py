@@ -106,6 +106,12 @@ class Slot(Exported, Unique):
             self._protect(view)
         return view
 
+    def _has_no_meta(self) -> TypeError:
+        return TypeError(
+            f"ring {self._ring!r} has no metadata: whoever creates a ring says with meta= what its "
+            'frames carry, such as meta=[("pts", "i8")]'
+        )
+
     def __getitem__(self, name: str) -> Any:
         """The array over the field `name` of the slot, as `array` is over the only one.
 
@@ -114,7 +120,10 @@ class Slot(Exported, Unique):
         self._check_open()
         if name == ARRAY and self._shape is not None:
             return self.array
-        return self._views[name]
+        try:
+            return self._views[name]
+        except KeyError:
+            raise self._has_no_field(name) from None
 
     # ---- interchange with other libraries ------------------------------------------------------
 
@@ -134,8 +143,12 @@ class Slot(Exported, Unique):
                 raise TypeError(f"ring {self._ring!r} has the fields {names}: say which")
             return ARRAY
         if name not in self._fields:
-            raise KeyError(f"ring {self._ring!r} has no field {name!r}")
+            raise self._has_no_field(name)
         return name
+
+    def _has_no_field(self, name: str) -> KeyError:
+        names = ", ".join(map(repr, self._fields))
+        return KeyError(f"ring {self._ring!r} has no field {name!r}; its fields: {names}")
 
     def _exported(self) -> View:
         return self._exported_as(ARRAY, self.array)

@@ -132,9 +132,10 @@ def test_several_fields_in_one_slot(place, name):
                     place.fill(slot[field], np.full(shape, lap + k, dtype))
                 with pytest.raises(TypeError, match=r"'y', 'uv', 'scale'"):
                     _ = slot.array
-                with pytest.raises(KeyError):
+                with pytest.raises(KeyError, match="no field 'z'; its fields: 'y', 'uv', 'scale'"):
                     slot["z"]
-                assert slot.meta is None
+                with pytest.raises(TypeError, match=f"{name!r} has no metadata"):
+                    slot.meta["pts"] = 1
             with frames.acquire() as slot:
                 for k, (field, (shape, _)) in enumerate(FIELDS.items()):
                     assert (place.read(slot[field]) == np.full(shape, lap + k)).all()

@@ -63,15 +63,18 @@ def test_several_fields_and_no_metadata(name):
     ):
         with client.request() as slot:
             slot["a"][:], slot["b"][:] = 1.5, 7
-            assert slot.meta is None
+            with pytest.raises(TypeError, match="has no metadata"):
+                _ = slot.meta
             call = slot.call
         (taken,) = server.take(timeout=10)
         assert (taken["a"].tolist(), taken["b"].tolist()) == ([1.5] * 3, [[7, 7], [7, 7]])
-        assert taken.meta is None
+        with pytest.raises(TypeError, match="has no metadata"):
+            _ = taken.meta
         taken.reply(taken["a"].sum())
         with call.result(10) as slot:
             assert slot.array.tolist() == [4.5, 4.5]
-            assert slot.meta is None
+            with pytest.raises(TypeError, match="has no metadata"):
+                _ = slot.meta
 
 
 def test_frames_may_be_smaller_than_their_slots(name):

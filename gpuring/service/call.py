@@ -173,7 +173,8 @@ class Call(Unique):
 
     @property
     def meta(self) -> Any:
-        """The request's metadata (`request_meta` of the service); None if it has none."""
+        """The request's metadata (`request_meta` of the service).  Raises TypeError if it has
+        none."""
         return self._request().meta
 
     @property

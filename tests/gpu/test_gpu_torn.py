@@ -75,7 +75,7 @@ class Reader:
             return None
         count = self.wrong[len(self.frames) : len(self.frames) + 1]
         self.kernels.check(slot.array, slot.seq, count, self.stream)
-        who = None if slot.meta is None else int(slot.meta["who"])
+        who = None if self.consumer.ring.spec.meta is None else int(slot.meta["who"])
         self.frames[slot.seq] = len(self.frames), who
         try:
             with self.stream:

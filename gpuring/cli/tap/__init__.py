@@ -131,7 +131,7 @@ def take(
         if not pace.due(slot.seq):
             return None
         copies = {name: on_host(slot[name]) for name in names}
-        meta = None if slot.meta is None else slot.meta.copy()
+        meta = None if frames.ring.spec.meta is None else slot.meta.copy()
         frame = Frame(slot.seq, slot.time_ns, slot.lost, copies, meta)
     pace.done(frame.seq)
     return frame
