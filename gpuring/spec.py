@@ -145,17 +145,26 @@ def make(
     if not fields:
         raise ValueError("a slot needs at least one field")
     placed, offset = [], 0
-    for name, (extent, kind) in fields.items():
+    for name, described in fields.items():
         if not isinstance(name, str) or not name:
             raise ValueError(f"a field's name is a non-empty str, not {name!r}")
-        plain, inner, extended = _plain(kind, f"field {name!r}")
-        placed.append(Field(name, _shape(extent, inner), plain, offset, extended))
+        what = "" if name == ARRAY else f"field {name!r}: "
+        if not isinstance(described, tuple | list) or len(described) != 2:
+            raise TypeError(
+                f'{what}a field is described by (shape, dtype), such as ((1080, 1920), "u1"), '
+                f"not by {described!r}"
+            )
+        extent, kind = described
+        plain, inner, extended = _plain(kind, f"{what}dtype")
+        placed.append(Field(name, _shape(extent, inner, what), plain, offset, extended))
         offset = _aligned(offset + placed[-1].nbytes)
     if canary_nbytes not in (0, SLOT_ALIGNMENT):
         raise ValueError(f"a canary of {canary_nbytes} bytes")
     offset += canary_nbytes
     if offset > MAX_SLOT_NBYTES:
-        raise ValueError(f"a slot has at most {MAX_SLOT_NBYTES} bytes (1 TiB), this one {offset}")
+        raise ValueError(
+            f"a slot has at most {MAX_SLOT_NBYTES:,} bytes (1 TiB), this one would have {offset:,}"
+        )
     return _fits(Spec(tuple(placed), _meta(meta), canary_nbytes, about))
 
 
@@ -173,18 +182,26 @@ def _aligned(nbytes: int) -> int:
     return -(-nbytes // SLOT_ALIGNMENT) * SLOT_ALIGNMENT
 
 
-def _shape(shape: Sequence[int] | int, inner: tuple[int, ...] = ()) -> tuple[int, ...]:
-    """`shape`, checked, and behind it that of the elements, if they are arrays themselves."""
-    given = shape if isinstance(shape, Iterable) else (shape,)
+def _shape(
+    shape: Sequence[int] | int, inner: tuple[int, ...] = (), what: str = ""
+) -> tuple[int, ...]:
+    """`shape`, checked, followed by `inner`: the shape of elements that are arrays themselves."""
+    given: Iterable[Any] = (shape,)
+    if isinstance(shape, Sequence | np.ndarray) and not isinstance(shape, str | bytes):
+        given = shape
     try:
         extents = (*(integer(n, "an extent") for n in given), *inner)
     except TypeError:
         extents = (0,)
     if not all(n > 0 for n in extents):
-        raise ValueError(f"a shape has positive integers, not {shape!r}")
+        raise ValueError(
+            f"{what}a shape is a positive integer or a sequence of them, such as (1080, 1920, 3), "
+            f"not {shape!r}"
+        )
     if len(extents) > MAX_NDIM:
         raise ValueError(
-            f"an array has at most {MAX_NDIM} dimensions, one of shape {extents} has {len(extents)}"
+            f"{what}an array has at most {MAX_NDIM} dimensions, one of shape {extents} has "
+            f"{len(extents)}"
         )
     return extents
 
@@ -201,7 +218,7 @@ def _plain(dtype: Any, what: str) -> tuple[np.dtype[Any], tuple[int, ...], str]:
         dtype = str(dtype).removeprefix("torch.")
     if isinstance(dtype, str) and dtype in EXTENDED:
         return _extended(dtype), (), dtype
-    wanted = np.dtype(dtype)
+    wanted = _dtype(dtype, what)
     if wanted.hasobject:
         raise ValueError(f"{what}: {wanted} holds Python objects, which no other process can read")
     if wanted.itemsize == 0:
@@ -216,6 +233,17 @@ def _plain(dtype: Any, what: str) -> tuple[np.dtype[Any], tuple[int, ...], str]:
     if seen != element:
         raise _indescribable(wanted, what, f"they would see {seen}")
     return seen, inner, extended
+
+
+def _dtype(dtype: Any, what: str) -> np.dtype[Any]:
+    """np.dtype(dtype).  Raises TypeError for whatever NumPy refuses, and says which argument."""
+    if dtype is None:  # which NumPy takes for float64
+        raise TypeError(f"{what}: None is not a dtype")
+    try:
+        made: np.dtype[Any] = np.dtype(dtype)
+    except Exception as error:  # NumPy refuses in many ways
+        raise TypeError(f"{what}: NumPy makes no dtype of {dtype!r} ({error})") from error
+    return made
 
 
 def _indescribable(dtype: np.dtype[Any], what: str, reason: str) -> ValueError:

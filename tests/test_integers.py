@@ -29,9 +29,11 @@ def test_nothing_else_is_taken_for_a_number_of_a_ring(name, what, value):
         gpuring.create(name, **RING | {what: value})
 
 
-@pytest.mark.parametrize("value", [True, 1.5, (True,), (1.0, 2), "8"], ids=repr)
+@pytest.mark.parametrize(
+    "value", [True, 1.5, (True,), (1.0, 2), "8", b"ab", {2, 3}, {2: 3}], ids=repr
+)
 def test_nothing_else_is_taken_for_a_shape(name, value):
-    with pytest.raises(ValueError, match="a shape has positive integers"):
+    with pytest.raises(ValueError, match="a shape is a positive integer or a sequence"):
         gpuring.create(name, **RING | {"shape": value})
 
 
