@@ -309,7 +309,7 @@ def refused(name: str, error: OSError, what: str, nbytes: int) -> RingError | No
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
     if error.errno == errno.EFBIG and limit != resource.RLIM_INFINITY:
         return RingError(
-            f"{begins} cannot be made: files of this process have at most {limit / 2**20:.1f} MiB "
+            f"{begins} cannot be made: files of this process have at most {_amount(limit)} "
             "(RLIMIT_FSIZE). Raise it with ulimit -f, or LimitFSIZE= of the service"
         )
     if error.errno == errno.ENOMEM:
@@ -317,7 +317,7 @@ def refused(name: str, error: OSError, what: str, nbytes: int) -> RingError | No
         why = "there is no memory left"
         if limit != resource.RLIM_INFINITY:
             why = (
-                f"this process may have {limit / 2**20:.1f} MiB of address space (RLIMIT_AS). "
+                f"this process may have {_amount(limit)} of address space (RLIMIT_AS). "
                 "Raise it with ulimit -v, or LimitAS= of the service"
             )
         return RingError(f"{begins} cannot be had: {why}")
@@ -328,11 +328,10 @@ def refused(name: str, error: OSError, what: str, nbytes: int) -> RingError | No
 
 def _amount(nbytes: float) -> str:
     """In the largest unit of which there is one at least."""
-    for unit in ("bytes", "KiB", "MiB"):
-        if nbytes < 1024 or unit == "MiB":
-            break
-        nbytes /= 1024
-    return f"{nbytes:.0f} bytes" if unit == "bytes" else f"{nbytes:.1f} {unit}"
+    for unit, most in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if nbytes >= most:
+            return f"{nbytes / most:.1f} {unit}"
+    return f"{nbytes:.0f} bytes"
 
 
 def _no_space(name: str, nbytes: int, what: str) -> RingError:

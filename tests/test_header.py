@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import struct
@@ -15,6 +16,7 @@ from support import Segment
 
 import gpuring
 from gpuring import _core, spec
+from gpuring import segment as segments
 from gpuring._core import Damaged, File, Header, Retired
 from gpuring._snapshot import snapshot
 
@@ -384,11 +386,26 @@ def test_a_mode_that_is_none_leaves_nothing_behind(name, wrong):
 def test_no_space_is_told_in_numbers_and_leaves_nothing_behind(name):
     stat = os.statvfs(SHM)
     too_much = stat.f_blocks * stat.f_frsize + 2**20
-    with pytest.raises(
-        gpuring.RingError, match=rf"{name}.*{too_much / 2**20:.1f} MiB.*MiB are free"
-    ):
+    amount = r"\d+\.\d [KMG]iB"
+    with pytest.raises(gpuring.RingError, match=rf"{name}.*{amount} are needed, {amount} are free"):
         gpuring.create(name, slots=1, shape=too_much, dtype="u1", device="host")
     assert not list(SHM.glob(f"gpuring.{name}*"))
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "words"),
+    [
+        (0, "0 bytes"), (1023, "1023 bytes"), (1024, "1.0 KiB"), (1536, "1.5 KiB"),
+        (1 << 20, "1.0 MiB"), (5 << 19, "2.5 MiB"), (3 << 30, "3.0 GiB"), (5 << 40, "5120.0 GiB"),
+    ],
+)  # fmt: skip
+def test_no_space_is_told_in_units_that_fit(name, monkeypatch, nbytes, words):
+    """`create` says how much it needs and how much there is, each in a unit of its own size."""
+    room = os.statvfs_result((4096, 1, 2**40, 0, nbytes, 0, 0, 0, 0, 255))  # f_bavail = nbytes
+    monkeypatch.setattr(segments.os, "statvfs", lambda _: room)
+    full = OSError(errno.ENOSPC, "No space left on device")
+    told = str(segments.refused(name, full, "the slots", nbytes))
+    assert f"{name!r}: no space in /dev/shm for the slots: {words} are needed, {words} are" in told
 
 
 @pytest.mark.parametrize("shape", [(2**41,), (2**61,), (2**62, 2), (2**70,)])
