@@ -65,15 +65,8 @@ def look(name: str, timeout_s: float | None = 0.0) -> Header:
 
 
 def _look(name: str) -> Header:
-    with _named(name) as named:
-        try:
-            file = named.open()
-        except PermissionError:
-            raise PermissionError(
-                f"ring {name!r} belongs to user {named.stat.st_uid}, who lets nobody else read it"
-            ) from None
-        with file:
-            return _checked(name, Header.read, file)
+    with _named(name) as named, named.open() as file:
+        return _checked(name, Header.read, file)
 
 
 def _named(name: str) -> Named:
@@ -164,10 +157,11 @@ def attach_header(name: str, owner: int | None) -> Header:
     with _named(name) as named:
         uid = named.stat.st_uid
         if uid not in ({owner} if owner is not None else {0, os.geteuid()}):
+            wanted = os.geteuid() if owner is None else owner
             raise PermissionError(
-                f"ring {name!r} belongs to user {uid}, not to "
-                f"{os.geteuid() if owner is None else owner}: who made it can write every slot, "
-                f"and end this process. If you trust that user, attach with owner={uid}"
+                f"ring {name!r} belongs to {named.owner}, not to user {wanted}. Its creator can "
+                "write every slot, and can end this process. If you trust that user, attach with "
+                f"owner={uid}; the mode has to let you in, too"
             )
         try:
             with named.open(os.O_RDWR) as file:

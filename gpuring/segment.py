@@ -140,8 +140,16 @@ class Named:
         return has_name(self.path, self.stat)
 
     def open(self, flags: int = os.O_RDONLY) -> File:
+        """Raises PermissionError, whose text is a whole sentence, and other kinds of OSError."""
         try:
             return File(f"/proc/self/fd/{self._place.fd}", flags | os.O_NONBLOCK)
+        except PermissionError:
+            do = "read" if flags & os.O_ACCMODE == os.O_RDONLY else "read and write"
+            raise PermissionError(
+                f"{self.path} belongs to {self.owner}. This process, of user {os.geteuid()}, may "
+                f"not {do} it. The user who creates a ring says with mode= who may: mode=0o660 "
+                "lets that user's group in, and mode=0o666 everybody"
+            ) from None
         except OSError as error:
             raise OSError(error.errno, error.strerror, self.path) from None
 

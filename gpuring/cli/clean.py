@@ -124,7 +124,7 @@ def _ring(name: str) -> tuple[tuple[bool, str], str]:
     except FileNotFoundError:
         return (False, ""), ""
     except OSError as error:
-        return (False, f"it cannot be opened ({error.strerror})"), ""
+        return (False, f"it cannot be opened ({error.strerror or error})"), ""
     return _of_whole(header), segment.slots_name(name, header.epoch)
 
 

@@ -103,6 +103,31 @@ def test_who_may_not_open_it_can_do_nothing_to_a_ring(name, stranger):
         gpuring.attach(name).close()
 
 
+def told_at_each_way_in(_pipe, name):
+    def told(call):
+        with pytest.raises(PermissionError) as refused:
+            call().close()
+        return str(refused.value)
+
+    return (
+        told(lambda: gpuring.attach(name)),
+        told(lambda: gpuring.attach(name, owner=0)),
+        told(lambda: gpuring.serve(name, **TERMS)),
+        told(lambda: gpuring.connect(name)),
+        told(lambda: directory.look(name)),
+    )
+
+
+def test_who_may_not_open_a_ring_is_told_whose_it_is_and_what_its_mode_is(name, stranger):
+    with gpuring.create(name, **OPTIONS):
+        *to_join, to_look = stranger(told_at_each_way_in, name).result()
+    whose = f"/dev/shm/gpuring.{name} belongs to user 0 (mode 0600). This process, of user {NOBODY}"
+    assert to_look.startswith(f"{whose}, may not read it")
+    for told in to_join:
+        assert told.startswith(f"{whose}, may not read and write it")
+        assert "mode=" in told
+
+
 def make_and_keep(pipe, name, mode):
     with gpuring.create(name, **OPTIONS, mode=mode) as ring:
         pipe.send()
