@@ -105,7 +105,11 @@ def unusable(ring: str, result: int) -> RingError:
             "processes stopped (SIGSTOP, a debugger)? `gpuring inspect` lists them"
         )
     if result == _core.CLOSED:
-        return RingClosed(f"ring {ring!r} was closed: nobody can join any more")
+        return RingClosed(
+            f"ring {ring!r} was closed by its creator, or because another ring took its name: "
+            "nobody can join it any more. Close this handle and attach again: "
+            f"gpuring.attach({ring!r}, timeout=…) waits for the ring that has the name next"
+        )
     if result == _core.DAMAGED:
         return RingIncompatible(f"ring {ring!r}: its header holds what no gpuring writes")
     return RingError(f"ring {ring!r}: unexpected result {result}")

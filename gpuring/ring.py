@@ -59,8 +59,12 @@ def attach(name: str, *, timeout: float | None = 0.0, owner: int | None = None) 
 
     On a GPU ring the slots are opened under this process's current device.  Raises RingNotFound,
     RingIncompatible (damaged, or of another version), PeerLost (a GPU ring whose creator died),
-    DeviceError, PermissionError (another user's ring), RingError (RLIMIT_AS, a read-only /dev/shm),
-    OSError (no descriptors left).  A call that raises leaves nothing open.
+    DeviceError, PermissionError (another user's ring, or one whose mode does not let this process
+    write), RingError (RLIMIT_AS, a read-only /dev/shm), OSError (no descriptors left).  A call that
+    raises leaves nothing open.
+
+    The ring may be closed or replaced as soon as this has returned.  `producer` and `consumer` then
+    raise RingClosed: close this handle and attach again.
     """
     ending.check()
     segment.check_name(name)
@@ -215,8 +219,9 @@ class Ring:
           seconds, `math.inf` for ever; None: as GPURING_SPIN in the environment says, else
           adaptive, at most 50 µs.
 
-        Does not wait for anybody's frames.  Raises RingClosed, TooManyPeers, DeviceError,
-        RingTimeout if the membership lock cannot be had for 5 s (a stopped process has it).
+        Does not wait for anybody's frames.  Raises RingClosed if this handle or the ring was closed
+        (another ring may have taken its name: attach again), TooManyPeers, DeviceError, RingTimeout
+        if the membership lock cannot be had for 5 s (a stopped process has it).
         """
         self._check_open()  # not under the lock: in a forked child another thread had it
         with self._joining:
@@ -260,7 +265,8 @@ class Ring:
           frame then has `slot.restarted`.
         * `spin`: how long a wait looks again and again before it sleeps, as for `producer`.
 
-        Does not wait for frames.  Raises RingClosed, TooManyPeers, DeviceError, RingTimeout if the
+        Does not wait for frames.  Raises RingClosed if this handle or the ring was closed (another
+        ring may have taken its name: attach again), TooManyPeers, DeviceError, RingTimeout if the
         membership lock cannot be had for 5 s, ValueError if the subscription exists with another
         `lossless` or `redeliver`.
         """

@@ -157,6 +157,23 @@ def test_what_cannot_be_read_makes_way_when_nobody_uses_it(name, children, chang
         works(ring)
 
 
+@pytest.mark.parametrize("role", ["producer", "consumer"])
+@pytest.mark.parametrize("end", ["replaced", "closed"])
+def test_who_attached_before_a_ring_was_replaced_is_told_to_attach_again(name, role, end):
+    """Between `attach` and the join the ring may have come to its end."""
+    old = gpuring.create(name, **OPTIONS)
+    with gpuring.attach(name) as late:
+        if end == "closed":
+            old.close()
+        with gpuring.create(name, **OPTIONS, replace=True):
+            again = rf"another ring.*attach\({name!r}, timeout"
+            with pytest.raises(gpuring.RingClosed, match=again):
+                getattr(late, role)()
+            with gpuring.attach(name) as new:
+                getattr(new, role)().close()
+    old.close()
+
+
 def test_readers_drain_a_ring_that_was_replaced(name):
     with (
         gpuring.create(name, **OPTIONS) as old,
