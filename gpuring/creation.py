@@ -51,7 +51,7 @@ def create(
     * `gate`: "stream" (default) makes streams wait, "host" makes claim and acquire wait on the
       host, so that no stream ever waits for another process.
     * `max_peers`, `max_subscriptions`: sizes of the tables, 1 … 64.
-    * `mode`: permissions of the shared memory; 0o600 keeps it to one user.
+    * `mode`: permissions of the shared memory.  0o600, the default, keeps it to one user.
     * `replace`: which ring of this name makes way.  None: one whose creator is dead, so that a
       program that was killed can be started again.  True: any ring of yours, whoever uses it.
       False: none.  Processes that are still in the old ring read what is there and get EndOfStream,
