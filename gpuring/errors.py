@@ -1,4 +1,4 @@
-"""The errors.  Wrong arguments stay TypeError and ValueError; everything else is a RingError.
+"""The errors.  Wrong arguments raise TypeError and ValueError, and everything else is a RingError.
 
 A message names the ring, the numbers, the culprit and the next step.
 """
@@ -14,7 +14,7 @@ class RingError(Exception):
 
 
 class RingNotFound(RingError):
-    """No ring of that name on this host (yet)."""
+    """There is no ring of that name on this host, or none yet."""
 
 
 class RingExists(RingError):
@@ -26,12 +26,12 @@ class RingIncompatible(RingError):
 
 
 class RingTimeout(RingError, TimeoutError):
-    """The time was up.  Nothing is claimed or held by the call that raised it."""
+    """The time was up.  The call that raised it has claimed nothing and holds nothing."""
 
 
 class RingFull(RingTimeout):
-    """claim(): a reader still needs the slot; the message says which.  From Client.request(): there
-    is no room for one more call."""
+    """No slot could be claimed in time.  From `claim`: a reader still needs it, and the message says
+    which one.  From `Client.request`: there is no room for one more call."""
 
 
 class TooManyPeers(RingError):
@@ -39,7 +39,8 @@ class TooManyPeers(RingError):
 
 
 class RingClosed(RingError):
-    """It was closed: this handle by you, or the ring as a whole by its creator."""
+    """This handle, producer or consumer was closed.  Or the whole ring was closed: by its creator,
+    or because another ring took its name."""
 
 
 class EndOfStream(RingError):
@@ -47,9 +48,13 @@ class EndOfStream(RingError):
 
 
 class PeerLost(RingError):
-    """The other side died: everything was read and the last producer was killed; attach() came
-    after the death of a GPU ring's creator; a service has no engine, or its engine died with the
-    call.  Or this peer was taken for dead itself, and its claims were cleared."""
+    """The other side died, or this peer was taken for dead.
+
+    * `acquire`: everything was read, and the last producer was killed.
+    * `attach`: the creator of a GPU ring died before.
+    * Services: there is no engine, or the engine died with the call.
+    * Any verb: this peer itself was taken for dead, and its claims were cleared.
+    """
 
 
 class FrameTorn(RingError):
@@ -62,7 +67,7 @@ class FrameTorn(RingError):
 
 
 class CallFailed(RingError):
-    """A service's engine failed the call; the message says what it said."""
+    """The engine of a service failed the call.  The message is the engine's."""
 
 
 class DeviceError(RingError):
@@ -70,15 +75,15 @@ class DeviceError(RingError):
 
 
 class StaleViewWarning(RuntimeWarning):
-    """With GPURING_DEBUG=1: a view of a frame was used, or kept, after its slot was given back."""
+    """A view of a frame was used, or kept, after its slot was given back (GPURING_DEBUG=1)."""
 
 
 class OverrunWarning(RuntimeWarning):
-    """With GPURING_DEBUG=1: somebody wrote beyond the end of a slot."""
+    """Somebody wrote beyond the end of a slot (GPURING_DEBUG=1)."""
 
 
 def raise_first(errors: Sequence[BaseException]) -> NoReturn:
-    """Raises the first of several errors; the others stand in its notes."""
+    """Raises the first of several errors.  Its notes name the others."""
     first, *others = errors
     if others:
         notes = [f"And then: {type(other).__name__}: {other}" for other in others]

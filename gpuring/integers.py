@@ -1,4 +1,4 @@
-"""What counts as an integer in an argument: whatever Python takes as an index, but no bool."""
+"""What counts as an integer in an argument: whatever Python takes as an index, except a bool."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def integer(value: Any, what: str) -> int:
-    """`value` as an int, also if it is NumPy's; `what` names it in the TypeError."""
+    """`value` as an int.  It may be NumPy's.  `what` names it in the TypeError."""
     if not isinstance(value, bool):
         try:
             return operator.index(value)
@@ -17,7 +17,7 @@ def integer(value: Any, what: str) -> int:
 
 
 def between_one_and(most: int, value: Any, what: str) -> int:
-    """The same; raises ValueError, too, if it is not 1 … `most`."""
+    """`value` as an int from 1 to `most`.  Raises TypeError, ValueError."""
     checked = integer(value, what)
     if not 1 <= checked <= most:
         raise ValueError(f"{what} is 1 … {most}, not {checked}")

@@ -1,4 +1,7 @@
-"""What a slot holds: named arrays at offsets, and the frame's metadata.  Pure."""
+"""What a slot holds: named arrays at offsets, and the frame's metadata.
+
+Nothing here touches a ring or shared memory.
+"""
 
 from __future__ import annotations
 
@@ -30,24 +33,26 @@ class Field:
     """One array of a slot."""
 
     name: str
-    """By which slots give it, `slot[name]`; "array" if it is the only one."""
+    """The name in `slot[name]`.  It is "array" if the ring was created with shape= and dtype=."""
     shape: tuple[int, ...]
-    """Of a whole slot; a frame may be smaller."""
+    """The shape of a whole slot.  A frame may be smaller."""
     dtype: np.dtype[Any]
-    """Of its elements."""
+    """The dtype of its elements."""
     offset: int
     """Bytes from the start of the slot."""
     extended: str = ""
-    """ "bfloat16" and the like: `dtype` is then that of ml_dtypes, or without it, of the bits."""
+    """The name of a dtype that NumPy does not have, such as "bfloat16"; empty for all others.
+    `dtype` is then that of ml_dtypes.  Where ml_dtypes is not installed, it is the integer that
+    holds the bits."""
 
     @property
     def bits(self) -> np.dtype[Any]:
-        """The unsigned integer that holds an element of an extended dtype."""
+        """The dtype of the unsigned integer that holds an element of an extended dtype."""
         return np.dtype(EXTENDED[self.extended])
 
     @property
     def nbytes(self) -> int:
-        """Of the whole array."""
+        """The size of the whole array in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def smaller(self, shape: Sequence[int]) -> tuple[int, ...]:
@@ -71,25 +76,25 @@ class Spec:
     fields: tuple[Field, ...]
     """In the order in which they lie in memory."""
     meta: np.dtype[Any] | None
-    """A structured dtype, or None: no metadata."""
+    """A structured dtype.  None if frames have no metadata."""
     canary_nbytes: int = 0
-    """At the end of each slot, for who writes beyond it (gpuring.debug)."""
+    """Bytes at the end of each slot that show whether somebody wrote there (gpuring.debug)."""
     about: Mapping[str, Any] | None = None
-    """What else those who attach must know, as JSON; nothing here looks into it."""
+    """What else those who attach must know, as JSON.  Nothing here looks into it."""
 
     @property
     def slot_nbytes(self) -> int:
-        """Distance of two slots in memory."""
+        """The distance of two slots in memory, in bytes."""
         last = self.fields[-1]
         return _aligned(last.offset + last.nbytes) + self.canary_nbytes
 
     @property
     def meta_nbytes(self) -> int:
-        """Bytes of metadata a frame, 0 if there is none."""
+        """The bytes of metadata of a frame.  0 if there is none."""
         return self.meta.itemsize if self.meta is not None else 0
 
     def to_bytes(self) -> bytes:
-        """JSON for the header: names, shapes and dtypes; offsets follow from them."""
+        """JSON for the header: names, shapes and dtypes.  The offsets follow from them."""
         described: dict[str, Any] = {
             "fields": [[f.name, f.shape, f.extended or _describe(f.dtype)] for f in self.fields],
             "meta": None if self.meta is None else _describe(self.meta),
@@ -210,9 +215,9 @@ def _plain(dtype: Any, what: str) -> tuple[np.dtype[Any], tuple[int, ...], str]:
     """The dtype of arrays as everybody will see it, the shape of an element that is an array
     itself, and the dtype's name if NumPy does not have it.
 
-    It is made from its description here too.  So whatever a description leaves out (metadata, that
-    fields were aligned by NumPy, np.record) the creator does not have either.  What makes it
-    another dtype is refused.
+    The creator, too, makes its dtype from the description.  So it does not have what a description
+    leaves out either: metadata, that NumPy aligned the fields, np.record.  A dtype that would
+    become another one is refused.
     """
     if type(dtype).__module__ == "torch":
         dtype = str(dtype).removeprefix("torch.")

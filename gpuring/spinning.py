@@ -1,4 +1,4 @@
-"""How a wait waits: what `spin=` and GPURING_SPIN say, as the core takes it."""
+"""How long a wait looks before it sleeps: `spin=` and GPURING_SPIN, in the units of the core."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ VARIABLE = "GPURING_SPIN"
 
 
 def spin_ns(spin: float | None) -> int:
-    """Nanoseconds; None is what the process's environment says, or else ADAPTIVE.
+    """`spin` in nanoseconds.  None is what GPURING_SPIN says, or ADAPTIVE if it says nothing.
 
-    Raises TypeError, ValueError; the latter for a value in the environment, too.
+    Raises TypeError, and ValueError for a value of the environment, too.
     """
     if spin is None:
         return _of_the_process()

@@ -1,6 +1,6 @@
 """What a ring is doing: frozen records made from one look at its header.
 
-The header is read without a lock, so figures of one record may be a few transitions apart.
+The header is read without a lock, so the figures of one record may be a few transitions apart.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Hold:
     seq: int
     """The frame's sequence."""
     age_s: float
-    """For how long, in seconds (to about 4 ms)."""
+    """For how long the peer has had it, in seconds.  It is exact to about 4 ms."""
 
 
 @dataclass(frozen=True)
@@ -30,27 +30,27 @@ class PeerStats:
     """One joined producer or consumer."""
 
     number: int
-    """In the ring's peer table, 0 … 63; used again when it has left."""
+    """Its number in the ring's peer table, 0 … 63.  Another peer gets it when this one has left."""
     role: str
     """ "producer" or "consumer"."""
     subscription: str | None
-    """A consumer's, as SubscriptionStats.name has it; None for a producer."""
+    """The name of a consumer's subscription, as in SubscriptionStats.name.  None for a producer."""
     pid: int
-    """Of its process, in that process's own pid namespace."""
+    """The id of its process, in that process's own pid namespace."""
     alive: bool
-    """False: its process died and nobody has cleared its entry yet."""
+    """False if its process died and nobody has cleared its entry yet."""
     age_s: float
     """Seconds since it joined."""
     waiting: bool
-    """Asleep in claim or acquire."""
+    """Whether it sleeps in claim or acquire."""
     frames: int
-    """Published, or acquired."""
+    """How many frames it has published, or acquired."""
     lost: int
-    """Sequences that it was made to skip."""
+    """How many sequences it was made to skip."""
     torn: int
-    """Torn frames that it has passed over."""
+    """How many torn frames it has passed over."""
     pending: int
-    """Slots on which its GPU has not finished what it promised."""
+    """On how many slots its GPU has not finished what it promised."""
     holding: tuple[Hold, ...]
     """What it has claimed and not published, or acquired and not released."""
 
@@ -60,43 +60,44 @@ class Death:
     """A peer that died, and what was done about it."""
 
     number: int
-    """That it had in the peer table."""
+    """The number that it had in the peer table."""
     role: str
     """ "producer" or "consumer"."""
     pid: int
-    """Of its process."""
+    """The id of its process."""
     age_s: float
     """Seconds since it was cleared."""
     voided: int
-    """Claims of it that became void."""
+    """How many of its claims became void."""
     torn: int
-    """Published frames whose GPU work was not finished."""
+    """How many of its published frames were torn: its GPU work on them was not finished."""
     reopened: int
-    """Frames it held, given to other members (or dropped, as its subscription wants)."""
+    """How many frames it held.  They went to other members, or were dropped if its subscription was
+    made with `redeliver=False`."""
     raised: int
-    """Fences raised for it, so that streams that waited go on."""
+    """How many fences were raised for it, so that the streams that waited for it go on."""
 
 
 @dataclass(frozen=True)
 class SubscriptionStats:
-    """One named reader position."""
+    """One subscription: a position in the stream of frames, which its members share."""
 
     name: str
-    """As it was given to `Ring.consumer`, or "#…" and some digits."""
+    """As it was given to `Ring.consumer`.  An unnamed one has "#" and eight hexadecimal digits."""
     lossless: bool
     """Whether producers wait for it."""
     redeliver: bool
-    """Whether a dead member's frames go to another member."""
+    """Whether the frames of a member that dies go to another member."""
     start: int
     """The first sequence it covers."""
     lag: int
-    """Frames that are published and not yet released by it."""
+    """How many frames are published and not yet released by it."""
     lost: int
-    """Sequences that its members were made to skip."""
+    """How many sequences its members were made to skip."""
     opened: int
-    """Frames that a member gave back or died with, waiting for another."""
+    """How many frames wait for another member, because one gave them back or died with them."""
     members: tuple[int, ...]
-    """Peer numbers."""
+    """The peer numbers of its members."""
 
 
 @dataclass(frozen=True)
@@ -104,9 +105,9 @@ class RingStats:
     """One look at a ring."""
 
     name: str
-    """By which others attach."""
+    """The name by which others attach."""
     epoch: str
-    """128 random bits in hexadecimal: another one for each ring of the same name."""
+    """128 random bits in hexadecimal.  They tell rings of the same name from each other."""
     memory: str
     """ "cuda" or "host"."""
     sync: str
@@ -114,31 +115,31 @@ class RingStats:
     gate: str
     """ "stream" or "host"."""
     slots: int
-    """How many there are."""
+    """How many slots the ring has."""
     slot_nbytes: int
-    """Distance of two slots in memory, in bytes."""
+    """The distance of two slots in memory, in bytes."""
     cursor: int
-    """The next sequence to be claimed; a ring of N slots begins with N."""
+    """The next sequence to be claimed.  A ring of N slots begins with N."""
     closed: bool
     """Whether it was closed, by its creator or by who replaced it."""
     creator_pid: int
-    """Of the process that owns its memory."""
+    """The id of the process that owns its memory."""
     creator_alive: bool
-    """Whether that process lives; without it nobody new can attach to a GPU ring."""
+    """Whether that process lives.  Without it nobody new can attach to a GPU ring."""
     created_ns: int
-    """CLOCK_REALTIME, as time.time_ns()."""
+    """When it was created: CLOCK_REALTIME in nanoseconds, as `time.time_ns()`."""
     reaps: int
-    """Dead peers that were cleared so far."""
+    """How many dead peers were cleared so far."""
     subscriptions: tuple[SubscriptionStats, ...]
-    """Those that there are now."""
+    """The subscriptions that there are now."""
     peers: tuple[PeerStats, ...]
-    """Those that have joined and not left."""
+    """The peers that have joined and not left."""
     deaths: tuple[Death, ...]
-    """The last ones, the latest first."""
+    """The last deaths of peers, the latest first."""
 
     @property
     def producers(self) -> tuple[PeerStats, ...]:
-        """Those of `peers` that write."""
+        """The producers among `peers`."""
         return tuple(peer for peer in self.peers if peer.role == "producer")
 
 

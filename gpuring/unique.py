@@ -1,4 +1,4 @@
-"""What stands for one claim, hold or membership: there cannot be a second one."""
+"""Objects of which there cannot be a second one: a claim, a hold or a membership."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NoReturn, SupportsIndex
 
 
 class Unique:
-    """Refuses `copy` and `pickle`, whose result would give back what is somebody else's by then."""
+    """Refuses `copy` and `pickle`: the copy would give back what belongs to another one by then."""
 
     __slots__ = ()
 
