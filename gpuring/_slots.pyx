@@ -1,14 +1,14 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
 # cython: auto_pickle=False
-"""The verbs as users call them, on slot objects that are used again: no Python between the call and the C library.
+"""The verbs as users call them, on slot objects that are used again.  No Python runs between the call and the C library.
 
-An object is used again only when nobody refers to it any more, nor to its arrays; else another one takes its place.  So an
-object stands for one frame as long as somebody has it, and one that is open and that nobody has is lost: a Ctrl-C came when
-the verb was done and before its caller had the object, or the caller has dropped it.  It is given back: by the next verb, by
-whoever is blocked by it in this process, or at close (docs/decisions/0014-a-slot-that-nobody-has.md).
+An object is used again only when nobody refers to it or to its arrays any more.  Otherwise another object takes its place.  So
+an object belongs to one frame as long as somebody has it.  An object that is open and that nobody has is lost: a Ctrl-C came
+when the verb was done and before its caller had the object, or the caller has dropped it.  Its slot is given back by the next
+verb, by a wait of this process that it blocks, or at close (docs/decisions/0014-a-slot-that-nobody-has.md).
 
-gpuring/producer.py, consumer.py and slot.py derive from these classes and add what is not on the path of every frame: arrays,
-interchange, the wording of refusals.
+gpuring/producer.py, consumer.py and slot.py derive from these classes.  They add what is not on the path of every frame:
+arrays, interchange, the wording of refusals.
 """
 from cpython.object cimport PyObject
 from cpython.pythread cimport PyThread_get_thread_ident
@@ -49,14 +49,14 @@ cdef bint is_free(PyObject *slot, Py_ssize_t known) except -1:
 
 
 cdef class Slot:
-    """Whose slot it is, which frame, and on which streams it was used."""
+    """What both kinds of slot have: whose slot it is, which frame it has, and on which streams it was used."""
 
     cdef gd_use *use
     cdef readonly uint64_t _seq
     cdef public bint _seen
-    """Whether whoever has the object has asked it for something of the frame."""
+    """Whether the object was asked for something of the frame."""
     cdef public bint _cut
-    """Whether the peer was closed before the slot was ended, which has ended it."""
+    """Whether the peer's close has ended the slot, because its user had not."""
     cdef readonly uint32_t index
     """Which slot of the ring this is, 0 … slots - 1."""
     cdef readonly Peer _peer
@@ -67,7 +67,7 @@ cdef class Slot:
     cdef public object _meta
     cdef public bint _restarted
     cdef public object _owner
-    """Whose it is while it is open, so that who has the slot has its producer or consumer, too."""
+    """The producer or consumer that it belongs to, while it is open.  So whoever has the slot keeps that, too."""
 
     def _bind(self, uint32_t index, Peer peer not None, whole, meta):
         self.index, self._peer, self._device = index, peer, peer.device
@@ -88,14 +88,14 @@ cdef class Slot:
 
     @property
     def _streams(self):
-        """The handles of the streams that it was used on, the one that it was claimed or acquired for first."""
+        """The handles of the streams that it was used on.  The stream that it was claimed or acquired for comes first."""
         cdef uint32_t k
         self._peer.leave_thread(self.use)
         return tuple([<size_t>self.use.stream[k] for k in range(self.use.streams)])
 
     @_streams.setter
     def _streams(self, tuple streams):
-        """Fewer of them, for tests: the end of the slot does not wait for the others then."""
+        """Sets fewer of them, for tests.  The end of the slot does not wait for the others then."""
         cdef uint32_t k
         for k in range(len(streams)):
             self.use.stream[k] = streams[k]
@@ -108,14 +108,14 @@ cdef class Slot:
 
     @_stream.setter
     def _stream(self, size_t stream):
-        """One of _streams comes first from now on."""
+        """Puts one of _streams first."""
         cdef uint32_t k
         for k in range(self.use.streams):
             if self.use.stream[k] == stream:
                 self.use.stream[k], self.use.stream[0] = self.use.stream[0], stream
 
     def _import_on(self, size_t stream):
-        """Orders a stream behind all that were used so far, and remembers it.  Raises DeviceError."""
+        """Orders a stream behind all streams that were used so far, and remembers it.  Raises DeviceError."""
         self._peer.use_on(self.index, stream)
 
     @property
@@ -128,9 +128,12 @@ cdef class Slot:
     def array(self):
         """The frame as an array over the slot: `cupy.ndarray` on a GPU, `numpy.ndarray` on the host.
 
-        Only for rings with one field (`shape=`, `dtype=`); see `slot[name]` for several.  On a GPU the
-        stream of claim or acquire already waits for whoever used the slot before; work on another
-        stream must be ordered by you.
+        On the host the array of a reader is read-only.  On a GPU the stream of claim or acquire already
+        waits for the work of those who used the slot before.  If you use the array on another stream,
+        order that stream yourself, or say `slot.use_on(stream)`.
+
+        Raises TypeError if the slot has several fields (use `slot[name]`), RingError if the slot is no
+        longer yours.
         """
         self._seen = True
         if self.use.open and self._shape is None and self._whole is not None:
@@ -170,15 +173,19 @@ cdef class WriteSlot(Slot):
         self._begin(shape)
 
     def publish(self):
-        """Hands the frame to the readers, in stream order: their streams wait for yours.
+        """Hands the frame to the readers, in stream order: their streams wait for your work on the slot.
 
-        Never blocks.  Raises PeerLost if this peer was taken for dead, DeviceError if the work could not
-        be recorded (the frame is abandoned then), RingError if the slot is not yours any more.
+        Never blocks.  Raises PeerLost if this peer was taken for dead,
+        DeviceError if the work could not be recorded (the frame is abandoned then), RingError if the slot
+        is no longer yours.
         """
         self._finish(PUBLISH, "publish")
 
     def abandon(self):
-        """Gives the slot back without a frame: readers pass over its sequence."""
+        """Gives the slot back without a frame.  Readers pass over its sequence.
+
+        Never blocks.  Raises as `publish` does.
+        """
         self._finish(ABANDON, "abandon")
 
     cdef int _finish(self, verb which, str name) except -1:
@@ -217,27 +224,31 @@ cdef class ReadSlot(Slot):
 
     @property
     def lost(self):
-        """Sequences that this consumer was made to skip just before this frame; 0 if lossless.
+        """How many sequences this consumer was made to skip just before this frame.  0 if it is lossless.
 
-        Void sequences (abandoned claims) among them count too: nobody can tell afterwards."""
+        Void sequences (abandoned claims) among them count too, because nobody can tell them apart then.
+        """
         return self.use.lost
 
     @property
     def redelivered(self):
-        """Whether another member of the subscription had this frame and died with it."""
+        """Whether another member of the subscription held this frame when it died."""
         return self.use.redelivered
 
     @property
     def restarted(self):
-        """Whether the stream began again with this frame (`consumer(reattach=True)`): sequences may have
-        started over, and frames between may be missing."""
+        """Whether the stream began again with this frame (`consumer(reattach=True)`).
+
+        The sequences may have started over, and frames before this one may be missing.
+        """
         return self._restarted
 
     def release(self):
-        """Gives the slot back, in stream order: the next writer's stream waits for your reads.
+        """Gives the slot back, in stream order: the next writer's stream waits for your work on the slot.
 
-        Never blocks.  Raises FrameTorn (the slot is given back) if the frame is known to be torn,
-        PeerLost if this peer was taken for dead, RingError if the slot is not yours any more.
+        Never blocks.  Raises FrameTorn if the frame is known to be torn (the
+        slot is given back all the same), PeerLost if this peer was taken for dead, RingError if the slot
+        is no longer yours.
         """
         self._finish()
 
@@ -273,18 +284,18 @@ cdef class Verbs:
     cdef public Peer _peer
     cdef public Device _device
     cdef public list _slots
-    """The object that has each slot now, or had it last."""
+    """By index: the object that has the slot now, or had it last."""
     cdef public dict _spares
-    """By index: the one before, if somebody had it when its slot came again."""
+    """By index: the object before that, if somebody still had it when the slot came again."""
     cdef uint32_t given[2 * MAX_BATCH]
     cdef uint32_t givens, recent, turn
-    """What was handed out and had not been ended when the last verb began, and what that has handed out.  Each once, so it is
-    no more than the slots; a batch is taken behind it."""
+    """`given` lists the slots that were handed out and had not been ended when the last verb began, and those that it has
+    handed out.  Each slot is in it once, so it has no more entries than the ring has slots.  A batch is taken behind its end."""
     cdef unsigned char listed[MAX_BATCH]
 
     cdef Slot _slot(self, gd_call *call, uint32_t index):
-        """The object for a slot that `call` has claimed or acquired just now: one that nobody has.  If this raises, nothing
-        is claimed or held."""
+        """The object for a slot that `call` has claimed or acquired just now.  Nobody else has it.  If this raises, nothing is
+        claimed or held."""
         cdef PyObject *slot
         if index < PyList_GET_SIZE(<PyObject *>self._slots):  # else closed, while the one before was made
             slot = PyList_GET_ITEM(<PyObject *>self._slots, index)
@@ -294,8 +305,10 @@ cdef class Verbs:
         return self._another(call, index)
 
     cdef Slot _another(self, gd_call *call, uint32_t index):
-        """Here code of Python's runs: signal handlers, which may raise or close us, and other threads, which may close us
-        or look for what is lost.  To them the verb is still in progress, and nothing is changed before the end."""
+        """Another object for a slot whose own somebody still has.
+
+        Python code runs here: signal handlers, which may raise or close us, and other threads, which may close us or look for
+        lost slots.  To them the verb is still in progress, and nothing is changed before its end."""
         cdef long busy = self._peer.waiting_in
         cdef Slot before, slot, spare
         self._peer.waiting_in = PyThread_get_thread_ident()
@@ -318,8 +331,8 @@ cdef class Verbs:
             self._peer.waiting_in = busy
 
     cpdef int _recover(self) except -1:
-        """Before a verb: gives back what was handed out and nobody has any more.  Looks at what the last verb has handed out,
-        and at a few of the others: whoever has many slots in hand does not pay for all of them each time."""
+        """Before a verb: gives back the slots that were handed out and that nobody has any more.  It looks at those of the last
+        verb and at a few of the others, so that a user with many slots does not pay for all of them each time."""
         cdef uint32_t k, at, index, last = self.givens
         cdef bint lost = False
         for k in range(self.recent + LOOKS):
@@ -344,7 +357,8 @@ cdef class Verbs:
         return 0
 
     cdef void _remember(self, uint32_t n) noexcept:
-        """The `n` behind the list are handed out.  One may be in it already: another thread has ended it while we waited."""
+        """The `n` slots behind the end of `given` are handed out now.  One of them may be in the list already, if another
+        thread has ended it while we waited."""
         cdef uint32_t k, index, first = self.givens
         for k in range(first, first + n):
             index = self.given[k]
@@ -362,7 +376,7 @@ cdef class Verbs:
         return (<Slot>slot).use.open and is_free(slot, 1) and not self._peer.is_forked()
 
     def _lost(self):
-        """The slots that are open and that nobody has, by index."""
+        """The indices of the slots that are open and that nobody has."""
         cdef uint32_t index
         if self._peer.is_busy():  # what another thread is about to get looks the same
             return []
@@ -382,16 +396,20 @@ cdef class Verbs:
 
 cdef class ProducerVerbs(Verbs):
     def claim(self, timeout=None, *, stream=None, shape=None):
-        """The next slot, to be written and published (or abandoned).
+        """Claims the next slot, to be written and published (or abandoned).  Returns a WriteSlot.
 
-        Blocks while a lossless subscription still needs the slot; `timeout` in seconds, 0 = do not block,
-        None = for ever; Ctrl-C interrupts.  On a GPU, `stream` (default: CuPy's current one) is made to
-        wait for everybody whose work on the slot is not finished.  `shape` writes a frame that is smaller
-        than the slot.
+        Waits while a lossless subscription still needs the slot.  Ctrl-C interrupts the wait.
 
-        Several slots may be claimed at once; readers get them in order of their sequences.
-        Raises RingFull (a TimeoutError) naming who is in the way, RingClosed, PeerLost if this peer was
-        taken for dead, DeviceError.  No claim is left behind by a call that raises.
+        * `timeout`: how long it may wait, in seconds.  0 does not wait, None waits for ever.
+        * `stream`: on a GPU, the stream that will write.  It is made to wait for all unfinished work on
+          the slot.  None is CuPy's current stream.
+        * `shape`: the shape of a frame that is smaller than the slot.  None is the slot's own shape.
+
+        Several slots may be claimed at once.  Readers get them in order of their sequences.
+
+        Raises RingFull, a TimeoutError that says who is in the way, RingClosed, PeerLost if this peer was
+        taken for dead, DeviceError, ValueError for a shape that does not fit.  A call that raises leaves
+        no claim behind.
         """
         cdef tuple extents = None if shape is None else self._smaller(shape)
         cdef WriteSlot slot
@@ -411,12 +429,13 @@ cdef class ProducerVerbs(Verbs):
         return slot
 
     def claim_many(self, n, timeout=None, *, stream=None):
-        """Up to `n` slots at once, at least one: a WriteBatch, a tuple of slots in order of sequences.
+        """Claims up to `n` slots at once, and at least one.  Returns a WriteBatch, a tuple of WriteSlots in
+        order of their sequences.
 
-        Blocks as `claim` does until there is one, then takes as many as are free.  One call into the
-        driver orders `stream` for all of them, and one records them all when the batch is published.
-        More slots in a batch also mean more work between two switches of the GPU from one process to
-        another.  Raises as `claim` does; no claim is left behind by a call that raises.
+        Waits as `claim` does until one slot is free, and then takes as many as are free, up to `n`.  One
+        call into the driver orders `stream` for all of them, and one records them all when the batch is
+        published.  More slots in a batch also mean more work between two switches of the GPU from one
+        process to another.  Raises as `claim` does, and leaves no claim behind then.
         """
         cdef WriteSlot slot
         cdef gd_call call
@@ -448,7 +467,7 @@ cdef class ProducerVerbs(Verbs):
 
 cdef class ConsumerVerbs(Verbs):
     cdef public list _untold
-    """Frames known to be torn, which nobody could be told of yet."""
+    """The sequences of frames that are known to be torn, and that no call has raised yet."""
     cdef public bint _lossless
 
     cdef ReadSlot _one(self, verb which, str name, timeout, stream):
@@ -471,33 +490,40 @@ cdef class ConsumerVerbs(Verbs):
         return slot
 
     def acquire(self, timeout=None, *, stream=None):
-        """The next frame of the subscription, in order of sequences.
+        """Acquires the next frame of the subscription, in order of sequences.  Returns a ReadSlot.
 
-        Blocks until there is one; `timeout` in seconds, 0 = do not block, None = for ever; Ctrl-C
-        interrupts.  On a GPU, `stream` (default: CuPy's current one) is made to wait until the frame is
-        written.  Several frames may be held at once.
+        Waits until there is a frame.  Ctrl-C interrupts the wait.
 
-        Raises RingTimeout (a TimeoutError), EndOfStream when everything was read and the producers are
-        gone or the ring is closed, PeerLost when the last producer died, FrameTorn if frames that were
-        released before turned out torn since, DeviceError.  No frame is held by a call that raises.
+        * `timeout`: how long it may wait, in seconds.  0 does not wait, None waits for ever.
+        * `stream`: on a GPU, the stream that will read.  It is made to wait until the frame is written.
+          None is CuPy's current stream.
+
+        Several frames may be held at once.
+
+        Raises RingTimeout, a TimeoutError, when the time is up, EndOfStream when everything was read and
+        the producers are gone or the ring is closed, PeerLost when the last producer died, FrameTorn if
+        frames that were released before turned out torn since, RingClosed if this consumer was closed,
+        DeviceError.  A call that raises leaves no frame held.
         """
         return self._one(ACQUIRE, "acquire", timeout, stream)
 
     def latest(self, timeout=None, *, stream=None):
-        """The newest frame that this consumer has not had yet; older ones count as lost.
+        """Acquires the newest frame that this consumer has not had yet.  Older ones count as lost.
 
-        Only for lossy consumers.  Blocks and raises as `acquire` does.
+        It is for lossy consumers, and raises TypeError for others.  Otherwise it waits, returns and raises
+        as `acquire` does.
         """
         if self._lossless:
             raise self._not_lossy()
         return self._one(LATEST, "latest", timeout, stream)
 
     def acquire_many(self, n, timeout=None, *, stream=None):
-        """Up to `n` frames at once, at least one: a ReadBatch, a tuple of slots in order of sequences.
+        """Acquires up to `n` frames at once, and at least one.  Returns a ReadBatch, a tuple of ReadSlots in
+        order of their sequences.
 
-        Blocks as `acquire` does until there is one, then takes as many as are published.  One call into
-        the driver orders `stream` after all of them, and one records the reads when the batch is
-        released.  Raises as `acquire` does; no frame is held by a call that raises.
+        Waits as `acquire` does until there is a frame, and then takes as many as are published, up to
+        `n`.  One call into the driver orders `stream` after all of them, and one records the reads when
+        the batch is released.  Raises as `acquire` does, and holds no frame then.
         """
         cdef ReadSlot slot
         cdef gd_call call
@@ -529,11 +555,11 @@ cdef class ConsumerVerbs(Verbs):
             self._peer.waiting_in = 0
 
 
-# ---- batches: together if one driver call can record them all, else slot by slot ------------------------------------
+# ---- batches: ended together if one driver call can record them all, otherwise slot by slot --------------------------
 
 
 def still_open(batch):
-    """Those slots of a batch that were not ended one by one."""
+    """The slots of a batch that were not ended one by one."""
     cdef Slot slot
     return [slot for slot in batch if slot.use.open]
 
@@ -561,8 +587,8 @@ cdef list _end_all(list slots, verb which, str name):
 
 
 def publish_all(batch):
-    """Publishes those WriteSlots of one producer that are open; if one cannot be, those behind it are abandoned.  Raises
-    RingClosed if the producer was closed with some of them."""
+    """Publishes those WriteSlots of one producer that are open.  If one cannot be published, those behind it are abandoned.
+    Raises RingClosed if the producer's close has ended some of them."""
     cdef Slot slot
     _end_all(still_open(batch), PUBLISH, "publish")
     for slot in batch:
@@ -576,15 +602,14 @@ def abandon_all(batch):
 
 
 def release_all(batch):
-    """Releases those ReadSlots of one consumer that are open.
+    """Releases those ReadSlots of one consumer that are open.  Returns the sequences of those that are known to be torn.
 
-    The sequences of those that are known to be torn.  If something else is raised, they are told later: by the
-    next acquire, or at close.
+    If this raises, the next acquire, or close, raises the FrameTorn.
     """
     return _end_all(still_open(batch), RELEASE, "release")
 
 
-# Their `with` blocks, as methods of the batches: no signal can land between the block and its end.
+# These become methods of the batches, for their `with` blocks.  No signal can come between the block and its end.
 
 
 def enter_batch(batch):
@@ -592,7 +617,7 @@ def enter_batch(batch):
 
 
 def exit_write_batch(batch, kind, error, traceback):
-    """Publishes what is open; if the block raised, abandons it."""
+    """Publishes the slots that are open.  If the block raised, abandons them."""
     if kind is None:
         publish_all(batch)
     else:
@@ -600,7 +625,8 @@ def exit_write_batch(batch, kind, error, traceback):
 
 
 def exit_read_batch(batch, kind, error, traceback):
-    """Releases what is open; what a Ctrl-C has kept from being seen at all goes back.  Raises FrameTorn."""
+    """Releases the slots that are open.  Frames that were not seen because a Ctrl-C came first are given back.  Raises
+    FrameTorn."""
     cdef ReadSlot slot
     if kind is not None and not issubclass(kind, Exception):
         for slot in reversed(batch):

@@ -30,8 +30,8 @@ class RingTimeout(RingError, TimeoutError):
 
 
 class RingFull(RingTimeout):
-    """No slot could be claimed in time.  From `claim`: a reader still needs it, and the message says
-    which one.  From `Client.request`: there is no room for one more call."""
+    """No slot could be claimed in time.  From `claim`: a reader still needs the slot, and the
+    message says which one.  From `Client.request`: there is no room for one more call."""
 
 
 class TooManyPeers(RingError):
