@@ -1,4 +1,5 @@
-"""A shared-memory ring through which processes of one host hand GPU frames to each other, uncopied.
+"""A shared-memory ring through which processes of one host hand GPU frames to each other.  No frame
+is copied.
 
     create, attach, unlink, ls, clean      rings by name
     Ring                                   one process's handle: producer(), consumer(), stats()
@@ -7,7 +8,7 @@
     select                                 waits at several of them
     align -> Aligned                       frames of several that belong together
     serve -> Server, connect -> Client     request and response
-    RingError and its kin                  what can go wrong
+    RingError and the classes below it     what can go wrong
 
 Importing this touches no CUDA.
 """

@@ -1,4 +1,4 @@
-"""The consumer's side: acquire a frame, read it, release it."""
+"""The consumer, which acquires a frame, reads it and releases it; and loops over its frames."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Consumer(_slots.ConsumerVerbs, Endpoint):
-    """Reads frames from a ring.  Made by `Ring.consumer()`; used by one thread at a time."""
+    """Reads frames from a ring.  `Ring.consumer()` makes it.  One thread at a time uses it."""
 
     _slots: list[ReadSlot]
     _slot_type = ReadSlot
@@ -55,17 +55,17 @@ class Consumer(_slots.ConsumerVerbs, Endpoint):
         self._restarted = False  # the next frame is the first after a restart
         self._untold = []
         self._at_end: Notifier | None = None
-        """While a loop waits for the stream to go on: wakes it up."""
+        """It wakes up a loop that waits for the stream to go on.  None while no loop does."""
         super().__init__(ring, peer)
 
     @property
     def subscription(self) -> str:
-        """The name of the subscription; consumers that share it share its frames."""
+        """The name of the subscription.  Consumers that share it share its frames."""
         return subscription_label(self._peer.header.subscription_name(self._peer.subscription))
 
     @property
     def lossless(self) -> bool:
-        """Whether producers wait for the subscription; otherwise they may pass it."""
+        """Whether producers wait for the subscription.  Otherwise they may pass it."""
         return self._lossless
 
     def _described(self) -> str:
@@ -78,16 +78,16 @@ class Consumer(_slots.ConsumerVerbs, Endpoint):
         )
 
     def _tell(self) -> None:
-        """Raises FrameTorn for what is known and was not told."""
+        """Raises FrameTorn for the torn frames that no call has raised yet."""
         seqs, self._untold = sorted(self._untold), []
         if seqs:
             raise diagnosis.torn(self._ring.name, seqs, released=True)
 
     def __iter__(self) -> Iterator[ReadSlot]:
-        """Every frame until the end of the stream; each goes back when the loop moves on.
+        """Every frame until the end of the stream.  Each is released when the loop moves on.
 
-        With reattach=True the loop outlives the stream: it waits for a new producer or a new ring.
-        A FrameTorn (see acquire) ends the loop but not the consumer: iterate again.
+        With reattach=True the loop does not end with the stream: it waits for a new producer or a
+        new ring.  A FrameTorn (see `acquire`) ends the loop and not the consumer, so iterate again.
         """
         loop = _Loop(self)
         try:
@@ -111,7 +111,8 @@ class Consumer(_slots.ConsumerVerbs, Endpoint):
             raise
 
     def _move(self, successor: JoinedRing) -> bool:
-        """Joins the same subscription of another ring, then leaves this one.  False: refused."""
+        """Joins the same subscription of another ring, and then leaves this one.  Returns False if
+        the other ring refuses."""
         subscription = None if self.subscription.startswith("#") else self.subscription
         try:
             peer = successor._join(subscription, self._lossless, "oldest", *self._options)
@@ -143,9 +144,10 @@ class Consumer(_slots.ConsumerVerbs, Endpoint):
                     self._ring.close()
 
     def close(self) -> None:
-        """Leaves the ring in order; see Endpoint.close.
+        """Leaves the ring in order, as a producer does (`Producer.close`).
 
-        Raises FrameTorn, when it has left, if frames that were released turned out torn since.
+        Also raises FrameTorn, when it has left, if frames that were released before turned out torn
+        since.
         """
         errors: list[Exception] = []
         if not self._closed:
@@ -190,15 +192,16 @@ class Consumer(_slots.ConsumerVerbs, Endpoint):
     async def acquire_async(self, timeout: float | None = None, *, stream: Any = None) -> ReadSlot:
         """`acquire` for asyncio: other tasks run while this one waits.
 
-        A task that is cancelled meanwhile holds nothing.  One task at a time.  Without `stream` the
-        current one is that of the moment when the frame is taken.  Raises what acquire raises.
+        A task that is cancelled meanwhile holds nothing.  One task at a time may wait.  Without
+        `stream` it takes the stream that is current when the frame is acquired.  Raises what
+        acquire raises.
         """
         return await waiting.answer(
             self, lambda: self.acquire(0, stream=stream), "acquire", timeout
         )
 
     def __aiter__(self) -> AsyncFrames:
-        """Every frame until the end of the stream, as the synchronous loop."""
+        """Every frame until the end of the stream, as in the synchronous loop."""
         return AsyncFrames(self)
 
     def _answers_at_once(self) -> bool:
@@ -209,16 +212,16 @@ class Consumer(_slots.ConsumerVerbs, Endpoint):
 
 
 class _Loop:
-    """What a loop over a consumer does next; it neither acquires nor waits.  Its two drivers,
-    `Consumer.__iter__` and `AsyncFrames`, do."""
+    """What a loop over a consumer does next.  It neither acquires nor waits: `Consumer.__iter__`
+    and `AsyncFrames` do, which use it."""
 
     __slots__ = ("_consumer", "slot")
 
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
         self.slot: ReadSlot | None = None
-        """The one in the body of the loop.  No local variable has it: those live on in a traceback
-        that is kept, and the slot would be somebody's."""
+        """The slot in the body of the loop.  No local variable has it: a traceback that is kept
+        keeps those, and somebody would still have the slot."""
 
     def taken(self) -> ReadSlot:
         """The frame that was acquired, for the body."""
@@ -229,7 +232,7 @@ class _Loop:
         return self.slot
 
     def give_back(self) -> None:
-        """The body is done with its frame.  An interrupt leaves it to `undo`."""
+        """Releases the frame that the body is done with.  After an interrupt `undo` does it."""
         try:
             if self.slot is not None and self.slot._open:
                 self.slot.release()
@@ -239,22 +242,22 @@ class _Loop:
         self.slot = None
 
     def undo(self) -> None:
-        """An interrupt came, perhaps before the body had its frame: then that comes again."""
+        """After an interrupt.  If the body did not have its frame yet, the frame comes again."""
         if self.slot is not None and self.slot._open and not self.slot._seen:
             self._consumer._put_back(self.slot.index)
         self.give_back()
 
     def leave(self) -> None:
-        """The loop was left, where an error has nobody to go to: a torn frame is told later, by the
-        next acquire or at close."""
+        """After the loop was left, where nothing can be raised.  The next acquire, or close, raises
+        FrameTorn for a torn frame."""
         try:
             self.give_back()
         except FrameTorn as torn:
             self._consumer._untold += torn.seqs
 
     def is_over(self, end: EndOfStream | PeerLost) -> bool:
-        """What acquire raised ends the loop.  Raises it again where the loop does.  False: wait
-        until it goes on, and acquire again."""
+        """Whether the loop ends with what acquire raised.  Raises it again if the loop raises it.
+        False means: wait until the stream goes on, and acquire again."""
         consumer = self._consumer
         if consumer._closed or not consumer._reattach:
             if isinstance(end, EndOfStream):
@@ -265,7 +268,7 @@ class _Loop:
 
     @contextlib.contextmanager
     def arrivals(self) -> Iterator[Arrivals]:
-        """To wait with, at the end of the stream, while it does not go on."""
+        """What a loop waits with at the end of the stream."""
         consumer, descriptor = self._consumer, -1
         with contextlib.suppress(OSError):  # no descriptor, no thread: looks by itself do
             consumer._at_end = _core.Notifier()
@@ -276,8 +279,9 @@ class _Loop:
             consumer._at_end = None
 
     def goes_on(self) -> bool:
-        """Whether a producer has joined the ring since, or it was closed, or its name has another
-        ring; moves there.  If not, `arrivals` wakes up when it may be so."""
+        """Whether a producer has joined the ring since, or the consumer was closed, or another ring
+        has the name; then the consumer moves there.  If not, `arrivals` wakes up when it may be
+        so."""
         consumer = self._consumer
         if consumer._answers_nothing():
             return True  # as the next acquire will say
@@ -290,7 +294,7 @@ class _Loop:
 
 
 class AsyncFrames(Unique):
-    """`async for slot in consumer`: as the iterator of `for slot in consumer`."""
+    """The iterator of `async for slot in consumer`.  It does what that of `for` does."""
 
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
@@ -318,6 +322,6 @@ class AsyncFrames(Unique):
             raise
 
     def __del__(self) -> None:
-        """The loop was left, by break or by an error."""
+        """After the loop was left, by break or by an error."""
         if loop := getattr(self, "_loop", None):  # an interrupt may have come before
             loop.leave()

@@ -39,32 +39,34 @@ def create(
 ) -> Ring:
     """Creates a ring that any process of this host can attach to by `name`, and owns it.
 
-    * `slots`: how many frames are in flight at the most, 1 … 1024.
-    * `shape`, `dtype`: of a frame; or `fields={"y": ((1080, 1920), "u1"), …}` for several arrays in
-      one slot.  torch's dtypes, "bfloat16", "float8_e4m3fn" and "float8_e5m2" are taken too.
-    * `meta`: a structured dtype for per-frame metadata in the header, such as `[("pts", "i8")]`.
-    * `device`: "cuda", "cuda:1", an ordinal, None (CuPy's current GPU), or "host" for shared memory
-      of the host, with NumPy arrays and the same protocol.
-    * `sync`: how streams wait for each other: "timeline" (64-bit words written and awaited by
-      streams), "event" (CUDA IPC events), "auto" (timeline where the GPU has it, else event with
-      gate "host").
-    * `gate`: "stream" (default) makes streams wait, "host" makes claim and acquire wait on the
+    * `slots`: how many frames are in flight at most, 1 … 1024.
+    * `shape`, `dtype`: of a frame.  Or `fields={"y": ((1080, 1920), "u1"), …}` for several arrays
+      in one slot.  torch's dtypes, "bfloat16", "float8_e4m3fn" and "float8_e5m2" are taken too.
+    * `meta`: a structured dtype for metadata of each frame, such as `[("pts", "i8")]`.
+    * `device`: "cuda", "cuda:1" or an ordinal name a GPU, and None is CuPy's current one.  "host"
+      puts the slots into shared memory of the host, with NumPy arrays and the same protocol.
+    * `sync`: how streams wait for each other.  "timeline" means 64-bit words that streams write and
+      wait for, and "event" means CUDA IPC events.  "auto" takes timeline where the GPU has it, and
+      otherwise event with gate "host".
+    * `gate`: "stream", the default, makes streams wait.  "host" makes claim and acquire wait on the
       host, so that no stream ever waits for another process.
-    * `max_peers`, `max_subscriptions`: sizes of the tables, 1 … 64.
+    * `max_peers`, `max_subscriptions`: how many there may be at the same time, 1 … 64.
     * `mode`: permissions of the shared memory.  0o600, the default, keeps it to one user.
-    * `replace`: which ring of this name makes way.  None: one whose creator is dead, so that a
-      program that was killed can be started again.  True: any ring of yours, whoever uses it.
-      False: none.  Processes that are still in the old ring read what is there and get EndOfStream,
-      as if its creator had closed it.  They keep its memory until they leave, and the old ring is
-      closed when the new one is whole: there has to be room for both.  A ring that nobody uses any
-      more is removed before.
+    * `replace`: which ring of this name makes way.  With None, the default, a ring whose creator is
+      dead makes way, so that a program that was killed can be started again.  With True any ring of
+      yours makes way, whoever uses it, and with False none.
 
-    With `replace=None`, of several processes that start at once one creates the ring, and the
+    Processes that are still in a ring that makes way read what is there and get EndOfStream, as if
+    its creator had closed it.  They keep its memory until they leave.  The old ring is closed when
+    the new one is whole, so there has to be room for both.  A ring that nobody uses any more is
+    removed first.
+
+    If several processes start at once with `replace=None`, one of them creates the ring, and the
     others get RingExists.  What has the name and is damaged, or of another version of gpuring,
     makes way if no process uses it.
 
     A ring appears whole: whoever finds its name can attach to it.  Closing the returned Ring closes
-    the ring: others drain what is there and get EndOfStream.
+    the ring.  The others then read what is there and get EndOfStream.
 
     Raises RingExists, DeviceError (no usable GPU), RingError (no space in /dev/shm, RLIMIT_FSIZE,
     RLIMIT_AS), OSError (no descriptors left), TypeError or ValueError (arguments).  With
@@ -106,7 +108,7 @@ def create_of(
     mode: int = 0o600,
     replace: bool | None = None,
 ) -> Ring:
-    """create() of slots that are described already."""
+    """create() with a description of the slots."""
     ending.check()
     segment.check_name(name)
     free_lingering()
@@ -180,7 +182,7 @@ def create_of(
 def _on_gpu(
     described: Spec, slots: int, device: str | int | None, sync: str, gate: str | None
 ) -> tuple[Memory, str, str]:
-    """Slots on a GPU, and what `sync` and `gate` come to there."""
+    """Slots on a GPU, and which `sync` and `gate` the ring has there."""
     from gpuring.memory import cuda_ipc
 
     ordinal = cuda_ipc.device_for(device)

@@ -1,4 +1,4 @@
-"""What producers and consumers have in common: an entry in the peer table, slots, and an end."""
+"""What producers and consumers have in common: an entry in the peer table, slots, and a close."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ Gate = Literal["stream", "host"]
 
 
 class JoinedRing(Protocol):
-    """What an endpoint needs of the Ring that it has joined, and shows of it as its `ring`.
+    """What an endpoint needs of the Ring that it has joined, and what users see as its `ring`.
 
-    A Protocol, because Ring makes endpoints and so stands above them.
+    This is a Protocol because Ring makes endpoints, so its module imports this one.
     """
 
     _header: Header
@@ -80,7 +80,8 @@ class JoinedRing(Protocol):
 
 
 class Endpoint(Unique):
-    """One peer of a ring in this process, beside the verbs of _slots.Verbs.  Not made by users."""
+    """One peer of a ring in this process: what it has besides the verbs of _slots.Verbs.  Users do
+    not make it."""
 
     _peer: Peer
     _device: Device | None
@@ -92,7 +93,7 @@ class Endpoint(Unique):
     _takes: ClassVar[tuple[str, ...]]
     """The verbs that hand out slots."""
     _watch: Watcher | None
-    """In debug mode; else None."""
+    """None unless the process is in debug mode."""
 
     if TYPE_CHECKING:  # of _slots.Verbs
 
@@ -106,11 +107,11 @@ class Endpoint(Unique):
         self._rested_s = 0.0  # when the event loop last had a chance to run others
         self._first_in = 0  # the turn of select in which this one came first
         self._made_at = debug.caller() if debug.ON else ""
-        """Where, in debug mode."""
+        """Where in the program it was made, in debug mode."""
         self._settle_in(ring, peer)
 
     def _settle_in(self, ring: JoinedRing, peer: Peer) -> None:
-        """Makes `peer` of `ring` this endpoint's own; its slots are prepared here, once."""
+        """Makes `peer` of `ring` this endpoint's own, and prepares its slots."""
         self._ring = ring
         self._peer = peer
         self._device = peer.device
@@ -134,17 +135,17 @@ class Endpoint(Unique):
         return slot
 
     def _make_slot(self, index: int) -> Any:
-        """Another object for a slot whose own somebody still has, though its frame is over."""
+        """Another object for a slot.  Somebody still has its object, though the frame is over."""
         return self._prepared(index, self._metas()[index])
 
     def _have_watched(self, watch: Watcher) -> None:
-        """In debug mode, where this object has verbs of its own, around those of its class."""
+        """In debug mode: gives this object verbs of its own, which call those of its class."""
         self._batch = watch.batch_type(type(self)._batch)
         for name in self._takes:
             setattr(self, name, MethodType(watch.verb(getattr(type(self), name)), self))
 
     def _metas(self) -> list[Any]:
-        """A view of each slot's metadata; they keep the header mapped."""
+        """A view of each slot's metadata.  The views keep the header mapped."""
         ring = self._ring
         if ring.spec.meta is None:
             return [None] * ring.slots
@@ -155,7 +156,7 @@ class Endpoint(Unique):
 
     @property
     def ring(self) -> JoinedRing:
-        """The ring that this one has joined; with `reattach=True` another one after a restart."""
+        """The ring that it has joined.  With `reattach=True` it is another one after a restart."""
         return self._ring
 
     @property
@@ -165,11 +166,11 @@ class Endpoint(Unique):
 
     @property
     def closed(self) -> bool:
-        """Whether this end was closed, by its own `close` or by that of the Ring it came from."""
+        """Whether it was closed, by its own `close` or by that of the Ring that it came from."""
         return self._closed
 
     def _handle(self, stream: Any) -> int:
-        """The raw handle of a stream that was given."""
+        """The raw handle of a stream that the user gave."""
         if self._device is None:
             raise TypeError(f"ring {self._ring.name!r} is in host memory: it takes no stream")
         return streams.handle(stream)
@@ -182,19 +183,21 @@ class Endpoint(Unique):
         return diagnosis.refused(self._ring.name, self._peer, result, verb=verb, timeout=timeout)
 
     def fileno(self) -> int:
-        """A descriptor for selectors, poll and event loops: readable when `acquire(0)` of a
-        consumer, or `claim(0)` of a producer, may have an answer: a slot, or an error other than
-        RingTimeout (a FrameTorn that waits to be told comes with the next of these).
+        """A descriptor for selectors, poll and event loops.
 
-        Wait until it is readable, call `acquire(timeout=0)`, go on at RingTimeout; that is all.  It
-        stays readable until a call times out, so taking one frame each time misses nothing, and
-        neither does taking all.  Never read or close it.  After EndOfStream or PeerLost it stays
-        readable: take it out of the loop.  The same number for the whole life of this object, also
-        over a restart.  With gate="host" pass a short timeout instead of 0: the GPU may not be
-        done.
+        It is readable when `acquire(0)` of a consumer, or `claim(0)` of a producer, may have an
+        answer.  An answer is a slot, or an error other than RingTimeout.  (A FrameTorn of frames
+        that were released comes with the next answer.)
 
-        The first call starts a native thread, one per process.  Raises OSError if there can be no
-        thread or no descriptor, RingError in a forked child.
+        Wait until it is readable, call `acquire(timeout=0)`, and wait again after RingTimeout.  It
+        stays readable until a call times out.  So a program may take one frame each time or all
+        of them, and misses none.  Never read or close it.  After EndOfStream or PeerLost it stays
+        readable: take it out of the loop.  It is the same number for the whole life of this object,
+        also after a restart.  With gate="host" pass a short timeout instead of 0, because the GPU
+        may not be done.
+
+        The first call starts a native thread, one for the process.  Raises OSError if there can be
+        no thread or no descriptor, RingError in a forked child.
         """
         if self._ring._header.forked:
             raise diagnosis.unusable(self._ring.name, _core.FORKED)
@@ -212,11 +215,11 @@ class Endpoint(Unique):
         return self._notifier
 
     def _answers_nothing(self) -> bool:
-        """Whether it was closed, or another thread is about to."""
+        """Whether it was closed, or another thread is about to close it."""
         return self._closed or self._peer.stopped
 
     def _answers_at_once(self) -> bool:
-        """Whether its verb has an answer that the core knows nothing of."""
+        """Whether its verb has an answer that the core does not know of."""
         return self._answers_nothing()
 
     def _put_back(self, index: int) -> None:
@@ -224,8 +227,8 @@ class Endpoint(Unique):
         self._peer.put_back(index)
 
     def _give_back_lost(self) -> None:
-        """Gives back the slots that are open and that nobody has: a Ctrl-C came before their caller
-        had them, or they were dropped."""
+        """Gives back the slots that are open and that nobody has.  A Ctrl-C came before their
+        caller had them, or they were dropped."""
         lost = sorted(self._lost(), key=lambda index: self._slots[index]._seq, reverse=True)
         for index in lost:  # the last first: a consumer goes back step by step
             self._give_back(index)
@@ -238,12 +241,12 @@ class Endpoint(Unique):
             )
 
     def _give_back(self, index: int) -> None:
-        """Ends a slot that nobody has; if nobody has ever had it, as if it had not been taken."""
+        """Ends a slot that nobody has.  If nobody ever had it, this undoes the claim or acquire."""
         raise AssertionError("each role has its own")
 
     def _finish(self) -> list[Exception]:
-        """Ends every claim or hold that is left, also where an interrupt cut its end short; what
-        went wrong."""
+        """Ends every claim or hold that is left, also one whose end was interrupted.  Returns the
+        errors."""
         errors: list[Exception] = []
         with contextlib.suppress(Exception):  # it is tried again, and told, below
             self._give_back_lost()
@@ -263,7 +266,7 @@ class Endpoint(Unique):
         return errors
 
     def __del__(self) -> None:
-        """It was dropped, and so were its slots, which keep it."""
+        """After it was dropped.  Its slots were dropped, too, because an open slot keeps it."""
         if getattr(self, "_closed", True) or self._ring._header.forked:
             return
         made = f" (made at {self._made_at})" if self._made_at else ""
@@ -281,15 +284,17 @@ class Endpoint(Unique):
             self._ring._forget(self)
 
     def close(self) -> None:
-        """Leaves the ring in order: finishes what is open, waits until the GPU has done its work on
-        the slots, and gives up the entry.
+        """Leaves the ring in order: it abandons the claims and releases the frames that are open,
+        waits until the GPU has done its work on the slots, and gives up its entry.
 
         A claim or acquire that waits in another thread ends with RingClosed.  May be called twice,
-        and again after a Ctrl-C.  Raises RingTimeout, and stays open, if the membership lock cannot
-        be had for 5 s (a stopped process has it), or that thread does not come back.  Raises
-        DeviceError if the GPU reports an error: when it has left, if all that was open could be
-        ended; else it stays open.  Of several errors one is raised, and the others stand in its
-        notes.
+        and again after a Ctrl-C.
+
+        Raises RingTimeout, and stays open, if the membership lock cannot be had for 5 s (a stopped
+        process has it), or if a verb of another thread does not end within 5 s.  Raises DeviceError
+        if the GPU reports an error.  It has left the ring then if everything that was open could be
+        ended; otherwise it stays open.  Of several errors it raises one, whose notes name the
+        others.
         """
         if self._closed:
             return
@@ -307,7 +312,7 @@ class Endpoint(Unique):
             raise_first(errors)
 
     def _leave_ring(self) -> list[Exception]:
-        """What went wrong, though it has left.  Raises if it has not."""
+        """Leaves the ring, and returns the errors on the way.  Raises if it has not left."""
         stopped = self._peer.stop()
         if self._notifier is not None:
             self._notifier.set()  # who waits for us finds us closed

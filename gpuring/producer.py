@@ -1,4 +1,4 @@
-"""The producer's side: claim a slot, write it, publish it."""
+"""The producer, which claims a slot, writes it and publishes it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpuring.spec import ARRAY
 
 
 class Producer(_slots.ProducerVerbs, Endpoint):
-    """Writes frames into a ring.  Made by `Ring.producer()`; used by one thread at a time."""
+    """Writes frames into a ring.  `Ring.producer()` makes it.  One thread at a time uses it."""
 
     _slots: list[WriteSlot]
     _slot_type = WriteSlot
@@ -53,9 +53,9 @@ class Producer(_slots.ProducerVerbs, Endpoint):
     ) -> WriteSlot:
         """`claim` for asyncio: other tasks run while this one waits.
 
-        A task that is cancelled meanwhile has claimed nothing.  One task at a time.  Without
-        `stream` the current one is that of the moment when the slot is claimed.  Raises what claim
-        raises.
+        A task that is cancelled meanwhile has claimed nothing.  One task at a time may wait.
+        Without `stream` it takes the stream that is current when the slot is claimed.  Raises what
+        claim raises.
         """
         return await waiting.answer(
             self, lambda: self.claim(0, stream=stream, shape=shape), "claim", timeout

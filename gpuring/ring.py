@@ -1,4 +1,4 @@
-"""Ring: one process's handle on a ring; and attach, which opens one by name."""
+"""Ring, which is one process's handle on a ring, and attach, which opens a ring by its name."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ if TYPE_CHECKING:
 
 
 def attach(name: str, *, timeout: float | None = 0.0, owner: int | None = None) -> Ring:
-    """Opens the ring `name`, waiting up to `timeout` seconds for it to appear (None: for ever).
+    """Opens the ring `name`.
 
-    It also waits where the ring is being replaced or removed.  A wait costs next to no CPU, ends as
-    soon as the ring is there, and can be interrupted by Ctrl-C.
-
-    * `owner`: the user id whose ring it must be; None: this process's own, or root's.  Name another
-      user only if you trust him as yourself: he can write every slot, and by cutting off the
-      ring's files he can end this process at any time (SIGBUS).
+    * `timeout`: how many seconds to wait for the ring to appear.  0 does not wait, None waits for
+      ever.  It also waits while the ring is being replaced or removed.  A wait costs next to no
+      CPU, ends as soon as the ring is there, and can be interrupted by Ctrl-C.
+    * `owner`: the id of the user whose ring it must be.  None means this process's own user, or
+      root.  Name another user only if you trust him as yourself: he can write every slot, and by
+      cutting off the ring's files he can end this process at any time (SIGBUS).
 
     On a GPU ring the slots are opened under this process's current device.  Raises RingNotFound,
     RingIncompatible (damaged, or of another version), PeerLost (a GPU ring whose creator died),
@@ -73,7 +73,7 @@ def attach(name: str, *, timeout: float | None = 0.0, owner: int | None = None) 
 
 
 def _attach(name: str, owner: int | None) -> Ring:
-    """attach() without waiting.  Raises segment.Missing where attach() raises RingNotFound."""
+    """attach() without a wait.  Raises segment.Missing where attach() raises RingNotFound."""
     header = directory.attach_header(name, owner)
     try:
         return Ring(name, header, *_slots_of(name, header), created=False)
@@ -111,9 +111,10 @@ def _slots_of(name: str, header: Header) -> tuple[Memory, Spec]:
 
 
 class Ring:
-    """One process's handle on a ring.  Made by `create` and `attach`; a context manager.
+    """One process's handle on a ring.  `create` and `attach` make it.  It is a context manager.
 
-    Pickles as "attach by name", so it can be given to a process that is spawned.
+    It can be pickled, and so given to a process that is spawned.  That process attaches to the ring
+    by its name.
     """
 
     def __init__(
@@ -129,15 +130,16 @@ class Ring:
         self._closing = False
         self._joining = threading.RLock()  # reentrant, for a signal handler that closes
         self._endpoints: dict[int, weakref.ref[Endpoint]] = {}
-        """By id, until they have left.  Weakly: whoever drops one without closing it has left."""
-        self._waits_for_last = False  # who leaves: that closes us
+        """By id, until they have left.  References are weak, so a producer or consumer that is
+        dropped leaves the ring."""
+        self._waits_for_last = False  # the last endpoint that leaves closes this ring
         self._made_at = debug.caller() if debug.ON else ""
         self._device = self._open_device()
         ending.add(self)
         self._closed = False
 
     def _open_device(self) -> Device | None:
-        """What orders streams of this process with those of others; None on host memory."""
+        """What orders streams of this process with those of others.  None in host memory."""
         if self._header.memory == "host":
             return None
         from gpuring.memory.cuda_ipc import CudaMemory
@@ -153,7 +155,7 @@ class Ring:
 
     @property
     def slots(self) -> int:
-        """How many slots the ring has; sequence s lives in slot s % slots."""
+        """How many slots the ring has.  Sequence s is in slot s % slots."""
         return self._header.slots
 
     @property
@@ -173,8 +175,8 @@ class Ring:
 
     @property
     def fields(self) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
-        """(shape, dtype) of each field by its name, as `create(fields=)` takes them; of a frame
-        without fields, under the name "array"."""
+        """The (shape, dtype) of each field by its name, as `create(fields=)` takes them.  A ring
+        that was created with shape= and dtype= has one field, "array"."""
         return {field.name: (field.shape, field.dtype) for field in self._spec.fields}
 
     def _only_field(self) -> Field:
@@ -196,7 +198,7 @@ class Ring:
 
     @property
     def gate(self) -> str:
-        """What waits for others' GPU work if nothing else is said: "stream" or "host"."""
+        """Where peers wait for others' GPU work if they do not say: "stream" or "host"."""
         return self._header.gate
 
     @property
@@ -211,15 +213,15 @@ class Ring:
             raise RingClosed(f"ring {self._name!r}: this handle was closed")
 
     def producer(self, *, gate: Gate | None = None, spin: float | None = None) -> Producer:
-        """Joins as a producer.
+        """Joins as a producer, and returns it.
 
-        * `gate`: how this producer waits for others' GPU work, "stream" or "host"; None: as the
-          ring says.
-        * `spin`: how long a wait looks again and again, at the price of a core, before it sleeps:
-          seconds, `math.inf` for ever; None: as GPURING_SPIN in the environment says, else
-          adaptive, at most 50 µs.
+        * `gate`: where this producer waits for others' GPU work, "stream" or "host".  None takes
+          the ring's own `gate`.
+        * `spin`: for how many seconds a wait looks again and again, at the price of a core, before
+          it sleeps.  `math.inf` means that it never sleeps.  None takes GPURING_SPIN of the
+          environment.  Where that is not set, the time is adaptive, and at most 50 µs.
 
-        Does not wait for anybody's frames.  Raises RingClosed if this handle or the ring was closed
+        Does not wait for frames.  Raises RingClosed if this handle or the ring was closed
         (another ring may have taken its name: attach again), TooManyPeers, DeviceError, RingTimeout
         if the membership lock cannot be had for 5 s (a stopped process has it).
         """
@@ -247,23 +249,25 @@ class Ring:
         reattach: bool = False,
         spin: float | None = None,
     ) -> Consumer:
-        """Joins as a consumer.
+        """Joins as a consumer, and returns it.
 
-        * `subscription`: consumers that join the same name share its frames (each goes to one of
-          them); None makes one of your own, which sees every frame.
-        * `lossless`: producers wait for the subscription; otherwise they may pass it.
-        * `start`: the first frame of a new subscription: "next" to be claimed, "oldest" still in
-          the ring (of N slots at most N - 1 frames), or a sequence (raised to the oldest that is
-          still there).  A member that joins an existing subscription goes on where it is.
-        * `gate`: how this consumer waits for the producer's GPU work, "stream" or "host"; None: as
-          the ring says.
+        * `subscription`: consumers that join the same name share its frames, and each frame goes to
+          one of them.  None makes an unnamed subscription for this consumer alone, which sees every
+          frame.
+        * `lossless`: whether producers wait for the subscription.  Otherwise they may pass it.
+        * `start`: the first frame of a new subscription.  "next" is the next one to be claimed.
+          "oldest" is the oldest that is still in the ring; of N slots that gives at most N - 1
+          frames.  A sequence is raised to the oldest that is still there.  A consumer that joins
+          an existing subscription goes on where that is.
+        * `gate`: where this consumer waits for the producer's GPU work, "stream" or "host".  None
+          takes the ring's own `gate`.
         * `redeliver`: whether a frame that a member dies with goes to another member, or is
           dropped.
-        * `reattach`: iterating goes on over restarts.  At the end of the stream, or when the last
-          producer or the creator died, the loop waits for another producer or for a ring of the
-          same name, and joins the same subscription there; the first
-          frame then has `slot.restarted`.
-        * `spin`: how long a wait looks again and again before it sleeps, as for `producer`.
+        * `reattach`: whether a loop over this consumer goes on over restarts.  At the end of the
+          stream, or when the last producer or the creator died, the loop then waits for another
+          producer or for a ring of the same name, and joins the same subscription there.  The first
+          frame after that has `slot.restarted`.
+        * `spin`: for how many seconds a wait looks before it sleeps, as for `producer`.
 
         Does not wait for frames.  Raises RingClosed if this handle or the ring was closed (another
         ring may have taken its name: attach again), TooManyPeers, DeviceError, RingTimeout if the
@@ -323,7 +327,7 @@ class Ring:
         return gate or cast("Gate", self._header.gate)
 
     def _successor(self) -> Ring | None:
-        """The ring that has our name now, if it is another one and somebody looks after it."""
+        """The ring that has our name now, if it is another one and was not closed."""
         try:
             header = directory.look(self._name)  # cheap: nothing is mapped
             if header.epoch == self._header.epoch or header.closed:
@@ -339,23 +343,29 @@ class Ring:
                 self.close()
 
     def watch(self) -> None:
-        """Clears dead peers from this process too, without joining: for one that only holds a ring
-        open.  Producers and consumers do so by themselves."""
+        """Has this process clear dead peers, although it has not joined the ring.
+
+        This is for a process that only holds a ring open.  A process with a producer or consumer
+        does so without this call.
+        """
         self._check_open()
         self._header.watch()
 
     def stats(self) -> stats.RingStats:
-        """A frozen record of what the ring is doing; costs a few microseconds per slot."""
+        """A frozen record of what the ring is doing.  It costs a few microseconds for each slot."""
         self._check_open()
         return stats.collect(self._name, self._header)
 
     def close(self) -> None:
         """Closes the producers and consumers made from this handle, and the handle.
 
-        The creator's close also closes the ring and removes its name: the others drain what is
-        there and get EndOfStream.  GPU memory is freed when no other handle has the ring, at the
-        latest when this process makes or closes a ring or ends.  Waits for this process's own GPU
-        work on the slots; may be called twice.
+        The creator's close also closes the ring and removes its name.  The others read what is
+        there and then get EndOfStream.  GPU memory is freed when no other handle has the ring.
+        This process looks whether that is so when it makes or closes a ring, and when it ends.
+        Waits for this process's own GPU work on the slots.  May be called twice.
+
+        Raises RingTimeout, and stays open, if a producer or consumer cannot leave the ring (see
+        `Producer.close`).  Raises other errors of theirs when everything is closed.
         """
         if self._closed:
             return
@@ -435,8 +445,8 @@ class Ring:
 
 
 _lingering: list[tuple[Header, Memory]] = []
-"""Rings closed by us, their creator, which others may still be reading: freeing GPU memory under
-them is undefined.  Looked at again whenever a ring is made or closed here."""
+"""Rings that we created and closed, and that others may still be reading.  Freeing GPU memory under
+them is undefined.  We look at these again whenever a ring is made or closed here."""
 
 
 def free_lingering() -> None:

@@ -1,9 +1,9 @@
-"""One slot as its producer writes it and as a consumer reads it.
+"""One slot, as its producer writes it and as a consumer reads it.
 
-A slot is yours from claim to publish, or from acquire to release, and not after: then every access
-to its frame raises.  Keep what you need by copying it.  Slot objects and the arrays over them are
-used again for later frames, but only when nobody has them any more.  A slot that is dropped before
-its end is given back, and a ResourceWarning says so.
+A slot is yours from claim to publish, or from acquire to release.  After that every access to its
+frame raises an error, so copy what you need.  Slot objects and the arrays over them are used again
+for later frames, but only when nobody has them any more.  A slot that is dropped before its end is
+given back, and a ResourceWarning says so.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MAX_VIEWS = 64  # arrays of smaller frames that a slot remembers
 
 
 class Slot(Exported, Unique):
-    """What both kinds of slot have beside the verbs of _slots.Slot.  Not made by users."""
+    """What both kinds of slot have besides the verbs of _slots.Slot.  Users do not make it."""
 
     if TYPE_CHECKING:  # of _slots.Slot, and of the kinds below
         index: int
@@ -59,7 +59,7 @@ class Slot(Exported, Unique):
         fields: Sequence[Field],
         meta: Any,
     ) -> Self:
-        """Once, when the peer is made."""
+        """Makes the views and binds the slot to its peer.  It is called once for each object."""
         self._ring = ring
         self._memory = memory
         self._fields = {field.name: field for field in fields}
@@ -73,7 +73,7 @@ class Slot(Exported, Unique):
         """Makes a view of the slot as this kind of slot may be used."""
 
     def _succeed(self, before: Self) -> None:
-        """Takes the place of another object, which somebody still has."""
+        """Called when this object takes the place of another one, which somebody still has."""
 
     def _check_open(self) -> None:
         self._seen = True
@@ -89,7 +89,7 @@ class Slot(Exported, Unique):
         )
 
     def _array(self) -> Any:
-        """`array` where it is not the whole slot's only one."""
+        """`array` of a slot that has several fields or a smaller frame, or that is over."""
         self._check_open()
         shape = self._shape
         if shape is None:
@@ -113,7 +113,7 @@ class Slot(Exported, Unique):
         )
 
     def __getitem__(self, name: str) -> Any:
-        """The array over the field `name` of the slot, as `array` is over the only one.
+        """The array over the field `name` of the slot, as `array` is for a slot with one field.
 
         Raises KeyError if there is no such field, RingError if the slot is no longer yours.
         """
@@ -128,10 +128,10 @@ class Slot(Exported, Unique):
     # ---- interchange with other libraries ------------------------------------------------------
 
     def field(self, name: str) -> SlotField:
-        """The field `name` of several, for other libraries: `torch.from_dlpack(slot.field("y"))`.
+        """One field of the slot, for other libraries: `torch.from_dlpack(slot.field("y"))`.
 
-        Not through `slot["y"]`: that is a plain array, and nobody would learn of the importer's
-        stream.  Raises KeyError if there is no such field.
+        `slot["y"]` does not do for this on a GPU.  It is a plain array, so nobody learns of the
+        importer's stream.  Raises KeyError if there is no such field.
         """
         return SlotField(self, self._field_name(name))
 
@@ -158,11 +158,12 @@ class Slot(Exported, Unique):
         return View(self, self._fields[name], array, stream, self._import_on)
 
     def use_on(self, stream: Any) -> Self:
-        """Says that the slot will be used on another stream too; returns the slot.
+        """Says that the slot will be used on another stream, too.  Returns the slot.
 
-        That stream is made to wait for all work on the slot so far, and publish or release waits
-        for what it does until then.  Importing through DLPack does this by itself.  Raises
-        TypeError if the ring is in host memory or `stream` is no stream, DeviceError.
+        That stream is made to wait for all work on the slot so far.  What it does until publish or
+        release is ordered before the next use of the slot by others.  Importing through DLPack does
+        this by itself.  Raises TypeError if the ring is in host memory or `stream` is no stream,
+        RingError if the slot is no longer yours, DeviceError.
         """
         self._check_open()
         if self._device is None:
@@ -171,20 +172,20 @@ class Slot(Exported, Unique):
         return self
 
     def _order(self, stream: int, others: Sequence[int]) -> None:
-        """Orders `stream` behind all work so far on `others`.  Raises DeviceError, with no others
-        too, if it cannot be used now."""
+        """Orders `stream` behind all work so far on `others`.  Raises DeviceError if it cannot be
+        used now, even if there are no others."""
         assert self._device is not None
         self._device.follow(stream, others)
 
     def _check_stream(self, stream: int) -> None:
-        """Raises DeviceError if `stream` cannot be used now: captured, or another GPU's."""
+        """Raises DeviceError if `stream` cannot be used now: captured, or of another GPU."""
         if self._device is not None:
             self._device.check_stream(stream)
 
     # ---- the end of its use --------------------------------------------------------------------
 
     def _end(self) -> None:
-        """Ends its use without a result: abandons or releases."""
+        """Abandons a claim, or releases a frame."""
         raise AssertionError("each kind of slot has its own")
 
     def _refused(self, result: int, verb: str) -> RingError:
@@ -196,7 +197,7 @@ class Slot(Exported, Unique):
 
 
 class SlotField(Exported):
-    """One field of a slot, for other libraries: `torch.from_dlpack(slot.field("y"))`."""
+    """One field of a slot, as other libraries see it.  `Slot.field` makes it."""
 
     def __init__(self, slot: Slot, name: str) -> None:
         self._slot, self._name = slot, name
@@ -207,21 +208,23 @@ class SlotField(Exported):
 
 
 class WriteSlot(_slots.WriteSlot, Slot):
-    """A claimed slot.  As a context manager it publishes; if the block raises, it abandons."""
+    """A claimed slot.  As a context manager it publishes the frame.  If the block raises, it
+    abandons the claim."""
 
     def copy_from(self, source: Any, *, field: str | None = None, stream: Any = None) -> None:
         """Copies an array of any library into the slot, in stream order.
 
-        * `source`: whatever has DLPack or an array interface of NumPy or CUDA, of exactly the
-          frame's shape and dtype.  In GPU memory the copy waits for the stream that its library
-          works on, and the source may be dropped or used again right away.  From host memory the
-          copy is asynchronous only if that is pinned; then leave it as it is until it is copied.
-        * `field`: which one, if the slot has several.
-        * `stream`: where to copy, if not on the slot's own stream; see `use_on`.
+        * `source`: an object that has DLPack or an array interface of NumPy or CUDA, of exactly the
+          frame's shape and dtype.  If it is in GPU memory, the copy waits for the stream that its
+          library works on, and you may drop it or use it again right away.  If it is in host
+          memory, the copy is asynchronous only if that is pinned.  Then do not change it before it
+          is copied.
+        * `field`: the name of the field, if the slot has several.
+        * `stream`: where to copy.  None is the slot's own stream.  See `use_on`.
 
-        On a host ring this is a copy by the CPU.  Raises TypeError for what is no array or has
-        another dtype, ValueError for another shape or a layout that is neither C-contiguous nor
-        rows at a pitch, DeviceError.
+        On a host ring the CPU copies.  Raises TypeError for what is no array or has another dtype,
+        ValueError for another shape or a layout that is neither C-contiguous nor rows at a pitch,
+        RingError if the slot is no longer yours, DeviceError.
         """
         self._check_open()
         name = self._field_name(field)
@@ -238,7 +241,7 @@ class WriteSlot(_slots.WriteSlot, Slot):
 
 
 class ReadSlot(_slots.ReadSlot, Slot):
-    """A frame that this consumer holds.  As a context manager it releases."""
+    """A frame that this consumer holds.  As a context manager it releases the frame."""
 
     def _protect(self, view: Any) -> None:
         if self._device is None:
@@ -246,7 +249,8 @@ class ReadSlot(_slots.ReadSlot, Slot):
 
     @property
     def time_ns(self) -> int:
-        """When the frame was published: CLOCK_MONOTONIC (`time.monotonic_ns()`) of this host."""
+        """When the frame was published, in nanoseconds of CLOCK_MONOTONIC, as
+        `time.monotonic_ns()`."""
         self._check_open()
         return self._peer.time_ns(self.index)
 
@@ -258,8 +262,8 @@ class ReadSlot(_slots.ReadSlot, Slot):
     def check(self) -> None:
         """Raises FrameTorn if the frame's producer died before its GPU work on it was finished.
 
-        The answer is final once your own work on the frame is complete (synchronise your stream
-        first); before that it may still turn out torn.
+        The answer is final once your own work on the frame is complete, so synchronise your stream
+        first.  Before that the frame may still turn out torn.
         """
         self._check_open()
         if self._peer.is_torn(self.index):
@@ -280,14 +284,15 @@ class WriteBatch(Unique, tuple[WriteSlot, ...]):
     the block raises, it abandons them.  Slots that were ended one by one are left alone."""
 
     def publish(self) -> None:
-        """Publishes those still open, in stream order, and never blocks.
+        """Publishes the slots that are still open, in stream order.  Never blocks.
 
         If one cannot be published, those behind it are abandoned.  Raises as WriteSlot.publish.
         """
         _slots.publish_all(self)
 
     def abandon(self) -> None:
-        """Gives those still open back without a frame: readers pass over their sequences."""
+        """Gives the slots that are still open back without frames.  Readers pass over their
+        sequences."""
         _slots.abandon_all(self)
 
     __enter__ = _slots.enter_batch
@@ -299,10 +304,11 @@ class ReadBatch(Unique, tuple[ReadSlot, ...]):
     frames that were released one by one are left alone."""
 
     def release(self) -> None:
-        """Releases those still open, in stream order, and never blocks.
+        """Releases the frames that are still open, in stream order.  Never blocks.
 
-        Raises FrameTorn, naming all that are torn, when they are released; else as
-        ReadSlot.release, and the next acquire, or close, raises the FrameTorn.
+        Raises FrameTorn, which names all that are torn, when all are released.  Other errors are
+        those of ReadSlot.release.  After one of them the next acquire, or close, raises the
+        FrameTorn.
         """
         seqs = _slots.release_all(self)
         if seqs:
