@@ -68,7 +68,8 @@ def align(
     timeout: float | None = None,
     stream: Any = None,
 ) -> Aligned[Any]:
-    """Frames of several consumers that belong together: an iterator of tuples, a slot for each.
+    """Joins the frames of several consumers that belong together.  Returns an iterator of tuples,
+    which have one slot for each consumer.
 
         for left, right in gpuring.align([lefts, rights], by="pts", within=2): ...
 
@@ -77,31 +78,32 @@ def align(
         tuples               0,1  40,41      120,121           80 and 160 are unmatched
         with partial=True    0,1  40,41  80,-  120,121  -,160  "-" is None
 
-    A stream that stalls, is slow or dies holds up no other one: what has waited long enough for it
-    goes on without it.
+    A stream that stalls, is slow or dies holds up no other one.  Frames that have waited long
+    enough for it go on without it.
 
-    * `by`: the metadata field that is compared, a number that rises from frame to frame of a
-      stream.  None: the newest frame of each stream; older ones are passed over.
-    * `within`: by how much the values in a tuple may differ, in the units of the field; 0 = equal.
-      With less than half the interval between a stream's frames each frame has one candidate at
-      most; with more, the oldest that fits is taken.
+    * `by`: the metadata field that is compared.  It is a number that rises from frame to frame of a
+      stream.  None takes the newest frame of each stream and passes over older ones.
+    * `within`: by how much the values in a tuple may differ, in the units of the field.  0 means
+      that they are equal.  If it is less than half the interval between a stream's frames, each
+      frame has one candidate at most.  If it is more, the oldest that fits is taken.
     * `partial`: False releases a frame without partners and counts it in `Aligned.unmatched`.  True
       hands it out, with None for the missing ones, so that with `by` every frame is handed out.
-      One that comes after its partners were handed out comes by itself, out of turn.
-    * `depth`: a frame waits for missing partners until so many frames of one stream have come, 2 or
-      more.  Never more are held of a stream.  None: half of the smallest ring, but 2 at least.  The
-      newest frames (no `by`) without `partial` have no such limit: newer ones take their places.
-    * `max_wait_s`: a frame also waits no longer than so many seconds after it was published.  None:
-      without such a limit.
-    * `timeout`: how long one step may take, in seconds, 0 = do not block, None = for ever.  Then it
-      raises RingTimeout; iterate again.
-    * `stream`: of each acquire.  Without it frames are ordered on the stream that is CuPy's current
-      one when they are handed out.
+      A frame that comes after its partners were handed out comes by itself, out of turn.
+    * `depth`: a frame waits for missing partners until this many frames of one stream have come, 2
+      or more.  Never more are held of a stream.  None is half of the smallest ring, and at least 2.
+      The newest frames (no `by`) without `partial` have no such limit, because newer ones take
+      their places.
+    * `max_wait_s`: a frame also waits no longer than so many seconds after it was published.  None
+      sets no such limit.
+    * `timeout`: how long one step may take, in seconds.  0 does not wait, None waits for ever.
+      When the time is up the step raises RingTimeout.  Iterate again after that.
+    * `stream`: the stream of each acquire.  Without it frames are ordered on the stream that is
+      CuPy's current one when they are handed out.
 
-    The slots of a tuple go back when the iterator moves on.  One thread uses it, as it does the
-    consumers.  `Aligned` says what ends the iteration, and what happens to what it holds.  Raises
-    TypeError and ValueError for wrong arguments: a field that a ring does not have, a ring of one
-    slot.
+    The slots of a tuple are released when the iterator moves on.  Only one thread may use it and
+    its consumers.  `Aligned` says what ends the iteration, and what happens to what it holds.
+    Raises TypeError and ValueError for wrong arguments, such as a field that a ring does not have,
+    or a ring of one slot.
     """
     if isinstance(consumers, Consumer):
         raise TypeError("align takes several consumers: align([left, right])")
@@ -149,26 +151,27 @@ class _Limits(NamedTuple):
 
 
 class Aligned(Unique, Generic[OneSlot]):
-    """What `align` returns: an iterator, also for `async for`, of tuples of slots.
+    """What `align` returns: an iterator of tuples of slots, for `for` and `async for`.
 
     The slots of a tuple are the user's until the next step or `close`, which release those that are
     still open.
 
-    * The end of a stream: without `partial` the iteration ends when no whole tuple can come any
-      more; with it, when every stream is over.  If a producer was killed it ends with PeerLost,
+    * At the end of a stream the iteration ends when no whole tuple can come any more.  With
+      `partial` it ends when every stream is over.  If a producer was killed, it ends with PeerLost
       after everything that could be handed out.  It may be iterated again when a producer has come.
-    * `reattach=True` at a consumer: its stream is waited for like one that stalls, and takes part
-      again when it goes on.
-    * A value that goes back in a stream, as that of a camera that starts again: RuntimeWarning,
-      once for each stream.  The frame is taken as late, and what comes after it is compared with
-      its new values.
+    * The stream of a consumer with `reattach=True` is waited for like one that stalls.  It takes
+      part again when it goes on.
+    * A value may go back in a stream, as that of a camera that starts again.  That gives a
+      RuntimeWarning, once for each stream.  The frame is taken as late, and the frames after it are
+      compared by their new values.
     * FrameTorn is raised for frames that were handed out, by a later step or by the consumer's
-      `close`; iterate again.  Frames that turn out torn before that are not told.
-    * Ctrl-C, a cancelled task, RingTimeout: nothing is lost; iterate again.
-    * A consumer that is closed meanwhile: RingClosed.
+      `close`.  Iterate again after it.  Frames that turn out torn before they are handed out raise
+      nothing.
+    * After a Ctrl-C, a cancelled task or RingTimeout nothing is lost.  Iterate again.
+    * If a consumer is closed meanwhile, a step raises RingClosed.
 
-    `close`, leaving its `with` block or the loop gives back what it holds and has not handed out:
-    the consumers acquire that again.  It does not close them.
+    `close`, the end of the `with` block and leaving the loop give back what it holds and has not
+    handed out.  The consumers acquire that again.  They are not closed.
     """
 
     def __init__(self, parts: Sequence[Lookahead], limits: _Limits, stream: Any) -> None:
@@ -176,7 +179,7 @@ class Aligned(Unique, Generic[OneSlot]):
         self._limits = limits
         self._cuda_stream = stream
         self._handed: Sequence[Frame | None] = ()
-        """What the user has."""
+        """The frames of the tuple that the user has."""
         self._patience_s = math.inf  # how long what is held may still wait for others
         self._rested_s = 0.0  # when the event loop last had a chance to run others
 
@@ -189,7 +192,7 @@ class Aligned(Unique, Generic[OneSlot]):
         return tuple(each.unmatched for each in self._streams)
 
     def __iter__(self) -> Self:
-        """Itself: each step returns one slot for each consumer, in their order."""
+        """Itself.  Each step returns one slot for each consumer, in their order."""
         return self
 
     def __next__(self) -> tuple[OneSlot, ...]:
@@ -211,7 +214,8 @@ class Aligned(Unique, Generic[OneSlot]):
             raise
 
     def __aiter__(self) -> Self:
-        """Itself, for `async for`: as the synchronous loop, while other tasks run."""
+        """Itself, for `async for`.  It does what the synchronous loop does, while other tasks
+        run."""
         return self
 
     async def __anext__(self) -> tuple[OneSlot, ...]:
@@ -242,7 +246,7 @@ class Aligned(Unique, Generic[OneSlot]):
     # ---- one step ------------------------------------------------------------------------------
 
     def _begin(self) -> float:
-        """Releases what the user had.  When this step is to end."""
+        """Releases what the user had, and returns when this step is to end."""
         timeout = self._limits.timeout
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         self._move_on()
@@ -257,7 +261,7 @@ class Aligned(Unique, Generic[OneSlot]):
         self._handed = ()
 
     def _look(self) -> tuple[Any, ...] | None:
-        """The next tuple; None: wait.  Raises EndOfStream or PeerLost at the end."""
+        """The next tuple, or None if it has to wait.  Raises EndOfStream or PeerLost at the end."""
         while True:
             for each in self._streams:
                 each.restart()
@@ -287,7 +291,7 @@ class Aligned(Unique, Generic[OneSlot]):
             return tuple(frame and frame.slot for frame in group)
 
     def _take(self, ready: list[Consumer]) -> bool:
-        """From those that are ready; whether anything came of it."""
+        """Takes frames of the consumers that are ready.  Returns whether anything came."""
         came = [each.take() for each in self._streams if each.consumer in ready]
         return any(came)
 
@@ -302,7 +306,7 @@ class Aligned(Unique, Generic[OneSlot]):
         raise next((end for end in ends if isinstance(end, PeerLost)), None) or EndOfStream()
 
     def _may_wait(self, group: Iterable[Frame | None]) -> bool:
-        """Whether these may still wait for others; sets how long."""
+        """Whether these frames may still wait for others.  Sets how long."""
         limits, self._patience_s = self._limits, math.inf
         if limits.newest and not limits.partial:
             return True  # newer ones take their places
@@ -314,7 +318,7 @@ class Aligned(Unique, Generic[OneSlot]):
         return self._patience_s > 0
 
     def _waits_for(self, deadline: float) -> tuple[list[Consumer], float | None]:
-        """For whom, and how long."""
+        """The consumers to wait for, and how many seconds."""
         seconds = min(deadline - time.monotonic(), self._patience_s)
         if any(each.down for each in self._streams):
             seconds = min(seconds, LOOK_AGAIN_S)
@@ -330,7 +334,8 @@ class Aligned(Unique, Generic[OneSlot]):
             )
 
     def _order(self, group: Iterable[Frame | None]) -> None:
-        """On a GPU: frames that waited here were acquired for what was the current stream then."""
+        """Orders frames that waited here, on a GPU.  They were acquired for the stream that was
+        current then."""
         if self._cuda_stream is not None:
             return
         for frame in group:
@@ -357,7 +362,7 @@ class Aligned(Unique, Generic[OneSlot]):
         self.close()
 
     def __del__(self) -> None:
-        """The loop was left, by break or by an error."""
+        """After the loop was left, by break or by an error."""
         if getattr(self, "_streams", None) is not None:  # an interrupt may have come before
             with contextlib.suppress(Exception):
                 self.close()

@@ -1,8 +1,9 @@
 """The rings of this host: look at a header, open it, give a name and take it away, tidy up.
 
-Who looks never maps anything: it reads a copy, so a stranger's file cannot harm it.  Who takes a
-name away looks first, and does both under a lock on that very file (segment.NAME_BYTE).  Slots get
-their name before their header, and lose it before: what a killed process leaves is always found.
+A look never maps anything.  It reads a copy, so a stranger's file cannot harm it.  A process that
+takes a name away looks first, and does both under a lock on that file (segment.NAME_BYTE).  Slots
+get their name before their header does, and lose it before.  So what a killed process leaves is
+always found.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ _PATIENCE_S = 2.0  # with a process that was stopped while it had a name's lock
 
 
 def deadline_of(timeout_s: float | None) -> float:
-    """On the clock of time.monotonic; None: never.  Raises ValueError, TypeError."""
+    """The deadline on the clock of time.monotonic.  None means never.  Raises ValueError,
+    TypeError."""
     if timeout_s is None:
         return math.inf
     if not timeout_s >= 0:
@@ -35,9 +37,9 @@ def deadline_of(timeout_s: float | None) -> float:
 
 
 def when_there(name: str, deadline: float, call: Callable[[], T]) -> T:
-    """What `call` returns; again whenever a name has come, while it finds no ring.
+    """What `call` returns.  While it finds no ring, it is called again whenever a name has come.
 
-    Raises RingNotFound at the deadline (on the clock of time.monotonic).
+    Raises RingNotFound at the deadline, which is on the clock of time.monotonic.
     """
     arrivals, was_going = Arrivals(), False
     while True:
@@ -57,7 +59,7 @@ def when_there(name: str, deadline: float, call: Callable[[], T]) -> T:
 
 
 def look(name: str, timeout_s: float | None = 0.0) -> Header:
-    """A copy of the header, of whatever user.  Waits up to `timeout_s` for the ring to appear.
+    """A copy of a header, whoever owns it.  Waits up to `timeout_s` for the ring to appear.
 
     Raises RingNotFound, RingIncompatible, PermissionError.
     """
@@ -70,7 +72,7 @@ def _look(name: str) -> Header:
 
 
 def _named(name: str) -> Named:
-    """The file that has a header's name.  Raises Missing, RingIncompatible."""
+    """The file that has the name of the ring's header.  Raises Missing, RingIncompatible."""
     try:
         named = Named(segment.header_name(name))
     except FileNotFoundError:
@@ -81,7 +83,8 @@ def _named(name: str) -> Named:
 
 
 def _checked(name: str, how: Callable[[int], Header], file: File) -> Header:
-    """Header.read or Header.attach, with its refusals in words."""
+    """Calls Header.read or Header.attach.  Raises Missing or RingIncompatible where that
+    refuses."""
     try:
         return how(file.fd)
     except _core.Retired as error:
@@ -94,7 +97,7 @@ def _checked(name: str, how: Callable[[int], Header], file: File) -> Header:
 
 
 def _taken(name: str) -> RingExists:
-    """The error for a name that cannot be had: what has it, and what can be done about that."""
+    """The error for a name that is taken.  It says what has the name and what can be done."""
     step = "attach to it, or pass replace=True, which closes it for all who use it"
     try:
         with Named(segment.header_name(name)) as named:
@@ -130,7 +133,7 @@ def ls() -> list[stats.RingStats]:
 
 
 def survey() -> tuple[list[stats.RingStats], dict[str, str]]:
-    """What ls() tells, and of the names that cannot be read: why not.
+    """The result of ls(), and the names that cannot be read with the reasons.
 
     A ring that goes away while we look is in neither.
     """
@@ -150,7 +153,7 @@ def survey() -> tuple[list[stats.RingStats], dict[str, str]]:
 
 
 def attach_header(name: str, owner: int | None) -> Header:
-    """The mapped header of a ring that belongs to user `owner` (None: to us, or to root).
+    """The mapped header of a ring of user `owner`.  None means our own user, or root.
 
     Raises Missing, RingIncompatible, PermissionError, RingError, OSError.
     """
@@ -183,9 +186,9 @@ def attach_header(name: str, owner: int | None) -> Header:
 
 
 def make_way(name: str, replace: bool | None) -> None:
-    """Before anything is made: is the name free, or may it be taken?  Removes a dead ring.
+    """Checks, before anything is made, that the name is free or may be taken.  Removes a dead ring.
 
-    `replace` as for create().  Raises RingExists, PermissionError, RingIncompatible, OSError.
+    `replace` is that of create().  Raises RingExists, PermissionError, RingIncompatible, OSError.
     """
     try:
         with Named(segment.header_name(name)) as named:
@@ -200,7 +203,7 @@ def make_way(name: str, replace: bool | None) -> None:
 
 
 def give_name(name: str, file: File, replace: bool | None) -> None:
-    """The whole header in `file` appears.  Raises as make_way()."""
+    """Gives the name to the whole header in `file`.  Raises what make_way() raises."""
     while True:
         try:
             return segment.give_name(file, segment.header_name(name))
@@ -209,7 +212,8 @@ def give_name(name: str, file: File, replace: bool | None) -> None:
 
 
 def _may_replace(name: str, named: Named, replace: bool | None) -> None:
-    """Raises RingExists, PermissionError, RingIncompatible."""
+    """Returns if `replace`, that of create(), may allow it.  Raises RingExists, PermissionError,
+    RingIncompatible."""
     if replace:
         _may_remove(name, named)
     elif replace is False or named.odd or not named.is_ours:
@@ -217,8 +221,8 @@ def _may_replace(name: str, named: Named, replace: bool | None) -> None:
 
 
 def _is_abandoned(file: File) -> bool:
-    """Whether the ring's creator is dead.  Where the header does not say who that is, because it
-    is damaged or of another version: whether no process uses the ring."""
+    """Whether the ring's creator is dead.  If the header does not say who that is, because it is
+    damaged or of another version, the question is whether no process uses the ring."""
     try:
         return not Header.read(file.fd).creator_alive
     except _core.Retired:  # nobody can attach any more, and somebody was removing its name
@@ -231,7 +235,7 @@ def _is_abandoned(file: File) -> bool:
 
 
 def remove(name: str) -> bool:
-    """Closes and removes the ring of this name, whoever uses it.  False: there was none.
+    """Closes and removes the ring of this name, whoever uses it.  False if there was none.
 
     Raises RingIncompatible (no file), PermissionError (another user's), OSError.
     """
@@ -239,7 +243,7 @@ def remove(name: str) -> bool:
 
 
 def unlink(name: str) -> None:
-    """Removes the name.  Those who are inside go on; nobody else finds the ring.
+    """Removes the name of a ring.  Its peers go on, and nobody else finds it any more.
 
     Raises RingNotFound, PermissionError (another user's ring), RingIncompatible (no file).
     """
@@ -258,7 +262,7 @@ def _may_remove(name: str, named: Named) -> None:
 
 
 def _take_away(name: str, *, close: bool, replace: bool | None = True) -> bool:
-    """`replace`: which ring may be taken away, as for create().  False: there was none."""
+    """`replace` says which ring may be taken away, as in create().  False if there was none."""
     while True:
         try:
             named = Named(segment.header_name(name))
@@ -281,7 +285,8 @@ def _take_away(name: str, *, close: bool, replace: bool | None = True) -> bool:
 
 
 def _retire(file: File, close: bool) -> bytes | None:
-    """Nobody attaches any more; `close`: and those inside come to an end.  The ring's epoch."""
+    """Makes sure that nobody attaches any more.  With `close` it also closes the ring.  Returns the
+    ring's epoch, or None if it cannot be read."""
     try:
         header = Header.attach(file.fd)
     except _core.Damaged:
@@ -293,7 +298,8 @@ def _retire(file: File, close: bool) -> bytes | None:
 
 
 def _remove_slots(name: str, epoch: bytes | None) -> None:
-    """Those of this epoch, or if that is not known, all that nobody is just making."""
+    """Removes the slots of this epoch.  If it is not known, removes all slots of the name except
+    those that somebody is making just now."""
     if epoch is not None:
         segment.remove_slots(segment.slots_name(name, epoch))
         return
@@ -303,9 +309,9 @@ def _remove_slots(name: str, epoch: bytes | None) -> None:
 
 
 def remove_own(name: str, epoch: bytes, header: Header) -> None:
-    """Removes the names of a ring that is ours and retired; its name may be a later ring's by now.
+    """Removes the names of a ring that is ours and retired.  Its name may be a later ring's by now.
 
-    Needs no descriptor, so that it works where there is none left.
+    It needs no descriptor, so it works where there is none left.
     """
     if header.lock_fd < 0:
         return
@@ -323,10 +329,10 @@ def remove_own(name: str, epoch: bytes, header: Header) -> None:
 
 
 def clean() -> list[str]:
-    """Removes the rings whose creator and peers are all dead, and says which.
+    """Removes the rings whose creator and peers are all dead.  Returns what it removed.
 
-    Also slots without a ring, which a process leaves that is killed while it creates one.  What
-    belongs to another user is left alone, by root too.  Raises OSError.
+    It also removes slots without a ring, which a process leaves that is killed while it creates
+    one.  It leaves alone what belongs to another user, also if root calls it.  Raises OSError.
     """
     return tidy(lambda _: True)
 
@@ -337,7 +343,7 @@ def remove_dead(name: str) -> bool:
 
 
 def tidy(wanted: Callable[[str], object]) -> list[str]:
-    """clean(), of the names that are wanted.  Waits for nobody."""
+    """clean() for the names that are wanted.  Does not wait."""
     removed: list[str] = []
     for name, slots in sorted(segment.listing().items()):
         # The second look is a short cut: strangers may have put ten thousand names there.
@@ -348,7 +354,7 @@ def tidy(wanted: Callable[[str], object]) -> list[str]:
 
 
 def _remove_left(name: str, slots: list[str]) -> list[str]:
-    """What it removed of one ring: the ring, or slots without one."""
+    """Removes what is left of one ring, or slots without one.  Returns what it removed."""
     strays = [each for each in slots if segment.is_left(each)]  # before the look at the header
     own = ""
     with contextlib.suppress(FileNotFoundError), Named(segment.header_name(name)) as named:

@@ -1,7 +1,7 @@
-"""What a consumer has acquired ahead of its user: the frames that wait for those of other streams.
+"""What a consumer has acquired ahead of its user: frames that wait for those of other streams.
 
-Whatever was acquired is in `held` until it is released, also while the user has it.  So an
-interrupt between any two steps loses no frame: the next step finds it there.
+Every frame that was acquired is in `held` until it is released, also while the user has it.  So an
+interrupt between any two steps loses no frame, because the next step finds it there.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ class Frame(NamedTuple):
 
 
 class Lookahead:
-    """One consumer of several, and what it has brought that is not released yet."""
+    """One consumer of several, and its frames that are not released yet."""
 
     def __init__(self, consumer: Consumer, by: str | None, cuda_stream: Any) -> None:
         self.consumer, self._by, self._cuda_stream = consumer, by, cuda_stream
         self.held: list[Frame] = []
-        """In order of their keys.  What the user has stays here."""
+        """Frames in order of their keys.  Those that the user has stay here."""
         self.passed = 0  # newer ones came, since the last tuple (by=None)
         self.last: float | None = None  # the key of the frame that came last
         self.end: EndOfStream | PeerLost | None = None
         self.down = False  # over, but it may begin again: reattach=True
         self.unmatched = 0
         self._loop = _Loop(consumer)
-        """Its slot is the one that was acquired and is not in `held` yet."""
+        """Its slot was acquired and is not in `held` yet."""
         self._look_again_s = 0.0
         self._warned = False
 
@@ -53,7 +53,7 @@ class Lookahead:
 
     @property
     def wanted(self) -> bool:
-        """Whether it is to be looked at before anything is decided."""
+        """Whether to look for a frame of it before anything is decided."""
         return self.is_live and (not self.held or self._by is None)
 
     @property
@@ -65,7 +65,8 @@ class Lookahead:
         return self.end is None and not self.held and (self.last is None or self.last <= limit)
 
     def take(self) -> bool:
-        """What is ready; whether that was a frame.  It has room for one."""
+        """Takes what is ready, and returns whether anything came.  There must be room for a
+        frame."""
         came = False
         for _ in range(1 if self._by is not None else self.consumer.ring.slots):
             try:
@@ -127,7 +128,8 @@ class Lookahead:
         self.unmatched += 1
 
     def release(self, frame: Frame) -> None:
-        """Of a frame that the user had.  If it was torn, the next acquire or close says so."""
+        """Releases a frame that the user had.  If it was torn, the next acquire or close says
+        so."""
         try:
             if frame.slot._open:
                 frame.slot.release()
@@ -138,7 +140,8 @@ class Lookahead:
         self.passed = 0
 
     def tidy(self) -> None:
-        """An interrupt may have come between two steps, or the consumer was closed."""
+        """Puts `held` in order after an interrupt between two steps, or after the consumer's
+        close."""
         for frame in [each for each in self.held if not each.slot._open]:
             self.drop(frame)
         slot = self._loop.slot
@@ -147,14 +150,14 @@ class Lookahead:
         self._loop.slot = None
 
     def restart(self) -> None:
-        """Looks whether a stream that was over has begun again.  That may be in another ring, and
-        ends what is held of this one: so not before that was handed out."""
+        """Looks whether a stream that was over has begun again.  It may go on in another ring, and
+        the move there ends what is held of this one.  So this waits until that was handed out."""
         if self.down and not self.held and time.monotonic() >= self._look_again_s:
             self.down = not self._loop.goes_on()
             self._look_again_s = time.monotonic() + LOOK_AGAIN_S
 
     def give_back(self) -> None:
-        """What the user has never had comes again."""
+        """Gives back what the user has never had.  The consumer acquires it again."""
         slots = [each.slot for each in self.held]
         if self._loop.slot is not None and self._loop.slot not in slots:
             slots.append(self._loop.slot)

@@ -128,7 +128,7 @@ class Slot(Exported, Unique):
     # ---- interchange with other libraries ------------------------------------------------------
 
     def field(self, name: str) -> SlotField:
-        """One field of the slot, for other libraries: `torch.from_dlpack(slot.field("y"))`.
+        """The field `name` of the slot, for other libraries: `torch.from_dlpack(slot.field("y"))`.
 
         `slot["y"]` does not do for this on a GPU.  It is a plain array, so nobody learns of the
         importer's stream.  Raises KeyError if there is no such field.

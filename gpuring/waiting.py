@@ -3,9 +3,9 @@
     select(endpoints, timeout)      sleeps at all their doorbells, in the calling thread
     fileno(), acquire_async, …      core/notify.c turns the doorbells into descriptors
 
-Both look with `_core.ready`, which changes nothing; a frame is taken, or a slot claimed, only by
-the verb itself, with timeout 0 and without an `await` behind it.  So whatever is cancelled while it
-waits leaves no claim and no hold.  asyncio is imported by those who use it.
+Both look with `_core.ready`, which changes nothing.  Only the verb itself takes a frame or claims a
+slot, with timeout 0 and with no `await` after it.  So a wait that is cancelled leaves no claim and
+no hold.  asyncio is imported only where it is used.
 """
 
 from __future__ import annotations
@@ -33,17 +33,20 @@ _turns = itertools.count(1)
 
 
 def select(endpoints: Iterable[AnyEndpoint], timeout: float | None = None) -> list[AnyEndpoint]:
-    """Waits until one of several consumers and producers has something to do; those that have.
+    """Waits until one of several consumers and producers is ready, and returns those that are.
 
-    A consumer is ready when `acquire(0)` would return a frame or raise (EndOfStream, PeerLost,
-    closed, …), a producer when `claim(0)` would.  All that are ready are returned, and the one that
-    has been first least recently comes first: who serves only the first still serves all in turn.
-    Ready is what was seen: another member of the subscription may be faster, so serve with
-    timeout 0.  With gate="host" the GPU may not be done with the frame: serve with a short timeout.
+    * `endpoints`: consumers and producers, at most 128.  No other thread may use them meanwhile.
+    * `timeout`: how long it may wait, in seconds.  0 only looks, None waits for ever.
 
-    `timeout` in seconds, 0 = only look, None = for ever; an empty list when the time is up.
-    Sleeps meanwhile, and Ctrl-C interrupts.  At most 128 endpoints, each of them used by this
-    thread only.
+    A consumer is ready when `acquire(0)` would return a frame or raise something else than
+    RingTimeout (EndOfStream, PeerLost, RingClosed, …).  A producer is ready when `claim(0)` would.
+    All that are ready are returned, and an empty list if the time is up.  The one that has been
+    first least recently comes first, so a program that serves only the first serves all in turn.
+
+    Another member of the subscription may take the frame in between, so serve with timeout 0.  With
+    gate="host" the GPU may not be done with the frame, so serve with a short timeout.
+
+    The wait sleeps, and Ctrl-C interrupts it.  Raises TypeError, ValueError.
     """
     if isinstance(endpoints, Endpoint):  # whose frames it would read
         raise TypeError("select takes several consumers and producers: select([consumer])")
@@ -73,7 +76,7 @@ def select(endpoints: Iterable[AnyEndpoint], timeout: float | None = None) -> li
 async def answer(
     endpoint: Endpoint, attempt: Callable[[], Slot], verb: str, timeout: float | None
 ) -> Slot:
-    """What `attempt`, the verb with timeout 0, returns or raises as soon as it is not blocked."""
+    """What `attempt`, the verb with timeout 0, returns or raises as soon as nothing blocks it."""
     import asyncio
 
     if timeout is not None and not timeout >= 0:
@@ -149,7 +152,7 @@ async def _rest(endpoint: Endpoint, loop: AbstractEventLoop, seconds: float) -> 
 async def _readable(
     endpoints: Sequence[Endpoint], loop: AbstractEventLoop, deadline: float | None
 ) -> None:
-    """Returns when one of them may have an answer, or at the deadline.  Leaves nothing armed."""
+    """Returns when one of them may have an answer, or at the deadline.  Disarms all of them."""
     woken = loop.create_future()
 
     def wake() -> None:
