@@ -2,13 +2,13 @@
 # cython: auto_pickle=False
 """Thin binding of core/ and device/: one Python call is one whole transition of the C library.
 
-Nothing is decided here but when the GIL is released (a first try that neither waits nor enqueues keeps it), when
-signals are looked at (between two slices of a wait), and what a result is in Python.  Refusals come back as negative
-results, which the callers word; the driver's as DeviceError.
+Only three things are decided here: when the GIL is released (a first try that neither waits nor enqueues keeps it), when
+signals are handled (between two slices of a wait), and what a result is in Python.  Refusals come back as negative results,
+for which the callers have the words.  Refusals of the driver are raised as DeviceError.
 
-The C library is in this module, for it has state of the process: the header, the device, peers, and waiting for several of
-them.  _slots.pyx has the verbs as users call them, on slot objects; _snapshot.pyx reads a header for people; _dlpack.pyx
-knows DLPack.
+The C library is linked into this module, because it has state of the process.  Here are the header, the device, peers, and
+waits for several of them.  _slots.pyx has the verbs as users call them, on slot objects.  _snapshot.pyx reads a header for
+people, and _dlpack.pyx has the capsules of DLPack.
 """
 import os
 
@@ -69,15 +69,15 @@ SYNC_KINDS = ("host", "event", "timeline")
 GATES = ("stream", "host")
 
 class Damaged(Exception):
-    """A header, or a frame's record, is none of this build; the text says what was found."""
+    """A header or a frame's record is not one of this build.  The text says what was found."""
 
 
 class Retired(Damaged):
-    """The header was one, and was removed: its name is gone, or about to go."""
+    """The header was one of this build and was removed.  Its name is gone, or about to go."""
 
 
 def now_ns() -> int:
-    """CLOCK_MONOTONIC in nanoseconds: the clock of every time in a header."""
+    """CLOCK_MONOTONIC in nanoseconds, which is the clock of every time in a header."""
     return gr_now_ns()
 
 
@@ -92,12 +92,12 @@ def layout_fields():
 
 
 cdef class File:
-    """An open file, closed at the latest with this object: no interrupt can lose the descriptor on its way to us."""
+    """An open file.  It is closed at the latest when this object goes, so no interrupt can lose the descriptor."""
 
     cdef readonly int fd
 
     def __cinit__(self, path, int flags, int mode=0o600):
-        """As os.open; never inherited by a program that is started.  Raises OSError."""
+        """Opens a file as os.open does.  No program that is started inherits it.  Raises OSError."""
         cdef bytes encoded = os.fsencode(path)
         self.fd = -1
         while True:
@@ -128,12 +128,12 @@ cdef class File:
 
 
 cdef class NameWatch:
-    """A descriptor (inotify) that is readable when a name has come into a directory, until `drain`."""
+    """A descriptor (inotify) that becomes readable when a name comes into a directory, and stays so until `drain`."""
 
     cdef readonly int fd
 
     def __cinit__(self, path):
-        """Raises OSError, as where this user has as many watches as he may (fs.inotify in /proc/sys)."""
+        """Raises OSError, for example if this user has as many watches as he may (fs.inotify in /proc/sys)."""
         cdef bytes encoded = os.fsencode(path)
         self.fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC)
         if self.fd < 0 or inotify_add_watch(self.fd, encoded, IN_CREATE | IN_MOVED_TO | IN_ONLYDIR) < 0:
@@ -147,7 +147,7 @@ cdef class NameWatch:
         return self.fd
 
     def drain(self):
-        """Takes what has come so far; at most as much as the kernel keeps."""
+        """Takes what has come so far, at most as much as the kernel keeps."""
         cdef char events[16384]
         cdef int k
         for k in range(64):
@@ -175,7 +175,8 @@ cdef class Header:
     def create(int fd, *, int slots, int max_peers, int max_subscriptions, str memory, str sync,
                str gate, uint64_t slot_nbytes, uint64_t meta_nbytes, bytes spec, bytes epoch,
                bytes device_uuid=bytes(16), bytes memory_handle=bytes(64)):
-        """Sizes and fills the empty file `fd`: it is whole then.  Raises OSError, whose `nbytes` says what was needed."""
+        """Sizes and fills the empty file `fd`, which is a whole header then.  Raises OSError, whose `nbytes` says how much was
+        needed."""
         cdef gr_config config
         cdef gr_layout layout
         memset(&config, 0, sizeof(config))
@@ -206,8 +207,8 @@ cdef class Header:
 
     @staticmethod
     def attach(int fd):
-        """Maps an existing header after checking it.  Only of a file whose owner is trusted: who makes it shorter
-        later ends this process (SIGBUS).  Raises Damaged, OSError."""
+        """Maps an existing header after checking it.  The owner of the file must be trusted: he ends this process (SIGBUS) if
+        he makes it shorter later.  Raises Damaged, OSError."""
         cdef const char *why = NULL
         cdef char text[256]
         cdef Header header = Header.__new__(Header)
@@ -218,9 +219,9 @@ cdef class Header:
 
     @staticmethod
     def read(int fd):
-        """A copy of an existing header after checking it, of whatever user: it is not mapped, so nobody can harm who
-        reads.  What lives it says as it is (`creator_alive`, `live_peers()`), everything else as it was.  Nobody can
-        join or change anything through it.  Raises Damaged, OSError."""
+        """A copy of an existing header after checking it, whoever owns it.  It is not mapped, so its owner cannot harm this
+        process.  `creator_alive` and `live_peers()` say what lives now, and everything else says what was when it was copied.
+        Nobody can join or change anything through it.  Raises Damaged, OSError."""
         cdef const char *why = NULL
         cdef char text[256]
         cdef Header header = Header.__new__(Header)
@@ -280,12 +281,12 @@ cdef class Header:
         return gr_load_acquire(work_of(self.ring, index, peer))
 
     def raise_fence(self, uint32_t peer, uint32_t index, uint64_t value):
-        """For who saw the peer's GPU work complete by other means than the word itself."""
+        """Raises a fence.  The caller saw by other means that the peer's GPU work is complete."""
         self._to_write()
         gr_raise_to(fence_of(self.ring, index, peer), value)
 
     def torn(self, uint32_t index, uint32_t producer, uint64_t producer_id, uint64_t value):
-        """Whether a frame is torn: its producer's fence has `value`, but only because a reaper raised it."""
+        """Whether a frame is torn.  Its producer's fence has `value` then, but only because a reaper raised it."""
         return gr_load_acquire(fence_of(self.ring, index, producer)) >= value and \
             gr_torn(self.ring, index, producer, producer_id, value)
 
@@ -304,7 +305,7 @@ cdef class Header:
 
     def join_consumer(self, bytes name, bint lossless, start, bint redeliver=True, Device device=None,
                       bint gate_host=False):
-        """A Peer, or a negative result.  start: "next", "oldest" or a sequence.  Raises DeviceError."""
+        """A Peer, or a negative result.  `start` is "next", "oldest" or a sequence.  Raises DeviceError."""
         cdef Peer peer = Peer(self)
         cdef char padded[64]
         cdef int how = GR_START_AT
@@ -328,7 +329,7 @@ cdef class Header:
         return _joined(peer, result, device, gate_host)
 
     def watch(self):
-        """Has the process's watchdog look after this ring's peers; a join does so by itself."""
+        """Has the process's watchdog look after this ring's peers.  A join does so by itself."""
         self._to_write()
         gr_watch(self.ring)
 
@@ -341,12 +342,12 @@ cdef class Header:
         return [p for p in range(64) if mask >> p & 1]
 
     def close_ring(self):
-        """No more claims; readers drain what is there and get the end of the stream."""
+        """Closes the ring.  There are no more claims, and readers get the end of the stream after what is there."""
         self._to_write()
         return -<int>gr_close(self.ring)
 
     def retire(self):
-        """Clears the magic number: nobody attaches any more."""
+        """Clears the magic number, so that nobody attaches any more."""
         self._to_write()
         gr_retire(self.ring)
 
@@ -368,20 +369,20 @@ cdef class Header:
             and gr_load_acquire(&entry.pidns) == self.ring.pidns
 
     def subscription_name(self, uint32_t subscription):
-        """The bytes of its name, without padding."""
+        """The bytes of a subscription's name, without padding."""
         if subscription >= self.ring.max_subscriptions:
             return b""
         return PyBytes_FromStringAndSize(<char *>self.ring.sub[subscription].name, 64).rstrip(b"\0")
 
     def members(self, uint32_t subscription):
-        """Numbers of the peers of a subscription."""
+        """The numbers of the peers of a subscription."""
         return [p for p in range(self.ring.max_peers)
                 if state_of(gr_load_acquire(&self.ring.peer[p].word)) != GR_FREE
                 and role_of(gr_load_acquire(&self.ring.peer[p].word)) == GR_CONSUMER
                 and sub_of(gr_load_acquire(&self.ring.peer[p].word)) == subscription]
 
     def live_peers(self):
-        """Numbers of the peers that are in the table and whose process lives."""
+        """The numbers of the peers that are in the table and whose process lives."""
         return [p for p in range(self.ring.max_peers)
                 if state_of(gr_load_acquire(&self.ring.peer[p].word)) != GR_FREE
                 and self.ring.lock_fd >= 0 and gr_peer_alive(self.ring, p)]
@@ -412,10 +413,10 @@ cdef object _joined(Peer peer, gr_result result, Device device, bint gate_host):
 
 
 cdef class Driver:
-    """The CUDA driver's functions.  Raises DeviceError if there is none, or one that is too old."""
+    """The CUDA driver's functions.  Raises DeviceError if there is no driver, or one that is too old."""
 
     def __init__(self, functions=None):
-        """`functions`: the address of each function by its symbol, for tests; None: libcuda's."""
+        """`functions` has the address of each function by its symbol, for tests.  None takes libcuda's."""
         cdef const char *why = NULL
         cdef gr_bool found = True
         if functions is None:
@@ -426,7 +427,7 @@ cdef class Driver:
             raise device_errors.no_driver(why.decode(), found)
 
     def status_name(self, int status):
-        """ "CUDA_ERROR_INVALID_VALUE"."""
+        """The name of a status, such as "CUDA_ERROR_INVALID_VALUE"."""
         return gd_status_name(self.driver, status).decode()
 
     def attribute(self, int number, int device):
@@ -514,7 +515,7 @@ cdef class Device:
             pid=self.header.peer_pid(trouble.peer), made=self.driver.driver.made_count)
 
     def current_stream(self):
-        """The handle of the framework's current stream, of this thread."""
+        """The handle of the current stream of the framework and of this thread."""
         return self.current()
 
     cdef size_t current(self) except? 1:
@@ -527,7 +528,7 @@ cdef class Device:
         return <size_t>stream
 
     def check_stream(self, size_t stream):
-        """Raises DeviceError if `stream` may not be used for the ring now: another GPU's, or one that is being captured."""
+        """Raises DeviceError if `stream` may not be used for the ring now: it is another GPU's, or it is being captured."""
         cdef gd_trouble trouble
         cdef gr_result result
         with nogil:
@@ -554,7 +555,7 @@ cdef class Device:
 
 
 cdef int64_t _deadline(object timeout) except -1:
-    """On the clock of gr_now_ns; 0: at once."""
+    """The deadline on the clock of gr_now_ns.  0 means at once."""
     cdef double seconds
     if timeout is None:
         return INT64_MAX
@@ -584,16 +585,16 @@ cdef inline gr_result _ended(gd_peer *me, gd_call *call, unsigned how, verb whic
 
 
 give_back_lost = lambda: None
-"""Gives back what no object of this process stands for any more (_slots.pyx); set by who knows all endpoints."""
+"""Gives back the slots of this process that nobody has any more (_slots.pyx).  gpuring/ending.py sets it."""
 
 
 waits_for_itself = lambda peer: False
-"""Whether a peer that is blocked waits for what only its own thread can give back."""
+"""Whether a peer that is blocked waits for something that only its own thread can give back."""
 
 
 def call_when_blocked(function, ask):
-    """`function` is called between two slices of a wait for another peer of this process, and `ask` between two of any
-    wait without a time-out: whether it would have no end."""
+    """`function` is called between two slices of a wait for another peer of this process.  `ask` is called between two slices
+    of any wait without a time-out, and says whether that would never end."""
     global give_back_lost, waits_for_itself
     give_back_lost, waits_for_itself = function, ask
 
@@ -604,13 +605,13 @@ cdef object _busy():
 
 @cython.no_gc_clear  # __dealloc__ needs the header
 cdef class Peer:
-    """One entry of the peer table with its device order: a producer or a consumer."""
+    """A producer or a consumer: one entry of the peer table, with its device order."""
 
     def __cinit__(self, Header header not None):
         self.header = header
 
     def __dealloc__(self):
-        """A join that a Ctrl-C cut short leaves again; a peer that was used is closed by its owner."""
+        """Leaves the ring if a Ctrl-C cut the join short.  A peer that was used is closed by its owner."""
         cdef uint32_t i
         cdef uint64_t seq
         cdef bint used = False
@@ -637,7 +638,7 @@ cdef class Peer:
 
     @property
     def gate_host(self):
-        """Whether it waits for others' GPU work on the host."""
+        """Whether it waits on the host for the GPU work of others."""
         return self.gd.gate_host
 
     @gate_host.setter
@@ -650,11 +651,11 @@ cdef class Peer:
         return _told_of(&self.gd.me.culprit)
 
     def set_spin(self, int64_t ns):
-        """How long a wait spins before it sleeps; -1: adaptive, 2**63 - 1: it never sleeps."""
+        """Sets how long a wait spins before it sleeps.  -1 is adaptive, and with 2**63 - 1 it never sleeps."""
         gr_set_spin(&self.gd.me, ns)
 
     cdef int take(self, gd_call *call, verb which, timeout) except? -1000:
-        """CLAIM, ACQUIRE or LATEST: 0 or a negative result.  If this raises, nothing is claimed or held."""
+        """Does CLAIM, ACQUIRE or LATEST.  Returns 0 or a negative result.  If this raises, nothing is claimed or held."""
         cdef gr_result result
         call.deadline_ns = _deadline(timeout)
         if self.waiting_in:
@@ -695,7 +696,7 @@ cdef class Peer:
             self.waiting_in = 0
 
     cdef int begin_wait(self) except -1:
-        """Before a wait without the GIL; its end sets waiting_in to 0."""
+        """Called before a wait without the GIL.  The end of the wait sets waiting_in to 0."""
         if self.waiting_in:
             raise _busy()
         self.waiting_in = PyThread_get_thread_ident()
@@ -708,12 +709,13 @@ cdef class Peer:
         return gr_forked(self.gd.me.ring)
 
     cdef bint is_in_own_way(self) noexcept:
-        """Whether a peer of this process blocks the verb, as it said itself."""
+        """Whether the culprit of the verb is a peer of this process."""
         return self.header.is_own(self.gd.me.culprit.peer)
 
     def stop(self):
-        """From now on no verb hands out a slot.  One that waits in another thread ends, as if this peer had left; this waits
-        for it, for as long as for the membership lock.  False: it does not come back (it is in the driver, say).  Ctrl-C interrupts."""
+        """From now on no verb hands out a slot.  A verb that waits in another thread ends as if this peer had left.  This waits
+        for that verb, for as long as for the membership lock.  False if it does not come back, because it is in the driver, for
+        example.  Ctrl-C interrupts."""
         cdef int64_t deadline = gr_now_ns() + 5 * <int64_t>1000000000
         gr_stop(&self.gd.me, True)
         while self.waiting_in not in (0, PyThread_get_thread_ident()):  # ours: we are a signal handler in it
@@ -726,17 +728,17 @@ cdef class Peer:
         return True
 
     def resume(self):
-        """It could not leave: its verbs work again."""
+        """Makes the verbs work again, because the peer could not leave."""
         gr_stop(&self.gd.me, False)
 
     stopped = property(lambda Peer self: self.gd.me.stopping != 0)
 
     cdef void cancel(self, gd_call *call) noexcept:
-        """What was taken by this call is nobody's: no slot object was handed out."""
+        """Undoes what this call has taken.  No slot object was handed out."""
         gd_cancel(&self.gd, call)
 
     cdef int end(self, gd_call *call, verb which) except? -1000:
-        """PUBLISH, ABANDON, RELEASE: 0 or a negative result.  If this raises, slots that are open are still ours."""
+        """Does PUBLISH, ABANDON or RELEASE.  Returns 0 or a negative result.  If this raises, open slots are still ours."""
         cdef gr_result result
         if self.device is None:
             return -<int>_ended(&self.gd, call, GD_WAIT, which)
@@ -753,7 +755,7 @@ cdef class Peer:
         return -<int>result
 
     cdef int use_on(self, uint32_t index, size_t stream) except -1:
-        """A slot of ours will be used on `stream` too: that waits for all work on the slot so far."""
+        """Notes that a slot of ours will be used on `stream`, too, and makes that wait for all work on the slot."""
         cdef gd_trouble trouble
         cdef gr_result result
         if stream == 1:  # how DLPack writes the legacy default stream, whose handle is 0
@@ -806,7 +808,7 @@ cdef class Peer:
         return self._finish(index, seq, stream, ABANDON)
 
     def release(self, uint32_t index, uint64_t seq, size_t stream=0):
-        """... or TORN: it is released, and known to be torn."""
+        """Returns 0, TORN (the frame is released, and known to be torn) or another negative result."""
         return self._finish(index, seq, stream, RELEASE)
 
     cdef int _finish(self, uint32_t index, uint64_t seq, size_t stream, verb which) except? -1000:
@@ -818,7 +820,7 @@ cdef class Peer:
         return TORN if result == 0 and call.torns else result
 
     def shape(self, uint32_t index):
-        """The shape of the frame in a slot that this peer holds; None: the whole slot."""
+        """The shape of the frame in a slot that this peer holds.  None is the shape of the whole slot."""
         cdef gr_slot *slot = &self.gd.me.ring.slot[index]
         cdef uint64_t ndim = gr_load_acquire(&slot.ndim), k
         if ndim > <uint64_t>GR_MAX_NDIM:
@@ -826,7 +828,7 @@ cdef class Peer:
         return tuple([gr_load_acquire(&slot.shape[k]) for k in range(ndim)]) if ndim else None
 
     def settle(self, uint32_t index):
-        """Waits until the streams that used a slot of ours are idle; Ctrl-C interrupts.  Raises DeviceError."""
+        """Waits until the streams that used a slot of ours are idle.  Ctrl-C interrupts.  Raises DeviceError."""
         cdef gd_call call
         cdef gr_result result
         if self.device is None:
@@ -846,11 +848,11 @@ cdef class Peer:
         return -<int>gd_put_back(&self.gd, index)
 
     def look_at_released(self):
-        """Whether frames that were released have turned out torn since; take_torn() names them."""
+        """Whether frames that were released have turned out torn since.  take_torn() names them."""
         return gd_look_at_released(&self.gd)
 
     def take_torn(self):
-        """Sequences that turned out torn after their release, told with this."""
+        """The sequences that turned out torn after their release.  They are forgotten with this call."""
         cdef uint64_t seqs[256]
         cdef size_t n, k
         told = []
@@ -870,7 +872,7 @@ cdef class Peer:
         return gd_is_torn(&self.gd, index)
 
     def holding(self):
-        """[(index, seq)] of what this peer has claimed or holds now, by the header's words."""
+        """[(index, seq)] of what this peer has claimed or holds now, according to the header's words."""
         cdef uint64_t seq
         cdef uint32_t i
         held = []
@@ -984,23 +986,23 @@ cdef class Notifier:
         return gr_notifier_fd(self.notifier)
 
     def arm(self, Peer peer not None):
-        """Whether the verb has an answer, and the descriptor is readable.  If not, it will be."""
+        """Whether the verb has an answer.  If so, the descriptor is readable, and if not, it will be when there is one."""
         result = gr_notifier_arm(self.notifier, &peer.gd.me)
         self.peer = peer
         return result != GR_BLOCKED
 
     def arm_at_end(self, Peer peer not None):
-        """Whether the stream, which had ended, goes on, and the descriptor is readable.  If not, it will be when a producer
-        joins."""
+        """Whether the stream, which had ended, goes on.  If so, the descriptor is readable, and if not, it will be when a
+        producer joins."""
         result = gr_notifier_arm_at_end(self.notifier, &peer.gd.me)
         self.peer = peer
         return result != GR_BLOCKED
 
     def disarm(self):
-        """Nobody waits: changes of the ring are cheap again.  Readable it stays as it is."""
+        """Ends the wait.  Changes of the ring are cheap again.  A descriptor that is readable stays so."""
         gr_notifier_disarm(self.notifier)
 
     def set(self):
-        """Makes it readable, for the last time for this peer: it is about to leave."""
+        """Makes it readable for the last time for this peer, which is about to leave."""
         gr_notifier_raise(self.notifier)
         self.peer = None

@@ -1,11 +1,11 @@
 """Waiting for a name to come into /dev/shm, without looking for it again and again.
 
-The kernel tells of every name that comes there (inotify).  So whoever waits sleeps until one comes,
-and then looks for his own.  Each name of somebody else costs him a look too, and anybody may make
-ten thousand of them: while they come one after the other, looks are further and further apart.
+The kernel reports every name that comes there (inotify).  A wait sleeps until one comes, and then
+looks for its own.  Names of others cost it a look, too, and anybody may make ten thousand of them.
+So while they come one after the other, the time between looks grows.
 
-Where the kernel does not tell, because this user has as many watches as he may, or because what is
-waited for is no new name, a look now and then has to do.
+The kernel does not report if this user has as many watches as he may, or if the wait is not for a
+new name.  For these cases a wait also looks now and then.
 """
 
 from __future__ import annotations
@@ -22,17 +22,19 @@ if TYPE_CHECKING:
 
 _FIRST_LOOK_S = 0.01
 _LOOK_S = 1.0
-"""Between two looks by itself, from which a wait goes on to longer and longer ones; and at last."""
+"""A wait also looks without a report.  The first look comes after _FIRST_LOOK_S, each later one
+after twice the time of the one before, up to this."""
 _BLIND_LOOK_S = 0.1
-"""The same where the kernel does not tell."""
+"""The longest time between two looks where the kernel does not report."""
 _QUIET_S = 0.1
 _REST_S = 0.00002
 _MAX_REST_S = 0.064
-"""A look less than _QUIET_S after another one waits for so long, and longer each time."""
+"""A look less than _QUIET_S after another one first rests for _REST_S.  The rest doubles each time,
+up to _MAX_REST_S."""
 
 
 class Arrivals:
-    """Lets one thread or task wait for names, and for a descriptor beside them (-1: none)."""
+    """Lets one thread or task wait for names, and for another descriptor.  -1 means none."""
 
     def __init__(self, other: int = -1) -> None:
         self._other = other
@@ -42,12 +44,14 @@ class Arrivals:
         self._rest_s = 0.0
 
     def look_soon(self) -> None:
-        """Something has changed that nobody tells of the end of: looks come fast again at first."""
+        """Makes the next looks come fast again.  Something has changed whose end nobody reports."""
         self._look_s = _FIRST_LOOK_S
 
     def wait(self, at_most_s: float) -> None:
-        """Returns when it is time to look again, and after `at_most_s` at the latest.  The first
-        time that is at once: what came before the watch was there is not told.  Ctrl-C interrupts.
+        """Returns when it is time to look again, and after `at_most_s` at the latest.
+
+        The first call returns at once, because a name may have come before the watch was there.
+        Ctrl-C interrupts.
         """
         if self._begin():
             return
@@ -61,7 +65,7 @@ class Arrivals:
         self._drain()
 
     async def wait_async(self) -> None:
-        """`wait` without a limit for asyncio."""
+        """`wait` for asyncio, without a limit."""
         import asyncio
 
         if self._begin():
@@ -98,7 +102,7 @@ class Arrivals:
         return watched if self._other < 0 else [*watched, self._other]
 
     def _rest(self, told: bool, waited_s: float) -> float:
-        """How long to wait before the look."""
+        """How many seconds to rest before the look."""
         if not told:
             longest_s = _BLIND_LOOK_S if self._watch is None else _LOOK_S
             self._look_s = min(2 * self._look_s, longest_s)
@@ -109,6 +113,6 @@ class Arrivals:
         return 0.0
 
     def _drain(self) -> None:
-        """Before the look: whatever comes after this is told."""
+        """Empties the watch, before the look.  What comes after this wakes the next wait."""
         if self._watch is not None:
             self._watch.drain()

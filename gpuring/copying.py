@@ -26,15 +26,16 @@ _ON_GPU = (_dlpack.DL_CUDA, _dlpack.DL_CUDA_MANAGED)
 
 @dataclass
 class _Source:
-    """Somebody's array.  It lives as long as this."""
+    """An array of another library.  It lives as long as this object."""
 
     pointer: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
-    """In bytes."""
+    """The strides in bytes."""
     dtype: np.dtype[Any] | None
     kind: tuple[int, int] | None
-    """As interchange.kind_of has it, for what came through DLPack and has no `dtype`."""
+    """The kind as in interchange.kind_of, for an array that came through DLPack and has no
+    `dtype`."""
     on_gpu: bool
     owner: Any
 
@@ -59,7 +60,7 @@ def copy_into(
 
 
 def _open(source: Any, ring: str, stream: int | None, order: Order) -> _Source:
-    """The source, with `stream` ordered behind the work on it."""
+    """The source.  `stream` is ordered behind the work on it."""
     if isinstance(source, np.ndarray):
         pointer: int = source.ctypes.data
         return _Source(pointer, source.shape, source.strides, source.dtype, None, False, source)
@@ -119,7 +120,7 @@ def _packed(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
 
 
 def _check(ring: str, field: Field, target: Any, source: _Source) -> None:
-    """No cast and no broadcast: who wants one says so."""
+    """Raises TypeError or ValueError if the source would have to be cast or broadcast."""
     if source.shape != target.shape:
         raise ValueError(
             f"ring {ring!r}: the frame has shape {target.shape}, the source {source.shape}"
@@ -136,7 +137,7 @@ def _check(ring: str, field: Field, target: Any, source: _Source) -> None:
 
 
 class _Bits:
-    """Host memory for NumPy, whatever its elements mean."""
+    """Host memory as an array of NumPy, whose elements have the size and no meaning."""
 
     def __init__(self, source: _Source, itemsize: int) -> None:
         self._owner = source
@@ -156,7 +157,7 @@ def _bits(array: Any) -> Any:
 def _rows(
     shape: Sequence[int], strides: Sequence[int], itemsize: int
 ) -> tuple[int, int, int] | None:
-    """(bytes of a row, rows, pitch) of memory that is rows at a fixed pitch; None if it is not."""
+    """(bytes of a row, rows, pitch) of memory that is rows at a fixed pitch.  None if it is not."""
     axis, width = len(shape), itemsize
     while axis and (shape[axis - 1] == 1 or strides[axis - 1] == width):
         width *= shape[axis - 1]
@@ -198,8 +199,8 @@ DONE = 0
 
 _lock = threading.Lock()
 _kept: list[tuple[Any, _Source]] = []
-"""Sources of copies that may be running, with an event behind each: a library that gets its memory
-back orders the next use of it behind its own stream, not behind ours."""
+"""Sources of copies that may be running, with an event after each copy.  A library that gets its
+memory back orders the next use of it behind its own stream, not behind ours."""
 
 
 def _keep(cuda: Any, device: int, stream: int, source: _Source) -> None:

@@ -1,18 +1,18 @@
-"""GPURING_DEBUG=1: who used a view after its slot was given back, who wrote beyond a slot's end.
+"""GPURING_DEBUG=1: finds uses of a view after its slot was given back, and writes beyond a slot.
 
-A view of a frame that was given back is a view of whatever is there a lap later.  Nothing can
-forbid it, so this makes it show, in three ways:
+A view of a frame that was given back shows whatever is there a lap later.  Nothing can forbid its
+use, so debug mode makes it visible in three ways:
 
-* arrays know until when they are valid, and report the line that uses them afterwards;
-* what has no such arrays (a torch tensor, a JAX array) is reported if it still exists when its slot
-  is used again by the same peer;
-* a claimed slot is filled with POISON: a late reader sees rubbish and not a plausible frame.
+* Arrays know until when they are valid, and report the line that uses them afterwards.
+* A torch tensor or a JAX array does not.  It is reported if it still exists when its slot is used
+  again by the same peer.
+* A claimed slot is filled with POISON, so a late reader does not see a plausible frame.
 
-Every endpoint has a Watcher then, whoever makes it, and none otherwise.
+In debug mode every endpoint has a Watcher.
 
-Canaries behind every slot are looked at when a slot changes hands.  On a GPU all this waits for
-streams: debug mode finds mistakes, it measures nothing.  A process without it is not touched, apart
-from the slots being further apart in a ring that a debugging process created.
+The canary behind every slot is checked when the slot changes hands.  On a GPU all this waits for
+streams, so nothing can be measured in debug mode.  Other processes do not notice it, except that
+the slots are further apart in a ring that a process in debug mode created.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
     from types import FrameType
 
 ON = os.environ.get("GPURING_DEBUG", "0") not in ("", "0")
-"""Read once, at import."""
+"""Whether the process is in debug mode.  It is read once, at import."""
 
 POISON = 0xA5
 CANARY = 0xC7
 
 
 def canary_nbytes() -> int:
-    """What a ring created now has behind each slot."""
+    """How many bytes a ring that is created now has behind each slot."""
     return SLOT_ALIGNMENT if ON else 0
 
 
@@ -69,7 +69,7 @@ def _end(spec: Spec) -> int:
 
 
 def _bytes(memory: Memory, spec: Spec, index: int) -> Any:
-    """A slot with its canary."""
+    """The bytes of a slot with its canary."""
     whole = Field("", (spec.slot_nbytes,), np.dtype("u1"), 0)
     return memory.array(index, whole, whole.shape)
 
@@ -224,9 +224,10 @@ class WatchedSlot:
         _end: Callable[[], None]
 
     _verbs: tuple[str, str]
-    """What was done with it and what is done: claimed and published, acquired and released."""
+    """Words for how it was taken and how it is ended: claimed and published, acquired and
+    released."""
     _undo: Callable[[], None]
-    """Gives it back as its kind does, without a look at what is wrong."""
+    """Gives it back as its kind does, without looking for mistakes."""
     _lease: Lease | None = None
     _spec: Spec
     _all: Any
@@ -259,7 +260,7 @@ class WatchedSlot:
             _fill(self._all[: _end(self._spec)], POISON, self._stream)
 
     def _end_lease(self) -> None:
-        """The slot is about to be given back."""
+        """Called when the slot is about to be given back."""
         self._check_open()
         try:
             self._check_canary(f"between here and where it was {self._verbs[0]}")
@@ -395,11 +396,11 @@ class Watcher:
         return _watched_batches(kind)
 
     def begin(self, slot: WatchedSlot) -> None:
-        """Each of the endpoint, when it is prepared."""
+        """Called for each slot of the endpoint when it is prepared."""
         slot._begin_watch(self._spec)
 
     def verb(self, verb: Any) -> Any:
-        """The same verb of an endpoint; what it hands out is watched from then on."""
+        """The same verb of an endpoint, whose slots are watched from when it hands them out."""
 
         @functools.wraps(verb)
         def watched(endpoint: Any, *args: Any, **options: Any) -> Any:
@@ -410,7 +411,7 @@ class Watcher:
         return watched
 
     def took(self, slots: Sequence[Any]) -> None:
-        """They were claimed or acquired, and the user is about to get them."""
+        """Called when slots were claimed or acquired, and the user is about to get them."""
         self._calls += 1
         try:  # a verb asks only if it enqueues something; the poison would be in the graph
             slots[0]._check_stream(slots[0]._stream)

@@ -1,4 +1,5 @@
-"""What to say when the GPU's driver refuses something: which operation, why, and the next step.
+"""The errors for what the GPU's driver refuses.  Each names the operation, the reason and the next
+step.
 
 The core (gpuring/device) reports what it was about, its stream and the driver's CUresult.
 """
@@ -8,11 +9,12 @@ from __future__ import annotations
 from gpuring.errors import DeviceError
 
 PROCESS_LIMIT = 4096
-"""About as many interprocess events can one process make (measured on driver 580)."""
+"""About how many interprocess events one process can make (measured on driver 580)."""
 
 
 def no_driver(why: str, found: bool) -> DeviceError:
-    """`found`: there is a library, which lacks the function `why`."""
+    """The error for a missing driver.  `found` says that there is one, which lacks the function
+    `why`."""
     if found:
         return DeviceError(
             f"this NVIDIA driver has no {why}: CUDA 12 or later is needed; update the driver"

@@ -1,4 +1,4 @@
-"""What to say when a verb is refused: the ring's name, the numbers, the culprit, the next step."""
+"""The errors of refused verbs.  Each names the ring, the numbers, the culprit and the next step."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MAX_RANGES = 5
 
 
 def subscription_label(name: bytes) -> str:
-    """A subscription as people see it; those without a name are called "#…"."""
+    """The name of a subscription as text.  Unnamed ones have names that begin with "#"."""
     return name.decode(errors="replace")
 
 
@@ -34,9 +34,9 @@ def refused(ring: str, peer: Peer, result: int, *, verb: str, timeout: float | N
         kind = RingFull if verb == "claim" else RingTimeout
         if timeout is None:
             return kind(
-                f"ring {ring!r}: no {_wanted(verb)} would ever come: {culprit(peer)}. Only "
-                "the thread that waits could change that: publish or release first, or read in "
-                "another process"
+                f"ring {ring!r}: no {_wanted(verb)} would ever come: {culprit(peer)}. This process "
+                "has no other thread that could change that: publish or release first, or read in "
+                "another process. If the callback of a native thread does, wait with a timeout"
             )
         waited = "at once" if not timeout else f"within {timeout:g} s"
         return kind(f"ring {ring!r}: no {_wanted(verb)} {waited}: {culprit(peer)}")
@@ -60,7 +60,7 @@ def refused(ring: str, peer: Peer, result: int, *, verb: str, timeout: float | N
 
 
 def torn(ring: str, seqs: Iterable[int], *, released: bool = False) -> FrameTorn:
-    """The error for torn frames; `released`: they turned out torn after their release."""
+    """The error for torn frames.  `released` says that they turned out torn after their release."""
     told = tuple(seqs)
     one = len(told) == 1
     frames = spans(told)
@@ -77,7 +77,8 @@ def torn(ring: str, seqs: Iterable[int], *, released: bool = False) -> FrameTorn
 
 
 def spans(seqs: Collection[int]) -> str:
-    """ "frame 5", "frames 5, 6, 9", "frames 6–1021, 1,016 of them"; the first ranges of many."""
+    """Frames in words: "frame 5", "frames 5, 6, 9", "frames 6–1021, 1,016 of them".  Of many ranges
+    it names the first."""
     ranges: list[list[int]] = []
     for seq in sorted(seqs):
         if ranges and seq <= ranges[-1][1] + 1:
@@ -92,7 +93,7 @@ def spans(seqs: Collection[int]) -> str:
 
 
 def unusable(ring: str, result: int) -> RingError:
-    """The error for a negative result that any call may give."""
+    """The error for a negative result that any call may return."""
     if result == _core.FORKED:
         return RingError(
             f"ring {ring!r}: this handle was made before fork() and belongs to the parent. Attach "
@@ -139,7 +140,7 @@ def cannot_join(
 
 
 def culprit(peer: Peer) -> str:
-    """Who was in the way, in words."""
+    """What blocks the peer, in words."""
     reason, other, subscription, seq, since_ns = peer.culprit
     header = peer.header
     where = (
@@ -170,9 +171,12 @@ def culprit(peer: Peer) -> str:
 
 
 def waits_for_itself(peer: Peer) -> bool:
-    """Whether what blocks the peer is in the hands of the calling thread alone: peers of this
-    process have it, nobody else can take it from them, and this process has no other thread and no
-    signal handler, which might give it back."""
+    """Whether, as far as can be seen from here, only the calling thread can end what blocks the peer.
+
+    That is so if peers of this process have what it waits for, no other process can take it from
+    them, and this process has no other thread and no signal handler that might give it back.  The
+    callback of a native thread, which might do so as well, cannot be seen before it runs.
+    """
     reason, other, subscription, _, _ = peer.culprit
     header = peer.header
     if reason in (_core.BY_PRODUCER, _core.BY_HOLDER):

@@ -1,4 +1,5 @@
-"""The open rings of a process: closed when it ends, looked through when it is in its own way."""
+"""The open rings of a process.  They are closed when it ends.  They are searched for lost slots
+when a wait is blocked by this process itself."""
 
 from __future__ import annotations
 
@@ -31,14 +32,15 @@ class OpenRing(Protocol):
 
 
 _open: weakref.WeakValueDictionary[int, OpenRing] = weakref.WeakValueDictionary()
-"""By id."""
+"""The open rings by id()."""
 
 
 class _Process:
     ended = False
-    """Its interpreter, or its multiprocessing child, is ending: nobody opens rings any more."""
+    """Whether the interpreter, or the child of multiprocessing, is ending.  No ring is opened
+    then."""
     finalized_pid = 0
-    """In which child multiprocessing will call close_all."""
+    """The pid of the child in which multiprocessing will call close_all."""
 
 
 def check() -> None:
@@ -48,14 +50,14 @@ def check() -> None:
 
 
 def add(ring: OpenRing) -> None:
-    """It is open from now on."""
+    """Notes that a ring is open from now on."""
     check()
     _open[id(ring)] = ring
     _close_at_the_end_of_a_child()
 
 
 def remove(ring: OpenRing) -> None:
-    """It was closed."""
+    """Notes that a ring was closed."""
     _open.pop(id(ring), None)
 
 
@@ -78,8 +80,8 @@ def close_all() -> None:
 
 
 def _close_at_the_end_of_a_child() -> None:
-    """Children that multiprocessing has forked end by os._exit, without atexit.  But they call its
-    finalizers: ours last, when the program's own are done."""
+    """Children that multiprocessing has forked end by os._exit, without atexit.  But they call the
+    finalizers of multiprocessing.  Ours comes last, when the program's own are done."""
     util: Any = sys.modules.get("multiprocessing.util")
     if util is None or _Process.finalized_pid == os.getpid():
         return
@@ -97,8 +99,9 @@ def _finalize(_: object) -> None:
 
 
 def _close_all_after_threads() -> None:
-    """A child waits for its threads, but for daemons, as every interpreter does; only it does so
-    after its finalizers.  They may be in the middle of their work with our rings."""
+    """Closes all rings when the threads have ended.  A child waits for its threads, except daemons,
+    as every interpreter does, but only after its finalizers.  The threads may still work with our
+    rings then."""
     try:
         shutdown: Callable[[], None] | None = getattr(threading, "_shutdown", None)
         if shutdown is not None:  # what comes next anyway; a second call does nothing
@@ -108,9 +111,10 @@ def _close_all_after_threads() -> None:
 
 
 def _give_back_lost() -> None:
-    """Slots that nobody has may block who waits in this process, and no other process can know.
+    """Gives back the slots of this process that nobody has.  They may block a wait in this process,
+    and no other process can know.
 
-    Who waits is not told what goes wrong: that is another one's, whose next verb, or close, tells.
+    The wait does not get errors of other endpoints.  Their own next verb, or close, raises them.
     """
     for ring in all_of(_open.valuerefs()):
         for endpoint in all_of(ring._endpoints.values()):

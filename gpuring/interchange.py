@@ -1,8 +1,9 @@
 """A slot's array as other libraries see it: DLPack, and the array interfaces of CUDA and NumPy.
 
 An importer that names its stream (DLPack) is ordered behind everything done with the slot so far,
-and publish or release waits for that stream.  One that does not (the CUDA array interface) orders
-itself behind the slot's stream, but nobody learns where it works then: `Slot.use_on` says so.
+and publish or release waits for that stream.  An importer that does not (the CUDA array interface)
+orders itself behind the slot's stream.  Nobody learns on which stream it works then, so its user
+says it with `Slot.use_on`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ assert _EXTENDED_CODES.keys() == EXTENDED.keys()
 
 
 def kind_of(field: Field) -> tuple[int, int] | None:
-    """(DLPack's type code, bits) of a field's elements; None for what DLPack does not have."""
+    """(DLPack's type code, bits) of a field's elements.  None if DLPack does not have them."""
     dtype = field.dtype
     if field.extended:
         return _EXTENDED_CODES[field.extended], 8 * dtype.itemsize
@@ -31,23 +32,23 @@ def kind_of(field: Field) -> tuple[int, int] | None:
 
 
 class View(NamedTuple):
-    """An array of a slot and what an importer of it has to do with streams."""
+    """An array of a slot, and the streams that an importer of it has to deal with."""
 
     owner: object
-    """What it is called in messages."""
+    """The object that messages name."""
     field: Field
     array: Any
     stream: int | None
-    """On which the slot is used; None in host memory."""
+    """The stream on which the slot is used.  None in host memory."""
     use_on: Callable[[int], None]
-    """Orders a stream behind all work on the slot so far; the slot's end waits for it then."""
+    """Orders a stream behind all work on the slot so far.  The slot's end waits for that stream."""
 
 
 class Exported:
     """The protocols, over one array of a slot."""
 
     def _exported(self) -> View:
-        """The array as it is now.  Raises RingError if the slot is not yours."""
+        """The array as it is now.  Raises RingError if the slot is no longer yours."""
         raise AssertionError("a slot and a field of it each have their own")
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -62,15 +63,17 @@ class Exported:
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        """A DLPack capsule, so `torch.from_dlpack(slot)`: no copy unless copy=True.
+        """A DLPack capsule, which `torch.from_dlpack(slot)` asks for.
 
-        * `stream`: the importer's.  It is made to wait for all work on the slot so far, and publish
-          or release waits for it.  None and 1 are the legacy default stream, 2 is the per-thread
-          one, -1 asks for no order at all.
-        * `max_version`: from (1, 0) on the capsule is versioned, and says if it is read-only.
+        * `stream`: the importer's stream.  It is made to wait for all work on the slot so far, and
+          publish or release waits for it.  None and 1 are the legacy default stream, and 2 is the
+          per-thread one.  -1 asks for no order at all.
+        * `max_version`: from (1, 0) on the capsule is versioned, and says whether it is read-only.
+        * `dl_device`: None or the device of the slot.
+        * `copy`: True makes a copy.  None and False make none.
 
         The tensor is valid as long as the slot is yours.  Raises BufferError for what cannot be
-        exported (another device, a dtype that DLPack does not have, stream=0, which means nothing).
+        exported: another device, a dtype that DLPack does not have, stream=0, which means nothing.
         """
         view = self._exported()
         owner, field, array, home, use_on = view
@@ -104,7 +107,8 @@ class Exported:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """Version 3: `stream` is the slot's, behind all work on the slot so far."""
+        """Version 3 of CUDA's array interface.  Its stream is the slot's, behind all work on it so
+        far."""
         _, _, array, home, use_on = self._exported()
         if home is None:
             raise AttributeError("__cuda_array_interface__: this ring is in host memory")
@@ -120,7 +124,7 @@ class Exported:
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
-        """NumPy's, version 3; host rings only."""
+        """Version 3 of NumPy's array interface.  Only slots of host rings have it."""
         view = self._exported()
         if view.stream is not None:
             raise AttributeError("__array_interface__: this ring is on a GPU")
@@ -133,6 +137,6 @@ def _device(view: View) -> tuple[int, int]:
 
 
 def _copy(array: Any, stream: int | None) -> Any:
-    """Made on the importer's stream, which then also is where CuPy may use its memory again."""
+    """A copy, made on the importer's stream.  CuPy uses its memory again on that stream, too."""
     with as_cupy(LEGACY_DEFAULT if stream is None else stream):
         return array.copy()

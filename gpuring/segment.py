@@ -4,8 +4,8 @@ A ring NAME has the header `/gpuring.NAME` and, in host memory, its slots in `/g
 A ring's name has no `+`, so the two cannot be confused, and a restarted ring never meets the slots
 of an earlier one.
 
-Anybody may put anything under any name there.  So what has a name is looked at before it is opened
-(`Named`), and only a file of our own is ever removed.  docs/decisions/0012 has the rest.
+Anybody may put anything under any name there.  So we look at what has a name before we open it
+(`Named`), and we remove only files of our own.  docs/decisions/0012 has the rest.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 SHM = Path("/dev/shm")
 NAME_BYTE = 260
-"""Of a header: locked by who takes its name away, or looks whether he may.  Of slots: locked by who
-makes them, until their ring has its name."""
+"""The byte that is locked.  In a header a process locks it while it takes the name away or looks
+whether it may.  In slots their maker locks it until their ring has its name."""
 _PREFIX = "gpuring."
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _SEGMENT = re.compile(rf"gpuring\.({_NAME.pattern})(\+[0-9a-f]{{32}})?")
@@ -41,11 +41,11 @@ _MAX_LISTED = 10  # names in a message
 
 
 class Missing(Exception):
-    """There is no ring of that name just now: waiting may help.  The text says more, or nothing."""
+    """There is no ring of that name just now, and waiting may help.  The text may say more."""
 
 
 def check_name(name: str) -> str:
-    """The name itself, if a ring can have it.  Raises TypeError, ValueError."""
+    """Returns the name if a ring can have it.  Raises TypeError, ValueError."""
     if not isinstance(name, str):
         raise TypeError(f"a ring's name is a str, not {type(name).__name__}")
     if not _NAME.fullmatch(name):
@@ -72,12 +72,12 @@ def path_of(segment: str) -> str:
 
 
 def listing() -> dict[str, list[str]]:
-    """The slots' segments by ring; of a ring without a header, too."""
+    """The segments of slots by the name of their ring, also if that has no header."""
     return _listing()[1]
 
 
 def names() -> list[str]:
-    """The rings that have something under a header's name on this host, sorted."""
+    """The names of this host under which a header could be, sorted."""
     return sorted(_listing()[0])
 
 
@@ -106,10 +106,10 @@ _KINDS = {
 
 
 class Named:
-    """What has a name now.  It stays this file, whatever becomes of the name.  Raises OSError.
+    """The file that has a name now.  It stays this file, whatever becomes of the name.
 
-    Nothing is asked of the file itself (O_PATH): no fifo blocks, no device starts, no link is
-    followed.
+    The file itself is not opened (O_PATH): no fifo blocks, no device starts, no link is followed.
+    Raises OSError.
     """
 
     def __init__(self, segment: str) -> None:
@@ -119,19 +119,20 @@ class Named:
 
     @property
     def odd(self) -> str:
-        """What it is instead of a file with this name alone; empty: it is one."""
+        """What it is if it is not a file with this name alone.  Empty if it is one."""
         if self.stat.st_nlink > 1 and stat.S_ISREG(self.stat.st_mode):
             return f"a file with {self.stat.st_nlink} names"
         return _KINDS.get(stat.S_IFMT(self.stat.st_mode), "")
 
     @property
     def is_ours(self) -> bool:
-        """A file of this process's own user.  Also root leaves those of others alone."""
+        """Whether it is a file of this process's own user.  Root, too, leaves those of others
+        alone."""
         return stat.S_ISREG(self.stat.st_mode) and self.stat.st_uid == os.geteuid()
 
     @property
     def owner(self) -> str:
-        """Whose it is and what others may do with it, in words."""
+        """The user id and the mode, in words."""
         return f"user {self.stat.st_uid} (mode {stat.S_IMODE(self.stat.st_mode):04o})"
 
     @property
@@ -161,7 +162,7 @@ class Named:
 
 
 def owner(segment: str) -> int:
-    """The user id of whatever has the name; -1: nothing has."""
+    """The user id of the file that has the name.  -1 if none has."""
     try:
         return os.stat(path_of(segment), follow_symlinks=False).st_uid  # noqa: PTH116
     except FileNotFoundError:
@@ -169,7 +170,8 @@ def owner(segment: str) -> int:
 
 
 def has_name(path: str, file: os.stat_result) -> bool:
-    """Whether `path` means this file, which somebody has open: so its inode is no later one's."""
+    """Whether `path` means this file.  The caller has it open, so its inode is not a later
+    one's."""
     try:
         now = os.stat(path, follow_symlinks=False)  # noqa: PTH116
     except FileNotFoundError:
@@ -181,9 +183,9 @@ def has_name(path: str, file: os.stat_result) -> bool:
 
 
 def unnamed(mode: int) -> File:
-    """A new, empty file that has no name yet: whatever becomes of its maker, nothing is left.
+    """A new, empty file that has no name yet.  If its maker dies, nothing is left.
 
-    Raises RingError where there are no such files, OSError.
+    Raises RingError if the directory cannot hold such files, OSError.
     """
     try:
         file = File(SHM, os.O_TMPFILE | os.O_RDWR, mode)
@@ -198,7 +200,7 @@ def unnamed(mode: int) -> File:
 
 
 def give_name(file: File, segment: str) -> None:
-    """The file appears under this name, as it is.  Raises FileExistsError, OSError."""
+    """Gives this name to the file.  Raises FileExistsError, OSError."""
     # With absolute paths linkat() looks at neither directory; but without one CPython calls link(),
     # which does not follow what /proc has here.
     at = {"src_dir_fd": file.fd, "dst_dir_fd": file.fd}
@@ -209,7 +211,7 @@ def give_name(file: File, segment: str) -> None:
 
 
 def unlink(segment: str) -> bool:
-    """Removes the name; who has it mapped keeps it.  False: there was none."""
+    """Removes the name.  Processes that have the file mapped keep it.  False if there was none."""
     try:
         posix_ipc.unlink_shared_memory(segment)
     except posix_ipc.ExistentialError:
@@ -220,9 +222,9 @@ def unlink(segment: str) -> bool:
 
 
 def remove_slots(slots: str, owner: int | None = None) -> bool:
-    """Removes a segment of slots, whose name is used once, if it is a file of `owner` (None: ours).
+    """Removes a segment of slots if it is a file of `owner` (None: of this process's user).
 
-    False: it is not there.
+    The name of such a segment is never used again.  False if it is not there.
     """
     uid = os.geteuid() if owner is None else owner
     with contextlib.suppress(FileNotFoundError, PermissionError):
@@ -237,9 +239,9 @@ def _flock(kind: int, byte: int, nbytes: int = 1) -> bytes:
 
 
 def lock_name(fd: int, patience_s: float = 0.0) -> bool:
-    """Takes NAME_BYTE of the file, which the descriptor's end gives back.  False: it is taken.
+    """Locks NAME_BYTE of the file until the descriptor is closed.  False if another has locked it.
 
-    Who has taken it keeps it for microseconds, or was stopped.
+    Another process has it for microseconds only, unless it was stopped.
     """
     deadline = time.monotonic() + patience_s
     while True:
@@ -257,12 +259,12 @@ def unlock_name(fd: int) -> None:
 
 
 def name_is_locked(fd: int) -> bool:
-    """Whether somebody else is about to take its name away, or has not given it yet."""
+    """Whether another process is about to take the name away, or has not given it yet."""
     return _is_locked(fd, _flock(fcntl.F_RDLCK, NAME_BYTE))
 
 
 def in_use(fd: int) -> bool:
-    """Whether a living process has any lock on the file, but that of its name."""
+    """Whether a living process has any lock on the file other than that of its name."""
     return _is_locked(fd, _flock(fcntl.F_WRLCK, 0, NAME_BYTE))
 
 
@@ -272,9 +274,9 @@ def _is_locked(fd: int, like: bytes) -> bool:
 
 
 def is_left(slots: str) -> bool:
-    """Whether a segment of slots is ours, and nobody is just making it.
+    """Whether a segment of slots is ours, and nobody is making it just now.
 
-    If so, its ring has got its name before, or never will: who looks for it now knows which.
+    If so, its ring has its name by now or will never have it, so a look at the name tells which.
     """
     try:
         with Named(slots) as named:
@@ -310,7 +312,7 @@ def no_ring(named: Named) -> RingIncompatible:
 
 
 def refused(name: str, error: OSError, what: str, nbytes: int) -> RingError | None:
-    """The error for memory or room that the system did not give; None if it is of another kind."""
+    """The error for memory or room that the system did not give.  None for other kinds of error."""
     begins = f"ring {name!r}: {what}, {_amount(nbytes)},"
     if error.errno == errno.EROFS:
         return RingError(f"ring {name!r}: {SHM} is read-only here, and who is in a ring writes")
@@ -335,7 +337,7 @@ def refused(name: str, error: OSError, what: str, nbytes: int) -> RingError | No
 
 
 def _amount(nbytes: float) -> str:
-    """In the largest unit of which there is one at least."""
+    """A size in the largest unit that is not larger than it."""
     for unit, most in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if nbytes >= most:
             return f"{nbytes / most:.1f} {unit}"

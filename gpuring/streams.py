@@ -1,4 +1,4 @@
-"""What may be given as a stream, and the raw handle that CUDA knows it by."""
+"""The objects that can be given as a stream, and the raw handles that CUDA knows them by."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from gpuring.memory.cuda_ipc import device_for, load_cupy
 
 LEGACY_DEFAULT = 1
 """How DLPack and the CUDA array interface write CUDA's legacy default stream.  Its handle is 0, and
-here too: one stream, not two."""
+here it is 0, too, so that there is one stream and not two."""
 
 PER_THREAD = 2
-"""Handles up to this one (0 and 1: legacy default, 2: per-thread default) mean a stream of whatever
-device is current; all others belong to one device."""
+"""Handles up to this one mean a stream of the device that is current (0 and 1: the legacy default
+stream, 2: the per-thread one).  All others belong to one device."""
 
 _get_current_stream: Callable[[], Any] | None = None
 
@@ -22,7 +22,8 @@ _get_current_stream: Callable[[], Any] | None = None
 def current() -> int:
     """The handle of CuPy's current stream, of this thread and its current device.
 
-    torch keeps another current stream of its own: give that one explicitly.  Raises DeviceError.
+    torch has another current stream of its own, which has to be given explicitly.  Raises
+    DeviceError.
     """
     global _get_current_stream  # noqa: PLW0603 - bound once, this is on the path of every frame
     if _get_current_stream is None:
@@ -32,8 +33,9 @@ def current() -> int:
 
 
 def current_of_cupy() -> tuple[Callable[[], Any], Any]:
-    """What tells CuPy's current stream: a function that returns it, and a capsule of what CuPy's
-    own Cython modules call for its handle, 50 ns faster, or None if this CuPy has none."""
+    """A function that returns CuPy's current stream, and a capsule.  The capsule has the C function
+    that CuPy's own Cython modules call for the handle, which is 50 ns faster.  It is None if this
+    CuPy has none."""
     return load_cupy().cuda.get_current_stream, _current_stream_capsule()
 
 
@@ -49,10 +51,10 @@ def _current_stream_capsule() -> Any:
 def handle(stream: Any) -> int:
     """The raw handle (a cudaStream_t as int) of `stream`.
 
-    None is CuPy's current stream; an int is a handle already; else anything with `__cuda_stream__`
-    (CUDA stream protocol, version 0), a CuPy stream or a torch stream.  The caller keeps it alive
-    until its work is done.  Raises TypeError, ValueError for a handle that cannot be, DeviceError
-    for None without CuPy or a GPU.
+    None is CuPy's current stream, and an int is a handle already.  Everything else is an object
+    with `__cuda_stream__` (CUDA stream protocol, version 0), a CuPy stream or a torch stream.  The
+    caller keeps it alive until its work is done.  Raises TypeError, ValueError for a handle that
+    cannot be, DeviceError for None without CuPy or a GPU.
     """
     if stream is None:
         return current()
@@ -88,7 +90,7 @@ class _Handle:
 
 
 def as_cupy(stream: int) -> Any:
-    """A handle as CuPy wants a stream to be."""
+    """CuPy's stream object for a handle."""
     cuda = load_cupy().cuda
     if hasattr(cuda.Stream, "from_external"):  # from CuPy 14 on
         return cuda.Stream.from_external(_Handle(stream))
