@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import sys
 from collections.abc import Collection, Iterable
@@ -32,7 +33,7 @@ def refused(ring: str, peer: Peer, result: int, *, verb: str, timeout: float | N
     """The error for the negative `result` of a frame verb."""
     if result == _core.BLOCKED:
         kind = RingFull if verb == "claim" else RingTimeout
-        if timeout is None:
+        if timeout is None or timeout == math.inf:
             return kind(
                 f"ring {ring!r}: no {_wanted(verb)} would ever come: {culprit(peer)}. This process "
                 "has no other thread that could change that: publish or release first, or read in "
@@ -171,7 +172,7 @@ def culprit(peer: Peer) -> str:
 
 
 def waits_for_itself(peer: Peer) -> bool:
-    """Whether, as far as can be seen from here, only the calling thread can end what blocks the peer.
+    """Whether only the calling thread can end what blocks the peer, as far as can be seen here.
 
     That is so if peers of this process have what it waits for, no other process can take it from
     them, and this process has no other thread and no signal handler that might give it back.  The

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import secrets
 import threading
 import warnings
@@ -335,6 +336,10 @@ class Ring:
             return attach(self._name)
         except (RingNotFound, RingIncompatible, PeerLost, PermissionError):
             return None
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):  # there may be a descriptor later
+                return None
+            raise
 
     def _forget(self, endpoint: Endpoint) -> None:
         self._endpoints.pop(id(endpoint), None)

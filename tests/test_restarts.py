@@ -107,6 +107,22 @@ def test_a_camera_starts_again_though_a_reader_is_still_in_its_ring(name, childr
         again.result()
 
 
+def test_a_producer_in_the_ring_of_a_dead_creator_is_closed_out_by_the_next_one(name, children):
+    """The creator has the say.  Who would rather go on with the ring asks for replace=False."""
+    camera = children(owns_and_publishes, name, [1])
+    camera.receive()
+    with gpuring.attach(name) as old, old.producer() as producer:
+        ends(camera, signal.SIGKILL)
+        producer.claim(5).publish()
+        with pytest.raises(gpuring.RingExists):
+            gpuring.create(name, **OPTIONS, replace=False)
+        producer.claim(5).publish()
+        with gpuring.create(name, **OPTIONS) as ring:
+            with pytest.raises(gpuring.RingClosed):
+                producer.claim(5)
+            works(ring)
+
+
 def test_a_ring_whose_creator_lives_is_not_replaced_unasked(name):
     with gpuring.create(name, **OPTIONS) as ring:
         for replace in (None, False):

@@ -109,6 +109,8 @@ class Reader:
             if slot is None:
                 continue
             if slot.seq not in self._noted and (slot._open or self.looping):
+                if self.peer.ring is not self._ring:
+                    self._moved()
                 self._write("a", slot, -1, 0)
             with contextlib.suppress(gpuring.RingError):  # it was released
                 slot.release()
