@@ -510,8 +510,8 @@ cdef class ConsumerVerbs(Verbs):
     def latest(self, timeout=None, *, stream=None):
         """Acquires the newest frame that this consumer has not had yet.  Older ones count as lost.
 
-        It is for lossy consumers, and raises TypeError for others.  Otherwise it waits, returns and raises
-        as `acquire` does.
+        It is for lossy consumers, and raises TypeError for others.  `timeout` and `stream` are those of
+        `acquire`, and otherwise it waits, returns and raises as `acquire` does.
         """
         if self._lossless:
             raise self._not_lossy()
