@@ -37,7 +37,7 @@ def test_every_file_of_tests_that_a_page_names_is_there():
     wrong = {
         f"{page.name}: {path}"
         for page in PAGES
-        for path in re.findall(r"\btests/[\w./*]*[\w*]", page.read_text())
+        for path in re.findall(r"\btests/[\w./*-]*[\w*]", page.read_text())
         if not any(ROOT.glob(path))
     }
     assert not wrong
