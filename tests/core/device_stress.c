@@ -368,6 +368,10 @@ static void *churn(void *number) {
             finish(&me, todo, false);
         }
         leave(&me);
+        /* A lossless subscription that begins at the oldest frame holds the producers up. Where each
+         * comes back sooner than a sleeping producer wakes up, no producer would ever claim. */
+        const uint64_t before = gr_load_acquire(&ring->head->claim_hint);
+        for (int k = 0; k < 1000 && gr_load_acquire(&ring->head->claim_hint) == before; k++) sched_yield();
     }
     return NULL;
 }
