@@ -369,9 +369,11 @@ static void *churn(void *number) {
         }
         leave(&me);
         /* A lossless subscription that begins at the oldest frame holds the producers up. Where each
-         * comes back sooner than a sleeping producer wakes up, no producer would ever claim. */
+         * comes back sooner than a sleeping producer wakes up, no producer would ever claim. So now and
+         * then a reader waits for a claim, for a while. */
         const uint64_t before = gr_load_acquire(&ring->head->claim_hint);
-        for (int k = 0; k < 1000 && gr_load_acquire(&ring->head->claim_hint) == before; k++) sched_yield();
+        for (int k = 0; turn % 16 == 1 && k < 1000 && gr_load_acquire(&ring->head->claim_hint) == before; k++)
+            sched_yield();
     }
     return NULL;
 }
