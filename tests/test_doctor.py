@@ -325,6 +325,7 @@ def test_the_dead_that_are_not_cleared_are_found(monkeypatch):
     assert "RingFull" in finding.found
 
 
+@pytest.mark.slow
 def test_a_driver_that_hangs_is_found(monkeypatch):
     monkeypatch.setattr(gpu, "look", hang)
     monkeypatch.setattr(doctor, "DRIVER_PATIENCE_S", PATIENCE_S)

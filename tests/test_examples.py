@@ -119,6 +119,7 @@ def test_sensor_latest(start, tmp_path):
         assert len(log["points"]) == len(log["meta"]) == 1000
 
 
+@pytest.mark.slow
 @pytest.mark.deadline(100)  # four processes import torch
 def test_weights_handover(start):
     """It compares checksums itself; here, that all end with the same weights, the late one too."""
@@ -178,6 +179,7 @@ def _figures(address):
         return json.load(answer)
 
 
+@pytest.mark.slow
 @pytest.mark.deadline(200)
 def test_cameras_that_stall_or_die_hold_up_nobody(start, tmp_path):
     """And the page says so, the file shows it, and what came is all there."""
@@ -227,6 +229,7 @@ def _session(pid):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.deadline(200)
 @pytest.mark.parametrize(
     ("name", "children"),
@@ -266,6 +269,7 @@ def test_help_and_wrong_arguments(start, name):
         assert "Traceback" not in said
 
 
+@pytest.mark.slow
 @pytest.mark.deadline(100)
 def test_video_page(start, tmp_path):
     """A reader of the page gets JPEGs as long as there are frames; one who leaves leaves nobody."""
@@ -307,6 +311,7 @@ def browser():
         opened.close()
 
 
+@pytest.mark.slow
 @pytest.mark.deadline(100)
 def test_video_page_in_a_browser(start, tmp_path, browser):
     """All three streams are shown, and move."""
@@ -339,6 +344,7 @@ def test_the_guide_shows_the_examples_as_they_are():
             assert line in lines, f"{name} has no line {line!r}, or in another place"
 
 
+@pytest.mark.slow
 @pytest.mark.deadline(150)  # nine processes, six of them import torch
 def test_inference_frontends(start):
     """It checks every answer itself; here, that all were asked for, and that two were killed."""
