@@ -12,7 +12,7 @@ from typing import Any
 
 import gpuring
 from gpuring import spec
-from gpuring.cli.options import Refused, device, slots
+from gpuring.cli.options import Refused, add_order, device, slots
 from gpuring.cli.text import counted, nbytes
 
 
@@ -34,17 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="metadata of a frame: pts:i8,exposure:f4 (default: none)",
     )
     parser.add_argument("--device", type=device, help="host, cuda (default) or cuda:N")
-    parser.add_argument(
-        "--sync",
-        choices=("auto", "event", "timeline"),
-        default="auto",
-        help="how GPU streams wait for each other (default: auto)",
-    )
-    parser.add_argument(
-        "--gate",
-        choices=("stream", "host"),
-        help="what waits for another process's GPU work: CUDA streams, or threads on the host",
-    )
+    add_order(parser)
     parser.add_argument(
         "--replace",
         action="store_true",

@@ -11,6 +11,21 @@ from gpuring import _core
 Refused = argparse.ArgumentTypeError
 
 
+def add_order(parser: argparse.ArgumentParser) -> None:
+    """--sync and --gate, as create() has them."""
+    parser.add_argument(
+        "--sync",
+        choices=("auto", "event", "timeline"),
+        default="auto",
+        help="how GPU streams wait for each other (default: auto)",
+    )
+    parser.add_argument(
+        "--gate",
+        choices=("stream", "host"),
+        help="what waits for another process's GPU work: CUDA streams, or threads on the host",
+    )
+
+
 def positive(text: str) -> float:
     value = _number(text)
     if not 0 < value < 1e9:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gpuring
-from gpuring.cli.options import count, positive, slots
+from gpuring.cli.options import add_order, count, positive, slots
 from gpuring.cli.text import columns, complain, wrap
 from gpuring.cli.trouble import CommandError, told
 
@@ -46,17 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="where the frames lie (default: on a GPU if one can be used, else on the host)",
     )
-    parser.add_argument(
-        "--sync",
-        choices=("auto", "event", "timeline"),
-        default="auto",
-        help="how GPU streams wait for each other (default: auto)",
-    )
-    parser.add_argument(
-        "--gate",
-        choices=("stream", "host"),
-        help="what waits for another process's GPU work: CUDA streams, or threads on the host",
-    )
+    add_order(parser)
     parser.add_argument(
         "--slots", type=slots, default=8, metavar="N", help="frames in flight (default: 8)"
     )
