@@ -94,6 +94,13 @@ def deadline(request: pytest.FixtureRequest) -> Iterator[None]:
     signal.signal(signal.SIGALRM, before)
 
 
+@pytest.fixture(autouse=True)
+def nothing_is_handled() -> Iterator[None]:
+    """An exception that is still being handled after its test would keep frames and rings alive."""
+    yield
+    assert sys.exc_info()[1] is None
+
+
 @pytest.fixture
 def name() -> Iterator[str]:
     """A ring name of this test's own; afterwards nothing of it may be left in /dev/shm."""

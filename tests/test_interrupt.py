@@ -8,7 +8,7 @@ import itertools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 import pytest
@@ -17,17 +17,34 @@ import gpuring
 from gpuring._snapshot import snapshot
 
 PACKAGE = str(Path(gpuring.__file__).parent)
-RETURNS = {dis.opmap[name] for name in dis.opmap if name.startswith("RETURN") or name == "NOP"}
+NOWHERE = {
+    dis.opmap[name]
+    for name in dis.opmap
+    if name.startswith("RETURN") or name in ("NOP", "PUSH_EXC_INFO", "POP_EXCEPT")
+}
 
 pytestmark = pytest.mark.filterwarnings("ignore:ring .* was not closed:ResourceWarning")
+
+
+def may_come(code: CodeType, at: int) -> bool:
+    """Whether an interrupt before this opcode shows anything.
+
+    At a return or a no-op it does not: CPython looks for signals when a call has come back, not
+    before the caller has the result, and its no-ops stand outside of try blocks.  Nor where an
+    `except` begins or ends.  CPython looks for no signals there, and its tables do not expect an
+    exception: the one that is being handled would stay so for the rest of the thread's life, and
+    keep its frames alive.
+    """
+    here, there = code.co_code[at], code.co_code[at + 2 : at + 3]
+    ends = dis.opname[here] == "COPY" and there and dis.opname[there[0]] == "POP_EXCEPT"
+    return here not in NOWHERE and not ends
 
 
 class Interrupt:
     """Within it, KeyboardInterrupt at the k-th opcode that is run in the package's Python.
 
-    But not at a return or a no-op: CPython looks for signals when a call has come back, not before
-    the caller has the result (and its no-ops stand outside of try blocks).  Nor in a `__del__` that
-    the collector called: CPython would only print the exception.
+    But not where `may_come` says no.  Nor in a `__del__` that the collector called: CPython would
+    only print the exception.
     """
 
     def __init__(self, k: int) -> None:
@@ -44,7 +61,7 @@ class Interrupt:
 
     def _opcode(self, frame: FrameType, event: str, _arg: Any) -> Any:
         code = frame.f_code
-        if event == "opcode" and not self.where and code.co_code[frame.f_lasti] not in RETURNS:
+        if event == "opcode" and not self.where and may_come(code, frame.f_lasti):
             self._left -= 1
             if not self._left:
                 file = Path(code.co_filename).name

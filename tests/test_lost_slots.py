@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support import poll
+from test_interrupt import may_come
 
 import gpuring
 from gpuring import ending
@@ -64,7 +65,7 @@ class Interrupted:
 
     def __call__(self, function: Any, *args: Any) -> None:
         def opcode(frame: FrameType, event: str, _: Any) -> Any:
-            if event == "opcode" and self.where is None:
+            if event == "opcode" and self.where is None and may_come(frame.f_code, frame.f_lasti):
                 self._left -= 1
                 if not self._left:
                     op = dis.opname[frame.f_code.co_code[frame.f_lasti]]
