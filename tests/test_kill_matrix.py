@@ -63,17 +63,23 @@ def test_whoever_dies_wherever_the_survivors_go_on_and_the_books_balance(matrix,
     assert [point for point, rounds in killed.items() if rounds == 0] == []
 
 
-WITHOUT_A_TICK: Edit = (
-    "watchdog.c",
-    "TICK_MS = 20, LONG_TICK_MS = 1000, FULL_LOOK_MS = 100,",
-    "TICK_MS = 1000000, LONG_TICK_MS = 1000000, FULL_LOOK_MS = 1000000,",
-)
+WITHOUT_LONG_TICKS: list[Edit] = [
+    ("watchdog.c", "LONG_TICK_MS = 1000, FULL_LOOK_MS = 100,", "FULL_LOOK_MS = 1000000,"),
+    (
+        "watchdog.c",
+        "soon ? TICK_MS : tick_ms < LONG_TICK_MS / 2 ? 2 * tick_ms : LONG_TICK_MS;",
+        "soon ? TICK_MS : 1000000;",
+    ),
+]
 
 
 @pytest.mark.slow
 def test_no_death_waits_for_the_tick_of_a_watchdog(tmp_path):
-    """Newcomers are told of by who wakes up, or goes to sleep, so the tick may be long."""
-    done = runner(tmp_path, WITHOUT_A_TICK)("--rounds", 200)
+    """Newcomers are told of by who wakes up, or goes to sleep, so the tick may be long.
+
+    A short tick stays: 20 ms after a join that was not complete yet, or after LOCK was busy.
+    """
+    done = runner(tmp_path, *WITHOUT_LONG_TICKS)("--rounds", 150)  # not all points are reached
     assert done.returncode == 0, done.stderr
 
 
@@ -173,7 +179,7 @@ MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {
     "nobody tells the watchdog of newcomers": (
         ("--role", "joiner"),
         [
-            WITHOUT_A_TICK,
+            *WITHOUT_LONG_TICKS,
             (
                 "watchdog.c",
                 "void gr_tell_of_joins(struct gr_ring *ring) {",
