@@ -136,18 +136,18 @@ def test_a_dead_members_frame_is_redelivered_or_dropped(name, children, redelive
     with make(name) as ring, ring.producer() as producer:
         victim = children(hold_a_frame, name, options)
         assert victim.receive() == "joined"
-        fellow = ring.consumer("shared", **options)
+        other = ring.consumer("shared", **options)
         put(producer, 1)
         seq = victim.receive()
         put(producer, 2)
         victim.kill()
         poll(lambda: ring.stats().reaps == 1)
-        with fellow.acquire(10) as slot:
+        with other.acquire(10) as slot:
             assert (slot.seq, slot.redelivered) == ((seq, True) if redeliver else (seq + 1, False))
         if redeliver:
-            assert fellow.acquire(10).seq == seq + 1
+            assert other.acquire(10).seq == seq + 1
         with pytest.raises(gpuring.RingTimeout):
-            fellow.acquire(0)
+            other.acquire(0)
 
 
 def test_members_must_agree_on_redelivery(name):

@@ -146,11 +146,11 @@ def test_a_claim_from_before_the_close_may_be_finished(segment, verb):
     assert reader.drain() == (frames, _core.ENDED)
 
 
-# ---- the end and fellow members ----------------------------------------------------------------
+# ---- the end and other members -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("outcome", ["release", "give_back", "die"])
-def test_no_end_while_a_fellow_holds_a_frame_that_may_come_back(segment, outcome):
+def test_no_end_while_another_member_holds_a_frame_that_may_come_back(segment, outcome):
     ring = segment(4)
     a, b = ring.consumer("jobs"), ring.consumer("jobs")
     (seq,) = wave(ring, "leave", 1)

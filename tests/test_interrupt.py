@@ -228,7 +228,7 @@ def test_an_interrupted_end_of_a_batch_leaves_nothing_after_close(name, end):
 def test_an_interrupted_release_of_a_batch_is_released_by_close(name):
     """Its frames may have been handed out: they go to nobody else, and gate nobody."""
     for interrupt in interrupts():
-        with make(name) as ring, ring.producer() as producer, ring.consumer("x") as fellow:
+        with make(name) as ring, ring.producer() as producer, ring.consumer("x") as other:
             reader = ring.consumer("x")
             put(producer)
             put(producer)
@@ -237,10 +237,10 @@ def test_an_interrupted_release_of_a_batch_is_released_by_close(name):
                 batch.release()
             reader.close()
             assert names(ring, reader.peer) == [], interrupt.where
-            assert get(fellow) == [], interrupt.where
+            assert get(other) == [], interrupt.where
             for _ in range(4):
                 seq = put(producer)
-                assert get(fellow) == [seq], interrupt.where
+                assert get(other) == [seq], interrupt.where
 
 
 # ---- joining and leaving -----------------------------------------------------------------------
@@ -266,7 +266,7 @@ def test_an_interrupted_join_leaves_nobody_who_is_not_known(name, role):
 @pytest.mark.parametrize("role", ["producer", "consumer"])
 def test_an_interrupted_close_can_be_repeated(name, role, joins):
     for interrupt in interrupts():
-        with make(name) as ring, ring.producer() as producer, ring.consumer("x") as fellow:
+        with make(name) as ring, ring.producer() as producer, ring.consumer("x") as other:
             if role == "producer":
                 leaver = ring.producer()
                 leaver.claim(0)
@@ -285,10 +285,10 @@ def test_an_interrupted_close_can_be_repeated(name, role, joins):
                 assert leaver.peer not in ring._header.live_peers(), interrupt.where
             assert ring._header.reap() == [], interrupt.where
             assert ring._header.reaps == 0, interrupt.where
-            assert get(fellow) == [], interrupt.where
+            assert get(other) == [], interrupt.where
             for _ in range(4):
                 seq = put(producer)
-                assert get(fellow) == [seq], interrupt.where
+                assert get(other) == [seq], interrupt.where
                 if late is not None:
                     assert get(late) == [seq], interrupt.where
 

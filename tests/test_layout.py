@@ -78,10 +78,10 @@ def test_every_documented_phase_is_the_cores(table):
 def test_the_documented_phases_are_what_the_words_show(segment: type[Segment]):
     """The same numbers seen in the bytes themselves."""
     ring = segment(4)
-    reader, fellow = ring.consumer(), ring.consumer()
+    reader, other = ring.consumer(), ring.consumer()
     producer = ring.producer()
     producer.put(2)
-    assert (producer.claim(), reader.acquire(), fellow.acquire()) == (6, 4, 5)
+    assert (producer.claim(), reader.acquire(), other.acquire()) == (6, 4, 5)
     assert reader.give_back(4) == 0
     word = {i: ring.peek("slot", "word", i) for i in range(4)}
     assert (
@@ -91,7 +91,7 @@ def test_the_documented_phases_are_what_the_words_show(segment: type[Segment]):
     assert word[3] == 3 << 16 | 255 << 8 | 0
     u = reader.subscription
     takes = [ring.peek("take", "word", i * ring.max_subscriptions + u) for i in range(4)]
-    assert takes[:2] == [4 << 16 | reader.number << 8 | 1, 5 << 16 | fellow.number << 8 | 2]
+    assert takes[:2] == [4 << 16 | reader.number << 8 | 1, 5 << 16 | other.number << 8 | 2]
     assert takes[2] == 0 << 16 | 255 << 8 | 0
     assert ring.peek("peer", "word", producer.number) == 1 << 16 | 1 << 8 | 255
     assert ring.peek("peer", "word", reader.number) == 1 << 16 | 2 << 8 | u

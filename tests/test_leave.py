@@ -47,7 +47,7 @@ def errors_of(calls):
 def test_who_cannot_leave_stays_and_leaves_later(name):
     with make(name) as ring, gpuring.attach(name) as other:
         endpoints = [ring.producer(), ring.consumer("x"), other.consumer("x")]
-        producer, reader, fellow = endpoints
+        producer, reader, other_member = endpoints
         slot = producer.claim(0)
         slot.publish()
         held = reader.acquire(0)
@@ -62,7 +62,7 @@ def test_who_cannot_leave_stays_and_leaves_later(name):
         with pytest.raises(gpuring.RingError):
             held.release()
         with pytest.raises(gpuring.RingTimeout):
-            fellow.acquire(0)  # what the leaver held was released, and to nobody else
+            other_member.acquire(0)  # what the leaver held was released, and to nobody else
         for endpoint in endpoints:
             endpoint.close()
             assert endpoint.closed

@@ -57,7 +57,7 @@ def test_latest_takes_the_newest_and_never_goes_back(segment):
 def test_what_was_given_back_does_not_come_after_the_latest(segment):
     """It is lost with all the others that latest passes over, for the other members, too."""
     ring = segment(4)
-    reader, fellow = ring.consumer("v", lossless=False), ring.consumer("v", lossless=False)
+    reader, other = ring.consumer("v", lossless=False), ring.consumer("v", lossless=False)
     producer = ring.producer()
     producer.put(3)
     assert reader.acquire() == 4
@@ -66,10 +66,10 @@ def test_what_was_given_back_does_not_come_after_the_latest(segment):
     assert reader.acquire() == _core.BLOCKED
     producer.put(1)
     assert (reader.acquire(), reader.peer.lost) == (7, 0)
-    assert fellow.acquire() == 5
+    assert other.acquire() == 5
     ring.creator.close_ring()
-    assert (reader.release(6), reader.release(7), fellow.release(5)) == (0, 0, 0)
-    assert (reader.acquire(), fellow.acquire()) == (_core.ENDED, _core.ENDED)
+    assert (reader.release(6), reader.release(7), other.release(5)) == (0, 0, 0)
+    assert (reader.acquire(), other.acquire()) == (_core.ENDED, _core.ENDED)
 
 
 def test_latest_passes_a_frame_that_is_still_being_written(segment):
@@ -222,9 +222,9 @@ def test_a_lossy_holder_does_not_gate_the_frames_of_a_lossless_reader(segment):
     assert lossless.peer.lost == 0
 
 
-def test_a_doomed_hold_of_a_fellow_is_replaced(segment):
-    """A member posted HELD and was overtaken before his look: a fellow takes the newer frame over
-    his word, and his own undo then changes nothing (H8)."""
+def test_a_doomed_hold_of_another_member_is_replaced(segment):
+    """A member stored HELD and was overtaken before it looked.  Another member takes the newer
+    frame over its word, and its own undo then changes nothing (H8)."""
     ring = segment(2)
     a, b = ring.consumer("v", lossless=False), ring.consumer("v", lossless=False)
     producer = ring.producer()

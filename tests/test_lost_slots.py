@@ -279,13 +279,13 @@ def test_what_somebody_has_stays_his(ring, keep):
 
 
 def test_close_gives_a_frame_that_nobody_has_seen_to_another_member(ring):
-    with ring.producer() as producer, ring.consumer("x") as fellow:
+    with ring.producer() as producer, ring.consumer("x") as other:
         reader = ring.consumer("x")
         seqs = [put(producer), put(producer)]
         held = reader.acquire(0)
         reader.acquire(0)
         reader.close()
-        assert drain(fellow) == seqs[1:]
+        assert drain(other) == seqs[1:]
         with pytest.raises(gpuring.RingClosed, match="given back when this consumer was closed"):
             held.check()
 

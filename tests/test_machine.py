@@ -39,7 +39,9 @@ class Core(Actor):
         super().__init__(segment, peer)
         self.held: list[int] = []
         self.had = 0
-        self.lossy = self.lone = False  # lone: never had a fellow, never gave a frame back
+        self.lossy = False
+        self.lone = False
+        """Whether it never had another member beside it, and never gave a frame back."""
 
     def take(self, verb: str, timeout: float = 0) -> int:
         before = self.segment.bytes()
@@ -157,13 +159,13 @@ class Machine(RuleBasedStateMachine):
         self.enter(number, peer)
         core = self.cores[number]
         core.lossy = not lossless
-        fellows = [
+        members = [
             other for other in self.cores.values() if other.subscription == core.subscription
         ]
-        core.lone = core.lossy and len(fellows) == 1
-        if len(fellows) > 1:
-            for fellow in fellows:
-                fellow.lone = False
+        core.lone = core.lossy and len(members) == 1
+        if len(members) > 1:
+            for member in members:
+                member.lone = False
 
     def device(self, header: Any) -> Any:
         return _core.Device(header, 0, None, None, self.driver.table) if self.gpu else None

@@ -106,8 +106,8 @@ def test_an_unhandled_error_is_an_end_in_order(ring):
 
 
 def test_what_is_open_at_the_end_is_abandoned_or_released(ring):
-    """A death would void the claim and give the frame to a fellow."""
-    with ring.producer() as producer, ring.consumer("x") as fellow:
+    """A death would void the claim and give the frame to another member."""
+    with ring.producer() as producer, ring.consumer("x") as other:
         producer.claim(0).publish()
         ended(
             ring.name,
@@ -116,9 +116,9 @@ def test_what_is_open_at_the_end_is_abandoned_or_released(ring):
             "claim = ring.producer().claim(10); claim.array[:] = 1",
         )
         with pytest.raises(gpuring.RingTimeout):
-            fellow.acquire(0)
+            other.acquire(0)
         producer.claim(0).publish()
-        assert fellow.acquire(0).seq == 2 + ring.slots
+        assert other.acquire(0).seq == 2 + ring.slots
         assert ring._header.reaps == 0
 
 

@@ -121,7 +121,7 @@ def test_who_waits_for_a_closed_ring_is_told(segment):
     assert _core.ready(reader.peer)
 
 
-def test_no_end_while_a_fellow_holds_a_frame(segment):
+def test_no_end_while_another_member_holds_a_frame(segment):
     ring = segment(2)
     producer, one, other = ring.producer(), ring.consumer(), ring.consumer()
     producer.put()

@@ -331,7 +331,7 @@ def test_a_reaped_producer_does_not_wait_for_readers_before_it_claims(segment):
 @pytest.mark.parametrize("reused", [False, True])
 def test_a_reaped_consumer_is_refused_and_changes_nothing(segment, reused):
     ring = segment(4)
-    zombie, fellow = ring.consumer("x", lossless=False), ring.consumer("x", lossless=False)
+    zombie, other = ring.consumer("x", lossless=False), ring.consumer("x", lossless=False)
     producer = ring.producer()
     producer.put(4)
     assert (zombie.acquire(), zombie.acquire()) == (4, 5)
@@ -343,14 +343,14 @@ def test_a_reaped_consumer_is_refused_and_changes_nothing(segment, reused):
     assert zombie.acquire(0) == zombie.latest(0) == zombie.acquire(1) == _core.REAPED
     assert zombie.release(4) == zombie.give_back(5) == _core.REAPED
     assert ring.bytes() == before
-    assert fellow.acquire() == 4
+    assert other.acquire() == 4
 
 
 @pytest.mark.parametrize("verb", ["release", "give_back"])
 def test_a_reaped_consumer_cannot_end_the_hold_of_its_numbers_next_owner(segment, verb):
     """The next owner got the very frame that the zombie held: the take words are alike."""
     ring = segment(4)
-    zombie, _fellow = ring.consumer("x"), ring.consumer("x")
+    zombie, _other = ring.consumer("x"), ring.consumer("x")
     ring.producer().put(1)
     assert zombie.acquire() == 4
     zombie.die()

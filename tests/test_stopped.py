@@ -123,20 +123,20 @@ def test_a_stopped_holder_of_a_lossless_subscription_holds_up_producers_a_lap_la
         assert put(producer) == [seq + SLOTS]
 
 
-def test_a_fellow_reads_on_beside_a_stopped_member(name, children):
+def test_another_member_reads_on_beside_a_stopped_one(name, children):
     """Up to a lap after the frame that it holds."""
     with make(name) as ring, ring.producer() as producer:
         child = children(holds, name, "shared", True)
         child.receive()
         (seq,) = put(producer)
         assert child.receive() == seq
-        fellow = ring.consumer("shared")
+        other = ring.consumer("shared")
         stop(child)
-        assert put(producer, SLOTS - 1) == get(fellow)
+        assert put(producer, SLOTS - 1) == get(other)
         with pytest.raises(gpuring.RingFull, match=rf"holds frame {seq} "):
             producer.claim(0)
         child.kill()
-        with fellow.acquire(10) as slot:
+        with other.acquire(10) as slot:
             assert (slot.seq, slot.redelivered) == (seq, True)
 
 

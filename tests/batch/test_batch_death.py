@@ -37,18 +37,18 @@ def holds_batch(pipe, name):
     pipe.receive()
 
 
-def test_the_frames_of_a_member_that_dies_with_a_batch_go_to_its_fellow(name, children):
-    with make(name) as ring, ring.producer() as producer, ring.consumer("shared") as fellow:
+def test_the_frames_of_a_member_that_dies_with_a_batch_go_to_another_member(name, children):
+    with make(name) as ring, ring.producer() as producer, ring.consumer("shared") as other:
         for _ in range(3):
             producer.claim(0).publish()
         child = children(holds_batch, name)
         assert child.receive() == [4, 5]
-        with fellow.acquire_many(4, 0) as batch:
+        with other.acquire_many(4, 0) as batch:
             assert [(slot.seq, slot.redelivered) for slot in batch] == [(6, False)]
         child.kill()
         reopened = []
         while len(reopened) < 2:  # one by one, as the reaper opens them
-            with fellow.acquire_many(4, PATIENCE_S) as batch:
+            with other.acquire_many(4, PATIENCE_S) as batch:
                 reopened += [(slot.seq, slot.redelivered) for slot in batch]
         assert reopened == [(4, True), (5, True)]
 

@@ -158,14 +158,14 @@ def test_close_abandons_an_open_batch(place, ring):
 
 
 def test_close_releases_an_open_batch(place, ring):
-    with ring.producer() as producer, ring.consumer("shared") as fellow:
+    with ring.producer() as producer, ring.consumer("shared") as other:
         put(place, producer, 4)
         frames = ring.consumer("shared")
         with frames.acquire_many(3, 0) as batch:
             batch[2].release()
             frames.close()
         batch.release()
-        assert drain(fellow) == [7]
+        assert drain(other) == [7]
         assert put(place, producer, 4) == [8, 9, 10, 11]
 
 

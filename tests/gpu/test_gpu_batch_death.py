@@ -98,14 +98,14 @@ def hold_batch(pipe, name):
 
 
 @pytest.mark.deadline(400)
-def test_a_consumer_dies_holding_a_batch_and_its_fellow_gets_the_frames(safe, name, children):
+def test_a_consumer_dies_holding_a_batch_and_another_member_gets_the_frames(safe, name, children):
     cupy, kernels = tools()
     wrong = kernels.counter()
     victims = _ready(children, hold_batch, name)
     with (
         gpuring.create(name, slots=4, shape=(WORDS,), dtype="u8", **safe) as ring,
         ring.producer() as producer,
-        ring.consumer("shared") as fellow,
+        ring.consumer("shared") as other,
     ):
         for number, victim in enumerate(victims):
             victim.send()
@@ -121,7 +121,7 @@ def test_a_consumer_dies_holding_a_batch_and_its_fellow_gets_the_frames(safe, na
             victim.process.kill()
             got = []
             while len(got) < BATCH:
-                with fellow.acquire_many(BATCH, RECOVERY_S) as batch:
+                with other.acquire_many(BATCH, RECOVERY_S) as batch:
                     for slot in batch:
                         assert slot.redelivered
                         kernels.check(slot.array, slot.seq, wrong, None)

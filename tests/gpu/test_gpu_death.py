@@ -195,14 +195,14 @@ def hold_one(pipe, name):
     pipe.receive()
 
 
-def test_a_members_frame_goes_to_its_fellow(safe, name, children, request):
+def test_a_members_frame_goes_to_another_member(safe, name, children, request):
     _, kernels = tools()
     wrong, waited = kernels.counter(), []
     victims = _victims(children, hold_one, name)
     with (
         gpuring.create(name, slots=4, shape=(WORDS,), dtype="u8", **safe) as ring,
         ring.producer() as producer,
-        ring.consumer("shared") as fellow,
+        ring.consumer("shared") as other,
     ):
         for _ in range(BATCH):
             victim = next(victims)
@@ -213,7 +213,7 @@ def test_a_members_frame_goes_to_its_fellow(safe, name, children, request):
             seq = victim.receive()
             died = time.monotonic()
             victim.process.kill()
-            with fellow.acquire(RECOVERY_S) as slot:
+            with other.acquire(RECOVERY_S) as slot:
                 waited.append(time.monotonic() - died)
                 assert (slot.seq, slot.redelivered) == (seq, True)
                 kernels.check(slot.array, slot.seq, wrong, None)
