@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy.typing as npt
 
-from gpuring import _core, debug, directory, ending, segment, spec
+from gpuring import _core, debug, directory, ending, lingering, segment, spec
 from gpuring._core import File, Header
 from gpuring.endpoint import Gate
 from gpuring.errors import DeviceError
 from gpuring.integers import between_one_and, integer
 from gpuring.memory.host import HostMemory
-from gpuring.ring import Ring, free_lingering
+from gpuring.ring import Ring
 
 if TYPE_CHECKING:
     from gpuring.memory import Memory
@@ -111,7 +111,7 @@ def create_of(
     """create() with a description of the slots."""
     ending.check()
     segment.check_name(name)
-    free_lingering()
+    lingering.free()
     slots = between_one_and(_core.MAX_SLOTS, slots, "slots")
     max_peers = between_one_and(_core.MAX_PEERS, max_peers, "max_peers")
     max_subscriptions = between_one_and(

@@ -18,6 +18,7 @@ from gpuring import (
     diagnosis,
     directory,
     ending,
+    lingering,
     segment,
     spec,
     spinning,
@@ -406,10 +407,10 @@ class Ring:
         if self._device is not None and not ending.all_of(self._endpoints.values()):
             self._device.close()  # else when the last of them is gone, which may still call it
         if self._created:
-            _lingering.append((self._header, self._memory))
+            lingering.keep(self._header, self._memory)
         else:
             self._memory.close(others=True, then=self._header.disown)
-        free_lingering()
+        lingering.free()
         self._closed = True
         ending.remove(self)
         if errors:
@@ -447,18 +448,3 @@ class Ring:
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{self.slots} slots, {self.memory}, {self.sync}"
         return f"<Ring {self._name!r}: {state}>"
-
-
-_lingering: list[tuple[Header, Memory]] = []
-"""Rings that we created and closed, and that others may still be reading.  Freeing GPU memory under
-them is undefined.  We look at these again whenever a ring is made or closed here."""
-
-
-def free_lingering() -> None:
-    for entry in list(_lingering):
-        header, memory = entry
-        if header.forked or not header.attached:
-            with contextlib.suppress(ValueError):  # another thread was faster
-                _lingering.remove(entry)
-                if not header.forked:
-                    memory.close(others=False, then=header.disown)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import gpuring
-from gpuring.ring import free_lingering
+from gpuring import lingering
 
 from . import readers, writers
 from .paper import META, WORDS, Sheet
@@ -280,7 +280,7 @@ def _look_for_leftovers(program: Program) -> None:
     while (found := left()) and time.monotonic() < until:
         time.sleep(0.01)
         program.step()
-        free_lingering()  # a creator keeps the memory until all others have left
+        lingering.free()  # a creator keeps the memory until all others have left
     if found:
         program.find(f"descriptors left open: {found}")
     native = len(list(Path("/proc/self/task").iterdir())) - threading.active_count()
