@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import secrets
 import threading
 import warnings
 import weakref
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -18,10 +17,10 @@ from gpuring import (
     diagnosis,
     directory,
     ending,
+    joining,
     lingering,
     segment,
     spec,
-    spinning,
     stats,
     streams,
 )
@@ -37,7 +36,6 @@ from gpuring.errors import (
     RingTimeout,
     raise_first,
 )
-from gpuring.integers import integer
 from gpuring.memory.host import HostMemory
 from gpuring.producer import Producer
 from gpuring.spec import ARRAY
@@ -233,12 +231,7 @@ class Ring:
 
     def _join_producer(self, gate: Gate | None = None, spin: float | None = None) -> Peer:
         self._check_open()
-        checked, spin_ns = self._check_gate(gate), spinning.spin_ns(spin)
-        peer = self._header.join_producer(self._device, checked == "host")
-        if isinstance(peer, int):
-            raise diagnosis.cannot_join(self._name, self._header, peer, "")
-        peer.set_spin(spin_ns)
-        return peer
+        return joining.as_producer(self._name, self._header, self._device, gate, spin)
 
     def consumer(
         self,
@@ -296,37 +289,8 @@ class Ring:
         spin: float | None = None,
     ) -> Peer:
         self._check_open()
-        checked, spin_ns = self._check_gate(gate), spinning.spin_ns(spin)
-        if subscription is None:
-            subscription = f"#{secrets.token_hex(4)}"
-        elif not isinstance(subscription, str):
-            raise TypeError(f"subscription is a str or None, not {type(subscription).__name__}")
-        elif not subscription or subscription.startswith("#") or "\0" in subscription:
-            raise ValueError(
-                f"{subscription!r} cannot name a subscription ('#…' is for unnamed ones)"
-            )
-        encoded = subscription.encode()
-        if len(encoded) > _core.MAX_NAME_NBYTES:
-            raise ValueError(
-                f"a subscription's name has at most {_core.MAX_NAME_NBYTES} bytes, "
-                f"not {len(encoded)}"
-            )
-        if not isinstance(start, str):
-            start = integer(start, "start, unless it is a str,")
-        if not (start in ("next", "oldest") or (isinstance(start, int) and 0 <= start < 2**47)):
-            raise ValueError(f'start is "next", "oldest" or a sequence, not {start!r}')
-        peer = self._header.join_consumer(
-            encoded, lossless, start, redeliver, self._device, checked == "host"
-        )
-        if isinstance(peer, int):
-            raise diagnosis.cannot_join(self._name, self._header, peer, subscription)
-        peer.set_spin(spin_ns)
-        return peer
-
-    def _check_gate(self, gate: Gate | None) -> Gate:
-        if gate not in (None, *_core.GATES):
-            raise ValueError(f'gate is "stream", "host" or None, not {gate!r}')
-        return gate or cast("Gate", self._header.gate)
+        ring = self._name, self._header, self._device
+        return joining.as_consumer(*ring, subscription, lossless, start, gate, redeliver, spin)
 
     def _successor(self) -> Ring | None:
         """The ring that has our name now, if it is another one and was not closed."""
