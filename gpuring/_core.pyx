@@ -219,7 +219,7 @@ cdef class Header:
 
     @staticmethod
     def read(int fd):
-        """A copy of an existing header after checking it, whoever owns it.  It is not mapped, so its owner cannot harm this
+        """Copies an existing header after checking it, whoever owns it.  The copy is not mapped, so its owner cannot harm this
         process.  `creator_alive` and `live_peers()` say what lives now, and everything else says what was when it was copied.
         Nobody can join or change anything through it.  Raises Damaged, OSError."""
         cdef const char *why = NULL
@@ -295,7 +295,7 @@ cdef class Header:
         return gr_load_acquire(&self.ring.peer[peer].id)
 
     def join_producer(self, Device device=None, bint gate_host=False):
-        """A Peer, or a negative result.  Raises DeviceError."""
+        """Returns a Peer, or a negative result.  Raises DeviceError."""
         cdef Peer peer = Peer(self)
         cdef gr_result result
         self._to_write()
@@ -305,7 +305,7 @@ cdef class Header:
 
     def join_consumer(self, bytes name, bint lossless, start, bint redeliver=True, Device device=None,
                       bint gate_host=False):
-        """A Peer, or a negative result.  `start` is "next", "oldest" or a sequence.  Raises DeviceError."""
+        """Returns a Peer, or a negative result.  `start` is "next", "oldest" or a sequence.  Raises DeviceError."""
         cdef Peer peer = Peer(self)
         cdef char padded[64]
         cdef int how = GR_START_AT
@@ -481,8 +481,9 @@ cdef class Device:
     """How streams of this process are ordered with those of others, for one ring (device/device.h)."""
 
     def __init__(self, Header header not None, int ordinal, get_current_stream, capsule=None, Driver driver=None):
-        """`ordinal`: of the GPU under which this process has the slots; `get_current_stream`: the framework's, an object
-        with `ptr`; `capsule`: of a C function that gives its handle, or None.  Raises DeviceError."""
+        """`ordinal` is that of the GPU under which this process has the slots.  `get_current_stream` is the framework's and
+        returns an object with `ptr`.  `capsule` holds a C function that returns its handle, or is None.  Raises
+        DeviceError."""
         cdef gd_trouble trouble
         self.header, self.driver, self.get_current_stream = header, driver or Driver(), get_current_stream
         if capsule is not None:
@@ -505,7 +506,7 @@ cdef class Device:
         self.is_open = False
         with nogil:  # a callback of the GPU's may need the GIL
             unmapped = gd_close(&self.gd)
-        if not unmapped:  # another thread captures: what is mapped there next could not be registered
+        if not unmapped:  # Another thread captures, so it stays registered.  Nothing else may be mapped at its address.
             Py_INCREF(self.header)
 
     cdef object refused(self, const gd_trouble *trouble):
@@ -676,7 +677,7 @@ cdef class Peer:
                 with nogil:
                     result = _taken(&self.gd, call, GD_WAIT | GD_AGAIN, which)
                 try:
-                    PyErr_CheckSignals()  # after a success, too: the next look comes when our caller has the slot, or never
+                    PyErr_CheckSignals()  # after a success, too, because later the caller has the slot
                     if result != GR_SIGNAL:  # a signal handler may have closed us
                         return GR_REAPED if self.gd.me.left else result
                     if self.gd.me.stopping:  # it may wait for a GPU
@@ -718,7 +719,7 @@ cdef class Peer:
         example.  Ctrl-C interrupts."""
         cdef int64_t deadline = gr_now_ns() + 5 * <int64_t>1000000000
         gr_stop(&self.gd.me, True)
-        while self.waiting_in not in (0, PyThread_get_thread_ident()):  # ours: we are a signal handler in it
+        while self.waiting_in not in (0, PyThread_get_thread_ident()):  # our own thread: this is a signal handler
             if gr_now_ns() >= deadline:
                 return False
             with nogil:
@@ -776,15 +777,15 @@ cdef class Peer:
     redelivered = property(lambda Peer self: self.gd.me.redelivered)
 
     def claim(self, timeout=None, size_t stream=0):
-        """The index of the claimed slot, or a negative result."""
+        """Returns the index of the claimed slot, or a negative result."""
         return self._raw(timeout, stream, CLAIM)
 
     def acquire(self, timeout=None, size_t stream=0):
-        """The index of the slot of the next frame, or a negative result."""
+        """Returns the index of the slot of the next frame, or a negative result."""
         return self._raw(timeout, stream, ACQUIRE)
 
     def latest(self, timeout=None, size_t stream=0):
-        """The index of the slot of the newest frame, or a negative result."""
+        """Returns the index of the slot of the newest frame, or a negative result."""
         return self._raw(timeout, stream, LATEST)
 
     cdef int _raw(self, timeout, size_t stream, verb which) except? -1000:
@@ -796,7 +797,7 @@ cdef class Peer:
         return result if result else <int>index
 
     def publish(self, uint32_t index, uint64_t seq, shape=None, size_t stream=0):
-        """0 or a negative result, as abandon and release."""
+        """Returns 0 or a negative result, as abandon and release do."""
         cdef gd_use *use = &self.gd.use[index]
         cdef uint32_t k
         use.ndim = 0 if shape is None else len(shape)
@@ -820,7 +821,7 @@ cdef class Peer:
         return TORN if result == 0 and call.torns else result
 
     def shape(self, uint32_t index):
-        """The shape of the frame in a slot that this peer holds.  None is the shape of the whole slot."""
+        """Returns the shape of the frame in a slot that this peer holds.  None means the shape of the whole slot."""
         cdef gr_slot *slot = &self.gd.me.ring.slot[index]
         cdef uint64_t ndim = gr_load_acquire(&slot.ndim), k
         if ndim > <uint64_t>GR_MAX_NDIM:
@@ -872,7 +873,7 @@ cdef class Peer:
         return gd_is_torn(&self.gd, index)
 
     def holding(self):
-        """[(index, seq)] of what this peer has claimed or holds now, according to the header's words."""
+        """Returns [(index, seq)] of what this peer has claimed or holds now, according to the header's words."""
         cdef uint64_t seq
         cdef uint32_t i
         held = []
@@ -882,9 +883,9 @@ cdef class Peer:
         return held
 
     def leave(self):
-        """0 or a negative result, when the GPU has done what this peer promised.  Everything must have been ended.
-        Ctrl-C interrupts.  Raises DeviceError if the GPU reports an error instead: its frames may be incomplete, and
-        only this process's death tells the readers which."""
+        """Waits until the GPU has done what this peer promised, and leaves the ring.  Returns 0 or a negative result.
+        Everything must have been ended before.  Ctrl-C interrupts.  Raises DeviceError if the GPU reports an error
+        instead.  Frames may be incomplete then, and readers learn which only by the death of this process."""
         cdef gd_call call
         cdef gr_result result
         cdef unsigned how = GD_WAIT
@@ -907,9 +908,9 @@ cdef class Peer:
 
 
 def look(Peer peer not None):
-    """(sequence that claim or acquire would get now, or why it would not; who is in the way if it is BLOCKED).
+    """Looks what claim or acquire would do now, and changes nothing.
 
-    A look that changes nothing."""
+    Returns (the sequence that it would get, None), or (the negative result, who is in the way if that is BLOCKED)."""
     cdef uint64_t seq = 0
     cdef gr_culprit culprit
     cdef gr_result result = gr_look(&peer.gd.me, &seq, &culprit)
@@ -919,9 +920,9 @@ def look(Peer peer not None):
 
 
 def ready(Peer peer not None, int64_t spin_ns=0):
-    """Whether claim or acquire would have an answer now.  A look that changes nothing.
+    """Whether claim or acquire would have an answer now.  Changes nothing.
 
-    It goes on for as long as the peer's own spin is, at most `spin_ns`."""
+    It looks again and again for as long as the peer's own spin is, and for at most `spin_ns`."""
     cdef gr_result result = gr_ready(&peer.gd.me)
     if result == GR_BLOCKED and spin_ns and not gd_would_tell(&peer.gd):
         with nogil:
@@ -930,8 +931,9 @@ def ready(Peer peer not None, int64_t spin_ns=0):
 
 
 def select(list peers not None, timeout):
-    """[whether it has an answer] for each of the peers (different ones, at most MAX_WAITED); waits until
-    one has, or until the time is up.  Ctrl-C interrupts."""
+    """Waits until one of several peers has an answer, or until the time is up.  Returns for each whether it has one.
+
+    No peer may be named twice, and there may be MAX_WAITED at most.  Ctrl-C interrupts."""
     cdef gr_peer *members[GR_MAX_WAITED]
     cdef gr_bool there[GR_MAX_WAITED]
     cdef uint32_t k, n = len(peers)
@@ -958,7 +960,7 @@ def select(list peers not None, timeout):
             if result != GR_SIGNAL:
                 return [told[k] or there[k] for k in range(n)]
             PyErr_CheckSignals()
-            give_back_lost()  # of whoever it is: nobody says who blocks us
+            give_back_lost()  # of every endpoint, because nothing says which one blocks us
     finally:
         for peer in peers:
             peer.waiting_in = 0
@@ -969,7 +971,7 @@ cdef class Notifier:
     """A descriptor that is readable when a peer's verb has an answer; see core/notify.c."""
 
     cdef gr_notifier *notifier
-    cdef Peer peer  # that it was armed for: its ring stays mapped
+    cdef Peer peer  # the one that it was armed for, so that its ring stays mapped
     cdef object __weakref__
 
     def __cinit__(self):
@@ -982,7 +984,7 @@ cdef class Notifier:
             gr_notifier_close(self.notifier)
 
     def fileno(self):
-        """The descriptor; -1 in a forked child."""
+        """The descriptor.  It is -1 in a forked child."""
         return gr_notifier_fd(self.notifier)
 
     def arm(self, Peer peer not None):

@@ -1,9 +1,11 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""DLPack capsules, made and opened here rather than by NumPy and CuPy: those do not know bfloat16, differ in the
-protocol's versions that they speak, and NumPy does not export what is read-only to older importers.
+"""Makes and opens DLPack capsules.
 
-Layout and ownership: dlpack.h 1.x, and the Python specification of the data-apis array API.  An importer renames the
-capsule and calls the deleter when its tensor dies, from whatever thread, with or without the GIL.
+NumPy and CuPy could do this, but they do not know bfloat16 and they speak different versions of the protocol.  NumPy also
+does not export read-only arrays to importers of an older version.
+
+The layout and the ownership are those of dlpack.h 1.x and of the Python array API standard (data-apis.org).  An importer
+renames the capsule.  When its tensor dies, it calls the deleter, from any thread, with or without the GIL.
 """
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New, PyCapsule_SetName
 from cpython.ref cimport Py_DECREF, Py_INCREF
@@ -38,7 +40,7 @@ cdef struct dl_versioned:
     uint64_t flags
     dl_tensor tensor
 
-cdef struct dl_export:  # either kind, and what it points to
+cdef struct dl_export:  # a tensor of either kind, with the shape and the strides that it points to
     dl_managed managed
     dl_versioned versioned
     int64_t shape[DL_MAX_NDIM]
@@ -53,8 +55,8 @@ cdef void _release(void *context) noexcept with gil:
     Py_DECREF(<object>context)
 
 
-# A library may destroy its last tensors in exit handlers, when there is no Python any more: nothing is
-# left then that could be released.
+# A library may destroy its last tensors in exit handlers, when there is no Python any more.  Then nothing is left that
+# could be released.
 cdef void _free_managed(dl_managed *managed) noexcept nogil:
     if Py_IsInitialized():
         _release(managed.context)
@@ -68,7 +70,7 @@ cdef void _free_versioned(dl_versioned *versioned) noexcept nogil:
 
 
 cdef void _drop_capsule(object capsule) noexcept:
-    """Of a capsule that nobody imported."""
+    """The destructor of a capsule.  If nobody has imported it, its tensor is freed."""
     cdef dl_managed *managed
     cdef dl_versioned *versioned
     if PyCapsule_IsValid(capsule, b"dltensor"):
@@ -80,7 +82,7 @@ cdef void _drop_capsule(object capsule) noexcept:
 
 
 def dlpack_export(owner, size_t data, tuple device, tuple shape, tuple kind, unsigned flags, bint versioned):
-    """A capsule over C-contiguous memory that `owner` keeps alive.  kind: (type code, bits)."""
+    """Returns a capsule over C-contiguous memory that `owner` keeps alive.  `kind` is (type code, bits)."""
     cdef dl_export *made
     cdef dl_tensor tensor
     cdef int64_t stride = 1
@@ -121,9 +123,9 @@ cdef class DLPackImport:
     cdef readonly size_t data
     cdef readonly tuple shape
     cdef readonly tuple strides
-    """In elements."""
+    """The strides in elements, not in bytes."""
     cdef readonly tuple kind
-    """(type code, bits, lanes)"""
+    """The type of an element: (type code, bits, lanes)."""
 
     def __cinit__(self, capsule):
         cdef dl_tensor *tensor
@@ -131,8 +133,8 @@ cdef class DLPackImport:
         if PyCapsule_IsValid(capsule, b"dltensor_versioned"):
             self.versioned = <dl_versioned *>PyCapsule_GetPointer(capsule, b"dltensor_versioned")
             if self.versioned.major != 1:
-                self.versioned = NULL  # the layout after the version may be another; it stays the capsule's
-                raise BufferError("a DLPack tensor of another major version than 1")
+                self.versioned = NULL  # its layout may differ behind the version; it stays in the capsule
+                raise BufferError("the DLPack tensor has another major version than 1")
             PyCapsule_SetName(capsule, b"used_dltensor_versioned")
             tensor = &self.versioned.tensor
         elif PyCapsule_IsValid(capsule, b"dltensor"):

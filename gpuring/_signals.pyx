@@ -1,16 +1,17 @@
 # cython: language_level=3
-"""Where no signal handler may come between.
+"""Steps between which no signal handler may run.
 
-Python runs signal handlers between two of its own instructions: also between a lock's `acquire` and
-what says that it is ours, or between the block of a `with` and its `__exit__`'s first line.  A
-handler that raises there would leave the lock taken, the slot claimed.  Here is no instruction of
-Python's, but for those that are called.
+Python runs signal handlers between two of its own instructions.  So one may run between a lock's
+`acquire` and the assignment that says that the lock is ours, or between the block of a `with` and
+the first line of its `__exit__`.  If it raises there, the lock stays taken, or the slot claimed.
+The steps here are compiled to C, so Python has no instructions between them.
 """
 
 
 cdef class Attempt:
-    """`with Attempt(lock, timeout) as mine:` waits `timeout` seconds for a lock (-1: for ever), says
-    whether it was to be had, and gives it back at the end of the block.  Ctrl-C interrupts the wait."""
+    """`with Attempt(lock, timeout) as mine:` waits at most `timeout` seconds for a lock, or for ever if
+    that is -1.  `mine` says whether it got the lock.  The end of the block gives the lock back.  Ctrl-C
+    interrupts the wait."""
 
     cdef object lock
     cdef object timeout
@@ -30,18 +31,19 @@ cdef class Attempt:
 
 
 cdef class Ended:
-    """A kind of slot whose `with` ends it by verbs in Python.  If a handler cuts those short, the slot
-    is given back: else it would be somebody's for as long as the exception is kept, which keeps the
-    frame of the block."""
+    """A kind of slot whose `with` block ends it by verbs in Python.
+
+    If a signal handler cuts those short, the slot is given back.  Otherwise somebody would have it for
+    as long as the exception is kept, because the exception keeps the frame of the block."""
 
     def __exit__(self, kind, error, traceback):
         if not self._open:
-            if kind is None and self._cut and hasattr(self, "publish"):  # nobody gets what was written
+            if kind is None and self._cut and hasattr(self, "publish"):  # what was written was not published
                 self._check_open()
             return
         try:
             self._done(kind is None)
-        except Exception:  # a refusal: what it says of the slot holds
+        except Exception:  # a verb was refused, and the error says what became of the slot
             raise
         except BaseException:
             if self._open:

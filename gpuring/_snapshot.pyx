@@ -9,9 +9,9 @@ TAKE_PHASES = ("done", "open", "held")
 
 
 def snapshot(Header header not None):
-    """What the header says now, field by field and without a lock, as plain dicts.
+    """Returns what the header says now, field by field, as plain dicts.  Takes no lock.
 
-    Each word is read once; words that belong together may be a few transitions apart.
+    Each word is read once.  Words that belong together may be a few transitions apart.
     """
     cdef gr_ring *ring = header.ring
     cdef uint64_t word, sub
@@ -66,7 +66,7 @@ def snapshot(Header header not None):
             "subscriptions": subscriptions, "deaths": _deaths(ring)}
 
 cdef list _deaths(gr_ring *ring):
-    """The last deaths, the latest first."""
+    """Returns the last deaths, the latest first."""
     cdef uint64_t reaps = gr_load_acquire(&ring.head.reaps), k
     cdef gr_death *death
     deaths = []

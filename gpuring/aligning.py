@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 OneSlot = TypeVar("OneSlot", ReadSlot, "ReadSlot | None")
 
-_NOT_YET_S = 0.001  # a frame is ready, but not to be had: nothing rings when its GPU is done
+_NOT_YET_S = 0.001  # the rest where a frame is ready and its GPU is not, because no bell rings then
 
 
 @overload
@@ -210,7 +210,7 @@ class Aligned(Unique, Generic[OneSlot]):
             self._handed = ()
             raise StopIteration from None
         except BaseException:
-            self._handed = ()  # nobody has got it: it comes again
+            self._handed = ()  # nobody got the tuple, so its frames come again
             raise
 
     def __aiter__(self) -> Self:
@@ -275,7 +275,7 @@ class Aligned(Unique, Generic[OneSlot]):
                 self._patience_s = math.inf
                 return None
             limit = first.key + self._limits.within
-            # Not a number has the key -inf, and fits nobody.
+            # A frame whose value is not a number has the key -inf, and fits no other.
             group = [
                 head if head and (head is first or -math.inf < head.key <= limit) else None
                 for head in heads
@@ -309,7 +309,7 @@ class Aligned(Unique, Generic[OneSlot]):
         """Whether these frames may still wait for others.  Sets how long."""
         limits, self._patience_s = self._limits, math.inf
         if limits.newest and not limits.partial:
-            return True  # newer ones take their places
+            return True  # because newer ones take their places
         if any(len(each.held) + each.passed >= limits.depth for each in self._streams):
             return False
         if limits.max_wait_s is not None:

@@ -48,11 +48,13 @@ class Consumer(_slots.ConsumerVerbs, Endpoint):
         reattach: bool,
     ) -> None:
         self._lossless = lossless
-        self._options = options  # gate, redeliver, spin
+        self._options = options
+        """(gate, redeliver, spin), for a join after a restart."""
         self._reattach = reattach
-        self._moved = False  # to a ring that we attached to ourselves, and so close
-        self._home = ring  # whose close closes us, wherever we are
-        self._restarted = False  # the next frame is the first after a restart
+        self._moved = False  # whether to a ring that we attached to ourselves, and so have to close
+        self._home = ring
+        """The ring whose close closes this consumer, also after it has moved."""
+        self._restarted = False  # whether the next frame is the first one after a restart
         self._untold = []
         self._at_end: Notifier | None = None
         """It wakes up a loop that waits for the stream to go on.  None while no loop does."""
@@ -106,7 +108,7 @@ class Consumer(_slots.ConsumerVerbs, Endpoint):
         except GeneratorExit:
             loop.leave()
             raise
-        except BaseException:  # thrown into it, where the frame is still in the body
+        except BaseException:  # an interrupt, or an error that was thrown into the generator
             loop.undo()
             raise
 
@@ -116,7 +118,7 @@ class Consumer(_slots.ConsumerVerbs, Endpoint):
         subscription = None if self.subscription.startswith("#") else self.subscription
         try:
             peer = successor._join(subscription, self._lossless, "oldest", *self._options)
-        except RingError:  # closed or full meanwhile: there may be another one soon
+        except RingError:  # it was closed or is full, and there may be another one soon
             successor.close()
             return False
         try:
@@ -127,7 +129,7 @@ class Consumer(_slots.ConsumerVerbs, Endpoint):
         self._moved = True
         self._settle_in(successor, peer)
         self._home._endpoints[id(self)] = weakref.ref(self)
-        if self._home.closed:  # while we moved
+        if self._home.closed:  # it was closed while we moved
             self.close()
         return True
 
@@ -172,10 +174,10 @@ class Consumer(_slots.ConsumerVerbs, Endpoint):
                 self._at_end.set()  # a loop of another thread finds us closed
 
     def _give_back(self, index: int) -> None:
-        if self._slots[index]._seen:  # work on it may be enqueued
+        if self._slots[index]._seen:  # so work on it may be enqueued
             try:
                 self._slots[index]._end()
-            except FrameTorn as torn:  # whoever gives it back: it is this consumer's to be told
+            except FrameTorn as torn:  # the caller may be another endpoint; raised later
                 self._untold += torn.seqs
         else:
             self._put_back(index)
@@ -220,11 +222,11 @@ class _Loop:
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
         self.slot: ReadSlot | None = None
-        """The slot in the body of the loop.  No local variable has it: a traceback that is kept
-        keeps those, and somebody would still have the slot."""
+        """The slot in the body of the loop.  No local variable has it, because a traceback keeps
+        local variables, and somebody would then still have the slot."""
 
     def taken(self) -> ReadSlot:
-        """The frame that was acquired, for the body."""
+        """Returns the frame that was acquired, for the body of the loop."""
         assert self.slot is not None
         consumer = self._consumer
         if consumer._restarted:
@@ -270,7 +272,7 @@ class _Loop:
     def arrivals(self) -> Iterator[Arrivals]:
         """What a loop waits with at the end of the stream."""
         consumer, descriptor = self._consumer, -1
-        with contextlib.suppress(OSError):  # no descriptor, no thread: looks by itself do
+        with contextlib.suppress(OSError):  # without a descriptor or a thread it looks now and then
             consumer._at_end = _core.Notifier()
             descriptor = consumer._at_end.fileno()
         try:
@@ -284,7 +286,7 @@ class _Loop:
         so."""
         consumer = self._consumer
         if consumer._answers_nothing():
-            return True  # as the next acquire will say
+            return True  # the next acquire says so
         if consumer._at_end is not None:
             consumer._at_end.arm_at_end(consumer._peer)  # before the look
         if _core.look(consumer._peer)[0] not in (_core.ENDED, _core.PEER_LOST):
@@ -317,11 +319,11 @@ class AsyncFrames(Unique):
                 with loop.arrivals() as arrivals:
                     while not loop.goes_on():
                         await arrivals.wait_async()
-        except (KeyboardInterrupt, SystemExit):  # a task keeps it, with all that its frames have
+        except (KeyboardInterrupt, SystemExit):  # the task keeps the error and our local variables
             self._loop.undo()
             raise
 
     def __del__(self) -> None:
         """After the loop was left, by break or by an error."""
-        if loop := getattr(self, "_loop", None):  # an interrupt may have come before
+        if loop := getattr(self, "_loop", None):  # an interrupt may have come before there was one
             loop.leave()

@@ -26,7 +26,7 @@ _ON_GPU = (_dlpack.DL_CUDA, _dlpack.DL_CUDA_MANAGED)
 
 @dataclass
 class _Source:
-    """An array of another library.  It lives as long as this object."""
+    """An array of another library, which this object keeps alive."""
 
     pointer: int
     shape: tuple[int, ...]
@@ -91,7 +91,7 @@ def _open(source: Any, ring: str, stream: int | None, order: Order) -> _Source:
 
 
 def _capsule(source: Any, stream: int | None) -> Any:
-    with contextlib.suppress(TypeError):  # raised by those that do not know max_version yet
+    with contextlib.suppress(TypeError):  # older libraries do not know max_version
         return source.__dlpack__(stream=stream, max_version=(1, 0))
     return source.__dlpack__(stream=stream)
 
@@ -137,7 +137,7 @@ def _check(ring: str, field: Field, target: Any, source: _Source) -> None:
 
 
 class _Bits:
-    """Host memory as an array of NumPy, whose elements have the size and no meaning."""
+    """Host memory for NumPy: the elements have their size, and no type."""
 
     def __init__(self, source: _Source, itemsize: int) -> None:
         self._owner = source
@@ -157,7 +157,8 @@ def _bits(array: Any) -> Any:
 def _rows(
     shape: Sequence[int], strides: Sequence[int], itemsize: int
 ) -> tuple[int, int, int] | None:
-    """(bytes of a row, rows, pitch) of memory that is rows at a fixed pitch.  None if it is not."""
+    """Returns (bytes of a row, rows, pitch) of memory that is rows at a fixed pitch, or None if it
+    is not."""
     axis, width = len(shape), itemsize
     while axis and (shape[axis - 1] == 1 or strides[axis - 1] == width):
         width *= shape[axis - 1]
@@ -212,4 +213,4 @@ def _keep(cuda: Any, device: int, stream: int, source: _Source) -> None:
         before = list(_kept)
         _kept[:] = [each for each in before if query(each[0].ptr) != DONE]
         _kept.append((event, source))
-    del before  # not under the lock: a source that goes may run anything, another copy too
+    del before  # without the lock, because the end of a source may run any code, even another copy

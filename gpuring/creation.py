@@ -130,7 +130,7 @@ def create_of(
     directory.make_way(name, replace)
     epoch = secrets.token_bytes(16)
     memory: Memory | None = None
-    making: File | None = None  # see HostMemory.create
+    making: File | None = None  # what HostMemory.create returns
     header: Header | None = None
     ring: Ring | None = None
     try:
@@ -157,7 +157,7 @@ def create_of(
                 memory_handle=memory.handle,
             )
             ring = Ring(name, header, memory, described, created=True)
-            directory.give_name(name, file, replace)  # last: nobody ever meets half of a ring
+            directory.give_name(name, file, replace)  # last, so that nobody finds half of a ring
         return ring
     except BaseException as error:
         if ring is not None:
@@ -195,6 +195,6 @@ def _on_gpu(
     if sync == "auto":
         sync = "timeline" if has_timeline else "event"
         if not has_timeline and gate is None:
-            gate = "host"  # a stream that waits for the event of a killed process never wakes
+            gate = "host"  # a stream that waits for the event of a killed process waits for ever
     memory = cuda_ipc.CudaMemory.create(slots, described.slot_nbytes, ordinal)
     return memory, sync, gate or "stream"

@@ -77,7 +77,7 @@ def _bytes(memory: Memory, spec: Spec, index: int) -> Any:
 def _fill(array: Any, value: int, stream: int) -> None:
     if isinstance(array, np.ndarray):
         array[...] = value
-    else:  # no kernel: those need a compiler
+    else:  # without a kernel, which would need a compiler
         array.data.memset_async(value, array.nbytes, as_cupy(stream))
 
 
@@ -205,7 +205,8 @@ def _watched(array: Any, lease: Lease) -> Any:
 
 
 class WatchedSlot:
-    """What a slot does more in debug mode: a base that comes before its own kind."""
+    """What a slot does in addition in debug mode.  It is a base class that comes before its own
+    kind."""
 
     if TYPE_CHECKING:  # of slot.Slot
         index: int
@@ -239,13 +240,13 @@ class WatchedSlot:
         self._whole = None  # so that every access comes to _array()
 
     def _succeed(self, before: WatchedSlot) -> None:
-        self._lease, before._lease = before._lease, None  # who kept a view is told
+        self._lease, before._lease = before._lease, None  # so that a kept view is reported
 
     def _begin_lease(self, call: int) -> None:
         before = weakref.ref(self._lease) if self._lease is not None else None
         self._lease, self._views = None, {}
         if before is not None and before() is not None:
-            gc.collect()  # it may be garbage
+            gc.collect()  # it may be garbage that was not collected yet
             kept = before()
             # What the call before this one gave is often still in the caller's variable.
             if kept is not None and call - kept.call > 1:
@@ -264,7 +265,7 @@ class WatchedSlot:
         self._check_open()
         try:
             self._check_canary(f"between here and where it was {self._verbs[0]}")
-        except Warning:  # warnings can be errors
+        except Warning:  # warnings can be turned into errors
             self._undo()
             raise
         self._views = {}
@@ -297,7 +298,7 @@ class WatchedSlot:
         canary = self._all[_end(self._spec) :]
         if isinstance(canary, np.ndarray):
             now = canary.copy()
-        else:  # behind all work on the slot, on the streams that publish and release would look at
+        else:  # after all work on the slot, on the streams that publish and release wait for
             cuda = load_cupy().cuda
             self._check_stream(self._stream)
             self._import_on(cuda.get_current_stream().ptr)
@@ -364,7 +365,7 @@ def _watched_batches(kind: Any) -> Any:
             try:
                 for slot in _slots.still_open(self):
                     slot._end_lease()
-            except Warning:  # warnings can be errors
+            except Warning:  # warnings can be turned into errors
                 undo(self)
                 raise
             getattr(kind, verb)(self)
@@ -413,7 +414,7 @@ class Watcher:
     def took(self, slots: Sequence[Any]) -> None:
         """Called when slots were claimed or acquired, and the user is about to get them."""
         self._calls += 1
-        try:  # a verb asks only if it enqueues something; the poison would be in the graph
+        try:  # a verb asks only if it enqueues something, and filling the slot does enqueue
             slots[0]._check_stream(slots[0]._stream)
         except DeviceError:
             for slot in reversed(slots):
@@ -423,11 +424,11 @@ class Watcher:
         try:
             for slot in slots:
                 slot._begin_lease(self._calls)
-        except BaseException as error:  # warnings can be errors
+        except BaseException as error:  # warnings can be turned into errors
             for slot in reversed(slots):
                 if isinstance(error, Exception) or hasattr(slot, "publish"):
-                    slot._end()  # a claim has been filled
-                else:  # Ctrl-C: nobody has seen the frame, so it comes again
+                    slot._end()  # a claimed slot was filled, so its end waits for that
+                else:  # after a Ctrl-C nobody has seen the frame, so it comes again
                     slot._open = False
                     self._put_back(slot.index)
             raise

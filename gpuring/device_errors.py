@@ -1,7 +1,7 @@
 """The errors for what the GPU's driver refuses.  Each names the operation, the reason and the next
 step.
 
-The core (gpuring/device) reports what it was about, its stream and the driver's CUresult.
+The C code (gpuring/device) reports what it was doing, on which stream, and the driver's CUresult.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def refused(
     pid: int,
     made: int,
 ) -> DeviceError:
-    """The error for a gd_trouble (device/device.h); `status` is the CUresult's name.
+    """The error for a gd_trouble (device/device.h).  `status` is the name of the CUresult.
 
-    `pid` is that of `peer`, `made` how many interprocess events this process has.
+    `pid` is that of `peer`, and `made` is how many interprocess events this process has made.
     """
     if where == "captured":
         text = (

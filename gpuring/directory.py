@@ -23,7 +23,8 @@ from gpuring.segment import Missing, Named
 
 T = TypeVar("T")
 
-_PATIENCE_S = 2.0  # with a process that was stopped while it had a name's lock
+_PATIENCE_S = 2.0
+"""How long to wait for the lock of a name.  Only a process that was stopped has it for so long."""
 
 
 def deadline_of(timeout_s: float | None) -> float:
@@ -50,7 +51,7 @@ def when_there(name: str, deadline: float, call: Callable[[], T]) -> T:
             if rest_s <= 0:
                 raise segment.not_found(name, str(missing)) from None
         if going and not was_going:
-            arrivals.look_soon()  # who removes it may give up
+            arrivals.look_soon()  # the process that removes it may give up
         was_going = going
         arrivals.wait(rest_s)
 
@@ -169,8 +170,9 @@ def attach_header(name: str, owner: int | None) -> Header:
         try:
             with named.open(os.O_RDWR) as file:
                 header = _checked(name, Header.attach, file)
-                # In this order: who takes the name away locks it, and then looks whether somebody
-                # has the header.  So he has seen us, or we see him, or the slots have gone.
+                # The order matters.  A process that takes the name away locks it, and then looks
+                # whether somebody has the header.  So it has seen us, or we see it, or the slots
+                # are gone.
                 if segment.name_is_locked(file.fd):
                     header.disown()
                     raise Missing("somebody is about to remove it")
@@ -199,7 +201,7 @@ def make_way(name: str, replace: bool | None) -> None:
                         raise _taken(name)
     except FileNotFoundError:
         return
-    remove_dead(name)  # now, for its memory may be what is needed
+    remove_dead(name)  # first, because its memory may be needed
 
 
 def give_name(name: str, file: File, replace: bool | None) -> None:
@@ -262,7 +264,8 @@ def _may_remove(name: str, named: Named) -> None:
 
 
 def _take_away(name: str, *, close: bool, replace: bool | None = True) -> bool:
-    """`replace` says which ring may be taken away, as in create().  False if there was none."""
+    """Takes the name from its ring.  `replace` says which ring may be taken away, as in create().
+    Returns False if there was none."""
     while True:
         try:
             named = Named(segment.header_name(name))
@@ -271,15 +274,15 @@ def _take_away(name: str, *, close: bool, replace: bool | None = True) -> bool:
         with named:
             _may_replace(name, named, replace)
             with named.open(os.O_RDWR) as file:
-                locked = segment.lock_name(file.fd, _PATIENCE_S)  # in vain: its holder was stopped
+                locked = segment.lock_name(file.fd, _PATIENCE_S)  # False if its holder was stopped
                 if not named.has_name:
                     continue
-                # Under the lock, so that of two who start at once one finds the other's ring.
+                # Under the lock, so that of two processes that start at once one finds the other's.
                 if replace is None and not (locked and _is_abandoned(file)):
                     raise _taken(name)
                 epoch = None if named.odd else _retire(file, close)
                 _remove_slots(name, epoch)
-                if named.has_name:  # once more: if we were stopped, somebody went on without us
+                if named.has_name:  # if we were stopped, another process may have gone on meanwhile
                     segment.unlink(segment.header_name(name))
                 return True
 
@@ -346,7 +349,7 @@ def tidy(wanted: Callable[[str], object]) -> list[str]:
     """clean() for the names that are wanted.  Does not wait."""
     removed: list[str] = []
     for name, slots in sorted(segment.listing().items()):
-        # The second look is a short cut: strangers may have put ten thousand names there.
+        # The second condition saves work: strangers may have put ten thousand names there.
         if wanted(name) and (slots or segment.owner(segment.header_name(name)) == os.geteuid()):
             with contextlib.suppress(FileNotFoundError, PermissionError):  # it changed meanwhile
                 removed += _remove_left(name, slots)
@@ -355,7 +358,7 @@ def tidy(wanted: Callable[[str], object]) -> list[str]:
 
 def _remove_left(name: str, slots: list[str]) -> list[str]:
     """Removes what is left of one ring, or slots without one.  Returns what it removed."""
-    strays = [each for each in slots if segment.is_left(each)]  # before the look at the header
+    strays = [each for each in slots if segment.is_left(each)]  # must come before the header
     own = ""
     with contextlib.suppress(FileNotFoundError), Named(segment.header_name(name)) as named:
         if named.is_ours:
@@ -364,14 +367,14 @@ def _remove_left(name: str, slots: list[str]) -> list[str]:
                 own = segment.slots_name(name, epoch)
             if not alive:
                 return _remove_dead(name, named, {*strays, own} - {""})
-            if epoch is None:  # living, and of another version: nobody knows which are its slots
+            if epoch is None:  # it lives, and is of another version: which slots are its is unknown
                 return []
     return [each[1:] for each in strays if each != own and segment.remove_slots(each)]
 
 
 def _remove_dead(name: str, named: Named, slots: set[str]) -> list[str]:
     with named.open(os.O_RDWR) as file:
-        # [attach_header] whoever has attached since the first look is seen by the second.
+        # Whoever has attached since the first look is seen by this one; see attach_header.
         if not segment.lock_name(file.fd) or not named.has_name or _life(named)[1]:
             return []
         for each in slots:
@@ -387,6 +390,6 @@ def _life(named: Named) -> tuple[bytes | None, bool]:
             header = Header.read(file.fd)
         except _core.Damaged:
             return None, segment.in_use(file.fd)
-    # Nobody can join a GPU ring any more whose creator is dead, so a mere handle does not count.
+    # Nobody can join a GPU ring whose creator is dead, so a handle without a peer does not count.
     attached = header.memory == "host" and header.attached
     return header.epoch, header.creator_alive or attached or bool(header.live_peers())

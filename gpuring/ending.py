@@ -62,8 +62,8 @@ def remove(ring: OpenRing) -> None:
 
 
 def all_of(known: Iterable[weakref.ref[T]]) -> list[T]:
-    """In one step: other threads open and close rings, producers and consumers meanwhile, and what
-    changes cannot be iterated over."""
+    """Returns those that still exist.  The list is made in one step, because other threads open and
+    close rings, producers and consumers meanwhile."""
     return [found for each in list(known) if (found := each()) is not None]
 
 
@@ -104,7 +104,7 @@ def _close_all_after_threads() -> None:
     rings then."""
     try:
         shutdown: Callable[[], None] | None = getattr(threading, "_shutdown", None)
-        if shutdown is not None:  # what comes next anyway; a second call does nothing
+        if shutdown is not None:  # it is called next anyway, and a second call does nothing
             shutdown()
     finally:
         close_all()

@@ -27,7 +27,7 @@ def kind_of(field: Field) -> tuple[int, int] | None:
     if field.extended:
         return _EXTENDED_CODES[field.extended], 8 * dtype.itemsize
     if dtype.kind not in _CODES or not dtype.isnative or dtype.char in "gG":
-        return None  # long double is no IEEE format: 80 bits of 128
+        return None  # a long double has no IEEE format: it uses 80 bits of 128
     return _CODES[dtype.kind], 8 * dtype.itemsize
 
 

@@ -20,10 +20,13 @@ from gpuring.errors import EndOfStream, FrameTorn, PeerLost, RingTimeout
 if TYPE_CHECKING:
     from gpuring.slot import ReadSlot
 
-LOOK_AGAIN_S = 0.05  # whether a stream that was over has begun again
+LOOK_AGAIN_S = 0.05
+"""How often to look whether a stream that was over has begun again."""
 
 
 class Frame(NamedTuple):
+    """A frame that was acquired, and the value by which it is compared."""
+
     key: float
     seq: int
     time_ns: int
@@ -37,10 +40,13 @@ class Lookahead:
         self.consumer, self._by, self._cuda_stream = consumer, by, cuda_stream
         self.held: list[Frame] = []
         """Frames in order of their keys.  Those that the user has stay here."""
-        self.passed = 0  # newer ones came, since the last tuple (by=None)
-        self.last: float | None = None  # the key of the frame that came last
+        self.passed = 0
+        """How many frames gave way to newer ones since the last tuple (by=None)."""
+        self.last: float | None = None
+        """The key of the frame that came last."""
         self.end: EndOfStream | PeerLost | None = None
-        self.down = False  # over, but it may begin again: reattach=True
+        self.down = False
+        """Whether it is over and may begin again, because of `reattach=True`."""
         self.unmatched = 0
         self._loop = _Loop(consumer)
         """Its slot was acquired and is not in `held` yet."""
@@ -104,7 +110,7 @@ class Lookahead:
             return 0
         key: float = slot.meta[self._by].item()
         if math.isnan(key):
-            return -math.inf  # it comes first, and fits nobody
+            return -math.inf  # it comes first, and fits no other
         if slot.restarted:
             self.last = None
         before, self.last = self.last, key

@@ -78,7 +78,7 @@ def _attach(name: str, owner: int | None) -> Ring:
     try:
         return Ring(name, header, *_slots_of(name, header), created=False)
     except BaseException:
-        header.disown()  # an exception that is kept keeps our locks no longer
+        header.disown()  # if the exception is kept, it keeps the header, but not our locks
         raise
 
 
@@ -125,14 +125,14 @@ class Ring:
         self._memory = memory
         self._spec = described
         self._created = created
-        self._epoch = header.epoch  # the header's own may be damaged by the end
-        self._closed = True  # until everything is there that close() needs
+        self._epoch = header.epoch  # copied, because that in the header may be damaged later
+        self._closed = True  # until there is everything that close() needs
         self._closing = False
-        self._joining = threading.RLock()  # reentrant, for a signal handler that closes
+        self._joining = threading.RLock()  # reentrant, because a signal handler may close the ring
         self._endpoints: dict[int, weakref.ref[Endpoint]] = {}
         """By id, until they have left.  References are weak, so a producer or consumer that is
         dropped leaves the ring."""
-        self._waits_for_last = False  # the last endpoint that leaves closes this ring
+        self._waits_for_last = False  # whether the last endpoint that leaves closes this ring
         self._made_at = debug.caller() if debug.ON else ""
         self._device = self._open_device()
         ending.add(self)
@@ -225,7 +225,7 @@ class Ring:
         (another ring may have taken its name: attach again), TooManyPeers, DeviceError, RingTimeout
         if the membership lock cannot be had for 5 s (a stopped process has it).
         """
-        self._check_open()  # not under the lock: in a forked child another thread had it
+        self._check_open()  # before the lock, which another thread may have had when we were forked
         with self._joining:
             return Producer(self, self._join_producer(gate, spin))
 
@@ -342,7 +342,7 @@ class Ring:
         if self._header.forked:
             self._closed = True
             return
-        with self._joining:  # who is about to join is one of those that are closed
+        with self._joining:  # whoever is about to join is then among those that are closed
             self._closing = True  # nobody else joins any more
         try:
             self._close()
@@ -355,21 +355,21 @@ class Ring:
             try:
                 endpoint.close()
             except RingTimeout:
-                raise  # it is still open, and so are we
+                raise  # it is still open, and so is this handle
             except Exception as error:
                 if not (endpoint.closed or isinstance(error, RingError)):
                     raise
-                errors.append(error)  # told below; what is left of the peer is reaped with us
+                errors.append(error)  # raised below; what is left of the peer is reaped after this
         if self._created:
             self._header.close_ring()
             self._unlink()
-        # The garbage collector is about to call the __del__ of some, perhaps in another thread. It
-        # has cut our references to them, and they still need the slots and the device.
+        # The garbage collector is about to call the __del__ of some endpoints, perhaps in another
+        # thread. It has cleared our references to them. They still need the slots and the device.
         if any(each() is None for each in list(self._endpoints.values())):
             self._waits_for_last = True
             return
         if self._device is not None and not ending.all_of(self._endpoints.values()):
-            self._device.close()  # else when the last of them is gone, which may still call it
+            self._device.close()  # otherwise when the last endpoint is gone, which may still use it
         if self._created:
             lingering.keep(self._header, self._memory)
         else:
@@ -381,7 +381,7 @@ class Ring:
             raise_first(errors)
 
     def _unlink(self) -> None:
-        """Removes the ring's names; that of the header may belong to a later ring by now."""
+        """Removes the ring's names.  That of the header may belong to a later ring by now."""
         self._header.retire()
         directory.remove_own(self._name, self._epoch, self._header)
 
@@ -402,7 +402,7 @@ class Ring:
                     stacklevel=2,
                     source=self,
                 )
-            finally:  # warnings may be errors
+            finally:  # warnings can be turned into errors
                 with contextlib.suppress(Exception):
                     self.close()
 

@@ -37,7 +37,8 @@ whether it may.  In slots their maker locks it until their ring has its name."""
 _PREFIX = "gpuring."
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _SEGMENT = re.compile(rf"gpuring\.({_NAME.pattern})(\+[0-9a-f]{{32}})?")
-_MAX_LISTED = 10  # names in a message
+_MAX_LISTED = 10
+"""How many names a message lists."""
 
 
 class Missing(Exception):
@@ -85,7 +86,7 @@ def _listing() -> tuple[set[str], dict[str, list[str]]]:
     headers: set[str] = set()
     slots: dict[str, list[str]] = {}
     with contextlib.suppress(FileNotFoundError, PermissionError):
-        for entry in os.listdir(SHM):  # noqa: PTH208 - of many thousand names, too
+        for entry in os.listdir(SHM):  # noqa: PTH208 - there may be many thousand names
             if found := _SEGMENT.fullmatch(entry):
                 of = slots.setdefault(found[1], [])
                 if found[2]:
@@ -195,14 +196,14 @@ def unnamed(mode: int) -> File:
         raise RingError(
             f"{SHM} cannot hold files without a name (O_TMPFILE); rings need a tmpfs there"
         ) from error
-    os.fchmod(file.fd, mode)  # the umask cut the mode
+    os.fchmod(file.fd, mode)  # because the umask has restricted the mode
     return file
 
 
 def give_name(file: File, segment: str) -> None:
     """Gives this name to the file.  Raises FileExistsError, OSError."""
-    # With absolute paths linkat() looks at neither directory; but without one CPython calls link(),
-    # which does not follow what /proc has here.
+    # With absolute paths linkat() looks at neither directory.  But without them CPython calls
+    # link(), which does not follow the link that /proc has here.
     at = {"src_dir_fd": file.fd, "dst_dir_fd": file.fd}
     os.link(f"/proc/self/fd/{file.fd}", path_of(segment), **at, follow_symlinks=True)
 

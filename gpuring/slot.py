@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from gpuring._core import Device, Peer
     from gpuring.memory import Memory
 
-_MAX_VIEWS = 64  # arrays of smaller frames that a slot remembers
+_MAX_VIEWS = 64
+"""How many arrays of smaller frames a slot remembers."""
 
 
 class Slot(Exported, Unique):
@@ -245,7 +246,7 @@ class ReadSlot(_slots.ReadSlot, Slot):
 
     def _protect(self, view: Any) -> None:
         if self._device is None:
-            view.flags.writeable = False  # others read the same frame; a GPU cannot forbid it
+            view.flags.writeable = False  # others read it, too; a GPU cannot forbid writes
 
     @property
     def time_ns(self) -> int:

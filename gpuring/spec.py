@@ -124,7 +124,7 @@ class Spec:
                 canary_nbytes=read.get("canary", 0),
                 about=read.get("about"),
             )
-        except Exception as error:  # NumPy's dtype parser has many ways to refuse
+        except Exception as error:  # NumPy refuses with many kinds of error
             raise ValueError(f"the description of its slots cannot be read: {error}") from error
 
 
@@ -233,7 +233,7 @@ def _plain(dtype: Any, what: str) -> tuple[np.dtype[Any], tuple[int, ...], str]:
     try:
         described = json.loads(json.dumps(_describe(element)))
         seen = _extended(extended) if extended else _restore(described)
-    except Exception as error:  # NumPy refuses in many ways
+    except Exception as error:  # NumPy refuses with many kinds of error
         raise _indescribable(wanted, what, str(error)) from error
     if seen != element:
         raise _indescribable(wanted, what, f"they would see {seen}")
@@ -241,12 +241,13 @@ def _plain(dtype: Any, what: str) -> tuple[np.dtype[Any], tuple[int, ...], str]:
 
 
 def _dtype(dtype: Any, what: str) -> np.dtype[Any]:
-    """np.dtype(dtype).  Raises TypeError for whatever NumPy refuses, and says which argument."""
-    if dtype is None:  # which NumPy takes for float64
+    """Returns np.dtype(dtype).  Raises TypeError for whatever NumPy refuses, and names the
+    argument."""
+    if dtype is None:  # NumPy would take it for float64
         raise TypeError(f"{what}: None is not a dtype")
     try:
         made: np.dtype[Any] = np.dtype(dtype)
-    except Exception as error:  # NumPy refuses in many ways
+    except Exception as error:  # NumPy refuses with many kinds of error
         raise TypeError(f"{what}: NumPy makes no dtype of {dtype!r} ({error})") from error
     return made
 
@@ -282,8 +283,8 @@ def _meta(meta: npt.DTypeLike | None) -> np.dtype[Any] | None:
 
 
 def _describe(dtype: np.dtype[Any]) -> Any:
-    """A str, or [[name or [title, name], dtype, shape], …] with a field "" for each gap: as
-    dtype.descr, which has the metadata of fields too."""
+    """Describes a dtype for JSON: a str, or [[name or [title, name], dtype, shape], …] with a field
+    "" for each gap.  It is like dtype.descr, which also has the metadata of fields."""
     if dtype.names is None:
         return dtype.str
     fields: list[Any] = []
@@ -308,7 +309,7 @@ def _restore(description: Any) -> np.dtype[Any]:
 
 
 def _tuples(description: Any) -> Any:
-    """JSON has lists where NumPy has tuples."""
+    """Turns the lists of JSON into the tuples that NumPy wants."""
     if isinstance(description, str):
         return description
     return [

@@ -25,7 +25,7 @@ def current() -> int:
     torch has another current stream of its own, which has to be given explicitly.  Raises
     DeviceError.
     """
-    global _get_current_stream  # noqa: PLW0603 - bound once, this is on the path of every frame
+    global _get_current_stream  # noqa: PLW0603 - bound once, because every frame calls this
     if _get_current_stream is None:
         device_for(None)
         _get_current_stream = load_cupy().cuda.get_current_stream
@@ -61,7 +61,7 @@ def handle(stream: Any) -> int:
     if isinstance(stream, int) and not isinstance(stream, bool):
         raw: Any = stream
     elif (protocol := getattr(stream, "__cuda_stream__", None)) is not None:
-        # numba's and older objects had it as a plain tuple.
+        # Numba and older libraries have it as a plain tuple.
         version, raw = protocol() if callable(protocol) else protocol
         if version != 0:
             raise TypeError(

@@ -24,10 +24,14 @@ if TYPE_CHECKING:
 AnyEndpoint = TypeVar("AnyEndpoint", bound=Endpoint)
 Slot = TypeVar("Slot")
 
-UNINTERRUPTED_S = 0.001  # a task that never has to wait lets others run after so long
-FENCE_POLL_S = 0.001  # gate="host": nothing rings when a GPU is done
-FENCE_SPINS = 20  # turns of the event loop before that
-SPIN_S = 0.001  # of a longer `spin`: an event loop has others to serve
+UNINTERRUPTED_S = 0.001
+"""A task that never has to wait lets others run after this time."""
+FENCE_POLL_S = 0.001
+"""With gate="host" a task looks again after this time, because no bell rings when a GPU is done."""
+FENCE_SPINS = 20
+"""For this many turns of the event loop it looks without that pause."""
+SPIN_S = 0.001
+"""The longest spin of a task, because an event loop has other tasks to run."""
 
 _turns = itertools.count(1)
 
@@ -48,7 +52,7 @@ def select(endpoints: Iterable[AnyEndpoint], timeout: float | None = None) -> li
 
     The wait sleeps, and Ctrl-C interrupts it.  Raises TypeError, ValueError.
     """
-    if isinstance(endpoints, Endpoint):  # whose frames it would read
+    if isinstance(endpoints, Endpoint):  # iterating over a consumer would read its frames
         raise TypeError("select takes several consumers and producers: select([consumer])")
     waited = list(dict.fromkeys(endpoints))
     for each in waited:
@@ -76,7 +80,8 @@ def select(endpoints: Iterable[AnyEndpoint], timeout: float | None = None) -> li
 async def answer(
     endpoint: Endpoint, attempt: Callable[[], Slot], verb: str, timeout: float | None
 ) -> Slot:
-    """What `attempt`, the verb with timeout 0, returns or raises as soon as nothing blocks it."""
+    """Waits until nothing blocks `attempt`, the verb with timeout 0.  Returns or raises what it
+    does."""
     import asyncio
 
     if timeout is not None and not timeout >= 0:
@@ -96,7 +101,7 @@ async def answer(
             if late or endpoint._answers_at_once() or _core.ready(endpoint._peer, spin_ns):
                 try:
                     return attempt()
-                except RingTimeout:  # another member was faster, or the GPU is not done
+                except RingTimeout:  # another member was faster, or the GPU is still at work
                     if late:
                         raise endpoint._refused(_core.BLOCKED, verb, timeout) from None
                 at_fence = endpoint._peer.culprit[0] == _core.BY_FENCE
@@ -106,7 +111,7 @@ async def answer(
                 await _readable([endpoint], loop, deadline)
             spin_ns = 0
     finally:
-        if endpoint._awaited is loop:  # else the loop was closed under us, and another one waits
+        if endpoint._awaited is loop:  # if not, this loop was closed, and another one waits
             endpoint._awaited = None
 
 

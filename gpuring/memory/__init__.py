@@ -18,18 +18,18 @@ class Memory(Protocol):
     handle: bytes
     """64 bytes of the header from which other processes open the memory."""
     device_uuid: bytes
-    """16 bytes naming the GPU that holds the slots; zeros for host memory."""
+    """16 bytes that name the GPU with the slots.  They are zero for host memory."""
 
     def array(self, index: int, field: Field, shape: tuple[int, ...]) -> Any:
-        """An array over `field` of slot `index`, C-contiguous; `shape` may be smaller than the
-        field's.
+        """Returns a C-contiguous array over `field` of slot `index`.  `shape` may be smaller than
+        that of the field.
 
-        No copy, no work on any stream.  The array keeps the mapping alive.
+        Copies nothing and enqueues nothing.  The array keeps the mapping alive.
         """
 
     def close(self, *, others: bool, then: Callable[[], None]) -> None:
-        """Gives the mapping up; its creator also frees the memory.
+        """Gives the mapping up.  Its creator also frees the memory.
 
-        `others`: whether other processes may still use the slots.  `then` is called when the
-        mapping is gone, with the last array over it.  Never blocks; raises nothing.
+        `others` says whether other processes may still use the slots.  `then` is called when the
+        mapping is gone, which is when the last array over it is gone.  Raises nothing.
         """

@@ -1,13 +1,15 @@
-"""Slots in one slab of GPU memory, shared by legacy CUDA IPC and shown as CuPy arrays.
+"""Slots in one allocation of GPU memory, shared by legacy CUDA IPC and shown as CuPy arrays.
 
-The creator makes one plain cudaMalloc (never CuPy's pool: a handle stands for a whole allocation)
-and puts its 64-byte handle into the header.  Others open the handle, once per process and device,
-under the device that is current at their attach: under another it would cost a context of 500 MB.
+The creator calls cudaMalloc once and puts the 64-byte handle of that memory into the header.  It
+does not use CuPy's pool, because a handle stands for a whole allocation.  Others open the handle
+once for each process and device, under the device that is current when they attach.  Under another
+device it would cost a context of 500 MB.
 
-A `_Mapping` undoes itself when the last array over it is gone, never at interpreter shutdown and
-never after fork(); the process's end does it too.  The creator's slab is freed only after a close()
-that was told that no other process has it, since cudaFree under an importer is undefined (CUDA
-Runtime API, cudaIpcOpenMemHandle); otherwise it stays until the process ends.
+A `_Mapping` undoes itself when the last array over it is gone.  It does not do so at interpreter
+shutdown or after fork(), and the end of the process undoes it as well.  The creator's memory is
+freed only after a close() that was told that no other process has it.  Otherwise it stays until the
+process ends, because cudaFree is undefined while others have the memory open (CUDA Runtime API,
+cudaIpcOpenMemHandle).
 """
 
 from __future__ import annotations
@@ -29,8 +31,9 @@ from gpuring.integers import integer
 if TYPE_CHECKING:
     from gpuring.spec import Field
 
-SLAB_ALIGNMENT = 2 << 20
-"""A slab is whole 2 MiB pages: the driver shares a whole page, so nothing else may live on it."""
+PAGE_NBYTES = 2 << 20
+"""The memory has a multiple of this size.  The driver shares whole pages, so nothing else may be on
+them."""
 
 USE_HOST = "Use device='host', or run on a machine with an NVIDIA GPU"
 
@@ -139,13 +142,13 @@ def _visible() -> str:
 
 
 class _Mapping:
-    """A slab in this process's address space; the owner of every array over it."""
+    """The memory of a ring in this process's address space.  Every array over it keeps it."""
 
     def __init__(self, ptr: int, device: int, undo: Callable[[int], None]) -> None:
         self.ptr = ptr
         self.device = device
         self.after: list[Callable[[], None]] = []
-        """Called when it is undone."""
+        """Functions that are called when it is undone."""
         self._finalizer = weakref.finalize(self, _undo, undo, ptr, device, os.getpid(), self.after)
         self._finalizer.atexit = False
 
@@ -164,7 +167,8 @@ _lock = threading.Lock()
 _created: weakref.WeakValueDictionary[bytes, _Mapping] = weakref.WeakValueDictionary()
 _imported: weakref.WeakValueDictionary[tuple[bytes, int], _Mapping] = weakref.WeakValueDictionary()
 _kept: dict[bytes, _Mapping] = {}
-"""Slabs made here which other processes may have open: never freed before the process ends."""
+"""Memory that this process has made and that others may have open.  It is kept until its rings are
+closed and unused, or until the process ends."""
 
 
 class CudaMemory:
@@ -182,7 +186,8 @@ class CudaMemory:
         self.handle = handle
         self.device_uuid = device_uuid
         self.device = device
-        """The ordinal, here, of the device under which the slots are mapped: that of the arrays."""
+        """The ordinal in this process of the device under which the slots are mapped.  The arrays
+        are on this device, too."""
         self._slot_nbytes = slot_nbytes
         self._mapping: _Mapping | None = mapping
         self._created = False
@@ -193,15 +198,15 @@ class CudaMemory:
 
     @classmethod
     def create(cls, slots: int, slot_nbytes: int, device: int) -> CudaMemory:
-        """A new slab on GPU `device`.  Raises DeviceError, and nothing is left then."""
+        """Allocates slots on GPU `device`.  Raises DeviceError, and leaves nothing behind then."""
         device = _usable(device)
         cuda = load_cupy().cuda
         runtime = cuda.runtime
-        nbytes = -(-slots * slot_nbytes // SLAB_ALIGNMENT) * SLAB_ALIGNMENT
+        nbytes = -(-slots * slot_nbytes // PAGE_NBYTES) * PAGE_NBYTES
         device_uuid = Driver().uuid(device)
         with cuda.Device(device):
             try:
-                # What cupy.cuda.Memory does, less its cudaFree at interpreter shutdown.
+                # As cupy.cuda.Memory does, but without its cudaFree at interpreter shutdown.
                 mapping = _Mapping(runtime.malloc(nbytes), device, runtime.free)
             except runtime.CUDARuntimeError as error:
                 raise DeviceError(
@@ -225,9 +230,11 @@ class CudaMemory:
     def open(
         cls, handle: bytes, device_uuid: bytes, slots: int, slot_nbytes: int, *, ring: str
     ) -> CudaMemory:
-        """The slab of `ring`, under the current device.  In its creator's process, a local view.
+        """Opens the slots of `ring` under the current device.  The process that created them has
+        them already.
 
-        Raises DeviceError if the current device cannot reach the slab's, or its creator is gone.
+        Raises DeviceError if the current device cannot reach that of the slots, or if their creator
+        is gone.
         """
         device = _usable(None)
         runtime = load_cupy().cuda.runtime
@@ -267,7 +274,8 @@ class CudaMemory:
         """Gives the slots up: they are unmapped, or freed, when the last array over them is gone.
 
         That call then waits for this process's GPU work, as cudaFree and cudaIpcCloseMemHandle do.
-        The creator's slab is freed only with others=False; otherwise it stays to the process's end.
+        The creator's memory is freed only with others=False.  Otherwise it stays until the process
+        ends.
         """
         if self._mapping is None:
             return
@@ -295,7 +303,8 @@ def _reachable(runtime: Any, device: int, wanted: bytes, ring: str) -> int:
 
 
 def _enable_peer(runtime: Any, device: int, owner: int) -> None:
-    """What opening a handle does by itself.  `device` is current."""
+    """Lets `device`, which is current, reach the memory of `owner`.  Opening a handle does this by
+    itself."""
     if device == owner:
         return
     try:
@@ -309,7 +318,7 @@ def _cannot_open(ring: str, error: Any) -> DeviceError:
     if error.status in _CREATOR_GONE:
         return DeviceError(
             f"ring {ring!r}: its GPU memory cannot be opened ({error}): its creator is probably "
-            "gone. Those inside may finish, nobody new can join; create it again. "
-            "If its creator lives: both processes must share the host's pid and IPC namespaces"
+            "gone. Those inside may finish, but nobody new can join. Create it again. "
+            "If its creator lives, both processes must share the host's pid and IPC namespaces"
         )
     return DeviceError(f"ring {ring!r}: opening its GPU memory failed ({error})")

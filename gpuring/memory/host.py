@@ -30,20 +30,22 @@ class HostMemory:
     def create(
         cls, name: str, epoch: bytes, mode: int, slots: int, slot_nbytes: int
     ) -> tuple[HostMemory, File]:
-        """A new segment, and what keeps others from tidying it away: to be closed when the ring has
-        its name.  Raises RingError (no room), OSError; nothing is left behind then."""
+        """Makes a new segment.  Returns also a file, which keeps others from tidying it away.
+        Close that file when the ring has its name.  Raises RingError (no room) and OSError, and
+        leaves nothing behind then."""
         path, nbytes = segment.slots_name(name, epoch), slots * slot_nbytes
         making: File | None = None
         try:
             making = segment.unnamed(mode)
             os.posix_fallocate(making.fd, 0, nbytes)
             segment.lock_name(making.fd)
-            # Mapped by another description: locks live as long as what they were taken through.
+            # Mapped through another description, because a mapping keeps its own one open, and the
+            # lock must end when `making` is closed.
             with File(f"/proc/self/fd/{making.fd}", os.O_RDWR) as file:
                 memory = cls(mmap.mmap(file.fd, nbytes), slot_nbytes)
             segment.give_name(making, path)
             return memory, making
-        except BaseException as error:  # a Ctrl-C in the middle of posix_fallocate too
+        except BaseException as error:  # also a Ctrl-C in the middle of posix_fallocate
             segment.remove_slots(path)
             if making is not None:
                 making.close()
@@ -55,11 +57,12 @@ class HostMemory:
 
     @classmethod
     def open(cls, name: str, epoch: bytes, owner: int, slots: int, slot_nbytes: int) -> HostMemory:
-        """The segment of a ring that another process created, if it is what user `owner` made.
+        """Opens the slots of a ring that another process created, if user `owner` made them.
 
-        Its epoch is in its name, which whoever may list /dev/shm can read: so if the real one is
-        gone, anybody may put another one there.  Raises segment.Missing, RingIncompatible,
-        RingError, OSError.
+        Their name has the epoch of the ring, and everybody who may list /dev/shm can read it.  So
+        if the real segment is gone, anybody may put another one there.
+
+        Raises segment.Missing, RingIncompatible, RingError, OSError.
         """
         path, nbytes = segment.slots_name(name, epoch), slots * slot_nbytes
         try:
@@ -99,9 +102,9 @@ class HostMemory:
         return view
 
     def close(self, *, others: bool, then: Callable[[], None]) -> None:
-        """The mapping goes with the last array over it.
+        """Gives the mapping up, which goes with the last array over it.
 
-        Nobody has to know when: the kernel counts the mappings.
+        Nobody has to know when, because the kernel counts the mappings.
         """
         self._mapping = None
         then()
