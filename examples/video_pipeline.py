@@ -59,9 +59,11 @@ def camera(k, ring, decoder, count, ready):
     end_with_parent()
     stream = torch.cuda.Stream() if ring.memory == "cuda" else None  # NVDEC's and the copies'
     with ring, ring.producer() as producer, torch.cuda.stream(stream):
+        pictures = islice(decoder(stream), AHEAD * k, AHEAD * k + count)
+        first = next(pictures)  # decodes what it is ahead by, so that all cameras begin together
         ready.wait(120)
         start = time.monotonic()
-        for n, picture in enumerate(islice(decoder(stream), AHEAD * k, AHEAD * k + count)):
+        for n, picture in enumerate(chain([first], pictures)):
             y, uv = picture[:H], picture[H:].view(H // 2, W // 2, 2)
             if k == 1:
                 y, uv = y.flip(1), uv.flip(1)

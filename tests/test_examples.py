@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import json
 import os
@@ -164,6 +165,30 @@ def test_video_pipeline(start, tmp_path):
     process = start("video_pipeline.py", args=["2"])
     first, _, _ = _page(process)
     _check_video(start, first, _lines(process), 2, tmp_path)
+
+
+def test_a_camera_of_the_video_pipeline_decodes_ahead_before_the_cameras_begin(name, monkeypatch):
+    """Otherwise it begins late, and on a slow machine no picture has a signal of it."""
+    _needs_video()
+    torch = pytest.importorskip("torch")
+    monkeypatch.syspath_prepend(EXAMPLES)
+    pipeline = importlib.import_module("video_pipeline")
+    monkeypatch.setattr(pipeline, "end_with_parent", lambda: None)
+    steps = []
+
+    class Ready:
+        def wait(self, _seconds):
+            steps.append("all are ready")
+
+    def decoder(_stream):
+        while True:
+            steps.append("decodes")
+            yield torch.zeros((3 * pipeline.H // 2, pipeline.W), dtype=torch.uint8)
+
+    spec = {"slots": 2, "fields": pipeline.NV12, "meta": pipeline.META, "device": "host"}
+    with gpuring.create(name, **spec) as ring:
+        pipeline.camera(2, ring, decoder, 1, Ready())
+    assert steps == ["decodes"] * (2 * pipeline.AHEAD + 1) + ["all are ready"]
 
 
 def _page(process):
