@@ -23,7 +23,7 @@ from gpuring.cli.bench.figures import VERIFICATION_FAILED, Distribution, Figure,
 SOURCE = Path(__file__).with_name("floor.cu")
 PROGRAM = "floor"
 ALWAYS_WAITS = "floor, always waits"
-"""The same without looking first: each fence costs a stream wait, be it complete or not."""
+"""The same, but without a look first: each fence costs a stream wait, even if it is complete."""
 
 NO_NVCC = (
     "no nvcc on PATH, in $CUDA_HOME/bin or in /usr/local/cuda/bin: install the CUDA toolkit's "
@@ -40,11 +40,11 @@ GATES = {"gate": "stream,host"}
 
 
 class FloorFailed(Exception):
-    """The program could not be built or did not run to its end; the text says why."""
+    """The program could not be built, or did not run to its end.  The text says why."""
 
 
 def run(settings: Any, crew: Crew) -> Iterator[Figure]:
-    """All figures that have a floor, or one that says why there are none.
+    """Yields all figures that have a floor, or one that says why there are none.
 
     Reads `settings.mps`, `.quick`, `.environment` and `.device`; the processes are the program's
     own, so it needs nobody from the crew.

@@ -42,7 +42,8 @@ def third_process(crew: Crew) -> Iterator[None]:
 
 
 def occupy(pipe: Pipe) -> tuple[int, float]:
-    """Keeps the GPU busy with at most two kernels in flight, until told; their number, the time."""
+    """Keeps the GPU busy until it is told to end, with at most two kernels in flight.  Sends how
+    many there were, and for how long."""
     tools = cuda_tools()
     runtime = tools.cupy.cuda.runtime
     device = tools.cupy.cuda.Device()

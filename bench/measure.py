@@ -78,6 +78,6 @@ def _groups(groups: list[str], settings: Settings, crew: Crew) -> Iterator[Figur
     for group in groups:
         try:
             yield from importlib.import_module(f"bench.{group}").run(settings, crew)
-        except Exception as error:  # a rival's missing library, say: the others go on
+        except Exception as error:  # such as the missing library of a rival; the others go on
             why = f"{type(error).__name__}: {error}".splitlines()[0]
             yield Figure(group, "all", group, "", skipped=why)

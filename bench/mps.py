@@ -13,7 +13,7 @@ from gpuring.cli.bench.mps import CONTROL, PATIENCE_S, tell
 
 
 class NoMps(Exception):
-    """The daemon could not be started; the text says why."""
+    """The daemon could not be started.  The text says why."""
 
 
 def without() -> dict[str, str]:
@@ -23,7 +23,8 @@ def without() -> dict[str, str]:
 
 @contextlib.contextmanager
 def daemon() -> Iterator[dict[str, str]]:
-    """Runs one; yields the environment that makes CUDA processes its clients.  Raises NoMps."""
+    """Runs a daemon, and yields the environment that makes CUDA processes its clients.  Raises
+    NoMps."""
     with tempfile.TemporaryDirectory(prefix="gpuring-mps-") as place:
         ours = {
             "CUDA_MPS_PIPE_DIRECTORY": str(Path(place, "pipe")),
@@ -34,7 +35,7 @@ def daemon() -> Iterator[dict[str, str]]:
         environment = {**os.environ, **ours}
         quiet = subprocess.DEVNULL
         try:
-            started = subprocess.run(  # no pipes: the daemon would keep them and us waiting
+            started = subprocess.run(  # without pipes, which the daemon would keep open
                 [CONTROL, "-d"], env=environment, stdin=quiet, stdout=quiet, stderr=quiet,
                 timeout=PATIENCE_S, check=False,
             )  # fmt: skip

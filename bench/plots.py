@@ -26,7 +26,7 @@ class Plot:
     """A picture and the words beside it."""
 
     name: str
-    """Of its file."""
+    """The name of its file."""
     title: str
     caption: str
     svg: bytes
@@ -242,7 +242,7 @@ def _lines(
         axis.set_xscale("log", base=2)
         axis.set_xticks(ticks, [nbytes(x) if key == "nbytes" else str(x) for x in ticks])
         axis.set(title=label, xlabel=_AXES[key], ylabel=name)
-        axis.set_ylim(0, 1.1 * most)  # a flat line must look flat, noise like noise
+        axis.set_ylim(0, 1.1 * most)  # from 0, so that noise does not look like a trend
         axis.tick_params(labelsize=7)
         axis.grid(alpha=0.3)
         axis.legend(fontsize=7, handlelength=4)
@@ -276,7 +276,7 @@ def _panels(figures: list[Figure], name: str) -> list[tuple[str, list[Figure]]]:
 
 
 def _middle_half(figure: Figure) -> tuple[float, float]:
-    """Where it begins and ends; at the median if there are too few values to say."""
+    """Where it begins and ends.  With too few values to say, both are the median."""
     assert figure.values is not None
     low, high = figure.values.given(25), figure.values.given(75)
     return (low or _p(figure), high or _p(figure))

@@ -25,7 +25,8 @@ from gpuring.cli.bench.settings import FRAME_NBYTES, Place, Settings, ring_name
 
 GROUP = "recovery"
 SLOTS = 2
-_AT_A_TIME = 5  # victims that are started together
+_AT_A_TIME = 5
+"""How many victims are started together."""
 _PATIENCE_S = 20.0
 
 
@@ -69,7 +70,7 @@ def _death(survivor: Part, victim: Part) -> float:
     victim.send("hold")
     survivor.send(victim.receive())  # which frame it holds
     survivor.receive()
-    time.sleep(0.02)  # it waits by now; if it did not yet, the figure is no larger for it
+    time.sleep(0.02)  # the survivor waits by now; if it does not, the figure is no larger for that
     killed_ns = time.monotonic_ns()
     victim.kill()
     went_on_ns: int = survivor.receive()
@@ -94,7 +95,7 @@ def hold(pipe: Pipe, name: str, role: str) -> None:
 
 
 def survive(pipe: Pipe, name: str, place: Place, victim: str, spoil: bool) -> int:
-    """Waits for what each victim holds; sends the time at which it went on."""
+    """Waits for what each victim holds.  Sends the time at which it went on."""
     shape = (FRAME_NBYTES // 8,)
     with gpuring.create(name, slots=SLOTS, shape=shape, dtype="u8", **place.options) as ring:
         pattern = pattern_for(ring)

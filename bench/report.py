@@ -96,7 +96,7 @@ def verdict(figures: Iterable[Figure]) -> str:
 
 
 def write(run: Run, folder: Path) -> Path:
-    """report.html, and its plots as files of their own; the page needs none of them."""
+    """Writes report.html, and its plots as files of their own, which the page does not need."""
     drawn = _drawn(run.figures)
     for plot in (plot for _, found in drawn for plot in found):
         (folder / f"{plot.name}.svg").write_bytes(plot.svg)
@@ -121,7 +121,7 @@ def _drawn(figures: list[Figure]) -> list[tuple[str, list[plots.Plot]]]:
 
 
 def html(run: Run, drawn: Mapping[str, Iterable[plots.Plot]]) -> str:
-    """The whole page.  drawn: the plots of each section; none where there is no matplotlib."""
+    """The whole page.  `drawn` has the plots of each section, and none without matplotlib."""
     kept = run.figures
     why = "" if drawn else "<p>Plots are left out: <code>pip install 'gpuring[bench]'</code>.</p>"
     judged = judge(kept)
@@ -180,7 +180,7 @@ def _busy(run: Run) -> str:
 
 
 def on_gpu(figures: list[Figure]) -> tuple[Headline, ...]:
-    """Beside the floor, where that was measured: it is two processes as well."""
+    """Compares with the floor where that was measured, because it is two processes, too."""
     if not any(f.program == "floor" and f.values is not None for f in figures):
         return GPU
     means = "the leanest ring in C and CUDA (floor.cu)"

@@ -1,4 +1,4 @@
-"""What the figures are held to, each computed from one run alone."""
+"""The targets that the figures are compared with.  Each is computed from one run alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpuring.cli.bench.figures import Figure, Value
 
 SYNCS = ("timeline", "event")
 GROUPS = {"host time per frame": "transitions"}
-"""Where a name is used in several groups, the one whose setting is compared: nobody waits there."""
+"""The group that is compared if several have figures of a name.  Nobody waits in this one."""
 TORCH = "torch queue, fresh"
 
 
@@ -22,7 +22,7 @@ class Verdict:
     name: str
     goal: str
     value: float | None
-    """None: not measured."""
+    """None means that it was not measured."""
     met: bool | None
     basis: str = ""
     """The two figures that were compared, or why there are none."""
@@ -87,7 +87,7 @@ Pair = tuple[Figure | None, Figure | None]
 
 
 def _value(figure: Figure, quantile: float = 50) -> float:
-    """In µs where it is a time."""
+    """In µs if it is a time."""
     assert figure.values is not None
     return figure.values.p(quantile) * {"ns": 1e-3, "ms": 1e3}.get(figure.unit, 1.0)
 
@@ -133,7 +133,7 @@ def _against(
 def _plain(
     name: str, quantile: float, setting: Setting
 ) -> Callable[[list[Figure]], tuple[float, str] | None]:
-    """A figure itself."""
+    """The figure itself, with no other to compare it with."""
 
     def compute(figures: list[Figure]) -> tuple[float, str] | None:
         figure = find(figures, name, setting)

@@ -69,7 +69,7 @@ def test_core_round(benchmark, header):
 
 
 def test_core_acquire_nothing(benchmark, header):
-    """A poll that finds no frame."""
+    """An acquire with timeout 0 that finds no frame."""
     reader = header.join_consumer(b"x", True, "next")
     assert benchmark(lambda: reader.acquire(0, None, 0)) < 0
 
@@ -133,7 +133,7 @@ def test_python_round(benchmark, ring):
 
 
 def test_python_round_with_statements(benchmark, ring):
-    """As the README writes it, with metadata."""
+    """The verbs as the README shows them, with metadata."""
     with ring.producer() as producer, ring.consumer() as frames:
 
         def hand_over() -> int:

@@ -13,7 +13,7 @@ from gpuring.cli.bench.throughput import Load
 
 NBYTES = tuple(1 << k for k in (12, 16, 20, 24, 27, 30))
 HOST_NBYTES_MAX = 1 << 24
-"""Larger frames take seconds of page faults, which are not the ring's."""
+"""Larger frames take seconds of page faults, which have nothing to do with the ring."""
 
 
 def run(settings: Settings, crew: Crew) -> Iterator[Figure]:

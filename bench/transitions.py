@@ -130,7 +130,7 @@ def measure_with_consumers(
 def _loaded(
     crew: Crew, place: Place, consumers: int, rounds: int, blank: Figure
 ) -> Iterator[Figure]:
-    """At a pace that the consumers keep up with: no wait is in it, their cache misses are."""
+    """At a pace that the consumers keep up with.  So it contains their cache misses and no wait."""
     name = ring_name()
     with crew.start(pace, name, place, rounds) as producer:
         producer.receive()

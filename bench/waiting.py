@@ -54,7 +54,7 @@ def _idle(settings: Settings, crew: Crew, place: Place, blank: Figure) -> Iterat
 
 
 def hold_ring(pipe: Pipe, name: str, place: Place, spoil: bool) -> None:
-    """Publishes a lap; with busy_ns, further frames that a kernel holds up for so long."""
+    """Publishes a lap.  With `busy_ns` more frames follow, which a kernel holds up for so long."""
     shape = (FRAME_NBYTES // 8,)
     with (
         gpuring.create(name, slots=SLOTS, shape=shape, dtype="u8", **place.options) as ring,
@@ -80,7 +80,8 @@ def hold_ring(pipe: Pipe, name: str, place: Place, spoil: bool) -> None:
 
 
 def idle(pipe: Pipe, name: str, stretch_s: float) -> tuple[list[float], int]:
-    """Percent of a core that each stretch of waiting took; and how many words were wrong."""
+    """Sends the percentage of a core that each stretch of waiting took, and how many words were
+    wrong."""
     percent = []
     with gpuring.attach(name, timeout=30) as ring, ring.consumer() as consumer:
         pattern = pattern_for(ring)

@@ -22,7 +22,8 @@ from support import PLACES, Child, Place, Segment, segments_of
 
 DEADLINE_S = 30
 GPU_DEADLINE_S = 180
-LAST_RESORT_S = 20  # after the deadline: a call that holds the GIL and never comes back
+LAST_RESORT_S = 20
+"""So long after the deadline the run is ended, because a call holds the GIL and never returns."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -71,12 +72,12 @@ def pytest_terminal_summary(
 
 
 class DeadlineExceeded(BaseException):
-    """Not an Exception: no code under test may swallow it."""
+    """It is no Exception, so that no code under test can swallow it."""
 
 
 @pytest.fixture(autouse=True)
 def deadline(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fails a test that takes too long; ends the run if it does not even answer a signal."""
+    """Fails a test that takes too long.  Ends the run if the test does not even handle a signal."""
     marker = request.node.get_closest_marker("deadline")
     on_gpu = request.node.get_closest_marker("gpu") is not None
     seconds = marker.args[0] if marker else GPU_DEADLINE_S if on_gpu else DEADLINE_S
@@ -103,7 +104,7 @@ def nothing_is_handled() -> Iterator[None]:
 
 @pytest.fixture
 def name() -> Iterator[str]:
-    """A ring name of this test's own; afterwards nothing of it may be left in /dev/shm."""
+    """A name for a ring of this test.  Nothing of it may be left in /dev/shm after the test."""
     ring = f"test-{os.getpid()}-{secrets.token_hex(4)}"
     yield ring
     left = segments_of(ring)
@@ -114,7 +115,7 @@ def name() -> Iterator[str]:
 
 @pytest.fixture
 def segment() -> Iterator[Callable[..., Segment]]:
-    """Makes headers in memfds."""
+    """A function that makes headers in memfds."""
     made: list[Segment] = []
 
     def make(*args: Any, **options: Any) -> Segment:
@@ -128,7 +129,8 @@ def segment() -> Iterator[Callable[..., Segment]]:
 
 @pytest.fixture
 def rig(segment: Callable[..., Segment]) -> Iterator[Callable[..., Rig]]:
-    """Rings over a fake driver.  When the test is done its GPU finishes, and everybody leaves."""
+    """A function that makes rings over a fake driver.  After the test its GPU finishes all work,
+    and all peers leave."""
     made: list[Rig] = []
 
     def make(kind: str = "timeline", **options: Any) -> Rig:
@@ -163,7 +165,7 @@ def children(request: pytest.FixtureRequest) -> Iterator[Callable[..., Child]]:
 
 
 def gpu_missing() -> str | None:
-    """Why no test can run on a GPU here, or None."""
+    """Returns why no test can run on a GPU here, or None."""
     try:
         from gpuring.memory import cuda_ipc
     except ImportError as error:
@@ -173,7 +175,7 @@ def gpu_missing() -> str | None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Tests marked `gpu` run where there is one."""
+    """Skips tests that are marked `gpu` where there is none."""
     if item.get_closest_marker("gpu") and (reason := gpu_missing()):
         pytest.skip(reason)
 
@@ -185,6 +187,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     ]
 )
 def place(request: pytest.FixtureRequest) -> Place:
-    """Where rings live."""
+    """The kind of memory in which the test's rings are."""
     chosen: Place = request.param
     return chosen

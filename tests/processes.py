@@ -1,4 +1,4 @@
-"""Real child processes: spawned, with a pipe and a deadline, gone after the test."""
+"""Real child processes.  They are spawned, have a pipe and a deadline, and end with the test."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class Child:
-    """A spawned process running `target(pipe, *args)`; what it returns is its result."""
+    """A spawned process that runs `target(pipe, *args)`.  What that returns is its result."""
 
     def __init__(
         self, target: Callable[..., Any], args: tuple[Any, ...], patience_s: float
@@ -25,7 +25,7 @@ class Child:
         self.pid: int = self.process.pid or 0
 
     def receive(self) -> Any:
-        """The next thing that it sent.  Raises if it failed or is silent for too long."""
+        """Returns what it sends next.  Raises if it has failed, or sends nothing in time."""
         kind, value = self._next()
         assert kind == "sent", f"the child ended instead: {kind} {value}"
         return value
@@ -52,7 +52,7 @@ class Child:
         return kind, value
 
     def kill(self) -> None:
-        """SIGKILL, and the process is gone when this returns."""
+        """Sends SIGKILL.  The process is gone when this returns."""
         self.process.kill()
         self.process.join()
 
@@ -63,7 +63,7 @@ class Child:
 
 
 class Pipe:
-    """The child's end."""
+    """The end of the pipe that the child has."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -88,7 +88,7 @@ def _run(target: Callable[..., Any], connection: Connection, args: tuple[Any, ..
 
 
 def poll(condition: Callable[[], Any], patience_s: float = 20.0) -> Any:
-    """Looks until the condition is true; its value."""
+    """Looks until the condition is true, and returns its value."""
     deadline = time.monotonic() + patience_s
     while not (value := condition()):
         assert time.monotonic() < deadline, f"not so after {patience_s} s"

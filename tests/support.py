@@ -36,7 +36,7 @@ WORD_PHASES = {"slot": SLOT_PHASES, "take": TAKE_PHASES}
 
 
 def _tables(slots: int, max_peers: int, max_subscriptions: int) -> dict[str, int]:
-    """Where each begins."""
+    """Returns where each table of a header begins."""
     sub = _PAGE
     peer = sub + max_subscriptions * _ROW["sub"]
     slot = peer + max_peers * _ROW["peer"]
@@ -70,7 +70,9 @@ class Segment:
             **(made | more),
         )
         self.raw = mmap.mmap(self.fd, 0)
-        self.actors: list[Actor] = []  # a Header that nobody keeps is a process that died
+        self.actors: list[
+            Actor
+        ] = []  # kept, because a Header that nobody keeps is a process that died
         self._dead: list[int] = []
         self._lock = -1
         self.table = _tables(slots, max_peers, max_subscriptions)
@@ -87,7 +89,7 @@ class Segment:
         return f"/proc/{os.getpid()}/fd/{self.fd}"
 
     def process(self) -> Header:
-        """One more process, as far as the locks can tell."""
+        """Returns another Header, which is another process as far as the locks can tell."""
         return Header.attach(self.fd)
 
     def producer(self, header: Header | None = None) -> Actor:
@@ -113,7 +115,7 @@ class Segment:
         return fd
 
     def hold_lock(self) -> int:
-        """Takes LOCK; whoever has it now keeps it for microseconds."""
+        """Takes LOCK, which others have for microseconds only."""
 
         def take() -> int:
             try:
@@ -129,7 +131,7 @@ class Segment:
         self._lock = -1
 
     def reap(self) -> list[int]:
-        """Has the dead cleared, by whoever is first; their numbers."""
+        """Waits until the dead are cleared, by us or by others.  Returns their numbers."""
         header, dead = self.process(), sorted(self._dead)
         self.unlock()
 
@@ -147,7 +149,8 @@ class Segment:
         return self.raw[:]
 
     def at(self, table: str, field: str, row: int = 0) -> tuple[int, str]:
-        """Offset of a field and how to unpack it.  A take row is slot * max_subscriptions + u."""
+        """Returns the offset of a field and how to unpack it.  The row of a take is
+        slot * max_subscriptions + u."""
         if table in ("work", "fence"):
             return self.table[table] + 8 * row, "<Q"
         offset, nbytes = _FIELDS[table, field]
@@ -171,17 +174,17 @@ class Segment:
         return unpack(self.peek("take", "word", i * self.max_subscriptions + u), "take")
 
     def tear(self, i: int, peer: int) -> tuple[int, int]:
-        """(id of the owner that died, what its fence had reached)"""
+        """Returns (the id of the owner that died, what its fence had reached)."""
         row = self.work_row(i, peer)
         return self.peek("tear", "id", row), self.peek("tear", "reached", row)
 
     def record(self, i: int) -> tuple[int, int, int]:
-        """Of the frame in a slot, as Header.torn takes it: (its producer, that one's id, value)"""
+        """Returns (producer, id of the producer, value) of the frame in a slot, for Header.torn."""
         return self.slot(i)[1], self.peek("slot", "producer", i), self.peek("slot", "fence", i)
 
     def claims(self) -> dict[str, int]:
-        """Every word that names a claim or a hold, a membership, or GPU work: what must not change
-        when a call fails (`claim_hint` and the bell are hints)."""
+        """Returns every word that names a claim, a hold, a membership or GPU work.  None of them
+        may change when a call fails.  (`claim_hint` and the bell may, because they are hints.)"""
         return {
             f"{table}.{field}[{row}]": self.peek(table, field, row)
             for table, field, rows in (
@@ -199,7 +202,7 @@ class Segment:
 
 
 def unpack(word: int, table: str) -> tuple[int, int, str]:
-    """(sequence, owner, phase)"""
+    """Returns (sequence, owner, phase)."""
     return word >> 16, word >> 8 & 255, WORD_PHASES[table][word & 255]
 
 
@@ -213,7 +216,8 @@ def _joined(peer: Peer | int) -> Peer:
 
 
 class Actor:
-    """A peer whose verbs speak of sequences: each gives a sequence, 0, or a negative refusal."""
+    """A peer whose verbs take and return sequences.  A verb that is refused returns a negative
+    number, and one without a sequence to return gives 0."""
 
     def __init__(self, segment: Segment, peer: Peer) -> None:
         self.segment, self.peer = segment, peer
@@ -246,7 +250,7 @@ class Actor:
         return self.peer.put_back(seq % self.segment.slots)
 
     def put(self, frames: int = 1) -> list[int]:
-        """Claims and publishes; the sequences."""
+        """Claims and publishes.  Returns the sequences."""
         seqs = []
         for _ in range(frames):
             seqs.append(self.claim())
@@ -255,23 +259,23 @@ class Actor:
         return seqs
 
     def get(self) -> int:
-        """Acquires and releases; the sequence or the refusal."""
+        """Acquires and releases.  Returns the sequence, or the negative number of a refusal."""
         seq = self.acquire()
         if seq > 0:
             assert self.release(seq) == 0
         return seq
 
     def drain(self) -> tuple[list[int], int]:
-        """Everything that can be read now, and the refusal that ended it."""
+        """Reads everything that can be read now.  Returns the sequences, and the final refusal."""
         seqs = []
         while (seq := self.get()) > 0:
             seqs.append(seq)
         return seqs, seq
 
     def die(self, *, unnoticed: bool = True) -> None:
-        """The process goes: the kernel drops its locks, nothing else happens.
+        """The process dies: the kernel drops its locks, and nothing else happens.
 
-        unnoticed: until `Segment.reap` or `unlock` nobody can clear it, or join, or leave.
+        With `unnoticed` nobody can clear it, join or leave until `Segment.reap` or `unlock`.
         """
         if unnoticed and self.segment._lock < 0:
             self.segment._lock = self.segment.hold_lock()
@@ -283,7 +287,7 @@ class Actor:
 
 
 def tear(ring: gpuring.Ring, seq: int) -> None:
-    """Marks a frame torn, as whoever reaps its producer does, while its record is in its slot."""
+    """Marks a frame as torn, as a reaper of its producer does.  Its record must still be there."""
     header = ring._header
     slots, peers = header.slots, header.max_peers
     table, index = _tables(slots, peers, header.max_subscriptions), seq % slots
@@ -310,13 +314,13 @@ def set_fence(ring: gpuring.Ring, peer: int, index: int, value: int) -> None:
 
 
 def segments_of(name: str) -> list[str]:
-    """The files in shared memory of a ring, and of those whose names begin so."""
+    """Returns the files in shared memory of rings whose names begin with this name."""
     return sorted(path.name for path in Path("/dev/shm").glob(f"gpuring.{name}*"))
 
 
 @dataclass(frozen=True)
 class Place:
-    """A kind of memory and synchroniser in which a ring may live.  Pickles, for child processes."""
+    """A kind of memory and synchroniser of a ring.  It can be pickled, for child processes."""
 
     name: str
     options: tuple[tuple[str, Any], ...]
@@ -336,7 +340,7 @@ class Place:
             array[...] = value
 
     def read(self, array: Any) -> np.ndarray:
-        """A copy on the host; on a GPU it waits for the current stream."""
+        """Returns a copy on the host.  On a GPU it waits for the current stream."""
         return np.array(array.get() if self.on_gpu else array)
 
 
