@@ -91,7 +91,10 @@ class SubscriptionStats:
     start: int
     """The first sequence it covers."""
     lag: int
-    """How many frames are published and not yet released by it."""
+    """How far it is behind: how many sequences there are from the oldest frame that it has not
+    released to the newest claim.  Void sequences and claims that are not published yet count.
+    Frames that a lossy one has passed over do not.  0 if there is no frame for it.  Producers wait
+    for a lossless one that is as far behind as the ring has slots."""
     lost: int
     """How many sequences its members were made to skip."""
     opened: int
@@ -180,7 +183,7 @@ def _subscription(
     u: int, label: str, sub: dict[str, Any], seen: dict[str, Any]
 ) -> SubscriptionStats:
     frames = [
-        (slot, take)
+        (slot["seq"], take)
         for slot, take in zip(seen["slots"], sub["takes"], strict=True)
         if slot["phase"] == "ready" and slot["seq"] >= sub["start"]
     ]
@@ -188,10 +191,17 @@ def _subscription(
         name=label,
         lossless=sub["lossless"],
         redeliver=sub["redeliver"],
+    opened = [seq for seq, take in frames if take["seq"] == seq and take["phase"] == "open"]
+    held = [take["seq"] for take in sub["takes"] if take["phase"] == "held"]
+    # A lossy one walks past what it has not taken before its newest frame.
+    past = 0 if sub["lossless"] else max(take["seq"] for take in sub["takes"])
+    untaken = [seq for seq, take in frames if take["seq"] < seq and seq > past]
+    newest = max(slot["seq"] for slot in seen["slots"])
+    oldest = min([*opened, *held, *untaken], default=newest + 1)
         start=sub["start"],
-        lag=sum(take["seq"] < slot["seq"] or take["phase"] != "done" for slot, take in frames),
+        lag=max(0, newest + 1 - oldest),
         lost=sub["lost"],
-        opened=sum(take["seq"] == slot["seq"] and take["phase"] == "open" for slot, take in frames),
+        opened=len(opened),
         members=tuple(p for p, peer in seen["peers"].items() if peer["subscription"] == u),
     )
 

@@ -306,7 +306,7 @@ def test_stats(ring):
             pass
         stats = ring.stats()
         (subscription,) = stats.subscriptions
-        assert (subscription.name, subscription.lag, subscription.lost) == ("a", 2, 0)
+        assert (subscription.name, subscription.lag, subscription.lost) == ("a", 4, 0)
         assert subscription.members == (a.peer, b.peer)
         assert stats.producers[0].holding[0].seq == claimed.seq
         by_number = {peer.number: peer for peer in stats.peers}

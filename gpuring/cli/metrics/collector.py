@@ -83,7 +83,9 @@ def _rings(rings: Sequence[RingStats]) -> Iterator[Metric]:
 
 def _subscriptions(rings: Sequence[RingStats]) -> Iterator[Metric]:
     lag = _gauge(
-        "gpuring_subscription_lag_frames", "Published and not yet released by it.", SUBSCRIPTION
+        "gpuring_subscription_lag_frames",
+        "From the oldest frame that it has not released to the newest claim.",
+        SUBSCRIPTION,
     )
     lost = _counter(
         "gpuring_subscription_lost_frames_total",
