@@ -117,6 +117,7 @@ cdef extern from "core/ring.h" nogil:
     bint gr_peer_alive(gr_ring *, uint32_t)
     bint gr_creator_alive(gr_ring *)
     bint gr_attached(gr_ring *)
+    uint64_t gr_process_start(int, char *)
     gr_result gr_close(gr_ring *)
     uint64_t gr_frontier(gr_ring *)
     gr_result gr_acquire(gr_peer *)

@@ -368,6 +368,20 @@ cdef class Header:
             and gr_load_acquire(&entry.start) == self.ring.start \
             and gr_load_acquire(&entry.pidns) == self.ring.pidns
 
+    def is_stopped(self, uint32_t peer):
+        """Whether a peer's process is stopped, by a signal or a debugger.  False also where it cannot be looked up: it is of
+        another pid namespace, or /proc hides it."""
+        cdef gr_peer_entry *entry
+        cdef uint64_t start
+        cdef char state = 0
+        if peer >= self.ring.max_peers or self.is_own(peer):
+            return False
+        entry = &self.ring.peer[peer]
+        if gr_load_acquire(&entry.pidns) != self.ring.pidns:
+            return False
+        start = gr_process_start(<int>gr_load_acquire(&entry.pid), &state)
+        return start != 0 and start == gr_load_acquire(&entry.start) and (state == b"T" or state == b"t")
+
     def subscription_name(self, uint32_t subscription):
         """The bytes of a subscription's name, without padding."""
         if subscription >= self.ring.max_subscriptions:

@@ -151,8 +151,9 @@ def culprit(peer: Peer) -> str:
     )
     who = "a peer"
     if other is not None:
-        pid = header.peer_pid(other)
-        who = f"peer {other}{' of this process' if header.is_own(other) else ''} (pid {pid})"
+        whose = " of this process" if header.is_own(other) else ""
+        state = ", stopped" if header.is_stopped(other) else ""
+        who = f"peer {other}{whose} (pid {header.peer_pid(other)}{state})"
     for_s = f" for {max(0, _core.now_ns() - since_ns) / 1e9:.3f} s" if since_ns else ""
     if reason == _core.BY_PRODUCER:
         return f"{who} is writing frame {seq}{for_s}"
@@ -160,8 +161,9 @@ def culprit(peer: Peer) -> str:
         return f"{who} of {where} holds frame {seq}{for_s}"
     if reason == _core.BY_SUBSCRIPTION:
         members = header.members(subscription) if subscription is not None else []
-        pids = ", ".join(map(str, sorted({header.peer_pid(member) for member in members})))
-        pids = f"pid {pids}" if pids else "none"
+        stopped = {header.peer_pid(member): header.is_stopped(member) for member in members}
+        each = (f"{pid}{' (stopped)' if stopped[pid] else ''}" for pid in sorted(stopped))
+        pids = f"pid {', '.join(each)}" if stopped else "none"
         if members and all(map(header.is_own, members)):
             pids += ", this process"
         ago = for_s.removeprefix(" for")

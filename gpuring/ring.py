@@ -322,7 +322,8 @@ class Ring:
         self._header.watch()
 
     def stats(self) -> stats.RingStats:
-        """A frozen record of what the ring is doing.  It costs a few microseconds for each slot."""
+        """A frozen record of what the ring is doing.  It costs a few microseconds for each slot and
+        tens for each peer."""
         self._check_open()
         return stats.collect(self._name, self._header)
 

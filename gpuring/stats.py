@@ -39,6 +39,10 @@ class PeerStats:
     """The id of its process, in that process's own pid namespace."""
     alive: bool
     """False if its process died and nobody has cleared its entry yet."""
+    stopped: bool
+    """Whether its process is stopped, by SIGSTOP, by Ctrl-Z or in a debugger.  It then does nothing
+    and keeps what it has.  Always False for a process of another pid namespace, and for one that is
+    frozen with its container."""
     age_s: float
     """Seconds since it joined."""
     waiting: bool
@@ -187,10 +191,6 @@ def _subscription(
         for slot, take in zip(seen["slots"], sub["takes"], strict=True)
         if slot["phase"] == "ready" and slot["seq"] >= sub["start"]
     ]
-    return SubscriptionStats(
-        name=label,
-        lossless=sub["lossless"],
-        redeliver=sub["redeliver"],
     opened = [seq for seq, take in frames if take["seq"] == seq and take["phase"] == "open"]
     held = [take["seq"] for take in sub["takes"] if take["phase"] == "held"]
     # A lossy one walks past what it has not taken before its newest frame.
@@ -198,6 +198,10 @@ def _subscription(
     untaken = [seq for seq, take in frames if take["seq"] < seq and seq > past]
     newest = max(slot["seq"] for slot in seen["slots"])
     oldest = min([*opened, *held, *untaken], default=newest + 1)
+    return SubscriptionStats(
+        name=label,
+        lossless=sub["lossless"],
+        redeliver=sub["redeliver"],
         start=sub["start"],
         lag=max(0, newest + 1 - oldest),
         lost=sub["lost"],
@@ -215,6 +219,7 @@ def _peer(
         subscription=labels.get(peer["subscription"]),
         pid=peer["pid"],
         alive=peer["alive"],
+        stopped=peer["stopped"],
         age_s=(now - peer["joined_ns"]) / 1e9,
         waiting=peer["waiting"],
         frames=peer["frames"],

@@ -315,7 +315,7 @@ def test_stats(ring):
         assert by_number[b.peer].subscription == "a"
         assert [by_number[e.peer].frames for e in (producer, a, b)] == [3, 1, 1]
         assert {peer.pid for peer in stats.peers} == {os.getpid()}
-        assert all(peer.alive and not peer.waiting for peer in stats.peers)
+        assert all(peer.alive and not peer.waiting and not peer.stopped for peer in stats.peers)
         with pytest.raises(AttributeError):
             stats.cursor = 1
         claimed.abandon()

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
+from commands import gpuring as command
 from support import poll
 
 import gpuring
@@ -94,7 +96,9 @@ def test_a_stopped_producer_with_a_claim_holds_up_readers_and_a_lap_later_produc
         stop(child)
         behind = put(producer, SLOTS - 1)
         assert get(reader) == []
-        with pytest.raises(gpuring.RingTimeout, match=rf"pid {child.pid}.*is writing frame {seq} "):
+        with pytest.raises(
+            gpuring.RingTimeout, match=rf"{child.pid}, stopped.*is writing frame {seq} "
+        ):
             reader.acquire(0)
         assert newest.latest(0).seq == behind[-1]
         newest.close()
@@ -115,7 +119,7 @@ def test_a_stopped_holder_of_a_lossless_subscription_holds_up_producers_a_lap_la
         stop(child)
         put(producer, SLOTS - 1)
         assert len(get(other)) == SLOTS
-        with pytest.raises(gpuring.RingFull, match=rf"pid {child.pid}.*holds frame {seq} "):
+        with pytest.raises(gpuring.RingFull, match=rf"{child.pid}, stopped.*holds frame {seq} "):
             producer.claim(0)
         assert ring.stats().reaps == 0
         go_on(child)
@@ -188,7 +192,8 @@ def test_a_stopped_reader_of_a_lossless_subscription_gates_though_it_holds_nothi
         poll(lambda: is_asleep(ring, number))
         stop(child)
         put(producer, SLOTS)
-        with pytest.raises(gpuring.RingFull, match=rf"has not taken frame {SLOTS},.*"):
+        members = rf"\(its members: pid {child.pid} \(stopped\)\)"
+        with pytest.raises(gpuring.RingFull, match=rf"has not taken frame {SLOTS},.*{members}"):
             producer.claim(0)
         go_on(child)
         assert child.result() == SLOTS
@@ -203,3 +208,63 @@ def test_a_stopped_process_that_is_killed_is_cleared(name, children):
         child.kill()
         with reader.acquire(10) as slot:
             assert slot.seq == seq + 1
+
+
+@pytest.mark.slow(keep=1)
+@pytest.mark.parametrize("width", [80, None])
+def test_the_tools_say_who_is_stopped(name, children, width):
+    """In a narrow terminal, too, where top leaves columns out."""
+    environment = os.environ | ({"COLUMNS": str(width)} if width else {})
+    with make(name) as ring, ring.producer() as producer:
+        child = children(holds, name, "object-detection-workers", True)
+        child.receive()
+        put(producer)
+        child.receive()
+        shown = {}
+        for state in ("running", "stopped"):
+            if state == "stopped":
+                stop(child)
+            (peer,) = (peer for peer in ring.stats().peers if peer.role == "consumer")
+            assert (peer.stopped, peer.alive) == (state == "stopped", True)
+            for tool, *options in (
+                ("inspect", name),
+                ("top", "--once", "--interval", "0.01", name),
+                ("ls",),
+            ):
+                done = command(tool, *options, env=environment)
+                assert done.returncode == 0, done.stderr
+                if width:
+                    assert all(len(line) <= width for line in done.stdout.splitlines())
+                shown[tool, state] = done.stdout
+        go_on(child)
+        child.result()
+    for tool in ("inspect", "top"):
+        assert "stopped" not in shown[tool, "running"]
+        (row,) = (row for row in shown[tool, "stopped"].splitlines() if str(child.pid) in row)
+        assert " stopped " in row, shown[tool, "stopped"]
+    (row,) = (row for row in shown["ls", "stopped"].splitlines() if row.startswith(name))
+    assert row.endswith("open, 1 stopped"), row
+
+
+def sleeps(pipe):
+    pipe.send(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+
+
+def test_only_the_process_that_joined_is_looked_up(segment, children):
+    """A later one may have its pid, and so may one of another pid namespace."""
+    ring = segment()
+    number = ring.producer().number
+    child = children(sleeps)
+    start = int(child.receive())
+    ring.poke("peer", "pid", child.pid, number)
+    ring.poke("peer", "start", start, number)
+    assert not ring.creator.is_stopped(number)
+    stop(child)
+    assert ring.creator.is_stopped(number)
+    for field in ("start", "pidns"):
+        there = ring.peek("peer", field, number)
+        ring.poke("peer", field, there + 1, number)
+        assert not ring.creator.is_stopped(number), field
+        ring.poke("peer", field, there, number)
+    assert ring.creator.is_stopped(number)
+    assert not ring.creator.is_stopped(ring.max_peers)

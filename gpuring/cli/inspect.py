@@ -96,7 +96,7 @@ def _peers(one: RingStats, width: int | None) -> str:
             peer.role,
             printable(peer.subscription or ""),
             str(peer.pid),
-            _state(peer),
+            peer_state(peer) if peer.alive else "DEAD, not cleared yet",
             seconds(peer.age_s),
             str(peer.frames),
             str(peer.lost),
@@ -111,9 +111,12 @@ def _peers(one: RingStats, width: int | None) -> str:
     return str(table(PEERS, rows, right=right, drop=drop, width=width))
 
 
-def _state(peer: PeerStats) -> str:
+def peer_state(peer: PeerStats) -> str:
+    """What its process does, in a word."""
     if not peer.alive:
-        return "DEAD, not cleared yet"
+        return "DEAD"
+    if peer.stopped:
+        return "stopped"
     return "waiting" if peer.waiting else "running"
 
 

@@ -67,7 +67,10 @@ def _row(one: RingStats, owner: str) -> tuple[str, ...]:
 
 
 def state(one: RingStats) -> str:
-    """In a word or two, what a person wants to know first."""
-    if not one.creator_alive:
-        return "creator dead" if any(peer.alive for peer in one.peers) else "dead"
-    return "closed" if one.closed else "open"
+    """In a few words, what a person wants to know first."""
+    if one.creator_alive:
+        word = "closed" if one.closed else "open"
+    else:
+        word = "creator dead" if any(peer.alive for peer in one.peers) else "dead"
+    stopped = sum(peer.stopped for peer in one.peers)
+    return f"{word}, {stopped} stopped" if stopped else word

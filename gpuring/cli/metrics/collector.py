@@ -118,6 +118,7 @@ def _peers(rings: Sequence[RingStats]) -> Iterator[Metric]:
         "gpuring_peer_gpu_pending_slots", "Slots on which its GPU work is not finished.", PEER
     )
     waiting = _gauge("gpuring_peer_waiting", "1: asleep in claim or acquire.", PEER)
+    stopped = _gauge("gpuring_peer_stopped", "1: its process is stopped (SIGSTOP).", PEER)
     for one in rings:
         labels = {sub.name: label for label, sub in _by_label(one).items()}
         for peer in one.peers:
@@ -132,7 +133,8 @@ def _peers(rings: Sequence[RingStats]) -> Iterator[Metric]:
             oldest.add_metric(number, _oldest_s(peer))
             pending.add_metric(number, peer.pending)
             waiting.add_metric(number, peer.waiting)
-    yield from (published, acquired, torn, held, oldest, pending, waiting)
+            stopped.add_metric(number, peer.stopped)
+    yield from (published, acquired, torn, held, oldest, pending, waiting, stopped)
 
 
 def _by_label(one: RingStats) -> dict[str, SubscriptionStats]:

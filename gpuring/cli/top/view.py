@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from gpuring.cli.inspect import death
+from gpuring.cli.inspect import death, peer_state
 from gpuring.cli.ls import state
 from gpuring.cli.owners import explained, myself
 from gpuring.cli.text import nbytes, printable, seconds, table, wrap
@@ -27,6 +27,8 @@ PEERS = (
 )
 PEERS_RIGHT = ("PEER", "PID", "FRAMES", "1/S", "LAG", "LOST", "LOST/S", "TORN", "GPU")
 PEERS_DROP = ("TORN", "PEER", "LOST/S", "GPU", "FRAMES", "STATE", "LOST", "HOLDS")
+TROUBLE_DROP = ("TORN", "PEER", "LOST/S", "GPU", "FRAMES", "LOST", "1/S", "HOLDS")
+"""Where a peer is stopped or dead, its state stays."""
 _HOLDS_WIDTH = 18  # as it mostly is: columns shall not come and go with what a peer holds
 DEATHS_SHOWN = 4  # of each ring
 
@@ -112,7 +114,8 @@ def _peers(before: Look | None, now: Look, width: int | None) -> list[Line]:
             starts[len(rows)] = name
         rows += [row for row, _ in of_ring]
         styles += [style for _, style in of_ring]
-    laid = table(PEERS, rows, right=PEERS_RIGHT, drop=PEERS_DROP, width=width)
+    drop = TROUBLE_DROP if "red" in styles else PEERS_DROP
+    laid = table(PEERS, rows, right=PEERS_RIGHT, drop=drop, width=width)
     lines = [Line(laid.head, "bold")]
     for at, (text, style) in enumerate(zip(laid.rows, styles, strict=True)):
         if at in starts:
@@ -136,11 +139,11 @@ def _peers_of(
                 str(peer.pid),
                 printable(sub.name) if sub else NONE,
             ),
-            *(_state(peer), str(peer.frames), _rate(paces and paces[0]), _lag(one, sub)),
+            *(peer_state(peer), str(peer.frames), _rate(paces and paces[0]), _lag(one, sub)),
             *(str(peer.lost), _rate(paces and paces[1]), str(peer.torn), str(peer.pending)),
             _holds(peer),
         )
-        rows.append((row, "" if peer.alive else "red"))
+        rows.append((row, "red" if peer.stopped or not peer.alive else ""))
     for sub in one.subscriptions:
         if not sub.members:
             row = (NONE, _kind(None, sub), NONE, printable(sub.name), "nobody", NONE, NONE)
@@ -158,12 +161,6 @@ def _kind(peer: PeerStats | None, sub: SubscriptionStats | None) -> str:
 def _lag(one: RingStats, sub: SubscriptionStats | None) -> str:
     """Of a lossless subscription N/N means: the producers wait for it."""
     return NONE if sub is None else f"{sub.lag}/{one.slots}"
-
-
-def _state(peer: PeerStats) -> str:
-    if not peer.alive:
-        return "DEAD"
-    return "waiting" if peer.waiting else "running"
 
 
 def _holds(peer: PeerStats) -> str:
