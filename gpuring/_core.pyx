@@ -25,7 +25,7 @@ from libc.string cimport memcpy, memset
 from posix.fcntl cimport open as c_open
 from posix.unistd cimport close as c_close, read as c_read, usleep
 
-from gpuring import device_errors
+from gpuring import arguments, device_errors
 
 cdef extern from "sys/inotify.h" nogil:
     int inotify_init1(int flags)
@@ -574,9 +574,12 @@ cdef int64_t _deadline(object timeout) except -1:
     cdef double seconds
     if timeout is None:
         return INT64_MAX
-    seconds = timeout
-    if not seconds >= 0:
-        raise ValueError(f"timeout must be None or >= 0 seconds, not {timeout!r}")
+    try:
+        seconds = timeout if type(timeout) is float or type(timeout) is int else -1
+    except OverflowError:
+        seconds = -1
+    if not seconds >= 0:  # a number of another type, or an error
+        seconds = arguments.seconds(timeout, "timeout")
     if not seconds:
         return 0
     return INT64_MAX if seconds > 9e9 else gr_now_ns() + <int64_t>(seconds * 1e9)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import math
+import reprlib
 import time
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, overload
 
+from gpuring import arguments
 from gpuring.consumer import Consumer
 from gpuring.errors import EndOfStream, PeerLost, RingTimeout
 from gpuring.integers import integer
@@ -105,8 +107,10 @@ def align(
     Raises TypeError and ValueError for wrong arguments, such as a field that a ring does not have,
     or a ring of one slot.
     """
-    if isinstance(consumers, Consumer):
-        raise TypeError("align takes several consumers: align([left, right])")
+    if isinstance(consumers, Consumer) or not isinstance(consumers, Iterable):
+        raise TypeError(
+            f"align takes several consumers: align([left, right]), not {reprlib.repr(consumers)}"
+        )
     several = list(consumers)
     if not several:
         raise ValueError("align needs a consumer")
@@ -115,15 +119,17 @@ def align(
             raise TypeError(f"align takes consumers, not {type(each).__name__}")
         if by is not None:
             _check_field(each, by)
+        if stream is not None:
+            each._handle(stream)
     if len(set(several)) < len(several):
         raise ValueError("align was given the same consumer twice")
     if within and by is None:
         raise ValueError("within needs by=, the metadata field that it bounds")
-    if not within >= 0:
+    if not arguments.number(within, "within") >= 0:
         raise ValueError(f"within must be >= 0, in the units of the field {by!r}, not {within!r}")
-    for name, seconds in (("max_wait_s", max_wait_s), ("timeout", timeout)):
-        if seconds is not None and not seconds >= 0:
-            raise ValueError(f"{name} must be None or >= 0 seconds, not {seconds!r}")
+    partial = arguments.flag(partial, "partial")
+    max_wait_s = arguments.seconds(max_wait_s, "max_wait_s")
+    timeout = arguments.seconds(timeout, "timeout")
     smallest = min(each.ring.slots for each in several)
     depth = max(2, smallest // 2) if depth is None else integer(depth, "depth")
     if not 2 <= depth <= smallest:
@@ -133,6 +139,8 @@ def align(
 
 
 def _check_field(consumer: Consumer, by: str) -> None:
+    if not isinstance(by, str):
+        raise TypeError(f"by is the name of a metadata field or None, not {reprlib.repr(by)}")
     meta, ring = consumer.ring.spec.meta, consumer.ring.name
     if meta is None or by not in (meta.names or ()):
         names = ", ".join((meta and meta.names) or ()) or "none"
@@ -146,8 +154,8 @@ class _Limits(NamedTuple):
     within: float
     partial: bool
     depth: int
-    max_wait_s: float | None
-    timeout: float | None
+    max_wait_s: float
+    timeout: float
 
 
 class Aligned(Unique, Generic[OneSlot]):
@@ -247,8 +255,7 @@ class Aligned(Unique, Generic[OneSlot]):
 
     def _begin(self) -> float:
         """Releases what the user had, and returns when this step is to end."""
-        timeout = self._limits.timeout
-        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        deadline = time.monotonic() + self._limits.timeout
         self._move_on()
         for each in self._streams:
             each.tidy()
@@ -312,9 +319,8 @@ class Aligned(Unique, Generic[OneSlot]):
             return True  # because newer ones take their places
         if any(len(each.held) + each.passed >= limits.depth for each in self._streams):
             return False
-        if limits.max_wait_s is not None:
-            published_ns = min(frame.time_ns for frame in group if frame)
-            self._patience_s = limits.max_wait_s - (time.monotonic_ns() - published_ns) / 1e9
+        published_ns = min(frame.time_ns for frame in group if frame)
+        self._patience_s = limits.max_wait_s - (time.monotonic_ns() - published_ns) / 1e9
         return self._patience_s > 0
 
     def _waits_for(self, deadline: float) -> tuple[list[Consumer], float | None]:

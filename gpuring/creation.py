@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy.typing as npt
 
-from gpuring import _core, debug, directory, ending, lingering, segment, spec
+from gpuring import _core, arguments, debug, directory, ending, lingering, segment, spec
 from gpuring._core import File, Header
 from gpuring.endpoint import Gate
 from gpuring.errors import DeviceError
@@ -117,13 +117,15 @@ def create_of(
     max_subscriptions = between_one_and(
         _core.MAX_SUBSCRIPTIONS, max_subscriptions, "max_subscriptions"
     )
+    if replace is not None:
+        replace = arguments.flag(replace, "replace", "True, False or None")
     mode = integer(mode, "mode")
     if not 0 <= mode <= 0o777:
         raise ValueError(f"mode is permission bits such as 0o600, not {mode!r}")
     if sync not in ("auto", "event", "timeline"):
         raise ValueError(f'sync is "auto", "event" or "timeline", not {sync!r}')
     if gate not in (None, *_core.GATES):
-        raise ValueError(f'gate is "stream" or "host", not {gate!r}')
+        raise ValueError(f'gate is "stream", "host" or None, not {gate!r}')
     if device == "host" and (sync != "auto" or gate is not None):
         raise ValueError("sync= and gate= are for GPU rings; a host ring needs neither")
 

@@ -9,13 +9,12 @@ always found.
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from gpuring import _core, segment, stats
+from gpuring import _core, arguments, segment, stats
 from gpuring._core import File, Header
 from gpuring.arrivals import Arrivals
 from gpuring.errors import RingError, RingExists, RingIncompatible
@@ -30,11 +29,7 @@ _PATIENCE_S = 2.0
 def deadline_of(timeout_s: float | None) -> float:
     """The deadline on the clock of time.monotonic.  None means never.  Raises ValueError,
     TypeError."""
-    if timeout_s is None:
-        return math.inf
-    if not timeout_s >= 0:
-        raise ValueError(f"timeout is None or >= 0 seconds, not {timeout_s!r}")
-    return time.monotonic() + timeout_s
+    return time.monotonic() + arguments.seconds(timeout_s, "timeout")
 
 
 def when_there(name: str, deadline: float, call: Callable[[], T]) -> T:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import operator
+import reprlib
 from typing import Any
 
 
-def integer(value: Any, what: str) -> int:
-    """`value` as an int.  It may be NumPy's.  `what` names it in the TypeError."""
+def integer(value: Any, what: str, kind: str = "an int") -> int:
+    """`value` as an int.  It may be NumPy's.  `what` and `kind` are for the TypeError."""
     if not isinstance(value, bool):
         try:
             return operator.index(value)
         except TypeError:
             pass
-    raise TypeError(f"{what} is an int, not {type(value).__name__}")
+    raise TypeError(f"{what} is {kind}, not {reprlib.repr(value)}")
 
 
 def between_one_and(most: int, value: Any, what: str) -> int:

@@ -50,7 +50,7 @@ def as_consumer(
             f"a subscription's name has at most {_core.MAX_NAME_NBYTES} bytes, not {len(encoded)}"
         )
     if not isinstance(start, str):
-        start = integer(start, "start, unless it is a str,")
+        start = integer(start, "start", '"next", "oldest" or a sequence')
     if not (start in ("next", "oldest") or (isinstance(start, int) and 0 <= start < 2**47)):
         raise ValueError(f'start is "next", "oldest" or a sequence, not {start!r}')
     peer = header.join_consumer(encoded, lossless, start, redeliver, device, gate_host)

@@ -13,6 +13,7 @@ import numpy as np
 
 from gpuring import (
     _core,
+    arguments,
     debug,
     diagnosis,
     directory,
@@ -69,6 +70,10 @@ def attach(name: str, *, timeout: float | None = 0.0, owner: int | None = None) 
     ending.check()
     segment.check_name(name)
     deadline = directory.deadline_of(timeout)
+    if owner is not None:
+        owner = integer(owner, "owner", "the id of a user, an int, or None")
+        if owner < 0:
+            raise ValueError(f"owner is the id of a user, 0 or more, not {owner}")
     return directory.when_there(name, deadline, lambda: _attach(name, owner))
 
 
@@ -270,9 +275,8 @@ class Ring:
         `lossless` or `redeliver`.
         """
         flags = {"lossless": lossless, "redeliver": redeliver, "reattach": reattach}
-        for what, flag in flags.items():
-            if not isinstance(flag, bool | np.bool_):
-                raise TypeError(f"{what} is True or False, not {flag!r}")
+        for what, value in flags.items():
+            arguments.flag(value, what)
         options = gate, redeliver, spin
         self._check_open()
         with self._joining:

@@ -123,7 +123,7 @@ class Slot(Exported, Unique):
             return self.array
         try:
             return self._views[name]
-        except KeyError:
+        except (KeyError, TypeError):  # a list cannot be a key
             raise self._has_no_field(name) from None
 
     # ---- interchange with other libraries ------------------------------------------------------
@@ -143,7 +143,7 @@ class Slot(Exported, Unique):
                 names = ", ".join(repr(each) for each in self._fields)
                 raise TypeError(f"ring {self._ring!r} has the fields {names}: say which")
             return ARRAY
-        if name not in self._fields:
+        if not isinstance(name, str) or name not in self._fields:
             raise self._has_no_field(name)
         return name
 

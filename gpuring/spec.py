@@ -160,6 +160,7 @@ def make(
                 f"not by {described!r}"
             )
         extent, kind = described
+        _shape(extent, what=what)  # first: the two may have changed places
         plain, inner, extended = _plain(kind, f"{what}dtype")
         placed.append(Field(name, _shape(extent, inner, what), plain, offset, extended))
         offset = _aligned(offset + placed[-1].nbytes)
@@ -272,9 +273,13 @@ def _extended(name: str) -> np.dtype[Any]:
 def _meta(meta: npt.DTypeLike | None) -> np.dtype[Any] | None:
     if meta is None:
         return None
-    checked, inner, _ = _plain(meta, "meta")
+    told = "meta is a structured dtype such as [('pts', 'i8')]"
+    try:
+        checked, inner, _ = _plain(meta, "meta")
+    except TypeError as error:
+        raise TypeError(f"{error}. {told}") from error
     if checked.names is None or inner:
-        raise ValueError(f"meta= is a structured dtype such as [('pts', 'i8')], not {checked}")
+        raise ValueError(f"{told}, not {checked}")
     if checked.itemsize > MAX_META_NBYTES:
         raise ValueError(
             f"metadata has at most {MAX_META_NBYTES} bytes, {checked} has {checked.itemsize}"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
-from numbers import Real
+
+from gpuring import arguments
 
 ADAPTIVE, FOR_EVER = -1, 2**63 - 1
 VARIABLE = "GPURING_SPIN"
@@ -17,11 +18,8 @@ def spin_ns(spin: float | None) -> int:
     """
     if spin is None:
         return _of_the_process()
-    if not isinstance(spin, Real) or isinstance(spin, bool):
-        raise TypeError(f"spin is a number of seconds or None, not {spin!r}")
-    if not spin >= 0:
-        raise ValueError(f"spin must be None or >= 0 seconds, not {spin!r}")
-    return FOR_EVER if spin > 9e9 else int(spin * 1e9)
+    checked = arguments.seconds(spin, "spin")
+    return FOR_EVER if checked > 9e9 else int(checked * 1e9)
 
 
 @functools.cache

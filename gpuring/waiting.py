@@ -11,10 +11,12 @@ no hold.  asyncio is imported only where it is used.
 from __future__ import annotations
 
 import itertools
+import math
+import reprlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from gpuring import _core
+from gpuring import _core, arguments
 from gpuring.endpoint import Endpoint
 from gpuring.errors import RingTimeout
 
@@ -52,8 +54,11 @@ def select(endpoints: Iterable[AnyEndpoint], timeout: float | None = None) -> li
 
     The wait sleeps, and Ctrl-C interrupts it.  Raises TypeError, ValueError.
     """
-    if isinstance(endpoints, Endpoint):  # iterating over a consumer would read its frames
-        raise TypeError("select takes several consumers and producers: select([consumer])")
+    if isinstance(endpoints, Endpoint) or not isinstance(endpoints, Iterable):
+        raise TypeError(  # it would read the frames of a consumer
+            "select takes several consumers and producers: select([consumer]), not "
+            f"{reprlib.repr(endpoints)}"
+        )
     waited = list(dict.fromkeys(endpoints))
     for each in waited:
         if not isinstance(each, Endpoint):
@@ -84,12 +89,11 @@ async def answer(
     does."""
     import asyncio
 
-    if timeout is not None and not timeout >= 0:
-        raise ValueError(f"timeout must be None or >= 0 seconds, not {timeout!r}")
+    patience_s = arguments.seconds(timeout, "timeout")
     loop = asyncio.get_running_loop()
     _refuse_a_second_task(endpoint)
-    deadline = None if timeout is None else loop.time() + timeout
-    spin_ns = int(1e9 * (SPIN_S if timeout is None else min(timeout, SPIN_S)))  # at the first look
+    deadline = None if patience_s == math.inf else loop.time() + patience_s
+    spin_ns = int(1e9 * min(patience_s, SPIN_S))  # at the first look
     spins = 0
     endpoint._recover()
     endpoint._awaited = loop

@@ -82,7 +82,7 @@ def test_who_waits_for_ever_is_woken_by_the_name(name, looks, way):
 @pytest.mark.parametrize("wait", [gpuring.attach, gpuring.connect, gpuring.serve])
 def test_a_timeout_is_none_or_seconds(name, wait):
     for wrong in (-1, float("nan")):
-        with pytest.raises(ValueError, match="timeout is None or >= 0 seconds"):
+        with pytest.raises(ValueError, match="timeout is a number of seconds >= 0 or None"):
             wait(name, timeout=wrong)
 
 

@@ -74,9 +74,9 @@ def device_for(device: str | int | None) -> int:
         if kind != "cuda" or not number.isdecimal():
             raise ValueError(f"device is 'host', 'cuda' or 'cuda:N', not {device!r}")
         device = int(number)
-    device = integer(device, "device, unless it is a str or None,")
+    device = integer(device, "device", "'host', 'cuda', 'cuda:N', a GPU's number or None")
     if device < 0:
-        raise ValueError(f"a GPU's number is not negative: {device}")
+        raise ValueError(f"device is a GPU's number, 0 or more, not {device}")
     return _usable(device)
 
 

@@ -1,0 +1,37 @@
+"""What counts as a number, as seconds and as yes or no in an argument.  A str never does."""
+
+from __future__ import annotations
+
+import math
+import reprlib
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+
+def number(value: Any, what: str, kind: str = "a number") -> float:
+    """`value` as a float.  It may be NumPy's.  `what` and `kind` are for the TypeError."""
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise TypeError(f"{what} is {kind}, not {reprlib.repr(value)}")
+    try:
+        return float(value)
+    except OverflowError:  # an int
+        return -math.inf if value < 0 else math.inf
+
+
+def seconds(value: Any, what: str) -> float:
+    """A time that a call may take.  None is for ever: math.inf.  Raises TypeError, ValueError."""
+    if value is None:
+        return math.inf
+    checked = number(value, what, "a number of seconds or None")
+    if not checked >= 0:
+        raise ValueError(f"{what} is a number of seconds >= 0 or None, not {value!r}")
+    return checked
+
+
+def flag(value: Any, what: str, kind: str = "True or False") -> bool:
+    """`value` as a bool.  Raises TypeError for everything that is merely true or false."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{what} is {kind}, not {reprlib.repr(value)}")
+    return bool(value)

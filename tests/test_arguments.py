@@ -1,0 +1,164 @@
+"""Wrong arguments are refused: the error names the argument, what it got, and what it takes."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+import gpuring
+
+RING = {"slots": 2, "shape": 4, "dtype": "u1", "device": "host"}
+NO_NUMBERS = ["1", "yes", b"1", True, np.True_, [1], (), {}, object()]
+NO_FLAGS = ["yes", "", 1, 0, np.int64(1), [], object()]
+
+
+@pytest.fixture
+def ring(name):
+    with gpuring.create(name, **RING, meta=[("pts", "i8")]) as ring:
+        yield ring
+
+
+def said(error):
+    """The text, where an object's address may be cut short."""
+    return str(error.value)
+
+
+TIMED = {
+    "attach": lambda ring, value: gpuring.attach(ring.name, timeout=value),
+    "claim": lambda ring, value: ring.producer().claim(value),
+    "claim_many": lambda ring, value: ring.producer().claim_many(1, value),
+    "acquire": lambda ring, value: ring.consumer().acquire(value),
+    "acquire_many": lambda ring, value: ring.consumer().acquire_many(1, value),
+    "latest": lambda ring, value: ring.consumer(lossless=False).latest(value),
+    "select": lambda ring, value: gpuring.select([ring.consumer()], value),
+    "align": lambda ring, value: gpuring.align([ring.consumer()], timeout=value),
+    "claim_async": lambda ring, value: asyncio.run(ring.producer().claim_async(value)),
+    "acquire_async": lambda ring, value: asyncio.run(ring.consumer().acquire_async(value)),
+}
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize("call", TIMED.values(), ids=TIMED)
+def test_a_timeout_is_a_number_of_seconds(ring, call):
+    for wrong in NO_NUMBERS:
+        with pytest.raises(TypeError) as error:
+            call(ring, wrong)
+        assert said(error).startswith("timeout is a number of seconds or None, not "), wrong
+    for wrong in (-1, -0.5, math.nan, -math.inf, -(10**400), np.float32(-1)):
+        with pytest.raises(ValueError) as error:  # noqa: PT011 - the text is looked at
+            call(ring, wrong)
+        assert said(error) == f"timeout is a number of seconds >= 0 or None, not {wrong!r}"
+    assert ring.stats().cursor == ring.slots
+
+
+@pytest.mark.parametrize("kind", [int, float, np.float32, np.int64, Fraction])
+def test_a_timeout_of_any_kind_of_number(ring, kind):
+    with ring.producer() as producer, ring.consumer() as frames:
+        producer.claim(kind(3)).publish()
+        frames.acquire(kind(3)).release()
+        with pytest.raises(gpuring.RingTimeout):
+            frames.acquire(kind(0))
+
+
+@pytest.mark.parametrize("timeout", [10**400, math.inf])
+def test_a_timeout_without_end(ring, timeout):
+    with ring.producer() as producer, gpuring.attach(ring.name, timeout=timeout):
+        producer.claim(timeout).abandon()
+
+
+FLAGS = {
+    "lossless": lambda ring, value: ring.consumer(lossless=value),
+    "redeliver": lambda ring, value: ring.consumer(redeliver=value),
+    "reattach": lambda ring, value: ring.consumer(reattach=value),
+    "partial": lambda ring, value: gpuring.align([ring.consumer()], "pts", partial=value),
+    "replace": lambda ring, value: gpuring.create(ring.name, **RING, replace=value),
+}
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize("what", FLAGS)
+def test_a_flag_is_true_or_false(ring, what):
+    takes = "True, False or None" if what == "replace" else "True or False"
+    for wrong in NO_FLAGS:
+        with pytest.raises(TypeError) as error:
+            FLAGS[what](ring, wrong)
+        assert said(error).startswith(f"{what} is {takes}, not "), wrong
+    assert not ring._header.closed  # by replace="yes"
+
+
+OTHERS = [
+    (lambda ring: gpuring.attach(ring.name, owner="nosuchuser"), TypeError,
+     "owner is the id of a user, an int, or None, not 'nosuchuser'"),
+    (lambda ring: gpuring.attach(ring.name, owner=[]), TypeError, "owner is .* not []"),
+    (lambda ring: gpuring.attach(ring.name, owner=-1), ValueError,
+     "owner is the id of a user, 0 or more, not -1"),
+    (lambda ring: gpuring.create("x", **RING | {"slots": "4"}), TypeError,
+     "slots is an int, not '4'"),
+    (lambda ring: gpuring.create("x", **RING | {"device": b"host"}), TypeError,
+     "device is 'host', 'cuda', 'cuda:N', a GPU's number or None, not b'host'"),
+    (lambda ring: gpuring.create("x", **RING | {"device": -1}), ValueError,
+     "device is a GPU's number, 0 or more, not -1"),
+    (lambda ring: gpuring.create("x", **RING, meta=["pts"]), TypeError,
+     "meta: .* meta is a structured dtype such as [('pts', 'i8')]"),
+    (lambda ring: gpuring.create("x", **RING, meta="i8"), ValueError,
+     "meta is a structured dtype such as [('pts', 'i8')], not int64"),
+    (lambda ring: ring.consumer(start=None), TypeError,
+     'start is "next", "oldest" or a sequence, not None'),
+    (lambda ring: ring.consumer(spin="1"), TypeError,
+     "spin is a number of seconds or None, not '1'"),
+    (lambda ring: gpuring.select(5), TypeError, "select takes several consumers .* not 5"),
+    (lambda ring: gpuring.align(5), TypeError, "align takes several consumers.* not 5"),
+    (lambda ring: gpuring.align([ring.consumer()], by=1.5), TypeError,
+     "by is the name of a metadata field or None, not 1.5"),
+    (lambda ring: gpuring.align([ring.consumer()], "pts", "2"), TypeError,
+     "within is a number, not '2'"),
+    (lambda ring: gpuring.align([ring.consumer()], max_wait_s="2"), TypeError,
+     "max_wait_s is a number of seconds or None, not '2'"),
+    (lambda ring: gpuring.align([ring.consumer()], depth="2"), TypeError,
+     "depth is an int, not '2'"),
+    (lambda ring: gpuring.align([ring.consumer()], stream=5), TypeError,
+     "is in host memory: it takes no stream"),
+]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize(("call", "kind", "text"), OTHERS, ids=[text for _, _, text in OTHERS])
+def test_other_wrong_arguments(ring, call, kind, text):
+    with pytest.raises(kind, match=re.escape(text).replace(r"\.\*", ".*")):
+        call(ring)
+
+
+FORM = 'is described by (shape, dtype), such as ((1080, 1920), "u1"), not by {!r}'
+
+
+@pytest.mark.parametrize(
+    ("described", "text"),
+    [
+        ("u1", FORM.format("u1")),
+        (4, FORM.format(4)),
+        ((4,), FORM.format((4,))),
+        ((4, "u1", 3), FORM.format((4, "u1", 3))),
+        (("u1", 4), "a shape is a positive integer or a sequence of them, such as (1080, 1920, 3), "
+         "not 'u1'"),
+        ((4, "pixels"), "dtype: NumPy makes no dtype of 'pixels'"),
+    ],
+)  # fmt: skip
+def test_a_field_is_a_shape_and_a_dtype(name, described, text):
+    with pytest.raises((TypeError, ValueError), match=re.escape(text)) as error:
+        gpuring.create(name, slots=2, device="host", fields={"y": described})
+    assert said(error).startswith("field 'y': ")
+
+
+def test_a_field_that_cannot_be_a_key_is_none(ring):
+    with ring.producer() as producer, producer.claim(0) as slot:
+        for wrong in ([], None, 0, "y"):
+            with pytest.raises(KeyError, match="has no field"):
+                slot[wrong]
+        for wrong in ([], 0, "y"):
+            with pytest.raises(KeyError, match="has no field"):
+                slot.field(wrong)
