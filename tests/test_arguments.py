@@ -35,6 +35,8 @@ TIMED = {
     "acquire": lambda ring, value: ring.consumer().acquire(value),
     "acquire_many": lambda ring, value: ring.consumer().acquire_many(1, value),
     "latest": lambda ring, value: ring.consumer(lossless=False).latest(value),
+    "serve": lambda ring, value: serve(ring.name, timeout=value),
+    "connect": lambda ring, value: gpuring.connect(ring.name, timeout=value),
     "select": lambda ring, value: gpuring.select([ring.consumer()], value),
     "align": lambda ring, value: gpuring.align([ring.consumer()], timeout=value),
     "claim_async": lambda ring, value: asyncio.run(ring.producer().claim_async(value)),
@@ -71,7 +73,14 @@ def test_a_timeout_without_end(ring, timeout):
         producer.claim(timeout).abandon()
 
 
+def serve(name, **more):
+    return gpuring.serve(name, request=(4, "u1"), response=(4, "u1"), device="host", **more)
+
+
 FLAGS = {
+    "engine": lambda ring, value: serve(ring.name, engine=value),
+    "serve redeliver": lambda ring, value: serve(ring.name, redeliver=value),
+    "serve replace": lambda ring, value: serve(ring.name, replace=value),
     "lossless": lambda ring, value: ring.consumer(lossless=value),
     "redeliver": lambda ring, value: ring.consumer(redeliver=value),
     "reattach": lambda ring, value: ring.consumer(reattach=value),
@@ -87,7 +96,7 @@ def test_a_flag_is_true_or_false(ring, what):
     for wrong in NO_FLAGS:
         with pytest.raises(TypeError) as error:
             FLAGS[what](ring, wrong)
-        assert said(error).startswith(f"{what} is {takes}, not "), wrong
+        assert said(error).startswith(f"{what.split()[-1]} is {takes}, not "), wrong
     assert not ring._header.closed  # by replace="yes"
 
 
@@ -111,6 +120,10 @@ OTHERS = [
      'start is "next", "oldest" or a sequence, not None'),
     (lambda ring: ring.consumer(spin="1"), TypeError,
      "spin is a number of seconds or None, not '1'"),
+    (lambda ring: gpuring.connect(ring.name, engine_s="5"), TypeError,
+     "engine_s is a number of seconds, not '5'"),
+    (lambda ring: gpuring.connect(ring.name, calls="5"), TypeError, "calls is an int, not '5'"),
+    (lambda ring: serve(ring.name, slots="5"), TypeError, "slots is an int, not '5'"),
     (lambda ring: gpuring.select(5), TypeError, "select takes several consumers .* not 5"),
     (lambda ring: gpuring.align(5), TypeError, "align takes several consumers.* not 5"),
     (lambda ring: gpuring.align([ring.consumer()], by=1.5), TypeError,

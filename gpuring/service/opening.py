@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy.typing as npt
 
-from gpuring import _core, directory
+from gpuring import _core, arguments, directory
 from gpuring.creation import create_of
 from gpuring.errors import PeerLost, RingClosed, RingExists, RingIncompatible, RingNotFound
 from gpuring.integers import between_one_and
@@ -80,6 +80,9 @@ def serve(
         raise TypeError("give request= and response=, or neither to join a service that is there")
     if answers not in (None, "host"):
         raise ValueError(f'answers is "host" or None, not {answers!r}')
+    engine = arguments.flag(engine, "engine")
+    redeliver = arguments.flag(redeliver, "redeliver")
+    replace = arguments.flag(replace, "replace")
     if request is None or response is None:
         if not engine or replace:
             raise TypeError("who creates a service describes it: request= and response=")
@@ -172,7 +175,7 @@ def connect(
     """
     check_service_name(name)
     calls = between_one_and(_MAX_CALLS, calls, "calls")
-    if not engine_s >= 0:
+    if not arguments.number(engine_s, "engine_s", "a number of seconds") >= 0:
         raise ValueError(f"engine_s is >= 0 seconds, not {engine_s!r}")
     deadline = directory.deadline_of(timeout)
     return _join(name, deadline, lambda ring: Client(ring, Terms.of(ring), calls, engine_s))
