@@ -134,7 +134,7 @@ def align(
     depth = max(2, smallest // 2) if depth is None else integer(depth, "depth")
     if not 2 <= depth <= smallest:
         raise ValueError(f"depth must be 2 … {smallest}, the smallest ring's slots, not {depth}")
-    limits = _Limits(by is None, within, partial, depth, max_wait_s, timeout)
+    limits = _Limits(by, within, partial, depth, max_wait_s, timeout)
     return Aligned([Lookahead(each, by, stream) for each in several], limits, stream)
 
 
@@ -150,7 +150,7 @@ def _check_field(consumer: Consumer, by: str) -> None:
 
 
 class _Limits(NamedTuple):
-    newest: bool
+    by: str | None
     within: float
     partial: bool
     depth: int
@@ -198,6 +198,13 @@ class Aligned(Unique, Generic[OneSlot]):
         Frames that a lossy consumer missed are not among them: `slot.lost` counts those.
         """
         return tuple(each.unmatched for each in self._streams)
+
+    def __repr__(self) -> str:
+        names = ", ".join(repr(each.consumer.ring.name) for each in self._streams)
+        by, within = self._limits.by, self._limits.within
+        how = "the newest of each" if by is None else f"by {by!r} within {within}"
+        partial = ", partial" if self._limits.partial else ""
+        return f"<Aligned of {names}: {how}{partial}, unmatched {self.unmatched}>"
 
     def __iter__(self) -> Self:
         """Itself.  Each step returns one slot for each consumer, in their order."""
@@ -315,7 +322,7 @@ class Aligned(Unique, Generic[OneSlot]):
     def _may_wait(self, group: Iterable[Frame | None]) -> bool:
         """Whether these frames may still wait for others.  Sets how long."""
         limits, self._patience_s = self._limits, math.inf
-        if limits.newest and not limits.partial:
+        if limits.by is None and not limits.partial:
             return True  # because newer ones take their places
         if any(len(each.held) + each.passed >= limits.depth for each in self._streams):
             return False

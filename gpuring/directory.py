@@ -123,9 +123,10 @@ def _state(name: str, header: Header) -> str:
     )
 
 
-def ls() -> list[stats.RingStats]:
-    """Every readable ring of this host, sorted by name.  Reads headers only and needs no GPU."""
-    return survey()[0]
+def ls() -> stats.Rings:
+    """Every readable ring of this host, sorted by name: a list, which an interpreter shows as a
+    table.  Reads headers only and needs no GPU."""
+    return stats.Rings(survey()[0])
 
 
 def survey() -> tuple[list[stats.RingStats], dict[str, str]]:

@@ -37,6 +37,7 @@ from gpuring.errors import (
     RingTimeout,
     raise_first,
 )
+from gpuring.integers import integer
 from gpuring.memory.host import HostMemory
 from gpuring.producer import Producer
 from gpuring.spec import ARRAY

@@ -149,6 +149,29 @@ class RingStats:
         """The producers among `peers`."""
         return tuple(peer for peer in self.peers if peer.role == "producer")
 
+    @property
+    def state(self) -> str:
+        """ "open", "closed", "creator dead" (and others are in it) or "dead" (nobody is in it)."""
+        if self.creator_alive:
+            return "closed" if self.closed else "open"
+        return "creator dead" if any(peer.alive for peer in self.peers) else "dead"
+
+
+class Rings(list[RingStats]):
+    """What `gpuring.ls` returns: a list of RingStats, which an interpreter shows as a table."""
+
+    def __repr__(self) -> str:
+        if not self:
+            return "[]"
+        width = max(4, *(len(one.name) for one in self))
+        head = f"{'NAME':{width}}  MEMORY  SLOTS      SLOT BYTES     CLAIMED  PEERS  STATE"
+        rows = (
+            f"{one.name:{width}}  {one.memory:6}  {one.slots:5}  {one.slot_nbytes:14,}  "
+            f"{one.cursor - one.slots:10}  {len(one.peers):5}  {one.state}"
+            for one in self
+        )
+        return "\n".join((head, *rows))
+
 
 def collect(name: str, header: Header) -> RingStats:
     """The record of an attached ring."""

@@ -23,14 +23,14 @@ from gpuring.service.call import AnswerSlot
 from gpuring.service.pending import Answer, RequestSlot
 from gpuring.slot import ReadBatch, SlotField, WriteBatch
 from gpuring.spec import Field, Spec
-from gpuring.stats import Death, Hold, PeerStats, RingStats, SubscriptionStats
+from gpuring.stats import Death, Hold, PeerStats, Rings, RingStats, SubscriptionStats
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 PUBLIC = {f"gpuring.{name}": getattr(gpuring, name) for name in gpuring.__all__}
 HANDED_OUT = (
     *(Answer, AnswerSlot, Batch, Counts, RequestSlot),
-    *(Death, Hold, PeerStats, RingStats, SubscriptionStats),
+    *(Death, Hold, PeerStats, Rings, RingStats, SubscriptionStats),
     *(Field, ReadBatch, SlotField, Spec, WriteBatch),
 )
 """What public calls return, beside what is exported."""

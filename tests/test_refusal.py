@@ -124,3 +124,28 @@ def test_a_ring_and_its_ends_say_what_they_are(ring):
     with ring.consumer("a") as frames:
         assert repr(frames) == f"<Consumer of {ring.name!r}: peer {frames.peer} of 'a', lossless>"
     assert repr(frames) == f"<Consumer of {ring.name!r}: closed>"
+
+
+def test_an_alignment_says_what_it_is(ring):
+    with ring.consumer() as left, ring.consumer() as right:
+        names = f"{ring.name!r}, {ring.name!r}"
+        aligned = gpuring.align([left, right], "pts", 2, partial=True)
+        assert repr(aligned) == (
+            f"<Aligned of {names}: by 'pts' within 2, partial, unmatched (0, 0)>"
+        )
+        aligned = gpuring.align([left, right])
+        assert repr(aligned) == f"<Aligned of {names}: the newest of each, unmatched (0, 0)>"
+
+
+def test_the_list_of_rings_is_a_list_that_is_shown_as_a_table(ring):
+    found = gpuring.ls()
+    assert isinstance(found, list)
+    (mine,) = [one for one in found if one.name == ring.name]
+    head, *rows = repr(found).splitlines()
+    assert len(rows) == len(found)
+    (row,) = [row for row in rows if row.startswith(f"{ring.name} ")]
+    assert len(ring.name) > 22 or len(row) <= 80
+    assert head.split() == ["NAME", "MEMORY", "SLOTS", "SLOT", "BYTES", "CLAIMED", "PEERS", "STATE"]
+    cells = [ring.name, ring.memory, "4", f"{mine.slot_nbytes:,}", "0", "0", "open"]
+    assert row.split() == cells
+    assert repr(type(found)()) == "[]"

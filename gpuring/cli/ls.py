@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     print(table(HEADINGS, rows, right=RIGHT, drop=drop, width=width))
     for line in explained(unreadable):
         print(wrap(line, width, "  "))
-    if any(state(one) == "dead" for one in found):
+    if any(one.state == "dead" for one in found):
         note = "No process uses a dead ring any more: `gpuring clean` removes your own."
         print(wrap(note, width, "  "))
     return 0
@@ -68,9 +68,5 @@ def _row(one: RingStats, owner: str) -> tuple[str, ...]:
 
 def state(one: RingStats) -> str:
     """In a few words, what a person wants to know first."""
-    if one.creator_alive:
-        word = "closed" if one.closed else "open"
-    else:
-        word = "creator dead" if any(peer.alive for peer in one.peers) else "dead"
     stopped = sum(peer.stopped for peer in one.peers)
-    return f"{word}, {stopped} stopped" if stopped else word
+    return f"{one.state}, {stopped} stopped" if stopped else one.state
