@@ -16,14 +16,24 @@ import time
 from contextlib import contextmanager, suppress
 from multiprocessing import get_context
 
-import numpy as np
-import uvicorn
-from PIL import Image
-from starlette.applications import Starlette
-from starlette.responses import JSONResponse
-from starlette.routing import Route
+if __name__ == "__main__":  # first, because --help needs no package
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("seconds", nargs="?", type=float, default=5, help="of each measurement (5)")
+    seconds = parser.parse_args().seconds
+    if not seconds > 0:
+        parser.error("seconds must be more than 0")
 
-import gpuring
+try:
+    import numpy as np
+    import uvicorn
+    from PIL import Image
+    from starlette.applications import Starlette
+    from starlette.responses import JSONResponse
+    from starlette.routing import Route
+
+    import gpuring
+except ImportError as missing:
+    sys.exit(f"{missing}: pip install 'gpuring[examples]'")
 
 SPAWN, NAME, WORKERS, ENGINES = get_context("spawn"), "classify", 2, 2
 SIDE, CLASSES, SLOTS = 224, 10, 64
@@ -132,15 +142,13 @@ def kept_running(*roles):
             each.terminate(), each.join(10), each.kill()
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("seconds", nargs="?", type=float, default=5, help="of each measurement (5)")
-    seconds = parser.parse_args().seconds
-    if not seconds > 0:
-        parser.error("seconds must be more than 0")
+def main(seconds):
+    try:
+        import torch
+    except ImportError as missing:
+        sys.exit(f"{missing}: pip install 'gpuring[examples]'")
     try:
         import cupy  # noqa: F401  gpuring needs it
-        import torch
 
         device = torch.zeros(1, device="cuda").device.type  # raises without a GPU
     except Exception:
@@ -160,4 +168,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    main(seconds)

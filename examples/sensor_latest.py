@@ -14,10 +14,20 @@ import threading
 import time
 from contextlib import suppress
 
-import h5py
-import numpy as np
+if __name__ == "__main__":  # first, because --help needs no package
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("seconds", nargs="?", type=float, default=3, help="for how long (3)")
+    seconds = parser.parse_args().seconds
+    if not seconds > 0:
+        parser.error("seconds must be more than 0")
 
-import gpuring
+try:
+    import h5py
+    import numpy as np
+
+    import gpuring
+except ImportError as missing:
+    sys.exit(f"{missing}: pip install 'gpuring[examples]'")
 
 try:
     import cupy as xp
@@ -139,12 +149,7 @@ def end_with_parent():
     threading.Thread(target=lambda: (ended(), os._exit(1)), daemon=True).start()
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("seconds", nargs="?", type=float, default=3, help="for how long (3)")
-    seconds = parser.parse_args().seconds
-    if not seconds > 0:
-        parser.error("seconds must be more than 0")
+def main(seconds):
     if device == "host":
         print("no GPU here, so this runs on host memory with NumPy", flush=True)
     scans, spawn = int(seconds * HZ), multiprocessing.get_context("spawn")
@@ -162,4 +167,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    main(seconds)

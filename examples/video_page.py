@@ -3,13 +3,17 @@
 import asyncio
 import contextlib
 import io
+import sys
 import time
 from collections import deque
 
-import uvicorn
-from starlette.applications import Starlette
-from starlette.responses import HTMLResponse, JSONResponse, StreamingResponse
-from starlette.routing import Route
+try:
+    import uvicorn
+    from starlette.applications import Starlette
+    from starlette.responses import HTMLResponse, JSONResponse, StreamingResponse
+    from starlette.routing import Route
+except ImportError as missing:
+    sys.exit(f"{missing}: pip install 'gpuring[examples]'")
 from video_pipeline import CAMERAS, FPS, OVER, H, W, end_with_parent, picture
 
 import gpuring

@@ -10,20 +10,29 @@ import argparse
 import multiprocessing
 import os
 import socket
+import sys
 import threading
 import time
 from fractions import Fraction
 from functools import cache
 from itertools import chain, islice
 
-import av
-import numpy as np
-import torch
-from PIL import Image, ImageDraw
-from torch.nn.functional import avg_pool2d
+if __name__ == "__main__":  # first, because --help needs no package
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("seconds", nargs="?", type=float, default=10, help="for how long (10)")
+    seconds = parser.parse_args().seconds
 
-import gpuring
-from gpuring.cli.demo.clip import SHIPPED as CLIP
+try:
+    import av
+    import numpy as np
+    import torch
+    from PIL import Image, ImageDraw
+    from torch.nn.functional import avg_pool2d
+
+    import gpuring
+    from gpuring.cli.demo.clip import SHIPPED as CLIP
+except ImportError as missing:
+    sys.exit(f"{missing}: pip install 'gpuring[examples]'")
 
 FPS, W, H, CELL = 25, 1280, 720, 16
 CAMERAS = ("as it is", "mirrored, 44 frames ahead", "red and blue exchanged, 88 frames ahead")
@@ -151,9 +160,7 @@ def check(found):
     cells = torch.stack([avg_pool2d(y[None, :H].float(), CELL) for y in clip()])
     expected = cells.diff(dim=0, prepend=cells[-1:]).abs() > 4
     for k, moves in enumerate(found):
-        assert [*moves] == [*range(len(moves))], (
-            f"frames of camera {k} are missing, or out of order"
-        )
+        assert [*moves] == [*range(len(moves))], f"camera {k}: frames are missing or out of order"
         for pts, moved in moves.items():
             right = expected[(AHEAD * k + pts) % len(cells)] & (pts > 0)
             assert (moved.cpu() == (right.flip(2) if k == 1 else right)).all(), (
@@ -168,9 +175,7 @@ def end_with_parent():
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("seconds", nargs="?", type=float, default=10, help="for how long (10)")
-    count = int(parser.parse_args().seconds * FPS)
+    count = int(seconds * FPS)
     if count < 1:
         parser.error("seconds must be more than 0")
     device = "cuda" if torch.cuda.is_available() else "host"

@@ -13,11 +13,19 @@ import sys
 import threading
 import time
 
-import torch
-from torch.func import functional_call
-from torch.nn.functional import binary_cross_entropy_with_logits as loss_of
+if __name__ == "__main__":  # first, because --help needs no package
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("steps", nargs="?", type=int, default=400, help="of training (400)")
+    steps = parser.parse_args().steps
 
-import gpuring
+try:
+    import torch
+    from torch.func import functional_call
+    from torch.nn.functional import binary_cross_entropy_with_logits as loss_of
+
+    import gpuring
+except ImportError as missing:
+    sys.exit(f"{missing}: pip install 'gpuring[examples]'")
 
 device, torch_device = ("cuda", "cuda") if torch.cuda.is_available() else ("host", "cpu")
 LAYERS = (2, 256), (256, 256), (256, 256), (256, 1)
@@ -133,9 +141,6 @@ def sample(ring, number, versions, ready):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("steps", nargs="?", type=int, default=400, help="of training (400)")
-    steps = parser.parse_args().steps
     if steps < EVERY:
         parser.error(f"at least {EVERY} steps make a version")
     if device == "host":

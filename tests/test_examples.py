@@ -282,9 +282,9 @@ def test_children_end_when_their_parent_is_killed(start, name, children):
 # Not of two_scripts: the guide shows those, and they take no arguments.
 @pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.py")))
 def test_help_and_wrong_arguments(start, name):
-    _needs_video()
-    pytest.importorskip("h5py", reason="gpuring[examples] is not installed")
-    if name not in ("inference_load.py", "video_page.py"):  # parts of other ones
+    if name in ("inference_load.py", "video_page.py"):  # parts of other ones
+        _needs_video()
+    else:
         assert _lines(start(name, args=["--help"]))[0].startswith("usage: ")
     for wrong in ("--nonsense", "x"):
         process = start(name, args=[wrong], stderr=subprocess.PIPE)
@@ -292,6 +292,37 @@ def test_help_and_wrong_arguments(start, name):
         assert process.returncode != 0
         assert said.startswith("usage: ")
         assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["inference_frontends", "sensor_latest", "video_page", "video_pipeline", "weights_handover"],
+)
+def test_without_its_packages_an_example_says_what_to_install(name, tmp_path):
+    """Whether they are installed here or not.  --help needs none of them."""
+    path = str(EXAMPLES / f"{name}.py")
+    for arguments in ([], ["--help"]):
+        program = (
+            "import runpy, sys; sys.modules.update(dict.fromkeys(('h5py', 'torch', 'uvicorn')));"
+            f"sys.argv = {[path, *arguments]}; runpy.run_path({path!r}, run_name='__main__')"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+        )
+        if arguments and name != "video_page":  # which is a part of another one
+            assert (done.returncode, done.stderr) == (0, "")
+            assert done.stdout.startswith("usage: ")
+        else:
+            assert (done.returncode, done.stdout) == (1, "")
+            (line,) = done.stderr.splitlines()
+            assert line.endswith(": pip install 'gpuring[examples]'")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow
