@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import re
@@ -23,8 +24,8 @@ parser = pytest.importorskip("prometheus_client.parser", reason="gpuring[tools] 
 import gpuring  # noqa: E402
 from gpuring import segment as segments  # noqa: E402
 from gpuring.cli import text  # noqa: E402
-from gpuring.cli.top import _fitted, rates  # noqa: E402
-from gpuring.cli.top.view import Line  # noqa: E402
+from gpuring.cli.top import rates  # noqa: E402
+from gpuring.cli.top.view import render  # noqa: E402
 
 HOST = {"device": "host", "shape": 8, "dtype": "u1"}
 
@@ -258,12 +259,31 @@ def test_live_on_a_terminal(name, end):
         screen.close()
 
 
-def test_what_a_screen_has_no_room_for_is_counted():
-    lines = [Line("a"), Line("b\nc", "red"), Line("d")]
-    assert [line.text for line in _fitted(lines, 4)] == ["a", "b", "c", "d"]
-    *kept, last = _fitted(lines, 3)
-    assert [line.text for line in kept] == ["a", "b"]
-    assert last.text.startswith("(2 more lines: ")
+def test_what_a_screen_has_no_room_for_is_counted(name):
+    """First rings that nobody has joined give way to those with peers, then the last lines."""
+    with contextlib.ExitStack() as stack:
+        idle = [f"{name}.{n}" for n in range(5)]
+        for each in idle:
+            stack.enter_context(gpuring.create(each, slots=2, **HOST))
+        ring = stack.enter_context(gpuring.create(f"{name}.x", slots=2, **HOST))
+        stack.enter_context(ring.producer())
+        now = rates.look([*idle, ring.name])
+
+        def shown(height):
+            lines = render(None, now, width=80, height=height)
+            assert height is None or len(lines) <= height
+            return [line.text for line in lines]
+
+        whole = shown(None)
+        assert shown(len(whole)) == whole
+        assert whole[1].startswith(idle[0])
+        less = shown(len(whole) - 1)
+        assert less[1].startswith(ring.name)
+        assert less[2:5] == ["(5 rings that nobody has joined)", whole[7], ""]
+        assert less[5:] == whole[9:]
+        *kept, last = shown(len(less) - 1)
+        assert kept == less[:-2]
+        assert last.startswith("(2 more lines: ")
 
 
 def test_rates_are_of_the_same_ring_and_peer(name):

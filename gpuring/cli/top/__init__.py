@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 from gpuring import segment
 from gpuring.cli.options import positive
-from gpuring.cli.text import columns, counted
+from gpuring.cli.text import columns
 from gpuring.cli.trouble import need
 
 from .rates import Look, look
-from .view import Line, missing, render
+from .view import missing, render
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -81,20 +81,10 @@ def _show(console: Console, keys: Keys, args: argparse.Namespace) -> int:
         while True:
             now = look(args.names)
             width, height = console.size
-            lines = _fitted(render(before, now, args.names, width=width), height)
+            lines = render(before, now, args.names, width=width, height=height)
             live.update(
                 Text("\n").join(Text(each.text, each.style) for each in lines), refresh=True
             )
             before = now
             if keys.quit_within(args.interval):
                 return 0
-
-
-def _fitted(lines: list[Line], height: int) -> list[Line]:
-    """Those that a screen has room for; the last one says how many there are beside."""
-    single = [Line(text, line.style) for line in lines for text in line.text.split("\n")]
-    if len(single) <= height:
-        return single
-    more = len(single) - height + 1
-    note = f"({counted(more, 'more line')}: enlarge the terminal, or name rings: gpuring top NAME)"
-    return [*single[: height - 1], Line(note, "dim")]

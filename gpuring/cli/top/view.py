@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gpuring.cli.inspect import death, peer_state
 from gpuring.cli.ls import state
 from gpuring.cli.owners import explained, myself
-from gpuring.cli.text import nbytes, printable, seconds, table, wrap
+from gpuring.cli.text import counted, nbytes, printable, seconds, table, wrap
 from gpuring.stats import PeerStats, RingStats, SubscriptionStats
 
 from .rates import Look, claimed_per_s, peer_per_s
@@ -47,16 +47,47 @@ def render(
     *,
     width: int | None = None,
     waiting: bool = True,
+    height: int | None = None,
 ) -> list[Line]:
     """Rings, their peers, the last deaths, and which of the rings that were asked for by `names`
-    are not there (`waiting`: it will look for them again).  Rates need a look before."""
+    are not there (`waiting`: it will look for them again).  Rates need a look before.
+
+    Where that takes more than `height` lines, rings that nobody has joined are only counted.  What
+    is then too much is cut off at the end."""
+    lines = _rendered(before, now, names, width, waiting)
+    if height is None or len(_single(lines)) <= height:
+        return lines
+    idle = [name for name, one in now.rings.items() if not (one.peers or one.subscriptions)]
+    if len(idle) > 1:
+        lines = _rendered(before, now, names, width, waiting, idle)
+    single = _single(lines)
+    if len(single) <= height:
+        return single
+    more = len(single) - height + 1
+    note = f"({counted(more, 'more line')}: enlarge the terminal, or name rings: gpuring top NAME)"
+    return [*single[: height - 1], Line(note, "dim")]
+
+
+def _single(lines: list[Line]) -> list[Line]:
+    return [Line(text, line.style) for line in lines for text in line.text.split("\n")]
+
+
+def _rendered(
+    before: Look | None,
+    now: Look,
+    names: Collection[str],
+    width: int | None,
+    waiting: bool,
+    idle: Collection[str] = (),
+) -> list[Line]:
     until = "; waiting for it" if waiting else ""
     lines = [
         Line(f"No ring named {name!r} on this host{until}", "yellow")
         for name in missing(now, names)
     ]
     if now.rings or now.unreadable:
-        lines += [Line(""), *_rings(before, now, width)] if lines else _rings(before, now, width)
+        lines += [Line("")] if lines else []
+        lines += _rings(before, now, width, idle)
     elif not names:
         lines.append(Line("No rings on this host"))
     if any(one.peers or one.subscriptions for one in now.rings.values()):
@@ -76,10 +107,12 @@ def missing(now: Look, names: Collection[str]) -> list[str]:
     return [name for name in names if name not in now.rings and name not in now.unreadable]
 
 
-def _rings(before: Look | None, now: Look, width: int | None) -> list[Line]:
+def _rings(before: Look | None, now: Look, width: int | None, idle: Collection[str]) -> list[Line]:
     rows: list[tuple[str, ...]] = []
     styles: list[str] = []
     for name, one in now.rings.items():
+        if name in idle:
+            continue
         rate = claimed_per_s(before, now, name)
         speed = NONE if rate is None else nbytes(round(rate * one.slot_nbytes))
         rows.append(
@@ -95,10 +128,12 @@ def _rings(before: Look | None, now: Look, width: int | None) -> list[Line]:
         styles.append("red")
     drop = RINGS_DROP if set(now.owners.values()) - {myself()} else ("OWNER", *RINGS_DROP)
     laid = table(RINGS, rows, right=RINGS_RIGHT, drop=drop, width=width)
+    left_out = [Line(f"({counted(len(idle), 'ring')} that nobody has joined)", "dim")]
     reasons = [Line(wrap(why, width, "  "), "red") for why in explained(now.unreadable)]
     return [
         Line(laid.head, "bold"),
         *map(Line, laid.rows, styles),
+        *left_out[: len(idle)],
         *(Line(note, "dim") for note in laid.note()),
         *reasons,
     ]
