@@ -1,7 +1,11 @@
-"""The programs of tests/core, compiled with a copy of the C in which lines may be changed."""
+"""The programs of tests/core, compiled with a copy of the C in which lines may be changed.
+
+Most of the C is the same in each copy, so its objects are kept for the next one.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import subprocess
 from pathlib import Path
@@ -19,7 +23,42 @@ needs_compiler = pytest.mark.skipif(CC is None, reason="no C compiler: the core 
 Edit = tuple[str, str, str]  # file of core or device, a place in it, what stands there instead
 
 
-def copy(place: Path, *edits: Edit) -> None:
+def build(place: Path, program: str, flags: list[str], *edits: Edit) -> Path:
+    """Compiles the program whose sources `program` matches in tests/core; where it is then.
+
+    place: an empty folder that pytest has made.  Beside it lie the objects that builds share.
+    """
+    return _build(place, [PROGRAMS / program, CORE / "*.c"], flags, edits)
+
+
+def build_device(place: Path, programs: list[str], flags: list[str], *edits: Edit) -> Path:
+    """The same with device order over the fake driver."""
+    patterns = [CORE / "*.c", DEVICE / "*.c"]
+    patterns += [PROGRAMS / name for name in (*HARDWARE, *programs)]
+    return _build(place, patterns, flags, edits)
+
+
+def _build(place: Path, patterns: list[Path], flags: list[str], edits: tuple[Edit, ...]) -> Path:
+    _copy(place, edits)
+    edited = {name for name, _, _ in edits}
+    anew = any(name.endswith(".h") for name in edited)  # every file may use it
+    sources = [path for pattern in patterns for path in sorted(place.glob(str(pattern)))]
+    objects = []
+    for path in (source.relative_to(place) for source in sources):
+        of = [flag for flag in flags if path.name not in HARDWARE or "-fsanitize" not in flag]
+        made = kept = place / f"{path}.o"
+        if not anew and path.name not in edited:
+            kept = place.parent / "objects" / hashlib.sha256(repr((path, of)).encode()).hexdigest()
+        if not kept.exists():
+            _run(place, "-std=gnu11", *of, "-c", path, "-o", made)
+            kept.parent.mkdir(exist_ok=True)
+            made.rename(kept)
+        objects.append(kept)
+    _run(place, *flags, "-o", "program", *objects, "-ldl")
+    return place / "program"
+
+
+def _copy(place: Path, edits: tuple[Edit, ...]) -> None:
     for folder in (CORE, DEVICE, PROGRAMS):
         shutil.copytree(ROOT / folder, place / folder)
     for name, old, new in edits:
@@ -29,42 +68,6 @@ def copy(place: Path, *edits: Edit) -> None:
         path.write_text(text.replace(old, new))
 
 
-def build(place: Path, program: str, flags: list[str], *edits: Edit) -> Path:
-    """Compiles the program whose sources `program` matches in tests/core; where it is then."""
-    copy(place, *edits)
-    sources = [*(place / PROGRAMS).glob(program), *(place / CORE).glob("*.c")]
-    command = [str(CC), "-std=gnu11", "-pthread", *flags, "-o", "program", *map(str, sources)]
+def _run(place: Path, *options: object) -> None:
+    command = [str(CC), "-pthread", *map(str, options)]
     subprocess.run(command, cwd=place, check=True, timeout=BUILD_S)
-    return place / "program"
-
-
-def _sources(programs: list[str]) -> list[Path]:
-    patterns = [f"{CORE}/*.c", f"{DEVICE}/*.c"]
-    patterns += [f"{PROGRAMS}/{name}" for name in (*HARDWARE, *programs)]
-    return [file.relative_to(ROOT) for name in patterns for file in sorted(ROOT.glob(name))]
-
-
-def build_device(
-    place: Path, programs: list[str], flags: list[str], *edits: Edit, base: Path | None = None
-) -> Path:
-    """The same with device order over the fake driver.
-
-    base: where the same was built without edits; what they do not concern is taken from there.
-    """
-    copy(place, *edits)
-    edited = {name for name, _, _ in edits}
-    assert not (base and any(name.endswith(".h") for name in edited)), "every file may use it"
-    hardware = [flag for flag in flags if not flag.startswith("-fsanitize")]
-    objects = []
-    for path in _sources(programs):
-        made = Path(f"{path}.o".replace("/", "-"))
-        objects.append(made)
-        if base and path.name not in edited:
-            shutil.copy(base / made, place / made)
-            continue
-        of = hardware if path.name in HARDWARE else flags
-        command = [str(CC), "-std=gnu11", "-pthread", *of, "-c", str(path), "-o", str(made)]
-        subprocess.run(command, cwd=place, check=True, timeout=BUILD_S)
-    command = [str(CC), "-pthread", *flags, "-o", "program", *map(str, objects), "-ldl"]
-    subprocess.run(command, cwd=place, check=True, timeout=BUILD_S)
-    return place / "program"

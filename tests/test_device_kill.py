@@ -136,9 +136,9 @@ MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS)
-def test_it_catches(mutant, built, tmp_path):
+def test_it_catches(mutant, tmp_path):
     where, edits = MUTANTS[mutant]
-    program = build_device(tmp_path, PROGRAM, FLAGS, *edits, base=built)
+    program = build_device(tmp_path, PROGRAM, FLAGS, *edits)
     done = run(program, "--rounds", 1000, "--deadline-ms", 600, *where)  # it stops at the first
     assert done.returncode == 1, done.stdout
     assert re.match(r"round \d+ of seed 1: \w+ dies at ", done.stderr), done.stderr

@@ -145,8 +145,8 @@ MUTANTS: dict[str, list[Edit]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS)
-def test_it_catches(mutant, built, tmp_path):
-    done = run(build_device(tmp_path, PROGRAM, PLAIN, *MUTANTS[mutant], base=built))
+def test_it_catches(mutant, tmp_path):
+    done = run(build_device(tmp_path, PROGRAM, PLAIN, *MUTANTS[mutant]))
     assert done.returncode != 0, done.stdout
 
 

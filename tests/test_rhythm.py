@@ -13,7 +13,7 @@ import pytest
 from compiled import BUILD_S, build, needs_compiler
 
 RUN_S, WAITS = 20, 400
-FLAGS = ["-O1", "-Wl,--wrap=gr_now_ns,--wrap=syscall"]
+FLAGS = ["-O1", "-w", "-Wl,--wrap=gr_now_ns,--wrap=syscall"]
 SHARE, BEFORE_IT_ADAPTED_NS = 0.02, 100_000
 
 REGULAR = [
@@ -74,7 +74,7 @@ def test_a_reader_is_awake_when_a_regular_frame_comes_and_spins_no_more_than_its
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_it_catches(mutant, tmp_path):
-    program = build(tmp_path, "rhythm.c", [*FLAGS, "-w"], ("wait.c", *MUTANTS[mutant]))
+    program = build(tmp_path, "rhythm.c", FLAGS, ("wait.c", *MUTANTS[mutant]))
     with pytest.raises((AssertionError, subprocess.SubprocessError)):
         check(program)
 
@@ -82,6 +82,6 @@ def test_it_catches(mutant, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("edits", [(NO_GATE,), (NO_GATE, NOT_COUNTED)], ids=["counted", "not"])
 def test_even_who_spins_for_whatever_comes_spins_no_more_than_the_share(edits, tmp_path):
-    program = build(tmp_path, "rhythm.c", [*FLAGS, "-w"], *edits)
+    program = build(tmp_path, "rhythm.c", FLAGS, *edits)
     most = max(run(program, *each)["overdrawn_ns"] for each in JITTERY)
     assert (most > 10 * BEFORE_IT_ADAPTED_NS) == (NOT_COUNTED in edits)
