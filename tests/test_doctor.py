@@ -257,12 +257,23 @@ def test_a_check_that_breaks_is_a_finding():
 PATIENCE_S = 2.0
 
 
+class Hasty(Crew):
+    """It has patience with whoever does not hang."""
+
+    def start(self, role, *args, patience_s):
+        return super().start(role, *args, patience_s=PATIENCE_S if role is hang else patience_s)
+
+
 def hang(_pipe, *_):
     signal.pause()
 
 
 def vanish(_pipe, *_):
     os._exit(3)
+
+
+def survive_briefly(pipe, name, _patience_s):
+    return probe.survive(pipe, name, PATIENCE_S)
 
 
 def write_wrongly(pipe, name, *_):
@@ -282,9 +293,9 @@ def write_wrongly(pipe, name, *_):
         return 0
 
 
-def probed(patience_s=PATIENCE_S, device="host"):
-    with probe._ring() as name, Crew() as crew:
-        finding = probe._frames(crew, "probe", name, {"device": device}, 0, patience_s)
+def probed(device="host"):
+    with probe._ring() as name, Hasty() as crew:
+        finding = probe._frames(crew, "probe", name, {"device": device}, 0, probe.GPU_PATIENCE_S)
     assert not list(Path("/dev/shm").glob(f"gpuring.{name}*")), "left behind"
     return finding
 
@@ -302,7 +313,7 @@ def probed(patience_s=PATIENCE_S, device="host"):
 )
 def test_a_ring_that_does_not_work_is_found(monkeypatch, role, broken, said):
     monkeypatch.setattr(probe, role, broken)
-    finding = probed(patience_s=20 if broken in (vanish, write_wrongly) else PATIENCE_S)
+    finding = probed()
     assert finding.level == "fail"
     assert finding.fix
     assert re.search(said, finding.found), finding
@@ -311,7 +322,7 @@ def test_a_ring_that_does_not_work_is_found(monkeypatch, role, broken, said):
 @pytest.mark.slow
 def test_a_gpu_ring_without_a_gpu_is_found(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    finding = probed(patience_s=60, device="cuda:0")
+    finding = probed("cuda:0")
     assert (finding.level, "DeviceError" in finding.found) == ("fail", True), finding
 
 
@@ -319,8 +330,9 @@ def test_a_gpu_ring_without_a_gpu_is_found(monkeypatch):
 def test_the_dead_that_are_not_cleared_are_found(monkeypatch):
     """A stopped process stands for a dead one that nobody clears."""
     monkeypatch.setattr(Part, "kill", lambda part: os.kill(part.pid, signal.SIGSTOP))
+    monkeypatch.setattr(probe, "survive", survive_briefly)
     with probe._ring() as name, Crew() as crew:
-        finding = probe._death(crew, name, PATIENCE_S)
+        finding = probe._death(crew, name, probe.GPU_PATIENCE_S)
     assert (finding.level, "was not cleared" in finding.found) == ("fail", True), finding
     assert "RingFull" in finding.found
 
