@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import select
 import signal
+import struct
 import subprocess
 import sys
 import threading
@@ -57,14 +59,23 @@ def join_many(pipe, name, peers):
 # ---- the watchdog ------------------------------------------------------------------------------
 
 
+def kill_and_wait(pipe, name, pid):
+    """Until the victim is cleared.  Who has only attached clears nobody."""
+    with gpuring.attach(name, timeout=10) as ring:
+        pipe.receive()
+        os.kill(pid, signal.SIGKILL)
+        poll(lambda: ring.stats().reaps == 1)
+
+
 def test_the_dead_are_cleared_while_the_main_thread_holds_the_gil(name, children):
     with make(name) as ring, ring.producer():
         victim = children(hold_a_claim, name)
         victim.receive()
-        killer = subprocess.Popen(["sh", "-c", f"sleep 0.1; kill -9 {victim.pid}"])
-        ctypes.PyDLL(None).usleep(1_000_000)  # no Python runs in this process meanwhile
-        assert ring.stats().reaps == 1
-        killer.wait()
+        killer = children(kill_and_wait, name, victim.pid)
+        killer.send()
+        # No Python runs in this process until the killer has said how it was.
+        ctypes.PyDLL(None).poll(struct.pack("ihh", killer.pipe.fileno(), select.POLLIN, 0), 1, -1)
+        killer.result()
 
 
 def test_nobody_has_to_wait_for_the_dead_to_be_cleared(name, children):
@@ -381,7 +392,7 @@ def test_a_forked_child_that_attaches_by_itself_clears_the_dead(name, children):
             victim = children(hold_a_claim, name)
             victim.receive()
             victim.kill()
-            poll(lambda: ring.stats().reaps == 1, patience_s=5)
+            poll(lambda: ring.stats().reaps == 1)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
