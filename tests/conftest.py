@@ -18,9 +18,10 @@ from typing import Any
 
 import pytest
 from fake_driver import Rig
+from processes import PATIENCE_S
 from support import PLACES, Child, Place, Segment, segments_of
 
-DEADLINE_S = 30
+DEADLINE_S = 120
 GPU_DEADLINE_S = 180
 LAST_RESORT_S = 20
 """So long after the deadline the run is ended, because a call holds the GIL and never returns."""
@@ -37,7 +38,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "deadline(seconds): this test's deadline")
+    config.addinivalue_line(
+        "markers", "deadline(seconds): this test's deadline, if it is later than usual"
+    )
 
 
 LEFT_OUT = pytest.StashKey[int]()
@@ -80,7 +83,8 @@ def deadline(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fails a test that takes too long.  Ends the run if the test does not even handle a signal."""
     marker = request.node.get_closest_marker("deadline")
     on_gpu = request.node.get_closest_marker("gpu") is not None
-    seconds = marker.args[0] if marker else GPU_DEADLINE_S if on_gpu else DEADLINE_S
+    usual = GPU_DEADLINE_S if on_gpu else DEADLINE_S
+    seconds = max(usual, marker.args[0]) if marker else usual
     seconds += 2 * request.config.getoption("--stress-seconds")
 
     def expired(_signal: int, _frame: FrameType | None) -> None:
@@ -151,8 +155,7 @@ def rig(segment: Callable[..., Segment]) -> Iterator[Callable[..., Rig]]:
 @pytest.fixture
 def children(request: pytest.FixtureRequest) -> Iterator[Callable[..., Child]]:
     """Starts `target(pipe, *args)` in spawned processes, which are gone after the test."""
-    on_gpu = request.node.get_closest_marker("gpu") is not None
-    patience = 60 if on_gpu else 20 + 2 * request.config.getoption("--stress-seconds")
+    patience = PATIENCE_S + 2 * request.config.getoption("--stress-seconds")
     started: list[Child] = []
 
     def start(target: Callable[..., Any], *args: Any) -> Child:

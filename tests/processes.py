@@ -9,6 +9,9 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
+PATIENCE_S = 60.0
+"""It ends a test that hangs.  A healthy one on a busy machine may wait for many seconds."""
+
 
 class Child:
     """A spawned process that runs `target(pipe, *args)`.  What that returns is its result."""
@@ -87,7 +90,7 @@ def _run(target: Callable[..., Any], connection: Connection, args: tuple[Any, ..
     connection.send(outcome)
 
 
-def poll(condition: Callable[[], Any], patience_s: float = 20.0) -> Any:
+def poll(condition: Callable[[], Any], patience_s: float = PATIENCE_S) -> Any:
     """Looks until the condition is true, and returns its value."""
     deadline = time.monotonic() + patience_s
     while not (value := condition()):

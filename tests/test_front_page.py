@@ -14,7 +14,7 @@ import pytest
 from support import poll
 
 ROOT = Path(__file__).parents[1]
-PATIENCE_S = 25
+PATIENCE_S = 60
 COLUMNS = 88
 """So wide is the code that the site shows on a screen of 1280 pixels."""
 

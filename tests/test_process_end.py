@@ -45,7 +45,7 @@ def ended(name: str, script: str, status: int = 0) -> str:
     main = f"\nif __name__ == '__main__':\n    name = {name!r}\n"
     script = JOINS + main + "".join(f"    {line}\n" for line in script.strip().splitlines())
     done = subprocess.run(
-        [sys.executable, "-c", script], timeout=25, capture_output=True, text=True, check=False
+        [sys.executable, "-c", script], timeout=60, capture_output=True, text=True, check=False
     )
     assert done.returncode == status, done.stderr
     if status == 0:  # a thread whose verb is refused at the end says so, as threads do
@@ -145,7 +145,7 @@ while not mine.ring.stats().peers[0].waiting:
 
 def test_a_daemon_thread_in_a_call_gets_ringclosed(ring):
     done = subprocess.run(
-        [sys.executable, "-c", DAEMON, ring.name], timeout=25, capture_output=True, check=False
+        [sys.executable, "-c", DAEMON, ring.name], timeout=60, capture_output=True, check=False
     )
     assert (done.returncode, done.stdout) == (0, b"RingClosed"), done.stderr
 
@@ -174,7 +174,7 @@ if __name__ == "__main__":
 """
     )
     with ring.consumer() as reader:
-        subprocess.run([sys.executable, file], timeout=25, check=True)
+        subprocess.run([sys.executable, file], timeout=60, check=True)
         assert end_of(reader) is gpuring.EndOfStream
         assert ring._header.reaps == 0
 
@@ -215,7 +215,7 @@ if __name__ == "__main__":
     with ring.consumer() as reader:
         program = subprocess.Popen([sys.executable, file])
         assert len([slot.release() for slot in reader]) == 11
-        assert program.wait(25) == 0
+        assert program.wait(60) == 0
         assert ring._header.reaps == 0
 
 
@@ -297,6 +297,6 @@ if __name__ == "__main__":
 """
     )
     with ring.consumer() as reader:
-        subprocess.run([sys.executable, file], timeout=25, check=True)
+        subprocess.run([sys.executable, file], timeout=60, check=True)
         assert end_of(reader) is gpuring.EndOfStream
         assert ring._header.reaps == 0

@@ -21,7 +21,7 @@ from support import poll
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "recipes.md").read_text()
-PATIENCE_S = 25
+PATIENCE_S = 60
 TITLES = {"needs a GPU": (False, True), "host memory": (True, False), "": (True, True)}
 """On the host, and on a GPU."""
 
@@ -126,7 +126,7 @@ def test_recipe(recipe, kind, name, run):
     assert recipe.printed, "a recipe shows what comes of it"
     code = recipe.code if recipe.whole else SETUP.code + recipe.code
     code = code.replace('"cam0"', repr(name)).replace('device = "cuda"', f'device = "{kind}"')
-    assert run(code, PATIENCE_S if kind == "host" else 4 * PATIENCE_S) == recipe.printed
+    assert run(code, PATIENCE_S if kind == "host" else 2 * PATIENCE_S) == recipe.printed
 
 
 @pytest.fixture

@@ -229,7 +229,7 @@ def test_the_example_runs():
         [sys.executable, root / "examples" / "service.py"],
         capture_output=True,
         text=True,
-        timeout=25,
+        timeout=60,
         check=False,
         env=os.environ | {"PYTHONPATH": str(root)},
     )

@@ -222,7 +222,7 @@ def elsewhere(program, name, *unshare):
         check=False,
         capture_output=True,
         text=True,
-        timeout=25,
+        timeout=60,
         env=os.environ | {"PYTHONPATH": path},
     )
     assert ran.returncode == 0, ran.stderr

@@ -162,7 +162,7 @@ def check_whole(client, where, others=True):
             in_thread(ask, client, 100)()
         gc.collect()  # an exception keeps the frames that it went through, and they their calls
         ask(client, 101)
-        poll(lambda: client.in_flight == 0, 5)
+        poll(lambda: client.in_flight == 0)
     except (AssertionError, gpuring.RingError) as error:
         raise AssertionError(f"after {where}: {error}") from error
     assert client._requests._peer.holding() == [], where

@@ -38,7 +38,7 @@ def run(tmp_path):
             cwd=tmp_path,
             env=env,
             text=True,
-            timeout=25,
+            timeout=60,
             capture_output=True,
             check=True,
         ).stdout

@@ -113,7 +113,7 @@ def test_a_change_of_membership_wakes_too(segment, verb, how):
         assert (ring.creator.close_ring() if how == "close" else extra.peer.leave()) == 0
         expected = {_core.ENDED}
     try:
-        poll(lambda: results, 5)
+        poll(lambda: results)
     finally:
         ring.actors[0].get()  # so that the thread ends in any case
         thread.join()
@@ -253,7 +253,7 @@ def test_a_claim_goes_on_after_the_death_of_the_reader_in_its_way(segment, child
     assert child.receive() == 2
     assert producer.claim(0) == _core.BLOCKED
     child.kill()
-    assert poll(lambda: max(0, producer.claim(timeout)), 5) == 4
+    assert poll(lambda: max(0, producer.claim(timeout))) == 4
 
 
 @TIMEOUTS
@@ -265,7 +265,7 @@ def test_an_acquire_goes_on_after_the_death_of_the_producer_in_its_way(segment, 
     producer.put(1)
     assert reader.acquire(0) == _core.BLOCKED
     child.kill()
-    assert poll(lambda: max(0, reader.acquire(timeout)), 5) == 3
+    assert poll(lambda: max(0, reader.acquire(timeout))) == 3
 
 
 @TIMEOUTS
@@ -281,7 +281,7 @@ def test_an_acquire_learns_of_the_death_of_the_last_producer(segment, children, 
         assert result in (_core.BLOCKED, _core.PEER_LOST)
         return result == _core.PEER_LOST
 
-    poll(ended, 5)
+    poll(ended)
 
 
 def test_a_wait_for_a_fence_goes_on_after_the_death_of_who_owes_it(segment):
