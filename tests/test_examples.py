@@ -107,13 +107,14 @@ def test_sensor_latest(start, tmp_path):
     lines = _lines(start("sensor_latest.py", args=["1"]))
     if start.on_host:
         assert lines.pop(0) == ON_HOST
-    assert re.match(r"lidar +\d+ scans/s of 2048 points, late by p50 ", lines.pop(0))
+    rate = re.match(r"lidar +(\d+) scans/s of 2048 points, late by p50 ", lines.pop(0))[1]
     text = "\n".join(lines)  # planner and logger are two processes: in either order
     plans, lost = re.search(
         r"planner +(\d+) plans, (\d+) scans lost, age .* ms$", text, re.M
     ).groups()
     assert int(plans) + int(lost) == 1000
-    assert int(lost) > int(plans) > 0, "a planner at 100 Hz passes over most scans"
+    most = 2 + 100 * 1000 / int(rate)  # a slow machine may take longer than a second
+    assert 0 < int(plans) <= most, "a planner at 100 Hz passes over most scans"
     assert re.search(r"logger +1000 scans in scans.h5, age", text)
     assert "every one, in order, bit for bit as the lidar measured it" in text
     with h5py.File(tmp_path / "scans.h5") as log:
