@@ -1,4 +1,8 @@
-"""Real child processes.  They are spawned, have a pipe and a deadline, and end with the test."""
+"""Real child processes.  They have a pipe and a deadline, and end with the test.
+
+To spawn one costs as much of the CPU as hundreds of quick tests, because it imports everything.  A
+server does that once.  It never has a ring or a GPU, so what it forks is as good as spawned.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +11,30 @@ import time
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 PATIENCE_S = 60.0
 """It ends a test that hangs.  A healthy one on a busy machine may wait for many seconds."""
 
 
+multiprocessing.get_context("forkserver").set_forkserver_preload(["numpy", "pytest", "gpuring"])
+
+
 class Child:
-    """A spawned process that runs `target(pipe, *args)`.  What that returns is its result."""
+    """A process that runs `target(pipe, *args)`.  What that returns is its result.
+
+    method: "spawn", or "forkserver", where the server is its parent, whose environment it has.
+    """
 
     def __init__(
-        self, target: Callable[..., Any], args: tuple[Any, ...], patience_s: float
+        self,
+        target: Callable[..., Any],
+        args: tuple[Any, ...],
+        patience_s: float,
+        method: str = "spawn",
     ) -> None:
-        context = multiprocessing.get_context("spawn")
+        context: Any = multiprocessing.get_context(method)
         self.pipe, theirs = context.Pipe()
         self.patience_s = patience_s
         self.process = context.Process(target=_run, args=(target, theirs, args), daemon=True)
@@ -53,6 +68,11 @@ class Child:
             raise AssertionError(f"child {self.pid} died: {self.process.exitcode}") from None
         assert kind != "raised", f"child {self.pid} raised:\n{value}"
         return kind, value
+
+    def stopped(self) -> bool:
+        """Whether all of its threads have stopped (SIGSTOP)."""
+        tasks = [task.read_text() for task in Path(f"/proc/{self.pid}/task").glob("*/stat")]
+        return all(task.rpartition(") ")[2].startswith("T") for task in tasks)
 
     def kill(self) -> None:
         """Sends SIGKILL.  The process is gone when this returns."""

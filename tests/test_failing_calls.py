@@ -159,7 +159,7 @@ REACHED = {  # calls that a test of each kind must have met
 @pytest.mark.parametrize("what", OPS)
 def test_a_call_that_fails_leaves_nothing(name, children, monkeypatch, library, what, kind):
     monkeypatch.setenv("LD_PRELOAD", library)
-    child = children(each_call_in_turn, name, library, what, kind)
+    child = children(each_call_in_turn, name, library, what, kind, method="spawn")
     child.patience_s = 80
     failed = child.result()
     print(*failed, sep="\n")

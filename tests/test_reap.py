@@ -412,7 +412,7 @@ def test_a_reaper_that_comes_second_clears_no_newcomer(segment, children):
         for _ in range(7 * k):
             pass
         os.kill(child.pid, signal.SIGSTOP)
-        os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)
+        poll(child.stopped)
         assert ring.reap() == [dead.number]
         heir = ring.producer()
         assert heir.number == dead.number

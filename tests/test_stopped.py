@@ -45,7 +45,7 @@ def get(consumer):
 def stop(child):
     """Returns when all of its threads have stopped."""
     os.kill(child.pid, signal.SIGSTOP)
-    os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)
+    poll(child.stopped)
 
 
 def go_on(child):
