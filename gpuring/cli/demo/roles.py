@@ -84,11 +84,11 @@ def produce(name: str, ring: gpuring.Ring, job: Job, line: Line) -> None:
     with ring.producer() as producer:
         line.ready()
         line.await_go()
-        start = time.monotonic()
         for _ in range(job.loops):
             for pts, image in job.clip.frames():
-                if job.fps:
-                    time.sleep(max(0.0, start + len(book.seq) / job.fps - time.monotonic()))
+                if job.fps and book.seq:  # so the first frame may be late, and is not made up for
+                    due = book.published_ns[0] * 1e-9 + len(book.seq) / job.fps
+                    time.sleep(max(0.0, due - time.monotonic()))
                 with producer.claim() as slot:
                     if job.arrays == "numpy":
                         slot.array[...] = image
