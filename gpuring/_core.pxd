@@ -241,6 +241,9 @@ cdef class Device:
     cdef size_t current(self) except? 1
 
 
+cdef int64_t deadline_of(object timeout) except -1
+
+
 cdef enum verb:
     CLAIM, ACQUIRE, LATEST, PUBLISH, ABANDON, RELEASE
 
@@ -252,8 +255,9 @@ cdef class Peer:
     cdef bint is_busy(self) noexcept
     cdef bint is_forked(self) noexcept
     cdef bint is_in_own_way(self) noexcept
+    cdef int check_idle(self) except -1
     cdef int begin_wait(self) except -1
-    cdef int take(self, gd_call *call, verb which, timeout) except? -1000
+    cdef int take(self, gd_call *call, verb which) except? -1000
     cdef gr_result _wait(self, gd_call *call, verb which) except? GR_SIGNAL
     cdef void cancel(self, gd_call *call) noexcept
     cdef int end(self, gd_call *call, verb which) except? -1000

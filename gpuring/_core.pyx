@@ -569,7 +569,7 @@ cdef class Device:
 # ---- peers -----------------------------------------------------------------------------------------------------------
 
 
-cdef int64_t _deadline(object timeout) except -1:
+cdef int64_t deadline_of(object timeout) except -1:
     """The deadline on the clock of gr_now_ns.  0 means at once."""
     cdef double seconds
     if timeout is None:
@@ -672,12 +672,10 @@ cdef class Peer:
         """Sets how long a wait spins before it sleeps.  -1 is adaptive, and with 2**63 - 1 it never sleeps."""
         gr_set_spin(&self.gd.me, ns)
 
-    cdef int take(self, gd_call *call, verb which, timeout) except? -1000:
+    cdef int take(self, gd_call *call, verb which) except? -1000:
         """Does CLAIM, ACQUIRE or LATEST.  Returns 0 or a negative result.  If this raises, nothing is claimed or held."""
         cdef gr_result result
-        call.deadline_ns = _deadline(timeout)
-        if self.waiting_in:
-            raise _busy()
+        self.check_idle()
         result = _taken(&self.gd, call, 0, which)
         if result == GR_SIGNAL:
             result = self._wait(call, which)
@@ -713,10 +711,15 @@ cdef class Peer:
         finally:
             self.waiting_in = 0
 
-    cdef int begin_wait(self) except -1:
-        """Called before a wait without the GIL.  The end of the wait sets waiting_in to 0."""
+    cdef int check_idle(self) except -1:
+        """Raises RuntimeError while a verb is in progress, in another thread or in what a signal handler has interrupted."""
         if self.waiting_in:
             raise _busy()
+        return 0
+
+    cdef int begin_wait(self) except -1:
+        """Called before a wait without the GIL.  The end of the wait sets waiting_in to 0."""
+        self.check_idle()
         self.waiting_in = PyThread_get_thread_ident()
         return 0
 
@@ -809,8 +812,8 @@ cdef class Peer:
         cdef gd_call call
         cdef uint32_t index = 0
         cdef int result
-        gd_begin(&call, stream, INT64_MAX, 1, &index)
-        result = self.take(&call, which, timeout)
+        gd_begin(&call, stream, deadline_of(timeout), 1, &index)
+        result = self.take(&call, which)
         return result if result else <int>index
 
     def publish(self, uint32_t index, uint64_t seq, shape=None, size_t stream=0):
@@ -959,11 +962,10 @@ def select(list peers not None, timeout):
     cdef Peer peer
     if not 0 < n <= GR_MAX_WAITED:
         raise ValueError(f"1 … {GR_MAX_WAITED} peers can be waited for, not {n}")
-    deadline_ns = _deadline(timeout)
+    deadline_ns = deadline_of(timeout)
     for k in range(n):
         peer = peers[k]
-        if peer.waiting_in:
-            raise _busy()
+        peer.check_idle()
         members[k] = &peer.gd.me
     try:
         for peer in peers:

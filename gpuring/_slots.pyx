@@ -12,7 +12,7 @@ arrays, interchange, the wording of refusals.
 """
 from cpython.object cimport PyObject
 from cpython.pythread cimport PyThread_get_thread_ident
-from libc.stdint cimport INT64_MAX, uint32_t, uint64_t
+from libc.stdint cimport INT64_MAX, int64_t, uint32_t, uint64_t
 from libc.string cimport memset
 
 from gpuring._core cimport *
@@ -330,11 +330,16 @@ cdef class Verbs:
         finally:
             self._peer.waiting_in = busy
 
-    cpdef int _recover(self) except -1:
+    cdef int _enter(self) except -1:
         """Before a verb: gives back the slots that were handed out and that nobody has any more.  It looks at those of the last
-        verb and at a few of the others, so that a user with many slots does not pay for all of them each time."""
+        verb and at a few of the others, so that a user with many slots does not pay for all of them each time.
+
+        Raises RuntimeError, and has touched nothing, while another verb of this peer is in progress.  The list is that verb's."""
         cdef uint32_t k, at, index, last = self.givens
         cdef bint lost = False
+        self._peer.check_idle()
+        if not last:
+            return 0
         for k in range(self.recent + LOOKS):
             if k < self.recent:
                 at = last - 1 - k
@@ -355,6 +360,10 @@ cdef class Verbs:
         if lost:
             self._give_back_lost()
         return 0
+
+    def _recover(self):
+        """What a verb begins with, for a wait that begins with a look."""
+        self._enter()
 
     cdef void _remember(self, uint32_t n) noexcept:
         """The `n` slots behind the end of `given` are handed out now.  One of them may be in the list already, if another
@@ -381,6 +390,18 @@ cdef class Verbs:
         if self._peer.is_busy():  # what another thread is about to get looks the same
             return []
         return [index for index in range(len(self._slots)) if self._is_lost(index)]
+
+    def _give_back_if_lost(self, uint32_t index):
+        """Whether a slot was lost and has been given back.  Meanwhile a verb is in progress: a signal handler or another thread
+        would find the slot lost as well, give it back, and claim or acquire the next frame in it."""
+        if self._peer.is_busy() or not self._is_lost(index):
+            return False
+        self._peer.begin_wait()
+        try:
+            self._give_back(index)
+        finally:
+            self._peer.waiting_in = 0
+        return True
 
     cdef size_t _stream_of(self, stream) except? 1:
         if stream is None:
@@ -416,10 +437,9 @@ cdef class ProducerVerbs(Verbs):
         cdef gd_call call
         cdef uint32_t index
         cdef int result
-        gd_begin(&call, self._stream_of(stream), INT64_MAX, 1, &index)
-        if self.givens:
-            self._recover()
-        result = self._peer.take(&call, CLAIM, timeout)
+        gd_begin(&call, self._stream_of(stream), deadline_of(timeout), 1, &index)
+        self._enter()
+        result = self._peer.take(&call, CLAIM)
         if result:
             raise self._refused(result, "claim", timeout)
         self.given[self.givens] = index
@@ -443,11 +463,13 @@ cdef class ProducerVerbs(Verbs):
         cdef uint32_t *indices
         cdef list batch = []
         cdef int result
-        if self.givens:
-            self._recover()
+        cdef size_t handle = self._stream_of(stream)
+        cdef int64_t deadline_ns = deadline_of(timeout)
+        cdef uint32_t most = self._at_most(n)
+        self._enter()
         indices = &self.given[self.givens]
-        gd_begin(&call, self._stream_of(stream), INT64_MAX, self._at_most(n), indices)
-        result = self._peer.take(&call, CLAIM, timeout)
+        gd_begin(&call, handle, deadline_ns, most, indices)
+        result = self._peer.take(&call, CLAIM)
         if result:
             raise self._refused(result, "claim", timeout)
         self._peer.begin_wait()  # until somebody has them: see _another
@@ -475,12 +497,11 @@ cdef class ConsumerVerbs(Verbs):
         cdef gd_call call
         cdef uint32_t index
         cdef int result
-        gd_begin(&call, self._stream_of(stream), INT64_MAX, 1, &index)
-        if self.givens:
-            self._recover()
+        gd_begin(&call, self._stream_of(stream), deadline_of(timeout), 1, &index)
+        self._enter()
         if self._untold:
             self._tell()
-        result = self._peer.take(&call, which, timeout)
+        result = self._peer.take(&call, which)
         if result:
             raise self._refused(result, name, timeout)
         self.given[self.givens] = index
@@ -531,13 +552,15 @@ cdef class ConsumerVerbs(Verbs):
         cdef uint32_t *indices
         cdef list batch = []
         cdef int result
-        if self.givens:
-            self._recover()
+        cdef size_t handle = self._stream_of(stream)
+        cdef int64_t deadline_ns = deadline_of(timeout)
+        cdef uint32_t most = self._at_most(n)
+        self._enter()
         if self._untold:
             self._tell()
         indices = &self.given[self.givens]
-        gd_begin(&call, self._stream_of(stream), INT64_MAX, self._at_most(n), indices)
-        result = self._peer.take(&call, ACQUIRE, timeout)
+        gd_begin(&call, handle, deadline_ns, most, indices)
+        result = self._peer.take(&call, ACQUIRE)
         if result:
             raise self._refused(result, "acquire", timeout)
         self._peer.begin_wait()  # until somebody has them: see _another

@@ -98,7 +98,8 @@ class Endpoint(Unique):
     if TYPE_CHECKING:  # of _slots.Verbs
 
         def _lost(self) -> list[int]: ...
-        def _recover(self) -> int: ...
+        def _give_back_if_lost(self, index: int) -> bool: ...
+        def _recover(self) -> None: ...
 
     def __init__(self, ring: JoinedRing, peer: Peer) -> None:
         self._notifier: Notifier | None = None  # made when somebody waits in an event loop
@@ -229,11 +230,12 @@ class Endpoint(Unique):
     def _give_back_lost(self) -> None:
         """Gives back the slots that are open and that nobody has.  A Ctrl-C came before their
         caller had them, or they were dropped."""
-        lost = sorted(self._lost(), key=lambda index: self._slots[index]._seq, reverse=True)
-        for index in lost:  # the last first: a consumer goes back step by step
-            self._give_back(index)
+        lost = sorted(((self._slots[index]._seq, index) for index in self._lost()), reverse=True)
+        for seq, index in lost:  # the last first: a consumer goes back step by step
+            if not self._give_back_if_lost(index):
+                continue
             warnings.warn(
-                f"ring {self._ring.name!r}: frame {self._slots[index]._seq} was "
+                f"ring {self._ring.name!r}: frame {seq} was "
                 f"{'claimed' if self._role == 'producer' else 'acquired'}, and nobody has its slot "
                 "any more: it is given back. Keep the slot until you end it",
                 ResourceWarning,
