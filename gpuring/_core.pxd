@@ -75,7 +75,7 @@ cdef extern from "core/ring.h" nogil:
         uint32_t number, role, u, mode, index, producer, pendings
         uint64_t id, pos, seq, lost, frames, producer_id, value
         int64_t deadline_ns
-        gr_bool redelivered, left, told
+        gr_bool redelivered, left, dropped, told
         gr_word32 stopping
         gr_pending pending[65]
         gr_culprit culprit

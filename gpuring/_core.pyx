@@ -639,7 +639,9 @@ cdef class Peer:
             for i in range(self.gd.me.ring.slots):
                 used = used or gr_holds(&self.gd.me, i, &seq) or not self._paid(i)
             if not used:
-                gr_leave(&self.gd.me)
+                self.gd.me.dropped = True
+                with nogil:  # another thread of this process may have LOCK
+                    gr_leave(&self.gd.me)
         gd_dispose(&self.gd)
 
     cdef bint _paid(self, uint32_t index) noexcept:
@@ -753,6 +755,11 @@ cdef class Peer:
         gr_stop(&self.gd.me, False)
 
     stopped = property(lambda Peer self: self.gd.me.stopping != 0)
+
+    def drop(self):
+        """Nobody has this peer any more.  `leave` does not wait for the membership lock then: if another process has it, which may
+        be stopped, the watchdog leaves as soon as it can."""
+        self.gd.me.dropped = True
 
     cdef void cancel(self, gd_call *call) noexcept:
         """Undoes what this call has taken.  No slot object was handed out."""

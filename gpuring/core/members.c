@@ -61,6 +61,8 @@ void gr_unlock(struct gr_ring *ring) {
     pthread_mutex_unlock(&ring->mutex);
 }
 #define PATIENCE_NS (INT64_C(5) * 1000 * 1000 * 1000)
+/* Of a peer that nobody has: who drops the last reference to it does not expect to wait. */
+#define DROPPED_PATIENCE_NS (INT64_C(10) * 1000 * 1000)
 
 /* ---- who is alive ---------------------------------------------------------------------------- */
 
@@ -327,12 +329,12 @@ static enum gr_result wait_for_verbs(const struct gr_peer *me) {
  * Between them it waits for the verbs in progress: they would leave words that name a FREE entry,
  * or the number's next owner (A7).
  */
-enum gr_result gr_leave(struct gr_peer *me) {
+static enum gr_result leave(struct gr_peer *me, int64_t patience_ns) {
     struct gr_ring *ring = me->ring;
     struct gr_peer_entry *entry = &ring->peer[me->number];
     uint64_t bit = UINT64_C(1) << me->number;
     if (me->left) return GR_REAPED;
-    enum gr_result result = gr_lock(ring, PATIENCE_NS);
+    enum gr_result result = gr_lock(ring, patience_ns);
     if (result != GR_OK) return result;
     if (is_gone(me)) return give_up(me);
     if (state_of(gr_load_relaxed(&entry->word)) == GR_LIVE) { /* else an earlier call did it */
@@ -350,7 +352,7 @@ enum gr_result gr_leave(struct gr_peer *me) {
     result = wait_for_verbs(me);
     if (result != GR_OK) return result;
 
-    result = gr_lock(ring, PATIENCE_NS);
+    result = gr_lock(ring, patience_ns);
     if (result != GR_OK) return result;
     if (is_gone(me)) return give_up(me);
     gr_take_back(ring, me->number, me->u);
@@ -362,6 +364,36 @@ enum gr_result gr_leave(struct gr_peer *me) {
     byte_lock(ring, F_UNLCK, (int)me->number);
     gr_unlock(ring);
     return GR_OK;
+}
+
+/* GR_LOCK_TIMEOUT: the peer has not left, and its owner may go on with it, or leave later. A dropped
+ * peer has no owner who could. Nobody else can clear it either, because its process lives. So the
+ * watchdog of this process leaves for it as soon as LOCK is free. */
+enum gr_result gr_leave(struct gr_peer *me) {
+    if (!me->dropped) return leave(me, PATIENCE_NS);
+    enum gr_result result = leave(me, DROPPED_PATIENCE_NS);
+    if (result != GR_LOCK_TIMEOUT) return result;
+    me->left = true;
+    gr_store_release(&me->ring->unleft[me->number], me->id); /* partner: gr_leave_late */
+    gr_watch(me->ring);
+    return GR_OK;
+}
+
+/* Leaves for dropped peers that could not. Does not wait. True: LOCK is still not to be had.
+ *
+ * Whether the entry is still theirs is decided under LOCK, by the id. No verb of theirs is in
+ * progress. */
+bool gr_leave_late(struct gr_ring *ring) {
+    for (uint32_t p = 0; p < ring->max_peers; p++) {
+        uint64_t id = gr_load_acquire(&ring->unleft[p]);
+        if (id == 0) continue;
+        uint64_t word = gr_load_acquire(&ring->peer[p].word);
+        struct gr_peer me = {.ring = ring, .number = p, .id = id, .role = role_of(word)};
+        me.u = me.role == GR_PRODUCER ? (uint32_t)GR_NONE : sub_of(word);
+        if (leave(&me, 0) == GR_LOCK_TIMEOUT) return true;
+        gr_cas(&ring->unleft[p], id, 0); /* the number's next owner may be listed already */
+    }
+    return false;
 }
 
 /* [edge C, closer] partner: claim, which looks at `closed` again after its swap, and turns void

@@ -88,6 +88,9 @@ struct gr_ring {
     gr_word joins_seen; /* head.joins at the last look */
     struct gr_ring *next, *prev; /* all handles of the process */
     uint64_t unwatchable; /* peers to be looked at every tick */
+    /* By number: the id of a peer that nobody has any more, and that has not left yet because LOCK
+     * was not to be had. 0: none. Writers: gr_leave, in any thread, and the watchdog. */
+    gr_word unleft[GR_MAX_PEERS];
     uint64_t watched_id[GR_MAX_PEERS];
     int pidfd[GR_MAX_PEERS]; /* -1: none */
 };
@@ -135,6 +138,7 @@ struct gr_peer {
     uint64_t producer_id, value;
     bool redelivered;
     _Atomic bool left; /* it has left, and the number may belong to another peer */
+    bool dropped; /* nobody has it any more: gr_leave does not wait for LOCK */
     /* Set when it is about to leave: claim and acquire are refused. Writer: any thread
      * (gr_stop). */
     gr_word32 stopping;
@@ -272,6 +276,7 @@ enum gr_result gr_join_consumer(struct gr_ring *ring, const char name[GR_NAME_WO
                                 unsigned mode, unsigned policy, enum gr_start from,
                                 uint64_t start, struct gr_peer *me);
 enum gr_result gr_leave(struct gr_peer *me);
+bool gr_leave_late(struct gr_ring *ring); /* for the watchdog */
 /* From any thread: a claim or acquire in progress ends with GR_REAPED. */
 void gr_stop(struct gr_peer *me, bool stop);
 bool gr_peer_alive(struct gr_ring *ring, uint32_t number); /* its byte is locked, or it is ours */

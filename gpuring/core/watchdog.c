@@ -11,6 +11,9 @@
  * TICK_MS. All peers are looked at now and then, because a process may live and have given up its
  * handle. All clearing is done by gr_reap_dead, under the same lock and after the same checks as
  * anywhere else.
+ *
+ * It also leaves for peers of its own process that were dropped while LOCK was not to be had
+ * (gr_leave). Until it has, it tries every TICK_MS.
  */
 #define _GNU_SOURCE
 #include "ring.h"
@@ -79,6 +82,7 @@ static void *watch(void *unused) {
             if (!ring->watched) continue;
             any = true;
             soon |= refresh(ring);
+            soon |= gr_leave_late(ring);
             if (full || ring->unwatchable) gr_reap_dead(ring, NULL);
             for (uint32_t p = 0; p < ring->max_peers; p++)
                 if (ring->pidfd[p] >= 0 && n < MAX_POLLED)
