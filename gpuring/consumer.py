@@ -166,6 +166,13 @@ class Consumer(_slots.ConsumerVerbs, Endpoint):
         if errors:
             raise_first(errors)
 
+    def _dropped(self) -> None:
+        try:
+            super()._dropped()
+        finally:
+            if hasattr(self, "_home"):  # a Ctrl-C may have cut `close` short before it said so
+                self._home._forget(self)
+
     def _leave_ring(self) -> list[Exception]:
         try:
             return super()._leave_ring()

@@ -8,10 +8,11 @@ import contextlib
 import os
 import sys
 import threading
+import warnings
 import weakref
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from gpuring import _core, diagnosis
+from gpuring import _core, _signals, diagnosis
 from gpuring.errors import RingClosed
 
 if TYPE_CHECKING:
@@ -49,9 +50,20 @@ def check() -> None:
         raise RingClosed("this process is about to end: no ring can be opened any more")
 
 
+def finish_dropped() -> None:
+    """Rings, producers and consumers that were dropped leave now, if Ctrl-C has kept them from it.
+
+    Called when a ring is opened or closed, when a wait is blocked by this process itself, and when
+    the process ends.
+    """
+    with contextlib.suppress(Exception):  # nobody is there to be told
+        _signals.finish_dropped()
+
+
 def add(ring: OpenRing) -> None:
     """Notes that a ring is open from now on."""
     check()
+    finish_dropped()
     _open[id(ring)] = ring
     _close_at_the_end_of_a_child()
 
@@ -74,6 +86,7 @@ def close_all() -> None:
     Threads that wait in a verb get RingClosed.
     """
     _Process.ended = True
+    finish_dropped()
     for ring in all_of(_open.valuerefs()):
         with contextlib.suppress(Exception):
             ring.close()
@@ -116,6 +129,7 @@ def _give_back_lost() -> None:
 
     The wait does not get errors of other endpoints.  Their own next verb, or close, raises them.
     """
+    finish_dropped()
     for ring in all_of(_open.valuerefs()):
         for endpoint in all_of(ring._endpoints.values()):
             with contextlib.suppress(Exception):

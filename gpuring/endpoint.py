@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 import numpy as np
 
 from gpuring import _core, debug, diagnosis, streams
+from gpuring._signals import Dropped
 from gpuring.debug import Watcher
 from gpuring.errors import RingClosed, RingTimeout, raise_first
 from gpuring.slot import Slot
@@ -79,7 +80,7 @@ class JoinedRing(Protocol):
     ) -> Peer: ...
 
 
-class Endpoint(Unique):
+class Endpoint(Unique, Dropped):
     """One peer of a ring in this process: what it has besides the verbs of _slots.Verbs.  Users do
     not make it."""
 
@@ -116,7 +117,7 @@ class Endpoint(Unique):
         self._ring = ring
         self._peer = peer
         self._device = peer.device
-        self._closed = False  # after these, which __del__ needs where a Ctrl-C has come
+        self._closed = False  # after these, which _dropped needs where a Ctrl-C has come
         self._watch = debug.Watcher(ring.spec, self._put_back) if debug.ON else None
         kind = self._slot_type if self._watch is None else self._watch.slot_type(self._slot_type)
         metas = self._metas()
@@ -267,20 +268,24 @@ class Endpoint(Unique):
                 errors.append(error)
         return errors
 
-    def __del__(self) -> None:
-        """After it was dropped.  Its slots were dropped, too, because an open slot keeps it."""
-        if getattr(self, "_closed", True) or self._ring._header.forked:
+    def _dropped(self) -> None:
+        """Nobody has it any more.  Its slots were dropped, too, because an open slot keeps it.
+
+        Does not wait for the membership lock.  May be called again after a Ctrl-C."""
+        if not hasattr(self, "_closed") or self._ring._header.forked:
             return
         made = f" (made at {self._made_at})" if self._made_at else ""
         try:
-            warnings.warn(
-                f"ring {self._ring.name!r}: a {self._role} was not closed{made}. Nobody has it any "
-                "more, so it leaves the ring. Close it, or use it in a with block",
-                ResourceWarning,
-                stacklevel=2,
-                source=self,
-            )
+            if not self._closed:
+                warnings.warn(
+                    f"ring {self._ring.name!r}: a {self._role} was not closed{made}. Nobody has it "
+                    "any more, so it leaves the ring. Close it, or use it in a with block",
+                    ResourceWarning,
+                    stacklevel=2,
+                    source=self,
+                )
         finally:  # warnings may be errors
+            self._peer.drop()
             with contextlib.suppress(Exception):
                 self.close()
             self._ring._forget(self)

@@ -26,6 +26,7 @@ from gpuring import (
     streams,
 )
 from gpuring._core import Device, Header, Peer
+from gpuring._signals import Dropped
 from gpuring.consumer import Consumer
 from gpuring.endpoint import Endpoint, Gate
 from gpuring.errors import (
@@ -116,7 +117,7 @@ def _slots_of(name: str, header: Header) -> tuple[Memory, Spec]:
     ), described
 
 
-class Ring:
+class Ring(Dropped):
     """One process's handle on a ring.  `create` and `attach` make it.  It is a context manager.
 
     It can be pickled, and so given to a process that is spawned.  That process attaches to the ring
@@ -357,6 +358,7 @@ class Ring:
 
     def _close(self) -> None:
         errors: list[Exception] = []
+        ending.finish_dropped()
         for endpoint in ending.all_of(self._endpoints.values()):
             try:
                 endpoint.close()
@@ -369,7 +371,7 @@ class Ring:
         if self._created:
             self._header.close_ring()
             self._unlink()
-        # The garbage collector is about to call the __del__ of some endpoints, perhaps in another
+        # The garbage collector is about to call the _dropped of some endpoints, perhaps in another
         # thread. It has cleared our references to them. They still need the slots and the device.
         if any(each() is None for each in list(self._endpoints.values())):
             self._waits_for_last = True
@@ -397,7 +399,7 @@ class Ring:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __del__(self) -> None:
+    def _dropped(self) -> None:
         if not getattr(self, "_closed", True) and not self._header.forked:
             made = f" (made at {self._made_at})" if self._made_at else ""
             try:

@@ -43,8 +43,8 @@ def may_come(code: CodeType, at: int) -> bool:
 class Interrupt:
     """Within it, KeyboardInterrupt at the k-th opcode that is run in the package's Python.
 
-    But not where `may_come` says no.  Nor in a `__del__` that the collector called: CPython would
-    only print the exception.
+    But not where `may_come` says no.  Nor where somebody was dropped: CPython would only print the
+    exception.  test_dropped.py has that.
     """
 
     def __init__(self, k: int) -> None:
@@ -82,11 +82,14 @@ class Interrupt:
 
 
 def collected(frame: FrameType | None) -> bool:
-    """Whether this runs for a `__del__` that Python itself called."""
+    """Whether this runs because somebody was dropped."""
     while frame and frame.f_code.co_filename.startswith(PACKAGE):
         caller = frame.f_back
-        if frame.f_code.co_name == "__del__":
-            return not (caller and caller.f_code.co_name == "__exit__")
+        if frame.f_code.co_name == "_dropped" or (
+            frame.f_code.co_name == "__del__"
+            and not (caller and caller.f_code.co_name == "__exit__")
+        ):
+            return True
         frame = caller
     return False
 
