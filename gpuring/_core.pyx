@@ -610,11 +610,15 @@ waits_for_itself = lambda peer: False
 """Whether a peer that is blocked waits for something that only its own thread can give back."""
 
 
-def call_when_blocked(function, ask):
+warn_of_itself = lambda peer: None
+"""Warns of such a wait."""
+
+
+def call_when_blocked(function, ask, warn):
     """`function` is called between two slices of a wait for another peer of this process.  `ask` is called between two slices
-    of any wait without a time-out, and says whether that would never end."""
-    global give_back_lost, waits_for_itself
-    give_back_lost, waits_for_itself = function, ask
+    of any wait without a time-out.  If it says twice that nobody but the calling thread can end it, `warn` is called once."""
+    global give_back_lost, waits_for_itself, warn_of_itself
+    give_back_lost, waits_for_itself, warn_of_itself = function, ask, warn
 
 
 cdef object _busy():
@@ -687,7 +691,7 @@ cdef class Peer:
 
     cdef gr_result _wait(self, gd_call *call, verb which) except? GR_SIGNAL:
         cdef gr_result result
-        cdef bint looked = False
+        cdef int seen = 0
         self.begin_wait()
         try:
             while True:
@@ -702,11 +706,10 @@ cdef class Peer:
                         return GR_REAPED
                     if self.is_in_own_way():
                         give_back_lost()
-                    if call.deadline_ns == INT64_MAX and waits_for_itself(self):
-                        if looked:  # since what was lost came back
-                            gd_cancel(&self.gd, call)
-                            return GR_BLOCKED
-                        looked = True
+                    if call.deadline_ns == INT64_MAX and seen < 2 and waits_for_itself(self):
+                        seen += 1
+                        if seen == 2:  # what was lost has come back since the first time
+                            warn_of_itself(self)
                 except BaseException:
                     gd_cancel(&self.gd, call)
                     raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import signal
 import sys
 from collections.abc import Collection, Iterable
@@ -33,12 +32,6 @@ def refused(ring: str, peer: Peer, result: int, *, verb: str, timeout: float | N
     """The error for the negative `result` of a frame verb."""
     if result == _core.BLOCKED:
         kind = RingFull if verb == "claim" else RingTimeout
-        if timeout is None or timeout == math.inf:
-            return kind(
-                f"ring {ring!r}: no {_wanted(verb)} would ever come: {culprit(peer)}. This process "
-                "has no other thread that could change that: publish or release first, or read in "
-                "another process. If the callback of a native thread does, wait with a timeout"
-            )
         waited = "at once" if not timeout else f"within {timeout:g} s"
         return kind(f"ring {ring!r}: no {_wanted(verb)} {waited}: {culprit(peer)}")
     if result == _core.CLOSED:
@@ -178,7 +171,8 @@ def waits_for_itself(peer: Peer) -> bool:
 
     That is so if peers of this process have what it waits for, no other process can take it from
     them, and this process has no other thread and no signal handler that might give it back.  The
-    callback of a native thread, which might do so as well, cannot be seen before it runs.
+    callback of a native thread, which might do so as well, cannot be seen before it runs
+    (docs/decisions/0016-a-wait-for-oneself.md).
     """
     reason, other, subscription, _, _ = peer.culprit
     header = peer.header
@@ -195,6 +189,15 @@ def waits_for_itself(peer: Peer) -> bool:
         and all(map(header.is_own, in_the_way))
         and len(sys._current_frames()) == 1
         and not _handles_signals()
+    )
+
+
+def waiting_for_itself(ring: str, peer: Peer) -> str:
+    """Of such a wait, in words."""
+    return (
+        f"ring {ring!r}: this wait may never end: {culprit(peer)}. It has no timeout, and this "
+        "process has no other thread of Python that could end it. Publish or release first, or "
+        "read in another process. The wait goes on, for the callback of a native thread may end it"
     )
 
 

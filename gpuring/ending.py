@@ -18,6 +18,7 @@ from gpuring.errors import RingClosed
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from gpuring._core import Header, Peer
     from gpuring.endpoint import Endpoint
 
 
@@ -27,8 +28,11 @@ T = TypeVar("T")
 class OpenRing(Protocol):
     """What the end of a process needs of a Ring."""
 
+    _header: Header
     _endpoints: dict[int, weakref.ref[Endpoint]]
 
+    @property
+    def name(self) -> str: ...
     def close(self) -> None: ...
 
 
@@ -136,4 +140,12 @@ def _give_back_lost() -> None:
                 endpoint._give_back_lost()
 
 
-_core.call_when_blocked(_give_back_lost, diagnosis.waits_for_itself)
+def _warn_of_itself(peer: Peer) -> None:
+    """What `peer` waits for, without a time-out, is in the hands of its own thread alone."""
+    names = [ring.name for ring in all_of(_open.valuerefs()) if ring._header is peer.header]
+    warnings.warn(
+        diagnosis.waiting_for_itself(names[0] if names else "?", peer), RuntimeWarning, stacklevel=2
+    )
+
+
+_core.call_when_blocked(_give_back_lost, diagnosis.waits_for_itself, _warn_of_itself)
