@@ -41,7 +41,7 @@ cdef extern from "core/ring.h" nogil:
         uint8_t device_uuid[16]
         uint8_t memory_handle[64]
         uint64_t created_ns, creator_pid, creator_start, creator_pidns
-        gr_word magic, claim_hint, closed, producers, sub_mask, peer_mask, joins, reaps
+        gr_word magic, claim_hint, closed, producers, joins, reaps
         gr_death deaths[8]
     struct gr_sub:
         gr_word word, redo, lost, created_ns
@@ -77,7 +77,7 @@ cdef extern from "core/ring.h" nogil:
         int64_t deadline_ns
         gr_bool redelivered, left, dropped, told
         gr_word32 stopping
-        gr_pending pending[65]
+        gr_pending pending[251]
         gr_culprit culprit
     struct gr_field:
         const char *table
@@ -127,7 +127,7 @@ cdef extern from "core/ring.h" nogil:
     ctypedef gr_result (*gr_verb)(gr_peer *)
     int64_t gr_now_ns()
     gr_result gr_ready(const gr_peer *)
-    enum: GR_MAX_WAITED
+    enum: GR_MAX_WAITED, GR_MASK_WORDS
     gr_result gr_select(gr_peer **, uint32_t, int64_t, int64_t, gr_bool *)
     gr_result gr_spin_ready(gr_peer *, int64_t)
     gr_result gr_look(const gr_peer *, uint64_t *, gr_culprit *)

@@ -335,11 +335,11 @@ cdef class Header:
 
     def reap(self):
         """Clears the dead.  Returns the peer numbers that were cleared."""
-        cdef uint64_t mask = 0
+        cdef uint64_t mask[GR_MASK_WORDS]
         self._to_write()
         with nogil:
-            gr_reap_dead(self.ring, &mask)
-        return [p for p in range(64) if mask >> p & 1]
+            gr_reap_dead(self.ring, mask)
+        return [p for p in range(self.ring.max_peers) if mask[p // 64] >> p % 64 & 1]
 
     def close_ring(self):
         """Closes the ring.  There are no more claims, and readers get the end of the stream after what is there."""

@@ -149,12 +149,12 @@ class Segment:
         return self.raw[:]
 
     def at(self, table: str, field: str, row: int = 0) -> tuple[int, str]:
-        """Returns the offset of a field and how to unpack it.  The row of a take is
-        slot * max_subscriptions + u."""
+        """Returns the offset of a field, and how to unpack it.  Of a field of several words it is
+        the first one.  The row of a take is slot * max_subscriptions + u."""
         if table in ("work", "fence"):
             return self.table[table] + 8 * row, "<Q"
         offset, nbytes = _FIELDS[table, field]
-        return self.table[table] + row * _ROW[table] + offset, {4: "<I", 8: "<Q"}[nbytes]
+        return self.table[table] + row * _ROW[table] + offset, "<I" if nbytes == 4 else "<Q"
 
     def peek(self, table: str, field: str, row: int = 0) -> int:
         offset, form = self.at(table, field, row)
@@ -163,6 +163,11 @@ class Segment:
     def poke(self, table: str, field: str, value: int, row: int = 0) -> None:
         offset, form = self.at(table, field, row)
         struct.pack_into(form, self.raw, offset, value)
+
+    def mask(self, field: str) -> int:
+        """`sub_mask` or `peer_mask`, all words of it as one number."""
+        offset, nbytes = _FIELDS["head", field]
+        return int.from_bytes(self.raw[offset : offset + nbytes], "little")
 
     def work_row(self, slot: int, peer: int) -> int:
         return slot * self.max_peers + peer
@@ -185,11 +190,12 @@ class Segment:
     def claims(self) -> dict[str, int]:
         """Returns every word that names a claim, a hold, a membership or GPU work.  None of them
         may change when a call fails.  (`claim_hint` and the bell may, because they are hints.)"""
-        return {
+        masks = {f"head.{field}": self.mask(field) for field in ("sub_mask", "peer_mask")}
+        return masks | {
             f"{table}.{field}[{row}]": self.peek(table, field, row)
             for table, field, rows in (
-                ("head", "closed", 1), ("head", "producers", 1), ("head", "sub_mask", 1),
-                ("head", "peer_mask", 1), ("sub", "word", self.max_subscriptions),
+                ("head", "closed", 1), ("head", "producers", 1),
+                ("sub", "word", self.max_subscriptions),
                 ("peer", "word", self.max_peers), ("slot", "word", self.slots),
                 ("take", "word", self.slots * self.max_subscriptions),
                 ("tear", "id", self.slots * self.max_peers),

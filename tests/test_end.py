@@ -79,7 +79,7 @@ def test_a_producer_that_had_left_and_is_killed_before_its_entry_is_free_has_lef
     assert producer.peer.leave() == 0
     gone = ring.peek("head", "producers")
     ring.poke("peer", "word", live + (1 << 16), producer.number)  # LIVE 1, LEAVING 2
-    ring.poke("head", "peer_mask", ring.peek("head", "peer_mask") | 1 << producer.number)
+    ring.poke("head", "peer_mask", ring.mask("peer_mask") | 1 << producer.number)
     assert reader.drain() == ([4], _core.ENDED)
     producer.die()
     assert ring.reap() == [producer.number]

@@ -88,8 +88,8 @@ def test_another_version_is_refused_by_both_numbers(segment, version):
 
 OUT_OF_RANGE = [
     ("slots", (0, 1025, 2**32 - 1)),
-    ("max_peers", (0, 65, 255, 2**32 - 1)),
-    ("max_subscriptions", (0, 65, 2**32 - 1)),
+    ("max_peers", (0, 251, 255, 2**32 - 1)),
+    ("max_subscriptions", (0, 251, 255, 2**32 - 1)),
     ("memory", (2, 2**32 - 1)),
     ("sync", (1, 2, 3, 2**32 - 1)),  # a host ring has sync "host" only
     ("gate", (2, 2**32 - 1)),
@@ -118,7 +118,7 @@ def test_the_text_of_a_count_out_of_range_has_the_number(segment, field, values)
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("slots", 1024), ("max_peers", 64), ("max_subscriptions", 64), ("meta_nbytes", 2**16),
+    [("slots", 1024), ("max_peers", 250), ("max_subscriptions", 250), ("meta_nbytes", 2**16),
      ("spec_nbytes", 2**16), ("nbytes", 0), ("nbytes", 2**63)],
 )  # fmt: skip
 def test_counts_that_need_another_size_are_refused(segment, field, value, how):

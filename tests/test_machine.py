@@ -321,7 +321,7 @@ class Machine(RuleBasedStateMachine):
             "work": [[ring.creator.work(p, i) for i in slots] for p in peers],
             "fence": [[ring.creator.fence(p, i) for i in slots] for p in peers],
             "closed": ring.creator.closed,
-            "sub_mask": ring.peek("head", "sub_mask"),
+            "sub_mask": ring.mask("sub_mask"),
             "frontier": ring.creator.frontier,
         }
 

@@ -27,8 +27,8 @@ def test_what_leave_leaves(segment):
     ring = segment()
     empty = ring.claims()
     producer, reader = ring.producer(), ring.consumer()
-    assert ring.peek("head", "peer_mask") == 0b11
-    assert ring.peek("head", "sub_mask") == 0b1
+    assert ring.mask("peer_mask") == 0b11
+    assert ring.mask("sub_mask") == 0b1
     assert ring.creator.live_peers() == [0, 1]
     assert producer.peer.leave() == reader.peer.leave() == 0
     after = ring.claims()
@@ -107,7 +107,7 @@ def test_tables_of_64(segment):
     readers[-1].die()  # all of one process
     assert ring.creator.live_peers() == []
     ring.reap()
-    poll(lambda: ring.peek("head", "peer_mask") == 0)
+    poll(lambda: ring.mask("peer_mask") == 0)
 
 
 def test_names_have_at_most_64_bytes_and_all_of_them_count(segment):

@@ -226,7 +226,7 @@ def test_replace_starts_a_new_epoch_and_ends_the_old_one(place, name):
     "wrong",
     [
         {"slots": 0}, {"slots": 1025}, {"slots": -1}, {"slots": 1.0}, {"slots": "2"},
-        {"max_peers": 0}, {"max_peers": 65}, {"max_subscriptions": 65}, {"max_subscriptions": 0},
+        {"max_peers": 0}, {"max_peers": 251}, {"max_subscriptions": 251}, {"max_subscriptions": 0},
         {"shape": None}, {"dtype": None}, {"shape": -1}, {"shape": (2, 0)}, {"shape": (1,) * 9},
         {"shape": 1.5}, {"dtype": "O"}, {"dtype": "V0"}, {"dtype": "no dtype"}, {"dtype": "S0"},
         {"fields": {"a": (1, "u1")}}, {"meta": "i8"}, {"meta": [("a", "O")]},

@@ -89,7 +89,7 @@ def test_the_last_members_death_takes_the_subscription_with_it(segment):
     reader.die()
     assert producer.claim() == _core.BLOCKED
     ring.reap()
-    assert ring.peek("head", "sub_mask") == 0
+    assert ring.mask("sub_mask") == 0
     assert ring.peek("sub", "word", reader.subscription) == 0
     assert producer.put(2) == [4, 5]
 

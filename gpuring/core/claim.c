@@ -49,10 +49,10 @@ static inline uint64_t help_hint(struct gr_ring *ring, uint64_t c) {
 /* Whether a claim would be in vain for as long as nobody releases: readers hold every slot, so each
  * claim would turn void, and the next one, too (H2). A stale word costs one void sequence, or one
  * wait that ends with the bell of the release. */
-static bool every_slot_held(const struct gr_ring *ring, uint64_t subs) {
+static bool every_slot_held(const struct gr_ring *ring) {
     for (uint32_t i = 0; i < ring->slots; i++) {
         bool held = false;
-        for (gr_each_bit(u, subs))
+        gr_each_sub(u, ring)
             held |= phase_of(gr_load_sc(&take_of(ring, i, u)->word)) == GR_HELD;
         if (!held) return false;
     }
@@ -75,8 +75,8 @@ static ALWAYS_INLINE enum gr_result gate(const struct gr_ring *ring, uint64_t c,
     if (phase_of(w) == GR_WRITING)
         return blocked(culprit, GR_BY_PRODUCER, owner_of(w), GR_NONE, c - n,
                        gr_load_relaxed(&ring->slot[i].since_ns));
-    uint64_t subs = sub_mask_of(ring), holder = GR_NONE, held_in = GR_NONE;
-    for (gr_each_bit(u, subs)) {
+    uint64_t holder = GR_NONE, held_in = GR_NONE;
+    gr_each_sub(u, ring) {
         uint64_t sub = gr_load_sc(&ring->sub[u].word);
         const struct gr_take *take = take_of(ring, i, u);
         uint64_t t = gr_load_sc(&take->word);
@@ -92,7 +92,7 @@ static ALWAYS_INLINE enum gr_result gate(const struct gr_ring *ring, uint64_t c,
         }
         if (held) holder = owner_of(t), held_in = u;
     }
-    if (held_in != GR_NONE && every_slot_held(ring, subs))
+    if (held_in != GR_NONE && every_slot_held(ring))
         return blocked(culprit, GR_BY_HOLDER, holder, held_in,
                        seq_of(gr_load_sc(&take_of(ring, i, held_in)->word)),
                        gr_load_relaxed(&take_of(ring, i, held_in)->since_ns));
@@ -117,10 +117,11 @@ enum gr_result gr_look_to_claim(const struct gr_peer *me, uint64_t *c, struct gr
  * its fence operation would lower the fence (G12). Edges P and R carry `work`: a promise that was
  * made before the slot became free is seen here. */
 void gr_list_pending(struct gr_peer *me, uint32_t index) {
+    const struct gr_ring *ring = me->ring;
+    const gr_word *work = work_of(ring, index, 0), *fence = fence_of(ring, index, 0);
     me->index = index;
     me->pendings = 0;
-    for (gr_each_bit(p, peer_mask_of(me->ring)))
-        add_pending(me, p, gr_load_acquire(work_of(me->ring, index, p)));
+    gr_each_peer(p, ring) add_pending(me, p, &fence[p], gr_load_acquire(&work[p]));
 }
 
 /* GR_OK: slot[index] = (seq, me, WRITING), and pending[] lists what the stream must wait for.
@@ -166,7 +167,7 @@ static ALWAYS_INLINE enum gr_result claim(struct gr_peer *me) {
          * the gate. A hold of any sequence counts, because a reader may hold a frame for more than
          * a lap (H1). The claim turns void, which costs the ring one slot for one lap. */
         bool held = false;
-        for (gr_each_bit(u, sub_mask_of(ring))) {
+        gr_each_sub(u, ring) {
             const struct gr_take *take = take_of(ring, i, u);
             uint64_t t = gr_load_sc(&take->word);
             if (phase_of(t) != GR_HELD) continue;

@@ -213,12 +213,13 @@ static enum hold hold(struct gr_peer *me, uint64_t s, uint64_t i, uint64_t t) {
     me->redelivered = seq_of(t) == s && owner_of(t) == GR_NONE;
     me->pendings = 0;
     /* Its own earlier work on the slot may be on another stream (G12: the fence would fall). */
-    add_pending(me, me->number, gr_load_acquire(work_of(ring, i, me->number)));
+    add_pending(me, me->number, fence_of(ring, i, me->number),
+                gr_load_acquire(work_of(ring, i, me->number)));
     me->producer = owner_of(w);
     /* Relaxed: edge P has carried the record, and nobody publishes in a slot that is held. */
     me->producer_id = gr_load_relaxed(&slot->producer);
     me->value = gr_load_relaxed(&slot->fence);
-    add_pending(me, me->producer, me->value);
+    add_pending(me, me->producer, fence_of(ring, i, me->producer), me->value);
     gr_store_relaxed(&take->since_ns, (uint64_t)gr_now_coarse_ns());
     count(&ring->peer[me->number].frames, 1);
     me->told = true;

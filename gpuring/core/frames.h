@@ -17,8 +17,9 @@ static inline enum gr_result blocked(struct gr_culprit *culprit, enum gr_reason 
 
 /* Acquire: if a reaper raised the fence, its torn mark is visible afterwards (gr_torn). A stale
  * value costs one wait too many. */
-static inline void add_pending(struct gr_peer *me, uint64_t p, uint64_t value) {
-    if (gr_load_acquire(fence_of(me->ring, me->index, p)) < value)
+static inline void add_pending(struct gr_peer *me, uint64_t p, const gr_word *fence,
+                               uint64_t value) {
+    if (gr_load_acquire(fence) < value)
         me->pending[me->pendings++] = (struct gr_pending){(uint32_t)p, value};
 }
 

@@ -126,8 +126,10 @@ static struct gr_ring *handle(uint8_t *base, int lock_fd, const struct gr_config
     ring->slots = config->slots;
     ring->max_peers = config->max_peers;
     ring->max_subscriptions = config->max_subscriptions;
-    ring->sub_bits = ~UINT64_C(0) >> (GR_MAX_SUBSCRIPTIONS - config->max_subscriptions);
-    ring->peer_bits = ~UINT64_C(0) >> (GR_MAX_PEERS - config->max_peers);
+    for (uint32_t u = 0; u < config->max_subscriptions; u++) ring->sub_bits[u / 64] |= bit_of(u);
+    for (uint32_t p = 0; p < config->max_peers; p++) ring->peer_bits[p / 64] |= bit_of(p);
+    ring->sub_words = (config->max_subscriptions + 63) / 64;
+    ring->peer_words = (config->max_peers + 63) / 64;
     ring->layout = *layout;
     ring->config = *config;
     pthread_mutex_init(&ring->mutex, NULL);

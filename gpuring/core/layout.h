@@ -29,12 +29,13 @@
 #include "order.h"
 
 enum {
-    GR_VERSION = 2,
+    GR_VERSION = 3,
     GR_LINE = 64,
     GR_PAGE = 4096,
     GR_MAX_SLOTS = 1024,
-    GR_MAX_PEERS = 64,         /* one bit each in head.peer_mask */
-    GR_MAX_SUBSCRIPTIONS = 64, /* one bit each in head.sub_mask */
+    GR_MAX_PEERS = 250,         /* below GR_NONE, and one bit each in head.peer_mask */
+    GR_MAX_SUBSCRIPTIONS = 250, /* in the same way; one bit each in head.sub_mask */
+    GR_MASK_WORDS = 4,          /* number u is bit u % 64 of word u / 64 */
     GR_MAX_META = 1 << 16,
     GR_MAX_SPEC = 1 << 16,
     GR_MAX_NDIM = 8,
@@ -101,12 +102,13 @@ struct gr_head {
     /* Membership. Writer: under LOCK, except that any process may set `closed` from 0 to 1. */
     alignas(GR_LINE) gr_word closed;
     gr_word producers; /* live producers (32) | ever joined (8) | enum gr_end of the last one (8) */
-    /* Superset of the subscriptions in use: a bit is set before sub[u] is, and cleared after it. */
-    gr_word sub_mask;
-    /* Superset of the peers in use, in the same way. */
-    gr_word peer_mask;
+    /* Superset of the subscriptions in use: a bit is set before sub[u] is, and cleared after it.
+     * Readers load word after word (gr_each_sub says why that is enough). */
+    gr_word sub_mask[GR_MASK_WORDS];
     gr_word joins;      /* number of peers that ever joined, which is the last one's id */
     gr_word reaps;      /* number of dead peers that were cleared */
+    /* Superset of the peers in use, in the same way. */
+    alignas(GR_LINE) gr_word peer_mask[GR_MASK_WORDS];
     alignas(GR_LINE) struct gr_death deaths[GR_DEATHS];
 };
 
@@ -172,7 +174,8 @@ _Static_assert(offsetof(struct gr_head, claim_hint) == 192, "head: the fixed par
 _Static_assert(offsetof(struct gr_head, bell) == 256, "head: doorbell");
 _Static_assert(offsetof(struct gr_head, closed) == 320, "head: membership");
 _Static_assert(sizeof(struct gr_death) == GR_LINE, "death: one line");
-_Static_assert(offsetof(struct gr_head, deaths) == 384, "head: deaths");
+_Static_assert(offsetof(struct gr_head, peer_mask) == 384, "head: peers");
+_Static_assert(offsetof(struct gr_head, deaths) == 448, "head: deaths");
 _Static_assert(sizeof(struct gr_head) <= GR_PAGE, "head: fits its page");
 
 /* Where the tables start. This is computed from the counts alone and never read from the

@@ -67,16 +67,17 @@ void gr_unlock(struct gr_ring *ring) {
 /* ---- who is alive ---------------------------------------------------------------------------- */
 
 /* The bit is set before the entry is LIVE, and cleared after it is FREE. So another thread of this
- * process that sees the entry LIVE also sees the bit: release; partner: gr_peer_alive. Without the
+ * process that sees the entry LIVE also sees the bit: release; partner: gr_is_ours. Without the
  * bit it would take this peer for dead, because F_OFD_GETLK does not report one's own locks (A6). A
  * leave at that very moment is noticed under LOCK (A3: death is checked again there). */
 static void set_mine(struct gr_ring *ring, uint32_t p, bool mine) {
-    uint64_t bit = UINT64_C(1) << p, bits = gr_load_relaxed(&ring->mine);
-    gr_store_release(&ring->mine, mine ? bits | bit : bits & ~bit);
+    gr_word *word = &ring->mine[p / 64];
+    uint64_t bit = bit_of(p), bits = gr_load_relaxed(word);
+    gr_store_release(word, mine ? bits | bit : bits & ~bit);
 }
 
 bool gr_peer_alive(struct gr_ring *ring, uint32_t p) {
-    return gr_load_acquire(&ring->mine) >> p & 1 || byte_locked(ring, (int)p);
+    return gr_is_ours(ring, p) || byte_locked(ring, (int)p);
 }
 
 bool gr_creator_alive(struct gr_ring *ring) {
@@ -121,7 +122,7 @@ bool gr_has_other_member(struct gr_ring *ring, uint32_t u, uint32_t p) {
 void gr_remove_subscription(struct gr_ring *ring, uint32_t u) {
     gr_store_sc(&ring->sub[u].word, sub_word(0, 0, GR_SUB_FREE));
     GR_FAULT("subscription removed");
-    atomic_fetch_and_explicit(&ring->head->sub_mask, ~(UINT64_C(1) << u), memory_order_seq_cst);
+    atomic_fetch_and_explicit(&ring->head->sub_mask[u / 64], ~bit_of(u), memory_order_seq_cst);
 }
 
 /* ---- join ------------------------------------------------------------------------------------ */
@@ -148,7 +149,7 @@ static enum gr_result enter(struct gr_ring *ring, struct gr_peer *me) {
         if (byte_lock(ring, F_WRLCK, (int)p) != 0) continue;
         GR_FAULT("join: byte locked");
         set_mine(ring, p, true);
-        atomic_fetch_or_explicit(&head->peer_mask, UINT64_C(1) << p, memory_order_seq_cst);
+        atomic_fetch_or_explicit(&head->peer_mask[p / 64], bit_of(p), memory_order_seq_cst);
         me->ring = ring;
         me->number = p;
         me->id = gr_load_relaxed(&head->joins) + 1;
@@ -228,7 +229,8 @@ static void announce(struct gr_ring *ring, struct gr_peer *me, const char *name,
     }
     gr_store_relaxed(&sub->lost, 0);
     gr_store_relaxed(&sub->created_ns, (uint64_t)gr_now_ns());
-    atomic_fetch_or_explicit(&ring->head->sub_mask, UINT64_C(1) << me->u, memory_order_seq_cst);
+    atomic_fetch_or_explicit(&ring->head->sub_mask[me->u / 64], bit_of(me->u),
+                             memory_order_seq_cst);
     GR_FAULT("join: masked");
 
     uint64_t f = gr_frontier(ring), oldest = f + 1 > 2 * n ? f + 1 - n : n;
@@ -332,7 +334,6 @@ static enum gr_result wait_for_verbs(const struct gr_peer *me) {
 static enum gr_result leave(struct gr_peer *me, int64_t patience_ns) {
     struct gr_ring *ring = me->ring;
     struct gr_peer_entry *entry = &ring->peer[me->number];
-    uint64_t bit = UINT64_C(1) << me->number;
     if (me->left) return GR_REAPED;
     enum gr_result result = gr_lock(ring, patience_ns);
     if (result != GR_OK) return result;
@@ -358,7 +359,8 @@ static enum gr_result leave(struct gr_peer *me, int64_t patience_ns) {
     gr_take_back(ring, me->number, me->u);
     gr_store_sc(&entry->word, peer_word(GR_FREE, 0, 0));
     GR_FAULT("leave: freed");
-    atomic_fetch_and_explicit(&ring->head->peer_mask, ~bit, memory_order_seq_cst);
+    atomic_fetch_and_explicit(&ring->head->peer_mask[me->number / 64], ~bit_of(me->number),
+                              memory_order_seq_cst);
     set_mine(ring, me->number, false);
     me->left = true;
     byte_lock(ring, F_UNLCK, (int)me->number);

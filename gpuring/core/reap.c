@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <string.h>
 #include <unistd.h>
 
 /* ---- who is dead ----------------------------------------------------------------------------- */
@@ -90,15 +91,15 @@ struct cleared {
 
 /* own: the peer's subscription, whose mask bit may be cleared already. GR_NONE for a producer. */
 static struct cleared clear_words(struct gr_ring *ring, uint32_t p, uint32_t own) {
-    const uint64_t subs =
-        sub_mask_of(ring) | (own < ring->max_subscriptions ? UINT64_C(1) << own : 0);
+    uint64_t extra[GR_MASK_WORDS] = {0};
+    if (own < ring->max_subscriptions) extra[own / 64] = bit_of(own);
     struct cleared cleared = {0, 0};
     for (uint32_t i = 0; i < ring->slots; i++) {
         uint64_t w = gr_load_sc(&ring->slot[i].word);
         if (owner_of(w) == p && phase_of(w) == GR_WRITING)
             cleared.voided += put_down(&ring->slot[i], w);
         GR_FAULT("reap: slot void");
-        for (gr_each_bit(u, subs)) {
+        gr_each_bit(u, ring->sub_words, sub_mask_of(ring, u_at) | extra[u_at]) {
             struct gr_take *take = take_of(ring, i, u);
             uint64_t t = gr_load_sc(&take->word);
             if (owner_of(t) == p && phase_of(t) == GR_HELD)
@@ -143,10 +144,9 @@ static bool is_orphan(const struct gr_ring *ring, uint64_t word, unsigned phase)
 }
 
 static bool has_orphans(const struct gr_ring *ring) {
-    const uint64_t subs = sub_mask_of(ring);
     for (uint32_t i = 0; i < ring->slots; i++) {
         if (is_orphan(ring, gr_load_sc(&ring->slot[i].word), GR_WRITING)) return true;
-        for (gr_each_bit(u, subs))
+        gr_each_sub(u, ring)
             if (is_orphan(ring, gr_load_sc(&take_of(ring, i, u)->word), GR_HELD)) return true;
     }
     return false;
@@ -167,12 +167,11 @@ static void adopt(struct gr_ring *ring, uint32_t i, uint64_t u, uint64_t t) {
  * before the bell, sleepers find out at the end of their slice. That is good enough, since no peer
  * that follows the protocol leaves an orphan. */
 void gr_clear_orphans(struct gr_ring *ring) {
-    const uint64_t subs = sub_mask_of(ring);
     bool any = false;
     for (uint32_t i = 0; i < ring->slots; i++) {
         uint64_t w = gr_load_sc(&ring->slot[i].word);
         if (is_orphan(ring, w, GR_WRITING)) any = true, put_down(&ring->slot[i], w);
-        for (gr_each_bit(u, subs)) {
+        gr_each_sub(u, ring) {
             uint64_t t = gr_load_sc(&take_of(ring, i, u)->word);
             if (is_orphan(ring, t, GR_HELD)) any = true, adopt(ring, i, u, t);
         }
@@ -240,7 +239,7 @@ static void clear_dead(struct gr_ring *ring, uint32_t p) {
     gr_ring_bell(ring);
     gr_store_sc(&entry->word, peer_word(GR_FREE, 0, 0));
     GR_FAULT("reap: freed");
-    atomic_fetch_and_explicit(&head->peer_mask, ~(UINT64_C(1) << p), memory_order_seq_cst);
+    atomic_fetch_and_explicit(&head->peer_mask[p / 64], ~bit_of(p), memory_order_seq_cst);
 }
 
 static enum gr_result reap(struct gr_ring *ring, uint32_t p, bool *reaped) {
@@ -276,14 +275,14 @@ void gr_reap_one(struct gr_ring *ring, uint32_t p) {
 
 /* Clears all dead peers and all orphans. It does not wait for LOCK, because its holder may be doing
  * the same. */
-enum gr_result gr_reap_dead(struct gr_ring *ring, uint64_t *reaped) {
-    if (reaped) *reaped = 0;
+enum gr_result gr_reap_dead(struct gr_ring *ring, uint64_t reaped[GR_MASK_WORDS]) {
+    if (reaped) memset(reaped, 0, GR_MASK_WORDS * sizeof *reaped);
     if (gr_forked(ring)) return GR_FORKED;
     enum gr_result result = GR_OK;
     for (uint32_t p = 0; p < ring->max_peers && result == GR_OK; p++) {
         bool done;
         result = reap(ring, p, &done);
-        if (done && reaped) *reaped |= UINT64_C(1) << p;
+        if (done && reaped) reaped[p / 64] |= bit_of(p);
     }
     if (result == GR_OK) result = reap_orphans(ring);
     return result == GR_LOCK_TIMEOUT ? GR_OK : result;

@@ -68,7 +68,9 @@ struct gr_ring {
     gr_word *work, *fence;
     uint8_t *event, *meta, *spec;
     uint32_t slots, max_peers, max_subscriptions; /* checked copies of the header's */
-    uint64_t sub_bits, peer_bits; /* the bits of the shared masks that have an entry */
+    /* The bits of the shared masks that have an entry, and how many of their words have any. */
+    uint64_t sub_bits[GR_MASK_WORDS], peer_bits[GR_MASK_WORDS];
+    uint32_t sub_words, peer_words;
     struct gr_layout layout;
     struct gr_config config;
 
@@ -76,7 +78,7 @@ struct gr_ring {
     int lock_fd;
     /* LOCK alone does not exclude the threads of one process, because they share lock_fd. */
     pthread_mutex_t mutex;
-    gr_word mine;          /* bits of the peers of this handle; written under LOCK */
+    gr_word mine[GR_MASK_WORDS]; /* bits of the peers of this handle; written under LOCK */
     /* [number * 8]: how many verbs of that peer are in progress, in all threads (gr_begin). */
     gr_word inside[GR_MAX_PEERS * (GR_LINE / 8)];
     uint64_t pid, start, pidns;
@@ -87,7 +89,7 @@ struct gr_ring {
     _Atomic bool watched;
     gr_word joins_seen; /* head.joins at the last look */
     struct gr_ring *next, *prev; /* all handles of the process */
-    uint64_t unwatchable; /* peers to be looked at every tick */
+    bool unwatchable; /* it has a peer that must be looked at every tick */
     /* By number: the id of a peer that nobody has any more, and that has not left yet because LOCK
      * was not to be had. 0: none. Writers: gr_leave, in any thread, and the watchdog. */
     gr_word unleft[GR_MAX_PEERS];
@@ -162,15 +164,32 @@ static inline gr_word *fence_of(const struct gr_ring *ring, uint64_t i, uint64_t
     return &ring->fence[i * ring->max_peers + p];
 }
 
-/* The header's masks. A bit beyond the table comes from no build of ours, and would be a wild
- * index. sub_mask_of is sc for the claim that looks again after its swap (M1: a subscription that
- * appeared between its gate and its swap must be seen). A stale peer bit costs a look at an unused
- * entry. */
-static inline uint64_t sub_mask_of(const struct gr_ring *ring) {
-    return gr_load_sc(&ring->head->sub_mask) & ring->sub_bits;
+/* The words of the header's masks. A bit beyond the table comes from no build of ours, and would be
+ * a wild index. sub_mask_of is sc for the claim that looks again after its swap (M1: a subscription
+ * that appeared between its gate and its swap must be seen). A stale peer bit costs a look at an
+ * unused entry. */
+static inline uint64_t sub_mask_of(const struct gr_ring *ring, uint64_t word) {
+    return gr_load_sc(&ring->head->sub_mask[word]) & ring->sub_bits[word];
 }
-static inline uint64_t peer_mask_of(const struct gr_ring *ring) {
-    return gr_load_acquire(&ring->head->peer_mask) & ring->peer_bits;
+static inline uint64_t peer_mask_of(const struct gr_ring *ring, uint64_t word) {
+    return gr_load_acquire(&ring->head->peer_mask[word]) & ring->peer_bits[word];
+}
+
+/* Loops over the subscriptions, or the peers, whose bits are set.
+ *
+ * The words are loaded one after the other, so together they may show a set that never was: one
+ * joins in a word that was passed, and another one leaves in a word that comes later. No reader
+ * draws a conclusion from two bits, so each bit may be argued alone. What has to be seen is
+ * one subscription, or one peer: its bit was set before its announcement, and the reader loads the
+ * bit's word after its own (edges H and J, M1; for peers edges P and R). It does not matter what
+ * the other words show then. Who changes masks, or clears by them, has LOCK, under which they stand
+ * still. */
+#define gr_each_sub(u, ring) gr_each_bit(u, (ring)->sub_words, sub_mask_of(ring, u##_at))
+#define gr_each_peer(p, ring) gr_each_bit(p, (ring)->peer_words, peer_mask_of(ring, p##_at))
+
+/* Whether the peer has joined through this handle. Partner: set_mine (members.c). */
+static inline bool gr_is_ours(const struct gr_ring *ring, uint32_t p) {
+    return gr_load_acquire(&ring->mine[p / 64]) & bit_of(p);
 }
 
 /* Whether this peer is still LIVE: neither leaving nor taken for dead. The word is read before the
@@ -285,7 +304,8 @@ bool gr_attached(struct gr_ring *ring); /* whether there is another handle, in a
 enum gr_result gr_close(struct gr_ring *ring);
 
 /* reap.c */
-enum gr_result gr_reap_dead(struct gr_ring *ring, uint64_t *reaped); /* mask of the numbers */
+/* reaped: NULL, or a mask for the numbers that were cleared. */
+enum gr_result gr_reap_dead(struct gr_ring *ring, uint64_t reaped[GR_MASK_WORDS]);
 void gr_reap_one(struct gr_ring *ring, uint32_t number);
 
 /* claim.c and frames.c: one call is one whole transition. */

@@ -47,7 +47,7 @@ static bool refresh(struct gr_ring *ring) {
     uint64_t joins = gr_load_acquire(&ring->head->joins);
     bool joined = joins != gr_load_relaxed(&ring->joins_seen);
     gr_store_relaxed(&ring->joins_seen, joins);
-    ring->unwatchable = 0;
+    ring->unwatchable = false;
     for (uint32_t p = 0; p < ring->max_peers; p++) {
         struct gr_peer_entry *entry = &ring->peer[p];
         uint64_t id = gr_load_acquire(&entry->id);
@@ -56,14 +56,14 @@ static bool refresh(struct gr_ring *ring) {
             close(ring->pidfd[p]);
             ring->pidfd[p] = -1;
         }
-        if (!here || gr_load_acquire(&ring->mine) >> p & 1) continue;
+        if (!here || gr_is_ours(ring, p)) continue;
         if (ring->pidfd[p] < 0 && gr_load_acquire(&entry->pidns) == ring->pidns)
             ring->pidfd[p] = gr_pidfd((pid_t)gr_load_acquire(&entry->pid));
         ring->watched_id[p] = id;
         /* Gone already, or not visible from here. */
-        if (ring->pidfd[p] < 0) ring->unwatchable |= UINT64_C(1) << p;
+        if (ring->pidfd[p] < 0) ring->unwatchable = true;
     }
-    return joined || ring->unwatchable != 0;
+    return joined || ring->unwatchable;
 }
 
 static void *watch(void *unused) {
@@ -109,7 +109,7 @@ static void *watch(void *unused) {
                 ring->pidfd[p] = -1;
                 if (state_of(gr_load_acquire(&ring->peer[p].word)) != GR_FREE &&
                     gr_load_acquire(&ring->peer[p].id) == ring->watched_id[p])
-                    ring->unwatchable |= UINT64_C(1) << p;
+                    ring->unwatchable = true;
             }
         }
     }

@@ -94,13 +94,13 @@ static void fuzz_live(struct live *live) {
     memcpy(live->peer, live->first, sizeof live->peer);
     /* Undoes the joins and leaves of the input before. */
     for (uint32_t p = 0; p < ring->max_peers; p++) {
-        short type = live->first_mine >> p & 1 ? F_WRLCK : F_UNLCK;
+        short type = live->first_mine[p / 64] & bit_of(p) ? F_WRLCK : F_UNLCK;
         struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = p, .l_len = 1};
         if (ring->pidfd[p] >= 0) close(ring->pidfd[p]), ring->pidfd[p] = -1;
-        if ((ring->mine ^ live->first_mine) >> p & 1) REQUIRE(fcntl(ring->lock_fd, F_OFD_SETLK, &lock) == 0);
+        if ((ring->mine[p / 64] ^ live->first_mine[p / 64]) & bit_of(p)) REQUIRE(fcntl(ring->lock_fd, F_OFD_SETLK, &lock) == 0);
     }
-    ring->mine = live->first_mine;
-    ring->unwatchable = 0;
+    memcpy(ring->mine, live->first_mine, sizeof ring->mine);
+    ring->unwatchable = false;
     for (uint32_t k = below(12); k > 0; k--) verb(&live->peer[below(PEERS)]);
     hostile = live;
     for (uint32_t turn = 1 + below(4); turn > 0; turn--) {
@@ -186,7 +186,7 @@ static void begin(struct live *live, struct gr_config config) {
     for (int k = 0; k < TABLES; k++)
         live->first_table[k] = memcpy(malloc(live->nbytes[k]), live->table[k], live->nbytes[k]);
     memcpy(live->first, live->peer, sizeof live->peer);
-    live->first_mine = ring->mine;
+    memcpy(live->first_mine, ring->mine, sizeof ring->mine);
 }
 
 int main(int argc, char **argv) {

@@ -117,6 +117,53 @@ _both(
     },
 )
 
+# ---------------------------------------------------------------------- masks of several words
+
+# A word has one bit, so the two subscriptions are in two words.
+_both(
+    {
+        "two words: 1P 1L 1Y": lambda: (
+            host(subs=2, word_bits=1).producer(2).consumer().consumer(u=1, lossy=True)
+        ),
+        "two words: one joins in the first, one leaves the second": lambda: (
+            host(subs=2, word_bits=1)
+            .producer(3)
+            .consumer(1, late=True, at="oldest")
+            .consumer(1, u=1)
+        ),
+        "two words: one leaves the first, one joins in the second": lambda: (
+            host(subs=2, word_bits=1)
+            .producer(3)
+            .consumer(1)
+            .consumer(1, u=1, late=True, at="oldest")
+        ),
+        "two words: a joiner dies in the second": lambda: (
+            host(kills=1, subs=2, word_bits=1)
+            .producer(2)
+            .consumer(0, lossy=True)
+            .consumer(1, u=1, late=True, mortal=True, at="oldest")
+            .reaper(2)
+        ),
+    },
+    {
+        "two words: 1P 1L 1Y, 2 laps": lambda: (
+            host(subs=2, word_bits=1).producer(4).consumer().consumer(u=1, lossy=True)
+        ),
+        "two words: 2L, 2 laps": lambda: (
+            host(subs=2, word_bits=1).producer(4).consumer().consumer(u=1)
+        ),
+        "two words: 1Y 1L, holding 2": lambda: (
+            host(subs=2, word_bits=1).producer(3).consumer(lossy=True, keep=2).consumer(u=1)
+        ),
+        "two words: both join": lambda: (
+            host(subs=2, word_bits=1)
+            .producer(2)
+            .consumer(1, late=True, at="oldest")
+            .consumer(1, u=1, lossy=True, late=True, at="oldest")
+        ),
+    },
+)
+
 # ---------------------------------------------------------------------- deaths
 
 _both(

@@ -183,7 +183,8 @@ class Invariants:
                 if phase(m[a]) == HELD and m[ring.peer[owner(m[a])]] == FREE and not self.robbed:
                     return "invariant 12: HELD by a FREE entry"
             if m[ring.sub[u]] != FREE:
-                if not m[ring.sub_mask] >> u & 1 and ring.fix("M2"):
+                address, bit = ring._bit(u)
+                if not m[address] & bit and ring.fix("M2"):
                     return f"invariant 12: subscription {u} is announced, its mask bit is not set"
                 if all(
                     m[a] == FREE or m[a] >> 2 & 3 != CONSUMER or m[a] >> 4 != u for a in ring.peer

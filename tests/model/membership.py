@@ -112,15 +112,19 @@ class Membership:
         oldest = max(N, f + 1 - N)
         s = f if at == "next" else oldest if at == "oldest" else max(at, oldest)
         if self.fix("M2"):
-            yield fetch_or(self.sub_mask, 1 << u)  # before the announcement
+            yield fetch_or(*self._bit(u))  # before the announcement
         yield store(self.sub[u], sub_word(s, LOSSY if me.lossy else LOSSLESS))  # announce
         f = yield from self._frontier()  # one claim may have missed the announcement
         if self.fix("H5") and not me.lossy and s < f + 1 - N:
             s = f + 1 - N
             yield store(self.sub[u], sub_word(s, LOSSLESS))
         if not self.fix("M2"):
-            yield fetch_or(self.sub_mask, 1 << u)
+            yield fetch_or(*self._bit(u))
         me.start = me.pos = me.top = s
+
+    def _bit(self, u):
+        """-> (address, bit) of a subscription in the mask."""
+        return self.sub_mask[u // self.word_bits], 1 << u % self.word_bits
 
     def _frontier(self):
         f = yield load(self.claim_hint)
@@ -175,7 +179,7 @@ class Membership:
             if x != p and w == peer_word(LIVE, CONSUMER, u):
                 return
         yield store(self.sub[u], FREE)
-        yield fetch_and_not(self.sub_mask, 1 << u)  # after it is FREE
+        yield fetch_and_not(*self._bit(u))  # after it is FREE
 
     # ------------------------------------------------------------------ reap
 

@@ -121,6 +121,27 @@ MUTANTS = {
         "invariant 4: frame 2 overwritten",
         lambda on: host(on).producer(4).consumer(1, late=True, at="oldest"),
     ),
+    "M3": Mutant(
+        "the gate loads the first word of the mask only",
+        "invariant 4: frame 2 overwritten",
+        lambda on: host(on, subs=2, word_bits=1).producer(3).consumer(u=1),
+    ),
+    "M4": Mutant(
+        "the look after the swap loads the first word of the mask only",
+        "invariant 3",
+        lambda on: (
+            host(on, subs=2, word_bits=1).producer(4, leave=False).consumer(1, u=1, lossy=True)
+        ),
+    ),
+    "M5": Mutant(
+        "holders of every slot are looked for in the first word of the mask only",
+        "invariant 7",
+        lambda on: (
+            host(on, horizon=12, subs=2, word_bits=1)
+            .producer(3)
+            .consumer(2, u=1, lossy=True, keep=2, leave=False)
+        ),
+    ),
     # ------------------------------------------------------------------ membership
     "A1": Mutant(
         "leave removes a subscription without LOCK",

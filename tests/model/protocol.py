@@ -108,8 +108,8 @@ class Ring(Membership, Words):
             if phase(w) == WRITING:
                 yield from self._wait(me, owner(w), (self.slot[i], w), *self._closing())
                 return None
-            mask = yield load(self.sub_mask)
-            if not (yield from self._gate(me, c, w, mask)):
+            masks = None if self.fix("M1") else (yield from self._masks())
+            if not (yield from self._gate(me, c, w)):
                 return None
             if not self.fix("H9") and (yield load(self.closed)):  # the draft: only before the swap
                 raise RingClosed
@@ -121,31 +121,40 @@ class Ring(Membership, Words):
             if self.fix("H9") and (yield load(self.closed)):
                 yield store(self.slot[i], word(c, me.p, VOID))
                 raise RingClosed
-            if self.fix("M1"):
-                mask = yield load(self.sub_mask)  # a joiner may have come
-            if (yield from self._holder(c, mask)):
+            if (yield from self._holder(c, masks)):  # of the masks of now: a joiner may have come
                 yield store(self.slot[i], word(c, me.p, VOID))
                 c += 1
                 continue
             yield from self._order_after_all(me, i, last)
             return c
 
-    def _gate(self, me, c, w, mask):
+    def _words_in_use(self, fix):
+        """The words of the mask, which are loaded one after the other."""
+        return range(len(self.sub_mask) if self.fix(fix) else 1)
+
+    def _masks(self):
+        masks = ()
+        for k in self._words_in_use("M3"):
+            masks += ((yield load(self.sub_mask[k])),)
+        return masks
+
+    def _gate(self, me, c, w):
         """The look before the swap: False after a wait for whoever is in the way."""
         i, held = c % self.slots, False
-        for u in bits(mask):
-            sb = yield load(self.sub[u])
-            t = yield load(self.take[u][i])
-            if mode(sb) == LOSSLESS and start(sb) <= c - self.slots:
-                unread = phase(w) == READY and (seq(t), phase(t)) != (c - self.slots, DONE)
-                if unread or phase(t) == HELD:  # VOID and TORN need no DONE, but no holder
-                    watch = (self.slot[i], w), (self.sub[u], sb), (self.take[u][i], t)
-                    yield from self._wait(me, owner(t), *watch, *self._closing())
-                    return False
-            held = held or phase(t) == HELD
+        for k in self._words_in_use("M3"):
+            for u in bits((yield load(self.sub_mask[k])), k * self.word_bits):
+                sb = yield load(self.sub[u])
+                t = yield load(self.take[u][i])
+                if mode(sb) == LOSSLESS and start(sb) <= c - self.slots:
+                    unread = phase(w) == READY and (seq(t), phase(t)) != (c - self.slots, DONE)
+                    if unread or phase(t) == HELD:  # VOID and TORN need no DONE, but no holder
+                        watch = (self.slot[i], w), (self.sub[u], sb), (self.take[u][i], t)
+                        yield from self._wait(me, owner(t), *watch, *self._closing())
+                        return False
+                held = held or phase(t) == HELD
         t = None
         if held and self.fix("H2"):  # no storm of VOIDs while readers hold every slot
-            holders = yield from self._holders_of_every_slot(mask)
+            holders = yield from self._holders_of_every_slot()
             if holders:
                 yield from self._wait(me, owner(holders[0][1]), *holders, *self._closing())
                 return False
@@ -154,26 +163,34 @@ class Ring(Membership, Words):
     def _closing(self):
         return ((self.closed, 0),) if self.fix("C1") else ()
 
-    def _holders_of_every_slot(self, mask):
+    def _holders_of_every_slot(self):
         """-> one (address, HELD word) for each slot, or () when some slot has none."""
         found = ()
         for i in range(self.slots):
-            for u in bits(mask):
-                t = yield load(self.take[u][i])
-                if phase(t) == HELD:
-                    found += ((self.take[u][i], t),)
-                    break
-            else:
+            held = yield from self._held(i, "M5")
+            if not held:
                 return ()
+            found += (held,)
         return found
 
-    def _holder(self, c, mask):
+    def _held(self, i, fix):
+        """-> (address, word) of one take word of slot i that is HELD, or None."""
+        for k in self._words_in_use(fix):
+            for u in bits((yield load(self.sub_mask[k])), k * self.word_bits):
+                t = yield load(self.take[u][i])
+                if phase(t) == HELD:
+                    return self.take[u][i], t
+        return None
+
+    def _holder(self, c, masks):
         """The look after the swap: does any HELD word stand on the slot, whatever its sequence?"""
         i = c % self.slots
-        for u in bits(mask):
-            t = yield load(self.take[u][i])
-            if phase(t) == HELD and (self.fix("H1") or seq(t) == c - self.slots):
-                return True
+        for k in self._words_in_use("M4"):
+            mask = masks[k] if masks else (yield load(self.sub_mask[k]))
+            for u in bits(mask, k * self.word_bits):
+                t = yield load(self.take[u][i])
+                if phase(t) == HELD and (self.fix("H1") or seq(t) == c - self.slots):
+                    return True
         return False
 
     def publish(self, me, c, phase=READY):

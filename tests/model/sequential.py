@@ -168,7 +168,7 @@ class SequentialModel:
             "work": [[m[a] for a in row] for row in ring.work],
             "fence": [[m[a] for a in row] for row in ring.fence],
             "redo": [m[a] for a in ring.redo],
-            "sub_mask": m[ring.sub_mask],
+            "sub_mask": sum(m[a] << k * ring.word_bits for k, a in enumerate(ring.sub_mask)),
             "producers": m[ring.producers] >> 2,
             "closed": bool(m[ring.closed]),
             "claim_hint": m[ring.claim_hint],

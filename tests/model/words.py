@@ -44,6 +44,9 @@ FIXES = frozenset(
         "C1",
         "M1",
         "M2",
+        "M3",
+        "M4",
+        "M5",
         "G1",
         "G2",
         "G3",
@@ -126,8 +129,8 @@ def mode(sb):
     return sb & 3
 
 
-def bits(mask):
-    return tuple(u for u in range(mask.bit_length()) if mask >> u & 1)
+def bits(mask, first=0):
+    return tuple(first + u for u in range(mask.bit_length()) if mask >> u & 1)
 
 
 class Words:
@@ -145,6 +148,7 @@ class Words:
         threads=False,
         redeliver=True,
         counting=False,
+        word_bits=64,
     ):
         self.slots, self.subs, self.peers = slots, subs, peers
         self.fixes, self.clocks, self.redeliver = fixes, clocks, redeliver
@@ -155,6 +159,7 @@ class Words:
         self.counting = (
             counting  # `lost` is kept: off in most explorations, it only multiplies states
         )
+        self.word_bits = word_bits  # how many subscriptions share a word of the mask
         self.names, self.initial = [], []
         S, U, P = range(slots), range(subs), range(peers)
         row = self._row
@@ -164,7 +169,8 @@ class Words:
         self.redo = row("redo[{}]", U, 0)
         self.peer = row("peer[{}]", P, FREE)
         self.claim_hint = self._word("claim_hint", slots)
-        self.sub_mask = self._word("sub_mask", 0)  # superset of the subscriptions announced
+        # Superset of the subscriptions announced, in words that are loaded one after the other.
+        self.sub_mask = row("sub_mask[{}]", range(-(-subs // word_bits)), 0)
         self.producers = self._word(
             "producers", NEVER
         )  # LIVE producers << 2 | how the last one went
