@@ -50,7 +50,7 @@ def create(
       otherwise event with gate "host".
     * `gate`: "stream", the default, makes streams wait.  "host" makes claim and acquire wait on the
       host, so that no stream ever waits for another process.
-    * `max_peers`, `max_subscriptions`: how many there may be at the same time, 1 … 64.
+    * `max_peers`, `max_subscriptions`: how many there may be at the same time, 1 … 250.
     * `mode`: permissions of the shared memory.  0o600, the default, keeps it to one user.
     * `replace`: which ring of this name makes way.  With None, the default, a ring whose creator is
       dead makes way, so that a program that was killed can be started again.  With True any ring of

@@ -45,21 +45,21 @@ def test_one_slot_is_a_ring(name):
                 assert slot.seq == seq
 
 
-def test_64_peers_and_64_subscriptions_and_no_more(name):
-    with gpuring.create(name, **SMALL, max_peers=64, max_subscriptions=64) as ring:
-        readers = [ring.consumer(f"s{k}") for k in range(64)]
-        with pytest.raises(gpuring.TooManyPeers, match="all 64 entries"):
+def test_250_peers_and_250_subscriptions_and_no_more(name):
+    with gpuring.create(name, **SMALL, max_peers=250, max_subscriptions=250) as ring:
+        readers = [ring.consumer(f"s{k}") for k in range(250)]
+        with pytest.raises(gpuring.TooManyPeers, match="all 250 entries"):
             ring.producer()
         readers.pop().close()
         with ring.producer() as producer:
             seq = put(producer)
             assert {reader.acquire(0).seq for reader in readers} == {seq}
-    with gpuring.create(name, **SMALL, max_peers=64, max_subscriptions=63) as ring:
-        readers = [ring.consumer(f"s{k}") for k in range(63)]
-        with pytest.raises(gpuring.TooManyPeers, match="all 63 subscriptions"):
+    with gpuring.create(name, **SMALL, max_peers=250, max_subscriptions=249) as ring:
+        readers = [ring.consumer(f"s{k}") for k in range(249)]
+        with pytest.raises(gpuring.TooManyPeers, match="all 249 subscriptions"):
             ring.consumer("one more")
-    for wrong in ({"max_peers": 65}, {"max_subscriptions": 65}, {"max_peers": 0}):
-        with pytest.raises(ValueError, match=r"is 1 … 64"):
+    for wrong in ({"max_peers": 251}, {"max_subscriptions": 251}, {"max_peers": 0}):
+        with pytest.raises(ValueError, match=r"is 1 … 250"):
             gpuring.create(name, **SMALL, **wrong)
 
 

@@ -91,25 +91,6 @@ def test_members_of_one_subscription_agree_on_its_mode(segment, lossless):
     ring.consumer("x", lossless=not lossless, header=late)
 
 
-def test_tables_of_64(segment):
-    ring = segment(2, max_peers=64, max_subscriptions=64)
-    everybody = ring.process()
-    producer = ring.producer(everybody)
-    readers = [ring.consumer(f"s{k}", header=everybody) for k in range(63)]
-    assert [r.number for r in readers] == list(range(1, 64))
-    assert ring.creator.live_peers() == list(range(64))
-    assert everybody.join_producer() == _core.FULL_PEERS
-    producer.put(2)
-    assert producer.claim() == _core.BLOCKED
-    for r in readers:
-        assert r.drain()[0] == [2, 3]
-    assert producer.claim() == 4
-    readers[-1].die()  # all of one process
-    assert ring.creator.live_peers() == []
-    ring.reap()
-    poll(lambda: ring.mask("peer_mask") == 0)
-
-
 def test_names_have_at_most_64_bytes_and_all_of_them_count(segment):
     ring = segment()
     longest = "ü" * 32

@@ -432,7 +432,7 @@ static void run_ring(unsigned sync, bool host, bool refusals_too) {
     REQUIRE(atomic_load(&shared_sum) == atomic_load(&published_sum));
     for (uint32_t k = 0; k < ring->slots * ring->max_peers; k++)
         REQUIRE(gr_load_acquire(&ring->fence[k]) == gr_load_acquire(&ring->work[k]));
-    REQUIRE(gr_load_sc(&ring->head->peer_mask) == 0 && atomic_load(&ring->head->waiters) == 0);
+    REQUIRE(gr_load_sc(&ring->head->peer_mask[0]) == 0 && atomic_load(&ring->head->waiters) == 0);
     printf("sync %u, gate %d: %llu sequences, %llu refusals: the books balance\n", sync, host,
            (unsigned long long)(gr_frontier(ring) - SLOTS), (unsigned long long)refusals);
     fflush(stdout);

@@ -62,7 +62,7 @@ static void verb(struct gr_peer *me) {
     static const uint64_t shape[GR_MAX_NDIM] = {1, 2, 3, 4, 5, 6, 7, 8};
     struct gr_ring *ring = me->ring;
     if (!ring) return;
-    uint64_t value;
+    uint64_t value, reaped[GR_MASK_WORDS];
     bool producer = me->role == GR_PRODUCER;
     struct gr_culprit culprit;
     gr_verb look = producer ? gr_claim
@@ -82,7 +82,7 @@ static void verb(struct gr_peer *me) {
     case 15: if (!producer) gr_skip_torn(me); break;
     case 16: gr_holds(me, below(ring->slots), &value); break;
     case 17: read_everything(ring); break;
-    case 18: REQUIRE(gr_reap_dead(ring, &value) == GR_OK); break;
+    case 18: REQUIRE(gr_reap_dead(ring, reaped) == GR_OK); break;
     case 19: refresh(ring); break;
     case 20: if (!below(4)) gr_close(ring); break;
     case 21: if (gr_leave(me) == GR_OK || below(2)) join(ring, me, (int)below(6)); break;
@@ -156,7 +156,8 @@ static bool fuzz_file(struct live *from) {
 /* ---- valid rings ----------------------------------------------------------------------------- */
 
 /* Makes a ring with frames in it, one being written, one held, and (if there is room) three peers
- * that died at work. */
+ * that died at work. Where there is room for a crowd, the numbers of all these are beyond the first
+ * word of the masks. */
 static void begin(struct live *live, struct gr_config config) {
     uint8_t zeros[64] = {0};
     const char *why;
@@ -167,6 +168,12 @@ static void begin(struct live *live, struct gr_config config) {
     struct gr_ring *ghost = gr_attach(live->fd, &why, text, sizeof text);
     struct gr_peer dead[DEAD], *p = &live->peer[0];
     bool room = config.max_peers >= PEERS + DEAD;
+    static struct gr_peer crowd;
+    for (uint32_t k = 0; k < CROWD && config.max_peers > CROWD + PEERS + DEAD; k++) {
+        char name[GR_NAME_WORDS * 8] = "crowd ";
+        snprintf(name + 6, 8, "%u", k);
+        REQUIRE(gr_join_consumer(ring, name, GR_LOSSY, GR_REDELIVER, GR_START_NEXT, 0, &crowd) == GR_OK);
+    }
     for (int kind = 0; kind < PEERS; kind++) REQUIRE(join(ring, &live->peer[kind], kind));
     for (int k = 0; k < DEAD && room; k++) REQUIRE(join(ghost, &dead[k], k + 1));
     for (int n = config.slots > 3 ? 2 : 1; n > 0; n--) {
@@ -194,6 +201,7 @@ int main(int argc, char **argv) {
         {.slots = 4, .max_peers = 8, .max_subscriptions = 4},
         {.slots = 1, .max_peers = 5, .max_subscriptions = 3},
         {.slots = 3, .max_peers = 64, .max_subscriptions = 64, .meta_nbytes = 24},
+        {.slots = 3, .max_peers = 250, .max_subscriptions = 250},
         {.slots = 7, .max_peers = 9, .max_subscriptions = 5, .memory = GR_MEMORY_CUDA, .sync = GR_SYNC_TIMELINE},
         {.slots = 2, .max_peers = 8, .max_subscriptions = 3, .memory = GR_MEMORY_CUDA, .sync = GR_SYNC_EVENT, .gate = GR_GATE_HOST},
         {.slots = 32, .max_peers = 16, .max_subscriptions = 8}};

@@ -4,7 +4,7 @@
 #ifndef GPURING_FUZZ_H
 #define GPURING_FUZZ_H
 
-enum { HANG_S = 5, TABLES = 8, PEERS = 5, DEAD = 3, GEOMETRIES = 6 };
+enum { HANG_S = 5, TABLES = 8, PEERS = 5, DEAD = 3, GEOMETRIES = 7, CROWD = 100 };
 #define COUNT(array) ((uint32_t)(sizeof(array) / sizeof *(array)))
 #define REQUIRE(condition) ((condition) ? (void)0 : failed(__LINE__, #condition))
 typedef unsigned long long ull;
@@ -41,7 +41,7 @@ struct live {
     size_t nbytes[TABLES], file_nbytes;
     /* 2 producers; a lossless, a shared and a lossy consumer. */
     struct gr_peer peer[PEERS], first[PEERS];
-    uint64_t first_mine;
+    gr_word first_mine[GR_MASK_WORDS];
     uint8_t *file, *first_file; /* the segment, mapped; and a copy from when it was valid */
     int fd;
 };
@@ -72,14 +72,14 @@ static uint64_t *any_word(struct live *live) {
     static const int weights[] = {0, 0, 0, 1, 1, 2, 2, 3, 3, 3, 4, 4, 4, 5, 6, 7};
     int k = weights[below(COUNT(weights))];
     uint64_t at = below(live->nbytes[k] / 8);
-    /* From claim_hint to reaps: hint, bell, waiters, closed, producers, masks and so on. */
-    if (k == 0 && below(2)) at = 24 + below(22);
+    /* From claim_hint to peer_mask: hint, bell, waiters, closed, producers, masks and so on. */
+    if (k == 0 && below(2)) at = 24 + below(28);
     return (uint64_t *)live->table[k] + at;
 }
 static uint64_t any_value(uint64_t old, uint64_t other, uint64_t near_seq) {
     static const uint64_t values[] = {0, 1, 2, 63, 64, 65, 255, 1024, 1025, UINT32_MAX, UINT64_C(1) << 40,
                                       UINT64_C(1) << 47, (UINT64_C(1) << 48) - 1, UINT64_C(1) << 63, UINT64_MAX};
-    uint64_t seq = near_seq + below(64) - below(64), owner = below(3) ? below(8) : below(256);
+    uint64_t seq = near_seq + below(64) - below(64), owner = below(3) ? below(8) : below(3) ? 100 + below(10) : below(256);
     switch (below(11)) {
     case 0: return values[below(COUNT(values))];
     case 1: return old + 1 - 2 * below(2);

@@ -197,7 +197,7 @@ int main(int argc, char **argv) {
     for (uint64_t s = 0; s < gr_frontier(ring); s++) shared_sum += atomic_load(&seen_shared[s]) * s;
     REQUIRE(atomic_load(&lonely_sum) == LONELY * atomic_load(&published_sum));
     REQUIRE(shared_sum == atomic_load(&published_sum));
-    REQUIRE(gr_load_sc(&ring->head->peer_mask) == 0 && gr_load_sc(&ring->head->sub_mask) == 0);
+    REQUIRE(gr_load_sc(&ring->head->peer_mask[0]) == 0 && gr_load_sc(&ring->head->sub_mask[0]) == 0);
     REQUIRE(atomic_load(&ring->head->waiters) == 0);
     printf("%llu frames, %llu sequences: the books balance\n",
            (unsigned long long)(frames_each * PRODUCERS), (unsigned long long)(gr_frontier(ring) - SLOTS));

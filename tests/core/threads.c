@@ -199,7 +199,7 @@ int main(int argc, char **argv) {
     clear_orphans();
     for (uint64_t n = 0; n < rounds; n++) play(n);
     REQUIRE(gr_leave(&writer) == GR_OK && gr_leave(&reader) == GR_OK);
-    REQUIRE(gr_load_sc(&ring->head->peer_mask) == 0 && gr_load_sc(&ring->head->sub_mask) == 0);
+    REQUIRE(gr_load_sc(&ring->head->peer_mask[0]) == 0 && gr_load_sc(&ring->head->sub_mask[0]) == 0);
     printf("%llu rounds: nothing was left behind\n", (unsigned long long)rounds);
     gr_detach(ring);
     return 0;

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=count,
         default=64,
         metavar="N",
-        help="tell of the first N rings by name only (default: 64); a ring has up to 64 peers",
+        help="tell of the first N rings by name only (default: 64); a ring has up to 250 peers",
     )
 
 

@@ -1,7 +1,7 @@
 """What a scrape gets: made anew from the headers each time, so there is no state to go stale.
 
 Names follow Prometheus' conventions: base units, `_total` for what only rises.  Labels are bounded:
-a peer is known by its number in the ring's table (0 … 63, used again), never by its pid, and an
+a peer is known by its number in the ring's table (0 … 249, used again), never by its pid, and an
 unnamed subscription by the number of its one member.  A peer's counters begin at 0 when another
 peer gets its number, which rate() takes for the reset that it is.
 """

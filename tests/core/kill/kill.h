@@ -5,6 +5,9 @@
  * its role among them and dies at the k-th hit of one fault point, at once (kill) or stopped first
  * (stop). Then the survivors have to go on, end in good order, and leave books that balance.
  *
+ * In some rounds idle peers join first, so that all others have numbers and subscriptions beyond the
+ * first word of the masks.
+ *
  * One point belongs to the harness. "device: unfinished" represents GPU work: a frame is published,
  * or a slot released, before its fence is reached, and the death leaves the fence to the reaper.
  *
@@ -28,7 +31,7 @@
 
 enum role { PRODUCER, CONSUMER, MEMBER, LOSSY, JOINER, LEAVER, CLOSER, CREATOR, REAPER, SLEEPER, ROLES };
 enum { S_PRODUCER, S_LONE, S_MEMBER, S_LOSSY, SURVIVORS };
-enum { MAX_POINTS = 128, MAX_SEQ = 1 << 16, MAX_PEERS = 10, MAX_SLOTS = 4, WORDS = 8 };
+enum { MAX_POINTS = 128, MAX_SEQ = 1 << 16, MAX_PEERS = 10, CROWD = 70, MAX_SLOTS = 4, WORDS = 8 };
 
 /* ---- matrix.c: the run. Set by the parent before it forks, read by all. ---------------------- */
 
@@ -38,6 +41,7 @@ struct round {
     int point;
     bool stop, victim_first;
     unsigned k, slots, deaths;
+    unsigned crowd; /* how many idle peers there are: none, or CROWD */
 };
 extern struct round now;
 extern uint64_t deadline_ms;

@@ -101,6 +101,7 @@ static struct round draw(uint64_t n, uint64_t seed) {
     bool lap = strstr(name, "reap: slot") || strstr(name, "reap: take");
     bool many = cell.role == REAPER ? lap : cell.role != CLOSER;
     drawn.k = 1 + (unsigned)chance(many ? 2 * drawn.slots : 1);
+    drawn.crowd = chance(4) == 0 ? CROWD : 0;
     return drawn;
 }
 

@@ -84,7 +84,8 @@ void survivor(int which) {
 }
 
 void create(void) {
-    struct gr_config config = {.slots = now.slots, .max_peers = MAX_PEERS, .max_subscriptions = 6,
+    struct gr_config config = {.slots = now.slots, .max_peers = MAX_PEERS + now.crowd,
+                               .max_subscriptions = 6 + now.crowd,
                                .memory = GR_MEMORY_HOST, .sync = GR_SYNC_HOST, .gate = GR_GATE_STREAM,
                                .slot_nbytes = sizeof book->data[0], .spec_nbytes = 2};
     uint8_t zeros[64] = {0};
@@ -153,7 +154,7 @@ void mortal(enum role role, const char *target) {
 
 /* Runs when all others are gone: the ring has to be as good as new. */
 void audit(void) {
-    struct gr_peer peers[MAX_PEERS];
+    struct gr_peer peers[MAX_PEERS + CROWD];
     attach();
     struct gr_head *head = ring->head;
     /* If it was closed, the others ended at once. */

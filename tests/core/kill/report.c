@@ -87,16 +87,17 @@ int report(FILE *json, uint64_t rounds, uint64_t seed, double seconds) {
 
 /* Tells of a round that failed: which one, the first complaint, and what the ring looks like. */
 void report_failure(uint64_t seed) {
-    fprintf(stderr, "round %llu of seed %llu: %s dies at \"%s\" (%s, hit %u, %u slots, joins %s): %s\n",
+    fprintf(stderr, "round %llu of seed %llu: %s dies at \"%s\" (%s, hit %u, %u slots, %u idle peers, joins %s): %s\n",
             LL now.number, LL seed, role_names[now.role], points[now.point],
-            now.stop ? "stopped, then killed" : "killed", now.k, now.slots, now.victim_first ? "first" : "last",
+            now.stop ? "stopped, then killed" : "killed", now.k, now.slots, now.crowd, now.victim_first ? "first" : "last",
             book->complaint);
     if (!ring) return;
     struct gr_head *head = ring->head;
     fprintf(stderr, "hint %llu bell %u waiters %u closed %llu producers %#llx", LL head->claim_hint, head->bell,
             head->waiters, LL head->closed, LL head->producers);
-    fprintf(stderr, " sub_mask %#llx peer_mask %#llx reaps %llu", LL head->sub_mask, LL head->peer_mask,
-            LL head->reaps);
+    fprintf(stderr, " reaps %llu", LL head->reaps);
+    for (int k = 0; k < GR_MASK_WORDS; k++)
+        fprintf(stderr, " sub_mask %#llx peer_mask %#llx", LL head->sub_mask[k], LL head->peer_mask[k]);
     for (uint32_t p = 0; p < ring->max_peers; p++)
         fprintf(stderr, "\npeer %u: %#llx pid %llu waiting %llu", p, LL ring->peer[p].word, LL ring->peer[p].pid,
                 LL ring->peer[p].waiting);

@@ -55,7 +55,7 @@ static int changed(pid_t pid, int *status) {
     }
 
 static bool in_table(pid_t pid) {
-    for (uint32_t p = 0; p < MAX_PEERS; p++)
+    for (uint32_t p = 0; p < ring->max_peers; p++)
         if (state_of(gr_load_sc(&ring->peer[p].word)) != GR_FREE && gr_load_relaxed(&ring->peer[p].pid) == (uint64_t)pid)
             return true;
     return false;
@@ -75,17 +75,39 @@ static pid_t spawn_corpse(const char *point) {
     return spawn(A_CORPSE, 0, ways[n].role, ways[n].target, 1 + (unsigned)chance(4));
 }
 
+/* Lossy readers that never read: they hold nothing, and nobody waits for them. */
+static struct gr_peer crowd[CROWD];
+
+static bool gather(void) {
+    for (unsigned k = 0; k < now.crowd; k++) {
+        char name[GR_NAME_WORDS * 8] = {0};
+        snprintf(name, sizeof name, "idle %u", k);
+        EXPECT(gr_join_consumer(ring, name, GR_LOSSY, GR_REDELIVER, GR_START_NEXT, 0, &crowd[k]) == GR_OK);
+    }
+    return true;
+}
+static bool disperse(void) {
+    for (unsigned k = 0; k < now.crowd; k++) EXPECT(gr_leave(&crowd[k]) == GR_OK);
+    return true;
+}
+
 bool play(void) {
     const char *point = points[now.point];
     pid_t survivors[SURVIVORS], victim = 0, corpse = 0, dead[8] = {0};
     int status, there = 0;
     uint64_t at_death[SURVIVORS];
-    if (now.role != CREATOR) create();
+    if (now.role != CREATOR) {
+        create();
+        if (!gather()) return false;
+    }
     if (now.victim_first) {
         victim = spawn(A_VICTIM, 0, now.role, point, now.k);
         there++;
         UNTIL(atomic_load(&book->joined) == there);
-        if (now.role == CREATOR) attach();
+        if (now.role == CREATOR) {
+            attach();
+            if (!gather()) return false;
+        }
     }
     for (int s = 0; s < SURVIVORS; s++) survivors[s] = spawn(A_SURVIVOR, s, ROLES, NULL, 0);
     there += SURVIVORS;
@@ -141,6 +163,7 @@ bool play(void) {
         note_recovery(who->recovered_ns, new);
     }
     uint64_t frontier = gr_frontier(ring);
+    if (!disperse()) return false;
     pid_t auditor = spawn(AN_AUDITOR, 0, ROLES, NULL, 0);
     UNTIL(changed(auditor, &status));
     EXPECT(status == 0, "auditor: %#x", status);
