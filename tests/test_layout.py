@@ -103,7 +103,14 @@ def test_the_documented_tables_are_where_they_are(segment: type[Segment]):
     elements = {row[0]: row[2] for row in rows(LAYOUT) if row[0] in TABLES and len(row) == 3}
     sizes = {t: int(m[0]) for t, e in elements.items() if (m := re.findall(r"(\d+) bytes", e))}
     assert sizes == {"sub": 128, "peer": 128, "slot": 128, "take": 16, "tear": 16}
-    for slots, peers, subs in ((1, 1, 1), (3, 5, 7), (64, 33, 2), (64, 65, 129), (64, 250, 250), (1024, 64, 64)):
+    for slots, peers, subs in (
+        (1, 1, 1),
+        (3, 5, 7),
+        (64, 33, 2),
+        (64, 65, 129),
+        (64, 250, 250),
+        (1024, 64, 64),
+    ):
         ring = segment(slots, peers, subs, meta_nbytes=65, spec=b"x" * 100)
         region = ring.table["event"] - ring.table["fence"]
         assert region % os.sysconf("SC_PAGESIZE") == 0

@@ -52,8 +52,6 @@ int gr_pidfd(pid_t pid) { return (int)syscall(SYS_pidfd_open, pid, 0); }
 static void close_fds(struct gr_ring *ring) {
     close(ring->lock_fd);
     ring->lock_fd = -1;
-    for (uint32_t p = 0; p < GR_MAX_PEERS; p++)
-        if (ring->pidfd[p] >= 0) close(ring->pidfd[p]);
 }
 
 static void fork_prepare(void) { pthread_mutex_lock(&mutex); }
@@ -84,7 +82,6 @@ void gr_enlist(struct gr_ring *ring) {
     ring->pid = (uint64_t)getpid();
     ring->start = gr_process_start(getpid(), NULL);
     ring->pidns = pid_namespace();
-    for (uint32_t p = 0; p < GR_MAX_PEERS; p++) ring->pidfd[p] = -1;
     pthread_mutex_lock(&mutex);
     ring->generation = atomic_load(&generation);
     ring->next = handles;

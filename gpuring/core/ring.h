@@ -93,8 +93,6 @@ struct gr_ring {
     /* By number: the id of a peer that nobody has any more, and that has not left yet because LOCK
      * was not to be had. 0: none. Writers: gr_leave, in any thread, and the watchdog. */
     gr_word unleft[GR_MAX_PEERS];
-    uint64_t watched_id[GR_MAX_PEERS];
-    int pidfd[GR_MAX_PEERS]; /* -1: none */
 };
 
 struct gr_pending {

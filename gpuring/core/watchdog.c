@@ -1,11 +1,11 @@
 /* The watchdog: one native thread of the process, for all its handles.
  *
  * It needs no GIL, so it clears dead peers even while the main thread is in a CUDA call. It sleeps
- * in poll() on the pidfds of the peers of other processes, which tell it of deaths at once. It
- * hears of newcomers from waiting threads of its own process: a join rings the bell, and a thread
- * that sees on its way to sleep that a peer has joined wakes it (gr_tell_of_joins). For what that
- * misses it looks around at each tick. A tick is short after a join, and grows to a second while
- * nothing happens.
+ * in poll() on the pidfds of the other processes that have peers in our rings, which tell it of
+ * deaths at once. It hears of newcomers from waiting threads of its own process: a join rings the
+ * bell, and a thread that sees on its way to sleep that a peer has joined wakes it
+ * (gr_tell_of_joins). For what that misses it looks around at each tick. A tick is short after a
+ * join, and grows to a second while nothing happens.
  *
  * A peer without a usable pidfd (another pid namespace, or an old kernel) is looked at every
  * TICK_MS. All peers are looked at now and then, because a process may live and have given up its
@@ -30,18 +30,50 @@ enum { TICK_MS = 20, LONG_TICK_MS = 1000, FULL_LOOK_MS = 100, MAX_POLLED = 1024 
 static _Atomic bool watching; /* the thread runs */
 static int wake_fd = -1;
 
+/* The processes that have peers in our rings. One descriptor serves all peers of a process, in all
+ * rings, so an engine with hundreds of clients needs one for each client. */
+static struct process {
+    uint64_t pid, start;
+    uint64_t look; /* the last one that found a peer of this process */
+    int fd;        /* its pidfd */
+} processes[MAX_POLLED - 1];
+static uint32_t process_count;
+static uint64_t looks;
+
 /* In a forked child, which has one thread. It runs after the handler of process.c, which was
  * installed first. */
 static void fork_child(void) {
     watching = false;
     if (wake_fd >= 0) close(wake_fd);
     wake_fd = -1;
+    while (process_count) close(processes[--process_count].fd);
 }
 static void install_fork_handler(void) { pthread_atfork(NULL, NULL, fork_child); }
 
-/* Opens pidfds for peers that have come since the last look, and closes those of peers that left.
- * True: look again soon, because a peer has joined whose entry may not be complete yet, or has no
- * pidfd. */
+/* False: the process is gone already, or not visible from here, or the kernel gives no pidfd. If
+ * there are too many processes, those that are not watched are found at the tick. */
+static bool watch_process(uint64_t pid, uint64_t start) {
+    struct process *process = processes, *end = processes + process_count;
+    while (process < end && (process->pid != pid || process->start != start)) process++;
+    if (process == end) {
+        if (process_count == MAX_POLLED - 1) return true;
+        int fd = gr_pidfd((pid_t)pid);
+        if (fd < 0) return false;
+        *process = (struct process){.pid = pid, .start = start, .fd = fd};
+        process_count++;
+    }
+    process->look = looks;
+    return true;
+}
+
+/* The last one takes its place. */
+static void forget_process(uint32_t k) {
+    close(processes[k].fd);
+    processes[k] = processes[--process_count];
+}
+
+/* Watches the processes of the ring's peers. True: look again soon, because a peer has joined whose
+ * entry may not be complete yet, or one cannot be watched. */
 static bool refresh(struct gr_ring *ring) {
     /* Before the entries: a join in between is then seen by the next look. */
     uint64_t joins = gr_load_acquire(&ring->head->joins);
@@ -50,20 +82,19 @@ static bool refresh(struct gr_ring *ring) {
     ring->unwatchable = false;
     for (uint32_t p = 0; p < ring->max_peers; p++) {
         struct gr_peer_entry *entry = &ring->peer[p];
-        uint64_t id = gr_load_acquire(&entry->id);
-        bool here = state_of(gr_load_acquire(&entry->word)) != GR_FREE;
-        if (ring->pidfd[p] >= 0 && (!here || id != ring->watched_id[p])) {
-            close(ring->pidfd[p]);
-            ring->pidfd[p] = -1;
-        }
-        if (!here || gr_is_ours(ring, p)) continue;
-        if (ring->pidfd[p] < 0 && gr_load_acquire(&entry->pidns) == ring->pidns)
-            ring->pidfd[p] = gr_pidfd((pid_t)gr_load_acquire(&entry->pid));
-        ring->watched_id[p] = id;
-        /* Gone already, or not visible from here. */
-        if (ring->pidfd[p] < 0) ring->unwatchable = true;
+        if (state_of(gr_load_acquire(&entry->word)) == GR_FREE || gr_is_ours(ring, p)) continue;
+        if (gr_load_acquire(&entry->pidns) != ring->pidns ||
+            !watch_process(gr_load_acquire(&entry->pid), gr_load_acquire(&entry->start)))
+            ring->unwatchable = true;
     }
     return joined || ring->unwatchable;
+}
+
+/* The least time between two looks at all peers, at most a second. A look costs a system call for
+ * each peer, and each of these calls takes the longer the more peers there are. */
+static int64_t full_look_ns(void) {
+    const int64_t more_ms = (int64_t)process_count * process_count / 64;
+    return (FULL_LOOK_MS + (more_ms < 900 ? more_ms : 900)) * INT64_C(1000000);
 }
 
 static void *watch(void *unused) {
@@ -73,48 +104,42 @@ static void *watch(void *unused) {
     int64_t looked_ns = 0; /* when all peers were looked at */
     struct gr_ring *handles = gr_lock_handles();
     for (;;) {
-        nfds_t n = 1;
         int64_t now = gr_now_ns();
-        bool any = false, soon = false, full = now - looked_ns >= FULL_LOOK_MS * INT64_C(1000000);
+        bool any = false, soon = false, full = now - looked_ns >= full_look_ns();
         if (full) looked_ns = now;
-        polled[0] = (struct pollfd){.fd = wake_fd, .events = POLLIN};
+        looks++;
         for (struct gr_ring *ring = handles; ring; ring = ring->next) {
             if (!ring->watched) continue;
             any = true;
             soon |= refresh(ring);
             soon |= gr_leave_late(ring);
             if (full || ring->unwatchable) gr_reap_dead(ring, NULL);
-            for (uint32_t p = 0; p < ring->max_peers; p++)
-                if (ring->pidfd[p] >= 0 && n < MAX_POLLED)
-                    polled[n++] = (struct pollfd){.fd = ring->pidfd[p], .events = POLLIN};
         }
+        polled[0] = (struct pollfd){.fd = wake_fd, .events = POLLIN};
+        for (uint32_t k = process_count; k-- > 0;)
+            if (processes[k].look != looks) forget_process(k); /* its peers have left */
+        for (uint32_t k = 0; k < process_count; k++)
+            polled[1 + k] = (struct pollfd){.fd = processes[k].fd, .events = POLLIN};
         tick_ms = soon ? TICK_MS : tick_ms < LONG_TICK_MS / 2 ? 2 * tick_ms : LONG_TICK_MS;
         gr_unlock_handles();
-        int fired = poll(polled, n, any ? tick_ms : -1);
+        int fired = poll(polled, 1 + process_count, any ? tick_ms : -1);
         handles = gr_lock_handles();
         /* The process closed all its descriptors, as a daemon does. */
         if (polled[0].revents & POLLNVAL) break;
         uint64_t woken;
         if (polled[0].revents & POLLIN && read(wake_fd, &woken, sizeof woken) > 0) fired--;
         if (fired <= 0) continue;
-        for (struct gr_ring *ring = handles; ring; ring = ring->next) {
-            if (!ring->watched) continue;
-            gr_reap_dead(ring, NULL);
-            for (uint32_t p = 0; p < ring->max_peers; p++) {
-                struct pollfd exited = {.fd = ring->pidfd[p], .events = POLLIN};
-                if (ring->pidfd[p] < 0 || poll(&exited, 1, 0) != 1) continue;
-                /* Whether the peer was cleared, had left before, or LOCK was busy: the pidfd has
-                 * told all. */
-                close(ring->pidfd[p]);
-                ring->pidfd[p] = -1;
-                if (state_of(gr_load_acquire(&ring->peer[p].word)) != GR_FREE &&
-                    gr_load_acquire(&ring->peer[p].id) == ring->watched_id[p])
-                    ring->unwatchable = true;
-            }
-        }
+        for (struct gr_ring *ring = handles; ring; ring = ring->next)
+            if (ring->watched) gr_reap_dead(ring, NULL);
+        /* Whether its peers were cleared, had left before, or LOCK was busy: the pidfd has told
+         * all. If a peer of it is still there, the next look opens another one, or looks again
+         * soon. */
+        for (uint32_t k = process_count; k-- > 0;)
+            if (polled[1 + k].revents) forget_process(k);
     }
     watching = false;
     wake_fd = -1;
+    process_count = 0;
     gr_unlock_handles();
     return NULL;
 }

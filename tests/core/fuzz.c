@@ -83,7 +83,10 @@ static void verb(struct gr_peer *me) {
     case 16: gr_holds(me, below(ring->slots), &value); break;
     case 17: read_everything(ring); break;
     case 18: REQUIRE(gr_reap_dead(ring, reaped) == GR_OK); break;
-    case 19: refresh(ring); break;
+    case 19:
+        refresh(ring);
+        while (process_count) forget_process(process_count - 1);
+        break;
     case 20: if (!below(4)) gr_close(ring); break;
     case 21: if (gr_leave(me) == GR_OK || below(2)) join(ring, me, (int)below(6)); break;
     }
@@ -96,7 +99,6 @@ static void fuzz_live(struct live *live) {
     for (uint32_t p = 0; p < ring->max_peers; p++) {
         short type = live->first_mine[p / 64] & bit_of(p) ? F_WRLCK : F_UNLCK;
         struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = p, .l_len = 1};
-        if (ring->pidfd[p] >= 0) close(ring->pidfd[p]), ring->pidfd[p] = -1;
         if ((ring->mine[p / 64] ^ live->first_mine[p / 64]) & bit_of(p)) REQUIRE(fcntl(ring->lock_fd, F_OFD_SETLK, &lock) == 0);
     }
     memcpy(ring->mine, live->first_mine, sizeof ring->mine);
