@@ -219,6 +219,7 @@ cdef class Header:
     cdef object __weakref__
     cdef int _to_write(self) except -1
     cpdef bint is_own(self, uint32_t peer) noexcept
+    cdef bint has_creator(self) noexcept
 
 
 cdef class Driver:
@@ -254,6 +255,9 @@ cdef class Peer:
     cdef long waiting_in  # the thread that waits in a verb, or in select; 0: none
     cdef bint is_busy(self) noexcept
     cdef bint is_forked(self) noexcept
+    cdef bint is_behind(self) noexcept
+    cdef bint has_news(self) noexcept
+    cdef bint has_nothing(self) noexcept
     cdef bint is_in_own_way(self) noexcept
     cdef int check_idle(self) except -1
     cdef int begin_wait(self) except -1

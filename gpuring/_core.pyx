@@ -257,7 +257,10 @@ cdef class Header:
     spec = property(lambda Header self: PyBytes_FromStringAndSize(<char *>self.ring.spec, self.ring.config.spec_nbytes))
     created_ns = property(lambda Header self: self.ring.head.created_ns)
     creator_pid = property(lambda Header self: self.ring.head.creator_pid)
-    creator_alive = property(lambda Header self: self.ring.lock_fd >= 0 and gr_creator_alive(self.ring))
+    cdef bint has_creator(self) noexcept:
+        return self.ring.lock_fd >= 0 and gr_creator_alive(self.ring)
+
+    creator_alive = property(lambda Header self: self.has_creator())
     attached = property(lambda Header self: self.ring.lock_fd >= 0 and gr_attached(self.ring))
     closed = property(lambda Header self: gr_load_acquire(&self.ring.head.closed) != 0)
     has_producer = property(lambda Header self: gr_load_acquire(&self.ring.head.producers) >> 16 != 0)
@@ -733,6 +736,24 @@ cdef class Peer:
 
     cdef bint is_forked(self) noexcept:
         return gr_forked(self.gd.me.ring)
+
+    cdef bint is_behind(self) noexcept:
+        """Whether something was claimed that this consumer has not looked at."""
+        return gr_frontier(self.gd.me.ring) > self.gd.me.pos
+
+    cdef bint has_news(self) noexcept:
+        """Whether its verb would have an answer now.  A look that changes nothing."""
+        return gr_ready(&self.gd.me) != GR_BLOCKED or gd_would_tell(&self.gd)
+
+    cdef bint has_nothing(self) noexcept:
+        """Whether it has left, or has claimed and holds nothing according to the header's words."""
+        cdef uint64_t seq
+        cdef uint32_t i
+        if not self.gd.me.left:
+            for i in range(self.gd.me.ring.slots):
+                if gr_holds(&self.gd.me, i, &seq):
+                    return False
+        return True
 
     cdef bint is_in_own_way(self) noexcept:
         """Whether the culprit of the verb is a peer of this process."""

@@ -24,7 +24,6 @@ from services import (
 from support import poll
 
 import gpuring
-from gpuring.service.server import Server
 
 # ---- calls --------------------------------------------------------------------------------------
 
@@ -200,15 +199,15 @@ def test_an_interrupted_take_has_taken_nothing(name, monkeypatch):
         for k in range(4):  # each slot was some call's that is over
             ask_here(server, client, k)
         calls = [send(client, k) for k in range(2)]
-        fill, turns = Server._fill, []
+        acquire, turns = server._requests.acquire_many, []
 
         def interrupted(*args):
             turns.append(args)
             if len(turns) == 2:
                 raise KeyboardInterrupt
-            fill(*args)
+            return acquire(*args)
 
-        monkeypatch.setattr(Server, "_fill", interrupted)
+        monkeypatch.setattr(server._requests, "acquire_many", interrupted)
         with pytest.raises(KeyboardInterrupt):
             server.take(4, max_wait_s=5, timeout=10)
         monkeypatch.undo()

@@ -24,8 +24,7 @@ PATIENCE_S = 20
 @pytest.fixture
 def no_slices(monkeypatch):
     """Whoever waits is woken: nobody looks again after a while."""
-    for module in ("mailbox", "tasks"):
-        monkeypatch.setattr(f"gpuring.service.{module}.SLICE_S", 60)
+    monkeypatch.setattr("gpuring._calls.SLICE_S", 60)
 
 
 async def soon(what):
@@ -217,15 +216,16 @@ def test_an_answer_that_comes_just_before_a_task_sleeps(name, no_slices, monkeyp
     async def main(server, client):
         call = send(client, 0)
         (taken,) = server.take(timeout=10)
-        enter = client._calls.enter
+        pump = client._mailbox.pump
 
-        def late(*args):
-            monkeypatch.setattr(client._calls, "enter", enter)
+        def early(*args):
+            monkeypatch.setattr(client._mailbox, "pump", pump)
+            assert not pump(*args)
             answer(taken)
-            assert client._mailbox.pump(call._is_done, time.monotonic() + PATIENCE_S)
-            return enter(*args)
+            assert pump(call, time.monotonic() + PATIENCE_S)
+            return False
 
-        monkeypatch.setattr(client._calls, "enter", late)
+        monkeypatch.setattr(client._mailbox, "pump", early)
         await soon(finish(client, 0, call))
 
     with serve(name) as server, gpuring.connect(name) as client:

@@ -156,7 +156,7 @@ def test_requests_go_back_and_answers_are_given_up_in_whatever_order_it_closes(n
         taken = server.take(3, timeout=10)
         open_, begun = taken[0].answer(), taken[1].answer()
         begun.abandon()
-        writer = open_._writer
+        writer = open_._owner
         with serve(name) as other:
             if first == "the ring":
                 server.ring.close()

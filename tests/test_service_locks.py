@@ -1,51 +1,37 @@
-"""What a client's threads and event loops may do with its lock and its turns (service/calls.py).
+"""What a client's threads and event loops may do with its turns and its books (gpuring/_calls.pyx).
 
-`watching` replaces both, and sees every function that Python calls while the lock is held.  Tests
-with several threads and loops, and the one that kills engines and clients, run under it.
+`watching` replaces the turns, and sees in which order they are taken.  Tests with several threads
+and loops, and the one that kills engines and clients, run under it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
+import functools
 import sys
 import threading
-import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from services import answer, finish, in_thread, receives, send, serve
 from support import poll
 
 import gpuring
-from gpuring import _core
-from gpuring.service import calls, client
-from gpuring.service.pending import Answer, AnswerReader, RequestWriter
-from gpuring.slot import ReadSlot, WriteSlot
+from gpuring import _calls
+from gpuring.service import client
+from gpuring.service.pending import Answer, PendingCall
 
-SENDING, RECEIVING, LOCKED = range(3)
+SENDING, RECEIVING = range(2)
 """The order in which a thread may take them."""
-
-HARMLESS = {"get_ident", "len", "get", "pop", "clear", "values"}
-LOOKS = {"_is_done", "_has_answer", "has_room", "<lambda>"}
-
-
-VERBS = {
-    RequestWriter: ("claim", "claim_many"),
-    AnswerReader: ("acquire", "acquire_many"),
-    WriteSlot: ("publish", "abandon"),
-    ReadSlot: ("release",),
-}
 
 
 class Watch:
-    """What one process does with the locks of its clients."""
+    """What one process does with the turns of its clients."""
 
     def __init__(self) -> None:
         self.wrong: list[str] = []
-        self.sections = 0
+        self.taken = 0
         self._local = threading.local()
 
     @property
@@ -56,21 +42,11 @@ class Watch:
     def take(self, rank: int) -> None:
         if self.held and self.held[-1] >= rank:
             self.wrong.append(f"{rank} is taken, and {self.held} were")
-
-    def profile(self, frame: Any, event: str, arg: Any) -> None:
-        code = frame.f_code
-        if event not in ("call", "c_call") or code in OURS or LOCKED not in self.held:
-            return
-        if event == "call":
-            if code.co_filename == calls.__file__ or code.co_name in LOOKS:
-                return
-            self.wrong.append(f"{code.co_name} of {code.co_filename} under the lock")
-        elif arg.__name__ not in HARMLESS:
-            self.wrong.append(f"{arg!r} under the lock, by {code.co_name}")
+        self.taken += 1
 
 
 class Watched:
-    """A reentrant lock."""
+    """A turn."""
 
     def __init__(self, watch: Watch, rank: int) -> None:
         self._watch, self._rank = watch, rank
@@ -81,7 +57,6 @@ class Watched:
         taken = self._lock.acquire(blocking, timeout)
         if taken:
             self._watch.held.append(self._rank)
-            self._watch.sections += self._rank == LOCKED
         return taken
 
     def release(self) -> None:
@@ -94,50 +69,14 @@ class Watched:
         self.release()
 
 
-OURS = {each.__code__ for each in (Watched.acquire, Watched.release, Watched.__exit__, Watch.take)}
-OURS.add(Watch.held.fget.__code__)
-
-
 @contextlib.contextmanager
 def watching() -> Iterator[Watch]:
-    """Clients that are made meanwhile are watched, in the threads that begin meanwhile."""
+    """Clients that are made meanwhile are watched."""
     watch = Watch()
-
-    def seen(verb: Any) -> Any:
-        """A function that the profiler sees: what is compiled it does not."""
-
-        def call(*args: Any, **options: Any) -> Any:
-            return verb(*args, **options)
-
-        call.__code__ = call.__code__.replace(co_name=verb.__name__)
-        return call
-
-    class Notifier(_core.Notifier):
-        def arm(self, peer: Any) -> bool:
-            return super().arm(peer)
-
-    gc_was_on = gc.isenabled()
-    gc.collect()
-    gc.disable()  # so that what dies under the lock was dropped there
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(calls, "Lock", lambda: Watched(watch, LOCKED))
         patched.setattr(client, "Turn", lambda: Watched(watch, SENDING))
-        patched.setattr(calls, "Turn", lambda: Watched(watch, RECEIVING))
-        patched.setattr(_core, "Notifier", Notifier)
-        patched.setattr(_core, "select", seen(_core.select))
-        for kind, verbs in VERBS.items():
-            for verb in verbs:
-                patched.setattr(kind, verb, seen(getattr(kind, verb)))
-        before = sys.getprofile()
-        threading.setprofile(watch.profile)
-        sys.setprofile(watch.profile)
-        try:
-            yield watch
-        finally:
-            sys.setprofile(before)
-            threading.setprofile(None)
-            if gc_was_on:
-                gc.enable()
+        patched.setattr(_calls, "Turn", lambda: Watched(watch, RECEIVING))
+        yield watch
 
 
 @pytest.fixture
@@ -145,98 +84,85 @@ def watched():
     with watching() as watch:
         yield watch
     assert watch.wrong == []
-    assert watch.sections > 5
+    assert watch.taken > 2
 
 
-# ---- the watch sees what is wrong ----------------------------------------------------------------
-
-
-def sleeps(client):
-    with client._calls.lock:
-        time.sleep(0)
-
-
-def acquires(client):
-    with pytest.raises(gpuring.RingTimeout), client._calls.lock:
-        client._mailbox._answers.acquire(0.001)
-
-
-def claims(client):
-    with client._calls.lock:
-        WriteSlot.abandon(client._requests.claim(0))
-
-
-def selects(client):
-    with client._calls.lock:
-        _core.select([client._mailbox._answers._peer], 0)
-
-
-def releases(client):
-    with pytest.raises(gpuring.RingError), client._calls.lock:
-        ReadSlot.release(client._mailbox._answers._slots[0])
-
-
-def arms(client):
-    bell = _core.Notifier()
-    with client._calls.lock:
-        bell.arm(client._mailbox.peer)
-    bell.disarm()
-
-
-def nests(client):
-    with client._calls.lock:
-        client._calls.all()
-
-
-def sends(client):
-    with client._calls.lock, client._sending:
-        pass
-
-
-def sends_while_it_receives(client):
-    with client._calls.turn, client._sending:
-        pass
-
-
-def destroys(client):
-    class Dying:
-        def __del__(self):
-            gone.append(self.__class__.__name__)
-
-    gone = []
-    with client._calls.lock:
-        Dying()
-    assert gone
-
-
-def wakes(client):
-    sleeper = calls.Thread()
-    with client._calls.lock:
-        calls.wake([sleeper])
-
-
-@pytest.mark.parametrize(
-    ("wrong", "what"),
-    [
-        (sleeps, "sleep"),
-        (acquires, "acquire"),
-        (claims, "claim"),
-        (selects, "select"),
-        (releases, "release"),
-        (arms, "arm"),
-        (wakes, "release"),  # of what the thread sleeps at
-        (destroys, "__del__"),
-        (nests, "2 is taken, and [2] were"),
-        (sends, "0 is taken, and [2] were"),
-        (sends_while_it_receives, "0 is taken, and [1] were"),
-    ],
-)
-def test_the_watch_sees(name, wrong, what):
+def test_the_watch_sees_who_sends_while_it_receives(name):
     with serve(name), watching() as watch, gpuring.connect(name) as client:
         client.request(10).abandon()
         assert watch.wrong == []
-        wrong(client)
-        assert any(what in each for each in watch.wrong), watch.wrong
+        with client._calls.turn, client._sending:
+            pass
+        assert watch.wrong == ["0 is taken, and [1] were"]
+
+
+# ---- the books ----------------------------------------------------------------------------------
+
+
+class Sleeper:
+    """It looks at the books when it is woken."""
+
+    def __init__(self, books, call):
+        self.books, self.call, self.saw = books, call, []
+
+    def wake(self):
+        live, room = self.call in self.books.all(), dict(self.books.for_room)
+        self.saw.append((live, self.call._is_done(), self.books.writing, room))
+
+
+@pytest.fixture
+def sleeper(name):
+    """Somebody who sleeps until a call ends or there is room, and nobody else."""
+    with serve(name), gpuring.connect(name, calls=1) as client:
+        slot = client.request(10)
+        sleeper = Sleeper(client._calls, slot.call)
+        yield client, slot, sleeper
+
+
+def python_in(verb):
+    """The Python functions that `verb` calls."""
+    called = []
+
+    def profile(frame, event, _):
+        if event == "call":
+            called.append(frame.f_code.co_name)
+
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        verb()
+    finally:
+        sys.setprofile(before)
+    return called
+
+
+def test_whoever_is_woken_finds_the_books_in_order(sleeper):
+    client, slot, who = sleeper
+    books, error = client._calls, gpuring.RingError("on purpose")
+    assert books.enter(who, who.call._sleepers, who.call._is_done)
+    assert books.enter(who, books.for_room, books.has_room)
+    assert python_in(functools.partial(books.end, who.call, error)) == ["wake", "wake"]
+    assert who.saw == [(False, True, 0, {}), (False, True, 0, {})]
+    slot.abandon()
+
+
+def test_no_step_of_the_books_runs_python_code(sleeper):
+    client, slot, who = sleeper
+    books = client._calls
+    other = PendingCall(client._mailbox, 7, 7, None)
+    steps = [
+        books.all,
+        books.has_room,
+        functools.partial(books.enter, who, books.for_room, books.has_room),
+        functools.partial(books.leave, who, books.for_room),
+        functools.partial(books.end, other, gpuring.RingError("on purpose")),
+        books.pass_turn,
+    ]
+    for step in steps:
+        assert python_in(step) == []
+    books.inherit(who)
+    assert python_in(books.pass_turn) == ["wake"]
+    slot.abandon()
 
 
 # ---- what nothing else does under the watch ------------------------------------------------------

@@ -98,7 +98,7 @@ def test_the_next_answers_stream_is_behind_what_was_begun(rig):
     ring = rig(slots=2)
     writer = ring.producer(kind=Answers)
     slot = writer.begin(0)
-    slot._writer, slot._ending = writer, "answered"
+    slot._ending = "answered"
     slot.abandon()
     ring.told()
     again = writer.begin(0, D)

@@ -64,7 +64,7 @@ def test_threads_wait_in_turn_for_a_slot(name, watched):
 
 def test_a_thread_that_is_done_hands_the_receiving_on(name, monkeypatch):
     """Who receives does it for all; when its own answer has come the others are not forgotten."""
-    monkeypatch.setattr("gpuring.service.mailbox.SLICE_S", 60)  # they are woken, and do not poll
+    monkeypatch.setattr("gpuring._calls.SLICE_S", 60)  # they are woken, and do not poll
     with serve(name) as server, gpuring.connect(name) as client:
         calls = [send(client, k) for k in range(3)]
         waits = [in_thread(call.result, 15) for call in calls]
@@ -81,10 +81,8 @@ def test_who_looks_after_the_calls_does_not_mind_threads_that_send(name):
 
         def busy():  # as if it made calls, and they ended
             while not done.is_set():
-                with table.lock:
-                    table.live[0] = calls[0]
-                with table.lock:
-                    del table.live[0]
+                table.live[0] = calls[0]
+                del table.live[0]
 
         mailbox, table, interval = client._mailbox, client._calls, sys.getswitchinterval()
         join = in_thread(busy)
@@ -92,7 +90,6 @@ def test_who_looks_after_the_calls_does_not_mind_threads_that_send(name):
             sys.setswitchinterval(1e-6)
             for _ in range(1000):
                 mailbox._look(time.monotonic() + 1)
-                mailbox._dispatch_strays()
                 mailbox.no_room()
         finally:
             sys.setswitchinterval(interval)

@@ -114,8 +114,7 @@ def signals(step: int = 1) -> Iterator[Signal]:
 @pytest.fixture
 def quick(monkeypatch):
     """Who looks again after a while does so soon."""
-    for module in ("mailbox", "tasks"):
-        monkeypatch.setattr(f"gpuring.service.{module}.SLICE_S", 0.005)
+    monkeypatch.setattr("gpuring._calls.SLICE_S", 0.005)
     gc.collect()
     gc.freeze()  # the collector is asked often, and need not look at what was there before
     yield

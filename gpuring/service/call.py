@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from gpuring._signals import Ended
-from gpuring.errors import RingError
+from gpuring._calls import FAILED, SendsAnswer, Taken, unanswered
 from gpuring.producer import Producer
 from gpuring.service.whose import nobody_has
-from gpuring.service.wire import FAILED, OK, Enveloped
-from gpuring.slot import ReadSlot, WriteSlot
+from gpuring.service.wire import Enveloped
+from gpuring.slot import WriteSlot
 from gpuring.unique import Unique
 
 if TYPE_CHECKING:
@@ -19,53 +18,29 @@ if TYPE_CHECKING:
 
     from gpuring._core import Peer
     from gpuring.ring import Ring
+    from gpuring.slot import ReadSlot
 
 
-class AnswerSlot(Ended, WriteSlot):
+class AnswerSlot(SendsAnswer, WriteSlot):
     """Where an answer is written.
 
     As a context manager it sends the answer at the end of the block.  If the block raises, nothing
     is sent, and the call is not answered yet.
     """
 
-    _writer: AnswerWriter
     _call: weakref.ref[Call] | None = None
     """The reference is weak, because this slot and the request's are used again.  Others decide
     whether the call is still needed."""
     _ending: str
     """Which of Counts it adds to.  "undelivered" means that nobody can read it: it goes nowhere."""
 
-    def _of(self) -> Call | None:
-        """The call that it answers; None if nobody has that call any more."""
-        return None if self._call is None else self._call()
-
     def publish(self) -> None:
         """Sends the answer, in stream order, and gives the request's slot back."""
-        self._check_open()
-        call = self._of()
-        if self._ending == "undelivered":
-            super().abandon()
-        else:
-            super().publish()
-        # Only now: if an engine is killed before this line, another one gets the request.
-        if call is not None and not call.answered:
-            call._end(self._ending)
+        self._done(True)
 
     def abandon(self) -> None:
         """Does not send the answer.  The call is not answered yet."""
-        self._check_open()
-        if self._ending == "undelivered":
-            super().abandon()
-        else:
-            self._open = False
-            self._writer.begun.append(self)
-
-    def _end(self) -> None:
-        super().abandon()
-
-    def _done(self, well: bool) -> None:
-        """Called at the end of the `with` block, which raised nothing if `well`."""
-        (self.publish if well else self.abandon)()
+        self._done(False)
 
 
 class AnswerWriter(Enveloped, Producer):
@@ -73,8 +48,12 @@ class AnswerWriter(Enveloped, Producer):
 
     _slots: list[AnswerSlot]  # type: ignore[assignment]
     _slot_type = AnswerSlot
+    _alive_ns = 0
+    """When its client was last known to live: a time.monotonic_ns()."""
 
-    def __init__(self, ring: Ring, peer: Peer) -> None:
+    def __init__(self, ring: Ring, peer: Peer, *, delivers: bool = True) -> None:
+        self.delivers = delivers
+        """Whether a client gets what is written."""
         self.begun: list[AnswerSlot] = []
         """Slots that were claimed for answers that were not sent.  They are not open.  The next
         answers use them, or the next batch makes them void.  A client has room for one answer to
@@ -126,41 +105,18 @@ class AnswerWriter(Enveloped, Producer):
         return empty
 
 
-class Engine(Protocol):
-    """The methods of Server that a call uses."""
-
-    @property
-    def name(self) -> str: ...
-    def _claim_answer(
-        self, call: Call, stream: Any, shape: Sequence[int] | None, status: int = OK, text: str = ""
-    ) -> AnswerSlot: ...
-    def _end(self, call: Call, ending: str) -> None: ...
-
-
-class Call(Unique):
+class Call(Taken, Unique):
     """One call that this engine has taken and not answered yet.  `Server.take` makes it.
 
     The request belongs to this engine until the call is answered.  On a GPU the stream of `take`
     already waits for it.  After the answer its accessors raise.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_answered",
-        "_client",
-        "_number",
-        "_redelivered",
-        "_server",
-        "_slot",
-    )
+    __slots__ = ()
 
-    def __init__(self, server: Engine, slot: ReadSlot, client: int, number: int) -> None:
-        self._server = server
-        self._slot = slot
-        self._client = client
-        self._number = number
-        self._redelivered = slot.redelivered
-        self._answered = False
+    if TYPE_CHECKING:
+
+        def _request(self) -> ReadSlot: ...
 
     @property
     def array(self) -> Any:
@@ -215,7 +171,8 @@ class Call(Unique):
         Raises RingError if the call is answered already, and DeviceError.
         """
         self._request()
-        return self._server._claim_answer(self, stream, shape)
+        slot: AnswerSlot = self._server._claim_answer(self, stream, shape)
+        return slot
 
     def reply(self, value: Any) -> None:
         """Answers with `value`, which is assigned to the array: `slot.array[...] = value`."""
@@ -228,18 +185,6 @@ class Call(Unique):
         self._request()
         with self._server._claim_answer(self, None, None, FAILED, text):
             pass
-
-    def _request(self) -> ReadSlot:
-        if self._answered:
-            raise RingError(
-                f"service {self._server.name!r}: call {self._number} of client {self._client:x} "
-                "was answered; its request is no longer yours"
-            )
-        return self._slot
-
-    def _end(self, ending: str) -> None:
-        self._answered = True
-        self._server._end(self, ending)
 
     def __repr__(self) -> str:
         state = "answered" if self._answered else "open"
@@ -256,14 +201,15 @@ class Batch(Unique, list[Call]):
 
     def fail(self, text: str) -> None:
         """Fails each call that is not answered yet with `text`, as Call.fail does."""
-        for call in self:
-            if not call.answered:
-                call.fail(text)
+        for call in unanswered(self):
+            call.fail(text)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
+        if not unanswered(self):
+            return
         if error is None:
             self.fail("the engine left it unanswered")
         elif isinstance(error, Exception):

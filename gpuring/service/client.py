@@ -3,22 +3,19 @@ each."""
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
-import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpuring import _core, diagnosis
-from gpuring._signals import Attempt
+from gpuring._calls import Attempt, Sender, Turn, has_engines
 from gpuring.errors import PeerLost, RingClosed, RingFull
-from gpuring.service.calls import Turn
 from gpuring.service.mailbox import Mailbox
 from gpuring.service.pending import Answer, PendingCall, RequestSlot, RequestWriter
 from gpuring.service.tasks import left_s
 from gpuring.service.whose import nobody_has, references
-from gpuring.service.wire import NEVER, Terms, remove_if_dead
+from gpuring.service.wire import Terms, remove_if_dead
 from gpuring.unique import Unique
 
 if TYPE_CHECKING:
@@ -27,31 +24,28 @@ if TYPE_CHECKING:
     from gpuring.ring import Ring
 
 _ENGINE_POLL_S = 0.005
-_CLAIM_SLICE_S = 0.5  # a wait for a slot looks for engines so often
 
 
-class Client(Unique):
+class Client(Sender, Unique):
     """A client of a service.  `connect` makes it.  Several threads may use it."""
 
+    _ring: Ring
+    _requests: RequestWriter
+    _mailbox: Mailbox
+    id: int
+    """The number by which engines know this client, `call.client` there."""
+
     def __init__(self, ring: Ring, terms: Terms, calls: int, engine_s: float) -> None:
-        self._ring = ring
         self._terms = terms
         self._engine_s = engine_s
-        self._numbers = itertools.count(1)
-        self._sending = Turn()  # its owner claims, and waits for a slot, for room or for an engine
-        self._requests = RequestWriter(ring, ring._join_producer())
-        self._mailbox = Mailbox(ring, terms, calls, engine_s)
-        self._calls = self._mailbox.calls
+        requests = RequestWriter(ring, ring._join_producer())
+        mailbox = Mailbox(ring, terms, calls, engine_s)
+        super().__init__(ring, requests, mailbox, Turn(), mailbox.id, terms.kept, PendingCall)
 
     @property
     def name(self) -> str:
         """The name of the service that this client uses."""
         return self._ring.name
-
-    @property
-    def id(self) -> int:
-        """The number by which engines know this client, `call.client` there."""
-        return self._mailbox.id
 
     @property
     def ring(self) -> Ring:
@@ -112,28 +106,8 @@ class Client(Unique):
         * PeerLost: there is no engine.
         * RingClosed: this client or the service was closed.
         """
-        begun = time.monotonic()
-        deadline = None if timeout is None else begun + timeout
-        patience_s = -1 if timeout is None else min(max(0.0, timeout), threading.TIMEOUT_MAX)
-        slot = None
-        try:
-            with Attempt(self._sending, patience_s) as mine:
-                if not mine:
-                    raise RingFull(
-                        f"service {self.name!r}: another thread is waiting to send a request"
-                    )
-                self._check_open()
-                if self._requests._peer.holding():
-                    self._settle()
-                self._make_room(deadline)
-                self._await_engine(deadline)
-                slot = self._claim(deadline, timeout, stream, shape)
-                self._begin(slot, None if expires_s is None else begun + expires_s)
-            return slot
-        except BaseException:  # a Ctrl-C: nobody has seen the slot
-            if slot is not None:
-                slot._end()
-            raise
+        slot: RequestSlot = self._send(timeout, expires_s, stream, shape)
+        return slot
 
     async def request_async(
         self,
@@ -174,15 +148,6 @@ class Client(Unique):
                         turns = await tasks.until_claimable(
                             self._requests._peer, self._sending, deadline, turns
                         )
-
-    def _begin(self, slot: RequestSlot, expires: float | None) -> None:
-        call = PendingCall(self._mailbox, next(self._numbers), slot.seq, expires)
-        envelope, index = self._requests.envelope, slot.index
-        envelope["client"][index] = self.id
-        envelope["call"][index] = call.number
-        envelope["until_ns"][index] = NEVER if expires is None else int(expires * 1e9)
-        self._calls.begin(call)
-        slot._call = weakref.ref(call)
 
     def call(
         self,
@@ -231,37 +196,18 @@ class Client(Unique):
             call.cancel()
             raise
 
-    def _claim(
-        self,
-        deadline: float | None,
-        timeout: float | None,
-        stream: Any,
-        shape: Sequence[int] | None,
-    ) -> RequestSlot:
-        while True:
-            left = left_s(deadline)
-            slice_s = _CLAIM_SLICE_S if left is None else min(left, _CLAIM_SLICE_S)
-            try:  # nothing follows it: an exception would keep this frame, and so the slot
-                return self._requests.claim(slice_s, stream=stream, shape=shape)
-            except RingFull:
-                if left is not None and left <= slice_s:
-                    peer = self._requests._peer
-                    raise diagnosis.refused(
-                        self.name, peer, _core.BLOCKED, verb="claim", timeout=timeout
-                    ) from None
-                self._check_open()
-                self._await_engine(deadline)
+    def _full(self, timeout: float | None) -> Exception:
+        peer = self._requests._peer
+        return diagnosis.refused(self.name, peer, _core.BLOCKED, verb="claim", timeout=timeout)
 
     def _await_engine(self, deadline: float | None) -> None:
         """Waits for up to `engine_s` seconds until there is an engine."""
         header = self._ring._header
-        if self._terms.engines(header):
-            return
         begun = time.monotonic()
         until = begun + self._engine_s
         if deadline is not None:
             until = min(until, deadline)
-        while not self._terms.engines(header):
+        while not has_engines(header, self._terms.kept):
             self._check_open()
             if header.closed:
                 raise RingClosed(f"service {self.name!r} was closed")
@@ -275,8 +221,7 @@ class Client(Unique):
     def _make_room(self, deadline: float | None) -> None:
         """Waits until this client's ring has a slot for one more answer."""
         mailbox, calls = self._mailbox, self._calls
-        mailbox.catch_up()
-        if calls.has_room() or mailbox.pump(calls.has_room, 0):
+        if mailbox.pump(calls.has_room, 0):
             return
         self._settle()
         if calls.has_room():
@@ -302,7 +247,7 @@ class Client(Unique):
         for call in live:
             if call._seq in claimed:
                 continue
-            if call._sent_at is None or (call._answer_seq and not call._has_answer()):
+            if call._sent_at < 0 or (call._answer_seq and not call._has_answer()):
                 self._calls.end(call)
             elif references(call) == 2 and call._answer_is_lost():  # of Calls.live, and of `live`
                 call.cancel()

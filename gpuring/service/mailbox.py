@@ -1,46 +1,38 @@
 """A client's own ring, where its answers arrive, and what happened to the calls that have none.
 
-Only the thread that has the turn to receive (calls.py) runs this code, except for `pump`, `order`
-and code that only reads.
+Only the thread that has the turn to receive (_calls.pyx) runs this code, except for `order` and
+code that only reads.
 """
 
 from __future__ import annotations
 
-import contextlib
 import secrets
-import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from gpuring._signals import Attempt
+from gpuring import _calls
+from gpuring._calls import Inbox, has_engines
 from gpuring._snapshot import snapshot
-from gpuring.errors import CallFailed, FrameTorn, PeerLost, RingClosed, RingError, RingTimeout
-from gpuring.service.calls import Calls, Sleepers, Thread
+from gpuring.errors import PeerLost, RingClosed, RingError, RingTimeout
 from gpuring.service.pending import Answer, AnswerReader, PendingCall
-from gpuring.service.tasks import SLICE_S, Tasks, left_s
-from gpuring.service.wire import FAILED, SPARE, Terms, make_answer_ring
-from gpuring.slot import ReadSlot
+from gpuring.service.tasks import Tasks
+from gpuring.service.wire import SPARE, Terms, make_answer_ring
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
-    from gpuring._core import Peer
     from gpuring.ring import Ring
 
 
-class Mailbox:
+class Mailbox(Inbox):
     """Where a client's answers arrive.  One thread at a time receives for all threads."""
 
     def __init__(self, requests: Ring, terms: Terms, limit: int, engine_s: float) -> None:
+        super().__init__(limit)
         self._requests = requests
         self._terms = terms
         self._engine_s = engine_s
         self.id = secrets.randbits(64)
-        self.calls: Calls[PendingCall] = Calls(limit)
-        self.late = 0
         self._loops: dict[AbstractEventLoop, Tasks] = {}  # each loop adds its own
-        self._looked = time.monotonic()
-        self._orphaned: float | None = None  # since when there has been no engine
         self._ring = make_answer_ring(requests, terms, self.id, limit + SPARE)
         try:
             # A producer that never claims.  With it the stream of answers has no end while engines
@@ -50,7 +42,7 @@ class Mailbox:
             # a slot that it holds.  Unread answers are not overwritten, because the client never
             # has more calls than there are slots.
             peer = self._ring._join("client", False, "next", None, True)
-            self._answers = AnswerReader(self._ring, peer, False, (None, True, None), False)
+            self._open(AnswerReader(self._ring, peer, False, (None, True, None), False))
         except BaseException:
             self._ring.close()
             raise
@@ -58,10 +50,6 @@ class Mailbox:
     @property
     def service(self) -> str:
         return self._requests.name
-
-    @property
-    def peer(self) -> Peer:
-        return self._answers._peer
 
     def tasks(self) -> Tasks:
         """The tasks of the running loop."""
@@ -85,91 +73,9 @@ class Mailbox:
             "Take a result and release it first, or connect(calls=…) with more"
         )
 
-    # ---- receiving -----------------------------------------------------------------------------
-
-    def catch_up(self) -> None:
-        """Receives the answers that are there.  Called before each request, so that the spare slots
-        are free again."""
-        if self._ring._header.frontier > self._answers._peer.position:
-            self.pump(lambda: False, 0)
-
-    def wait(self, call: PendingCall, timeout: float | None, stream: Any = None) -> bool:
-        if call._is_done():
-            return True
-        deadline = None if timeout is None else time.monotonic() + timeout
-        return self.pump(call._is_done, deadline, stream, call._sleepers)
-
-    def pump(
-        self,
-        ready: Callable[[], bool],
-        deadline: float | None,
-        stream: Any = None,
-        sleepers: Sleepers | None = None,
-    ) -> bool:
-        """Receives answers to all calls until ready().  Returns False if the deadline has passed or
-        the client was closed.  It looks at least once.
-
-        One of the threads that wait receives for all of them.  When it is done, another one does.
-        Whoever makes `ready` true wakes the `sleepers`.
-        """
-        calls, looked = self.calls, False
-        sleeper, sleepers = None, {} if sleepers is None else sleepers
-        while not ready():
-            left = left_s(deadline)
-            if calls.closed or (looked and left == 0):
-                return False
-            looked = True
-            slice_s = SLICE_S if left is None else min(left, SLICE_S)
-            if sleeper is not None:
-                calls.inherit(sleeper)
-            mine = False
-            try:
-                with Attempt(calls.turn) as mine:
-                    if mine:
-                        self.receive(slice_s, stream)
-            finally:
-                if mine:
-                    calls.pass_turn()
-            if mine:
-                continue
-            if sleeper is None:
-                self._ring._check_open()  # in a forked child nobody receives
-                sleeper = Thread()
-                looked = left == 0
-            else:
-                try:
-                    if calls.enter(sleeper, sleepers, ready):
-                        sleeper.sleep(slice_s)
-                finally:
-                    calls.leave(sleeper, sleepers)
-        return True
-
-    def receive(self, timeout: float, stream: Any) -> None:
-        """Called with the turn to receive."""
-        with contextlib.suppress(RingTimeout):
-            self._dispatch(self._answers.acquire(timeout, stream=stream))
-            while self._ring._header.frontier > self._answers._peer.position:
-                self._dispatch(self._answers.acquire(0, stream=stream))
-        now = time.monotonic()
-        if now - self._looked >= SLICE_S:
-            self._looked = now
-            self._dispatch_strays()
-            self._look(now)
-
-    def _dispatch(self, answer: ReadSlot) -> None:
-        assert isinstance(answer, Answer)
-        envelope, index = self._answers.envelope, answer.index
-        self._orphaned = None
-        call = self.calls.live.get(int(envelope["call"][index]))
-        if call is not None and not call._is_done() and envelope["status"][index] == FAILED:
-            text = bytes(envelope["text"][index]).decode(errors="replace")
-            self.calls.end(call, CallFailed(f"{call._label()} failed: {text}"))
-            _discard(answer)
-        elif call is None or not self.calls.arrive(call, answer):
-            self.late += 1
-            _discard(answer)
-            if call is not None and call._error is not None:
-                self.calls.end(call)
+    def _check_usable(self) -> None:
+        """Raises RingError if this client cannot be used here."""
+        self._ring._check_open()
 
     def order(self, answer: Answer, stream: Any) -> None:
         """Orders the stream behind the answer, which another thread may have received on another
@@ -185,12 +91,12 @@ class Mailbox:
         calls = [
             call
             for call in self.calls.all()
-            if call._sent_at is not None and now - call._sent_at >= SLICE_S and call._answer is None
+            if call._sent_at >= 0 and now - call._sent_at >= _calls.SLICE_S and call._answer is None
         ]
         if not calls:
             return
         header = self._requests._header
-        if self._terms.engines(header):
+        if has_engines(header, self._terms.kept):
             self._orphaned = None
         elif self._orphaned is None:
             self._orphaned = now
@@ -232,14 +138,6 @@ class Mailbox:
         if call._answer is None:
             self.calls.end(call, kind(f"{call._label()} is lost: {why}"))
 
-    def _dispatch_strays(self) -> None:
-        """Dispatches answers that this client holds and nobody has: a Ctrl-C came after acquire."""
-        answers = [call._answer for call in self.calls.all() if call._has_answer()]
-        known = {answer.index for answer in answers if answer is not None}
-        for index, _ in self._answers._peer.holding():
-            if index not in known:
-                self._dispatch(self._answers._slots[index])
-
     # ---- the end -------------------------------------------------------------------------------
 
     def shut(self) -> None:
@@ -258,8 +156,3 @@ class Mailbox:
 
     def close(self) -> None:
         self._ring.close()
-
-
-def _discard(answer: ReadSlot) -> None:
-    with contextlib.suppress(FrameTorn):
-        ReadSlot.release(answer)  # not Answer.release: its call is over, or has another answer

@@ -3,34 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-import time
-import weakref
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+from gpuring._calls import Taker
 from gpuring.consumer import Consumer
-from gpuring.errors import FrameTorn, RingError, RingTimeout, raise_first
-from gpuring.integers import integer
-from gpuring.service.call import AnswerSlot, Batch, Call
+from gpuring.errors import FrameTorn, RingError, raise_first
+from gpuring.service.call import Batch, Call
 from gpuring.service.delivery import Delivery
 from gpuring.service.whose import references
-from gpuring.service.wire import ENGINES, FAILED, OK, TEXT_NBYTES, Enveloped, Terms, remove_if_dead
+from gpuring.service.wire import ENGINES, Enveloped, Terms, remove_if_dead
 from gpuring.unique import Unique
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection
 
     from typing_extensions import Self
 
     from gpuring._core import Peer
     from gpuring.ring import Ring
-    from gpuring.slot import ReadSlot
     from gpuring.stats import RingStats
-
-_SLICE_S = 0.25  # a wait for calls looks for dead clients so often
-
-_ENDINGS = {OK: "answered", FAILED: "failed"}
 
 
 @dataclass
@@ -96,25 +89,27 @@ class RequestReader(Enveloped, Consumer):
         return [*self._delivery.void(every=True), *self.give_back()]
 
 
-class Server(Unique):
+class Server(Taker, Unique):
     """An engine of a service, or a keeper that holds it open.  `serve` makes it.  One thread at a
     time may use it."""
 
+    _ring: Ring
+    _requests: RequestReader
+    _delivery: Delivery
+    counts: Counts
+    """What this engine has done so far."""
+
     def __init__(self, ring: Ring, *, engine: bool) -> None:
-        self._ring = ring
-        self._calls: set[Call] = set()
         self._engine = engine
-        self.counts = Counts()
-        """What this engine has done so far."""
         try:
             self._terms = Terms.of(ring)
-            self._delivery = Delivery(ring, self._terms)
+            super().__init__(ring, Delivery(ring, self._terms), Counts(), Call)
             redeliver = self._terms.redeliver
             # A producer that never claims.  With it the stream of requests has no end while clients
             # come and go.
             self._presence = ring.producer()
             peer = ring._join(ENGINES, True, "next", None, redeliver)
-            self._requests = RequestReader(ring, peer, redeliver, self._delivery)
+            self._open(RequestReader(ring, peer, redeliver, self._delivery))
         except BaseException:
             ring.close()
             raise
@@ -164,64 +159,11 @@ class Server(Unique):
         """
         if not self._engine:
             raise RingError(f"service {self.name!r}: this handle only holds it open (engine=False)")
-        max_batch = integer(max_batch, "max_batch")
-        if max_batch < 1:
-            raise ValueError(f"max_batch is at least 1, not {max_batch!r}")
-        deadline = None if timeout is None else time.monotonic() + timeout
-        self._delivery.void()
-        self._settle()
-        batch = Batch()
-        try:
-            while not batch:
-                self._delivery.tidy()
-                left = _SLICE_S
-                if deadline is not None:
-                    left = min(left, max(0.0, deadline - time.monotonic()))
-                self._fill(batch, max_batch, left, stream)
-                if not batch and deadline is not None and time.monotonic() >= deadline:
-                    raise RingTimeout(f"service {self.name!r}: no call within {timeout:g} s")
-            until = time.monotonic() + max_wait_s
-            while len(batch) < max_batch and (left := until - time.monotonic()) > 0:
-                if self._ring._header.closed:  # no more calls will come
-                    break
-                self._fill(batch, max_batch - len(batch), min(_SLICE_S, left), stream)
-        except BaseException:
-            self._calls.difference_update(batch)
-            self._give_back()
-            raise
-        return batch
-
-    def _fill(self, batch: Batch, n: int, timeout: float, stream: Any) -> None:
-        """Adds up to n calls, or none if none comes within `timeout` seconds."""
-        try:
-            slots: Sequence[ReadSlot] = self._requests.acquire_many(n, timeout, stream=stream)
-        except RingTimeout:
-            return
-        except FrameTorn:  # requests of a dead client that were answered already: nothing is lost
-            return
-        envelope = self._requests.envelope
-        now_ns = time.monotonic_ns()
-        for slot in slots:
-            index = slot.index
-            client = int(envelope["client"][index])
-            if envelope["until_ns"][index] < now_ns:
-                self.counts.expired += 1
-                self._release_slot(slot)
-            elif self._delivery.reach(client) is None:
-                self.counts.dropped += 1
-                self._release_slot(slot)
-            else:
-                call = Call(self, slot, client, int(envelope["call"][index]))
-                self.counts.taken += 1
-                self.counts.redelivered += call.redelivered
-                self._calls.add(call)
-                batch.append(call)
+        return Batch(self._take(max_batch, max_wait_s, timeout, stream))
 
     def _settle(self) -> None:
         """Ends what an interrupt has left: answered calls whose request is still held, requests
         that nobody has, and calls that nobody can answer any more."""
-        if not self._calls and not self._requests._peer.holding():
-            return
         known = 2  # references: one of _calls, and one of this loop's tuple
         for call in tuple(self._calls):
             if call._answered:
@@ -237,37 +179,6 @@ class Server(Unique):
         errors = self._requests.give_back([call._slot.index for call in self._calls])
         if errors:
             raise_first(errors)
-
-    def _end(self, call: Call, ending: str) -> None:
-        """Called when the answer was sent, or nobody is there to get it."""
-        setattr(self.counts, ending, getattr(self.counts, ending) + 1)
-        self._let_go(call)
-
-    def _let_go(self, call: Call) -> None:
-        if call._slot._open:
-            self._release_slot(call._slot)
-        self._calls.discard(call)
-
-    def _release_slot(self, slot: ReadSlot) -> None:
-        with contextlib.suppress(FrameTorn):  # the client died
-            slot.release()
-
-    def _claim_answer(
-        self, call: Call, stream: Any, shape: Sequence[int] | None, status: int = OK, text: str = ""
-    ) -> AnswerSlot:
-        """A slot in the client's ring, or one that goes nowhere."""
-        writer, slot, theirs = self._delivery.claim(call.client, stream, shape)
-        try:
-            slot._writer, slot._call = writer, weakref.ref(call)
-            slot._ending = _ENDINGS[status] if theirs else "undelivered"
-            envelope, index = writer.envelope, slot.index
-            envelope["call"][index] = call.number
-            envelope["status"][index] = status
-            envelope["text"][index] = text.encode(errors="replace")[:TEXT_NBYTES]
-        except BaseException:  # a Ctrl-C: nobody has seen the slot
-            slot._end()
-            raise
-        return slot
 
     # ---- the end -------------------------------------------------------------------------------
 

@@ -15,17 +15,16 @@ import weakref
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gpuring import _core, waiting
-from gpuring._signals import Attempt
+from gpuring import _calls, _core, waiting
+from gpuring._calls import Attempt
 from gpuring.errors import RingFull
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, TimerHandle
 
+    from gpuring._calls import Calls, InFlight, Sleepers, Turn
     from gpuring._core import Notifier, Peer
-    from gpuring.service.calls import Calls, Sleepers
 
-SLICE_S = 0.05  # a wait looks so often what happened to the calls
 _LOOKS = 20  # slices, after which a task looks by itself, in case nobody woke it
 
 
@@ -68,7 +67,7 @@ class Task:
 
     async def sleep(self, left: float | None, most: float | None = None) -> None:
         """Sleeps until it is woken, for `left` seconds or `most` seconds at most."""
-        most = _LOOKS * SLICE_S if most is None else most
+        most = _LOOKS * _calls.SLICE_S if most is None else most
         timer = self._loop.call_later(most if left is None else min(left, most), self.ring)
         try:
             await self.woken
@@ -79,14 +78,13 @@ class Task:
 class Receiver(Protocol):
     """The methods of the client's Mailbox that tasks use."""
 
-    calls: Calls[Any]
+    calls: Calls
+    peer: Peer
 
     @property
     def service(self) -> str: ...
-    @property
-    def peer(self) -> Peer: ...
     def pump(
-        self, ready: Callable[[], bool], deadline: float | None, stream: Any = None
+        self, ready: InFlight | Callable[[], bool], deadline: float | None, stream: Any = None
     ) -> bool: ...
     def receive(self, timeout: float, stream: Any) -> None: ...
 
@@ -159,7 +157,7 @@ class Tasks:
                 heir.ring()
 
     async def until_claimable(
-        self, peer: Peer, turn: threading.RLock, deadline: float | None, turns: int
+        self, peer: Peer, turn: Turn, deadline: float | None, turns: int
     ) -> int:
         """Waits until there may be a slot for `peer`, whose users take the `turn`.  Returns the
         next `turns`."""
@@ -170,7 +168,7 @@ class Tasks:
             if mine:
                 rung = bell.arm(peer)
         if not mine:
-            await asyncio.sleep(SLICE_S)  # a thread waits and has the turn
+            await asyncio.sleep(_calls.SLICE_S)  # a thread waits and has the turn
             return 0
         if rung:
             await asyncio.sleep(_pause_s(turns))
@@ -183,7 +181,7 @@ class Tasks:
 
         self._loop.add_reader(bell.fileno(), claimable)
         try:
-            await task.sleep(left_s(deadline), SLICE_S)
+            await task.sleep(left_s(deadline), _calls.SLICE_S)
         finally:
             self._unwatch(bell)
         return 0
@@ -197,7 +195,7 @@ class Tasks:
 
     def _listen(self) -> None:
         """Begins to listen, unless it does already.  It begins again if it was interrupted."""
-        if self._again is None or self._again.when() + SLICE_S < self._loop.time():
+        if self._again is None or self._again.when() + _calls.SLICE_S < self._loop.time():
             self._hear(receive=False)  # pump has just received
 
     def _hear(self, receive: bool = True) -> None:
@@ -205,7 +203,7 @@ class Tasks:
         if self._loop.is_closed():  # while tasks were still asleep
             self._watch(None)
             return
-        before, self._again = self._again, self._loop.call_later(SLICE_S, self._hear)
+        before, self._again = self._again, self._loop.call_later(_calls.SLICE_S, self._hear)
         if before is not None:
             before.cancel()
         calls, task, bell = self._mailbox.calls, self._sleeper(), None

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpuring import _core, debug, directory, segment, spec
+from gpuring._calls import ENVELOPES, TEXT_NBYTES
 from gpuring._core import Header
 from gpuring.creation import create_of
 from gpuring.endpoint import Endpoint
@@ -39,12 +40,9 @@ SPARE = 4
 """How many slots a client's ring has beside one for each call.  Engines that die before the client
 looks may have begun so many answers, or sent so many twice, and no other answer is overwritten."""
 
-NEVER = 2**64 - 1
-OK, FAILED = 0, 1
-TEXT_NBYTES = 240
-
 _REQUEST = np.dtype([("client", "u8"), ("call", "u8"), ("until_ns", "u8")])
 _ANSWER = np.dtype([("call", "u8"), ("status", "u1"), ("text", f"S{TEXT_NBYTES}")])
+assert (_REQUEST.itemsize, _ANSWER.itemsize) == ENVELOPES
 _VERSION = 1
 
 Fields = Mapping[str, tuple[Sequence[int] | int, npt.DTypeLike]]
@@ -103,11 +101,6 @@ class Terms:
                 " their clocks differ, and calls would expire too early or never. Start all in one"
             )
         return terms
-
-    def engines(self, header: Header) -> int:
-        """How many engines are in the request ring.  Dead ones count until they are cleared."""
-        members = len(header.members(0))
-        return max(0, members - 1) if self.kept and members and header.creator_alive else members
 
 
 def time_namespace() -> int | None:
@@ -217,20 +210,16 @@ def without_fail(tidy: Callable[[], object]) -> None:
 
 
 class Enveloped(Endpoint):
-    """An endpoint whose slots' `meta` is the user's part.  `envelope["call"][index]` is the other
+    """An endpoint whose slots' `meta` is the user's part.  _calls.pyx reads and writes the other
     part."""
-
-    envelope: dict[str, Any]
 
     def _metas(self) -> list[Any]:
         ring, dtype = self._ring, self._ring.spec.meta
         assert dtype is not None
+        if "user" not in (dtype.names or ()):
+            return [None] * ring.slots
         stride = ring._header.meta_stride
         table = np.ndarray(ring.slots, dtype, memoryview(ring._header), 0, (stride,))
         table.flags.writeable = self._role == "producer"
-        envelope = table["envelope"]
-        self.envelope = {name: envelope[name] for name in envelope.dtype.names or ()}
-        if "user" not in (dtype.names or ()):
-            return [None] * ring.slots
         user = table["user"]
         return [user[index] for index in range(ring.slots)]

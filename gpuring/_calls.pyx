@@ -1,0 +1,899 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
+# cython: auto_pickle=False
+"""The path of a service call: what a client does to send a request and to get its answer, and what an engine does to take a
+request and to answer it.
+
+What may be touched here, and by whom:
+
+* `Calls` is what all threads and event loops of a process share of a client: which calls there are, how each has ended, who
+  sleeps until one of these changes, and whose turn it is to receive.  Each of its methods is one step.  It runs under the GIL
+  and calls no Python function before its last change, so no other thread and no signal handler finds it half done.  It needs no
+  lock.  Where a list is made, Python's collector may run, and with it any destructor; the books are in order there.
+* `Inbox` is the client's end of its answer ring.  Only the thread that has the turn to receive (`Calls.turn`) uses it, except
+  for `pump`, `wait` and what only reads.
+* `Sender` is the client's end of the request ring.  Only the thread that has the turn to send uses it.
+* `Taker` and `Reach` are an engine and its ends of its clients' rings.  Only the one thread that runs the engine uses them.
+
+A thread holds a turn for as long as it waits in a verb.  The turn to send is taken before the turn to receive, and whoever has
+the turn to receive takes no other one.  An event loop waits for neither turn; it only tries to take them.  Turns are reentrant,
+because a signal handler may close the client while its thread has the turn.
+
+Signal handlers run in the verbs of rings that wait, and in the Python functions that are called for what happens rarely.
+Between two other lines of this module none runs.  So a turn that was taken is given back, a slot that was claimed has its call,
+and an answer that was received is given to its call, without any repair.
+
+The classes of gpuring/service derive from these.  They add what is not on the path of every call.  They are found by their
+attributes here, so this module imports nothing of them.
+"""
+import threading
+
+from cpython.dict cimport PyDict_GetItem, PyDict_Values
+from cpython.object cimport PyObject
+from cpython.pythread cimport PyThread_get_thread_ident
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy, memset
+from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
+
+from gpuring import _slots
+from gpuring._core cimport *
+from gpuring.errors import CallFailed, FrameTorn, RingClosed, RingError, RingFull, RingTimeout
+from gpuring.integers import integer
+
+cdef extern from "string.h":
+    size_t strnlen(const char *, size_t)
+
+cdef extern from "Python.h":
+    object PyWeakref_NewRef(object, object)
+    PyObject *PyWeakref_GetObject(object)
+
+cdef extern from *:
+    """
+    static PyObject *made(PyObject *kind, PyObject *nothing) {
+        return ((PyTypeObject *)kind)->tp_new((PyTypeObject *)kind, nothing, NULL);
+    }
+    """
+    object made(object kind, object nothing)  # an object whose __init__ does not run
+
+SLICE_S = 0.05
+"""A wait looks so often what happened to the calls."""
+
+TIDY_S = 1.0
+"""An engine looks so often for what the dead left."""
+
+Turn = threading.RLock
+
+NEVER = 2**64 - 1
+OK, FAILED = 0, 1
+TEXT_NBYTES = 240
+
+cdef packed struct Request:
+    uint64_t client, call, until_ns
+
+cdef packed struct Response:
+    uint64_t call
+    uint8_t status
+    char text[240]
+
+ENVELOPES = sizeof(Request), sizeof(Response)
+"""The sizes of the two envelopes, with which a frame's metadata begins (gpuring/service/wire.py)."""
+
+cdef double CLAIM_SLICE_S = 0.5  # a wait for a slot looks for engines so often
+cdef double TAKE_SLICE_S = 0.25  # a wait for calls looks for dead clients so often
+cdef int64_t ALIVE_NS = 1000000  # for so long a client is not asked again whether it lives
+cdef tuple NOTHING = ()
+cdef double ROOM_S = 0.1  # how long to wait for the answer of a dead engine to be cleared
+cdef double FOREVER = float("inf")
+cdef object write_publish = _slots.WriteSlot.publish, write_abandon = _slots.WriteSlot.abandon
+cdef object read_release = _slots.ReadSlot.release
+
+
+cdef inline int64_t now_ns() noexcept:
+    """time.monotonic_ns()"""
+    cdef timespec now
+    clock_gettime(CLOCK_MONOTONIC, &now)
+    return now.tv_sec * 1000000000 + now.tv_nsec
+
+
+cdef inline double now_s() noexcept:
+    """time.monotonic()"""
+    return now_ns() / 1e9
+
+
+cdef inline void *envelope_of(Peer peer, uint32_t index) noexcept:
+    return peer.gd.me.ring.meta + index * peer.gd.me.ring.layout.meta_stride
+
+
+cpdef bint has_engines(Header header, bint kept) except -1:
+    """Whether there is an engine in the request ring.  A keeper is a member of the engines' subscription, too, as long as it
+    lives.  A dead engine counts until it is cleared."""
+    cdef uint64_t word
+    cdef uint32_t p, members = 0
+    for p in range(header.ring.max_peers):
+        word = gr_load_acquire(&header.ring.peer[p].word)
+        if state_of(word) != GR_FREE and role_of(word) == GR_CONSUMER and sub_of(word) == 0:
+            members += 1
+            if not kept or members > 1:
+                return True
+    return members != 0 and not header.has_creator()
+
+
+# ---- what threads and event loops share --------------------------------------------------------------------------------------
+
+
+cdef class Attempt:
+    """`with Attempt(turn) as mine:` tries to take a turn, says whether it did, and gives it back at the end of the block."""
+
+    cdef object turn
+    cdef bint mine
+
+    def __init__(self, turn):
+        self.turn = turn
+
+    def __enter__(self):
+        self.mine = self.turn.acquire(False)
+        return self.mine
+
+    def __exit__(self, *_):
+        if self.mine:
+            self.mine = False
+            self.turn.release()
+
+
+cdef class Thread:
+    """A thread that sleeps."""
+
+    cdef object asleep
+
+    def __init__(self):
+        self.asleep = threading.Lock()
+        self.asleep.acquire()
+
+    def wake(self):
+        try:
+            self.asleep.release()
+        except RuntimeError:  # it was woken already
+            pass
+
+    def sleep(self, timeout):
+        self.asleep.acquire(timeout=timeout)
+
+
+cdef wake(list sleepers):
+    """Called after the last change.  A sleeper that is not woken, because a signal handler raises here, looks again by itself."""
+    for each in sleepers:
+        each.wake()
+
+
+cdef class InFlight:
+    """A call of a client: what its books say of it.  service/pending.py has its verbs."""
+
+    cdef object __weakref__
+    cdef readonly Inbox _mailbox
+    cdef readonly uint64_t _number
+    cdef public uint64_t _seq
+    """Of the request."""
+    cdef readonly object _expires
+    """A time.monotonic(), or None."""
+    cdef public double _sent_at
+    """A time.monotonic().  -1: it was not sent."""
+    cdef readonly object _answer
+    cdef readonly uint64_t _answer_seq
+    """Of the answer that has come.  0: none has."""
+    cdef public object _answered_below
+    """Set when no engine has the request any more: where an answer would be."""
+    cdef readonly object _error
+    cdef bint writing, releasing
+    cdef readonly unsigned long _thread
+    cdef dict sleepers
+
+    def __init__(self, Inbox mailbox not None, uint64_t number, uint64_t seq, expires):
+        self.begin(mailbox, number, seq, expires)
+
+    cdef void begin(self, Inbox mailbox, uint64_t number, uint64_t seq, expires) noexcept:
+        self._mailbox, self._number, self._seq, self._expires = mailbox, number, seq, expires
+        self._sent_at = -1
+        self._thread = PyThread_get_thread_ident()
+
+    @property
+    def _sleepers(self):
+        """Who waits for this call, in the order in which they came."""
+        if self.sleepers is None:
+            sleepers = {}
+            if self.sleepers is None:
+                self.sleepers = sleepers
+        return self.sleepers
+
+    cdef inline bint done(self) noexcept:
+        return self._answer_seq != 0 or self._error is not None
+
+    def _is_done(self):
+        return self.done()
+
+    cpdef bint _has_answer(self) except -1:
+        """Whether the answer is here and not released."""
+        answer = self._answer
+        return answer is not None and answer._open and answer._seq == self._answer_seq
+
+    def _give_up(self, error):
+        """Ends the call with that error.  Its answer is discarded, now or when it comes."""
+        self._mailbox.calls.end(self, error, False)
+        answer = self._answer
+        if not self.releasing and answer is not None and self._has_answer():
+            self.releasing = True  # several threads may cancel it, and one releases
+            try:
+                answer.release()
+            finally:
+                self.releasing = False
+
+    def _outcome_of(self, bint done, timeout, stream):
+        """The answer, or what result() raises."""
+        if not done:
+            late = RingTimeout(f"{self._label()}: no answer within {timeout or 0:g} s; given up")
+            self._mailbox.calls.end(self, late, False)
+        if self._error is not None:
+            raise self._error
+        answer = self._answer
+        if answer is None or not self._has_answer():
+            raise RingError(f"{self._label()}: its answer was released")
+        if self._mailbox.on_device:
+            self._mailbox.order(answer, stream)
+        return answer
+
+
+cdef class Calls:
+    """The calls of one client."""
+
+    cdef readonly Py_ssize_t limit
+    cdef readonly dict live
+    """Calls that are claimed, and neither released, failed nor known to be gone, by number.  A call in it that has an error was
+    given up.  Its answer may still come, and needs its room."""
+    cdef readonly Py_ssize_t writing
+    """How many of them have a request that was not sent yet."""
+    cdef readonly bint closed
+    cdef readonly object turn
+    """The turn to receive."""
+    cdef readonly dict for_room
+    """Who sleeps until there is room for another call."""
+    cdef readonly dict _heirs
+    """Who is woken when nobody receives: all of them, so that none relies on another."""
+
+    def __init__(self, limit):
+        self.limit = limit
+        self.live, self.for_room, self._heirs = {}, {}, {}
+        self.turn = Turn()
+
+    def all(self):
+        """The calls that are live now."""
+        return PyDict_Values(self.live)
+
+    def has_room(self):
+        return len(self.live) < self.limit
+
+    # ---- how a call goes
+
+    cdef int begin(self, InFlight call) except -1:
+        self.live[call._number] = call
+        call.writing = True
+        self.writing += 1
+        return 0
+
+    cdef void sent(self, InFlight call) noexcept:
+        if call.writing:
+            call.writing = False
+            self.writing -= 1
+
+    cdef bint arrive(self, InFlight call, answer) except -1:
+        """Gives the answer to the call.  False: the call does not want it any more."""
+        of = PyWeakref_NewRef(call, None)
+        if call.done():
+            return False
+        answer._call = of
+        call._answer, call._answer_seq = answer, answer._seq
+        if call.sleepers:
+            wake(list(call.sleepers))
+        return True
+
+    def end(self, InFlight call not None, error=None, bint gone=True):
+        """Ends the call with the error, unless it has ended already.  `gone` says that no answer can come any more, or that it
+        was released.  The call then needs no room."""
+        cdef list for_it = None, for_room = None
+        if error is not None and not call.done():
+            call._error = error
+            if call.sleepers:
+                for_it = list(call.sleepers)
+        if gone and PyDict_GetItem(self.live, call._number) == <PyObject *>call:
+            del self.live[call._number]
+            self.sent(call)
+            if self.for_room:
+                for_room = list(self.for_room)
+                self.for_room.clear()  # those that still have to wait enter again
+        if for_it is not None:
+            wake(for_it)
+        if for_room is not None:
+            wake(for_room)
+
+    def close(self, error):
+        """Ends every call.  `error` makes the error of each."""
+        self.closed = True
+        wake(list(self.for_room))
+        for call in self.all():
+            self.end(call, error(call), False)
+
+    # ---- sleeping
+
+    def enter(self, sleeper, dict sleepers not None, ready):
+        """Adds a sleeper to `sleepers`.  Whoever makes `ready` true wakes them.  False: it need not sleep."""
+        sleepers[sleeper] = None  # first: if `ready` becomes true now, it is woken
+        if self.closed or ready():
+            sleepers.pop(sleeper, None)
+            return False
+        return True
+
+    def leave(self, sleeper, dict sleepers not None):
+        sleepers.pop(sleeper, None)
+
+    # ---- the turn to receive
+
+    def inherit(self, heir):
+        """Has `heir` woken when nobody receives.  Call it before you try to take the turn."""
+        self._heirs[heir] = None
+
+    cpdef pass_turn(self):
+        """Called when the turn was given up.  Wakes the heirs."""
+        cdef list heirs
+        if self._heirs:
+            heirs = list(self._heirs)
+            self._heirs.clear()
+            wake(heirs)
+
+
+# ---- the client --------------------------------------------------------------------------------------------------------------
+
+
+cdef class Inbox:
+    """A client's end of its own ring, where its answers arrive.  One thread at a time receives for all threads."""
+
+    cdef readonly Calls calls
+    cdef readonly object _answers
+    """The consumer."""
+    cdef readonly Peer peer
+    cdef bint on_device
+    cdef public uint64_t late
+    cdef public object _orphaned
+    """A time.monotonic() since when there has been no engine, or None."""
+    cdef public double _looked
+
+    def __init__(self, limit):
+        self.calls = Calls(limit)
+        self._looked = now_s()
+
+    def _open(self, answers):
+        """Called once, with the consumer of the client's ring."""
+        self._answers, self.peer = answers, answers._peer
+        self.on_device = self.peer.device is not None
+
+    def wait(self, InFlight call not None, timeout, stream=None):
+        """Receives until the call is done, as `pump` does."""
+        if call.done():
+            return True
+        return self.pump(call, None if timeout is None else now_s() + timeout, stream)
+
+    cpdef bint pump(self, ready, deadline, stream=None, dict sleepers=None) except -1:
+        """Receives answers to all calls until `ready`, which is a call that shall be done, or a function.  Returns False if the
+        deadline has passed or the client was closed.  It looks at least once.
+
+        One of the threads that wait receives for all of them.  When it is done, another one does.  Whoever makes a function
+        true wakes the `sleepers`."""
+        cdef InFlight call = ready if isinstance(ready, InFlight) else None
+        cdef double until = FOREVER if deadline is None else deadline, left, slice_s = SLICE_S
+        cdef bint looked = False
+        cdef Thread sleeper = None
+        calls, turn = self.calls, self.calls.turn
+        while not (ready() if call is None else call.done()):
+            left = slice_s if until == FOREVER else max(0.0, until - now_s())
+            if self.calls.closed or (looked and left == 0):
+                return False
+            looked = True
+            if sleeper is not None:
+                calls.inherit(sleeper)
+            if turn.acquire(False):
+                try:
+                    self.receive(min(left, slice_s), stream)
+                finally:
+                    turn.release()
+                    self.calls.pass_turn()
+            elif sleeper is None:
+                self._check_usable()  # in a forked child nobody receives
+                sleeper = Thread()
+                looked = left == 0
+                if call is not None:
+                    ready, sleepers = call._is_done, call._sleepers
+                elif sleepers is None:
+                    sleepers = {}
+            else:
+                try:
+                    if calls.enter(sleeper, sleepers, ready):
+                        sleeper.sleep(min(left, slice_s))
+                finally:
+                    calls.leave(sleeper, sleepers)
+        return True
+
+    cpdef receive(self, double timeout, stream):
+        """Called with the turn to receive."""
+        cdef double now
+        if timeout > 0 or self.peer.has_news():
+            try:
+                self._dispatch(self._answers.acquire(timeout) if stream is None
+                               else self._answers.acquire(timeout, stream=stream))
+                while self.peer.is_behind():
+                    self._dispatch(self._answers.acquire(0, stream=stream))
+            except RingTimeout:
+                pass
+        now = now_s()
+        if now - self._looked >= SLICE_S:
+            self._looked = now
+            self._look(now)
+
+    cpdef _dispatch(self, answer):
+        """Gives an answer to its call."""
+        cdef uint32_t index = answer.index
+        cdef Response *envelope = <Response *>envelope_of(self.peer, index)
+        cdef PyObject *found = PyDict_GetItem(self.calls.live, envelope.call)
+        cdef InFlight call = None if found == NULL else <InFlight>found
+        self._orphaned = None
+        if call is not None and envelope.status == FAILED and not call.done():
+            text = envelope.text[:strnlen(envelope.text, TEXT_NBYTES)].decode(errors="replace")
+            self.calls.end(call, CallFailed(f"{call._label()} failed: {text}"))
+            discard(answer)
+        elif call is None or not self.calls.arrive(call, answer):
+            self.late += 1
+            discard(answer)
+            if call is not None and call._error is not None:
+                self.calls.end(call)
+
+
+cdef discard(answer):
+    try:
+        read_release(answer)  # not Answer.release: its call is over, or has another answer
+    except FrameTorn:
+        pass
+
+
+def nothing():
+    return False
+
+
+cdef class Sender:
+    """A client's end of the request ring."""
+
+    cdef readonly object _ring
+    cdef readonly object _requests
+    """The producer."""
+    cdef readonly object _sending
+    """The turn to send.  Its owner claims, and waits for a slot, for room or for an engine."""
+    cdef readonly Inbox _mailbox
+    cdef readonly Calls _calls
+    cdef readonly uint64_t id
+    """The number by which engines know this client, `call.client` there."""
+    cdef Peer peer
+    cdef Header header
+    cdef bint kept
+    cdef object kind
+    cdef uint64_t last
+
+    def __init__(self, ring, requests, Inbox mailbox not None, turn, uint64_t id, bint kept, kind):
+        self._ring, self._requests, self._sending, self._mailbox = ring, requests, turn, mailbox
+        self._calls, self.id, self.kept, self.kind = mailbox.calls, id, kept, kind
+        self.peer, self.header = requests._peer, ring._header
+
+    def _send(self, timeout, expires_s, stream, shape):
+        """A slot for a request that has its call."""
+        cdef double begun = now_s(), until = FOREVER if timeout is None else begun + timeout
+        patience_s = -1 if timeout is None else min(max(0.0, timeout), threading.TIMEOUT_MAX)
+        expires = None if expires_s is None else begun + expires_s
+        slot = None
+        if not self._sending.acquire(True, patience_s):
+            raise RingFull(f"service {self.name!r}: another thread is waiting to send a request")
+        try:
+            if self._calls.closed:
+                self._check_open()
+            if self._calls.writing:
+                self._settle()
+            if self._mailbox.peer.is_behind():  # so that the spare slots are free again
+                self._mailbox.pump(nothing, 0)
+            if len(self._calls.live) >= self._calls.limit:
+                self._make_room(None if until == FOREVER else until)
+            if not has_engines(self.header, self.kept):
+                self._await_engine(None if until == FOREVER else until)
+            slot = self._claim(until, timeout, stream, shape)
+            self._begin(slot, expires)
+            return slot
+        except BaseException:
+            if slot is not None:
+                slot._end()
+            raise
+        finally:
+            self._sending.release()
+
+    cdef _claim(self, double until, timeout, stream, shape):
+        cdef double slice_s = CLAIM_SLICE_S, left = FOREVER
+        while True:
+            if until != FOREVER:
+                left = max(0.0, until - now_s())
+                slice_s = min(left, CLAIM_SLICE_S)
+            try:
+                if stream is None and shape is None:
+                    return self._requests.claim(slice_s)
+                return self._requests.claim(slice_s, stream=stream, shape=shape)
+            except RingFull:
+                if left <= slice_s:
+                    raise self._full(timeout) from None
+            self._check_open()
+            self._await_engine(None if until == FOREVER else until)
+
+    def _begin(self, slot, expires):
+        """Gives a claimed slot its call."""
+        cdef InFlight call = made(self.kind, NOTHING)
+        cdef uint32_t index = slot.index
+        cdef Request *envelope = <Request *>envelope_of(self.peer, index)
+        self.last += 1
+        call.begin(self._mailbox, self.last, slot._seq, expires)
+        envelope.client, envelope.call = self.id, self.last
+        envelope.until_ns = <uint64_t>NEVER if expires is None else <uint64_t>(<double>expires * 1e9)
+        slot._call = PyWeakref_NewRef(call, None)
+        self._calls.begin(call)
+
+
+cdef call_of(slot):
+    """The call of a slot; None if it has none, or if nobody has that any more."""
+    of = slot._call
+    return None if of is None else <object>PyWeakref_GetObject(of)
+
+
+cdef class Ended:
+    """A kind of slot whose `with` ends it by `_done`, which may wait for a GPU.  If a signal handler cuts that short, the slot
+    is given back.  Otherwise it would be somebody's for as long as the exception is kept, which keeps the frame of the block."""
+
+    def __exit__(self, kind, error, traceback):
+        if not self._open:
+            if kind is None and self._cut and hasattr(self, "publish"):  # nobody gets what was written
+                self._check_open()
+            return
+        try:
+            self._done(kind is None)
+        except Exception:  # a refusal: what it says of the slot holds
+            raise
+        except BaseException:
+            if self._open:
+                self._end()
+            raise
+
+
+cdef class SendsRequest(Ended):
+    """The verbs of a slot for a request."""
+
+    def _pending(self):
+        return call_of(self)
+
+    def _done(self, bint well):
+        """Sends the request, or ends its call."""
+        cdef InFlight call
+        if not self._open:
+            self._check_open()
+        if not well:
+            try:
+                write_abandon(self)
+            finally:
+                if not self._open:
+                    self._over()
+            return
+        call = call_of(self)
+        if call is None:
+            raise RingError(f"ring {self._ring!r}: the call of slot {self.index} is over")
+        call._sent_at = now_s()
+        try:
+            write_publish(self)
+        except BaseException:
+            if not self._open:  # an open slot can still be sent when its stream can be used again
+                call._mailbox.calls.end(call)
+            raise
+        call._mailbox.calls.sent(call)
+
+    def _end(self):
+        write_abandon(self)
+        self._over()
+
+    def _over(self):
+        """Ends the call, because its request was not sent."""
+        cdef InFlight call = call_of(self)
+        if call is not None and call._seq == self._seq:  # a Ctrl-C may have left none
+            call._mailbox.calls.end(call, RingError(f"{call._label()}: its request was not sent"))
+
+
+cdef class HoldsAnswer(Ended):
+    """The verbs of an answer."""
+
+    def _done(self, bint well):
+        """Releases the slot, and ends the call."""
+        if not self._open:
+            self._check_open()
+        self._end()
+
+    def _end(self):
+        cdef InFlight call = call_of(self)
+        try:
+            read_release(self)
+        finally:
+            if call is not None and not self._open:
+                call._mailbox.calls.end(call)
+                call._answer = None
+
+
+# ---- the engine --------------------------------------------------------------------------------------------------------------
+
+
+cdef class Taken:
+    """A call that an engine has taken.  service/call.py has its verbs."""
+
+    cdef object __weakref__
+    cdef readonly Taker _server
+    cdef readonly object _slot
+    """Of the request."""
+    cdef readonly uint64_t _client, _number
+    cdef readonly bint _redelivered, _answered
+
+    def _request(self):
+        """The slot of the request.  Raises RingError if the call was answered."""
+        if self._answered:
+            raise RingError(
+                f"service {self._server.name!r}: call {self._number} of client {self._client:x} "
+                "was answered; its request is no longer yours"
+            )
+        return self._slot
+
+    def _end(self, ending):
+        self._answered = True
+        self._server._end(self, ending)
+
+
+def unanswered(batch):
+    """The calls of a batch that were not answered."""
+    cdef Taken call
+    return [call for call in batch if not call._answered]
+
+
+cdef class SendsAnswer(Ended):
+    """The verbs of a slot for an answer."""
+
+    def _of(self):
+        """The call that it answers; None if nobody has that call any more."""
+        return call_of(self)
+
+    def _done(self, bint well):
+        """Sends the answer, and gives the request's slot back.  Or keeps the slot for the next answer."""
+        cdef Taken call
+        cdef bint nowhere = self._ending == "undelivered"
+        if not self._open:
+            self._check_open()
+        if not well and not nowhere:
+            self._open = False
+            self._owner.begun.append(self)
+            return
+        call = call_of(self)
+        if nowhere:
+            write_abandon(self)
+        else:
+            write_publish(self)
+        # Only now: if an engine is killed before this line, another one gets the request.
+        if well and call is not None and not call._answered:
+            call._end(self._ending)
+
+    def _end(self):
+        write_abandon(self)
+
+
+cdef class Reach:
+    """An engine's producers in the rings of its clients."""
+
+    cdef readonly dict writers
+    """By client; None: it cannot be reached."""
+    cdef readonly dict _used
+    """The writers that may have claimed slots."""
+    cdef public double _tidied
+
+    def __init__(self):
+        self.writers, self._used = {}, {}
+        self._tidied = now_s()
+
+    cpdef reach(self, uint64_t client):
+        """Returns this engine's producer in a client's ring; None if the client is dead or has left.  Raises OSError if this
+        process has too few descriptors or too little memory to open the ring."""
+        cdef PyObject *found = PyDict_GetItem(self.writers, client)
+        if found == NULL:
+            self.writers[client] = writer = self._meet(client)
+        else:
+            writer = <object>found
+        return None if writer is None or is_gone(writer, ALIVE_NS) else writer
+
+
+    def _claim(self, uint64_t client, stream, shape):
+        """A slot for an answer: in the client's ring, or one that goes nowhere."""
+        writer = self.reach(client)
+        if writer is not None:
+            self._used[writer] = None
+            if stream is not None or shape is not None or writer.begun or writer._peer.gate_host:
+                return self.begin(writer, stream, shape)
+            try:
+                return writer.claim(ROOM_S)
+            except (RingClosed, RingFull):
+                pass
+        return self.begin(None, stream, shape)
+
+    cdef int give_up(self) except -1:
+        """Gives up what was begun and not sent."""
+        cdef Peer peer
+        for writer in list(self._used):
+            peer = writer._peer
+            if peer.has_nothing():
+                self._used.pop(writer, None)
+        if self._used:
+            self.void()
+        return 0
+
+
+cpdef bint is_gone(writer, int64_t trust_ns=0) except -1:
+    """Whether the client of that ring is dead or has left.  Whether it lives is asked again after `trust_ns`, because that is a
+    call to the system."""
+    cdef Peer peer = writer._peer
+    cdef int64_t now
+    if gr_load_acquire(&peer.header.ring.head.closed):
+        return True
+    now = now_ns()
+    if now - <int64_t>writer._alive_ns >= trust_ns:
+        if not peer.header.has_creator():
+            return True
+        writer._alive_ns = now
+    return False
+
+
+cdef class Taker:
+    """An engine's end of the request ring."""
+
+    cdef readonly object _ring
+    cdef readonly object _requests
+    """The consumer."""
+    cdef readonly Reach _delivery
+    cdef readonly set _calls
+    """The calls that it has taken and not answered."""
+    cdef readonly object counts
+    """What this engine has done so far."""
+    cdef Peer peer
+    cdef Header header
+    cdef object kind
+
+    def __init__(self, ring, Reach delivery not None, counts, kind):
+        self._ring, self._delivery, self.counts, self.kind = ring, delivery, counts, kind
+        self.header, self._calls = ring._header, set()
+
+    def _open(self, requests):
+        """Called once, with the consumer of the request ring."""
+        self._requests, self.peer = requests, requests._peer
+
+    def _take(self, max_batch, double max_wait_s, timeout, stream):
+        """The calls of a batch."""
+        cdef list batch = []
+        cdef Py_ssize_t most = integer(max_batch, "max_batch")
+        cdef double now, until
+        if most < 1:
+            raise ValueError(f"max_batch is at least 1, not {max_batch!r}")
+        now = now_s()
+        until = FOREVER if timeout is None else now + timeout
+        if self._delivery._used:
+            self._delivery.give_up()
+        if self._calls:
+            self._settle()
+        try:
+            while not batch:
+                if now - self._delivery._tidied >= TIDY_S:
+                    self._delivery.tidy()
+                self._fill(batch, most, TAKE_SLICE_S if until == FOREVER else min(TAKE_SLICE_S, max(0.0, until - now)), stream)
+                if not batch:
+                    now = now_s()
+                    if now >= until:
+                        raise RingTimeout(f"service {self.name!r}: no call within {timeout:g} s")
+            if max_wait_s > 0 and len(batch) < most:
+                now = now_s()
+                until = now + max_wait_s
+                while len(batch) < most and now < until and not gr_load_acquire(&self.header.ring.head.closed):
+                    self._fill(batch, most - len(batch), min(TAKE_SLICE_S, until - now), stream)
+                    now = now_s()
+        except BaseException:
+            self._calls.difference_update(batch)
+            self._give_back()
+            raise
+        return batch
+
+    cdef int _fill(self, list batch, Py_ssize_t n, double timeout, stream) except -1:
+        """Adds up to n calls, or none if none comes within `timeout` seconds."""
+        cdef Request *envelope
+        cdef Taken call
+        cdef Py_ssize_t taken = len(batch)
+        cdef uint64_t now
+        cdef uint32_t index
+        try:
+            if stream is not None:
+                slots = self._requests.acquire_many(n, timeout, stream=stream)
+            elif n > 1:
+                slots = self._requests.acquire_many(n, timeout)
+            else:
+                slots = (self._requests.acquire(timeout),)
+        except (RingTimeout, FrameTorn):  # torn: requests of a dead client that were answered already, so nothing is lost
+            return 0
+        now = now_ns()
+        for slot in slots:
+            index = slot.index
+            envelope = <Request *>envelope_of(self.peer, index)
+            if envelope.until_ns < now:
+                self.counts.expired += 1
+                release(slot)
+            elif self._delivery.reach(envelope.client) is None:
+                self.counts.dropped += 1
+                release(slot)
+            else:
+                call = made(self.kind, NOTHING)
+                call._server, call._slot, call._client, call._number = self, slot, envelope.client, envelope.call
+                if slot.redelivered:
+                    call._redelivered = True
+                    self.counts.redelivered += 1
+                self._calls.add(call)
+                batch.append(call)
+        taken = len(batch) - taken
+        if taken:
+            self.counts.taken += taken
+        return 0
+
+    cpdef _end(self, Taken call, ending):
+        """Called when the answer was sent, or nobody is there to get it."""
+        counts = self.counts
+        if ending == "answered":
+            counts.answered += 1
+        else:
+            setattr(counts, ending, getattr(counts, ending) + 1)
+        self._let_go(call)
+
+    cpdef _let_go(self, Taken call):
+        if call._slot._open:
+            release(call._slot)
+        self._calls.discard(call)
+
+    def _claim_answer(self, Taken call not None, stream, shape, int status=OK, text=""):
+        """A slot in the client's ring, or one that goes nowhere."""
+        cdef bytes encoded
+        cdef Response *envelope
+        cdef Peer peer
+        cdef uint32_t index
+        slot = self._delivery._claim(call._client, stream, shape)
+        try:
+            writer = slot._owner
+            peer, index = writer._peer, slot.index
+            slot._call = PyWeakref_NewRef(call, None)
+            slot._ending = ("answered" if status == OK else "failed") if writer.delivers else "undelivered"
+            envelope = <Response *>envelope_of(peer, index)
+            envelope.call, envelope.status = call._number, status
+            envelope.text[0] = 0
+            if text:
+                encoded = text.encode(errors="replace")[:TEXT_NBYTES]
+                memset(envelope.text, 0, TEXT_NBYTES)
+                memcpy(envelope.text, <const char *>encoded, len(encoded))
+        except BaseException:  # nobody has seen the slot
+            slot._end()
+            raise
+        return slot
+
+
+cdef release(slot):
+    """Gives the slot of a request back."""
+    try:
+        slot.release()
+    except FrameTorn:  # the client died
+        pass
