@@ -28,6 +28,7 @@ setup(
             extension("_slots"),
             extension("_snapshot"),
             extension("_dlpack"),
+            extension("_signals"),
             extension("_calls"),
         ]
     )

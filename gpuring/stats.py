@@ -30,7 +30,7 @@ class PeerStats:
     """One joined producer or consumer."""
 
     number: int
-    """Its number in the ring's peer table, 0 … 249.  Another peer gets it when this one has left."""
+    """Its number in the ring's peer table, 0 … 249.  Another peer gets it when this one is gone."""
     role: str
     """ "producer" or "consumer"."""
     subscription: str | None

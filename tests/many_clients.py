@@ -1,7 +1,7 @@
 """A service with hundreds of client processes and several engines, some of which are killed.
 
-`python tests/many_clients.py --clients 200 --engines 8` runs it and prints its books; test_service_many.py runs
-a smaller one.  All processes are forked, and the parent has no handle of its own: it counts, kills
+`python tests/many_clients.py --clients 200 --engines 8` runs it and prints its books;
+test_service_many.py runs a smaller one.  All processes are forked, and the parent has no handle of its own: it counts, kills
 and waits.
 """
 
@@ -20,6 +20,7 @@ import signal
 import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -110,7 +111,7 @@ def engine(run: Run, mine: Any) -> None:
                 for call in calls:
                     answer(call)
                     mine[ANSWERED] += 1
-        mine[FILES] = len(os.listdir("/proc/self/fd"))
+        mine[FILES] = len(list(Path("/proc/self/fd").iterdir()))
     mine[DONE] = 1
 
 
@@ -127,7 +128,7 @@ def client(run: Run, mine: Any, calls: int) -> None:
                 finish(client, mine, *flying.pop(0 if k % 3 else -1))
         for each in flying:
             finish(client, mine, *each)
-        mine[FILES] = len(os.listdir("/proc/self/fd"))
+        mine[FILES] = len(list(Path("/proc/self/fd").iterdir()))
         assert client.in_flight == client.late == 0
     mine[DONE] = 1
 
@@ -151,7 +152,7 @@ def play(
             engine: [run.fork(engine) for _ in range(engines)],
             client: [run.fork(client, calls) for _ in range(clients)],
         }
-        run.until(lambda: run.books[: len(run.rows), UP].all(), "all processes")
+        run.until(run.books[: len(run.rows), UP].all, "all processes")
         up_s = time.monotonic() - began
         run.flags[GO] = 1
         dead: dict[Any, list[int]] = {engine: [], client: []}
@@ -192,7 +193,8 @@ def play(
         "clients": clients, "engines": engines, "killed clients": len(dead[client]),
         "killed engines": len(dead[engine]), "sent": sent, "answered": given, "got": got,
         "all up after s": round(up_s, 1), "seconds": round(seconds, 1),
-        "calls/s": round(got / seconds), "cpu s": [round(used.ru_utime, 1), round(used.ru_stime, 1)],
+        "calls/s": round(got / seconds),
+        "cpu s": [round(used.ru_utime, 1), round(used.ru_stime, 1)],
         "open files of an engine": int(run.books[of[engine], FILES].max()),
         "open files of a client": int(run.books[of[client], FILES].max()),
     }  # fmt: skip

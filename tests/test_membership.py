@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from support import Actor, poll
+from support import Actor
 
 from gpuring import _core
 
