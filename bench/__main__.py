@@ -3,8 +3,8 @@ leanest possible ring (the floor) and what people use today (the rivals). Frames
 anything is timed. Writes JSON and a self-contained report.html.
 """
 
-# measure   every figure of a run      report, plots   JSON to html     targets   their bounds
-# The others measure; each has run(settings, crew) and yields figures.
+# `measure` makes every figure of a run.  `report` and `plots` turn the JSON into HTML.  `targets`
+# has the bounds.  Each of the other modules measures: its run(settings, crew) yields figures.
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """0: everything that was measured was verified.  1: wrong data crossed somewhere, or the
-    options cannot be met."""
+    """Returns 0 if everything that was measured was verified.  Returns 1 if wrong data crossed
+    somewhere, or if the options cannot be met."""
     asked = sys.argv[1:] if argv is None else argv
     args = parser().parse_args(asked)
     try:

@@ -2,9 +2,9 @@
 
     python bench/idle.py [--processes 62] [--settle 5] [--seconds 10]
 
-One ring in host memory, one consumer in each process (members of one subscription), no producer.
-Figures are of the kernel's books (/proc/PID/stat, so in ticks of 10 ms), over `seconds` after
-`settle` seconds of waiting.
+There is one ring in host memory.  Each process has one consumer, all of one subscription, and there
+is no producer.  The figures are from /proc/PID/stat, which counts ticks of 10 ms.  They cover
+`seconds` after `settle` seconds of waiting.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ RIVALS = (*torch_queue.RIVALS, *cuda_core.RIVALS, *indices.RIVALS, *pinned.RIVAL
 
 
 def run(settings: Any, crew: Crew) -> Iterator[Figure]:
-    """The figures of all rivals, those of the GPU first.
+    """Yields the figures of all rivals, those of the GPU first.
 
     settings.quick: shorter runs.  settings.mps: whether the Multi-Process Service is on; then those
     in host memory, which it does not concern, are left to the run without it.  A rival that is not
@@ -39,7 +39,7 @@ MPS when the ring had it."""
 
 
 def sound(run: Run) -> Run:
-    """The run without figures that are known to be wrong."""
+    """Returns the run without figures that are known to be wrong."""
     if str(run.machine.get("date", ENVIRONMENT_SINCE)) >= ENVIRONMENT_SINCE:
         return run
     wrong = {rival.name for rival in RIVALS if rival.inherits}

@@ -30,11 +30,11 @@ def _core() -> Any:
 
     if hasattr(core, "DeviceMemoryResourceOptions"):
         return core
-    return importlib.import_module("cuda.core.experimental")  # where older ones have it
+    return importlib.import_module("cuda.core.experimental")  # its name in older versions
 
 
 class CoreWork(GpuWork):
-    """On a stream of cuda.core."""
+    """Work on a stream of cuda.core."""
 
     def __init__(self) -> None:
         self.core = _core()
@@ -44,13 +44,13 @@ class CoreWork(GpuWork):
         super().__init__(int(self.core_stream.handle))
 
     def recorded(self) -> Any:
-        """A new event behind all work so far."""
+        """Records a new event behind all work so far."""
         return self.core_stream.record(options=self.core.EventOptions(ipc_enabled=True))
 
 
 @contextlib.contextmanager
 def queues() -> Iterator[tuple[Any, Any]]:
-    """(index, event) out, (index, event) back."""
+    """One side of a lane.  It sends (index, event) and gets (index, event) back."""
     context = multiprocessing.get_context("spawn")
     yield context.Queue(), context.Queue()
 
@@ -108,7 +108,7 @@ class CoreInlet(Inlet):
         self._free.put((index, self._events[index]))
 
     def close(self) -> None:
-        # What is imported goes before its owner frees it (CUDA stream-ordered allocator, IPC).
+        # Imported memory must go before its owner frees it (CUDA stream-ordered allocator, IPC).
         for buffer in self._buffers:
             buffer.close()
 

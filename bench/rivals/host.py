@@ -56,7 +56,7 @@ class QueueInlet(Inlet):
 
 @contextlib.contextmanager
 def ring() -> Iterator[tuple[str, Any, Any]]:
-    """(name of the shared memory, Semaphore of free slots, Semaphore of full ones)."""
+    """Holds (name of the shared memory, Semaphore of free slots, Semaphore of full ones)."""
     context = multiprocessing.get_context("spawn")
     memory = SharedMemory(create=True, size=SLOTS * LARGE)
     try:

@@ -1,4 +1,4 @@
-"""Slot indices over pyzmq or iceoryx2; the frames stay in one slab of CUDA IPC memory.
+"""Slot indices over pyzmq or iceoryx2.  The frames stay in one allocation of CUDA IPC memory.
 
 This is what one writes by hand today.  One raw cudaMalloc of 8 slots, exported once; each side has
 one interprocess event per slot, exported once.  Record → send the index → receive → the stream
@@ -33,7 +33,7 @@ from bench.rivals.work import LARGE, GpuWork
 
 
 class ZmqIndices:
-    """One side of a lane: indices out and indices in.  The side with the slab binds."""
+    """One side of a lane.  It sends and receives indices.  The side that owns the memory binds."""
 
     def __init__(self, directory: str, binds: bool) -> None:
         import zmq
@@ -82,7 +82,7 @@ class IceoryxIndices:
 
 
 class SlabOutlet(Outlet):
-    """Owns the slab."""
+    """Owns the memory of the frames."""
 
     def __init__(self, indices: Any, work: GpuWork) -> None:
         import cupy
@@ -90,7 +90,9 @@ class SlabOutlet(Outlet):
         self._work = work
         self._runtime = runtime = work.runtime
         self._indices = indices
-        self._memory = cupy.cuda.Memory(SLOTS * LARGE)  # a raw cudaMalloc: pools cannot be exported
+        self._memory = cupy.cuda.Memory(
+            SLOTS * LARGE
+        )  # a cudaMalloc of its own, because pools cannot be exported
         self._written = make_events(runtime)
         self._read: list[int] = []
         self._unused = SLOTS
@@ -144,7 +146,7 @@ class SlabInlet(Inlet):
         self._indices.give(index)
 
     def close(self) -> None:
-        # Own events stay until the process ends: the other side may not have closed them yet.
+        # Our own events stay until the process ends: the other side may still have them open.
         for event in self._written:
             self._runtime.eventDestroy(event)
         self._runtime.ipcCloseMemHandle(self._slab)

@@ -80,7 +80,7 @@ def next_sample(receive: Callable[[], Any]) -> Any:
             sample = receive()
             if sample is not None:
                 return sample
-        os.sched_yield()  # else, on a busy machine, it keeps the sender from its core
+        os.sched_yield()  # so that on a busy machine the sender gets the core
         if time.monotonic() > deadline:
             raise TimeoutError(f"no sample for {RUN_S:g} s")
 

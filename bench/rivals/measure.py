@@ -28,7 +28,7 @@ WARM_UP_ROUNDS = 20
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is measured.  Counts follow from the rival's speed: each part takes its time."""
+    """How much is measured.  Counts follow from the rival's speed and from the time for a part."""
 
     part_s: float
     windows: int = 24
@@ -45,7 +45,7 @@ class WrongData(Exception):
 
 
 def measure(rival: Rival, settings: Any, crew: Crew) -> Iterator[Figure]:
-    """All figures of one rival; or one that says why there are none."""
+    """Yields all figures of one rival, or one that says why there are none."""
     missing = [name for module, name in rival.needs if not _installed(module)]
     if missing:
         yield _skipped(rival, settings, Terms(), f"not installed: {', '.join(missing)}")
@@ -97,14 +97,14 @@ class _Measurement:
         ]
 
     def throughput(self, terms: Terms) -> list[Figure]:
-        """As `everything`."""
+        """Returns the throughput alone, measured as in `everything`."""
         how = self._verify(terms)
         frames_per_s = self._stream()
         self._must_be_right("while measuring")
         return [self._figure(terms, how, "throughput", "frames/s", "frames/s", frames_per_s)]
 
     def _verify(self, terms: Terms) -> str:
-        """Every word of some frames, on slow GPUs; then sets the terms of the measurement."""
+        """Checks every word of some frames, on slow GPUs.  Then sets the terms of what follows."""
         whole = terms.words if terms.words == 1 else terms.nbytes // 8
         slow_ns = SLOW_NS if self._rival.memory == "cuda" else 0
         for slow in ({"stamp_after_ns": slow_ns}, {"check_after_ns": slow_ns}):
@@ -121,7 +121,7 @@ class _Measurement:
         )
 
     def _stream(self) -> Any:
-        """frames/s of windows of consecutive frames, each until its checks are done."""
+        """Returns frames/s of windows of consecutive frames, each until its checks are done."""
         effort = self._effort
         per_s = took_s = 0.0
         for _ in range(3):
@@ -135,7 +135,7 @@ class _Measurement:
         return per_window / (np.diff(done) / 1e9)
 
     def _rounds(self, finish: bool) -> Any:
-        """µs of every round: there and back, or with `finish` one way."""
+        """Returns the µs of every round, there and back, or one way with `finish`."""
         (began, ended), _ = self._ask(WARM_UP_ROUNDS, finish)
         each_s = float(np.median(ended - began)) / 1e9
         rounds = int(self._effort.part_s / max(each_s, 1e-6))
@@ -143,7 +143,7 @@ class _Measurement:
         return ((done if finish else ended) - began) / 1e3
 
     def _bursts(self) -> tuple[Any, Any]:
-        """µs of each call when it has nothing to wait for: SLOTS sends, then SLOTS receives."""
+        """Returns the µs of each call without a wait: of SLOTS sends, then of SLOTS receives."""
         sends, receives = [], []
         for _ in range(self._effort.bursts):
             sends.append(ordered(self._a, "send", SLOTS))
@@ -213,7 +213,7 @@ def _installed(module: str) -> bool:
 
 
 def _version(module: str, distribution: str) -> str:
-    # CuPy's distributions have other names than its module.
+    # The distributions of CuPy have other names than its module.
     names = importlib.metadata.packages_distributions().get(module, [distribution])
     try:
         return importlib.metadata.version(names[0])

@@ -25,7 +25,7 @@ START_S = 90.0
 
 @contextlib.contextmanager
 def pair(rival: Rival, crew: Crew) -> Iterator[tuple[Part, Part]]:
-    """The two players, connected.  Raises RoleFailed.  Whatever happens, none is left running."""
+    """Yields the two players, connected.  Raises RoleFailed.  In any case none is left running."""
     with contextlib.ExitStack() as stack:
         there, back = stack.enter_context(rival.lane()), stack.enter_context(rival.lane())
 
@@ -43,7 +43,9 @@ def pair(rival: Rival, crew: Crew) -> Iterator[tuple[Part, Part]]:
         b.send(exports[0])
         answers(a, b)
         yield a, b
-        with contextlib.suppress(RoleFailed):  # what was measured stands; who fails now is killed
+        with contextlib.suppress(
+            RoleFailed
+        ):  # what was measured counts, and a player that fails now is killed
             for player in players:
                 ordered(player, "let_go")
             for player in players:

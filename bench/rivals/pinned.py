@@ -1,4 +1,4 @@
-"""Device → pinned host memory → another process → device: what works everywhere.
+"""From the device over pinned host memory to another process and its device.  Works everywhere.
 
 Eight buffers in multiprocessing.shared_memory, page-locked in both processes by cudaHostRegister,
 so that shared memory and pinned memory are one and no third copy is needed.  An asynchronous copy
@@ -26,7 +26,7 @@ from bench.rivals.work import LARGE, GpuWork
 
 @contextlib.contextmanager
 def buffers() -> Iterator[tuple[str, Any, Any]]:
-    """(name of the shared memory, indices of full buffers, indices of free ones)."""
+    """Holds (name of the shared memory, indices of full buffers, indices of free ones)."""
     context = multiprocessing.get_context("spawn")
     memory = SharedMemory(create=True, size=SLOTS * LARGE)
     try:

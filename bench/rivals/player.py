@@ -37,7 +37,7 @@ class _Player:
         self.work.terms = terms
 
     def send(self, frames: int) -> Any:
-        """Durations of the calls."""
+        """Returns the durations of the calls."""
         took = np.zeros(frames, np.int64)
         for n in range(frames):
             start = time.monotonic_ns()
@@ -47,7 +47,7 @@ class _Player:
         return took
 
     def receive(self, windows: int, per_window: int) -> tuple[Any, Any]:
-        """Durations of the calls, and when the checks of each window's frames were done."""
+        """Returns the durations of the calls, and when the checks of each window were done."""
         took = np.zeros(windows * per_window, np.int64)
         done = np.zeros(windows, np.int64)
         for window in range(windows):
@@ -60,7 +60,7 @@ class _Player:
         return took, done
 
     def ask(self, rounds: int) -> tuple[Any, Any]:
-        """When each question's send began, and when the check of its answer was done."""
+        """Returns when the send of each question began, and when its answer was checked."""
         began, ended = np.zeros(rounds, np.int64), np.zeros(rounds, np.int64)
         for n in range(rounds):
             began[n] = time.monotonic_ns()
@@ -71,7 +71,7 @@ class _Player:
         return began, ended
 
     def answer(self, rounds: int, finish: bool) -> Any:
-        """When the check of each question was done; only with `finish` is that waited for."""
+        """Returns when each question was checked.  Only with `finish` the GPU is waited for."""
         done = np.zeros(rounds, np.int64)
         for n in range(rounds):
             self._receive()

@@ -19,10 +19,10 @@ class End:
     """One end of a lane.  Made on both sides, then `connect` on both, then used."""
 
     exports: Any = None
-    """What the other end needs to know; sent through the benchmark's own pipe."""
+    """What the other end needs to know.  It is sent through the benchmark's own pipe."""
 
     def connect(self, theirs: Any) -> None:
-        """`theirs`: the exports of the lane's other end."""
+        """`theirs` is what the other end of the lane exports."""
 
     def close(self) -> None:
         """Called when no frame is in flight: Inlets first, then Outlets, which own the memory."""
@@ -42,7 +42,7 @@ class Inlet(End):
 
 @dataclass(frozen=True)
 class Rival:
-    """All callables are module-level: they are named to other processes."""
+    """One rival.  All callables are at module level, because other processes find them by name."""
 
     name: str
     memory: str
@@ -53,6 +53,6 @@ class Rival:
     lane: Callable[[], AbstractContextManager[Any]]
     outlet: Callable[[Any, Any], Outlet]
     inlet: Callable[[Any, Any], Inlet]
-    """(lane, work) -> end."""
+    """Makes an end from (lane, work)."""
     inherits: bool = False
     """Whether the lane can only be inherited."""

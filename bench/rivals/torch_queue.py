@@ -44,7 +44,7 @@ def torch_work() -> GpuWork:
 
 @contextlib.contextmanager
 def queues() -> Iterator[tuple[Any, Any]]:
-    """Tensors or indices out, indices back."""
+    """One side of a lane.  It sends tensors or indices, and gets indices back."""
     context = multiprocessing.get_context("spawn")
     yield context.Queue(SLOTS), context.Queue()
 

@@ -33,7 +33,8 @@ class Terms:
 
     nbytes: int = SMALL
     words: int = WORDS
-    """Stamped and compared at the beginning of each frame; 1 = only the sequence crosses."""
+    """How many words at the beginning of each frame are stamped and compared.  With 1 only the
+    sequence crosses."""
     stamp_after_ns: int = 0
     """How long the GPU is kept busy before each stamp."""
     check_after_ns: int = 0
@@ -44,10 +45,10 @@ class Work(Protocol):
     terms: Terms
 
     def stamp(self, place: Any, seq: int) -> None:
-        """Writes the words of `seq`; on a GPU: enqueues that.  `place`: an array, or a pointer."""
+        """Writes the words of `seq`, or enqueues that on a GPU.  `place` is an array or pointer."""
 
     def check(self, place: Any, seq: int) -> None:
-        """Counts the words that are not those of `seq`; on a GPU: enqueues that."""
+        """Counts the words that are not those of `seq`, or enqueues that on a GPU."""
 
     def finish(self) -> None:
         """Waits until all that was enqueued is done."""
@@ -87,7 +88,7 @@ class GpuWork:
     """`place` is a device pointer, and all work is enqueued on one stream."""
 
     def __init__(self, stream: int | None = None) -> None:
-        """`stream` belongs to somebody else; without it the work has a stream of its own."""
+        """`stream` belongs to another object.  Without it the work has a stream of its own."""
         import cupy
 
         self.terms = Terms()
