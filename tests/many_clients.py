@@ -1,8 +1,8 @@
 """A service with hundreds of client processes and several engines, some of which are killed.
 
 `python tests/many_clients.py --clients 200 --engines 8` runs it and prints its books;
-test_service_many.py runs a smaller one.  All processes are forked, and the parent has no handle of its own: it counts, kills
-and waits.
+test_service_many.py runs a smaller one.  All processes are forked, and the parent has no handle of
+its own: it counts, kills and waits.
 """
 
 from __future__ import annotations
