@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from compiled import BUILD_S, Edit, build_device, needs_compiler
 
-INPUTS, RUN_S = 20_000, 90
+INPUTS, RUN_S = 20_000, 240
 FLAGS = ["-O1", "-g", "-w", "-DGR_FAULTS", "-fsanitize=address,undefined"]
 FLAGS += ["-fno-sanitize-recover=all", "-DGR_SLICE_NS=300000", "-DGD_LAP_NS=2000"]  # short waits
 

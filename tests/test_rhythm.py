@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from compiled import BUILD_S, build, needs_compiler
 
-RUN_S, WAITS = 20, 400
+RUN_S, WAITS = 100, 400
 FLAGS = ["-O1", "-w", "-Wl,--wrap=gr_now_ns,--wrap=syscall"]
 SHARE, BEFORE_IT_ADAPTED_NS = 0.02, 100_000
 

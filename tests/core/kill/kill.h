@@ -40,7 +40,7 @@ struct round {
     enum role role;
     int point;
     bool stop, victim_first;
-    unsigned k, slots, deaths;
+    unsigned k, slots, deaths, patience;
     unsigned crowd; /* how many idle peers there are: none, or CROWD */
 };
 extern struct round now;
@@ -138,6 +138,7 @@ void end_children(void);
 /* ---- report.c -------------------------------------------------------------------------------- */
 
 void note_end(bool died);
+bool was_reached(int point); /* somebody died there */
 void note_recovery(int64_t ns, bool newcomer);
 int report(FILE *json, uint64_t rounds, uint64_t seed, double seconds);
 void report_failure(uint64_t seed);

@@ -33,6 +33,10 @@ static const char *const comes_to[ROLES][12] = {
     [SLEEPER] = {"sleep:", "claim: looked", "claim: claimed", "acquire: looked", "acquire: confirmed"},
 };
 
+/* How often a round misses its point depends on the machine. A point that was missed in all rounds
+ * of the plan gets as many again, and more patience. */
+enum { MOST_LAPS = 5 };
+
 struct round now;
 uint64_t deadline_ms = 3000;
 char points[MAX_POINTS][32];
@@ -125,8 +129,13 @@ int main(int argc, char **argv) {
     if (!open_book()) return perror("mmap"), 2;
     atexit(end_children);
     int64_t began = gr_now_ns();
-    for (uint64_t n = first; n < first + rounds; n++) {
+    bool whole = !*role && !*point && rounds >= planned;
+    uint64_t played = 0;
+    for (uint64_t n = first; n < first + (whole ? MOST_LAPS : 1) * rounds; n++) {
         now = draw(n, seed);
+        now.patience = 1 + (unsigned)((n - first) / rounds);
+        if (now.patience > 1 && was_reached(now.point)) continue;
+        played++;
         fd = memfd_create("kill", MFD_CLOEXEC);
         ring = NULL;
         if (!play()) return report_failure(seed), 1;
@@ -136,7 +145,7 @@ int main(int argc, char **argv) {
     }
     FILE *file = fopen(json, "w");
     if (!file) return perror(json), 2;
-    int unreached = report(file, rounds, seed, (double)(gr_now_ns() - began) / 1e9);
+    int unreached = report(file, played, seed, (double)(gr_now_ns() - began) / 1e9);
     fclose(file);
-    return unreached && !*role && !*point && rounds >= planned ? 1 : 0;
+    return unreached && whole ? 1 : 0;
 }

@@ -16,6 +16,12 @@ static struct samples recovery[MAX_POINTS], known, newcomers;
 /* Notes whether the victim died at its point or never came to it. */
 void note_end(bool died) { (died ? killed : missed)[now.point][now.role]++; }
 
+bool was_reached(int point) {
+    unsigned total = 0;
+    for (enum role r = 0; r < ROLES; r++) total += killed[point][r];
+    return total > 0;
+}
+
 static void keep(struct samples *of, int64_t ns) {
     if ((of->count & (of->count - 1)) == 0) of->ns = realloc(of->ns, (of->count + 1) * 2 * sizeof *of->ns);
     of->ns[of->count++] = ns;

@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 
 enum { CHILDREN = 16 };
-enum { GIVE_UP_NS = 200 * 1000 * 1000 }; /* the point is not reached in this round */
+enum { GIVE_UP_NS = 200 * 1000 * 1000 }; /* times its patience: the point is not reached in this round */
 
 static pid_t children[CHILDREN];
 
@@ -91,6 +91,17 @@ static bool disperse(void) {
     return true;
 }
 
+static void note_frames(uint64_t frames[SURVIVORS]) {
+    for (int s = 0; s < SURVIVORS; s++) frames[s] = atomic_load(&book->survivor[s].frames);
+}
+
+/* All frames that were there have been read, and are known to be whole or torn. */
+static bool two_laps_on(const uint64_t since[SURVIVORS]) {
+    for (int s = 0; s < SURVIVORS; s++)
+        if (atomic_load(&book->survivor[s].frames) < since[s] + 2 * now.slots + 2) return false;
+    return true;
+}
+
 bool play(void) {
     const char *point = points[now.point];
     pid_t survivors[SURVIVORS], victim = 0, corpse = 0, dead[8] = {0};
@@ -121,14 +132,21 @@ bool play(void) {
     UNTIL(atomic_load(&book->survivor[S_PRODUCER].frames) >= first);
     atomic_store(&book->armed_ns, gr_now_ns());
 
-    int64_t give_up = gr_now_ns() + GIVE_UP_NS, next_corpse = 0;
+    int64_t give_up = gr_now_ns() + now.patience * (int64_t)GIVE_UP_NS;
+    /* The next corpse may have the number of the last one. If it dies while a survivor does not
+     * know how a frame of the last one ended, the frame is called torn (docs/failure.md). */
+    enum { NOTHING, LAST_IS_IN_TABLE, LAST_IS_CLEARED } wait = NOTHING;
+    uint64_t at_clearing[SURVIVORS];
     while (!changed(victim, &status)) {
         if (now.role == REAPER && corpse && changed(corpse, &status)) {
             EXPECT(status == SIGKILL || (status == 0 && atomic_load(&book->quit)), "corpse: %#x", status);
             corpse = 0;
-            /* The survivors may have cleared it first. */
-            next_corpse = gr_now_ns() + 3 * 1000 * 1000;
-        } else if (now.role == REAPER && !corpse && now.deaths < 6 && gr_now_ns() > next_corpse)
+            wait = LAST_IS_IN_TABLE;
+        } else if (wait == LAST_IS_IN_TABLE && !in_table(dead[now.deaths - 1])) {
+            note_frames(at_clearing);
+            wait = LAST_IS_CLEARED;
+        } else if (wait == LAST_IS_CLEARED && two_laps_on(at_clearing)) wait = NOTHING;
+        else if (now.role == REAPER && !corpse && now.deaths < 6 && wait == NOTHING)
             dead[now.deaths++] = corpse = spawn_corpse(point);
         if (gr_now_ns() > give_up) atomic_store(&book->quit, 1);
         if (gr_now_ns() > give_up + (int64_t)deadline_ms * 1000000) complain("the victim does not end");
@@ -148,7 +166,7 @@ bool play(void) {
         dead[now.deaths++] = victim;
     } else EXPECT(status == 0, "victim: %#x", status);
     note_end(WIFSIGNALED(status));
-    for (int s = 0; s < SURVIVORS; s++) at_death[s] = atomic_load(&book->survivor[s].frames);
+    note_frames(at_death);
     if (corpse) UNTIL(changed(corpse, &status));
     for (unsigned d = 0; d < now.deaths && !gr_load_sc(&ring->head->closed); d++) UNTIL(!in_table(dead[d]));
     for (int s = 0; s < SURVIVORS && !gr_load_sc(&ring->head->closed); s++)
