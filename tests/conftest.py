@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from fake_driver import Rig
+from hypothesis import HealthCheck, settings
 from processes import PATIENCE_S
 from support import PLACES, Child, Place, Segment, segments_of
 
@@ -25,6 +26,11 @@ DEADLINE_S = 120
 GPU_DEADLINE_S = 180
 LAST_RESORT_S = 20
 """So long after the deadline the run is ended, because a call holds the GIL and never returns."""
+
+
+# How long an example takes, says something of the machine only.
+settings.register_profile("gpuring", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("gpuring")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -8,6 +8,7 @@ somebody has to hang.
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -35,6 +36,7 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [program, str(frames), str(alarm)],
+        env=os.environ | {"TSAN_OPTIONS": "halt_on_error=1"},  # as the address sanitizer does
         capture_output=True,
         text=True,
         timeout=RUN_S,
@@ -208,6 +210,6 @@ def test_under_a_sanitizer_it_catches(mutant, tmp_path):
         program = build_device(tmp_path, PROGRAM, [*PLAIN, f"-fsanitize={sanitizer}"], edit)
     except subprocess.CalledProcessError:
         pytest.skip(f"no {sanitizer} sanitizer here")
-    done = run(program)
+    done = run(program, 10 * FRAMES, HEALTHY_S)  # it stops at the first finding
     assert done.returncode != 0, done.stdout
     assert finding in done.stderr, done.stderr

@@ -249,7 +249,9 @@ def test_who_has_no_ml_dtypes_sees_the_bits(name, monkeypatch):
 # ---- on a ring and in a service ----------------------------------------------------------------
 
 few = settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=15,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 

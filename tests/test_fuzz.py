@@ -91,7 +91,9 @@ def use(name: str) -> None:
 
 @pytest.mark.deadline(120)
 @settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=300,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(
     damage=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), VALUES), min_size=1, max_size=6)

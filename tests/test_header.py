@@ -280,7 +280,9 @@ def test_a_damaged_description_is_incompatible(name, change):
 
 
 @settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=200,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(flips=st.lists(st.tuples(st.integers(0, 300), st.integers(1, 255)), min_size=1, max_size=4))
 def test_any_damage_to_a_ring_attaches_or_is_incompatible(name, flips):

@@ -10,7 +10,7 @@ import subprocess
 import pytest
 from compiled import BUILD_S, Edit, build, needs_compiler
 
-RUN_S = 110
+RUN_S = 240
 FLAGS = ["-O1", "-g", "-w", "-DGR_FAULTS"]
 
 pytestmark = [needs_compiler, pytest.mark.deadline(BUILD_S + RUN_S)]

@@ -18,7 +18,7 @@
 
 #include "../../gpuring/core/ring.h"
 
-enum { SLOTS = 2, DEADLINE_S = 100 };
+enum { SLOTS = 2, DEADLINE_S = 200 };
 
 #define REQUIRE(condition)                                                                         \
     do {                                                                                           \
