@@ -398,6 +398,12 @@ cdef class Header:
                 and role_of(gr_load_acquire(&self.ring.peer[p].word)) == GR_CONSUMER
                 and sub_of(gr_load_acquire(&self.ring.peer[p].word)) == subscription]
 
+    def producers(self):
+        """The numbers of the peers that are producers."""
+        return [p for p in range(self.ring.max_peers)
+                if state_of(gr_load_acquire(&self.ring.peer[p].word)) != GR_FREE
+                and role_of(gr_load_acquire(&self.ring.peer[p].word)) == GR_PRODUCER]
+
     def live_peers(self):
         """The numbers of the peers that are in the table and whose process lives."""
         return [p for p in range(self.ring.max_peers)

@@ -33,7 +33,8 @@ def refused(ring: str, peer: Peer, result: int, *, verb: str, timeout: float | N
     if result == _core.BLOCKED:
         kind = RingFull if verb == "claim" else RingTimeout
         waited = "at once" if not timeout else f"within {timeout:g} s"
-        return kind(f"ring {ring!r}: no {_wanted(verb)} {waited}: {culprit(peer)}")
+        told = culprit(peer, states=bool(timeout))  # who polls shall not read /proc each time
+        return kind(f"ring {ring!r}: no {_wanted(verb)} {waited}: {told}")
     if result == _core.CLOSED:
         return RingClosed(f"ring {ring!r} was closed: no frames can be claimed any more")
     if result == _core.ENDED:
@@ -133,10 +134,14 @@ def cannot_join(
     return unusable(ring, result)
 
 
-def culprit(peer: Peer) -> str:
-    """What blocks the peer, in words."""
+def culprit(peer: Peer, *, states: bool = False) -> str:
+    """What blocks the peer, in words.  `states`: also whose process is stopped."""
     reason, other, subscription, seq, since_ns = peer.culprit
     header = peer.header
+
+    def is_stopped(number: int) -> bool:
+        return states and header.is_stopped(number)
+
     where = (
         f"subscription {subscription_label(header.subscription_name(subscription))!r}"
         if subscription is not None
@@ -145,7 +150,7 @@ def culprit(peer: Peer) -> str:
     who = "a peer"
     if other is not None:
         whose = " of this process" if header.is_own(other) else ""
-        state = ", stopped" if header.is_stopped(other) else ""
+        state = ", stopped" if is_stopped(other) else ""
         who = f"peer {other}{whose} (pid {header.peer_pid(other)}{state})"
     for_s = f" for {max(0, _core.now_ns() - since_ns) / 1e9:.3f} s" if since_ns else ""
     if reason == _core.BY_PRODUCER:
@@ -154,7 +159,7 @@ def culprit(peer: Peer) -> str:
         return f"{who} of {where} holds frame {seq}{for_s}"
     if reason == _core.BY_SUBSCRIPTION:
         members = header.members(subscription) if subscription is not None else []
-        stopped = {header.peer_pid(member): header.is_stopped(member) for member in members}
+        stopped = {header.peer_pid(member): is_stopped(member) for member in members}
         each = (f"{pid}{' (stopped)' if stopped[pid] else ''}" for pid in sorted(stopped))
         pids = f"pid {', '.join(each)}" if stopped else "none"
         if members and all(map(header.is_own, members)):
@@ -163,7 +168,12 @@ def culprit(peer: Peer) -> str:
         return f"{where} has not taken frame {seq}, published{ago} ago (its members: {pids})"
     if reason == _core.BY_FENCE:
         return f"the GPU work of {who} on the slot of frame {seq} is not finished"
-    return f"frame {seq} has not been published yet"
+    asleep = [
+        f". Producer {number} (pid {header.peer_pid(number)}) is stopped"
+        for number in header.producers()
+        if is_stopped(number)
+    ]
+    return f"frame {seq} has not been published yet{''.join(asleep)}"
 
 
 def waits_for_itself(peer: Peer) -> bool:

@@ -99,7 +99,7 @@ def test_a_stopped_producer_with_a_claim_holds_up_readers_and_a_lap_later_produc
         with pytest.raises(
             gpuring.RingTimeout, match=rf"{child.pid}, stopped.*is writing frame {seq} "
         ):
-            reader.acquire(0)
+            reader.acquire(0.001)
         assert newest.latest(0).seq == behind[-1]
         newest.close()
         with pytest.raises(gpuring.RingFull, match=rf"pid {child.pid}"):
@@ -120,7 +120,7 @@ def test_a_stopped_holder_of_a_lossless_subscription_holds_up_producers_a_lap_la
         put(producer, SLOTS - 1)
         assert len(get(other)) == SLOTS
         with pytest.raises(gpuring.RingFull, match=rf"{child.pid}, stopped.*holds frame {seq} "):
-            producer.claim(0)
+            producer.claim(0.001)
         assert ring.stats().reaps == 0
         go_on(child)
         child.result()
@@ -194,7 +194,7 @@ def test_a_stopped_reader_of_a_lossless_subscription_gates_though_it_holds_nothi
         put(producer, SLOTS)
         members = rf"\(its members: pid {child.pid} \(stopped\)\)"
         with pytest.raises(gpuring.RingFull, match=rf"has not taken frame {SLOTS},.*{members}"):
-            producer.claim(0)
+            producer.claim(0.001)
         go_on(child)
         assert child.result() == SLOTS
 
@@ -244,6 +244,27 @@ def test_the_tools_say_who_is_stopped(name, children, width):
         assert " stopped " in row, shown[tool, "stopped"]
     (row,) = (row for row in shown["ls", "stopped"].splitlines() if row.startswith(name))
     assert row.endswith("open, 1 stopped"), row
+
+
+def produces(pipe, name):
+    with gpuring.attach(name) as ring, ring.producer() as producer:
+        pipe.send(producer.peer)
+        pipe.receive()
+
+
+def test_who_waits_for_a_frame_is_told_that_the_producer_is_stopped(name, children):
+    with make(name) as ring, ring.consumer() as reader, ring.producer():
+        child = children(produces, name)
+        number = child.receive()
+        with pytest.raises(gpuring.RingTimeout, match=r"has not been published yet$"):
+            reader.acquire(0.001)
+        stop(child)
+        told = rf"not been published yet. Producer {number} \(pid {child.pid}\) is stopped$"
+        with pytest.raises(gpuring.RingTimeout, match=told):
+            reader.acquire(0.001)
+        with pytest.raises(gpuring.RingTimeout, match=r"has not been published yet$"):
+            reader.acquire(0)  # a program that polls pays nothing for it
+        child.kill()
 
 
 def sleeps(pipe):
