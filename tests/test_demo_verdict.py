@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,9 @@ pytest.importorskip("matplotlib", reason="gpuring[demo] is not installed")
 pytest.importorskip("rich", reason="gpuring[demo] is not installed")
 pytest.importorskip("PIL", reason="gpuring[demo] is not installed")
 
-from gpuring.cli.demo import arithmetic, figures, pictures, verdict
+from rich.console import Console
+
+from gpuring.cli.demo import arithmetic, figures, pictures, table, verdict
 from gpuring.cli.demo.clip import SHIPPED, open_clip
 from gpuring.cli.demo.records import Outcome, Report
 
@@ -133,23 +136,26 @@ def test_a_run_in_which_nothing_was_seen_fails(truth: verdict.Reference, crew: C
     assert not checks["viewer"].passed
 
 
-def test_pictures_of_a_run_in_which_nothing_was_seen(
-    tmp_path: Path, truth: verdict.Reference, crew: Crew
-) -> None:
-    empty = {name: pick(report, slice(0, 0)) for name, report in crew.items()}
-    outcome = Outcome(
+def outcome_of(crew: Crew) -> Outcome:
+    return Outcome(
         clip=open_clip(SHIPPED, FRAMES),
         memory="host",
         sync="host",
         gate="stream",
         slots=SLOTS,
         fps=None,
-        producer=empty["producer"],
-        analyser=empty["analyser"],
-        edges=(empty["edges 1"], empty["edges 2"]),
-        viewer=empty["viewer"],
+        producer=crew["producer"],
+        analyser=crew["analyser"],
+        edges=(crew["edges 1"], crew["edges 2"]),
+        viewer=crew["viewer"],
         max_lag={"analyser": 0, "edges": 0, "viewer": 0},
     )
+
+
+def test_pictures_of_a_run_in_which_nothing_was_seen(
+    tmp_path: Path, truth: verdict.Reference, crew: Crew
+) -> None:
+    outcome = outcome_of({name: pick(report, slice(0, 0)) for name, report in crew.items()})
     edges = outcome.edges
     judged = verdict.check(truth, 1, outcome.producer, outcome.analyser, edges, outcome.viewer)
     pictures.contact_sheet(tmp_path / "sheet.png", outcome, judged)
@@ -157,3 +163,15 @@ def test_pictures_of_a_run_in_which_nothing_was_seen(
     why = {"memory": "asked for", "sync": "asked for"}
     figures.write(tmp_path / "figures.json", outcome, judged, why)
     assert len(list(tmp_path.iterdir())) == 3
+
+
+@pytest.mark.parametrize("width", [60, 70, 120])
+def test_the_table_fits_and_cuts_nothing_off(crew: Crew, width: int) -> None:
+    console = Console(width=width, file=io.StringIO(), highlight=False)
+    console.print(table.final(outcome_of(crew), console))
+    assert isinstance(console.file, io.StringIO)
+    shown = console.file.getvalue()
+    assert "…" not in shown, shown
+    assert all(len(line) <= width for line in shown.splitlines())
+    assert all(name in shown for name in ("producer", "analyser", "edges 2", "lossy, newest"))
+    assert ("not shown" in shown) == (width < 80), shown

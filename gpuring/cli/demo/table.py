@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Sequence
 from types import TracebackType
 
 import numpy as np
@@ -38,6 +39,7 @@ class LiveTable:
         self._history: dict[str, deque[tuple[float, int]]] = {
             name: deque(maxlen=64) for name in ("producer", *KINDS)
         }
+        self._console = console
         self._live = Live(console=console, auto_refresh=False, transient=True) if live else None
 
     def __enter__(self) -> LiveTable:
@@ -61,19 +63,16 @@ class LiveTable:
             self.max_lag[name] = max(self.max_lag.get(name, 0), frames)
         if self._live is None:
             return
-        table = _empty(f"{stats.name} · {stats.slots} slots · frame {stats.cursor - stats.slots}")
-        table.add_row("producer", "", *self._pace("producer"), "", "", "", "")
+        title = f"{stats.name} · {stats.slots} slots · frame {stats.cursor - stats.slots}"
+        rows: list[tuple[str, ...]] = [
+            ("producer", "", *self._pace("producer"), "", "", "", ""),
+        ]
         for name, (subscription, policy) in KINDS.items():
             progress = self.crew.progress.get(name)
-            table.add_row(
-                name,
-                policy,
-                *self._pace(name),
-                str(lag.get(subscription, "")),
-                str(progress.lost) if progress else "",
-                *percentiles(self.crew.latest_ns[name][-RECENT:]),
-            )
-        self._live.update(table, refresh=True)
+            row = (name, policy, *self._pace(name), str(lag.get(subscription, "")))
+            lost = str(progress.lost) if progress else ""
+            rows.append((*row, lost, *percentiles(self.crew.latest_ns[name][-RECENT:])))
+        self._live.update(fitted(self._console, title, "lag", rows), refresh=True)
 
     def _pace(self, name: str) -> tuple[str, str]:
         """Frames so far, and frames per second lately."""
@@ -91,40 +90,42 @@ class LiveTable:
         return str(progress.frames), rate
 
 
-def final(outcome: Outcome) -> Table:
+def final(outcome: Outcome, console: Console) -> Table:
     """The whole run."""
-    table = _empty(None, lag="max lag")
     producer = outcome.producer
-    table.add_row(
-        "producer", "", str(producer.frames), f"{producer.frames_per_s:.0f}", "", "", "", ""
-    )
+    rows: list[tuple[str, ...]] = [
+        ("producer", "", str(producer.frames), f"{producer.frames_per_s:.0f}", "", "", "", "")
+    ]
     for report in outcome.consumers:
         subscription, policy = KINDS[report.name]
-        table.add_row(
-            report.name,
-            policy,
-            str(report.frames),
-            f"{report.frames_per_s:.0f}",
-            str(outcome.max_lag[subscription]),
-            str(report.lost.sum()),
-            *percentiles(report.latency_ns),
-        )
-    return table
+        pace = str(report.frames), f"{report.frames_per_s:.0f}"
+        lag, lost = str(outcome.max_lag[subscription]), str(report.lost.sum())
+        rows.append((report.name, policy, *pace, lag, lost, *percentiles(report.latency_ns)))
+    return fitted(console, None, "max lag", rows)
 
 
-def _empty(title: str | None, lag: str = "lag") -> Table:
-    table = Table(
-        title=title,
-        title_justify="left",
-        title_style="dim",
-        box=SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-    )
-    table.add_column("process", style="cyan", no_wrap=True)
-    table.add_column("policy", no_wrap=True)
-    for heading in ("frames", "1/s", lag, "lost", "p50", "p99"):
-        table.add_column(heading, justify="right", no_wrap=True)
+def fitted(console: Console, title: str | None, lag: str, rows: Sequence[tuple[str, ...]]) -> Table:
+    """The rows as a table, without columns for which the console has no room.  Its caption says
+    which those are."""
+    headings = ("process", "policy", "frames", "1/s", lag, "lost", "p50", "p99")
+    roomy, left_out = console.options.update(max_width=1000), list[str]()
+    for heading in ("1/s", lag, "frames", ""):
+        table = Table(title=title, box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+        table.title_justify = table.caption_justify = "left"
+        table.title_style = table.caption_style = "dim"
+        shown = [k for k, each in enumerate(headings) if each not in left_out]
+        for k in shown:
+            style = "cyan" if k == 0 else None
+            table.add_column(
+                headings[k], style=style, justify="left" if k < 2 else "right", no_wrap=True
+            )
+        for row in rows:
+            table.add_row(*(row[k] for k in shown))
+        if console.measure(table, options=roomy).maximum <= console.width:
+            break
+        left_out.append(heading)
+    if any(left_out):
+        table.caption = f"(not shown, for lack of room: {', '.join(filter(None, left_out))})"
     return table
 
 
