@@ -7,6 +7,7 @@ GPU that gets to its promises when told to: the core sees fences that are behind
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -292,13 +293,20 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def the_books_of_lone_members_balance(self) -> None:
-        """Had + lost + torn = met, voids included (the model counts no void that it sees)."""
+        """Had + lost + torn = met, voids included."""
         for core in getattr(self, "cores", {}).values():
             if core.lone:
                 lost = self.segment.peek("peer", "lost", core.number)
                 lost += self.segment.peek("peer", "torn", core.number)
                 start = self.segment.peek("sub", "word", core.subscription) >> 16
                 assert core.had + lost == core.peer.position - start, core.number
+
+    @invariant()
+    def what_was_lost_is_what_the_model_lost(self) -> None:
+        for core in getattr(self, "cores", {}).values():
+            if core.lossy:
+                lost = self.segment.peek("peer", "lost", core.number)
+                assert lost == self.model.lost(core.number), core.number
 
     def seen(self) -> dict[str, Any]:
         ring = self.segment
@@ -342,3 +350,42 @@ TestHost = pytest.mark.slow(pytest.mark.deadline(120)(Machine.TestCase))
 TestHost.settings = budget
 TestLate = pytest.mark.slow(pytest.mark.deadline(120)(LateMachine.TestCase))
 TestLate.settings = budget
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3, 5])
+def test_what_a_lossy_reader_loses_while_it_gives_back_much_is_what_the_model_loses(segment, slots):
+    """One writer and one reader, without the machine's other rules, which end most runs early."""
+    chance = random.Random(slots)
+    for _ in range(50):
+        ring, model = segment(slots), sequential.SequentialModel(slots)
+        writer, reader = ring.producer(), ring.consumer("x", lossless=False)
+        p, c = model.join_producer(), model.join_consumer("x", lossless=False)
+        held: list[int] = []
+        for _ in range(40):
+            verb = chance.choice(["put", "put", "acquire", "acquire", "latest", "back", "release"])
+            if verb == "put":
+                seq, before = writer.claim(0), -1
+                while seq == _core.BLOCKED and ring.creator.frontier != before:  # after a void
+                    before = ring.creator.frontier
+                    seq = writer.claim(0)
+                assert seq == model_of(model.claim, p)
+                if seq > 0:
+                    writer.publish(seq)
+                    model.publish(p, seq)
+            elif verb in ("acquire", "latest"):
+                seq = getattr(reader, verb)(0)
+                assert seq == model_of(getattr(model, verb), c)
+                held += [seq] if seq > 0 else []
+            elif held:
+                seq = held.pop(chance.choice([-1, -1, 0]))
+                (reader.give_back if verb == "back" else reader.release)(seq)
+                (model.give_back if verb == "back" else model.release)(c, seq)
+            assert ring.peek("peer", "lost", reader.number) == model.lost(c)
+
+
+def model_of(verb: Any, peer: int) -> int:
+    """What the model gives, or the refusal of the core that means the same."""
+    try:
+        return int(verb(peer))
+    except sequential.Blocked:
+        return _core.BLOCKED

@@ -64,10 +64,13 @@ def producing(ring, frames, *, join=False, leave=True, abandon=()):
     return script
 
 
-def consuming(ring, frames=None, *, join=None, leave=True, keep=1, gives_back=0, newest=False):
+def consuming(
+    ring, frames=None, *, join=None, leave=True, keep=1, gives_back=0, together=False, newest=False
+):
     """Acquire `frames` frames, or all to the end of the stream, holding up to `keep` at a time.
 
-    The first `gives_back` frames are given back unread.  keep=None: never release.
+    The first `gives_back` frames are given back unread: at once, or `together` when all of them are
+    held, the last one first.  keep=None: never release.
     """
 
     def script(me):
@@ -78,13 +81,14 @@ def consuming(ring, frames=None, *, join=None, leave=True, keep=1, gives_back=0,
             while left != 0:
                 s = yield from (ring.latest(me) if newest else ring.acquire(me))
                 left = left and left - 1
-                if back:
-                    back -= 1
-                    yield from ring.give_back(me, s)
-                else:
-                    me.holding += (s,)
-                    if len(me.holding) == keep:
-                        yield from _release_oldest(ring, me)
+                me.holding += (s,)
+                if back and len(me.holding) == (back if together else 1):
+                    back -= len(me.holding)
+                    while me.holding:
+                        s, me.holding = me.holding[-1], me.holding[:-1]
+                        yield from ring.give_back(me, s)
+                elif not back and len(me.holding) == keep:
+                    yield from _release_oldest(ring, me)
                 del s
         except (EndOfStream, PeerLost):
             me.ended = True
@@ -100,6 +104,7 @@ def _release_oldest(ring, me):
     s = me.holding[0]
     yield from ring.release(me, s)
     me.holding = me.holding[1:]
+    me.had += ring.counting
 
 
 def reaping(ring, victims):

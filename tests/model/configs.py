@@ -102,6 +102,12 @@ _both(
             host().producer(3).consumer(1, gives_back=1).consumer()
         ),
         "give back, lossy": lambda: host().producer(3).consumer(gives_back=2, lossy=True),
+        "give back, lost is counted": lambda: (
+            host(counting=True).producer(4).consumer(gives_back=2, lossy=True)
+        ),
+        "give back two, lost is counted": lambda: (
+            host(counting=True).producer(4).consumer(gives_back=2, together=True, lossy=True)
+        ),
     },
     {
         "close, 2P 1L, 2 laps": lambda: host().producer(2).producer(2).consumer().closer(),

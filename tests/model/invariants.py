@@ -160,6 +160,9 @@ class Invariants:
             if me.ended and not m[ring.ended_at]:
                 return "invariant 4: the stream is said to end, and a producer was always there"
             if me.lossy:
+                had = me.had + len(me.holding)
+                if ring.counting and me.ended and had + me.lost != me.top - me.start:
+                    return f"invariant 4: {me.lost} lost and {had} had of {me.top - me.start}"
                 continue
             for s in bits(m[ring.unread[me.u]] >> me.start << me.start):
                 w = m[ring.slot[s % ring.slots]]

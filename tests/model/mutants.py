@@ -107,6 +107,18 @@ MUTANTS = {
         "invariant 4: the stream is said to end, and a producer was always there",
         lambda on: host(on, peers=4).consumer(0).producer(0).producer(1, late=True).consumer(),
     ),
+    "E5": Mutant(
+        "the high-water mark of lost stays where a frame was given back",
+        "invariant 4: 1 lost and 2 had of 4",
+        lambda on: host(on, counting=True).producer(4).consumer(gives_back=1, lossy=True),
+    ),
+    "E6": Mutant(
+        "a member's own open take word is read as another member's",
+        "invariant 4: ",
+        lambda on: (
+            host(on, counting=True).producer(4).consumer(gives_back=2, together=True, lossy=True)
+        ),
+    ),
     "M1": Mutant(
         "sub_mask is not read again after the swap",
         "invariant 3",

@@ -249,9 +249,13 @@ class Ring(Membership, Words):
             opened = seq(t) == s and phase(t) == OPEN
             met = me.lossy and s < me.top  # counted or had before a redo sent us back
             if (seq(t) >= s and not opened) or (met and not opened):  # another's, or done with
-                s, t = s + 1, None
+                n = max(s + 1, seq(t) - self.slots + 1)  # older ones are gone
+                if seq(t) > s and phase(t) == OPEN and owner(t) == me.p and self.fix("E6"):
+                    self._count_lost(me, n)  # I gave it back: nobody had those before it
+                s, t = n, None
                 continue
             w = yield load(self.slot[i])
+            me.pos = s  # a call that is blocked goes on from here
             if seq(w) < s:  # unclaimed
                 over = over or (yield from self._over())
                 return (yield from self._end_or_wait(me, over, (self.slot[i], w)))
@@ -268,6 +272,7 @@ class Ring(Membership, Words):
                 s, t, w = n, None, None
                 continue
             if phase(w) in (VOID, TORN):
+                self._count_lost(me, s + 1, missed=phase(w) == VOID)
                 s, t, w = s + 1, None, None
                 continue
             w = None
@@ -282,7 +287,7 @@ class Ring(Membership, Words):
                 s += 1
                 continue
             me.pos = s + 1
-            self._count_lost(me, s + 1, missed=False)
+            self._hand_out(me, s)
             yield from self._order_after_producer(me, s, p)
             return s
 
@@ -303,10 +308,37 @@ class Ring(Membership, Words):
     def _count_lost(self, me, n, missed=True):
         """Everything below n is accounted for; what was not yet is lost, if it was missed."""
         if me.lossy and self.counting:
-            me.lost += max(0, n - me.top) if missed else 0
+            lost = max(0, n - me.top) if missed else 0
+            me.lost += lost
+            me.skipped += lost
             me.top = max(me.top, n)
         elif not me.lossy and missed and not self.fix("H7"):
             me.lost += 1
+
+    def _hand_out(self, me, s):
+        """What was lost before frame s is told with it."""
+        self._count_lost(me, s + 1, missed=False)
+        if me.lossy and self.counting:
+            me.before += ((s, me.skipped),)
+            me.skipped = 0
+
+    def _forget(self, me, s):
+        """Frame s is given back.  If only losses were met behind it, it was not met after all.
+
+        These are met again with it, and counted again then.
+        """
+        behind = me.skipped if me.pos > s else 0
+        if me.lossy and me.top == s + 1 + behind and self.fix("E5"):
+            me.top = s
+            me.lost -= behind
+            me.skipped -= behind
+        me.skipped += self._lost_before(me, s)
+
+    def _lost_before(self, me, s):
+        """-> what was lost just before frame s, which is not in hand any more."""
+        lost = dict(me.before).get(s, 0)
+        me.before = tuple(each for each in me.before if each[0] != s)
+        return lost
 
     def _over(self):
         """-> (is the stream over: None or the exception to raise, the words that said so)."""
@@ -368,6 +400,7 @@ class Ring(Membership, Words):
             t = yield load(self.take[me.u][i])
             if seq(t) > s or (seq(t) == s and phase(t) != OPEN):  # another member's
                 me.pos = s + 1
+                self._count_lost(me, s + 1, missed=False)
             elif (yield cas(self.take[me.u][i], t, word(s, me.p, HELD))):
                 p = yield from self._confirm(me, s)
                 if p is not None:
@@ -378,7 +411,7 @@ class Ring(Membership, Words):
                                 self.take[me.u][old % self.slots], opened, word(old, me.p, DONE)
                             )
                     self._count_lost(me, s)
-                    self._count_lost(me, s + 1, missed=False)
+                    self._hand_out(me, s)
                     me.pos = s + 1
                     yield from self._order_after_producer(me, s, p)
                     return s
@@ -389,6 +422,7 @@ class Ring(Membership, Words):
         yield from self._exit(
             me, self.take[me.u][s % self.slots], word(s, me.p, HELD), word(s, me.p, DONE)
         )
+        self._lost_before(me, s)
         yield from self._end(me)
 
     def give_back(self, me, s):
@@ -397,7 +431,8 @@ class Ring(Membership, Words):
         yield from self._exit(
             me, self.take[me.u][s % self.slots], word(s, me.p, HELD), word(s, me.p, OPEN)
         )  # our name stays: nobody died with it
-        me.pos = s
+        self._forget(me, s)
+        me.pos = min(me.pos, s)
         if self.fix("E2"):
             yield fetch_add(self.redo[me.u])
         yield from self._end(me)

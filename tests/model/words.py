@@ -41,6 +41,8 @@ FIXES = frozenset(
         "E1",
         "E2",
         "E3",
+        "E5",
+        "E6",
         "C1",
         "M1",
         "M2",
@@ -102,6 +104,8 @@ class Peer:
     top: int = (
         0  # every sequence below is accounted for; a look from further back counts nothing twice
     )
+    skipped: int = 0  # lost since the last frame that was handed out
+    before: tuple = ()  # (frame in hand, what was lost just before it), where losses are counted
     # Of the frame that the last acquire gave: who published it, and what says that it is written.
     producer: int = NONE
     producer_id: int = 0
@@ -111,6 +115,7 @@ class Peer:
     writing: tuple = ()  # claimed, not yet published
     holding: tuple = ()  # acquired, not yet released
     ended: bool = False  # it was told that the stream is over
+    had: int = 0  # frames that it has released, where losses are counted
 
 
 def peer_word(state, role, u):
