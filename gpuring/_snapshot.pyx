@@ -41,8 +41,7 @@ def snapshot(Header header not None):
             "frames": gr_load_acquire(&ring.peer[p].frames),
             "lost": gr_load_acquire(&ring.peer[p].lost),
             "torn": gr_load_acquire(&ring.peer[p].torn),
-            "pending": sum([gr_load_acquire(fence_of(ring, i, p)) < gr_load_acquire(work_of(ring, i, p))
-                            for i in range(ring.slots)]),
+            "pending": _pending(ring, p),
         }
     for u in range(ring.max_subscriptions):
         sub = gr_load_acquire(&ring.sub[u].word)
@@ -64,6 +63,14 @@ def snapshot(Header header not None):
         }
     return {"frontier": header.frontier, "closed": header.closed, "slots": slots, "peers": peers,
             "subscriptions": subscriptions, "deaths": _deaths(ring)}
+
+cdef int _pending(gr_ring *ring, uint32_t p) noexcept:
+    """On how many slots its GPU work is not done.  Called for each peer, so it makes no objects."""
+    cdef uint32_t i
+    cdef int pending = 0
+    for i in range(ring.slots):
+        pending += gr_load_acquire(fence_of(ring, i, p)) < gr_load_acquire(work_of(ring, i, p))
+    return pending
 
 cdef list _deaths(gr_ring *ring):
     """Returns the last deaths, the latest first."""

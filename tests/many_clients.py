@@ -193,8 +193,7 @@ def play(
         "clients": clients, "engines": engines, "killed clients": len(dead[client]),
         "killed engines": len(dead[engine]), "sent": sent, "answered": given, "got": got,
         "all up after s": round(up_s, 1), "seconds": round(seconds, 1),
-        "calls/s": round(got / seconds),
-        "cpu s": [round(used.ru_utime, 1), round(used.ru_stime, 1)],
+        "calls/s": round(got / seconds), "processor s": round(used.ru_utime + used.ru_stime, 1),
         "open files of an engine": int(run.books[of[engine], FILES].max()),
         "open files of a client": int(run.books[of[client], FILES].max()),
     }  # fmt: skip

@@ -138,6 +138,47 @@ def test_joining_and_leaving_costs_nothing_that_stays(name, children):
     children(join_and_leave, name).result()
 
 
+def be_in_all(pipe, names):
+    with contextlib.ExitStack() as stack:
+        for name in names:
+            ring = stack.enter_context(gpuring.attach(name))
+            stack.enter_context(ring.consumer())
+            stack.enter_context(ring.consumer())
+        pipe.send()
+        pipe.receive()
+
+
+def watch_over_all(pipe, names):
+    def pidfds():
+        return descriptors().count("anon_inode:[pidfd]")
+
+    with contextlib.ExitStack() as stack:
+        rings = [stack.enter_context(make(name)) for name in names]
+        for ring in rings:
+            stack.enter_context(ring.producer())
+        pipe.send()
+        pipe.receive()
+        assert [len(ring.stats().peers) for ring in rings] == [3, 3, 3]
+        poll(pidfds)
+        assert pidfds() == 1
+        pipe.send()
+        poll(lambda: [len(ring.stats().peers) for ring in rings] == [1, 1, 1])
+        assert [ring.stats().reaps for ring in rings] == [2, 2, 2]
+        poll(lambda: pidfds() == 0)
+
+
+def test_one_descriptor_watches_over_all_peers_of_a_process(name, children):
+    names = [f"{name}-{k}" for k in range(3)]
+    watcher = children(watch_over_all, names)
+    watcher.receive()
+    victim = children(be_in_all, names)
+    victim.receive()
+    watcher.send()
+    watcher.receive()
+    victim.kill()
+    watcher.result()
+
+
 # ---- what the dead held ------------------------------------------------------------------------
 
 

@@ -224,8 +224,9 @@ def test_a_frame_that_the_last_member_gives_back_comes_again(crowded):
 @pytest.mark.parametrize("n", SIZES)
 def test_every_verb_of_the_last_peers(name, n):
     with gpuring.create(name, **SMALL, max_peers=n, max_subscriptions=n) as ring:
-        kept = [ring.consumer(f"idle {k}", lossless=False) for k in range(n - 4)]
-        frames, newest = ring.consumer("last"), ring.consumer("newest", lossless=False)
+        readers = [ring.consumer(f"idle {k}", lossless=False) for k in range(n - 4)]
+        readers += ring.consumer("last"), ring.consumer("newest", lossless=False)
+        *_, frames, newest = readers
         with ring.producer() as producer, ring.producer() as other:
             with pytest.raises(gpuring.TooManyPeers, match=f"all {n} entries"):
                 ring.producer()
@@ -251,7 +252,6 @@ def test_every_verb_of_the_last_peers(name, n):
             assert len(stats.subscriptions) == n - 2
         with pytest.raises(gpuring.EndOfStream):
             frames.acquire(0)
-        assert not any(each.closed for each in kept)
 
 
 def hold_and_wait(pipe, name):

@@ -147,12 +147,14 @@ def test_a_client_needs_one_peer_and_an_engine_or_keeper_two(name):
             assert peers() == 5
             (ring,) = [ring for ring in gpuring.ls() if ring.name.startswith(f"{name}.")]
             assert len(ring.peers) == 3  # the client's own two, and the engine
-        with serve(name):
+        with serve(name), gpuring.attach(name) as ring:
+            others = [ring.producer() for _ in range(186)]
             clients = [gpuring.connect(name) for _ in range(60)]
+            assert peers() == 250
             with pytest.raises(gpuring.TooManyPeers):
                 gpuring.connect(name)
-            for client in clients:
-                client.close()
+            for each in (*clients, *others):
+                each.close()
 
 
 def test_without_keeper_or_engine_the_next_call_waits_for_one(name, children):

@@ -216,7 +216,8 @@ void gd_dispose(struct gd_peer *me);
 /* ---- a call of a verb ------------------------------------------------------------------------ */
 
 enum { GD_WAIT = 1, GD_AGAIN = 2 };
-/* Operations in one submission (CUDA takes 256). A claim needs at most one for each peer. */
+/* Operations in one submission (CUDA takes 256). The waits of a claim, at most one for each peer and
+ * slot, are split where they are more. */
 enum { GD_MAX_OPS = 128 };
 
 struct gd_call {

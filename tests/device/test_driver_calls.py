@@ -79,22 +79,22 @@ def test_a_batch_is_one_call_each_time(rig):
     assert ring.told() == [("writes", C, ring.work(one, 0, 1, 2))]
 
 
-def test_more_waits_than_one_call_takes_are_split_between_slots(rig):
-    subs = min(_core.MAX_SUBSCRIPTIONS, _core.MAX_PEERS - 1)
-    ring = rig(slots=2 * 128 // subs, max_peers=_core.MAX_PEERS, max_subscriptions=subs)
+@pytest.mark.parametrize(("subs", "slots"), [(63, 4), (120, 3), (249, 1)])
+def test_more_waits_than_one_call_takes_are_split(rig, subs, slots):
+    ring = rig(slots=slots, max_peers=_core.MAX_PEERS, max_subscriptions=subs)
     producer = ring.producer()
     readers = [ring.consumer(f"{k}", 0x1000 + k) for k in range(subs)]
     ring.lap(producer, *readers)
     producer.claim_many(ring.segment.slots, 0)
     calls, waited = ring.told(), {}
     assert {(name, stream) for name, stream, _ in calls} == {("waits", P)}
-    assert len(calls) == 2
+    assert len(calls) == -(-subs * slots // 128)
     for _, _, words in calls:
         assert len(words) <= 128
         assert not waited.keys() & words.keys()
         waited |= words
-    slots = range(ring.segment.slots)
-    assert waited == {k: v for each in readers for k, v in ring.work(each, *slots).items()}
+    each_slot = range(slots)
+    assert waited == {k: v for each in readers for k, v in ring.work(each, *each_slot).items()}
 
 
 def test_a_larger_batch_than_one_call_takes_is_recorded_slot_by_slot(rig):

@@ -27,7 +27,7 @@ INITIAL_PID_NAMESPACE = 0xEFFFFFFC
 DOCKERS_SHM_NBYTES = 64 << 20
 LEAST_SHM_NBYTES = 1 << 20
 FDS_OF_A_RING = _core.MAX_PEERS + 16
-"""One pidfd a peer at the most, the header, the watchdog, a few of CUDA's."""
+"""One pidfd a process at the most, the header, the watchdog, a few of CUDA's."""
 
 
 @dataclass(frozen=True)
@@ -222,9 +222,9 @@ def open_files(host: Host) -> Finding:
     left = limit - host.open_fds
     found = f"{limit} open files, {left} left; a ring takes up to {FDS_OF_A_RING}"
     fix = "ulimit -n 4096, or LimitNOFILE= of the service"
-    if left < FDS_OF_A_RING:
+    if left < FDS_OF_A_RING // 4:
         return Finding("fail", what, found, fix)
-    if left < 4 * FDS_OF_A_RING:
+    if left < FDS_OF_A_RING:
         return Finding("warn", what, found, fix)
     return Finding("ok", what, found)
 
