@@ -32,7 +32,7 @@ import gpuring
 BATCH = 8  # calls that an engine takes at once
 DEPTH = 4  # calls of a client that are in flight
 USUAL_FILES = 1024  # how many a process may have open, unless somebody has raised the limit
-UP, SENT, ANSWERED, DONE, FILES, COLUMNS = range(6)
+UP, SENT, ANSWERED, LATE, DONE, FILES, COLUMNS = range(7)
 GO, ENGINES_STOP, KEEPER_STOPS = range(3)
 
 
@@ -129,7 +129,8 @@ def client(run: Run, mine: Any, calls: int) -> None:
         for each in flying:
             finish(client, mine, *each)
         mine[FILES] = len(list(Path("/proc/self/fd").iterdir()))
-        assert client.in_flight == client.late == 0
+        assert client.in_flight == 0
+        mine[LATE] = client.late
     mine[DONE] = 1
 
 
@@ -185,6 +186,8 @@ def play(
         # what another engine answered again. A dead client may have sent one that it did not.
         least, most = got - len(dead[engine]), sent + BATCH * len(dead[engine]) + len(dead[client])
         assert least <= given <= most, (got, given, sent)
+        late = int(books[of[client], LATE].sum())  # second answers
+        assert late <= BATCH * len(dead[engine]), late
         assert segments_of(name) == [], segments_of(name)
     finally:
         run.close()

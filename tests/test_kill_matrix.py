@@ -104,6 +104,14 @@ MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {
             )
         ],
     ),
+    "a reaper looks at the first word of the mask only": (
+        ("--point", "acquire:"),
+        [("reap.c", "gr_each_bit(u, ring->sub_words,", "gr_each_bit(u, 1,")],
+    ),
+    "a claim looks at the first word of the mask only": (
+        (),
+        [("ring.h", "gr_each_bit(u, (ring)->sub_words,", "gr_each_bit(u, 1,")],
+    ),
     "a reaper does not void what the dead was writing": (
         ("--point", "claim: claimed"),
         [("reap.c", "gr_cas(&slot->word, w, claim_word(seq_of(w), GR_NONE, GR_VOID))", "1")],

@@ -11,7 +11,7 @@ import pytest
 from support import poll
 
 import gpuring
-from gpuring import _core
+from gpuring import _core, cli
 from gpuring._snapshot import snapshot
 
 SIZES = (65, 128, 250)
@@ -280,3 +280,26 @@ def test_a_process_with_the_last_numbers_is_killed(name, children):
             producer.claim(10).publish()
             frames.acquire(10).release()
         del idle
+
+
+@pytest.mark.parametrize("command", ["inspect", "ls", "top"])
+@pytest.mark.parametrize("shared", [False, True])
+def test_commands_show_250_peers_in_80_columns(name, command, shared, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    arguments = {"inspect": [name], "ls": [], "top": ["--once"]}[command]
+    with gpuring.create(name, **SMALL, **FULL) as ring, ring.producer():
+        readers = [ring.consumer("jobs" if shared else f"analyser-{k}") for k in range(249)]
+        assert cli.main([command, *arguments]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert max(map(len, told)) <= 80
+    if command == "inspect":
+        peers = [line for line in told if " consumer " in line]
+        assert [int(line.split()[0]) for line in peers] == list(range(1, 250))
+    elif command == "ls":
+        (line,) = [line for line in told if line.startswith(name)]
+        assert line.split()[2:4] == ["1", "249"]
+    else:
+        (line,) = [line for line in told if line.startswith(name) and "open" in line]
+        assert "250" in line.split()
+        assert sum(line.startswith("lossless") for line in told) >= 249
+    del readers
