@@ -158,6 +158,71 @@ cdef class Thread:
         self.asleep.acquire(timeout=timeout)
 
 
+def nothing():
+    return False
+
+
+cdef object imported = None
+
+
+cpdef asyncio():
+    """The module, which a program without event loops need not import."""
+    global imported
+    if imported is None:
+        import asyncio as module
+        imported = module
+    return imported
+
+
+cdef class AsleepTask:
+    """A task of an event loop that sleeps once.  `asleep` are the tasks for which the loop listens, if it is one of them."""
+
+    cdef readonly object loop, key, ready, stream, woken
+    cdef dict asleep
+    cdef unsigned long thread
+
+    def __init__(self, loop, dict asleep=None, ready=nothing, stream=None):
+        self.loop, self.asleep, self.ready, self.stream = loop, asleep, ready, stream
+        self.thread = PyThread_get_thread_ident()
+        task = asyncio().current_task(loop)
+        # The same key for the same task each time, so it replaces what an interrupt has left.  The reference is weak, because a
+        # task keeps its calls.
+        self.key = self if task is None else PyWeakref_NewRef(task, None)
+        self.woken = loop.create_future()
+
+    @property
+    def gone(self):
+        """Whether the task has ended without having been removed."""
+        if self.key is self:
+            return False
+        task = <object>PyWeakref_GetObject(self.key)
+        return task is None or task.done()
+
+    def wake(self):
+        """Called by any thread."""
+        if PyThread_get_thread_ident() == self.thread:
+            self.ring()
+            return
+        try:
+            self.loop.call_soon_threadsafe(self.ring)
+        except RuntimeError:  # that loop has ended, with its tasks
+            pass
+
+    cpdef ring(self, error=None):
+        """Called by the thread of the loop."""
+        if self.asleep is not None and PyDict_GetItem(self.asleep, self.key) == <PyObject *>self:
+            del self.asleep[self.key]
+        if self.woken.done():
+            return
+        try:
+            if error is None:
+                self.woken.set_result(None)
+            else:
+                self.woken.set_exception(error)
+        except RuntimeError:  # that loop has ended, with its tasks
+            pass
+
+
 cdef wake(list sleepers):
     """Called after the last change.  A sleeper that is not woken, because a signal handler raises here, looks again by itself."""
     for each in sleepers:
@@ -362,15 +427,23 @@ cdef class Inbox:
     cdef public object _orphaned
     """A time.monotonic() since when there has been no engine, or None."""
     cdef public double _looked
+    cdef readonly dict _loops
+    """The tasks of each event loop.  Each loop adds its own."""
 
     def __init__(self, limit):
-        self.calls = Calls(limit)
+        self.calls, self._loops = Calls(limit), {}
         self._looked = now_s()
 
     def _open(self, answers):
         """Called once, with the consumer of the client's ring."""
         self._answers, self.peer = answers, answers._peer
         self.on_device = self.peer.device is not None
+
+    def tasks(self):
+        """The tasks of the running loop."""
+        loop = asyncio().get_running_loop()
+        tasks = self._loops.get(loop)
+        return self._tasks_of(loop) if tasks is None else tasks
 
     def wait(self, InFlight call not None, timeout, stream=None):
         """Receives until the call is done, as `pump` does."""
@@ -457,10 +530,6 @@ cdef discard(answer):
         read_release(answer)  # not Answer.release: its call is over, or has another answer
     except FrameTorn:
         pass
-
-
-def nothing():
-    return False
 
 
 cdef class Sender:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpuring import _core, diagnosis
-from gpuring._calls import Attempt, Sender, Turn, has_engines
+from gpuring._calls import Attempt, Sender, Turn, asyncio, has_engines
 from gpuring.errors import PeerLost, RingClosed, RingFull
 from gpuring.service.mailbox import Mailbox
 from gpuring.service.pending import Answer, PendingCall, RequestSlot, RequestWriter
@@ -124,11 +124,14 @@ class Client(Sender, Unique):
         is cancelled while it waits has claimed nothing.  Send the request before the next `await`;
         otherwise other tasks wait for it.
         """
-        import asyncio
-
+        tasks, calls, turns = self._mailbox.tasks(), self._calls, 0
+        if tasks.send_at_once and calls.has_room():
+            try:
+                return self.request(0, expires_s=expires_s, stream=stream, shape=shape)
+            except (RingFull, PeerLost):
+                pass
         begun = time.monotonic()
         deadline = None if timeout is None else begun + timeout
-        tasks, calls, turns = self._mailbox.tasks(), self._calls, 0
         async with tasks.turn_to_send(deadline):
             while True:
                 expires = None if expires_s is None else begun + expires_s - time.monotonic()
@@ -138,7 +141,7 @@ class Client(Sender, Unique):
                 except PeerLost:
                     if late or time.monotonic() - begun >= self._engine_s:
                         raise
-                    await asyncio.sleep(_ENGINE_POLL_S)
+                    await asyncio().sleep(_ENGINE_POLL_S)
                 except RingFull:
                     if late:
                         raise

@@ -32,7 +32,6 @@ class Mailbox(Inbox):
         self._terms = terms
         self._engine_s = engine_s
         self.id = secrets.randbits(64)
-        self._loops: dict[AbstractEventLoop, Tasks] = {}  # each loop adds its own
         self._ring = make_answer_ring(requests, terms, self.id, limit + SPARE)
         try:
             # A producer that never claims.  With it the stream of answers has no end while engines
@@ -51,17 +50,12 @@ class Mailbox(Inbox):
     def service(self) -> str:
         return self._requests.name
 
-    def tasks(self) -> Tasks:
-        """The tasks of the running loop."""
-        import asyncio
-
-        loop = asyncio.get_running_loop()
-        tasks = self._loops.get(loop)
-        if tasks is None:
-            for each in list(self._loops):
-                if each.is_closed():
-                    self._loops.pop(each, None)
-            tasks = self._loops[loop] = Tasks(self, loop)
+    def _tasks_of(self, loop: AbstractEventLoop) -> Tasks:
+        """The tasks of a new loop."""
+        for each in list(self._loops):
+            if each.is_closed():
+                self._loops.pop(each, None)
+        tasks = self._loops[loop] = Tasks(self, loop)
         return tasks
 
     def no_room(self) -> str:

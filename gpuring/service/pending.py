@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gpuring._calls import HoldsAnswer, InFlight, SendsRequest
+from gpuring._calls import HoldsAnswer, InFlight, SendsRequest, asyncio
 from gpuring.consumer import Consumer
 from gpuring.errors import RingError
 from gpuring.producer import Producer
@@ -146,15 +146,14 @@ class PendingCall(InFlight, Unique):
         A task that is cancelled while it waits cancels the call.  Raises what result raises.
         `await call` is the same without a time-out.
         """
-        import asyncio
-
-        deadline = None if timeout is None else time.monotonic() + timeout
-        tasks = self._mailbox.tasks()
-        try:
-            done = await tasks.until(self._is_done, deadline, self._sleepers, stream)
-        except asyncio.CancelledError:
-            self.cancel()
-            raise
+        done = self._is_done()
+        if not done:
+            deadline = None if timeout is None else time.monotonic() + timeout
+            try:
+                done = await self._mailbox.tasks().until(self, deadline, None, stream)
+            except asyncio().CancelledError:
+                self.cancel()
+                raise
         return self._outcome_of(done, timeout, stream)
 
     def __await__(self) -> Generator[Any, None, Answer]:

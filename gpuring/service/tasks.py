@@ -9,14 +9,12 @@ thread uses what is here, except for `wake`.
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
-import weakref
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gpuring import _calls, _core, waiting
-from gpuring._calls import Attempt
+from gpuring._calls import Attempt, asyncio
 from gpuring.errors import RingFull
 
 if TYPE_CHECKING:
@@ -25,50 +23,15 @@ if TYPE_CHECKING:
     from gpuring._calls import Calls, InFlight, Sleepers, Turn
     from gpuring._core import Notifier, Peer
 
-_LOOKS = 20  # slices, after which a task looks by itself, in case nobody woke it
+_LOOKS = 20  # slices, after which a task that wants to send looks, in case nobody woke it
 
 
-class Task:
+class Task(_calls.AsleepTask):
     """A task that sleeps once."""
 
-    def __init__(self, loop: AbstractEventLoop, stream: Any = None) -> None:
-        import asyncio
-
-        self._loop = loop
-        self._thread = threading.get_ident()
-        of = asyncio.current_task(loop)
-        self.key: Any = self if of is None else weakref.ref(of)
-        """The same key for the same task each time, so it replaces what an interrupt has left.  The
-        reference is weak, because a task keeps its calls."""
-        self.stream = stream
-        self.woken = loop.create_future()
-
-    @property
-    def gone(self) -> bool:
-        """Whether the task has ended without having been removed."""
-        if self.key is self:
-            return False
-        of = self.key()
-        return of is None or of.done()
-
-    def wake(self) -> None:
-        with contextlib.suppress(RuntimeError):  # that loop has ended, with its tasks
-            if threading.get_ident() == self._thread:
-                self.ring()
-            else:
-                self._loop.call_soon_threadsafe(self.ring)
-
-    def ring(self, error: Exception | None = None) -> None:
-        if not self.woken.done():
-            if error is None:
-                self.woken.set_result(None)
-            else:
-                self.woken.set_exception(error)
-
-    async def sleep(self, left: float | None, most: float | None = None) -> None:
-        """Sleeps until it is woken, for `left` seconds or `most` seconds at most."""
-        most = _LOOKS * _calls.SLICE_S if most is None else most
-        timer = self._loop.call_later(most if left is None else min(left, most), self.ring)
+    async def sleep(self, left: float) -> None:
+        """Sleeps until it is woken, for `left` seconds at most."""
+        timer = self.loop.call_later(left, self.ring)
         try:
             await self.woken
         finally:
@@ -104,15 +67,17 @@ class Tasks:
         self._bells: dict[Peer, Notifier] = {}
         self._watched: Notifier | None = None
         self._signals = 0  # how often there was something, but not for us
-        self._again: TimerHandle | None = None  # when it looks without a bell
+        self._listening = False
+        self._tick: TimerHandle | None = None  # when it looks without a bell
+        self._next: TimerHandle | None = None  # when it looks because it was told to
 
     # ---- for tasks -----------------------------------------------------------------------------
 
     async def until(
         self,
-        ready: Callable[[], bool],
+        ready: InFlight | Callable[[], bool],
         deadline: float | None,
-        sleepers: Sleepers,
+        sleepers: Sleepers | None = None,
         stream: Any = None,
     ) -> bool:
         """Waits as Mailbox.pump does."""
@@ -121,18 +86,28 @@ class Tasks:
             left = left_s(deadline)
             if calls.closed or left == 0:
                 return False
-            task = Task(self._loop, stream)
+            if isinstance(ready, _calls.InFlight):
+                is_ready, sleepers = ready._is_done, ready._sleepers
+            else:
+                is_ready = ready
+            assert sleepers is not None
+            task = Task(self._loop, self._asleep, is_ready, stream)
             try:
-                if calls.enter(task, sleepers, ready):
+                if calls.enter(task, sleepers, is_ready):
                     self._asleep[task.key] = task
                     self._listen()
-                    await task.sleep(left)
+                    await (task.woken if left is None else task.sleep(left))
             finally:
                 calls.leave(task, sleepers)
                 self._asleep.pop(task.key, None)
-                if not self._asleep:
+                if self._listening and not self._asleep:
                     self._hear()
         return True
+
+    @property
+    def send_at_once(self) -> bool:
+        """Whether no task waits for its turn to send."""
+        return not self._queue
 
     @contextlib.asynccontextmanager
     async def turn_to_send(self, deadline: float | None) -> AsyncIterator[None]:
@@ -141,19 +116,19 @@ class Tasks:
         queue.pop(mine.key, None)
         queue[mine.key] = mine
         try:
-            while _first(queue, lambda _: True) is not mine:
+            while _first(queue) is not mine:
                 left = left_s(deadline)
                 if left == 0:
                     raise RingFull(
                         f"service {self._mailbox.service!r}: other tasks are waiting to send a "
                         "request"
                     )
-                await mine.sleep(left)
+                await mine.sleep(_at_most(left, _LOOKS * _calls.SLICE_S))
                 mine = queue[mine.key] = Task(self._loop)
             yield
         finally:
             queue.pop(mine.key, None)
-            if (heir := _first(queue, lambda _: True)) is not None:
+            if (heir := _first(queue)) is not None:
                 heir.ring()
 
     async def until_claimable(
@@ -161,17 +136,15 @@ class Tasks:
     ) -> int:
         """Waits until there may be a slot for `peer`, whose users take the `turn`.  Returns the
         next `turns`."""
-        import asyncio
-
         bell, rung = self._bell(peer), False
         with Attempt(turn) as mine:
             if mine:
                 rung = bell.arm(peer)
         if not mine:
-            await asyncio.sleep(_calls.SLICE_S)  # a thread waits and has the turn
+            await asyncio().sleep(_calls.SLICE_S)  # a thread waits and has the turn
             return 0
         if rung:
-            await asyncio.sleep(_pause_s(turns))
+            await asyncio().sleep(_pause_s(turns))
             return turns + 1
         task = Task(self._loop)
 
@@ -181,7 +154,7 @@ class Tasks:
 
         self._loop.add_reader(bell.fileno(), claimable)
         try:
-            await task.sleep(left_s(deadline), _calls.SLICE_S)
+            await task.sleep(_at_most(left_s(deadline), _calls.SLICE_S))
         finally:
             self._unwatch(bell)
         return 0
@@ -195,17 +168,29 @@ class Tasks:
 
     def _listen(self) -> None:
         """Begins to listen, unless it does already.  It begins again if it was interrupted."""
-        if self._again is None or self._again.when() + _calls.SLICE_S < self._loop.time():
+        tick = self._tick
+        if not self._listening or tick is None or tick.when() + _calls.SLICE_S < self._loop.time():
             self._hear(receive=False)  # pump has just received
+
+    def _look(self) -> None:
+        """Called once in a slice.  It wakes those whom an interrupt has kept from being woken."""
+        self._tick = None
+        for task in list(self._asleep.values()):
+            if task.ready():
+                task.ring()
+        self._hear()
 
     def _hear(self, receive: bool = True) -> None:
         """Receives for the tasks that sleep, and arranges the next look."""
         if self._loop.is_closed():  # while tasks were still asleep
             self._watch(None)
             return
-        before, self._again = self._again, self._loop.call_later(_calls.SLICE_S, self._hear)
-        if before is not None:
-            before.cancel()
+        if self._tick is None or self._tick.when() < self._loop.time():
+            self._tick = self._loop.call_later(_calls.SLICE_S, self._look)
+        if self._next is not None:
+            self._next.cancel()
+            self._next = None
+        self._listening = True
         calls, task, bell = self._mailbox.calls, self._sleeper(), None
         if task is not None and not calls.closed:
             for heir in (None, self):  # whoever gives the turn up in between wakes this loop
@@ -222,9 +207,11 @@ class Tasks:
                 if mine:
                     break
         self._watch(bell)
-        if self._sleeper() is None and self._again is not None:
-            self._again.cancel()
-            self._again = None
+        if not self._asleep:
+            self._listening = False
+            if self._tick is not None:
+                self._tick.cancel()
+                self._tick = None
 
     def _receive(self, task: Task, receive: bool) -> Notifier | None:
         """Returns the bell that rings when there is something for this loop, or None if the loop
@@ -247,13 +234,13 @@ class Tasks:
 
     def _soon(self, pause_s: float) -> None:
         """Has the loop look again after `pause_s` seconds."""
-        if self._again is not None:
-            self._again.cancel()
-        self._again = self._loop.call_later(pause_s, self._hear)
+        if self._next is not None:
+            self._next.cancel()
+        self._next = self._loop.call_later(pause_s, self._hear)
 
     def _sleeper(self) -> Task | None:
         """The first task that still sleeps."""
-        return _first(self._asleep, lambda task: not task.woken.done())
+        return _first(self._asleep)
 
     def _watch(self, bell: Notifier | None) -> None:
         """Listens to that bell; with None to no bell any more."""
@@ -276,19 +263,22 @@ class Tasks:
         return self._bells[peer]
 
 
-def _first(tasks: dict[object, Task], wanted: Callable[[Task], bool]) -> Task | None:
-    """Returns the first task that is wanted, and removes those that are gone."""
+def _first(tasks: dict[object, Task]) -> Task | None:
+    """Returns the first task, and removes those before it that are gone."""
     gone = []
     try:
         for key, task in tasks.items():
-            if task.gone:
-                gone.append(key)
-            elif wanted(task):
+            if not task.gone:
                 return task
+            gone.append(key)
     finally:
         for key in gone:
             tasks.pop(key, None)
     return None
+
+
+def _at_most(left: float | None, most: float) -> float:
+    return most if left is None else min(left, most)
 
 
 def _pause_s(turns: int) -> float:
