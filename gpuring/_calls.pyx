@@ -502,6 +502,8 @@ cdef class Inbox:
                     self._dispatch(self._answers.acquire(0, stream=stream))
             except RingTimeout:
                 pass
+        if self._answers._polled:
+            self._answers._notify().arm(self.peer)
         now = now_s()
         if now - self._looked >= SLICE_S:
             self._looked = now

@@ -199,6 +199,22 @@ class Client(Sender, Unique):
             call.cancel()
             raise
 
+    def fileno(self) -> int:
+        """A descriptor for selectors, poll and event loops.  It is readable when an answer may have
+        come to any call of this client.
+
+        When it is readable, ask each call in flight whether it is `done`.  It is readable again
+        when another answer comes.  It does not tell that a call is lost, so ask once in a while as
+        well.  Never read or close it.  It is the same number until the client is closed.
+
+        The first call starts a native thread, one for the process.  Raises OSError if there can be
+        no thread or no descriptor, RingClosed if this client was closed, RingError in a forked
+        child.
+        """
+        self._check_open()
+        fd: int = self._mailbox._answers.fileno()
+        return fd
+
     def _full(self, timeout: float | None) -> Exception:
         peer = self._requests._peer
         return diagnosis.refused(self.name, peer, _core.BLOCKED, verb="claim", timeout=timeout)

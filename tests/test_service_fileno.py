@@ -1,0 +1,51 @@
+"""The descriptor of a client, for selectors and event loops."""
+
+from __future__ import annotations
+
+import select
+
+import pytest
+from services import answer, finish, send, serve
+from support import poll
+
+import gpuring
+
+PATIENCE_S = 10
+
+
+def readable(client, seconds):
+    return select.select([client], [], [], seconds)[0] == [client]
+
+
+def test_a_client_is_readable_when_an_answer_has_come(name):
+    with serve(name) as server, gpuring.connect(name) as client:
+        calls = [send(client, k) for k in range(3)]
+        assert not readable(client, 0)
+        taken = server.take(3, timeout=PATIENCE_S)
+        for k in range(2):
+            answer(taken[k])
+            assert readable(client, PATIENCE_S)
+            assert calls[k].done
+            poll(lambda: not calls[2].done and not readable(client, 0))
+        answer(taken[2])
+        assert readable(client, PATIENCE_S)
+        for k in range(3):
+            finish(client, k, calls[k])
+
+
+def test_when_all_calls_are_done_a_client_is_not_readable(name):
+    with serve(name) as server, gpuring.connect(name) as client:
+        call = send(client, 0)
+        assert client.fileno() == client.fileno()
+        answer(server.take(timeout=PATIENCE_S)[0])
+        assert readable(client, PATIENCE_S)
+        assert call.done
+        assert not readable(client, 0)
+
+
+def test_a_closed_client_has_no_descriptor(name):
+    with serve(name):
+        client = gpuring.connect(name)
+        client.close()
+        with pytest.raises(gpuring.RingClosed, match="client was closed"):
+            client.fileno()
