@@ -269,6 +269,7 @@ def test_who_waits_for_a_frame_is_told_that_the_producer_is_stopped(name, childr
 
 def sleeps(pipe):
     pipe.send(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    pipe.receive()
 
 
 def test_only_the_process_that_joined_is_looked_up(segment, children):
