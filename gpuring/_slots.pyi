@@ -9,6 +9,9 @@ from gpuring._core import Device, Peer
 
 _Batch = TypeVar("_Batch")
 
+def references(things: list[Any], index: int) -> int: ...
+def nobody_has(slots: list[Any], index: int, known: int = 0) -> bool: ...
+
 class Slot:
     index: int
     _peer: Peer

@@ -48,6 +48,21 @@ cdef bint is_free(PyObject *slot, Py_ssize_t known) except -1:
     return True
 
 
+def references(list things not None, Py_ssize_t index):
+    """How many references there are to an item of a list, with that of the list.
+
+    It is not asked with the item as an argument.  How many references a call adds differs between versions of
+    Python, and between places in one function."""
+    return Py_REFCNT(PyList_GET_ITEM(<PyObject *>things, index))
+
+
+def nobody_has(list slots not None, Py_ssize_t index, Py_ssize_t known=0):
+    """Whether nobody refers to a slot of an endpoint, to its arrays or to its metadata.
+
+    known: how many references are expected beside that of the endpoint's list."""
+    return is_free(PyList_GET_ITEM(<PyObject *>slots, index), 1 + known)
+
+
 cdef class Slot:
     """What both kinds of slot have: whose slot it is, which frame it has, and on which streams it was used."""
 

@@ -14,7 +14,6 @@ import contextlib
 import dis
 import functools
 import gc
-import itertools
 import sys
 import threading
 from collections.abc import Iterator
@@ -26,7 +25,7 @@ import pytest
 import services
 from services import ask, in_thread, serve
 from support import poll
-from test_interrupt import Interrupt, collected, interrupts
+from test_interrupt import Interrupt, at_each_place, collected, interrupts
 from test_select import waiters
 from test_service_interrupt import serve_once
 
@@ -103,12 +102,7 @@ class Signal(Interrupt):
 
 
 def signals(step: int = 1) -> Iterator[Signal]:
-    for k in itertools.count(1, step):
-        signal = Signal(k)
-        yield signal
-        if signal.where is None:
-            assert k > 1, "nothing was traced"
-            return
+    yield from at_each_place(Signal, step)
 
 
 @pytest.fixture

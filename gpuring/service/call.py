@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpuring._calls import FAILED, SendsAnswer, Taken, unanswered
+from gpuring._slots import nobody_has
 from gpuring.producer import Producer
-from gpuring.service.whose import nobody_has
 from gpuring.service.wire import Enveloped
 from gpuring.slot import WriteSlot
 from gpuring.unique import Unique
@@ -96,8 +96,9 @@ class AnswerWriter(Enveloped, Producer):
         self.begun = []  # first, so that nobody takes a slot from it
         empty = True
         for index, _ in self._peer.holding():
+            free = nobody_has(self._slots, index)
             slot = self._slots[index]
-            if every or not slot._open or nobody_has(slot):
+            if every or not slot._open or free:
                 slot._open = True
                 slot._end()
             else:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from gpuring import _core, diagnosis
 from gpuring._calls import Attempt, Sender, Turn, asyncio, has_engines
+from gpuring._slots import nobody_has, references
 from gpuring.errors import PeerLost, RingClosed, RingFull
 from gpuring.service.mailbox import Mailbox
 from gpuring.service.pending import Answer, PendingCall, RequestSlot, RequestWriter
 from gpuring.service.tasks import left_s
-from gpuring.service.whose import nobody_has, references
 from gpuring.service.wire import Terms, remove_if_dead
 from gpuring.unique import Unique
 
@@ -256,19 +256,20 @@ class Client(Sender, Unique):
     def _settle(self) -> None:
         """Ends calls that a Ctrl-C has interrupted, and calls that nobody has any more.  Called
         with the turn to send."""
-        live, claimed = self._calls.all(), set()
+        live, slots, claimed = self._calls.all(), self._requests._slots, set()
         for index, seq in self._requests._peer.holding():
-            slot = self._requests._slots[index]
-            if nobody_has(slot):
-                slot._end()
+            if nobody_has(slots, index):
+                slots[index]._end()
             else:
                 claimed.add(seq)
-        for call in live:
+        known = 3  # references: of Calls.live, of `live` and of `call`
+        for k in range(len(live)):
+            call = live[k]
             if call._seq in claimed:
                 continue
             if call._sent_at < 0 or (call._answer_seq and not call._has_answer()):
                 self._calls.end(call)
-            elif references(call) == 2 and call._answer_is_lost():  # of Calls.live, and of `live`
+            elif references(live, k) == known and call._answer_is_lost():
                 call.cancel()
 
     def _check_open(self) -> None:

@@ -8,10 +8,10 @@ from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gpuring._calls import HoldsAnswer, InFlight, SendsRequest, asyncio
+from gpuring._slots import nobody_has
 from gpuring.consumer import Consumer
 from gpuring.errors import RingError
 from gpuring.producer import Producer
-from gpuring.service.whose import nobody_has
 from gpuring.service.wire import Enveloped
 from gpuring.slot import ReadSlot, WriteSlot
 from gpuring.unique import Unique
@@ -165,8 +165,7 @@ class PendingCall(InFlight, Unique):
 
     def _answer_is_lost(self) -> bool:
         """Whether nobody outside of this object has its answer."""
-        answer = self._answer
-        return answer is None or nobody_has(answer, 1)
+        return self._answer is None or nobody_has([self._answer], 0, 2)  # the endpoint's, and ours
 
     def _label(self) -> str:
         return f"call {self._number} to service {self._mailbox.service!r}"

@@ -8,11 +8,11 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from gpuring._calls import Taker
+from gpuring._slots import references
 from gpuring.consumer import Consumer
 from gpuring.errors import FrameTorn, RingError, raise_first
 from gpuring.service.call import Batch, Call
 from gpuring.service.delivery import Delivery
-from gpuring.service.whose import references
 from gpuring.service.wire import ENGINES, Enveloped, Terms, remove_if_dead
 from gpuring.unique import Unique
 
@@ -164,11 +164,13 @@ class Server(Taker, Unique):
     def _settle(self) -> None:
         """Ends what an interrupt has left: answered calls whose request is still held, requests
         that nobody has, and calls that nobody can answer any more."""
-        known = 2  # references: one of _calls, and one of this loop's tuple
-        for call in tuple(self._calls):
+        calls = list(self._calls)
+        known = 3  # references: of _calls, of `calls` and of `call`
+        for k in range(len(calls)):
+            call = calls[k]
             if call._answered:
                 self._let_go(call)
-            elif references(call) == known and call not in self._delivery.answering():
+            elif references(calls, k) == known and call not in self._delivery.answering():
                 if not self._terms.redeliver:
                     with contextlib.suppress(RingError):
                         call.fail("its engine has let go of it, and not answered")
