@@ -303,7 +303,8 @@ def test_a_consumer_that_is_dropped_warns_and_leaves(name, monkeypatch):
         del frames
         with pytest.warns(ResourceWarning, match="a consumer was not closed") as told:
             gc.collect()
-        assert f"{__file__}:{line}" in str(told[0].message)
+        # Among those of what earlier tests have left.
+        assert any(f"{__file__}:{line}" in str(each.message) for each in told)
         assert len(ring.stats().peers) == 1
         for _ in range(5):
             producer.claim(0).publish()
