@@ -7,6 +7,7 @@ import fcntl
 import gc
 import itertools
 import os
+import signal
 import struct
 import subprocess
 import sys
@@ -212,9 +213,10 @@ print(len(left), len(ring.stats().peers), flush=True)
 def test_or_when_the_process_ends(name, ring):
     ended = subprocess.run(
         [sys.executable, "-c", ENDS, name],
-        check=True, capture_output=True, text=True, timeout=60,
+        check=False, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert ended.stdout == "0 1\n", ended.stderr
+    assert ended.returncode in (0, -signal.SIGINT)  # the latter since CPython 3.14
     assert ring.stats().peers == ()
     assert ring._header.reaps == 0
 

@@ -200,8 +200,9 @@ void mortal(enum role role, const char *target) {
 }
 
 static bool anybody(void) {
-    gr_each_peer(p, ring) return true;
-    return false;
+    unsigned peers = 0;
+    gr_each_peer(p, ring) peers += p < ring->max_peers;
+    return peers > 0;
 }
 
 /* Runs when all others are gone: the ring has to be as good as new, and the GPU must have no
