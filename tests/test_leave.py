@@ -8,7 +8,8 @@ import struct
 import threading
 
 import pytest
-from support import LOCK_BYTE
+from support import LOCK_BYTE, poll
+from test_death import cpu_seconds_of
 
 import gpuring
 from gpuring import _core
@@ -123,3 +124,25 @@ def test_a_slot_that_a_close_in_vain_has_ended_is_as_good_as_any_later(name):
             with producer.claim(0) as slot:
                 slot.publish()
             frames.acquire(0).release()
+
+
+def joins(pipe, name):
+    with gpuring.attach(name) as ring, ring.consumer():
+        pipe.send()
+        pipe.receive()
+
+
+def test_while_the_lock_is_held_the_dead_cost_the_watchdog_next_to_nothing(name, children):
+    """The pidfd of a process that nobody has waited for stays readable."""
+    with make(name) as ring, ring.producer():
+        victim = children(joins, name, method="spawn")
+        victim.receive()
+        lock = hold_lock(name)
+        victim.process.kill()
+        os.waitid(os.P_PID, victim.pid, os.WEXITED | os.WNOWAIT)
+        used_s = cpu_seconds_of(1)
+        assert len(ring._header.live_peers()) == 1
+        assert len(ring.stats().peers) == 2
+        os.close(lock)
+        poll(lambda: len(ring.stats().peers) == 1)
+    assert used_s < 10 * cpu_seconds_of(*[0.02] * 50)

@@ -36,6 +36,7 @@ static struct process {
     uint64_t pid, start;
     uint64_t look; /* the last one that found a peer of this process */
     int fd;        /* its pidfd */
+    bool exited;   /* its pidfd has said so, and stays readable */
 } processes[MAX_POLLED - 1];
 static uint32_t process_count;
 static uint64_t looks;
@@ -51,7 +52,10 @@ static void fork_child(void) {
 static void install_fork_handler(void) { pthread_atfork(NULL, NULL, fork_child); }
 
 /* False: the process is gone already, or not visible from here, or the kernel gives no pidfd. If
- * there are too many processes, those that are not watched are found at the tick. */
+ * there are too many processes, those that are not watched are found at the tick.
+ *
+ * A process that has exited is kept until its peers are cleared. Its pidfd tells nothing new then.
+ * To open another one and poll it would keep a CPU busy while LOCK is held by a stopped process. */
 static bool watch_process(uint64_t pid, uint64_t start) {
     struct process *process = processes, *end = processes + process_count;
     while (process < end && (process->pid != pid || process->start != start)) process++;
@@ -63,7 +67,7 @@ static bool watch_process(uint64_t pid, uint64_t start) {
         process_count++;
     }
     process->look = looks;
-    return true;
+    return !process->exited;
 }
 
 /* The last one takes its place. */
@@ -119,7 +123,8 @@ static void *watch(void *unused) {
         for (uint32_t k = process_count; k-- > 0;)
             if (processes[k].look != looks) forget_process(k); /* its peers have left */
         for (uint32_t k = 0; k < process_count; k++)
-            polled[1 + k] = (struct pollfd){.fd = processes[k].fd, .events = POLLIN};
+            polled[1 + k] = (struct pollfd){.fd = processes[k].exited ? -1 : processes[k].fd,
+                                            .events = POLLIN};
         tick_ms = soon ? TICK_MS : tick_ms < LONG_TICK_MS / 2 ? 2 * tick_ms : LONG_TICK_MS;
         gr_unlock_handles();
         int fired = poll(polled, 1 + process_count, any ? tick_ms : -1);
@@ -132,10 +137,8 @@ static void *watch(void *unused) {
         for (struct gr_ring *ring = handles; ring; ring = ring->next)
             if (ring->watched) gr_reap_dead(ring, NULL);
         /* Whether its peers were cleared, had left before, or LOCK was busy: the pidfd has told
-         * all. If a peer of it is still there, the next look opens another one, or looks again
-         * soon. */
-        for (uint32_t k = process_count; k-- > 0;)
-            if (polled[1 + k].revents) forget_process(k);
+         * all. If a peer of it is still there, the next looks come soon. */
+        for (uint32_t k = 0; k < process_count; k++) processes[k].exited |= polled[1 + k].revents != 0;
     }
     watching = false;
     wake_fd = -1;
