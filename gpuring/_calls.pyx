@@ -563,6 +563,8 @@ cdef class Sender:
         patience_s = -1 if timeout is None else min(max(0.0, timeout), threading.TIMEOUT_MAX)
         expires = None if expires_s is None else begun + expires_s
         slot = None
+        if self.peer.is_forked():  # a thread that the child does not have may have the turn
+            self._mailbox._check_usable()
         if not self._sending.acquire(True, patience_s):
             raise RingFull(f"service {self.name!r}: another thread is waiting to send a request")
         try:
