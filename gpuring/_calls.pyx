@@ -99,6 +99,14 @@ cdef inline double now_s() noexcept:
     return now_ns() / 1e9
 
 
+cdef inline uint64_t expiry_ns(double expires) noexcept:
+    """When a call expires, for its envelope.  C does not say what becomes of a number that is out of range."""
+    cdef double ns = expires * 1e9
+    if ns >= 2.0**64:
+        return <uint64_t>NEVER
+    return <uint64_t>ns if ns > 0 else 0
+
+
 cdef inline void *envelope_of(Peer peer, uint32_t index) noexcept:
     return peer.gd.me.ring.meta + index * peer.gd.me.ring.layout.meta_stride
 
@@ -612,7 +620,7 @@ cdef class Sender:
         self.last += 1
         call.begin(self._mailbox, self.last, slot._seq, expires)
         envelope.client, envelope.call = self.id, self.last
-        envelope.until_ns = <uint64_t>NEVER if expires is None else <uint64_t>(<double>expires * 1e9)
+        envelope.until_ns = expiry_ns(FOREVER if expires is None else expires)
         slot._call = PyWeakref_NewRef(call, None)
         self._calls.begin(call)
 
@@ -668,7 +676,7 @@ cdef class SendsRequest(Ended):
             write_publish(self)
         except BaseException:
             if not self._open:  # an open slot can still be sent when its stream can be used again
-                call._mailbox.calls.end(call)
+                self._over()
             raise
         call._mailbox.calls.sent(call)
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import struct
+from pathlib import Path
+
 import pytest
 import services
 from services import (
@@ -12,6 +17,7 @@ from services import (
     send,
     serve,
 )
+from support import poll
 
 import gpuring
 
@@ -42,6 +48,43 @@ def test_an_expired_call_is_passed_over(name):
         assert server.counts.expired == 1
         with pytest.raises(gpuring.RingTimeout, match="it has expired, and no answer came"):
             stale.result(10)
+
+
+@pytest.mark.parametrize("expires_s", [float("inf"), 1e300, 1e11, -1e12])
+def test_a_call_may_expire_at_any_time(name, expires_s):
+    """Also at one that the envelope cannot hold."""
+    with serve(name) as server, gpuring.connect(name) as client:
+        first, second = send(client, 0, expires_s=expires_s), send(client, 1)
+        taken = server.take(2, timeout=10)
+        assert [int(call.meta["k"]) for call in taken] == ([0, 1] if expires_s > 0 else [1])
+        del first, second
+
+
+def test_a_request_that_cannot_be_sent_ends_its_call(name):
+    """Its client was taken for dead.  Nobody would ever answer the call."""
+    with serve(name), gpuring.connect(name) as client:
+        slot = client.request(10)
+        call = slot.call
+        lose_lock(name, client._requests.peer)
+        poll(lambda: client._requests.peer not in numbers(client.ring))
+        with pytest.raises(gpuring.PeerLost):
+            slot.publish()
+        with pytest.raises(gpuring.RingError, match="its request was not sent"):
+            call.result(0)
+        assert client.in_flight == 0
+
+
+def numbers(ring):
+    return [peer.number for peer in ring.stats().peers]
+
+
+def lose_lock(name, byte):
+    """Unlocks a byte through every descriptor that this process has of the header."""
+    unlock = struct.pack("hhqqi4x", fcntl.F_UNLCK, 0, byte, 1, 0)
+    for each in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # of this look
+            if str(each.readlink()) == f"/dev/shm/gpuring.{name}":
+                fcntl.fcntl(int(each.name), fcntl.F_OFD_SETLK, unlock)
 
 
 def test_a_full_ring_says_so_at_once_or_waits(name):
