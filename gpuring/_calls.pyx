@@ -36,7 +36,7 @@ from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 from gpuring import _slots
 from gpuring._core cimport *
-from gpuring.errors import CallFailed, FrameTorn, RingClosed, RingError, RingFull, RingTimeout
+from gpuring.errors import CallFailed, EndOfStream, FrameTorn, RingClosed, RingError, RingFull, RingTimeout
 from gpuring.integers import integer
 
 cdef extern from "string.h":
@@ -300,9 +300,13 @@ cdef class InFlight:
 
     def _outcome_of(self, bint done, timeout, stream):
         """The answer, or what result() raises."""
+        cdef Calls calls = self._mailbox.calls
         if not done:
-            late = RingTimeout(f"{self._label()}: no answer within {timeout or 0:g} s; given up")
-            self._mailbox.calls.end(self, late, False)
+            if calls.closed:  # just when the request was sent, so close has not ended this call
+                error = RingClosed(f"{self._label()}: this client was closed")
+            else:
+                error = RingTimeout(f"{self._label()}: no answer within {timeout or 0:g} s; given up")
+            calls.end(self, error, False)
         if self._error is not None:
             raise self._error
         answer = self._answer
@@ -886,7 +890,10 @@ cdef class Taker:
                 now = now_s()
                 until = now + max_wait_s
                 while len(batch) < most and now < until and not gr_load_acquire(&self.header.ring.head.closed):
-                    self._fill(batch, most - len(batch), min(TAKE_SLICE_S, until - now), stream)
+                    try:
+                        self._fill(batch, most - len(batch), min(TAKE_SLICE_S, until - now), stream)
+                    except EndOfStream:  # closed just now: the next take says so
+                        break
                     now = now_s()
         except BaseException:
             self._calls.difference_update(batch)

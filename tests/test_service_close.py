@@ -187,3 +187,37 @@ def forks(pipe, name):
 @pytest.mark.slow
 def test_a_forked_child_waits_for_no_thread_of_its_parent(name, children):
     assert children(forks, name).result() == 0
+
+
+def test_a_call_that_is_sent_while_its_client_is_closed_says_so(name):
+    """Between close's look at the calls and its look at who sends."""
+    with serve(name), gpuring.connect(name) as client:
+        claim = client._requests.claim
+
+        def closed_meanwhile(timeout):
+            slot = claim(timeout)
+            client._mailbox.shut()
+            return slot
+
+        client._requests.claim = closed_meanwhile
+        call = send(client, 0)
+        with pytest.raises(gpuring.RingClosed, match="this client was closed"):
+            call.result()
+
+
+def test_an_engine_whose_batch_fills_when_the_service_is_closed_gets_what_there_is(name):
+    with (
+        serve(name, engine=False) as keeper,
+        gpuring.serve(name) as server,
+        gpuring.connect(name) as client,
+    ):
+        call = send(client, 0)
+        join = in_thread(server.take, 8, 60)
+        poll(lambda: server._calls)
+        poll(waits(server._requests))
+        keeper.close()
+        (taken,) = join()
+        answer(taken)
+        finish(client, 0, call)
+        with pytest.raises(gpuring.EndOfStream):
+            server.take(timeout=10)
