@@ -45,6 +45,7 @@ cdef extern from "string.h":
 cdef extern from "Python.h":
     object PyWeakref_NewRef(object, object)
     PyObject *PyWeakref_GetObject(object)
+    Py_ssize_t Py_REFCNT(object)
 
 cdef extern from *:
     """
@@ -290,6 +291,8 @@ cdef class InFlight:
     def _give_up(self, error):
         """Ends the call with that error.  Its answer is discarded, now or when it comes."""
         self._mailbox.calls.end(self, error, False)
+        if self._mailbox._answers._polled:
+            self._mailbox.tell(self)
         answer = self._answer
         if not self.releasing and answer is not None and self._has_answer():
             self.releasing = True  # several threads may cancel it, and one releases
@@ -307,6 +310,8 @@ cdef class InFlight:
             else:
                 error = RingTimeout(f"{self._label()}: no answer within {timeout or 0:g} s; given up")
             calls.end(self, error, False)
+        elif self._mailbox._answers._polled:
+            self._mailbox.tell(self)
         if self._error is not None:
             raise self._error
         answer = self._answer
@@ -441,9 +446,12 @@ cdef class Inbox:
     cdef public double _looked
     cdef readonly dict _loops
     """The tasks of each event loop.  Each loop adds its own."""
+    cdef dict untold
+    """If fileno() was given out: weak references, by number, to the calls whose answers have come, and that nobody has asked since.  Whoever listens to the
+    descriptor has to be told of them, though another thread has received the answers."""
 
     def __init__(self, limit):
-        self.calls, self._loops = Calls(limit), {}
+        self.calls, self._loops, self.untold = Calls(limit), {}, {}
         self._looked = now_s()
 
     def _open(self, answers):
@@ -460,6 +468,8 @@ cdef class Inbox:
     def wait(self, InFlight call not None, timeout, stream=None):
         """Receives until the call is done, as `pump` does."""
         if call.done():
+            if self._answers._polled:
+                self.tell(call)
             return True
         return self.pump(call, None if timeout is None else now_s() + timeout, stream)
 
@@ -501,6 +511,8 @@ cdef class Inbox:
                         sleeper.sleep(min(left, slice_s))
                 finally:
                     calls.leave(sleeper, sleepers)
+        if call is not None and self._answers._polled:
+            self.tell(call)
         return True
 
     cpdef receive(self, double timeout, stream):
@@ -515,11 +527,44 @@ cdef class Inbox:
             except RingTimeout:
                 pass
         if self._answers._polled:
-            self._answers._notify().arm(self.peer)
+            self.arm()
         now = now_s()
         if now - self._looked >= SLICE_S:
             self._looked = now
             self._look(now)
+
+    cdef arm(self):
+        """Called with the turn to receive.  The descriptor is readable now if somebody has a call in `untold`."""
+        cdef InFlight call
+        notifier = self._answers._notify()
+        notifier.arm(self.peer)
+        for number in list(self.untold):
+            call = self.untold_call(number)
+            if call is not None and Py_REFCNT(call) > 1 + (number in self.calls.live):  # more than ours
+                notifier.set()
+                return
+
+    cdef InFlight untold_call(self, number):
+        """The call of that number in `untold`, if it is still there and exists."""
+        cdef PyObject *of = PyDict_GetItem(self.untold, number)
+        if of == NULL:
+            return None
+        call = <object>PyWeakref_GetObject(<object>of)
+        if call is None:
+            self.untold.pop(number, None)
+        return call
+
+    cdef tell(self, InFlight call):
+        """Somebody has asked a call that is done.  If another thread has the turn to receive, that arms the descriptor at the end
+        of its slice."""
+        if self.untold.pop(call._number, None) is None:
+            return
+        if not self.calls.closed and not self.peer.is_forked() and self.calls.turn.acquire(False):
+            try:
+                self.arm()
+            finally:
+                self.calls.turn.release()
+                self.calls.pass_turn()
 
     cpdef _dispatch(self, answer):
         """Gives an answer to its call."""
@@ -528,6 +573,8 @@ cdef class Inbox:
         cdef PyObject *found = PyDict_GetItem(self.calls.live, envelope.call)
         cdef InFlight call = None if found == NULL else <InFlight>found
         self._orphaned = None
+        if call is not None and not call.done() and self._answers._polled:
+            self.untold[call._number] = PyWeakref_NewRef(call, None)
         if call is not None and envelope.status == FAILED and not call.done():
             text = envelope.text[:strnlen(envelope.text, TEXT_NBYTES)].decode(errors="replace")
             self.calls.end(call, CallFailed(f"{call._label()} failed: {text}"))

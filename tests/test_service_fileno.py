@@ -5,7 +5,7 @@ from __future__ import annotations
 import select
 
 import pytest
-from services import answer, finish, send, serve
+from services import answer, finish, in_thread, receives, send, serve
 from support import poll
 
 import gpuring
@@ -41,6 +41,40 @@ def test_when_all_calls_are_done_a_client_is_not_readable(name):
         assert readable(client, PATIENCE_S)
         assert call.done
         assert not readable(client, 0)
+
+
+def test_a_client_is_readable_though_another_thread_has_received_the_answer(name):
+    with serve(name) as server, gpuring.connect(name) as client:
+        assert not readable(client, 0)
+        slow, call = send(client, 0), send(client, 1)
+        first, second = server.take(2, timeout=PATIENCE_S)
+        join = in_thread(slow.wait, PATIENCE_S)
+        poll(lambda: receives(client))
+        answer(second)
+        poll(call._is_done)
+        assert readable(client, PATIENCE_S)
+        poll(lambda: receives(client))
+        assert readable(client, PATIENCE_S)  # until it is asked
+        assert call.done
+        poll(lambda: not readable(client, 0))
+        answer(first)
+        assert join()
+        assert readable(client, 0) is False
+        finish(client, 0, slow)
+        finish(client, 1, call)
+
+
+def test_a_call_that_nobody_has_leaves_no_client_readable(name):
+    with serve(name) as server, gpuring.connect(name) as client:
+        assert not readable(client, 0)
+        calls = [send(client, k) for k in range(2)]
+        taken = server.take(2, timeout=PATIENCE_S)
+        del calls[0]
+        for each in taken:
+            answer(each)
+        assert readable(client, PATIENCE_S)
+        poll(lambda: calls[0].done)
+        poll(lambda: not readable(client, 0))
 
 
 def test_a_closed_client_has_no_descriptor(name):
