@@ -35,8 +35,7 @@ except ImportError as missing:
     sys.exit(f"{missing}: pip install 'gpuring[examples]'")
 
 FPS, W, H, CELL = 25, 1280, 720, 16
-CAMERAS = ("as it is", "mirrored, 44 frames ahead", "red and blue exchanged, 88 frames ahead")
-AHEAD = 44
+AHEAD, CAMERAS = 44, ("as it is", "mirrored, 44 frames ahead", "colours swapped, 88 frames ahead")
 NV12 = {"y": ((H, W), "u1"), "uv": ((H // 2, W // 2, 2), "u1")}
 MOVED = {"moved": ((1, H // CELL, W // CELL), "?")}
 META = [("pts", "i8"), ("stamp_ns", "i8")]  # number of the picture, and when it was taken

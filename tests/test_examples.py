@@ -241,7 +241,9 @@ def test_cameras_that_stall_or_die_hold_up_nobody(start, tmp_path):
     assert len(pictures) == 150
     for k, absent in enumerate(no_signal):
         corners = [picture[720 * k : 720 * k + 100, :100] for picture in pictures]
-        assert sum(bool((abs(each - 32.0) < 4).all()) for each in corners) == absent
+        # Of nearly all pixels: the codec leaves traces of the picture before.
+        gray = [(abs(each - 32.0) < 4).mean() > 0.9 for each in corners]
+        assert sum(gray) == absent
 
 
 def _session(pid):
