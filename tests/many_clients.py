@@ -33,7 +33,7 @@ BATCH = 8  # calls that an engine takes at once
 DEPTH = 4  # calls of a client that are in flight
 USUAL_FILES = 1024  # how many a process may have open, unless somebody has raised the limit
 UP, SENT, ANSWERED, LATE, DONE, FILES, COLUMNS = range(7)
-GO, ENGINES_STOP, KEEPER_STOPS = range(3)
+GO, KILLED, ENGINES_STOP, KEEPER_STOPS = range(4)
 
 
 class Run:
@@ -116,12 +116,18 @@ def engine(run: Run, mine: Any) -> None:
 
 
 def client(run: Run, mine: Any, calls: int) -> None:
+    """Its last call waits for all kills, so there is somebody to kill."""
     with gpuring.connect(run.name, calls=DEPTH, timeout=60, engine_s=60) as client:
         mine[UP] = 1
         while not run.flags[GO]:
             time.sleep(0.01)
         flying = []
         for k in range(calls):
+            if k == calls - 1:
+                while flying:
+                    finish(client, mine, *flying.pop())
+                while not run.flags[KILLED]:
+                    time.sleep(0.01)
             flying.append((k, send(client, k, timeout=60)))
             mine[SENT] += 1
             if len(flying) == DEPTH:
@@ -169,6 +175,7 @@ def play(
             dead[role].append(row)
             of[role].remove(row)
             of[role].append(run.fork(role, *([calls] if role is client else [])))
+        run.flags[KILLED] = 1
         run.end(of[client])
         seconds = time.monotonic() - began - up_s
         run.flags[ENGINES_STOP] = 1

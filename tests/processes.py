@@ -6,6 +6,7 @@ server does that once.  It never has a ring or a GPU, so what it forks is as goo
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import time
 import traceback
@@ -108,6 +109,16 @@ def _run(target: Callable[..., Any], connection: Connection, args: tuple[Any, ..
     except BaseException:
         outcome = ("raised", traceback.format_exc())
     connection.send(outcome)
+
+
+def open_files() -> dict[int, str]:
+    """Returns what this process has open.  Other threads may close some of it during the look, as
+    the watchdog does."""
+    found = {}
+    for each in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found[int(each.name)] = str(each.readlink())
+    return found
 
 
 def poll(condition: Callable[[], Any], patience_s: float = PATIENCE_S) -> Any:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from processes import Child, Pipe, poll
+from processes import Child, Pipe, open_files, poll
 
 import gpuring
 from gpuring import _core
@@ -24,7 +24,7 @@ from gpuring._snapshot import SLOT_PHASES, TAKE_PHASES
 
 __all__ = [
     "HOST", "ON_GPU", "PLACES", "STREAM_GATED", "Actor", "Child", "Pipe", "Place", "Segment",
-    "pack", "poll", "segments_of", "set_fence", "tear", "unpack",
+    "open_files", "pack", "poll", "segments_of", "set_fence", "tear", "unpack",
 ]  # fmt: skip
 
 _FIELDS = {(table, name): (at, n) for table, name, at, n in _core.layout_fields()}

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support import poll, set_fence
+from support import open_files, poll, set_fence
 
 import gpuring
 from gpuring.cli.inspect import describe
@@ -114,7 +114,7 @@ def test_thirty_peers_die_at_once(name, children):
 
 def descriptors():
     """What this process has open, by kind."""
-    return sorted(str(fd.readlink()) for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink())
+    return sorted(open_files().values())
 
 
 def join_and_leave(pipe, name):

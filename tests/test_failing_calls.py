@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from compiled import CC, needs_compiler
-from support import Pipe, segments_of
+from support import Pipe, open_files, segments_of
 
 import gpuring
 from gpuring import directory
@@ -79,9 +79,8 @@ class Traces:
     def __init__(self, name: str) -> None:
         gc.collect()
         self.names = segments_of(name)
-        links = [path.readlink() for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
         # Pidfds come and go with the watchdog's looks.
-        self.descriptors = sorted(str(link) for link in links if "[pidfd]" not in str(link))
+        self.descriptors = sorted(link for link in open_files().values() if "[pidfd]" not in link)
         self.threads = len(list(Path("/proc/self/task").iterdir()))
         maps = Path("/proc/self/maps").read_text().splitlines()
         self.mappings = sorted(line.split()[-1] for line in maps if "/dev/shm/" in line)

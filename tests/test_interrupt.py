@@ -11,6 +11,7 @@ from types import CodeType, FrameType, TracebackType
 from typing import Any, TypeVar
 
 import pytest
+from support import open_files
 
 import gpuring
 from gpuring._snapshot import snapshot
@@ -149,8 +150,7 @@ def names(ring: gpuring.Ring, number: int) -> list[str]:
 
 def nameless() -> set[str]:
     """The files of rings that this process has open and that have no name."""
-    files = {str(fd.readlink()) for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()}
-    return {file for file in files if file.startswith("/dev/shm/#")}
+    return {file for file in open_files().values() if file.startswith("/dev/shm/#")}
 
 
 @pytest.fixture(autouse=True)
@@ -166,10 +166,8 @@ def traces(name: str) -> list[str]:
     """What is left of a ring in /dev/shm, and among this process's descriptors of any ring: those
     without a name have lost it, or have not got it yet."""
     found = [path.name for path in Path("/dev/shm").glob(f"gpuring.{name}*")]
-    for fd in Path("/proc/self/fd").iterdir():
-        where = str(fd.readlink()) if fd.is_symlink() else ""
-        if f"gpuring.{name}" in where:
-            found.append(f"descriptor of {where}")
+    own = [file for file in open_files().values() if f"gpuring.{name}" in file]
+    found += [f"descriptor of {file}" for file in own]
     return found + [f"descriptor of {file}" for file in nameless() - EARLIER]
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import struct
-from pathlib import Path
 
 import pytest
 import services
@@ -17,7 +15,7 @@ from services import (
     send,
     serve,
 )
-from support import poll
+from support import open_files, poll
 
 import gpuring
 
@@ -81,10 +79,9 @@ def numbers(ring):
 def lose_lock(name, byte):
     """Unlocks a byte through every descriptor that this process has of the header."""
     unlock = struct.pack("hhqqi4x", fcntl.F_UNLCK, 0, byte, 1, 0)
-    for each in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # of this look
-            if str(each.readlink()) == f"/dev/shm/gpuring.{name}":
-                fcntl.fcntl(int(each.name), fcntl.F_OFD_SETLK, unlock)
+    for fd, file in open_files().items():
+        if file == f"/dev/shm/gpuring.{name}":
+            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, unlock)
 
 
 def test_a_full_ring_says_so_at_once_or_waits(name):

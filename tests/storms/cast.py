@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from processes import open_files
+
 import gpuring
 from gpuring import lingering
 
@@ -272,8 +274,8 @@ def play(program: Program) -> None:
 
 def _look_for_leftovers(program: Program) -> None:
     def left() -> list[str]:
-        links = [fd.readlink() for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()]
-        return [str(link) for link in links if any(name in str(link) for name in program.names)]
+        links = open_files().values()
+        return [link for link in links if any(name in link for name in program.names)]
 
     gc.collect()  # tracebacks of the interrupted hold slots
     until = time.monotonic() + ATTACH_S
