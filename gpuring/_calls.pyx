@@ -34,7 +34,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
-from gpuring import _slots
+from gpuring import _slots, arguments
 from gpuring._core cimport *
 from gpuring.errors import CallFailed, EndOfStream, FrameTorn, RingClosed, RingError, RingFull, RingTimeout
 from gpuring.integers import integer
@@ -98,6 +98,18 @@ cdef inline int64_t now_ns() noexcept:
 cdef inline double now_s() noexcept:
     """time.monotonic()"""
     return now_ns() / 1e9
+
+
+cpdef double seconds(value, what) except? -1:
+    """`value` as a time that a call may take, as arguments.seconds checks it.  None is for ever."""
+    cdef double checked
+    if value is None:
+        return FOREVER
+    try:
+        checked = value if type(value) is float or type(value) is int else -1
+    except OverflowError:
+        checked = -1
+    return checked if checked >= 0 else arguments.seconds(value, what)
 
 
 cdef inline uint64_t expiry_ns(double expires) noexcept:
@@ -308,7 +320,7 @@ cdef class InFlight:
             if calls.closed:  # just when the request was sent, so close has not ended this call
                 error = RingClosed(f"{self._label()}: this client was closed")
             else:
-                error = RingTimeout(f"{self._label()}: no answer within {timeout or 0:g} s; given up")
+                error = RingTimeout(f"{self._label()}: no answer within {seconds(timeout, "timeout"):g} s; given up")
             calls.end(self, error, False)
         elif self._mailbox._answers._polled:
             self._mailbox.tell(self)
@@ -467,11 +479,12 @@ cdef class Inbox:
 
     def wait(self, InFlight call not None, timeout, stream=None):
         """Receives until the call is done, as `pump` does."""
+        cdef double patience_s = seconds(timeout, "timeout")
         if call.done():
             if self._answers._polled:
                 self.tell(call)
             return True
-        return self.pump(call, None if timeout is None else now_s() + timeout, stream)
+        return self.pump(call, None if patience_s == FOREVER else now_s() + patience_s, stream)
 
     cpdef bint pump(self, ready, deadline, stream=None, dict sleepers=None) except -1:
         """Receives answers to all calls until `ready`, which is a call that shall be done, or a function.  Returns False if the
@@ -618,9 +631,9 @@ cdef class Sender:
 
     def _send(self, timeout, expires_s, stream, shape):
         """A slot for a request that has its call."""
-        cdef double begun = now_s(), until = FOREVER if timeout is None else begun + timeout
-        patience_s = -1 if timeout is None else min(max(0.0, timeout), threading.TIMEOUT_MAX)
-        expires = None if expires_s is None else begun + expires_s
+        cdef double begun = now_s(), until = begun + seconds(timeout, "timeout")
+        patience_s = -1 if until == FOREVER else min(until - begun, threading.TIMEOUT_MAX)
+        expires = None if expires_s is None else begun + seconds(expires_s, "expires_s")
         slot = None
         if self.peer.is_forked():  # a thread that the child does not have may have the turn
             self._mailbox._check_usable()
@@ -911,15 +924,15 @@ cdef class Taker:
         """Called once, with the consumer of the request ring."""
         self._requests, self.peer = requests, requests._peer
 
-    def _take(self, max_batch, double max_wait_s, timeout, stream):
+    def _take(self, max_batch, max_wait_s, timeout, stream):
         """The calls of a batch."""
         cdef list batch = []
         cdef Py_ssize_t most = integer(max_batch, "max_batch")
-        cdef double now, until
+        cdef double now, until, patience_s = seconds(timeout, "timeout"), fill_s = seconds(max_wait_s, "max_wait_s")
         if most < 1:
             raise ValueError(f"max_batch is at least 1, not {max_batch!r}")
         now = now_s()
-        until = FOREVER if timeout is None else now + timeout
+        until = now + patience_s
         if self._delivery._used:
             self._delivery.give_up()
         if self._calls:
@@ -932,10 +945,10 @@ cdef class Taker:
                 if not batch:
                     now = now_s()
                     if now >= until:
-                        raise RingTimeout(f"service {self.name!r}: no call within {timeout:g} s")
-            if max_wait_s > 0 and len(batch) < most:
+                        raise RingTimeout(f"service {self.name!r}: no call within {patience_s:g} s")
+            if fill_s > 0 and len(batch) < most:
                 now = now_s()
-                until = now + max_wait_s
+                until = now + fill_s
                 while len(batch) < most and now < until and not gr_load_acquire(&self.header.ring.head.closed):
                     try:
                         self._fill(batch, most - len(batch), min(TAKE_SLICE_S, until - now), stream)

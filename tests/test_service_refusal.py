@@ -48,7 +48,7 @@ def test_an_expired_call_is_passed_over(name):
             stale.result(10)
 
 
-@pytest.mark.parametrize("expires_s", [float("inf"), 1e300, 1e11, -1e12])
+@pytest.mark.parametrize("expires_s", [float("inf"), 1e300, 1e11, 0])
 def test_a_call_may_expire_at_any_time(name, expires_s):
     """Also at one that the envelope cannot hold."""
     with serve(name) as server, gpuring.connect(name) as client:

@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpuring import _core, diagnosis
-from gpuring._calls import Attempt, Sender, Turn, asyncio, has_engines
+from gpuring._calls import Attempt, Sender, Turn, asyncio, has_engines, seconds
 from gpuring._slots import nobody_has, references
 from gpuring.errors import PeerLost, RingClosed, RingFull
 from gpuring.service.mailbox import Mailbox
 from gpuring.service.pending import Answer, PendingCall, RequestSlot, RequestWriter
-from gpuring.service.tasks import left_s
+from gpuring.service.tasks import deadline_of, left_s
 from gpuring.service.wire import Terms, remove_if_dead
 from gpuring.unique import Unique
 
@@ -124,20 +124,19 @@ class Client(Sender, Unique):
         is cancelled while it waits has claimed nothing.  Send the request before the next `await`;
         otherwise other tasks wait for it.
         """
+        begun, deadline = time.monotonic(), deadline_of(timeout)
         tasks, calls, turns = self._mailbox.tasks(), self._calls, 0
         if tasks.send_at_once and calls.has_room():
             try:
                 return self.request(0, expires_s=expires_s, stream=stream, shape=shape)
             except (RingFull, PeerLost):
                 pass
-        begun = time.monotonic()
-        deadline = None if timeout is None else begun + timeout
+        until = None if expires_s is None else begun + seconds(expires_s, "expires_s")
         async with tasks.turn_to_send(deadline):
             while True:
-                expires = None if expires_s is None else begun + expires_s - time.monotonic()
                 late = left_s(deadline) == 0
                 try:
-                    return self.request(0, expires_s=expires, stream=stream, shape=shape)
+                    return self.request(0, expires_s=left_s(until), stream=stream, shape=shape)
                 except PeerLost:
                     if late or time.monotonic() - begun >= self._engine_s:
                         raise
@@ -169,11 +168,12 @@ class Client(Sender, Unique):
         Raises what `request` and `PendingCall.result` raise.  The call is over then, also after a
         Ctrl-C or a FrameTorn.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = deadline_of(timeout)
         with self.request(timeout, expires_s=timeout, stream=stream) as slot:
             call = _fill(slot, fill)
         try:
-            return call.result(left_s(deadline), stream=stream)
+            done = self._mailbox.wait(call, left_s(deadline), stream)
+            return call._outcome_of(done, timeout, stream)
         except BaseException:  # a Ctrl-C, a FrameTorn: nobody else could take its answer
             call.cancel()
             raise
@@ -190,11 +190,11 @@ class Client(Sender, Unique):
         Other tasks run while it waits.  Raises what `request_async` and `PendingCall.result_async`
         raise.  A task that is cancelled while it waits cancels the call.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = deadline_of(timeout)
         with await self.request_async(timeout, expires_s=timeout, stream=stream) as slot:
             call = _fill(slot, fill)
         try:
-            return await call.result_async(left_s(deadline), stream=stream)
+            return await call._result_by(deadline, timeout, stream)
         except BaseException:
             call.cancel()
             raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import weakref
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -12,6 +11,7 @@ from gpuring._slots import nobody_has
 from gpuring.consumer import Consumer
 from gpuring.errors import RingError
 from gpuring.producer import Producer
+from gpuring.service.tasks import deadline_of
 from gpuring.service.wire import Enveloped
 from gpuring.slot import ReadSlot, WriteSlot
 from gpuring.unique import Unique
@@ -146,9 +146,14 @@ class PendingCall(InFlight, Unique):
         A task that is cancelled while it waits cancels the call.  Raises what result raises.
         `await call` is the same without a time-out.
         """
+        return await self._result_by(deadline_of(timeout), timeout, stream)
+
+    async def _result_by(
+        self, deadline: float | None, timeout: float | None, stream: Any
+    ) -> Answer:
+        """`timeout` is for the message."""
         done = self._is_done()
         if not done:
-            deadline = None if timeout is None else time.monotonic() + timeout
             try:
                 done = await self._mailbox.tasks().until(self, deadline, None, stream)
             except asyncio().CancelledError:

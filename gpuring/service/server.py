@@ -141,7 +141,7 @@ class Server(Taker, Unique):
     def take(
         self,
         max_batch: int = 1,
-        max_wait_s: float = 0.0,
+        max_wait_s: float | None = 0.0,
         timeout: float | None = None,
         *,
         stream: Any = None,
@@ -150,9 +150,9 @@ class Server(Taker, Unique):
         them.
 
         It waits up to `timeout` seconds for the first call.  None waits for ever, and 0 does not
-        wait.  Then it waits up to `max_wait_s` more for the batch to fill.  On a GPU `stream`
-        (default: CuPy's current one) waits for the requests.  It leaves out calls of dead clients
-        and calls that have expired.
+        wait.  Then it waits up to `max_wait_s` more for the batch to fill.  None waits until it is
+        full or the service is closed.  On a GPU `stream` (default: CuPy's current one) waits for
+        the requests.  It leaves out calls of dead clients and calls that have expired.
 
         Raises RingTimeout, DeviceError, and EndOfStream when the service was closed and no call is
         left to take.  If it raises, it has taken nothing.

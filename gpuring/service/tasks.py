@@ -287,6 +287,11 @@ def _pause_s(turns: int) -> float:
     return waiting.FENCE_POLL_S if turns > waiting.FENCE_SPINS else 0
 
 
+def deadline_of(timeout: float | None) -> float | None:
+    """The time.monotonic() at which `timeout` seconds have passed.  None is for ever."""
+    return None if timeout is None else time.monotonic() + _calls.seconds(timeout, "timeout")
+
+
 def left_s(deadline: float | None) -> float | None:
     """Seconds until `deadline`, which is a time.monotonic()."""
     return None if deadline is None else max(0.0, deadline - time.monotonic())
