@@ -221,3 +221,15 @@ def test_an_engine_whose_batch_fills_when_the_service_is_closed_gets_what_there_
         finish(client, 0, call)
         with pytest.raises(gpuring.EndOfStream):
             server.take(timeout=10)
+
+
+def test_an_engine_is_told_who_was_closed(name):
+    with serve(name) as creator, gpuring.serve(name) as engine:
+        creator.close()
+        told = f"^service '{name}' was closed, and no call is left to take$"
+        with pytest.raises(gpuring.EndOfStream, match=told):
+            engine.take(timeout=10)
+        engine.close()
+        for server in (creator, engine):
+            with pytest.raises(gpuring.RingClosed, match=f"^service '{name}': this server was clo"):
+                server.take(timeout=10)

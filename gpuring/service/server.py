@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gpuring._calls import Taker
 from gpuring._slots import references
 from gpuring.consumer import Consumer
-from gpuring.errors import FrameTorn, RingError, raise_first
+from gpuring.errors import EndOfStream, FrameTorn, RingClosed, RingError, raise_first
 from gpuring.service.call import Batch, Call
 from gpuring.service.delivery import Delivery
 from gpuring.service.wire import ENGINES, Enveloped, Terms, remove_if_dead
@@ -154,12 +154,23 @@ class Server(Taker, Unique):
         full or the service is closed.  On a GPU `stream` (default: CuPy's current one) waits for
         the requests.  It leaves out calls of dead clients and calls that have expired.
 
-        Raises RingTimeout, DeviceError, and EndOfStream when the service was closed and no call is
-        left to take.  If it raises, it has taken nothing.
+        Raises RingTimeout, DeviceError, EndOfStream when the service was closed and no call is left
+        to take, and RingClosed when this server was closed.  If it raises, it has taken nothing.
         """
         if not self._engine:
             raise RingError(f"service {self.name!r}: this handle only holds it open (engine=False)")
-        return Batch(self._take(max_batch, max_wait_s, timeout, stream))
+        try:
+            return Batch(self._take(max_batch, max_wait_s, timeout, stream))
+        except RingClosed:
+            if self.closed:
+                raise RingClosed(f"service {self.name!r}: this server was closed") from None
+            raise
+        except EndOfStream:
+            if self._ring._header.closed:
+                raise EndOfStream(
+                    f"service {self.name!r} was closed, and no call is left to take"
+                ) from None
+            raise
 
     def _settle(self) -> None:
         """Ends what an interrupt has left: answered calls whose request is still held, requests
