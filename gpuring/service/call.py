@@ -176,7 +176,10 @@ class Call(Taken, Unique):
         return slot
 
     def reply(self, value: Any) -> None:
-        """Answers with `value`, which is assigned to the array: `slot.array[...] = value`."""
+        """Answers with `value`, which is assigned to the array: `slot.array[...] = value`.  Raises
+        TypeError if it is None, and has answered nothing then."""
+        if value is None:
+            raise TypeError("reply() takes what is assigned to the answer's array, not None")
         with self.answer() as slot:
             slot.array[...] = value
 

@@ -165,8 +165,8 @@ class Client(Sender, Unique):
         * `timeout`: the time for the whole call, in seconds.  Engines leave the call out after it.
         * `stream`: the stream of the request and of the answer, as for `request` and `result`.
 
-        Raises what `request` and `PendingCall.result` raise.  The call is over then, also after a
-        Ctrl-C or a FrameTorn.
+        Raises what `request` and `PendingCall.result` raise, and TypeError if `fill` is None.  The
+        call is over then, also after a Ctrl-C or a FrameTorn.
         """
         deadline = deadline_of(timeout)
         with self.request(timeout, expires_s=timeout, stream=stream) as slot:
@@ -306,6 +306,11 @@ class Client(Sender, Unique):
 
 def _fill(slot: RequestSlot, fill: Callable[[RequestSlot], object] | Any) -> PendingCall:
     call = slot.call
+    if fill is None:
+        raise TypeError(
+            "call() takes a function that writes the request, or what is assigned to its array, "
+            "not None"
+        )
     if callable(fill):
         fill(slot)
     else:
