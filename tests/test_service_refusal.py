@@ -38,6 +38,22 @@ def test_a_late_answer_is_discarded(name):
         assert server.counts.undelivered == 0
 
 
+def test_room_that_calls_that_were_given_up_need_is_told(name):
+    with serve(name) as server, gpuring.connect(name, calls=2) as client:
+        for k in range(2):
+            with pytest.raises(gpuring.RingTimeout):
+                send(client, k).result(0)
+        told = r"2 of them were given up.* until an engine answers or drops them\. Wait for the eng"
+        with pytest.raises(gpuring.RingFull, match=told):
+            client.request(0)
+        answer(server.take(timeout=10)[0])
+        kept = send(client, 2)
+        told = r"1 of them was given up.*\. Take a result and release it first"
+        with pytest.raises(gpuring.RingFull, match=told):
+            client.request(0)
+        kept.cancel()
+
+
 def test_an_expired_call_is_passed_over(name):
     with serve(name) as server, gpuring.connect(name) as client:
         stale = send(client, 0, expires_s=0)

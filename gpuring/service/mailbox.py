@@ -61,11 +61,18 @@ class Mailbox(Inbox):
     def no_room(self) -> str:
         live = self.calls.all()
         held = sum(call._has_answer() for call in live)
-        return (
+        given_up = sum(call._error is not None for call in live)
+        told = (
             f"service {self.service!r}: {len(live)} calls of this client are in flight, "
             f"{held} of them answered and not released, and it has room for {self.calls.limit}. "
-            "Take a result and release it first, or connect(calls=…) with more"
         )
+        if given_up:
+            told += (
+                f"{given_up} of them {'were' if given_up > 1 else 'was'} given up, by a time-out "
+                "for example, and still need room until an engine answers or drops them. "
+            )
+        first = "Take a result and release it" if given_up < len(live) else "Wait for the engines"
+        return f"{told}{first} first, or connect(calls=…) with more"
 
     def _check_usable(self) -> None:
         """Raises RingError if this client cannot be used here."""
