@@ -133,7 +133,12 @@ class Sender:
         kind: type[InFlight],
     ) -> None: ...
     def _send(
-        self, timeout: float | None, expires_s: float | None, stream: Any, shape: Any
+        self,
+        timeout: float | None,
+        expires_s: float | None,
+        stream: Any,
+        shape: Any,
+        waited: float | None = ...,
     ) -> Any: ...
 
 class Ended:

@@ -629,8 +629,8 @@ cdef class Sender:
         self._calls, self.id, self.kept, self.kind = mailbox.calls, id, kept, kind
         self.peer, self.header = requests._peer, ring._header
 
-    def _send(self, timeout, expires_s, stream, shape):
-        """A slot for a request that has its call."""
+    def _send(self, timeout, expires_s, stream, shape, waited=None):
+        """A slot for a request that has its call.  `waited` is the time-out of a caller that has waited by itself."""
         cdef double begun = now_s(), until = begun + seconds(timeout, "timeout")
         patience_s = -1 if until == FOREVER else min(until - begun, threading.TIMEOUT_MAX)
         expires = None if expires_s is None else begun + seconds(expires_s, "expires_s")
@@ -650,7 +650,7 @@ cdef class Sender:
                 self._make_room(None if until == FOREVER else until)
             if not has_engines(self.header, self.kept):
                 self._await_engine(None if until == FOREVER else until)
-            slot = self._claim(until, timeout, stream, shape)
+            slot = self._claim(until, timeout if waited is None else waited, stream, shape)
             self._begin(slot, expires)
             return slot
         except BaseException:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -170,6 +171,24 @@ def test_a_stopped_engine_holds_up_its_own_calls_only(name, children):
             answer(taken)
             ask_here(other, client, 20)
         assert (client.late, client.in_flight) == (1, 0)
+
+
+@pytest.mark.parametrize("tasks", [False, True])
+def test_a_full_ring_names_the_stopped_engine(name, children, tasks):
+    def request(client, timeout):
+        return asyncio.run(client.request_async(timeout)) if tasks else client.request(timeout)
+
+    with serve(name, slots=1, engine=False), gpuring.connect(name) as client:
+        stopped = up(children(holder, name, 1))
+        call = send(client, 0)
+        assert stopped.receive() == [0]
+        os.kill(stopped.pid, signal.SIGSTOP)
+        told = rf"no free slot within 0\.2 s: .*\(pid {stopped.pid}, stopped\).* holds frame"
+        with pytest.raises(gpuring.RingFull, match=told):
+            request(client, 0.2)
+        with pytest.raises(gpuring.RingFull, match="no free slot at once: "):
+            request(client, 0)
+        call.cancel()
 
 
 @pytest.mark.slow

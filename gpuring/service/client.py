@@ -136,7 +136,9 @@ class Client(Sender, Unique):
             while True:
                 late = left_s(deadline) == 0
                 try:
-                    return self.request(0, expires_s=left_s(until), stream=stream, shape=shape)
+                    waited = timeout if late else None
+                    # No name for the slot: an interrupt would keep this frame, and it the slot.
+                    return self._send(0, left_s(until), stream, shape, waited)  # type: ignore[no-any-return]
                 except PeerLost:
                     if late or time.monotonic() - begun >= self._engine_s:
                         raise
