@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 import time
@@ -138,11 +139,25 @@ def test_engines_join_by_name_or_by_the_same_terms(name):
 
 
 @pytest.mark.parametrize(
-    "other", [{"request": ((1,), "i8")}, {"response_meta": None}, {"redeliver": False}]
+    ("other", "told"),
+    [
+        (
+            {"request": ((1,), "bfloat16")},
+            "request: it has (64,) int64 and metadata [('k', '<i8')], and you gave "
+            "(1,) bfloat16 and metadata [('k', '<i8')]",
+        ),
+        (
+            {"response": {"scores": ((2, 3), "f4"), "label": (1, "u1")}, "response_meta": None},
+            "response: it has (64,) int64 and metadata [('k', '<i8'), ('client', '<u8')], and you "
+            "gave scores (2, 3) float32, label (1,) uint8 and no metadata",
+        ),
+        ({"redeliver": False}, "redeliver: it has True, and you gave False"),
+    ],
 )
-def test_engines_must_agree(name, other):
+def test_engines_must_agree(name, other, told):
     with serve(name) as server:
-        with pytest.raises(gpuring.RingIncompatible, match="exists with another"):
+        told = f"^service '{name}' exists with another {re.escape(told)}. Join it without request="
+        with pytest.raises(gpuring.RingIncompatible, match=told):
             serve(name, **other)
         with pytest.raises(gpuring.RingExists):
             serve(name, engine=False)

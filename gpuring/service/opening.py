@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import numpy.typing as npt
 
@@ -23,8 +23,10 @@ from gpuring.service.wire import (
     check_service_name,
     describe_request,
     describe_response,
+    in_words,
     time_namespace,
 )
+from gpuring.spec import Spec
 
 if TYPE_CHECKING:
     from gpuring.endpoint import Gate
@@ -114,7 +116,7 @@ def serve(
             return Server(ring, engine=engine)
 
         def join(ring: Ring) -> Server:
-            _check_terms(ring, described.fields, described.meta, terms)
+            _check_terms(ring, described, terms)
             return Server(ring, engine=True)
 
         try:
@@ -145,18 +147,21 @@ def _join(name: str, deadline: float, join: Callable[[Ring], _Member]) -> _Membe
             raise
 
 
-def _check_terms(ring: Ring, fields: Any, meta: Any, terms: Terms) -> None:
+def _check_terms(ring: Ring, request: Spec, terms: Terms) -> None:
     theirs = Terms.of(ring)
     for what, here, there in (
-        ("request", (fields, meta), (ring.spec.fields, ring.spec.meta)),
+        ("request", request, Spec(ring.spec.fields, ring.spec.meta)),
         ("response", terms.response, theirs.response),
         ("device or answers", terms.memory, theirs.memory),
         ("redeliver", terms.redeliver, theirs.redeliver),
     ):
         if here != there:
+            has, given = (
+                in_words(each) if isinstance(each, Spec) else repr(each) for each in (there, here)
+            )
             raise RingIncompatible(
-                f"service {ring.name!r} exists with another {what}: {there}, not {here}. Join it "
-                "without request= and response=, or replace it (replace=True)"
+                f"service {ring.name!r} exists with another {what}: it has {has}, and you gave "
+                f"{given}. Join it without request= and response=, or replace it (replace=True)"
             )
 
 

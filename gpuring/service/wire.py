@@ -120,6 +120,17 @@ def describe(slots: Slots, meta: npt.DTypeLike | None, envelope: np.dtype[Any]) 
     return spec.make(fields=fields, meta=np.dtype(parts))
 
 
+def in_words(described: Spec) -> str:
+    """A request or an answer as the user described it, for a message."""
+    arrays = [
+        f"{'' if each.name == ARRAY else each.name + ' '}{each.shape} {each.extended or each.dtype}"
+        for each in described.fields
+    ]
+    meta = described.meta
+    user = meta["user"] if meta is not None and "user" in (meta.names or ()) else None
+    return f"{', '.join(arrays)} and {'no metadata' if user is None else f'metadata {user}'}"
+
+
 def describe_request(slots: Slots, meta: npt.DTypeLike | None) -> Spec:
     return describe(slots, meta, _REQUEST)
 
