@@ -9,6 +9,7 @@ import resource
 import signal
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from commands import gpuring as command
@@ -19,9 +20,10 @@ from gpuring import segment as segments
 from gpuring.cli import doctor
 from gpuring.cli.bench.crew import Crew, Part
 from gpuring.cli.doctor import gpu, host, probe
-from gpuring.cli.doctor.finding import Finding, told
+from gpuring.cli.doctor.finding import Finding, Level, told
 
 PROBES = ["probe: host", "probe: death", "probe: memory", "probe: event", "probe: timeline"]
+LEVELS = get_args(Level)
 
 
 def findings(*options, **more):
@@ -34,14 +36,28 @@ def findings(*options, **more):
     for finding in listed:
         assert set(finding) == {"level", "what", "found", "fix"}
         assert all(isinstance(value, str) for value in finding.values())
-        assert finding["level"] in ("ok", "warn", "fail")
+        assert finding["level"] in LEVELS
         assert finding["found"]
-        assert (finding["level"] == "ok") == (not finding["fix"]), finding
+        assert (finding["level"] in ("ok", "skip")) == (not finding["fix"]), finding
     assert len({finding["what"] for finding in listed}) == len(listed)
     levels = [finding["level"] for finding in listed]
-    assert document["counts"] == {level: levels.count(level) for level in ("ok", "warn", "fail")}
+    assert document["counts"] == {level: levels.count(level) for level in LEVELS}
     assert done.returncode == (1 if "fail" in levels else 0), done.stderr
     return done.returncode, {finding["what"]: finding for finding in listed}
+
+
+def _check_sum(text):
+    """The last line counts the findings above it."""
+    shown = re.findall(r"^(ok|skip|warn|fail) ", text, re.MULTILINE)
+    words = zip(LEVELS, ("ok", "skipped", "to know", "failed"), strict=True)
+    counts = ", ".join(f"{shown.count(level)} {word}" for level, word in words)
+    assert text.splitlines()[-1] == counts
+
+
+def sample():
+    """What docs/tools.md shows."""
+    page = (Path(__file__).parents[1] / "docs" / "tools.md").read_text()
+    return re.search(r"^\$ gpuring doctor\n(.*?)\n```$", page, re.MULTILINE | re.DOTALL)[1]
 
 
 # ---- this machine ------------------------------------------------------------------------------
@@ -55,9 +71,13 @@ def test_json_and_a_real_probe(monkeypatch):
     assert found["GPU driver"]["level"] == "warn"
     assert "no GPU: host rings only" in found["GPU driver"]["found"]
     for what in PROBES[2:]:
-        assert found[what]["found"] == "skipped: no GPU"
+        assert (found[what]["level"], found[what]["found"]) == ("skip", "no GPU")
     assert status == any(finding["level"] == "fail" for finding in found.values())
     assert not list(Path("/dev/shm").glob("gpuring.doctor-*"))
+    _check_sum(sample())
+    shown = re.findall(r"^(\w+) +(\S.*?)  ", sample(), re.MULTILINE)
+    assert [what for _, what in shown] == list(found)
+    assert all(found[what]["level"] == level for level, what in shown if what in PROBES)
 
 
 @pytest.mark.slow
@@ -67,7 +87,7 @@ def test_text_says_the_same_in_lines_that_fit():
     assert any(line.startswith("ok    software") for line in lines)
     assert not any("probe" in line for line in lines)
     assert all(len(line) <= 80 for line in lines)
-    assert re.fullmatch(r"\d+ ok, \d+ to know, \d+ failed", lines[-1])
+    _check_sum(done.stdout)
     text = told(Finding("fail", "what", "found " * 30, "fix " * 30), 80)
     assert text.startswith("fail  what ")
     assert "→ fix" in text

@@ -10,7 +10,7 @@ import argparse
 import dataclasses
 import json
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, get_args
 
 import gpuring
 from gpuring.cli.bench.crew import Crew, RoleFailed
@@ -18,7 +18,7 @@ from gpuring.cli.options import gpu_number
 from gpuring.cli.text import columns
 
 from . import gpu, host, probe
-from .finding import Finding, told
+from .finding import Finding, Level, told
 
 DRIVER_PATIENCE_S = 60.0
 ON_GPU = ("probe: memory", "probe: event", "probe: timeline")
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
         findings.append(finding)
         if not args.json:
             print(told(finding, width), flush=True)
-    counts = {level: sum(f.level == level for f in findings) for level in ("ok", "warn", "fail")}
+    counts = {level: sum(f.level == level for f in findings) for level in get_args(Level)}
     if args.json:
         document = {
             "gpuring": gpuring.__version__,
@@ -53,7 +53,8 @@ def run(args: argparse.Namespace) -> int:
         }
         print(json.dumps(document, indent=2))
     else:
-        print(f"\n{counts['ok']} ok, {counts['warn']} to know, {counts['fail']} failed")
+        words = {"ok": "ok", "skip": "skipped", "warn": "to know", "fail": "failed"}
+        print("\n" + ", ".join(f"{counts[level]} {word}" for level, word in words.items()))
     return 1 if counts["fail"] else 0
 
 
@@ -90,9 +91,9 @@ def examine(device: int, *, probing: bool) -> Iterator[Finding]:
 
 def _probe_gpu(seen: gpu.Gpus | None, device: int, cupy_works: bool) -> Iterator[Finding]:
     if seen is None or not seen.gpus:
-        why = "skipped: no GPU" if seen else "skipped: the driver does not answer"
+        why = "no GPU" if seen else "the driver does not answer"
     elif not cupy_works:
-        why = "skipped: CuPy cannot be used"
+        why = "CuPy cannot be used"
     elif device >= len(seen.gpus):
         found = f"there is no GPU {device}"
         fix = f"choose --device cuda:0 … cuda:{len(seen.gpus) - 1}"
@@ -103,7 +104,7 @@ def _probe_gpu(seen: gpu.Gpus | None, device: int, cupy_works: bool) -> Iterator
         timeline = chosen.stream_words and chosen.host_register
         yield from probe.on_gpu(device, timeline=timeline)
         return
-    yield from (Finding("ok", what, why) for what in ON_GPU)
+    yield from (Finding("skip", what, why) for what in ON_GPU)
 
 
 def _judged(check: Callable[[Any], Any], facts: Any) -> Any:

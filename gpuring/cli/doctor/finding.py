@@ -6,7 +6,7 @@ import textwrap
 from dataclasses import dataclass
 from typing import Literal
 
-Level = Literal["ok", "warn", "fail"]
+Level = Literal["ok", "skip", "warn", "fail"]
 _INDENT = 24
 
 
@@ -15,7 +15,8 @@ class Finding:
     """One check's answer.
 
     fail: rings do not work as they should.  warn: some do not, or not with everybody.  Both say
-    what to do about it.
+    what to do about it.  skip: it was not tried, and another
+    finding says what is missing.
     """
 
     level: Level

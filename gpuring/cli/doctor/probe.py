@@ -184,7 +184,7 @@ def on_gpu(ordinal: int, *, timeline: bool) -> Iterator[Finding]:
                 yield from (Finding("warn", later, skipped, found.fix) for later, _ in probes[1:])
                 break
     if not timeline:
-        yield Finding("ok", "probe: timeline", "skipped: this GPU has none")
+        yield Finding("skip", "probe: timeline", "this GPU has no timeline words")
 
 
 def _frames(
