@@ -20,14 +20,12 @@ from __future__ import annotations
 import functools
 import gc
 import os
-import sys
-import warnings
 import weakref
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpuring import _slots
+from gpuring import _slots, calling
 from gpuring.errors import DeviceError, OverrunWarning, StaleViewWarning
 from gpuring.memory import Memory
 from gpuring.memory.cuda_ipc import load_cupy
@@ -36,7 +34,6 @@ from gpuring.streams import as_cupy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from types import FrameType
 
 ON = os.environ.get("GPURING_DEBUG", "0") not in ("", "0")
 """Whether the process is in debug mode.  It is read once, at import."""
@@ -81,39 +78,7 @@ def _fill(array: Any, value: int, stream: int) -> None:
         array.data.memset_async(value, array.nbytes, as_cupy(stream))
 
 
-# ---- who did it ----------------------------------------------------------------------------------
-
-
-def _caller() -> FrameType:
-    """The frame that called into gpuring, or into NumPy with an array of ours."""
-    frame = sys._getframe(1)
-    while _package(frame) in ("gpuring", "numpy", "cupy") and frame.f_back is not None:
-        frame = frame.f_back
-    return frame
-
-
-def _package(frame: FrameType) -> str:
-    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
-
-
-def _where(frame: FrameType) -> str:
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
-
-
-def caller() -> str:
-    """The line that called into gpuring."""
-    return _where(_caller())
-
-
-def _warn(message: str, category: type[Warning]) -> None:
-    frame = _caller()
-    warnings.warn_explicit(
-        message,
-        category,
-        frame.f_code.co_filename,
-        frame.f_lineno,
-        registry=frame.f_globals.setdefault("__warningregistry__", {}),
-    )
+# ---- one frame -----------------------------------------------------------------------------------
 
 
 class Lease:
@@ -124,14 +89,14 @@ class Lease:
         self.call = call
         self._taken, self._given = slot._verbs
         self._what = f"ring {slot._ring!r}: frame {slot._seq} (slot {slot.index})"
-        self._at = _where(_caller())
+        self._at = calling.line()
 
     def __str__(self) -> str:
         return f"{self._what}, {self._taken} at {self._at}"
 
     def check(self) -> None:
         if not self.open:
-            _warn(
+            calling.warn(
                 f"{self}, is used after it was {self._given}: copy what you keep, or give the slot "
                 "back later",
                 StaleViewWarning,
@@ -250,7 +215,7 @@ class WatchedSlot:
             kept = before()
             # What the call before this one gave is often still in the caller's variable.
             if kept is not None and call - kept.call > 1:
-                _warn(
+                calling.warn(
                     f"{kept}, was kept: a view of it still exists now that its slot is used again "
                     f"for frame {self._seq}. Copy what you keep",
                     StaleViewWarning,
@@ -307,7 +272,7 @@ class WatchedSlot:
         written = np.flatnonzero(now != CANARY)
         if written.size:
             _fill(canary, CANARY, self._stream)
-            _warn(
+            calling.warn(
                 f"{self._lease}: somebody wrote up to {written[-1] + 1} bytes beyond the slot's "
                 f"end, {when}; or up to {canary.size - written[0]} bytes before the next slot",
                 OverrunWarning,

@@ -8,11 +8,10 @@ import contextlib
 import os
 import sys
 import threading
-import warnings
 import weakref
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from gpuring import _core, _signals, diagnosis
+from gpuring import _core, _signals, calling, diagnosis
 from gpuring.errors import RingClosed
 
 if TYPE_CHECKING:
@@ -143,9 +142,7 @@ def _give_back_lost() -> None:
 def _warn_of_itself(peer: Peer) -> None:
     """What `peer` waits for, without a time-out, is in the hands of its own thread alone."""
     names = [ring.name for ring in all_of(_open.valuerefs()) if ring._header is peer.header]
-    warnings.warn(
-        diagnosis.waiting_for_itself(names[0] if names else "?", peer), RuntimeWarning, stacklevel=2
-    )
+    calling.warn(diagnosis.waiting_for_itself(names[0] if names else "?", peer), RuntimeWarning)
 
 
 _core.call_when_blocked(_give_back_lost, diagnosis.waits_for_itself, _warn_of_itself)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import warnings
 import weakref
 from types import MethodType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
-from gpuring import _core, debug, diagnosis, streams
+from gpuring import _core, calling, debug, diagnosis, streams
 from gpuring._signals import Dropped
 from gpuring.debug import Watcher
 from gpuring.errors import RingClosed, RingTimeout, raise_first
@@ -108,7 +107,7 @@ class Endpoint(Unique, Dropped):
         self._awaited: AbstractEventLoop | None = None  # whose task waits
         self._rested_s = 0.0  # when the event loop last had a chance to run others
         self._first_in = 0  # the turn of select in which this one came first
-        self._made_at = debug.caller() if debug.ON else ""
+        self._made_at = calling.line() if debug.ON else ""
         """Where in the program it was made, in debug mode."""
         self._settle_in(ring, peer)
 
@@ -235,12 +234,11 @@ class Endpoint(Unique, Dropped):
         for seq, index in lost:  # the last first: a consumer goes back step by step
             if not self._give_back_if_lost(index):
                 continue
-            warnings.warn(
+            calling.warn(
                 f"ring {self._ring.name!r}: frame {seq} was "
                 f"{'claimed' if self._role == 'producer' else 'acquired'}, and nobody has its slot "
                 "any more: it is given back. Keep the slot until you end it",
                 ResourceWarning,
-                stacklevel=2,
             )
 
     def _give_back(self, index: int) -> None:
@@ -277,11 +275,10 @@ class Endpoint(Unique, Dropped):
         made = f" (made at {self._made_at})" if self._made_at else ""
         try:
             if not self._closed:
-                warnings.warn(
+                calling.warn(
                     f"ring {self._ring.name!r}: a {self._role} was not closed{made}. Nobody has it "
                     "any more, so it leaves the ring. Close it, or use it in a with block",
                     ResourceWarning,
-                    stacklevel=2,
                     source=self,
                 )
         finally:  # warnings may be errors

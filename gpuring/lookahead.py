@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-import warnings
 from bisect import insort
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gpuring import calling
 from gpuring.consumer import Consumer, _Loop
 from gpuring.errors import EndOfStream, FrameTorn, PeerLost, RingTimeout
 
@@ -116,12 +116,11 @@ class Lookahead:
         before, self.last = self.last, key
         if before is not None and key < before and not (slot.redelivered or self._warned):
             self._warned = True
-            warnings.warn(
+            calling.warn(
                 f"ring {self.consumer.ring.name!r}: {self._by!r} went back from {before} to {key}. "
                 "Frames are aligned by a value that rises in each stream; those from here on match "
                 "only frames of other streams that have gone back, too",
                 RuntimeWarning,
-                stacklevel=5,
             )
         return key
 

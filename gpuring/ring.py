@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import threading
-import warnings
 import weakref
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,6 +13,7 @@ import numpy as np
 from gpuring import (
     _core,
     arguments,
+    calling,
     debug,
     diagnosis,
     directory,
@@ -140,7 +140,7 @@ class Ring(Dropped):
         """By id, until they have left.  References are weak, so a producer or consumer that is
         dropped leaves the ring."""
         self._waits_for_last = False  # whether the last endpoint that leaves closes this ring
-        self._made_at = debug.caller() if debug.ON else ""
+        self._made_at = calling.line() if debug.ON else ""
         self._device = self._open_device()
         ending.add(self)
         self._closed = False
@@ -403,11 +403,10 @@ class Ring(Dropped):
         if not getattr(self, "_closed", True) and not self._header.forked:
             made = f" (made at {self._made_at})" if self._made_at else ""
             try:
-                warnings.warn(
+                calling.warn(
                     f"ring {self._name!r} was not closed{made}. Nobody has it any more, so it is "
                     "closed. Close it, or use it in a with block",
                     ResourceWarning,
-                    stacklevel=2,
                     source=self,
                 )
             finally:  # warnings can be turned into errors
