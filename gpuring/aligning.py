@@ -265,7 +265,7 @@ class Aligned(Unique, Generic[OneSlot]):
         deadline = time.monotonic() + self._limits.timeout
         self._move_on()
         for each in self._streams:
-            each.tidy()
+            each.begin_step()
         return deadline
 
     def _move_on(self) -> None:
@@ -340,11 +340,16 @@ class Aligned(Unique, Generic[OneSlot]):
 
     def _check_time(self, deadline: float) -> None:
         if time.monotonic() >= deadline:
-            missing = [repr(each.consumer.ring.name) for each in self._streams if not each.held]
-            raise RingTimeout(
-                f"no frames that belong together within {self._limits.timeout} s; none came of "
-                f"ring {', '.join(missing)}"
-            )
+            told = [each.passed_over() for each in self._streams]
+            silent = [
+                repr(each.consumer.ring.name)
+                for each, passed in zip(self._streams, told, strict=True)
+                if not (each.held or passed)
+            ]
+            if silent:
+                told.append(f"none came of ring {', '.join(silent)}")
+            first = f"no frames that belong together within {self._limits.timeout} s"
+            raise RingTimeout("; ".join([first, *filter(None, told)]))
 
     def _order(self, group: Iterable[Frame | None]) -> None:
         """Orders frames that waited here, on a GPU.  They were acquired for the stream that was

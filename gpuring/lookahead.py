@@ -48,6 +48,8 @@ class Lookahead:
         self.down = False
         """Whether it is over and may begin again, because of `reattach=True`."""
         self.unmatched = 0
+        self._unmatched_before = 0
+        """`unmatched` when the step of the user began."""
         self._loop = _Loop(consumer)
         """Its slot was acquired and is not in `held` yet."""
         self._look_again_s = 0.0
@@ -111,8 +113,6 @@ class Lookahead:
         key: float = slot.meta[self._by].item()
         if math.isnan(key):
             return -math.inf  # it comes first, and fits no other
-        if slot.restarted:
-            self.last = None
         before, self.last = self.last, key
         if before is not None and key < before and not (slot.redelivered or self._warned):
             self._warned = True
@@ -123,6 +123,20 @@ class Lookahead:
                 RuntimeWarning,
             )
         return key
+
+    def begin_step(self) -> None:
+        """Called when a step of the user begins: puts things in order after the last one."""
+        self.tidy()
+        self._unmatched_before = self.unmatched
+
+    def passed_over(self) -> str:
+        """What was released of it in this step of the user, in words, or nothing."""
+        count = self.unmatched - self._unmatched_before
+        if not count:
+            return ""
+        frames = "frame" if count == 1 else "frames"
+        newest = "" if self.last is None else f" (the newest {self._by!r}: {self.last})"
+        return f"{count} {frames} of ring {self.consumer.ring.name!r} matched no others{newest}"
 
     def drop(self, frame: Frame) -> None:
         """Releases a frame that nobody has seen."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from align import now
+import gpuring
+from align import SPEC, now, pts
 
 
 @pytest.mark.parametrize("partial", [False, True])
@@ -74,3 +75,43 @@ def test_one_stream_whose_time_goes_back_holds_up_nobody(streams):
         both.put(0, 100 + k)
         both.put(1, k)
         assert (None, k) in now(aligned)
+
+
+def test_a_time_out_says_what_came_and_matched_no_others(streams):
+    both = streams()
+    aligned = both.align("pts")
+    both.put(0, 100)
+    both.put(1, 1, 2)
+    with pytest.raises(gpuring.RingTimeout) as told:
+        next(aligned)
+    name = both.rings[1].name
+    assert f"2 frames of ring {name!r} matched no others (the newest 'pts': 2.0)" in str(told.value)
+    assert "none came" not in str(told.value)
+    with pytest.raises(gpuring.RingTimeout, match=f"none came of ring {name!r}$") as told:
+        next(aligned)
+    assert "matched no others" not in str(told.value), "that was the step before"
+
+
+def test_time_that_goes_back_in_a_ring_that_was_replaced_is_told(name, stack):
+    """As when a camera starts again."""
+
+    def create(which, **options):
+        return stack.enter_context(gpuring.create(which, **SPEC, device="host", **options))
+
+    def put(producer, value):
+        with producer.claim(0) as slot:
+            slot.meta["pts"] = value
+
+    left, right = create(f"{name}-0"), create(f"{name}-1")
+    attached = stack.enter_context(gpuring.attach(f"{name}-1"))
+    consumers = [left.consumer(), attached.consumer(reattach=True)]
+    aligned = gpuring.align(consumers, "pts", partial=True, timeout=20)
+    with left.producer() as lefts, right.producer() as rights:
+        put(lefts, 100)
+        put(rights, 100)
+        assert pts(next(aligned)) == (100, 100)
+    with create(f"{name}-1", replace=True).producer() as rights:
+        put(rights, 0)
+        with pytest.warns(RuntimeWarning, match=r"went back from 100\.0 to 0\.0"):
+            assert pts(next(aligned)) == (None, 0)
+        aligned.close()
