@@ -340,7 +340,7 @@ class Aligned(Unique, Generic[OneSlot]):
 
     def _check_time(self, deadline: float) -> None:
         if time.monotonic() >= deadline:
-            told = [each.passed_over() for each in self._streams]
+            told: list[str] = [each.passed_over() for each in self._streams]
             silent = [
                 repr(each.consumer.ring.name)
                 for each, passed in zip(self._streams, told, strict=True)
