@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from gpuring import segment
 from gpuring.cli.options import positive
-from gpuring.cli.text import columns
+from gpuring.cli.text import columns, complain
 from gpuring.cli.trouble import need
 
 from .rates import Look, look
@@ -65,9 +65,13 @@ def _print(args: argparse.Namespace) -> int:
         time.sleep(args.interval)
         now = look(args.names)
         lines = render(before, now, args.names, width=columns(), waiting=not args.once)
-        print("\n".join(line.text for line in lines), flush=True)
+        if lines:
+            print("\n".join(line.text for line in lines), flush=True)
         if args.once:
-            return 1 if missing(now, args.names) else 0
+            absent = missing(now, args.names)
+            for name in absent:
+                complain(f"gpuring top: {segment.not_found(name)}")
+            return 1 if absent else 0
         print(flush=True)
         before = now
 

@@ -49,8 +49,8 @@ def render(
     waiting: bool = True,
     height: int | None = None,
 ) -> list[Line]:
-    """Rings, their peers, the last deaths, and which of the rings that were asked for by `names`
-    are not there (`waiting`: it will look for them again).  Rates need a look before.
+    """Rings, their peers, the last deaths, and, if `waiting`, which of the rings that were asked
+    for by `names` are not there and will be looked for again.  Rates need a look before.
 
     Where that takes more than `height` lines, rings that nobody has joined are only counted.  What
     is then too much is cut off at the end."""
@@ -80,10 +80,9 @@ def _rendered(
     waiting: bool,
     idle: Collection[str] = (),
 ) -> list[Line]:
-    until = "; waiting for it" if waiting else ""
     lines = [
-        Line(f"No ring named {name!r} on this host{until}", "yellow")
-        for name in missing(now, names)
+        Line(f"No ring named {name!r} on this host; waiting for it", "yellow")
+        for name in (missing(now, names) if waiting else ())
     ]
     if now.rings or now.unreadable:
         lines += [Line("")] if lines else []
