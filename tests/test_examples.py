@@ -282,8 +282,9 @@ def test_children_end_when_their_parent_is_killed(start, name, children):
             path.unlink()
 
 
-# Not of two_scripts: the guide shows those, and they take no arguments.
-@pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.py")))
+@pytest.mark.parametrize(
+    "name", sorted(str(path.relative_to(EXAMPLES)) for path in EXAMPLES.rglob("*.py"))
+)
 def test_help_and_wrong_arguments(start, name):
     if name in ("inference_load.py", "video_page.py"):  # parts of other ones
         _needs_video()

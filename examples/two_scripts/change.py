@@ -1,7 +1,12 @@
 """Terminal 2: squares what terminal 1 (send.py) sends, on the GPU if the rings are there."""
 
+import argparse
+import sys
+
 import gpuring
 
+argparse.ArgumentParser(description=__doc__).parse_args()
+print("waiting for send.py, in another terminal", file=sys.stderr)
 with (
     gpuring.attach("numbers", timeout=60) as there,
     gpuring.attach("squares", timeout=60) as back,

@@ -1,9 +1,13 @@
 """Terminal 1: sends arrays, and sees what terminal 2 (change.py) made of them."""
 
+import argparse
+import sys
+
 import numpy as np
 
 import gpuring
 
+argparse.ArgumentParser(description=__doc__).parse_args()
 try:
     import cupy
 
@@ -19,6 +23,7 @@ with (
     there.producer() as numbers,
     back.consumer() as squares,
 ):
+    print("waiting for change.py, in another terminal", file=sys.stderr)
     for n in range(4):
         with numbers.claim() as slot:
             slot.copy_from(np.full(8, n, "f4"))
