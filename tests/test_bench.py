@@ -313,6 +313,13 @@ def test_rates_of_several_producers_add_up():
     assert rates == pytest.approx(2 * throughput.STRIDE * 1000)
 
 
+def test_a_producer_that_got_no_core_for_a_while_is_counted_for_what_it_did():
+    """In the 200 ms that count, one of them publishes 200 strides and the other one a single."""
+    steady = [int(k * 1e6) for k in range(301)]
+    rates = throughput.rates_of([steady, [*steady[:101], steady[-1]]])
+    assert rates.mean() == pytest.approx(201 * throughput.STRIDE / 0.2)
+
+
 def test_a_starved_producer_goes_on_until_it_can_be_measured():
     """Many strides at once, then hardly any: stopping there would leave nothing to measure."""
     marks = [k * 1_000 for k in range(30)] + [40_000_000]
