@@ -31,6 +31,9 @@ class Frame(NamedTuple):
     seq: int
     time_ns: int
     slot: ReadSlot
+    stream: Any
+    """The current stream when it was acquired.  This keeps it alive, the slot has only its
+    handle."""
 
 
 class Lookahead:
@@ -52,6 +55,7 @@ class Lookahead:
         """`unmatched` when the step of the user began."""
         self._loop = _Loop(consumer)
         """Its slot was acquired and is not in `held` yet."""
+        self._current_stream: Any = None
         self._look_again_s = 0.0
         self._warned = False
 
@@ -93,12 +97,15 @@ class Lookahead:
     def _take_one(self) -> None:
         newest = self._by is None and not self.consumer.lossless
         verb = self.consumer.latest if newest else self.consumer.acquire
+        device = self.consumer.ring._device
+        if device is not None and self._cuda_stream is None:
+            self._current_stream = device.get_current_stream()
         self._loop.slot = verb(0, stream=self._cuda_stream)
         self._hold()
 
     def _hold(self) -> None:
         slot = self._loop.taken()
-        frame = Frame(self._key(slot), slot.seq, slot.time_ns, slot)
+        frame = Frame(self._key(slot), slot.seq, slot.time_ns, slot, self._current_stream)
         slot._seen = False  # by the user
         if self._by is None:
             while self.held:

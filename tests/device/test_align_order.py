@@ -20,6 +20,8 @@ def test_a_frame_that_waited_is_ordered_on_the_stream_of_its_step(rig, named):
     with pytest.raises(gpuring.RingTimeout):
         next(aligned)
     assert one.told()[-1] == ("wait", C, one.work(first, 0)), "it was acquired already"
+    # CUDA would crash on the handle of a stream that its owner has destroyed meanwhile.
+    assert [frame.stream for frame in aligned._streams[0].held] == [None if named else ours.current]
     ours.current.ptr = D
     second.claim(0).publish()
     left, right = next(aligned)
