@@ -135,7 +135,7 @@ class Soak:
         poll(lambda: self.look(stay[-1]) or stay[-1].joined, PATIENCE_S)
         begun = time.monotonic()
         next_step = next_sample = begun
-        while (now := time.monotonic()) < begun + seconds:
+        while (now := time.monotonic()) < begun + seconds or not self.has_killed(now - begun - seconds):
             for actor in list(self.actors):
                 self.look(actor)
             assert all(actor in self.actors for actor in stay), "one who stays has left"
@@ -147,6 +147,11 @@ class Soak:
                 next_sample = now + max(0.2, seconds / 300)
             time.sleep(0.005)
         self.finish()
+
+    def has_killed(self, late_s: float) -> bool:
+        """Whether somebody was killed.  Where processes start slowly that may take longer."""
+        assert late_s < PATIENCE_S, "nobody came who could be killed"
+        return any(event.startswith("kill") for event in self.events)
 
     def finish(self) -> None:
         poll(  # who joins after the last producer has left would speak to nobody

@@ -251,4 +251,4 @@ def test_those_inside_finish_after_the_creators_death(safe, name, children):
         assert int(junk.sum()) == 0
         with pytest.raises(gpuring.PeerLost, match="is dead"):
             gpuring.attach(name)
-    assert gpuring.clean() == [name]
+    assert name in gpuring.clean()
