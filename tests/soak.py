@@ -134,8 +134,9 @@ class Soak:
         stay.append(self.start("producer", stays=True))
         poll(lambda: self.look(stay[-1]) or stay[-1].joined, PATIENCE_S)
         begun = time.monotonic()
+        end = begun + seconds
         next_step = next_sample = begun
-        while (now := time.monotonic()) < begun + seconds or not self.has_killed(now - begun - seconds):
+        while (now := time.monotonic()) < end or not self.has_killed(now - end):
             for actor in list(self.actors):
                 self.look(actor)
             assert all(actor in self.actors for actor in stay), "one who stays has left"
