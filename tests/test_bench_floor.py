@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -53,6 +54,26 @@ def program(tmp_path: Path, body: str) -> Path:
 
 def settings(**more: Any) -> SimpleNamespace:
     return SimpleNamespace(mps=False, quick=True, **more)
+
+
+def test_the_compiler_finds_every_file_that_is_included(tmp_path):
+    """The preprocessor of a C++ compiler stands in for nvcc.  It gives a file that it does not find
+    no folder (-MG)."""
+    compiler = shutil.which("g++") or shutil.which("c++")
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    found = tmp_path / "found"
+    nvcc = program(
+        tmp_path,
+        "import subprocess\n"
+        "given = [each for each in sys.argv[1:-2] if not each.startswith('-arch')]\n"
+        f"command = [{compiler!r}, '-M', '-MG', '-MF', {str(found)!r}, '-x', 'c++', *given]\n"
+        "sys.exit(subprocess.run(command).returncode)",
+    )
+    floor.build(nvcc)
+    sources = [each for each in found.read_text().split() if each.endswith(".cu")]
+    assert {Path(each).name for each in sources} == {"floor.cu", "floor_ring.cu", "kernels.cu"}
+    assert [each for each in sources if not Path(each).is_file()] == []
 
 
 def test_throughput_has_the_setting_of_gpurings_figure_and_both_sides():
