@@ -15,7 +15,7 @@ def extension(name: str, *more: Path) -> Extension:
         f"gpuring.{name}",
         [f"gpuring/{name}.pyx", *map(str, more)],
         include_dirs=["gpuring"],
-        depends=[*map(str, headers), "gpuring/_core.pxd"],
+        depends=[*map(str, headers), "gpuring/_core.pxd", "gpuring/_slots.pxd"],
         extra_compile_args=["-std=gnu11", "-O2", "-Wall", "-pthread"],
         extra_link_args=["-pthread", "-ldl"],
     )

@@ -2,9 +2,11 @@
 
 from asyncio import AbstractEventLoop, Future
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
+from weakref import ref
 
 from gpuring._core import Header, Peer
+from gpuring._slots import ProducerVerbs, ReadSlot, WriteSlot
 from gpuring.errors import RingError
 
 SLICE_S: float
@@ -141,17 +143,16 @@ class Sender:
         waited: float | None = ...,
     ) -> Any: ...
 
-class Ended:
-    if not TYPE_CHECKING:  # its bases say the same in their own words
-        def __exit__(self, kind: object, error: object, traceback: object, /) -> None: ...
-
+class SendsRequest(WriteSlot):
+    _call: ref[Any] | None
     def _done(self, well: bool) -> None: ...
     def _end(self) -> None: ...
-
-class SendsRequest(Ended):
     def _pending(self) -> Any: ...
 
-class HoldsAnswer(Ended): ...
+class HoldsAnswer(ReadSlot):
+    _call: ref[Any] | None
+    def _done(self, well: bool) -> None: ...
+    def _end(self) -> None: ...
 
 class Taken:
     _server: Any
@@ -164,8 +165,16 @@ class Taken:
 
 def unanswered(batch: Iterable[Any]) -> list[Any]: ...
 
-class SendsAnswer(Ended):
+class SendsAnswer(WriteSlot):
+    _call: ref[Any] | None
+    _ending: str
+    def _done(self, well: bool) -> None: ...
+    def _end(self) -> None: ...
     def _of(self) -> Any: ...
+
+class Answering(ProducerVerbs):
+    delivers: bool
+    begun: list[Any]
 
 class Reach:
     writers: dict[int, Any]

@@ -34,8 +34,9 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
-from gpuring import _slots, arguments
+from gpuring import arguments
 from gpuring._core cimport *
+from gpuring._slots cimport ConsumerVerbs, ProducerVerbs, ReadSlot, Slot, WriteSlot
 from gpuring.errors import CallFailed, EndOfStream, FrameTorn, RingClosed, RingError, RingFull, RingTimeout
 from gpuring.integers import integer
 
@@ -84,8 +85,7 @@ cdef int64_t ALIVE_NS = 1000000  # for so long a client is not asked again wheth
 cdef tuple NOTHING = ()
 cdef double ROOM_S = 0.1  # how long to wait for the answer of a dead engine to be cleared
 cdef double FOREVER = float("inf")
-cdef object write_publish = _slots.WriteSlot.publish, write_abandon = _slots.WriteSlot.abandon
-cdef object read_release = _slots.ReadSlot.release
+cdef str ANSWERED = "answered", UNDELIVERED = "undelivered"
 
 
 cdef inline int64_t now_ns() noexcept:
@@ -120,8 +120,23 @@ cdef inline uint64_t expiry_ns(double expires) noexcept:
     return <uint64_t>ns if ns > 0 else 0
 
 
-cdef inline void *envelope_of(Peer peer, uint32_t index) noexcept:
-    return peer.gd.me.ring.meta + index * peer.gd.me.ring.layout.meta_stride
+cdef inline void *envelope_of(Slot slot) noexcept:
+    cdef gr_ring *ring = slot._peer.gd.me.ring
+    return ring.meta + slot.index * ring.layout.meta_stride
+
+
+cdef WriteSlot claimed(ProducerVerbs producer, timeout, stream, shape):
+    """producer.claim"""
+    if producer._replaced:
+        return producer.claim(timeout, stream=stream, shape=shape)
+    return producer._claim(timeout, stream, None if shape is None else producer._smaller(shape))
+
+
+cdef ReadSlot acquired(ConsumerVerbs consumer, timeout, stream):
+    """consumer.acquire"""
+    if consumer._replaced:
+        return consumer.acquire(timeout, stream=stream)
+    return consumer._one(ACQUIRE, "acquire", timeout, stream)
 
 
 cpdef bint has_engines(Header header, bint kept) except -1:
@@ -262,7 +277,7 @@ cdef class InFlight:
     """A time.monotonic(), or None."""
     cdef public double _sent_at
     """A time.monotonic().  -1: it was not sent."""
-    cdef readonly object _answer
+    cdef readonly HoldsAnswer _answer
     cdef readonly uint64_t _answer_seq
     """Of the answer that has come.  0: none has."""
     cdef public object _answered_below
@@ -297,8 +312,8 @@ cdef class InFlight:
 
     cpdef bint _has_answer(self) except -1:
         """Whether the answer is here and not released."""
-        answer = self._answer
-        return answer is not None and answer._open and answer._seq == self._answer_seq
+        cdef HoldsAnswer answer = self._answer
+        return answer is not None and answer.use.open and answer._seq == self._answer_seq
 
     def _give_up(self, error):
         """Ends the call with that error.  Its answer is discarded, now or when it comes."""
@@ -376,7 +391,7 @@ cdef class Calls:
             call.writing = False
             self.writing -= 1
 
-    cdef bint arrive(self, InFlight call, answer) except -1:
+    cdef bint arrive(self, InFlight call, HoldsAnswer answer) except -1:
         """Gives the answer to the call.  False: the call does not want it any more."""
         of = PyWeakref_NewRef(call, None)
         if call.done():
@@ -448,8 +463,7 @@ cdef class Inbox:
     """A client's end of its own ring, where its answers arrive.  One thread at a time receives for all threads."""
 
     cdef readonly Calls calls
-    cdef readonly object _answers
-    """The consumer."""
+    cdef readonly ConsumerVerbs _answers
     cdef readonly Peer peer
     cdef bint on_device
     cdef public uint64_t late
@@ -533,10 +547,9 @@ cdef class Inbox:
         cdef double now
         if timeout > 0 or self.peer.has_news():
             try:
-                self._dispatch(self._answers.acquire(timeout) if stream is None
-                               else self._answers.acquire(timeout, stream=stream))
+                self._dispatch(acquired(self._answers, timeout, stream))
                 while self.peer.is_behind():
-                    self._dispatch(self._answers.acquire(0, stream=stream))
+                    self._dispatch(acquired(self._answers, 0, stream))
             except RingTimeout:
                 pass
         if self._answers._polled:
@@ -579,10 +592,9 @@ cdef class Inbox:
                 self.calls.turn.release()
                 self.calls.pass_turn()
 
-    cpdef _dispatch(self, answer):
+    cpdef _dispatch(self, HoldsAnswer answer):
         """Gives an answer to its call."""
-        cdef uint32_t index = answer.index
-        cdef Response *envelope = <Response *>envelope_of(self.peer, index)
+        cdef Response *envelope = <Response *>envelope_of(answer)
         cdef PyObject *found = PyDict_GetItem(self.calls.live, envelope.call)
         cdef InFlight call = None if found == NULL else <InFlight>found
         self._orphaned = None
@@ -599,9 +611,9 @@ cdef class Inbox:
                 self.calls.end(call)
 
 
-cdef discard(answer):
+cdef discard(HoldsAnswer answer):
     try:
-        read_release(answer)  # not Answer.release: its call is over, or has another answer
+        answer._finish()  # not Answer.release: its call is over, or has another answer
     except FrameTorn:
         pass
 
@@ -610,8 +622,7 @@ cdef class Sender:
     """A client's end of the request ring."""
 
     cdef readonly object _ring
-    cdef readonly object _requests
-    """The producer."""
+    cdef readonly ProducerVerbs _requests
     cdef readonly object _sending
     """The turn to send.  Its owner claims, and waits for a slot, for room or for an engine."""
     cdef readonly Inbox _mailbox
@@ -634,7 +645,7 @@ cdef class Sender:
         cdef double begun = now_s(), until = begun + seconds(timeout, "timeout")
         patience_s = -1 if until == FOREVER else min(until - begun, threading.TIMEOUT_MAX)
         expires = None if expires_s is None else begun + seconds(expires_s, "expires_s")
-        slot = None
+        cdef SendsRequest slot = None
         if self.peer.is_forked():  # a thread that the child does not have may have the turn
             self._mailbox._check_usable()
         if not self._sending.acquire(True, patience_s):
@@ -660,118 +671,143 @@ cdef class Sender:
         finally:
             self._sending.release()
 
-    cdef _claim(self, double until, timeout, stream, shape):
+    cdef SendsRequest _claim(self, double until, timeout, stream, shape):
         cdef double slice_s = CLAIM_SLICE_S, left = FOREVER
         while True:
             if until != FOREVER:
                 left = max(0.0, until - now_s())
                 slice_s = min(left, CLAIM_SLICE_S)
             try:
-                if stream is None and shape is None:
-                    return self._requests.claim(slice_s)
-                return self._requests.claim(slice_s, stream=stream, shape=shape)
+                return claimed(self._requests, slice_s, stream, shape)
             except RingFull:
                 if left <= slice_s:
                     raise self._full(timeout) from None
             self._check_open()
             self._await_engine(None if until == FOREVER else until)
 
-    def _begin(self, slot, expires):
+    cdef int _begin(self, SendsRequest slot, expires) except -1:
         """Gives a claimed slot its call."""
         cdef InFlight call = made(self.kind, NOTHING)
-        cdef uint32_t index = slot.index
-        cdef Request *envelope = <Request *>envelope_of(self.peer, index)
+        cdef Request *envelope = <Request *>envelope_of(slot)
         self.last += 1
         call.begin(self._mailbox, self.last, slot._seq, expires)
         envelope.client, envelope.call = self.id, self.last
         envelope.until_ns = expiry_ns(FOREVER if expires is None else expires)
         slot._call = PyWeakref_NewRef(call, None)
         self._calls.begin(call)
+        return 0
 
 
-cdef call_of(slot):
-    """The call of a slot; None if it has none, or if nobody has that any more."""
-    of = slot._call
-    return None if of is None else <object>PyWeakref_GetObject(of)
+# ---- slots -------------------------------------------------------------------------------------------------------------------
+#
+# The reference of a slot to its call is weak, because the slot is used again.  Others decide whether the call is still needed.
 
 
-cdef class Ended:
-    """A kind of slot whose `with` ends it by `_done`, which may wait for a GPU.  If a signal handler cuts that short, the slot
-    is given back.  Otherwise it would be somebody's for as long as the exception is kept, which keeps the frame of the block."""
-
-    def __exit__(self, kind, error, traceback):
-        if not self._open:
-            if kind is None and self._cut and hasattr(self, "publish"):  # nobody gets what was written
-                self._check_open()
-            return
-        try:
-            self._done(kind is None)
-        except Exception:  # a refusal: what it says of the slot holds
-            raise
-        except BaseException:
-            if self._open:
-                self._end()
-            raise
+cdef object target(reference):
+    """What a weak reference leads to; None if it is None, or if nobody has that any more."""
+    return None if reference is None else <object>PyWeakref_GetObject(reference)
 
 
-cdef class SendsRequest(Ended):
+ctypedef int (*ending)(Slot slot, bint well) except -1
+
+
+cdef int leave(Slot slot, bint well, ending end) except -1:
+    """Ends the open slot of a `with` block by `end`, which may wait for a GPU.  If a signal handler cuts that short, the slot is
+    given back.  Otherwise it would be somebody's for as long as the exception is kept, which keeps the frame of the block."""
+    try:
+        return end(slot, well)
+    except Exception:  # a refusal: what it says of the slot holds
+        raise
+    except BaseException:
+        if slot.use.open:
+            slot._end()
+        raise
+
+
+cdef class SendsRequest(WriteSlot):
     """The verbs of a slot for a request."""
 
+    cdef public object _call
+
+    def __exit__(self, kind, error, traceback):
+        if self.use.open:
+            leave(self, kind is None, send_request)
+        elif kind is None and self._cut:  # nobody gets what was written
+            self._check_open()
+
     def _pending(self):
-        return call_of(self)
+        return target(self._call)
 
     def _done(self, bint well):
-        """Sends the request, or ends its call."""
-        cdef InFlight call
-        if not self._open:
-            self._check_open()
-        if not well:
-            try:
-                write_abandon(self)
-            finally:
-                if not self._open:
-                    self._over()
-            return
-        call = call_of(self)
-        if call is None:
-            raise RingError(f"ring {self._ring!r}: the call of slot {self.index} is over")
-        call._sent_at = now_s()
-        try:
-            write_publish(self)
-        except BaseException:
-            if not self._open:  # an open slot can still be sent when its stream can be used again
-                self._over()
-            raise
-        call._mailbox.calls.sent(call)
+        send_request(self, well)
 
     def _end(self):
-        write_abandon(self)
-        self._over()
-
-    def _over(self):
-        """Ends the call, because its request was not sent."""
-        cdef InFlight call = call_of(self)
-        if call is not None and call._seq == self._seq:  # a Ctrl-C may have left none
-            call._mailbox.calls.end(call, RingError(f"{call._label()}: its request was not sent"))
+        self._finish(ABANDON, "abandon")
+        not_sent(self)
 
 
-cdef class HoldsAnswer(Ended):
+cdef int send_request(Slot slot, bint well) except -1:
+    """Sends the request, or ends its call."""
+    cdef SendsRequest request = <SendsRequest>slot
+    cdef InFlight call
+    if not request.use.open:
+        request._check_open()
+    if not well:
+        try:
+            return request._finish(ABANDON, "abandon")
+        finally:
+            if not request.use.open:
+                not_sent(request)
+    call = target(request._call)
+    if call is None:
+        raise RingError(f"ring {request._ring!r}: the call of slot {request.index} is over")
+    call._sent_at = now_s()
+    try:
+        request._finish(PUBLISH, "publish")
+    except BaseException:
+        if not request.use.open:  # an open slot can still be sent when its stream can be used again
+            not_sent(request)
+        raise
+    call._mailbox.calls.sent(call)
+    return 0
+
+
+cdef int not_sent(SendsRequest request) except -1:
+    """Ends the call, because its request was not sent."""
+    cdef InFlight call = target(request._call)
+    if call is not None and call._seq == request._seq:  # a Ctrl-C may have left none
+        call._mailbox.calls.end(call, RingError(f"{call._label()}: its request was not sent"))
+    return 0
+
+
+cdef class HoldsAnswer(ReadSlot):
     """The verbs of an answer."""
 
+    cdef public object _call
+
+    def __exit__(self, kind, error, traceback):
+        if self.use.open:
+            leave(self, True, release_answer)
+
     def _done(self, bint well):
-        """Releases the slot, and ends the call."""
-        if not self._open:
+        if not self.use.open:
             self._check_open()
         self._end()
 
     def _end(self):
-        cdef InFlight call = call_of(self)
-        try:
-            read_release(self)
-        finally:
-            if call is not None and not self._open:
-                call._mailbox.calls.end(call)
-                call._answer = None
+        release_answer(self, True)
+
+
+cdef int release_answer(Slot slot, bint well) except -1:
+    """Releases the slot, and ends the call."""
+    cdef HoldsAnswer answer = <HoldsAnswer>slot
+    cdef InFlight call = target(answer._call)
+    try:
+        return answer._finish()
+    finally:
+        if call is not None and not answer.use.open:
+            call._mailbox.calls.end(call)
+            call._answer = None
 
 
 # ---- the engine --------------------------------------------------------------------------------------------------------------
@@ -782,7 +818,7 @@ cdef class Taken:
 
     cdef object __weakref__
     cdef readonly Taker _server
-    cdef readonly object _slot
+    cdef readonly ReadSlot _slot
     """Of the request."""
     cdef readonly uint64_t _client, _number
     cdef readonly bint _redelivered, _answered
@@ -796,10 +832,6 @@ cdef class Taken:
             )
         return self._slot
 
-    def _end(self, ending):
-        self._answered = True
-        self._server._end(self, ending)
-
 
 def unanswered(batch):
     """The calls of a batch that were not answered."""
@@ -807,34 +839,63 @@ def unanswered(batch):
     return [call for call in batch if not call._answered]
 
 
-cdef class SendsAnswer(Ended):
+cdef class SendsAnswer(WriteSlot):
     """The verbs of a slot for an answer."""
+
+    cdef public object _call
+    cdef public str _ending
+    """Which of Counts it adds to.  "undelivered" means that nobody can read it: it goes nowhere."""
+
+    def __exit__(self, kind, error, traceback):
+        if self.use.open:
+            leave(self, kind is None, send_answer)
+        elif kind is None and self._cut:  # nobody gets what was written
+            self._check_open()
 
     def _of(self):
         """The call that it answers; None if nobody has that call any more."""
-        return call_of(self)
+        return target(self._call)
 
     def _done(self, bint well):
-        """Sends the answer, and gives the request's slot back.  Or keeps the slot for the next answer."""
-        cdef Taken call
-        cdef bint nowhere = self._ending == "undelivered"
-        if not self._open:
-            self._check_open()
-        if not well and not nowhere:
-            self._open = False
-            self._owner.begun.append(self)
-            return
-        call = call_of(self)
-        if nowhere:
-            write_abandon(self)
-        else:
-            write_publish(self)
-        # Only now: if an engine is killed before this line, another one gets the request.
-        if well and call is not None and not call._answered:
-            call._end(self._ending)
+        send_answer(self, well)
 
     def _end(self):
-        write_abandon(self)
+        self._finish(ABANDON, "abandon")
+
+
+cdef int send_answer(Slot slot, bint well) except -1:
+    """Sends the answer, and gives the request's slot back.  Or keeps the slot for the next answer."""
+    cdef SendsAnswer answer = <SendsAnswer>slot
+    cdef Taken call
+    cdef bint nowhere = answer._ending == UNDELIVERED
+    if not answer.use.open:
+        answer._check_open()
+    if not well and not nowhere:
+        answer.use.open = False
+        (<Answering>answer._owner).begun.append(answer)
+        return 0
+    call = target(answer._call)
+    if nowhere:
+        answer._finish(ABANDON, "abandon")
+    else:
+        answer._finish(PUBLISH, "publish")
+    # Only now: if an engine is killed before this line, another one gets the request.
+    if well and call is not None and not call._answered:
+        call._answered = True
+        call._server._end(call, answer._ending)
+    return 0
+
+
+cdef class Answering(ProducerVerbs):
+    """An engine's producer in the ring of one client.  service/call.py has the rest of it."""
+
+    cdef public bint delivers
+    """Whether a client gets what is written."""
+    cdef public list begun
+    """Slots that were claimed for answers that were not sent.  They are not open.  The next answers use them, or the next batch
+    makes them void.  A client has room for one answer to each call; if there were more, it could lose one."""
+    cdef int64_t alive_ns
+    """When its client was last known to live: a time.monotonic_ns()."""
 
 
 cdef class Reach:
@@ -854,39 +915,38 @@ cdef class Reach:
         """Returns this engine's producer in a client's ring; None if the client is dead or has left.  Raises OSError if this
         process has too few descriptors or too little memory to open the ring."""
         cdef PyObject *found = PyDict_GetItem(self.writers, client)
+        cdef Answering writer
         if found == NULL:
             self.writers[client] = writer = self._meet(client)
         else:
             writer = <object>found
         return None if writer is None or is_gone(writer, ALIVE_NS) else writer
 
-
-    def _claim(self, uint64_t client, stream, shape):
+    cdef SendsAnswer _claim(self, uint64_t client, stream, shape):
         """A slot for an answer: in the client's ring, or one that goes nowhere."""
-        writer = self.reach(client)
+        cdef Answering writer = self.reach(client)
         if writer is not None:
             self._used[writer] = None
-            if stream is not None or shape is not None or writer.begun or writer._peer.gate_host:
+            if stream is not None or shape is not None or writer.begun or writer._peer.gd.gate_host:
                 return self.begin(writer, stream, shape)
             try:
-                return writer.claim(ROOM_S)
+                return claimed(writer, ROOM_S, None, None)
             except (RingClosed, RingFull):
                 pass
         return self.begin(None, stream, shape)
 
     cdef int give_up(self) except -1:
         """Gives up what was begun and not sent."""
-        cdef Peer peer
+        cdef Answering writer
         for writer in list(self._used):
-            peer = writer._peer
-            if peer.has_nothing():
+            if writer._peer.has_nothing():
                 self._used.pop(writer, None)
         if self._used:
             self.void()
         return 0
 
 
-cpdef bint is_gone(writer, int64_t trust_ns=0) except -1:
+cpdef bint is_gone(Answering writer, int64_t trust_ns=0) except -1:
     """Whether the client of that ring is dead or has left.  Whether it lives is asked again after `trust_ns`, because that is a
     call to the system."""
     cdef Peer peer = writer._peer
@@ -894,10 +954,10 @@ cpdef bint is_gone(writer, int64_t trust_ns=0) except -1:
     if gr_load_acquire(&peer.header.ring.head.closed):
         return True
     now = now_ns()
-    if now - <int64_t>writer._alive_ns >= trust_ns:
+    if now - writer.alive_ns >= trust_ns:
         if not peer.header.has_creator():
             return True
-        writer._alive_ns = now
+        writer.alive_ns = now
     return False
 
 
@@ -905,14 +965,12 @@ cdef class Taker:
     """An engine's end of the request ring."""
 
     cdef readonly object _ring
-    cdef readonly object _requests
-    """The consumer."""
+    cdef readonly ConsumerVerbs _requests
     cdef readonly Reach _delivery
     cdef readonly set _calls
     """The calls that it has taken and not answered."""
     cdef readonly object counts
     """What this engine has done so far."""
-    cdef Peer peer
     cdef Header header
     cdef object kind
 
@@ -922,7 +980,7 @@ cdef class Taker:
 
     def _open(self, requests):
         """Called once, with the consumer of the request ring."""
-        self._requests, self.peer = requests, requests._peer
+        self._requests = requests
 
     def _take(self, max_batch, max_wait_s, timeout, stream):
         """The calls of a batch."""
@@ -965,32 +1023,31 @@ cdef class Taker:
         """Adds up to n calls, or none if none comes within `timeout` seconds."""
         cdef Request *envelope
         cdef Taken call
+        cdef ReadSlot slot
         cdef Py_ssize_t taken = len(batch)
         cdef uint64_t now
-        cdef uint32_t index
         try:
-            if stream is not None:
+            if n == 1:
+                slots = (acquired(self._requests, timeout, stream),)
+            elif self._requests._replaced:
                 slots = self._requests.acquire_many(n, timeout, stream=stream)
-            elif n > 1:
-                slots = self._requests.acquire_many(n, timeout)
             else:
-                slots = (self._requests.acquire(timeout),)
+                slots = self._requests._many(n, timeout, stream, None)
         except (RingTimeout, FrameTorn):  # torn: requests of a dead client that were answered already, so nothing is lost
             return 0
         now = now_ns()
         for slot in slots:
-            index = slot.index
-            envelope = <Request *>envelope_of(self.peer, index)
+            envelope = <Request *>envelope_of(slot)
             if envelope.until_ns < now:
                 self.counts.expired += 1
-                release(slot)
+                self._release(slot)
             elif self._delivery.reach(envelope.client) is None:
                 self.counts.dropped += 1
-                release(slot)
+                self._release(slot)
             else:
                 call = made(self.kind, NOTHING)
                 call._server, call._slot, call._client, call._number = self, slot, envelope.client, envelope.call
-                if slot.redelivered:
+                if slot.use.redelivered:
                     call._redelivered = True
                     self.counts.redelivered += 1
                 self._calls.add(call)
@@ -1000,33 +1057,44 @@ cdef class Taker:
             self.counts.taken += taken
         return 0
 
-    cpdef _end(self, Taken call, ending):
+    cdef int _end(self, Taken call, str ending) except -1:
         """Called when the answer was sent, or nobody is there to get it."""
         counts = self.counts
-        if ending == "answered":
+        if ending == ANSWERED:
             counts.answered += 1
         else:
             setattr(counts, ending, getattr(counts, ending) + 1)
         self._let_go(call)
+        return 0
 
     cpdef _let_go(self, Taken call):
-        if call._slot._open:
-            release(call._slot)
+        if call._slot.use.open:
+            self._release(call._slot)
         self._calls.discard(call)
+
+    cdef int _release(self, ReadSlot slot) except -1:
+        """Gives the slot of a request back."""
+        try:
+            if self._requests._replaced:
+                slot.release()
+            else:
+                slot._finish()
+        except FrameTorn:  # the client died
+            pass
+        return 0
 
     def _claim_answer(self, Taken call not None, stream, shape, int status=OK, text=""):
         """A slot in the client's ring, or one that goes nowhere."""
         cdef bytes encoded
         cdef Response *envelope
-        cdef Peer peer
-        cdef uint32_t index
-        slot = self._delivery._claim(call._client, stream, shape)
+        cdef SendsAnswer slot = self._delivery._claim(call._client, stream, shape)
         try:
-            writer = slot._owner
-            peer, index = writer._peer, slot.index
             slot._call = PyWeakref_NewRef(call, None)
-            slot._ending = ("answered" if status == OK else "failed") if writer.delivers else "undelivered"
-            envelope = <Response *>envelope_of(peer, index)
+            if not (<Answering>slot._owner).delivers:
+                slot._ending = UNDELIVERED
+            else:
+                slot._ending = ANSWERED if status == OK else "failed"
+            envelope = <Response *>envelope_of(slot)
             envelope.call, envelope.status = call._number, status
             envelope.text[0] = 0
             if text:
@@ -1037,11 +1105,3 @@ cdef class Taker:
             slot._end()
             raise
         return slot
-
-
-cdef release(slot):
-    """Gives the slot of a request back."""
-    try:
-        slot.release()
-    except FrameTorn:  # the client died
-        pass

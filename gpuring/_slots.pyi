@@ -56,6 +56,8 @@ class Verbs:
     _device: Device | None
     _slots: list[Any]
     _spares: dict[int, Any]
+    _replaced: bool
+    _polled: bool
     def _lost(self) -> list[int]: ...
     def _recover(self) -> None: ...
 

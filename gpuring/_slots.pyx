@@ -24,7 +24,6 @@ cdef extern from "Python.h":
     Py_ssize_t PyList_GET_SIZE(PyObject *)
 
 cdef enum:
-    MAX_BATCH = 1024  # GR_MAX_SLOTS, which Cython does not take as the size of an array
     LOOKS = 4  # at slots of earlier verbs
 
 
@@ -65,24 +64,6 @@ def nobody_has(list slots not None, Py_ssize_t index, Py_ssize_t known=0):
 
 cdef class Slot:
     """What both kinds of slot have: whose slot it is, which frame it has, and on which streams it was used."""
-
-    cdef gd_use *use
-    cdef readonly uint64_t _seq
-    cdef public bint _seen
-    """Whether the object was asked for something of the frame."""
-    cdef public bint _cut
-    """Whether the peer's close has ended the slot, because its user had not."""
-    cdef readonly uint32_t index
-    """Which slot of the ring this is, 0 … slots - 1."""
-    cdef readonly Peer _peer
-    cdef readonly Device _device
-    cdef public tuple _shape    # of a frame that is smaller than the slot, else None
-    cdef public object _whole   # the array over the whole slot; None if it has several fields
-    cdef public dict _views     # all arrays over it, by name or by shape
-    cdef public object _meta
-    cdef public bint _restarted
-    cdef public object _owner
-    """The producer or consumer that it belongs to, while it is open.  So whoever has the slot keeps that, too."""
 
     def _bind(self, uint32_t index, Peer peer not None, whole, meta):
         self.index, self._peer, self._device = index, peer, peer.device
@@ -296,18 +277,6 @@ cdef class ReadSlot(Slot):
 cdef class Verbs:
     """A peer of a ring with its slots."""
 
-    cdef public Peer _peer
-    cdef public Device _device
-    cdef public list _slots
-    """By index: the object that has the slot now, or had it last."""
-    cdef public dict _spares
-    """By index: the object before that, if somebody still had it when the slot came again."""
-    cdef uint32_t given[2 * MAX_BATCH]
-    cdef uint32_t givens, recent, turn
-    """`given` lists the slots that were handed out and had not been ended when the last verb began, and those that it has
-    handed out.  Each slot is in it once, so it has no more entries than the ring has slots.  A batch is taken behind its end."""
-    cdef unsigned char listed[MAX_BATCH]
-
     cdef Slot _slot(self, gd_call *call, uint32_t index):
         """The object for a slot that `call` has claimed or acquired just now.  Nobody else has it.  If this raises, nothing is
         claimed or held."""
@@ -447,7 +416,9 @@ cdef class ProducerVerbs(Verbs):
         taken for dead, DeviceError, ValueError for a shape that does not fit.  A call that raises leaves
         no claim behind.
         """
-        cdef tuple extents = None if shape is None else self._smaller(shape)
+        return self._claim(timeout, stream, None if shape is None else self._smaller(shape))
+
+    cdef WriteSlot _claim(self, timeout, stream, tuple extents):
         cdef WriteSlot slot
         cdef gd_call call
         cdef uint32_t index
@@ -503,10 +474,6 @@ cdef class ProducerVerbs(Verbs):
 
 
 cdef class ConsumerVerbs(Verbs):
-    cdef public list _untold
-    """The sequences of frames that are known to be torn, and that no call has raised yet."""
-    cdef public bint _lossless
-
     cdef ReadSlot _one(self, verb which, str name, timeout, stream):
         cdef ReadSlot slot
         cdef gd_call call
@@ -561,6 +528,10 @@ cdef class ConsumerVerbs(Verbs):
         `n`.  One call into the driver orders `stream` after all of them, and one records the reads when
         the batch is released.  Raises as `acquire` does, and holds no frame then.
         """
+        return self._many(n, timeout, stream, self._batch)
+
+    cdef _many(self, n, timeout, stream, kind):
+        """A batch, made by `kind` from the list of its slots; the list itself if that is None."""
         cdef ReadSlot slot
         cdef gd_call call
         cdef uint32_t k
@@ -585,7 +556,7 @@ cdef class ConsumerVerbs(Verbs):
                 slot._begin()
                 batch.append(slot)
             self._remember(call.got)
-            return self._batch(batch)
+            return batch if kind is None else kind(batch)
         except BaseException:  # Ctrl-C, no memory
             self._peer.cancel(&call)
             raise

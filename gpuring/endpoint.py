@@ -96,6 +96,8 @@ class Endpoint(Unique, Dropped):
     """None unless the process is in debug mode."""
 
     if TYPE_CHECKING:  # of _slots.Verbs
+        _replaced: bool
+        _polled: bool
 
         def _lost(self) -> list[int]: ...
         def _give_back_if_lost(self, index: int) -> bool: ...
@@ -103,7 +105,6 @@ class Endpoint(Unique, Dropped):
 
     def __init__(self, ring: JoinedRing, peer: Peer) -> None:
         self._notifier: Notifier | None = None  # made when somebody waits in an event loop
-        self._polled = False  # fileno() was given out: whatever is blocked arms it
         self._awaited: AbstractEventLoop | None = None  # whose task waits
         self._rested_s = 0.0  # when the event loop last had a chance to run others
         self._first_in = 0  # the turn of select in which this one came first
@@ -142,6 +143,7 @@ class Endpoint(Unique, Dropped):
     def _have_watched(self, watch: Watcher) -> None:
         """In debug mode: gives this object verbs of its own, which call those of its class."""
         self._batch = watch.batch_type(type(self)._batch)
+        self._replaced = True
         for name in self._takes:
             setattr(self, name, MethodType(watch.verb(getattr(type(self), name)), self))
 

@@ -201,13 +201,14 @@ def test_an_interrupted_take_has_taken_nothing(name, monkeypatch):
         calls = [send(client, k) for k in range(2)]
         acquire, turns = server._requests.acquire_many, []
 
-        def interrupted(*args):
+        def interrupted(*args, **options):
             turns.append(args)
             if len(turns) == 2:
                 raise KeyboardInterrupt
-            return acquire(*args)
+            return acquire(*args, **options)
 
         monkeypatch.setattr(server._requests, "acquire_many", interrupted)
+        monkeypatch.setattr(server._requests, "_replaced", True)
         with pytest.raises(KeyboardInterrupt):
             server.take(4, max_wait_s=5, timeout=10)
         monkeypatch.undo()

@@ -17,7 +17,7 @@ def dies_after_its_answer(pipe, name):
     """Between the answer and the release of its request."""
     server = serve(name)
     pipe.send("up")
-    Server._end = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    Server._let_go = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
     (call,) = server.take()
     answer(call)
 
@@ -38,10 +38,11 @@ def test_an_answer_that_came_twice_is_given_once(name, children):
 
 def send_unseeing(client, k):
     """As send(), but does not receive what is there before."""
-    with client._requests.claim(10) as slot:
-        client._begin(slot, None)
-        slot.array[...], slot.meta["k"] = services.content(client.id, k), k
-        return slot.call
+    client._mailbox.pump = lambda *_: True
+    try:
+        return send(client, k)
+    finally:
+        del client._mailbox.pump
 
 
 @pytest.mark.slow
@@ -110,6 +111,7 @@ def test_an_answer_that_comes_between_two_looks_is_not_lost(name, monkeypatch):
 
         with monkeypatch.context() as patched:
             patched.setattr(client._mailbox._answers, "acquire", nothing_yet)
+            patched.setattr(client._mailbox._answers, "_replaced", True)
             look_now(client, call)
             client._mailbox.receive(0.01, None)
             assert not call._is_done()

@@ -194,12 +194,13 @@ def test_a_call_that_is_sent_while_its_client_is_closed_says_so(name):
     with serve(name), gpuring.connect(name) as client:
         claim = client._requests.claim
 
-        def closed_meanwhile(timeout):
-            slot = claim(timeout)
+        def closed_meanwhile(timeout, **options):
+            slot = claim(timeout, **options)
             client._mailbox.shut()
             return slot
 
         client._requests.claim = closed_meanwhile
+        client._requests._replaced = True
         call = send(client, 0)
         with pytest.raises(gpuring.RingClosed, match="this client was closed"):
             call.result()

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from gpuring._calls import FAILED, SendsAnswer, Taken, unanswered
+from gpuring._calls import FAILED, Answering, SendsAnswer, Taken, unanswered
 from gpuring._slots import nobody_has
 from gpuring.producer import Producer
 from gpuring.service.wire import Enveloped
@@ -28,12 +27,6 @@ class AnswerSlot(SendsAnswer, WriteSlot):
     is sent, and the call is not answered yet.
     """
 
-    _call: weakref.ref[Call] | None = None
-    """The reference is weak, because this slot and the request's are used again.  Others decide
-    whether the call is still needed."""
-    _ending: str
-    """Which of Counts it adds to.  "undelivered" means that nobody can read it: it goes nowhere."""
-
     def publish(self) -> None:
         """Sends the answer, in stream order, and gives the request's slot back."""
         self._done(True)
@@ -43,21 +36,16 @@ class AnswerSlot(SendsAnswer, WriteSlot):
         self._done(False)
 
 
-class AnswerWriter(Enveloped, Producer):
+class AnswerWriter(Answering, Enveloped, Producer):
     """An engine's producer in the ring of one client."""
 
     _slots: list[AnswerSlot]  # type: ignore[assignment]
     _slot_type = AnswerSlot
-    _alive_ns = 0
-    """When its client was last known to live: a time.monotonic_ns()."""
+    begun: list[AnswerSlot]
 
     def __init__(self, ring: Ring, peer: Peer, *, delivers: bool = True) -> None:
         self.delivers = delivers
-        """Whether a client gets what is written."""
-        self.begun: list[AnswerSlot] = []
-        """Slots that were claimed for answers that were not sent.  They are not open.  The next
-        answers use them, or the next batch makes them void.  A client has room for one answer to
-        each call; if there were more, it could lose one."""
+        self.begun = []
         super().__init__(ring, peer)
 
     def begin(

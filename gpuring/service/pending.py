@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -27,10 +26,6 @@ class RequestSlot(SendsRequest, WriteSlot):
 
     As a context manager it sends the request at the end of the block, unless the block raises.
     """
-
-    _call: weakref.ref[PendingCall] | None = None
-    """The reference is weak, because the slot is used again.  Others decide whether the call is
-    still needed."""
 
     @property
     def call(self) -> PendingCall:
@@ -68,8 +63,6 @@ class RequestWriter(Enveloped, Producer):
 
 class Answer(HoldsAnswer, ReadSlot):
     """An answer.  As a context manager it releases its slot at the end of the block."""
-
-    _call: weakref.ref[PendingCall] | None = None
 
     def release(self) -> None:
         """Releases the slot, as ReadSlot.release does, and makes room for another call."""
