@@ -1,13 +1,17 @@
 """What a service call costs, beside two rings by hand that carry the same request and answer.
 
-    python bench/services.py [--against CHECKOUT] [--rounds 5] [--seconds 0.5]
+    python bench/services.py [--against CHECKOUT] [--rounds 5] [--seconds 0.5] [--json FILE]
+    python bench/services.py --device cuda --mps both --rounds 3 --seconds 0.3
 
-One client process and one engine process, 4 KiB requests and answers in host memory.  The first
-word of each is checked.  With --against the gpuring of another checkout (built in place) is
+One client process and one engine process, 4 KiB requests and answers.  In host memory the first
+word of each is written and checked.  On a GPU kernels write and check all words: the client writes
+the request and checks the answer, and the engine checks the request and writes the answer.  A word
+that is wrong ends the run.  With --against the gpuring of another checkout (built in place) is
 measured as well, in turns with this one, and every figure is the median of the rounds.
 
-* round trip: one call in flight; its median.
+* round trip: one call in flight; its median.  On a GPU it ends when the client's stream is idle.
 * calls/s with 8 in flight, and in batches of 8: the client sends 8 calls and then takes 8 answers.
+  On a GPU nobody waits for a stream but at the end of the measurement.
 * client, engine: CPU time a call, of all threads.  Where the machine is busy these say more.
 """
 
@@ -19,15 +23,18 @@ import collections
 import contextlib
 import json
 import os
+import select
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 WORDS = 512
+META: Any = [("word", "u8"), ("client", "u8"), ("call", "u8"), ("until_ns", "u8")]
+"""Of the rings by hand: what a request of a service carries, too."""
 FORMS = ("one", "eight", "batch", "sync32", "async32")
 CALLS = {"one": 1, "eight": 8, "batch": 8, "sync32": 32, "async32": 32}
 ROWS = (
@@ -40,25 +47,86 @@ ROWS = (
     ("service", "sync32"),
     ("service", "async32"),
 )
+PATIENCE_S = 90
+"""A process that says nothing for so long is taken for stuck."""
 HEAD = f"{'':34}{'p50 µs':>9}{'calls/s':>10}{'client µs':>11}{'engine µs':>11}"
 
+
+# ---- what is written and read ----
+
+
+class OnHost:
+    """The first word."""
+
+    def put(self, slot: Any, word: int) -> None:
+        slot.array[0] = word
+
+    def answer(self, request: Any, slot: Any) -> int:
+        word: int = request.array[0]
+        slot.array[0] = word
+        return word
+
+    def check(self, slot: Any, word: int) -> None:
+        assert slot.array[0] == word
+
+    def finish(self) -> None:
+        """Waits until all that was put and checked is done."""
+
+    def expect_right(self) -> None:
+        """Raises SystemExit if a word was wrong."""
+
+
+class OnGpu:
+    """All words, each by a kernel.  The metadata of a request tells the engine what they are."""
+
+    def __init__(self) -> None:
+        from gpuring.cli.bench.patterns import cuda_tools
+
+        tools = cuda_tools()
+        self._stream = tools.stream
+        self._wrong = tools.cupy.zeros(1, tools.cupy.uint64)
+        self._stream.synchronize()
+        self._stamp = tools.kernel("stamp", "driver", 0, WORDS, 0)
+        self._check = tools.kernel("check", "driver", 0, WORDS, 0, int(self._wrong.data.ptr))
+
+    def put(self, slot: Any, word: int) -> None:
+        slot.meta["word"] = word
+        self._stamp.launch(slot.array.data.ptr, word)
+
+    def answer(self, request: Any, slot: Any) -> int:
+        word = int(request.meta["word"])
+        self._check.launch(request.array.data.ptr, word)
+        self._stamp.launch(slot.array.data.ptr, word)
+        return word
+
+    def check(self, slot: Any, word: int) -> None:
+        self._check.launch(slot.array.data.ptr, word)
+
+    def finish(self) -> None:
+        self._stream.synchronize()
+
+    def expect_right(self) -> None:
+        if wrong := int(self._wrong.get(stream=self._stream)[0]):
+            raise SystemExit(f"{wrong} words are wrong")
+
+
+WORK: dict[str, Callable[[], Any]] = {"host": OnHost, "cuda": OnGpu}
 
 # ---- the engine's process ----
 
 
-def engine(name: str) -> None:
+def engine(name: str, device: str) -> None:
     """Answers requests of the service and of the two rings until its parent closes the pipe."""
-    import select
-
     import gpuring
 
+    work = WORK[device]()
     shape: Any = ((WORDS,), "u8")
-    options: Any = {"slots": 64, "shape": WORDS, "dtype": "u8", "device": "host"}
-    meta = [("client", "u8"), ("call", "u8"), ("until_ns", "u8")]
+    options: Any = {"slots": 64, "shape": WORDS, "dtype": "u8", "meta": META, "device": device}
+    meta: Any = {} if device == "host" else {"request_meta": META[:1]}
     with (
-        gpuring.serve(name, request=shape, response=shape, device="host") as server,
-        gpuring.create(f"{name}.there", meta=meta, **options) as there,
-        gpuring.create(f"{name}.back", meta=meta, **options) as back,
+        gpuring.serve(name, request=shape, response=shape, device=device, **meta) as server,
+        gpuring.create(f"{name}.there", **options) as there,
+        gpuring.create(f"{name}.back", **options) as back,
         there.consumer() as requests,
         back.producer() as answers,
     ):
@@ -72,35 +140,36 @@ def engine(name: str) -> None:
             most = 1 if form in ("one", "eight") else CALLS[form]
             with contextlib.suppress(gpuring.EndOfStream):
                 if program == "service":
-                    _serve(server, most)
+                    _serve(work, server, most)
                 else:
-                    _answer(requests, answers, most)
+                    _answer(work, requests, answers, most)
+            work.finish()
+            work.expect_right()
             print("done", flush=True)
 
 
-def _serve(server: Any, most: int) -> None:
+def _serve(work: Any, server: Any, most: int) -> None:
     while True:
         with server.take(most) as calls:
             for call in calls:
-                word = call.array[0]
                 with call.answer() as slot:
-                    slot.array[0] = word
+                    word = work.answer(call, slot)
         if word == 0:
             return
 
 
-def _answer(requests: Any, answers: Any, most: int) -> None:
+def _answer(work: Any, requests: Any, answers: Any, most: int) -> None:
     while True:
         if most == 1:
             with requests.acquire() as request, answers.claim() as slot:
-                word = slot.array[0] = request.array[0]
+                word = work.answer(request, slot)
         else:
             with requests.acquire_many(most) as batch, answers.claim_many(len(batch)) as slots:
                 for request, slot in zip(batch, slots, strict=False):
-                    word = slot.array[0] = request.array[0]
+                    word = work.answer(request, slot)
                 for request in batch[len(slots) :]:
                     with answers.claim() as slot:
-                        word = slot.array[0] = request.array[0]
+                        word = work.answer(request, slot)
         if word == 0:
             return
 
@@ -108,67 +177,70 @@ def _answer(requests: Any, answers: Any, most: int) -> None:
 # ---- the client's process ----
 
 
-def client(name: str, pid: int) -> None:
+def client(name: str, device: str, pid: int) -> None:
     """Measures what it is told to, line by line."""
     import gpuring
 
+    work = WORK[device]()
     with (
-        gpuring.connect(name, timeout=20, calls=32) as service,
-        gpuring.attach(f"{name}.there", timeout=20) as there,
-        gpuring.attach(f"{name}.back", timeout=20) as back,
+        gpuring.connect(name, timeout=60, calls=32) as service,
+        gpuring.attach(f"{name}.there", timeout=60) as there,
+        gpuring.attach(f"{name}.back", timeout=60) as back,
         there.producer() as requests,
         back.consumer() as answers,
     ):
         print("up", flush=True)
         for line in sys.stdin:
             program, form, seconds = line.split()
-            turn: Any = Service(service) if program == "service" else Rings(requests, answers)
+            turn: Any = (
+                Service(work, service) if program == "service" else Rings(work, requests, answers)
+            )
             print(json.dumps(_measured(turn, form, float(seconds), pid)), flush=True)
 
 
 class Rings:
     """Two rings by hand."""
 
-    def __init__(self, requests: Any, answers: Any) -> None:
-        self.requests, self.answers = requests, answers
+    def __init__(self, work: Any, requests: Any, answers: Any) -> None:
+        self.work, self.requests, self.answers = work, requests, answers
 
     def send(self, word: int) -> int:
         with self.requests.claim() as slot:
-            slot.array[0] = word
+            self.work.put(slot, word)
         return word
 
     def finish(self, call: Any, word: int) -> None:
         with self.answers.acquire() as slot:
-            assert slot.array[0] == word
+            self.work.check(slot, word)
 
     def batch(self, first: int, n: int) -> None:
         words, sent, back = iter(range(first, first + n)), 0, first
         while sent < n:
             with self.requests.claim_many(n - sent) as slots:
                 for slot in slots:
-                    slot.array[0] = next(words)
+                    self.work.put(slot, next(words))
             sent += len(slots)
         while back < first + n:
             with self.answers.acquire_many(first + n - back) as slots:
                 for slot in slots:
-                    assert slot.array[0] == back
+                    self.work.check(slot, back)
                     back += 1
 
 
 class Service:
     """Calls of a service."""
 
-    def __init__(self, service: Any) -> None:
-        self.service = service
+    def __init__(self, work: Any, service: Any) -> None:
+        self.work, self.service = work, service
 
     def send(self, word: int) -> Any:
         with self.service.request() as slot:
-            slot.array[0] = word
+            self.work.put(slot, word)
             return slot.call
 
     def finish(self, call: Any, word: int) -> None:
         with call.result() as slot:
-            assert slot.array[0] == word
+            self.work.check(slot, word)
 
     def batch(self, first: int, n: int) -> None:
         calls = [self.send(word) for word in range(first, first + n)]
@@ -179,19 +251,22 @@ class Service:
         while not over():
             word = next(words)
             with await self.service.request_async() as slot:
-                slot.array[0] = word
+                self.work.put(slot, word)
                 call = slot.call
             with await call as answer:
-                assert answer.array[0] == word
+                self.work.check(answer, word)
 
 
 def _measured(turn: Any, form: str, seconds: float, pid: int) -> dict[str, float]:
     _run(turn, form, 0.05)
     mine, theirs, began = time.process_time_ns(), _cpu_ns(pid), time.perf_counter_ns()
     trips, calls = _run(turn, form, seconds)
+    turn.work.finish()
     wall_ns = time.perf_counter_ns() - began
     mine, theirs = time.process_time_ns() - mine, _cpu_ns(pid) - theirs
     turn.finish(turn.send(0), 0)  # the engine's loop ends
+    turn.work.finish()
+    turn.work.expect_right()
     return {
         "p50": statistics.median(trips) / 1e3 if trips else 0.0,
         "rate": calls * 1e9 / wall_ns,
@@ -213,6 +288,7 @@ def _run(turn: Any, form: str, seconds: float) -> tuple[list[int], int]:
             word += 1
             began = now()
             turn.finish(turn.send(word), word)
+            turn.work.finish()
             trips.append(now() - began)
     elif form == "batch":
         while now() < until:
@@ -245,11 +321,17 @@ def _run(turn: Any, form: str, seconds: float) -> tuple[list[int], int]:
 class Pair:
     """An engine and a client of one checkout."""
 
-    def __init__(self, stack: contextlib.ExitStack, checkout: Path, number: int) -> None:
-        name = f"bench-services-{os.getpid()}-{number}"
-        self._environment = os.environ | {"PYTHONPATH": str(checkout)}
-        self._engine = self._start(stack, "engine", name)
-        self._client = self._start(stack, "client", name, str(self._engine.pid))
+    def __init__(
+        self,
+        stack: contextlib.ExitStack,
+        checkout: Path,
+        name: str,
+        device: str,
+        environment: Mapping[str, str],
+    ) -> None:
+        self._environment = {**environment, "PYTHONPATH": str(checkout)}
+        self._engine = self._start(stack, "engine", name, device)
+        self._client = self._start(stack, "client", name, device, str(self._engine.pid))
 
     def _start(self, stack: contextlib.ExitStack, *args: str) -> Any:
         process = stack.enter_context(
@@ -262,8 +344,12 @@ class Pair:
             )
         )
         stack.callback(process.kill)
-        _line(process)
         return process
+
+    def wait(self) -> None:
+        """Until both processes are up."""
+        _line(self._engine)
+        _line(self._client)
 
     def measure(self, program: str, form: str, seconds: float) -> dict[str, float]:
         _tell(self._engine, f"{program} {form}")
@@ -279,10 +365,63 @@ def _tell(process: Any, line: str) -> None:
 
 
 def _line(process: Any) -> str:
-    line: str = process.stdout.readline()
+    there, _, _ = select.select([process.stdout], [], [], PATIENCE_S)
+    line: str = process.stdout.readline() if there else ""
     if not line:
-        raise SystemExit(f"a process died: {' '.join(process.args)}")
+        why = "died" if there else f"said nothing for {PATIENCE_S} s"
+        raise SystemExit(f"a process {why}: {' '.join(process.args)}")
     return line
+
+
+Seen = dict[tuple[str, str, str], list[dict[str, float]]]
+"""The rounds of each (checkout, program, form)."""
+
+
+def _rounds(
+    asked: argparse.Namespace, checkouts: Mapping[str, Path], environment: Mapping[str, str]
+) -> Seen:
+    seen: Seen = {}
+    rows = [row for row in ROWS if row[1] in asked.forms]
+    with contextlib.ExitStack() as stack:
+        pairs = {
+            which: Pair(
+                stack, path, f"bench-services-{os.getpid()}-{which}", asked.device, environment
+            )
+            for which, path in checkouts.items()
+        }
+        for pair in pairs.values():
+            pair.wait()
+        for _ in range(asked.rounds):
+            for program, form in rows:
+                for which, pair in pairs.items():
+                    figures = pair.measure(program, form, asked.seconds)
+                    seen.setdefault((which, program, form), []).append(figures)
+    return seen
+
+
+def _medians(rounds: list[dict[str, float]]) -> dict[str, float]:
+    return {key: statistics.median(each[key] for each in rounds) for key in rounds[0]}
+
+
+def _show(seen: Seen) -> None:
+    print(HEAD)
+    for (which, program, form), rounds in seen.items():
+        median = _medians(rounds)
+        first = f"{median['p50']:9.1f}" if form == "one" else " " * 9
+        rest = f"{median['rate']:10,.0f}{median['client']:11.2f}{median['engine']:11.2f}"
+        print(f"{f'{program}, {form}, {which}':34}{first}{rest}", flush=True)
+
+
+@contextlib.contextmanager
+def _environment(mps: str) -> Iterator[Mapping[str, str]]:
+    """Of processes that share a GPU through a Multi-Process Service ("on"), or do not."""
+    from bench.mps import daemon, without
+
+    if mps == "on":
+        with daemon() as environment:
+            yield environment
+    else:
+        yield without()
 
 
 def main() -> None:
@@ -290,41 +429,39 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--against", type=Path, metavar="CHECKOUT")
+    parser.add_argument("--device", choices=WORK, default="host")
+    parser.add_argument("--mps", choices=("off", "on", "both"), default="off", help="on a GPU")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.5, help="of each figure in each round")
     parser.add_argument("--forms", nargs="+", choices=FORMS, default=FORMS)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where all rounds are stored")
     asked = parser.parse_args()
     here = Path(__file__).resolve().parent.parent
+    sys.path.insert(0, str(here))
+    from gpuring.cli.bench.card import machine_card
+
     checkouts = {"this": here} | ({"other": asked.against.resolve()} if asked.against else {})
-    rows = [row for row in ROWS if row[1] in asked.forms]
-    seen: dict[tuple[str, str, str], list[dict[str, float]]] = collections.defaultdict(list)
-    with contextlib.ExitStack() as stack:
-        pairs = {
-            which: Pair(stack, path, number)
-            for number, (which, path) in enumerate(checkouts.items())
-        }
-        for _ in range(asked.rounds):
-            for program, form in rows:
-                for which, pair in pairs.items():
-                    figures = pair.measure(program, form, asked.seconds)
-                    seen[which, program, form].append(figures)
-    print(f"{os.cpu_count()} CPUs, load average {os.getloadavg()[0]:.1f}", HEAD, sep="\n")
-    for program, form in rows:
-        for which in pairs:
-            rounds = seen[which, program, form]
-            p50, rate, mine, theirs = (
-                statistics.median(each[key] for each in rounds)
-                for key in ("p50", "rate", "client", "engine")
-            )
-            label = f"{program}, {form}, {which}"
-            first = f"{p50:9.1f}" if form == "one" else " " * 9
-            print(f"{label:34}{first}{rate:10,.0f}{mine:11.2f}{theirs:11.2f}")
+    stored: list[dict[str, Any]] = []
+    print(f"{os.cpu_count()} CPUs, load average {os.getloadavg()[0]:.1f}")
+    for mps in ("off", "on") if asked.mps == "both" else (asked.mps,):
+        with _environment(mps) as environment:
+            card, seen = machine_card(), _rounds(asked, checkouts, environment)
+        if asked.device != "host":
+            print(f"MPS {mps}")
+        _show(seen)
+        figures = [
+            {"checkout": which, "program": program, "form": form, "rounds": rounds}
+            for (which, program, form), rounds in seen.items()
+        ]
+        stored.append({"device": asked.device, "mps": mps, "machine": card, "figures": figures})
+    if asked.json:
+        asked.json.write_text(json.dumps(stored, indent=1) + "\n")
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["engine"]:
-        engine(sys.argv[2])
+        engine(*sys.argv[2:])
     elif sys.argv[1:2] == ["client"]:
-        client(sys.argv[2], int(sys.argv[3]))
+        client(sys.argv[2], sys.argv[3], int(sys.argv[4]))
     else:
         main()
