@@ -520,7 +520,7 @@ cdef class Inbox:
                 calls.inherit(sleeper)
             if turn.acquire(False):
                 try:
-                    self.receive(min(left, slice_s), stream)
+                    self.receive(min(left, slice_s), stream, call if self.on_device else None)
                 finally:
                     turn.release()
                     self.calls.pass_turn()
@@ -542,13 +542,16 @@ cdef class Inbox:
             self.tell(call)
         return True
 
-    cpdef receive(self, double timeout, stream):
-        """Called with the turn to receive."""
+    cpdef receive(self, double timeout, stream, InFlight only=None):
+        """Receives what is there.  Called with the turn to receive.
+
+        With `only` it stops when that call is done.  On a GPU the stream waits for each answer that is received, so it would
+        wait for answers that nobody has asked for, and the next request would come after them."""
         cdef double now
         if timeout > 0 or self.peer.has_news():
             try:
                 self._dispatch(acquired(self._answers, timeout, stream))
-                while self.peer.is_behind():
+                while self.peer.behind() > 0 and not (only is not None and only.done()):
                     self._dispatch(acquired(self._answers, 0, stream))
             except RingTimeout:
                 pass
@@ -558,6 +561,16 @@ cdef class Inbox:
         if now - self._looked >= SLICE_S:
             self._looked = now
             self._look(now)
+
+    cdef bint is_to_receive(self) noexcept:
+        """Whether to receive before the next request, so that the spare slots are free again.  On a GPU that costs something (see
+        `receive`), so it is done if there are more answers than calls."""
+        return self.peer.behind() > (len(self.calls.live) if self.on_device else 0)
+
+    cpdef order(self, HoldsAnswer answer, stream):
+        """Orders the stream behind the answer, which another thread may have received on another stream."""
+        if self.on_device:
+            self.peer.use_on(answer.index, self._answers._stream_of(stream))
 
     cdef arm(self):
         """Called with the turn to receive.  The descriptor is readable now if somebody has a call in `untold`."""
@@ -655,7 +668,7 @@ cdef class Sender:
                 self._check_open()
             if self._calls.writing:
                 self._settle()
-            if self._mailbox.peer.is_behind():  # so that the spare slots are free again
+            if self._mailbox.is_to_receive():
                 self._mailbox.pump(nothing, 0)
             if len(self._calls.live) >= self._calls.limit:
                 self._make_room(None if until == FOREVER else until)

@@ -255,7 +255,7 @@ cdef class Peer:
     cdef long waiting_in  # the thread that waits in a verb, or in select; 0: none
     cdef bint is_busy(self) noexcept
     cdef bint is_forked(self) noexcept
-    cdef bint is_behind(self) noexcept
+    cdef int64_t behind(self) noexcept
     cdef bint has_news(self) noexcept
     cdef bint has_nothing(self) noexcept
     cdef bint is_in_own_way(self) noexcept

@@ -743,9 +743,9 @@ cdef class Peer:
     cdef bint is_forked(self) noexcept:
         return gr_forked(self.gd.me.ring)
 
-    cdef bint is_behind(self) noexcept:
-        """Whether something was claimed that this consumer has not looked at."""
-        return gr_frontier(self.gd.me.ring) > self.gd.me.pos
+    cdef int64_t behind(self) noexcept:
+        """How many sequences were claimed that this consumer has not looked at."""
+        return <int64_t>(gr_frontier(self.gd.me.ring) - self.gd.me.pos)
 
     cdef bint has_news(self) noexcept:
         """Whether its verb would have an answer now.  A look that changes nothing."""

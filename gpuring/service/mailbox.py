@@ -1,7 +1,7 @@
 """A client's own ring, where its answers arrive, and what happened to the calls that have none.
 
-Only the thread that has the turn to receive (_calls.pyx) runs this code, except for `order` and
-code that only reads.
+Only the thread that has the turn to receive (_calls.pyx) runs this code, except for code that only
+reads.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from gpuring import _calls
 from gpuring._calls import Inbox, has_engines
 from gpuring._snapshot import snapshot
 from gpuring.errors import PeerLost, RingClosed, RingError, RingTimeout
-from gpuring.service.pending import Answer, AnswerReader, PendingCall
+from gpuring.service.pending import AnswerReader, PendingCall
 from gpuring.service.tasks import Tasks
 from gpuring.service.wire import SPARE, Terms, make_answer_ring
 
@@ -77,13 +77,6 @@ class Mailbox(Inbox):
     def _check_usable(self) -> None:
         """Raises RingError if this client cannot be used here."""
         self._ring._check_open()
-
-    def order(self, answer: Answer, stream: Any) -> None:
-        """Orders the stream behind the answer, which another thread may have received on another
-        stream."""
-        if answer._device is not None:
-            current = answer._device.current_stream
-            answer._import_on(current() if stream is None else self._answers._handle(stream))
 
     # ---- what happened to the calls ------------------------------------------------------------
 
