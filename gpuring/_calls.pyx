@@ -34,7 +34,6 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
-from gpuring import arguments
 from gpuring._core cimport *
 from gpuring._slots cimport ConsumerVerbs, ProducerVerbs, ReadSlot, Slot, WriteSlot
 from gpuring.errors import CallFailed, EndOfStream, FrameTorn, RingClosed, RingError, RingFull, RingTimeout
@@ -98,18 +97,6 @@ cdef inline int64_t now_ns() noexcept:
 cdef inline double now_s() noexcept:
     """time.monotonic()"""
     return now_ns() / 1e9
-
-
-cpdef double seconds(value, what) except? -1:
-    """`value` as a time that a call may take, as arguments.seconds checks it.  None is for ever."""
-    cdef double checked
-    if value is None:
-        return FOREVER
-    try:
-        checked = value if type(value) is float or type(value) is int else -1
-    except OverflowError:
-        checked = -1
-    return checked if checked >= 0 else arguments.seconds(value, what)
 
 
 cdef inline uint64_t expiry_ns(double expires) noexcept:

@@ -242,6 +242,7 @@ cdef class Device:
     cdef size_t current(self) except? 1
 
 
+cpdef double seconds(value, str what) except? -1
 cdef int64_t deadline_of(object timeout) except -1
 
 

@@ -21,6 +21,7 @@ from cpython.pythread cimport PyThread_get_thread_ident
 from cpython.ref cimport Py_INCREF
 from libc.errno cimport EINTR, ESTALE, errno
 from libc.stdint cimport INT64_MAX, int64_t, intptr_t, uint8_t, uint32_t, uint64_t
+from libc.math cimport INFINITY
 from libc.string cimport memcpy, memset
 from posix.fcntl cimport open as c_open
 from posix.unistd cimport close as c_close, read as c_read, usleep
@@ -578,20 +579,25 @@ cdef class Device:
 # ---- peers -----------------------------------------------------------------------------------------------------------
 
 
+cpdef double seconds(value, str what) except? -1:
+    """`value` as a time that a call may take, as arguments.seconds checks it.  None is for ever: infinity."""
+    cdef double checked = -1
+    if value is None:
+        return INFINITY
+    try:
+        if type(value) is float or type(value) is int:
+            checked = value
+    except OverflowError:
+        pass
+    return checked if checked >= 0 else arguments.seconds(value, what)  # a number of another type, or an error
+
+
 cdef int64_t deadline_of(object timeout) except -1:
     """The deadline on the clock of gr_now_ns.  0 means at once."""
-    cdef double seconds
-    if timeout is None:
-        return INT64_MAX
-    try:
-        seconds = timeout if type(timeout) is float or type(timeout) is int else -1
-    except OverflowError:
-        seconds = -1
-    if not seconds >= 0:  # a number of another type, or an error
-        seconds = arguments.seconds(timeout, "timeout")
-    if not seconds:
+    cdef double patience_s = seconds(timeout, "timeout")
+    if not patience_s:
         return 0
-    return INT64_MAX if seconds > 9e9 else gr_now_ns() + <int64_t>(seconds * 1e9)
+    return INT64_MAX if patience_s > 9e9 else gr_now_ns() + <int64_t>(patience_s * 1e9)
 
 
 cdef tuple _told_of(const gr_culprit *c):

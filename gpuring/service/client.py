@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpuring import _core, diagnosis
-from gpuring._calls import Attempt, Sender, Turn, asyncio, has_engines, seconds
+from gpuring._calls import Attempt, Sender, Turn, asyncio, has_engines
+from gpuring._core import seconds
 from gpuring._slots import nobody_has, references
 from gpuring.errors import PeerLost, RingClosed, RingFull
 from gpuring.service.mailbox import Mailbox

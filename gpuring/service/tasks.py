@@ -289,7 +289,7 @@ def _pause_s(turns: int) -> float:
 
 def deadline_of(timeout: float | None) -> float | None:
     """The time.monotonic() at which `timeout` seconds have passed.  None is for ever."""
-    return None if timeout is None else time.monotonic() + _calls.seconds(timeout, "timeout")
+    return None if timeout is None else time.monotonic() + _core.seconds(timeout, "timeout")
 
 
 def left_s(deadline: float | None) -> float | None:
