@@ -13,7 +13,8 @@ cdef class Slot:
     cdef readonly uint64_t _seq
     cdef public bint _seen      # whether the object was asked for something of the frame
     cdef public bint _cut       # whether the peer's close has ended the slot, because its user had not
-    cdef readonly uint32_t index  # which slot of the ring this is, 0 … slots - 1
+    cdef readonly uint32_t index
+    """Which slot of the ring this is, 0 … slots - 1."""
     cdef readonly Peer _peer
     cdef readonly Device _device
     cdef public tuple _shape    # of a frame that is smaller than the slot, else None
