@@ -15,7 +15,7 @@ def extension(name: str, *more: Path) -> Extension:
         f"gpuring.{name}",
         [f"gpuring/{name}.pyx", *map(str, more)],
         include_dirs=["gpuring"],
-        depends=[*map(str, headers), "gpuring/_core.pxd", "gpuring/_slots.pxd"],
+        depends=[*map(str, [*headers, *package.glob("*.pxd")])],
         extra_compile_args=["-std=gnu11", "-O2", "-Wall", "-pthread"],
         extra_link_args=["-pthread", "-ldl"],
     )
@@ -29,6 +29,7 @@ setup(
             extension("_snapshot"),
             extension("_dlpack"),
             extension("_signals"),
+            extension("_patience"),
             extension("_calls"),
         ]
     )

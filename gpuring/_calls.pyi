@@ -6,6 +6,7 @@ from typing import Any, Protocol
 from weakref import ref
 
 from gpuring._core import Header, Peer
+from gpuring._patience import Patience
 from gpuring._slots import ProducerVerbs, ReadSlot, WriteSlot
 from gpuring.errors import RingError
 
@@ -189,10 +190,11 @@ class Taker:
     _requests: Any
     _delivery: Any
     _calls: set[Any]
+    _patience: Patience
     counts: Any
     def __init__(self, ring: Any, delivery: Reach, counts: Any, kind: type[Taken]) -> None: ...
     def _open(self, requests: Any) -> None: ...
     def _take(
-        self, max_batch: int, max_wait_s: float | None, timeout: float | None, stream: Any
+        self, max_batch: int, max_wait_s: float | str | None, timeout: float | None, stream: Any
     ) -> list[Any]: ...
     def _let_go(self, call: Any) -> None: ...

@@ -35,6 +35,7 @@ from libc.string cimport memcpy, memset
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 from gpuring._core cimport *
+from gpuring._patience cimport Patience
 from gpuring._slots cimport ConsumerVerbs, ProducerVerbs, ReadSlot, Slot, WriteSlot
 from gpuring.errors import CallFailed, EndOfStream, FrameTorn, RingClosed, RingError, RingFull, RingTimeout
 from gpuring.integers import integer
@@ -971,12 +972,18 @@ cdef class Taker:
     """The calls that it has taken and not answered."""
     cdef readonly object counts
     """What this engine has done so far."""
+    cdef readonly Patience _patience
+    """How long a batch waits to be filled if nobody says so."""
     cdef Header header
     cdef object kind
+    cdef bint learns
+    """Whether the first answer to the last batch is still to come, and its time is wanted."""
+    cdef double told_s
+    """The max_wait_s of `counts`."""
 
     def __init__(self, ring, Reach delivery not None, counts, kind):
         self._ring, self._delivery, self.counts, self.kind = ring, delivery, counts, kind
-        self.header, self._calls = ring._header, set()
+        self.header, self._calls, self._patience = ring._header, set(), Patience()
 
     def _open(self, requests):
         """Called once, with the consumer of the request ring."""
@@ -985,12 +992,21 @@ cdef class Taker:
     def _take(self, max_batch, max_wait_s, timeout, stream):
         """The calls of a batch."""
         cdef list batch = []
+        cdef Patience patience = self._patience
         cdef Py_ssize_t most = integer(max_batch, "max_batch")
-        cdef double now, until, patience_s = seconds(timeout, "timeout"), fill_s = seconds(max_wait_s, "max_wait_s")
+        cdef double now, until, patience_s = seconds(timeout, "timeout"), fill_s = 0
+        cdef bint learn = type(max_wait_s) is str and max_wait_s == "learn"
         if most < 1:
             raise ValueError(f"max_batch is at least 1, not {max_batch!r}")
+        if not learn:
+            fill_s = seconds(max_wait_s, "max_wait_s")
         now = now_s()
         until = now + patience_s
+        self.learns = learn and most > 1
+        if self.learns:
+            patience.begin(now_ns())
+        else:
+            patience.handed_out = 0  # this batch is none of its
         if self._delivery._used:
             self._delivery.give_up()
         if self._calls:
@@ -1004,20 +1020,46 @@ cdef class Taker:
                     now = now_s()
                     if now >= until:
                         raise RingTimeout(f"service {self.name!r}: no call within {patience_s:g} s")
-            if fill_s > 0 and len(batch) < most:
+            if self.learns:
+                now = self._learn(batch, most)
+                if patience.expects(len(batch)):
+                    self._wait(batch, most, now, patience.until / 1e9, stream)
+                patience.close(now_ns(), len(batch))
+            elif fill_s > 0 and len(batch) < most:
                 now = now_s()
-                until = now + fill_s
-                while len(batch) < most and now < until and not gr_load_acquire(&self.header.ring.head.closed):
-                    try:
-                        self._fill(batch, most - len(batch), min(TAKE_SLICE_S, until - now), stream)
-                    except EndOfStream:  # closed just now: the next take says so
-                        break
-                    now = now_s()
+                self._wait(batch, most, now, now + fill_s, stream)
         except BaseException:
             self._calls.difference_update(batch)
             self._give_back()
             raise
         return batch
+
+    cdef double _learn(self, list batch, Py_ssize_t most) except -1:
+        """The first calls of a batch are there.  Returns the time."""
+        cdef int64_t now = now_ns()
+        cdef Patience patience = self._patience
+        cdef Taken call
+        cdef gr_slot *slots = self.header.ring.slot
+        for call in batch:
+            patience.came(gr_load_acquire(&slots[call._slot.index].time_ns))
+        patience.open(now, most)
+        if self.told_s != patience.max_wait_s:
+            self.counts.max_wait_s = self.told_s = patience.max_wait_s
+        return now / 1e9
+
+    cdef int _wait(self, list batch, Py_ssize_t most, double begun, double until, stream) except -1:
+        """Waits for the batch to fill: until it has `most` calls, or as many as are expected if that is learned."""
+        cdef double now = begun
+        try:
+            while len(batch) < most and now < until and not gr_load_acquire(&self.header.ring.head.closed):
+                self._fill(batch, most - len(batch), min(TAKE_SLICE_S, until - now), stream)
+                now = now_s()
+                if self.learns and not self._patience.expects(len(batch)):
+                    break
+        except EndOfStream:  # closed just now: the next take says so
+            pass
+        self.counts.waited_s += now_s() - begun
+        return 0
 
     cdef int _fill(self, list batch, Py_ssize_t n, double timeout, stream) except -1:
         """Adds up to n calls, or none if none comes within `timeout` seconds."""
@@ -1060,6 +1102,9 @@ cdef class Taker:
     cdef int _end(self, Taken call, str ending) except -1:
         """Called when the answer was sent, or nobody is there to get it."""
         counts = self.counts
+        if self.learns:
+            self.learns = False
+            self._patience.answered(now_ns())
         if ending == ANSWERED:
             counts.answered += 1
         else:

@@ -182,6 +182,36 @@ def test_a_batch_waits_to_be_filled_and_no_longer(name):
         assert len(server.take(3, max_wait_s=0.01, timeout=10)) == 1
 
 
+def test_a_batch_waits_for_the_calls_that_it_expects_and_for_no_others(name):
+    with serve(name) as server, gpuring.connect(name) as client:
+        patience, now = server._patience, 1
+        for _ in range(200):  # three calls each time, for which it is worth to wait for 20 s
+            patience.begin(now)
+            patience.open(now, 8)
+            patience.close(now, 3)
+            now += 160 * 10**9
+        patience.begin(now)
+        send(client, 0)
+        take = in_thread(server.take, 8)
+        poll(lambda: server.counts.taken == 1)
+        send(client, 1)
+        send(client, 2)
+        assert len(take()) == 3
+        assert server.counts.max_wait_s == pytest.approx(20)
+        assert 0 < server.counts.waited_s < 20
+
+
+def test_where_calls_come_one_at_a_time_an_engine_waits_for_no_other(name):
+    with serve(name) as server, gpuring.connect(name) as client:
+        for k in range(100):
+            call = send(client, k)
+            (taken,) = server.take(8, timeout=10)
+            answer(taken)
+            with call.result(10) as answered:
+                check(client, k, answered)
+        assert (server.counts.waited_s, server.counts.max_wait_s) == (0, 0)
+
+
 def test_take_waits_as_long_as_it_is_told(name):
     with serve(name) as server:
         with pytest.raises(gpuring.RingTimeout, match="no call within 0"):

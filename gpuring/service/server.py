@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from gpuring._calls import Taker
 from gpuring._slots import references
@@ -44,6 +44,10 @@ class Counts:
     """Answers whose client had left, or had no slot in its ring."""
     redelivered: int = 0
     """Calls taken that another engine had when it died."""
+    waited_s: float = 0.0
+    """How long `take` has waited for batches to fill, in all."""
+    max_wait_s: float = 0.0
+    """How long `take` waits at most now for a batch to fill, as it has learned."""
 
 
 class RequestReader(Enveloped, Consumer):
@@ -141,7 +145,7 @@ class Server(Taker, Unique):
     def take(
         self,
         max_batch: int = 1,
-        max_wait_s: float | None = 0.0,
+        max_wait_s: float | Literal["learn"] | None = "learn",
         timeout: float | None = None,
         *,
         stream: Any = None,
@@ -151,8 +155,11 @@ class Server(Taker, Unique):
 
         It waits up to `timeout` seconds for the first call.  None waits for ever, and 0 does not
         wait.  Then it waits up to `max_wait_s` more for the batch to fill.  None waits until it is
-        full or the service is closed.  On a GPU `stream` (default: CuPy's current one) waits for
-        the requests.  It leaves out calls of dead clients and calls that have expired.
+        full or the service is closed.  With "learn" it waits if it expects more calls, for a
+        quarter of what a batch costs beside its calls at most.  It learns both from its last
+        batches, and `counts` says how long it waits.  On a GPU `stream` (default: CuPy's current
+        one) waits for the requests.  It leaves out calls of dead clients and calls that have
+        expired.
 
         Raises RingTimeout, DeviceError, EndOfStream when the service was closed and no call is left
         to take, and RingClosed when this server was closed.  If it raises, it has taken nothing.
