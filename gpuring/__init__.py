@@ -8,6 +8,7 @@ is copied.
     select                                 waits at several of them
     align -> Aligned                       frames of several that belong together
     serve -> Server, connect -> Client     request and response
+    take                                   calls of several services
     RingError and the classes below it     what can go wrong
 
 Importing this touches no CUDA.
@@ -36,7 +37,7 @@ from gpuring.errors import (
 )
 from gpuring.producer import Producer
 from gpuring.ring import Ring, attach
-from gpuring.service import Call, Client, PendingCall, Server, connect, serve
+from gpuring.service import Call, Client, PendingCall, Server, connect, serve, take
 from gpuring.slot import ReadBatch, ReadSlot, WriteBatch, WriteSlot
 from gpuring.waiting import select
 
@@ -78,5 +79,6 @@ __all__ = [
     "ls",
     "select",
     "serve",
+    "take",
     "unlink",
 ]

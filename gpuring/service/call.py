@@ -191,6 +191,11 @@ class Batch(Unique, list[Call]):
     stay with this engine until it answers them, or gives them back when it closes.
     """
 
+    @property
+    def server(self) -> Any:
+        """The Server that they were taken from.  All calls of a batch are of one service."""
+        return self[0]._server
+
     def fail(self, text: str) -> None:
         """Fails each call that is not answered yet with `text`, as Call.fail does."""
         for call in unanswered(self):

@@ -13,6 +13,7 @@ from gpuring.consumer import Consumer
 from gpuring.errors import EndOfStream, FrameTorn, RingClosed, RingError, raise_first
 from gpuring.service.call import Batch, Call
 from gpuring.service.delivery import Delivery
+from gpuring.service.engine import Engine
 from gpuring.service.wire import ENGINES, Enveloped, Terms, remove_if_dead
 from gpuring.unique import Unique
 
@@ -93,7 +94,7 @@ class RequestReader(Enveloped, Consumer):
         return [*self._delivery.void(every=True), *self.give_back()]
 
 
-class Server(Taker, Unique):
+class Server(Taker, Engine, Unique):
     """An engine of a service, or a keeper that holds it open.  `serve` makes it.  One thread at a
     time may use it."""
 
