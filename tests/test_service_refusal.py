@@ -64,6 +64,30 @@ def test_an_expired_call_is_passed_over(name):
             stale.result(10)
 
 
+def test_an_engine_sees_how_much_time_a_call_has_left(name):
+    with serve(name) as server, gpuring.connect(name) as client:
+
+        def taken_in_time():
+            pending.append(send(client, 2, expires_s=0.1))
+            try:
+                return server.take(timeout=0)[0]
+            except gpuring.RingTimeout:  # it has expired just now
+                pending.pop().cancel()
+
+        pending = [send(client, 0, expires_s=3600), send(client, 1)]
+        first, second = server.take(2, timeout=10)
+        third = poll(taken_in_time)
+        assert 3000 < first.time_left <= 3600
+        assert second.time_left is None
+        assert third.time_left <= 0.1
+        poll(lambda: third.time_left == 0)  # it can be answered all the same
+        for k, call in enumerate((first, second, third)):
+            answer(call)
+            check(client, k, pending[k].result(10))
+            with pytest.raises(gpuring.RingError, match="was answered"):
+                _ = call.time_left
+
+
 @pytest.mark.parametrize("expires_s", [float("inf"), 1e300, 1e11, 0])
 def test_a_call_may_expire_at_any_time(name, expires_s):
     """Also at one that the envelope cannot hold."""

@@ -139,6 +139,13 @@ class Call(Taken, Unique):
         return self._number
 
     @property
+    def time_left(self) -> float | None:
+        """How many seconds are left until the call expires (`expires_s` of the request), and 0.0
+        after that.  None if it does not expire."""
+        left_s: float | None = self._server._requests.left_s(self._request())
+        return left_s
+
+    @property
     def redelivered(self) -> bool:
         """Whether another engine died with this call, and perhaps because of it."""
         return self._redelivered

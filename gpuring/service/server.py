@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,7 +15,7 @@ from gpuring.errors import EndOfStream, FrameTorn, RingClosed, RingError, raise_
 from gpuring.service.call import Batch, Call
 from gpuring.service.delivery import Delivery
 from gpuring.service.engine import Engine
-from gpuring.service.wire import ENGINES, Enveloped, Terms, remove_if_dead
+from gpuring.service.wire import ENGINES, NEVER, Enveloped, Terms, remove_if_dead
 from gpuring.unique import Unique
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from gpuring._core import Peer
     from gpuring.ring import Ring
+    from gpuring.slot import ReadSlot
     from gpuring.stats import RingStats
 
 
@@ -58,6 +60,17 @@ class RequestReader(Enveloped, Consumer):
         self._redeliver = redeliver
         self._delivery = delivery
         super().__init__(ring, peer, True, (None, redeliver, None), False)
+
+    def _metas(self) -> list[Any]:
+        self._until_ns = self._envelopes()["until_ns"]
+        return super()._metas()
+
+    def left_s(self, slot: ReadSlot) -> float | None:
+        """How many seconds are left until the call of a request expires; None if it does not."""
+        if not slot._open:
+            slot._check_open()
+        until_ns = int(self._until_ns[slot.index])
+        return None if until_ns == NEVER else max(0.0, (until_ns - time.monotonic_ns()) / 1e9)
 
     def _give_back(self, index: int) -> None:
         """Called by whoever finds it.  Another waiter of this process may be faster than this

@@ -43,6 +43,8 @@ looks may have begun so many answers, or sent so many twice, and no other answer
 _REQUEST = np.dtype([("client", "u8"), ("call", "u8"), ("until_ns", "u8")])
 _ANSWER = np.dtype([("call", "u8"), ("status", "u1"), ("text", f"S{TEXT_NBYTES}")])
 assert (_REQUEST.itemsize, _ANSWER.itemsize) == ENVELOPES
+NEVER = int(np.iinfo("u8").max)
+"""`until_ns` of a call that does not expire."""
 _VERSION = 1
 
 Fields = Mapping[str, tuple[Sequence[int] | int, npt.DTypeLike]]
@@ -225,12 +227,22 @@ class Enveloped(Endpoint):
     part."""
 
     def _metas(self) -> list[Any]:
-        ring, dtype = self._ring, self._ring.spec.meta
-        assert dtype is not None
-        if "user" not in (dtype.names or ()):
-            return [None] * ring.slots
-        stride = ring._header.meta_stride
-        table = np.ndarray(ring.slots, dtype, memoryview(ring._header), 0, (stride,))
+        table = self._table()
+        if "user" not in (table.dtype.names or ()):
+            return [None] * self._ring.slots
         table.flags.writeable = self._role == "producer"
         user = table["user"]
-        return [user[index] for index in range(ring.slots)]
+        return [user[index] for index in range(self._ring.slots)]
+
+    def _envelopes(self) -> npt.NDArray[Any]:
+        """The envelopes of all slots, as views."""
+        envelopes: npt.NDArray[Any] = self._table()["envelope"]
+        envelopes.flags.writeable = False
+        return envelopes
+
+    def _table(self) -> npt.NDArray[Any]:
+        ring = self._ring
+        stride = ring._header.meta_stride
+        buffer = memoryview(ring._header)
+        table: npt.NDArray[Any] = np.ndarray(ring.slots, ring.spec.meta, buffer, 0, (stride,))
+        return table
