@@ -37,14 +37,13 @@ def end_with_parent() -> None:
 def engine(name: str) -> None:
     end_with_parent()
     with gpuring.serve(name, timeout=10) as server:
-        while True:
-            try:
-                with server.take(max_batch=16, max_wait_s=0.001) as calls:
-                    for call in calls:
-                        with call.answer() as slot:
-                            slot.array[:] = call.array.sum(axis=1) * call.meta["scale"]
-            except gpuring.EndOfStream:  # the keeper has closed the service
-                return
+
+        @server.batch(max_batch=16, max_wait_s=0.001)
+        def scaled_sums(images: Any, calls: gpuring.service.Batch) -> Any:
+            scales = np.array([call.meta["scale"] for call in calls])
+            return images.sum(axis=2) * scales[:, None]
+
+        server.run()  # until the keeper closes the service
 
 
 def client(name: str, seed: int) -> None:

@@ -8,7 +8,7 @@ is copied.
     select                                 waits at several of them
     align -> Aligned                       frames of several that belong together
     serve -> Server, connect -> Client     request and response
-    take                                   calls of several services
+    take, run                              one engine of several services
     RingError and the classes below it     what can go wrong
 
 Importing this touches no CUDA.
@@ -37,7 +37,7 @@ from gpuring.errors import (
 )
 from gpuring.producer import Producer
 from gpuring.ring import Ring, attach
-from gpuring.service import Call, Client, PendingCall, Server, connect, serve, take
+from gpuring.service import Call, Client, PendingCall, Server, connect, run, serve, take
 from gpuring.slot import ReadBatch, ReadSlot, WriteBatch, WriteSlot
 from gpuring.waiting import select
 
@@ -77,6 +77,7 @@ __all__ = [
     "connect",
     "create",
     "ls",
+    "run",
     "select",
     "serve",
     "take",

@@ -9,9 +9,20 @@ of its own for its answers.  docs/services.md is the guide.  docs/decisions/0006
 
 from gpuring.service.call import Batch, Call
 from gpuring.service.client import Client
-from gpuring.service.engine import take
+from gpuring.service.engine import run, take
 from gpuring.service.opening import connect, serve
 from gpuring.service.pending import PendingCall
 from gpuring.service.server import Counts, Server
 
-__all__ = ["Batch", "Call", "Client", "Counts", "PendingCall", "Server", "connect", "serve", "take"]
+__all__ = [
+    "Batch",
+    "Call",
+    "Client",
+    "Counts",
+    "PendingCall",
+    "Server",
+    "connect",
+    "run",
+    "serve",
+    "take",
+]

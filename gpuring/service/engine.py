@@ -2,26 +2,43 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
+import signal
+import threading
 import time
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpuring import arguments, waiting
-from gpuring.errors import EndOfStream, RingTimeout
+from gpuring.errors import EndOfStream, RingError, RingTimeout
+from gpuring.integers import integer
+from gpuring.service.work import Work
 
 if TYPE_CHECKING:
     from gpuring.consumer import Consumer
+    from gpuring.ring import Ring
     from gpuring.service.call import Batch
+    from gpuring.service.wire import Terms
 
-_SLICE_S = 0.25  # a wait at several services lets each clear what dead clients left so often
-_GPU_S = 0.001  # with the host gate: how long a service that is ready may wait for the GPU
+    Function = TypeVar("Function", bound=Callable[..., Any])
+
+_SLICE_S = 0.25
+"""A wait looks so often whether it was told to stop, and clears what dead clients left."""
+_GPU_S = 0.001
+"""With the host gate: how long a call that is there may wait for the GPU."""
 
 
 class Engine:
     """What takes calls.  `Server` derives from it."""
 
+    _work: Work | None = None
+    _stopping = False
+
     if TYPE_CHECKING:  # of Server
+        _ring: Ring
         _requests: Consumer
+        _terms: Terms
 
         @property
         def name(self) -> str: ...
@@ -34,6 +51,74 @@ class Engine:
             *,
             stream: Any = ...,
         ) -> Batch: ...
+
+    def batch(
+        self,
+        max_batch: int,
+        max_wait_s: float = 0.0,
+        *,
+        warm_up: bool | Callable[[], object] = False,
+    ) -> Callable[[Function], Function]:
+        """Decorates the function that answers calls.  `run` calls it with each batch.
+
+            @server.batch(max_batch=32)
+            def classify(images):           # (n, …): the requests of n calls, 1 <= n <= 32
+                return model(images)        # (n, …): their answers
+
+        The function gets one array of CuPy or, on the host, of NumPy, in which each row is a
+        request.  If requests have several fields, it gets each as a keyword argument, and returns a
+        dict of arrays.  If it has a parameter `calls`, it gets the Batch there: `calls[k].meta` is
+        the metadata of row k.  A call that it answers or fails itself takes no other answer.
+
+        The array shows the slots themselves if the requests lie in a row.  Otherwise they are
+        copied into memory that is kept.  It is valid until the function returns, and on the host it
+        is read-only.  The result may be an array of any library that `WriteSlot.copy_from` takes,
+        or a list of n arrays.
+
+        If the function raises an exception, or returns something of another shape or dtype, the
+        calls of the batch fail with the text, the exception is logged, and the engine goes on.
+        SystemExit and Ctrl-C end `run`.  Requests of different shapes come in different batches.
+
+        * `max_batch`, `max_wait_s`: as for `take`, but `max_wait_s` has an end.
+        * `warm_up`: True calls the function with zeros of the largest batch (and no calls) when
+          `run` begins, before the first call is taken.  A function is called instead, without
+          arguments.  Until then the service is not ready.
+
+        Raises TypeError, ValueError.
+        """
+        if callable(max_batch):
+            raise TypeError("write @server.batch(max_batch=…), with the size of a batch")
+        most, wait_s = integer(max_batch, "max_batch"), arguments.seconds(max_wait_s, "max_wait_s")
+        if most < 1:
+            raise ValueError(f"max_batch is at least 1, not {max_batch!r}")
+        if wait_s > threading.TIMEOUT_MAX:
+            raise ValueError("an engine that can be stopped waits for a batch to fill for a time")
+        if not callable(warm_up):
+            arguments.flag(warm_up, "warm_up", "True, False or a function")
+
+        def decorated(function: Function) -> Function:
+            self._work = Work(function, self._ring, self._terms.response, most, wait_s, warm_up)
+            return function
+
+        return decorated
+
+    def run(self) -> None:
+        """Takes calls and answers them with the function of `batch`, until it is told to end.
+
+        It returns when the service is closed, after SIGTERM, and after `stop`.  It then finishes
+        the batch that it has, and takes no other one: another engine gets the calls that are left.
+        It sees SIGTERM only if it runs in the main thread.  When it returns, SIGTERM does what it
+        did before.  Ctrl-C raises KeyboardInterrupt.
+
+        Raises RingError if there is no such function, what the warm-up raises, DeviceError, and
+        RingClosed if this server was closed.
+        """
+        run([self])
+
+    def stop(self) -> None:
+        """Makes `run` return when it has answered the batch that it has.  Any thread may call it,
+        and so may the function itself.  If `run` has not begun, it returns at once when it does."""
+        self._stopping = True
 
 
 def take(
@@ -59,28 +144,103 @@ def take(
 
     Raises what Server.take raises, and EndOfStream when all of the services were closed.
     """
-    waited = several(servers)
-    deadline = time.monotonic() + arguments.seconds(timeout, "timeout")
-    while True:
-        left_s = max(0.0, deadline - time.monotonic())
-        ready = waiting.select([server._requests for server in waited], min(_SLICE_S, left_s))
-        for server in waited:
-            if ready and server._requests not in ready:
-                continue
+    return _first(
+        _several(servers),
+        timeout,
+        lambda server, patience_s: server.take(max_batch, max_wait_s, patience_s, stream=stream),
+    )
+
+
+def run(servers: Iterable[Engine]) -> None:
+    """Runs one engine for several services, as `Server.run` does for one.
+
+        @urgent.batch(max_batch=4)
+        @normal.batch(max_batch=32)
+        def classify(images): …
+
+        gpuring.run([urgent, normal])
+
+    * `servers`: as for `take`.  Each has a function of its own, or the same one.  `stop` of any of
+      them ends the run.
+
+    Raises what Server.run raises.
+    """
+    engines = _several(servers)
+    works = {engine: _work_of(engine) for engine in engines}
+    with _until_stopped(engines) as stopped:
+        for work in works.values():
+            work.warm_up()
+        while not stopped():
             try:
-                return server.take(max_batch, max_wait_s, _GPU_S if ready else 0, stream=stream)
+                calls = _first(engines, _SLICE_S, _take_to_work)
             except RingTimeout:
                 continue
             except EndOfStream:
-                if len(waited) == 1:
+                return
+            works[calls.server].do(calls)
+
+
+def _work_of(engine: Engine) -> Work:
+    if engine._work is None:
+        raise RingError(
+            f"service {engine.name!r}: run() needs a function: decorate it with @server.batch(…)"
+        )
+    return engine._work
+
+
+def _take_to_work(engine: Engine, timeout: float | None) -> Batch:
+    work = _work_of(engine)
+    return engine.take(work.max_batch, work.max_wait_s, timeout)
+
+
+@contextlib.contextmanager
+def _until_stopped(engines: list[Engine]) -> Iterator[Callable[[], bool]]:
+    """Gives a function that says whether the engines were told to stop, by SIGTERM or `stop`."""
+
+    def stop(*_: object) -> None:
+        for engine in engines:
+            engine.stop()
+
+    in_main = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGTERM, stop) if in_main else None
+    try:
+        yield lambda: any(engine._stopping for engine in engines)
+    finally:
+        if in_main:  # None: a handler that Python cannot set again
+            signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
+        for engine in engines:
+            engine._stopping = False
+
+
+def _first(
+    servers: list[Engine],
+    timeout: float | None,
+    attempt: Callable[[Engine, float | None], Batch],
+) -> Batch:
+    """Calls of the first of the servers that has some.  `attempt` takes them, with a time-out."""
+    deadline = time.monotonic() + arguments.seconds(timeout, "timeout")
+    while len(servers) > 1:
+        left_s = max(0.0, deadline - time.monotonic())
+        ready = waiting.select([server._requests for server in servers], min(_SLICE_S, left_s))
+        for server in servers:
+            if ready and server._requests not in ready:
+                continue
+            try:
+                return attempt(server, _GPU_S if ready else 0)
+            except RingTimeout:
+                continue
+            except EndOfStream:
+                servers = [each for each in servers if each is not server]
+                if not servers:
                     raise
-                waited = [each for each in waited if each is not server]
         if time.monotonic() >= deadline:
-            names = ", ".join(repr(server.name) for server in waited)
+            names = ", ".join(repr(server.name) for server in servers)
             raise RingTimeout(f"services {names}: no call within {timeout:g} s")
+    left_s = deadline - time.monotonic()
+    return attempt(servers[0], None if left_s == math.inf else max(0.0, left_s))
 
 
-def several(servers: Iterable[Engine]) -> list[Engine]:
+def _several(servers: Iterable[Engine]) -> list[Engine]:
     """The servers that an engine takes calls of, checked.  Raises TypeError, ValueError."""
     if isinstance(servers, Engine) or not isinstance(servers, Iterable):
         raise TypeError(f"give several servers: [server], not {servers!r}")

@@ -1,0 +1,123 @@
+"""The requests of a batch as one array for each field, and its answers out of one array."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gpuring.memory.cuda_ipc import load_cupy
+from gpuring.service.call import Batch
+from gpuring.spec import ARRAY
+
+if TYPE_CHECKING:
+    from gpuring.ring import Ring
+    from gpuring.service.call import Call
+    from gpuring.spec import Field, Spec
+
+
+class Stack:
+    """Stacks requests of one ring, at most `most` of them."""
+
+    def __init__(self, ring: Ring, most: int) -> None:
+        self._library: Any = np if ring.memory == "host" else load_cupy()
+        self._one = {f.name: ring._memory.array(0, f, f.shape) for f in ring.spec.fields}
+        self._fields, self._distance, self._most = ring.spec.fields, ring.spec.slot_nbytes, most
+        self._kept: dict[str, Any] = {}
+        """By field: memory into which requests are copied that do not lie in a row."""
+
+    def requests(self, calls: Sequence[Call]) -> dict[str, Any]:
+        """The arrays (n, …) of the calls' requests by field.  All of them have one shape.
+
+        Requests in successive slots are shown where they are.  Others are copied, on the current
+        stream.  The arrays are valid until the next call of this method, or until the calls are
+        answered.
+        """
+        slots = [call.slot.index for call in calls]
+        in_a_row = slots == list(range(slots[0], slots[0] + len(slots)))
+        stacked = {}
+        for field in self._fields:
+            arrays = [call[field.name] for call in calls]
+            stacked[field.name] = self._in_place(arrays) if in_a_row else self._copy(field, arrays)
+        return stacked
+
+    def _in_place(self, arrays: list[Any]) -> Any:
+        first = arrays[0]
+        shape, strides = (len(arrays), *first.shape), (self._distance, *first.strides)
+        return self._library.lib.stride_tricks.as_strided(first, shape, strides)
+
+    def _copy(self, field: Field, arrays: list[Any]) -> Any:
+        if field.name not in self._kept:
+            self._kept[field.name] = self._library.empty(self._most * field.nbytes, "u1")
+        first, n = arrays[0], len(arrays)
+        stacked = self._kept[field.name][: n * first.nbytes].view(first.dtype)
+        stacked = stacked.reshape(n, *first.shape)
+        for k, array in enumerate(arrays):
+            stacked[k] = array
+        if self._library is np:
+            stacked.flags.writeable = False  # as requests are in their slots
+        return stacked
+
+    def zeros(self) -> dict[str, Any]:
+        """Arrays of zeros by field, as large as those of the largest batch."""
+        return {
+            name: self._library.zeros((self._most, *each.shape), each.dtype)
+            for name, each in self._one.items()
+        }
+
+
+def of_one_shape(calls: Batch) -> Iterator[Batch]:
+    """The calls of a batch whose requests have the same shape, together and in order.  A request
+    may be smaller than its slot."""
+    if all(call.slot._shape == calls[0].slot._shape for call in calls):
+        yield calls
+        return
+
+    def shape(call: Call) -> tuple[int, ...]:
+        return tuple(call.array.shape)
+
+    for _, some in itertools.groupby(sorted(calls, key=shape), shape):
+        yield Batch(some)
+
+
+def answers(result: Any, n: int, spec: Spec) -> list[dict[str, Any]]:
+    """What each of n calls is answered, by field, out of what the user's function returned.
+
+    Raises TypeError and ValueError, which say what is wrong with it.
+    """
+    one = [field.name for field in spec.fields] == [ARRAY]
+    arrays = {ARRAY: result} if one else result
+    names = {field.name for field in spec.fields}
+    if not isinstance(arrays, Mapping) or set(arrays) != names:
+        given = sorted(arrays) if isinstance(arrays, Mapping) else type(result).__name__
+        raise TypeError(
+            f"answers have the fields {sorted(names)}: return a dict of them, not {given}"
+        )
+    for field in spec.fields:
+        _check(arrays[field.name], n, field, "" if one else f" for field {field.name!r}")
+    return [{name: array[k] for name, array in arrays.items()} for k in range(n)]
+
+
+def _check(array: Any, n: int, field: Field, which: str) -> None:
+    wanted = (n, *field.shape)
+    shape = getattr(array, "shape", None)
+    if shape is None:
+        if not isinstance(array, Sequence) or isinstance(array, str | bytes):
+            raise TypeError(
+                f"the function returned {type(array).__name__}{which}, not an array of shape "
+                f"{wanted} or a list of {n} arrays"
+            )
+        if len(array) != n:
+            raise ValueError(f"the function returned {len(array)} answers{which} to {n} calls")
+    elif tuple(shape) != wanted:
+        raise ValueError(
+            f"the function returned an array of shape {tuple(shape)}{which} for {n} calls, whose "
+            f"answers have the shape {wanted}"
+        )
+    dtype = getattr(array, "dtype", None)
+    if isinstance(dtype, np.dtype) and dtype != field.dtype and not field.extended:
+        raise TypeError(
+            f"the function returned {dtype}{which}, and answers are {field.dtype}: convert them"
+        )
