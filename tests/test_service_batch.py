@@ -194,18 +194,33 @@ def test_a_function_may_answer_or_fail_a_call_itself(both, place):
     assert (third == 3 * content(client.id, 2) + 1).all()
 
 
-def test_answers_may_be_views_of_requests_of_others(both, place):
-    server, client = both
+class Row:
+    """An answer that notes, when it is copied, which of the calls were answered."""
 
-    @server.batch(max_batch=8)
-    def answer(requests):
-        return requests[::-1]
+    def __init__(self, array, calls, told):
+        self._array, self._calls, self._told = array, calls, told
 
-    for first in (0, 8):
-        calls = [send(client, first + k, place) for k in range(8)]
+    @property
+    def __array_interface__(self):
+        self._told.append([call.answered for call in self._calls])
+        return self._array.__array_interface__
+
+
+def test_all_answers_are_written_before_the_first_request_is_given_back(name):
+    """So they may be views of the requests of others."""
+    told = []
+    with serve(name, response_meta=None) as server, gpuring.connect(name) as client:
+
+        @server.batch(max_batch=8)
+        def answer(requests, calls):
+            return [Row(row, calls, told) for row in requests[::-1]]
+
+        calls = [send(client, k) for k in range(4)]
         with running(server):
-            for k, found in enumerate(values(place, client, calls)):
-                assert (found == content(client.id, first + 7 - k)).all()
+            for k, found in enumerate(values(HOST, client, calls)):
+                assert (found == content(client.id, 3 - k)).all()
+    assert told == [[False] * 4] * len(told)
+    assert len(told) >= 4
 
 
 def test_answers_have_no_metadata_of_earlier_ones(name):
