@@ -9,6 +9,7 @@ is copied.
     align -> Aligned                       frames of several that belong together
     serve -> Server, connect -> Client     request and response
     take, run                              one engine of several services
+    health                                 whether a service can be asked
     RingError and the classes below it     what can go wrong
 
 Importing this touches no CUDA.
@@ -37,7 +38,7 @@ from gpuring.errors import (
 )
 from gpuring.producer import Producer
 from gpuring.ring import Ring, attach
-from gpuring.service import Call, Client, PendingCall, Server, connect, run, serve, take
+from gpuring.service import Call, Client, PendingCall, Server, connect, health, run, serve, take
 from gpuring.slot import ReadBatch, ReadSlot, WriteBatch, WriteSlot
 from gpuring.waiting import select
 
@@ -76,6 +77,7 @@ __all__ = [
     "clean",
     "connect",
     "create",
+    "health",
     "ls",
     "run",
     "select",

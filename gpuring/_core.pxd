@@ -47,7 +47,7 @@ cdef extern from "core/ring.h" nogil:
         gr_word word, redo, lost, created_ns
         gr_word name[8]
     struct gr_peer_entry:
-        gr_word word, id, pid, start, pidns, joined_ns, waiting, frames, lost, torn
+        gr_word word, id, pid, start, pidns, joined_ns, waiting, frames, lost, torn, asked_ns
     struct gr_slot:
         gr_word word, producer, fence, time_ns, since_ns, ndim
         gr_word shape[8]
@@ -113,6 +113,7 @@ cdef extern from "core/ring.h" nogil:
     void gr_watch(gr_ring *)
     gr_result gr_leave(gr_peer *)
     void gr_stop(gr_peer *, bint)
+    void gr_ask(const gr_peer *)
     gr_result gr_reap_dead(gr_ring *, uint64_t *)
     bint gr_peer_alive(gr_ring *, uint32_t)
     bint gr_creator_alive(gr_ring *)

@@ -792,6 +792,10 @@ cdef class Peer:
 
     stopped = property(lambda Peer self: self.gd.me.stopping != 0)
 
+    def ask(self):
+        """Notes in the header that this peer asks for frames now, or still does."""
+        gr_ask(&self.gd.me)
+
     def drop(self):
         """Nobody has this peer any more.  `leave` does not wait for the membership lock then: if another process has it, which may
         be stopped, the watchdog leaves as soon as it can."""

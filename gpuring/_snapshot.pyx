@@ -41,6 +41,7 @@ def snapshot(Header header not None):
             "frames": gr_load_acquire(&ring.peer[p].frames),
             "lost": gr_load_acquire(&ring.peer[p].lost),
             "torn": gr_load_acquire(&ring.peer[p].torn),
+            "asked_ns": gr_load_acquire(&ring.peer[p].asked_ns),
             "pending": _pending(ring, p),
         }
     for u in range(ring.max_subscriptions):

@@ -55,6 +55,9 @@ class PeerStats:
     """How many torn frames it has passed over."""
     pending: int
     """On how many slots its GPU has not finished what it promised."""
+    asked_s: float | None
+    """Seconds since it last asked for calls, or had nothing to take, as an engine of a service.
+    None if it never has."""
     holding: tuple[Hold, ...]
     """What it has claimed and not published, or acquired and not released."""
 
@@ -103,6 +106,10 @@ class SubscriptionStats:
     """How many sequences its members were made to skip."""
     opened: int
     """How many frames wait for another member, because one gave them back or died with them."""
+    untaken: int
+    """How many frames are published, and no member has taken them."""
+    oldest_s: float
+    """For how many seconds the oldest of these has been published.  0 if there is none."""
     members: tuple[int, ...]
     """The peer numbers of its members."""
 
@@ -193,7 +200,7 @@ def collect(name: str, header: Header) -> RingStats:
         created_ns=header.created_ns,
         reaps=header.reaps,
         subscriptions=tuple(
-            _subscription(u, labels[u], sub, seen) for u, sub in seen["subscriptions"].items()
+            _subscription(u, labels[u], sub, seen, now) for u, sub in seen["subscriptions"].items()
         ),
         peers=tuple(_peer(p, peer, labels, seen, now) for p, peer in seen["peers"].items()),
         deaths=tuple(
@@ -207,7 +214,7 @@ def collect(name: str, header: Header) -> RingStats:
 
 
 def _subscription(
-    u: int, label: str, sub: dict[str, Any], seen: dict[str, Any]
+    u: int, label: str, sub: dict[str, Any], seen: dict[str, Any], now: int
 ) -> SubscriptionStats:
     frames = [
         (slot["seq"], take)
@@ -219,7 +226,8 @@ def _subscription(
     # A lossy one walks past what it has not taken before its newest frame.
     past = 0 if sub["lossless"] else max(take["seq"] for take in sub["takes"])
     untaken = [seq for seq, take in frames if take["seq"] < seq and seq > past]
-    newest = max(slot["seq"] for slot in seen["slots"])
+    published = {slot["seq"]: slot["time_ns"] for slot in seen["slots"]}
+    newest = max(published)
     oldest = min([*opened, *held, *untaken], default=newest + 1)
     return SubscriptionStats(
         name=label,
@@ -229,6 +237,8 @@ def _subscription(
         lag=max(0, newest + 1 - oldest),
         lost=sub["lost"],
         opened=len(opened),
+        untaken=len(opened) + len(untaken),
+        oldest_s=max((0, *(now - published[seq] for seq in (*opened, *untaken)))) / 1e9,
         members=tuple(p for p, peer in seen["peers"].items() if peer["subscription"] == u),
     )
 
@@ -249,6 +259,7 @@ def _peer(
         lost=peer["lost"],
         torn=peer["torn"],
         pending=peer["pending"],
+        asked_s=max(0, now - peer["asked_ns"]) / 1e9 if peer["asked_ns"] else None,
         holding=tuple(_holds(number, peer, seen, now)),
     )
 

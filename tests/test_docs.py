@@ -18,7 +18,7 @@ import pytest
 
 import gpuring
 from gpuring.cli import COMMANDS
-from gpuring.service import Batch, Counts
+from gpuring.service import Batch, Counts, Health
 from gpuring.service.call import AnswerSlot
 from gpuring.service.pending import Answer, RequestSlot
 from gpuring.slot import ReadBatch, SlotField, WriteBatch
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 PUBLIC = {f"gpuring.{name}": getattr(gpuring, name) for name in gpuring.__all__}
 HANDED_OUT = (
-    *(Answer, AnswerSlot, Batch, Counts, RequestSlot),
+    *(Answer, AnswerSlot, Batch, Counts, Health, RequestSlot),
     *(Death, Hold, PeerStats, Rings, RingStats, SubscriptionStats),
     *(Field, ReadBatch, SlotField, Spec, WriteBatch),
 )

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from gpuring import __version__
-from gpuring.cli import bench, clean, demo, doctor, inspect, keep, ls, metrics, tap, top
+from gpuring.cli import bench, clean, demo, doctor, health, inspect, keep, ls, metrics, tap, top
 from gpuring.cli.text import columns, complain, wrap
 from gpuring.cli.trouble import CommandError, told
 from gpuring.errors import RingError
@@ -19,6 +19,7 @@ COMMANDS = {
     "inspect": (inspect, "show who is in a ring, and what each one holds"),
     "top": (top, "show all rings, live: rates, lag, losses, and what each peer holds"),
     "tap": (tap, "save frames of a ring as .npy or PNG, without slowing its producer"),
+    "health": (health, "say whether a service can be asked, for load balancers"),
     "metrics": (metrics, "serve what rings are doing to Prometheus"),
     "doctor": (doctor, "find out whether rings work on this machine, and what to do if not"),
     "keep": (keep, "hold a ring open, so that producers can come and go"),
@@ -31,6 +32,7 @@ EXAMPLES = {
     "inspect": ("gpuring inspect cam0",),
     "top": ("gpuring top", "gpuring top cam0 --interval 0.2", "gpuring top --once | grep DEAD"),
     "tap": ("gpuring tap cam0 --out frames --format png --count 3 --rate 1",),
+    "health": ("gpuring health classify", "gpuring health classify --within 30 --json"),
     "metrics": ("gpuring metrics --port 9750", "gpuring metrics --once"),
     "doctor": ("gpuring doctor", "gpuring doctor --device cuda:1 --json"),
     "keep": ("gpuring keep cam0 --slots 8 --shape 1080,1920,3 --dtype uint8 --meta pts:i8",),

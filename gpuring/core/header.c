@@ -89,6 +89,7 @@ const struct gr_field gr_fields[] = {
     FIELD("peer", struct gr_peer_entry, start), FIELD("peer", struct gr_peer_entry, pidns),
     FIELD("peer", struct gr_peer_entry, joined_ns), FIELD("peer", struct gr_peer_entry, waiting),
     FIELD("peer", struct gr_peer_entry, frames), FIELD("peer", struct gr_peer_entry, lost),
+    FIELD("peer", struct gr_peer_entry, asked_ns),
     FIELD("peer", struct gr_peer_entry, torn), FIELD("slot", struct gr_slot, word),
     FIELD("slot", struct gr_slot, producer), FIELD("slot", struct gr_slot, fence),
     FIELD("slot", struct gr_slot, time_ns), FIELD("slot", struct gr_slot, since_ns),

@@ -29,7 +29,7 @@
 #include "order.h"
 
 enum {
-    GR_VERSION = 3,
+    GR_VERSION = 4,
     GR_LINE = 64,
     GR_PAGE = 4096,
     GR_MAX_SLOTS = 1024,
@@ -134,7 +134,8 @@ struct gr_peer_entry {
     gr_word frames; /* published or acquired */
     gr_word lost;   /* sequences that a consumer was made to skip */
     gr_word torn;   /* torn frames that a consumer passed over */
-    uint64_t reserved2[5];
+    gr_word asked_ns; /* CLOCK_MONOTONIC_COARSE when it last said gr_ask; 0: never */
+    uint64_t reserved2[4];
 };
 
 struct gr_slot {

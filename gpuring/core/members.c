@@ -164,6 +164,7 @@ static enum gr_result enter(struct gr_ring *ring, struct gr_peer *me) {
         gr_store_relaxed(&entry->frames, 0);
         gr_store_relaxed(&entry->lost, 0);
         gr_store_relaxed(&entry->torn, 0);
+        gr_store_relaxed(&entry->asked_ns, 0);
         GR_FAULT("join: written");
         gr_store_sc(&entry->word, peer_word(GR_LIVE, me->role, me->u));
         GR_FAULT("join: live");
@@ -290,6 +291,14 @@ enum gr_result gr_join_consumer(struct gr_ring *ring, const char name[GR_NAME_WO
 void gr_stop(struct gr_peer *me, bool stop) {
     gr_store_sc(&me->stopping, stop);
     gr_ring_bell(me->ring);
+}
+
+/* Relaxed: it orders nothing. Within gr_begin, because the entry may be another peer's by now. A
+ * reader that sees a stale value takes an engine for idle that has just come back. */
+void gr_ask(const struct gr_peer *me) {
+    if (gr_begin(me) != GR_OK) return;
+    gr_store_relaxed(&me->ring->peer[me->number].asked_ns, (uint64_t)gr_now_coarse_ns());
+    gr_end(me);
 }
 
 /* Under LOCK: whether the entry does not belong to this peer any more. */

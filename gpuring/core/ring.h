@@ -296,6 +296,8 @@ enum gr_result gr_leave(struct gr_peer *me);
 bool gr_leave_late(struct gr_ring *ring); /* for the watchdog */
 /* From any thread: a claim or acquire in progress ends with GR_REAPED. */
 void gr_stop(struct gr_peer *me, bool stop);
+/* For people: notes that the peer is about to ask for frames, or asks for them still. */
+void gr_ask(const struct gr_peer *me);
 bool gr_peer_alive(struct gr_ring *ring, uint32_t number); /* its byte is locked, or it is ours */
 bool gr_creator_alive(struct gr_ring *ring);
 bool gr_attached(struct gr_ring *ring); /* whether there is another handle, in any process */

@@ -12,6 +12,7 @@ from gpuring.service.client import Client
 from gpuring.service.engine import run, take
 from gpuring.service.opening import connect, serve
 from gpuring.service.pending import PendingCall
+from gpuring.service.readiness import Health, health
 from gpuring.service.server import Counts, Server
 
 __all__ = [
@@ -19,9 +20,11 @@ __all__ = [
     "Call",
     "Client",
     "Counts",
+    "Health",
     "PendingCall",
     "Server",
     "connect",
+    "health",
     "run",
     "serve",
     "take",

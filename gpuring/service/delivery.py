@@ -17,6 +17,7 @@ from gpuring.service.wire import Terms, answers_name, make_sink, names_answers, 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gpuring._core import Peer
     from gpuring.ring import Ring
 
 _LOOK_S = 0.001  # how long one look at names takes; a call may be waiting meanwhile
@@ -35,6 +36,8 @@ class Delivery(Reach):
         self._sinks: list[AnswerWriter] = []
         self._names_answers = names_answers(requests.name)
         self._swept = ""  # the last name that `sweep` looked at
+        self.engine: Peer | None = None
+        """The engine's own peer in the ring of requests."""
 
     def _meet(self, client: int) -> AnswerWriter | None:
         name = answers_name(self._ring.name, client)
@@ -100,6 +103,8 @@ class Delivery(Reach):
         It takes no longer than _LOOK_S.  What it cannot do in this time it does the next time.
         """
         self._tidied = time.monotonic()
+        if self.engine is not None:
+            self.engine.ask()  # a wait for calls goes on
         for client, writer in list(self.writers.items()):
             if writer is None or is_gone(writer):
                 if writer is not None:

@@ -221,6 +221,8 @@ def _first(
     deadline = time.monotonic() + arguments.seconds(timeout, "timeout")
     while len(servers) > 1:
         left_s = max(0.0, deadline - time.monotonic())
+        for server in servers:  # they are all waited for, also while the first is always ready
+            server._requests._peer.ask()
         ready = waiting.select([server._requests for server in servers], min(_SLICE_S, left_s))
         for server in servers:
             if ready and server._requests not in ready:

@@ -59,6 +59,7 @@ class RequestReader(Enveloped, Consumer):
     def __init__(self, ring: Ring, peer: Peer, redeliver: bool, delivery: Delivery) -> None:
         self._redeliver = redeliver
         self._delivery = delivery
+        delivery.engine = peer
         super().__init__(ring, peer, True, (None, redeliver, None), False)
 
     def _metas(self) -> list[Any]:
@@ -180,6 +181,7 @@ class Server(Taker, Engine, Unique):
         """
         if not self._engine:
             raise RingError(f"service {self.name!r}: this handle only holds it open (engine=False)")
+        self._requests._peer.ask()
         try:
             return Batch(self._take(max_batch, max_wait_s, timeout, stream))
         except RingClosed:

@@ -1,0 +1,36 @@
+"""Say in one line whether a service can be asked, for load balancers and for people.
+
+The exit status is 0 if an engine of the service is ready, and 1 if not.  It reads the header of the
+service only.  It needs no GPU, joins nothing and changes nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+
+from gpuring.cli.options import positive
+from gpuring.service import health
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", help="the service's name")
+    parser.add_argument(
+        "--within",
+        type=positive,
+        default=10.0,
+        metavar="S",
+        help="an engine is ready if it has waited for calls, or taken some, within the last S "
+        "seconds (default: 10); longer than the longest batch takes",
+    )
+    parser.add_argument("--json", action="store_true", help="print everything known, as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    found = health(args.name, args.within)
+    if args.json:
+        print(json.dumps(dataclasses.asdict(found)))
+    else:
+        print(f"{found.name}: {'ok' if found.ok else 'not ok'}, {found.why}")
+    return 0 if found.ok else 1

@@ -1,0 +1,88 @@
+"""Whether a service can be asked: what a load balancer wants to know.  It reads the header only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuring import arguments, directory, segment, stats
+from gpuring.errors import RingIncompatible
+from gpuring.service.wire import ENGINES
+from gpuring.spec import Spec
+from gpuring.stats import PeerStats
+
+
+@dataclass(frozen=True)
+class Health:
+    """One look at a service."""
+
+    name: str
+    """The name of the service."""
+    ok: bool
+    """Whether it can be asked: it is open, and an engine is ready."""
+    why: str
+    """The same in a line, for people."""
+    ready: int
+    """How many engines are ready: each of them lives, is not stopped, and has waited for calls or
+    taken some not long ago."""
+    engines: int
+    """How many engines have joined.  Those that warm up count.  A process that only holds the
+    service open does not."""
+    waiting: int
+    """How many calls no engine has taken yet."""
+    oldest_s: float
+    """For how many seconds the oldest of these has waited.  0 if there is none."""
+
+
+def health(name: str, within_s: float = 10.0) -> Health:
+    """Looks whether the service `name` can be asked.  It joins nothing, and needs no GPU.
+
+    An engine is ready if it has waited for calls, or taken some, within the last `within_s`
+    seconds.  So an engine that warms up is not ready yet, and an engine that hangs is not ready any
+    more.  Let `within_s` be at least 2 seconds, and longer than the longest batch takes.
+
+    Raises RingNotFound, RingIncompatible if the ring is no service, TypeError, ValueError.
+    """
+    within_s = arguments.seconds(within_s, "within_s")
+    header = directory.look(segment.check_name(name))
+    try:
+        about = Spec.from_bytes(header.spec).about or {}
+    except ValueError as error:
+        raise RingIncompatible(f"ring {name!r}: {error}") from error
+    if "service" not in about:
+        raise RingIncompatible(f"ring {name!r} is a ring, not a service")
+    seen = stats.collect(name, header)
+    keeper = seen.creator_pid if about.get("kept") else None
+    engines = {
+        peer: _trouble(peer, within_s)
+        for peer in seen.peers
+        if peer.subscription == ENGINES and (peer.pid != keeper or peer.asked_s is not None)
+    }
+    ready = sum(not trouble for trouble in engines.values())
+    calls = next((sub for sub in seen.subscriptions if sub.name == ENGINES), None)
+    waiting, oldest_s = (calls.untaken, calls.oldest_s) if calls else (0, 0.0)
+    if seen.closed:
+        why = "it was closed"
+    elif not engines:
+        why = "it has no engine"
+    elif not ready:
+        why = "; ".join(f"the engine {peer.pid} {why}" for peer, why in engines.items())
+    else:
+        why = f"{ready} of {len(engines)} engines ready"
+    if waiting:
+        why += f"; {waiting} calls wait, the oldest for {oldest_s:.3g} s"
+    ok = ready > 0 and not seen.closed
+    return Health(name, ok, why, ready, len(engines), waiting, oldest_s)
+
+
+def _trouble(engine: PeerStats, within_s: float) -> str:
+    """Why an engine is not ready; "" if it is."""
+    if not engine.alive:
+        return "is dead"
+    if engine.stopped:
+        return "is stopped"
+    if engine.asked_s is None:
+        return "has not asked for a call yet"
+    idle_s = min([engine.asked_s, *(hold.age_s for hold in engine.holding)])
+    if idle_s > within_s and not engine.waiting:
+        return f"has not asked for a call for {idle_s:.3g} s"
+    return ""
