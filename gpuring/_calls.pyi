@@ -57,6 +57,8 @@ class Thread:
     def sleep(self, timeout: float) -> None: ...
 
 def has_engines(header: Header, kept: bool) -> bool: ...
+def is_closed(header: Header) -> bool: ...
+def nothing() -> bool: ...
 
 class InFlight:
     _mailbox: Any
@@ -124,6 +126,7 @@ class Sender:
     _sending: Turn
     _mailbox: Any
     _calls: Calls
+    _former: list[Any]
     id: int
     def __init__(
         self,
@@ -135,6 +138,7 @@ class Sender:
         kept: bool,
         kind: type[InFlight],
     ) -> None: ...
+    def _settle_in(self, ring: Any, requests: Any, mailbox: Inbox, id: int, kept: bool) -> bool: ...
     def _send(
         self,
         timeout: float | None,

@@ -141,6 +141,11 @@ cpdef bint has_engines(Header header, bint kept) except -1:
     return members != 0 and not header.has_creator()
 
 
+cpdef bint is_closed(Header header) noexcept:
+    """Whether the ring was closed, by its creator or by who has replaced it."""
+    return gr_load_acquire(&header.ring.head.closed) != 0
+
+
 # ---- what threads and event loops share --------------------------------------------------------------------------------------
 
 
@@ -628,8 +633,10 @@ cdef class Sender:
     """The turn to send.  Its owner claims, and waits for a slot, for room or for an engine."""
     cdef readonly Inbox _mailbox
     cdef readonly Calls _calls
+    cdef readonly list _former
+    """The inboxes in services that were replaced, which this client has not left yet."""
     cdef readonly uint64_t id
-    """The number by which engines know this client, `call.client` there."""
+    """The number by which engines know this client, `call.client` there.  It is another one in each service."""
     cdef Peer peer
     cdef Header header
     cdef bint kept
@@ -637,9 +644,20 @@ cdef class Sender:
     cdef uint64_t last
 
     def __init__(self, ring, requests, Inbox mailbox not None, turn, uint64_t id, bint kept, kind):
-        self._ring, self._requests, self._sending, self._mailbox = ring, requests, turn, mailbox
-        self._calls, self.id, self.kept, self.kind = mailbox.calls, id, kept, kind
+        self._sending, self.kind, self._former = turn, kind, []
+        self._settle_in(ring, requests, mailbox, id, kept)
+
+    def _settle_in(self, ring, requests, Inbox mailbox not None, uint64_t id, bint kept):
+        """Sends to this service from now on.  Called with the turn to send, and one step.  False: this client was closed
+        meanwhile, and stays where it is."""
+        if self._mailbox is not None:
+            if self._calls.closed:
+                return False
+            self._former.append(self._mailbox)
+        self._ring, self._requests, self._mailbox = ring, requests, mailbox
+        self._calls, self.id, self.kept = mailbox.calls, id, kept
         self.peer, self.header = requests._peer, ring._header
+        return True
 
     def _send(self, timeout, expires_s, stream, shape, waited=None):
         """A slot for a request that has its call.  `waited` is the time-out of a caller that has waited by itself."""
@@ -652,17 +670,26 @@ cdef class Sender:
         if not self._sending.acquire(True, patience_s):
             raise RingFull(f"service {self.name!r}: another thread is waiting to send a request")
         try:
-            if self._calls.closed:
-                self._check_open()
-            if self._calls.writing:
-                self._settle()
-            if self._mailbox.is_to_receive():
-                self._mailbox.pump(nothing, 0)
-            if len(self._calls.live) >= self._calls.limit:
-                self._make_room(None if until == FOREVER else until)
-            if not has_engines(self.header, self.kept):
-                self._await_engine(None if until == FOREVER else until)
-            slot = self._claim(until, timeout if waited is None else waited, stream, shape)
+            while slot is None:
+                if self._calls.closed:
+                    self._check_open()
+                if is_closed(self.header):
+                    self._await_engine(None if until == FOREVER else until)
+                if self._former:
+                    self._leave_former()
+                if self._calls.writing:
+                    self._settle()
+                if self._mailbox.is_to_receive():
+                    self._mailbox.pump(nothing, 0)
+                if len(self._calls.live) >= self._calls.limit:
+                    self._make_room(None if until == FOREVER else until)
+                if not has_engines(self.header, self.kept):
+                    self._await_engine(None if until == FOREVER else until)
+                try:
+                    slot = self._claim(until, timeout if waited is None else waited, stream, shape)
+                except RingClosed:
+                    if self._calls.closed or not is_closed(self.header):
+                        raise
             self._begin(slot, expires)
             return slot
         except BaseException:

@@ -52,7 +52,8 @@ class PeerLost(RingError):
 
     * `acquire`: everything was read, and the last producer was killed.
     * `attach`: the creator of a GPU ring died before.
-    * Services: there is no engine, or the engine died with the call.
+    * Services: there is no engine, the engine died with the call, or the service was closed or
+      replaced.
     * Any verb: this peer itself was taken for dead, and its claims were cleared.
     """
 

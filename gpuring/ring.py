@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Literal
@@ -301,7 +302,10 @@ class Ring(Dropped):
     def _successor(self) -> Ring | None:
         """The ring that has our name now, if it is another one and was not closed."""
         try:
-            header = directory.look(self._name)  # cheap: nothing is mapped
+            path = segment.path_of(segment.header_name(self._name))
+            if segment.has_name(path, os.fstat(self._header.lock_fd)):
+                return None  # this look is cheap, and the next one copies a whole header
+            header = directory.look(self._name)
             if header.epoch == self._header.epoch or header.closed:
                 return None
             return attach(self._name)
@@ -309,6 +313,8 @@ class Ring(Dropped):
             return None
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):  # there may be a descriptor later
+                return None
+            if error.errno == errno.EBADF and self._header.lock_fd < 0:  # closed just now
                 return None
             raise
 

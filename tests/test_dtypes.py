@@ -285,7 +285,7 @@ def test_both_sides_of_a_service_see_the_same(name, request, response, meta):
         ) as server,
         gpuring.connect(name) as client,
     ):
-        assert exactly(client._terms.response.meta) == exactly(server._terms.response.meta)
+        assert exactly(client._mailbox.terms.response.meta) == exactly(server._terms.response.meta)
         with client.request(1) as slot:
             sent, asked = slot.call, (slot.array.dtype, slot.array.shape, slot.meta.dtype)
         (call,) = server.take(timeout=1)

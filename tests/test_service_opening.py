@@ -253,10 +253,10 @@ def test_a_process_whose_clock_is_another_one_is_refused(name, open_):
 def test_where_nobody_knows_its_clock_nobody_is_refused(name, monkeypatch):
     monkeypatch.setattr("gpuring.service.opening.time_namespace", lambda: None)
     with serve(name) as server, gpuring.connect(name) as client:
-        assert client._terms.clock is None
+        assert client._mailbox.terms.clock is None
         ask_here(server, client, 0)
     monkeypatch.undo()
     monkeypatch.setattr("gpuring.service.wire.time_namespace", lambda: None)
     with gpuring.serve(name, **TERMS, device="host") as server, gpuring.connect(name) as client:
-        assert client._terms.clock is not None
+        assert client._mailbox.terms.clock is not None
         ask_here(server, client, 0)

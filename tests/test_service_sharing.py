@@ -258,7 +258,7 @@ def test_a_service_that_is_closed_finishes_what_is_there(name):
         (call,) = other.take(timeout=10)
         owner.close()
         owner.close()
-        with pytest.raises(gpuring.RingClosed):
+        with pytest.raises(gpuring.PeerLost, match="was closed, and no other service"):
             client.request(0)
         answer(call)
         services.finish(client, 0, done)
@@ -268,6 +268,6 @@ def test_a_service_that_is_closed_finishes_what_is_there(name):
         with pytest.raises(gpuring.EndOfStream):
             other.take(timeout=10)
         other.close()
-        with pytest.raises(gpuring.RingClosed, match="the service was closed"):
+        with pytest.raises(gpuring.PeerLost, match="the service was closed"):
             lost.result(10)
     assert segments_of(name) == []

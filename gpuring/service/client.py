@@ -3,20 +3,21 @@ each."""
 
 from __future__ import annotations
 
+import contextlib
+import select
 import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpuring import _core, diagnosis
-from gpuring._calls import Attempt, Sender, Turn, asyncio, has_engines
+from gpuring._calls import Attempt, Sender, Turn, asyncio, has_engines, is_closed, nothing
 from gpuring._core import seconds
-from gpuring._slots import nobody_has, references
-from gpuring.errors import PeerLost, RingClosed, RingFull
+from gpuring.errors import PeerLost, RingClosed, RingError, RingFull
 from gpuring.service.mailbox import Mailbox
 from gpuring.service.pending import Answer, PendingCall, RequestSlot, RequestWriter
-from gpuring.service.tasks import deadline_of, left_s
-from gpuring.service.wire import Terms, remove_if_dead
+from gpuring.service.tasks import Queues, deadline_of, left_s
+from gpuring.service.wire import Terms, check_replacement, remove_if_dead
 from gpuring.unique import Unique
 
 if TYPE_CHECKING:
@@ -28,20 +29,28 @@ _ENGINE_POLL_S = 0.005
 
 
 class Client(Sender, Unique):
-    """A client of a service.  `connect` makes it.  Several threads may use it."""
+    """A client of a service.  `connect` makes it.  Several threads may use it.
+
+    If the service is replaced, or started again after its end, the next request goes to the new
+    one.
+    """
 
     _ring: Ring
     _requests: RequestWriter
     _mailbox: Mailbox
+    _former: list[Mailbox]
     id: int
-    """The number by which engines know this client, `call.client` there."""
+    """The number by which engines know this client, `call.client` there.  It is another one in each
+    service."""
 
     def __init__(self, ring: Ring, terms: Terms, calls: int, engine_s: float) -> None:
-        self._terms = terms
         self._engine_s = engine_s
-        requests = RequestWriter(ring, ring._join_producer())
-        mailbox = Mailbox(ring, terms, calls, engine_s)
-        super().__init__(ring, requests, mailbox, Turn(), mailbox.id, terms.kept, PendingCall)
+        self._queues: Queues = {}
+        self._readable: select.epoll | None = None
+        """Of the descriptors of all its mailboxes.  None: fileno() was not called."""
+        self._late = 0  # in the services that it has left
+        box = Mailbox(ring, terms, calls, engine_s, self._queues)
+        super().__init__(ring, box.writer, box, Turn(), box.id, terms.kept, PendingCall)
 
     @property
     def name(self) -> str:
@@ -50,7 +59,8 @@ class Client(Sender, Unique):
 
     @property
     def ring(self) -> Ring:
-        """The ring that requests go through, shared by all clients and engines."""
+        """The ring that requests go through, shared by all clients and engines.  It is another one
+        after the service was replaced."""
         return self._ring
 
     @property
@@ -66,16 +76,20 @@ class Client(Sender, Unique):
         this look."""
         with Attempt(self._sending) as mine:
             if mine and not self.closed:
+                self._leave_former()
                 self._settle()
         if self._calls.live and not self.closed:
-            self._mailbox.pump(lambda: False, 0)
-        return len(self._calls.live)
+            self._mailbox.pump(nothing, 0)
+        return sum(len(each.calls.live) for each in self._mailboxes())
 
     @property
     def late(self) -> int:
         """How many answers were discarded.  They were for calls that had been given up, or were
         second answers to a call, which an engine's death may cause."""
-        return self._mailbox.late
+        return self._late + sum(each.late for each in self._mailboxes())
+
+    def _mailboxes(self) -> list[Mailbox]:
+        return [*self._former, self._mailbox]
 
     def request(
         self,
@@ -93,7 +107,8 @@ class Client(Sender, Unique):
             with call.result() as answer: …
 
         It waits while the request ring is full, and while other threads use this client's room for
-        calls.  While there is no engine, it waits for up to `engine_s` seconds.
+        calls.  While there is no engine, it waits for up to `engine_s` seconds.  So it does while a
+        service that was closed is started again, or another one takes its place.
 
         * `timeout`: in seconds.  None waits for ever, 0 does not wait.
         * `expires_s`: engines leave the call out if none has taken it after so many seconds.
@@ -104,8 +119,10 @@ class Client(Sender, Unique):
 
         * RingFull: the request ring is full.  Or so many calls are in flight that the caller has to
           take or release one first; this is raised at once, with any `timeout`.
-        * PeerLost: there is no engine.
-        * RingClosed: this client or the service was closed.
+        * PeerLost: there is no engine, or the service was closed and no other one has come.
+        * RingClosed: this client was closed.
+        * RingIncompatible: the service was replaced by one with other shapes, dtypes or memory, or
+          by a ring that is no service.  Connect again.
         """
         slot: RequestSlot = self._send(timeout, expires_s, stream, shape)
         return slot
@@ -126,8 +143,8 @@ class Client(Sender, Unique):
         otherwise other tasks wait for it.
         """
         begun, deadline = time.monotonic(), deadline_of(timeout)
-        tasks, calls, turns = self._mailbox.tasks(), self._calls, 0
-        if tasks.send_at_once and calls.has_room():
+        tasks, turns = self._mailbox.tasks(), 0
+        if tasks.send_at_once and self._calls.has_room():
             try:
                 return self.request(0, expires_s=expires_s, stream=stream, shape=shape)
             except (RingFull, PeerLost):
@@ -142,16 +159,18 @@ class Client(Sender, Unique):
                     return self._send(0, left_s(until), stream, shape, waited)  # type: ignore[no-any-return]
                 except PeerLost:
                     if late or time.monotonic() - begun >= self._engine_s:
-                        raise
+                        patience_s = self._engine_s if timeout is None else timeout
+                        raise self._nobody(min(patience_s, self._engine_s)) from None
                     await asyncio().sleep(_ENGINE_POLL_S)
                 except RingFull:
                     if late:
                         raise
-                    if not calls.has_room():
-                        await tasks.until(calls.has_room, deadline, calls.for_room)
+                    box = self._mailbox  # another one if the service was replaced meanwhile
+                    if not self._may_send():
+                        await box.tasks().until(self._may_send, deadline, box.calls.for_room)
                     else:
-                        turns = await tasks.until_claimable(
-                            self._requests._peer, self._sending, deadline, turns
+                        turns = await box.tasks().until_claimable(
+                            box.writer._peer, self._sending, deadline, turns
                         )
 
     def call(
@@ -175,7 +194,7 @@ class Client(Sender, Unique):
         with self.request(timeout, expires_s=timeout, stream=stream) as slot:
             call = _fill(slot, fill)
         try:
-            done = self._mailbox.wait(call, left_s(deadline), stream)
+            done = call._mailbox.wait(call, left_s(deadline), stream)
             return call._outcome_of(done, timeout, stream)
         except BaseException:  # a Ctrl-C, a FrameTorn: nobody else could take its answer
             call.cancel()
@@ -208,42 +227,107 @@ class Client(Sender, Unique):
 
         When it is readable, ask each call in flight whether it is `done`.  It is readable again
         when another answer comes.  It does not tell that a call is lost, so ask once in a while as
-        well.  Never read or close it.  It is the same number until the client is closed.
+        well.  Never read or close it.  It is the same number until the client is closed, also after
+        the service was replaced.
 
         The first call starts a native thread, one for the process.  Raises OSError if there can be
         no thread or no descriptor, RingClosed if this client was closed, RingError in a forked
         child.
         """
         self._check_open()
-        fd: int = self._mailbox._answers.fileno()
-        return fd
+        if self._readable is None:
+            self._readable = select.epoll()
+        for each in self._mailboxes():
+            self._watch(each)
+        return self._readable.fileno()
+
+    def _watch(self, box: Mailbox) -> None:
+        """Makes the descriptor of this client readable when that of the mailbox is."""
+        if self._readable is not None:
+            with contextlib.suppress(FileExistsError):
+                self._readable.register(box._answers.fileno(), select.EPOLLIN)
 
     def _full(self, timeout: float | None) -> Exception:
         peer = self._requests._peer
         return diagnosis.refused(self.name, peer, _core.BLOCKED, verb="claim", timeout=timeout)
 
     def _await_engine(self, deadline: float | None) -> None:
-        """Waits for up to `engine_s` seconds until there is an engine."""
-        header = self._ring._header
+        """Waits for up to `engine_s` seconds until there is an engine, in this service or in one
+        that has taken its place.  Called with the turn to send."""
         begun = time.monotonic()
         until = begun + self._engine_s
         if deadline is not None:
             until = min(until, deadline)
-        while not has_engines(header, self._terms.kept):
+        while is_closed(self._ring._header) or not has_engines(
+            self._ring._header, self._mailbox.terms.kept
+        ):
             self._check_open()
-            if header.closed:
-                raise RingClosed(f"service {self.name!r} was closed")
+            if self._follow():
+                continue
             if time.monotonic() >= until:
-                raise PeerLost(
-                    f"service {self.name!r}: there is no engine, and none came within "
-                    f"{max(0.0, until - begun):g} s"
-                )
+                raise self._nobody(max(0.0, until - begun))
             time.sleep(_ENGINE_POLL_S)
+
+    def _nobody(self, waited_s: float) -> PeerLost:
+        within = f" within {waited_s:g} s" if waited_s else ""
+        if is_closed(self._ring._header):
+            told = f"it was closed, and no other service of its name came{within or ' yet'}"
+        else:
+            told = f"there is no engine{within and f', and none came{within}'}"
+        return PeerLost(f"service {self.name!r}: {told}")
+
+    def _follow(self) -> bool:
+        """Joins the service that has the name now, if it is another one.  Called with the turn to
+        send.  Calls in the former one go on there until they end."""
+        ring: Ring | None = self._ring._successor()
+        if ring is None:
+            return False
+        box = None
+        try:
+            terms = Terms.of(ring)
+            check_replacement(self._ring, self._mailbox.terms, ring, terms)
+            box = Mailbox(ring, terms, self._calls.limit, self._engine_s, self._queues)
+            self._watch(box)
+            return self._settle_in(ring, box.writer, box, box.id, terms.kept)
+        except RingClosed:  # it has ended meanwhile
+            return False
+        finally:
+            if box is not None and self._mailbox is box:
+                self._watch(box)  # fileno() may have been called meanwhile
+            elif box is not None:
+                box.close()
+            else:
+                ring.close()
+
+    def _leave_former(self) -> None:
+        """Leaves the services that were replaced and in which nobody has a call any more.  Called
+        with the turn to send."""
+        for box in list(self._former):
+            if not box.is_over():
+                continue
+            with Attempt(box.calls.turn) as mine, contextlib.suppress(RingError):
+                if mine:
+                    self._leave(box)
+            if box.left:
+                self._former.remove(box)
+                self._late += box.late
+
+    def _leave(self, box: Mailbox) -> None:
+        if self._readable is not None and not box.left:
+            with contextlib.suppress(OSError, RingError):
+                self._readable.unregister(box._answers.fileno())
+        box.shut()
+        box.close()
+
+    def _may_send(self) -> bool:
+        """Whether there is room for a call, or will be in the service that takes the place of this
+        one."""
+        return self._calls.has_room() or is_closed(self._ring._header)
 
     def _make_room(self, deadline: float | None) -> None:
         """Waits until this client's ring has a slot for one more answer."""
         mailbox, calls = self._mailbox, self._calls
-        if mailbox.pump(calls.has_room, 0):
+        if mailbox.pump(self._may_send, 0):
             return
         self._settle()
         if calls.has_room():
@@ -252,28 +336,12 @@ class Client(Sender, Unique):
         if all(call._thread == me and call._error is None for call in calls.all()):
             # Only the caller can end one, so it would wait for ever.
             raise RingFull(mailbox.no_room())
-        if not mailbox.pump(calls.has_room, deadline, None, calls.for_room):
+        if not mailbox.pump(self._may_send, deadline, None, calls.for_room):
             self._check_open()
             raise RingFull(mailbox.no_room())
 
     def _settle(self) -> None:
-        """Ends calls that a Ctrl-C has interrupted, and calls that nobody has any more.  Called
-        with the turn to send."""
-        live, slots, claimed = self._calls.all(), self._requests._slots, set()
-        for index, seq in self._requests._peer.holding():
-            if nobody_has(slots, index):
-                slots[index]._end()
-            else:
-                claimed.add(seq)
-        known = 3  # references: of Calls.live, of `live` and of `call`
-        for k in range(len(live)):
-            call = live[k]
-            if call._seq in claimed:
-                continue
-            if call._sent_at < 0 or (call._answer_seq and not call._has_answer()):
-                self._calls.end(call)
-            elif references(live, k) == known and call._answer_is_lost():
-                call.cancel()
+        self._mailbox.settle()
 
     def _check_open(self) -> None:
         if self.closed:
@@ -282,17 +350,19 @@ class Client(Sender, Unique):
     def close(self) -> None:
         """Leaves the service.  Calls in flight are over: engines drop them, and threads that wait
         for one get RingClosed.  You may call it twice."""
-        if self._ring.closed and self._mailbox.left:
+        if self.closed and all(each.left for each in self._mailboxes()):
             return
         owned = self._ring._header.creator_alive
-        try:
-            if not self._ring._header.forked:  # there nobody receives or sends
+        if not self._ring._header.forked:  # there nobody receives or sends
+            while not self.closed:  # once, unless the service is replaced meanwhile
                 self._mailbox.shut()
-                with self._sending:
-                    pass  # its owner sees that this client is closed
-            self._ring.close()
-        finally:
-            self._mailbox.close()
+            for each in self._former:
+                each.shut()
+            with self._sending:
+                pass  # its owner sees that this client is closed
+        with contextlib.ExitStack() as stack:
+            for each in self._mailboxes():
+                stack.callback(each.close)
         if not owned:
             remove_if_dead(self.name)  # this may have been the last one
 

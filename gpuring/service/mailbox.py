@@ -1,7 +1,15 @@
-"""A client's own ring, where its answers arrive, and what happened to the calls that have none.
+"""A client's membership in one service: its two rings, and what happened to its calls.
 
-Only the thread that has the turn to receive (_calls.pyx) runs this code, except for code that only
-reads.
+A client has one of these at a time.  If the service is replaced, the client makes another one in
+the service that takes its place, and leaves the former one when no call of it is open any more.
+
+This is what may be used here, and by whom:
+
+* Only the thread that has the turn to receive (_calls.pyx) runs `receive`, and with it `_look`.
+* Only the thread that has the turn to send runs `settle`, `is_over` and what the writer does.
+* Any thread may call `tasks`, `order`, `no_room`, `shut` and `close`, and read.
+* `Tasks` are of one loop, whose thread alone uses them, except for `Tasks.wake`.
+* A call belongs to the mailbox in which it was made, for ever.
 """
 
 from __future__ import annotations
@@ -10,11 +18,12 @@ import secrets
 from typing import TYPE_CHECKING, Any
 
 from gpuring import _calls
-from gpuring._calls import Inbox, has_engines
+from gpuring._calls import Inbox, has_engines, nothing
+from gpuring._slots import nobody_has, references
 from gpuring._snapshot import snapshot
 from gpuring.errors import PeerLost, RingClosed, RingError, RingTimeout
-from gpuring.service.pending import AnswerReader, PendingCall
-from gpuring.service.tasks import Tasks
+from gpuring.service.pending import Answer, AnswerReader, PendingCall, RequestWriter
+from gpuring.service.tasks import Queues, Tasks
 from gpuring.service.wire import SPARE, Terms, make_answer_ring
 
 if TYPE_CHECKING:
@@ -24,14 +33,20 @@ if TYPE_CHECKING:
 
 
 class Mailbox(Inbox):
-    """Where a client's answers arrive.  One thread at a time receives for all threads."""
+    """Where a client's requests leave and its answers arrive.  One thread at a time receives for
+    all threads."""
 
-    def __init__(self, requests: Ring, terms: Terms, limit: int, engine_s: float) -> None:
+    def __init__(
+        self, requests: Ring, terms: Terms, limit: int, engine_s: float, queues: Queues
+    ) -> None:
+        """If it raises, the caller closes the ring of requests."""
         super().__init__(limit)
         self._requests = requests
-        self._terms = terms
+        self.terms = terms
         self._engine_s = engine_s
+        self._queues = queues
         self.id = secrets.randbits(64)
+        self.writer = RequestWriter(requests, requests._join_producer())
         self._ring = make_answer_ring(requests, terms, self.id, limit + SPARE)
         try:
             # A producer that never claims.  With it the stream of answers has no end while engines
@@ -52,10 +67,11 @@ class Mailbox(Inbox):
 
     def _tasks_of(self, loop: AbstractEventLoop) -> Tasks:
         """The tasks of a new loop."""
-        for each in list(self._loops):
-            if each.is_closed():
-                self._loops.pop(each, None)
-        tasks = self._loops[loop] = Tasks(self, loop)
+        for table in (self._loops, self._queues):
+            for each in list(table):
+                if each.is_closed():
+                    table.pop(each, None)
+        tasks = self._loops[loop] = Tasks(self, loop, self._queues.setdefault(loop, {}))
         return tasks
 
     def no_room(self) -> str:
@@ -90,7 +106,7 @@ class Mailbox(Inbox):
         if not calls:
             return
         header = self._requests._header
-        if has_engines(header, self._terms.kept):
+        if has_engines(header, self.terms.kept):
             self._orphaned = None
         elif self._orphaned is None:
             self._orphaned = now
@@ -99,7 +115,7 @@ class Mailbox(Inbox):
         for call in calls:
             if why := self._why_gone(call, seen):
                 gone = True
-                kind: type[RingError] = RingClosed if seen["closed"] else PeerLost
+                kind: type[RingError] = PeerLost
                 if call._expires is not None and call._expires < now:
                     kind, why = RingTimeout, "it has expired, and no answer came"
                 self._bury(call, kind, why)
@@ -113,7 +129,7 @@ class Mailbox(Inbox):
         subscription = seen["subscriptions"].get(0)
         if subscription is None or subscription["start"] > call._seq:
             if seen["closed"]:
-                return "the service was closed"
+                return "the service was closed or replaced"
             return "its engine is gone, and there was no other one"
         index = call._seq % self._requests.slots
         slot, take = seen["slots"][index], subscription["takes"][index]
@@ -134,6 +150,33 @@ class Mailbox(Inbox):
 
     # ---- the end -------------------------------------------------------------------------------
 
+    def settle(self) -> None:
+        """Ends calls that a Ctrl-C has interrupted, and calls that nobody has any more.  Called
+        with the turn to send."""
+        live, slots, claimed = self.calls.all(), self.writer._slots, set()
+        for index, seq in self.writer._peer.holding():
+            if nobody_has(slots, index):
+                slots[index]._end()
+            else:
+                claimed.add(seq)
+        known = 3  # references: of Calls.live, of `live` and of `call`
+        for k in range(len(live)):
+            call = live[k]
+            if call._seq in claimed:
+                continue
+            if call._sent_at < 0 or (call._answer_seq and not call._has_answer()):
+                self.calls.end(call)
+            elif references(live, k) == known and call._answer_is_lost():
+                call.cancel()
+
+    def is_over(self) -> bool:
+        """Whether nobody waits for a call or has an answer of one.  Called with the turn to send,
+        when the service was replaced."""
+        if not self.left:
+            self.pump(nothing, 0)
+            self.settle()
+        return all(call._error is not None for call in self.calls.all())
+
     def shut(self) -> None:
         """Ends every call, and waits until no other thread receives.  This may be a signal handler
         of a thread that receives itself."""
@@ -146,7 +189,11 @@ class Mailbox(Inbox):
 
     @property
     def left(self) -> bool:
-        return self._ring.closed
+        return self._ring.closed and self._requests.closed
 
     def close(self) -> None:
-        self._ring.close()
+        """Leaves both rings."""
+        try:
+            self._requests.close()
+        finally:
+            self._ring.close()

@@ -122,8 +122,9 @@ class PendingCall(InFlight, Unique):
 
         * CallFailed: the engine failed the call.
         * PeerLost: the engine died with the call and there is no other engine.  Or an engine died
-          before its GPU had written the answer.
-        * RingClosed: the service or this client was closed.
+          before its GPU had written the answer.  Or the service was closed or replaced, and nobody
+          took the call before.
+        * RingClosed: this client was closed.
         * RingTimeout: `timeout` seconds have passed.  An answer that comes later is discarded.  Or
           the call had expired when an engine came to it.
 

@@ -52,6 +52,10 @@ class Receiver(Protocol):
     def receive(self, timeout: float, stream: Any) -> None: ...
 
 
+Queues = dict["AbstractEventLoop", dict[object, Task]]
+"""The tasks of each loop that want to send, in turn.  They keep it when a service is replaced."""
+
+
 class Tasks:
     """The tasks of one loop that wait for something of one client.
 
@@ -59,10 +63,12 @@ class Tasks:
     what the one before has left.
     """
 
-    def __init__(self, mailbox: Receiver, loop: AbstractEventLoop) -> None:
+    def __init__(
+        self, mailbox: Receiver, loop: AbstractEventLoop, queue: dict[object, Task]
+    ) -> None:
         self._mailbox = mailbox
         self._loop = loop
-        self._queue: dict[object, Task] = {}  # those that want to send, in turn
+        self._queue = queue  # those that want to send, in turn
         self._asleep: dict[object, Task] = {}  # those for which the loop listens
         self._bells: dict[Peer, Notifier] = {}
         self._watched: Notifier | None = None

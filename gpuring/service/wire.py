@@ -105,6 +105,24 @@ class Terms:
         return terms
 
 
+def check_replacement(former: Ring, its: Terms, ring: Ring, terms: Terms) -> None:
+    """Raises RingIncompatible unless a client of the former service can use this one as it is."""
+    for what, before, now in (
+        ("request", *(Spec(each.spec.fields, each.spec.meta) for each in (former, ring))),
+        ("response", its.response, terms.response),
+        ("device", former.memory, ring.memory),
+        ("place of its answers", its.memory, terms.memory),
+    ):
+        if before != now:
+            had, has = (
+                in_words(each) if isinstance(each, Spec) else repr(each) for each in (before, now)
+            )
+            raise RingIncompatible(
+                f"service {ring.name!r} was replaced by one with another {what}: it has {has}, and "
+                f"this client was connected to one that had {had}. Connect again"
+            )
+
+
 def time_namespace() -> int | None:
     """Which CLOCK_MONOTONIC this process has.  None: the kernel or the sandbox does not say."""
     try:

@@ -1,0 +1,525 @@
+"""Services that are closed or replaced while clients use them.  The clients go on in the next."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import select
+import threading
+from pathlib import Path
+
+import pytest
+import services
+from services import (
+    TERMS,
+    answer,
+    ask_here,
+    check,
+    engine,
+    finish,
+    holder,
+    in_thread,
+    is_held,
+    send,
+    serve,
+    up,
+)
+from support import open_files, poll, segments_of
+from test_interrupt import interrupts
+from test_service_async import ask_here as ask_here_async
+from test_service_async import send_async, settled, soon
+
+import gpuring
+
+PATIENCE_S = 20
+
+
+@pytest.fixture
+def replaced(name):
+    """A function that has a service take the place of the one before."""
+    servers = []
+
+    def replace(**options):
+        servers.append(serve(name, replace=True, **options))
+        for server in servers[-2:-1]:
+            server.close()
+        return servers[-1]
+
+    yield replace
+    for server in servers:
+        server.close()
+
+
+def finish_in(former, k, call):
+    """The answer to request k, which the client has sent in a former service."""
+    with call.result(PATIENCE_S) as slot:
+        check(former, k, slot)
+
+
+# ---- calls --------------------------------------------------------------------------------------
+
+
+def test_the_next_request_goes_to_the_service_that_took_the_place(name, replaced):
+    replaced()
+    with gpuring.connect(name) as client:
+        taken, waiting = send(client, 0), send(client, 1)
+        first, numbers = client.ring, (client.id, client.name)
+        server = replaced()
+        for call in (taken, waiting):
+            with pytest.raises(gpuring.PeerLost, match="is lost: the service was closed or replac"):
+                call.result(PATIENCE_S)
+        ask_here(server, client, 2)
+        assert client.ring is not first
+        assert first.closed
+        assert numbers != (client.id, client.name)
+        with pytest.raises(gpuring.RingTimeout):
+            server.take(timeout=0)  # nobody has sent the others again
+        assert client.in_flight == 0
+
+
+def test_a_request_waits_for_the_service_to_come_back(name):
+    server = serve(name)
+    with gpuring.connect(name, engine_s=PATIENCE_S) as client:
+        ask_here(server, client, 0)
+        server.close()
+        sending = in_thread(send, client, 1, None)
+        poll(lambda: is_held(client._sending))
+        with serve(name) as server:
+            call = sending()
+            answer(server.take(timeout=PATIENCE_S)[0])
+            finish(client, 1, call)
+
+
+def test_a_request_says_that_no_service_came(name):
+    with serve(name), gpuring.connect(name, engine_s=0.01) as client:
+        pass
+    with serve(name) as server, gpuring.connect(name, engine_s=0.01) as client:
+        server.close()
+        with pytest.raises(gpuring.PeerLost, match=r"was closed, and no other .* within 0\.01 s$"):
+            client.request()
+        with pytest.raises(gpuring.PeerLost, match=r"was closed, and no other .* came yet$"):
+            client.request(0)
+        with serve(name) as other:
+            ask_here(other, client, 0)
+
+
+def test_who_has_to_wait_for_room_goes_to_the_next_service(name, replaced):
+    replaced()
+    with gpuring.connect(name, calls=2) as client:
+        full = [send(client, k) for k in range(2)]
+        waiting = in_thread(send, client, 2, None)
+        poll(lambda: is_held(client._sending))
+        server = replaced()
+        call = waiting()
+        answer(server.take(timeout=PATIENCE_S)[0])
+        finish(client, 2, call)
+        for call in full:
+            with pytest.raises(gpuring.PeerLost):
+                call.result(PATIENCE_S)
+
+
+def test_who_waits_for_a_slot_goes_to_the_next_service(name, replaced):
+    replaced(slots=1)
+    with gpuring.connect(name) as client:
+        lost = send(client, 0)
+        waiting = in_thread(send, client, 1, None)
+        poll(lambda: any(each.waiting for each in client.ring.stats().producers))
+        server = replaced()
+        call = waiting()
+        answer(server.take(timeout=PATIENCE_S)[0])
+        finish(client, 1, call)
+        with pytest.raises(gpuring.PeerLost):
+            lost.result(PATIENCE_S)
+
+
+def test_a_call_in_one_line_goes_to_the_next_service(name, replaced):
+    replaced()
+    with gpuring.connect(name) as client:
+        server = replaced()
+        calling = in_thread(client.call, services.content(0, 5), PATIENCE_S)
+        (taken,) = server.take(timeout=PATIENCE_S)
+        taken.reply(7)
+        with calling() as slot:
+            assert (slot.array == 7).all()
+
+
+def test_a_name_that_was_taken_from_a_service_without_engines_leads_to_the_next(name, children):
+    """gpuring.unlink() does not close the ring."""
+    with serve(name, engine=False) as keeper, gpuring.connect(name, engine_s=PATIENCE_S) as client:
+        gpuring.unlink(name)
+        with serve(name) as server:
+            ask_here(server, client, 0)
+            assert not keeper.closed
+
+
+# ---- what is still open in the former service ---------------------------------------------------
+
+
+def test_what_another_engine_has_taken_is_still_answered(name, replaced):
+    replaced()
+    with gpuring.connect(name) as client, serve(name) as other:
+        mine, lost = send(client, 0), send(client, 1)
+        (taken,) = other.take(timeout=PATIENCE_S)
+        server, former = replaced(), client._mailbox
+        ask_here(server, client, 2)
+        assert client._former == [former]
+        answer(taken)
+        finish_in(former, 0, mine)
+        assert client.in_flight == 1  # the one that the other engine may still take
+        other.close()
+        with pytest.raises(gpuring.PeerLost):
+            lost.result(PATIENCE_S)
+        ask_here(server, client, 3)
+        assert client._former == []
+        assert former.left
+
+
+def test_an_answer_stays_until_it_is_released(name, replaced):
+    server = replaced()
+    with gpuring.connect(name) as client:
+        call = send(client, 0)
+        answer(server.take(timeout=PATIENCE_S)[0])
+        slot = call.result(PATIENCE_S)
+        server, former = replaced(), client._mailbox
+        for k in range(1, 4):
+            ask_here(server, client, k)
+        assert not former.left
+        got = slot.array.copy()
+        assert (got == services.answer_of(services.content(former.id, 0))).all()
+        slot.release()
+        ask_here(server, client, 4)
+        assert former.left
+
+
+def test_a_request_that_is_half_written_ends_with_its_service(name, replaced):
+    replaced()
+    with gpuring.connect(name) as client:
+        slot = client.request()
+        call = slot.call
+        server = replaced()
+        ask_here(server, client, 1)
+        slot.publish()
+        with pytest.raises(gpuring.PeerLost):
+            call.result(PATIENCE_S)
+        ask_here(server, client, 2)
+        assert client._former == []
+
+
+def test_calls_that_were_given_up_keep_nobody_in_the_former_service(name, replaced):
+    replaced()
+    with gpuring.connect(name) as client, serve(name) as other:
+        call = send(client, 0)
+        assert other.take(timeout=PATIENCE_S)
+        call.cancel()
+        send(client, 1)  # nobody has it
+        server = replaced()
+        ask_here(server, client, 2)
+        ask_here(server, client, 3)
+        assert client._former == []
+        assert client.in_flight == 0
+
+
+def test_a_client_is_closed_in_the_former_service_too(name, replaced):
+    replaced()
+    client = gpuring.connect(name)
+    with serve(name) as other:
+        call = send(client, 0)
+        assert other.take(timeout=PATIENCE_S)
+        server, former = replaced(), client._mailbox
+        ask_here(server, client, 1)
+        client.close()
+        assert former.left
+        assert client.in_flight == 1
+        with pytest.raises(gpuring.RingClosed, match="this client was closed"):
+            call.result(PATIENCE_S)
+
+
+# ---- services that do not fit -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        (
+            {"request": ((3,), "i8")},
+            r"another request: it has \(3,\) int64 .* that had \(64,\) int64",
+        ),
+        ({"response_meta": None}, "another response: it has .* and no metadata, and this client"),
+    ],
+)
+def test_a_service_with_other_terms_is_told(name, other, told):
+    with gpuring.serve(name, **TERMS, device="host"), gpuring.connect(name) as client:
+        with gpuring.serve(name, **(TERMS | other), device="host", replace=True) as server:
+            before = len(open_files())
+            for _ in range(3):
+                with pytest.raises(gpuring.RingIncompatible, match=told):
+                    client.request(1)
+            assert len(server.stats().peers) == 2
+            assert len(open_files()) == before
+        with serve(name) as server:
+            ask_here(server, client, 0)
+
+
+def test_a_ring_that_is_no_service_is_told(name):
+    plain = {"slots": 2, "shape": (1,), "dtype": "i8", "device": "host", "replace": True}
+    with (
+        serve(name),
+        gpuring.connect(name) as client,
+        gpuring.create(name, **plain),
+        pytest.raises(gpuring.RingIncompatible, match="is a ring, not a service"),
+    ):
+        client.request(1)
+
+
+def test_what_engines_agree_on_may_be_another(name, replaced):
+    """How many slots there are, what becomes of the calls of the dead, and who keeps the ring."""
+    replaced()
+    with gpuring.connect(name, engine_s=PATIENCE_S) as client:
+        replaced(slots=3, redeliver=False, engine=False)
+        with gpuring.serve(name) as server:
+            ask_here(server, client, 0)
+
+
+# ---- processes ----------------------------------------------------------------------------------
+
+
+def test_a_service_is_replaced_while_its_engines_are_dead(name, children):
+    victim = up(children(holder, name, 1))
+    with gpuring.connect(name, engine_s=PATIENCE_S) as client:
+        call = send(client, 0)
+        assert victim.receive() == [0]
+        victim.kill()
+        worker = up(children(engine, name, None, {"replace": True}))
+        with pytest.raises(gpuring.PeerLost):
+            call.result(PATIENCE_S)
+        services.ask(client, 1)
+        worker.send()
+        assert worker.result()["answered"] == 1
+
+
+# ---- threads, tasks and descriptors -------------------------------------------------------------
+
+
+@pytest.mark.slow(keep=1)
+def test_threads_and_tasks_go_on_while_the_service_is_replaced_again_and_again(name, children):
+    """Each call ends in one way, and each client has an answer from every service."""
+    ends = []
+    over = threading.Event()
+
+    def one(client, k):
+        try:
+            with send(client, k).result(PATIENCE_S) as slot:
+                assert slot.meta["k"] == k
+        except gpuring.PeerLost:
+            return "lost"
+        return "answered"
+
+    def thread(client, first):
+        k = first
+        while not over.is_set():
+            ends.append(one(client, k))
+            k += 1
+
+    async def task(client, first):
+        k = first
+        while not over.is_set():
+            try:
+                call = await send_async(client, k)
+                with await call.result_async(PATIENCE_S) as slot:
+                    assert slot.meta["k"] == k
+                ends.append("answered")
+            except gpuring.PeerLost:
+                ends.append("lost")
+            k += 1
+
+    async def tasks(client):
+        await asyncio.gather(*(task(client, 10_000 * n) for n in range(4, 8)))
+
+    with serve(name, engine=False), gpuring.connect(name, engine_s=PATIENCE_S) as client:
+        joins = [in_thread(thread, client, 10_000 * n) for n in range(3)]
+        joins.append(in_thread(lambda: asyncio.run(tasks(client))))
+        for _ in range(5):
+            worker, answered = up(children(engine, name, None, {"replace": True})), len(ends) + 50
+            poll(lambda: ends[answered:].count("answered") > 20)  # noqa: B023
+            worker.kill()
+        over.set()
+        worker = up(children(engine, name, None, {"replace": True}))
+        for join in joins:
+            join()
+        client.request(PATIENCE_S).abandon()
+        assert client._former == []
+        assert client.in_flight == 0
+        worker.send()
+        worker.result()
+
+
+def test_tasks_keep_their_turn_in_the_next_service(name, replaced):
+    order = []
+
+    async def ordered(client, k):
+        call = await send_async(client, k)
+        order.append(k)
+        return call
+
+    async def main(client):
+        lost = await send_async(client, 0)
+        waiting = [asyncio.create_task(ordered(client, k)) for k in range(1, 4)]
+        await settled()
+        server = replaced(slots=8)
+        calls = [await soon(ordered(client, 4))]
+        calls += [await soon(each) for each in waiting]
+        assert order == [1, 2, 3, 4]
+        with pytest.raises(gpuring.PeerLost):
+            await lost.result_async(PATIENCE_S)
+        for taken in server.take(4, timeout=PATIENCE_S):
+            answer(taken)
+        for call in calls:
+            (await call.result_async(PATIENCE_S)).release()
+        await ask_here_async(server, client, 9)
+        assert client._former == []
+
+    replaced(slots=1)
+    with gpuring.connect(name) as client:
+        asyncio.run(main(client))
+
+
+def test_tasks_that_wait_for_room_go_to_the_next_service(name, replaced):
+    async def main(client):
+        lost = await send_async(client, 0)
+        waiting = asyncio.create_task(send_async(client, 1, timeout=None))
+        await settled()
+        assert client._calls.for_room
+        server = replaced()
+        call = await soon(waiting)
+        answer(server.take(timeout=PATIENCE_S)[0])
+        (await call.result_async(PATIENCE_S)).release()
+        with pytest.raises(gpuring.PeerLost):
+            await lost
+
+    replaced()
+    with gpuring.connect(name, calls=1) as client:
+        asyncio.run(main(client))
+
+
+def test_a_task_says_for_how_long_no_engine_came(name):
+    async def main(client):
+        with pytest.raises(gpuring.PeerLost, match=r"no engine, and none came within 0\.01 s$"):
+            await client.request_async()
+        with pytest.raises(gpuring.PeerLost, match=r"there is no engine$"):
+            await client.request_async(0)
+
+    with serve(name, engine=False), gpuring.connect(name, engine_s=0.01) as client:
+        asyncio.run(main(client))
+
+
+def readable(fd, seconds):
+    return bool(select.select([fd], [], [], seconds)[0])
+
+
+def test_a_descriptor_tells_of_answers_in_both_services(name, replaced):
+    replaced()
+    with gpuring.connect(name) as client, serve(name) as other:
+        fd = client.fileno()
+        early = send(client, 0)
+        (taken,) = other.take(timeout=PATIENCE_S)
+        server, former = replaced(), client._mailbox
+        late = send(client, 1)
+        assert client.fileno() == fd
+        assert not readable(fd, 0)
+        answer(server.take(timeout=PATIENCE_S)[0])
+        assert readable(fd, PATIENCE_S)
+        finish(client, 1, late)
+        poll(lambda: not readable(fd, 0))
+        answer(taken)
+        assert readable(fd, PATIENCE_S)
+        finish_in(former, 0, early)
+        ask_here(server, client, 2)
+        assert client._former == []
+        poll(lambda: not readable(fd, 0))
+        call = send(client, 3)
+        answer(server.take(timeout=PATIENCE_S)[0])
+        assert readable(fd, PATIENCE_S)
+        finish(client, 3, call)
+
+
+# ---- what is left -------------------------------------------------------------------------------
+
+
+def maps(name):
+    return Path("/proc/self/maps").read_text().count(name)
+
+
+def test_nothing_is_left_of_the_services_before(name, replaced):
+    replaced()
+    with gpuring.connect(name) as client:
+        client.fileno()
+
+        async def one(server, k):
+            await ask_here_async(server, client, k)
+
+        def one_round(k):
+            lost = send(client, k)
+            server = replaced()
+            ask_here(server, client, k)
+            with pytest.raises(gpuring.PeerLost):
+                lost.result(PATIENCE_S)
+            asyncio.run(one(server, k))
+            assert client._former == []
+
+        def left():
+            gc.collect()
+            files, names = len(open_files()), len(segments_of(name))
+            return files, names, maps(name), threading.active_count()
+
+        for k in range(3):
+            one_round(k)
+        before = left()
+        for k in range(3, 53):
+            one_round(k)
+        assert left() == before
+        assert len(client._queues) <= 1
+
+
+# ---- interrupts ---------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_an_interrupt_while_a_client_goes_to_the_next_service_leaves_nothing(name, replaced):
+    server = replaced()
+    with gpuring.connect(name, calls=2) as client:
+        client.fileno()
+        for interrupt in interrupts(step=400):
+            server = replaced()
+            with interrupt:
+                client.request(PATIENCE_S).abandon()
+            for k in range(2):
+                ask_here(server, client, k)
+            assert client._former == [], interrupt.where
+            call = send(client, 3)
+            answer(server.take(timeout=PATIENCE_S)[0])
+            assert readable(client.fileno(), PATIENCE_S), interrupt.where
+            finish(client, 3, call)
+            assert len(server.stats().peers) == 3, interrupt.where
+            gc.collect()
+            assert len(segments_of(name)) == 4, interrupt.where
+
+
+@pytest.mark.slow
+def test_a_client_is_closed_while_it_goes_to_the_next_service(name, replaced):
+    """By a signal handler of the same thread."""
+    server = replaced()
+    client = gpuring.connect(name)
+    former, successor = client.ring, type(client.ring)._successor
+    server = replaced()
+
+    def closing():
+        ring = successor(former)
+        client.close()
+        return ring
+
+    client.ring._successor = closing
+    with pytest.raises(gpuring.RingClosed, match="this client was closed"):
+        client.request(PATIENCE_S)
+    assert client.closed
+    assert len(server.stats().peers) == 2
+    assert len(segments_of(name)) == 2
