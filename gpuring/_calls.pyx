@@ -311,7 +311,7 @@ cdef class InFlight:
     def _give_up(self, error):
         """Ends the call with that error.  Its answer is discarded, now or when it comes."""
         self._mailbox.calls.end(self, error, False)
-        if self._mailbox._answers._polled:
+        if self._mailbox.polled:
             self._mailbox.tell(self)
         answer = self._answer
         if not self.releasing and answer is not None and self._has_answer():
@@ -330,7 +330,7 @@ cdef class InFlight:
             else:
                 error = RingTimeout(f"{self._label()}: no answer within {seconds(timeout, "timeout"):g} s; given up")
             calls.end(self, error, False)
-        elif self._mailbox._answers._polled:
+        elif self._mailbox.polled:
             self._mailbox.tell(self)
         if self._error is not None:
             raise self._error
@@ -465,6 +465,8 @@ cdef class Inbox:
     cdef public double _looked
     cdef readonly dict _loops
     """The tasks of each event loop.  Each loop adds its own."""
+    cdef bint polled
+    """Whether fileno() was given out.  The consumer does not know it: only `arm` may make the descriptor unreadable."""
     cdef dict untold
     """If fileno() was given out: weak references, by number, to the calls whose answers have come, and that nobody has asked since.  Whoever listens to the
     descriptor has to be told of them, though another thread has received the answers."""
@@ -488,7 +490,7 @@ cdef class Inbox:
         """Receives until the call is done, as `pump` does."""
         cdef double patience_s = seconds(timeout, "timeout")
         if call.done():
-            if self._answers._polled:
+            if self.polled:
                 self.tell(call)
             return True
         return self.pump(call, None if patience_s == FOREVER else now_s() + patience_s, stream)
@@ -531,7 +533,7 @@ cdef class Inbox:
                         sleeper.sleep(min(left, slice_s))
                 finally:
                     calls.leave(sleeper, sleepers)
-        if call is not None and self._answers._polled:
+        if call is not None and self.polled:
             self.tell(call)
         return True
 
@@ -548,7 +550,7 @@ cdef class Inbox:
                     self._dispatch(acquired(self._answers, 0, stream))
             except RingTimeout:
                 pass
-        if self._answers._polled:
+        if self.polled:
             self.arm()
         now = now_s()
         if now - self._looked >= SLICE_S:
@@ -565,16 +567,26 @@ cdef class Inbox:
         if self.on_device:
             self.peer.use_on(answer.index, self._answers._stream_of(stream))
 
+    def fileno(self):
+        """A descriptor that is readable when an answer may have come to any call."""
+        self._check_usable()
+        notifier = self._answers._notify()
+        if not self.polled:
+            notifier.arm(self.peer)
+            self.polled = True  # only now: nobody may have found a call that was not told before the descriptor was armed
+        return notifier.fileno()
+
     cdef arm(self):
-        """Called with the turn to receive.  The descriptor is readable now if somebody has a call in `untold`."""
+        """Called with the turn to receive.  The descriptor is readable now if somebody has a call in `untold`.  It is at no time
+        unreadable then, because another thread may look at it at any time."""
         cdef InFlight call
         notifier = self._answers._notify()
-        notifier.arm(self.peer)
         for number in list(self.untold):
             call = self.untold_call(number)
             if call is not None and Py_REFCNT(call) > 1 + (number in self.calls.live):  # more than ours
                 notifier.set()
                 return
+        notifier.arm(self.peer)
 
     cdef InFlight untold_call(self, number):
         """The call of that number in `untold`, if it is still there and exists."""
@@ -604,7 +616,7 @@ cdef class Inbox:
         cdef PyObject *found = PyDict_GetItem(self.calls.live, envelope.call)
         cdef InFlight call = None if found == NULL else <InFlight>found
         self._orphaned = None
-        if call is not None and not call.done() and self._answers._polled:
+        if call is not None and not call.done() and self.polled:
             self.untold[call._number] = PyWeakref_NewRef(call, None)
         if call is not None and envelope.status == FAILED and not call.done():
             text = envelope.text[:strnlen(envelope.text, TEXT_NBYTES)].decode(errors="replace")

@@ -83,3 +83,51 @@ def test_a_closed_client_has_no_descriptor(name):
         client.close()
         with pytest.raises(gpuring.RingClosed, match="client was closed"):
             client.fileno()
+
+
+class Watched:
+    """A notifier that notes whether it is readable whenever it was armed."""
+
+    def __init__(self, notifier, client):
+        self._notifier, self._client = notifier, client
+        self.seen = []
+        self.set = notifier.set
+        self.fileno = notifier.fileno
+
+    def arm(self, peer):
+        self._notifier.arm(peer)
+        self.seen.append(readable(self._client, 0))
+
+
+def watch(client, monkeypatch):
+    assert not readable(client, 0)
+    watched = Watched(client._mailbox._answers._notify(), client)
+    monkeypatch.setattr(client._mailbox._answers, "_notify", lambda: watched)
+    return watched
+
+
+def test_while_one_answer_is_asked_for_the_descriptor_tells_of_the_other(name, monkeypatch):
+    with serve(name) as server, gpuring.connect(name) as client:
+        calls = [send(client, k) for k in range(2)]
+        watched = watch(client, monkeypatch)
+        for taken in server.take(2, timeout=PATIENCE_S):
+            answer(taken)
+        for k, call in enumerate(calls):
+            assert all(watched.seen)
+            finish(client, k, call)
+        assert watched.seen[-1] is False
+
+
+def test_while_a_thread_waits_the_descriptor_tells_of_what_it_has_received(name, monkeypatch):
+    with serve(name) as server, gpuring.connect(name) as client:
+        slow, call = send(client, 0), send(client, 1)
+        watched = watch(client, monkeypatch)
+        first, second = server.take(2, timeout=PATIENCE_S)
+        answer(second)
+        for timeout in (0, 0.01, 0.01):
+            assert not slow.wait(timeout)
+            assert all(watched.seen)
+            assert readable(client, 0)
+        finish(client, 1, call)
+        answer(first)
+        finish(client, 0, slow)

@@ -245,7 +245,7 @@ class Client(Sender, Unique):
         """Makes the descriptor of this client readable when that of the mailbox is."""
         if self._readable is not None:
             with contextlib.suppress(FileExistsError):
-                self._readable.register(box._answers.fileno(), select.EPOLLIN)
+                self._readable.register(box.fileno(), select.EPOLLIN)
 
     def _full(self, timeout: float | None) -> Exception:
         peer = self._requests._peer
@@ -315,7 +315,7 @@ class Client(Sender, Unique):
     def _leave(self, box: Mailbox) -> None:
         if self._readable is not None and not box.left:
             with contextlib.suppress(OSError, RingError):
-                self._readable.unregister(box._answers.fileno())
+                self._readable.unregister(box.fileno())
         box.shut()
         box.close()
 

@@ -22,7 +22,7 @@ from gpuring._calls import Inbox, has_engines, nothing
 from gpuring._slots import nobody_has, references
 from gpuring._snapshot import snapshot
 from gpuring.errors import PeerLost, RingClosed, RingError, RingTimeout
-from gpuring.service.pending import Answer, AnswerReader, PendingCall, RequestWriter
+from gpuring.service.pending import AnswerReader, PendingCall, RequestWriter
 from gpuring.service.tasks import Queues, Tasks
 from gpuring.service.wire import SPARE, Terms, make_answer_ring
 
