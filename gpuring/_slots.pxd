@@ -52,6 +52,7 @@ cdef class Verbs:
     cdef unsigned char listed[MAX_BATCH]
     cdef Slot _slot(self, gd_call *call, uint32_t index)
     cdef Slot _another(self, gd_call *call, uint32_t index)
+    cpdef Slot _renew(self, uint32_t index)
     cdef int _enter(self) except -1
     cdef void _remember(self, uint32_t n) noexcept
     cdef bint _is_lost(self, uint32_t index) except -1

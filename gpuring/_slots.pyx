@@ -294,25 +294,29 @@ cdef class Verbs:
         Python code runs here: signal handlers, which may raise or close us, and other threads, which may close us or look for
         lost slots.  To them the verb is still in progress, and nothing is changed before its end."""
         cdef long busy = self._peer.waiting_in
-        cdef Slot before, slot, spare
         self._peer.waiting_in = PyThread_get_thread_ident()
         try:
-            if index < PyList_GET_SIZE(<PyObject *>self._slots):
-                before, spare = self._slots[index], self._spares.get(index)
-                slot = spare if spare is not None and is_free(<PyObject *>spare, 2) else self._make_slot(index)
-                slot._succeed(before)
-                self._spares[index] = before
-            if index >= PyList_GET_SIZE(<PyObject *>self._slots):
-                raise self._refused(-<int>GR_REAPED, "claim", None)  # a signal handler has closed us
-            slot.use, before.use = before.use, &closed
-            self._slots[index] = slot
-            slot._owner, before._owner = self, None
-            return slot
+            return self._renew(index)
         except BaseException:
             self._peer.cancel(call)
             raise
         finally:
             self._peer.waiting_in = busy
+
+    cpdef Slot _renew(self, uint32_t index):
+        """Puts another object in the place of one that somebody still has.  The slot is claimed or acquired."""
+        cdef Slot before, slot, spare
+        if index < PyList_GET_SIZE(<PyObject *>self._slots):
+            before, spare = self._slots[index], self._spares.get(index)
+            slot = spare if spare is not None and is_free(<PyObject *>spare, 2) else self._make_slot(index)
+            slot._succeed(before)
+            self._spares[index] = before
+        if index >= PyList_GET_SIZE(<PyObject *>self._slots):
+            raise self._refused(-<int>GR_REAPED, "claim", None)  # a signal handler has closed us
+        slot.use, before.use = before.use, &closed
+        self._slots[index] = slot
+        slot._owner, before._owner = self, None
+        return slot
 
     cdef int _enter(self) except -1:
         """Before a verb: gives back the slots that were handed out and that nobody has any more.  It looks at those of the last

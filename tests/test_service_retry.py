@@ -53,6 +53,24 @@ def test_answers_begun_at_once_and_not_sent(name):
             finish(client, k, call)
 
 
+def test_who_has_the_slot_of_an_answer_that_was_not_sent_cannot_send_the_next_one(name):
+    with serve(name) as server, gpuring.connect(name) as client:
+        calls = [send(client, k) for k in range(2)]
+        first, second = server.take(2, timeout=10)
+        stale = first.answer()
+        stale.abandon()
+        fresh = second.answer()
+        fresh.array[...] = 5  # half written
+        for use in (stale.publish, stale.abandon, lambda: stale.array, lambda: stale.meta):
+            with pytest.raises(gpuring.RingError, match="no longer yours"):
+                use()
+        fresh.abandon()
+        answer(second)
+        answer(first)
+        for k, call in enumerate(calls):
+            finish(client, k, call)
+
+
 def test_a_call_that_is_never_answered_delays_nobody_after_the_next_batch(name):
     with serve(name) as server, serve(name) as other, gpuring.connect(name) as client:
         send(client, 0)
@@ -102,9 +120,9 @@ def test_the_next_answers_stream_is_behind_what_was_begun(rig):
     slot.abandon()
     ring.told()
     again = writer.begin(0, D)
-    assert again is slot
+    assert again is not slot  # which somebody has
     assert ring.told() == follows(D, P)
-    assert (slot._stream, slot._streams) == (D, (D, P))
-    slot.abandon()
+    assert (again._stream, again._streams) == (D, (D, P))
+    again.abandon()
     writer.void(False)
     assert writer._peer.holding() == []

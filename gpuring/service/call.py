@@ -59,6 +59,8 @@ class AnswerWriter(Answering, Enveloped, Producer):
         extents = None if shape is None else self._smaller(shape)
         on = None if self._device is None and stream is None else self._handle(stream)
         slot = self.begun.pop(0)
+        if not nobody_has(self._slots, slot.index, 1):  # who has it would send this answer
+            slot = self._renew(slot.index)
         slot._open = True
         slot._reshape(extents)
         if on is not None:
