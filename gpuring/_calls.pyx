@@ -1071,6 +1071,7 @@ cdef class Taker:
             self._calls.difference_update(batch)
             self._give_back()
             raise
+        self._count(batch)
         return batch
 
     cdef double _learn(self, list batch, Py_ssize_t most) except -1:
@@ -1100,12 +1101,22 @@ cdef class Taker:
         self.counts.waited_s += now_s() - begun
         return 0
 
+    cdef int _count(self, list batch) except -1:
+        """Called when nothing can keep the calls from the caller any more."""
+        cdef Taken call
+        cdef Py_ssize_t again = 0
+        for call in batch:
+            again += call._redelivered
+        self.counts.taken += len(batch)
+        if again:
+            self.counts.redelivered += again
+        return 0
+
     cdef int _fill(self, list batch, Py_ssize_t n, double timeout, stream) except -1:
         """Adds up to n calls, or none if none comes within `timeout` seconds."""
         cdef Request *envelope
         cdef Taken call
         cdef ReadSlot slot
-        cdef Py_ssize_t taken = len(batch)
         cdef uint64_t now
         try:
             if n == 1:
@@ -1120,22 +1131,18 @@ cdef class Taker:
         for slot in slots:
             envelope = <Request *>envelope_of(slot)
             if envelope.until_ns < now:
+                self._release(slot)
                 self.counts.expired += 1
-                self._release(slot)
             elif self._delivery.reach(envelope.client) is None:
-                self.counts.dropped += 1
                 self._release(slot)
+                self.counts.dropped += 1
             else:
                 call = made(self.kind, NOTHING)
                 call._server, call._slot, call._client, call._number = self, slot, envelope.client, envelope.call
                 if slot.use.redelivered:
                     call._redelivered = True
-                    self.counts.redelivered += 1
                 self._calls.add(call)
                 batch.append(call)
-        taken = len(batch) - taken
-        if taken:
-            self.counts.taken += taken
         return 0
 
     cdef int _end(self, Taken call, str ending) except -1:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 
 import pytest
-from services import answer, finish, in_thread, send, serve
+from services import answer, finish, holder, in_thread, send, serve, up
 from support import poll
 from test_interrupt import interrupts
 
@@ -234,3 +235,45 @@ def test_an_engine_is_told_who_was_closed(name):
         for server in (creator, engine):
             with pytest.raises(gpuring.RingClosed, match=f"^service '{name}': this server was clo"):
                 server.take(timeout=10)
+
+
+def test_a_batch_whose_wait_was_interrupted_is_counted_once(name, on_signal):
+    with serve(name) as server, gpuring.connect(name) as client:
+        call = send(client, 0)
+        waiting = waits(server._requests)
+        on_signal(raise_interrupt, lambda: server._calls and waiting())
+        with pytest.raises(KeyboardInterrupt):
+            server.take(2, max_wait_s=None)
+        assert server.counts.taken == 0
+        answer(server.take(timeout=10)[0])
+        finish(client, 0, call)
+        assert (server.counts.taken, server.counts.answered) == (1, 1)
+
+
+def test_a_batch_that_could_not_be_taken_is_counted_once(name, children, monkeypatch):
+    """An engine that has too few descriptors to reach one of the clients."""
+    with serve(name, engine=False), gpuring.connect(name) as client:
+        victim = up(children(holder, name, 2))
+        calls = [send(client, k) for k in range(2)]
+        assert victim.receive() == [0, 1]
+        with serve(name) as server:
+            victim.kill()
+            poll(lambda: client.ring.stats().reaps)
+            reach, reached = server._delivery.reach, []
+
+            def refuses_the_second(client):
+                reached.append(client)
+                if len(reached) == 2:
+                    raise OSError(errno.EMFILE, "on purpose")
+                return reach(client)
+
+            monkeypatch.setattr(server._delivery, "reach", refuses_the_second)
+            with pytest.raises(OSError, match="on purpose"):
+                server.take(2, timeout=10)
+            counts = server.counts
+            assert (counts.taken, counts.redelivered) == (0, 0)
+            for call in server.take(2, timeout=10):
+                answer(call)
+            for k, call in enumerate(calls):
+                finish(client, k, call)
+            assert (counts.taken, counts.answered) == (2, 2)
