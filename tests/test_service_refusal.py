@@ -43,7 +43,7 @@ def test_room_that_calls_that_were_given_up_need_is_told(name):
         for k in range(2):
             with pytest.raises(gpuring.RingTimeout):
                 send(client, k).result(0)
-        told = r"2 of them were given up.* until an engine answers or drops them\. Wait for the eng"
+        told = r"2 of them were given up.* until an engine answers or drops it\. Wait for the eng"
         with pytest.raises(gpuring.RingFull, match=told):
             client.request(0)
         answer(server.take(timeout=10)[0])
@@ -145,17 +145,55 @@ def test_a_full_ring_says_so_at_once_or_waits(name):
 def test_the_callers_own_limit_is_told_at_once(name):
     with serve(name) as server, gpuring.connect(name, calls=2) as client:
         first, second = send(client, 0), send(client, 1)
-        with pytest.raises(gpuring.RingFull, match=r"2 calls .* in flight, 0 of them answered"):
+        with pytest.raises(gpuring.RingFull, match=r"for 2 calls, and 2 are in flight, 0 of them"):
             client.request()  # for ever, but nobody else could end one
         for taken in server.take(2, timeout=10):
             answer(taken)
-        with pytest.raises(gpuring.RingFull, match=r"2 calls .* in flight, 2 of them answered"):
+        with pytest.raises(gpuring.RingFull, match=r"for 2 calls, and 2 are in flight, 2 of them"):
             client.request()
         with second.result(10) as slot:
             check(client, 1, slot)
         client.request(10).abandon()
         assert client.in_flight == 1
         first.cancel()
+
+
+def test_one_call_is_told_as_one(name):
+    with serve(name), gpuring.connect(name, calls=1) as client:
+        call = send(client, 0)
+        with pytest.raises(gpuring.RingFull, match="has room for 1 call, and 1 is in flight, 0 of"):
+            client.request()
+        assert repr(client) == f"<Client of '{name}': 1 of 1 call in flight>"
+        call.cancel()
+
+
+def test_a_call_says_how_it_ended(name):
+    def told(call):
+        return repr(call).partition(", ")[2]
+
+    with serve(name) as server, gpuring.connect(name) as client:
+        with client.request() as slot:
+            call = slot.call
+            assert told(call) == "not sent yet>"
+        assert repr(call) == f"<call 1 to service '{name}', in flight>"
+        answer(server.take(timeout=10)[0])
+        answered = call.result(10)
+        assert told(call) == "answered>"
+        answered.release()
+        assert told(call) == "answered and released>"
+        late, failed, cancelled = (send(client, k) for k in range(3))
+        with pytest.raises(gpuring.RingTimeout):
+            late.result(0)
+        cancelled.cancel()
+        server.take(3, timeout=10).fail("why")
+        assert failed.wait(10)
+        assert [told(each) for each in (late, failed, cancelled)] == [
+            "given up>", "failed>", "given up>"
+        ]  # fmt: skip
+        lost = send(client, 4)
+        server.close()
+        assert lost.wait(10)
+        assert told(lost) == "lost>"
 
 
 def test_old_answers_that_are_kept_cost_their_own_room_only(name):

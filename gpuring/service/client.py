@@ -373,7 +373,8 @@ class Client(Sender, Unique):
         self.close()
 
     def __repr__(self) -> str:
-        of = f"{self.in_flight} of {self._calls.limit} calls in flight"
+        limit = self._calls.limit
+        of = f"{self.in_flight} of {limit} call{'s'[: limit != 1]} in flight"
         return f"<Client of {self.name!r}: {'closed' if self.closed else of}>"
 
 

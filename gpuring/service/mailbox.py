@@ -78,14 +78,17 @@ class Mailbox(Inbox):
         live = self.calls.all()
         held = sum(call._has_answer() for call in live)
         given_up = sum(call._error is not None for call in live)
+        limit = self.calls.limit
         told = (
-            f"service {self.service!r}: {len(live)} calls of this client are in flight, "
-            f"{held} of them answered and not released, and it has room for {self.calls.limit}. "
+            f"service {self.service!r}: this client has room for {limit} call{'s'[: limit != 1]}, "
+            f"and {len(live)} {'is' if len(live) == 1 else 'are'} in flight, {held} of them "
+            "answered and not released. "
         )
         if given_up:
             told += (
-                f"{given_up} of them {'were' if given_up > 1 else 'was'} given up, by a time-out "
-                "for example, and still need room until an engine answers or drops them. "
+                f"{given_up} of them {'was' if given_up == 1 else 'were'} given up, by a time-out "
+                f"for example, and {'needs' if given_up == 1 else 'need'} room until an engine "
+                "answers or drops it. "
             )
         first = "Take a result and release it" if given_up < len(live) else "Wait for the engines"
         return f"{told}{first} first, or connect(calls=…) with more"

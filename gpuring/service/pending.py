@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from gpuring._calls import HoldsAnswer, InFlight, SendsRequest, asyncio
 from gpuring._slots import nobody_has
 from gpuring.consumer import Consumer
-from gpuring.errors import RingError
+from gpuring.errors import CallFailed, PeerLost, RingClosed, RingError
 from gpuring.producer import Producer
 from gpuring.service.tasks import deadline_of
 from gpuring.service.wire import Enveloped
@@ -176,4 +176,11 @@ class PendingCall(InFlight, Unique):
         self.cancel()
 
     def __repr__(self) -> str:
-        return f"<{self._label()}, {'done' if self._is_done() else 'in flight'}>"
+        if self._error is not None:
+            lost = "lost" if isinstance(self._error, (PeerLost, RingClosed)) else "given up"
+            state = "failed" if isinstance(self._error, CallFailed) else lost
+        elif self._is_done():
+            state = "answered" if self._has_answer() else "answered and released"
+        else:
+            state = "in flight" if self._sent_at >= 0 else "not sent yet"
+        return f"<{self._label()}, {state}>"
