@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -42,5 +43,32 @@ def warn(message: str, category: type[Warning], source: object = None) -> None:
         frame.f_lineno,
         module=frame.f_globals.get("__name__"),
         registry=frame.f_globals.setdefault("__warningregistry__", {}),
+        source=source,
+    )
+
+
+@dataclass
+class Whole:
+    """What has several rings: a server or a client.  If it is dropped, one warning names it, and
+    none names its rings, producers and consumers."""
+
+    what: str
+    so: str
+    """What its end is, for the warning."""
+    told: bool = False
+
+
+def warn_not_closed(
+    what: str, made_at: str, so: str, source: object, whole: Whole | None = None
+) -> None:
+    """Warns of something that was dropped, and not closed.  `whole` is what it is a part of."""
+    if whole is not None:
+        if whole.told:
+            return
+        whole.told, what, so = True, whole.what, whole.so
+    warn(
+        f"{what} was not closed{f' (made at {made_at})' if made_at else ''}. Nobody has it any "
+        f"more, so {so}. Close it, or use it in a with block",
+        ResourceWarning,
         source=source,
     )

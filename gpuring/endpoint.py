@@ -40,6 +40,7 @@ class JoinedRing(Protocol):
     _memory: Memory
     _device: Device | None
     _endpoints: dict[int, ref[Endpoint]]
+    _whole: calling.Whole | None
 
     @property
     def name(self) -> str: ...
@@ -275,14 +276,11 @@ class Endpoint(Unique, Dropped):
         Does not wait for the membership lock.  May be called again after a Ctrl-C."""
         if not hasattr(self, "_closed") or self._ring._header.forked:
             return
-        made = f" (made at {self._made_at})" if self._made_at else ""
         try:
             if not self._closed:
-                calling.warn(
-                    f"ring {self._ring.name!r}: a {self._role} was not closed{made}. Nobody has it "
-                    "any more, so it leaves the ring. Close it, or use it in a with block",
-                    ResourceWarning,
-                    source=self,
+                what = f"ring {self._ring.name!r}: a {self._role}"
+                calling.warn_not_closed(
+                    what, self._made_at, "it leaves the ring", self, self._ring._whole
                 )
         finally:  # warnings may be errors
             self._peer.drop()

@@ -141,6 +141,8 @@ class Ring(Dropped):
         """By id, until they have left.  References are weak, so a producer or consumer that is
         dropped leaves the ring."""
         self._waits_for_last = False  # whether the last endpoint that leaves closes this ring
+        self._whole: calling.Whole | None = None
+        """The server or client that this handle belongs to, if it belongs to one."""
         self._made_at = calling.line() if debug.ON else ""
         self._device = self._open_device()
         ending.add(self)
@@ -407,14 +409,9 @@ class Ring(Dropped):
 
     def _dropped(self) -> None:
         if not getattr(self, "_closed", True) and not self._header.forked:
-            made = f" (made at {self._made_at})" if self._made_at else ""
+            what = f"ring {self._name!r}"
             try:
-                calling.warn(
-                    f"ring {self._name!r} was not closed{made}. Nobody has it any more, so it is "
-                    "closed. Close it, or use it in a with block",
-                    ResourceWarning,
-                    source=self,
-                )
+                calling.warn_not_closed(what, self._made_at, "it is closed", self, self._whole)
             finally:  # warnings can be turned into errors
                 with contextlib.suppress(Exception):
                     self.close()

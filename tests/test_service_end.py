@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import subprocess
 import sys
@@ -187,3 +188,35 @@ def test_whoever_finds_a_request_that_nobody_has_gives_it_to_another_engine(name
             server._requests._give_back_lost()
         answer(other.take(timeout=PATIENCE_S)[0])
         finish(client, 0, call)
+
+
+# ---- without a close ----------------------------------------------------------------------------
+
+
+def warned(name, recwarn):
+    gc.collect()
+    told = [str(each.message) for each in recwarn if name in str(each.message)]
+    recwarn.clear()
+    return told
+
+
+@pytest.mark.parametrize("circle", [False, True])
+def test_one_warning_names_a_server_or_a_client_that_was_dropped(name, recwarn, circle):
+    """Each has two rings or more, with producers and consumers in them."""
+    so = "so it leaves the service. Close it, or use it in a with block"
+
+    def drops(server, client):
+        if circle:
+            server._itself, client._itself = server, client
+        ask_here(server, client, 0)
+
+    with serve(name, engine=False) as keeper:
+        with serve(name) as server:
+            drops(server, gpuring.connect(name))
+            told = [f"service '{name}': a client was not closed. Nobody has it any more, {so}"]
+            assert warned(name, recwarn) == told
+        with gpuring.connect(name) as client:
+            drops(serve(name), client)
+            told = [f"service '{name}': a server was not closed. Nobody has it any more, {so}"]
+            assert warned(name, recwarn) == told
+        assert len(keeper.stats().peers) == 2

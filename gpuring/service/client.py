@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from gpuring import _core, diagnosis
 from gpuring._calls import Attempt, Sender, Turn, asyncio, has_engines, is_closed, nothing
 from gpuring._core import seconds
+from gpuring.calling import Whole
 from gpuring.errors import PeerLost, RingClosed, RingError, RingFull
 from gpuring.service.mailbox import Mailbox
 from gpuring.service.pending import Answer, PendingCall, RequestSlot, RequestWriter
@@ -49,7 +50,8 @@ class Client(Sender, Unique):
         self._readable: select.epoll | None = None
         """Of the descriptors of all its mailboxes.  None: fileno() was not called."""
         self._late = 0  # in the services that it has left
-        box = Mailbox(ring, terms, calls, engine_s, self._queues)
+        self._whole = Whole(f"service {ring.name!r}: a client", "it leaves the service")
+        box = Mailbox(ring, terms, calls, engine_s, self._queues, self._whole)
         super().__init__(ring, box.writer, box, Turn(), box.id, terms.kept, PendingCall)
 
     @property
@@ -286,7 +288,7 @@ class Client(Sender, Unique):
         try:
             terms = Terms.of(ring)
             check_replacement(self._ring, self._mailbox.terms, ring, terms)
-            box = Mailbox(ring, terms, self._calls.limit, self._engine_s, self._queues)
+            box = Mailbox(ring, terms, self._calls.limit, self._engine_s, self._queues, self._whole)
             self._watch(box)
             return self._settle_in(ring, box.writer, box, box.id, terms.kept)
         except RingClosed:  # it has ended meanwhile

@@ -49,6 +49,7 @@ class Delivery(Reach):
             if error.errno in _OUR_LIMITS:
                 raise
             return None
+        ring._whole = self._ring._whole
         try:
             if ring.spec != self._terms.response:
                 raise RingIncompatible(f"ring {name!r} holds no answers of {self._ring.name!r}")
@@ -73,6 +74,7 @@ class Delivery(Reach):
             with contextlib.suppress(RingFull):
                 return sink.begin(0, stream, shape)
         ring = make_sink(self._ring, self._terms)
+        ring._whole = self._ring._whole
         self._sinks.append(AnswerWriter(ring, ring._join_producer(), delivers=False))
         self._used[self._sinks[-1]] = None
         return self._sinks[-1].begin(0, stream, shape)

@@ -29,6 +29,7 @@ from gpuring.service.wire import SPARE, Terms, make_answer_ring
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
+    from gpuring.calling import Whole
     from gpuring.ring import Ring
 
 
@@ -37,10 +38,17 @@ class Mailbox(Inbox):
     all threads."""
 
     def __init__(
-        self, requests: Ring, terms: Terms, limit: int, engine_s: float, queues: Queues
+        self,
+        requests: Ring,
+        terms: Terms,
+        limit: int,
+        engine_s: float,
+        queues: Queues,
+        whole: Whole,
     ) -> None:
         """If it raises, the caller closes the ring of requests."""
         super().__init__(limit)
+        requests._whole = whole
         self._requests = requests
         self.terms = terms
         self._engine_s = engine_s
@@ -48,6 +56,7 @@ class Mailbox(Inbox):
         self.id = secrets.randbits(64)
         self.writer = RequestWriter(requests, requests._join_producer())
         self._ring = make_answer_ring(requests, terms, self.id, limit + SPARE)
+        self._ring._whole = whole
         try:
             # A producer that never claims.  With it the stream of answers has no end while engines
             # come and go.

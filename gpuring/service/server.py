@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gpuring._calls import Taker
 from gpuring._slots import references
+from gpuring.calling import Whole
 from gpuring.consumer import Consumer
 from gpuring.errors import EndOfStream, FrameTorn, RingClosed, RingError, raise_first
 from gpuring.service.call import Batch, Call
@@ -120,6 +121,7 @@ class Server(Taker, Engine, Unique):
 
     def __init__(self, ring: Ring, *, engine: bool) -> None:
         self._engine = engine
+        ring._whole = Whole(f"service {ring.name!r}: a server", "it leaves the service")
         try:
             self._terms = Terms.of(ring)
             super().__init__(ring, Delivery(ring, self._terms), Counts(), Call)
