@@ -54,7 +54,7 @@ def test_a_batch_of_several_services_is_filled_from_one(two, place):
     urgent, normal, first, second = two
     send(second, 0, place)
     taking = in_thread(gpuring.take, [urgent, normal], 2, 20.0, 10.0)
-    poll(lambda: normal.counts.taken == 1)
+    poll(lambda: len(normal._calls) == 1)
     send(first, 1)
     send(second, 2)
     assert [int(call.meta["k"]) for call in taking()] == [0, 2]

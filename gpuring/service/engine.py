@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from gpuring import arguments, waiting
 from gpuring.errors import EndOfStream, RingError, RingTimeout
@@ -46,7 +46,7 @@ class Engine:
         def take(
             self,
             max_batch: int = ...,
-            max_wait_s: float | None = ...,
+            max_wait_s: float | Literal["learn"] | None = ...,
             timeout: float | None = ...,
             *,
             stream: Any = ...,
@@ -55,7 +55,7 @@ class Engine:
     def batch(
         self,
         max_batch: int,
-        max_wait_s: float = 0.0,
+        max_wait_s: float | Literal["learn"] = "learn",
         *,
         warm_up: bool | Callable[[], object] = False,
     ) -> Callable[[Function], Function]:
@@ -88,10 +88,10 @@ class Engine:
         """
         if callable(max_batch):
             raise TypeError("write @server.batch(max_batch=…), with the size of a batch")
-        most, wait_s = integer(max_batch, "max_batch"), arguments.seconds(max_wait_s, "max_wait_s")
+        most, wait_s = integer(max_batch, "max_batch"), max_wait_s
         if most < 1:
             raise ValueError(f"max_batch is at least 1, not {max_batch!r}")
-        if wait_s > threading.TIMEOUT_MAX:
+        if wait_s != "learn" and arguments.seconds(wait_s, "max_wait_s") > threading.TIMEOUT_MAX:
             raise ValueError("an engine that can be stopped waits for a batch to fill for a time")
         if not callable(warm_up):
             arguments.flag(warm_up, "warm_up", "True, False or a function")
@@ -124,7 +124,7 @@ class Engine:
 def take(
     servers: Iterable[Engine],
     max_batch: int = 1,
-    max_wait_s: float | None = 0.0,
+    max_wait_s: float | Literal["learn"] | None = "learn",
     timeout: float | None = None,
     *,
     stream: Any = None,

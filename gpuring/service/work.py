@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -31,7 +31,7 @@ class Work:
         requests: Ring,
         answers: Spec,
         max_batch: int,
-        max_wait_s: float,
+        max_wait_s: float | Literal["learn"],
         warm_up: bool | Callable[[], object],
     ) -> None:
         self.max_batch, self.max_wait_s = max_batch, max_wait_s
