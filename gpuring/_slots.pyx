@@ -279,12 +279,16 @@ cdef class Verbs:
 
     cdef Slot _slot(self, gd_call *call, uint32_t index):
         """The object for a slot that `call` has claimed or acquired just now.  Nobody else has it.  If this raises, nothing is
-        claimed or held."""
+        claimed or held.
+
+        The slot is open from here on, and not from when the C library had it, which was without the GIL.  Until here another
+        thread may run that has just ended the slot's last frame and still has its object.  To that thread it is not open."""
         cdef PyObject *slot
         if index < PyList_GET_SIZE(<PyObject *>self._slots):  # else closed, while the one before was made
             slot = PyList_GET_ITEM(<PyObject *>self._slots, index)
             if is_free(slot, 1):
                 (<Slot>slot)._owner = self
+                (<Slot>slot).use.open = True
                 return <Slot>slot
         return self._another(call, index)
 
@@ -294,9 +298,12 @@ cdef class Verbs:
         Python code runs here: signal handlers, which may raise or close us, and other threads, which may close us or look for
         lost slots.  To them the verb is still in progress, and nothing is changed before its end."""
         cdef long busy = self._peer.waiting_in
+        cdef Slot slot
         self._peer.waiting_in = PyThread_get_thread_ident()
         try:
-            return self._renew(index)
+            slot = self._renew(index)
+            slot.use.open = True
+            return slot
         except BaseException:
             self._peer.cancel(call)
             raise

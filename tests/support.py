@@ -6,10 +6,14 @@ open file description and so its own locks.  `Header.disown()` is the death of s
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import mmap
 import os
 import struct
+import sys
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +28,8 @@ from gpuring._snapshot import SLOT_PHASES, TAKE_PHASES
 
 __all__ = [
     "HOST", "ON_GPU", "PLACES", "STREAM_GATED", "Actor", "Child", "Pipe", "Place", "Segment",
-    "open_files", "pack", "poll", "segments_of", "set_fence", "tear", "unpack",
+    "has_slot_without_gil", "one_thread_at_a_time", "open_files", "pack", "poll", "segments_of",
+    "set_fence", "tear", "unpack",
 ]  # fmt: skip
 
 _FIELDS = {(table, name): (at, n) for table, name, at, n in _core.layout_fields()}
@@ -317,6 +322,28 @@ def set_fence(ring: gpuring.Ring, peer: int, index: int, value: int) -> None:
     path = Path(f"/dev/shm/gpuring.{ring.name}")
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as words:
         struct.pack_into("<Q", words, at + 8 * (index * header.max_peers + peer), value)
+
+
+@contextlib.contextmanager
+def one_thread_at_a_time() -> Iterator[None]:
+    """A thread of Python that runs keeps the GIL until it waits for something."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(60)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+def has_slot_without_gil(peer: Peer) -> bool:
+    """Whether a thread that sleeps in a verb of this peer gets a slot while the caller keeps the
+    GIL.  False: that thread needs the GIL first, because it was at the end of its slice."""
+    until = time.monotonic() + 0.2
+    while not peer.holding():
+        if time.monotonic() > until:
+            return False
+    sum(range(20_000))  # until the thread waits for the GIL
+    return True
 
 
 def segments_of(name: str) -> list[str]:

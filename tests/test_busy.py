@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from support import poll
+from support import has_slot_without_gil, one_thread_at_a_time, poll
 
 import gpuring
 
@@ -73,6 +73,29 @@ def test_a_claim_beside_another_one_leaves_its_list_alone(ring):
         kept = batches.pop()[0]
         with producer.claim(0) as slot:
             assert [seq for _, seq in sorted(producer._peer.holding())] == [kept.seq, slot.seq]
+
+
+def test_who_ends_a_slot_twice_does_not_end_that_of_a_thread_that_has_just_got_it(name):
+    """That thread has the slot again, and does not run yet, because it needs the GIL."""
+    with (
+        gpuring.create(name, slots=1, shape=4, dtype="u1", device="host") as ring,
+        ring.producer() as producer,
+        ring.consumer() as frames,
+        one_thread_at_a_time(),
+    ):
+        met, taken = False, []
+        while not met:
+            producer.claim(0).publish()
+            held = frames.acquire(0)
+            thread = busy(ring, frames, lambda: taken.append(frames.acquire(20)))
+            with held:
+                held.release()
+                producer.claim(0).publish()
+                met = has_slot_without_gil(frames._peer)
+                with pytest.raises(gpuring.RingError, match="is no longer yours"):
+                    held.release()
+            thread.join()
+            taken.pop().release()
 
 
 def test_a_verb_while_a_lost_slot_is_given_back_gets_no_slot_that_is_taken_away(name):

@@ -449,6 +449,23 @@ def test_what_a_verb_is_about_to_hand_out_is_not_lost(takes, monkeypatch):
     assert [slot.seq for slot in each_of(slots)] == takes.holding()
 
 
+def test_the_object_that_had_the_slot_before_cannot_end_what_a_verb_is_about_to_hand_out(
+    takes, monkeypatch
+):
+    """Another thread may have that object, and runs while the verb makes another one."""
+    make = takes.endpoint._make_slot
+
+    def meanwhile(index: int) -> Any:
+        for slot in takes.kept:
+            with pytest.raises(gpuring.RingError, match="is no longer yours"):
+                slot.abandon() if takes.endpoint is takes.producer else slot.release()
+        return make(index)
+
+    monkeypatch.setattr(takes.endpoint, "_make_slot", meanwhile)
+    slots = takes.verb()
+    assert [slot.seq for slot in each_of(slots)] == takes.holding()
+
+
 def test_a_signal_handler_that_closes_while_another_object_is_made_is_obeyed(takes, monkeypatch):
     make = takes.endpoint._make_slot
 

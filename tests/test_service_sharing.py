@@ -22,7 +22,8 @@ from services import (
     serve,
     up,
 )
-from support import poll, segments_of
+from support import has_slot_without_gil, one_thread_at_a_time, poll, segments_of
+from test_select import waiters
 from test_service_locks import watched
 
 import gpuring
@@ -73,6 +74,33 @@ def test_a_thread_that_is_done_hands_the_receiving_on(name, monkeypatch):
         for k, taken in enumerate(server.take(3, timeout=10)):
             answer(taken)
             check(client, k, waits[k]())
+
+
+def test_who_ends_an_answer_twice_does_not_end_that_of_another_call(name, monkeypatch):
+    """The thread that receives has the same slot again, and does not run yet: it needs the GIL."""
+    monkeypatch.setattr("gpuring._calls.SLICE_S", 60)
+    with (
+        serve(name) as server,
+        gpuring.connect(name, calls=3) as client,
+        one_thread_at_a_time(),
+    ):
+        answers, met = client._mailbox._ring, False
+        while not met:
+            first, second = send(client, 0), send(client, 1)
+            taken = server.take(2, timeout=10, max_wait_s=10)
+            answer(taken[0])
+            slot = first.result(10)
+            while answers._header.frontier % answers.slots != slot.index:  # where the next one goes
+                ask_here(server, client, 2)
+            wait = in_thread(second.result, 15)
+            poll(lambda: waiters(answers) == 1)
+            with slot:
+                slot.release()
+                answer(taken[1])
+                met = has_slot_without_gil(client._mailbox._answers._peer)
+            with wait() as slot:
+                check(client, 1, slot)
+        assert client.in_flight == 0
 
 
 def test_who_looks_after_the_calls_does_not_mind_threads_that_send(name):

@@ -142,7 +142,9 @@ enum { GD_STREAMS = 4 }; /* room for the streams of one slot before any allocati
  * has the slot. */
 struct gd_use {
     uint64_t seq;
-    bool open;     /* this peer has the slot */
+    /* This peer has the slot. The caller of gd_claim or gd_acquire sets it, at a moment when no other
+     * thread of its process can take the slot's next use for the one before. */
+    bool open;
     /* The last promise was made, and may not be recorded. The slot is not given up before it is
      * recorded or settled. */
     bool unpaid;
@@ -262,8 +264,8 @@ static inline void gd_begin(struct gd_call *call, gd_stream stream, int64_t dead
 }
 
 /* GR_OK: call->got slots are claimed, at least one, and the stream is ordered behind the peers that
- * used them before. It waits until there is one, then takes what else is free. Otherwise nothing is
- * claimed, but sequences may have become void. */
+ * used them before. It waits until there is one, then takes what else is free. The caller says that
+ * they are `open`. Otherwise nothing is claimed, but sequences may have become void. */
 enum gr_result gd_claim(struct gd_peer *me, struct gd_call *call, unsigned how);
 /* The same for frames. verb is gr_acquire or gr_latest. GR_TORN_BEHIND: nothing is held, and
  * me->released.torn names frames, released earlier, that have turned out torn. */

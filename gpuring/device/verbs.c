@@ -29,7 +29,7 @@ static enum gr_result in_host_order(struct gd_peer *me, struct gd_call *call, un
     return GR_SIGNAL; /* the caller looks at signals before it sleeps */
 }
 
-/* Gives the slot of the peer's last claim or acquire to the user. */
+/* The slot of the peer's last claim or acquire is the caller's, who says that it is open. */
 static void hand_out(struct gd_peer *me, struct gd_call *call) {
     const uint32_t index = me->me.index;
     struct gd_use *use = &me->use[index];
@@ -44,7 +44,6 @@ static void hand_out(struct gd_peer *me, struct gd_call *call) {
         use->stream[0] = call->stream;
         if (call->stream == GD_PER_THREAD) gd_enter_thread(use);
     }
-    use->open = true;
     call->indices[call->got++] = index;
     call->ordering = false;
     call->stage = GD_TRY;

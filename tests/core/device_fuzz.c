@@ -64,7 +64,10 @@ static void verb(struct gd_peer *me) {
         enum gr_result result = go(me, &call, below(4) ? GD_WAIT : 0, producer ? gd_claim : acquire_any);
         REQUIRE(result == GR_OK ? call.got >= 1 && call.got <= call.n : result == GR_SIGNAL || call.got == 0);
         if (result == GR_SIGNAL) gd_cancel(me, &call);
-        for (uint32_t k = 0; k < call.got; k++) REQUIRE(indices[k] < me->me.ring->slots);
+        for (uint32_t k = 0; k < call.got; k++) {
+            REQUIRE(indices[k] < me->me.ring->slots);
+            me->use[indices[k]].open = true;
+        }
         break;
     case 4: case 5: case 6:
         for (uint32_t i = 0; i < me->me.ring->slots && open < BATCH; i++)

@@ -40,12 +40,24 @@ static void run_gpu(void) {
     REQUIRE(!fc_complaint(world));
 }
 
+static enum gr_result claim(struct gd_peer *me, struct gd_call *call) {
+    enum gr_result result = gd_claim(me, call, GD_WAIT);
+    if (result == GR_OK) me->use[*call->indices].open = true;
+    return result;
+}
+
+static enum gr_result acquire(struct gd_peer *me, struct gd_call *call) {
+    enum gr_result result = gd_acquire(me, call, GD_WAIT, gr_acquire);
+    if (result == GR_OK) me->use[*call->indices].open = true;
+    return result;
+}
+
 /* A frame that nobody reads, used on one stream, and its end. */
 static void use_slot(struct gd_peer *me, gd_stream stream) {
     struct gd_call call;
     uint32_t index;
     gd_begin(&call, stream, 0, 1, &index);
-    REQUIRE(gd_claim(me, &call, GD_WAIT) == GR_OK);
+    REQUIRE(claim(me, &call) == GR_OK);
     REQUIRE(fc_write(stream, index, me->use[index].seq) == CU_OK);
     gd_begin(&call, stream, INT64_MAX, 1, &index);
     REQUIRE(gd_abandon(me, &call, GD_WAIT) == GR_OK);
@@ -92,11 +104,11 @@ static void put_and_get(void) {
     struct gd_call call;
     uint32_t index;
     gd_begin(&call, writers, 0, 1, &index);
-    REQUIRE(gd_claim(&writer, &call, GD_WAIT) == GR_OK);
+    REQUIRE(claim(&writer, &call) == GR_OK);
     gd_begin(&call, writers, INT64_MAX, 1, &index);
     REQUIRE(gd_publish(&writer, &call, GD_WAIT) == GR_OK);
     gd_begin(&call, readers, 0, 1, &index);
-    REQUIRE(gd_acquire(&reader, &call, GD_WAIT, gr_acquire) == GR_OK);
+    REQUIRE(acquire(&reader, &call) == GR_OK);
     gd_begin(&call, readers, INT64_MAX, 1, &index);
     REQUIRE(gd_release(&reader, &call, GD_WAIT) == GR_OK);
 }

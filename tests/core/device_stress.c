@@ -72,6 +72,13 @@ static enum gr_result go(struct gd_peer *me, struct gd_call *call, verb_of_devic
     return result;
 }
 
+/* A claim or an acquire. */
+static enum gr_result go_and_open(struct gd_peer *me, struct gd_call *call, verb_of_device verb) {
+    enum gr_result result = go(me, call, verb);
+    for (uint32_t k = 0; result == GR_OK && k < call->got; k++) me->use[call->indices[k]].open = true;
+    return result;
+}
+
 /* Ends slots, however often the driver refuses. True: all of them ended in the way that was asked
  * for. */
 static bool end(struct gd_peer *me, gd_stream stream, uint32_t n, uint32_t *indices, verb_of_device verb) {
@@ -236,7 +243,7 @@ static void *produce(void *barrier) {
         struct gd_call call;
         gd_stream stream = any_of(&mine);
         gd_begin(&call, stream, INT64_MAX, which % 2 || chance(4) ? 1 : BATCH, indices);
-        enum gr_result result = go(&me, &call, gd_claim);
+        enum gr_result result = go_and_open(&me, &call, gd_claim);
         if (result == GR_DEVICE) continue;
         REQUIRE(result == GR_OK && call.got >= 1);
         n += call.got;
@@ -306,7 +313,7 @@ static void *consume(void *argument) {
         struct gd_call call;
         gd_stream stream = any_of(&mine);
         gd_begin(&call, stream, INT64_MAX, reader->verb == gr_acquire && chance(3) == 0 ? BATCH : 1, indices);
-        enum gr_result result = go(&me, &call, take);
+        enum gr_result result = go_and_open(&me, &call, take);
         if (result == GR_DEVICE) continue;
         if (result == GR_ENDED) break;
         REQUIRE(result == GR_OK);
@@ -362,7 +369,7 @@ static void *churn(void *number) {
             struct gd_call call;
             uint32_t index;
             gd_begin(&call, stream, 0, 1, &index);
-            if (go(&me, &call, take) != GR_OK) continue;
+            if (go_and_open(&me, &call, take) != GR_OK) continue;
             struct errand todo = {index, me.use[index].seq, stream};
             read_frame(stream, index, todo.seq, (int)(uintptr_t)number);
             finish(&me, todo, false);
