@@ -5,6 +5,7 @@ Nothing here touches a ring or shared memory.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import math
@@ -126,6 +127,14 @@ class Spec:
             )
         except Exception as error:  # NumPy refuses with many kinds of error
             raise ValueError(f"the description of its slots cannot be read: {error}") from error
+
+
+def about(text: bytes) -> dict[str, Any] | None:
+    """The `about` of what to_bytes has written.  None if there is none, or if that is damaged."""
+    with contextlib.suppress(ValueError, AttributeError):
+        found = json.loads(text).get("about")
+        return found if isinstance(found, dict) else None
+    return None
 
 
 def make(

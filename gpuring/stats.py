@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from gpuring import _core
+from gpuring import _core, spec
 from gpuring._core import Header
 from gpuring._snapshot import snapshot
 from gpuring.diagnosis import subscription_label
@@ -150,6 +150,8 @@ class RingStats:
     """The peers that have joined and not left."""
     deaths: tuple[Death, ...]
     """The last deaths of peers, the latest first."""
+    about: dict[str, Any] | None
+    """What the ring of requests of a service says of the service.  None for every other ring."""
 
     @property
     def producers(self) -> tuple[PeerStats, ...]:
@@ -210,6 +212,7 @@ def collect(name: str, header: Header) -> RingStats:
             )
             for death in seen["deaths"]
         ),
+        about=spec.about(header.spec),
     )
 
 

@@ -25,7 +25,7 @@ import gpuring  # noqa: E402
 from gpuring import segment as segments  # noqa: E402
 from gpuring.cli import text  # noqa: E402
 from gpuring.cli.top import rates  # noqa: E402
-from gpuring.cli.top.view import render  # noqa: E402
+from gpuring.cli.top.view import Widths, render  # noqa: E402
 
 HOST = {"device": "host", "shape": 8, "dtype": "u1"}
 
@@ -218,6 +218,34 @@ def test_who_looks_narrowly_is_told_which_columns_are_left_out(name):
     wrapped = text.table(headings, rows, right=("PID",), drop=("MORE", "LONG"), width=16)
     assert wrapped.rows == ["aaaaaaaa  123456\naaaa"]
     assert wrapped.left_out == ["MORE", "LONG"]
+
+
+def test_a_table_stands_still_while_its_values_change(name):
+    def heads(producer, frames):
+        before = rates.look([name])
+        for _ in range(frames):
+            producer.claim(0).publish()
+        now = replace(rates.look([name]), at_s=before.at_s + 0.001)
+        lines = render(before, now, width=120, widths=widths)
+        return [line.text for line in lines if "1/S" in line.text]
+
+    widths = Widths()
+    with gpuring.create(name, slots=4, **HOST) as ring, ring.producer() as producer:
+        narrow = heads(producer, 0)
+        wide = heads(producer, 2000)
+        assert wide != narrow
+        assert heads(producer, 0) == wide
+
+
+def test_what_cannot_be_read_for_one_reason_is_told_once(name):
+    paths = [damage(f"{name}.{k}") for k in range(3)]
+    try:
+        text = command("ls").stdout
+    finally:
+        for path in paths:
+            path.unlink()
+    (line,) = [line for line in text.splitlines() if "cannot be read: this is no ring" in line]
+    assert all(f"{name}.{k}" in line for k in range(3)), line
 
 
 class Screen:

@@ -11,6 +11,7 @@ import datetime
 import json
 
 from gpuring import directory, segment, stats
+from gpuring.cli.services import Service, service, service_of
 from gpuring.cli.text import columns, counted, nbytes, printable, seconds, table, wrap
 from gpuring.stats import Death, PeerStats, RingStats
 
@@ -38,17 +39,24 @@ def describe(one: RingStats, width: int | None = None) -> str:
     created = datetime.datetime.fromtimestamp(one.created_ns / 1e9).isoformat(" ", "seconds")
     dead = "dead" if one.memory == "host" else "dead: nobody new can join"
     creator = "alive" if one.creator_alive else dead
-    head = (
-        f"ring {one.name}: {counted(one.slots, 'slot')} of {nbytes(one.slot_nbytes)} in "
-        f"{one.memory} memory, sync {one.sync}, gate {one.gate}{', closed' if one.closed else ''}",
+    whole = service(one)
+    head = [
+        f"{'ring' if whole is None else 'service'} {one.name}: {counted(one.slots, 'slot')} of "
+        f"{nbytes(one.slot_nbytes)} in {one.memory} memory, sync {one.sync}, gate {one.gate}"
+        f"{', closed' if one.closed else ''}",
         f"created {created} by pid {one.creator_pid} ({creator}), epoch {one.epoch[:8]}",
         f"next sequence {one.cursor}, {one.cursor - one.slots} claimed so far, "
         f"{counted(one.reaps, 'dead peer')} cleared",
-    )
+    ]
+    if whole is not None:
+        calls = f"{whole.calls}, {whole.waiting} of them not taken yet by an engine"
+        head.append(f"{whole.members}; {calls}")
+    elif (name := service_of(one.name)) is not None:
+        head.append(f"one of the clients of service {name} gets its answers here")
     parts = ["\n".join(wrap(line, width, "  ") for line in head)]
     if one.subscriptions:
         parts.append(_subscriptions(one, width))
-    parts.append(_peers(one, width) if one.peers else "No process has joined it as a peer.")
+    parts.append(_peers(one, whole, width) if one.peers else "No process has joined it as a peer.")
     if one.deaths:
         parts.append("\n".join(wrap(death(each), width, "  ") for each in one.deaths))
     return "\n\n".join(parts)
@@ -89,11 +97,11 @@ def _subscriptions(one: RingStats, width: int | None) -> str:
     return str(table(SUBSCRIPTIONS, rows, right=right, drop=drop, width=width))
 
 
-def _peers(one: RingStats, width: int | None) -> str:
+def _peers(one: RingStats, whole: Service | None, width: int | None) -> str:
     rows = [
         (
             str(peer.number),
-            peer.role,
+            whole.kinds.get(peer.number, peer.role) if whole else peer.role,
             printable(peer.subscription or ""),
             str(peer.pid),
             peer_state(peer) if peer.alive else "DEAD, not cleared yet",

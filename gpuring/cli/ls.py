@@ -1,7 +1,8 @@
-"""List the rings of this host.
+"""List the rings and services of this host.
 
 It reads the rings' headers only.  It needs no GPU and joins no ring.  Rings of other users are
-listed, too, where they may be read.
+listed, too, where they may be read.  Of a service the ring of requests is listed: its producers are
+the clients, and its consumers the engines.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import json
 
 from gpuring import directory, segment
 from gpuring.cli.owners import explained, myself, owner
-from gpuring.cli.text import columns, nbytes, printable, table, wrap
+from gpuring.cli.services import of_clients, service
+from gpuring.cli.text import columns, counted, nbytes, printable, table, wrap
 from gpuring.stats import RingStats
 
 HEADINGS = (
@@ -25,6 +27,9 @@ DROP = ("SYNC", "MEMORY", "SLOT", "CLAIMED", "SLOTS", "CONSUMERS", "PRODUCERS")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--all", action="store_true", help="also list the rings in which clients get answers"
+    )
     parser.add_argument("--json", action="store_true", help="print everything known, as JSON")
 
 
@@ -36,12 +41,18 @@ def run(args: argparse.Namespace) -> int:
     if not found and not unreadable:
         print(f"No rings on this host (in {segment.SHM})")
         return 0
+    clients = of_clients(found)
     owners = {name: owner(name) for name in (*(one.name for one in found), *unreadable)}
-    rows = [_row(one, owners[one.name]) for one in found]
+    listed = [one for one in found if args.all or one.name not in clients]
+    rows = [_row(one, owners[one.name], clients.get(one.name)) for one in listed]
     rows += [(printable(name), owners[name], *["?"] * 7, "unreadable") for name in unreadable]
     width = columns()
     drop = DROP if set(owners.values()) - {myself()} else ("OWNER", *DROP)
     print(table(HEADINGS, rows, right=RIGHT, drop=drop, width=width))
+    if len(listed) < len(found):
+        rings = counted(len(clients), "ring")
+        note = f"Not listed: {rings} in which clients of services get answers (--all)."
+        print(wrap(note, width, "  "))
     for line in explained(unreadable):
         print(wrap(line, width, "  "))
     if any(one.state == "dead" for one in found):
@@ -50,8 +61,10 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _row(one: RingStats, owner: str) -> tuple[str, ...]:
-    producers = len(one.producers)
+def _row(one: RingStats, owner: str, of: str | None) -> tuple[str, ...]:
+    producers, consumers = len(one.producers), len(one.peers) - len(one.producers)
+    if (whole := service(one)) is not None:
+        producers, consumers = whole.count("client"), whole.count("engine")
     return (
         one.name,
         owner,
@@ -61,12 +74,15 @@ def _row(one: RingStats, owner: str) -> tuple[str, ...]:
         nbytes(one.slot_nbytes),
         str(one.cursor - one.slots),
         str(producers),
-        str(len(one.peers) - producers),
-        state(one),
+        str(consumers),
+        state(one) + (f", answers of {of}" if of else ""),
     )
 
 
 def state(one: RingStats) -> str:
     """In a few words, what a person wants to know first."""
     stopped = sum(peer.stopped for peer in one.peers)
-    return f"{one.state}, {stopped} stopped" if stopped else one.state
+    parts = [one.state, *([f"{stopped} stopped"] if stopped else [])]
+    if (whole := service(one)) is not None:
+        parts.append(f"service, {whole.calls}")
+    return ", ".join(parts)

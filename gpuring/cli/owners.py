@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from gpuring import segment
 from gpuring.cli.text import printable
 
-_MOST_EXPLAINED = 8  # damaged rings, one line each
+_MOST_EXPLAINED = 8  # reasons, one line each
 _MOST_NAMED = 10  # names in one line
 
 
@@ -47,12 +47,16 @@ def explained(unreadable: Mapping[str, str]) -> list[str]:
     """Why rings cannot be read, in lines.  `unreadable` is what directory.survey() says of them."""
     private = [name for name in unreadable if is_private(name)]
     lines = [f"Only their owners can read {listed(private)}."] if private else []
-    damaged = [name for name in unreadable if name not in set(private)]
+    alike: dict[str, list[str]] = {}
+    for name in unreadable.keys() - set(private):
+        path = segment.path_of(segment.header_name(name))
+        alike.setdefault(unreadable[name].replace(path, "this"), []).append(name)
+    groups = sorted((sorted(names), why) for why, names in alike.items())
     lines += [
-        f"{printable(name)} cannot be read: {printable(unreadable[name])}"
-        for name in damaged[:_MOST_EXPLAINED]
+        f"{listed(names)} cannot be read: {printable(why)}"
+        for names, why in groups[:_MOST_EXPLAINED]
     ]
-    if (more := len(damaged) - _MOST_EXPLAINED) > 0:
+    if more := sum(len(names) for names, _ in groups[_MOST_EXPLAINED:]):
         lines.append(f"{more} more cannot be read.")
     return lines
 

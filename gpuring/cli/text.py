@@ -66,15 +66,23 @@ def table(
     right: Collection[str] = (),
     drop: Sequence[str] = (),
     width: int | None = None,
+    least: dict[str, int] | None = None,
 ) -> Table:
     """A table of at most `width` columns of text, if that can be done.
 
     The columns named in `right` are right-aligned.  Where there is too little room, the columns
     named in `drop` go, the first of them first.  If that is not enough, the cells of the widest
     left-aligned columns are wrapped.  No cell is ever cut.
+
+    `least` has the least width of columns by their headings, and is raised to what they have.  A
+    table that is shown again and again then stands still while its values change.
     """
     shown = list(range(len(headings)))
-    widths = [max(len(row[k]) for row in (headings, *rows)) for k in shown]
+    least = {} if least is None else least
+    widths = [
+        max(least.get(headings[k], 0), *(len(row[k]) for row in (headings, *rows))) for k in shown
+    ]
+    least.update(zip(headings, widths, strict=True))
 
     def too_wide() -> int:
         total = sum(widths[k] for k in shown) + _GAP * (len(shown) - 1)

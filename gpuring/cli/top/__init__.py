@@ -10,6 +10,7 @@ import argparse
 import signal
 import sys
 import time
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from gpuring import segment
@@ -18,7 +19,7 @@ from gpuring.cli.text import columns, complain
 from gpuring.cli.trouble import need
 
 from .rates import Look, look
-from .view import missing, render
+from .view import Widths, missing, render
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -81,11 +82,15 @@ def _show(console: Console, keys: Keys, args: argparse.Namespace) -> int:
     from rich.text import Text
 
     before: Look | None = None
+    seen: tuple[int, Collection[str]] | None = None
+    widths = Widths()
     with Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
             now = look(args.names)
             width, height = console.size
-            lines = render(before, now, args.names, width=width, height=height)
+            if seen != (width, now.rings.keys()):
+                seen, widths = (width, now.rings.keys()), Widths()
+            lines = render(before, now, args.names, width=width, height=height, widths=widths)
             live.update(
                 Text("\n").join(Text(each.text, each.style) for each in lines), refresh=True
             )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from gpuring import directory
 from gpuring.cli.owners import owner
+from gpuring.cli.services import of_clients
 from gpuring.stats import PeerStats, RingStats
 
 
@@ -22,16 +23,20 @@ class Look:
     """Name -> why."""
     owners: dict[str, str]
     """Name -> the user to whom the ring belongs."""
+    clients: int = 0
+    """How many rings were left out, in which clients of services get their answers."""
 
 
 def look(names: Collection[str] = ()) -> Look:
-    """The rings of these names, or all.  Joins nothing and keeps nothing open: a header that stays
-    open would keep its creator from freeing GPU memory."""
+    """The rings of these names, or all except those of clients of services.  Joins nothing and
+    keeps nothing open: a header that stays open would keep its creator from freeing GPU memory."""
     found, unreadable = directory.survey()
-    rings = {one.name: one for one in found if not names or one.name in names}
+    clients = {} if names else of_clients(found)
+    wanted = names or {one.name for one in found} - clients.keys()
+    rings = {one.name: one for one in found if one.name in wanted}
     others = {name: why for name, why in unreadable.items() if not names or name in names}
     owners = {name: owner(name) for name in (*rings, *others)}
-    return Look(time.monotonic(), rings, others, owners)
+    return Look(time.monotonic(), rings, others, owners, len(clients))
 
 
 def claimed_per_s(before: Look | None, now: Look, name: str) -> float | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpuring.cli.inspect import death, peer_state
 from gpuring.cli.ls import state
 from gpuring.cli.owners import explained, myself
+from gpuring.cli.services import service
 from gpuring.cli.text import counted, nbytes, printable, seconds, table, wrap
 from gpuring.stats import PeerStats, RingStats, SubscriptionStats
 
@@ -33,6 +34,14 @@ _HOLDS_WIDTH = 18  # as it mostly is: columns shall not come and go with what a 
 DEATHS_SHOWN = 4  # of each ring
 
 
+@dataclass
+class Widths:
+    """How wide the columns have been so far.  They become no narrower on the same screen."""
+
+    rings: dict[str, int] = field(default_factory=dict)
+    peers: dict[str, int] = field(default_factory=dict)
+
+
 @dataclass(frozen=True)
 class Line:
     text: str
@@ -48,18 +57,20 @@ def render(
     width: int | None = None,
     waiting: bool = True,
     height: int | None = None,
+    widths: Widths | None = None,
 ) -> list[Line]:
     """Rings, their peers, the last deaths, and, if `waiting`, which of the rings that were asked
     for by `names` are not there and will be looked for again.  Rates need a look before.
 
     Where that takes more than `height` lines, rings that nobody has joined are only counted.  What
     is then too much is cut off at the end."""
-    lines = _rendered(before, now, names, width, waiting)
+    widths = widths or Widths()
+    lines = _rendered(before, now, names, width, waiting, widths)
     if height is None or len(_single(lines)) <= height:
         return lines
     idle = [name for name, one in now.rings.items() if not (one.peers or one.subscriptions)]
     if len(idle) > 1:
-        lines = _rendered(before, now, names, width, waiting, idle)
+        lines = _rendered(before, now, names, width, waiting, widths, idle)
     single = _single(lines)
     if len(single) <= height:
         return single
@@ -78,6 +89,7 @@ def _rendered(
     names: Collection[str],
     width: int | None,
     waiting: bool,
+    widths: Widths,
     idle: Collection[str] = (),
 ) -> list[Line]:
     lines = [
@@ -86,11 +98,11 @@ def _rendered(
     ]
     if now.rings or now.unreadable:
         lines += [Line("")] if lines else []
-        lines += _rings(before, now, width, idle)
+        lines += _rings(before, now, width, widths, idle)
     elif not names:
         lines.append(Line("No rings on this host"))
     if any(one.peers or one.subscriptions for one in now.rings.values()):
-        lines += [Line(""), *_peers(before, now, width)]
+        lines += [Line(""), *_peers(before, now, width, widths)]
     deaths = [
         Line(
             wrap(f"{name}: {death(one_death)}", width, "  "), "red" if one_death.age_s < 60 else ""
@@ -106,7 +118,13 @@ def missing(now: Look, names: Collection[str]) -> list[str]:
     return [name for name in names if name not in now.rings and name not in now.unreadable]
 
 
-def _rings(before: Look | None, now: Look, width: int | None, idle: Collection[str]) -> list[Line]:
+def _rings(
+    before: Look | None,
+    now: Look,
+    width: int | None,
+    widths: Widths,
+    idle: Collection[str],
+) -> list[Line]:
     rows: list[tuple[str, ...]] = []
     styles: list[str] = []
     for name, one in now.rings.items():
@@ -126,19 +144,21 @@ def _rings(before: Look | None, now: Look, width: int | None, idle: Collection[s
         rows.append((printable(name), now.owners[name], *["?"] * 8, "unreadable"))
         styles.append("red")
     drop = RINGS_DROP if set(now.owners.values()) - {myself()} else ("OWNER", *RINGS_DROP)
-    laid = table(RINGS, rows, right=RINGS_RIGHT, drop=drop, width=width)
-    left_out = [Line(f"({counted(len(idle), 'ring')} that nobody has joined)", "dim")]
+    laid = table(RINGS, rows, right=RINGS_RIGHT, drop=drop, width=width, least=widths.rings)
+    left_out = [f"{counted(len(idle), 'ring')} that nobody has joined"] if idle else []
+    if now.clients:
+        left_out += [f"{counted(now.clients, 'ring')} in which clients of services get answers"]
     reasons = [Line(wrap(why, width, "  "), "red") for why in explained(now.unreadable)]
     return [
         Line(laid.head, "bold"),
         *map(Line, laid.rows, styles),
-        *left_out[: len(idle)],
+        *(Line(wrap(f"({each})", width, "  "), "dim") for each in left_out),
         *(Line(note, "dim") for note in laid.note()),
         *reasons,
     ]
 
 
-def _peers(before: Look | None, now: Look, width: int | None) -> list[Line]:
+def _peers(before: Look | None, now: Look, width: int | None, widths: Widths) -> list[Line]:
     """One table for all, so that its columns stand under each other; a line names each ring."""
     rows: list[tuple[str, ...]] = []
     styles: list[str] = []
@@ -149,7 +169,7 @@ def _peers(before: Look | None, now: Look, width: int | None) -> list[Line]:
         rows += [row for row, _ in of_ring]
         styles += [style for _, style in of_ring]
     drop = TROUBLE_DROP if "red" in styles else PEERS_DROP
-    laid = table(PEERS, rows, right=PEERS_RIGHT, drop=drop, width=width)
+    laid = table(PEERS, rows, right=PEERS_RIGHT, drop=drop, width=width, least=widths.peers)
     lines = [Line(laid.head, "bold")]
     for at, (text, style) in enumerate(zip(laid.rows, styles, strict=True)):
         if at in starts:
@@ -163,13 +183,17 @@ def _peers_of(
 ) -> list[tuple[tuple[str, ...], str]]:
     subscriptions = {sub.name: sub for sub in one.subscriptions}
     rows: list[tuple[tuple[str, ...], str]] = []
+    whole = service(one)
+    kinds = whole.kinds if whole else {}
     for peer in one.peers:
+        if kinds.get(peer.number) == "presence":
+            continue
         paces = peer_per_s(before, now, name, peer)
         sub = subscriptions.get(peer.subscription or "")
         row: tuple[str, ...] = (
             *(
                 str(peer.number),
-                _kind(peer, sub),
+                kinds.get(peer.number) or _kind(peer, sub),
                 str(peer.pid),
                 printable(sub.name) if sub else NONE,
             ),
