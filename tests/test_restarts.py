@@ -69,6 +69,43 @@ def test_a_loop_goes_on_over_the_death_of_who_owns_the_ring(name, children):
     again.result()
 
 
+def watches(pipe, name, newest, last):
+    """A lossy reader.  Sends the values that it gets, until the last one."""
+    with (
+        gpuring.attach(name, timeout=10) as ring,
+        ring.consumer(lossless=False, start="oldest", reattach=True) as frames,
+    ):
+        pipe.send("joined")
+        for slot in (one for (one,) in gpuring.align([frames])) if newest else frames:
+            value = int(slot.array[0])
+            pipe.send((value, slot.restarted))
+            if value == last:
+                return
+
+
+@pytest.mark.slow(keep=2)
+@pytest.mark.parametrize("between", [True, False])
+@pytest.mark.parametrize("newest", [True, False])
+def test_a_watcher_goes_on_though_it_has_joined_the_ring_of_the_dead(
+    name, children, newest, between
+):
+    """It may have started between the death of the camera and its restart."""
+    camera = children(owns_and_publishes, name, [1])
+    camera.receive()
+    if between:
+        camera.kill()
+    watcher = children(watches, name, newest, 4)
+    assert watcher.receive() == "joined"
+    assert watcher.receive() == (1, False)
+    camera.kill()
+    again = children(owns_and_publishes, name, [4])
+    again.receive()
+    assert watcher.receive() == (4, True)
+    watcher.result()
+    again.send()
+    again.result()
+
+
 def ends(camera, how):
     os.kill(camera.pid, how)
     camera.process.join(20)
