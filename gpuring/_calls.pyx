@@ -9,9 +9,13 @@ What may be touched here, and by whom:
   sleeps until one of these changes, and whose turn it is to receive.  Each of its methods is one step.  It runs under the GIL
   and calls no Python function before its last change, so no other thread and no signal handler finds it half done.  It needs no
   lock.  Where a list is made, Python's collector may run, and with it any destructor; the books are in order there.
+* An `InFlight` is in the books of one `Calls` for ever, and only that changes how it has ended.  Any thread may read it.  Who
+  sends the request writes `_sent_at`, and who receives writes `_answered_below`.
 * `Inbox` is the client's end of its answer ring.  Only the thread that has the turn to receive (`Calls.turn`) uses it, except
-  for `pump`, `wait` and what only reads.
-* `Sender` is the client's end of the request ring.  Only the thread that has the turn to send uses it.
+  for `pump`, `wait`, `fileno` and what only reads.
+* `Sender` is the client's end of the request ring.  Only the thread that has the turn to send uses it.  If the service is
+  replaced, this thread gives it another ring and another `Inbox` in one step (`_settle_in`).  Whoever does not have the turn
+  reads `_mailbox` once, and goes on with what it has read.  What waits there is told by its own `Calls`, also afterwards.
 * `Taker` and `Reach` are an engine and its ends of its clients' rings.  Only the one thread that runs the engine uses them.
 
 A thread holds a turn for as long as it waits in a verb.  The turn to send is taken before the turn to receive, and whoever has

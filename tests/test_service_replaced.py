@@ -297,6 +297,24 @@ def test_a_service_is_replaced_while_its_engines_are_dead(name, children):
         assert worker.result()["answered"] == 1
 
 
+def test_a_client_goes_on_in_every_kind_of_memory(name, place, children):
+    """It keeps an answer of the former service meanwhile."""
+    first = up(children(engine, name, place))
+    with gpuring.connect(name, timeout=10, engine_s=PATIENCE_S) as client:
+        services.ask(client, 0, place)
+        kept, former = send(client, 1, place).result(PATIENCE_S), client._mailbox
+        second = up(children(engine, name, place, {"replace": True}))
+        assert first.result()["answered"] == 2  # it finds its service closed
+        services.ask(client, 2, place)
+        check(former, 1, kept, place)
+        kept.release()
+        services.ask(client, 3, place)
+        assert client._former == []
+        assert former.left
+    second.send()
+    assert second.result()["answered"] == 2
+
+
 # ---- threads, tasks and descriptors -------------------------------------------------------------
 
 
