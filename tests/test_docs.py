@@ -18,7 +18,7 @@ import pytest
 
 import gpuring
 from gpuring.cli import COMMANDS
-from gpuring.service import Batch, Counts, Health
+from gpuring.service import Batch, ClientMetrics, Counts, Health, Histogram, Metrics
 from gpuring.service.call import AnswerSlot
 from gpuring.service.pending import Answer, RequestSlot
 from gpuring.slot import ReadBatch, SlotField, WriteBatch
@@ -30,6 +30,7 @@ PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 PUBLIC = {f"gpuring.{name}": getattr(gpuring, name) for name in gpuring.__all__}
 HANDED_OUT = (
     *(Answer, AnswerSlot, Batch, Counts, Health, RequestSlot),
+    *(ClientMetrics, Histogram, Metrics),
     *(Death, Hold, PeerStats, Rings, RingStats, SubscriptionStats),
     *(Field, ReadBatch, SlotField, Spec, WriteBatch),
 )

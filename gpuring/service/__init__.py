@@ -10,6 +10,7 @@ of its own for its answers.  docs/services.md is the guide.  docs/decisions/0006
 from gpuring.service.call import Batch, Call
 from gpuring.service.client import Client
 from gpuring.service.engine import run, take
+from gpuring.service.metrics import ClientMetrics, Histogram, Metrics
 from gpuring.service.opening import connect, serve
 from gpuring.service.pending import PendingCall
 from gpuring.service.readiness import Health, health
@@ -19,8 +20,11 @@ __all__ = [
     "Batch",
     "Call",
     "Client",
+    "ClientMetrics",
     "Counts",
     "Health",
+    "Histogram",
+    "Metrics",
     "PendingCall",
     "Server",
     "connect",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from gpuring._core import Peer
     from gpuring.ring import Ring
+    from gpuring.service.metrics import Measures
     from gpuring.slot import ReadSlot
 
 
@@ -200,6 +202,10 @@ class Batch(Unique, list[Call]):
     stay with this engine until it answers them, or gives them back when it closes.
     """
 
+    _measures: Measures | None = None
+    """Where the end of its block is counted, once."""
+    _taken_ns: int
+
     @property
     def server(self) -> Any:
         """The Server that they were taken from.  All calls of a batch are of one service."""
@@ -214,6 +220,10 @@ class Batch(Unique, list[Call]):
         return self
 
     def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
+        if self._measures is not None:
+            compute_s = (time.monotonic_ns() - self._taken_ns) / 1e9
+            self._measures.ended([call.client for call in self], compute_s)
+            self._measures = None
         if not unanswered(self):
             return
         if error is None:

@@ -43,6 +43,8 @@ class Engine:
         @property
         def name(self) -> str: ...
 
+        def metrics(self) -> object: ...
+
         def take(
             self,
             max_batch: int = ...,
@@ -168,7 +170,8 @@ def run(servers: Iterable[Engine]) -> None:
     engines = _several(servers)
     works = {engine: _work_of(engine) for engine in engines}
     with _until_stopped(engines) as stopped:
-        for work in works.values():
+        for engine, work in works.items():
+            engine.metrics()  # from now on it measures
             work.warm_up()
         while not stopped():
             try:

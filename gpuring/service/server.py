@@ -16,6 +16,7 @@ from gpuring.errors import EndOfStream, FrameTorn, RingClosed, RingError, raise_
 from gpuring.service.call import Batch, Call
 from gpuring.service.delivery import Delivery
 from gpuring.service.engine import Engine
+from gpuring.service.metrics import Measures, Metrics
 from gpuring.service.wire import ENGINES, NEVER, Enveloped, Terms, remove_if_dead
 from gpuring.unique import Unique
 
@@ -116,6 +117,7 @@ class Server(Taker, Engine, Unique):
     _ring: Ring
     _requests: RequestReader
     _delivery: Delivery
+    _measures: Measures | None = None
     counts: Counts
     """What this engine has done so far."""
 
@@ -157,6 +159,18 @@ class Server(Taker, Engine, Unique):
         """Statistics of the request ring.  `counts` says what this engine has done."""
         return self._ring.stats()
 
+    def metrics(self) -> Metrics:
+        """What this engine has measured: how long calls waited, the sizes of batches, and how long
+        they took, also for each client.  It measures from the first time on that this is called or
+        `run` begins, so call it once before the first call is taken.  Any thread may call it.
+
+        Only the engine knows these figures, so they are in no header, and `gpuring metrics` does
+        not have them.  `gpuring.service.prometheus` serves them from the engine's own process.
+        """
+        if self._measures is None:
+            self._measures = Measures()
+        return self._measures.read()
+
     # ---- taking --------------------------------------------------------------------------------
 
     def take(
@@ -185,7 +199,7 @@ class Server(Taker, Engine, Unique):
             raise RingError(f"service {self.name!r}: this handle only holds it open (engine=False)")
         self._requests._peer.ask()
         try:
-            return Batch(self._take(max_batch, max_wait_s, timeout, stream))
+            batch = Batch(self._take(max_batch, max_wait_s, timeout, stream))
         except RingClosed:
             if self.closed:
                 raise RingClosed(f"service {self.name!r}: this server was closed") from None
@@ -196,6 +210,15 @@ class Server(Taker, Engine, Unique):
                     f"service {self.name!r} was closed, and no call is left to take"
                 ) from None
             raise
+        if self._measures is not None:
+            self._measure(batch, self._measures)
+        return batch
+
+    def _measure(self, batch: Batch, measures: Measures) -> None:
+        now, peer = time.monotonic_ns(), self._requests._peer
+        waits = [(call.client, (now - peer.time_ns(call._slot.index)) / 1e9) for call in batch]
+        measures.took(waits, self._delivery.writers)
+        batch._measures, batch._taken_ns = measures, now
 
     def _settle(self) -> None:
         """Ends what an interrupt has left: answered calls whose request is still held, requests

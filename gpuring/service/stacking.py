@@ -72,7 +72,7 @@ def of_one_shape(calls: Batch) -> Iterator[Batch]:
     """The calls of a batch whose requests have the same shape, together and in order.  A request
     may be smaller than its slot."""
     if all(call.slot._shape == calls[0].slot._shape for call in calls):
-        yield calls
+        yield Batch(calls)
         return
 
     def shape(call: Call) -> tuple[int, ...]:

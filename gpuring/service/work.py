@@ -51,15 +51,17 @@ class Work:
     def do(self, calls: Batch) -> None:
         """Answers the calls.  If the function raises an exception, they fail with its text, and it
         is logged.  Raises DeviceError, because this engine cannot use its GPU then."""
-        for some in stacking.of_one_shape(calls):
-            try:
-                with some:
-                    answers = self._call(self._stack.requests(some), some, len(some))
-                    self._send(some, answers)
-            except DeviceError:
-                raise
-            except Exception:
-                _log.exception("service %r: a batch of %d failed", self._requests.name, len(some))
+        with calls:
+            for some in stacking.of_one_shape(calls):
+                try:
+                    with some:
+                        answers = self._call(self._stack.requests(some), some, len(some))
+                        self._send(some, answers)
+                except DeviceError:
+                    raise
+                except Exception:
+                    name, n = self._requests.name, len(some)
+                    _log.exception("service %r: a batch of %d failed", name, n)
 
     def _send(self, calls: Batch, answers: list[dict[str, Any]]) -> None:
         """Answers the calls that the function has not answered itself: all of them, or none.

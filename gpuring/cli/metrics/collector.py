@@ -92,14 +92,26 @@ def _subscriptions(rings: Sequence[RingStats]) -> Iterator[Metric]:
         "Sequences that it was made to skip.",
         SUBSCRIPTION,
     )
+    untaken = _gauge(
+        "gpuring_subscription_untaken_frames",
+        "Published frames that no member has taken; of a service: calls that wait.",
+        SUBSCRIPTION,
+    )
+    oldest = _gauge(
+        "gpuring_subscription_oldest_untaken_seconds",
+        "For how long the oldest of these has been published; 0: none.",
+        SUBSCRIPTION,
+    )
     members = _gauge("gpuring_subscription_members", "Consumers that share it.", SUBSCRIPTION)
     for one in rings:
         for name, sub in _by_label(one).items():
             labels = [one.name, name, "lossless" if sub.lossless else "lossy"]
             lag.add_metric(labels, sub.lag)
             lost.add_metric(labels, sub.lost)
+            untaken.add_metric(labels, sub.untaken)
+            oldest.add_metric(labels, sub.oldest_s)
             members.add_metric(labels, len(sub.members))
-    yield from (lag, lost, members)
+    yield from (lag, lost, untaken, oldest, members)
 
 
 def _peers(rings: Sequence[RingStats]) -> Iterator[Metric]:
@@ -118,6 +130,11 @@ def _peers(rings: Sequence[RingStats]) -> Iterator[Metric]:
         "gpuring_peer_gpu_pending_slots", "Slots on which its GPU work is not finished.", PEER
     )
     waiting = _gauge("gpuring_peer_waiting", "1: asleep in claim or acquire.", PEER)
+    asked = _gauge(
+        "gpuring_engine_asked_seconds",
+        "How long ago an engine of a service last asked for calls; none before it is ready.",
+        READER,
+    )
     stopped = _gauge("gpuring_peer_stopped", "1: its process is stopped (SIGSTOP).", PEER)
     for one in rings:
         labels = {sub.name: label for label, sub in _by_label(one).items()}
@@ -129,12 +146,14 @@ def _peers(rings: Sequence[RingStats]) -> Iterator[Metric]:
                 reader = [*number, labels.get(peer.subscription or "", "")]
                 acquired.add_metric(reader, peer.frames)
                 torn.add_metric(reader, peer.torn)
+                if peer.asked_s is not None:
+                    asked.add_metric(reader, peer.asked_s)
             held.add_metric(number, len(peer.holding))
             oldest.add_metric(number, _oldest_s(peer))
             pending.add_metric(number, peer.pending)
             waiting.add_metric(number, peer.waiting)
             stopped.add_metric(number, peer.stopped)
-    yield from (published, acquired, torn, held, oldest, pending, waiting, stopped)
+    yield from (published, acquired, torn, held, oldest, pending, waiting, stopped, asked)
 
 
 def _by_label(one: RingStats) -> dict[str, SubscriptionStats]:

@@ -1,0 +1,80 @@
+"""An engine's own figures for Prometheus, to be served by the engine.
+
+    from prometheus_client import REGISTRY, start_http_server
+    from gpuring.service.prometheus import EngineCollector
+
+    REGISTRY.register(EngineCollector(server))
+    start_http_server(9751)
+
+It needs `pip install 'gpuring[tools]'`.  What the header of a service knows, `gpuring metrics`
+serves for all processes.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from gpuring.service.metrics import Histogram
+from gpuring.service.server import Server
+
+
+class EngineCollector(Collector):
+    """The metrics of one or several engines of this process, made anew for each scrape."""
+
+    def __init__(self, *servers: Server) -> None:
+        """`servers`: the engines.  They measure from now on."""
+        self._servers = servers
+        for server in servers:
+            server.metrics()
+
+    def describe(self) -> list[Metric]:
+        """Nothing is known before a scrape; without this, registering would be one."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """What a scrape gets."""
+        size = _histogram("gpuring_batch_size", "Calls of a batch.")
+        queue = _histogram("gpuring_queue_seconds", "From the request of a call to its batch.")
+        compute = _histogram("gpuring_compute_seconds", "From a batch to the end of its block.")
+        ends = CounterMetricFamily(
+            "gpuring_calls_total", "Calls by what became of them.", labels=("service", "end")
+        )
+        calls = _of_clients("gpuring_client_calls_total", "Calls taken of a client.")
+        waited = _of_clients("gpuring_client_queue_seconds_total", "For how long they waited.")
+        worked = _of_clients(
+            "gpuring_client_compute_seconds_total", "Their share of the time of their batches."
+        )
+        for server in self._servers:
+            seen, name = server.metrics(), server.name
+            for family, histogram in (
+                (size, seen.batch_size), (queue, seen.queue_s), (compute, seen.compute_s),
+            ):  # fmt: skip
+                family.add_metric([name], _buckets(histogram), histogram.total)
+            for end, count in vars(server.counts).items():
+                if isinstance(count, int):
+                    ends.add_metric([name, end], count)
+            for number, client in seen.clients.items():
+                labels = [name, f"{number:x}"]
+                calls.add_metric(labels, client.calls)
+                waited.add_metric(labels, client.queue_s)
+                worked.add_metric(labels, client.compute_s)
+        yield from (size, queue, compute, ends, calls, waited, worked)
+
+
+def _histogram(name: str, documentation: str) -> HistogramMetricFamily:
+    return HistogramMetricFamily(name, documentation, labels=("service",))
+
+
+def _of_clients(name: str, documentation: str) -> CounterMetricFamily:
+    return CounterMetricFamily(name, documentation, labels=("service", "client"))
+
+
+def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
+    """As Prometheus wants them: each bucket counts the values of those before as well."""
+    bounds = [*map(str, histogram.bounds), "+Inf"]
+    return list(zip(bounds, itertools.accumulate(histogram.counts), strict=True))
