@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from support import Pipe, poll
 from test_service_batch import running
 
 import gpuring
+from gpuring import segment
 
 
 def answers(requests):
@@ -227,3 +229,12 @@ def test_one_engine_runs_several_services_by_priority(name):
         normal.stop()
         ended()
     assert order == [(2, WORDS), (1, WORDS), (4, 3), (1, 3)]
+
+
+def test_an_engine_that_is_closed_has_no_memory_of_its_service(name):
+    with serve(name, engine=False), gpuring.serve(name) as server:
+        slots = segment.slots_name(name, bytes.fromhex(server.stats().epoch))
+        server.batch(2)(answers)
+        assert slots in Path("/proc/self/maps").read_text()
+        server.close()
+        assert slots not in Path("/proc/self/maps").read_text()

@@ -250,6 +250,7 @@ class Server(Taker, Engine, Unique):
         If the creator closes, the service ends.  Other engines then get EndOfStream when all calls
         are taken, and clients get RingClosed.  You may call it twice.
         """
+        self._work = None  # it has arrays over the slots, which hold the memory
         if self._ring.closed:  # by another user of the ring, or by a close that was interrupted
             self._delivery.leave()
             return

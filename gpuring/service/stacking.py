@@ -23,8 +23,12 @@ class Stack:
 
     def __init__(self, ring: Ring, most: int) -> None:
         self._library: Any = np if ring.memory == "host" else load_cupy()
-        self._one = {f.name: ring._memory.array(0, f, f.shape) for f in ring.spec.fields}
         self._fields, self._distance, self._most = ring.spec.fields, ring.spec.slot_nbytes, most
+        self._all = {
+            field.name: self._strided(ring._memory.array(0, field, field.shape), ring.slots)
+            for field in self._fields
+        }
+        """By field: the array (slots, …) over all slots."""
         self._kept: dict[str, Any] = {}
         """By field: memory into which requests are copied that do not lie in a row."""
 
@@ -35,18 +39,34 @@ class Stack:
         stream.  The arrays are valid until the next call of this method, or until the calls are
         answered.
         """
-        slots = [call.slot.index for call in calls]
-        in_a_row = slots == list(range(slots[0], slots[0] + len(slots)))
-        stacked = {}
-        for field in self._fields:
-            arrays = [call[field.name] for call in calls]
-            stacked[field.name] = self._in_place(arrays) if in_a_row else self._copy(field, arrays)
-        return stacked
+        slots = [call.slot for call in calls]
+        first, n = slots[0].index, len(slots)
+        if any(slot.index != first + k for k, slot in enumerate(slots)):
+            return {
+                field.name: self._copy(field, [slot[field.name] for slot in slots])
+                for field in self._fields
+            }
+        if slots[0]._shape is None:
+            return {name: each[first : first + n] for name, each in self._all.items()}
+        return {ARRAY: self._strided(slots[0].array, n)}
 
-    def _in_place(self, arrays: list[Any]) -> Any:
-        first = arrays[0]
-        shape, strides = (len(arrays), *first.shape), (self._distance, *first.strides)
-        return self._library.lib.stride_tricks.as_strided(first, shape, strides)
+    def zeros(self) -> dict[str, Any]:
+        """Arrays of zeros by field, as large as those of the largest batch."""
+        return {
+            name: self._library.zeros((self._most, *each.shape[1:]), each.dtype)
+            for name, each in self._all.items()
+        }
+
+    def _strided(self, array: Any, n: int) -> Any:
+        """The array (n, …) of this one and of those in the slots behind it."""
+        shape, strides = (n, *array.shape), (self._distance, *array.strides)
+        strided = self._library.lib.stride_tricks.as_strided(array, shape, strides)
+        return self._as_requests(strided)
+
+    def _as_requests(self, array: Any) -> Any:
+        if self._library is np:
+            array.flags.writeable = False  # as requests are in their slots
+        return array
 
     def _copy(self, field: Field, arrays: list[Any]) -> Any:
         if field.name not in self._kept:
@@ -56,16 +76,7 @@ class Stack:
         stacked = stacked.reshape(n, *first.shape)
         for k, array in enumerate(arrays):
             stacked[k] = array
-        if self._library is np:
-            stacked.flags.writeable = False  # as requests are in their slots
-        return stacked
-
-    def zeros(self) -> dict[str, Any]:
-        """Arrays of zeros by field, as large as those of the largest batch."""
-        return {
-            name: self._library.zeros((self._most, *each.shape), each.dtype)
-            for name, each in self._one.items()
-        }
+        return self._as_requests(stacked)
 
 
 def of_one_shape(calls: Batch) -> Iterator[Batch]:
