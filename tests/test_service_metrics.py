@@ -118,6 +118,9 @@ def test_an_engine_serves_its_own_figures_to_prometheus(name):
     assert seen("gpuring_queue_seconds_count", service=name) == 3
     assert seen("gpuring_compute_seconds_count", service=name) == 1
     assert seen("gpuring_calls_total", end="failed", service=name) == 3
+    assert seen("gpuring_calls_total", end="answered", service=name) == 0
+    assert seen("gpuring_calls_redelivered_total", service=name) == 0
+    assert seen("gpuring_fill_seconds_total", service=name) == server.counts.waited_s
     mine = {"client": f"{client.id:x}", "service": name}
     assert seen("gpuring_client_calls_total", **mine) == 3
     for what in ("queue", "compute"):

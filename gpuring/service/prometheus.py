@@ -22,6 +22,9 @@ from prometheus_client.registry import Collector
 from gpuring.service.metrics import Histogram
 from gpuring.service.server import Server
 
+_ENDS = ("answered", "failed", "expired", "dropped", "undelivered")
+"""Each call that an engine has had has one of these ends (Counts)."""
+
 
 class EngineCollector(Collector):
     """The metrics of one or several engines of this process, made anew for each scrape."""
@@ -41,13 +44,19 @@ class EngineCollector(Collector):
         size = _histogram("gpuring_batch_size", "Calls of a batch.")
         queue = _histogram("gpuring_queue_seconds", "From the request of a call to its batch.")
         compute = _histogram("gpuring_compute_seconds", "From a batch to the end of its block.")
-        ends = CounterMetricFamily(
-            "gpuring_calls_total", "Calls by what became of them.", labels=("service", "end")
+        ends = _counter("gpuring_calls_total", "Calls by what became of them.", "end")
+        redelivered = _counter(
+            "gpuring_calls_redelivered_total", "Calls that another engine had when it died."
         )
-        calls = _of_clients("gpuring_client_calls_total", "Calls taken of a client.")
-        waited = _of_clients("gpuring_client_queue_seconds_total", "For how long they waited.")
-        worked = _of_clients(
-            "gpuring_client_compute_seconds_total", "Their share of the time of their batches."
+        filled = _counter(
+            "gpuring_fill_seconds_total", "For how long batches were waited for to fill."
+        )
+        calls = _counter("gpuring_client_calls_total", "Calls taken of a client.", "client")
+        waited = _counter(
+            "gpuring_client_queue_seconds_total", "For how long they waited.", "client"
+        )
+        worked = _counter(
+            "gpuring_client_compute_seconds_total", "Their share of compute_seconds.", "client"
         )
         for server in self._servers:
             seen, name = server.metrics(), server.name
@@ -55,23 +64,24 @@ class EngineCollector(Collector):
                 (size, seen.batch_size), (queue, seen.queue_s), (compute, seen.compute_s),
             ):  # fmt: skip
                 family.add_metric([name], _buckets(histogram), histogram.total)
-            for end, count in vars(server.counts).items():
-                if isinstance(count, int):
-                    ends.add_metric([name, end], count)
+            for end in _ENDS:
+                ends.add_metric([name, end], getattr(server.counts, end))
+            redelivered.add_metric([name], server.counts.redelivered)
+            filled.add_metric([name], server.counts.waited_s)
             for number, client in seen.clients.items():
                 labels = [name, f"{number:x}"]
                 calls.add_metric(labels, client.calls)
                 waited.add_metric(labels, client.queue_s)
                 worked.add_metric(labels, client.compute_s)
-        yield from (size, queue, compute, ends, calls, waited, worked)
+        yield from (size, queue, compute, ends, redelivered, filled, calls, waited, worked)
 
 
 def _histogram(name: str, documentation: str) -> HistogramMetricFamily:
     return HistogramMetricFamily(name, documentation, labels=("service",))
 
 
-def _of_clients(name: str, documentation: str) -> CounterMetricFamily:
-    return CounterMetricFamily(name, documentation, labels=("service", "client"))
+def _counter(name: str, documentation: str, *labels: str) -> CounterMetricFamily:
+    return CounterMetricFamily(name, documentation, labels=("service", *labels))
 
 
 def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
