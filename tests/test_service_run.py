@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from services import WORDS, content, finish, in_thread, send, serve, up
+from services import WORDS, asker, content, finish, in_thread, send, serve, up
 from support import Pipe, poll
 from test_service_batch import running
 
@@ -183,6 +183,34 @@ def test_a_run_outside_of_the_main_thread_leaves_sigterm_alone(name):
         assert len(seen) == 2
         assert seen[1] is not handler
         assert signal.getsignal(signal.SIGTERM) is handler
+
+
+def replaced(pipe: Pipe, name: str) -> dict[str, int]:
+    """Answers until SIGTERM comes."""
+    with gpuring.serve(name, timeout=10) as server:
+        server.batch(8, warm_up=lambda: pipe.send("up"))(with_meta)
+        server.run()
+    return vars(server.counts)
+
+
+def test_engines_that_are_replaced_under_load_lose_no_call(name, children):
+    with serve(name, engine=False):
+        engines = [up(children(replaced, name)) for _ in range(2)]
+        askers = [up(children(asker, name, None, 1500, 8)) for _ in range(2)]
+        counts = []
+        for _ in range(3):
+            engines.append(up(children(replaced, name)))
+            poll(lambda: gpuring.health(name, within_s=60).ready == 3)
+            os.kill(engines[0].pid, signal.SIGTERM)
+            counts.append(engines.pop(0).result())
+        for each in askers:
+            each.result()
+        for each in engines:
+            os.kill(each.pid, signal.SIGTERM)
+            counts.append(each.result())
+    assert sum(each["answered"] for each in counts) == 3000
+    for what in ("failed", "redelivered", "undelivered", "dropped", "expired"):
+        assert not any(each[what] for each in counts)
 
 
 def test_a_service_that_is_closed_ends_the_run(name):
