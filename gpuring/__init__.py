@@ -20,6 +20,7 @@ from gpuring.consumer import Consumer
 from gpuring.creation import create
 from gpuring.directory import clean, ls, unlink
 from gpuring.errors import (
+    CallCancelled,
     CallFailed,
     DeviceError,
     EndOfStream,
@@ -47,6 +48,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Aligned",
     "Call",
+    "CallCancelled",
     "CallFailed",
     "Client",
     "Consumer",

@@ -17,6 +17,7 @@ What may be touched here, and by whom:
   replaced, this thread gives it another ring and another `Inbox` in one step (`_settle_in`).  Whoever does not have the turn
   reads `_mailbox` once, and goes on with what it has read.  What waits there is told by its own `Calls`, also afterwards.
 * `Taker` and `Reach` are an engine and its ends of its clients' rings.  Only the one thread that runs the engine uses them.
+* `Request.credit` is the one word of a sent request that its client still writes.  The engine only reads it, whenever it likes.
 
 A thread holds a turn for as long as it waits in a verb.  The turn to send is taken before the turn to receive, and whoever has
 the turn to receive takes no other one.  An event loop waits for neither turn; it only tries to take them.  Turns are reentrant,
@@ -41,8 +42,11 @@ from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 from gpuring._core cimport *
 from gpuring._patience cimport Patience
 from gpuring._slots cimport ConsumerVerbs, ProducerVerbs, ReadSlot, Slot, WriteSlot
-from gpuring.errors import CallFailed, EndOfStream, FrameTorn, RingClosed, RingError, RingFull, RingTimeout
+from gpuring.errors import CallFailed, EndOfStream, FrameTorn, PeerLost, RingClosed, RingError, RingFull, RingTimeout
 from gpuring.integers import integer
+
+cdef extern from "core/ring.h" nogil:
+    bint gr_cas(gr_word *, uint64_t, uint64_t)
 
 cdef extern from "string.h":
     size_t strnlen(const char *, size_t)
@@ -69,16 +73,28 @@ TIDY_S = 1.0
 Turn = threading.RLock
 
 NEVER = 2**64 - 1
-OK, FAILED = 0, 1
 TEXT_NBYTES = 240
 
-cdef packed struct Request:
+cpdef enum:
+    OK = 0      # the answer
+    FAILED = 1  # no answer, but a text
+    PART = 2    # a part of the answer; others follow
+    END = 3     # no answer, because all of it was in the parts
+
+cdef struct Request:
     uint64_t client, call, until_ns
+    uint64_t credit  # what the client says of the call until its end: seq, low half (32) | CANCELLED | parts released (31)
+    uint64_t parts   # so many of them may be sent and not released
 
 cdef packed struct Response:
-    uint64_t call
+    uint64_t call, request  # `request` is a sequence
+    uint32_t part           # how many parts of this answer were sent before
     uint8_t status
     char text[240]
+
+cdef enum:
+    CANCELLED = 0x80000000
+    RELEASED = 0x7fffffff
 
 ENVELOPES = sizeof(Request), sizeof(Response)
 """The sizes of the two envelopes, with which a frame's metadata begins (gpuring/service/wire.py)."""
@@ -89,7 +105,7 @@ cdef int64_t ALIVE_NS = 1000000  # for so long a client is not asked again wheth
 cdef tuple NOTHING = ()
 cdef double ROOM_S = 0.1  # how long to wait for the answer of a dead engine to be cleared
 cdef double FOREVER = float("inf")
-cdef str ANSWERED = "answered", UNDELIVERED = "undelivered"
+cdef str ANSWERED = "answered", UNDELIVERED = "undelivered", SENT = "sent"  # of a part, which ends no call
 
 
 cdef inline int64_t now_ns() noexcept:
@@ -129,6 +145,27 @@ cdef ReadSlot acquired(ConsumerVerbs consumer, timeout, stream):
     if consumer._replaced:
         return consumer.acquire(timeout, stream=stream)
     return consumer._one(ACQUIRE, "acquire", timeout, stream)
+
+
+cdef inline gr_word *credit_of(Header header, uint64_t seq) noexcept:
+    """The word of the request with that sequence, as long as an engine has it.  Then it belongs to another request.  The client
+    of a request is the only one that writes it, and only by compare-and-swap from a value with its own sequence."""
+    cdef gr_ring *ring = header.ring
+    return <gr_word *>&(<Request *>(ring.meta + seq % ring.slots * ring.layout.meta_stride)).credit
+
+
+cdef void say(Header header, uint64_t seq, bint cancelled) noexcept:
+    """Says to the engine that has the request that it was given up, or else that one more part was released."""
+    cdef gr_word *word
+    cdef uint64_t seen, next
+    word = credit_of(header, seq)
+    while True:
+        seen = gr_load_acquire(word)
+        if seen >> 32 != seq & 0xffffffff:  # no engine has it any more
+            return
+        next = seen | CANCELLED if cancelled else (seen & ~<uint64_t>RELEASED) | ((seen + 1) & RELEASED)
+        if next == seen or gr_cas(word, seen, next):
+            return
 
 
 cpdef bint has_engines(Header header, bint kept) except -1:
@@ -283,6 +320,20 @@ cdef class InFlight:
     cdef bint writing, releasing
     cdef readonly unsigned long _thread
     cdef dict sleepers
+    cdef Header header
+    """Of the ring that has its request."""
+    cdef list parts
+    """The parts of its answer that have come and were not released, in order.  None: none has come."""
+    cdef readonly uint64_t _come, _handed
+    """How many parts have come, and how many of them were handed out."""
+    cdef public bint _streams
+    """Whether somebody takes the parts."""
+    cdef bint in_parts, out, last, gone
+    """Whether a part or the end of parts has come; whether the first of `parts` was handed out; whether the answer behind the
+    parts was; whether the call needs room for its parts only."""
+    cdef uint64_t engine
+    cdef uint32_t engine_number
+    """The peer that has sent the parts."""
 
     def __init__(self, Inbox mailbox not None, uint64_t number, uint64_t seq, expires):
         self.begin(mailbox, number, seq, expires)
@@ -301,11 +352,24 @@ cdef class InFlight:
                 self.sleepers = sleepers
         return self.sleepers
 
-    cdef inline bint done(self) noexcept:
+    cdef inline bint over(self) noexcept:
+        """Whether nothing more of it is wanted."""
         return self._answer_seq != 0 or self._error is not None
+
+    cdef inline bint done(self) noexcept:
+        """Whether there is something for whoever waits for the answer.  That is also a part that nobody takes."""
+        return self._answer_seq != 0 or self._error is not None or (self._come != 0 and not self._streams)
 
     def _is_done(self):
         return self.done()
+
+    def _is_over(self):
+        return self.over()
+
+    def _asked(self):
+        """Somebody has looked what has come."""
+        if self._mailbox.polled:
+            self._mailbox.tell(self)
 
     cpdef bint _has_answer(self) except -1:
         """Whether the answer is here and not released."""
@@ -315,15 +379,23 @@ cdef class InFlight:
     def _give_up(self, error):
         """Ends the call with that error.  Its answer is discarded, now or when it comes."""
         self._mailbox.calls.end(self, error, False)
+        self._withdraw()
         if self._mailbox.polled:
             self._mailbox.tell(self)
         answer = self._answer
-        if not self.releasing and answer is not None and self._has_answer():
+        if not self.releasing and (self.parts or (answer is not None and self._has_answer())):
             self.releasing = True  # several threads may cancel it, and one releases
             try:
-                answer.release()
+                self.drop_parts()
+                if answer is not None and self._has_answer():
+                    answer.release()
             finally:
                 self.releasing = False
+
+    def _withdraw(self):
+        """Says to its engine that it was given up."""
+        if self._sent_at >= 0 and not self._mailbox.peer.is_forked():
+            say(self.header, self._seq, True)
 
     def _outcome_of(self, bint done, timeout, stream):
         """The answer, or what result() raises."""
@@ -334,16 +406,97 @@ cdef class InFlight:
             else:
                 error = RingTimeout(f"{self._label()}: no answer within {seconds(timeout, "timeout"):g} s; given up")
             calls.end(self, error, False)
+            self._withdraw()
         elif self._mailbox.polled:
             self._mailbox.tell(self)
         if self._error is not None:
             raise self._error
+        if self.in_parts:
+            error = RingError(f"{self._label()} is answered in parts: take them with call.parts()")
+            self._give_up(error)
+            raise error
         answer = self._answer
         if answer is None or not self._has_answer():
             raise RingError(f"{self._label()}: its answer was released")
         if self._mailbox.on_device:
             self._mailbox.order(answer, stream)
         return answer
+
+    # ---- its parts
+
+    def _has_part(self):
+        """Whether the next part or the end is here.  The part that is out was released."""
+        return self.over() or (self.parts is not None and len(self.parts) > 0)
+
+    def _next_part(self):
+        """What is handed out next: a part, or the answer behind them; None at the end."""
+        if self.parts:
+            return self.parts[0]
+        return self._answer if not self.last and self._has_answer() else None
+
+    def _part_out(self):
+        """What was handed out last, if it was not released."""
+        if self.out:
+            return self.parts[0]
+        return self._answer if self.last and self._has_answer() else None
+
+    cdef hand_out(self):
+        """The next part belongs to the caller.  None: there is none any more."""
+        part = self._next_part()
+        if self._error is not None and (part is None or self._mailbox.calls.closed):
+            raise self._error
+        if part is None:
+            return None
+        if self.parts:
+            self.out = True
+            self._handed += 1
+        else:
+            self.last = True
+        return part
+
+    def _was_left(self):
+        """Whether the engine that has sent the parts is dead or has left, and no more of it will come."""
+        if self._come == 0 or self.over() or self._mailbox.is_here(self.engine_number, self.engine):
+            return False
+        return self._mailbox.peer.behind() <= 0 and not self.over()
+
+    cdef bint part_over(self, part) except -1:
+        """The slot of a part was released.  False: it is no part of this call."""
+        cdef Py_ssize_t k
+        for k in range(len(self.parts)):
+            if self.parts[k] is part:
+                del self.parts[k]
+                if k == 0:
+                    self.out = False
+                if self.gone and not self.parts:
+                    self._mailbox.calls.end(self)
+                return True
+        return False
+
+    cdef int drop_parts(self) except -1:
+        """Releases the parts that are here."""
+        cdef HoldsAnswer part
+        if self.parts:
+            for part in list(self.parts):
+                if part.use.open:
+                    discard(part)
+                self.part_over(part)
+        return 0
+
+    def _begin_again(self):
+        """Another engine gives the answer from its beginning, and nobody has seen a part yet."""
+        cdef list parts = self.parts or []
+        cdef HoldsAnswer part
+        self.parts, self._come, self.out = [], 0, False
+        for part in parts:
+            if part.use.open:
+                discard(part)
+
+    def _lose(self):
+        """Its engine is gone, and what it has sent was handed out.  Another engine shall not begin again."""
+        error = f"{self._label()} is lost: its engine died, or left, after {self._come} parts of the answer"
+        self._mailbox.calls.end(self, PeerLost(error), False)
+        self._withdraw()
 
 
 cdef class Calls:
@@ -391,7 +544,7 @@ cdef class Calls:
     cdef bint arrive(self, InFlight call, HoldsAnswer answer) except -1:
         """Gives the answer to the call.  False: the call does not want it any more."""
         of = PyWeakref_NewRef(call, None)
-        if call.done():
+        if call.over():
             return False
         answer._call = of
         call._answer, call._answer_seq = answer, answer._seq
@@ -399,15 +552,38 @@ cdef class Calls:
             wake(list(call.sleepers))
         return True
 
+    cdef int add(self, InFlight call, HoldsAnswer part) except -1:
+        """Gives a part of the answer to the call."""
+        of = PyWeakref_NewRef(call, None)
+        if call.parts is None:
+            call.parts = []
+        part._call = of
+        call.parts.append(part)
+        call._come += 1
+        call.in_parts = True
+        if call.sleepers:
+            wake(list(call.sleepers))
+        return 0
+
+    cdef int finish(self, InFlight call, uint64_t seq) except -1:
+        """All parts of the answer have come, and nothing is behind them."""
+        call._answer_seq, call.in_parts = seq, True
+        if call.sleepers:
+            wake(list(call.sleepers))
+        self.end(call)
+        return 0
+
     def end(self, InFlight call not None, error=None, bint gone=True):
         """Ends the call with the error, unless it has ended already.  `gone` says that no answer can come any more, or that it
         was released.  The call then needs no room."""
         cdef list for_it = None, for_room = None
-        if error is not None and not call.done():
+        if error is not None and not call.over():
             call._error = error
             if call.sleepers:
                 for_it = list(call.sleepers)
-        if gone and PyDict_GetItem(self.live, call._number) == <PyObject *>call:
+        if gone and call.parts:  # they need room
+            call.gone = True
+        elif gone and PyDict_GetItem(self.live, call._number) == <PyObject *>call:
             del self.live[call._number]
             self.sent(call)
             if self.for_room:
@@ -475,8 +651,13 @@ cdef class Inbox:
     """If fileno() was given out: weak references, by number, to the calls whose answers have come, and that nobody has asked since.  Whoever listens to the
     descriptor has to be told of them, though another thread has received the answers."""
 
-    def __init__(self, limit):
-        self.calls, self._loops, self.untold = Calls(limit), {}, {}
+    cdef Header requests
+    """Of the request ring."""
+    cdef readonly uint64_t parts
+    """How many parts of each answer may have come and not be released."""
+
+    def __init__(self, limit, parts=0):
+        self.calls, self._loops, self.untold, self.parts = Calls(limit), {}, {}, parts
         self._looked = now_s()
 
     def _open(self, answers):
@@ -580,6 +761,17 @@ cdef class Inbox:
             self.polled = True  # only now: nobody may have found a call that was not told before the descriptor was armed
         return notifier.fileno()
 
+    cdef int allow_part(self, InFlight call) except -1:
+        """A part was released, so one more may be sent.  What is there is received before, so that parts never fill the ring from
+        behind: a slot that was released is then not counted twice."""
+        if not call.over():
+            try:
+                if self.peer.behind() > 0:
+                    self.pump(nothing, 0)
+            finally:
+                say(call.header, call._seq, False)
+        return 0
+
     cdef arm(self):
         """Called with the turn to receive.  The descriptor is readable now if somebody has a call in `untold`.  It is at no time
         unreadable then, because another thread may look at it at any time."""
@@ -620,9 +812,11 @@ cdef class Inbox:
         cdef PyObject *found = PyDict_GetItem(self.calls.live, envelope.call)
         cdef InFlight call = None if found == NULL else <InFlight>found
         self._orphaned = None
-        if call is not None and not call.done() and self.polled:
+        if call is not None and not call.over() and self.polled:
             self.untold[call._number] = PyWeakref_NewRef(call, None)
-        if call is not None and envelope.status == FAILED and not call.done():
+        if (envelope.part or envelope.status >= PART or (call is not None and call._come)) and self._take_part(call, answer, envelope):
+            return
+        if call is not None and envelope.status == FAILED and not call.over():
             text = envelope.text[:strnlen(envelope.text, TEXT_NBYTES)].decode(errors="replace")
             self.calls.end(call, CallFailed(f"{call._label()} failed: {text}"))
             discard(answer)
@@ -631,6 +825,44 @@ cdef class Inbox:
             discard(answer)
             if call is not None and call._error is not None:
                 self.calls.end(call)
+
+    cdef bint _take_part(self, InFlight call, HoldsAnswer answer, Response *envelope) except -1:
+        """Something has come for a call that is answered in parts.  False: it is an answer or a failure, which ends the call as it
+        ends any other."""
+        cdef gd_use *use = answer.use
+        cdef int status = envelope.status
+        cdef uint64_t request = envelope.request
+        cdef bint open = call is not None and not call.over(), next = open
+        if open and (envelope.part != call._come or (call._come and use.producer_id != call.engine)):
+            if envelope.part == 0 and not call._handed:
+                call._begin_again()  # another engine has it now
+            elif call._handed or self.is_here(use.producer, use.producer_id):
+                call._lose()
+                open = next = False
+            else:  # of a dead engine, without its first parts, which were torn
+                call._begin_again()
+                next = False
+        if next and status == PART:
+            call.engine, call.engine_number = use.producer_id, use.producer
+            self.calls.add(call, answer)
+            return True
+        if status < PART and (next or not open):
+            return False
+        discard(answer)
+        if next:
+            self.calls.finish(call, request)
+            return True
+        self.late += 1
+        if status == PART and not open:  # its engine would wait for the release of parts
+            say(self.requests if call is None else call.header, request, True)
+        elif call is not None and call._error is not None:
+            self.calls.end(call)
+        return True
+
+    cdef bint is_here(self, uint32_t number, uint64_t id) noexcept:
+        """Whether an engine has neither left this client's ring nor been cleared."""
+        cdef gr_peer_entry *entry = &self.peer.gd.me.ring.peer[number]
+        return gr_load_acquire(&entry.id) == id and state_of(gr_load_acquire(&entry.word)) != GR_FREE
 
 
 cdef discard(HoldsAnswer answer):
@@ -673,6 +905,7 @@ cdef class Sender:
         self._ring, self._requests, self._mailbox = ring, requests, mailbox
         self._calls, self.id, self.kept = mailbox.calls, id, kept
         self.peer, self.header = requests._peer, ring._header
+        mailbox.requests = self.header
         return True
 
     def _send(self, timeout, expires_s, stream, shape, waited=None):
@@ -735,8 +968,10 @@ cdef class Sender:
         cdef Request *envelope = <Request *>envelope_of(slot)
         self.last += 1
         call.begin(self._mailbox, self.last, slot._seq, expires)
+        call.header = self.header
         envelope.client, envelope.call = self.id, self.last
         envelope.until_ns = expiry_ns(FOREVER if expires is None else expires)
+        envelope.credit, envelope.parts = call._seq << 32, self._mailbox.parts
         slot._call = PyWeakref_NewRef(call, None)
         self._calls.begin(call)
         return 0
@@ -850,8 +1085,31 @@ cdef int release_answer(Slot slot, bint well) except -1:
         return answer._finish()
     finally:
         if call is not None and not answer.use.open:
-            call._mailbox.calls.end(call)
-            call._answer = None
+            if call.parts is not None and call.part_over(answer):
+                call._mailbox.allow_part(call)
+            else:
+                call._mailbox.calls.end(call)
+                call._answer = None
+
+
+cdef class HandsOut:
+    """The iterator over the parts of an answer.  A part is handed out when nothing of Python runs any more before the body of the
+    loop has it."""
+
+    cdef readonly InFlight _call
+
+    def __init__(self, InFlight call not None):
+        self._call = call
+
+    def _hand_out(self):
+        return self._call.hand_out()
+
+    def __next__(self):
+        self._move_on()
+        part = self._call.hand_out()
+        if part is None:
+            raise StopIteration
+        return part
 
 
 # ---- the engine --------------------------------------------------------------------------------------------------------------
@@ -866,6 +1124,11 @@ cdef class Taken:
     """Of the request."""
     cdef readonly uint64_t _client, _number
     cdef readonly bint _redelivered, _answered
+    cdef uint64_t sent, base, first_seq, part_seq, open_seq
+    """How many parts were sent; how many had been released before; the sequences, in the client's ring, of the first and the last
+    of them, and of one that is being written."""
+    cdef bint alone
+    """Whether no parts of an engine that had the call before are in the client's ring."""
 
     def _request(self):
         """The slot of the request.  Raises RingError if the call was answered."""
@@ -875,6 +1138,56 @@ cdef class Taken:
                 "was answered; its request is no longer yours"
             )
         return self._slot
+
+    # ---- its parts
+
+    cdef inline Request *envelope(self) except NULL:
+        return <Request *>envelope_of(self._slot)
+
+    @property
+    def _window(self):
+        """So many parts may be sent and not released."""
+        return self.envelope().parts
+
+    def _is_withdrawn(self):
+        """Whether its client has given it up."""
+        return (gr_load_acquire(<gr_word *>&self.envelope().credit) & CANCELLED) != 0
+
+    def _may_send(self, Answering writer not None):
+        """Whether the client has room for another part."""
+        cdef Request *envelope = self.envelope()
+        cdef uint64_t released = gr_load_acquire(<gr_word *>&envelope.credit) & RELEASED
+        cdef uint64_t others = 0
+        if self.sent == 0:
+            self.base = released
+        if not self.alone:
+            others = unread_of(writer._peer, self._number, self.first_seq if self.sent else NEVER)
+            self.alone = others == 0
+            if others:
+                writer.void_begun()  # else this part could come before those
+        return ((self.sent - (released - self.base)) & RELEASED) + others < envelope.parts
+
+    def _is_writing(self, writer):
+        """Whether a part is being written."""
+        if self.open_seq and all([seq != self.open_seq for _, seq in writer._peer.holding()]):
+            self.open_seq = 0  # it was dropped
+        return self.open_seq != 0
+
+
+cdef uint64_t unread_of(Peer peer, uint64_t number, uint64_t below) noexcept:
+    """How many parts of a call, in sequences below that one, its client has not received.  An engine that is dead or has left has
+    sent them."""
+    cdef gr_ring *ring = peer.gd.me.ring
+    cdef Response *envelope
+    cdef uint64_t word, n = 0
+    cdef uint32_t i
+    for i in range(ring.slots):
+        word = gr_load_acquire(&ring.slot[i].word)
+        if phase_of(word) == GR_READY and seq_of(gr_load_acquire(&take_of(ring, i, 0).word)) < seq_of(word):
+            envelope = <Response *>(ring.meta + i * ring.layout.meta_stride)
+            if envelope.call == number and seq_of(word) < below:
+                n += 1
+    return n
 
 
 def unanswered(batch):
@@ -917,12 +1230,23 @@ cdef int send_answer(Slot slot, bint well) except -1:
     if not well and not nowhere:
         answer.use.open = False
         (<Answering>answer._owner).begun.append(answer)
+        call = target(answer._call) if answer._ending == SENT else None
+        if call is not None:
+            call.open_seq = 0
         return 0
     call = target(answer._call)
     if nowhere:
         answer._finish(ABANDON, "abandon")
     else:
         answer._finish(PUBLISH, "publish")
+    if answer._ending == SENT:
+        if call is not None:
+            call.part_seq, call.open_seq = answer._seq, 0
+            if call.sent == 0:
+                call.first_seq = answer._seq
+            call.sent += 1
+            call._server._begun()
+        return 0
     # Only now: if an engine is killed before this line, another one gets the request.
     if well and call is not None and not call._answered:
         call._answered = True
@@ -1146,20 +1470,28 @@ cdef class Taker:
                 if slot.use.redelivered:
                     call._redelivered = True
                 self._calls.add(call)
-                batch.append(call)
+                if gr_load_acquire(<gr_word *>&envelope.credit) & CANCELLED:
+                    self._end_cancelled(call)
+                else:
+                    batch.append(call)
         return 0
 
     cdef int _end(self, Taken call, str ending) except -1:
         """Called when the answer was sent, or nobody is there to get it."""
         counts = self.counts
-        if self.learns:
-            self.learns = False
-            self._patience.answered(now_ns())
+        self._begun()
         if ending == ANSWERED:
             counts.answered += 1
         else:
             setattr(counts, ending, getattr(counts, ending) + 1)
         self._let_go(call)
+        return 0
+
+    cdef int _begun(self) except -1:
+        """An answer to the last batch was sent, or a part of one."""
+        if self.learns:
+            self.learns = False
+            self._patience.answered(now_ns())
         return 0
 
     cpdef _let_go(self, Taken call):
@@ -1180,17 +1512,52 @@ cdef class Taker:
 
     def _claim_answer(self, Taken call not None, stream, shape, int status=OK, text=""):
         """A slot in the client's ring, or one that goes nowhere."""
+        if call.sent or call.open_seq:
+            self.in_order(call)
+        return self.address(self._delivery._claim(call._client, stream, shape), call,
+                            "failed" if status == FAILED else ANSWERED, status, text)
+
+    def _end_cancelled(self, Taken call not None):
+        """Ends a call that its client has given up, so that the client has its room again."""
+        cdef SendsAnswer slot = self._claim_answer(call, None, None, END)
+        cdef bint learns = self.learns
+        if slot._ending is ANSWERED:
+            slot._ending = "cancelled"
+        self.learns = False  # this is no answer
+        try:
+            send_answer(slot, True)
+        finally:
+            self.learns = learns
+
+    cdef int in_order(self, Taken call) except -1:
+        """Called before a slot is claimed for what follows a part.  The client gets what was claimed first first."""
+        cdef Answering writer = self._delivery.reach(call._client)
+        if writer is None:
+            return 0
+        if call._is_writing(writer):
+            raise RingError(f"service {self.name!r}: a part of call {call._number} is being written; send it first")
+        if writer.begun:
+            writer.void_until(call.part_seq)
+        return 0
+
+    def _claim_part(self, Taken call not None, Answering writer not None, double timeout, stream, shape):
+        """A slot in the client's ring."""
+        self.in_order(call)
+        self._delivery._used[writer] = None
+        cdef SendsAnswer slot = self.address(writer.begin(timeout, stream, shape), call, SENT, PART, "")
+        call.open_seq = slot._seq
+        return slot
+
+    cdef SendsAnswer address(self, SendsAnswer slot, Taken call, str ending, int status, text):
+        """Writes the envelope of an answer.  Returns the slot."""
         cdef bytes encoded
         cdef Response *envelope
-        cdef SendsAnswer slot = self._delivery._claim(call._client, stream, shape)
         try:
             slot._call = PyWeakref_NewRef(call, None)
-            if not (<Answering>slot._owner).delivers:
-                slot._ending = UNDELIVERED
-            else:
-                slot._ending = ANSWERED if status == OK else "failed"
+            slot._ending = ending if (<Answering>slot._owner).delivers else UNDELIVERED
             envelope = <Response *>envelope_of(slot)
-            envelope.call, envelope.status = call._number, status
+            envelope.call, envelope.status, envelope.part = call._number, status, <uint32_t>call.sent
+            envelope.request = call._slot._seq
             envelope.text[0] = 0
             if text:
                 encoded = text.encode(errors="replace")[:TEXT_NBYTES]

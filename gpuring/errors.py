@@ -71,6 +71,11 @@ class CallFailed(RingError):
     """The engine of a service failed the call.  The message is the engine's."""
 
 
+class CallCancelled(RingError):
+    """From `Call.part`: nobody waits for the answer any more.  The client has given the call up, is
+    dead, or has left."""
+
+
 class DeviceError(RingError):
     """The GPU, its driver or CuPy is missing, unsuitable, or reported an error."""
 

@@ -114,6 +114,7 @@ def test_each_end_of_a_call_is_counted(name):
         send(gone, 3)
         taken = server.take(4, max_wait_s=10, timeout=10)
         send(client, 4, expires_s=0)
+        send(client, 6).cancel()
         send(gone, 5)
         gone.close()
         answer(taken[0])
@@ -121,9 +122,10 @@ def test_each_end_of_a_call_is_counted(name):
         answer(taken[2])
         answer(taken[3])
         with pytest.raises(gpuring.RingTimeout):
-            server.take(2, timeout=0)
+            server.take(3, timeout=0)
         counts = {"taken": 4, "answered": 2, "failed": 1, "expired": 1, "dropped": 1}
-        counts |= {"undelivered": 1, "redelivered": 0, "waited_s": 0, "max_wait_s": 0}
+        counts |= {"cancelled": 1, "undelivered": 1, "redelivered": 0}
+        counts |= {"waited_s": 0, "max_wait_s": 0}
         assert vars(server.counts) == counts
         assert calls[0].wait(10)
         client.close()
@@ -259,11 +261,11 @@ class Torn:
         self.call = send(client, 0)
         assert self.engine.receive() == "answered"
 
-    def sticks(self):
-        """As if its GPU had not got to its work on the slot of the client's first answer."""
+    def sticks(self, index=0):
+        """As if its GPU had not got to its work on a slot: by default that of the first answer."""
         ring = self.client._mailbox._ring
         (peer,) = [each for each in ring.stats().producers if each.pid == self.engine.pid]
-        set_fence(ring, peer.number, 0, 1)
+        set_fence(ring, peer.number, index, 1)
 
     def dies(self):
         ring = self.client._mailbox._ring

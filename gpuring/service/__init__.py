@@ -1,7 +1,7 @@
 """Request and response over rings, between many clients and some engines.
 
-    serve   -> Server.take -> Batch of Calls -> Call.answer, Call.fail
-    connect -> Client.request -> PendingCall.result
+    serve   -> Server.take -> Batch of Calls -> Call.answer, Call.fail, Call.part
+    connect -> Client.request -> PendingCall.result, PendingCall.parts
 
 Requests go through one ring with one subscription, which the engines share.  Each client has a ring
 of its own for its answers.  docs/services.md is the guide.  docs/decisions/0006 says why it is so.
@@ -15,6 +15,7 @@ from gpuring.service.opening import connect, serve
 from gpuring.service.pending import PendingCall
 from gpuring.service.readiness import Health, health
 from gpuring.service.server import Counts, Server
+from gpuring.service.streaming import Parts
 
 __all__ = [
     "Batch",
@@ -25,6 +26,7 @@ __all__ = [
     "Health",
     "Histogram",
     "Metrics",
+    "Parts",
     "PendingCall",
     "Server",
     "connect",

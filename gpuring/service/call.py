@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from gpuring._calls import FAILED, Answering, SendsAnswer, Taken, unanswered
+from gpuring._calls import FAILED, Answering, SendsAnswer, unanswered
 from gpuring._slots import nobody_has
 from gpuring.producer import Producer
+from gpuring.service.streaming import InParts
 from gpuring.service.wire import Enveloped
 from gpuring.slot import WriteSlot
 from gpuring.unique import Unique
@@ -80,6 +82,18 @@ class AnswerWriter(Answering, Enveloped, Producer):
         """The calls whose answers are being written."""
         return [slot._of() for slot in self._slots if slot._open]
 
+    def void_begun(self) -> None:
+        """Gives up the answers that were begun."""
+        self.void_until(math.inf)
+
+    def void_until(self, seq: float) -> None:
+        """Gives up the answers that were begun in slots up to this sequence.  So nothing that is
+        sent from now on comes before it."""
+        for slot in [slot for slot in self.begun if slot._seq <= seq]:
+            self.begun.remove(slot)
+            slot._open = True
+            slot._end()
+
     def void(self, every: bool) -> bool:
         """Gives up the answers that were begun, and slots that a Ctrl-C left claimed for nobody.
         With `every` it gives up all claimed slots.  Returns whether nothing is claimed any more."""
@@ -98,7 +112,7 @@ class AnswerWriter(Answering, Enveloped, Producer):
         return empty
 
 
-class Call(Taken, Unique):
+class Call(InParts, Unique):
     """One call that this engine has taken and not answered yet.  `Server.take` makes it.
 
     The request belongs to this engine until the call is answered.  On a GPU the stream of `take`

@@ -44,14 +44,16 @@ class Client(Sender, Unique):
     """The number by which engines know this client, `call.client` there.  It is another one in each
     service."""
 
-    def __init__(self, ring: Ring, terms: Terms, calls: int, engine_s: float) -> None:
+    def __init__(
+        self, ring: Ring, terms: Terms, calls: int, engine_s: float, parts: int = 0
+    ) -> None:
         self._engine_s = engine_s
         self._queues: Queues = {}
         self._readable: select.epoll | None = None
         """Of the descriptors of all its mailboxes.  None: fileno() was not called."""
         self._late = 0  # in the services that it has left
         self._whole = Whole(f"service {ring.name!r}: a client", "it leaves the service")
-        box = Mailbox(ring, terms, calls, engine_s, self._queues, self._whole)
+        box = Mailbox(ring, terms, calls, engine_s, self._queues, self._whole, parts)
         super().__init__(ring, box.writer, box, Turn(), box.id, terms.kept, PendingCall)
 
     @property
@@ -288,7 +290,15 @@ class Client(Sender, Unique):
         try:
             terms = Terms.of(ring)
             check_replacement(self._ring, self._mailbox.terms, ring, terms)
-            box = Mailbox(ring, terms, self._calls.limit, self._engine_s, self._queues, self._whole)
+            box = Mailbox(
+                ring,
+                terms,
+                self._calls.limit,
+                self._engine_s,
+                self._queues,
+                self._whole,
+                self._mailbox.parts,
+            )
             self._watch(box)
             return self._settle_in(ring, box.writer, box, box.id, terms.kept)
         except RingClosed:  # it has ended meanwhile

@@ -45,9 +45,10 @@ class Mailbox(Inbox):
         engine_s: float,
         queues: Queues,
         whole: Whole,
+        parts: int = 0,
     ) -> None:
         """If it raises, the caller closes the ring of requests."""
-        super().__init__(limit)
+        super().__init__(limit, parts)
         requests._whole = whole
         self._requests = requests
         self.terms = terms
@@ -55,7 +56,7 @@ class Mailbox(Inbox):
         self._queues = queues
         self.id = secrets.randbits(64)
         self.writer = RequestWriter(requests, requests._join_producer())
-        self._ring = make_answer_ring(requests, terms, self.id, limit + SPARE)
+        self._ring = make_answer_ring(requests, terms, self.id, limit * (1 + parts) + SPARE)
         self._ring._whole = whole
         try:
             # A producer that never claims.  With it the stream of answers has no end while engines
@@ -117,6 +118,9 @@ class Mailbox(Inbox):
         ]
         if not calls:
             return
+        for call in calls:
+            if call._handed and call._was_left():
+                call._lose()
         header = self._requests._header
         if has_engines(header, self.terms.kept):
             self._orphaned = None
@@ -128,7 +132,7 @@ class Mailbox(Inbox):
             if why := self._why_gone(call, seen):
                 gone = True
                 kind: type[RingError] = PeerLost
-                if call._expires is not None and call._expires < now:
+                if call._expires is not None and call._expires < now and not call._come:
                     kind, why = RingTimeout, "it has expired, and no answer came"
                 self._bury(call, kind, why)
         if not gone and self._orphaned is not None and now - self._orphaned >= self._engine_s:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from gpuring import _core, arguments, directory
 from gpuring.creation import create_of
 from gpuring.errors import PeerLost, RingClosed, RingExists, RingIncompatible, RingNotFound
-from gpuring.integers import between_one_and
+from gpuring.integers import between_one_and, integer
 from gpuring.ring import attach
 from gpuring.service.client import Client
 from gpuring.service.server import Server
@@ -166,13 +166,20 @@ def _check_terms(ring: Ring, request: Spec, terms: Terms) -> None:
 
 
 def connect(
-    name: str, *, calls: int = 8, timeout: float | None = 0.0, engine_s: float = 5.0
+    name: str,
+    *,
+    calls: int = 8,
+    parts: int = 0,
+    timeout: float | None = 0.0,
+    engine_s: float = 5.0,
 ) -> Client:
     """Joins the service `name` as a client.  It waits up to `timeout` seconds for it.
     None means for ever.
 
     * `calls`: how many calls may be in flight, or answered and not released, at the same time.  The
-      answers have a ring of their own, of calls + 4 slots.
+      answers have a ring of their own, of calls × (1 + parts) + 4 slots.
+    * `parts`: how many parts of each answer may have come and not be released
+      (`PendingCall.parts`).  With 0 engines can only give whole answers.
     * `engine_s`: how many seconds a call waits for an engine when there is none.
 
     Raises RingNotFound, RingIncompatible (the ring is not a service), TooManyPeers, PeerLost (the
@@ -180,7 +187,13 @@ def connect(
     """
     check_service_name(name)
     calls = between_one_and(_MAX_CALLS, calls, "calls")
+    parts = integer(parts, "parts")
+    if not 0 <= parts <= _MAX_CALLS // calls - 1:
+        raise ValueError(
+            f"parts is 0 … {_MAX_CALLS // calls - 1} with {calls} calls, not {parts}: "
+            f"a ring has {_core.MAX_SLOTS} slots"
+        )
     if not arguments.number(engine_s, "engine_s", "a number of seconds") >= 0:
         raise ValueError(f"engine_s is >= 0 seconds, not {engine_s!r}")
     deadline = directory.deadline_of(timeout)
-    return _join(name, deadline, lambda ring: Client(ring, Terms.of(ring), calls, engine_s))
+    return _join(name, deadline, lambda ring: Client(ring, Terms.of(ring), calls, engine_s, parts))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gpuring._calls import HoldsAnswer, InFlight, SendsRequest, asyncio
@@ -10,6 +10,7 @@ from gpuring._slots import nobody_has
 from gpuring.consumer import Consumer
 from gpuring.errors import CallFailed, PeerLost, RingClosed, RingError
 from gpuring.producer import Producer
+from gpuring.service.streaming import Parts
 from gpuring.service.tasks import deadline_of
 from gpuring.service.wire import Enveloped
 from gpuring.slot import ReadSlot, WriteSlot
@@ -18,6 +19,7 @@ from gpuring.unique import Unique
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from gpuring._calls import Calls, Sleepers
     from gpuring.service.tasks import Tasks
 
 
@@ -80,7 +82,17 @@ class Receives(Protocol):
 
     @property
     def service(self) -> str: ...
+    @property
+    def calls(self) -> Calls: ...
     def tasks(self) -> Tasks: ...
+    def pump(
+        self,
+        ready: InFlight | Callable[[], bool],
+        deadline: float | None,
+        stream: Any = None,
+        sleepers: Sleepers | None = None,
+    ) -> bool: ...
+    def order(self, answer: Answer, stream: Any) -> None: ...
     def wait(self, call: InFlight, timeout: float | None, stream: Any = None) -> bool: ...
 
 
@@ -105,7 +117,8 @@ class PendingCall(InFlight, Unique):
 
     @property
     def done(self) -> bool:
-        """Whether the answer or the failure has come.  It does not wait."""
+        """Whether the answer, a part of it that nobody takes, or the failure has come.  It does not
+        wait."""
         return self._mailbox.wait(self, 0)
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -158,8 +171,29 @@ class PendingCall(InFlight, Unique):
     def __await__(self) -> Generator[Any, None, Answer]:
         return self.result_async().__await__()
 
+    def parts(self, timeout: float | None = None, *, stream: Any = None) -> Parts:
+        """The parts of the answer, in order, in a `for` or an `async for`:
+
+            for part in call.parts(timeout=5):
+                print(part.array)
+
+        Each part is released when the loop moves on, and the engine may then send another one.  If
+        the engine gives the answer as a whole, this is the only part.  If the loop is left before
+        the end, the call is cancelled.
+
+        * `timeout`: how many seconds each part may take.  None waits for ever.
+        * `stream`: waits for each part on a GPU, as for `result`.
+
+        The loop raises what result() raises, and the call is over then.  PeerLost also means that
+        the engine died, or left, when parts of its answer had been taken.  Parts that have come
+        before are handed out first.  If no part had been taken, another engine gives the answer
+        from its beginning.
+        """
+        return Parts(self, timeout, stream)
+
     def cancel(self) -> None:
-        """Gives the call up.  Its answer is discarded, now or when it comes."""
+        """Gives the call up.  Its answer is discarded, now or when it comes.  The engine sees that
+        as `call.cancelled`."""
         self._give_up(RingError(f"{self._label()} was cancelled"))
 
     def _answer_is_lost(self) -> bool:

@@ -43,6 +43,9 @@ class Counts:
     """Failures sent, by `fail` or because a block left a call unanswered."""
     expired: int = 0
     """Calls that had expired when they were taken."""
+    cancelled: int = 0
+    """Calls that their client had given up when they were taken, or before they had all their
+    parts."""
     dropped: int = 0
     """Calls whose client was dead or had left when they were taken."""
     undelivered: int = 0

@@ -1,8 +1,9 @@
 """What the two sides of a service agree on: names, envelopes, and what its ring says about answers.
 
 A frame's metadata begins with an envelope, which users do not see.  The envelope of a request says
-which client sent it and until when it is wanted.  The envelope of an answer says which call it
-answers.
+which client sent it and until when it is wanted.  As long as an engine has the request, the client
+says there how many parts of the answer it has released, and whether it has given the call up.  The
+envelope of an answer says which call it answers, and whether it is a part or the end.
 """
 
 from __future__ import annotations
@@ -40,12 +41,22 @@ SPARE = 4
 """How many slots a client's ring has beside one for each call.  Engines that die before the client
 looks may have begun so many answers, or sent so many twice, and no other answer is overwritten."""
 
-_REQUEST = np.dtype([("client", "u8"), ("call", "u8"), ("until_ns", "u8")])
-_ANSWER = np.dtype([("call", "u8"), ("status", "u1"), ("text", f"S{TEXT_NBYTES}")])
+_REQUEST = np.dtype(
+    [("client", "u8"), ("call", "u8"), ("until_ns", "u8"), ("credit", "u8"), ("parts", "u8")]
+)
+_ANSWER = np.dtype(
+    [
+        ("call", "u8"),
+        ("request", "u8"),
+        ("part", "u4"),
+        ("status", "u1"),
+        ("text", f"S{TEXT_NBYTES}"),
+    ]
+)
 assert (_REQUEST.itemsize, _ANSWER.itemsize) == ENVELOPES
 NEVER = int(np.iinfo("u8").max)
 """`until_ns` of a call that does not expire."""
-_VERSION = 1
+_VERSION = 2
 
 Fields = Mapping[str, tuple[Sequence[int] | int, npt.DTypeLike]]
 Slots = Fields | tuple[Sequence[int] | int, npt.DTypeLike]

@@ -1,0 +1,223 @@
+"""Answers in parts: what a client takes one after the other, and what an engine sends.
+
+A part is an answer to a call that does not end it.  The engine numbers the parts of a call, and the
+client gives them out in this order.  docs/decisions/0018 says what happens if a number is missing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING, Any
+
+from gpuring._calls import END, HandsOut, Taken
+from gpuring._core import seconds
+from gpuring.errors import CallCancelled, RingClosed, RingError, RingFull, RingTimeout
+from gpuring.service.tasks import deadline_of
+from gpuring.unique import Unique
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from typing_extensions import Self
+
+    from gpuring.slot import ReadSlot, WriteSlot
+
+_SHORTEST_S, _LONGEST_S = 20e-6, 0.002
+"""An engine that waits for a client looks again after such a time, which doubles.  The client does
+not wake it: its word is in the request, and nobody sleeps there."""
+
+
+class Parts(HandsOut, Unique):
+    """The parts of the answer to a call, for one `for` or `async for`.  `PendingCall.parts` makes
+    it.
+
+    Each part is an Answer.  It is released when the loop moves on.  If the loop is left before the
+    end, the call is cancelled.  As a context manager it does the same at the end of the block.
+    """
+
+    if TYPE_CHECKING:
+
+        def __next__(self) -> ReadSlot: ...
+
+    def __init__(self, call: Any, timeout: float | None, stream: Any) -> None:
+        seconds(timeout, "timeout")
+        self._timeout, self._stream = timeout, stream
+        super().__init__(call)
+        call._streams = True
+
+    @property
+    def ready(self) -> bool:
+        """Whether the next part or the end is here, so that the loop would not wait.  It does not
+        wait, and releases the part before."""
+        call = self._call
+        self._give_back()
+        ready: bool = call._mailbox.pump(self._has_next, 0, None, call._sleepers)
+        call._asked()
+        return ready
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __aiter__(self) -> Self:
+        return self
+
+    def _move_on(self) -> None:
+        """Waits until there is a part to hand out, or the end."""
+        call, deadline = self._call, deadline_of(self._timeout)
+        self._give_back()
+        done = call._mailbox.pump(self._has_next, deadline, self._stream, call._sleepers)
+        self._prepare(done)
+
+    async def __anext__(self) -> ReadSlot:
+        call, deadline = self._call, deadline_of(self._timeout)
+        self._give_back()
+        try:
+            tasks = call._mailbox.tasks()
+            done = await tasks.until(self._has_next, deadline, call._sleepers, self._stream)
+        except BaseException:  # the task is cancelled
+            self.close()
+            raise
+        self._prepare(done)
+        part: ReadSlot | None = self._hand_out()
+        if part is None:
+            raise StopAsyncIteration
+        return part
+
+    def _has_next(self) -> bool:
+        call = self._call
+        if call._come and not call._handed and call._was_left():
+            call._begin_again()  # the next engine gives the answer from its beginning
+        return bool(call._has_part())
+
+    def _give_back(self) -> None:
+        """Releases the part that the body of the loop is done with."""
+        if (part := self._call._part_out()) is not None:
+            part.release()
+
+    def _prepare(self, done: bool) -> None:
+        """Raises what there is instead of a part."""
+        call = self._call
+        call._asked()
+        if not done and not call._mailbox.calls.closed and not call._has_part():
+            patience_s = seconds(self._timeout, "timeout")
+            late = RingTimeout(f"{call._label()}: no part within {patience_s:g} s; given up")
+            call._give_up(late)
+            raise call._error or late
+        if (part := call._next_part()) is not None:
+            call._mailbox.order(part, self._stream)
+
+    def close(self) -> None:
+        """Cancels the call, unless all parts were taken.  You may call it twice."""
+        call = self._call
+        if not call._is_over():
+            call.cancel()
+        else:  # what has come and was not taken
+            call._give_up(RingError(f"{call._label()} is over"))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if self._call is not None and not self._call._mailbox.calls.closed:
+            with contextlib.suppress(RingError):  # in a forked child it is not ours
+                self.close()
+
+    def __repr__(self) -> str:
+        return f"<parts of {self._call!r}, {self._call._handed} taken>"
+
+
+class InParts(Taken):
+    """The verbs of a call that an engine answers in parts."""
+
+    __slots__ = ()
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether nobody waits for the answer any more: the client has given the call up, is dead,
+        or has left.  It makes a call to the system at most once in a millisecond.  Raises RingError
+        if the call was answered."""
+        self._request()
+        return self._is_withdrawn() or self._server._delivery.reach(self._client) is None
+
+    @property
+    def window(self) -> int:
+        """How many parts may have been sent and not yet been released by the client, as its
+        `connect(parts=…)` says.  0: it takes no parts.  Raises RingError if the call was
+        answered."""
+        self._request()
+        return self._window
+
+    def part(
+        self,
+        timeout: float | None = None,
+        *,
+        stream: Any = None,
+        shape: Sequence[int] | None = None,
+    ) -> WriteSlot:
+        """Returns a slot for a part of the answer.  As a context manager it sends the part at the
+        end of the block.  Afterwards send more parts, or end the call: with `answer`, which is the
+        last part then, with `end`, or with `fail`.  `stream` and `shape` are as for Producer.claim.
+
+        The client gets the parts in the order in which they were sent.  If it has not released
+        `window` of them, this waits up to `timeout` seconds.  None waits for ever, and 0 does not
+        wait.  Other clients are not concerned.
+
+        Raises:
+
+        * RingFull: the client has not released enough parts.  Nothing was sent, so try it again
+          later, and serve others meanwhile.
+        * CallCancelled: nobody waits for the answer any more.  The call is over then, and need not
+          be ended.
+        * RingError: the call is answered already, its client takes no parts, or another part of it
+          is being written.
+        * DeviceError.
+        """
+        self._request()
+        server, patience_s, begun = self._server, seconds(timeout, "timeout"), time.monotonic()
+        if not self._window:
+            raise RingError(
+                f"service {server.name!r}: the client of call {self._number} takes no parts: "
+                "connect(parts=…) gives it room for some"
+            )
+        pause_s = _SHORTEST_S
+        while True:
+            writer = server._delivery.reach(self._client)
+            if writer is None or self._is_withdrawn():
+                self._cancelled()
+            left_s = begun + patience_s - time.monotonic()
+            if self._is_writing(writer) or self._may_send(writer):
+                try:
+                    slot: WriteSlot = server._claim_part(
+                        self, writer, min(_LONGEST_S, max(0.0, left_s)), stream, shape
+                    )
+                    return slot
+                except RingClosed:
+                    continue  # the client leaves just now
+                except RingFull:
+                    pass
+            else:
+                writer.void_begun()  # the client may have to read beyond them
+            if left_s <= 0:
+                raise RingFull(
+                    f"service {server.name!r}: the client of call {self._number} has not released "
+                    f"{self._window} parts within {patience_s:g} s"
+                )
+            time.sleep(min(pause_s, left_s))
+            pause_s = min(2 * pause_s, _LONGEST_S)
+
+    def end(self) -> None:
+        """Ends a call whose answer was sent in parts, without another part.  A call without parts
+        then has an empty answer, which only `PendingCall.parts` can take."""
+        self._request()
+        with self._server._claim_answer(self, None, None, END):
+            pass
+
+    def _cancelled(self) -> None:
+        self._request()
+        server, number = self._server, self._number
+        server._end_cancelled(self)
+        raise CallCancelled(f"service {server.name!r}: the client of call {number} has given it up")
