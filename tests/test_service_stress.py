@@ -10,7 +10,9 @@ from collections import Counter
 import pytest
 from services import (
     answer,
+    answer_of,
     check,
+    content,
     send,
     serve,
     up,
@@ -19,21 +21,55 @@ from support import poll, segments_of
 from test_service_locks import watching
 
 import gpuring
+from gpuring.service import Batch
 
 
 def unsteady_engine(pipe, name, seed):
     dice = random.Random(seed)
+    streams = {}
     with serve(name) as server:
         pipe.send("up")
         while not pipe.told():
-            with contextlib.suppress(gpuring.RingTimeout, ZeroDivisionError):  # noqa: SIM117
-                with server.take(
-                    dice.randint(1, 5), dice.choice((0, 0.001)), timeout=0.05
-                ) as calls:
-                    for call in dice.sample(calls, len(calls)):
-                        if dice.random() < 0.02:
-                            raise ZeroDivisionError("on purpose")
-                        answer(call)
+            with contextlib.suppress(gpuring.RingTimeout):
+                calls = server.take(
+                    dice.randint(1, 5), dice.choice((0, 0.001)), 0 if streams else 0.05
+                )
+                streams |= {call: 0 for call in calls if in_parts(call.meta["k"])}
+                answer_some(Batch(call for call in calls if call not in streams), dice)
+            for call, sent in list(streams.items()):
+                with contextlib.suppress(gpuring.RingFull):
+                    streams[call] += go_on(call, sent, dice)
+            streams = {call: sent for call, sent in streams.items() if not call.answered}
+
+
+def answer_some(calls, dice):
+    with contextlib.suppress(ZeroDivisionError), calls:
+        for call in dice.sample(calls, len(calls)):
+            if dice.random() < 0.02:
+                raise ZeroDivisionError("on purpose")
+            answer(call)
+
+
+PARTS = 8
+
+
+def in_parts(k):
+    return k % 3 == 0
+
+
+def go_on(call, sent, dice):
+    """Sends the next part of a stream, or its end; how many parts it has sent."""
+    if dice.random() < 0.005:
+        call.fail("on purpose")
+    elif sent == PARTS:
+        answer(call)
+    else:
+        with contextlib.suppress(gpuring.CallCancelled, ZeroDivisionError), call.part(0) as slot:
+            slot.array[...] = answer_of(call.array) + sent
+            if dice.random() < 0.02:
+                raise ZeroDivisionError("the part is not sent")
+            return 1
+    return 0
 
 
 def bookkeeper(pipe, name, seed):
@@ -41,7 +77,7 @@ def bookkeeper(pipe, name, seed):
     dice = random.Random(seed)
     books: Counter[str] = Counter()
     flying = []
-    with watching() as watch, gpuring.connect(name, calls=6, engine_s=20) as client:
+    with watching() as watch, gpuring.connect(name, calls=6, parts=3, engine_s=20) as client:
         pipe.send("up")
         k = 0
         while not pipe.told():
@@ -71,6 +107,8 @@ def settle(client):
 
 def end(client, k, call, dice):
     patience = 20 if dice is None or dice.random() < 0.9 else dice.choice((0, 0.001))
+    if in_parts(k):
+        return end_of_parts(client, k, call, patience, dice)
     try:
         with call.result(patience) as slot:
             check(client, k, slot)
@@ -81,6 +119,27 @@ def end(client, k, call, dice):
     except gpuring.PeerLost:
         return "lost"
     return "answered"
+
+
+def end_of_parts(client, k, call, patience, dice):
+    taken = 0
+    try:
+        for part in call.parts(patience):
+            if taken == PARTS:
+                check(client, k, part)
+            else:
+                assert (part.array == answer_of(content(client.id, k)) + taken).all()
+            taken += 1
+            if dice is not None and dice.random() < 0.02:
+                return "left"
+    except gpuring.CallFailed:
+        return "failed"
+    except gpuring.RingTimeout:
+        return "timeout"
+    except gpuring.PeerLost:
+        return "broken" if taken else "lost"
+    assert taken == PARTS + 1
+    return "whole"
 
 
 @pytest.mark.slow
@@ -112,9 +171,14 @@ def test_every_call_of_the_living_ends_in_one_way_while_engines_and_clients_are_
             each.result()
     total = sum(books, Counter())
     for each in books:
-        ends = each["answered"] + each["failed"] + each["timeout"] + each["lost"]
+        ends = sum(
+            each[kind]
+            for kind in ("answered", "whole", "left", "broken", "failed", "timeout", "lost")
+        )
         assert ends == each["sent"], each
     assert total["answered"] > 100, total
+    assert total["whole"] > 30, total
+    assert total["left"] > 0, total
     assert total["failed"] > 0, total
     assert total["lost"] == 0, total  # somebody always came
     assert min(kills.values()) > 1, kills
