@@ -121,6 +121,14 @@ def test_sensor_latest(start, tmp_path):
         assert len(log["points"]) == len(log["meta"]) == 1000
 
 
+def test_token_stream(start):
+    """Each front end checks its tokens itself; here, that none of the living has missed any."""
+    text = "\n".join(_lines(start("token_stream.py", args=["30"])))
+    told = r"front end (\d)  30 prompts, .*, (\d+) in all, each right; \d+ streams asked for again"
+    assert sorted(re.findall(told, text)) == [("0", "3000"), ("1", "300"), ("3", "3000")]
+    assert re.search(r"engine +took over: [1-9]\d* streams to their end", text)
+
+
 @pytest.mark.slow
 @pytest.mark.deadline(100)  # four processes import torch
 def test_weights_handover(start):
@@ -267,6 +275,7 @@ def _session(pid):
         ("video_pipeline.py", 5),
         ("inference_frontends.py", 8),
         ("service.py", 5),
+        ("token_stream.py", 5),
         ("one_script.py", 1),
     ],
 )
