@@ -10,7 +10,8 @@ What may be touched here, and by whom:
   and calls no Python function before its last change, so no other thread and no signal handler finds it half done.  It needs no
   lock.  Where a list is made, Python's collector may run, and with it any destructor; the books are in order there.
 * An `InFlight` is in the books of one `Calls` for ever, and only that changes how it has ended.  Any thread may read it.  Who
-  sends the request writes `_sent_at`, and who receives writes `_answered_below`.
+  sends the request writes `_sent_at`, and who receives writes `_answered_below`.  Who receives adds its parts, and one thread at
+  a time takes and releases them.  Each of both is one step.
 * `Inbox` is the client's end of its answer ring.  Only the thread that has the turn to receive (`Calls.turn`) uses it, except
   for `pump`, `wait`, `fileno` and what only reads.
 * `Sender` is the client's end of the request ring.  Only the thread that has the turn to send uses it.  If the service is

@@ -7,7 +7,7 @@ import contextlib
 import select
 
 import pytest
-from services import ask_here, in_thread, receives, send, serve, up
+from services import ask_here, content, in_thread, receives, send, serve, up
 from support import poll, segments_of
 from test_service_signals import quick, signals
 from test_service_table import Torn
@@ -87,6 +87,24 @@ def test_parts_come_in_order_and_have_an_end(pair, ending, tasks):
         assert got == list(range(10 if ending is gpuring.Call.end else 11))
         assert (client.in_flight, client.late) == (0, 0)
     assert server.counts.answered == 3
+
+
+def test_each_part_is_what_its_engine_wrote_wherever_it_is(name, place):
+    with serve(name, place) as server, gpuring.connect(name, parts=2) as client:
+        call = send(client, 0, place)
+
+        def engine():
+            taken = take(server)
+            for k in range(20):
+                with taken.part(PATIENCE_S) as slot:
+                    slot.array[...] = taken.array + k
+            taken.end()
+
+        join = in_thread(engine)
+        for k, each in enumerate(call.parts(PATIENCE_S)):
+            assert (place.read(each.array) == content(client.id, 0) + k).all()
+        assert k == 19
+        join()
 
 
 def test_a_whole_answer_is_the_only_part(pair):
@@ -665,6 +683,30 @@ def test_a_torn_part_behind_one_that_was_taken_ends_the_stream(name, children):
         torn.dies()
         with pytest.raises(gpuring.PeerLost, match="after 1 parts"):
             next(parts)
+
+
+def test_in_the_service_that_takes_its_place_a_client_has_room_for_parts_too(name):
+    """And a stream of the former one goes on to its end."""
+    with serve(name) as old, gpuring.connect(name, parts=2) as client:
+        call = send(client, 0)
+        taken = take(old)
+        part(taken, 0)
+        parts = call.parts(PATIENCE_S)
+        assert read(parts, 1) == [0]
+        with serve(name, replace=True) as new:
+            other = send(client, 1)
+            there = take(new)
+            assert there.window == 2
+            theirs = other.parts(PATIENCE_S)
+            for k in range(5):
+                part(there, k)
+                part(taken, 1 + k)
+                assert read(theirs, 1) == [k]
+                assert read(parts, 1) == [1 + k]
+            there.end()
+            taken.end()
+            assert read(theirs) == read(parts) == []
+            assert client.in_flight == 0
 
 
 # ---- interrupts and threads ---------------------------------------------------------------------

@@ -62,3 +62,55 @@ def test_a_call_waits_for_nobody_on_the_host_and_for_everybody_on_the_gpu(
         assert not latch.expired
         assert early is not ordered
         assert (int(wrong.get()[0]) == 0) is ordered
+
+
+@pytest.mark.parametrize("ordered", [True, False], ids=["ordered", "mutant"])
+@pytest.mark.parametrize("place", STREAM_GATED, ids=lambda place: place.name)
+def test_parts_of_an_answer_are_handed_out_before_the_gpu_has_written_them(
+    place, name, ordered, monkeypatch
+):
+    """The engine's stream is held before it writes the first part."""
+    import cupy
+    import kernels
+
+    kernels.warm_up()
+    engine, receiving, reading = (cupy.cuda.Stream(non_blocking=True) for _ in range(3))
+    wrong = kernels.counter()
+    frame = ((WORDS,), "u8")
+    with (
+        gpuring.serve(name, request=frame, response=frame, **dict(place.options)) as server,
+        gpuring.connect(name, parts=4) as client,
+    ):
+        if not ordered:
+            monkeypatch.setattr(client._mailbox, "order", lambda *_: None)
+        with client.request(10) as slot:
+            call = slot.call
+        (taken,) = server.take(timeout=10, stream=engine)
+        with kernels.Latch(limit_s=40) as latch:
+            latch.hold(engine)
+            for k in range(4):
+                with taken.part(10, stream=engine) as slot:
+                    kernels.stamp(slot.array, k + 1, engine)
+            taken.end()
+            parts = call.parts(10, stream=reading)
+
+            def receive():
+                with receiving:
+                    client._mailbox.pump(call._is_over, None, receiving)
+
+            thread = threading.Thread(target=receive)
+            thread.start()
+            thread.join(20)
+            for k in range(4):
+                kernels.check(next(parts).array, k + 1, wrong, reading)
+            if not ordered:
+                reading.synchronize()
+            early = cupy.cuda.runtime.streamQuery(reading.ptr) == 0
+            latch.open()
+        for stream in (engine, receiving, reading):
+            stream.synchronize()
+        assert next(parts, None) is None
+        assert client.in_flight == 0
+        assert not latch.expired
+        assert early is not ordered
+        assert (int(wrong.get()[0]) == 0) is ordered
