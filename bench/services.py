@@ -49,6 +49,8 @@ ROWS = (
 )
 PATIENCE_S = 90
 """A process that says nothing for so long is taken for stuck."""
+END_S = 10
+"""A process that was told to end is killed after so long."""
 HEAD = f"{'':34}{'p50 µs':>9}{'calls/s':>10}{'client µs':>11}{'engine µs':>11}"
 
 
@@ -329,9 +331,13 @@ class Pair:
         device: str,
         environment: Mapping[str, str],
     ) -> None:
-        self._environment = {**environment, "PYTHONPATH": str(checkout)}
+        # Its gpuring first, and then what this process itself was given.
+        paths = filter(None, (str(checkout), environment.get("PYTHONPATH")))
+        self._environment = {**environment, "PYTHONPATH": os.pathsep.join(paths)}
         self._engine = self._start(stack, "engine", name, device)
+        _line(self._engine)  # the client finds its rings, and none that an earlier run has left
         self._client = self._start(stack, "client", name, device, str(self._engine.pid))
+        _line(self._client)
 
     def _start(self, stack: contextlib.ExitStack, *args: str) -> Any:
         process = stack.enter_context(
@@ -343,13 +349,8 @@ class Pair:
                 env=self._environment,
             )
         )
-        stack.callback(process.kill)
+        stack.callback(_end, process)
         return process
-
-    def wait(self) -> None:
-        """Until both processes are up."""
-        _line(self._engine)
-        _line(self._client)
 
     def measure(self, program: str, form: str, seconds: float) -> dict[str, float]:
         _tell(self._engine, f"{program} {form}")
@@ -357,6 +358,17 @@ class Pair:
         figures: dict[str, float] = json.loads(_line(self._client))
         _line(self._engine)
         return figures
+
+
+def _end(process: Any) -> None:
+    """Lets it leave and remove its rings.  A killed engine would leave them, and their name with
+    them."""
+    process.stdin.close()
+    try:
+        process.wait(END_S)
+    except subprocess.TimeoutExpired:
+        print(f"killed, because it does not end: {' '.join(process.args)}", file=sys.stderr)
+        process.kill()
 
 
 def _tell(process: Any, line: str) -> None:
@@ -368,7 +380,10 @@ def _line(process: Any) -> str:
     there, _, _ = select.select([process.stdout], [], [], PATIENCE_S)
     line: str = process.stdout.readline() if there else ""
     if not line:
-        why = "died" if there else f"said nothing for {PATIENCE_S} s"
+        why = f"said nothing for {PATIENCE_S} s"
+        if there:
+            process.wait(END_S)
+            why = f"ended with status {process.returncode}"
         raise SystemExit(f"a process {why}: {' '.join(process.args)}")
     return line
 
@@ -389,8 +404,6 @@ def _rounds(
             )
             for which, path in checkouts.items()
         }
-        for pair in pairs.values():
-            pair.wait()
         for _ in range(asked.rounds):
             for program, form in rows:
                 for which, pair in pairs.items():
