@@ -639,7 +639,7 @@ cdef class Inbox:
     cdef readonly Calls calls
     cdef readonly ConsumerVerbs _answers
     cdef readonly Peer peer
-    cdef bint on_device
+    cdef readonly bint on_device
     cdef public uint64_t late
     cdef public object _orphaned
     """A time.monotonic() since when there has been no engine, or None."""
@@ -723,16 +723,18 @@ cdef class Inbox:
             self.tell(call)
         return True
 
-    cpdef receive(self, double timeout, stream, InFlight only=None):
-        """Receives what is there.  Called with the turn to receive.
+    cpdef bint receive(self, double timeout, stream, InFlight only=None, bint one=False) except -1:
+        """Receives what is there, and returns whether that was anything.  Called with the turn to receive.
 
-        With `only` it stops when that call is done.  On a GPU the stream waits for each answer that is received, so it would
-        wait for answers that nobody has asked for, and the next request would come after them."""
+        With `only` it stops when that call is done, and with `one` after one answer.  On a GPU the stream waits for each answer
+        that is received, so it would wait for answers that nobody has asked for, and the next request would come after them."""
         cdef double now
+        cdef bint any = False
         if timeout > 0 or self.peer.has_news():
             try:
                 self._dispatch(acquired(self._answers, timeout, stream))
-                while self.peer.behind() > 0 and not (only is not None and only.done()):
+                any = True
+                while self.peer.behind() > 0 and not one and not (only is not None and only.done()):
                     self._dispatch(acquired(self._answers, 0, stream))
             except RingTimeout:
                 pass
@@ -742,6 +744,7 @@ cdef class Inbox:
         if now - self._looked >= SLICE_S:
             self._looked = now
             self._look(now)
+        return any
 
     cdef bint is_to_receive(self) noexcept:
         """Whether to receive before the next request, so that the spare slots are free again.  On a GPU that costs something (see

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
 
 import pytest
@@ -12,6 +13,7 @@ from gpuring._calls import Turn
 from gpuring.consumer import Consumer
 from gpuring.producer import Producer
 from gpuring.service.pending import Answer, PendingCall, RequestSlot
+from gpuring.service.tasks import Tasks
 
 
 class Answers(Consumer):
@@ -23,6 +25,10 @@ class Inbox(_calls.Inbox):
 
     def _look(self, now):
         pass
+
+    def _tasks_of(self, loop):
+        tasks = self._loops[loop] = Tasks(self, loop, {})
+        return tasks
 
 
 @pytest.fixture
@@ -88,3 +94,25 @@ def test_a_request_waits_for_no_answer_that_nobody_has_asked_for(rig, client):
     inbox.calls.live.clear()  # these were second answers, which need the room of others
     sender._send(0, None, None, None).publish()
     assert waited(ring) == answers
+
+
+def test_tasks_get_their_answers_one_after_the_other(client):
+    """The stream waits for the next answer when the task before has enqueued its work."""
+    ring, inbox, answer = client
+    calls = calls_of(inbox, 4)
+    order = []
+
+    async def take(call):
+        with await call:
+            order.append((call.number, waited(ring)))
+
+    async def main():
+        tasks = [asyncio.ensure_future(take(call)) for call in calls[:3]]
+        await asyncio.sleep(0)  # they are asleep
+        slots = [next(iter(answer(call))) for call in calls]
+        ring.told()
+        await asyncio.gather(*tasks, take(calls[3]))
+        return slots
+
+    slots = asyncio.run(main())
+    assert order == [(number, [slot]) for number, slot in enumerate(slots, 1)]

@@ -46,10 +46,14 @@ class Receiver(Protocol):
 
     @property
     def service(self) -> str: ...
+    @property
+    def on_device(self) -> bool: ...
     def pump(
         self, ready: InFlight | Callable[[], bool], deadline: float | None, stream: Any = None
     ) -> bool: ...
-    def receive(self, timeout: float, stream: Any) -> None: ...
+    def receive(
+        self, timeout: float, stream: Any, only: InFlight | None = ..., one: bool = ...
+    ) -> bool: ...
 
 
 Queues = dict["AbstractEventLoop", dict[object, Task]]
@@ -92,7 +96,7 @@ class Tasks:
     ) -> bool:
         """Waits as Mailbox.pump does."""
         calls = self._mailbox.calls
-        while not self._mailbox.pump(ready, 0, stream):
+        while not self._is_here(ready, deadline, stream):
             left = left_s(deadline)
             if calls.closed or left == 0:
                 return False
@@ -113,6 +117,15 @@ class Tasks:
                 if self._listening and not self._asleep:
                     self._hear()
         return True
+
+    def _is_here(
+        self, ready: InFlight | Callable[[], bool], deadline: float | None, stream: Any
+    ) -> bool:
+        """Looks, without waiting.  On a GPU it leaves answers that came before this one to the
+        loop, which receives for one task after the other."""
+        if self._mailbox.on_device and isinstance(ready, _calls.InFlight) and left_s(deadline) != 0:
+            return ready._is_done()
+        return self._mailbox.pump(ready, 0, stream)
 
     @property
     def send_at_once(self) -> bool:
@@ -225,10 +238,14 @@ class Tasks:
 
     def _receive(self, task: Task, receive: bool) -> Notifier | None:
         """Returns the bell that rings when there is something for this loop, or None if the loop
-        looks again by itself."""
+        looks again by itself.
+
+        On a GPU it receives one answer in each turn of the loop (Inbox.receive).  The task that
+        gets it runs before the stream waits for the next one."""
+        one = self._mailbox.on_device
         try:
-            if receive:
-                self._mailbox.receive(0, task.stream)
+            if receive and self._mailbox.receive(0, task.stream, None, one):
+                self._signals = 0
             if self._sleeper() is None:
                 return None
             bell = self._bell(self._mailbox.peer)
