@@ -43,6 +43,9 @@ class PeerStats:
     """Whether its process is stopped, by SIGSTOP, by Ctrl-Z or in a debugger.  It then does nothing
     and keeps what it has.  Always False for a process of another pid namespace, and for one that is
     frozen with its container."""
+    joined_ns: int
+    """When it joined: a time.monotonic_ns().  Two peers that had one number one after the other
+    differ in it."""
     age_s: float
     """Seconds since it joined."""
     waiting: bool
@@ -256,6 +259,7 @@ def _peer(
         pid=peer["pid"],
         alive=peer["alive"],
         stopped=peer["stopped"],
+        joined_ns=peer["joined_ns"],
         age_s=(now - peer["joined_ns"]) / 1e9,
         waiting=peer["waiting"],
         frames=peer["frames"],

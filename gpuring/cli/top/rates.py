@@ -71,7 +71,10 @@ def _elapsed_s(before: Look, now: Look) -> float:
 
 
 def _same(old: PeerStats, new: PeerStats) -> bool:
-    """Numbers are used again, pids too; but nobody's age falls."""
-    return (old.number, old.role, old.pid) == (new.number, new.role, new.pid) and (
-        old.age_s <= new.age_s
+    """Numbers are used again, and pids too."""
+    return (old.number, old.role, old.pid, old.joined_ns) == (
+        new.number,
+        new.role,
+        new.pid,
+        new.joined_ns,
     )
