@@ -75,6 +75,21 @@ def test_a_claim_beside_another_one_leaves_its_list_alone(ring):
             assert [seq for _, seq in sorted(producer._peer.holding())] == [kept.seq, slot.seq]
 
 
+def test_a_slot_that_is_dropped_while_a_verb_waits_is_given_back_after_it(ring):
+    with ring.producer() as producer, ring.consumer() as frames:
+        producer.claim(0).publish()
+        held, taken = frames.acquire(0), []
+        thread = busy(ring, frames, lambda: taken.append(frames.acquire(20)))
+        dropped = held.seq
+        del held
+        frames._give_back_lost()
+        assert [seq for _, seq in frames._peer.holding()] == [dropped]
+        producer.claim(0).publish()
+        thread.join()
+        frames._give_back_lost()
+        assert [seq for _, seq in frames._peer.holding()] == [taken.pop().seq]
+
+
 def test_who_ends_a_slot_twice_does_not_end_that_of_a_thread_that_has_just_got_it(name):
     """That thread has the slot again, and does not run yet, because it needs the GIL."""
     with (
