@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import select
 import threading
@@ -105,17 +106,18 @@ def test_a_request_says_that_no_service_came(name):
 
 def test_who_has_to_wait_for_room_goes_to_the_next_service(name, replaced):
     replaced()
-    with gpuring.connect(name, calls=2) as client:
+    with gpuring.connect(name, calls=2) as client, serve(name) as other:
         full = [send(client, k) for k in range(2)]
+        taken, former = other.take(2, timeout=PATIENCE_S), client._mailbox
         waiting = in_thread(send, client, 2, None)
         poll(lambda: is_held(client._sending))
         server = replaced()
         call = waiting()
         answer(server.take(timeout=PATIENCE_S)[0])
         finish(client, 2, call)
-        for call in full:
-            with pytest.raises(gpuring.PeerLost):
-                call.result(PATIENCE_S)
+        for k, call in enumerate(full):
+            answer(taken[k])
+            finish_in(former, k, call)
 
 
 def test_who_waits_for_a_slot_goes_to_the_next_service(name, replaced):
@@ -383,14 +385,17 @@ def test_tasks_keep_their_turn_in_the_next_service(name, replaced):
         lost = await send_async(client, 0)
         waiting = [asyncio.create_task(ordered(client, k)) for k in range(1, 4)]
         await settled()
-        server = replaced(slots=8)
-        calls = [await soon(ordered(client, 4))]
-        calls += [await soon(each) for each in waiting]
+        server = replaced(slots=1)
+        calls = [await soon(waiting[0])]
+        assert not client._mailbox.tasks().send_at_once  # the others wait
+        waiting.append(asyncio.create_task(ordered(client, 4)))
+        for each in waiting[1:]:
+            answer(server.take(timeout=PATIENCE_S)[0])
+            calls.append(await soon(each))
+        answer(server.take(timeout=PATIENCE_S)[0])
         assert order == [1, 2, 3, 4]
         with pytest.raises(gpuring.PeerLost):
             await lost.result_async(PATIENCE_S)
-        for taken in server.take(4, timeout=PATIENCE_S):
-            answer(taken)
         for call in calls:
             (await call.result_async(PATIENCE_S)).release()
         await ask_here_async(server, client, 9)
@@ -402,8 +407,9 @@ def test_tasks_keep_their_turn_in_the_next_service(name, replaced):
 
 
 def test_tasks_that_wait_for_room_go_to_the_next_service(name, replaced):
-    async def main(client):
-        lost = await send_async(client, 0)
+    async def main(client, other):
+        first = await send_async(client, 0)
+        (taken,) = other.take(timeout=PATIENCE_S)
         waiting = asyncio.create_task(send_async(client, 1, timeout=None))
         await settled()
         assert client._calls.for_room
@@ -411,12 +417,12 @@ def test_tasks_that_wait_for_room_go_to_the_next_service(name, replaced):
         call = await soon(waiting)
         answer(server.take(timeout=PATIENCE_S)[0])
         (await call.result_async(PATIENCE_S)).release()
-        with pytest.raises(gpuring.PeerLost):
-            await lost
+        answer(taken)
+        (await first).release()
 
     replaced()
-    with gpuring.connect(name, calls=1) as client:
-        asyncio.run(main(client))
+    with gpuring.connect(name, calls=1) as client, serve(name) as other:
+        asyncio.run(main(client, other))
 
 
 def test_a_task_says_for_how_long_no_engine_came(name):
@@ -458,6 +464,44 @@ def test_a_descriptor_tells_of_answers_in_both_services(name, replaced):
         answer(server.take(timeout=PATIENCE_S)[0])
         assert readable(fd, PATIENCE_S)
         finish(client, 3, call)
+
+
+def test_a_descriptor_that_is_asked_for_while_the_service_is_replaced(name, replaced):
+    replaced()
+    with gpuring.connect(name) as client:
+        server, settle_in, asked = replaced(), client._settle_in, []
+
+        def asked_just_before(*to):
+            asked.append(client.fileno())
+            return settle_in(*to)
+
+        client._settle_in = asked_just_before
+        call = send(client, 0)
+        answer(server.take(timeout=PATIENCE_S)[0])
+        assert readable(asked[0], PATIENCE_S)
+        finish(client, 0, call)
+
+
+def test_a_client_that_has_no_descriptor_for_the_next_service_tries_again(
+    name, replaced, monkeypatch
+):
+    def none_left(_):
+        raise OSError(errno.EMFILE, "on purpose")
+
+    replaced()
+    with gpuring.connect(name) as client:
+        fd, former = client.fileno(), client._mailbox
+        server = replaced()
+        with monkeypatch.context() as patched:
+            patched.setattr(type(former), "fileno", none_left)
+            with pytest.raises(OSError, match="on purpose"):
+                client.request(PATIENCE_S)
+        assert client._mailbox is former
+        assert len(server.stats().peers) == 2
+        call = send(client, 0)
+        answer(server.take(timeout=PATIENCE_S)[0])
+        assert readable(fd, PATIENCE_S)
+        finish(client, 0, call)
 
 
 # ---- what is left -------------------------------------------------------------------------------
@@ -523,21 +567,20 @@ def test_an_interrupt_while_a_client_goes_to_the_next_service_leaves_nothing(nam
 
 
 @pytest.mark.slow
-def test_a_client_is_closed_while_it_goes_to_the_next_service(name, replaced):
+def test_a_client_is_closed_while_it_goes_to_the_next_service(name, replaced, recwarn):
     """By a signal handler of the same thread."""
     server = replaced()
     client = gpuring.connect(name)
-    former, successor = client.ring, type(client.ring)._successor
-    server = replaced()
+    server, settle_in = replaced(), client._settle_in
 
-    def closing():
-        ring = successor(former)
+    def closing(*to):
         client.close()
-        return ring
+        return settle_in(*to)
 
-    client.ring._successor = closing
+    client._settle_in = closing
     with pytest.raises(gpuring.RingClosed, match="this client was closed"):
         client.request(PATIENCE_S)
     assert client.closed
     assert len(server.stats().peers) == 2
     assert len(segments_of(name)) == 2
+    assert [each for each in recwarn if name in str(each.message)] == []  # nothing was dropped

@@ -63,9 +63,9 @@ Queues = dict["AbstractEventLoop", dict[object, Task]]
 class Tasks:
     """The tasks of one loop that wait for something of one client.
 
-    Only the thread of the loop uses it, except for `wake`.  It belongs to one mailbox of the
-    client.  The queue of those that want to send is that of the loop in every mailbox of the
-    client, so tasks keep their turn when the service is replaced.
+    Only the thread of the loop uses it, except for `wake`.  It belongs to one mailbox of a client.
+    The queue of those that want to send is that of the loop in every mailbox of the client, so
+    tasks keep their turn when the service is replaced.
 
     If a signal handler raises in a callback, only that callback ends.  So each callback repairs
     what the one before has left.
