@@ -122,8 +122,8 @@ class PendingCall(InFlight, Unique):
         return self._mailbox.wait(self, 0)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Waits for the answer or the failure.  Returns False if none has come within `timeout`
-        seconds.  It may still come."""
+        """Waits for the answer, a part of it that nobody takes, or the failure.  Returns False if
+        none has come within `timeout` seconds.  It may still come."""
         return self._mailbox.wait(self, timeout)
 
     def result(self, timeout: float | None = None, *, stream: Any = None) -> Answer:
@@ -140,6 +140,7 @@ class PendingCall(InFlight, Unique):
         * RingClosed: this client was closed.
         * RingTimeout: `timeout` seconds have passed.  An answer that comes later is discarded.  Or
           the call had expired when an engine came to it.
+        * RingError: the answer comes in parts, which only `parts` can take.
 
         It raises FrameTorn, as Consumer.acquire does, if answers that were released earlier are
         torn.  After a FrameTorn or a Ctrl-C the call is still in flight.
