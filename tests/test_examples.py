@@ -29,6 +29,7 @@ RINGS = (
     "lidar",
     "weights",
     "classify",
+    "upscale",
     *(f"{each}{k}" for each in ("cam", "seen") for k in range(3)),
 )
 ON_HOST = "no GPU here, so this runs on host memory with NumPy"
@@ -274,6 +275,7 @@ def _session(pid):
         ("weights_handover.py", 3),
         ("video_pipeline.py", 5),
         ("inference_frontends.py", 8),
+        ("upscale_frontends.py", 4),
         ("service.py", 5),
         ("token_stream.py", 5),
         ("one_script.py", 1),
@@ -295,7 +297,7 @@ def test_children_end_when_their_parent_is_killed(start, name, children):
     "name", sorted(str(path.relative_to(EXAMPLES)) for path in EXAMPLES.rglob("*.py"))
 )
 def test_help_and_wrong_arguments(start, name):
-    if name in ("inference_load.py", "video_page.py"):  # parts of other ones
+    if name in ("inference_load.py", "upscale_load.py", "video_page.py"):  # parts of other ones
         _needs_video()
     else:
         assert _lines(start(name, args=["--help"]))[0].startswith("usage: ")
@@ -309,7 +311,10 @@ def test_help_and_wrong_arguments(start, name):
 
 @pytest.mark.parametrize(
     "name",
-    ["inference_frontends", "sensor_latest", "video_page", "video_pipeline", "weights_handover"],
+    [
+        *("inference_frontends", "sensor_latest", "upscale_frontends"),
+        *("video_page", "video_pipeline", "weights_handover"),
+    ],
 )
 def test_without_its_packages_an_example_says_what_to_install(name, tmp_path):
     """Whether they are installed here or not.  --help needs none of them."""
@@ -431,12 +436,32 @@ def test_inference_frontends(start):
     assert answers > meanwhile > 0
 
 
+@pytest.mark.slow
+@pytest.mark.deadline(150)  # five processes, three of them import torch
+def test_upscale_frontends(start):
+    """It checks every answer itself; here, that there were some, and that two were killed."""
+    for module in ("torch", "uvicorn", "starlette", "PIL"):
+        pytest.importorskip(module, reason="gpuring[examples] is not installed")
+    lines = _lines(start("upscale_frontends.py", args=["2"]), 140)
+    if start.on_host:
+        assert lines.pop(0) == "no GPU here, so this runs on host memory with torch on the CPU"
+        assert lines.pop(0) == "codec     Pillow, photos of 320 × 180"
+    text = "\n".join(lines)
+    assert re.search(r"^load +[1-9]\d* requests/s, p50 ", text, re.M)
+    worker, engine = re.search(r"^killed +worker (\d+) and engine (\d+); ", text, re.M).groups()
+    assert worker != engine
+    meanwhile = int(re.search(r"(\d+) requests meanwhile", text)[1])
+    answers = int(re.search(r"^in all +(\d+) answers, 0 of them wrong, 0 refusals", text, re.M)[1])
+    assert answers > meanwhile > 0
+
+
 PAGES = {
     "inference_load.py": "examples/inference_frontends.md",
     "one_script.py": "guide.md",
     "two_scripts/change.py": "guide.md",
     "two_scripts/send.py": "guide.md",
     "service.py": "services.md",
+    "upscale_load.py": "examples/upscale_frontends.md",
     "video_page.py": "examples/video_pipeline.md",
 }
 """Of those that have none of their own in docs/examples."""

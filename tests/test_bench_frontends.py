@@ -1,0 +1,78 @@
+"""The comparison of ways to pass photos: each runs for real in host memory, and wrong answers are
+found."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import frontends
+from bench.frontends import __main__ as command
+
+WAYS = list(frontends.ways())
+TINY = ["--device", "host", "--size", "64x48", "--seconds", "0.3", "--patience", "2"]
+
+
+@pytest.fixture(autouse=True)
+def needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("torch", "uvicorn", "starlette", "PIL", "zmq"):
+        pytest.importorskip(module, reason="gpuring[examples] or pyzmq is not installed")
+    monkeypatch.setattr(sys, "path", [*sys.path])  # the benchmark adds the examples
+
+
+def run(tmp_path: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
+    """(status, the only record) of a run."""
+    out = tmp_path / "out.json"
+    status = command.main([*TINY, "--out", str(out), *arguments])
+    found = json.loads(out.read_text())
+    assert found["machine"]["python"]
+    (record,) = found["records"]
+    return status, record
+
+
+@pytest.mark.slow(keep=1)
+@pytest.mark.deadline(100)  # three processes, most of them import torch
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_answers_right(tmp_path, way):
+    count = ["--workers", "1", "--engines", "1", "--calls", "2", "--no-deaths"]
+    http = [] if way == "ring" else ["--no-http"]
+    status, record = run(tmp_path, "--only", way, *count, *http)
+    assert (status, record["way"], record.get("failed")) == (0, way, None)
+    assert record["codec"] == "Pillow"
+    for part in ("files", "http")[: 2 - len(http)]:
+        figures = record[part]
+        assert (figures["wrong"], figures["failed"]) == (0, {})
+        assert figures["requests"] > 0
+        assert figures["p50_ms"] <= figures["p99_ms"]
+    stages = {"decode", "send", "wait", "encode", "engine takes", "model", "engine answers", "all"}
+    assert record["stages_ms"].keys() == stages
+
+
+@pytest.mark.slow
+@pytest.mark.deadline(150)
+def test_with_the_ring_nothing_fails_when_a_worker_and_an_engine_are_killed(tmp_path):
+    count = ["--workers", "2", "--engines", "2", "--calls", "2", "--no-http"]
+    status, record = run(tmp_path, "--only", "ring", *count)
+    assert (status, record.get("failed")) == (0, None)
+    deaths = record["deaths"]
+    assert (deaths["wrong"], deaths["failed"], deaths["workers_that_hang"]) == (0, {}, 0)
+
+
+def test_an_answer_to_another_photo_is_wrong():
+    """And so is one of another size, and one that is hardly changed is right."""
+    load = frontends.example("upscale_load")
+    front = importlib.import_module("upscale_frontends")
+    jpegs = list(load.photos(2, 48, 64))
+    answers = load.Answers(jpegs)
+    first, second = (front.encode_on_cpu(each.astype("u1")) for each in answers.wanted)
+    assert answers.is_right(0, first)
+    assert answers.is_right(1, second)
+    assert not answers.is_right(0, second)
+    assert not answers.is_right(1, jpegs[1])
+    found = [{"answers": [[first], [second, first]]}, {"answers": [[second], []]}]
+    assert importlib.import_module("bench.frontends.measure")._wrong(found, answers) == 2
