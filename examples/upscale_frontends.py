@@ -174,8 +174,7 @@ def main(seconds):
     import upscale_load  # here, because it imports this file
 
     height, width = LARGEST[device]
-    jpegs = list(upscale_load.photos(6, height, width))
-    answers = upscale_load.Answers(jpegs)
+    jpegs = list(upscale_load.photos(3, height, width))
     print(f"codec     {codec(device)[0]}, photos of {width} × {height}", flush=True)
     listening = socket.create_server(("127.0.0.1", 0))
     large = (SCALE * height, SCALE * width, 3)
@@ -185,6 +184,7 @@ def main(seconds):
         gpuring.serve(NAME, **terms, slots=SLOTS, device=device, engine=False),
         kept_running(*roles) as crew,
     ):
+        answers = upscale_load.Answers(jpegs)  # while the others start
         sys.exit(upscale_load.test(listening.getsockname(), crew, jpegs, answers, seconds))
 
 

@@ -44,13 +44,15 @@ def test_every_way_answers_right(tmp_path, way):
     status, record = run(tmp_path, "--only", way, *count, *http)
     assert (status, record["way"], record.get("failed")) == (0, way, None)
     assert record["codec"] == "Pillow"
-    for part in ("files", "http")[: 2 - len(http)]:
+    for part in ("photos", "frames", "http")[: 3 - len(http)]:
         figures = record[part]
         assert (figures["wrong"], figures["failed"]) == (0, {})
         assert figures["requests"] > 0
         assert figures["p50_ms"] <= figures["p99_ms"]
     stages = {"decode", "send", "wait", "encode", "engine takes", "model", "engine answers", "all"}
-    assert record["stages_ms"].keys() == stages
+    for part in ("photos", "frames"):
+        for figures in ("stages_ms", "stages_cpu_ms"):
+            assert record[part][figures].keys() | {"all"} == stages
 
 
 @pytest.mark.slow

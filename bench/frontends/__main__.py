@@ -7,9 +7,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import multiprocessing
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,13 @@ from bench.frontends.transport import Setting
 from gpuring.cli.bench.card import machine_card
 from gpuring.cli.bench.mps import installed
 
-PHOTOS = 6
+PHOTOS = 3
+PARTS = ("photos", "frames", "http", "deaths")
+PRELOADED = (
+    *("torch", "cupy", "cuda.bindings.driver", "zmq", "PIL.Image", "uvicorn"),
+    *("starlette.applications", "gpuring", "bench.frontends.roles"),
+)
+"""What the fork server imports, once for all processes.  None of it uses a GPU when imported."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -35,6 +43,9 @@ def parser() -> argparse.ArgumentParser:
     add("--calls", type=int, default=4, help="requests of a worker in flight (4)")
     add("--seconds", type=float, default=3.0, help="of each measurement (3)")
     add("--patience", type=float, default=2.0, help="seconds after which a request failed (2)")
+    add("--spin", action="store_true", help="wait for the GPU as CUDA does if it is not told")
+    add("--spawn", action="store_true", help="start processes without a fork server; slow")
+    add("--no-frames", action="store_true", help="only requests with photos")
     add("--no-http", action="store_true", help="only requests that workers make of files")
     add("--no-deaths", action="store_true", help="kill nobody")
     add("--out", type=Path, default=Path("frontends.json"), metavar="FILE")
@@ -60,65 +71,67 @@ def main(argv: Sequence[str] | None = None) -> int:
         args.engines,
         args.calls,
         args.patience,
+        "spawn" if args.spawn else "forkserver",
+        args.spin,
     )
-    plan = measure.Plan(args.seconds, not args.no_http, not args.no_deaths)
+    plan = measure.Plan(args.seconds, not args.no_http, not args.no_frames, not args.no_deaths)
+    if not args.spawn:
+        multiprocessing.set_forkserver_preload(list(PRELOADED))
+        forkserver.ensure_running()  # it imports while the right answers are computed
     load = example("upscale_load")
     jpegs = list(load.photos(PHOTOS, height, width))
     run: dict[str, Any] = {"machine": machine_card(), "setting": asdict(setting), "records": []}
-    with contextlib.ExitStack() as everything:
-        cases = list(_cases(everything, setting, args, run["records"]))
-        answers = load.Answers(jpegs, args.scale)
-        for case, _ in cases:
-            case.is_imported()
-        for case, closing in cases:
-            with closing:  # its processes end before the next one begins
-                run["records"].append(measure.measured(case, jpegs, answers, plan))
-            args.out.write_text(json.dumps(run, indent=1))
-            print(line(run["records"][-1]), flush=True)
-    args.out.write_text(json.dumps(run, indent=1))
+    answers = load.Answers(jpegs, args.scale)
+    for record in _records(setting, args, jpegs, answers, plan):
+        run["records"].append(record)
+        args.out.write_text(json.dumps(run, indent=1))
+        print(line(record), flush=True)
     return int(any(wrong(record) for record in run["records"]))
 
 
-def _cases(
-    everything: contextlib.ExitStack, setting: Setting, args: argparse.Namespace, records: list[Any]
-) -> Iterator[tuple[measure.Case, contextlib.ExitStack]]:
+def _records(
+    setting: Setting, args: argparse.Namespace, jpegs: Sequence[bytes], answers: Any,
+    plan: measure.Plan,
+) -> Iterator[dict[str, Any]]:  # fmt: skip
     for mode in {"off": (False,), "on": (True,), "both": (False, True)}[args.mps]:
-        environment = mps.without()
-        if mode:
-            if not installed():
-                records.append({"mps": True, "failed": "MPS is not installed"})
-                continue
-            environment = everything.enter_context(mps.daemon())
-        for way in args.only or ways():
-            if missing := measure.missing(way):
-                why = f"not installed: {', '.join(missing)}"
-                records.append({"way": way, "mps": mode, "failed": why})
-                continue
-            closing = everything.enter_context(contextlib.ExitStack())
-            yield measure.Case(closing, way, setting, mode, environment), closing
+        if mode and not installed():
+            yield {"mps": True, "failed": "MPS is not installed"}
+            continue
+        with mps.daemon() if mode else contextlib.nullcontext(mps.without()) as environment:
+            for way in args.only or ways():
+                if missing := measure.missing(way):
+                    why = f"not installed: {', '.join(missing)}"
+                    yield {"way": way, "mps": mode, "failed": why}
+                    continue
+                with contextlib.ExitStack() as stack:  # its processes end before the next begin
+                    case = measure.Case(stack, way, setting, mode, environment)
+                    record = measure.measured(case, jpegs, answers, plan)
+                yield record
 
 
 def wrong(record: dict[str, Any]) -> bool:
-    parts = (record.get(part, {}) for part in ("files", "http", "deaths"))
+    parts = (record.get(part, {}) for part in PARTS)
     return "failed" in record or any(part.get("wrong") for part in parts)
 
 
 def line(record: dict[str, Any]) -> str:
-    name = f"{record['way']}{', MPS' * record['mps']}"
-    if "failed" in record:
-        return f"{name:30} {record['failed']}"
-    cells = [f"{name:30}"]
-    for part in ("files", "http"):
+    """The record in a few lines."""
+    lines = [f"{record.get('way', '')}{', MPS' * record['mps']}: {record.get('failed', '')}"]
+    for part in PARTS[:-1]:
         if part in record:
-            cells.append(
-                "{}: {requests_per_s:7.1f}/s, p50 {p50_ms:6.1f}, p99 {p99_ms:6.1f}, "
-                "CPU {cpu_ms:5.1f} ms, {wrong} wrong, failed {failed};".format(part, **record[part])
+            figures = (
+                "{requests_per_s:7.1f}/s, p50 {p50_ms:6.1f} ms, p99 {p99_ms:6.1f} ms, "
+                "CPU {cpu_ms:5.2f} ms, {wrong} wrong, failed {failed}".format(**record[part])
             )
-    cells.append(f"GPU {record['gpu_mib']} MiB;")
-    cells += [f"{stage} {ms:.2f}," for stage, ms in record["stages_ms"].items()]
-    if "deaths" in record:
-        cells.append(f"deaths {record['deaths']}")
-    return " ".join(cells)
+            lines.append(f"  {part}: {figures}")
+        for stages in ("stages_ms", "stages_cpu_ms"):
+            if found := record.get(part, {}).get(stages):
+                each = ", ".join(f"{stage} {ms:.2f}" for stage, ms in found.items())
+                lines.append(f"    {stages}: {each}")
+    for part in ("gpu_mib", "deaths", "done_s"):
+        if part in record:
+            lines.append(f"  {part}: {record[part]}")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -16,13 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from bench.frontends import example, roles, ways
+from bench.frontends import example, light, roles, ways
 from bench.frontends.transport import Setting
 from gpuring.cli.bench.crew import Crew, Part, RoleFailed
 
-START_S = 90.0
+START_S = 45.0
 """How long processes may take to import, and to have a GPU context, a model and a codec."""
 CONNECT_S = 20.0
+HANG_S = 3.0
+"""A worker that is so late has been left hanging by the death of another process."""
 Record = dict[str, Any]
 
 
@@ -32,11 +34,12 @@ class Plan:
 
     seconds: float
     http: bool
+    frames: bool
     deaths: bool
 
 
 class Case:
-    """One way with MPS off or on: its processes, which import before anybody is measured."""
+    """One way with MPS off or on: its processes."""
 
     def __init__(
         self, stack: contextlib.ExitStack, way: str, setting: Setting, mps: bool,
@@ -44,7 +47,7 @@ class Case:
     ) -> None:  # fmt: skip
         self.way, self.setting, self.mps = way, setting, mps
         self._lane = lane = stack.enter_context(ways()[way].lane(setting))  # kept: locks go with it
-        crew = stack.enter_context(Crew(environment))
+        crew = stack.enter_context(Crew(environment, setting.method))
 
         def start(role: Callable[..., Any], *numbers: int) -> Part:
             given = (way, lane, setting, *numbers)
@@ -58,17 +61,9 @@ class Case:
     def everybody(self) -> list[Part]:
         return [self.keeper, *self.workers, *self.engines]
 
-    def is_imported(self) -> None:
-        """Waits."""
-        for part in self.everybody:
-            part.receive()
-
     def begin(self, jpegs: Sequence[bytes]) -> str:
-        """Lets them use the GPU.  Returns the codec's name when all are ready."""
-        self.keeper.send()
+        """Returns the codec's name when all are ready."""
         self.keeper.receive()
-        for part in self.engines:
-            part.send()
         for part in self.workers:
             part.send(list(jpegs))
         codecs = {part.receive()[1] for part in self.workers}
@@ -76,32 +71,33 @@ class Case:
             part.receive()
         return " and ".join(sorted(codecs))
 
-    def files(self, seconds: float, calls: int, stages: bool = False) -> list[Record]:
+    def files(self, work: str, seconds: float, calls: int, stages: bool = False) -> list[Record]:
         """What each worker found."""
-        self.order(seconds, calls, stages)
+        self.order(work, seconds, calls, stages)
         return [part.receive() for part in self.workers]
 
     def order(self, *given: Any) -> None:
         for part in self.workers:
-            part.send(("files", *given))
+            part.send(given)
 
-    def clock(self, on: bool) -> Record:
-        """The stages of engines since the last time, and turns their clocks on or off."""
+    def clock(self, on: bool, work: str) -> Record:
+        """The stages of engines since the last time; turns their clocks on or off, and tells them
+        which model to run."""
         merged: Record = {}
         for part in self.engines:
-            part.send((roles.STAGES, on))
+            part.send((roles.STAGES, on, work))
         for part in self.engines:
             for stage, seconds in part.receive().items():
                 merged.setdefault(stage, []).extend(seconds)
         return merged
 
-    def end(self, without: Sequence[Part] = ()) -> None:
+    def end(self) -> None:
         """Those who do not end by themselves are killed with their crew."""
-        for part in (*self.workers, *self.engines, self.keeper):
-            if part not in without:
-                with contextlib.suppress(RoleFailed, OSError):
-                    part.send((roles.END,))
-                    part.result()
+        for parts in (self.workers, self.engines, [self.keeper]):
+            for part in parts:
+                part.send((roles.END,))
+            for part in parts:
+                part.result()
 
 
 def missing(way: str) -> list[str]:
@@ -109,34 +105,52 @@ def missing(way: str) -> list[str]:
 
 
 def measured(case: Case, jpegs: Sequence[bytes], answers: Any, plan: Plan) -> Record:
-    """All figures of one case, or why there are none."""
-    record: Record = {"way": case.way, "mps": case.mps}
+    """All figures of one case, or why there are none, and when each part was done, in seconds."""
+    record: Record = {"way": case.way, "mps": case.mps, "done_s": {}}
+    begun = time.monotonic()
+
+    def done(part: str) -> None:
+        record["done_s"][part] = round(time.monotonic() - begun, 1)
+
     before_mib = gpu_mib()
     try:
         record["codec"] = case.begin(jpegs)
-        _connect(case, answers)
-        record["files"] = _files(case, answers, plan.seconds)
+        done("start")
+        _measure_work(case, roles.PHOTOS, answers, plan.seconds, record)
         used_mib = gpu_mib()
         record["gpu_mib"] = None if used_mib is None else used_mib - (before_mib or 0)
-        record["stages_ms"] = _stages(case, answers, plan.seconds / 3)
+        done(roles.PHOTOS)
+        if plan.frames:
+            sums = light.Sums(case.setting, len(jpegs))
+            _measure_work(case, roles.FRAMES, sums, plan.seconds, record)
+            case.clock(False, roles.PHOTOS)
+            done(roles.FRAMES)
         if plan.http and not case.mps:
             record["http"] = _http(case, jpegs, answers, plan.seconds)
-        dead = []
+            done("http")
         if plan.deaths and not case.mps:  # a killed client of MPS takes the others with it
-            dead = [case.workers[0], case.engines[0]]
-            record["deaths"] = _deaths(case, answers, 3 * case.setting.patience_s, *dead)
-        case.end(without=dead)
+            record["deaths"] = _deaths(case, answers, 3 * case.setting.patience_s)
+            done("deaths")
+        else:
+            case.end()
     except Exception as failed:  # the other ways go on
         why = str(failed).strip().splitlines() or [""]
         record["failed"] = f"{type(failed).__name__}: {why[-1]}"
     return record
 
 
-def _connect(case: Case, answers: Any) -> None:
+def _measure_work(case: Case, work: str, answers: Any, seconds: float, record: Record) -> None:
+    case.clock(False, work)
+    _connect(case, work, answers)
+    record[work] = _files(case, work, answers, seconds)
+    record[work] |= _stages(case, work, seconds / 3)
+
+
+def _connect(case: Case, work: str, answers: Any) -> None:
     """Until each worker has had every photo enlarged, and nothing failed."""
     until = time.monotonic() + CONNECT_S
     while True:
-        found = case.files(0.3, case.setting.calls)
+        found = case.files(work, 0.3, case.setting.calls)
         if _wrong(found, answers):
             raise RoleFailed("wrong answers before the clock ran")
         if all(all(each["answers"]) and not each["failed"] for each in found):
@@ -145,9 +159,9 @@ def _connect(case: Case, answers: Any) -> None:
             raise RoleFailed(f"not every worker gets answers: {[each['failed'] for each in found]}")
 
 
-def _files(case: Case, answers: Any, seconds: float) -> Record:
+def _files(case: Case, work: str, answers: Any, seconds: float) -> Record:
     cpu_s, begun = cpu_seconds(case.everybody), time.monotonic()
-    found = case.files(seconds, case.setting.calls)
+    found = case.files(work, seconds, case.setting.calls)
     cpu_s = cpu_seconds(case.everybody) - cpu_s
     if not any(each["ended"] for each in found):
         raise RoleFailed(f"no answers: {[each['failed'] for each in found]}")
@@ -161,15 +175,18 @@ def _files(case: Case, answers: Any, seconds: float) -> Record:
     }
 
 
-def _stages(case: Case, answers: Any, seconds: float) -> dict[str, float]:
-    """The median of each stage, of one request at a time in all."""
-    case.clock(on=True)
-    case.workers[0].send(("files", seconds, 1, True))
+def _stages(case: Case, work: str, seconds: float) -> Record:
+    """The median of each stage, and of its time of a CPU, with one request at a time in all."""
+    case.clock(True, work)
+    case.workers[0].send((work, seconds, 1, True))
     found = case.workers[0].receive()
-    stages = found["stages"] | case.clock(on=False)
-    medians = {stage: 1000 * float(np.median(each)) for stage, each in stages.items()}
-    whole = 1000 * float(np.median(found["took"]))
-    return medians | {"all": whole}
+    stages = found["stages"] | case.clock(False, work)
+    medians = {stage: 1000 * np.median(each, axis=0) for stage, each in stages.items()}
+    return {
+        "stages_ms": {stage: float(wall) for stage, (wall, _) in medians.items()}
+        | {"all": 1000 * float(np.median(found["took"]))},
+        "stages_cpu_ms": {stage: float(cpu) for stage, (_, cpu) in medians.items()},
+    }
 
 
 def _http(case: Case, jpegs: Sequence[bytes], answers: Any, seconds: float) -> Record:
@@ -200,19 +217,29 @@ def _http(case: Case, jpegs: Sequence[bytes], answers: Any, seconds: float) -> R
     }
 
 
-def _deaths(case: Case, answers: Any, seconds: float, *victims: Part) -> Record:
-    """After a third of it a worker and an engine are killed.  What the other workers saw."""
+def _deaths(case: Case, answers: Any, seconds: float) -> Record:
+    """After a third of it a worker and an engine are killed.  What the other workers saw.
+
+    Nobody is told to end afterwards: some ways leave processes that cannot.
+    """
+    victims = case.workers[0], case.engines[0]
     begun = time.monotonic()
-    case.order(seconds, case.setting.calls, False)
+    case.order(roles.PHOTOS, seconds, case.setting.calls, False)
     time.sleep(seconds / 3)
     died = time.monotonic()
     for victim in victims:
         victim.kill()
     case.workers, case.engines = case.workers[1:], case.engines[1:]
+    late = begun + seconds + case.setting.patience_s + HANG_S
     found = []
-    with contextlib.suppress(RoleFailed):  # a worker that hangs says nothing
-        for part in case.workers:
-            found.append(part.receive())
+    for part in case.workers:
+        while not part.told() and time.monotonic() < late:
+            time.sleep(0.01)
+        if part.told():  # a worker that hangs says nothing
+            with contextlib.suppress(RoleFailed):
+                found.append(part.receive())
+        else:
+            part.kill()
     ended = np.sort(np.concatenate([each["ended"] for each in found] or [[]]))
     last = begun + seconds * 2 / 3
     gaps = np.diff([died, *ended[ended > died], max(begun + seconds, died)])
@@ -245,8 +272,8 @@ def _wrong(found: Sequence[Record], answers: Any) -> int:
 
 
 def _percentiles(took_ms: Any) -> Record:
-    p50, p99 = np.percentile(took_ms, [50, 99])
-    return {"requests": len(took_ms), "p50_ms": float(p50), "p99_ms": float(p99)}
+    p50, p95, p99 = map(float, np.percentile(took_ms, [50, 95, 99]))
+    return {"requests": len(took_ms), "p50_ms": p50, "p95_ms": p95, "p99_ms": p99}
 
 
 def cpu_seconds(parts: Sequence[Part]) -> float:

@@ -11,38 +11,41 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from bench.frontends import example, ways
+from bench.frontends import example, light, ways
 from bench.frontends.transport import Hands, Setting
 from gpuring.cli.bench.crew import Pipe
 
-IMPORTED, READY, END, STAGES = "imported", "ready", "end", "stages"
+READY, END, STAGES = "ready", "end", "stages"
+PHOTOS, FRAMES = "photos", "frames"
+"""What requests are.  `light` has what is done with frames."""
 KNOWN = 8
 """Different answers to a photo that a worker keeps, to be checked after the clock has stopped."""
 
 
 class Clock:
-    """The seconds of each stage, while it is on.  The GPU is then waited for after each stage, so
-    the figures add up, and are those of one request at a time."""
+    """The seconds of each stage, and those of the CPU, while it is on.  The GPU is then waited for
+    after each stage, so the figures add up, and are those of one request at a time."""
 
     def __init__(self, device: str) -> None:
         self.on = False
         self._on_gpu = device == "cuda"
         self._since = 0.0
-        self._stages: dict[str, list[float]] = collections.defaultdict(list)
+        self._cpu_since = 0.0
+        self._stages: dict[str, list[tuple[float, float]]] = collections.defaultdict(list)
 
     def start(self) -> None:
         if self.on:
             self._settle()
-            self._since = time.perf_counter()
+            self._since, self._cpu_since = time.perf_counter(), time.process_time()
 
     def mark(self, stage: str) -> None:
         if self.on:
             self._settle()
-            now = time.perf_counter()
-            self._stages[stage].append(now - self._since)
-            self._since = now
+            now, cpu = time.perf_counter(), time.process_time()
+            self._stages[stage].append((now - self._since, cpu - self._cpu_since))
+            self._since, self._cpu_since = now, cpu
 
-    def taken(self) -> dict[str, list[float]]:
+    def taken(self) -> dict[str, list[tuple[float, float]]]:
         stages, self._stages = dict(self._stages), collections.defaultdict(list)
         return stages
 
@@ -56,23 +59,22 @@ class Clock:
 def keeper(pipe: Pipe, way: str, lane: Any, setting: Setting) -> None:
     """Keeps what a way has to have kept, until it is told to end."""
     keep = ways()[way].keeper
-    pipe.send(IMPORTED)
-    pipe.receive()
     with keep(setting, lane) if keep else contextlib.nullcontext():
         pipe.send(READY)
         pipe.receive()
 
 
 def engine(pipe: Pipe, way: str, lane: Any, setting: Setting, number: int) -> None:
-    """Answers what comes.  Orders: STAGES answers with those since the last one, and turns the
-    clock on or off; END."""
-    import torch  # takes seconds, so it is done before anybody is measured
+    """Answers what comes.  Orders: (STAGES, whether the clock runs, PHOTOS or FRAMES) answers with
+    the stages since the last one; END."""
+    import torch
 
     front = example("upscale_frontends")
-    pipe.send(IMPORTED)
-    pipe.receive()  # from now on it may use the GPU
-    enlarge = front.model(setting.device, setting.scale)
-    enlarge(torch.zeros(setting.request, dtype=torch.uint8, device=setting.torch_device))
+    _wait_asleep(setting)
+    models = {PHOTOS: front.model(setting.device, setting.scale), FRAMES: light.model(setting)}
+    for each in models.values():
+        each(torch.zeros(setting.request, dtype=torch.uint8, device=setting.torch_device))
+    enlarge = models[PHOTOS]
     clock = Clock(setting.device)
     answerer = ways()[way].answerer(setting, lane, number)
     pipe.send(READY)
@@ -82,7 +84,8 @@ def engine(pipe: Pipe, way: str, lane: Any, setting: Setting, number: int) -> No
             if order == END:
                 break
             pipe.send(clock.taken())
-            (clock.on,) = more
+            clock.on, work = more
+            enlarge = models[work]
         for request in answerer.take():
             clock.start()
             photo = request.pixels()
@@ -96,12 +99,11 @@ def engine(pipe: Pipe, way: str, lane: Any, setting: Setting, number: int) -> No
 
 
 def worker(pipe: Pipe, way: str, lane: Any, setting: Setting, number: int) -> None:
-    """Has photos enlarged.  Orders: ("files", …) and ("http", …), as the functions below; END."""
+    """Has photos enlarged.  Orders: (PHOTOS, …), (FRAMES, …) and ("http", …), as the functions
+    below; END."""
     front = example("upscale_frontends")
-    if "torch" in ways()[way].needs:
-        import torch  # noqa: F401
-    pipe.send(IMPORTED)
     jpegs = pipe.receive()
+    _wait_asleep(setting)
     codec, decode, encode = front.codec(setting.device)
     asker = ways()[way].asker(setting, lane, number)
     with ThreadPoolExecutor(setting.calls) as threads:
@@ -109,16 +111,35 @@ def worker(pipe: Pipe, way: str, lane: Any, setting: Setting, number: int) -> No
             done.result()
         pipe.send((READY, codec))
         work = _Work(pipe, asker, jpegs, threads, decode, encode, setting, number)
+        works = {PHOTOS: work}
         while True:
             order, *more = pipe.receive()
             if order == END:
                 break
-            if order == "files":
-                pipe.send(work.files(*more))
+            if order == FRAMES and FRAMES not in works:
+                decode, encode = light.codec(setting, len(jpegs))
+                named = [b"%d" % n for n in range(len(jpegs))]
+                works[FRAMES] = _Work(
+                    pipe, asker, named, threads, decode, encode, setting, number, decoding=False
+                )
+            if order in (PHOTOS, FRAMES):
+                pipe.send(works[order].files(*more))
             else:
                 work.http(*more)
                 pipe.send()
     asker.close()
+
+
+def _wait_asleep(setting: Setting) -> None:
+    """Before its first use of the GPU: threads of this process sleep while they wait for it."""
+    if setting.device == "cuda" and not setting.spin:
+        from cuda.bindings import driver
+
+        driver.cuInit(0)
+        asleep = driver.CUctx_flags.CU_CTX_SCHED_BLOCKING_SYNC.value
+        (error,) = driver.cuDevicePrimaryCtxSetFlags(0, asleep)
+        if error != driver.CUresult.CUDA_SUCCESS:
+            raise OSError(f"cuDevicePrimaryCtxSetFlags says {error}")
 
 
 def _both(decode: Any, encode: Any, jpeg: bytes) -> None:
@@ -128,20 +149,21 @@ def _both(decode: Any, encode: Any, jpeg: bytes) -> None:
 class _Work:
     def __init__(
         self, pipe: Pipe, asker: Any, jpegs: list[bytes], threads: ThreadPoolExecutor,
-        decode: Any, encode: Any, setting: Setting, number: int,
+        decode: Any, encode: Any, setting: Setting, number: int, decoding: bool = True,
     ) -> None:  # fmt: skip
+        """decoding: whether `decode` takes time, and so a thread."""
         self._pipe, self._asker, self._jpegs, self._threads = pipe, asker, jpegs, threads
-        self._decode = decode
+        self._decode, self._decoding = decode, decoding
         self._clock = Clock(setting.device)
         self._hands = Hands(self._run, encode, self._clock.mark)
-        self._number = number
+        self._number, self._calls = number, setting.calls
 
     async def _run(self, function: Any, *args: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
 
     async def _enlarged(self, jpeg: bytes) -> bytes:
         self._clock.start()
-        photo = await self._run(self._decode, jpeg)
+        photo = await self._run(self._decode, jpeg) if self._decoding else self._decode(jpeg)
         self._clock.mark("decode")
         answer: bytes = await self._asker.ask(photo, self._hands)
         self._clock.mark("encode")
@@ -186,9 +208,14 @@ class _Work:
         }  # fmt: skip
 
     def http(self, listening: socket.socket) -> None:
-        """Serves until something more is told."""
-        front = example("upscale_frontends")
-        uvicorn, application = front.uvicorn, front.application(self._enlarged)
+        """Serves until something more is told.  With more connections than calls, some wait."""
+        front, room = example("upscale_frontends"), asyncio.Semaphore(self._calls)
+
+        async def enlarged(jpeg: bytes) -> bytes:
+            async with room:
+                return await self._enlarged(jpeg)
+
+        uvicorn, application = front.uvicorn, front.application(enlarged)
         server = uvicorn.Server(uvicorn.Config(application, log_level="error", access_log=False))
 
         async def main() -> None:

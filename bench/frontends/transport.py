@@ -48,6 +48,10 @@ class Setting:
     """Requests that one worker has in flight at most."""
     patience_s: float = 2.0
     """After so long without an answer a request has failed."""
+    method: str = "forkserver"
+    """How processes are started.  Those of a fork server need not import torch anew."""
+    spin: bool = False
+    """Whether a thread that waits for the GPU spins, as is CUDA's default.  Else it sleeps."""
 
     @property
     def request(self) -> tuple[int, int, int]:

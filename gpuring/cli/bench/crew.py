@@ -113,8 +113,11 @@ class Part:
 class _Worker:
     """only: the one role of its life, with arguments that it inherits."""
 
-    def __init__(self, environment: Mapping[str, str], only: _Order | None = None) -> None:
-        context = multiprocessing.get_context("spawn")
+    def __init__(
+        self, environment: Mapping[str, str], method: str, only: _Order | None = None
+    ) -> None:
+        context: Any = multiprocessing.get_context(method)
+        self.pipe: Connection
         self.pipe, theirs = context.Pipe()
         self.only = only is not None
         args = (theirs, environment, only)
@@ -138,10 +141,12 @@ class Crew:
     """The workers of one run.  As a context manager it ends with all of them gone.
 
     environment: set in each worker before it has loaded anything that reads it.
+    method: how processes are started, "spawn" or "forkserver".
     """
 
-    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, environment: Mapping[str, str] | None = None, method: str = "spawn") -> None:
         self._environment = dict(environment or {})
+        self._method = method
         self._idle: list[_Worker] = []
         self._all: list[_Worker] = []
 
@@ -176,7 +181,7 @@ class Crew:
             self._idle.append(worker)
 
     def _hire(self, only: _Order | None = None) -> _Worker:
-        worker = _Worker(self._environment, only)
+        worker = _Worker(self._environment, self._method, only)
         self._all.append(worker)
         return worker
 
