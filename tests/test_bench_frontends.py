@@ -7,12 +7,15 @@ import importlib
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from bench import frontends
 from bench.frontends import __main__ as command
+from bench.frontends import light, measure, transport
+from gpuring.cli.bench.crew import Crew, Pipe
 
 WAYS = list(frontends.ways())
 TINY = ["--device", "host", "--size", "64x48", "--seconds", "0.3", "--patience", "2"]
@@ -65,6 +68,42 @@ def test_with_the_ring_nothing_fails_when_a_worker_and_an_engine_are_killed(tmp_
     assert (deaths["wrong"], deaths["failed"], deaths["workers_that_hang"]) == (0, {}, 0)
 
 
+def test_sums_show_any_pixel_that_is_not_right():
+    """Also one that has the sum of its row from another row."""
+    setting = transport.Setting("host", 4, 6, 2, 1, 1, 1)
+    enlarge, sums = light.model(setting), light.Sums(setting, 2)
+    take, encode = light.codec(setting, 2)
+    answers = [enlarge(transport.as_tensor(take(b"%d" % n), "cpu")) for n in range(2)]
+    first, second = map(encode, answers)
+    assert sums.is_right(0, first)
+    assert sums.is_right(1, second)
+    assert not sums.is_right(0, second)
+    answers[0][0, 0, 0] += 1
+    assert not sums.is_right(0, encode(answers[0]))
+    assert not sums.is_right(1, encode(answers[1].flip(0)))
+
+
+@pytest.mark.deadline(60)  # three processes
+def test_a_worker_that_is_left_hanging_is_counted_and_killed(monkeypatch):
+    monkeypatch.setattr(measure, "HANG_S", 0.1)
+    setting = transport.Setting("host", 4, 6, 2, 2, 1, 1, patience_s=0.1)
+    with Crew() as crew:
+        victim, hangs, engine = (crew.start(waits_for_ever) for _ in range(3))
+        for part in (victim, hangs, engine):
+            part.receive()
+        case = SimpleNamespace(workers=[victim, hangs], engines=[engine], setting=setting)
+        case.order = lambda *_: None
+        found = measure._deaths(case, light.Sums(setting, 1), 0.3)
+        assert found["workers_that_hang"] == 1
+        for part in (victim, hangs, engine):
+            assert not Path(f"/proc/{part.pid}").exists()
+
+
+def waits_for_ever(pipe: Pipe) -> None:
+    pipe.send()
+    pipe.receive()
+
+
 def test_an_answer_to_another_photo_is_wrong():
     """And so is one of another size, and one that is hardly changed is right."""
     load = frontends.example("upscale_load")
@@ -77,4 +116,4 @@ def test_an_answer_to_another_photo_is_wrong():
     assert not answers.is_right(0, second)
     assert not answers.is_right(1, jpegs[1])
     found = [{"answers": [[first], [second, first]]}, {"answers": [[second], []]}]
-    assert importlib.import_module("bench.frontends.measure")._wrong(found, answers) == 2
+    assert measure._wrong(found, answers) == 2
