@@ -29,4 +29,4 @@ def ways() -> dict[str, Any]:
     """All ways of passing photos, by name."""
     from bench.frontends import blocks, queues, ring
 
-    return {each.name: each for each in (ring.TRANSPORT, *queues.TRANSPORTS, blocks.TRANSPORT)}
+    return {each.name: each for each in (*ring.TRANSPORTS, *queues.TRANSPORTS, blocks.TRANSPORT)}

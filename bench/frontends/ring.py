@@ -2,12 +2,17 @@
 
 A process that does nothing else keeps the service, as docs/services.md advises where engines come
 and go.
+
+With the gate "stream", which is the default, streams wait for the GPU work of other processes.  A
+stream of a worker or engine then does nothing else, although other requests of it could go on.
+With the gate "host" threads wait, and a stream gets no work that is not ready.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
 
 import gpuring
@@ -22,6 +27,7 @@ from bench.frontends.transport import (
     Transport,
 )
 from gpuring.cli.bench.settings import remove_rings, ring_name
+from gpuring.endpoint import Gate
 
 START_S = 60.0
 
@@ -34,13 +40,14 @@ def lane(setting: Setting) -> Iterator[str]:
         remove_rings()
 
 
-def keeper(setting: Setting, name: str) -> AbstractContextManager[Any]:
+def keeper(gate: Gate, setting: Setting, name: str) -> AbstractContextManager[Any]:
     return gpuring.serve(
         name,
         request=(setting.request, "u1"),
         response=(setting.response, "u1"),
         slots=2 * setting.workers * setting.calls,
         device=setting.device,
+        gate=gate if setting.device == "cuda" else None,
         engine=False,
     )
 
@@ -95,4 +102,8 @@ class RingAnswerer(Answerer):
         self._server.close()
 
 
-TRANSPORT = Transport("ring", (), lane, RingAsker, RingAnswerer, keeper)
+def _transport(name: str, gate: Gate) -> Transport:
+    return Transport(name, (), lane, RingAsker, RingAnswerer, partial(keeper, gate))
+
+
+TRANSPORTS = _transport("ring", "stream"), _transport("ring, host gate", "host")
