@@ -133,6 +133,18 @@ cdef extern from "core/ring.h" nogil:
     gr_result gr_spin_ready(gr_peer *, int64_t)
     gr_result gr_look(const gr_peer *, uint64_t *, gr_culprit *)
     void gr_set_spin(gr_peer *, int64_t)
+    struct gr_who:
+        uint64_t pid, start, pidns
+    struct gr_asked:
+        gr_who who
+        gr_bool met
+    struct gr_fetch:
+        uint32_t n
+        gr_asked asked[251]
+    gr_result gr_offer(gr_ring *, int)
+    void gr_fetch_begin(gr_fetch *, gr_ring *)
+    int gr_fetch_go_on(gr_fetch *, gr_ring *, int64_t)
+    void gr_fetch_end(gr_fetch *)
     struct gr_notifier
     gr_notifier *gr_notifier_open()
     gr_result gr_notifier_arm(gr_notifier *, const gr_peer *)

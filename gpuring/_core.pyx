@@ -19,7 +19,7 @@ from cpython.exc cimport PyErr_CheckSignals, PyErr_Occurred, PyErr_SetFromErrno,
 from cpython.pycapsule cimport PyCapsule_GetName, PyCapsule_GetPointer
 from cpython.pythread cimport PyThread_get_thread_ident
 from cpython.ref cimport Py_INCREF
-from libc.errno cimport EINTR, ESTALE, errno
+from libc.errno cimport EAGAIN, EINTR, ESTALE, errno
 from libc.stdint cimport INT64_MAX, int64_t, intptr_t, uint8_t, uint32_t, uint64_t
 from libc.math cimport INFINITY
 from libc.string cimport memcpy, memset
@@ -27,6 +27,7 @@ from posix.fcntl cimport open as c_open
 from posix.unistd cimport close as c_close, read as c_read, usleep
 
 from gpuring import arguments, device_errors
+from gpuring.errors import PeerLost, RingError, RingTimeout
 
 cdef extern from "sys/inotify.h" nogil:
     int inotify_init1(int flags)
@@ -337,6 +338,52 @@ cdef class Header:
         self._to_write()
         gr_watch(self.ring)
 
+    def offer(self, int fd):
+        """Offers the descriptor of the ring's slots to other processes: the process's watchdog hands a copy to each that may
+        write the header.  `fd` stays the caller's.  Does not wait.  The offer ends with this handle.  Raises OSError, for
+        example if /dev/shm is full, and leaves nothing then."""
+        cdef gr_result result
+        self._to_write()
+        with nogil:
+            result = gr_offer(self.ring, fd)
+        if result == GR_FORKED:
+            raise RingError("this handle belongs to the parent process: open the ring anew in a forked child")
+        if result != GR_OK:
+            PyErr_SetFromErrno(OSError)
+
+    def fetch(self, timeout):
+        """The descriptor of the ring's slots, from the first process that hands it over: the ring's creator, or one that has a
+        peer in the ring.  It belongs to the caller, who closes it.
+
+        Waits up to `timeout` seconds (None: for ever) without the GIL, and Ctrl-C interrupts it.  Raises PeerLost at once if
+        nobody can be asked, RingTimeout if nobody has answered in time (the message says who was asked), ValueError,
+        TypeError."""
+        cdef gr_fetch fetch
+        cdef int64_t deadline = deadline_of(timeout), until
+        cdef int fd = -1, error = 0
+        self._to_write()
+        if gr_forked(self.ring):
+            raise RingError("this handle belongs to the parent process: open the ring anew in a forked child")
+        gr_fetch_begin(&fetch, self.ring)
+        try:
+            while fd < 0:
+                until = min(deadline, gr_now_ns() + 50 * 1000 * 1000)
+                with nogil:
+                    fd = gr_fetch_go_on(&fetch, self.ring, until)
+                    error = errno
+                if fd < 0 and error != EAGAIN:
+                    raise PeerLost(_nobody_has_it(&fetch))
+                if fd < 0 and gr_now_ns() >= deadline:
+                    raise RingTimeout(_nobody_answers(&fetch, timeout))
+                PyErr_CheckSignals()
+            return fd
+        except BaseException:
+            if fd >= 0:
+                c_close(fd)
+            raise
+        finally:
+            gr_fetch_end(&fetch)
+
     def reap(self):
         """Clears the dead.  Returns the peer numbers that were cleared."""
         cdef uint64_t mask[GR_MASK_WORDS]
@@ -416,6 +463,22 @@ cdef int _refuse(const char *why) except -1:
     if why == NULL:
         PyErr_SetFromErrno(OSError)
     raise (Retired if errno == ESTALE else Damaged)(why.decode())
+
+
+cdef str _listed(const gr_fetch *fetch, bint met):
+    found = [f"pid {fetch.asked[k].who.pid}" for k in range(fetch.n) if bool(fetch.asked[k].met) == met]
+    return ", ".join(found[:10]) + (f" and {len(found) - 10} more" if len(found) > 10 else "")
+
+
+cdef str _nobody_has_it(const gr_fetch *fetch):
+    met, away = _listed(fetch, True), _listed(fetch, False)
+    told = "nobody hands the ring's memory on: its creator and its peers are dead, or have none"
+    return told + (f". Not there: {away}" if away else "") + (f". There, and without it: {met}" if met else "")
+
+
+cdef str _nobody_answers(const gr_fetch *fetch, object timeout):
+    return (f"nobody handed the ring's memory on in {timeout} s. Asked were {_listed(fetch, True)}, which are stopped or "
+            "have too much to do")
 
 
 cdef object _joined(Peer peer, gr_result result, Device device, bint gate_host):

@@ -113,6 +113,7 @@ static struct gr_ring *handle(uint8_t *base, int lock_fd, const struct gr_config
         return NULL;
     }
     ring->lock_fd = lock_fd;
+    ring->slots_fd = ring->listen_fd = -1;
     ring->head = (struct gr_head *)base;
     ring->sub = (struct gr_sub *)(base + layout->sub);
     ring->peer = (struct gr_peer_entry *)(base + layout->peer);

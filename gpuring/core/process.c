@@ -46,12 +46,14 @@ static uint64_t pid_namespace(void) {
 int gr_pidfd(pid_t pid) { return (int)syscall(SYS_pidfd_open, pid, 0); }
 
 /* ---- a forked child -------------------------------------------------------------------------- */
-/* A fork copies lock_fd, and that copy would keep a dead parent's locks alive. So the child closes
- * it. `generation` makes every call through an inherited handle fail with GR_FORKED. */
+/* A fork copies lock_fd, and that copy would keep a dead parent's locks alive. A copy of its socket
+ * would keep clients waiting. So the child closes them. `generation` makes every call through an inherited handle fail with GR_FORKED. */
 
 static void close_fds(struct gr_ring *ring) {
     close(ring->lock_fd);
-    ring->lock_fd = -1;
+    if (ring->slots_fd >= 0) close(ring->slots_fd);
+    if (ring->listen_fd >= 0) close(ring->listen_fd);
+    ring->lock_fd = ring->slots_fd = ring->listen_fd = -1;
 }
 
 static void fork_prepare(void) { pthread_mutex_lock(&mutex); }
@@ -98,6 +100,7 @@ void gr_disown(struct gr_ring *ring) {
     if (ring->prev) ring->prev->next = ring->next;
     else handles = ring->next;
     if (ring->next) ring->next->prev = ring->prev;
+    gr_withdraw_offer(ring, handles);
     close_fds(ring);
     pthread_mutex_unlock(&mutex);
 }

@@ -14,12 +14,16 @@
 
 /* ---- who is dead ----------------------------------------------------------------------------- */
 
-/* The peer's byte is unlocked. Whether its GPU work is gone, too, only its pidfd can tell, and only
- * within one pid namespace. For a peer of another namespace this never says yes. */
+/* The peer's byte is unlocked. Whether its GPU work is gone, too, only a pidfd can tell. Within one
+ * pid namespace everybody can get it. For a peer of another one this says yes only if that peer has
+ * handed its pidfd over (offer.c). */
 static bool gpu_gone(struct gr_ring *ring, const struct gr_peer_entry *entry) {
     /* There is no GPU work then, and files are closed after the address space is gone. */
     if (ring->config.memory == GR_MEMORY_HOST) return true;
-    if (gr_load_acquire(&entry->pidns) != ring->pidns) return false;
+    if (gr_load_acquire(&entry->pidns) != ring->pidns)
+        /* Partner: look_after (watchdog.c). A stale value costs another look. */
+        return gr_load_acquire(&ring->exited[entry - ring->peer]) ==
+               gr_load_relaxed(&entry->id);
     pid_t pid = (pid_t)gr_load_acquire(&entry->pid);
     char state = 0;
     int fd = gr_pidfd(pid);
@@ -220,6 +224,8 @@ static void clear_dead(struct gr_ring *ring, uint32_t p) {
     }
     uncount(ring, entry);
     GR_FAULT("reap: waiter uncounted");
+    gr_remove_stale(ring, entry);
+    GR_FAULT("reap: socket removed");
 
     uint64_t number = gr_load_relaxed(&head->reaps);
     struct gr_death *death = &head->deaths[number % GR_DEATHS];

@@ -10,6 +10,7 @@
  *   wait.c      spins, then sleeps, at one ring or at several
  *   watchdog.c  a thread that clears dead peers
  *   notify.c    a thread that turns doorbells into file descriptors, for event loops
+ *   offer.c     descriptors that processes hand to each other: of the slots, and of themselves
  *
  * claim, acquire and latest of a gr_peer belong to one thread at a time; a slot is ended by the
  * thread that has it. gr_leave may come from another thread at any time: it waits for the verbs in
@@ -84,6 +85,11 @@ struct gr_ring {
     uint64_t pid, start, pidns;
     unsigned generation;   /* of the process; in a forked child the handle is void */
 
+    /* The descriptor of the slots, if this process has offered it, and the socket at which it is
+     * to be had; -1 if not. Written under gr_lock_handles. Any thread may read the first one. */
+    _Atomic int slots_fd;
+    int listen_fd;
+
     /* Written under gr_lock_handles. Any thread may read the first two. From joins_seen on, all but
      * the list belongs to the watchdog. */
     _Atomic bool watched;
@@ -93,6 +99,9 @@ struct gr_ring {
     /* By number: the id of a peer that nobody has any more, and that has not left yet because LOCK
      * was not to be had. 0: none. Writers: gr_leave, in any thread, and the watchdog. */
     gr_word unleft[GR_MAX_PEERS];
+    /* By number: the id of a peer of another pid namespace whose process has exited, as its pidfd
+     * has said. Writer: the watchdog. */
+    gr_word exited[GR_MAX_PEERS];
 };
 
 struct gr_pending {
@@ -381,6 +390,26 @@ enum gr_result gr_select(struct gr_peer *const *peers, uint32_t n, int64_t begun
 void gr_watch(struct gr_ring *ring);
 bool gr_is_watched(const struct gr_ring *ring);
 void gr_tell_of_joins(struct gr_ring *ring);
+
+/* offer.c. The header must not be a copy. */
+enum gr_result gr_offer(struct gr_ring *ring, int fd);
+void gr_withdraw_offer(struct gr_ring *ring, struct gr_ring *handles);
+void gr_remove_stale(const struct gr_ring *ring, const struct gr_peer_entry *entry);
+/* A process as it names itself in headers. */
+struct gr_who {
+    uint64_t pid, start, pidns;
+};
+struct gr_fetch {
+    uint32_t n;
+    struct gr_asked {
+        struct gr_who who;
+        int fd;         /* -1: not connected */
+        bool met, gone; /* it was there; it cannot answer any more */
+    } asked[GR_MAX_PEERS + 1];
+};
+void gr_fetch_begin(struct gr_fetch *fetch, struct gr_ring *ring);
+int gr_fetch_go_on(struct gr_fetch *fetch, struct gr_ring *ring, int64_t until_ns);
+void gr_fetch_end(struct gr_fetch *fetch);
 
 /* notify.c: a file descriptor for each peer, readable when the peer's verb would not be blocked */
 struct gr_notifier;

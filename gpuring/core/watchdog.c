@@ -7,8 +7,10 @@
  * (gr_tell_of_joins). For what that misses it looks around at each tick. A tick is short after a
  * join, and grows to a second while nothing happens.
  *
- * A peer without a usable pidfd (another pid namespace, or an old kernel) is looked at every
- * TICK_MS. All peers are looked at now and then, because a process may live and have given up its
+ * A process of another pid namespace has to hand over its pidfd (offer.c). The watchdog asks it, if
+ * the ring is one in which descriptors are offered, and answers at the sockets of its own process.
+ *
+ * A peer without a usable pidfd is looked at every TICK_MS. All peers are looked at now and then, because a process may live and have given up its
  * handle. All clearing is done by gr_reap_dead, under the same lock and after the same checks as
  * anywhere else.
  *
@@ -16,25 +18,26 @@
  * (gr_leave). Until it has, it tries every TICK_MS.
  */
 #define _GNU_SOURCE
-#include "ring.h"
+#include "offer.h"
 
-#include <poll.h>
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-enum { TICK_MS = 20, LONG_TICK_MS = 1000, FULL_LOOK_MS = 100, MAX_POLLED = 1024 };
+enum { TICK_MS = 20, LONG_TICK_MS = 1000, FULL_LOOK_MS = 100, MAX_POLLED = 1024,
+       MAX_SOCKETS = 1024, MAX_UNKNOWN = 64 };
 
 /* Both are written under gr_lock_handles, which the thread holds while it looks, and not while it
  * sleeps. */
 static _Atomic bool watching; /* the thread runs */
 static int wake_fd = -1;
 
-/* The processes that have peers in our rings. One descriptor serves all peers of a process, in all
- * rings, so an engine with hundreds of clients needs one for each client. */
+/* The processes that have peers in our rings, and those that have handed their pidfds over, which
+ * may be about to join. One descriptor serves all peers of a process, in all rings, so an engine
+ * with hundreds of clients needs one for each client. */
 static struct process {
-    uint64_t pid, start;
-    uint64_t look; /* the last one that found a peer of this process */
+    struct gr_who who;
+    uint64_t look; /* the last one that found a peer of this process; 0: none has yet */
     int fd;        /* its pidfd */
     bool exited;   /* its pidfd has said so, and stays readable */
 } processes[MAX_POLLED - 1];
@@ -48,32 +51,70 @@ static void fork_child(void) {
     if (wake_fd >= 0) close(wake_fd);
     wake_fd = -1;
     while (process_count) close(processes[--process_count].fd);
+    gr_forget_talks(true);
 }
 static void install_fork_handler(void) { pthread_atfork(NULL, NULL, fork_child); }
 
-/* False: the process is gone already, or not visible from here, or the kernel gives no pidfd. If
- * there are too many processes, those that are not watched are found at the tick.
- *
- * A process that has exited is kept until its peers are cleared. Its pidfd tells nothing new then.
- * To open another one and poll it would keep a CPU busy while LOCK is held by a stopped process. */
-static bool watch_process(uint64_t pid, uint64_t start) {
-    struct process *process = processes, *end = processes + process_count;
-    while (process < end && (process->pid != pid || process->start != start)) process++;
-    if (process == end) {
-        if (process_count == MAX_POLLED - 1) return true;
-        int fd = gr_pidfd((pid_t)pid);
-        if (fd < 0) return false;
-        *process = (struct process){.pid = pid, .start = start, .fd = fd};
-        process_count++;
-    }
-    process->look = looks;
-    return !process->exited;
+static struct process *find(const struct gr_who *who) {
+    for (uint32_t k = 0; k < process_count; k++)
+        if (gr_same_who(&processes[k].who, who)) return &processes[k];
+    return NULL;
 }
 
 /* The last one takes its place. */
 static void forget_process(uint32_t k) {
     close(processes[k].fd);
     processes[k] = processes[--process_count];
+}
+
+/* A process hands its pidfd over before it joins, so that it is known even if it is killed right
+ * then. Of those that have no peer yet only a few are kept. One that is dropped is asked when it
+ * has joined. */
+void gr_know(const struct gr_who *who, int pidfd) {
+    uint32_t unknown = 0;
+    for (uint32_t k = 0; k < process_count; k++) unknown += processes[k].look == 0;
+    if (find(who) || process_count == MAX_POLLED - 1 || unknown == MAX_UNKNOWN) close(pidfd);
+    else processes[process_count++] = (struct process){.who = *who, .fd = pidfd};
+}
+
+static struct gr_who who_is(const struct gr_peer_entry *entry) {
+    return (struct gr_who){.pid = gr_load_acquire(&entry->pid),
+                           .start = gr_load_acquire(&entry->start),
+                           .pidns = gr_load_acquire(&entry->pidns)};
+}
+
+/* Whether the pidfd of this peer's process will tell of its death. False: it has told already, or
+ * there is none, because the process is gone, or has not answered, or the kernel gives none. If
+ * there are too many processes, those that are not watched are found at the tick.
+ *
+ * A process that has exited is kept until its peers are cleared. Its pidfd tells nothing new then.
+ * To open another one and poll it would keep a CPU busy while LOCK is held by a stopped process. */
+static bool look_after(struct gr_ring *ring, uint32_t p) {
+    const struct gr_peer_entry *entry = &ring->peer[p];
+    const uint64_t id = gr_load_acquire(&entry->id); /* before who it is */
+    const struct gr_who who = who_is(entry);
+    const bool foreign = who.pidns != ring->pidns;
+    struct process *process = find(&who);
+    if (!process) {
+        if (process_count == MAX_POLLED - 1) return !foreign;
+        if (foreign) {
+            gr_ask(ring, &who);
+            return false;
+        }
+        int fd = gr_pidfd((pid_t)who.pid);
+        if (fd < 0) return false;
+        process = &processes[process_count++];
+        *process = (struct process){.who = who, .fd = fd};
+    }
+    process->look = looks;
+    if (!process->exited) return true;
+    /* Whether the number was given to another peer meanwhile: that one would have its byte, or its
+     * entry would name another process by now. Partner: gpu_gone. */
+    if (foreign && !gr_peer_alive(ring, p)) {
+        const struct gr_who still = who_is(entry);
+        if (gr_same_who(&still, &who)) gr_store_release(&ring->exited[p], id);
+    }
+    return false;
 }
 
 /* Watches the processes of the ring's peers. True: look again soon, because a peer has joined whose
@@ -87,9 +128,7 @@ static bool refresh(struct gr_ring *ring) {
     for (uint32_t p = 0; p < ring->max_peers; p++) {
         struct gr_peer_entry *entry = &ring->peer[p];
         if (state_of(gr_load_acquire(&entry->word)) == GR_FREE || gr_is_ours(ring, p)) continue;
-        if (gr_load_acquire(&entry->pidns) != ring->pidns ||
-            !watch_process(gr_load_acquire(&entry->pid), gr_load_acquire(&entry->start)))
-            ring->unwatchable = true;
+        if (!look_after(ring, p)) ring->unwatchable = true;
     }
     return joined || ring->unwatchable;
 }
@@ -103,13 +142,14 @@ static int64_t full_look_ns(void) {
 
 static void *watch(void *unused) {
     (void)unused;
-    static struct pollfd polled[MAX_POLLED];
+    static struct pollfd polled[MAX_POLLED + MAX_SOCKETS];
     int tick_ms = TICK_MS;
     int64_t looked_ns = 0; /* when all peers were looked at */
     struct gr_ring *handles = gr_lock_handles();
     for (;;) {
         int64_t now = gr_now_ns();
         bool any = false, soon = false, full = now - looked_ns >= full_look_ns();
+        bool can_answer = gr_attend(handles);
         if (full) looked_ns = now;
         looks++;
         for (struct gr_ring *ring = handles; ring; ring = ring->next) {
@@ -119,27 +159,35 @@ static void *watch(void *unused) {
             soon |= gr_leave_late(ring);
             if (full || ring->unwatchable) gr_reap_dead(ring, NULL);
         }
-        polled[0] = (struct pollfd){.fd = wake_fd, .events = POLLIN};
+        if (!any) gr_forget_talks(true);
+        /* Its peers have left, or it has exited before it had any. */
         for (uint32_t k = process_count; k-- > 0;)
-            if (processes[k].look != looks) forget_process(k); /* its peers have left */
-        for (uint32_t k = 0; k < process_count; k++)
+            if (processes[k].look == 0 ? processes[k].exited : processes[k].look != looks)
+                forget_process(k);
+        polled[0] = (struct pollfd){.fd = wake_fd, .events = POLLIN};
+        const uint32_t watched = process_count;
+        for (uint32_t k = 0; k < watched; k++)
             polled[1 + k] = (struct pollfd){.fd = processes[k].exited ? -1 : processes[k].fd,
                                             .events = POLLIN};
+        uint32_t n = 1 + watched;
+        /* If there is no descriptor to answer with, clients wait for the tick. */
+        if (can_answer) n += gr_list_sockets(handles, polled + n, MAX_SOCKETS);
+        else soon = true;
         tick_ms = soon ? TICK_MS : tick_ms < LONG_TICK_MS / 2 ? 2 * tick_ms : LONG_TICK_MS;
         gr_unlock_handles();
-        int fired = poll(polled, 1 + process_count, any ? tick_ms : -1);
+        int fired = poll(polled, n, any ? tick_ms : -1);
         handles = gr_lock_handles();
         /* The process closed all its descriptors, as a daemon does. */
         if (polled[0].revents & POLLNVAL) break;
         uint64_t woken;
         if (polled[0].revents & POLLIN && read(wake_fd, &woken, sizeof woken) > 0) fired--;
-        if (fired <= 0) continue;
-        for (struct gr_ring *ring = handles; ring; ring = ring->next)
-            if (ring->watched) gr_reap_dead(ring, NULL);
-        /* Whether its peers were cleared, had left before, or LOCK was busy: the pidfd has told
-         * all. If a peer of it is still there, the next looks come soon. */
-        for (uint32_t k = 0; k < process_count; k++) processes[k].exited |= polled[1 + k].revents != 0;
+        /* The pidfd has told all. Rings that have peers of this process are looked at next, and
+         * soon again, until LOCK was free and the peers are cleared. Meanwhile others may have
+         * been added to the list, at its end. */
+        for (uint32_t k = 0; k < watched && fired > 0; k++)
+            processes[k].exited |= polled[1 + k].revents != 0;
     }
+    gr_forget_talks(false);
     watching = false;
     wake_fd = -1;
     process_count = 0;

@@ -1,0 +1,416 @@
+"""Descriptors that the processes of a ring hand to each other (core/offer.c); slots in a memfd."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import resource
+import secrets
+import select
+import shutil
+import signal
+import socket
+import stat
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support import Pipe, Segment, open_files, poll
+
+import gpuring
+from gpuring._core import Header
+
+NBYTES = 4096
+PATIENCE_S = 30.0
+
+
+@pytest.fixture
+def ring(segment: Callable[..., Segment]) -> Iterator[Segment]:
+    """A header as a ring on a GPU has it.  Nothing of its sockets may be left after the test."""
+    made = segment(2, memory="cuda", sync="timeline", epoch=secrets.token_bytes(16))
+    yield made
+    made.unlock()
+    made.creator.disown()
+    left = sockets(made)
+    shutil.rmtree(directory(made), ignore_errors=True)
+    assert not left
+
+
+def directory(ring: Segment) -> Path:
+    return Path(f"/dev/shm/gpuring+{ring.creator.epoch.hex()}")
+
+
+def sockets(ring: Segment) -> list[str]:
+    there = directory(ring)
+    return sorted(path.name for path in there.iterdir()) if there.exists() else []
+
+
+def of(ring: Segment, pid: int) -> Path:
+    """The one socket of a process."""
+    (found,) = [name for name in sockets(ring) if name.split("-")[1] == f"{pid:x}"]
+    return directory(ring) / found
+
+
+def slots(first: bytes = b"") -> int:
+    """The slots, which begin with these bytes."""
+    fd = os.memfd_create("slots")
+    os.truncate(fd, NBYTES)
+    os.pwrite(fd, first, 0)
+    return fd
+
+
+def opened(path: str) -> Header:
+    fd = os.open(path, os.O_RDWR)
+    try:
+        return Header.attach(fd)
+    finally:
+        os.close(fd)
+
+
+def takes_part(pipe: Pipe, path: str) -> None:
+    """Fetches the slots, offers them, joins, and writes where it is told to."""
+    header = opened(path)
+    fd = header.fetch(PATIENCE_S)
+    header.offer(fd)
+    peer = header.join_producer()
+    pipe.send((os.pread(fd, 8, 0), peer.number))
+    at, what = pipe.receive()
+    os.pwrite(fd, what, at)
+    pipe.send()
+    pipe.receive()
+
+
+def test_the_slots_go_from_process_to_process_and_outlive_their_maker(ring, children):
+    fd = slots(b"from me!")
+    ring.creator.offer(fd)
+    first = children(takes_part, ring.path)
+    assert first.receive() == (b"from me!", 0)
+    first.send((0, b"from it!"))
+    first.receive()
+    assert os.pread(fd, 8, 0) == b"from it!"  # it is the same memory
+    os.close(fd)
+    ring.creator.disown()  # as its death does
+    second = children(takes_part, ring.path)
+    assert second.receive() == (b"from it!", 1)
+    for child in (first, second):
+        child.kill()
+    ring._dead += [0, 1]
+    ring.reap()
+
+
+def test_who_asks_first_need_not_offer(ring, children):
+    ring.creator.offer(fd := slots(b"12345678"))
+    mine = ring.process()
+    got = mine.fetch(0)  # this process has it
+    assert os.pread(got, 8, 0) == b"12345678"
+    assert fcntl.fcntl(got, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
+    for each in (fd, got):
+        os.close(each)
+    child = children(asks, ring.path, 1)
+    child.receive()
+    child.send()
+    assert child.result() == [b"12345678"]
+
+
+def asks(pipe: Pipe, path: str, times: int) -> list[bytes]:
+    header, got = opened(path), []
+    pipe.send()
+    pipe.receive()
+    for _ in range(times):
+        fd = header.fetch(PATIENCE_S)
+        got.append(os.pread(fd, 8, 0))
+        os.close(fd)
+    return got
+
+
+def test_the_offerer_may_be_in_a_call_that_does_not_return(ring, children):
+    ring.creator.offer(fd := slots(b"12345678"))
+    os.close(fd)
+    child = children(asks, ring.path, 3)
+    child.receive()
+    child.send()
+    # No Python runs in this process until the child is done.
+    ctypes.PyDLL(None).poll(struct.pack("ihh", child.pipe.fileno(), select.POLLIN, 0), 1, -1)
+    assert child.result() == [b"12345678"] * 3
+
+
+def refused(pipe: Pipe, path: str, timeout: float) -> tuple[str, str]:
+    try:
+        os.close(opened(path).fetch(timeout))
+    except gpuring.RingError as error:
+        return type(error).__name__, str(error)
+    return "", "got it"
+
+
+def test_nobody_has_it(ring, children):
+    kind, told = children(refused, ring.path, PATIENCE_S).result()
+    assert kind == "PeerLost"
+    assert f"Not there: pid {os.getpid()}" in told
+    assert not directory(ring).exists()
+
+
+def test_who_has_it_is_stopped(ring, children):
+    ring.creator.offer(fd := slots(b"12345678"))
+    child = children(takes_part, ring.path)
+    child.receive()
+    os.kill(child.pid, signal.SIGSTOP)
+    poll(child.stopped)
+    # The creator still answers.
+    asking = children(asks, ring.path, 1)
+    asking.receive()
+    asking.send()
+    assert asking.result() == [b"12345678"]
+    ring.creator.disown()
+    kind, told = children(refused, ring.path, 0.2).result()
+    assert kind == "RingTimeout"
+    assert f"pid {child.pid}" in told
+    os.kill(child.pid, signal.SIGCONT)
+    again = children(asks, ring.path, 1)
+    again.receive()
+    again.send()
+    assert again.result() == [b"12345678"]
+    child.kill()
+    ring._dead += [0]
+    ring.reap()
+    os.close(fd)
+
+
+# ---- sockets -----------------------------------------------------------------------------------
+
+
+def test_without_an_offer_there_is_no_socket(ring):
+    ring.producer()
+    ring.consumer()
+    assert not directory(ring).exists()
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o660, 0o666])
+def test_the_socket_has_the_mode_of_the_header(ring, mode):
+    os.fchmod(ring.fd, mode)
+    before = os.umask(0o077)
+    try:
+        ring.creator.offer(fd := slots())
+    finally:
+        os.umask(before)
+    os.close(fd)
+    at = of(ring, os.getpid()).stat()
+    assert stat.S_ISSOCK(at.st_mode)
+    assert stat.S_IMODE(at.st_mode) == mode
+    around = stat.S_IMODE(directory(ring).stat().st_mode)
+    assert around == mode | (mode & 0o222) >> 1
+
+
+def test_the_handles_of_a_process_share_a_socket(ring, children):
+    fd, second = slots(b"12345678"), ring.process()
+    before = set(open_files())
+    for _ in range(2):  # again changes nothing
+        ring.creator.offer(fd)
+        second.offer(fd)
+    path = of(ring, os.getpid())
+    ring.creator.disown()
+    assert of(ring, os.getpid()) == path
+    child = children(asks, ring.path, 1)
+    child.receive()
+    child.send()
+    assert child.result() == [b"12345678"]
+    second.disown()
+    assert not directory(ring).exists()
+    kinds = [kind for at, kind in open_files().items() if at not in before]
+    assert not [kind for kind in kinds if "socket" in kind or "slots" in kind]
+    with pytest.raises(OSError, match="Bad file"):
+        second.offer(fd)
+    os.close(fd)
+
+
+def test_the_socket_of_the_dead_goes_with_what_it_had(ring, children):
+    ring.creator.offer(fd := slots())
+    os.close(fd)
+    ours = ring.producer()
+    child = children(takes_part, ring.path)
+    _, number = child.receive()
+    path = of(ring, child.pid)
+    child.kill()
+    poll(lambda: number not in ours.header.members(0) + ours.header.producers())
+    poll(lambda: not path.exists())
+    assert of(ring, os.getpid()).exists()
+
+
+def forks(pipe: Pipe, path: str) -> None:
+    header = opened(path)
+    header.offer(slots(b"12345678"))
+    peer = header.join_producer()
+    pid = os.fork()
+    if pid == 0:
+        refusals = []
+        for call in (lambda: header.offer(0), lambda: header.fetch(0)):
+            try:
+                call()
+            except gpuring.RingError as error:
+                refusals.append(str(error))
+        kept = [kind for kind in open_files().values() if "socket" in kind and "gpuring" in kind]
+        pipe.send((peer.number, os.getpid(), refusals, kept))
+        signal.pause()
+    pipe.receive()
+
+
+def test_a_forked_child_keeps_no_socket(ring, children):
+    child = children(forks, ring.path)
+    _number, forked, refusals, _kept = child.receive()
+    try:
+        assert len(refusals) == 2
+        assert all("forked child" in each for each in refusals)
+        asking = children(asks, ring.path, 1)
+        asking.receive()
+        asking.send()
+        assert asking.result() == [b"12345678"]
+        path = of(ring, child.pid)
+        child.kill()
+        with pytest.raises(ConnectionRefusedError):  # though the forked child lives
+            connect(path)
+        ring.reap()
+        poll(lambda: ring.creator.reap() or not path.exists())
+    finally:
+        os.kill(forked, signal.SIGKILL)
+
+
+# ---- clients that do as they like --------------------------------------------------------------
+
+
+def connect(path: Path) -> socket.socket:
+    client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        client.connect(str(path))  # it waits while there are too many to be answered
+        client.settimeout(PATIENCE_S)
+    except BaseException:
+        client.close()
+        raise
+    return client
+
+
+def hello(who: tuple[int, int, int] = (1, 2, 3), has: int = 0) -> bytes:
+    return struct.pack("<8s4Q", b"\1offered", *who, has)
+
+
+def still_answers(ring: Segment, children) -> None:
+    child = children(asks, ring.path, 1)
+    child.receive()
+    child.send()
+    assert child.result() == [b"12345678"]
+
+
+def test_a_message_has_the_words_that_the_page_says(ring):
+    ring.creator.offer(fd := slots(b"12345678"))
+    with connect(of(ring, os.getpid())) as client:
+        said, fds, _, _ = socket.recv_fds(client, 1000, 10)
+    has = 3
+    ours = Path("/proc/self/ns/pid").stat().st_ino
+    start = int(Path("/proc/self/stat").read_text().rpartition(") ")[2].split()[19])
+    assert said == hello((os.getpid(), start, ours), has)
+    assert os.path.samestat(os.fstat(fds[0]), os.fstat(fd))
+    signal.pidfd_send_signal(fds[1], 0)
+    for each in (fd, *fds):
+        os.close(each)
+
+
+def test_rubbish_harms_nobody(ring, children):
+    ring.creator.offer(fd := slots(b"12345678"))
+    path = of(ring, os.getpid())
+    end, other = os.pipe()
+    for data, fds in (
+        (b"", []),
+        (b"x", []),
+        (b"GET / HTTP/1.1\r\n\r\n" * 100, []),
+        (hello()[:-1], []),
+        (hello() + b"x", []),
+        (hello(has=1), []),
+        (hello(has=3), [fd]),
+        (hello(has=2), [fd]),  # no pidfd
+        (hello(has=2), [end]),
+        (hello(has=1), [fd, fd]),
+        (hello(has=2**64 - 1), [fd] * 3),
+        (hello(), [fd] * 200),
+        (hello((2**64 - 1,) * 3, 1), [fd]),
+    ):
+        # It may have been answered and forgotten before it says anything.
+        with connect(path) as client, contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            socket.send_fds(client, [data], fds) if fds else client.send(data)
+    still_answers(ring, children)
+
+    def kept() -> tuple[int, int]:
+        kinds = list(open_files().values())
+        return sum("slots" in kind for kind in kinds), kinds.count(open_files()[end])
+
+    poll(lambda: kept() == (2, 2))  # ours, and what is offered; the two ends
+    for each in (fd, end, other):
+        os.close(each)
+
+
+def connects(pipe: Pipe, path: str, times: int, kept: int) -> int:
+    """Connects and says nothing, so many times.  Keeps the last connections."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
+    held: list[socket.socket] = []
+    for _ in range(times):
+        held.append(connect(Path(path)))
+        if len(held) > kept:
+            held.pop(0).close()
+    pipe.send(len(held))
+    pipe.receive()
+    return len(held)
+
+
+@pytest.mark.parametrize(("times", "kept"), [(10_000, 1), (1_000, 1_000)])
+def test_many_silent_clients_hold_nobody_up(ring, children, times, kept):
+    ring.creator.offer(fd := slots(b"12345678"))
+    os.close(fd)
+    child = children(connects, str(of(ring, os.getpid())), times, kept)
+    still_answers(ring, children)  # while it goes on
+    assert child.receive() == kept
+    still_answers(ring, children)
+    talking = [kind for kind in open_files().values() if kind.startswith("socket")]
+    assert len(talking) < 100  # it does not keep what others keep
+    child.send()
+    child.result()
+
+
+def without_descriptors(pipe: Pipe, path: str) -> None:
+    header = opened(path)
+    header.offer(slots(b"12345678"))
+    peer = header.join_producer()
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(open_files()) + 1, limit[1]))
+    filled = []
+    try:
+        while True:
+            filled.append(os.dup(0))
+    except OSError:
+        pass
+    pipe.send(peer.number)
+    pipe.receive()
+    resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+    pipe.receive()
+
+
+def test_a_process_without_descriptors_answers_when_it_has_some_again(ring, children):
+    child = children(without_descriptors, ring.path)
+    child.receive()
+    asking = children(asks, ring.path, 1)
+    asking.receive()
+    asking.send()
+    begun = cpu_s(child.pid)
+    with pytest.raises(AssertionError):
+        poll(asking.pipe.poll, 0.3)
+    assert cpu_s(child.pid) - begun < 0.2  # it does not spin meanwhile
+    child.send()
+    assert asking.result() == [b"12345678"]
+    child.kill()
+    ring._dead += [0]
+    ring.reap()
+
+
+def cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
