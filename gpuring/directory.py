@@ -278,6 +278,8 @@ def _take_away(name: str, *, close: bool, replace: bool | None = True) -> bool:
                     raise _taken(name)
                 epoch = None if named.odd else _retire(file, close)
                 _remove_slots(name, epoch)
+                if epoch is not None:
+                    segment.remove_stale_sockets(epoch)
                 if named.has_name:  # if we were stopped, another process may have gone on meanwhile
                     segment.unlink(segment.header_name(name))
                 return True
@@ -331,9 +333,10 @@ def clean() -> list[str]:
     """Removes the rings whose creator and peers are all dead.  Returns what it removed.
 
     It also removes slots without a ring, which a process leaves that is killed while it creates
-    one.  It leaves alone what belongs to another user, also if root calls it.  Raises OSError.
+    one, and sockets that the dead have left.  It leaves alone what belongs to another user, also if
+    root calls it.  Raises OSError.
     """
-    return tidy(lambda _: True)
+    return tidy(lambda _: True) + segment.remove_stale_sockets()
 
 
 def remove_dead(name: str) -> bool:
@@ -362,7 +365,10 @@ def _remove_left(name: str, slots: list[str]) -> list[str]:
             if epoch is not None:
                 own = segment.slots_name(name, epoch)
             if not alive:
-                return _remove_dead(name, named, {*strays, own} - {""})
+                removed = _remove_dead(name, named, {*strays, own} - {""})
+                if removed and epoch is not None:
+                    segment.remove_stale_sockets(epoch)
+                return removed
             if epoch is None:  # it lives, and is of another version: which slots are its is unknown
                 return []
     return [each[1:] for each in strays if each != own and segment.remove_slots(each)]

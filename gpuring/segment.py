@@ -2,7 +2,8 @@
 
 A ring NAME has the header `/gpuring.NAME` and, in host memory, its slots in `/gpuring.NAME+EPOCH`.
 A ring's name has no `+`, so the two cannot be confused, and a restarted ring never meets the slots
-of an earlier one.
+of an earlier one.  If its slots are had by a descriptor, the processes that hand it on have sockets
+in the directory `/gpuring+EPOCH` (core/offer.c).
 
 Anybody may put anything under any name there.  So we look at what has a name before we open it
 (`Named`), and we remove only files of our own.  docs/decisions/0012 has the rest.
@@ -16,6 +17,7 @@ import fcntl
 import os
 import re
 import resource
+import socket
 import stat
 import struct
 import time
@@ -37,6 +39,7 @@ whether it may.  In slots their maker locks it until their ring has its name."""
 _PREFIX = "gpuring."
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _SEGMENT = re.compile(rf"gpuring\.({_NAME.pattern})(\+[0-9a-f]{{32}})?")
+_SOCKETS = re.compile(r"gpuring\+[0-9a-f]{32}")
 _MAX_LISTED = 10
 """How many names a message lists."""
 
@@ -231,6 +234,51 @@ def remove_slots(slots: str, owner: int | None = None) -> bool:
     with contextlib.suppress(FileNotFoundError, PermissionError):
         found = os.stat(path_of(slots), follow_symlinks=False)  # noqa: PTH116
         return stat.S_ISREG(found.st_mode) and found.st_uid == uid and unlink(slots)
+    return False
+
+
+def remove_stale_sockets(epoch: bytes | None = None) -> list[str]:
+    """Removes the sockets of a ring (None: of any) at which nobody listens, which killed processes
+    have left.  Returns the names of the directories that are gone with the last one.
+
+    It looks only into directories of this process's own user.
+    """
+    if epoch is not None:
+        wanted = [f"gpuring+{epoch.hex()}"]
+    else:
+        wanted = [each for each in os.listdir(SHM) if _SOCKETS.fullmatch(each)]  # noqa: PTH208
+    return [each for each in wanted if _remove_stale_sockets(path_of(f"/{each}"))]
+
+
+def _remove_stale_sockets(directory: str) -> bool:
+    """False: some of them are in use, or the directory is not there, or is not ours."""
+    try:
+        place = File(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    with place:
+        if os.fstat(place.fd).st_uid != os.geteuid():
+            return False
+        for each in os.listdir(place.fd):  # noqa: PTH208 - a descriptor
+            if _is_stale(f"/proc/self/fd/{place.fd}/{each}"):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(each, dir_fd=place.fd)
+        try:
+            os.rmdir(directory)  # noqa: PTH106
+        except OSError:
+            return False
+    return True
+
+
+def _is_stale(path: str) -> bool:
+    """Whether nobody listens at a socket.  This holds in any namespace."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK) as ours:
+        try:
+            ours.connect(path)
+        except ConnectionRefusedError:
+            return True
+        except OSError:  # it is gone, or busy, or no socket
+            pass
     return False
 
 

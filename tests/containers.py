@@ -1,0 +1,82 @@
+"""Processes in namespaces of their own, as in containers that share a /dev/shm and nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from support import Pipe
+
+_NEW_MOUNTS, _NEW_USERS, _NEW_IPC, _NEW_PIDS = 0x20000, 0x10000000, 0x08000000, 0x20000000
+_BIND, _PRIVATE, _RECURSIVE = 0x1000, 1 << 18, 0x4000
+_PR_SET_PDEATHSIG = 1
+
+
+def _libc(name: str, *args: Any) -> None:
+    if getattr(ctypes.CDLL(None, use_errno=True), name)(*args) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{name}: {os.strerror(number)}")
+
+
+def _mount(source: str, target: str, kind: str | None, flags: int) -> None:
+    as_kind = None if kind is None else kind.encode()
+    _libc("mount", source.encode(), target.encode(), as_kind, ctypes.c_ulong(flags), None)
+
+
+def contained(
+    pipe: Pipe, shm: str, users: bool, target: Callable[..., Any], *args: Any
+) -> list[Any]:
+    """Runs `target(pipe, *args)` as process 1 of new pid, ipc and mount namespaces, in which
+    /dev/shm is the directory `shm`.  With `users` also of a new user namespace, whose root is ours.
+
+    The first thing that it sends is None, or why there can be no such process here.  If this
+    process is killed, the contained one gets SIGKILL.  Returns a list of what `target` returned.
+    """
+    try:
+        _libc("unshare", _NEW_MOUNTS | _NEW_IPC | _NEW_PIDS | (_NEW_USERS if users else 0))
+        if users:
+            Path("/proc/self/setgroups").write_text("deny")
+            for which in ("uid", "gid"):
+                Path(f"/proc/self/{which}_map").write_text("0 0 1")
+    except OSError as error:
+        pipe.send(str(error))
+        return []
+    read, write = os.pipe()
+    inner = os.fork()
+    if inner == 0:
+        os.close(read)
+        _libc("prctl", _PR_SET_PDEATHSIG, signal.SIGKILL)
+        _inside(pipe, shm, write, target, args)
+    os.close(write)
+    with open(read, "rb") as told:  # noqa: PTH123
+        failed = told.read().decode()
+    os.waitpid(inner, 0)
+    assert not failed, failed
+    return []
+
+
+def _inside(pipe: Pipe, shm: str, told: int, target: Callable[..., Any], args: Any) -> None:
+    code = 1
+    try:
+        try:
+            _mount("none", "/", None, _PRIVATE | _RECURSIVE)
+            _mount("proc", "/proc", "proc", 0)
+            _mount(shm, "/dev/shm", None, _BIND)
+        except OSError as error:
+            pipe.send(str(error))
+        else:
+            assert os.getpid() == 1
+            pipe.send(None)
+            pipe.send(target(pipe, *args))
+        code = 0
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.write(told, traceback.format_exc().encode())
+    finally:
+        os._exit(code)

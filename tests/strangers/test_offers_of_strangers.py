@@ -1,0 +1,145 @@
+"""Descriptors that processes hand on: who gets them, and what another user can put there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import socket
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from support import Pipe, Segment
+from test_offer import PATIENCE_S, directory, of, opened, slots, sockets, still_answers
+
+import gpuring
+from strangers import NOBODY, outcome
+
+GROUP = 4242
+
+
+@pytest.fixture
+def ring(segment: Callable[..., Segment]) -> Iterator[Segment]:
+    made = segment(2, memory="cuda", sync="timeline", epoch=secrets.token_bytes(16))
+    yield made
+    made.creator.disown()
+    shutil.rmtree(directory(made), ignore_errors=True)
+
+
+def seen_at(_pipe: Pipe, where: str, at: str) -> dict[str, str]:
+    """What a stranger can do with a socket and its directory."""
+
+    def connect() -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+            client.connect(at)
+            client.settimeout(PATIENCE_S)
+            said, fds, _, _ = socket.recv_fds(client, 1000, 10)
+            assert said or fds
+
+    return {
+        "connect": outcome(connect),
+        "list": outcome(lambda: os.listdir(where)),  # noqa: PTH208
+        "put": outcome(Path(where, "mine").touch),
+        "unlink": outcome(Path(at).unlink),
+        "rmdir": outcome(Path(where).rmdir),
+        "rename": outcome(lambda: Path(where).rename(f"{where}-mine")),
+        "clean": outcome(gpuring.clean),
+    }
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o644])
+def test_who_may_not_write_the_header_gets_no_slots(ring, children, stranger, mode):
+    os.fchmod(ring.fd, mode)
+    ring.creator.offer(fd := slots(b"12345678"))
+    os.close(fd)
+    before = sockets(ring)
+    told = stranger(seen_at, str(directory(ring)), str(of(ring, os.getpid()))).result()
+    assert told.pop("clean") == "done"
+    assert told.pop("list") == ("done" if mode & 4 else "PermissionError")
+    assert set(told.values()) == {"PermissionError"}
+    assert sockets(ring) == before
+    still_answers(ring, children)
+
+
+def become_nobody(gid: int = NOBODY, groups: Sequence[int] = ()) -> None:
+    os.setgroups(groups)
+    os.setresgid(gid, gid, gid)
+    os.setresuid(NOBODY, NOBODY, NOBODY)
+
+
+def in_groups(_pipe: Pipe, path: str, gid: int, groups: list[int]) -> bool:
+    """Whether a process of another user, in these groups, gets the slots."""
+    header = opened(path)
+    become_nobody(gid, groups)
+    try:
+        os.close(header.fetch(PATIENCE_S))
+    except gpuring.PeerLost:
+        return False
+    return True
+
+
+def test_groups_of_a_process_count_as_they_do_for_the_header(ring, children):
+    os.fchown(ring.fd, -1, GROUP)
+    os.fchmod(ring.fd, 0o660)
+    ring.creator.offer(fd := slots(b"12345678"))
+    os.close(fd)
+    assert not children(in_groups, ring.path, NOBODY, []).result()
+    assert not children(in_groups, ring.path, NOBODY, [1, 2, 3]).result()
+    assert children(in_groups, ring.path, GROUP, []).result()
+    assert children(in_groups, ring.path, NOBODY, [1, GROUP]).result()
+
+
+def joins(pipe: Pipe, path: str) -> None:
+    """Fetches and offers the slots as another user, who may write the header."""
+    header = opened(path)
+    become_nobody()
+    header.offer(header.fetch(PATIENCE_S))
+    peer = header.join_producer()
+    pipe.send(peer.number)
+    pipe.receive()
+
+
+def test_a_peer_of_another_user_hands_the_slots_on(ring, children):
+    os.fchmod(ring.fd, 0o666)
+    ring.creator.offer(fd := slots(b"12345678"))
+    os.close(fd)
+    peer = children(joins, ring.path)
+    peer.receive()
+    assert of(ring, peer.pid).stat().st_uid == NOBODY
+    ring.creator.disown()
+    still_answers(ring, children)
+
+
+def pretends(pipe: Pipe, where: str, at: str) -> None:
+    """Puts a socket where that of another process would be, and hands out slots of its own."""
+    Path(where).mkdir(mode=0o777)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
+        server.bind(at)
+        server.listen()
+        pipe.send()
+        client, _ = server.accept()
+        with client:
+            said = struct.pack("<8s4Q", b"\1offered", 1, 2, 3, 1)
+            with contextlib.suppress(BrokenPipeError):  # whoever asks has looked who he is
+                socket.send_fds(client, [said], [slots(b"not mine")])
+            pipe.receive()
+
+
+def fetches(_pipe: Pipe, path: str) -> str:
+    return outcome(lambda: opened(path).fetch(PATIENCE_S))
+
+
+def test_slots_of_a_stranger_are_never_taken(ring, children, stranger):
+    os.fchmod(ring.fd, 0o600)
+    me = Path("/proc/self/stat").read_text().rpartition(") ")[2].split()[19]
+    ours = Path("/proc/self/ns/pid").stat().st_ino
+    name = f"{ours:x}-{os.getpid():x}-{int(me):x}"
+    server = stranger(pretends, str(directory(ring)), str(directory(ring) / name))
+    server.receive()
+    assert children(fetches, ring.path).result() == "PeerLost"
+    assert gpuring.clean() is not None
+    assert sockets(ring) == [name]  # what is his stays his
+    server.send()

@@ -1,0 +1,235 @@
+"""Containers that share a /dev/shm and nothing else: pids there say nothing to each other.
+
+Each process here is process 1 of namespaces of its own, and none of them can look another one up.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from containers import contained
+from processes import Child
+from support import Pipe, open_files, poll
+
+import gpuring
+from gpuring import segment
+from gpuring._core import Header
+
+PATIENCE_S = 30.0
+SLOTS, SLOT_NBYTES = 4, 4096
+
+
+@pytest.fixture
+def shm() -> Iterator[str]:
+    """A directory of a tmpfs that containers have as their /dev/shm."""
+    place = Path(f"/dev/shm/test-{os.getpid()}-{secrets.token_hex(4)}")
+    place.mkdir()
+    yield str(place)
+    left = sorted(str(path) for path in place.rglob("*"))
+    shutil.rmtree(place)
+    assert not left
+
+
+@pytest.fixture(params=[False, True], ids=["root", "own-users"])
+def container(
+    request: pytest.FixtureRequest, children: Callable[..., Child], shm: str
+) -> Callable[..., Contained]:
+    """Starts a peer of a ring in a container of its own."""
+
+    def start(target: Callable[..., Any], *args: Any) -> Contained:
+        child = children(contained, shm, request.param, target, *args)
+        if refused := child.receive():
+            pytest.skip(f"no namespaces here: {refused}")
+        return Contained(child)
+
+    return start
+
+
+class Contained:
+    """A process that does what it is asked to (`obey`)."""
+
+    def __init__(self, child: Child) -> None:
+        self._child = child
+        self.kill = child.kill
+        child.receive()
+
+    def __call__(self, *words: Any) -> Any:
+        self._child.send(words)
+        return self._child.receive()
+
+
+def obey(pipe: Pipe, verbs: dict[str, Callable[..., Any]]) -> None:
+    pipe.send()
+    while True:
+        verb, *args = pipe.receive()
+        pipe.send(verbs[verb](*args))
+
+
+# ---- slots that are had by a descriptor --------------------------------------------------------
+
+
+def on_gpu(pipe: Pipe, name: str, make: bool) -> None:
+    """Takes part in a ring as one on a GPU is, but its slots are a memfd that is handed on.  Nobody
+    may clear a dead peer of such a ring before its pidfd says that it is gone."""
+    if make:
+        slots = os.memfd_create("slots")
+        os.truncate(slots, SLOTS * SLOT_NBYTES)
+        with segment.unnamed(0o600) as file:
+            header = Header.create(
+                file.fd, slots=SLOTS, max_peers=8, max_subscriptions=4, memory="cuda",
+                sync="timeline", gate="stream", slot_nbytes=SLOT_NBYTES, meta_nbytes=0,
+                spec=b"{}", epoch=secrets.token_bytes(16),
+            )  # fmt: skip
+            header.offer(slots)
+            segment.give_name(file, segment.header_name(name))
+    else:
+        with segment.Named(segment.header_name(name)) as named, named.open(os.O_RDWR) as file:
+            header = Header.attach(file.fd)
+        slots = header.fetch(PATIENCE_S)
+        header.offer(slots)
+    producer = header.join_producer()
+    reader = header.join_consumer(secrets.token_hex(4).encode(), True, "next")
+    assert not isinstance(producer, int)
+    assert not isinstance(reader, int)
+
+    def put(what: bytes) -> int:
+        index = producer.claim(PATIENCE_S)
+        assert index >= 0, index
+        os.pwrite(slots, what, index * SLOT_NBYTES)
+        assert producer.publish(index, producer.seq) == 0
+        return producer.seq
+
+    def get() -> tuple[int, bytes]:
+        index = reader.acquire(PATIENCE_S)
+        assert index >= 0, index
+        seq = reader.seq
+        what = os.pread(slots, 8, index * SLOT_NBYTES)
+        assert reader.release(index, seq) == 0
+        return seq, what
+
+    obey(
+        pipe,
+        {
+            "pid": os.getpid,
+            "put": put,
+            "get": get,
+            "claim": lambda: producer.claim(PATIENCE_S),
+            "seen": lambda: (header.reaps, len(header.live_peers())),
+            "pidfds": lambda: sum("pidfd" in kind for kind in open_files().values()),
+        },
+    )
+
+
+def cleans(pipe: Pipe) -> None:
+    obey(pipe, {"clean": gpuring.clean})
+
+
+def test_a_ring_goes_on_without_its_creator_in_another_container(container, name):
+    first, second = container(on_gpu, name, True), container(on_gpu, name, False)
+    assert (first("pid"), second("pid")) == (1, 1)
+    third = container(on_gpu, name, False)
+    seq = first("put", b"from 1st")
+    assert [each("get") for each in (first, second, third)] == [(seq, b"from 1st")] * 3
+
+    second("claim")
+    second.kill()
+    for each in (first, third):  # though nobody in its container can say so
+        poll(lambda each=each: each("seen") == (2, 4))
+    seq = third("put", b"from 3rd")  # what the dead had claimed is passed over
+    assert [each("get") for each in (first, third)] == [(seq, b"from 3rd")] * 2
+
+    first.kill()  # who made the ring and the slots
+    poll(lambda: third("seen") == (4, 2))
+    fourth = container(on_gpu, name, False)
+    seq = fourth("put", b"from 4th")
+    assert [each("get") for each in (third, fourth)] == [(seq, b"from 4th")] * 2
+    for each in (third, fourth):
+        each.kill()
+    (removed,) = [each for each in container(cleans)("clean") if name in each]
+    assert removed == name
+
+
+def test_who_is_killed_as_soon_as_it_has_joined_is_cleared(container, name):
+    """Its pidfd came before it did."""
+    first = container(on_gpu, name, True)
+    for turn in range(1, 6):
+        second = container(on_gpu, name, False)
+        second.kill()
+        poll(lambda turn=turn: first("seen") == (2 * turn, 2))
+    first.kill()
+    container(cleans)("clean")
+
+
+def test_who_is_left_alone_right_after_its_join_clears_its_maker(container, name):
+    first, second = container(on_gpu, name, True), container(on_gpu, name, False)
+    first.kill()
+    poll(lambda: second("seen") == (2, 2))
+    second.kill()
+    container(cleans)("clean")
+
+
+def test_everybody_has_the_pidfds_of_all_others(container, name):
+    """Also of those that did not hand over the slots.  So the last one clears all."""
+    peers = [container(on_gpu, name, k == 0) for k in range(4)]
+    for each in peers:
+        poll(lambda each=each: each("pidfds") == 3)
+    for each in peers[:3]:
+        each.kill()
+    poll(lambda: peers[3]("seen") == (6, 2))
+    poll(lambda: peers[3]("pidfds") == 0)
+    peers[3].kill()
+    container(cleans)("clean")
+
+
+# ---- rings in host memory ----------------------------------------------------------------------
+
+
+def in_host_memory(pipe: Pipe, name: str, make: bool) -> None:
+    options = {"slots": SLOTS, "shape": 8, "dtype": "u1", "device": "host"}
+    ring = gpuring.create(name, **options) if make else gpuring.attach(name)
+    producer, reader = ring.producer(), ring.consumer()
+
+    def put(value: int) -> int:
+        with producer.claim(PATIENCE_S) as slot:
+            slot.array[...] = value
+        return slot.seq
+
+    def get() -> tuple[int, int]:
+        with reader.acquire(PATIENCE_S) as slot:
+            return slot.seq, int(slot.array[0])
+
+    kept = []
+    obey(
+        pipe,
+        {
+            "put": put,
+            "get": get,
+            "claim": lambda: kept.append(producer.claim(PATIENCE_S)),
+            "seen": lambda: (ring.stats().reaps, sorted(peer.pid for peer in ring.stats().peers)),
+            "files": lambda: sorted(os.listdir("/dev/shm")),  # noqa: PTH208
+        },
+    )
+
+
+def test_a_host_ring_needs_no_socket(container, name):
+    """There the locks tell all, in any namespace."""
+    first, second = (container(in_host_memory, name, make) for make in (True, False))
+    seq = first("put", 7)
+    assert [each("get") for each in (first, second)] == [(seq, 7)] * 2
+    assert first("seen") == (0, [1, 1, 1, 1])
+    assert [each.partition("+")[0] for each in first("files")] == [f"gpuring.{name}"] * 2
+    first("claim")
+    first.kill()
+    poll(lambda: second("seen") == (2, [1, 1]))
+    third = container(in_host_memory, name, False)
+    seq = third("put", 9)
+    assert [each("get") for each in (second, third)] == [(seq, 9)] * 2
+    for each in (second, third):
+        each.kill()
+    assert name in container(cleans)("clean")
