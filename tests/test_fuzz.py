@@ -1,7 +1,7 @@
 """Hostile words: the core's own fuzzer under sanitizers, and damaged tables through the Python API.
 
-The long run is `fuzz --inputs 1000000` (see tests/core/fuzz.c).  Damaged first pages and
-descriptions at attach are in test_header.py.
+The long run is `fuzz --inputs 1000000` (see tests/core/fuzz.c and fuzz_offer.c).  Damaged first
+pages and descriptions at attach are in test_header.py.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import shutil
 import struct
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -23,13 +24,14 @@ from gpuring.cli import inspect
 
 ROOT = Path(__file__).parents[1]
 CI_INPUTS = 50_000
+CI_CONVERSATIONS = 3_000
 FLAGS = ["-std=gnu11", "-g", "-O1", "-DGR_FAULTS", "-fsanitize=address,undefined",
          "-fno-sanitize-recover=all", "-pthread"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def fuzz(tmp_path_factory):
-    """The fuzzer, built."""
+def build(tmp_path_factory):
+    """Builds a fuzzer of tests/core, and returns the program."""
     if not (gcc := shutil.which("gcc")):
         pytest.skip("no gcc")
     folder = tmp_path_factory.mktemp("fuzz")
@@ -37,22 +39,38 @@ def fuzz(tmp_path_factory):
     runs = [gcc, *FLAGS, "empty.c", "-o", "empty"]
     if subprocess.run(runs, cwd=folder, check=False, capture_output=True).returncode:
         pytest.skip("gcc has no address sanitizer here")
-    core = [str(path) for path in (ROOT / "gpuring/core").glob("*.c") if path.stem != "watchdog"]
-    built = [gcc, *FLAGS, "tests/core/fuzz.c", *core, "-o", str(folder / "fuzz")]
-    subprocess.run(built, cwd=ROOT, check=True, timeout=100)
-    return folder / "fuzz"
+
+    def make(name: str) -> Path:
+        core = [str(path) for path in (ROOT / "gpuring/core").glob("*.c")]
+        core = [path for path in core if not path.endswith("watchdog.c")]
+        built = [gcc, *FLAGS, f"tests/core/{name}.c", *core, "-o", str(folder / name)]
+        subprocess.run(built, cwd=ROOT, check=True, timeout=100)
+        return folder / name
+
+    return make
+
+
+def figures_of(program: Path, inputs: int) -> dict[str, Any]:
+    command = [program, "--inputs", str(inputs)]
+    run = subprocess.run(command, check=False, capture_output=True, text=True, timeout=240)
+    assert run.returncode == 0, run.stderr
+    figures: dict[str, Any] = json.loads(run.stdout)
+    assert figures["inputs"] == inputs
+    return figures
 
 
 @pytest.mark.slow
 @pytest.mark.deadline(300)
-def test_no_word_makes_the_core_crash_or_hang_or_leave_its_tables(fuzz):
-    run = subprocess.run(
-        [fuzz, "--inputs", str(CI_INPUTS)], check=False, capture_output=True, text=True, timeout=240
-    )
-    assert run.returncode == 0, run.stderr
-    figures = json.loads(run.stdout)
-    assert figures["inputs"] == CI_INPUTS
+def test_no_word_makes_the_core_crash_or_hang_or_leave_its_tables(build):
+    figures = figures_of(build("fuzz"), CI_INPUTS)
     assert figures["attached"] > CI_INPUTS // 10  # many get past the checks of attach
+
+
+@pytest.mark.slow
+@pytest.mark.deadline(300)
+def test_no_client_or_server_harms_those_that_hand_descriptors_on(build):
+    """Nobody crashes or hangs, no descriptor is left, and an honest client gets the slots."""
+    figures_of(build("fuzz_offer"), CI_CONVERSATIONS)
 
 
 WORD = struct.Struct("<Q")

@@ -348,6 +348,43 @@ def test_rubbish_harms_nobody(ring, children):
         os.close(each)
 
 
+def gives_its_locks_up(pipe: Pipe, path: str) -> None:
+    """When it is told to, and lives on: as the kernel does it at a death."""
+    header = opened(path)
+    peer = header.join_producer()
+    pipe.send(peer.number)
+    pipe.receive()
+    header.disown()
+    pipe.send()
+    pipe.receive()
+
+
+def test_a_pidfd_tells_of_a_peer_of_another_namespace_and_nothing_else_does(ring, children):
+    ring.creator.offer(fd := slots(b"12345678"))
+    child = children(gives_its_locks_up, ring.path)
+    number = child.receive()
+    there = ring.peek("peer", "pidns", number) + 1
+    ring.poke("peer", "pidns", there, number)
+    who = (child.pid, ring.peek("peer", "start", number), there)
+    child.send()
+    child.receive()
+    right = os.pidfd_open(child.pid)
+    for wrong in (fd, ring.fd, right):  # a memfd is readable, as a pidfd is after the death
+        says(ring, hello(who, 2), wrong)
+        still_answers(ring, children)  # so its watchdog has heard that
+        assert ring.creator.reap() == []
+    child.kill()
+    poll(lambda: ring.creator.reaps == 1)
+    for each in (fd, right):
+        os.close(each)
+
+
+def says(ring: Segment, data: bytes, fd: int) -> None:
+    with connect(of(ring, os.getpid())) as client:
+        socket.send_fds(client, [data], [fd])
+        client.recv(1)
+
+
 def connects(pipe: Pipe, path: str, times: int, kept: int) -> int:
     """Connects and says nothing, so many times.  Keeps the last connections."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

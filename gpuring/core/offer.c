@@ -202,8 +202,8 @@ static int hear(int fd, struct heard *heard) {
     }
     const bool slots = nbytes == (ssize_t)sizeof message && message.has & HAS_SLOTS,
                pidfd = nbytes == (ssize_t)sizeof message && message.has & HAS_PIDFD;
-    if (nbytes != (ssize_t)sizeof message || got.msg_flags & (MSG_TRUNC | MSG_CTRUNC) ||
-        message.hello != HELLO || n != slots + pidfd || (pidfd && !is_pidfd(fds[n - 1]))) {
+    if (nbytes != (ssize_t)sizeof message || message.hello != HELLO || n != slots + pidfd ||
+        (pidfd && !is_pidfd(fds[n - 1]))) {
         while (n) close(fds[--n]);
         return -1;
     }

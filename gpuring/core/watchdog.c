@@ -67,6 +67,14 @@ static void forget_process(uint32_t k) {
     processes[k] = processes[--process_count];
 }
 
+/* After a look at all rings: those whose peers have left, and those that had none and have
+ * exited. */
+static void forget_processes(void) {
+    for (uint32_t k = process_count; k-- > 0;)
+        if (processes[k].look == 0 ? processes[k].exited : processes[k].look != looks)
+            forget_process(k);
+}
+
 /* A process hands its pidfd over before it joins, so that it is known even if it is killed right
  * then. Of those that have no peer yet only a few are kept. One that is dropped is asked when it
  * has joined. */
@@ -160,10 +168,7 @@ static void *watch(void *unused) {
             if (full || ring->unwatchable) gr_reap_dead(ring, NULL);
         }
         if (!any) gr_forget_talks(true);
-        /* Its peers have left, or it has exited before it had any. */
-        for (uint32_t k = process_count; k-- > 0;)
-            if (processes[k].look == 0 ? processes[k].exited : processes[k].look != looks)
-                forget_process(k);
+        forget_processes();
         polled[0] = (struct pollfd){.fd = wake_fd, .events = POLLIN};
         const uint32_t watched = process_count;
         for (uint32_t k = 0; k < watched; k++)

@@ -132,8 +132,9 @@ def fetches(_pipe: Pipe, path: str) -> str:
     return outcome(lambda: opened(path).fetch(PATIENCE_S))
 
 
-def test_slots_of_a_stranger_are_never_taken(ring, children, stranger):
-    os.fchmod(ring.fd, 0o600)
+@pytest.mark.parametrize("mode", [0o600, 0o660])
+def test_slots_of_a_stranger_are_never_taken(ring, children, stranger, mode):
+    os.fchmod(ring.fd, mode)
     me = Path("/proc/self/stat").read_text().rpartition(") ")[2].split()[19]
     ours = Path("/proc/self/ns/pid").stat().st_ino
     name = f"{ours:x}-{os.getpid():x}-{int(me):x}"
