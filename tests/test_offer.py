@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support import Pipe, Segment, open_files, poll
+from support import Child, Pipe, Segment, open_files, poll
 
 import gpuring
 from gpuring._core import Header
@@ -370,19 +370,81 @@ def test_a_pidfd_tells_of_a_peer_of_another_namespace_and_nothing_else_does(ring
     child.receive()
     right = os.pidfd_open(child.pid)
     for wrong in (fd, ring.fd, right):  # a memfd is readable, as a pidfd is after the death
-        says(ring, hello(who, 2), wrong)
-        still_answers(ring, children)  # so its watchdog has heard that
-        assert ring.creator.reap() == []
+        says(of(ring, os.getpid()), hello(who, 2), wrong)
+        for _ in range(2):  # so its watchdog has heard that, and has looked
+            still_answers(ring, children)
+        assert ring.creator.reaps == 0
     child.kill()
     poll(lambda: ring.creator.reaps == 1)
     for each in (fd, right):
         os.close(each)
 
 
-def says(ring: Segment, data: bytes, fd: int) -> None:
-    with connect(of(ring, os.getpid())) as client:
+def says(at: Path, data: bytes, fd: int) -> None:
+    with connect(at) as client:
         socket.send_fds(client, [data], [fd])
-        client.recv(1)
+
+
+def offers(pipe: Pipe, path: str) -> None:
+    header = opened(path)
+    header.offer(slots(b"12345678"))
+    peer = header.join_producer()
+    pipe.send(peer.number)
+    pipe.receive()
+
+
+@pytest.fixture
+def stopped(ring: Segment, children: Callable[..., Child]) -> Child:
+    """A process that offers the slots and is stopped."""
+    child = children(offers, ring.path)
+    ring._dead.append(child.receive())
+    os.kill(child.pid, signal.SIGSTOP)
+    poll(child.stopped)
+    return child
+
+
+def test_what_the_dead_have_said_before_is_heard(ring, stopped, children):
+    """A stopped process hears who has come and gone meanwhile."""
+    victim = children(gives_its_locks_up, ring.path)
+    number = victim.receive()
+    there = ring.peek("peer", "pidns", number) + 1
+    ring.poke("peer", "pidns", there, number)
+    pidfd = os.pidfd_open(victim.pid)
+    says(
+        of(ring, stopped.pid),
+        hello((victim.pid, ring.peek("peer", "start", number), there), 2),
+        pidfd,
+    )
+    os.close(pidfd)
+    victim.kill()
+    os.kill(stopped.pid, signal.SIGCONT)
+    poll(lambda: ring.creator.reaps == 1)
+    assert ring.creator.live_peers() == ring._dead
+    stopped.kill()
+    ring.reap()
+
+
+def test_who_finds_no_room_at_a_socket_asks_again(ring, stopped, children):
+    crowd = []
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            crowd.append(
+                socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+            )
+            crowd[-1].connect(str(of(ring, stopped.pid)))
+    assert len(crowd) > 10
+    error, told = children(refused, ring.path, 0.1).result()
+    assert error == "RingTimeout", told
+    assert f"pid {stopped.pid}" in told
+    asking = children(asks, ring.path, 1)
+    asking.receive()
+    asking.send()
+    os.kill(stopped.pid, signal.SIGCONT)
+    assert asking.result() == [b"12345678"]
+    for each in crowd:
+        each.close()
+    stopped.kill()
+    ring.reap()
 
 
 def connects(pipe: Pipe, path: str, times: int, kept: int) -> int:

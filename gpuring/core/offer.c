@@ -288,10 +288,12 @@ static bool serve(struct gr_ring *ring) {
         }
         if (fd < 0) return errno == EAGAIN || errno == EINTR || errno == ECONNABORTED;
         int slots = atomic_load_explicit(&ring->slots_fd, memory_order_relaxed);
-        if (!may_be_peer(ring, fd) || !tell(fd, ring, slots)) {
+        if (!may_be_peer(ring, fd)) {
             close(fd);
             continue;
         }
+        /* Whoever is gone already may have said who it was before. */
+        tell(fd, ring, slots);
         begin_talk(fd, ring, (struct gr_who){0});
         if (!go_on(&talks[talk_count - 1])) end_talk(talk_count - 1); /* it has spoken already */
     }
