@@ -260,8 +260,9 @@ def _remove_stale_sockets(directory: str) -> bool:
         if os.fstat(place.fd).st_uid != os.geteuid():
             return False
         for each in os.listdir(place.fd):  # noqa: PTH208 - a descriptor
-            if _is_stale(f"/proc/self/fd/{place.fd}/{each}"):
-                with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(FileNotFoundError):
+                found = os.stat(each, dir_fd=place.fd, follow_symlinks=False)
+                if stat.S_ISSOCK(found.st_mode) and _is_stale(f"/proc/self/fd/{place.fd}/{each}"):
                     os.unlink(each, dir_fd=place.fd)
         try:
             os.rmdir(directory)  # noqa: PTH106

@@ -276,6 +276,30 @@ def test_a_forked_child_keeps_no_socket(ring, children):
         os.kill(forked, signal.SIGKILL)
 
 
+def test_clean_removes_sockets_at_which_nobody_listens(ring, children):
+    """Also where no header is any more.  It leaves others alone, whatever they are."""
+    ring.creator.offer(fd := slots())
+    os.close(fd)
+    child = children(takes_part, ring.path)
+    child.receive()
+    lock = ring.hold_lock()  # so that no reaper comes first
+    dead = of(ring, child.pid)
+    child.kill()
+    half_made = dead.with_name(f"{dead.name}~")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as one:
+        one.bind(str(half_made))
+    (directory(ring) / "file").touch()
+    before = set(sockets(ring))
+    assert not [each for each in gpuring.clean() if ring.creator.epoch.hex() in each]
+    assert before - set(sockets(ring)) == {dead.name, half_made.name}
+    (directory(ring) / "file").unlink()
+    os.close(lock)
+    ring.creator.disown()
+    assert not directory(ring).exists()
+    directory(ring).mkdir()
+    assert f"gpuring+{ring.creator.epoch.hex()}" in gpuring.clean()
+
+
 # ---- clients that do as they like --------------------------------------------------------------
 
 
