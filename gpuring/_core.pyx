@@ -19,7 +19,7 @@ from cpython.exc cimport PyErr_CheckSignals, PyErr_Occurred, PyErr_SetFromErrno,
 from cpython.pycapsule cimport PyCapsule_GetName, PyCapsule_GetPointer
 from cpython.pythread cimport PyThread_get_thread_ident
 from cpython.ref cimport Py_INCREF
-from libc.errno cimport EAGAIN, EINTR, ESTALE, errno
+from libc.errno cimport EAGAIN, EINTR, ENOENT, ESTALE, errno
 from libc.stdint cimport INT64_MAX, int64_t, intptr_t, uint8_t, uint32_t, uint64_t
 from libc.math cimport INFINITY
 from libc.string cimport memcpy, memset
@@ -356,8 +356,8 @@ cdef class Header:
         peer in the ring.  It belongs to the caller, who closes it.
 
         Waits up to `timeout` seconds (None: for ever) without the GIL, and Ctrl-C interrupts it.  Raises PeerLost at once if
-        nobody can be asked, RingTimeout if nobody has answered in time (the message says who was asked), ValueError,
-        TypeError."""
+        nobody can be asked, RingTimeout if nobody has answered in time (the message says who was asked), OSError (no
+        descriptors left), ValueError, TypeError."""
         cdef gr_fetch fetch
         cdef int64_t deadline = deadline_of(timeout), until
         cdef int fd = -1, error = 0
@@ -371,8 +371,10 @@ cdef class Header:
                 with nogil:
                     fd = gr_fetch_go_on(&fetch, self.ring, until)
                     error = errno
-                if fd < 0 and error != EAGAIN:
+                if fd < 0 and error == ENOENT:
                     raise PeerLost(_nobody_has_it(&fetch))
+                if fd < 0 and error != EAGAIN:
+                    raise OSError(error, os.strerror(error))
                 if fd < 0 and gr_now_ns() >= deadline:
                     raise RingTimeout(_nobody_answers(&fetch, timeout))
                 PyErr_CheckSignals()

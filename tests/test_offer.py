@@ -145,6 +145,31 @@ def refused(pipe: Pipe, path: str, timeout: float) -> tuple[str, str]:
     return "", "got it"
 
 
+def fetches_with(pipe: Pipe, path: str, more: int) -> str:
+    """With so many descriptors that are left."""
+    header, limit = opened(path), resource.getrlimit(resource.RLIMIT_NOFILE)
+    filled = [os.dup(0) for _ in range(20)]
+    for fd in filled[-more:] if more else []:
+        os.close(fd)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (filled[-1] + 1, limit[1]))
+    try:
+        os.close(header.fetch(PATIENCE_S))
+    except Exception as error:
+        return repr(error)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+    return "got it"
+
+
+def test_who_has_no_descriptor_left_is_told_so(ring, children):
+    ring.creator.offer(fd := slots())
+    os.close(fd)
+    told = [children(fetches_with, ring.path, more).result() for more in range(5)]
+    assert told[0] == "OSError(24, 'Too many open files')"
+    assert told[-1] == "got it"
+    assert set(told) == {told[0], "got it"}
+
+
 def test_nobody_has_it(ring, children):
     kind, told = children(refused, ring.path, PATIENCE_S).result()
     assert kind == "PeerLost"
@@ -298,6 +323,36 @@ def test_clean_removes_sockets_at_which_nobody_listens(ring, children):
     assert not directory(ring).exists()
     directory(ring).mkdir()
     assert f"gpuring+{ring.creator.epoch.hex()}" in gpuring.clean()
+
+
+def comes_and_goes(pipe: Pipe, path: str) -> None:
+    pipe.send()
+    while True:
+        header = opened(path)
+        fd = header.fetch(PATIENCE_S)
+        header.offer(fd)
+        os.close(fd)
+        peer = header.join_producer()
+        assert peer.leave() == 0
+        header.disown()
+
+
+@pytest.mark.slow
+def test_who_is_killed_while_it_comes_or_goes_leaves_nothing_that_stays(ring, children):
+    ring.creator.offer(fd := slots())
+    ours = [of(ring, os.getpid()).name]
+    for turn in range(60):
+        child = children(comes_and_goes, ring.path)
+        child.receive()
+        still = ring.creator.joins
+        poll(lambda still=still, turn=turn: ring.creator.joins >= still + turn % 3)
+        child.kill()
+        poll(lambda: ring.creator.reap() or ring.creator.live_peers() == [])
+        gpuring.clean()
+        assert sockets(ring) == ours
+        kinds = list(open_files().values())
+        assert sum("slots" in kind for kind in kinds) == 2  # ours, and what is offered
+    os.close(fd)
 
 
 # ---- clients that do as they like --------------------------------------------------------------

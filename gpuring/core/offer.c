@@ -180,7 +180,8 @@ static bool is_pidfd(int fd) {
            errno == ECHILD;
 }
 
-/* 1: a message was read. 0: not yet. -1: none will come, or what came is none. */
+/* 1: a message was read. 0: not yet. -1: none will come, or what came is none; errno is EMFILE if
+ * its descriptors may have been lost because this process has too many. */
 static int hear(int fd, struct heard *heard) {
     struct message message;
     union {
@@ -205,6 +206,7 @@ static int hear(int fd, struct heard *heard) {
     if (nbytes != (ssize_t)sizeof message || message.hello != HELLO || n != slots + pidfd ||
         (pidfd && !is_pidfd(fds[n - 1]))) {
         while (n) close(fds[--n]);
+        errno = got.msg_flags & MSG_CTRUNC ? EMFILE : EPROTO;
         return -1;
     }
     *heard = (struct heard){
@@ -342,11 +344,9 @@ static int listener(const struct gr_ring *ring) {
             }
             chmod(directory.sun_path, mode | (mode & 0222) >> 1);
         } else if (errno != EEXIST) return -1;
-        GR_FAULT("offer: directory");
         unlink(made.sun_path);
         if ((fd = new_socket()) < 0) return -1;
         if (bind(fd, (struct sockaddr *)&made, sizeof made) == 0) {
-            GR_FAULT("offer: bound");
             if (lchown(made.sun_path, header.st_uid, header.st_gid) != 0 &&
                 lchown(made.sun_path, (uid_t)-1, header.st_gid) != 0) { /* the same */
             }
@@ -439,17 +439,20 @@ void gr_fetch_begin(struct gr_fetch *fetch, struct gr_ring *ring) {
     }
 }
 
-/* Connects to those who can be connected to. True: one of them could not take the connection just
- * now. */
-static bool greet_all(struct gr_fetch *fetch, const struct gr_ring *ring) {
-    bool again = false;
+static bool is_here(int error) { return error == EMFILE || error == ENFILE || error == ENOMEM; }
+
+/* Connects to those who can be connected to. 1: one of them could not take the connection just now.
+ * -1: this process cannot make one; errno. */
+static int greet_all(struct gr_fetch *fetch, const struct gr_ring *ring) {
+    int again = 0;
     for (uint32_t k = 0; k < fetch->n; k++) {
         struct gr_asked *asked = &fetch->asked[k];
         if (asked->fd >= 0 || asked->gone) continue;
         asked->fd = greeted(ring, &asked->who);
+        if (asked->fd < 0 && is_here(errno)) return -1;
         asked->gone = asked->fd < 0 && errno != EAGAIN && errno != EINTR;
         asked->met |= !asked->gone;
-        again |= asked->fd < 0 && !asked->gone;
+        if (asked->fd < 0 && !asked->gone) again = 1;
     }
     return again;
 }
@@ -463,12 +466,14 @@ static int own(const struct gr_ring *ring) {
 }
 
 /* Waits until `until_ns`, or a signal, for the first descriptor that comes, and returns it.
- * -1: errno is EAGAIN if some have not answered yet, and ENOENT if there is nobody who could. */
+ * -1: errno is EAGAIN if some have not answered yet, ENOENT if there is nobody who could, or what
+ * this process lacks. */
 int gr_fetch_go_on(struct gr_fetch *fetch, struct gr_ring *ring, int64_t until_ns) {
     struct pollfd polled[GR_MAX_PEERS + 1];
     int slots = own(ring);
     while (slots < 0) {
-        const bool again = greet_all(fetch, ring);
+        const int again = greet_all(fetch, ring);
+        if (again < 0) return -1;
         bool open = again;
         for (uint32_t k = 0; k < fetch->n; k++) {
             polled[k] = (struct pollfd){.fd = fetch->asked[k].fd, .events = POLLIN};
@@ -488,9 +493,14 @@ int gr_fetch_go_on(struct gr_fetch *fetch, struct gr_ring *ring, int64_t until_n
             if (asked->fd < 0 || !polled[k].revents) continue;
             int said = hear(asked->fd, &heard);
             if (said == 0) continue;
+            const bool lost = said < 0 && errno == EMFILE;
             close(asked->fd);
             asked->fd = -1;
             asked->gone = true;
+            if (lost && slots < 0) {
+                errno = EMFILE;
+                return -1;
+            }
             if (said < 0) continue;
             const struct gr_who me = who_am_i(ring);
             gr_lock_handles();
