@@ -181,7 +181,7 @@ static bool is_pidfd(int fd) {
 }
 
 /* 1: a message was read. 0: not yet. -1: none will come, or what came is none; errno is EMFILE if
- * its descriptors may have been lost because this process has too many. */
+ * descriptors were lost because this process has too many. */
 static int hear(int fd, struct heard *heard) {
     struct message message;
     union {
@@ -205,8 +205,9 @@ static int hear(int fd, struct heard *heard) {
                pidfd = nbytes == (ssize_t)sizeof message && message.has & HAS_PIDFD;
     if (nbytes != (ssize_t)sizeof message || message.hello != HELLO || n != slots + pidfd ||
         (pidfd && !is_pidfd(fds[n - 1]))) {
+        const bool lost = got.msg_flags & MSG_CTRUNC && n < 2; /* fewer than there is room for */
         while (n) close(fds[--n]);
-        errno = got.msg_flags & MSG_CTRUNC ? EMFILE : EPROTO;
+        errno = lost ? EMFILE : EPROTO;
         return -1;
     }
     *heard = (struct heard){
