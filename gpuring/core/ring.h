@@ -11,6 +11,7 @@
  *   watchdog.c  a thread that clears dead peers
  *   notify.c    a thread that turns doorbells into file descriptors, for event loops
  *   offer.c     descriptors that processes hand to each other: of the slots, and of themselves
+ *   talk.c      what they say to each other when they do
  *
  * claim, acquire and latest of a gr_peer belong to one thread at a time; a slot is ended by the
  * thread that has it. gr_leave may come from another thread at any time: it waits for the verbs in

@@ -1,5 +1,5 @@
 /* Hostile clients and servers: a fuzzer of the sockets at which descriptors are handed on
- * (core/offer.c), for the address and undefined-behaviour sanitizers. Clients connect, say anything
+ * (core/offer.c, talk.c), for the address and undefined-behaviour sanitizers. Clients connect, say anything
  * with any descriptors, or nothing, and go; servers that pass for peers do the same. The watchdog's
  * steps are called as verbs, so an input is the same each time. After each input no descriptor may
  * be left, and an honest client must get the slots.
