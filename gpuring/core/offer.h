@@ -33,7 +33,7 @@ int gr_hear(int fd, struct gr_heard *heard);
 void gr_keep_pidfd(const struct gr_who *me, const struct gr_heard *heard);
 enum { GR_MAX_TALKS = 64 };
 /* Asks a process of the ring for its pidfd, unless it was asked and has time to answer. */
-void gr_ask_pidfd(struct gr_ring *ring, const struct gr_who *who);
+void gr_ask_for_pidfd(struct gr_ring *ring, const struct gr_who *who);
 /* Lists the sockets to poll, at most `most` of them; returns how many. */
 uint32_t gr_list_sockets(const struct gr_ring *handles, struct pollfd *polled, uint32_t most);
 /* Answers and hears whoever is there, without a wait. False: there is no descriptor to answer with,

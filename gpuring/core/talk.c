@@ -184,7 +184,7 @@ int gr_greet(const struct gr_ring *ring, const struct gr_who *who) {
     return fd;
 }
 
-void gr_ask(struct gr_ring *ring, const struct gr_who *who) {
+void gr_ask_for_pidfd(struct gr_ring *ring, const struct gr_who *who) {
     if (atomic_load_explicit(&ring->slots_fd, memory_order_relaxed) < 0) return;
     for (uint32_t k = 0; k < talk_count; k++)
         if (gr_same_who(&talks[k].asked, who)) return;

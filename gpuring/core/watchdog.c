@@ -106,7 +106,7 @@ static bool look_after(struct gr_ring *ring, uint32_t p) {
     if (!process) {
         if (process_count == MAX_POLLED - 1) return !foreign;
         if (foreign) {
-            gr_ask_pidfd(ring, &who);
+            gr_ask_for_pidfd(ring, &who);
             return false;
         }
         int fd = gr_pidfd((pid_t)who.pid);
