@@ -5,8 +5,9 @@
 
 `transport` is what a way of passing them brings; `ring`, `queues` and `blocks` are those ways.
 `roles` are the processes, the same for all ways: workers decode a photo, pass it on, and encode
-what comes back, and engines run the model.  `measure` verifies, measures and kills.  The codec,
-the model, the photos and the HTTP client are those of examples/upscale_frontends.py.
+what comes back, and engines run the model.  `light` is a load in which little but the hand-over is
+left.  `measure` verifies, measures and kills.  The codec, the model, the photos and the HTTP client
+are those of examples/upscale_frontends.py.
 """
 
 from __future__ import annotations
