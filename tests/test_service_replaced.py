@@ -193,6 +193,29 @@ def test_an_answer_stays_until_it_is_released(name, replaced):
         assert former.left
 
 
+def test_a_part_of_an_answer_stays_until_it_is_released(name, replaced):
+    """Though the call has ended by then, because its engine has left."""
+    replaced()
+    with gpuring.connect(name, parts=4) as client:
+        with serve(name) as other:
+            call = send(client, 0)
+            parts = call.parts(PATIENCE_S)
+            (taken,) = other.take(timeout=PATIENCE_S)
+            for k in range(2):
+                with taken.part() as slot:
+                    slot.array[...] = k
+            first, former = next(parts), client._mailbox
+            server = replaced()
+        ask_here(server, client, 1)
+        poll(lambda: client.in_flight and call._error)
+        ask_here(server, client, 2)
+        assert client._former == [former]
+        assert (first.array == 0).all()
+        parts.close()
+        ask_here(server, client, 3)
+        assert client._former == []
+
+
 def test_a_request_that_is_half_written_ends_with_its_service(name, replaced):
     replaced()
     with gpuring.connect(name) as client:

@@ -186,12 +186,16 @@ class Mailbox(Inbox):
                 call.cancel()
 
     def is_over(self) -> bool:
-        """Whether nobody waits for a call or has an answer of one.  Called with the turn to send,
-        when the service was replaced."""
-        if not self.left:
-            self.pump(nothing, 0)
-            self.settle()
-        return all(call._error is not None for call in self.calls.all())
+        """Whether nobody waits for a call, or has an answer or a part of one.  Called with the turn
+        to send, when the service was replaced."""
+        if self.left:
+            return True
+        self.pump(nothing, 0)
+        self.settle()
+        slots = self._answers._slots
+        return all(call._error is not None for call in self.calls.all()) and all(
+            nobody_has(slots, index) for index, _ in self._answers._peer.holding()
+        )
 
     def shut(self) -> None:
         """Ends every call, and waits until no other thread receives.  This may be a signal handler
