@@ -27,6 +27,7 @@ from test_select import waiters
 from test_service_locks import watched
 
 import gpuring
+from gpuring._slots import nobody_has
 
 assert watched  # a fixture
 
@@ -101,6 +102,26 @@ def test_who_ends_an_answer_twice_does_not_end_that_of_another_call(name, monkey
             with wait() as slot:
                 check(client, 1, slot)
         assert client.in_flight == 0
+
+
+def test_a_request_that_is_sent_while_another_thread_looks_for_lost_ones_is_not_lost(
+    name, monkeypatch
+):
+    """That thread still sees the slot among those that are claimed, and then nobody has it."""
+    with serve(name) as server, gpuring.connect(name) as client:
+        slots = [client.request(10)]
+        calls = [slots[0].call]
+
+        def meanwhile(*slot):
+            if slots:
+                in_thread(slots.pop().publish)()
+            return nobody_has(*slot)
+
+        monkeypatch.setattr("gpuring.service.mailbox.nobody_has", meanwhile)
+        calls.append(send(client, 1))
+        assert not slots
+        taken = server.take(2, timeout=10, max_wait_s=10)
+        assert [call.number for call in taken] == [call.number for call in calls]
 
 
 def test_who_looks_after_the_calls_does_not_mind_threads_that_send(name):

@@ -172,7 +172,8 @@ class Mailbox(Inbox):
         live, slots, claimed = self.calls.all(), self.writer._slots, set()
         for index, seq in self.writer._peer.holding():
             if nobody_has(slots, index):
-                slots[index]._end()
+                if slots[index]._open:  # else another thread has just sent it
+                    slots[index]._end()
             else:
                 claimed.add(seq)
         known = 3  # references: of Calls.live, of `live` and of `call`
