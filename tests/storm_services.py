@@ -2,10 +2,10 @@
 
     python tests/storm_services.py --seconds 3600 --seed 1
 
-A keeper holds the service.  Each client asks by threads, by tasks or by plain calls, checks every
-answer, and says how each call ended.  What is killed is replaced.  A signal handler that raises
-(TERM: SystemExit, INT: KeyboardInterrupt) must end its process within a deadline.  At the end
-nothing is left in /dev/shm, and nobody is in the rings.
+A keeper holds the service.  Each client asks by threads, by tasks, by plain calls or for answers in
+parts, checks every answer, and says how each call ended.  What is killed is replaced.  A signal
+handler that raises (TERM: SystemExit, INT: KeyboardInterrupt) must end its process within a
+deadline.  At the end nothing is left in /dev/shm, and nobody is in the rings.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ SWALLOWED_S = 20.0
 `__del__` or in the callback of a weak reference, Python prints the exception and goes on."""
 ENDS = (gpuring.PeerLost, gpuring.RingTimeout, gpuring.CallFailed, gpuring.RingClosed)
 ENGINES, CLIENTS = 2, 3
-KINDS = ("calls", "threads", "tasks")
+KINDS = ("calls", "threads", "tasks", "parts")
+PARTS = 6
 
 
 def begin(parent: int) -> None:
@@ -69,6 +70,9 @@ def engine(pipe: Pipe, name: str, parent: int, redeliver: bool, closes: bool) ->
                 with contextlib.suppress(gpuring.RingTimeout):
                     calls = server.take(chance.randrange(1, 6), max_wait_s=0.001, timeout=0.1)
                     for call in chance.sample(calls, len(calls)):
+                        if call.window:
+                            stream(call)
+                            continue
                         if chance.random() < 0.05:
                             call.answer().abandon()
                         services.answer(call)
@@ -76,6 +80,19 @@ def engine(pipe: Pipe, name: str, parent: int, redeliver: bool, closes: bool) ->
         return "hit"
     except gpuring.EndOfStream:
         return "end"
+
+
+def stream(call: gpuring.Call) -> None:
+    """Answers in parts, the last of which is the answer."""
+    try:
+        for k in range(PARTS):
+            with call.part(1.0) as slot:
+                slot.array[...] = services.answer_of(call.array) + k
+        services.answer(call)
+    except gpuring.RingFull:  # its client is stopped
+        call.fail("it does not read")
+    except gpuring.CallCancelled:
+        pass
 
 
 def client(pipe: Pipe, name: str, parent: int, kind: str) -> Counter[str]:
@@ -86,15 +103,19 @@ def client(pipe: Pipe, name: str, parent: int, kind: str) -> Counter[str]:
     ours: list[gpuring.Client] = []
     with contextlib.suppress(KeyboardInterrupt, SystemExit):
         pipe.send("up")  # from now on it may be hit
-        ours.append(gpuring.connect(name, calls=4, timeout=PATIENCE_S, engine_s=PATIENCE_S))
-        {"calls": ask_by_calls, "threads": ask_by_threads, "tasks": ask_by_tasks}[kind](
-            ours[0], ends
-        )
+        room = {"calls": 4, "parts": 2 if kind == "parts" else 0}
+        ours.append(gpuring.connect(name, **room, timeout=PATIENCE_S, engine_s=PATIENCE_S))
+        {
+            "calls": ask_by_calls,
+            "threads": ask_by_threads,
+            "tasks": ask_by_tasks,
+            "parts": ask_for_parts,
+        }[kind](ours[0], ends)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     gc.collect()  # what an exception kept
     for each in ours:
-        ask(each, ends, 7)
+        (ask_in_parts if kind == "parts" else ask)(each, ends, 7)
         poll(lambda each=each: each.in_flight == 0, PATIENCE_S)
         each.close()
     return ends
@@ -114,6 +135,31 @@ def ask_by_calls(client: gpuring.Client, ends: Counter[str]) -> None:
         if k % 5 == 4:
             services.send(client, k).cancel()
         ask(client, ends, k)
+
+
+def ask_for_parts(client: gpuring.Client, ends: Counter[str]) -> None:
+    for k in range(10**9):
+        ask_in_parts(client, ends, k)
+
+
+def ask_in_parts(client: gpuring.Client, ends: Counter[str], k: int) -> None:
+    """Takes all parts of an answer, or leaves after some."""
+    most, taken = (3 if k % 5 == 4 else 10**9), 0
+    try:
+        for part in services.send(client, k, timeout=CALL_S).parts(CALL_S):
+            if taken == PARTS:
+                services.check(client, k, part)
+            else:
+                right = services.answer_of(services.content(client.id, k)) + taken
+                assert (part.array == right).all()
+            taken += 1
+            if taken == most:
+                break
+    except ENDS as error:
+        ends[f"{type(error).__name__} of a stream"] += 1
+    else:
+        assert taken in (most, PARTS + 1)
+        ends["streamed"] += 1
 
 
 def ask_by_threads(client: gpuring.Client, ends: Counter[str]) -> None:
@@ -228,7 +274,7 @@ def storm(seconds: float, seed: int, redeliver: bool = True) -> dict[str, Any]:
                 child.end()
         poll(lambda: keeper.ring._header.reap() or len(keeper.ring.stats().peers) == 2, PATIENCE_S)
     assert segments_of(name) == []
-    assert this.ends["answered"] > 0
+    assert this.ends["answered"] + this.ends["streamed"] > 0
     return {"events": dict(sorted(this.events.items())), "ends": dict(this.ends)}
 
 

@@ -502,6 +502,27 @@ def test_a_stream_whose_engine_dies_or_leaves_is_lost_and_not_begun_again(
                 assert client.in_flight == 0
 
 
+def test_what_another_engine_begins_again_behind_parts_that_were_taken_is_not_handed_out(
+    name, children
+):
+    """It has the call before the client has noticed that its engine is dead."""
+    with serve(name, engine=False), gpuring.connect(name, parts=4) as client:
+        engine = up(children(streamer, name, 2))
+        call = send(client, 0)
+        assert engine.receive() == "sent"
+        parts = call.parts(PATIENCE_S)
+        assert read(parts, 2) == [0, 1]
+        engine.kill()
+        with serve(name) as other:
+            taken = take(other)
+            part(taken, 10)
+            with pytest.raises(gpuring.PeerLost, match="after 2 parts"):
+                next(parts)
+            with pytest.raises(gpuring.CallCancelled):
+                taken.part()
+            poll(lambda: client.in_flight == 0)
+
+
 def test_if_nobody_has_taken_a_part_another_engine_gives_them_from_the_first(name, children):
     """Its parts are not counted with those of the dead engine, which are still in the ring."""
     with serve(name, engine=False), gpuring.connect(name, calls=1, parts=4) as client:
