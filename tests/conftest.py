@@ -156,6 +156,8 @@ def rig(segment: Callable[..., Segment]) -> Iterator[Callable[..., Rig]]:
         each.finish()
         for endpoint in each.peers:
             endpoint.close()
+        for device in each.devices:
+            device.close()  # at the interpreter's end no Python code can be the driver any more
 
 
 @pytest.fixture

@@ -313,7 +313,7 @@ class Rig:
         self.kind, self.segment = kind, segment(memory="cuda", sync=kind, **options)
         self.driver = Driver(self.segment)
         self.told, self.finish = self.driver.told, self.driver.finish
-        self.peers = []
+        self.peers, self.devices = [], []
 
     def ring(self, stream=0, capsule=None, driver=None):
         """One more process; `stream` is its current one.
@@ -322,6 +322,7 @@ class Rig:
         header = self.segment.process()
         current = SimpleNamespace(ptr=stream)
         device = Device(header, 0, lambda: current, capsule, driver or self.driver.table)
+        self.devices.append(device)
         return SimpleNamespace(
             name="ring", slots=header.slots, spec=spec.make(shape=8, dtype="u1"), _header=header,
             _device=device, _memory=SimpleNamespace(array=lambda *_: np.zeros(8, "u1")),
