@@ -296,27 +296,51 @@ def test_parts_are_a_way_to_look_without_waiting(pair):
     assert read(parts) == []
 
 
+def readable(client, seconds):
+    return select.select([client], [], [], seconds)[0] == [client]
+
+
+def test_a_client_is_readable_though_another_thread_has_received_the_part(pair):
+    server, client = pair
+    assert not readable(client, 0)
+    slow, call = send(client, 0), send(client, 1)
+    first, second = server.take(2, max_wait_s=PATIENCE_S, timeout=PATIENCE_S)
+    parts = call.parts(PATIENCE_S)
+    join = in_thread(slow.wait, PATIENCE_S)
+    poll(lambda: receives(client))
+    for k in range(2):
+        part(second, k)
+        poll(call._has_part)
+        poll(lambda: receives(client))
+        assert readable(client, PATIENCE_S)  # until it is asked
+        assert parts.ready
+        poll(lambda: not readable(client, 0))
+        assert read(parts, 1) == [k]
+        assert not parts.ready
+    second.end()
+    assert read(parts) == []
+    first.end()
+    join()
+    assert read(slow) == []
+
+
 def test_a_client_is_readable_when_a_part_has_come(pair):
     server, client = pair
-
-    def readable(seconds):
-        return select.select([client], [], [], seconds)[0] == [client]
-
     call = send(client, 0)
     taken = take(server)
     parts = call.parts(PATIENCE_S)
-    assert not readable(0)
+    assert not readable(client, 0)
     for k in range(3):
         part(taken, k)
-        assert readable(PATIENCE_S)
+        assert readable(client, PATIENCE_S)
         assert parts.ready
         assert read(parts, 1) == [k]
         assert not parts.ready
-        poll(lambda: not readable(0))
+        poll(lambda: not readable(client, 0))
     taken.end()
-    assert readable(PATIENCE_S)
+    assert readable(client, PATIENCE_S)
     assert read(parts) == []
-    poll(lambda: not readable(0))
+    poll(lambda: not readable(client, 0))
 
 
 # ---- cancelled ----------------------------------------------------------------------------------
