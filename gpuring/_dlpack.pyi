@@ -24,4 +24,5 @@ class DLPackImport:
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     kind: tuple[int, int, int]
+    read_only: bool
     def __init__(self, capsule: Any) -> None: ...

@@ -124,6 +124,8 @@ cdef class DLPackImport:
     cdef readonly tuple shape
     cdef readonly tuple strides
     """The strides in elements, not in bytes."""
+    cdef readonly bint read_only
+    """Whether it says that it may not be written.  Tensors of the protocol's older version cannot say so."""
     cdef readonly tuple kind
     """The type of an element: (type code, bits, lanes)."""
 
@@ -137,6 +139,7 @@ cdef class DLPackImport:
                 raise BufferError("the DLPack tensor has another major version than 1")
             PyCapsule_SetName(capsule, b"used_dltensor_versioned")
             tensor = &self.versioned.tensor
+            self.read_only = self.versioned.flags & <uint64_t>DL_READ_ONLY != 0
         elif PyCapsule_IsValid(capsule, b"dltensor"):
             self.managed = <dl_managed *>PyCapsule_GetPointer(capsule, b"dltensor")
             PyCapsule_SetName(capsule, b"used_dltensor")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gpuring import _core, _slots, diagnosis
-from gpuring.copying import copy_into
+from gpuring.copying import copy_into, copy_out
 from gpuring.errors import FrameTorn, RingClosed, RingError
 from gpuring.interchange import Exported, View
 from gpuring.spec import ARRAY, Field
@@ -172,6 +172,13 @@ class Slot(Exported, Unique):
         self._import_on(handle(stream))
         return self
 
+    def _copies_on(self, stream: Any) -> int | None:
+        """The handle of the stream for a copy.  None in host memory."""
+        if stream is None:
+            return None if self._device is None else self._stream
+        self.use_on(stream)
+        return handle(stream)
+
     def _order(self, stream: int, others: Sequence[int]) -> None:
         """Orders `stream` behind all work so far on `others`.  Raises DeviceError if it cannot be
         used now, even if there are no others."""
@@ -229,12 +236,7 @@ class WriteSlot(_slots.WriteSlot, Slot):
         """
         self._check_open()
         name = self._field_name(field)
-        target, on = self[name], None
-        if stream is not None:
-            self.use_on(stream)
-            on = handle(stream)
-        elif self._device is not None:
-            on = self._stream
+        target, on = self[name], self._copies_on(stream)
         copy_into(target, self._fields[name], source, ring=self._ring, stream=on, order=self._order)
 
     def _end(self) -> None:
@@ -247,6 +249,30 @@ class ReadSlot(_slots.ReadSlot, Slot):
     def _protect(self, view: Any) -> None:
         if self._device is None:
             view.flags.writeable = False  # others read it, too; a GPU cannot forbid writes
+
+    def copy_to(self, out: Any, *, field: str | None = None, stream: Any = None) -> None:
+        """Copies the frame into an array of any library, in stream order.
+
+        * `out`: an object that has DLPack or an array interface of NumPy or CUDA, of exactly the
+          frame's shape and dtype, in host memory or on any GPU.  A GPU needs no peer access to that
+          of the ring for this.  The copy waits for the stream that its library works on.
+        * `field`: the name of the field, if the slot has several.
+        * `stream`: where to copy.  None is the slot's own stream.  See `use_on`.
+
+        On a GPU ring the call returns before the copy is done, except if `out` is in host memory
+        that is not pinned.  `out` is complete when the stream has come past the copy.  If `out` is
+        on another GPU than the slot, CuPy's current stream of that GPU waits for the copy as well.
+        You may release the slot right away, because the release comes after the copy.  On a host
+        ring the call waits for the copy, and takes no stream.
+
+        Raises TypeError for what is no array or has another dtype, ValueError for another shape, a
+        read-only array, or a layout that is neither C-contiguous nor rows at a pitch, RingError if
+        the slot is no longer yours, DeviceError.
+        """
+        self._check_open()
+        name = self._field_name(field)
+        frame, on = self[name], self._copies_on(stream)
+        copy_out(frame, self._fields[name], out, ring=self._ring, stream=on, order=self._order)
 
     @property
     def time_ns(self) -> int:

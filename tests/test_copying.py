@@ -161,3 +161,87 @@ def test_not_after_the_slot_was_given_back(slot):
 )
 def test_what_is_rows_at_a_pitch(shape, strides, rows):
     assert copying._rows(shape, strides, 4) == rows
+
+
+# ---- out of a slot ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def frame(place, name):
+    """A slot as its reader has it."""
+    with (
+        place.create(name, slots=2, shape=(4, 6), dtype="i4") as ring,
+        ring.producer() as producer,
+        ring.consumer() as consumer,
+    ):
+        with producer.claim() as slot:
+            slot.copy_from(FRAME)
+        with consumer.acquire() as slot:
+            yield slot
+
+
+def _wide():
+    return np.zeros((4, 8), "i4")[:, :6]
+
+
+def _torch_zeros():
+    return pytest.importorskip("torch").zeros((4, 6), dtype=pytest.importorskip("torch").int32)
+
+
+class _WritableInterface:
+    def __init__(self):
+        self._array = np.zeros((4, 6), "i4")
+        self.__array_interface__ = self._array.__array_interface__
+
+    def __array__(self, *_, **__):
+        return self._array
+
+
+@pytest.mark.parametrize(
+    "out", [lambda: np.zeros((4, 6), "i4"), _wide, _torch_zeros, _WritableInterface],
+    ids=["numpy", "pitched", "torch", "interface"],
+)  # fmt: skip
+def test_a_frame_goes_to_host_arrays_of_any_library(frame, out):
+    out = out()
+    frame.copy_to(out)
+    assert (np.asarray(out) == FRAME).all()
+
+
+def test_a_frame_goes_to_the_gpu(frame, place):
+    cupy = pytest.importorskip("cupy")
+    if not place.on_gpu and not cupy.cuda.is_available():
+        pytest.skip("there is no GPU")
+    out = cupy.zeros((4, 6), "i4")
+    frame.copy_to(out)
+    assert (out.get() == FRAME).all()
+    wide = cupy.zeros((4, 8), "i4")
+    frame.copy_to(wide[:, :6])
+    assert (wide.get()[:, :6] == FRAME).all()
+    assert (wide.get()[:, 6:] == 0).all()
+
+
+def test_what_a_frame_cannot_go_to(frame):
+    for wrong in (np.zeros((6, 4), "i4"), np.zeros(24, "i4"), np.zeros((1, 4, 6), "i4")):
+        with pytest.raises(ValueError, match="shape"):
+            frame.copy_to(wrong)
+    with pytest.raises(TypeError, match="int32"):
+        frame.copy_to(np.zeros((4, 6), "u4"))
+    with pytest.raises(ValueError, match="array to copy to is read-only"):
+        frame.copy_to(_read_only())
+    for nothing in (None, [[1] * 6] * 4, 1):
+        with pytest.raises(TypeError):
+            frame.copy_to(nothing)
+    frame.release()
+    with pytest.raises(gpuring.RingError, match="no longer yours"):
+        frame.copy_to(np.zeros((4, 6), "i4"))
+
+
+def test_a_frame_of_a_host_ring_is_copied_by_the_host(name):
+    with (
+        gpuring.create(name, slots=2, shape=(4, 6), dtype="i4", device="host") as ring,
+        ring.producer() as producer,
+        ring.consumer() as consumer,
+    ):
+        producer.claim().publish()
+        with consumer.acquire() as slot, pytest.raises(TypeError, match="no stream"):
+            slot.copy_to(np.zeros((4, 6), "i4"), stream=0)
