@@ -65,7 +65,7 @@ def pyav(_):
 def camera(k, ring, decoder, count, ready):
     """25 pictures a second.  Each camera shows the clip in a way of its own."""
     end_with_parent()
-    stream = torch.cuda.Stream() if ring.memory == "cuda" else None  # NVDEC's and the copies'
+    stream = torch.cuda.Stream() if ring.memory != "host" else None  # NVDEC's and the copies'
     with ring, ring.producer() as producer, torch.cuda.stream(stream):
         pictures = islice(decoder(stream), AHEAD * k, AHEAD * k + count)
         first = next(pictures)  # decodes what it is ahead by, so that all cameras begin together

@@ -66,7 +66,7 @@ MAX_SLOT_NBYTES = GR_MAX_SLOT_NBYTES
 MAX_NAME_NBYTES = 8 * GR_NAME_WORDS
 MAX_WAITED = <int>GR_MAX_WAITED
 
-MEMORY_KINDS = ("host", "cuda")
+MEMORY_KINDS = ("host", "ipc", "vmm", "pool")
 SYNC_KINDS = ("host", "event", "timeline")
 GATES = ("stream", "host")
 

@@ -16,7 +16,7 @@ import numpy as np
 from gpuring import _dlpack
 from gpuring.errors import DeviceError
 from gpuring.interchange import kind_of
-from gpuring.memory.cuda_ipc import load_cupy
+from gpuring.memory.cuda import load_cupy
 from gpuring.spec import Field
 from gpuring.streams import LEGACY_DEFAULT, PER_THREAD
 

@@ -13,6 +13,7 @@ from gpuring._core import File, Header
 from gpuring.endpoint import Gate
 from gpuring.errors import DeviceError
 from gpuring.integers import between_one_and, integer
+from gpuring.memory import kinds
 from gpuring.memory.host import HostMemory
 from gpuring.ring import Ring
 
@@ -32,6 +33,7 @@ def create(
     device: str | int | None = None,
     sync: Literal["auto", "event", "timeline"] = "auto",
     gate: Gate | None = None,
+    memory: Literal["auto", "ipc", "vmm", "pool"] = "auto",
     max_peers: int = 32,
     max_subscriptions: int = 16,
     mode: int = 0o600,
@@ -50,6 +52,10 @@ def create(
       otherwise event with gate "host".
     * `gate`: "stream", the default, makes streams wait.  "host" makes claim and acquire wait on the
       host, so that no stream ever waits for another process.
+    * `memory`: how the slots on a GPU are shared; see the page "Which memory".  "ipc" is legacy
+      CUDA IPC, "vmm" lets consumers only read and takes new peers after the creator's death, and
+      "pool" is a pool of cudaMallocAsync.  "auto" takes ipc, and in a container vmm where the GPU
+      has it.  `ring.memory` says which.
     * `max_peers`, `max_subscriptions`: how many there may be at the same time, 1 … 250.
     * `mode`: permissions of the shared memory.  0o600, the default, keeps it to one user.
     * `replace`: which ring of this name makes way.  With None, the default, a ring whose creator is
@@ -88,6 +94,7 @@ def create(
         device=device,
         sync=sync,
         gate=gate,
+        memory=memory,
         max_peers=max_peers,
         max_subscriptions=max_subscriptions,
         mode=mode,
@@ -103,6 +110,7 @@ def create_of(
     device: str | int | None,
     sync: str = "auto",
     gate: Gate | None = None,
+    memory: str = "auto",
     max_peers: int = 32,
     max_subscriptions: int = 16,
     mode: int = 0o600,
@@ -126,39 +134,47 @@ def create_of(
         raise ValueError(f'sync is "auto", "event" or "timeline", not {sync!r}')
     if gate not in (None, *_core.GATES):
         raise ValueError(f'gate is "stream", "host" or None, not {gate!r}')
-    if device == "host" and (sync != "auto" or gate is not None):
-        raise ValueError("sync= and gate= are for GPU rings; a host ring needs neither")
+    if memory not in ("auto", *kinds.ON_GPU):
+        raise ValueError(
+            f'memory is "auto", "ipc", "vmm" or "pool", not {memory!r} (device="host" puts the '
+            "slots into host memory)"
+        )
+    if device == "host" and (sync != "auto" or gate is not None or memory != "auto"):
+        raise ValueError("sync=, gate= and memory= are for GPU rings; a host ring needs none")
 
     directory.make_way(name, replace)
     epoch = secrets.token_bytes(16)
-    memory: Memory | None = None
+    mapped: Memory | None = None
     making: File | None = None  # what HostMemory.create returns
     header: Header | None = None
     ring: Ring | None = None
     try:
         if device == "host":
-            memory, making = HostMemory.create(name, epoch, mode, slots, described.slot_nbytes)
+            mapped, making = HostMemory.create(name, epoch, mode, slots, described.slot_nbytes)
             sync_kind, gate_kind = "host", "stream"
         else:
-            memory, sync_kind, gate_kind = _on_gpu(described, slots, device, sync, gate)
-        debug.plant(memory, described, slots)
+            mapped, sync_kind, gate_kind = _on_gpu(
+                described, epoch, slots, device, sync, gate, memory
+            )
+        debug.plant(mapped, described, slots)
         with segment.unnamed(mode) as file:
             header = Header.create(
                 file.fd,
                 slots=slots,
                 max_peers=max_peers,
                 max_subscriptions=max_subscriptions,
-                memory="host" if device == "host" else "cuda",
+                memory=mapped.kind,
                 sync=sync_kind,
                 gate=gate_kind,
                 slot_nbytes=described.slot_nbytes,
                 meta_nbytes=described.meta_nbytes,
                 spec=described.to_bytes(),
                 epoch=epoch,
-                device_uuid=memory.device_uuid,
-                memory_handle=memory.handle,
+                device_uuid=mapped.device_uuid,
+                memory_handle=mapped.handle,
             )
-            ring = Ring(name, header, memory, described, created=True)
+            ring = Ring(name, header, mapped, described, created=True)
+            kinds.hand_on(header, mapped)
             directory.give_name(name, file, replace)  # last, so that nobody finds half of a ring
         return ring
     except BaseException as error:
@@ -167,8 +183,8 @@ def create_of(
         else:
             if header is not None:
                 header.disown()
-            if memory is not None:
-                memory.close(others=False, then=lambda: None)
+            if mapped is not None:
+                mapped.close(others=False, then=lambda: None)
         segment.remove_slots(segment.slots_name(name, epoch))
         if isinstance(error, OSError):
             nbytes = getattr(error, "nbytes", 0)
@@ -182,21 +198,28 @@ def create_of(
 
 
 def _on_gpu(
-    described: Spec, slots: int, device: str | int | None, sync: str, gate: str | None
+    described: Spec,
+    epoch: bytes,
+    slots: int,
+    device: str | int | None,
+    sync: str,
+    gate: str | None,
+    memory: str,
 ) -> tuple[Memory, str, str]:
     """Slots on a GPU, and which `sync` and `gate` the ring has there."""
-    from gpuring.memory import cuda_ipc
+    from gpuring.memory import cuda
 
-    ordinal = cuda_ipc.device_for(device)
+    ordinal = cuda.device_for(device)
     for field in described.fields:
         if field.dtype.kind not in "biufc" and not field.extended:
             raise ValueError(f"field {field.name!r}: {field.dtype} cannot be an array on a GPU")
-    has_timeline, reason = cuda_ipc.timeline_supported(ordinal)
+    has_timeline, reason = cuda.timeline_supported(ordinal)
     if sync == "timeline" and not has_timeline:
         raise DeviceError(f'sync="timeline": {reason}. Use sync="event" or sync="auto"')
     if sync == "auto":
         sync = "timeline" if has_timeline else "event"
         if not has_timeline and gate is None:
             gate = "host"  # a stream that waits for the event of a killed process waits for ever
-    memory = cuda_ipc.CudaMemory.create(slots, described.slot_nbytes, ordinal)
-    return memory, sync, gate or "stream"
+    kind, _ = kinds.choose(memory, ordinal)
+    size = slots, described.slot_nbytes
+    return kinds.create(kind, epoch, *size, ordinal), sync, gate or "stream"

@@ -28,7 +28,7 @@ import numpy as np
 from gpuring import _slots, calling
 from gpuring.errors import DeviceError, OverrunWarning, StaleViewWarning
 from gpuring.memory import Memory
-from gpuring.memory.cuda_ipc import load_cupy
+from gpuring.memory.cuda import load_cupy
 from gpuring.spec import ARRAY, SLOT_ALIGNMENT, Field, Spec
 from gpuring.streams import as_cupy
 
@@ -66,9 +66,10 @@ def _end(spec: Spec) -> int:
 
 
 def _bytes(memory: Memory, spec: Spec, index: int) -> Any:
-    """The bytes of a slot with its canary."""
+    """The bytes of a slot with its canary.  A reader, too, restores a canary that it found written
+    over."""
     whole = Field("", (spec.slot_nbytes,), np.dtype("u1"), 0)
-    return memory.array(index, whole, whole.shape)
+    return memory.array(index, whole, whole.shape, writable=True)
 
 
 def _fill(array: Any, value: int, stream: int) -> None:
@@ -185,7 +186,7 @@ class WatchedSlot:
         _views: dict[Any, Any]
         _check_open: Callable[[], None]
         _check_stream: Callable[[int], None]
-        _protect: Callable[[Any], None]
+        _array_over: Callable[[Field, tuple[int, ...]], Any]
         _import_on: Callable[[int], None]
         _end: Callable[[], None]
 
@@ -252,8 +253,7 @@ class WatchedSlot:
             assert self._lease is not None
             self._lease.open = True  # a verb that was refused has ended it for nothing
             field = self._fields[name]
-            array = self._memory.array(self.index, field, shape or field.shape)
-            self._protect(array)
+            array = self._array_over(field, shape or field.shape)
             self._views[name] = _watched(array, self._lease)
         return self._views[name]
 

@@ -38,6 +38,8 @@ class View(NamedTuple):
     """The object that messages name."""
     field: Field
     array: Any
+    read_only: bool
+    """Whether it cannot be written."""
     stream: int | None
     """The stream on which the slot is used.  None in host memory."""
     use_on: Callable[[int], None]
@@ -76,22 +78,20 @@ class Exported:
         exported: another device, a dtype that DLPack does not have, stream=0, which means nothing.
         """
         view = self._exported()
-        owner, field, array, home, use_on = view
+        owner, field, array, read_only, home, use_on = view
         device = _device(view)
         if dl_device is not None and tuple(dl_device) != device:
             raise BufferError(f"{owner!r} is on device {device}, not {tuple(dl_device)}")
         kind = kind_of(field)
         if kind is None:
             raise BufferError(f"DLPack has no {field.dtype}")
-        flags = 0
+        flags = _dlpack.DL_READ_ONLY if read_only and not copy else 0
         if home is None:
             if stream not in (None, -1):
                 raise BufferError(f"{owner!r} is in host memory: stream is None, not {stream!r}")
             if copy:
                 array = array.copy()
             pointer = array.ctypes.data
-            if not array.flags.writeable:
-                flags |= _dlpack.DL_READ_ONLY
         else:
             if stream == 0:
                 raise BufferError("stream=0 is ambiguous in DLPack: 1 is the legacy default stream")
@@ -109,14 +109,14 @@ class Exported:
     def __cuda_array_interface__(self) -> dict[str, Any]:
         """Version 3 of CUDA's array interface.  Its stream is the slot's, behind all work on it so
         far."""
-        _, _, array, home, use_on = self._exported()
+        _, _, array, read_only, home, use_on = self._exported()
         if home is None:
             raise AttributeError("__cuda_array_interface__: this ring is in host memory")
         use_on(home)
         return {
             "shape": array.shape,
             "typestr": array.dtype.str,
-            "data": (array.data.ptr, False),
+            "data": (array.data.ptr, read_only),
             "strides": None,
             "stream": home or LEGACY_DEFAULT,
             "version": 3,

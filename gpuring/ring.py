@@ -40,7 +40,7 @@ from gpuring.errors import (
     raise_first,
 )
 from gpuring.integers import integer
-from gpuring.memory.host import HostMemory
+from gpuring.memory import kinds
 from gpuring.producer import Producer
 from gpuring.spec import ARRAY
 
@@ -51,7 +51,13 @@ if TYPE_CHECKING:
     from gpuring.spec import Field, Spec
 
 
-def attach(name: str, *, timeout: float | None = 0.0, owner: int | None = None) -> Ring:
+def attach(
+    name: str,
+    *,
+    timeout: float | None = 0.0,
+    owner: int | None = None,
+    device: str | int | None = None,
+) -> Ring:
     """Opens the ring `name`.
 
     * `timeout`: how many seconds to wait for the ring to appear.  0 does not wait, None waits for
@@ -60,12 +66,18 @@ def attach(name: str, *, timeout: float | None = 0.0, owner: int | None = None) 
     * `owner`: the id of the user whose ring it must be.  None means this process's own user, or
       root.  Name another user only if you trust him as yourself: he can write every slot, and by
       cutting off the ring's files he can end this process at any time (SIGBUS).
+    * `device`: the GPU under which this process uses the slots, "cuda:1" or its number here.  None
+      is CuPy's current device.  It may be any GPU that has peer access to that of the ring.  Work
+      on the frames inside `with cupy.cuda.Device(n):` of the same GPU, or give streams of it.  On
+      a GPU without peer access attach under the ring's own GPU, and copy the frames with
+      `slot.copy_to(out)`.
 
-    On a GPU ring the slots are opened under this process's current device.  Raises RingNotFound,
-    RingIncompatible (damaged, or of another version), PeerLost (a GPU ring whose creator died),
-    DeviceError, PermissionError (another user's ring, or one whose mode does not let this process
-    write), RingError (RLIMIT_AS, a read-only /dev/shm), OSError (no descriptors left).  A call that
-    raises leaves nothing open.
+    Raises RingNotFound, RingIncompatible (damaged, or of another version), PeerLost (a GPU ring
+    whose memory nobody can open any more: see the page "Which memory"), DeviceError (no GPU, or one
+    that cannot reach the ring's), PermissionError (another user's ring, or one whose mode does not
+    let this process write), RingTimeout (nobody hands the GPU memory on), RingError (RLIMIT_AS, a
+    read-only /dev/shm), TypeError (a device for a host ring), OSError (no descriptors left).  A
+    call that raises leaves nothing open.
 
     The ring may be closed or replaced as soon as this has returned.  `producer` and `consumer` then
     raise RingClosed: close this handle and attach again.
@@ -77,20 +89,20 @@ def attach(name: str, *, timeout: float | None = 0.0, owner: int | None = None) 
         owner = integer(owner, "owner", "the id of a user, an int, or None")
         if owner < 0:
             raise ValueError(f"owner is the id of a user, 0 or more, not {owner}")
-    return directory.when_there(name, deadline, lambda: _attach(name, owner))
+    return directory.when_there(name, deadline, lambda: _attach(name, owner, device))
 
 
-def _attach(name: str, owner: int | None) -> Ring:
+def _attach(name: str, owner: int | None, device: str | int | None) -> Ring:
     """attach() without a wait.  Raises segment.Missing where attach() raises RingNotFound."""
     header = directory.attach_header(name, owner)
     try:
-        return Ring(name, header, *_slots_of(name, header), created=False)
+        return Ring(name, header, *_slots_of(name, header, device), created=False)
     except BaseException:
         header.disown()  # if the exception is kept, it keeps the header, but not our locks
         raise
 
 
-def _slots_of(name: str, header: Header) -> tuple[Memory, Spec]:
+def _slots_of(name: str, header: Header, device: str | int | None) -> tuple[Memory, Spec]:
     """The slots of an attached ring, and what they hold."""
     try:
         described = spec.Spec.from_bytes(header.spec)
@@ -101,21 +113,7 @@ def _slots_of(name: str, header: Header) -> tuple[Memory, Spec]:
             f"ring {name!r}: its slots have {header.slot_nbytes} + {header.meta_nbytes} bytes, its "
             f"description needs {described.slot_nbytes} + {described.meta_nbytes}"
         )
-    if header.memory == "host":
-        return HostMemory.open(
-            name, header.epoch, header.owner, header.slots, header.slot_nbytes
-        ), described
-    from gpuring.memory.cuda_ipc import CudaMemory
-
-    if not header.creator_alive:
-        raise PeerLost(
-            f"ring {name!r}: the process that created it (pid {header.creator_pid}) is dead. "
-            "Those inside may finish, but nobody new can open its GPU memory. Create the ring "
-            "again, or let `gpuring keep` own it"
-        )
-    return CudaMemory.open(
-        header.memory_handle, header.device_uuid, header.slots, header.slot_nbytes, ring=name
-    ), described
+    return kinds.attach(name, header, device), described
 
 
 class Ring(Dropped):
@@ -152,7 +150,7 @@ class Ring(Dropped):
         """What orders streams of this process with those of others.  None in host memory."""
         if self._header.memory == "host":
             return None
-        from gpuring.memory.cuda_ipc import CudaMemory
+        from gpuring.memory.cuda import CudaMemory
 
         assert isinstance(self._memory, CudaMemory)
         current, capsule = streams.current_of_cupy()
@@ -198,7 +196,8 @@ class Ring(Dropped):
 
     @property
     def memory(self) -> str:
-        """Where the slots are: "cuda" or "host"."""
+        """Where the slots are: "host", or on a GPU as "ipc", "vmm" or "pool" (`create(memory=)`).
+        With memory="auto" this is what was chosen."""
         return self._header.memory
 
     @property

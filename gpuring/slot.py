@@ -8,7 +8,7 @@ given back, and a ResourceWarning says so.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from gpuring import _core, _slots, diagnosis
 from gpuring.copying import copy_into, copy_out
@@ -32,6 +32,9 @@ _MAX_VIEWS = 64
 
 class Slot(Exported, Unique):
     """What both kinds of slot have besides the verbs of _slots.Slot.  Users do not make it."""
+
+    _writable: ClassVar[bool]
+    """Whether its arrays may be written."""
 
     if TYPE_CHECKING:  # of _slots.Slot, and of the kinds below
         index: int
@@ -64,14 +67,16 @@ class Slot(Exported, Unique):
         self._ring = ring
         self._memory = memory
         self._fields = {field.name: field for field in fields}
-        self._views = {field.name: memory.array(index, field, field.shape) for field in fields}
+        self._views = {
+            field.name: memory.array(index, field, field.shape, writable=self._writable)
+            for field in fields
+        }
         self._bind(index, peer, self._views.get(ARRAY), meta)
-        for view in self._views.values():
-            self._protect(view)
         return self
 
-    def _protect(self, view: Any) -> None:
-        """Makes a view of the slot as this kind of slot may be used."""
+    def _array_over(self, field: Field, shape: tuple[int, ...]) -> Any:
+        """An array over a field, or over its beginning, as this kind of slot may be used."""
+        return self._memory.array(self.index, field, shape, writable=self._writable)
 
     def _succeed(self, before: Self) -> None:
         """Called when this object takes the place of another one, which somebody still has."""
@@ -103,8 +108,7 @@ class Slot(Exported, Unique):
             if len(self._views) > _MAX_VIEWS:
                 self._views = {name: self._views[name] for name in self._fields}
             field = self._fields[ARRAY]
-            view = self._views[shape] = self._memory.array(self.index, field, field.smaller(shape))
-            self._protect(view)
+            view = self._views[shape] = self._array_over(field, field.smaller(shape))
         return view
 
     def _has_no_meta(self) -> TypeError:
@@ -156,7 +160,8 @@ class Slot(Exported, Unique):
 
     def _exported_as(self, name: str, array: Any) -> View:
         stream = None if self._device is None else self._stream
-        return View(self, self._fields[name], array, stream, self._import_on)
+        read_only = self._memory.read_only and not self._writable
+        return View(self, self._fields[name], array, read_only, stream, self._import_on)
 
     def use_on(self, stream: Any) -> Self:
         """Says that the slot will be used on another stream, too.  Returns the slot.
@@ -219,6 +224,8 @@ class WriteSlot(_slots.WriteSlot, Slot):
     """A claimed slot.  As a context manager it publishes the frame.  If the block raises, it
     abandons the claim."""
 
+    _writable = True
+
     def copy_from(self, source: Any, *, field: str | None = None, stream: Any = None) -> None:
         """Copies an array of any library into the slot, in stream order.
 
@@ -246,9 +253,7 @@ class WriteSlot(_slots.WriteSlot, Slot):
 class ReadSlot(_slots.ReadSlot, Slot):
     """A frame that this consumer holds.  As a context manager it releases the frame."""
 
-    def _protect(self, view: Any) -> None:
-        if self._device is None:
-            view.flags.writeable = False  # others read it, too; a GPU cannot forbid writes
+    _writable = False  # others read it, too
 
     def copy_to(self, out: Any, *, field: str | None = None, stream: Any = None) -> None:
         """Copies the frame into an array of any library, in stream order.

@@ -126,7 +126,7 @@ class RingStats:
     epoch: str
     """128 random bits in hexadecimal.  They tell rings of the same name from each other."""
     memory: str
-    """ "cuda" or "host"."""
+    """ "host", "ipc", "vmm" or "pool", as `Ring.memory`."""
     sync: str
     """ "timeline", "event" or "host"."""
     gate: str

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from gpuring.memory.cuda_ipc import device_for, load_cupy
+from gpuring.memory.cuda import device_for, load_cupy
 
 LEGACY_DEFAULT = 1
 """How DLPack and the CUDA array interface write CUDA's legacy default stream.  Its handle is 0, and

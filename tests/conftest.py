@@ -180,10 +180,10 @@ def children(request: pytest.FixtureRequest) -> Iterator[Callable[..., Child]]:
 def gpu_missing() -> str | None:
     """Returns why no test can run on a GPU here, or None."""
     try:
-        from gpuring.memory import cuda_ipc
+        from gpuring.memory import cuda
     except ImportError as error:
         return f"no CUDA memory kind: {error}"
-    available, reason = cuda_ipc.available()
+    available, reason = cuda.available()
     return None if available else str(reason)
 
 

@@ -310,7 +310,7 @@ class Rig:
     """A ring with a fake driver; each peer is a process of its own."""
 
     def __init__(self, segment, kind, **options):
-        self.kind, self.segment = kind, segment(memory="cuda", sync=kind, **options)
+        self.kind, self.segment = kind, segment(memory="ipc", sync=kind, **options)
         self.driver = Driver(self.segment)
         self.told, self.finish = self.driver.told, self.driver.finish
         self.peers, self.devices = [], []

@@ -362,6 +362,10 @@ class Place:
     def on_gpu(self) -> bool:
         return dict(self.options)["device"] != "host"
 
+    @property
+    def memory(self) -> str:
+        return str(dict(self.options).get("memory", "host"))
+
     def create(self, ring: str, **options: Any) -> gpuring.Ring:
         return gpuring.create(ring, **(dict(self.options) | options))
 
@@ -377,11 +381,21 @@ class Place:
         return np.array(array.get() if self.on_gpu else array)
 
 
+def _gpu(name: str, **options: str) -> Place:
+    return Place(name, (("device", "cuda"), *options.items()))
+
+
 PLACES = (
     Place("host", (("device", "host"),)),
-    Place("cuda-timeline", (("device", "cuda"), ("sync", "timeline"))),
-    Place("cuda-event", (("device", "cuda"), ("sync", "event"))),
-    Place("cuda-event-hostgate", (("device", "cuda"), ("sync", "event"), ("gate", "host"))),
+    _gpu("cuda-timeline", memory="ipc", sync="timeline"),
+    _gpu("cuda-event", memory="ipc", sync="event"),
+    _gpu("cuda-event-hostgate", memory="ipc", sync="event", gate="host"),
+    _gpu("cuda-vmm-timeline", memory="vmm", sync="timeline"),
+    _gpu("cuda-pool-timeline", memory="pool", sync="timeline"),
 )
 HOST, *ON_GPU = PLACES
-STREAM_GATED = [place for place in ON_GPU if dict(place.options).get("gate") != "host"]
+STREAM_GATED = [
+    *(place for place in ON_GPU if dict(place.options).get("gate") != "host"),
+    _gpu("cuda-vmm-event", memory="vmm", sync="event"),
+    _gpu("cuda-pool-event", memory="pool", sync="event"),
+]

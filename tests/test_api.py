@@ -23,7 +23,7 @@ def ring(place, name):
 
 
 def test_what_a_ring_says_of_itself(place, ring, name):
-    assert (ring.name, ring.slots, ring.memory) == (name, 4, "cuda" if place.on_gpu else "host")
+    assert (ring.name, ring.slots, ring.memory) == (name, 4, place.memory)
     assert ring.sync == dict(place.options).get("sync", "host")
     assert ring.gate == dict(place.options).get("gate", "stream")
     assert not ring.closed

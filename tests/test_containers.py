@@ -82,7 +82,7 @@ def on_gpu(pipe: Pipe, name: str, make: bool) -> None:
         os.truncate(slots, SLOTS * SLOT_NBYTES)
         with segment.unnamed(0o600) as file:
             header = Header.create(
-                file.fd, slots=SLOTS, max_peers=8, max_subscriptions=4, memory="cuda",
+                file.fd, slots=SLOTS, max_peers=8, max_subscriptions=4, memory="ipc",
                 sync="timeline", gate="stream", slot_nbytes=SLOT_NBYTES, meta_nbytes=0,
                 spec=b"{}", epoch=secrets.token_bytes(16),
             )  # fmt: skip

@@ -96,7 +96,7 @@ def test_a_dead_creator_of_host_memory_keeps_nobody_out(name):
         dead = replace(ring.stats(), creator_alive=False)
         assert "nobody new can join" not in describe(dead)
         assert "(dead)" in describe(dead)
-        assert "(dead: nobody new can join)" in describe(replace(dead, memory="cuda"))
+        assert "(dead: nobody new can join)" in describe(replace(dead, memory="ipc"))
 
 
 def test_thirty_peers_die_at_once(name, children):

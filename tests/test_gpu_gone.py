@@ -23,7 +23,7 @@ def joins(pipe, path):
     pipe.receive()
 
 
-@pytest.mark.parametrize(("memory", "sync"), [("cuda", "timeline"), ("host", "host")])
+@pytest.mark.parametrize(("memory", "sync"), [("ipc", "timeline"), ("host", "host")])
 def test_on_a_gpu_nobody_is_cleared_before_the_process_is_gone(segment, children, memory, sync):
     """G1: its lock goes before its GPU work does.  In host memory there is no such work."""
     ring = segment(2, memory=memory, sync=sync)
@@ -40,7 +40,7 @@ def test_on_a_gpu_nobody_is_cleared_before_the_process_is_gone(segment, children
     assert ring.creator.reap() == [number]
 
 
-@pytest.mark.parametrize(("memory", "sync"), [("cuda", "timeline"), ("host", "host")])
+@pytest.mark.parametrize(("memory", "sync"), [("ipc", "timeline"), ("host", "host")])
 def test_on_a_gpu_the_dead_of_another_pid_namespace_are_never_cleared(
     segment, children, memory, sync
 ):

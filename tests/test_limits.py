@@ -14,7 +14,7 @@ from support import segments_of
 
 import gpuring
 from gpuring import creation, spec
-from gpuring.memory import cuda_ipc
+from gpuring.memory import cuda, kinds
 
 SMALL = {"slots": 2, "shape": 4, "dtype": "u1", "device": "host"}
 
@@ -180,30 +180,66 @@ def gpu(monkeypatch):
         getDeviceCount=lambda: 1, getDevice=lambda: 0, deviceGetAttribute=lambda *_: 0,
     )  # fmt: skip
     cupy = SimpleNamespace(cuda=SimpleNamespace(runtime=runtime))
-    monkeypatch.setattr(cuda_ipc, "load_cupy", lambda: cupy)
+    monkeypatch.setattr(cuda, "load_cupy", lambda: cupy)
     return runtime
 
 
 def test_a_gpu_is_taken_but_neither_on_wsl2_nor_on_tegra(gpu, name, monkeypatch, tmp_path):
-    assert cuda_ipc.device_for("cuda") == 0
+    assert cuda.device_for("cuda") == 0
     with monkeypatch.context() as patched:
         patched.setattr(gpu, "deviceGetAttribute", lambda *_: 1)
         with pytest.raises(gpuring.DeviceError, match="Tegra"):
             gpuring.create(name, **SMALL | {"device": "cuda"})
     release = tmp_path / "osrelease"
     release.write_text("5.15.90.1-microsoft-standard-WSL2\n")
-    monkeypatch.setattr(cuda_ipc, "Path", lambda _: release)
+    monkeypatch.setattr(cuda, "Path", lambda _: release)
     with pytest.raises(gpuring.DeviceError, match="WSL2"):
         gpuring.create(name, **SMALL | {"device": "cuda"})
     assert segments_of(name) == []
 
 
+@pytest.mark.parametrize(
+    ("contained", "has_vmm", "kind"),
+    [(False, True, "ipc"), (False, False, "ipc"), (True, True, "vmm"), (True, False, "ipc")],
+)
+def test_auto_takes_vmm_in_a_container_that_has_it(gpu, monkeypatch, contained, has_vmm, kind):
+    monkeypatch.setattr(kinds, "in_container", lambda: contained)
+    monkeypatch.setattr(kinds, "supported", lambda *_: (has_vmm, "the GPU has none"))
+    taken, why = kinds.choose("auto", 0)
+    assert taken == kind
+    assert ("of its own" in why) is contained
+    assert ("the GPU has none" in why) is (contained and not has_vmm)
+
+
+def test_a_kind_that_was_asked_for_is_taken_or_refused(gpu, monkeypatch):
+    assert kinds.choose("ipc", 0)[0] == "ipc"
+    for able in (True, False):
+        monkeypatch.setattr(kinds, "supported", lambda *_, able=able: (able, "the GPU has none"))
+        if able:
+            assert kinds.choose("vmm", 0)[0] == "vmm"
+        else:
+            with pytest.raises(gpuring.DeviceError, match="the GPU has none"):
+                kinds.choose("vmm", 0)
+
+
+def test_kinds_of_memory_are_for_gpus(name):
+    with pytest.raises(ValueError, match='memory is "auto", "ipc", "vmm" or "pool"'):
+        gpuring.create(name, **SMALL, memory="cuda")
+    with pytest.raises(ValueError, match="for GPU rings"):
+        gpuring.create(name, **SMALL, memory="vmm")
+    with gpuring.create(name, **SMALL):
+        with pytest.raises(TypeError, match="takes no device"):
+            gpuring.attach(name, device=0)
+        gpuring.attach(name).close()
+
+
 @pytest.mark.parametrize("timeline", [True, False])
 def test_auto_waits_for_no_event_in_a_stream(gpu, monkeypatch, timeline):
-    monkeypatch.setattr(cuda_ipc, "timeline_supported", lambda _: (timeline, "no reason"))
-    monkeypatch.setattr(cuda_ipc.CudaMemory, "create", lambda *_: None)
+    monkeypatch.setattr(cuda, "timeline_supported", lambda _: (timeline, "no reason"))
+    monkeypatch.setattr(kinds, "create", lambda *_: None)
     described = spec.make(shape=4, dtype="u1")
-    chosen = creation._on_gpu(described, 2, "cuda", "auto", None)[1:]
+    new = described, bytes(16), 2, "cuda"
+    chosen = creation._on_gpu(*new, "auto", None, "ipc")[1:]
     assert chosen == (("timeline", "stream") if timeline else ("event", "host"))
-    by_name = creation._on_gpu(described, 2, "cuda", "auto", "stream")[1:]
+    by_name = creation._on_gpu(*new, "auto", "stream", "ipc")[1:]
     assert by_name == ("timeline" if timeline else "event", "stream")

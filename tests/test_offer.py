@@ -30,7 +30,7 @@ PATIENCE_S = 30.0
 @pytest.fixture
 def ring(segment: Callable[..., Segment]) -> Iterator[Segment]:
     """A header as a ring on a GPU has it.  Nothing of its sockets may be left after the test."""
-    made = segment(2, memory="cuda", sync="timeline", epoch=secrets.token_bytes(16))
+    made = segment(2, memory="vmm", sync="timeline", epoch=secrets.token_bytes(16))
     yield made
     made.unlock()
     made.creator.disown()

@@ -273,7 +273,7 @@ def publishes(pipe, path):
 @pytest.mark.parametrize("sync", ["event", "timeline"])
 def test_with_events_a_frame_that_may_have_been_written_stays_ready(segment, children, sync):
     """Nobody raises the fence of an event by itself: who acquires the frame asks the event."""
-    ring = segment(2, memory="cuda", sync=sync)
+    ring = segment(2, memory="ipc", sync=sync)
     child = children(publishes, ring.path)
     number, peer_id = child.receive()
     row = ring.work_row(0, number)

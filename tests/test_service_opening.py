@@ -94,9 +94,10 @@ def test_a_service_on_a_gpu_whose_creator_died_makes_way(name, children):
         creator.kill()
         at = {field: at for table, field, at, _ in _core.layout_fields() if table == "head"}
         with Path(f"/dev/shm/gpuring.{name}").open("r+b") as file:
-            for field, kinds in (("memory", _core.MEMORY_KINDS), ("sync", _core.SYNC_KINDS)):
+            ipc, timeline = _core.MEMORY_KINDS.index("ipc"), _core.SYNC_KINDS.index("timeline")
+            for field, value in (("memory", ipc), ("sync", timeline)):
                 file.seek(at[field])
-                file.write(struct.pack("<I", len(kinds) - 1))
+                file.write(struct.pack("<I", value))
         with pytest.raises(gpuring.PeerLost, match=f"pid {creator.pid}"):
             gpuring.serve(name)
         with serve(name) as server, gpuring.connect(name) as client:

@@ -23,7 +23,7 @@ timeline_only = pytest.mark.parametrize("ring", ["timeline"], indirect=True)
 
 
 def make_ring(segment, kind, slots=2):
-    ring = segment(slots, memory="cuda", sync=kind)
+    ring = segment(slots, memory="ipc", sync=kind)
     ring.driver = Driver(ring)
     return ring
 

@@ -13,6 +13,7 @@ import json
 from gpuring import directory, segment, stats
 from gpuring.cli.services import Service, service, service_of
 from gpuring.cli.text import columns, counted, nbytes, printable, seconds, table, wrap
+from gpuring.memory.kinds import OUTLIVE
 from gpuring.stats import Death, PeerStats, RingStats
 
 MOST_HOLDS = 4  # of a peer, spelled out
@@ -37,7 +38,8 @@ def run(args: argparse.Namespace) -> int:
 def describe(one: RingStats, width: int | None = None) -> str:
     """Everything that people ask about a ring, in lines of at most `width` columns."""
     created = datetime.datetime.fromtimestamp(one.created_ns / 1e9).isoformat(" ", "seconds")
-    dead = "dead" if one.memory == "host" else "dead: nobody new can join"
+    joinable = one.memory == "host" or (one.memory in OUTLIVE and one.peers)
+    dead = "dead" if joinable else "dead: nobody new can join"
     creator = "alive" if one.creator_alive else dead
     whole = service(one)
     head = [

@@ -34,7 +34,7 @@ bool gr_layout(const struct gr_config *config, struct gr_layout *layout, char *w
     WITHIN(slots, 1, GR_MAX_SLOTS);
     WITHIN(max_peers, 1, GR_MAX_PEERS);
     WITHIN(max_subscriptions, 1, GR_MAX_SUBSCRIPTIONS);
-    WITHIN(memory, 0, GR_MEMORY_CUDA);
+    WITHIN(memory, 0, GR_MEMORY_POOL);
     WITHIN(sync, host ? GR_SYNC_HOST : GR_SYNC_EVENT, host ? GR_SYNC_HOST : GR_SYNC_TIMELINE);
     WITHIN(gate, 0, GR_GATE_HOST);
     WITHIN(slot_nbytes, 1, GR_MAX_SLOT_NBYTES);

@@ -42,13 +42,15 @@ enum {
     GR_NAME_WORDS = 8,
     GR_DEATHS = 8, /* how many are remembered */
     GR_EVENT_HANDLE = 64, /* sizeof(cudaIpcEventHandle_t) */
-    GR_MEMORY_HANDLE = 64 /* sizeof(cudaIpcMemHandle_t) */
+    GR_MEMORY_HANDLE = 64 /* sizeof(cudaIpcMemHandle_t), sizeof(CUmemPoolPtrExportData) */
 };
 /* The bytes "\1gpuring", read as a little-endian word. So the value checks the endianness, too. */
 #define GR_MAGIC UINT64_C(0x676e697275706701)
 #define GR_MAX_SLOT_NBYTES (UINT64_C(1) << 40)
 
-enum gr_memory { GR_MEMORY_HOST = 0, GR_MEMORY_CUDA = 1 };
+/* What the slots are in, and so what opens them: the name of the ring, memory_handle, or a descriptor
+ * that living peers hand on. */
+enum gr_memory { GR_MEMORY_HOST = 0, GR_MEMORY_IPC = 1, GR_MEMORY_VMM = 2, GR_MEMORY_POOL = 3 };
 enum gr_sync { GR_SYNC_HOST = 0, GR_SYNC_EVENT = 1, GR_SYNC_TIMELINE = 2 };
 enum gr_gate { GR_GATE_STREAM = 0, GR_GATE_HOST = 1 };
 enum gr_end { GR_NOT_ENDED = 0, GR_LEFT = 1, GR_DIED = 2 };

@@ -1,7 +1,8 @@
 """Where slots live.  A memory kind allocates all slots of a ring at once and shows them as arrays.
 
-`host.py` and `cuda_ipc.py` are the only places of the package that allocate frames.  A kind knows
-nothing of the protocol: who may touch which slot when is decided elsewhere.
+`host.py`, `cuda_ipc.py`, `cuda_vmm.py` and `cuda_pool.py` are the only places of the package that
+allocate frames, and `kinds.py` chooses among them.  A kind knows nothing of the protocol: who may
+touch which slot when is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -15,12 +16,28 @@ from gpuring.spec import Field
 class Memory(Protocol):
     """All slots of one ring, mapped into this process."""
 
-    handle: bytes
-    """64 bytes of the header from which other processes open the memory."""
-    device_uuid: bytes
-    """16 bytes that name the GPU with the slots.  They are zero for host memory."""
+    @property
+    def kind(self) -> str:
+        """ "host", "ipc", "vmm" or "pool"."""
 
-    def array(self, index: int, field: Field, shape: tuple[int, ...]) -> Any:
+    @property
+    def handle(self) -> bytes:
+        """64 bytes of the header from which other processes open the memory."""
+
+    @property
+    def descriptor(self) -> int:
+        """A file descriptor that other processes need as well.  It belongs to this object.  -1 if
+        they need none."""
+
+    @property
+    def device_uuid(self) -> bytes:
+        """16 bytes that name the GPU with the slots.  They are zero for host memory."""
+
+    @property
+    def read_only(self) -> bool:
+        """Whether arrays that were asked for with writable=False cannot be written."""
+
+    def array(self, index: int, field: Field, shape: tuple[int, ...], *, writable: bool) -> Any:
         """Returns a C-contiguous array over `field` of slot `index`.  `shape` may be smaller than
         that of the field.
 
@@ -31,5 +48,6 @@ class Memory(Protocol):
         """Gives the mapping up.  Its creator also frees the memory.
 
         `others` says whether other processes may still use the slots.  `then` is called when the
-        mapping is gone, which is when the last array over it is gone.  Raises nothing.
+        last array of this handle is gone, and after what only they kept was undone.  Raises
+        nothing.
         """

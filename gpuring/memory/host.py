@@ -19,8 +19,11 @@ from gpuring.spec import Field
 class HostMemory:
     """The slots of a host ring.  Arrays over it keep the mapping alive."""
 
+    kind = "host"
     handle = bytes(64)
+    descriptor = -1
     device_uuid = bytes(16)
+    read_only = True
 
     def __init__(self, mapping: mmap.mmap, slot_nbytes: int) -> None:
         self._mapping: mmap.mmap | None = mapping
@@ -94,11 +97,14 @@ class HostMemory:
                     raise
                 raise told from error
 
-    def array(self, index: int, field: Field, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    def array(
+        self, index: int, field: Field, shape: tuple[int, ...], *, writable: bool
+    ) -> npt.NDArray[Any]:
         offset = index * self._slot_nbytes + field.offset
         if self._mapping is None:
             raise RingClosed("this handle of the ring was closed: its slots cannot be reached")
         view: npt.NDArray[Any] = np.ndarray(shape, field.dtype, self._mapping, offset)
+        view.flags.writeable = writable
         return view
 
     def close(self, *, others: bool, then: Callable[[], None]) -> None:

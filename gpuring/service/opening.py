@@ -50,6 +50,7 @@ def serve(
     answers: Literal["host"] | None = None,
     sync: Literal["auto", "event", "timeline"] = "auto",
     gate: Gate | None = None,
+    memory: Literal["auto", "ipc", "vmm", "pool"] = "auto",
     engine: bool = True,
     redeliver: bool = True,
     mode: int = 0o600,
@@ -63,7 +64,7 @@ def serve(
       seconds (None: whenever it does).
     * `request_meta`, `response_meta`: structured dtypes for metadata, as create()'s `meta=`.
     * `slots`: how many requests fit into the ring.  Requests that engines work on count, too.
-    * `device`, `sync`, `gate`, `mode`: as for create().
+    * `device`, `sync`, `gate`, `memory`, `mode`: as for create().
     * `replace`: close and remove a service of this name, whoever uses it.  Without it a service
       whose processes are all dead makes way.  So does one on a GPU whose creator is dead, because
       nobody can join that.
@@ -104,7 +105,7 @@ def serve(
         try:
             ring = create_of(
                 described.with_about(terms.about()), name, slots=slots, device=device, sync=sync,
-                gate=gate, max_peers=_core.MAX_PEERS, max_subscriptions=1, mode=mode,
+                gate=gate, memory=memory, max_peers=_core.MAX_PEERS, max_subscriptions=1, mode=mode,
                 replace=make_way,
             )  # fmt: skip
         except RingExists:

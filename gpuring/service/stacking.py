@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpuring.memory.cuda_ipc import load_cupy
+from gpuring.memory.cuda import load_cupy
 from gpuring.service.call import Batch
 from gpuring.spec import ARRAY
 
@@ -25,7 +25,9 @@ class Stack:
         self._library: Any = np if ring.memory == "host" else load_cupy()
         self._fields, self._distance, self._most = ring.spec.fields, ring.spec.slot_nbytes, most
         self._all = {
-            field.name: self._strided(ring._memory.array(0, field, field.shape), ring.slots)
+            field.name: self._strided(
+                ring._memory.array(0, field, field.shape, writable=False), ring.slots
+            )
             for field in self._fields
         }
         """By field: the array (slots, …) over all slots."""

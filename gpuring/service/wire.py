@@ -183,7 +183,9 @@ def check_service_name(name: str) -> str:
 def make_answer_ring(requests: Ring, terms: Terms, client: int, slots: int) -> Ring:
     """A ring for one client's answers, in the memory that the service says."""
     on_host = terms.memory == "host"
-    same: dict[str, Any] = {} if on_host else {"sync": requests.sync, "gate": requests.gate}
+    same: dict[str, Any] = {}
+    if not on_host:
+        same = {"sync": requests.sync, "gate": requests.gate, "memory": requests.memory}
     return create_of(
         terms.response,
         answers_name(requests.name, client),
@@ -204,10 +206,11 @@ def make_sink(requests: Ring, terms: Terms) -> Ring:
         nbytes = described.slot_nbytes
         memory = HostMemory(mmap.mmap(-1, nbytes), nbytes)
     else:
-        from gpuring.memory.cuda_ipc import CudaMemory
+        from gpuring.memory.cuda import CudaMemory
+        from gpuring.memory.cuda_ipc import IpcMemory
 
         assert isinstance(requests._memory, CudaMemory)
-        memory = CudaMemory.create(1, described.slot_nbytes, requests._memory.device)
+        memory = IpcMemory.create(1, described.slot_nbytes, requests._memory.device)
     debug.plant(memory, described, 1)
     fd = os.memfd_create("gpuring sink")
     try:
@@ -216,7 +219,7 @@ def make_sink(requests: Ring, terms: Terms) -> Ring:
             slots=1,
             max_peers=1,
             max_subscriptions=1,
-            memory=terms.memory,
+            memory=memory.kind,
             sync="host" if on_host else requests.sync,
             gate="stream" if on_host else requests.gate,
             slot_nbytes=described.slot_nbytes,

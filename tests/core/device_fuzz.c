@@ -159,7 +159,7 @@ int main(int argc, char **argv) {
     for (input = first; input < first + inputs; input++) {
         rng = seed * 0x2545f4914f6cdd1du + input * 0xda942042e4dd58b5u;
         struct gr_config config = configs[below(COUNT(configs))];
-        config.memory = GR_MEMORY_CUDA, config.slot_nbytes = 64, config.spec_nbytes = 2;
+        config.memory = GR_MEMORY_IPC, config.slot_nbytes = 64, config.spec_nbytes = 2;
         fuzz(config);
     }
     printf("{\"inputs\": %llu, \"findings\": 0, \"seed\": %llu}\n", (ull)inputs, (ull)seed);

@@ -23,7 +23,7 @@ static struct gd_device device;
 static struct gr_ring *ring;
 
 static void open_ring(unsigned sync) {
-    struct gr_config config = {.slots = 1, .max_peers = 4, .max_subscriptions = 2, .memory = GR_MEMORY_CUDA,
+    struct gr_config config = {.slots = 1, .max_peers = 4, .max_subscriptions = 2, .memory = GR_MEMORY_IPC,
                                .sync = sync, .slot_nbytes = 64, .spec_nbytes = 2};
     uint8_t zeros[64] = {0};
     struct gd_trouble trouble;

@@ -395,7 +395,7 @@ static void refuse(void) {
 }
 
 static void run_ring(unsigned sync, bool host, bool refusals_too) {
-    struct gr_config config = {.slots = SLOTS, .max_peers = 16, .max_subscriptions = 16, .memory = GR_MEMORY_CUDA,
+    struct gr_config config = {.slots = SLOTS, .max_peers = 16, .max_subscriptions = 16, .memory = GR_MEMORY_IPC,
                                .sync = sync, .gate = host ? GR_GATE_HOST : GR_GATE_STREAM, .slot_nbytes = 64,
                                .spec_nbytes = 2};
     uint8_t zeros[64] = {0};

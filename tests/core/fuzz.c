@@ -204,8 +204,8 @@ int main(int argc, char **argv) {
         {.slots = 1, .max_peers = 5, .max_subscriptions = 3},
         {.slots = 3, .max_peers = 64, .max_subscriptions = 64, .meta_nbytes = 24},
         {.slots = 3, .max_peers = 250, .max_subscriptions = 250},
-        {.slots = 7, .max_peers = 9, .max_subscriptions = 5, .memory = GR_MEMORY_CUDA, .sync = GR_SYNC_TIMELINE},
-        {.slots = 2, .max_peers = 8, .max_subscriptions = 3, .memory = GR_MEMORY_CUDA, .sync = GR_SYNC_EVENT, .gate = GR_GATE_HOST},
+        {.slots = 7, .max_peers = 9, .max_subscriptions = 5, .memory = GR_MEMORY_IPC, .sync = GR_SYNC_TIMELINE},
+        {.slots = 2, .max_peers = 8, .max_subscriptions = 3, .memory = GR_MEMORY_IPC, .sync = GR_SYNC_EVENT, .gate = GR_GATE_HOST},
         {.slots = 32, .max_peers = 16, .max_subscriptions = 8}};
     uint64_t inputs = 50000, first = 0, files = 0, attached = 0;
     for (int k = 1; k + 1 < argc; k += 2) {

@@ -229,7 +229,7 @@ int main(int argc, char **argv) {
     watching = true; /* no thread begins: its steps are ours */
     const struct gr_config configs[RINGS] = {
         {.slots = 2, .max_peers = 6, .max_subscriptions = 2, .slot_nbytes = 64, .spec_nbytes = 2},
-        {.slots = 2, .max_peers = 6, .max_subscriptions = 2, .slot_nbytes = 64, .spec_nbytes = 2, .memory = GR_MEMORY_CUDA, .sync = GR_SYNC_TIMELINE}};
+        {.slots = 2, .max_peers = 6, .max_subscriptions = 2, .slot_nbytes = 64, .spec_nbytes = 2, .memory = GR_MEMORY_VMM, .sync = GR_SYNC_TIMELINE}};
     uint8_t zeros[64] = {0}, epoch[16];
     rng = (uint64_t)gr_now_ns() ^ (uint64_t)getpid();
     for (int k = 0; k < RINGS; k++) {

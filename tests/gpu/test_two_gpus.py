@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import gpuring
+from gpuring.memory import kinds
 
 pytestmark = pytest.mark.gpu
 FRAMES = 2000
@@ -28,11 +29,17 @@ def read_from(pipe, name, device):
     wrong = kernels.counter()
     with gpuring.attach(name, timeout=20) as ring, ring.consumer() as consumer:
         pipe.send("joined")
-        for _ in range(FRAMES):
-            with consumer.acquire(60) as slot:
-                assert slot.array.device.id == device
-                kernels.check(slot.array, slot.seq, wrong, None)
-        return int(wrong.get()[0])
+        check(consumer, wrong, device)
+    return int(wrong.get()[0])
+
+
+def check(consumer, wrong, device):
+    import kernels
+
+    for _ in range(FRAMES):
+        with consumer.acquire(60) as slot:
+            assert slot.array.device.id == device
+            kernels.check(slot.array, slot.seq, wrong, None)
 
 
 @pytest.mark.parametrize("sync", ["timeline", "event"])
@@ -51,6 +58,49 @@ def test_the_numbering_of_the_reader_does_not_matter(device, sync, name, childre
         child = children(read_from, name, device)
         assert child.receive() == "joined"
         for _ in range(FRAMES):
+            with producer.claim(60) as slot:
+                kernels.stamp(slot.array, slot.seq, None)
+        assert child.result() == 0
+
+
+def read_by_argument(pipe, name, device):
+    """Names the GPU to attach().  Another one is current until the frames are worked on."""
+    import cupy
+    import kernels
+
+    cupy.cuda.Device(1 - device).use()
+    with gpuring.attach(name, timeout=20, device=device) as ring, cupy.cuda.Device(device):
+        kernels.warm_up()
+        wrong, copy = kernels.counter(), cupy.empty(4096, "u8")
+        with ring.consumer() as consumer:
+            pipe.send("joined")
+            check(consumer, wrong, device)
+            with consumer.acquire(60) as slot:
+                slot.copy_to(copy)
+                kernels.check(copy, slot.seq, wrong, None)
+        return int(wrong.get()[0])
+
+
+@pytest.mark.parametrize("kind", kinds.ON_GPU)
+@pytest.mark.parametrize("owner", [0, 1])
+def test_a_gpu_is_named_and_frames_cross_in_both_directions(owner, kind, name, children):
+    import cupy
+    import kernels
+
+    able, why = kinds.supported(kind, owner)
+    if not able:
+        pytest.skip(why)
+    with (
+        gpuring.create(
+            name, slots=4, shape=(4096,), dtype="u8", device=f"cuda:{owner}", memory=kind
+        ) as ring,
+        cupy.cuda.Device(owner),
+        ring.producer() as producer,
+    ):
+        kernels.warm_up()
+        child = children(read_by_argument, name, 1 - owner)
+        assert child.receive() == "joined"
+        for _ in range(FRAMES + 1):
             with producer.claim(60) as slot:
                 kernels.stamp(slot.array, slot.seq, None)
         assert child.result() == 0

@@ -23,7 +23,7 @@ GROUP = 4242
 
 @pytest.fixture
 def ring(segment: Callable[..., Segment]) -> Iterator[Segment]:
-    made = segment(2, memory="cuda", sync="timeline", epoch=secrets.token_bytes(16))
+    made = segment(2, memory="ipc", sync="timeline", epoch=secrets.token_bytes(16))
     yield made
     made.creator.disown()
     shutil.rmtree(directory(made), ignore_errors=True)

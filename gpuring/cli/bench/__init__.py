@@ -133,11 +133,11 @@ def measure(device: str, *, spoil: bool = False, scale: float = 1.0) -> Iterator
 
 def why_no_gpu(pipe: Pipe) -> str:
     """Empty if rings and kernels work on a GPU here."""
-    from gpuring.memory import cuda_ipc
+    from gpuring.memory import cuda
 
     from .patterns import cuda_tools
 
-    usable, reason = cuda_ipc.available()
+    usable, reason = cuda.available()
     if not usable:
         return reason.partition("; or use device=")[0]  # which is no option of a command
     try:

@@ -218,9 +218,9 @@ def _choose_device(asked: str) -> tuple[str, str]:
     """The ring's device, and why; DeviceError if a GPU was asked for and is not usable."""
     if asked == "host":
         return "host", "asked for"
-    from gpuring.memory import cuda_ipc
+    from gpuring.memory import cuda
 
-    usable, reason = cuda_ipc.available()
+    usable, reason = cuda.available()
     if usable:
         usable, reason = _can_compute()
     if usable:
@@ -256,9 +256,9 @@ def _sync_why(ring: gpuring.Ring, args: argparse.Namespace) -> str:
         return "asked for"
     if ring.sync == "timeline":
         return "this GPU's streams can write and await 64-bit words"
-    from gpuring.memory import cuda_ipc
+    from gpuring.memory import cuda
 
-    reason: str = cuda_ipc.timeline_supported(cuda_ipc.device_for("cuda"))[1]
+    reason: str = cuda.timeline_supported(cuda.device_for("cuda"))[1]
     return reason
 
 

@@ -168,10 +168,10 @@ def _ask_cupy(wanted: bool) -> tuple[str, str, int]:
     """Version, why it cannot be used, its CUDA runtime."""
     if not wanted:
         return "", "", 0
-    from gpuring.memory import cuda_ipc
+    from gpuring.memory import cuda
 
     try:
-        cupy = cuda_ipc.load_cupy()
+        cupy = cuda.load_cupy()
         return str(cupy.__version__), "", int(cupy.cuda.runtime.runtimeGetVersion())
     except DeviceError as error:
         return "", str(error), 0

@@ -129,10 +129,10 @@ def _stream(options: Options, ordinal: int) -> Iterator[_Stream | None]:
     if options["device"] == "host":
         yield None
         return
-    from gpuring.memory import cuda_ipc
+    from gpuring.memory import cuda
 
-    cuda_ipc.device_for(ordinal)
-    cupy = cuda_ipc.load_cupy()
+    cuda.device_for(ordinal)
+    cupy = cuda.load_cupy()
     with cupy.cuda.Device(ordinal):
         stream = _Stream(cupy)
         with stream.raw:

@@ -167,7 +167,7 @@ def _copier(ring: gpuring.Ring) -> Callable[[Any], Any]:
 def _gpu_of(name: str, timeout_s: float) -> bytes | None:
     """The UUID of the GPU of a ring that is waited for, without a touch of CUDA; None: the host."""
     header = directory.look(segment.check_name(name), timeout_s)
-    return header.device_uuid if header.memory == "cuda" else None
+    return header.device_uuid if header.memory != "host" else None
 
 
 @contextlib.contextmanager
@@ -177,10 +177,10 @@ def _current(gpu: bytes | None) -> Iterator[None]:
         yield
         return
     from gpuring._core import Driver
-    from gpuring.memory import cuda_ipc
+    from gpuring.memory import cuda as gpus
 
-    cuda_ipc.device_for(None)
-    cuda = cuda_ipc.load_cupy().cuda
+    gpus.device_for(None)
+    cuda = gpus.load_cupy().cuda
     ordinals = range(cuda.runtime.getDeviceCount())
     mine = [d for d in ordinals if Driver().uuid(d) == gpu]
     with cuda.Device(mine[0]) if mine else contextlib.nullcontext():  # attach says what is missing

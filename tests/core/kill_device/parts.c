@@ -105,7 +105,7 @@ void create(void) {
     const enum kind kind = kind_of_ring();
     struct gr_config config = {.slots = now.slots, .max_peers = MAX_PEERS + now.crowd,
                                .max_subscriptions = 6 + now.crowd,
-                               .memory = GR_MEMORY_CUDA, .slot_nbytes = 64, .spec_nbytes = 2,
+                               .memory = GR_MEMORY_IPC, .slot_nbytes = 64, .spec_nbytes = 2,
                                .sync = kind == EVENTS_HOST ? GR_SYNC_EVENT : GR_SYNC_TIMELINE,
                                .gate = kind == WORDS_STREAM ? GR_GATE_STREAM : GR_GATE_HOST};
     uint8_t zeros[64] = {0};

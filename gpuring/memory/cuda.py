@@ -1,0 +1,292 @@
+"""What every kind of GPU memory has: the GPUs that can hold rings, and slots shown as CuPy arrays.
+
+`cuda_ipc.py`, `cuda_vmm.py` and `cuda_pool.py` have the kinds.  They differ in how one allocation
+comes into other processes, and in what these may do with it.
+
+A `Mapping` undoes itself when the last array over it is gone.  It does not do so at interpreter
+shutdown or after fork(), and the end of the process undoes it as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import uuid
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from gpuring._core import Driver
+from gpuring.errors import DeviceError, RingClosed
+from gpuring.integers import integer
+
+if TYPE_CHECKING:
+    from gpuring.spec import Field
+
+PAGE_NBYTES = 2 << 20
+"""The memory of a ring has a multiple of this size.  The driver shares whole pages, so nothing else
+may be on them."""
+
+
+def rounded(nbytes: int, to: int = PAGE_NBYTES) -> int:
+    """`nbytes`, or the next multiple of `to`."""
+    return -(-nbytes // to) * to
+
+
+USE_HOST = "Use device='host', or run on a machine with an NVIDIA GPU"
+
+_CAN_USE_64_BIT_STREAM_MEM_OPS = 122  # CUdevice_attribute
+
+# cudaError_t, which CuPy reports as plain numbers.
+_INITIALIZATION, _INSUFFICIENT_DRIVER, _NO_DEVICE = 3, 35, 100
+
+
+def load_cupy() -> Any:
+    """The cupy package.  Raises DeviceError if it cannot be imported."""
+    try:
+        return importlib.import_module("cupy")
+    except ImportError as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == "cupy":
+            why = "CuPy is not installed"
+        else:
+            lines = [line.strip() for line in str(error).splitlines() if line.strip(" =")]
+            why = f"CuPy cannot be imported ({lines[-1] if lines else 'no reason given'})"
+        raise DeviceError(
+            f"{why}: pip install 'gpuring[cuda12]' or, for a CUDA 13 driver, 'gpuring[cuda13]'; "
+            "or use device='host'"
+        ) from error
+
+
+def device_for(device: str | int | None) -> int:
+    """The ordinal of the GPU that "cuda", "cuda:1", 1 or None means, if a ring can live on it.
+
+    None and "cuda" are CuPy's current device.  Creates no CUDA context.  Raises DeviceError with
+    the fix in its text, TypeError or ValueError for what names no device.
+    """
+    if device is None or device == "cuda":
+        return usable(None)
+    if isinstance(device, str):
+        kind, _, number = device.partition(":")
+        if kind != "cuda" or not number.isdecimal():
+            raise ValueError(f"device is 'host', 'cuda' or 'cuda:N', not {device!r}")
+        device = int(number)
+    device = integer(device, "device", "'host', 'cuda', 'cuda:N', a GPU's number or None")
+    if device < 0:
+        raise ValueError(f"device is a GPU's number, 0 or more, not {device}")
+    return usable(device)
+
+
+def available() -> tuple[bool, str]:
+    """Whether this process's current GPU can hold rings, and if not, why, in one line."""
+    try:
+        device_for(None)
+    except DeviceError as error:
+        return False, str(error)
+    return True, ""
+
+
+def timeline_supported(device: int) -> tuple[bool, str]:
+    """Whether rings on GPU `device` can have a timeline, and if not, why, in one line."""
+    try:
+        runtime = load_cupy().cuda.runtime
+        if not Driver().attribute(_CAN_USE_64_BIT_STREAM_MEM_OPS, device):
+            return False, f"GPU {device} has no 64-bit stream waits"
+        if not runtime.deviceGetAttribute(runtime.cudaDevAttrHostRegisterSupported, device):
+            return False, f"GPU {device} cannot map host memory that CUDA did not allocate"
+    except DeviceError as error:
+        return False, str(error)
+    except RuntimeError as error:  # CuPy's CUDARuntimeError
+        return False, f"GPU {device} cannot be asked about stream waits ({error})"
+    return True, ""
+
+
+def usable(ordinal: int | None) -> int:
+    runtime = load_cupy().cuda.runtime
+    with contextlib.suppress(OSError):
+        if "microsoft" in Path("/proc/sys/kernel/osrelease").read_text().lower():
+            raise DeviceError(f"WSL2 does not support CUDA IPC between processes. {USE_HOST}")
+    if runtime.is_hip:
+        raise DeviceError(f"this CuPy is built for ROCm; gpuring needs CUDA. {USE_HOST}")
+    try:
+        count = int(runtime.getDeviceCount())
+        device = int(runtime.getDevice()) if ordinal is None else ordinal
+        if device >= count:
+            raise DeviceError(
+                f"there is no GPU {device}: this process sees {count}, from 0 on ({_visible()})"
+            )
+        integrated = runtime.deviceGetAttribute(runtime.cudaDevAttrIntegrated, device)
+    except runtime.CUDARuntimeError as error:
+        raise _no_gpu(error) from error
+    if integrated:
+        raise DeviceError(
+            f"GPU {device} is integrated (Tegra/Jetson): CUDA IPC does not work there. {USE_HOST}"
+        )
+    return device
+
+
+def _no_gpu(error: Any) -> DeviceError:
+    why = {
+        _INSUFFICIENT_DRIVER: "there is no NVIDIA driver, or one older than CuPy's CUDA",
+        _NO_DEVICE: f"the NVIDIA driver shows none ({_visible()})",
+        _INITIALIZATION: "CUDA does not start; after fork() it cannot: use the 'spawn' method",
+    }.get(error.status, "CUDA does not start")
+    return DeviceError(f"no usable GPU: {why} ({error}). {USE_HOST}")
+
+
+def _visible() -> str:
+    return f"CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', 'unset')}"
+
+
+class Kept:
+    """What this process has of a ring's memory.  When nobody keeps it any more, it is undone."""
+
+    def __init__(self, device: int, undo: Callable[[], None]) -> None:
+        """`undo` is called with `device` current, and must not refer to this object."""
+        self.device = device
+        self._finalizer = weakref.finalize(self, _undo, undo, device, os.getpid())
+        self._finalizer.atexit = False
+
+    def view(self, writable: bool) -> Mapping:
+        """The mapping for arrays that their user may write, or only read."""
+        raise AssertionError("each kind has its own")
+
+
+class Mapping(Kept):
+    """The memory of a ring in this process's address space.  Every array over it keeps it."""
+
+    def __init__(self, ptr: int, device: int, undo: Callable[[], None], of: object = None) -> None:
+        """`of` is kept as long as the mapping."""
+        super().__init__(device, undo)
+        self.ptr = ptr
+        self._of = of
+
+    def view(self, writable: bool) -> Mapping:
+        return self
+
+
+def _undo(undo: Callable[[], None], device: int, pid: int) -> None:
+    if os.getpid() == pid:  # after fork() a child may not touch CUDA
+        with contextlib.suppress(Exception), load_cupy().cuda.Device(device):
+            undo()
+
+
+class _Use:
+    """The use that one handle of a ring makes of the memory.  Every array of the handle keeps it.
+
+    Other handles of the same process may use the same mapping, and each tells for itself when it
+    has ended.  The creator of a ring waits for that (lingering.py).
+    """
+
+    def __init__(self) -> None:
+        self.kept: list[Kept] = []
+        self.after: list[Callable[[], None]] = []
+        """Functions that are called when the last array is gone, and what it kept is given up."""
+        self._finalizer = weakref.finalize(self, _end, self.kept, self.after, os.getpid())
+        self._finalizer.atexit = False
+
+
+def _end(kept: list[Kept], after: list[Callable[[], None]], pid: int) -> None:
+    kept.clear()
+    if os.getpid() == pid:
+        for call in after:
+            call()
+
+
+class CudaMemory:
+    """The slots of a GPU ring (gpuring.memory.Memory).  Each kind has a class that derives from
+    this."""
+
+    kind: ClassVar[str]
+    read_only: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        mapping: Kept,
+        handle: bytes,
+        device_uuid: bytes,
+        device: int,
+        slots: int,
+        slot_nbytes: int,
+    ) -> None:
+        self.handle = handle
+        self.device_uuid = device_uuid
+        self.device = device
+        """The ordinal in this process of the device under which the slots are mapped.  The arrays
+        are on this device, too."""
+        self._slot_nbytes = slot_nbytes
+        self._nbytes = slots * slot_nbytes
+        self._kept: Kept | None = mapping
+        self._use = _Use()
+        self._memories: dict[bool, Any] = {}
+        """CuPy's memory objects, which keep their mapping, by whether they may be written."""
+        cupy = load_cupy()
+        self._pointer = cupy.cuda.MemoryPointer
+        self._array = cupy.ndarray
+
+    @property
+    def descriptor(self) -> int:
+        """A file descriptor that other processes need to open the slots.  -1 if they need none."""
+        return -1
+
+    def _memory(self, writable: bool) -> Any:
+        memory = self._memories.get(writable)
+        if memory is None:
+            assert self._kept is not None
+            mapping = self._kept.view(writable)
+            self._use.kept.append(mapping)
+            unowned = load_cupy().cuda.UnownedMemory
+            memory = unowned(mapping.ptr, self._nbytes, self._use, self.device)
+            self._memories[writable] = memory
+        return memory
+
+    def array(self, index: int, field: Field, shape: tuple[int, ...], *, writable: bool) -> Any:
+        """A C-contiguous cupy.ndarray over `field` of slot `index`.
+
+        Allocates nothing on the GPU and enqueues nothing.  Raises RingClosed after close(), and
+        DeviceError if the slots cannot be mapped for this use.
+        """
+        if self._kept is None:
+            raise RingClosed("this handle of the ring was closed, its slots cannot be reached")
+        offset = index * self._slot_nbytes + field.offset
+        pointer = self._pointer(self._memory(writable), offset)
+        try:
+            return self._array(shape, field.dtype, pointer)
+        except (TypeError, ValueError):
+            if not field.extended:
+                raise
+            return self._array(shape, field.bits, pointer)  # CuPy before 14 does not know it
+
+    def close(self, *, others: bool, then: Callable[[], None]) -> None:
+        """Gives the slots up: they are unmapped, or freed, when the last array over them is gone.
+
+        That call then waits for this process's GPU work.
+        """
+        if self._kept is None:
+            return
+        self._use.after.append(then)
+        self._kept = None
+        self._memories = {}
+        del self._use
+
+
+def owner_of(device: int, wanted: bytes, ring: str) -> int:
+    """The ordinal of the GPU `wanted`, which `device` is or can reach.  Raises DeviceError."""
+    mine = Driver().uuid(device)
+    if mine == wanted:
+        return device
+    runtime = load_cupy().cuda.runtime
+    owner = next((d for d in range(runtime.getDeviceCount()) if Driver().uuid(d) == wanted), None)
+    if owner is not None and runtime.deviceCanAccessPeer(device, owner):
+        return owner
+    if owner is None:
+        how, fix = "cannot be seen", "Make that GPU visible to this process"
+    else:
+        how = f"is GPU {owner} and cannot be reached"
+        fix = f"Attach under GPU {owner}, attach({ring!r}, device={owner})"
+    raise DeviceError(
+        f"ring {ring!r} lives on GPU-{uuid.UUID(bytes=wanted)}, which {how} from GPU {device}, "
+        f"GPU-{uuid.UUID(bytes=mine)} ({_visible()}). {fix}, and copy frames to other GPUs with "
+        "slot.copy_to(out)"
+    )

@@ -1,0 +1,140 @@
+"""memory="pool": one allocation of a stream-ordered pool (cudaMallocAsync), as a file descriptor.
+
+The descriptor is that of the pool, and the handle in the header says where the allocation is in it.
+Whoever has the descriptor can hand it on.  There is no read-only access, so everybody may write.
+
+Importers have to free the allocation before its creator does (CUDA Runtime API, memory pools).  So
+the creator keeps it until no other process has it, or until the process ends.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+import weakref
+from collections.abc import Callable
+
+from gpuring._core import Driver
+from gpuring.errors import DeviceError
+from gpuring.memory import driver
+from gpuring.memory.cuda import CudaMemory, Mapping, load_cupy, owner_of, rounded
+
+_lock = threading.Lock()
+
+
+class _Allocation(Mapping):
+    """The allocation in this process under one device, and the descriptor of its pool."""
+
+    def __init__(self, pool: int, ptr: int, fd: int, device: int) -> None:
+        super().__init__(ptr, device, functools.partial(_free, pool, ptr, fd))
+        self.fd = fd
+
+
+def _free(pool: int, ptr: int, fd: int) -> None:
+    try:
+        driver.free_in_pool(pool, ptr)
+    finally:
+        os.close(fd)
+
+
+_allocations: weakref.WeakValueDictionary[tuple[bytes, int], _Allocation] = (
+    weakref.WeakValueDictionary()
+)
+"""The memory that this process has, by the epoch of its ring and the device."""
+_owned: dict[bytes, _Allocation] = {}
+"""Memory that this process has made and that others may have open, by the epoch of its ring."""
+
+
+def supported(device: int) -> tuple[bool, str]:
+    """Whether GPU `device` can have such memory, and if not, why, in one line."""
+    try:
+        if Driver().attribute(driver.POOL_HANDLE_TYPES, device) & 1:
+            return True, ""
+        return False, f"GPU {device} cannot share memory pools by file descriptors"
+    except DeviceError as error:
+        return False, str(error)
+
+
+class PoolMemory(CudaMemory):
+    """Slots in a memory pool that other processes import."""
+
+    kind = "pool"
+    _kept: _Allocation | None
+    _epoch = b""
+    """That of the ring, if this object has made the memory."""
+
+    @property
+    def descriptor(self) -> int:
+        """What other processes need beside the header.  It belongs to this object."""
+        return -1 if self._kept is None else self._kept.fd
+
+    @classmethod
+    def create(cls, epoch: bytes, slots: int, slot_nbytes: int, device: int) -> PoolMemory:
+        """Allocates slots on GPU `device`.  Raises DeviceError, and leaves nothing behind then."""
+        nbytes = rounded(slots * slot_nbytes)
+        device_uuid = Driver().uuid(device)
+        cuda = load_cupy().cuda
+        try:
+            with cuda.Device(device):
+                cuda.runtime.free(0)  # makes the device's context, if there is none yet
+                pool, ptr, fd, handle = driver.allocate_in_pool(nbytes, device)
+        except (driver.Refused, cuda.runtime.CUDARuntimeError) as error:
+            raise DeviceError(
+                f"allocating {nbytes / 2**20:.0f} MiB for the slots on GPU {device} failed "
+                f"({error}). Use fewer or smaller slots, stop who else uses that GPU, or take "
+                'memory="ipc"'
+            ) from error
+        made = _Allocation(pool, ptr, fd, device)
+        with _lock:
+            _allocations[epoch, device] = _owned[epoch] = made
+        memory = cls(made, handle, device_uuid, device, slots, slot_nbytes)
+        memory._epoch = epoch
+        return memory
+
+    @classmethod
+    def open(
+        cls,
+        epoch: bytes,
+        handle: bytes,
+        device_uuid: bytes,
+        device: int,
+        slots: int,
+        slot_nbytes: int,
+        *,
+        ring: str,
+        fetch: Callable[[], int],
+    ) -> PoolMemory:
+        """Opens the slots of `ring` under GPU `device`.
+
+        `fetch` asks those who are in the ring for the descriptor, which is this object's then.  It
+        is not asked if this process has the memory under that device already.  Raises DeviceError
+        if `device` cannot reach the GPU of the slots, and what `fetch` raises.
+        """
+        owner_of(device, device_uuid, ring)
+        found = _allocations.get((epoch, device))
+        if found is None:
+            found = _imported(fetch(), handle, device, ring)
+            with _lock:
+                found = _allocations.setdefault((epoch, device), found)
+        return cls(found, handle, device_uuid, device, slots, slot_nbytes)
+
+    def close(self, *, others: bool, then: Callable[[], None]) -> None:
+        """Gives the slots up, as CudaMemory does.  The creator's memory is freed only with
+        others=False.  Otherwise it stays until the process ends."""
+        if self._kept is not None and self._epoch and not others:
+            with _lock:  # other handles in this process share the memory and keep it
+                _owned.pop(self._epoch, None)
+        super().close(others=others, then=then)
+
+
+def _imported(fd: int, handle: bytes, device: int, ring: str) -> _Allocation:
+    cuda = load_cupy().cuda
+    try:
+        with cuda.Device(device):
+            cuda.runtime.free(0)  # makes the device's context, if there is none yet
+            pool, ptr = driver.import_pool(fd, handle, device)
+    except (driver.Refused, cuda.runtime.CUDARuntimeError) as error:
+        os.close(fd)
+        raise DeviceError(f"ring {ring!r}: opening its GPU memory failed ({error})") from error
+    return _Allocation(pool, ptr, fd, device)

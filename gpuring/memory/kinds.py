@@ -1,0 +1,128 @@
+"""The kinds of memory of a ring: which one a new ring gets, and how the slots of a ring are opened.
+
+This module imports the kinds of GPU memory only when a ring on a GPU is made or opened.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from gpuring.errors import DeviceError, PeerLost, RingTimeout
+from gpuring.memory.host import HostMemory
+
+if TYPE_CHECKING:
+    from gpuring._core import Header
+    from gpuring.memory import Memory
+    from gpuring.memory.cuda import CudaMemory
+
+ON_GPU = ("ipc", "vmm", "pool")
+
+OUTLIVE = frozenset({"host", "vmm", "pool"})
+"""Kinds that new peers can open when the creator of their ring is dead."""
+
+FETCH_S = 5.0
+"""How long those who are in a ring may take to hand its memory on."""
+
+_FIRST_PID_NAMESPACE = 0xEFFFFFFC
+"""The inode of the pid namespace in which a system starts (PROC_PID_INIT_INO)."""
+
+
+def supported(kind: str, device: int) -> tuple[bool, str]:
+    """Whether a ring on GPU `device` can have this kind, and if not, why, in one line."""
+    from gpuring.memory import cuda_pool, cuda_vmm
+
+    asked = {"vmm": cuda_vmm.supported, "pool": cuda_pool.supported}.get(kind)
+    return (True, "") if asked is None else asked(device)
+
+
+def choose(memory: str, device: int) -> tuple[str, str]:
+    """The kind that a new ring on GPU `device` gets for `memory=`, and why, in one line.
+
+    Raises DeviceError for a kind that was asked for by name and that the GPU does not have.
+    """
+    if memory != "auto":
+        able, reason = supported(memory, device)
+        if not able:
+            raise DeviceError(f'memory="{memory}": {reason}. Use memory="ipc" or memory="auto"')
+        return memory, "it was asked for"
+    contained = in_container()
+    return auto(contained, *(supported("vmm", device) if contained else (False, "")))
+
+
+def auto(contained: bool, has_vmm: bool, why_not: str) -> tuple[str, str]:
+    """What memory="auto" takes for a creator that is in a container or not, and why."""
+    if not contained:
+        return "ipc", "this process is in the first pid namespace of the system"
+    here = "this process is in a pid namespace of its own, as containers have"
+    if has_vmm:
+        return "vmm", f"{here}, and processes of other namespaces cannot open legacy CUDA IPC"
+    return "ipc", f"{here}, but {why_not}"
+
+
+def in_container() -> bool:
+    """Whether this process is in another pid namespace than the first one.  False if unknown."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino != _FIRST_PID_NAMESPACE  # noqa: PTH116
+    except OSError:
+        return False
+
+
+def create(kind: str, epoch: bytes, slots: int, slot_nbytes: int, device: int) -> CudaMemory:
+    """Slots of a new ring on GPU `device`.  Raises DeviceError."""
+    from gpuring.memory.cuda_ipc import IpcMemory
+    from gpuring.memory.cuda_pool import PoolMemory
+    from gpuring.memory.cuda_vmm import VmmMemory
+
+    if kind == "ipc":
+        return IpcMemory.create(slots, slot_nbytes, device)
+    made: Any = {"vmm": VmmMemory, "pool": PoolMemory}[kind]
+    memory: CudaMemory = made.create(epoch, slots, slot_nbytes, device)
+    return memory
+
+
+def attach(name: str, header: Header, device: str | int | None) -> Memory:
+    """Opens the slots of an attached ring, on a GPU for `device`.  From then on this process hands
+    them on to others, if the kind needs it.
+
+    Raises PeerLost if nobody can open them any more, RingTimeout if nobody hands them on, TypeError
+    if a host ring is given a device, segment.Missing, RingIncompatible, DeviceError, OSError.
+    """
+    size = header.slots, header.slot_nbytes
+    if header.memory == "host":
+        if device is not None:
+            raise TypeError(f"ring {name!r} is in host memory: it takes no device")
+        return HostMemory.open(name, header.epoch, header.owner, *size)
+    from gpuring.memory.cuda import device_for
+    from gpuring.memory.cuda_ipc import IpcMemory
+    from gpuring.memory.cuda_pool import PoolMemory
+    from gpuring.memory.cuda_vmm import VmmMemory
+
+    if header.memory == "ipc":
+        if not header.creator_alive:
+            raise PeerLost(
+                f"ring {name!r}: the process that created it (pid {header.creator_pid}) is dead. "
+                "Those inside may finish, but nobody new can open its GPU memory. Create the ring "
+                'again, with memory="vmm" if others have to join it after such a death, or let '
+                "`gpuring keep` own it"
+            )
+        ordinal = device_for(device)
+        return IpcMemory.open(header.memory_handle, header.device_uuid, ordinal, *size, ring=name)
+
+    def fetch() -> int:
+        try:
+            return header.fetch(FETCH_S)
+        except (PeerLost, RingTimeout) as error:
+            raise type(error)(f"ring {name!r}: its GPU memory cannot be had: {error}") from error
+
+    opened: Any = {"vmm": VmmMemory, "pool": PoolMemory}[header.memory]
+    of = header.epoch, header.memory_handle, header.device_uuid, device_for(device)
+    memory: Memory = opened.open(*of, *size, ring=name, fetch=fetch)
+    hand_on(header, memory)
+    return memory
+
+
+def hand_on(header: Header, memory: Memory) -> None:
+    """Has this process give the memory to those who attach to the ring, if the kind needs it."""
+    if memory.descriptor >= 0:
+        header.offer(memory.descriptor)

@@ -1,0 +1,334 @@
+"""The kinds of GPU memory: who may write, who may join after the creator's death, what is left."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from ordering import tools
+from support import open_files, poll, segments_of
+from survivor import ring_is_whole
+
+import gpuring
+from gpuring import _dlpack
+from gpuring.memory import kinds
+
+pytestmark = [pytest.mark.gpu, pytest.mark.deadline(300)]
+
+WORDS = 1 << 14
+SLOTS = 4
+FRAMES = SLOTS - 1  # what start="oldest" finds
+LARGE = 64 << 20
+"""The bytes of a slot whose loss is seen."""
+ROUNDS = 50
+BATCH = 10
+
+
+@pytest.fixture(params=kinds.ON_GPU)
+def kind(request):
+    able, reason = kinds.supported(request.param, 0)
+    if not able:
+        pytest.skip(reason)
+    return request.param
+
+
+def make(name, kind, **options):
+    more = {"slots": SLOTS, "shape": (WORDS,), "dtype": "u8", "device": "cuda", "memory": kind}
+    return gpuring.create(name, **(more | options))
+
+
+def fill(ring, frames=FRAMES):
+    cupy, kernels = tools()
+    with ring.producer() as producer:
+        for _ in range(frames):
+            with producer.claim(10) as slot:
+                kernels.stamp(slot.array, slot.seq, None)
+    cupy.cuda.Device().synchronize()
+
+
+def wrong_words(consumer, frames=FRAMES):
+    _, kernels = tools()
+    wrong = kernels.counter()
+    for _ in range(frames):
+        with consumer.acquire(10) as slot:
+            kernels.check(slot.array, slot.seq, wrong, None)
+    return int(wrong.get()[0])
+
+
+# ---- who may write -------------------------------------------------------------------------------
+
+
+def test_only_readers_of_vmm_are_kept_from_writing(name, kind):
+    with make(name, kind) as ring:
+        with ring.producer() as producer, ring.consumer() as consumer:
+            look_at_both(producer, consumer, kind)
+        ring_is_whole(tools()[0], ring)
+
+
+def look_at_both(producer, consumer, kind):
+    with producer.claim(10) as slot:
+        written = slot.array.data.ptr
+        assert slot.__cuda_array_interface__["data"] == (written, False)
+        assert not _dlpack.DLPackImport(slot.__dlpack__(max_version=(1, 0))).read_only
+    with consumer.acquire(10) as slot:
+        read = slot.array.data.ptr
+        assert slot.__cuda_array_interface__["data"] == (read, kind == "vmm")
+        opened = _dlpack.DLPackImport(slot.__dlpack__(max_version=(1, 0)))
+        assert opened.read_only is (kind == "vmm")
+        copied = _dlpack.DLPackImport(slot.__dlpack__(max_version=(1, 0), copy=True))
+        assert not copied.read_only
+    assert (written != read) is (kind == "vmm")
+
+
+def by_kernel(cupy, array):
+    array[...] = 0
+    cupy.cuda.Device().synchronize()
+
+
+def by_torch(cupy, array):
+    torch = pytest.importorskip("torch")
+    torch.from_dlpack(array).zero_()
+    torch.cuda.synchronize()
+
+
+def by_memset(cupy, array):
+    cupy.cuda.runtime.memset(array.data.ptr, 0, array.nbytes)
+
+
+def by_copy(cupy, array):
+    cupy.cuda.runtime.memcpy(array.data.ptr, cupy.ones_like(array).data.ptr, array.nbytes, 3)
+
+
+def by_copy_from_the_host(cupy, array):
+    array.set(array.get())
+
+
+WAYS = {
+    way.__name__: way for way in (by_kernel, by_torch, by_memset, by_copy, by_copy_from_the_host)
+}
+
+
+def write(pipe, name, way):
+    """Reads a frame, writes into it, and says what came of it."""
+    cupy, _ = tools()
+    ring = gpuring.attach(name, timeout=20)
+    slot = ring.consumer(start="oldest").acquire(20)
+    array = slot if way == "by_torch" else slot.array
+    try:
+        WAYS[way](cupy, array)
+    except Exception as error:
+        pipe.send(f"{type(error).__name__}: {error}")
+    else:
+        pipe.send("written")
+    pipe.receive()
+    os._exit(0)  # the context may be lost
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_reader_that_writes_fails_alone(name, children, way):
+    cupy, _ = tools()
+    if way == "by_torch":
+        pytest.importorskip("torch")
+    with make(name, "vmm") as ring:
+        with ring.consumer(start="oldest") as witness:
+            fill(ring)
+            writer = children(write, name, way)
+            said = writer.receive()
+            assert "written" not in said, said
+            assert "Error" in said
+            assert wrong_words(witness) == 0
+            writer.kill()
+            poll(lambda: len(ring.stats().peers) == 1)
+        ring_is_whole(cupy, ring)
+
+
+def test_a_debugged_reader_may_restore_what_was_written_beyond_a_slot(name, monkeypatch):
+    from gpuring import debug
+
+    monkeypatch.setattr(debug, "ON", True)
+    with make(name, "vmm") as ring, ring.producer() as producer, ring.consumer() as consumer:
+        with producer.claim(10) as slot:
+            slot.array[...] = 7
+        with consumer.acquire(10) as slot:
+            assert int(slot.array.min()) == 7
+
+
+# ---- the death of the creator --------------------------------------------------------------------
+
+
+def create(pipe, name, kind, nbytes=8 * WORDS):
+    tools()
+    pipe.send("up")
+    pipe.receive()
+    ring = make(name, kind, shape=(nbytes // 8,))
+    fill(ring)
+    pipe.send(ring._epoch.hex())
+    pipe.receive()
+    ring.close()
+
+
+def stay(pipe, name):
+    tools()
+    pipe.send("up")
+    pipe.receive()
+    with gpuring.attach(name, timeout=20) as ring, ring.consumer(lossless=False):
+        pipe.send("inside")
+        pipe.receive()
+
+
+def started(children, count, target, *args):
+    found = [children(target, *args) for _ in range(count)]
+    for child in found:
+        assert child.receive() == "up"
+    return found
+
+
+def told(child):
+    child.send()
+    return child.receive()
+
+
+@pytest.mark.parametrize("inside", [0, 1, 2])
+def test_who_may_join_after_the_creators_death(name, kind, inside, children):
+    (creator,) = started(children, 1, create, name, kind)
+    peers = started(children, inside, stay, name)
+    epoch = told(creator)
+    for peer in peers:
+        assert told(peer) == "inside"
+    creator.kill()
+    if kind in kinds.OUTLIVE and inside:
+        with gpuring.attach(name) as ring, ring.consumer(start="oldest") as consumer:
+            assert wrong_words(consumer) == 0
+            assert not ring.stats().creator_alive
+            for peer in peers[:-1]:
+                peer.kill()
+            poll(lambda: len(ring.stats().peers) == 2)
+            assert children(read_all, name).result() == 0
+        # We have left, and the last of them hands the memory on.
+        with gpuring.attach(name) as ring:
+            ring_is_whole(tools()[0], ring)
+    else:
+        with pytest.raises(gpuring.PeerLost):
+            gpuring.attach(name)
+    for peer in peers:
+        peer.kill()
+    poll(lambda: nothing_left(name, epoch))
+
+
+def read_all(pipe, name):
+    with gpuring.attach(name) as ring, ring.consumer(start="oldest") as consumer:
+        return wrong_words(consumer)
+
+
+def free_nbytes():
+    cupy, _ = tools()
+    return cupy.cuda.runtime.memGetInfo()[0]
+
+
+def files_of_rings():
+    """How many files of rings and of the driver this process has open."""
+    return sum("/dev/shm" in file or "nvidia" in file for file in open_files().values())
+
+
+def nothing_left(name, epoch):
+    """Other tests clean as well, so it may have been them who removed it."""
+    gpuring.clean()
+    return not segments_of(name) and not Path(f"/dev/shm/gpuring+{epoch}").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "rounds"), [("vmm", ROUNDS), ("pool", 2 * BATCH)], indirect=["kind"]
+)
+def test_nothing_is_left_when_everybody_was_killed(name, kind, rounds, children):
+    for batch in range(rounds // BATCH):
+        creators = started(children, BATCH, create, name, kind, LARGE)
+        peers = started(children, BATCH // 2, stay, name)
+        for k, creator in enumerate(creators):
+            epoch = told(creator)
+            if k % 2:
+                peer = peers[k // 2]
+                assert told(peer) == "inside"
+                if k % 3:
+                    creator.kill()  # before somebody else comes
+                with gpuring.attach(name) as ring, ring.consumer(start="oldest") as consumer:
+                    assert wrong_words(consumer) == 0
+                peer.kill()
+            creator.kill()
+            poll(lambda epoch=epoch: nothing_left(name, epoch))
+        if batch == 0:
+            free, files = free_nbytes(), files_of_rings()
+    # Other tests use the GPU, too.  So this looks for a good part of what the rings had.
+    lost = (rounds - BATCH) * SLOTS * LARGE // 2
+    poll(lambda: free_nbytes() > free - lost)
+    poll(lambda: files_of_rings() <= files)
+
+
+# ---- what a handle keeps -------------------------------------------------------------------------
+
+
+def test_closing_gives_everything_back(name, kind):
+    cupy, _ = tools()
+    for number in range(ROUNDS):
+        with make(name, kind, shape=(LARGE,), dtype="u1") as ring:
+            if number % 5 == 0:
+                ring_is_whole(cupy, ring)
+            with gpuring.attach(name) as again, again.consumer() as consumer:
+                assert consumer.ring is again
+        if number == 0:
+            free, files = free_nbytes(), files_of_rings()
+    lost = (ROUNDS - 1) * SLOTS * LARGE // 2
+    poll(lambda: free_nbytes() > free - lost)
+    poll(lambda: files_of_rings() <= files)
+
+
+def test_an_array_outlives_its_ring(name, kind):
+    with make(name, kind) as ring, ring.consumer() as consumer:
+        fill(ring, 1)
+        kept = consumer.acquire(10).array
+        expected = kept.get()
+    assert (kept.get() == expected).all()
+
+
+def attach_and_keep(pipe, name):
+    tools()
+    with gpuring.attach(name) as ring, ring.consumer(start="oldest") as consumer:
+        pipe.send()
+        pipe.receive()  # the creator has closed the ring
+        return wrong_words(consumer)
+
+
+def test_who_is_inside_reads_on_when_the_creator_has_closed(name, kind, children):
+    cupy, _ = tools()
+    with make(name, kind) as ring:
+        fill(ring)
+        reader = children(attach_and_keep, name)
+        reader.receive()
+    junk = cupy.zeros(1 << 28, cupy.uint8)  # would take the slots if they were free
+    reader.send()
+    assert reader.result() == 0
+    assert int(junk.sum()) == 0
+
+
+@pytest.mark.parametrize("nbytes", [1, 4096, 3 << 20, 1 << 30])
+@pytest.mark.parametrize("slots", [1, 64])
+def test_sizes(name, kind, nbytes, slots):
+    if nbytes * slots > 8 << 30:
+        pytest.skip("more than 8 GiB")
+    with (
+        make(name, kind, slots=slots, shape=(nbytes,), dtype="u1") as ring,
+        ring.producer() as producer,
+        ring.consumer() as consumer,
+    ):
+        for k in range(2 * slots + 1):
+            with producer.claim(10) as slot:
+                slot.array[-1:] = k % 251
+            with consumer.acquire(10) as slot:
+                assert int(slot.array[-1]) == k % 251
+
+
+def test_auto_says_what_it_took(name):
+    with make(name, "auto") as ring:
+        kind, why = kinds.choose("auto", 0)
+        assert ring.memory == kind
+        assert kind == ("vmm" if kinds.in_container() else "ipc"), why
