@@ -1,0 +1,186 @@
+"""What each kind of GPU memory costs beside legacy CUDA IPC: join, hand-over and death, in one run.
+
+    python -m bench.memory_kinds [--rounds 5] [--out kinds.json]
+
+The kinds take turns within each round, so that a machine that slows down slows all of them.  Frames
+have 1 MiB, of which 4 KiB are written and checked.  It prints a table, and writes JSON with the
+figures and the machine card.  It takes less than a minute.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import gpuring
+from gpuring.cli.bench.card import machine_card
+from gpuring.cli.bench.crew import Crew, Part, Pipe
+from gpuring.cli.bench.patterns import pattern_for
+from gpuring.cli.bench.settings import SLOTS, remove_rings, ring_name
+from gpuring.memory import kinds
+from gpuring.memory.cuda import load_cupy
+
+SHAPE = (1 << 17,)
+FRAMES = 2000
+TURNS = 200
+"""Round trips in a round."""
+PATIENCE_S = 20.0
+UNITS = {
+    "create": "ms",
+    "join": "ms",
+    "frames": "frames/s",
+    "round trip": "µs",
+    "death": "ms",
+}
+
+
+def make(name: str, kind: str) -> gpuring.Ring:
+    return gpuring.create(name, slots=SLOTS, shape=SHAPE, dtype="u8", memory=kind)  # type: ignore[arg-type]
+
+
+# ---- the processes -------------------------------------------------------------------------------
+
+
+def own(pipe: Pipe, name: str, kind: str) -> dict[str, float]:
+    """Creates a ring and another one for answers, and measures with its partner."""
+    figures = {}
+    begun = time.perf_counter()
+    ring = make(name, kind)
+    figures["create"] = 1e3 * (time.perf_counter() - begun)
+    with ring, make(f"{name}.back", kind) as back, ring.producer() as producer:
+        pattern, answer = pattern_for(ring, "cupy"), pattern_for(back, "cupy")
+        with back.consumer() as answers:
+            pipe.send()
+            pipe.receive()  # the partner has joined both
+            begun = time.perf_counter()
+            for _ in range(FRAMES):
+                with producer.claim(PATIENCE_S) as slot:
+                    pattern.stamp(slot)
+            with answers.acquire(PATIENCE_S):  # it has read all of them
+                figures["frames"] = FRAMES / (time.perf_counter() - begun)
+            begun = time.perf_counter()
+            for _ in range(TURNS):
+                with producer.claim(PATIENCE_S) as slot:
+                    pattern.stamp(slot)
+                with answers.acquire(PATIENCE_S) as slot:
+                    answer.check(slot)
+            answer.finish()
+            figures["round trip"] = 1e6 * (time.perf_counter() - begun) / TURNS
+        pipe.send()
+        pipe.receive()  # a victim holds the oldest of a full ring
+        with producer.claim(PATIENCE_S):
+            figures["death"] = time.monotonic()  # when it went on
+        if answer.wrong():
+            raise RuntimeError(f"{answer.wrong()} words were wrong")
+    return figures
+
+
+def join(pipe: Pipe, name: str) -> float:
+    """Reads what comes and answers.  Returns how many milliseconds the join took."""
+    with gpuring.attach(f"{name}.back") as back, back.producer() as answers:
+        answer = pattern_for(back, "cupy")  # makes the context, which is not the ring's doing
+        begun = time.perf_counter()
+        ring = gpuring.attach(name)
+        frames = ring.consumer()
+        took = 1e3 * (time.perf_counter() - begun)
+        with ring, frames:
+            pattern = pattern_for(ring, "cupy")
+            pipe.send()
+            for _ in range(FRAMES):
+                with frames.acquire(PATIENCE_S) as slot:
+                    pattern.check(slot)
+            pattern.finish()
+            answers.claim(PATIENCE_S).publish()
+            for _ in range(TURNS):
+                with frames.acquire(PATIENCE_S) as slot:
+                    pattern.check(slot)
+                with answers.claim(PATIENCE_S) as slot:
+                    answer.stamp(slot)
+            answer.finish()
+        if pattern.wrong():
+            raise RuntimeError(f"{pattern.wrong()} words were wrong")
+    return took
+
+
+def hold(pipe: Pipe) -> None:
+    """Joins the ring that it is told, fills it, and keeps its oldest frame for ever."""
+    load_cupy().cuda.runtime.free(0)  # makes the context
+    pipe.send()
+    name = pipe.receive()
+    with gpuring.attach(name) as ring, ring.consumer() as frames:
+        with ring.producer() as producer:
+            for _ in range(SLOTS):
+                producer.claim(PATIENCE_S).publish()
+        frames.acquire(PATIENCE_S)
+        pipe.send()
+        pipe.receive()
+
+
+# ---- the run -------------------------------------------------------------------------------------
+
+
+def measure(crew: Crew, kind: str, victim: Part) -> dict[str, float]:
+    name = ring_name()
+    with crew.start(own, name, kind) as owner:
+        owner.receive()
+        with crew.start(join, name) as partner:
+            partner.receive()
+            owner.send()
+            owner.receive()
+            joined_ms: float = partner.result()
+        victim.send(name)
+        victim.receive()
+        owner.send()
+        time.sleep(0.02)  # it waits by now; if it does not, the figure is no larger for that
+        killed = time.monotonic()
+        victim.kill()
+        figures: dict[str, float] = owner.result()
+    figures["death"] = 1e3 * (figures["death"] - killed)
+    return figures | {"join": joined_ms}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--out", type=Path)
+    asked = parser.parse_args()
+    found: dict[str, dict[str, list[float]]] = {}
+    skipped = {}
+    with Crew() as crew, contextlib.ExitStack() as stack:
+        stack.callback(remove_rings)
+        for kind in kinds.ON_GPU:
+            able, reason = kinds.supported(kind, 0)
+            if not able:
+                skipped[kind] = reason
+        turns = [kind for kind in kinds.ON_GPU if kind not in skipped] * (asked.rounds + 1)
+        victims = [crew.start(hold) for _ in turns]  # all at once, as each takes seconds to start
+        for victim in victims:
+            victim.receive()
+        for kind, victim in zip(turns, victims, strict=True):
+            for what, value in measure(crew, kind, victim).items():
+                found.setdefault(kind, {}).setdefault(what, []).append(value)
+    figures: list[dict[str, Any]] = [
+        # The first round warms up.
+        {"kind": kind, "what": what, "unit": unit, "values": found[kind][what][1:]}
+        for kind in found
+        for what, unit in UNITS.items()
+    ]
+    for what, unit in UNITS.items():
+        row = "  ".join(
+            f"{each['kind']} {median(each['values']):,.2f}"
+            for each in figures
+            if each["what"] == what
+        )
+        print(f"{what:10}  {row}  {unit}")
+    if asked.out:
+        result = {"card": machine_card(), "figures": figures, "skipped": skipped}
+        asked.out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
