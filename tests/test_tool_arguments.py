@@ -37,6 +37,7 @@ KEEP = ("keep", "x", "--slots", 2, "--shape", 3, "--dtype", "u1", "--device", "h
         ((*KEEP, "--meta", "pts:zz"), "--meta: 'pts:zz' cannot be metadata"),
         ((*KEEP, "--device", "gpu"), "--device: must be host, cuda or cuda:N, not 'gpu'"),
         ((*KEEP, "--sync", "event"), "--sync"),
+        ((*KEEP, "--memory", "vmm"), "--memory"),
         (("doctor", "--device", "first"), "--device: must be cuda or cuda:N, not 'first'"),
         (("metrics", "--port", "99999"), "cannot listen on 127.0.0.1:99999"),
     ],

@@ -14,6 +14,7 @@ import gpuring
 from gpuring import spec
 from gpuring.cli.options import Refused, add_order, device, slots
 from gpuring.cli.text import counted, nbytes
+from gpuring.memory import kinds
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,6 +35,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="metadata of a frame: pts:i8,exposure:f4 (default: none)",
     )
     parser.add_argument("--device", type=device, help="host, cuda (default) or cuda:N")
+    parser.add_argument(
+        "--memory",
+        choices=("auto", *kinds.ON_GPU),
+        default="auto",
+        help="how the slots on a GPU are shared (default: auto)",
+    )
     add_order(parser)
     parser.add_argument(
         "--replace",
@@ -44,7 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    options = {key: getattr(args, key) for key in ("slots", "shape", "dtype", "meta", "device")}
+    asked = ("slots", "shape", "dtype", "meta", "device", "memory")
+    options = {key: getattr(args, key) for key in asked}
     if args.replace:
         options["replace"] = True
     with gpuring.create(args.name, **options, sync=args.sync, gate=args.gate) as ring:
