@@ -22,7 +22,8 @@ from gpuring.cli.bench.crew import Crew, Part
 from gpuring.cli.doctor import gpu, host, probe
 from gpuring.cli.doctor.finding import Finding, Level, told
 
-PROBES = ["probe: host", "probe: death", "probe: memory", "probe: event", "probe: timeline"]
+ON_GPU = ["probe: memory", "probe: vmm", "probe: event", "probe: timeline"]
+PROBES = ["probe: host", "probe: death", *ON_GPU]
 LEVELS = get_args(Level)
 
 
@@ -204,6 +205,8 @@ GPU = gpu.Gpu(
     stream_words=True,
     ipc_events=True,
     mps=False,
+    vmm=True,
+    pool=True,
     peers=(1,),
 )
 GPUS = gpu.Gpus(
@@ -219,6 +222,7 @@ GPUS = gpu.Gpus(
     wsl=False,
     mps_directory=None,
     mps_answers=False,
+    in_container=False,
     gpus=(GPU, replace(GPU, ordinal=1, peers=(0,))),
 )
 
@@ -247,7 +251,8 @@ BROKEN_GPUS = [
     (gpu.timeline, each(stream_words=False), "warn", "sync='auto'"),
     (gpu.timeline, each(host_register=False), "warn", "sync='auto'"),
     (gpu.events, each(ipc_events=False), "warn", "timeline"),
-    (gpu.peer_access, each(peers=()), "warn", "attach under"),
+    (gpu.peer_access, each(peers=()), "warn", "slot.copy_to"),
+    (gpu.memory, each(vmm=False) | {"in_container": True}, "warn", "--pid=host"),
 ]
 
 
@@ -264,6 +269,34 @@ def test_exclusive_mode_is_fine_under_mps_and_unknown_is_not_broken():
     assert gpu.compute_mode(replace(GPUS, **each(compute_mode=None))).level == "ok"
     assert gpu.events(replace(GPUS, **each(ipc_events=None))) is None
     assert gpu.peer_access(replace(GPUS, gpus=(GPU,))) is None
+
+
+def test_what_auto_takes_is_said_and_why():
+    said = gpu.memory(GPUS)
+    assert (said.level, said.found) == (
+        "ok",
+        "memory='auto' takes ipc, because this process is in the first pid namespace of the system",
+    )
+    contained = gpu.memory(replace(GPUS, in_container=True))
+    assert (contained.level, "takes vmm" in contained.found) == ("ok", True)
+
+
+def test_frames_go_from_each_gpu_to_each_that_reaches_it(monkeypatch):
+    tried = []
+    monkeypatch.setattr(probe, "on_gpu", lambda *_, **__: [])
+    monkeypatch.setattr(
+        probe,
+        "_frames",
+        lambda _, what, __, options, *gpus: tried.append((what, options["device"], gpus[:2])),
+    )
+    list(doctor._probe_gpu(GPUS, 0, True))
+    assert tried == [
+        ("probe: 1 to 0", "cuda:1", (1, 0)),
+        ("probe: 0 to 1", "cuda:0", (0, 1)),
+    ]
+    tried.clear()
+    list(doctor._probe_gpu(replace(GPUS, **each(peers=())), 0, True))
+    assert tried == []
 
 
 def test_a_check_that_breaks_is_a_finding():
@@ -315,7 +348,7 @@ def write_wrongly(pipe, name, *_):
 
 def probed(device="host"):
     with probe._ring() as name, Hasty() as crew:
-        finding = probe._frames(crew, "probe", name, {"device": device}, 0, probe.GPU_PATIENCE_S)
+        finding = probe._frames(crew, "probe", name, {"device": device}, 0, 0, probe.GPU_PATIENCE_S)
     assert not list(Path("/dev/shm").glob(f"gpuring.{name}*")), "left behind"
     return finding
 

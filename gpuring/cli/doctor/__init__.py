@@ -21,7 +21,7 @@ from . import gpu, host, probe
 from .finding import Finding, Level, told
 
 DRIVER_PATIENCE_S = 60.0
-ON_GPU = ("probe: memory", "probe: event", "probe: timeline")
+ON_GPU = ("probe: memory", "probe: vmm", "probe: event", "probe: timeline")
 MAX_WIDTH = 100
 
 
@@ -102,7 +102,10 @@ def _probe_gpu(seen: gpu.Gpus | None, device: int, cupy_works: bool) -> Iterator
     else:
         chosen = seen.gpus[device]
         timeline = chosen.stream_words and chosen.host_register
-        yield from probe.on_gpu(device, timeline=timeline)
+        yield from probe.on_gpu(device, vmm=chosen.vmm, timeline=timeline)
+        pairs = [(other, one.ordinal) for one in seen.gpus for other in one.peers]
+        if pairs:
+            yield from probe.between_gpus(pairs)
         return
     yield from (Finding("skip", what, why) for what in ON_GPU)
 

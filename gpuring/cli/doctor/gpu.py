@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from gpuring.errors import DeviceError
+from gpuring.memory import kinds
 
 from .finding import Finding
 
 # CUdevice_attribute
 _INTEGRATED, _COMPUTE_MODE, _HOST_REGISTER = 18, 20, 99
 _STREAM_WORDS, _IPC_EVENTS, _MPS = 122, 125, 133
+_VIRTUAL_MEMORY, _DESCRIPTORS, _POOL_HANDLES = 102, 103, 119
 # CUcomputemode
 _MODES = {0: "default", 2: "prohibited", 3: "exclusive process"}
 _PROHIBITED, _EXCLUSIVE = 2, 3
@@ -48,6 +50,8 @@ class Gpu:
     stream_words: bool
     ipc_events: bool | None
     mps: bool | None
+    vmm: bool
+    pool: bool
     peers: tuple[int, ...]
     """Ordinals of the GPUs that it can reach."""
 
@@ -80,6 +84,8 @@ class Gpus:
     """CUDA_MPS_PIPE_DIRECTORY"""
     mps_answers: bool
     """Whether a control daemon's pipe is there."""
+    in_container: bool
+    """Whether this process is in a pid namespace of its own."""
     gpus: tuple[Gpu, ...]
 
 
@@ -107,6 +113,7 @@ def look(_pipe: Any) -> Gpus:
         wsl="microsoft" in _text("/proc/sys/kernel/osrelease").lower(),
         mps_directory=directory,
         mps_answers=Path(directory or "/tmp/nvidia-mps", "control").exists(),
+        in_container=kinds.in_container(),
         gpus=gpus,
     )
 
@@ -160,6 +167,8 @@ def _ask_gpu(driver: Any, ordinal: int, number: int) -> Gpu:
         stream_words=bool(attribute(_STREAM_WORDS)),
         ipc_events=None if events is None else bool(events),
         mps=None if mps is None else bool(mps),
+        vmm=bool(attribute(_VIRTUAL_MEMORY) and attribute(_DESCRIPTORS)),
+        pool=bool((attribute(_POOL_HANDLES) or 0) & 1),
         peers=tuple(other for other in range(number) if other != ordinal and reaches(other)),
     )
 
@@ -292,6 +301,17 @@ def mig(seen: Gpus) -> Finding:
     return Finding("warn", what, found, fix)
 
 
+def memory(seen: Gpus) -> Finding:
+    """The kinds of memory, and which of them memory="auto" takes."""
+    what, without = "memory", [gpu.ordinal for gpu in seen.gpus if not gpu.vmm]
+    kind, why = kinds.auto(seen.in_container, not without, f"GPU {_listed(without)} has no vmm")
+    pool = "" if all(gpu.pool for gpu in seen.gpus) else " (pool not on all GPUs)"
+    if kind == "ipc" and seen.in_container:
+        fix = "run all processes of a ring in one pid namespace: docker run --pid=host"
+        return Finding("warn", what, f"memory='auto' takes ipc: {why}", fix)
+    return Finding("ok", what, f"memory='auto' takes {kind}, because {why}{pool}")
+
+
 def timeline(seen: Gpus) -> Finding:
     what = "timeline"
     without = [g.ordinal for g in seen.gpus if not (g.stream_words and g.host_register)]
@@ -321,7 +341,10 @@ def peer_access(seen: Gpus) -> Finding | None:
     ]
     if apart:
         found = f"none for {'; '.join(apart)}: a ring on one GPU cannot be read from the other"
-        fix = "attach under the ring's own GPU; PCIe ACS or the IOMMU may prevent access"
+        fix = (
+            "attach under the ring's own GPU, attach(name, device=…), and take slot.copy_to(out) "
+            "to another one; PCIe ACS or the IOMMU may prevent access"
+        )
         return Finding("warn", what, found, fix)
     return Finding("ok", what, f"all {len(ordinals)} GPUs reach each other")
 
@@ -335,6 +358,6 @@ def _dotted(version: int) -> str:
 
 
 CHECKS: tuple[Check, ...] = (
-    *(cupy, platform, uuids, compute_mode, mps, mig, timeline, events, peer_access),
+    *(cupy, platform, uuids, compute_mode, mps, mig, memory, timeline, events, peer_access),
 )
 """Where there is a GPU, after `driver`."""

@@ -41,7 +41,10 @@ Options = dict[str, Any]
 
 
 def write(pipe: Pipe, name: str, options: Options, ordinal: int, patience_s: float) -> int:
-    """Owns the ring and publishes FRAMES frames; on how many its GPU was still at work then."""
+    """Owns the ring and publishes FRAMES frames; on how many its GPU was still at work then.
+
+    ordinal: the GPU of this role's own work.
+    """
     pending = 0
     with (
         _stream(options, ordinal) as stream,
@@ -159,44 +162,65 @@ class _Backlog:
 def on_host() -> Iterator[Finding]:
     """A host ring between two processes, and the death of one of them."""
     with _ring() as name, Crew() as crew:
-        yield _frames(crew, "probe: host", name, {"device": "host"}, 0, HOST_PATIENCE_S)
+        yield _frames(crew, "probe: host", name, {"device": "host"}, 0, 0, HOST_PATIENCE_S)
     with _ring() as name, Crew() as crew:
         yield _death(crew, name, HOST_PATIENCE_S)
 
 
-def on_gpu(ordinal: int, *, timeline: bool) -> Iterator[Finding]:
+def on_gpu(ordinal: int, *, vmm: bool, timeline: bool) -> Iterator[Finding]:
     """Memory, event and timeline between two processes on one GPU."""
     device = f"cuda:{ordinal}"
     probes: list[tuple[str, Options]] = [
         ("probe: memory", {"sync": "event", "gate": "host"}),
         ("probe: event", {"sync": "event", "gate": "stream"}),
     ]
+    if vmm:
+        probes.insert(1, ("probe: vmm", {"sync": "event", "gate": "host", "memory": "vmm"}))
     if timeline:
         probes.append(("probe: timeline", {"sync": "timeline", "gate": "stream"}))
     with Crew() as crew:  # their CUDA contexts serve all probes
         for what, options in probes:
             with _ring() as name:
                 placed = {"device": device, **options}
-                found = _frames(crew, what, name, placed, ordinal, GPU_PATIENCE_S)
+                found = _frames(crew, what, name, placed, ordinal, ordinal, GPU_PATIENCE_S)
             yield found
             if found.level == "fail" and what == "probe: memory":
                 skipped = "skipped: memory cannot be shared"
                 yield from (Finding("warn", later, skipped, found.fix) for later, _ in probes[1:])
                 break
+    if not vmm:
+        yield Finding("skip", "probe: vmm", "this GPU cannot share memory by file descriptors")
     if not timeline:
         yield Finding("skip", "probe: timeline", "this GPU has no timeline words")
 
 
+def between_gpus(pairs: list[tuple[int, int]]) -> Iterator[Finding]:
+    """Frames from the first GPU of each pair to the second, which has peer access to it."""
+    with Crew() as crew:
+        for owner, other in pairs:
+            with _ring() as name:
+                placed = {"device": f"cuda:{owner}"}
+                what = f"probe: {owner} to {other}"
+                yield _frames(crew, what, name, placed, owner, other, GPU_PATIENCE_S)
+
+
 def _frames(
-    crew: Crew, what: str, name: str, options: Options, ordinal: int, patience_s: float
+    crew: Crew,
+    what: str,
+    name: str,
+    options: Options,
+    ordinal: int,
+    readers: int,
+    patience_s: float,
 ) -> Finding:
+    """Frames of a writer on GPU `ordinal` for a reader on GPU `readers`."""
     stage = "create"
     try:
-        args = (name, options, ordinal, patience_s)
-        with crew.start(write, *args, patience_s=patience_s) as writer:
+        rest = (patience_s,)
+        with crew.start(write, name, options, ordinal, *rest, patience_s=patience_s) as writer:
             how = writer.receive()
             stage = "attach"
-            with crew.start(read, *args, patience_s=patience_s) as reader:
+            with crew.start(read, name, options, readers, *rest, patience_s=patience_s) as reader:
                 reader.receive()
                 stage = "hand over frames"
                 begun = time.monotonic()
@@ -240,7 +264,8 @@ def _fix(stage: str, options: Options) -> str:
     return {
         "create": "end other programs on this GPU (nvidia-smi lists them), or take device='host'",
         "attach": "both processes must have the same /dev/shm and pid namespace (docker run "
-        "--ipc=host --pid=host), and the GPU must have CUDA IPC (no vGPU, WSL2 or Jetson)",
+        "--ipc=host --pid=host; with memory='vmm' the same /dev/shm is enough), and the GPU must "
+        "have CUDA IPC (no vGPU, WSL2 or Jetson)",
         "hand over frames": "take gate='host'; if that fails, too, device='host'",
     }[stage]
 
