@@ -377,6 +377,27 @@ cdef class InFlight:
         cdef HoldsAnswer answer = self._answer
         return answer is not None and answer.use.open and answer._seq == self._answer_seq
 
+    def result(self, timeout=None, *, stream=None):
+        """Waits for the answer: `with call.result() as slot: slot.array`.  Its release makes room
+        for another call.
+
+        On a GPU `stream` (default: CuPy's current one) waits until the answer is written.  It
+        raises one of these, and the call is over then:
+
+        * CallFailed: the engine failed the call.
+        * PeerLost: the engine died with the call and there is no other engine.  Or an engine died
+          before its GPU had written the answer.  Or the service was closed or replaced, and nobody
+          took the call before.
+        * RingClosed: this client was closed.
+        * RingTimeout: `timeout` seconds have passed.  An answer that comes later is discarded.  Or
+          the call had expired when an engine came to it.
+        * RingError: the answer comes in parts, which only `parts` can take.
+
+        It raises FrameTorn, as Consumer.acquire does, if answers that were released earlier are
+        torn.  After a FrameTorn or a Ctrl-C the call is still in flight.
+        """
+        return self._outcome_of(self._mailbox.wait(self, timeout, stream), timeout, stream)
+
     def _give_up(self, error):
         """Ends the call with that error.  Its answer is discarded, now or when it comes."""
         self._mailbox.calls.end(self, error, False)
@@ -398,7 +419,7 @@ cdef class InFlight:
         if self._sent_at >= 0 and not self._mailbox.peer.is_forked():
             say(self.header, self._seq, True)
 
-    def _outcome_of(self, bint done, timeout, stream):
+    cpdef _outcome_of(self, bint done, timeout, stream):
         """The answer, or what result() raises."""
         cdef Calls calls = self._mailbox.calls
         if not done:
@@ -672,7 +693,7 @@ cdef class Inbox:
         tasks = self._loops.get(loop)
         return self._tasks_of(loop) if tasks is None else tasks
 
-    def wait(self, InFlight call not None, timeout, stream=None):
+    cpdef bint wait(self, InFlight call, timeout, stream=None) except -1:
         """Receives until the call is done, as `pump` does."""
         cdef double patience_s = seconds(timeout, "timeout")
         if call.done():
@@ -912,7 +933,35 @@ cdef class Sender:
         mailbox.requests = self.header
         return True
 
-    def _send(self, timeout, expires_s, stream, shape, waited=None):
+    def request(self, timeout=None, *, expires_s=None, stream=None, shape=None):
+        """Returns a slot for a request.  As a context manager it sends the request at the end.
+
+            with client.request() as slot:
+                slot.array[...] = image
+                call = slot.call
+            with call.result() as answer: …
+
+        It waits while the request ring is full, and while other threads use this client's room for
+        calls.  While there is no engine, it waits for up to `engine_s` seconds.  So it does while a
+        service that was closed is started again, or another one takes its place.
+
+        * `timeout`: in seconds.  None waits for ever, 0 does not wait.
+        * `expires_s`: engines leave the call out if none has taken it after so many seconds.
+          result() raises when an engine comes to the call, so give result() a time-out as well.
+        * `stream`, `shape`: as for Producer.claim.
+
+        Raises:
+
+        * RingFull: the request ring is full.  Or so many calls are in flight that the caller has to
+          take or release one first; this is raised at once, with any `timeout`.
+        * PeerLost: there is no engine, or the service was closed and no other one has come.
+        * RingClosed: this client was closed.
+        * RingIncompatible: the service was replaced by one with other shapes, dtypes or memory, or
+          by a ring that is no service.  Connect again.
+        """
+        return self._send(timeout, expires_s, stream, shape)
+
+    cpdef _send(self, timeout, expires_s, stream, shape, waited=None):
         """A slot for a request that has its call.  `waited` is the time-out of a caller that has waited by itself."""
         cdef double begun = now_s(), until = begun + seconds(timeout, "timeout")
         patience_s = -1 if until == FOREVER else min(until - begun, threading.TIMEOUT_MAX)
@@ -1018,8 +1067,14 @@ cdef class SendsRequest(WriteSlot):
         elif kind is None and self._cut:  # nobody gets what was written
             self._check_open()
 
-    def _pending(self):
-        return target(self._call)
+    @property
+    def call(self):
+        """The call that this request makes.  Take it before the request is sent.  Nothing else
+        keeps the call, and a call that nobody has is given up."""
+        call = target(self._call)
+        if call is None:
+            raise RingError(f"ring {self._ring!r}: the call of slot {self.index} is over")
+        return call
 
     def _done(self, bint well):
         send_request(self, well)
@@ -1143,6 +1198,27 @@ cdef class Taken:
             )
         return self._slot
 
+    @property
+    def array(self):
+        """The request, as an array over its slot.  If it has several fields, use `call[name]`."""
+        if self._answered:
+            self._request()
+        return self._slot.array
+
+    def answer(self, *, stream=None, shape=None):
+        """Returns a slot for the answer.  As a context manager it sends the answer at the end of
+        the block.  `stream` and `shape` are as for Producer.claim.
+
+        It does not wait for the client, which has room for the answers to all its calls.  If the
+        client has left meanwhile, the answer goes nowhere.  A client gets its answers in the order
+        in which they were claimed, so claim the slot when you have something to write.
+
+        Raises RingError if the call is answered already, and DeviceError.
+        """
+        if self._answered:
+            self._request()
+        return self._server._claim_answer(self, stream, shape)
+
     # ---- its parts
 
     cdef inline Request *envelope(self) except NULL:
@@ -1198,6 +1274,20 @@ def unanswered(batch):
     """The calls of a batch that were not answered."""
     cdef Taken call
     return [call for call in batch if not call._answered]
+
+
+def exit_calls(batch, kind, error, traceback):
+    """Becomes a method of Batch, for its `with` blocks."""
+    if batch._measures is not None or not all_answered(batch):
+        batch._leave(error)
+
+
+cdef bint all_answered(batch) except -1:
+    cdef Taken call
+    for call in batch:
+        if not call._answered:
+            return False
+    return True
 
 
 cdef class SendsAnswer(WriteSlot):
@@ -1514,7 +1604,7 @@ cdef class Taker:
             pass
         return 0
 
-    def _claim_answer(self, Taken call not None, stream, shape, int status=OK, text=""):
+    cpdef _claim_answer(self, Taken call, stream, shape, int status=0, text=""):
         """A slot in the client's ring, or one that goes nowhere."""
         if call.sent or call.open_seq:
             self.in_order(call)

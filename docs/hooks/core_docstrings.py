@@ -1,5 +1,6 @@
-"""The verbs are compiled: their docstrings stand in _slots.pyx, their types in gpuring/_slots.pyi,
-or in producer.py and consumer.py, which know what they return.
+"""The verbs are compiled: their docstrings stand in _slots.pyx and _calls.pyx, their types in
+gpuring/_slots.pyi, or in the modules of the classes that derive from theirs, which know what they
+return.
 
 Griffe reads these.  Here each object in them gets the docstring that `help()` shows.
 """
@@ -12,6 +13,7 @@ from typing import Any
 import griffe
 
 from gpuring import _core, _slots, consumer, producer
+from gpuring.service import call, client, pending
 
 
 class CoreDocstrings(griffe.Extension):
@@ -23,6 +25,9 @@ class CoreDocstrings(griffe.Extension):
             _document(pkg["_slots"], _slots)
             _document(pkg["producer"], producer)
             _document(pkg["consumer"], consumer)
+            _document(pkg["service.call"], call)
+            _document(pkg["service.client"], client)
+            _document(pkg["service.pending"], pending)
 
 
 def _document(stub: Any, compiled: Any) -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from gpuring._calls import FAILED, Answering, SendsAnswer, unanswered
+from gpuring._calls import FAILED, Answering, SendsAnswer, exit_calls, unanswered
 from gpuring._slots import nobody_has
 from gpuring.producer import Producer
 from gpuring.service.streaming import InParts
@@ -121,14 +121,14 @@ class Call(InParts, Unique):
 
     __slots__ = ()
 
-    if TYPE_CHECKING:
+    if TYPE_CHECKING:  # of _calls.Taken, which has their docstrings
 
         def _request(self) -> ReadSlot: ...
-
-    @property
-    def array(self) -> Any:
-        """The request, as an array over its slot.  If it has several fields, use `call[name]`."""
-        return self._request().array
+        @property
+        def array(self) -> Any: ...
+        def answer(
+            self, *, stream: Any = None, shape: Sequence[int] | None = None
+        ) -> AnswerSlot: ...
 
     def __getitem__(self, name: str) -> Any:
         """The array over the field `name` of the request.  Raises KeyError for an unknown field."""
@@ -173,20 +173,6 @@ class Call(InParts, Unique):
         """Whether its answer or its failure was sent.  The request is no longer this engine's
         then."""
         return self._answered
-
-    def answer(self, *, stream: Any = None, shape: Sequence[int] | None = None) -> AnswerSlot:
-        """Returns a slot for the answer.  As a context manager it sends the answer at the end of
-        the block.  `stream` and `shape` are as for Producer.claim.
-
-        It does not wait for the client, which has room for the answers to all its calls.  If the
-        client has left meanwhile, the answer goes nowhere.  A client gets its answers in the order
-        in which they were claimed, so claim the slot when you have something to write.
-
-        Raises RingError if the call is answered already, and DeviceError.
-        """
-        self._request()
-        slot: AnswerSlot = self._server._claim_answer(self, stream, shape)
-        return slot
 
     def reply(self, value: Any) -> None:
         """Answers with `value`, which is assigned to the array: `slot.array[...] = value`.  Raises
@@ -233,7 +219,10 @@ class Batch(Unique, list[Call]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
+    __exit__ = exit_calls
+
+    def _leave(self, error: BaseException | None) -> None:
+        """The end of the block, if there is anything to do."""
         if self._measures is not None:
             compute_s = (time.monotonic_ns() - self._taken_ns) / 1e9
             self._measures.ended([call.client for call in self], compute_s)

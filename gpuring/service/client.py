@@ -44,6 +44,17 @@ class Client(Sender, Unique):
     """The number by which engines know this client, `call.client` there.  It is another one in each
     service."""
 
+    if TYPE_CHECKING:  # of _calls.Sender, which has its docstring
+
+        def request(
+            self,
+            timeout: float | None = None,
+            *,
+            expires_s: float | None = None,
+            stream: Any = None,
+            shape: Sequence[int] | None = None,
+        ) -> RequestSlot: ...
+
     def __init__(
         self, ring: Ring, terms: Terms, calls: int, engine_s: float, parts: int = 0
     ) -> None:
@@ -94,42 +105,6 @@ class Client(Sender, Unique):
 
     def _mailboxes(self) -> list[Mailbox]:
         return [*self._former, self._mailbox]
-
-    def request(
-        self,
-        timeout: float | None = None,
-        *,
-        expires_s: float | None = None,
-        stream: Any = None,
-        shape: Sequence[int] | None = None,
-    ) -> RequestSlot:
-        """Returns a slot for a request.  As a context manager it sends the request at the end.
-
-            with client.request() as slot:
-                slot.array[...] = image
-                call = slot.call
-            with call.result() as answer: …
-
-        It waits while the request ring is full, and while other threads use this client's room for
-        calls.  While there is no engine, it waits for up to `engine_s` seconds.  So it does while a
-        service that was closed is started again, or another one takes its place.
-
-        * `timeout`: in seconds.  None waits for ever, 0 does not wait.
-        * `expires_s`: engines leave the call out if none has taken it after so many seconds.
-          result() raises when an engine comes to the call, so give result() a time-out as well.
-        * `stream`, `shape`: as for Producer.claim.
-
-        Raises:
-
-        * RingFull: the request ring is full.  Or so many calls are in flight that the caller has to
-          take or release one first; this is raised at once, with any `timeout`.
-        * PeerLost: there is no engine, or the service was closed and no other one has come.
-        * RingClosed: this client was closed.
-        * RingIncompatible: the service was replaced by one with other shapes, dtypes or memory, or
-          by a ring that is no service.  Connect again.
-        """
-        slot: RequestSlot = self._send(timeout, expires_s, stream, shape)
-        return slot
 
     async def request_async(
         self,

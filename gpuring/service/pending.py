@@ -29,14 +29,10 @@ class RequestSlot(SendsRequest, WriteSlot):
     As a context manager it sends the request at the end of the block, unless the block raises.
     """
 
-    @property
-    def call(self) -> PendingCall:
-        """The call that this request makes.  Take it before the request is sent.  Nothing else
-        keeps the call, and a call that nobody has is given up."""
-        call: PendingCall | None = self._pending()
-        if call is None:
-            raise RingError(f"ring {self._ring!r}: the call of slot {self.index} is over")
-        return call
+    if TYPE_CHECKING:  # of _calls.SendsRequest, which has its docstring
+
+        @property
+        def call(self) -> PendingCall: ...
 
     def publish(self) -> None:
         """Sends the request, in stream order."""
@@ -109,6 +105,7 @@ class PendingCall(InFlight, Unique):
     if TYPE_CHECKING:
 
         def _outcome_of(self, done: bool, timeout: float | None, stream: Any) -> Answer: ...
+        def result(self, timeout: float | None = None, *, stream: Any = None) -> Answer: ...
 
     @property
     def number(self) -> int:
@@ -125,28 +122,6 @@ class PendingCall(InFlight, Unique):
         """Waits for the answer, a part of it that nobody takes, or the failure.  Returns False if
         none has come within `timeout` seconds.  It may still come."""
         return self._mailbox.wait(self, timeout)
-
-    def result(self, timeout: float | None = None, *, stream: Any = None) -> Answer:
-        """Waits for the answer: `with call.result() as slot: slot.array`.  Its release makes room
-        for another call.
-
-        On a GPU `stream` (default: CuPy's current one) waits until the answer is written.  It
-        raises one of these, and the call is over then:
-
-        * CallFailed: the engine failed the call.
-        * PeerLost: the engine died with the call and there is no other engine.  Or an engine died
-          before its GPU had written the answer.  Or the service was closed or replaced, and nobody
-          took the call before.
-        * RingClosed: this client was closed.
-        * RingTimeout: `timeout` seconds have passed.  An answer that comes later is discarded.  Or
-          the call had expired when an engine came to it.
-        * RingError: the answer comes in parts, which only `parts` can take.
-
-        It raises FrameTorn, as Consumer.acquire does, if answers that were released earlier are
-        torn.  After a FrameTorn or a Ctrl-C the call is still in flight.
-        """
-        done = self._mailbox.wait(self, timeout, stream)
-        return self._outcome_of(done, timeout, stream)
 
     async def result_async(self, timeout: float | None = None, *, stream: Any = None) -> Answer:
         """`result` for asyncio: other tasks run while this one waits, and any number may wait.
