@@ -111,6 +111,21 @@ class Calls:
     def inherit(self, heir: Sleeper) -> None: ...
     def pass_turn(self) -> None: ...
 
+class LoopTasks:
+    _mailbox: Any
+    _loop: AbstractEventLoop
+    _asleep: dict[object, Any]
+    _listening: bool
+    _looks_at: float
+    def __init__(self, mailbox: Inbox, loop: AbstractEventLoop, kind: type[AsleepTask]) -> None: ...
+    async def until(
+        self,
+        ready: InFlight | Callable[[], bool],
+        deadline: float | None,
+        sleepers: Sleepers | None = ...,
+        stream: Any = ...,
+    ) -> bool: ...
+
 class Inbox:
     calls: Calls
     _answers: Any

@@ -419,6 +419,20 @@ cdef class InFlight:
         if self._sent_at >= 0 and not self._mailbox.peer.is_forked():
             say(self.header, self._seq, True)
 
+    async def _result_by(self, deadline, timeout, stream):
+        """The answer when it has come.  `deadline` is a time.monotonic(), or None, and `timeout` is for the message."""
+        cdef bint done = self.done()
+        if not done:
+            try:
+                done = await self._mailbox.tasks().until(self, deadline, None, stream)
+            except asyncio().CancelledError:
+                self.cancel()
+                raise
+        return self._outcome_of(done, timeout, stream)
+
+    def __await__(self):
+        return self._result_by(None, None, None).__await__()
+
     cpdef _outcome_of(self, bint done, timeout, stream):
         """The answer, or what result() raises."""
         cdef Calls calls = self._mailbox.calls
@@ -649,6 +663,62 @@ cdef class Calls:
             heirs = list(self._heirs)
             self._heirs.clear()
             wake(heirs)
+
+
+cdef class LoopTasks:
+    """The tasks of one event loop that wait for something of one client.  service/tasks.py has the rest of it."""
+
+    cdef readonly Inbox _mailbox
+    cdef readonly object _loop
+    cdef readonly dict _asleep
+    """Those for which the loop listens."""
+    cdef public bint _listening
+    cdef public double _looks_at
+    """The time.monotonic() at which the loop looks next without having been told."""
+    cdef object kind
+
+    def __init__(self, Inbox mailbox not None, loop, kind):
+        self._mailbox, self._loop, self.kind, self._asleep = mailbox, loop, kind, {}
+
+    async def until(self, ready, deadline, dict sleepers=None, stream=None):
+        """Waits as Inbox.pump does.
+
+        On a GPU it receives nothing, unless it may not wait.  The loop then receives for one task after the other."""
+        cdef InFlight call = ready if isinstance(ready, InFlight) else None
+        cdef Calls calls = self._mailbox.calls
+        cdef double until = FOREVER if deadline is None else deadline, left
+        is_ready = ready if call is None else call._is_done
+        while True:
+            left = FOREVER if until == FOREVER else max(0.0, until - now_s())
+            if call is not None and self._mailbox.on_device and left > 0:
+                if call.done():
+                    return True
+            elif self._mailbox.pump(ready, 0, stream):
+                return True
+            if calls.closed or left == 0:
+                return False
+            if call is not None:
+                sleepers = call._sleepers
+            task = self.kind(self._loop, self._asleep, is_ready, stream)
+            try:
+                if calls.enter(task, sleepers, is_ready):
+                    self._asleep[task.key] = task
+                    self.listen()
+                    if left == FOREVER:
+                        await task.woken
+                    else:
+                        await task.sleep(left)
+            finally:
+                calls.leave(task, sleepers)
+                self._asleep.pop(task.key, None)
+                if self._listening and not self._asleep:
+                    self._hear()
+
+    cdef int listen(self) except -1:
+        """Begins to listen, unless it does already.  It begins again if it was interrupted."""
+        if not self._listening or self._looks_at + SLICE_S < now_s():
+            self._hear(False)  # pump has just received
+        return 0
 
 
 # ---- the client --------------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gpuring._calls import HoldsAnswer, InFlight, SendsRequest, asyncio
+from gpuring._calls import HoldsAnswer, InFlight, SendsRequest
 from gpuring._slots import nobody_has
 from gpuring.consumer import Consumer
 from gpuring.errors import CallFailed, PeerLost, RingClosed, RingError
@@ -131,21 +131,12 @@ class PendingCall(InFlight, Unique):
         """
         return await self._result_by(deadline_of(timeout), timeout, stream)
 
-    async def _result_by(
-        self, deadline: float | None, timeout: float | None, stream: Any
-    ) -> Answer:
-        """`timeout` is for the message."""
-        done = self._is_done()
-        if not done:
-            try:
-                done = await self._mailbox.tasks().until(self, deadline, None, stream)
-            except asyncio().CancelledError:
-                self.cancel()
-                raise
-        return self._outcome_of(done, timeout, stream)
+    if TYPE_CHECKING:  # of _calls.InFlight
 
-    def __await__(self) -> Generator[Any, None, Answer]:
-        return self.result_async().__await__()
+        async def _result_by(
+            self, deadline: float | None, timeout: float | None, stream: Any
+        ) -> Answer: ...
+        def __await__(self) -> Generator[Any, None, Answer]: ...
 
     def parts(self, timeout: float | None = None, *, stream: Any = None) -> Parts:
         """The parts of the answer, in order, in a `for` or an `async for`:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 from gpuring import _calls, _core, waiting
 from gpuring._calls import Attempt, asyncio
@@ -20,7 +20,7 @@ from gpuring.errors import RingFull
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, TimerHandle
 
-    from gpuring._calls import Calls, InFlight, Sleepers, Turn
+    from gpuring._calls import Inbox, Turn
     from gpuring._core import Notifier, Peer
 
 _LOOKS = 20  # slices, after which a task that wants to send looks, in case nobody woke it
@@ -38,29 +38,11 @@ class Task(_calls.AsleepTask):
             timer.cancel()
 
 
-class Receiver(Protocol):
-    """The methods of the client's Mailbox that tasks use."""
-
-    calls: Calls
-    peer: Peer
-
-    @property
-    def service(self) -> str: ...
-    @property
-    def on_device(self) -> bool: ...
-    def pump(
-        self, ready: InFlight | Callable[[], bool], deadline: float | None, stream: Any = None
-    ) -> bool: ...
-    def receive(
-        self, timeout: float, stream: Any, only: InFlight | None = ..., one: bool = ...
-    ) -> bool: ...
-
-
 Queues = dict["AbstractEventLoop", dict[object, Task]]
 """The tasks of each loop that want to send, in turn.  They keep it when a service is replaced."""
 
 
-class Tasks:
+class Tasks(_calls.LoopTasks):
     """The tasks of one loop that wait for something of one client.
 
     Only the thread of the loop uses it, except for `wake`.  It belongs to one mailbox of a client.
@@ -71,61 +53,16 @@ class Tasks:
     what the one before has left.
     """
 
-    def __init__(
-        self, mailbox: Receiver, loop: AbstractEventLoop, queue: dict[object, Task]
-    ) -> None:
-        self._mailbox = mailbox
-        self._loop = loop
+    def __init__(self, mailbox: Inbox, loop: AbstractEventLoop, queue: dict[object, Task]) -> None:
+        super().__init__(mailbox, loop, Task)
         self._queue = queue  # those that want to send, in turn
-        self._asleep: dict[object, Task] = {}  # those for which the loop listens
         self._bells: dict[Peer, Notifier] = {}
         self._watched: Notifier | None = None
         self._signals = 0  # how often there was something, but not for us
-        self._listening = False
         self._tick: TimerHandle | None = None  # when it looks without a bell
         self._next: TimerHandle | None = None  # when it looks because it was told to
 
     # ---- for tasks -----------------------------------------------------------------------------
-
-    async def until(
-        self,
-        ready: InFlight | Callable[[], bool],
-        deadline: float | None,
-        sleepers: Sleepers | None = None,
-        stream: Any = None,
-    ) -> bool:
-        """Waits as Mailbox.pump does."""
-        calls = self._mailbox.calls
-        while not self._is_here(ready, deadline, stream):
-            left = left_s(deadline)
-            if calls.closed or left == 0:
-                return False
-            if isinstance(ready, _calls.InFlight):
-                is_ready, sleepers = ready._is_done, ready._sleepers
-            else:
-                is_ready = ready
-            assert sleepers is not None
-            task = Task(self._loop, self._asleep, is_ready, stream)
-            try:
-                if calls.enter(task, sleepers, is_ready):
-                    self._asleep[task.key] = task
-                    self._listen()
-                    await (task.woken if left is None else task.sleep(left))
-            finally:
-                calls.leave(task, sleepers)
-                self._asleep.pop(task.key, None)
-                if self._listening and not self._asleep:
-                    self._hear()
-        return True
-
-    def _is_here(
-        self, ready: InFlight | Callable[[], bool], deadline: float | None, stream: Any
-    ) -> bool:
-        """Looks, without waiting.  On a GPU it leaves answers that came before this one to the
-        loop, which receives for one task after the other."""
-        if self._mailbox.on_device and isinstance(ready, _calls.InFlight) and left_s(deadline) != 0:
-            return ready._is_done()
-        return self._mailbox.pump(ready, 0, stream)
 
     @property
     def send_at_once(self) -> bool:
@@ -189,12 +126,6 @@ class Tasks:
         with contextlib.suppress(RuntimeError):  # that loop has ended, with its tasks
             self._loop.call_soon_threadsafe(self._hear)
 
-    def _listen(self) -> None:
-        """Begins to listen, unless it does already.  It begins again if it was interrupted."""
-        tick = self._tick
-        if not self._listening or tick is None or tick.when() + _calls.SLICE_S < self._loop.time():
-            self._hear(receive=False)  # pump has just received
-
     def _look(self) -> None:
         """Called once in a slice.  It wakes those whom an interrupt has kept from being woken."""
         self._tick = None
@@ -210,6 +141,7 @@ class Tasks:
             return
         if self._tick is None or self._tick.when() < self._loop.time():
             self._tick = self._loop.call_later(_calls.SLICE_S, self._look)
+            self._looks_at = time.monotonic() + _calls.SLICE_S
         if self._next is not None:
             self._next.cancel()
             self._next = None
