@@ -173,15 +173,17 @@ class Tasks(_calls.LoopTasks):
         looks again by itself.
 
         On a GPU it receives one answer in each turn of the loop (Inbox.receive).  The task that
-        gets it runs before the stream waits for the next one."""
-        one = self._mailbox.on_device
+        gets it runs before the stream waits for the next one.
+
+        A bell that is watched is armed only when nothing was received.  Until then it is readable,
+        so the loop looks again in its next turn, and who answers need not wake anybody."""
+        box = self._mailbox
         try:
-            if receive and self._mailbox.receive(0, task.stream, None, one):
-                self._signals = 0
+            received = receive and box.receive(0, task.stream, None, box.on_device)
             if self._sleeper() is None:
                 return None
-            bell = self._bell(self._mailbox.peer)
-            if not bell.arm(self._mailbox.peer):
+            bell = self._bell(box.peer)
+            if (received and self._watched is bell) or not bell.arm(box.peer) or received:
                 self._signals = 0
                 return bell
             self._soon(_pause_s(self._signals))
