@@ -824,3 +824,16 @@ def many_streams(pipe, name):
                     if k == int(call.meta["k"]) + 19:
                         call.end()
                         del running[call]
+
+
+def test_a_stream_that_has_ended_and_that_nobody_took_needs_no_room(pair):
+    server, client = pair
+    call = send(client, 0)
+    taken = take(server)
+    part(taken, 0)
+    taken.end()
+    assert call.wait(PATIENCE_S)
+    poll(call._is_over)
+    del call
+    assert client.in_flight == 0
+    ask_here(server, client, 1)

@@ -182,8 +182,8 @@ class Mailbox(Inbox):
             if call._seq in claimed:
                 continue
             if call._sent_at < 0 or (call._answer_seq and not call._has_answer()):
-                self.calls.end(call)
-            elif references(live, k) == known and call._answer_is_lost():
+                self.calls.end(call)  # it still needs room for parts that were not released
+            if references(live, k) == known and call._answer_is_lost():
                 call.cancel()
 
     def is_over(self) -> bool:
