@@ -401,6 +401,8 @@ cdef class InFlight:
     def _give_up(self, error):
         """Ends the call with that error.  Its answer is discarded, now or when it comes."""
         self._mailbox.calls.end(self, error, False)
+        if self._error is None and self._streams and self._left_over():
+            self._error = error  # else the loop would seem to have had all parts
         self._withdraw()
         if self._mailbox.polled:
             self._mailbox.tell(self)
@@ -469,6 +471,12 @@ cdef class InFlight:
         if self.parts:
             return self.parts[0]
         return self._answer if not self.last and self._has_answer() else None
+
+    cdef bint _left_over(self) except -1:
+        """Whether there is something that was not handed out."""
+        if self.parts is not None and len(self.parts) > self.out:
+            return True
+        return not self.last and self._has_answer()
 
     def _part_out(self):
         """What was handed out last, if it was not released."""

@@ -837,3 +837,21 @@ def test_a_stream_that_has_ended_and_that_nobody_took_needs_no_room(pair):
     del call
     assert client.in_flight == 0
     ask_here(server, client, 1)
+
+
+@pytest.mark.parametrize("ending", [gpuring.Call.end, lambda call: last(call, 2)])
+def test_a_call_that_is_cancelled_behind_its_end_is_not_whole(pair, ending):
+    """What was dropped is not handed out, and the loop says so."""
+    server, client = pair
+    call = send(client, 0)
+    taken = take(server)
+    part(taken, 0)
+    part(taken, 1)
+    ending(taken)
+    parts = call.parts(PATIENCE_S)
+    assert read(parts, 1) == [0]
+    assert call._is_over()  # the end was received with the first part
+    call.cancel()
+    with pytest.raises(gpuring.RingError, match="was cancelled"):
+        next(parts)
+    assert client.in_flight == 0
