@@ -332,9 +332,9 @@ cdef class InFlight:
     cdef bint in_parts, out, last, gone
     """Whether a part or the end of parts has come; whether the first of `parts` was handed out; whether the answer behind the
     parts was; whether the call needs room for its parts only."""
-    cdef uint64_t engine
+    cdef uint64_t engine, left_at
     cdef uint32_t engine_number
-    """The peer that has sent the parts."""
+    """The peer that has sent the parts; when it was gone, what it has sent was below `left_at`."""
 
     def __init__(self, Inbox mailbox not None, uint64_t number, uint64_t seq, expires):
         self.begin(mailbox, number, seq, expires)
@@ -498,11 +498,17 @@ cdef class InFlight:
             self.last = True
         return part
 
+    def _is_left(self):
+        """Whether the engine that has sent the parts is dead or has left, before the end of the answer."""
+        return self._come != 0 and not self.over() and not self._mailbox.is_here(self.engine_number, self.engine)
+
     def _was_left(self):
-        """Whether the engine that has sent the parts is dead or has left, and no more of it will come."""
-        if self._come == 0 or self.over() or self._mailbox.is_here(self.engine_number, self.engine):
+        """Whether that is so, and no more of what it has sent will come."""
+        if not self._is_left():
             return False
-        return self._mailbox.peer.behind() <= 0 and not self.over()
+        if self.left_at == 0:
+            self.left_at = self._mailbox.peer.header.frontier
+        return self._mailbox.dispatched >= self.left_at
 
     cdef bint part_over(self, part) except -1:
         """The slot of a part was released.  False: it is no part of this call."""
@@ -531,7 +537,7 @@ cdef class InFlight:
         """Another engine gives the answer from its beginning, and nobody has seen a part yet."""
         cdef list parts = self.parts or []
         cdef HoldsAnswer part
-        self.parts, self._come, self.out = [], 0, False
+        self.parts, self._come, self.out, self.left_at = [], 0, False, 0
         for part in parts:
             if part.use.open:
                 discard(part)
@@ -751,6 +757,9 @@ cdef class Inbox:
     """If fileno() was given out: weak references, by number, to the calls whose answers have come, and that nobody has asked since.  Whoever listens to the
     descriptor has to be told of them, though another thread has received the answers."""
 
+    cdef uint64_t dispatched
+    """Answers below this sequence were given to their calls.  The consumer's position may be beyond it: a thread that has
+    received an answer without the GIL may still wait for the GIL."""
     cdef Header requests
     """Of the request ring."""
     cdef readonly uint64_t parts
@@ -829,14 +838,17 @@ cdef class Inbox:
         that is received, so it would wait for answers that nobody has asked for, and the next request would come after them."""
         cdef double now
         cdef bint any = False
+        self.dispatched = self.peer.gd.me.pos
         if timeout > 0 or self.peer.has_news():
             try:
                 self._dispatch(acquired(self._answers, timeout, stream))
                 any = True
                 while self.peer.behind() > 0 and not one and not (only is not None and only.done()):
+                    self.dispatched = self.peer.gd.me.pos
                     self._dispatch(acquired(self._answers, 0, stream))
             except RingTimeout:
                 pass
+            self.dispatched = self.peer.gd.me.pos
         if self.polled:
             self.arm()
         now = now_s()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import select
+import threading
 
 import pytest
 from services import ask_here, content, in_thread, receives, send, serve, up
@@ -15,6 +16,7 @@ from test_service_table import Torn
 import gpuring
 from gpuring._calls import END
 from gpuring._slots import WriteSlot
+from gpuring.service.mailbox import Mailbox
 from gpuring.service.streaming import Parts
 
 assert quick  # a fixture
@@ -855,3 +857,49 @@ def test_a_call_that_is_cancelled_behind_its_end_is_not_whole(pair, ending):
     with pytest.raises(gpuring.RingError, match="was cancelled"):
         next(parts)
     assert client.in_flight == 0
+
+
+def test_parts_that_were_received_before_their_engine_left_are_not_the_first(name):
+    """Another engine has sent the answer when somebody takes the first part."""
+    with serve(name, engine=False), gpuring.connect(name, calls=2, parts=3) as client:
+        with serve(name) as server:
+            call = send(client, 0)
+            taken = take(server)
+            for k in range(3):
+                part(taken, k)
+            assert call.wait(PATIENCE_S)
+        with serve(name) as other:
+            taken = take(other)
+            part(taken, 10)
+            taken.end()
+            assert read(call) == [10]
+        assert client.in_flight == 0
+
+
+def test_an_end_that_another_thread_has_received_belongs_to_the_stream(name, monkeypatch):
+    """A thread may wait for the GIL when it has received it, and then its engine leaves."""
+    received, go_on = threading.Event(), threading.Event()
+    give = Mailbox._dispatch
+
+    def slowly(box, answer):
+        if threading.current_thread() is not threading.main_thread():
+            received.set()
+            go_on.wait(PATIENCE_S)
+        give(box, answer)
+
+    with serve(name, engine=False), gpuring.connect(name, parts=3, engine_s=100) as client:
+        with serve(name) as server:
+            call = send(client, 0)
+            taken = take(server)
+            part(taken, 0)
+            assert call.wait(PATIENCE_S)
+            monkeypatch.setattr(Mailbox, "_dispatch", slowly)
+            taken.end()
+            join = in_thread(lambda: client._mailbox.pump(call._is_over, None))
+            assert received.wait(PATIENCE_S)
+        parts = call.parts(PATIENCE_S)
+        assert not parts.ready
+        go_on.set()
+        join()
+        assert read(parts) == [0]
+        assert client.in_flight == 0

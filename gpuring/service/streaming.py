@@ -86,7 +86,9 @@ class Parts(HandsOut, Unique):
 
     def _has_next(self) -> bool:
         call = self._call
-        if call._come and not call._handed and call._was_left():
+        if not call._handed and call._is_left():
+            if not call._was_left():
+                return False  # the end of the answer may be among what it has sent
             call._begin_again()  # the next engine gives the answer from its beginning
         return bool(call._has_part())
 
