@@ -170,6 +170,23 @@ def test_who_has_no_descriptor_left_is_told_so(ring, children):
     assert set(told) == {told[0], "got it"}
 
 
+def test_who_offers_the_slots_itself_is_told_so_too(ring):
+    ring.creator.offer(fd := slots())
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    filled = [os.dup(fd)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (filled[0] + 1, limit[1]))
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                filled.append(os.dup(fd))
+        with pytest.raises(OSError, match="Too many open files"):
+            ring.creator.fetch(PATIENCE_S)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+        for each in (fd, *filled):
+            os.close(each)
+
+
 def test_nobody_has_it(ring, children):
     kind, told = children(refused, ring.path, PATIENCE_S).result()
     assert kind == "PeerLost"

@@ -226,11 +226,14 @@ static int greet_all(struct gr_fetch *fetch, const struct gr_ring *ring) {
     return again;
 }
 
+/* A copy of what this process has offered itself. -1: errno, ENOENT if it has offered nothing. */
 static int own(const struct gr_ring *ring) {
     struct gr_ring *other = gr_lock_handles();
     while (other && !(other->slots_fd >= 0 && same_ring(other, ring))) other = other->next;
-    int fd = other ? fcntl(other->slots_fd, F_DUPFD_CLOEXEC, 0) : -1;
+    errno = ENOENT;
+    int fd = other ? fcntl(other->slots_fd, F_DUPFD_CLOEXEC, 0) : -1, error = errno;
     gr_unlock_handles();
+    errno = error;
     return fd;
 }
 
@@ -240,6 +243,7 @@ static int own(const struct gr_ring *ring) {
 int gr_fetch_go_on(struct gr_fetch *fetch, struct gr_ring *ring, int64_t until_ns) {
     struct pollfd polled[GR_MAX_PEERS + 1];
     int slots = own(ring);
+    if (slots < 0 && is_here(errno)) return -1;
     while (slots < 0) {
         const int again = greet_all(fetch, ring);
         if (again < 0) return -1;
