@@ -246,7 +246,9 @@ def remove_stale_sockets(epoch: bytes | None = None) -> list[str]:
     if epoch is not None:
         wanted = [f"gpuring+{epoch.hex()}"]
     else:
-        wanted = [each for each in os.listdir(SHM) if _SOCKETS.fullmatch(each)]  # noqa: PTH208
+        wanted = []
+        with contextlib.suppress(FileNotFoundError, PermissionError):
+            wanted = [each for each in os.listdir(SHM) if _SOCKETS.fullmatch(each)]  # noqa: PTH208
     return [each for each in wanted if _remove_stale_sockets(path_of(f"/{each}"))]
 
 

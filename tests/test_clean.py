@@ -386,3 +386,8 @@ def test_of_many_who_replace_one_ring_one_has_the_name(name):
         for thread in threads:
             thread.join()
         end_with_one(name, rings)
+
+
+def test_without_a_listing_there_is_nothing_to_clean(tmp_path, monkeypatch):
+    monkeypatch.setattr(segments, "SHM", tmp_path / "missing")
+    assert gpuring.clean() == []
