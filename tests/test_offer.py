@@ -609,3 +609,23 @@ def test_a_process_without_descriptors_answers_when_it_has_some_again(ring, chil
 def cpu_s(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_for_the_dead_of_a_host_ring_nobody_looks_for_sockets(segment, children):
+    """It has none.  The name of its slots tells the epoch to everybody, so a stranger may have made
+    the directory, and what is in it would lead wherever he likes."""
+    host = segment(2, epoch=secrets.token_bytes(16))
+    where = directory(host)
+    where.mkdir()
+    try:
+        child = children(gives_its_locks_up, host.path)
+        number = child.receive()
+        who = [host.peek("peer", field, number) for field in ("pidns", "pid", "start")]
+        left = where / "-".join(f"{each:x}" for each in who)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as one:
+            one.bind(str(left))
+        child.kill()
+        poll(lambda: host.creator.reap() or host.creator.reaps == 1)
+        assert left.exists()
+    finally:
+        shutil.rmtree(where, ignore_errors=True)

@@ -224,7 +224,7 @@ static void clear_dead(struct gr_ring *ring, uint32_t p) {
     }
     uncount(ring, entry);
     GR_FAULT("reap: waiter uncounted");
-    gr_remove_stale(ring, entry);
+    if (ring->config.memory != GR_MEMORY_HOST) gr_remove_stale(ring, entry); /* else it had none */
     GR_FAULT("reap: socket removed");
 
     uint64_t number = gr_load_relaxed(&head->reaps);
