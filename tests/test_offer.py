@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import os
 import resource
@@ -185,6 +186,32 @@ def test_who_offers_the_slots_itself_is_told_so_too(ring):
         resource.setrlimit(resource.RLIMIT_NOFILE, limit)
         for each in (fd, *filled):
             os.close(each)
+
+
+def test_an_offer_without_descriptors_leaves_nothing(ring):
+    fd, limit = slots(), resource.getrlimit(resource.RLIMIT_NOFILE)
+    filled = [os.dup(fd)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (filled[0] + 10, limit[1]))
+    refusals = 0
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                filled.append(os.dup(fd))
+        while filled:
+            try:
+                ring.creator.offer(fd)
+                break
+            except OSError as error:
+                assert error.errno == errno.EMFILE  # noqa: PT017
+            assert not directory(ring).exists()
+            refusals += 1
+            os.close(filled.pop())
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+        for each in (fd, *filled):
+            os.close(each)
+    assert refusals > 1
+    assert of(ring, os.getpid()).exists()
 
 
 def test_nobody_has_it(ring, children):

@@ -92,6 +92,33 @@ void gr_remove_stale(const struct gr_ring *ring, const struct gr_peer_entry *ent
 
 /* ---- offers ---------------------------------------------------------------------------------- */
 
+/* Gives what this process has just made the owner, as far as that goes, and the mode. It is taken
+ * hold of first: whoever may write the directory may put a link there meanwhile, and root would
+ * change the rights of what the link names. */
+static bool hand_over(const char *path, mode_t kind, const struct stat *header, mode_t mode) {
+    struct stat made;
+    char held[64];
+    int fd = open(path, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0) return false;
+    snprintf(held, sizeof held, "/proc/self/fd/%d", fd);
+    bool done = fstat(fd, &made) == 0;
+    if (done && ((made.st_mode & S_IFMT) != kind || made.st_uid != geteuid() ||
+                 (kind == S_IFSOCK && made.st_nlink > 1))) {
+        errno = EPERM;
+        done = false;
+    }
+    if (done) {
+        if (chown(held, header->st_uid, header->st_gid) != 0 &&
+            chown(held, (uid_t)-1, header->st_gid) != 0) { /* as far as it goes */
+        }
+        done = chmod(held, mode) == 0;
+    }
+    int error = errno;
+    close(fd);
+    errno = error;
+    return done;
+}
+
 /* The path appears when connections are accepted, so a path that refuses them is stale. What has
  * the path by then is what an earlier program of this process has left (execve). */
 static int listener(const struct gr_ring *ring) {
@@ -106,25 +133,21 @@ static int listener(const struct gr_ring *ring) {
     int fd = -1, error = 0;
     /* ENOENT: somebody tidied in between. */
     for (int tries = 0; tries < 3; tries++) {
+        fd = new_socket();
         /* Whoever may write a directory of peers may search it. */
-        if (mkdir(directory.sun_path, 0700) == 0) {
-            if (chown(directory.sun_path, header.st_uid, header.st_gid) != 0 &&
-                chown(directory.sun_path, (uid_t)-1, header.st_gid) != 0) { /* as far as it goes */
-            }
-            chmod(directory.sun_path, mode | (mode & 0222) >> 1);
-        } else if (errno != EEXIST) return -1;
-        unlink(made.sun_path);
-        if ((fd = new_socket()) < 0) return -1;
-        if (bind(fd, (struct sockaddr *)&made, sizeof made) == 0) {
-            if (lchown(made.sun_path, header.st_uid, header.st_gid) != 0 &&
-                lchown(made.sun_path, (uid_t)-1, header.st_gid) != 0) { /* the same */
-            }
-            if (chmod(made.sun_path, mode) == 0 && listen(fd, BACKLOG) == 0 &&
+        bool there = fd >= 0 && (mkdir(directory.sun_path, 0700) == 0
+                                     ? hand_over(directory.sun_path, S_IFDIR, &header,
+                                                 mode | (mode & 0222) >> 1)
+                                     : errno == EEXIST);
+        if (there) {
+            unlink(made.sun_path);
+            if (bind(fd, (struct sockaddr *)&made, sizeof made) == 0 &&
+                hand_over(made.sun_path, S_IFSOCK, &header, mode) && listen(fd, BACKLOG) == 0 &&
                 rename(made.sun_path, at.sun_path) == 0)
                 return fd;
         }
         error = errno;
-        close(fd);
+        if (fd >= 0) close(fd);
         if (error != ENOENT) break;
     }
     unlink(made.sun_path);

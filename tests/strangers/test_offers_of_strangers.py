@@ -7,11 +7,14 @@ import os
 import secrets
 import shutil
 import socket
+import stat
 import struct
+import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from compiled import CC, needs_compiler
 from support import Pipe, Segment
 from test_offer import PATIENCE_S, directory, of, opened, slots, sockets, still_answers
 
@@ -144,3 +147,45 @@ def test_slots_of_a_stranger_are_never_taken(ring, children, stranger, mode):
     assert gpuring.clean() is not None
     assert sockets(ring) == [name]  # what is his stays his
     server.send()
+
+
+SWAP = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+/* As a peer does it that is quick enough: a link comes in the place of a socket that is made. */
+int bind(int fd, const struct sockaddr *at, socklen_t nbytes) {
+    int (*real)(int, const struct sockaddr *, socklen_t) = dlsym(RTLD_NEXT, "bind");
+    int result = real(fd, at, nbytes);
+    const char *path = ((const struct sockaddr_un *)at)->sun_path, *victim = getenv("VICTIM");
+    if (result == 0 && victim && strstr(path, "gpuring+"))
+        result = unlink(path) != 0 || symlink(victim, path) != 0;
+    return result;
+}
+"""
+
+
+def offers_and_fails(_pipe: Pipe, path: str) -> str:
+    header = opened(path)
+    return outcome(lambda: header.offer(slots()))
+
+
+@needs_compiler
+def test_a_link_in_the_place_of_a_socket_changes_no_rights(ring, children, tmp_path, monkeypatch):
+    """The ring is another user's, who owns the directory.  Root takes part in it."""
+    library, victim = tmp_path / "swap.so", tmp_path / "victim"
+    (tmp_path / "swap.c").write_text(SWAP)
+    build = [str(CC), "-shared", "-fPIC", str(tmp_path / "swap.c"), "-o", str(library), "-ldl"]
+    subprocess.run(build, check=True, timeout=60)
+    victim.touch(0o600)
+    os.fchown(ring.fd, NOBODY, NOBODY)
+    os.fchmod(ring.fd, 0o666)
+    monkeypatch.setenv("LD_PRELOAD", str(library))
+    monkeypatch.setenv("VICTIM", str(victim))
+    assert children(offers_and_fails, ring.path, method="spawn").result() == "PermissionError"
+    assert (stat.S_IMODE(victim.stat().st_mode), victim.stat().st_uid) == (0o600, 0)
+    assert sockets(ring) == []
