@@ -199,7 +199,8 @@ class Batch(Unique, list[Call]):
 
     As a context manager it fails the calls that are not answered at the end of the block, with the
     block's exception if it raised one.  SystemExit and Ctrl-C do not fail them.  The calls then
-    stay with this engine until it answers them, or gives them back when it closes.
+    stay with this engine until it answers them, or gives them back when it closes.  To answer
+    calls later, take them without a block.
     """
 
     _measures: Measures | None = None

@@ -251,7 +251,8 @@ class Server(Taker, Engine, Unique):
         the service does not redeliver, these calls fail.
 
         If the creator closes, the service ends.  Other engines then get EndOfStream when all calls
-        are taken, and clients get RingClosed.  You may call it twice.
+        are taken.  Clients get PeerLost for calls that no engine takes any more, and `request`
+        waits for the next service of this name.  You may call it twice.
         """
         self._work = None  # it has arrays over the slots, which hold the memory
         if self._ring.closed:  # by another user of the ring, or by a close that was interrupted
