@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 
+from commands import environment
 from commands import gpuring as command
 from services import answer, engine, send, serve, up
+from support import poll
 
 import gpuring
 
@@ -52,6 +55,24 @@ def test_inspect_says_who_is_who_in_a_service(name, children):
         about = json.loads(command("inspect", name, "--json").stdout)["about"]
         assert (about["service"], about["kept"]) == (1, True)
         assert keeper.stats().about == about
+        worker.send()
+        worker.result()
+
+
+def test_a_stopped_engine_is_counted_once_and_its_role_is_told_in_a_narrow_terminal(name, children):
+    with serve(name, engine=False), gpuring.connect(name):
+        worker = up(children(engine, name))
+        os.kill(worker.pid, signal.SIGSTOP)
+        try:
+            poll(lambda: ", 1 stopped, service, " in row_of(command("ls").stdout, name))
+            text = command("inspect", name, env=environment() | {"COLUMNS": "60"}).stdout
+        finally:
+            os.kill(worker.pid, signal.SIGCONT)
+        peers = text[text.index("\nPEER") :].splitlines()[2:]
+        (row,) = [each for each in peers if str(worker.pid) in each and "presence" not in each]
+        assert "  engine  " in row
+        assert "  stopped  " in row
+        assert "(not shown, for lack of room: " in text
         worker.send()
         worker.result()
 

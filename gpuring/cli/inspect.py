@@ -117,7 +117,8 @@ def _peers(one: RingStats, whole: Service | None, width: int | None) -> str:
         for peer in one.peers
     ]
     right = ("PEER", "PID", "JOINED", "FRAMES", "LOST", "TORN", "GPU PENDING")
-    drop = ("TORN", "JOINED", "GPU PENDING", "ROLE", "FRAMES")
+    less = ("FRAMES", "LOST", "SUBSCRIPTION") if whole else ("ROLE", "FRAMES")
+    drop = ("TORN", "JOINED", "GPU PENDING", *less)
     return str(table(PEERS, rows, right=right, drop=drop, width=width))
 
 

@@ -81,8 +81,10 @@ def _row(one: RingStats, owner: str, of: str | None) -> tuple[str, ...]:
 
 def state(one: RingStats) -> str:
     """In a few words, what a person wants to know first."""
-    stopped = sum(peer.stopped for peer in one.peers)
+    whole = service(one)
+    second = [number for number, kind in whole.kinds.items() if kind == "presence"] if whole else []
+    stopped = sum(peer.stopped for peer in one.peers if peer.number not in second)
     parts = [one.state, *([f"{stopped} stopped"] if stopped else [])]
-    if (whole := service(one)) is not None:
+    if whole is not None:
         parts.append(f"service, {whole.calls}")
     return ", ".join(parts)
