@@ -53,7 +53,7 @@ def test_inspect_says_who_is_who_in_a_service(name, children):
         told = f"\none of the clients of service {name} gets its answers here\n"
         assert told in command("inspect", answers).stdout
         about = json.loads(command("inspect", name, "--json").stdout)["about"]
-        assert (about["service"], about["kept"]) == (1, True)
+        assert (about["service"], about["kept"]) == (2, True)
         assert keeper.stats().about == about
         worker.send()
         worker.result()
