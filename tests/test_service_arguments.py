@@ -92,3 +92,27 @@ def test_none_is_neither_a_request_nor_an_answer(name):
         taken.reply(7)
         with call.result(10) as slot:
             assert slot.array.tolist() == [7, 7]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"request": (3, 4)}, "request: dtype: NumPy makes no dtype of 4"),
+        ({"response": (3, 4)}, "response: dtype: NumPy makes no dtype of 4"),
+        ({"response": 3}, "response: a field is described by (shape, dtype)"),
+        ({"request": ((-3,), "f4")}, "request: a shape is a positive integer"),
+        ({"request_meta": "user"}, "request: meta: NumPy makes no dtype of 'user'"),
+        ({"response_meta": "user"}, "response: meta: NumPy makes no dtype of 'user'"),
+    ],
+)
+def test_what_describes_a_service_wrongly_is_named(name, wrong, told):
+    terms = {"request": ((3,), "f4"), "response": ((3,), "f4")} | wrong
+    with pytest.raises((TypeError, ValueError), match=f"^{re.escape(told)}"):
+        gpuring.serve(name, **terms, device="host")
+
+
+def test_an_engine_that_runs_does_not_wait_for_ever_for_a_full_batch(name):
+    with serve(name) as server:
+        told = '^max_wait_s is a number of seconds or "learn" here, not None: '
+        with pytest.raises(ValueError, match=told):
+            server.batch(2, None)

@@ -248,7 +248,7 @@ class Client(Sender, Unique):
             time.sleep(_ENGINE_POLL_S)
 
     def _nobody(self, waited_s: float) -> PeerLost:
-        within = f" within {waited_s:g} s" if waited_s else ""
+        within = f" within {round(waited_s, 3):g} s" if waited_s else ""
         if is_closed(self._ring._header):
             told = f"it was closed, and no other service of its name came{within or ' yet'}"
         else:

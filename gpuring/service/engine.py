@@ -81,7 +81,7 @@ class Engine:
         calls of the batch fail with the text, the exception is logged, and the engine goes on.
         SystemExit and Ctrl-C end `run`.  Requests of different shapes come in different batches.
 
-        * `max_batch`, `max_wait_s`: as for `take`, but `max_wait_s` has an end.
+        * `max_batch`, `max_wait_s`: as for `take`, but `max_wait_s` is not None.
         * `warm_up`: True calls the function with zeros of the largest batch (and no calls) when
           `run` begins, before the first call is taken.  A function is called instead, without
           arguments.  Until then the service is not ready.
@@ -94,7 +94,10 @@ class Engine:
         if most < 1:
             raise ValueError(f"max_batch is at least 1, not {max_batch!r}")
         if wait_s != "learn" and arguments.seconds(wait_s, "max_wait_s") > threading.TIMEOUT_MAX:
-            raise ValueError("an engine that can be stopped waits for a batch to fill for a time")
+            raise ValueError(
+                f'max_wait_s is a number of seconds or "learn" here, not {max_wait_s!r}: an engine '
+                "that waited without end for a full batch could not be stopped"
+            )
         if not callable(warm_up):
             arguments.flag(warm_up, "warm_up", "True, False or a function")
 

@@ -142,13 +142,18 @@ def time_namespace() -> int | None:
         return None
 
 
-def describe(slots: Slots, meta: npt.DTypeLike | None, envelope: np.dtype[Any]) -> Spec:
-    """The spec of a request or an answer with its envelope."""
+def describe(what: str, slots: Slots, meta: npt.DTypeLike | None, envelope: np.dtype[Any]) -> Spec:
+    """The spec of a request or an answer with its envelope.  `what` is for messages."""
     fields = slots if isinstance(slots, Mapping) else {ARRAY: slots}
     parts: list[Any] = [("envelope", envelope)]
-    if meta is not None:
-        parts.append(("user", spec.make(fields=fields, meta=meta).meta))
-    return spec.make(fields=fields, meta=np.dtype(parts))
+    try:
+        plain = spec.make(fields=fields, meta=meta)
+        if meta is not None:
+            parts.append(("user", plain.meta))
+        return spec.make(fields=fields, meta=np.dtype(parts))
+    except (TypeError, ValueError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"{what}: {error}") from error
 
 
 def in_words(described: Spec) -> str:
@@ -163,11 +168,11 @@ def in_words(described: Spec) -> str:
 
 
 def describe_request(slots: Slots, meta: npt.DTypeLike | None) -> Spec:
-    return describe(slots, meta, _REQUEST)
+    return describe("request", slots, meta, _REQUEST)
 
 
 def describe_response(slots: Slots, meta: npt.DTypeLike | None) -> Spec:
-    return describe(slots, meta, _ANSWER)
+    return describe("response", slots, meta, _ANSWER)
 
 
 def answers_name(service: str, client: int) -> str:
