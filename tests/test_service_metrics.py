@@ -128,6 +128,22 @@ def test_an_engine_serves_its_own_figures_to_prometheus(name):
         assert of_client == pytest.approx(seen(f"gpuring_{what}_seconds_sum", service=name))
 
 
+def test_calls_that_were_given_up_are_in_the_figures_and_one_collector_takes_several_services(name):
+    with serve(name) as one, serve(f"{name}-2") as two, gpuring.connect(name) as client:
+        from gpuring.service.prometheus import EngineCollector
+
+        registry = prometheus.CollectorRegistry()
+        registry.register(EngineCollector(one, two))
+        send(client, 0).cancel()
+        with pytest.raises(gpuring.RingTimeout):
+            one.take(timeout=0)
+        text = prometheus.generate_latest(registry).decode()
+    seen = reader(text)
+    assert seen("gpuring_calls_total", end="cancelled", service=name) == 1
+    assert seen("gpuring_calls_total", end="cancelled", service=f"{name}-2") == 0
+    assert text.count("# TYPE gpuring_batch_size ") == 1
+
+
 def test_what_the_header_knows_of_a_service_is_in_the_metrics_of_the_host(name):
     with serve(name) as server, gpuring.connect(name) as client:
         queue = {"kind": "lossless", "ring": name, "subscription": "engines"}

@@ -6,8 +6,9 @@
     REGISTRY.register(EngineCollector(server))
     start_http_server(9751)
 
-It needs `pip install 'gpuring[tools]'`.  What the header of a service knows, `gpuring metrics`
-serves for all processes.
+An engine of several services gives all of its servers to one collector.  It needs
+`pip install 'gpuring[tools]'`.  What the header of a service knows, `gpuring metrics` serves for
+all processes.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from prometheus_client.registry import Collector
 from gpuring.service.metrics import Histogram
 from gpuring.service.server import Server
 
-_ENDS = ("answered", "failed", "expired", "dropped", "undelivered")
+_ENDS = ("answered", "failed", "expired", "cancelled", "dropped", "undelivered")
 """Each call that an engine has had has one of these ends (Counts)."""
 
 
