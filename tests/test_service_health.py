@@ -67,6 +67,13 @@ def test_an_engine_that_warms_up_is_not_ready_yet(name):
             assert (found.ok, found.waiting, found.oldest_s) == (True, 0, 0)
 
 
+def test_one_call_that_waits_is_told_in_plain_words(name):
+    with serve(name), gpuring.connect(name) as client:
+        call = send(client, 0)
+        assert "; 1 call waits for " in gpuring.health(name).why
+        call.cancel()
+
+
 def test_an_engine_that_hangs_is_not_ready_any_more(name):
     with serve(name) as server, gpuring.connect(name) as client:
         send(client, 0)
