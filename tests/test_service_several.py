@@ -55,8 +55,8 @@ def test_a_batch_of_several_services_is_filled_from_one(two, place):
     send(second, 0, place)
     taking = in_thread(gpuring.take, [urgent, normal], 2, 20.0, 10.0)
     poll(lambda: len(normal._calls) == 1)
-    send(first, 1)
-    send(second, 2)
+    send(first, 1, place)
+    send(second, 2, place)
     assert [int(call.meta["k"]) for call in taking()] == [0, 2]
     batch = gpuring.take([urgent, normal], 2, timeout=10)
     assert (batch.server, [int(call.meta["k"]) for call in batch]) == (urgent, [1])
