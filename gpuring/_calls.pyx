@@ -1331,7 +1331,7 @@ cdef class Taken:
         if self.sent == 0:
             self.base = released
         if not self.alone:
-            others = unread_of(writer._peer, self._number, self.first_seq if self.sent else NEVER)
+            others = former_of(writer._peer, self._number, self.first_seq if self.sent else NEVER)
             self.alone = others == 0
             if others:
                 writer.void_begun()  # else this part could come before those
@@ -1344,16 +1344,18 @@ cdef class Taken:
         return self.open_seq != 0
 
 
-cdef uint64_t unread_of(Peer peer, uint64_t number, uint64_t below) noexcept:
-    """How many parts of a call, in sequences below that one, its client has not received.  An engine that is dead or has left has
-    sent them."""
+cdef uint64_t former_of(Peer peer, uint64_t number, uint64_t below) noexcept:
+    """How many parts of a call, in sequences below that one, are in its client's ring and not released.  An engine that is dead
+    or has left has sent them."""
     cdef gr_ring *ring = peer.gd.me.ring
     cdef Response *envelope
-    cdef uint64_t word, n = 0
+    cdef uint64_t word, take, n = 0
     cdef uint32_t i
     for i in range(ring.slots):
         word = gr_load_acquire(&ring.slot[i].word)
-        if phase_of(word) == GR_READY and seq_of(gr_load_acquire(&take_of(ring, i, 0).word)) < seq_of(word):
+        take = gr_load_acquire(&take_of(ring, i, 0).word)
+        if phase_of(word) == GR_READY and (seq_of(take) < seq_of(word)
+                                           or (seq_of(take) == seq_of(word) and phase_of(take) == GR_HELD)):
             envelope = <Response *>(ring.meta + i * ring.layout.meta_stride)
             if envelope.call == number and seq_of(word) < below:
                 n += 1
