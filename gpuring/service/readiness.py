@@ -69,8 +69,8 @@ def health(name: str, within_s: float = 10.0) -> Health:
     else:
         why = f"{ready} of {len(engines)} engines ready"
     if waiting:
-        calls = "1 call waits" if waiting == 1 else f"{waiting} calls wait, the oldest"
-        why += f"; {calls} for {oldest_s:.3g} s"
+        queue = "1 call waits" if waiting == 1 else f"{waiting} calls wait, the oldest"
+        why += f"; {queue} for {oldest_s:.3g} s"
     ok = ready > 0 and not seen.closed
     return Health(name, ok, why, ready, len(engines), waiting, oldest_s)
 
