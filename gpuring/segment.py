@@ -39,6 +39,8 @@ whether it may.  In slots their maker locks it until their ring has its name."""
 _PREFIX = "gpuring."
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _SEGMENT = re.compile(rf"gpuring\.({_NAME.pattern})(\+[0-9a-f]{{32}})?")
+ANSWERS = re.compile(r"(.+)\.[0-9a-f]{16}")
+"""The name of a ring of answers: that of its service, and the number of the client."""
 _SOCKETS = re.compile(r"gpuring\+[0-9a-f]{32}")
 _MAX_LISTED = 10
 """How many names a message lists."""
@@ -349,7 +351,10 @@ def not_found(name: str, detail: str = "") -> RingNotFound:
             f"ring {name!r} is not there now: {detail}. If nobody is removing or replacing it, "
             "`gpuring clean` takes away what is left, once its processes are gone"
         )
-    known = names()
+    there = set(names())
+    known = sorted(
+        each for each in there if not ((of := ANSWERS.fullmatch(each)) and of[1] in there)
+    )
     more = f" and {len(known) - _MAX_LISTED} more" if len(known) > _MAX_LISTED else ""
     listed = f"{', '.join(known[:_MAX_LISTED])}{more}" if known else "no rings"
     return RingNotFound(

@@ -27,6 +27,7 @@ from test_select import waiters
 from test_service_locks import watched
 
 import gpuring
+from gpuring import segment
 from gpuring._slots import nobody_has
 
 assert watched  # a fixture
@@ -223,6 +224,17 @@ def test_a_service_and_a_ring_are_not_the_same(name):
             with pytest.raises(gpuring.RingIncompatible, match="is a ring, not a service"):
                 join(name)
         assert ring.stats().peers == ()
+
+
+def test_the_names_that_a_message_lists_are_those_of_services_not_of_their_clients(
+    name, monkeypatch
+):
+    monkeypatch.setattr(segment, "_MAX_LISTED", 10_000)
+    with serve(name), gpuring.connect(name) as client:
+        answers = client._mailbox._ring.name
+        with pytest.raises(gpuring.RingNotFound, match=f"this host has .*{name}") as error:
+            gpuring.connect(f"other-{name}")
+        assert answers not in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gpuring import directory, stats
 from gpuring.cli.text import counted
 from gpuring.errors import RingError
+from gpuring.segment import ANSWERS
 from gpuring.stats import PeerStats, RingStats
-
-_ANSWERS = re.compile(r"(.+)\.[0-9a-f]{16}")
-"""The name of a ring of answers: that of its service, and the number of the client."""
 
 
 @dataclass(frozen=True)
@@ -81,13 +78,13 @@ def of_clients(found: Iterable[RingStats]) -> dict[str, str]:
     return {
         name: of[1]
         for name, one in rings.items()
-        if (of := _ANSWERS.fullmatch(name)) and of[1] in services and one.state != "dead"
+        if (of := ANSWERS.fullmatch(name)) and of[1] in services and one.state != "dead"
     }
 
 
 def service_of(name: str) -> str | None:
     """The service of whose clients' rings this is one; None if it is none of them."""
-    if of := _ANSWERS.fullmatch(name):
+    if of := ANSWERS.fullmatch(name):
         with contextlib.suppress(RingError, OSError, ValueError):
             if is_service(stats.collect(of[1], directory.look(of[1]))):
                 return of[1]
