@@ -65,6 +65,9 @@ def nobody_has(list slots not None, Py_ssize_t index, Py_ssize_t known=0):
 cdef class Slot:
     """What both kinds of slot have: whose slot it is, which frame it has, and on which streams it was used."""
 
+    def __cinit__(self):
+        self.use = &closed  # until it is bound
+
     def _bind(self, uint32_t index, Peer peer not None, whole, meta):
         self.index, self._peer, self._device = index, peer, peer.device
         self.use = &peer.gd.use[index]

@@ -149,3 +149,12 @@ def test_the_list_of_rings_is_a_list_that_is_shown_as_a_table(ring):
     cells = [ring.name, ring.memory, "4", f"{mine.slot_nbytes:,}", "0", "0", "open"]
     assert row.split() == cells
     assert repr(type(found)()) == "[]"
+
+
+@pytest.mark.parametrize("kind", [gpuring.ReadSlot, gpuring.WriteSlot])
+def test_a_slot_of_no_ring_is_refused_and_ends_no_interpreter(kind):
+    slot = kind()
+    end = slot.release if kind is gpuring.ReadSlot else slot.publish
+    for use in (lambda: slot.array, lambda: slot.meta, lambda: repr(slot), end):
+        with pytest.raises(AttributeError):
+            use()
