@@ -168,6 +168,7 @@ enum gr_result gr_offer(struct gr_ring *ring, int fd) {
         errno = EBADF;
         return GR_SYSTEM;
     }
+    struct stat at;
     int slots = fcntl(fd, F_DUPFD_CLOEXEC, 0), error = errno;
     if (slots < 0) return GR_SYSTEM;
     struct gr_ring *other = gr_lock_handles();
@@ -178,6 +179,7 @@ enum gr_result gr_offer(struct gr_ring *ring, int fd) {
     if (offered) {
         ring->slots_fd = slots;
         ring->listen_fd = listen_fd;
+        if (listen_fd >= 0 && fstat(listen_fd, &at) == 0) ring->listen_ino = at.st_ino;
     }
     gr_unlock_handles();
     if (offered) gr_watch(ring);
@@ -194,6 +196,7 @@ void gr_withdraw_offer(struct gr_ring *ring, struct gr_ring *handles) {
     while (other && !(other->slots_fd >= 0 && same_ring(other, ring))) other = other->next;
     if (other) {
         other->listen_fd = ring->listen_fd;
+        other->listen_ino = ring->listen_ino;
         ring->listen_fd = -1;
         return;
     }

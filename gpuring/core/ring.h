@@ -90,6 +90,7 @@ struct gr_ring {
      * to be had; -1 if not. Written under gr_lock_handles. Any thread may read the first one. */
     _Atomic int slots_fd;
     int listen_fd;
+    uint64_t listen_ino; /* of that socket */
 
     /* Written under gr_lock_handles. Any thread may read the first two. From joins_seen on, all but
      * the list belongs to the watchdog. */

@@ -194,14 +194,23 @@ void gr_ask_for_pidfd(struct gr_ring *ring, const struct gr_who *who) {
 
 /* ---- for the watchdog ------------------------------------------------------------------------ */
 
+/* Whether the descriptor is still that of our socket. Not if the process has closed all its
+ * descriptors, as a daemon does. Then the number may be that of a socket at which the program itself
+ * listens. */
+static bool is_listening(const struct gr_ring *ring) {
+    struct stat now;
+    return fstat(ring->listen_fd, &now) == 0 && now.st_ino == ring->listen_ino;
+}
+
 /* Answers those who have connected to this ring's socket. False: they cannot be answered now. */
 static bool serve(struct gr_ring *ring) {
+    if (!is_listening(ring)) {
+        ring->listen_fd = -1;
+        atomic_store_explicit(&ring->slots_fd, -1, memory_order_relaxed);
+        return true;
+    }
     for (int k = 0; k < ANSWERS; k++) {
         int fd = accept4(ring->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (fd < 0 && (errno == EBADF || errno == ENOTSOCK || errno == EINVAL)) {
-            ring->listen_fd = -1; /* the process has closed all its descriptors, as a daemon does */
-            return true;
-        }
         if (fd < 0) return errno == EAGAIN || errno == EINTR || errno == ECONNABORTED;
         int slots = atomic_load_explicit(&ring->slots_fd, memory_order_relaxed);
         if (!may_be_peer(ring, fd)) {
