@@ -630,7 +630,7 @@ def test_an_engine_hears_that_its_client_has_died(name, children):
         part(taken, 1)
         join = in_thread(taken.part)
         client.kill()
-        with pytest.raises(gpuring.CallCancelled):
+        with pytest.raises(gpuring.CallCancelled, match="or is dead"):
             join()
         assert server.counts.undelivered == 1
     assert segments_of(name) == []

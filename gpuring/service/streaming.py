@@ -222,4 +222,7 @@ class InParts(Taken):
         self._request()
         server, number = self._server, self._number
         server._end_cancelled(self)
-        raise CallCancelled(f"service {server.name!r}: the client of call {number} has given it up")
+        raise CallCancelled(
+            f"service {server.name!r}: the client of call {number} has given it up, has left or is "
+            "dead"
+        )
