@@ -79,7 +79,7 @@ def _blocks(setting: Setting, memory: SharedMemory) -> list[tuple[Any, Any]]:
 def _socket(kind: str) -> Any:
     import zmq
 
-    socket = zmq.Context.instance().socket(getattr(zmq, kind))
+    socket: Any = zmq.Context.instance().socket(getattr(zmq, kind))
     socket.linger = 0
     if kind == "PUSH":
         socket.immediate = True  # queues no message for a process that is not there

@@ -28,7 +28,7 @@ def codec(setting: Setting, count: int) -> tuple[Callable[[bytes], Any], Callabl
         here = [torch.from_numpy(each).to(setting.torch_device) for each in here]
 
     def encode(pixels: Any) -> bytes:
-        rows = torch.from_dlpack(pixels).flatten(1).sum(1, dtype=torch.int32)
+        rows = torch.utils.dlpack.from_dlpack(pixels).flatten(1).sum(1, dtype=torch.int32)
         return bytes(rows.cpu().numpy())  # waits for the GPU
 
     encode(

@@ -79,13 +79,13 @@ class RingRequest(Request):
     def pixels(self) -> Any:
         import torch
 
-        return torch.from_dlpack(self._call.slot)
+        return torch.utils.dlpack.from_dlpack(self._call.slot)
 
     def answer(self, large: Any) -> None:
         import torch
 
         with self._call.answer() as slot:
-            torch.from_dlpack(slot).copy_(large)
+            torch.utils.dlpack.from_dlpack(slot).copy_(large)
 
 
 class RingAnswerer(Answerer):

@@ -125,7 +125,7 @@ def as_tensor(photo: Any, device: str) -> Any:
 
     if isinstance(photo, np.ndarray):
         return torch.tensor(photo, device=device)
-    return torch.from_dlpack(photo)
+    return torch.utils.dlpack.from_dlpack(photo)
 
 
 class Waiting:
