@@ -189,11 +189,11 @@ class Server(Taker, Engine, Unique):
 
         It waits up to `timeout` seconds for the first call.  None waits for ever, and 0 does not
         wait.  Then it waits up to `max_wait_s` more for the batch to fill.  None waits until it is
-        full or the service is closed.  With "learn" it waits if it expects more calls, for a
-        quarter of what a batch costs beside its calls at most.  It learns both from its last
-        batches, and `counts` says how long it waits.  On a GPU `stream` (default: CuPy's current
-        one) waits for the requests.  It leaves out calls of dead clients and calls that have
-        expired.
+        full or the service is closed.  With "learn" it waits if it expects more calls, for at most
+        a quarter of the time that a batch takes however few calls it has.  It learns both from its
+        last batches, and `counts` says how long it waits.  On a GPU `stream` (default: CuPy's
+        current one) waits for the requests.  It leaves out calls of dead clients and calls that
+        have expired.
 
         Raises RingTimeout, DeviceError, EndOfStream when the service was closed and no call is left
         to take, and RingClosed when this server was closed.  If it raises, it has taken nothing.
