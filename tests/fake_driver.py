@@ -325,7 +325,7 @@ class Rig:
         self.devices.append(device)
         return SimpleNamespace(
             name="ring", slots=header.slots, spec=spec.make(shape=8, dtype="u1"), _header=header,
-            _device=device, _memory=SimpleNamespace(array=lambda *_: np.zeros(8, "u1")),
+            _device=device, _memory=SimpleNamespace(array=lambda *_, **__: np.zeros(8, "u1")),
             _endpoints={}, _forget=lambda _: None, current=current, _whole=None,
         )  # fmt: skip
 
