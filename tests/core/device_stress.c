@@ -359,6 +359,8 @@ static void *churn(void *number) {
     const gd_stream stream = fc_stream(0, false);
     acquiring = gr_acquire;
     dice = (uintptr_t)number;
+    uint64_t before = 0;
+    unsigned unchanged = 0;
     for (unsigned turn = 0; atomic_load(&churning); turn++) {
         struct gd_peer me;
         char name[GR_NAME_WORDS * 8] = "churn";
@@ -375,12 +377,15 @@ static void *churn(void *number) {
             finish(&me, todo, false);
         }
         leave(&me);
-        /* A lossless subscription that begins at the oldest frame holds the producers up. Where each
-         * comes back sooner than a sleeping producer wakes up, no producer would ever claim. So now and
-         * then a reader waits for a claim, for a while. */
-        const uint64_t before = gr_load_acquire(&ring->head->claim_hint);
-        for (int k = 0; turn % 16 == 1 && k < 1000 && gr_load_acquire(&ring->head->claim_hint) == before; k++)
-            sched_yield();
+        /* Whoever reads the oldest frame holds the producers up. Where each comes back sooner than a
+         * sleeping producer wakes up, no producer would ever claim. So if nobody has claimed during
+         * some turns, all who come and go wait for a claim, at the same time, for a while. */
+        const uint64_t claims = gr_load_acquire(&ring->head->claim_hint);
+        unchanged = claims == before ? unchanged + 1 : 0;
+        before = claims;
+        for (int k = 0; unchanged >= 16 && k < 100 && gr_load_acquire(&ring->head->claim_hint) == claims; k++)
+            usleep(1000);
+        if (unchanged >= 16) unchanged = 0;
     }
     return NULL;
 }
