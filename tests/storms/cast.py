@@ -160,6 +160,7 @@ def crowd(program: Program, *, daemon: bool) -> None:
             try:
                 program.arm()
                 time.sleep(0.05)
+                program.disarm()
             except KeyboardInterrupt:
                 pass
     finally:
