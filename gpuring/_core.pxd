@@ -49,7 +49,8 @@ cdef extern from "core/ring.h" nogil:
     struct gr_peer_entry:
         gr_word word, id, pid, start, pidns, joined_ns, waiting, frames, lost, torn, asked_ns
     struct gr_slot:
-        gr_word word, producer, fence, time_ns, since_ns, ndim
+        gr_word word, producer, fence, time_ns, since_ns
+        gr_word32 ndim
         gr_word shape[8]
     struct gr_take:
         gr_word word, since_ns
@@ -86,6 +87,7 @@ cdef extern from "core/ring.h" nogil:
     const gr_field *gr_fields
 
     uint64_t gr_load_acquire(const gr_word *word)
+    uint32_t gr_load_acquire32 "gr_load_acquire"(const gr_word32 *word)
     void gr_raise_to(gr_word *word, uint64_t value)
     uint64_t seq_of(uint64_t)
     unsigned owner_of(uint64_t)
@@ -125,6 +127,16 @@ cdef extern from "core/ring.h" nogil:
     gr_result gr_latest(gr_peer *)
     bint gr_torn(const gr_ring *, uint32_t, uint32_t, uint64_t, uint64_t)
     bint gr_holds(gr_peer *, uint32_t, uint64_t *)
+    struct gr_origin:
+        uint64_t seq, time_ns
+        uint32_t lost
+    struct gr_watermark:
+        uint8_t epoch[16]
+        uint64_t seq, lost
+    gr_result gr_set_origin(gr_peer *, uint32_t, uint64_t, const gr_origin *)
+    bint gr_origin_of "gr_origin"(const gr_slot *, gr_origin *)
+    void gr_set_link(gr_ring *, const gr_watermark *)
+    bint gr_link(const gr_ring *, gr_watermark *)
     ctypedef gr_result (*gr_verb)(gr_peer *)
     int64_t gr_now_ns()
     gr_result gr_ready(const gr_peer *)

@@ -394,6 +394,24 @@ cdef class Header:
             gr_reap_dead(self.ring, mask)
         return [p for p in range(self.ring.max_peers) if mask[p // 64] >> p % 64 & 1]
 
+    def link(self):
+        """How far a bridge from another host has come: (epoch of the near ring, the near sequence up to which everything was
+        published or skipped, how many frames were lost upstream up to there).  The epoch is b"" if there never was one."""
+        cdef gr_watermark mark
+        if not gr_link(self.ring, &mark):
+            return b"", 0, 0
+        return PyBytes_FromStringAndSize(<char *>mark.epoch, 16), mark.seq, mark.lost
+
+    def set_link(self, bytes epoch not None, uint64_t seq, uint64_t lost):
+        """The importer of a bridge says how far it has come, after it has published."""
+        cdef gr_watermark mark
+        self._to_write()
+        if len(epoch) != 16:
+            raise ValueError(f"an epoch has 16 bytes, not {len(epoch)}")
+        memcpy(mark.epoch, <const char *>epoch, 16)
+        mark.seq, mark.lost = seq, lost
+        gr_set_link(self.ring, &mark)
+
     def close_ring(self):
         """Closes the ring.  There are no more claims, and readers get the end of the stream after what is there."""
         self._to_write()
@@ -955,10 +973,23 @@ cdef class Peer:
     def shape(self, uint32_t index):
         """Returns the shape of the frame in a slot that this peer holds.  None means the shape of the whole slot."""
         cdef gr_slot *slot = &self.gd.me.ring.slot[index]
-        cdef uint64_t ndim = gr_load_acquire(&slot.ndim), k
-        if ndim > <uint64_t>GR_MAX_NDIM:
+        cdef uint32_t ndim = gr_load_acquire32(&slot.ndim), k
+        if ndim > <uint32_t>GR_MAX_NDIM:
             raise Damaged(f"slot {index} names {ndim} dimensions")
         return tuple([gr_load_acquire(&slot.shape[k]) for k in range(ndim)]) if ndim else None
+
+    def set_origin(self, uint32_t index, uint64_t seq, uint64_t origin_seq, uint64_t time_ns, uint32_t lost):
+        """Says where the frame in a slot that this peer has claimed comes from.  Returns 0 or a negative result."""
+        cdef gr_origin origin
+        origin.seq, origin.time_ns, origin.lost = origin_seq, time_ns, lost
+        return -<int>gr_set_origin(&self.gd.me, index, seq, &origin)
+
+    def origin(self, uint32_t index):
+        """(seq, time_ns) of where the frame in a slot that this peer holds comes from, or None."""
+        cdef gr_origin origin
+        if not gr_origin_of(&self.gd.me.ring.slot[index], &origin):
+            return None
+        return origin.seq, origin.time_ns
 
     def settle(self, uint32_t index):
         """Waits until the streams that used a slot of ours are idle.  Ctrl-C interrupts.  Raises DeviceError."""

@@ -171,6 +171,21 @@ cdef class WriteSlot(Slot):
         self.use.ndim = 0
         self._begin(shape)
 
+    def _set_origin(self, uint64_t seq, uint64_t time_ns, lost):
+        """Of a bridge: the frame was `seq` of another ring, and was first published at `time_ns` of CLOCK_REALTIME.
+
+        `lost` is how many frames were lost upstream before this one, in all.  It only rises, also when the near ring is another
+        one.  Say it between claim and publish.  An abandoned claim takes it along.  Raises ValueError, RingError if the slot is
+        no longer yours, PeerLost."""
+        cdef int result
+        if not seq:
+            raise ValueError("a sequence of another ring is 1 or more")
+        if not self.use.open:
+            self._check_open()
+        result = self._peer.set_origin(self.index, self._seq, seq, time_ns, lost & 0xffffffff)
+        if result:
+            raise self._refused(result, "publish")
+
     def publish(self):
         """Hands the frame to the readers, in stream order: their streams wait for your work on the slot.
 
@@ -217,7 +232,7 @@ cdef class ReadSlot(Slot):
     cdef int _begin(self) except -1:
         self._seq = self.use.seq
         self._seen = self._restarted = self._cut = False
-        self._shape = self._peer.shape(self.index) if gr_load_acquire(
+        self._shape = self._peer.shape(self.index) if gr_load_acquire32(
             &self._peer.gd.me.ring.slot[self.index].ndim) else None
         return 0
 

@@ -80,6 +80,8 @@ class Spec:
     """A structured dtype.  None if frames have no metadata."""
     canary_nbytes: int = 0
     """Bytes at the end of each slot that show whether somebody wrote there (gpuring.debug)."""
+    origin: Mapping[str, str] | None = None
+    """The "host" and the "ring" that a bridge carries the frames from.  None for other rings."""
     about: Mapping[str, Any] | None = None
     """What else those who attach must know, as JSON.  Nothing here looks into it."""
 
@@ -101,6 +103,8 @@ class Spec:
             "meta": None if self.meta is None else _describe(self.meta),
             "canary": self.canary_nbytes,
         }
+        if self.origin is not None:
+            described["origin"] = self.origin
         if self.about is not None:
             described["about"] = self.about
         return json.dumps(described).encode()
@@ -123,6 +127,7 @@ class Spec:
                 fields=fields,
                 meta=meta,
                 canary_nbytes=read.get("canary", 0),
+                origin=read.get("origin"),
                 about=read.get("about"),
             )
         except Exception as error:  # NumPy refuses with many kinds of error
@@ -144,6 +149,7 @@ def make(
     fields: Mapping[str, tuple[Sequence[int] | int, npt.DTypeLike]] | None = None,
     meta: npt.DTypeLike | None = None,
     canary_nbytes: int = 0,
+    origin: Mapping[str, str] | None = None,
     about: Mapping[str, Any] | None = None,
 ) -> Spec:
     """The spec of `shape=, dtype=` or of `fields={name: (shape, dtype)}`.
@@ -180,7 +186,15 @@ def make(
         raise ValueError(
             f"a slot has at most {MAX_SLOT_NBYTES:,} bytes (1 TiB), this one would have {offset:,}"
         )
-    return _fits(Spec(tuple(placed), _meta(meta), canary_nbytes, about))
+    return _fits(Spec(tuple(placed), _meta(meta), canary_nbytes, _origin(origin), about))
+
+
+def _origin(origin: Mapping[str, str] | None) -> dict[str, str] | None:
+    if origin is None:
+        return None
+    if {*origin} != {"host", "ring"} or not all(isinstance(name, str) for name in origin.values()):
+        raise ValueError(f"an origin has a host and a ring, unlike {origin!r}")
+    return {**origin}
 
 
 def _fits(described: Spec) -> Spec:

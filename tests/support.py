@@ -33,7 +33,7 @@ __all__ = [
 ]  # fmt: skip
 
 _FIELDS = {(table, name): (at, n) for table, name, at, n in _core.layout_fields()}
-_ROW = {"head": 0, "sub": 128, "peer": 128, "slot": 128, "take": 16, "tear": 16}
+_ROW = {"head": 0, "link": 64, "sub": 128, "peer": 128, "slot": 128, "take": 16, "tear": 16}
 _PAGE = 4096
 LOCK_BYTE = 256
 

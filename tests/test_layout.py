@@ -14,7 +14,7 @@ from gpuring._snapshot import SLOT_PHASES, TAKE_PHASES
 
 TEXT = (Path(__file__).parent.parent / "docs" / "protocol.md").read_text()
 LAYOUT = TEXT.partition("\n## Layout\n")[2].partition("\n## ")[0]
-TABLES = ("head", "death", "sub", "peer", "slot", "take", "tear")
+TABLES = ("head", "death", "link", "sub", "peer", "slot", "take", "tear")
 
 
 def rows(text: str) -> list[list[str]]:

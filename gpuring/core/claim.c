@@ -189,6 +189,7 @@ static ALWAYS_INLINE enum gr_result claim(struct gr_peer *me) {
         me->lost = 0;
         gr_list_pending(me, (uint32_t)i);
         gr_store_relaxed(&ring->slot[i].since_ns, (uint64_t)gr_now_coarse_ns());
+        gr_store_relaxed(&ring->slot[i].origin_seq, 0); /* until gr_set_origin */
         prefetch_next(me);
         GR_FAULT("claim: claimed");
         return GR_OK;

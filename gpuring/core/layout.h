@@ -29,7 +29,7 @@
 #include "order.h"
 
 enum {
-    GR_VERSION = 4,
+    GR_VERSION = 5,
     GR_LINE = 64,
     GR_PAGE = 4096,
     GR_MAX_SLOTS = 1024,
@@ -68,6 +68,17 @@ struct gr_death {
     gr_word torn;
     gr_word reopened; /* frames it held that went back to its subscription, or were dropped */
     gr_word raised;   /* fences raised on its behalf */
+};
+
+/* How far a bridge has come that carries the frames of a ring of another host, the near ring, into
+ * this one. Writer: the importer alone. head.links has two of these, and link_turn says which one
+ * holds (link.c). */
+struct gr_link {
+    gr_word epoch[2]; /* of the near ring */
+    gr_word seq;      /* near sequence up to which everything was published or skipped */
+    gr_word lost;     /* how many frames were lost upstream up to there, in all */
+    gr_word first;    /* frames below this sequence came over an earlier link, if over any */
+    uint64_t reserved[3];
 };
 
 struct gr_head {
@@ -112,6 +123,11 @@ struct gr_head {
     /* Superset of the peers in use, in the same way. */
     alignas(GR_LINE) gr_word peer_mask[GR_MASK_WORDS];
     alignas(GR_LINE) struct gr_death deaths[GR_DEATHS];
+
+    /* Rises when the importer has written links[(link_turn + 1) % 2]. 0: there was no link yet.
+     * Writer: the importer. */
+    alignas(GR_LINE) gr_word link_turn;
+    alignas(GR_LINE) struct gr_link links[2];
 };
 
 struct gr_sub {
@@ -137,7 +153,8 @@ struct gr_peer_entry {
     gr_word lost;   /* sequences that a consumer was made to skip */
     gr_word torn;   /* torn frames that a consumer passed over */
     gr_word asked_ns; /* CLOCK_MONOTONIC_COARSE when it last said gr_ask; 0: never */
-    uint64_t reserved2[4];
+    gr_word gpu[2];   /* UUID of the GPU on which it uses the slots; 0 on host memory. Before `word` */
+    uint64_t reserved2[2];
 };
 
 struct gr_slot {
@@ -148,8 +165,11 @@ struct gr_slot {
     gr_word fence;    /* the fence value that says "written" */
     gr_word time_ns;  /* CLOCK_MONOTONIC at publish */
     gr_word since_ns; /* CLOCK_MONOTONIC_COARSE at claim */
-    gr_word ndim;     /* 0 for the whole slot, else the number of extents of a smaller frame */
-    uint64_t reserved[2];
+    gr_word32 ndim;   /* 0 for the whole slot, else the number of extents of a smaller frame */
+    /* Of a frame that a bridge has brought. Writer: a claim (0), then gr_set_origin. */
+    gr_word32 origin_lost;  /* frames lost upstream before this one, in all, modulo 2^32 */
+    gr_word origin_seq;     /* its sequence in the near ring; 0: nobody has brought it */
+    gr_word origin_time_ns; /* CLOCK_REALTIME of its first publication */
     gr_word shape[GR_MAX_NDIM];
 };
 
@@ -179,6 +199,8 @@ _Static_assert(offsetof(struct gr_head, closed) == 320, "head: membership");
 _Static_assert(sizeof(struct gr_death) == GR_LINE, "death: one line");
 _Static_assert(offsetof(struct gr_head, peer_mask) == 384, "head: peers");
 _Static_assert(offsetof(struct gr_head, deaths) == 448, "head: deaths");
+_Static_assert(sizeof(struct gr_link) == GR_LINE, "link: one line");
+_Static_assert(offsetof(struct gr_slot, shape) == GR_LINE, "slot: all but the shape in one line");
 _Static_assert(sizeof(struct gr_head) <= GR_PAGE, "head: fits its page");
 
 /* Where the tables start. This is computed from the counts alone and never read from the

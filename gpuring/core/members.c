@@ -165,6 +165,7 @@ static enum gr_result enter(struct gr_ring *ring, struct gr_peer *me) {
         gr_store_relaxed(&entry->lost, 0);
         gr_store_relaxed(&entry->torn, 0);
         gr_store_relaxed(&entry->asked_ns, 0);
+        for (int k = 0; k < 2; k++) gr_store_relaxed(&entry->gpu[k], ring->gpu[k]);
         GR_FAULT("join: written");
         gr_store_sc(&entry->word, peer_word(GR_LIVE, me->role, me->u));
         GR_FAULT("join: live");

@@ -7,6 +7,7 @@
  *   reap.c      clears what dead peers, and peers that leave, still had; under LOCK, too
  *   claim.c     the frontier, promise, claim, publish, abandon
  *   frames.c    acquire, latest, release, give back; whether a verb would block; torn frames
+ *   link.c      what a bridge from another host writes down: origins of frames, and how far it is
  *   wait.c      spins, then sleeps, at one ring or at several
  *   watchdog.c  a thread that clears dead peers
  *   notify.c    a thread that turns doorbells into file descriptors, for event loops
@@ -84,6 +85,7 @@ struct gr_ring {
     /* [number * 8]: how many verbs of that peer are in progress, in all threads (gr_begin). */
     gr_word inside[GR_MAX_PEERS * (GR_LINE / 8)];
     uint64_t pid, start, pidns;
+    uint64_t gpu[2]; /* UUID of the GPU on which this process has the slots, else 0 */
     unsigned generation;   /* of the process; in a forked child the handle is void */
 
     /* The descriptor of the slots, if this process has offered it, and the socket at which it is
@@ -344,6 +346,22 @@ static inline enum gr_result gr_ready(const struct gr_peer *me) {
     struct gr_culprit culprit;
     return gr_look(me, &seq, &culprit);
 }
+
+/* link.c */
+struct gr_origin {
+    uint64_t seq, time_ns;
+    uint32_t lost;
+};
+/* How far a link has come: everything up to `seq` of the near ring was published or skipped. */
+struct gr_watermark {
+    uint8_t epoch[16];
+    uint64_t seq, lost;
+};
+enum gr_result gr_set_origin(struct gr_peer *me, uint32_t index, uint64_t seq,
+                             const struct gr_origin *origin);
+bool gr_origin(const struct gr_slot *slot, struct gr_origin *origin);
+void gr_set_link(struct gr_ring *ring, const struct gr_watermark *mark);
+bool gr_link(const struct gr_ring *ring, struct gr_watermark *mark);
 
 /* wait.c */
 /* tests/core/stress.c sets a longer slice, because sleeps that end by themselves hide lost

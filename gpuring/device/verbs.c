@@ -138,7 +138,7 @@ enum gr_result gd_acquire(struct gd_peer *me, struct gd_call *call, unsigned how
         }
         const struct gr_slot *slot = &me->me.ring->slot[me->me.index];
         /* The frame is released, so this is the only call that can report the damage. */
-        if (gr_load_acquire((gr_word *)&slot->ndim) > GR_MAX_NDIM) {
+        if (gr_load_acquire((gr_word32 *)&slot->ndim) > GR_MAX_NDIM) {
             gr_release(&me->me, me->me.index, me->me.seq);
             gd_cancel(me, call);
             return GR_DAMAGED;

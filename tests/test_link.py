@@ -1,0 +1,127 @@
+"""What a bridge writes into the ring that it fills: origins of frames, and how far it has come."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+
+import pytest
+from support import segments_of
+
+import gpuring
+
+NEAR, OTHER = b"n" * 16, b"o" * 16
+_names = itertools.count()
+
+
+@pytest.fixture
+def ring() -> Iterator[gpuring.Ring]:
+    name = f"link-{os.getpid()}-{next(_names)}"
+    origin = {"host": "camera-host", "ring": "cam0"}
+    with gpuring.create(
+        name, slots=4, shape=(2,), dtype="u1", device="host", _origin=origin
+    ) as made:
+        yield made
+    assert segments_of(name) == []
+
+
+def bring(producer: gpuring.Producer, seq: int, lost: int = 0) -> None:
+    with producer.claim(timeout=0) as slot:
+        slot._set_origin(seq, 1_000 + seq, lost)
+
+
+def test_without_a_bridge_there_is_no_link(ring):
+    assert ring._link() == (b"", 0, 0)
+    with ring.producer() as producer:
+        producer.claim(timeout=0).publish()
+        assert ring._link() == (b"", 0, 0)
+
+
+def test_the_link_says_what_was_said_last(ring):
+    for seq in (7, 8, 12):
+        ring._set_link(NEAR, seq, seq - 7)
+        assert ring._link() == (NEAR, seq, seq - 7)
+    with gpuring.attach(ring.name) as attached:
+        assert attached._link() == (NEAR, 12, 5)
+    ring._set_link(OTHER, 3, 6)
+    assert ring._link() == (OTHER, 3, 6)
+
+
+def test_an_epoch_has_16_bytes(ring):
+    with pytest.raises(ValueError, match="16 bytes, not 3"):
+        ring._set_link(b"abc", 1, 0)
+    assert ring._link() == (b"", 0, 0)
+
+
+def test_a_published_frame_counts_before_the_link_is_set(ring):
+    ring._set_link(NEAR, 4, 0)
+    with ring.producer() as producer:
+        bring(producer, 5, 2**32 + 1)
+        bring(producer, 7, 2**32 + 2)
+        assert ring._link() == (NEAR, 7, 2)
+        ring._set_link(NEAR, 9, 2**40)  # 8 and 9 were void
+        assert ring._link() == (NEAR, 9, 2**40)
+        bring(producer, 10, 2**40 + 3)
+        assert ring._link() == (NEAR, 10, 2**40 + 3)
+
+
+def test_what_was_not_published_does_not_count(ring):
+    ring._set_link(NEAR, 4, 0)
+    with ring.producer() as producer:
+        slot = producer.claim(timeout=0)
+        slot._set_origin(5, 0, 0)
+        assert ring._link() == (NEAR, 4, 0)
+        slot.abandon()
+        assert ring._link() == (NEAR, 4, 0)
+
+
+def test_frames_of_an_earlier_link_do_not_count(ring):
+    ring._set_link(NEAR, 99, 0)
+    with ring.producer() as producer:
+        early = producer.claim(timeout=0)
+        slot = producer.claim(timeout=0)
+        early._set_origin(100, 0, 0)
+        early.publish()
+        ring._set_link(OTHER, 4, 0)
+        assert ring._link() == (OTHER, 4, 0)
+        slot._set_origin(5, 0, 0)  # claimed for the old link, and used for the new one
+        slot.publish()
+        assert ring._link() == (OTHER, 5, 0)
+        ring._set_link(OTHER, 5, 0)
+        ring._set_link(NEAR, 100, 0)  # back to a ring whose frame is still there
+        assert ring._link() == (NEAR, 100, 0)
+
+
+def test_a_claim_takes_no_origin_from_the_frame_before_it(ring):
+    ring._set_link(NEAR, 4, 0)
+    with ring.producer() as producer:
+        for seq in range(5, 9):
+            bring(producer, seq)
+        ring._set_link(NEAR, 6, 0)
+        for _ in range(2):
+            producer.claim(timeout=0).publish()  # in the slots of 5 and 6
+        assert ring._link() == (NEAR, 8, 0)
+        for _ in range(2):
+            producer.claim(timeout=0).publish()
+        assert ring._link() == (NEAR, 6, 0)
+
+
+def test_an_origin_belongs_to_a_claim(ring):
+    with ring.producer() as producer:
+        slot = producer.claim(timeout=0)
+        with pytest.raises(ValueError, match="1 or more"):
+            slot._set_origin(0, 0, 0)
+        slot.publish()
+        with pytest.raises(gpuring.RingError, match="no longer yours"):
+            slot._set_origin(5, 0, 0)
+
+
+def test_an_origin_is_part_of_the_description(ring):
+    with gpuring.attach(ring.name) as attached:
+        assert attached.spec.origin == {"host": "camera-host", "ring": "cam0"}
+    with gpuring.create(f"{ring.name}-b", slots=1, shape=1, dtype="u1", device="host") as other:
+        assert other.spec.origin is None
+    for wrong in ({"host": "a"}, {"host": "a", "ring": 1}, {"host": "a", "ring": "b", "c": "d"}):
+        with pytest.raises(ValueError, match="a host and a ring"):
+            gpuring.create("link-x", slots=1, shape=1, dtype="u1", device="host", _origin=wrong)
