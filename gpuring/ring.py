@@ -337,7 +337,10 @@ class Ring(Dropped):
     def _link(self) -> tuple[bytes, int, int]:
         """How far a bridge has come that fills this ring: (epoch of the near ring, near sequence up
         to which everything was published or skipped, frames lost upstream up to there).  The epoch
-        is b"" if no bridge was here.  An importer asks when it has joined as the producer."""
+        is b"" if no bridge was here.
+
+        An importer asks when it has joined as the producer, and sets the link to the answer before
+        its first claim: the answer may come from a frame that the claim takes away."""
         self._check_open()
         return self._header.link()
 

@@ -93,6 +93,9 @@ def use(name: str) -> None:
         inspect.describe(seen)
     with gpuring.attach(name) as ring:
         ring.stats()
+        epoch, seq, lost = ring._link()
+        if epoch:
+            ring._set_link(epoch, seq, lost)
         with contextlib.suppress(gpuring.RingError), ring.producer() as producer:
             producer.claim(0).publish()
         for lossless in (True, False):
@@ -130,7 +133,9 @@ def test_damaged_tables_are_told_by_the_errors_of_gpuring_only(name, damage):
         path = Path("/dev/shm", f"gpuring.{name}")
         valid = path.read_bytes()
         words = len(valid.rstrip(b"\0")) // WORD.size  # the description comes last
-        used = [k for k in range(FIRST_WORD, words) if k < 48 or k >= 512]  # head, tables
+        used = [  # head, link, tables
+            k for k in range(FIRST_WORD, words) if k < 48 or 120 <= k < 136 or k >= 512
+        ]
         with path.open("r+b", buffering=0) as file:
             for where, value in damage:
                 file.seek(used[int(where * len(used))] * WORD.size)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from compiled import BUILD_S, Edit, build, needs_compiler
 from support import segments_of
 
 import gpuring
@@ -125,3 +129,80 @@ def test_an_origin_is_part_of_the_description(ring):
     for wrong in ({"host": "a"}, {"host": "a", "ring": 1}, {"host": "a", "ring": "b", "c": "d"}):
         with pytest.raises(ValueError, match="a host and a ring"):
             gpuring.create("link-x", slots=1, shape=1, dtype="u1", device="host", _origin=wrong)
+
+
+# ---- importers that are killed (tests/core/link.c) ---------------------------------------------
+
+RUN_S = 60
+
+
+def run(place: Path, kills: int, seed: int, *edits: Edit) -> subprocess.CompletedProcess[str]:
+    program = build(place, "link.c", ["-O1", "-g", "-DGR_FAULTS"], *edits)
+    return subprocess.run(
+        [program, str(kills), str(seed)],
+        capture_output=True,
+        text=True,
+        timeout=RUN_S,
+        check=False,
+    )
+
+
+@needs_compiler
+@pytest.mark.deadline(BUILD_S + RUN_S)
+def test_each_near_frame_comes_once_wherever_importers_are_killed(tmp_path):
+    done = run(tmp_path, 400, 1)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["kills"] == 400
+    assert told["frames"] > 400
+    assert told["near rings"] > 10
+    assert told["at random"] > 0
+    steps = {"publish: recorded", "publish: ready", "origin: written", "link: half an epoch"}
+    steps |= {"link: epoch", "link: written", "link: turned", "claim: claimed", "promised"}
+    assert {*told["points"]} >= steps
+
+
+MUTANTS: dict[str, Edit] = {
+    "published frames do not count": (
+        "link.c",
+        "seq < first || origin.seq <= mark->seq",
+        "1",
+    ),
+    "frames count before they are published": (
+        "link.c",
+        "return phase_of(w) == GR_READY && gr_origin",
+        "return phase_of(w) != GR_TORN && gr_origin",
+    ),
+    "frames of an earlier link count": (
+        "link.c",
+        "seq >= first) first = seq + 1;",
+        "0) first = 1;",
+    ),
+    "there is one copy, and it is written in place": (
+        "link.c",
+        "return &ring->head->links[turn % 2];",
+        "return &ring->head->links[turn * 0];",
+    ),
+    "the turn comes first": (
+        "link.c",
+        "    struct gr_link *link = link_of(ring, turn + 1);",
+        "    struct gr_link *link = link_of(ring, turn + 1);\n"
+        "    gr_store_release(&head->link_turn, turn + 1);\n"
+        '    GR_FAULT("link: turned first");',
+    ),
+    "what was lost is that of the watermark": (
+        "link.c",
+        "mark->lost += (uint32_t)(origin.lost - (uint32_t)mark->lost);",
+        "",
+    ),
+}
+
+
+@needs_compiler
+@pytest.mark.deadline(BUILD_S + RUN_S)
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_the_reader_catches(mutant, tmp_path):
+    done = run(tmp_path, 2000, 1, MUTANTS[mutant])
+    assert done.returncode == 1, done.stdout
+    assert "not so" in done.stderr

@@ -18,8 +18,9 @@
  * leaves the old ones, and one after it the new.
  *
  * There is one importer at a time, and it is the only producer; who makes importers sees to that.
- * It raises the watermark before it claims the slot of its last frame again. Otherwise that frame
- * might be out of the table, and not covered by the watermark.
+ * It raises the watermark before it claims the slot of its last frame again, and a new importer sets
+ * it to what gr_link has found before its first claim. Otherwise that frame might be out of the
+ * table, and not covered by the watermark.
  */
 #include "ring.h"
 
@@ -93,7 +94,9 @@ void gr_set_link(struct gr_ring *ring, const struct gr_watermark *mark) {
     memcpy(epoch, mark->epoch, sizeof epoch);
     /* Release: whoever sees one of these sees the turn before it, too; partner: gr_link. */
     gr_store_release(&link->epoch[0], epoch[0]);
+    GR_FAULT("link: half an epoch");
     gr_store_release(&link->epoch[1], epoch[1]);
+    GR_FAULT("link: epoch");
     gr_store_release(&link->seq, mark->seq);
     gr_store_release(&link->lost, mark->lost);
     gr_store_release(&link->first, first);
@@ -102,8 +105,8 @@ void gr_set_link(struct gr_ring *ring, const struct gr_watermark *mark) {
     GR_FAULT("link: turned");
 }
 
-/* How far the link has come. False: there is none. The importer calls it after its join, which clears
- * a dead importer. Others may call it at any time, and see one that held. */
+/* How far the link has come. False: there is none. An importer calls it after its join, which clears
+ * a dead importer, and sets the link to that before it claims. Others may call it at any time, and see one that held. */
 bool gr_link(const struct gr_ring *ring, struct gr_watermark *mark) {
     struct gr_head *head = ring->head;
     uint64_t turn = gr_load_acquire(&head->link_turn), first, seq;

@@ -37,6 +37,8 @@ static void read_everything(struct gr_ring *r) { /* like snapshot() in _snapshot
         for (uint32_t u = 0; u < r->max_subscriptions; u++) sum += take_of(r, i, u)->word;
     }
     for (uint32_t p = 0; p < r->max_peers; p += 1 + below(4)) sum += gr_peer_alive(r, p);
+    struct gr_watermark mark;
+    sum += gr_link(r, &mark);
     sum += gr_creator_alive(r) + gr_attached(r);
 }
 static void check(struct gr_peer *me, enum gr_result result) {
@@ -68,7 +70,7 @@ static void verb(struct gr_peer *me) {
     gr_verb look = producer ? gr_claim
         : me->mode == GR_LOSSY && below(2) ? gr_latest : gr_acquire;
     me->deadline_ns = 0;
-    switch (doing = "a verb", below(22)) {
+    switch (doing = "a verb", below(24)) {
     default: gr_look(me, &value, &culprit), check(me, look(me)); break;
     case 8: check(me, gr_sleep(me, look)); break;
     case 9: check(me, gr_spin(me, look)); break;
@@ -88,6 +90,10 @@ static void verb(struct gr_peer *me) {
         while (process_count) forget_process(process_count - 1);
         break;
     case 20: if (!below(4)) gr_close(ring); break;
+    case 22:
+        if (producer) gr_set_origin(me, me->index, me->seq, &(struct gr_origin){below(50), below(50), below(50)});
+        break;
+    case 23: gr_set_link(ring, &(struct gr_watermark){.epoch = {(uint8_t)below(2)}, .seq = below(50), .lost = below(9)}); break;
     case 21: if (gr_leave(me) == GR_OK || below(2)) join(ring, me, (int)below(6)); break;
     }
 }

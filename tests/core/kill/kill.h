@@ -74,6 +74,7 @@ struct survivor {
 struct book {
     _Atomic int joined, go, stop, quit, failed;
     _Atomic int64_t armed_ns, died_ns;
+    _Atomic uint64_t linked; /* the last frame that the link was set to */
     char complaint[512];
     struct survivor survivor[SURVIVORS];
     uint64_t data[MAX_SLOTS][WORDS]; /* the frames, in plain words */

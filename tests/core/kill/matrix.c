@@ -19,7 +19,7 @@ const char *const role_names[ROLES] = {"producer", "consumer", "member", "lossy"
 /* The points (or prefixes of points) that a role comes to. A point that is never hit is
  * reported. */
 static const char *const comes_to[ROLES][12] = {
-    [PRODUCER] = {"claim:", "promised", "publish:", "bell:", "sleep:", "device:"},
+    [PRODUCER] = {"claim:", "promised", "publish:", "bell:", "sleep:", "device:", "origin:", "link:"},
     [CONSUMER] = {"acquire: looked", "acquire: held", "acquire: confirmed", "promised", "release:", "bell:",
                   "sleep:", "device:"},
     [MEMBER] = {"acquire: looked", "acquire: held", "acquire: confirmed", "promised", "release:", "bell:",
@@ -28,7 +28,7 @@ static const char *const comes_to[ROLES][12] = {
     [JOINER] = {"join:", "producers counted"},
     [LEAVER] = {"leave:", "producers counted", "subscription removed", "bell:"},
     [CLOSER] = {"close:", "bell:"},
-    [CREATOR] = {"claim:", "promised", "publish:", "bell:", "device:"},
+    [CREATOR] = {"claim:", "promised", "publish:", "bell:", "device:", "origin:", "link:"},
     [REAPER] = {"reap:", "producers counted", "subscription removed", "bell:"},
     [SLEEPER] = {"sleep:", "claim: looked", "claim: claimed", "acquire: looked", "acquire: confirmed"},
 };

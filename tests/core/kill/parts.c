@@ -171,6 +171,11 @@ void audit(void) {
         for (uint32_t u = 0; u < ring->max_subscriptions; u++)
             REQUIRE(phase_of(gr_load_sc(&take_of(ring, i, u)->word)) != GR_HELD, "slot %u subscription %u", i, u);
     }
+    struct gr_watermark mark;
+    if (gr_link(ring, &mark)) {
+        REQUIRE(mark.seq >= atomic_load(&book->linked) && mark.seq < MAX_SEQ, "link %llu", LL mark.seq);
+        REQUIRE(atomic_load(&book->frame[mark.seq].published), "link %llu", LL mark.seq);
+    } else REQUIRE(atomic_load(&book->linked) == 0);
     if (gr_load_sc(&head->closed)) {
         REQUIRE(now.role == CLOSER && gr_join_producer(ring, &peers[0]) == GR_CLOSED);
         return;

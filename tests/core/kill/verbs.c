@@ -61,8 +61,16 @@ bool produce(struct gr_peer *me) {
         REQUIRE(gr_abandon(me, me->index, me->seq) == GR_OK);
         return true;
     }
+    /* A victim is an importer, too: link.c (tests/core/link.c has the whole of it). */
+    bool brings = self.victim && (self.role == PRODUCER || self.role == CREATOR);
+    struct gr_origin origin = {.seq = me->seq};
+    if (brings) REQUIRE(gr_set_origin(me, me->index, me->seq, &origin) == GR_OK);
     atomic_store(&frame->published, IN_FLIGHT);
     REQUIRE(gr_publish(me, me->index, me->seq, value, 0, NULL) == GR_OK);
+    if (brings) {
+        gr_set_link(ring, &(struct gr_watermark){.epoch = "near", .seq = me->seq});
+        atomic_store(&book->linked, me->seq);
+    }
     if (unfinished) {
         GR_FAULT("device: unfinished");
         write_frame(me);
