@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import importlib
 import io
 import json
@@ -12,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from pathlib import Path
@@ -23,30 +25,41 @@ import gpuring
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
-RINGS = (
-    "numbers",
-    "squares",
-    "lidar",
-    "weights",
-    "classify",
-    "upscale",
-    *(f"{each}{k}" for each in ("cam", "seen") for k in range(3)),
-)
+NUMBERS = ("numbers", "squares")
+VIDEO = tuple(f"{each}{k}" for each in ("cam", "seen") for k in range(3))
+RINGS = {
+    "two_scripts": NUMBERS,
+    "one_script.py": NUMBERS,
+    "sensor_latest.py": ("lidar",),
+    "weights_handover.py": ("weights",),
+    "video_pipeline.py": VIDEO,
+    "inference_frontends.py": ("classify",),
+    "upscale_frontends.py": ("upscale",),
+}
+"""The names of rings that an example takes.  Two tests at a time cannot have the same ones."""
 ON_HOST = "no GPU here, so this runs on host memory with NumPy"
 
 
 @pytest.fixture(params=["host", pytest.param("cuda", marks=pytest.mark.gpu)])
 def start(request, tmp_path, monkeypatch):
-    """Starts an example in a directory of its own; it and its children end with the test."""
-    taken = [ring for ring in RINGS if Path("/dev/shm", f"gpuring.{ring}").exists()]
-    assert not taken, f"rings of the examples' names are there already: {taken}"
+    """Starts an example in a directory of its own; it and its children end with the test.
+
+    The test has the names of its examples' rings for itself, also among workers of pytest-xdist.
+    With `alone=False` it does not, and the example must not make a ring.
+    """
     if request.param == "host":
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # hides the GPU where there is one
     inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), *filter(None, inherited)]))
-    started = []
+    started, names, locks = [], set(), contextlib.ExitStack()
 
-    def start(*path, args=(), **options):
+    def start(*path, args=(), alone=True, **options):
+        taken = set(RINGS.get(path[0], ())) if alone else set()
+        if not taken <= names:
+            _lock(locks, min(taken))
+            names.update(taken)
+            there = [path for name in taken for path in _files(name)]
+            assert not there, f"rings of the example's names are there already: {there}"
         command = [sys.executable, str(EXAMPLES.joinpath(*path)), *args]
         started.append(
             subprocess.Popen(
@@ -58,19 +71,36 @@ def start(request, tmp_path, monkeypatch):
                 **options,
             )
         )
+        if alone:
+            names.add(f"example-{started[-1].pid}")
         return started[-1]
 
     start.on_host = request.param == "host"
-    yield start
-    for process in started:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        process.stdout.close()
-    left = [path for ring in RINGS for path in Path("/dev/shm").glob(f"gpuring.{ring}*")]
-    for path in left:
-        path.unlink()
-    assert not left
+    with locks:
+        yield start
+        for process in started:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            process.stdout.close()
+        left = [path for name in names for path in _files(name)]
+        for path in left:
+            path.unlink()
+        assert not left
+
+
+def _lock(until, name):
+    """Waits until no other test has the name."""
+    file = until.enter_context(
+        (Path(tempfile.gettempdir()) / f"gpuring-test-{os.getuid()}-{name}").open("w")
+    )
+    fcntl.flock(file, fcntl.LOCK_EX)
+
+
+def _files(name):
+    """Returns the files in shared memory of a ring or service of this name."""
+    found = Path("/dev/shm").glob(f"gpuring.{name}*")
+    return [path for path in found if re.match(rf"gpuring\.{name}(\W|$)", path.name)]
 
 
 def _lines(process, patience_s=100):
@@ -288,8 +318,8 @@ def test_children_end_when_their_parent_is_killed(start, name, children):
     poll(lambda: len(_session(process.pid)) > children, 60)
     process.kill()
     poll(lambda: not _session(process.pid), 120)  # some are still importing torch
-    for ring in (*RINGS, f"example-{process.pid}"):
-        for path in Path("/dev/shm").glob(f"gpuring.{ring}*"):
+    for ring in (*RINGS.get(name, ()), f"example-{process.pid}"):
+        for path in _files(ring):
             path.unlink()
 
 
@@ -300,9 +330,9 @@ def test_help_and_wrong_arguments(start, name):
     if name in ("inference_load.py", "upscale_load.py", "video_page.py"):  # parts of other ones
         _needs_video()
     else:
-        assert _lines(start(name, args=["--help"]))[0].startswith("usage: ")
+        assert _lines(start(name, args=["--help"], alone=False))[0].startswith("usage: ")
     for wrong in ("--nonsense", "x"):
-        process = start(name, args=[wrong], stderr=subprocess.PIPE)
+        process = start(name, args=[wrong], alone=False, stderr=subprocess.PIPE)
         _, said = process.communicate(timeout=60)
         assert process.returncode != 0
         assert said.startswith("usage: ")
