@@ -30,6 +30,7 @@ from gpuring.cli.demo import roles  # noqa: E402
 from gpuring.cli.demo.clip import SHIPPED, open_clip  # noqa: E402
 from gpuring.cli.demo.crew import Crew  # noqa: E402
 from gpuring.cli.demo.records import Job, Progress  # noqa: E402
+from gpuring.memory import kinds  # noqa: E402
 
 DEADLINE_S = 100
 pytestmark = pytest.mark.deadline(DEADLINE_S)
@@ -46,20 +47,20 @@ def litter(pid: int) -> list[Path]:
 
 
 def test_host_run_passes_and_writes_everything(tmp_path: Path) -> None:
-    _run_and_check(tmp_path, "host")
+    _run_and_check(tmp_path, "host", "host")
 
 
 @pytest.mark.gpu
 def test_gpu_run_passes_and_writes_everything(tmp_path: Path) -> None:
-    _run_and_check(tmp_path, "cuda")
+    _run_and_check(tmp_path, "cuda", kinds.choose("auto", 0)[0])
 
 
-def _run_and_check(out: Path, memory: str) -> None:
-    result = demo("--device", memory, "--seconds", 2.4, "--flat-out", "--out", out)
+def _run_and_check(out: Path, device: str, memory: str) -> None:
+    result = demo("--device", device, "--seconds", 2.4, "--flat-out", "--out", out)
 
     assert result.returncode == 0, result.stdout + result.stderr
     lines = result.stdout.splitlines()
-    assert lines[0].startswith(f"memory: {memory} (")
+    assert lines[0].startswith(f"memory: {memory} (--device {device}")
     assert " · sync: " in lines[0]
     assert lines[-1] == "verdict: PASS"
     for name in ("contact-sheet.png", "latency.png"):

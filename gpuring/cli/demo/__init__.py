@@ -217,14 +217,14 @@ def _print_verdict(judged: Verdict, seconds: float) -> None:
 def _choose_device(asked: str) -> tuple[str, str]:
     """The ring's device, and why; DeviceError if a GPU was asked for and is not usable."""
     if asked == "host":
-        return "host", "asked for"
+        return "host", "--device host"
     from gpuring.memory import cuda
 
     usable, reason = cuda.available()
     if usable:
         usable, reason = _can_compute()
     if usable:
-        return "cuda", f"asked for, {reason}" if asked == "cuda" else f"found {reason}"
+        return "cuda", f"--device cuda, {reason}" if asked == "cuda" else f"found {reason}"
     if asked == "cuda":
         raise gpuring.DeviceError(f"--device cuda: {reason}")
     # The advice to use the host is followed already.
