@@ -163,12 +163,10 @@ def rig(segment: Callable[..., Segment]) -> Iterator[Callable[..., Rig]]:
 @pytest.fixture
 def children(request: pytest.FixtureRequest) -> Iterator[Callable[..., Child]]:
     """Starts `target(pipe, *args)` in processes, which are gone after the test."""
-    on_gpu = request.node.get_closest_marker("gpu") is not None
-    usual = "spawn" if on_gpu else "forkserver"
     patience = PATIENCE_S + 2 * request.config.getoption("--stress-seconds")
     started: list[Child] = []
 
-    def start(target: Callable[..., Any], *args: Any, method: str = usual) -> Child:
+    def start(target: Callable[..., Any], *args: Any, method: str = "forkserver") -> Child:
         started.append(Child(target, args, patience, method))
         return started[-1]
 

@@ -1,13 +1,15 @@
 """Real child processes.  They have a pipe and a deadline, and end with the test.
 
 To spawn one costs as much of the CPU as hundreds of quick tests, because it imports everything.  A
-server does that once.  It never has a ring or a GPU, so what it forks is as good as spawned.
+server does that once.  It never has a ring or a GPU, so what it forks is as good as spawned.  To
+import CuPy does not start CUDA, so the children of the server may use a GPU.
 """
 
 from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 import time
 import traceback
 from collections.abc import Callable
@@ -19,13 +21,15 @@ PATIENCE_S = 60.0
 """It ends a test that hangs.  A healthy one on a busy machine may wait for many seconds."""
 
 
-multiprocessing.get_context("forkserver").set_forkserver_preload(["numpy", "pytest", "gpuring"])
+multiprocessing.get_context("forkserver").set_forkserver_preload(
+    ["numpy", "pytest", "gpuring", "cupy"]  # without those that are not installed
+)
 
 
 class Child:
     """A process that runs `target(pipe, *args)`.  What that returns is its result.
 
-    method: "spawn", or "forkserver", where the server is its parent, whose environment it has.
+    method: "spawn", or "forkserver", where the server is its parent.  Both have our environment.
     """
 
     def __init__(
@@ -38,7 +42,8 @@ class Child:
         context: Any = multiprocessing.get_context(method)
         self.pipe, theirs = context.Pipe()
         self.patience_s = patience_s
-        self.process = context.Process(target=_run, args=(target, theirs, args), daemon=True)
+        given = (target, theirs, args, dict(os.environ))
+        self.process = context.Process(target=_run, args=given, daemon=True)
         self.process.start()
         theirs.close()
         self.pid: int = self.process.pid or 0
@@ -103,7 +108,14 @@ class Pipe:
         return self._connection.poll()
 
 
-def _run(target: Callable[..., Any], connection: Connection, args: tuple[Any, ...]) -> None:
+def _run(
+    target: Callable[..., Any],
+    connection: Connection,
+    args: tuple[Any, ...],
+    environment: dict[str, str],
+) -> None:
+    os.environ.clear()  # of the server, which it had when it was started
+    os.environ.update(environment)
     try:
         outcome = ("returned", target(Pipe(connection), *args))
     except BaseException:

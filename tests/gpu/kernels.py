@@ -149,7 +149,18 @@ class Latch:
 
 
 def warm_up() -> None:
-    """Compiles and loads all kernels on the current device and sees each of them work."""
+    """Compiles and loads all kernels on the current device and sees each of them work.
+
+    A process does that once for each device.  While other processes use the GPU, each of its waits
+    takes as long as their turns.
+    """
+    import cupy
+
+    _warm_up(cupy.cuda.Device().id)
+
+
+@cache
+def _warm_up(_device: int) -> None:
     import cupy
 
     stream = cupy.cuda.Stream(non_blocking=True)

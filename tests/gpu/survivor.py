@@ -2,8 +2,44 @@
 
 from __future__ import annotations
 
+import os
+import select
+import threading
+import time
+
+from processes import PATIENCE_S, Child
+
 HELD_S = 60  # how long a victim's GPU work would take if it lived
-RECOVERY_S = 5  # generous: what is asserted is that survivors go on at all
+RECOVERY_S = 40
+"""What is asserted is that survivors go on at all, and before the victim's work would have ended.
+
+On a GPU that many processes share, the kernel may need seconds to remove a context, and streams
+wait for their turns."""
+
+
+class Killing:
+    """Kills a victim by SIGKILL after `delay_s`, and takes the time until the kernel has removed
+    the process with its GPU context.  Nobody can go on before that."""
+
+    def __init__(self, victim: Child, delay_s: float = 0) -> None:
+        self._victim = victim
+        self._pidfd = os.pidfd_open(victim.pid)
+        self._thread = threading.Timer(delay_s, self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        self.sent = time.monotonic()
+        self._victim.process.kill()
+        select.select([self._pidfd], [], [], PATIENCE_S)
+        self._gone = time.monotonic()
+        os.close(self._pidfd)
+
+    def waited_s(self) -> tuple[float, float]:
+        """How long somebody has waited who goes on now, and for how much of it the victim was
+        there."""
+        now = time.monotonic()
+        self._thread.join()
+        return now - self.sent, self._gone - self.sent
 
 
 def still_healthy(cupy, round_number):

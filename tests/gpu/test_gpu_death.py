@@ -3,23 +3,21 @@ balance.
 
 Children are started a batch ahead, because a process with a CUDA context takes a second to come up.
 Each round kills one of them at a moment when a survivor waits for its GPU work, and measures how
-long the survivor waited.  With GPURING_FIGURES=FILE the distributions are appended there as JSON
-lines.
+long the survivor waited, and for how much of that the kernel had not removed the victim yet.  With
+GPURING_FIGURES=FILE the distributions are appended there as JSON lines.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import threading
-import time
 from itertools import count
 from pathlib import Path
 
 import pytest
-from ordering import tools
+from ordering import done, tools
 from support import poll
-from survivor import HELD_S, RECOVERY_S, ring_is_whole, still_healthy
+from survivor import HELD_S, RECOVERY_S, Killing, ring_is_whole, still_healthy
 
 import gpuring
 
@@ -42,11 +40,14 @@ def _victims(children, target, name):
         yield waiting.pop()
 
 
-def _figures(request, seconds):
-    ms = sorted(1e3 * s for s in seconds)
+def _figures(request, times):
+    """`times` are pairs as of Killing.waited_s."""
+    ms, gone_ms = (sorted(1e3 * s for s in each) for each in zip(*times, strict=True))
     figures = {
         "test": request.node.name, "rounds": len(ms), "p50_ms": ms[len(ms) // 2],
         "p99_ms": ms[int(len(ms) * 0.99)], "max_ms": ms[-1],
+        "gone_p50_ms": gone_ms[len(ms) // 2], "gone_max_ms": gone_ms[-1],
+        "after_gone_max_ms": max(1e3 * (waited - gone) for waited, gone in times),
     }  # fmt: skip
     print(figures)
     if path := os.environ.get("GPURING_FIGURES"):
@@ -92,26 +93,19 @@ def test_a_producer_dies_with_work_pending(safe, name, children, request):
                 assert victim.receive() == "published"
                 if ring.gate == "stream":
                     slot = consumer.acquire(10, stream=stream)
-                    assert cupy.cuda.runtime.streamQuery(stream.ptr) != 0, "nothing to wait for"
-                    died = time.monotonic()
-                    victim.process.kill()
-                    poll(lambda: cupy.cuda.runtime.streamQuery(stream.ptr) == 0, RECOVERY_S)
-                    waited.append(time.monotonic() - died)
+                    assert not done(cupy, stream), "nothing to wait for"
+                    killing = Killing(victim)
+                    poll(lambda: done(cupy, stream), RECOVERY_S)
+                    waited.append(killing.waited_s())
                     with pytest.raises(gpuring.FrameTorn):
                         slot.check()
                     with pytest.raises(gpuring.FrameTorn):
                         slot.release()
                 else:
-                    killed_at = []
-
-                    def kill(victim=victim, killed_at=killed_at):
-                        killed_at.append(time.monotonic())
-                        victim.process.kill()
-
-                    threading.Timer(0.02, kill).start()
+                    killing = Killing(victim, 0.02)
                     with pytest.raises(gpuring.PeerLost):  # the torn frame is passed over
                         consumer.acquire(RECOVERY_S)
-                    waited.append(time.monotonic() - killed_at[0])
+                    waited.append(killing.waited_s())
                 assert ring.stats().deaths[0].torn == 1
                 assert ring.stats().deaths[0].pid == victim.pid
             victim.kill()
@@ -158,21 +152,15 @@ def test_a_consumer_dies_while_its_gpu_reads(safe, name, children, request):
             with producer.claim(10, stream=stream) as slot:
                 kernels.stamp(slot.array, slot.seq, stream)
             assert victim.receive() == "released"
-            killed_at = []
-
-            def kill(victim=victim, killed_at=killed_at):
-                killed_at.append(time.monotonic())
-                victim.process.kill()
-
             if ring.gate == "stream":
                 slot = producer.claim(10, stream=stream)
-                assert cupy.cuda.runtime.streamQuery(stream.ptr) != 0, "nothing to wait for"
-                kill()
-                poll(lambda: cupy.cuda.runtime.streamQuery(stream.ptr) == 0, RECOVERY_S)
+                assert not done(cupy, stream), "nothing to wait for"
+                killing = Killing(victim)
+                poll(lambda: done(cupy, stream), RECOVERY_S)
             else:
-                threading.Timer(0.02, kill).start()
+                killing = Killing(victim, 0.02)
                 slot = producer.claim(RECOVERY_S, stream=stream)
-            waited.append(time.monotonic() - killed_at[0])
+            waited.append(killing.waited_s())
             slot.abandon()
             victim.kill()
             still_healthy(cupy, number)
@@ -211,10 +199,9 @@ def test_a_members_frame_goes_to_another_member(safe, name, children, request):
             with producer.claim(10) as slot:
                 kernels.stamp(slot.array, slot.seq, None)
             seq = victim.receive()
-            died = time.monotonic()
-            victim.process.kill()
+            killing = Killing(victim)
             with other.acquire(RECOVERY_S) as slot:
-                waited.append(time.monotonic() - died)
+                waited.append(killing.waited_s())
                 assert (slot.seq, slot.redelivered) == (seq, True)
                 kernels.check(slot.array, slot.seq, wrong, None)
             victim.kill()
