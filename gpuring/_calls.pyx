@@ -142,10 +142,26 @@ cdef WriteSlot claimed(ProducerVerbs producer, timeout, stream, shape):
 
 
 cdef ReadSlot acquired(ConsumerVerbs consumer, timeout, stream):
-    """consumer.acquire"""
-    if consumer._replaced:
-        return consumer.acquire(timeout, stream=stream)
-    return consumer._one(ACQUIRE, "acquire", timeout, stream)
+    """consumer.acquire, but None if no frame comes in time"""
+    try:
+        if consumer._replaced:
+            return consumer.acquire(timeout, stream=stream)
+        return consumer._one(ACQUIRE, None, timeout, stream)
+    except RingTimeout:
+        return None
+
+
+cdef acquired_many(ConsumerVerbs consumer, Py_ssize_t n, timeout, stream):
+    """The slots of consumer.acquire_many, but none if no frame comes in time"""
+    if n == 1:
+        slot = acquired(consumer, timeout, stream)
+        return NOTHING if slot is None else (slot,)
+    try:
+        if consumer._replaced:
+            return consumer.acquire_many(n, timeout, stream=stream)
+        return consumer._many(n, timeout, stream, None)
+    except RingTimeout:
+        return NOTHING
 
 
 cdef inline gr_word *credit_of(Header header, uint64_t seq) noexcept:
@@ -837,30 +853,37 @@ cdef class Inbox:
         With `only` it stops when that call is done, and with `one` after one answer.  On a GPU the stream waits for each answer
         that is received, so it would wait for answers that nobody has asked for, and the next request would come after them."""
         cdef double now
+        cdef HoldsAnswer answer
         cdef bint any = False
         self.dispatched = self.peer.gd.me.pos
         if timeout > 0 or self.peer.has_news():
-            try:
-                self._dispatch(acquired(self._answers, timeout, stream))
+            answer = acquired(self._answers, timeout, stream)
+            while answer is not None:
+                self._dispatch(answer)
                 any = True
-                while self.peer.behind() > 0 and not one and not (only is not None and only.done()):
-                    self.dispatched = self.peer.gd.me.pos
-                    self._dispatch(acquired(self._answers, 0, stream))
-            except RingTimeout:
-                pass
+                if one or (only is not None and only.done()) or not self.peer.has_frame():
+                    break
+                self.dispatched = self.peer.gd.me.pos
+                answer = acquired(self._answers, 0, stream)
             self.dispatched = self.peer.gd.me.pos
         if self.polled:
             self.arm()
         now = now_s()
         if now - self._looked >= SLICE_S:
             self._looked = now
+            if self.peer.behind() > 0 and not self.peer.has_news():  # perhaps answers that were given up: the verb passes over them
+                answer = acquired(self._answers, 0, stream)
+                if answer is not None:
+                    self._dispatch(answer)
             self._look(now)
         return any
 
     cdef bint is_to_receive(self) noexcept:
         """Whether to receive before the next request, so that the spare slots are free again.  On a GPU that costs something (see
         `receive`), so it is done if there are more answers than calls."""
-        return self.peer.behind() > (len(self.calls.live) if self.on_device else 0)
+        if self.on_device:
+            return self.peer.behind() > <int64_t>len(self.calls.live)
+        return self.peer.has_frame()
 
     cpdef order(self, HoldsAnswer answer, stream):
         """Orders the stream behind the answer, which another thread may have received on another stream."""
@@ -881,7 +904,7 @@ cdef class Inbox:
         behind: a slot that was released is then not counted twice."""
         if not call.over():
             try:
-                if self.peer.behind() > 0:
+                if self.peer.has_frame():
                     self.pump(nothing, 0)
             finally:
                 say(call.header, call._seq, False)
@@ -1633,13 +1656,10 @@ cdef class Taker:
         cdef ReadSlot slot
         cdef uint64_t now
         try:
-            if n == 1:
-                slots = (acquired(self._requests, timeout, stream),)
-            elif self._requests._replaced:
-                slots = self._requests.acquire_many(n, timeout, stream=stream)
-            else:
-                slots = self._requests._many(n, timeout, stream, None)
-        except (RingTimeout, FrameTorn):  # torn: requests of a dead client that were answered already, so nothing is lost
+            slots = acquired_many(self._requests, n, timeout, stream)
+        except FrameTorn:  # requests of a dead client that were answered already, so nothing is lost
+            return 0
+        if not slots:
             return 0
         now = now_ns()
         for slot in slots:

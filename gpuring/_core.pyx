@@ -840,6 +840,11 @@ cdef class Peer:
         """Whether its verb would have an answer now.  A look that changes nothing."""
         return gr_ready(&self.gd.me) != GR_BLOCKED or gd_would_tell(&self.gd)
 
+    cdef bint has_frame(self) noexcept:
+        """Whether its verb would have a slot now.  It looks at the next slot only, where `behind` also reads what the other side
+        is writing."""
+        return gr_ready(&self.gd.me) == GR_OK
+
     cdef bint has_nothing(self) noexcept:
         """Whether it has left, or has claimed and holds nothing according to the header's words."""
         cdef uint64_t seq

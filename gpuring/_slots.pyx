@@ -502,6 +502,8 @@ cdef class ProducerVerbs(Verbs):
 
 cdef class ConsumerVerbs(Verbs):
     cdef ReadSlot _one(self, verb which, str name, timeout, stream):
+        """The frame.  If none comes in time, it raises RingTimeout, or returns None if `name` is None, unless fileno() was given out.
+        An error says who is in the way, and that takes longer than the verb."""
         cdef ReadSlot slot
         cdef gd_call call
         cdef uint32_t index
@@ -512,7 +514,9 @@ cdef class ConsumerVerbs(Verbs):
             self._tell()
         result = self._peer.take(&call, which)
         if result:
-            raise self._refused(result, name, timeout)
+            if name is None and result == -<int>GR_BLOCKED and not self._polled:
+                return None
+            raise self._refused(result, "acquire" if name is None else name, timeout)
         self.given[self.givens] = index
         self._remember(1)
         slot = <ReadSlot>self._slot(&call, index)
@@ -558,7 +562,8 @@ cdef class ConsumerVerbs(Verbs):
         return self._many(n, timeout, stream, self._batch)
 
     cdef _many(self, n, timeout, stream, kind):
-        """A batch, made by `kind` from the list of its slots; the list itself if that is None."""
+        """A batch, made by `kind` from the list of its slots.  The list itself if that is None, and then it is empty if no frame
+        comes in time, as in `_one`."""
         cdef ReadSlot slot
         cdef gd_call call
         cdef uint32_t k
@@ -575,6 +580,8 @@ cdef class ConsumerVerbs(Verbs):
         gd_begin(&call, handle, deadline_ns, most, indices)
         result = self._peer.take(&call, ACQUIRE)
         if result:
+            if kind is None and result == -<int>GR_BLOCKED and not self._polled:
+                return batch
             raise self._refused(result, "acquire", timeout)
         self._peer.begin_wait()  # until somebody has them: see _another
         try:

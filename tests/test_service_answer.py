@@ -164,3 +164,26 @@ def test_a_lost_call_is_not_told_while_its_answer_may_be_behind_another_one(name
         writing.publish()
         finish(client, 1, quick)
         finish(client, 0, slow)
+
+
+def test_a_wait_that_ends_without_a_frame_makes_no_error(name, monkeypatch):
+    """An error says who is in the way.  That takes longer than a call, and here nobody reads it."""
+
+    def refused(*_, **__):
+        raise AssertionError("an error was made")
+
+    with serve(name) as server, gpuring.connect(name) as client:
+        first, second = send(client, 0), send(client, 1)
+        batch = server.take(8, max_wait_s=0.01, timeout=10)  # it waits for calls that do not come
+        answer(batch[0])
+        monkeypatch.setattr("gpuring.diagnosis.refused", refused)
+        with batch[1].answer() as slot:  # it is claimed and not sent
+            finish(client, 0, first)
+            assert not second.wait(0.01)
+            slot.array[...] = services.answer_of(batch[1].array)
+            slot.meta["k"], slot.meta["client"] = 1, client.id
+        finish(client, 1, second)
+        with pytest.raises(gpuring.RingTimeout, match="no call within"):
+            server.take(8, timeout=0.01)
+        with pytest.raises(gpuring.RingTimeout, match="no call within"):
+            server.take(timeout=0)
