@@ -22,9 +22,11 @@ import asyncio
 import collections
 import contextlib
 import json
+import mmap
 import os
 import select
 import statistics
+import struct
 import subprocess
 import sys
 import time
@@ -47,6 +49,7 @@ ROWS = (
     ("service", "sync32"),
     ("service", "async32"),
 )
+BELL = ("head", "bell")
 PATIENCE_S = 90
 """A process that says nothing for so long is taken for stuck."""
 END_S = 10
@@ -197,7 +200,8 @@ def client(name: str, device: str, pid: int) -> None:
             turn: Any = (
                 Service(work, service) if program == "service" else Rings(work, requests, answers)
             )
-            print(json.dumps(_measured(turn, form, float(seconds), pid)), flush=True)
+            used = (service.ring, service._mailbox._ring) if program == "service" else (there, back)
+            print(json.dumps(_measured(turn, form, float(seconds), pid, used)), flush=True)
 
 
 class Rings:
@@ -259,10 +263,12 @@ class Service:
                 self.work.check(answer, word)
 
 
-def _measured(turn: Any, form: str, seconds: float, pid: int) -> dict[str, float]:
+def _measured(turn: Any, form: str, seconds: float, pid: int, used: Any) -> dict[str, float]:
     _run(turn, form, 0.05)
+    before = _waits(pid, used)
     mine, theirs, began = time.process_time_ns(), _cpu_ns(pid), time.perf_counter_ns()
     trips, calls = _run(turn, form, seconds)
+    waits = {key: value - before[key] for key, value in _waits(pid, used).items()}
     turn.work.finish()
     wall_ns = time.perf_counter_ns() - began
     mine, theirs = time.process_time_ns() - mine, _cpu_ns(pid) - theirs
@@ -274,7 +280,33 @@ def _measured(turn: Any, form: str, seconds: float, pid: int) -> dict[str, float
         "rate": calls * 1e9 / wall_ns,
         "client": mine / calls / 1e3,
         "engine": theirs / calls / 1e3,
+        **{key: value * 1e3 / calls for key, value in waits.items()},
     }
+
+
+def _waits(pid: int, used: Any) -> dict[str, int]:
+    """How often the main thread of each process has slept, and how often the bells of the two rings
+    were rung."""
+    return {
+        "client_sleeps": _sleeps(os.getpid()),
+        "engine_sleeps": _sleeps(pid),
+        "there_bells": _bell(used[0]),
+        "back_bells": _bell(used[1]),
+    }
+
+
+def _sleeps(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    return int(status.partition("\nvoluntary_ctxt_switches:")[2].split()[0])
+
+
+def _bell(ring: Any) -> int:
+    from gpuring import _core
+    from gpuring.segment import header_name, path_of
+
+    at = next(at for table, field, at, _ in _core.layout_fields() if (table, field) == BELL)
+    with open(path_of(header_name(ring.name)), "rb") as file:  # noqa: PTH123
+        return int(struct.unpack_from("=I", file.read(mmap.PAGESIZE), at)[0])
 
 
 def _cpu_ns(pid: int) -> int:
@@ -351,6 +383,12 @@ class Pair:
         )
         stack.callback(_end, process)
         return process
+
+    def pin(self, client: int, engine: int) -> None:
+        """Each process runs on one processor from now on."""
+        for process, cpu in ((self._client, client), (self._engine, engine)):
+            for thread in os.listdir(f"/proc/{process.pid}/task"):  # noqa: PTH208
+                os.sched_setaffinity(int(thread), {cpu})
 
     def measure(self, program: str, form: str, seconds: float) -> dict[str, float]:
         _tell(self._engine, f"{program} {form}")
