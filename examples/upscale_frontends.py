@@ -179,9 +179,10 @@ def main(seconds):
     listening = socket.create_server(("127.0.0.1", 0))
     large = (SCALE * height, SCALE * width, 3)
     terms = {"request": ((height, width, 3), "u1"), "response": (large, "u1")}
+    gate = None if device == "host" else "host"  # a stream that waits would hold the next photo up
     roles = [*[(worker, listening, device)] * WORKERS, *[(engine, device)] * ENGINES]
     with (
-        gpuring.serve(NAME, **terms, slots=SLOTS, device=device, engine=False),
+        gpuring.serve(NAME, **terms, slots=SLOTS, device=device, gate=gate, engine=False),
         kept_running(*roles) as crew,
     ):
         answers = upscale_load.Answers(jpegs)  # while the others start
