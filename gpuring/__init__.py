@@ -37,6 +37,7 @@ from gpuring.errors import (
     StaleViewWarning,
     TooManyPeers,
 )
+from gpuring.origin import Origin
 from gpuring.producer import Producer
 from gpuring.ring import Ring, attach
 from gpuring.service import Call, Client, PendingCall, Server, connect, health, run, serve, take
@@ -55,6 +56,7 @@ __all__ = [
     "DeviceError",
     "EndOfStream",
     "FrameTorn",
+    "Origin",
     "OverrunWarning",
     "PeerLost",
     "PendingCall",

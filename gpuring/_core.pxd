@@ -74,7 +74,7 @@ cdef extern from "core/ring.h" nogil:
     struct gr_peer:
         gr_ring *ring
         uint32_t number, role, u, mode, index, producer, pendings
-        uint64_t id, pos, seq, lost, frames, producer_id, value
+        uint64_t id, pos, seq, lost, upstream, frames, producer_id, value
         int64_t deadline_ns
         gr_bool redelivered, left, dropped, told
         gr_word32 stopping
@@ -194,7 +194,7 @@ cdef extern from "device/device.h" nogil:
         int ordinal
         void *context
     struct gd_use:
-        uint64_t seq, lost, value, producer_id
+        uint64_t seq, lost, upstream, value, producer_id
         gr_bool open, unpaid, redelivered
         uint32_t ndim, streams, producer
         uint64_t shape[8]

@@ -928,7 +928,7 @@ cdef class Peer:
     # The verbs without slot objects, for the tests of the core: an index and a sequence name the frame.
 
     seq = property(lambda Peer self: self.gd.me.seq)
-    lost = property(lambda Peer self: self.gd.me.lost)
+    lost = property(lambda Peer self: self.gd.me.lost + self.gd.me.upstream)
     redelivered = property(lambda Peer self: self.gd.me.redelivered)
 
     def claim(self, timeout=None, size_t stream=0):

@@ -238,11 +238,14 @@ cdef class ReadSlot(Slot):
 
     @property
     def lost(self):
-        """How many sequences this consumer was made to skip just before this frame.  0 if it is lossless.
+        """How many frames this consumer has missed just before this one.  These are the sequences that it
+        was made to skip, none if it is lossless, and, if a bridge brings the frames from another host,
+        those that were lost on their way into this ring.
 
         Void sequences (abandoned claims) among them count too, because nobody can tell them apart then.
+        The first frame that a consumer gets tells nothing of what was lost on the way before it.
         """
-        return self.use.lost
+        return self.use.lost + self.use.upstream
 
     @property
     def redelivered(self):

@@ -14,6 +14,7 @@ from gpuring import _core, _slots, diagnosis
 from gpuring.copying import copy_into, copy_out
 from gpuring.errors import FrameTorn, RingClosed, RingError
 from gpuring.interchange import Exported, View
+from gpuring.origin import Origin
 from gpuring.spec import ARRAY, Field
 from gpuring.streams import handle
 from gpuring.unique import Unique
@@ -49,6 +50,7 @@ class Slot(Exported, Unique):
         _device: Device | None
         _fields: dict[str, Field]
         _memory: Memory
+        _owner: Any
         _ring: str
         _views: dict[Any, Any]
         _bind: Callable[..., None]
@@ -290,6 +292,20 @@ class ReadSlot(_slots.ReadSlot, Slot):
     def age(self) -> float:
         """Seconds since the frame was published."""
         return (_core.now_ns() - self.time_ns) / 1e9
+
+    @property
+    def origin(self) -> Origin | None:
+        """Where the frame comes from, if a bridge has brought it from a ring of another host.  None
+        for all other frames.
+
+        Raises RingError if the slot is no longer yours.
+        """
+        self._check_open()
+        found = self._peer.origin(self.index)
+        if found is None:
+            return None
+        near = self._owner._ring.spec.origin or {"host": "", "ring": ""}
+        return Origin(found[0], near["host"], near["ring"], found[1])
 
     def check(self) -> None:
         """Raises FrameTorn if the frame's producer died before its GPU work on it was finished.

@@ -53,7 +53,7 @@ class PeerStats:
     frames: int
     """How many frames it has published, or acquired."""
     lost: int
-    """How many sequences it was made to skip."""
+    """How many frames it has missed, as `slot.lost` counts them."""
     torn: int
     """How many torn frames it has passed over."""
     pending: int
@@ -106,7 +106,7 @@ class SubscriptionStats:
     Frames that a lossy one has passed over do not.  0 if there is no frame for it.  Producers wait
     for a lossless one that is as far behind as the ring has slots."""
     lost: int
-    """How many sequences its members were made to skip."""
+    """How many frames its members have missed, as `slot.lost` of each counts them."""
     opened: int
     """How many frames wait for another member, because one gave them back or died with them."""
     untaken: int

@@ -180,7 +180,24 @@ enum gr_result gr_look(const struct gr_peer *me, uint64_t *seq, struct gr_culpri
 /* ---- acquire, latest, release, give back ----------------------------------------------------- */
 
 static inline void start_count(struct gr_peer *me) {
-    if (me->told) me->lost = 0, me->told = false;
+    if (me->told) me->lost = me->upstream = 0, me->told = false;
+}
+
+/* Counts what was lost upstream since the last frame with an origin that this peer had. A frame
+ * that is older than that one, because it came back, brings nothing new. What was counted stays
+ * counted if the frame is given back, and is told with the next one. Relaxed: edge P has carried
+ * the record. */
+static inline void count_upstream(struct gr_peer *me, const struct gr_slot *slot) {
+    if (!gr_load_relaxed((gr_word *)&slot->origin_seq)) return;
+    const uint32_t lost = gr_load_relaxed((gr_word32 *)&slot->origin_lost);
+    const uint32_t more = me->had_origin ? lost - me->origin_lost : 0;
+    if (more > INT32_MAX) return;
+    me->origin_lost = lost;
+    me->had_origin = true;
+    if (!more) return;
+    me->upstream += more;
+    count(&me->ring->peer[me->number].lost, more);
+    atomic_fetch_add_explicit(&me->ring->sub[me->u].lost, more, memory_order_relaxed);
 }
 
 enum hold { HELD, PASSED, WAS_TORN, CHANGED };
@@ -220,6 +237,7 @@ static enum hold hold(struct gr_peer *me, uint64_t s, uint64_t i, uint64_t t) {
     me->producer_id = gr_load_relaxed(&slot->producer);
     me->value = gr_load_relaxed(&slot->fence);
     add_pending(me, me->producer, fence_of(ring, i, me->producer), me->value);
+    count_upstream(me, slot);
     gr_store_relaxed(&take->since_ns, (uint64_t)gr_now_coarse_ns());
     count(&ring->peer[me->number].frames, 1);
     me->told = true;

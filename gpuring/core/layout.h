@@ -153,7 +153,7 @@ struct gr_peer_entry {
     gr_word lost;   /* sequences that a consumer was made to skip */
     gr_word torn;   /* torn frames that a consumer passed over */
     gr_word asked_ns; /* CLOCK_MONOTONIC_COARSE when it last said gr_ask; 0: never */
-    gr_word gpu[2];   /* UUID of the GPU on which it uses the slots; 0 on host memory. Before `word` */
+    gr_word gpu[2];   /* UUID of the GPU on which it uses the slots, or 0; before `word` */
     uint64_t reserved2[2];
 };
 

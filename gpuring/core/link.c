@@ -1,8 +1,8 @@
-/* What a bridge writes into the ring that it fills. A bridge carries the frames of a ring of another
- * host, the near ring, into this one. Its process here is the importer. Each of its frames says
- * which near sequence it was, and the header says how far the importer has come: the watermark. If
- * the importer is killed, the next one asks gr_link, and goes on with the near sequence after that
- * one. So no frame is lost, and none comes twice.
+/* What a bridge writes into the ring that it fills. A bridge carries the frames of a ring of
+ * another host, the near ring, into this one. Its process here is the importer. Each of its frames
+ * says which near sequence it was, and the header says how far the importer has come: the
+ * watermark. If the importer is killed, the next one asks gr_link, and goes on with the near
+ * sequence after that one. So no frame is lost, and none comes twice.
  *
  * For each frame the importer publishes first, and raises the watermark second. A kill in between
  * leaves a watermark that is too low. So gr_link takes it or, if that is later, the last frame of
@@ -10,17 +10,17 @@
  * says READY.
  *
  * A new link begins when the near ring is another one. Frames of the old link may still be in the
- * table then, with sequences of the old near ring. `first` tells them apart: the frames of this link
- * have that sequence of this ring, or a later one.
+ * table then, with sequences of the old near ring. `first` tells them apart: the frames of this
+ * link have that sequence of this ring, or a later one.
  *
  * epoch, seq, lost and first change together. There are two copies of them. The importer writes the
  * copy that does not hold, and then raises link_turn, by which it holds. A kill before that store
  * leaves the old ones, and one after it the new.
  *
  * There is one importer at a time, and it is the only producer; who makes importers sees to that.
- * It raises the watermark before it claims the slot of its last frame again, and a new importer sets
- * it to what gr_link has found before its first claim. Otherwise that frame might be out of the
- * table, and not covered by the watermark.
+ * It raises the watermark before it claims the slot of its last frame again, and a new importer
+ * sets it to what gr_link has found before its first claim. Otherwise that frame might be out of
+ * the table, and not covered by the watermark.
  */
 #include "ring.h"
 
@@ -55,8 +55,8 @@ bool gr_origin(const struct gr_slot *slot, struct gr_origin *origin) {
 }
 
 /* Whether the slot shows a published frame with an origin. *seq is its sequence in this ring. The
- * word is looked at twice: if it has changed, the record may be that of a later claim. Then the frame
- * is gone, and is left out. */
+ * word is looked at twice: if it has changed, the record may be that of a later claim. Then the
+ * frame is gone, and is left out. */
 static bool shown(const struct gr_slot *slot, uint64_t *seq, struct gr_origin *origin) {
     struct gr_slot *of = (struct gr_slot *)slot;
     uint64_t w = gr_load_acquire(&of->word);
@@ -105,8 +105,9 @@ void gr_set_link(struct gr_ring *ring, const struct gr_watermark *mark) {
     GR_FAULT("link: turned");
 }
 
-/* How far the link has come. False: there is none. An importer calls it after its join, which clears
- * a dead importer, and sets the link to that before it claims. Others may call it at any time, and see one that held. */
+/* How far the link has come. False: there is none. An importer calls it after its join, which
+ * clears a dead importer, and sets the link to that before it claims. Others may call it at any
+ * time, and see one that held. */
 bool gr_link(const struct gr_ring *ring, struct gr_watermark *mark) {
     struct gr_head *head = ring->head;
     uint64_t turn = gr_load_acquire(&head->link_turn), first, seq;
@@ -121,7 +122,8 @@ bool gr_link(const struct gr_ring *ring, struct gr_watermark *mark) {
     if (turn == 0) return false;
     for (uint32_t i = 0; i < ring->slots; i++) {
         struct gr_origin origin;
-        if (!shown(&ring->slot[i], &seq, &origin) || seq < first || origin.seq <= mark->seq) continue;
+        if (!shown(&ring->slot[i], &seq, &origin)) continue;
+        if (seq < first || origin.seq <= mark->seq) continue;
         mark->seq = origin.seq;
         mark->lost += (uint32_t)(origin.lost - (uint32_t)mark->lost);
     }

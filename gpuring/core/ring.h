@@ -141,8 +141,9 @@ struct gr_peer {
     bool spin_fixed;
     struct gr_rhythm rhythm;
 
-    /* The frame that the last successful claim, acquire or latest returned. */
-    uint64_t seq, lost;
+    /* The frame that the last successful claim, acquire or latest returned; how many sequences were
+     * skipped before it, and how many frames were lost before they came into this ring. */
+    uint64_t seq, lost, upstream;
     uint32_t index;
     /* Of the frame. It is kept here, because a claim may void the slot while a lossy reader holds
      * it. */
@@ -156,6 +157,10 @@ struct gr_peer {
      * (gr_stop). */
     gr_word32 stopping;
     bool told; /* `lost` was handed out with a frame, so the next call counts from 0 */
+    /* Of the last frame with an origin that this peer had: origin_lost. Later losses count from
+     * there. */
+    uint32_t origin_lost;
+    bool had_origin;
     uint32_t pendings; /* number of fences that the stream (or the host) has to wait for */
     struct gr_pending pending[GR_MAX_PEERS + 1];
 

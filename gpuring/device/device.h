@@ -149,10 +149,10 @@ struct gd_use {
      * recorded or settled. */
     bool unpaid;
     bool redelivered;
-    /* The four fields from here on are about a frame that is read. `lost` counts what was skipped
-     * just before it. */
+    /* The five fields from here on are about a frame that is read. `lost` counts what was skipped
+     * just before it, and `upstream` what was lost before it came into the ring. */
     uint32_t producer;
-    uint64_t producer_id, value, lost;
+    uint64_t producer_id, value, lost, upstream;
     uint32_t ndim;      /* of a frame that is smaller than the slot, else 0 */
     uint64_t shape[GR_MAX_NDIM];
     /* The streams that used it. The first is the one that it was claimed or acquired for. */

@@ -36,6 +36,7 @@ static void hand_out(struct gd_peer *me, struct gd_call *call) {
     use->seq = me->me.seq;
     use->redelivered = me->me.redelivered;
     use->lost = me->me.lost;
+    use->upstream = me->me.upstream;
     use->ndim = 0;
     use->thread = 0;
     use->of_another = false;
@@ -170,7 +171,8 @@ void gd_cancel(struct gd_peer *me, struct gd_call *call) {
         if (producer) gr_abandon(&me->me, me->me.index, me->me.seq);
         else gr_give_back(&me->me, me->me.index, me->me.seq);
     } else if (!producer && call->got && me->me.told)
-        me->me.lost = 0; /* it was handed out with the last frame, which the user does not get */
+        /* They were handed out with the last frame, which the user does not get. */
+        me->me.lost = me->me.upstream = 0;
     call->ordering = false;
     while (call->got > 0) { /* the last first, so that the position goes back step by step */
         struct gd_use *use = &me->use[call->indices[--call->got]];
@@ -179,6 +181,7 @@ void gd_cancel(struct gd_peer *me, struct gd_call *call) {
         else {
             gr_give_back(&me->me, call->indices[call->got], use->seq);
             me->me.lost += use->lost;
+            me->me.upstream += use->upstream;
         }
     }
 }
@@ -332,10 +335,13 @@ enum gr_result gd_put_back(struct gd_peer *me, uint32_t index) {
     if (me->me.role == GR_PRODUCER) return gr_abandon(&me->me, index, seq);
     const bool last = me->me.told && me->me.seq == seq;
     /* It was told with a later frame, which is kept. */
-    if (me->me.told && !last) me->me.lost = 0;
+    if (me->me.told && !last) me->me.lost = me->me.upstream = 0;
     enum gr_result result = gr_give_back(&me->me, index, seq);
     /* Of the last frame it is in there already. */
-    if (!last) me->me.lost += me->use[index].lost;
+    if (!last) {
+        me->me.lost += me->use[index].lost;
+        me->me.upstream += me->use[index].upstream;
+    }
     return result;
 }
 

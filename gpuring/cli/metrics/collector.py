@@ -89,7 +89,7 @@ def _subscriptions(rings: Sequence[RingStats]) -> Iterator[Metric]:
     )
     lost = _counter(
         "gpuring_subscription_lost_frames_total",
-        "Sequences that it was made to skip.",
+        "Frames that it has missed, skipped here or lost on the way from another host.",
         SUBSCRIPTION,
     )
     untaken = _gauge(
