@@ -301,7 +301,8 @@ def _enqueue(frame: Any, other: _Other, stream: int, order: Order, *, into_slot:
     home = frame.data.device_id
     order(stream, ())
     try:
-        _memcpy(cuda.runtime, other.pointer, frame.data.ptr, layout, stream, into=not into_slot)
+        with cuda.Device(home):  # the handle of a default stream means that of the current device
+            _memcpy(cuda.runtime, other.pointer, frame.data.ptr, layout, stream, into=not into_slot)
         after = _keep(cuda, home, stream, other)
         if other.gpu not in (None, home) and not into_slot:
             with cuda.Device(other.gpu):  # its library works there, and not on our stream
