@@ -1,4 +1,4 @@
-"""bench/two_gpus.py over host memory: its processes, its check of the frames, and what it writes."""
+"""bench/two_gpus.py over host memory: its processes, its check of frames, and what it writes."""
 
 from __future__ import annotations
 

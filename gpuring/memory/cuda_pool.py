@@ -26,9 +26,19 @@ _lock = threading.Lock()
 class _Allocation(Mapping):
     """The allocation in this process under one device, and the descriptor of its pool."""
 
-    def __init__(self, pool: int, ptr: int, fd: int, device: int) -> None:
-        super().__init__(ptr, device, functools.partial(_free, pool, ptr, fd))
+    def __init__(
+        self, pool: int, ptr: int, fd: int, device: int, of: _Allocation | None = None
+    ) -> None:
+        """`of` is the same allocation under another device.  It is kept, and is what is freed."""
+        undo = functools.partial(_free, pool, ptr, fd) if of is None else _finish
+        super().__init__(ptr, device, undo, of)
+        self.pool = pool
         self.fd = fd
+
+
+def _finish() -> None:
+    """Waits for the current device, because whoever frees the memory waits for its own only."""
+    load_cupy().cuda.runtime.deviceSynchronize()
 
 
 def _free(pool: int, ptr: int, fd: int) -> None:
@@ -108,13 +118,18 @@ class PoolMemory(CudaMemory):
         """Opens the slots of `ring` under GPU `device`.
 
         `fetch` asks those who are in the ring for the descriptor, which is this object's then.  It
-        is not asked if this process has the memory under that device already.  Raises DeviceError
-        if `device` cannot reach the GPU of the slots, and what `fetch` raises.
+        is not asked if this process has the memory already.  Raises DeviceError if `device` cannot
+        reach the GPU of the slots, and what `fetch` raises.
         """
         owner_of(device, device_uuid, ring)
         found = _allocations.get((epoch, device))
         if found is None:
-            found = _imported(fetch(), handle, device, ring)
+            with _lock:
+                here = [each for (of, _), each in _allocations.items() if of == epoch]
+            if here:
+                found = _reached(here[0], device, ring)
+            else:
+                found = _imported(fetch(), handle, device, ring)
             with _lock:
                 found = _allocations.setdefault((epoch, device), found)
         return cls(found, handle, device_uuid, device, slots, slot_nbytes)
@@ -126,6 +141,18 @@ class PoolMemory(CudaMemory):
             with _lock:  # other handles in this process share the memory and keep it
                 _owned.pop(self._epoch, None)
         super().close(others=others, then=then)
+
+
+def _reached(here: _Allocation, device: int, ring: str) -> _Allocation:
+    """The allocation that this process has under one device, under another one as well."""
+    cuda = load_cupy().cuda
+    try:
+        with cuda.Device(device):
+            cuda.runtime.free(0)  # makes the device's context, if there is none yet
+            driver.let_reach_pool(here.pool, device)
+    except (driver.Refused, cuda.runtime.CUDARuntimeError) as error:
+        raise DeviceError(f"ring {ring!r}: opening its GPU memory failed ({error})") from error
+    return _Allocation(here.pool, here.ptr, here.fd, device, here)
 
 
 def _imported(fd: int, handle: bytes, device: int, ring: str) -> _Allocation:

@@ -193,14 +193,22 @@ def import_pool(fd: int, exported: bytes, device: int) -> tuple[int, int]:
         *(ctypes.byref(pool), ctypes.c_void_p(fd), _FILE_DESCRIPTOR, none),
     )
     try:
-        access = _Access(_Location(_DEVICE, device), _READ_WRITE)
-        _call("cuMemPoolSetAccess", pool, ctypes.byref(access), ctypes.c_size_t(1))
+        let_reach_pool(pool.value or 0, device)
         data = (ctypes.c_ubyte * EXPORT_NBYTES).from_buffer_copy(exported)
         _call("cuMemPoolImportPointer", ctypes.byref(ptr), pool, data)
     except Refused:
         _call("cuMemPoolDestroy", pool)
         raise
     return pool.value or 0, ptr.value
+
+
+def let_reach_pool(pool: int, device: int) -> None:
+    """Lets GPU `device` read and write the memory of a pool."""
+    access = _Access(_Location(_DEVICE, device), _READ_WRITE)
+    _call(
+        "cuMemPoolSetAccess",
+        *(ctypes.c_void_p(pool), ctypes.byref(access), ctypes.c_size_t(1)),
+    )
 
 
 def free_in_pool(pool: int, ptr: int) -> None:

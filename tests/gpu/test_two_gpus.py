@@ -1,109 +1,238 @@
-"""A ring on one GPU read from another: matched by UUID, whatever the ordinals are there."""
+"""A ring on one GPU, used from another: in each kind of memory and in both directions.
+
+The two GPUs are 0 and 1 of the test's process.  Words follow from the sequence of their frame, and
+are checked where the reader is.
+"""
 
 from __future__ import annotations
 
+import json
+
+import numpy as np
 import pytest
+from commands import environment
+from commands import gpuring as command
+from ordering import done
+from support import poll
+from survivor import HELD_S, RECOVERY_S, Killing, ring_is_whole
 
 import gpuring
 from gpuring.memory import kinds
 
 pytestmark = pytest.mark.gpu
-FRAMES = 2000
+FRAMES = 1000
+WORDS = 4096
+COPIES = 12
+COPIED_WORDS = 1 << 20
 
 
 @pytest.fixture(autouse=True)
 def _two_gpus():
     import cupy
 
-    if cupy.cuda.runtime.getDeviceCount() < 2:
+    runtime = cupy.cuda.runtime
+    if runtime.getDeviceCount() < 2:
         pytest.skip("needs two GPUs")
+    if not (runtime.deviceCanAccessPeer(0, 1) and runtime.deviceCanAccessPeer(1, 0)):
+        pytest.skip("the two GPUs have no peer access")
+    with cupy.cuda.Device(0):
+        yield
+
+
+def tools():
+    """CuPy and our kernels, which are loaded on the current device."""
+    import cupy
+    import kernels
+
+    kernels.warm_up()
+    return cupy, kernels
+
+
+def make(name, owner=0, kind="ipc", words=WORDS, **options):
+    able, why = kinds.supported(kind, owner)
+    if not able:
+        pytest.skip(why)
+    spec = {"slots": 4, "shape": (words,), "dtype": "u8", "memory": kind}
+    return gpuring.create(name, device=f"cuda:{owner}", **(spec | options))
+
+
+def write(producer, frames, device):
+    _, kernels = tools()
+    for _ in range(frames):
+        with producer.claim(60) as slot:
+            assert slot.array.device.id == device
+            kernels.stamp(slot.array, slot.seq, None)
+
+
+def wrong_words(consumer, frames, device):
+    """Reads so many frames, on the current device.  Returns how many words were not theirs."""
+    _, kernels = tools()
+    wrong = kernels.counter()
+    for _ in range(frames):
+        with consumer.acquire(60) as slot:
+            assert slot.array.device.id == device
+            kernels.check(slot.array, slot.seq, wrong, None)
+    return int(wrong.get()[0])
+
+
+# ---- two processes -------------------------------------------------------------------------------
+
+
+def use_from(pipe, name, device):
+    """Names the GPU to attach().  Another one is current until the frames are worked on."""
+    import cupy
+
+    cupy.cuda.Device(1 - device).use()
+    with gpuring.attach(name, timeout=20, device=device) as ring, cupy.cuda.Device(device):
+        with ring.consumer() as consumer:
+            pipe.send("joined")
+            pipe.send(wrong_words(consumer, FRAMES, device))
+        pipe.receive()  # the owner of the ring reads
+        with ring.producer() as producer:
+            write(producer, FRAMES, device)
+
+
+@pytest.mark.parametrize("sync", ["timeline", "event"])
+@pytest.mark.parametrize("kind", kinds.ON_GPU)
+@pytest.mark.parametrize("owner", [0, 1])
+def test_frames_cross_to_and_from_another_gpu(owner, kind, sync, name, children):
+    import cupy
+
+    with make(name, owner, kind, sync=sync) as ring, cupy.cuda.Device(owner):
+        child = children(use_from, name, 1 - owner)
+        assert child.receive() == "joined"
+        with ring.producer() as producer:
+            write(producer, FRAMES, owner)
+            assert child.receive() == 0
+            with ring.consumer() as consumer:
+                child.send()
+                assert wrong_words(consumer, FRAMES, owner) == 0
+        child.result()
 
 
 def read_from(pipe, name, device):
     """Checks every frame with a kernel on GPU `device` of this process's own numbering."""
     import cupy
-    import kernels
 
     cupy.cuda.Device(device).use()
-    kernels.warm_up()
-    wrong = kernels.counter()
     with gpuring.attach(name, timeout=20) as ring, ring.consumer() as consumer:
         pipe.send("joined")
-        check(consumer, wrong, device)
-    return int(wrong.get()[0])
+        return wrong_words(consumer, FRAMES, device)
 
 
-def check(consumer, wrong, device):
-    import kernels
-
-    for _ in range(FRAMES):
-        with consumer.acquire(60) as slot:
-            assert slot.array.device.id == device
-            kernels.check(slot.array, slot.seq, wrong, None)
-
-
-@pytest.mark.parametrize("sync", ["timeline", "event"])
 @pytest.mark.parametrize("device", [0, 1])
-def test_the_numbering_of_the_reader_does_not_matter(device, sync, name, children, monkeypatch):
-    import kernels
-
-    kernels.warm_up()
+def test_the_numbering_of_the_reader_does_not_matter(device, name, children, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")  # for the child; ours was read already
-    with (
-        gpuring.create(
-            name, slots=4, shape=(4096,), dtype="u8", device="cuda:0", sync=sync
-        ) as ring,
-        ring.producer() as producer,
-    ):
+    with make(name) as ring, ring.producer() as producer:
         child = children(read_from, name, device)
         assert child.receive() == "joined"
-        for _ in range(FRAMES):
-            with producer.claim(60) as slot:
-                kernels.stamp(slot.array, slot.seq, None)
+        write(producer, FRAMES, 0)
         assert child.result() == 0
 
 
-def read_by_argument(pipe, name, device):
-    """Names the GPU to attach().  Another one is current until the frames are worked on."""
+def publish_and_hang(pipe, name, device):
     import cupy
-    import kernels
 
-    cupy.cuda.Device(1 - device).use()
-    with gpuring.attach(name, timeout=20, device=device) as ring, cupy.cuda.Device(device):
-        kernels.warm_up()
-        wrong, copy = kernels.counter(), cupy.empty(4096, "u8")
-        with ring.consumer() as consumer:
-            pipe.send("joined")
-            check(consumer, wrong, device)
-            with consumer.acquire(60) as slot:
-                slot.copy_to(copy)
-                kernels.check(copy, slot.seq, wrong, None)
-        return int(wrong.get()[0])
+    cupy.cuda.Device(device).use()
+    _, kernels = tools()
+    stream = cupy.cuda.Stream(non_blocking=True)
+    latch = kernels.Latch(limit_s=HELD_S)
+    producer = gpuring.attach(name, timeout=20).producer()
+    slot = producer.claim(10, stream=stream)
+    latch.hold(stream)
+    kernels.stamp(slot.array, slot.seq, stream)
+    slot.publish()
+    pipe.send("published")
+    pipe.receive()
 
 
 @pytest.mark.parametrize("kind", kinds.ON_GPU)
 @pytest.mark.parametrize("owner", [0, 1])
-def test_a_gpu_is_named_and_frames_cross_in_both_directions(owner, kind, name, children):
+def test_a_producer_on_another_gpu_dies_with_work_pending(owner, kind, name, children):
+    """Those on the ring's own GPU go on."""
     import cupy
-    import kernels
 
-    able, why = kinds.supported(kind, owner)
-    if not able:
-        pytest.skip(why)
-    with (
-        gpuring.create(
-            name, slots=4, shape=(4096,), dtype="u8", device=f"cuda:{owner}", memory=kind
-        ) as ring,
-        cupy.cuda.Device(owner),
-        ring.producer() as producer,
-    ):
-        kernels.warm_up()
-        child = children(read_by_argument, name, 1 - owner)
-        assert child.receive() == "joined"
-        for _ in range(FRAMES + 1):
-            with producer.claim(60) as slot:
-                kernels.stamp(slot.array, slot.seq, None)
-        assert child.result() == 0
+    with make(name, owner, kind, sync="timeline") as ring, cupy.cuda.Device(owner):
+        cupy, _ = tools()
+        stream = cupy.cuda.Stream(non_blocking=True)
+        with ring.consumer() as consumer:
+            victim = children(publish_and_hang, name, 1 - owner)
+            assert victim.receive() == "published"
+            slot = consumer.acquire(10, stream=stream)
+            assert not done(cupy, stream), "nothing to wait for"
+            killing = Killing(victim)
+            poll(lambda: done(cupy, stream), RECOVERY_S)
+            print("seconds until it went on, and until the victim was gone:", killing.waited_s())
+            with pytest.raises(gpuring.FrameTorn):
+                slot.check()
+            with pytest.raises(gpuring.FrameTorn):
+                slot.release()
+        ring_is_whole(cupy, ring)
+
+
+# ---- one process ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", kinds.ON_GPU)
+def test_one_process_uses_a_ring_under_both_gpus(kind, name):
+    import cupy
+
+    with make(name, 0, kind) as here, gpuring.attach(name, device=1) as there:
+        for writer, reader, to in [(here, there, 1), (there, here, 0)]:
+            with writer.producer() as producer, reader.consumer() as consumer:
+                for _ in range(20):
+                    with cupy.cuda.Device(1 - to):
+                        write(producer, 1, 1 - to)
+                    with cupy.cuda.Device(to):
+                        assert wrong_words(consumer, 1, to) == 0
+
+
+@pytest.mark.parametrize("kind", kinds.ON_GPU)
+def test_frames_are_copied_from_and_to_another_gpu_and_the_host(kind, name):
+    """Each copy has arrays of its own, so nothing waits but what the copies have to wait for."""
+    import cupy
+
+    with make(name, 0, kind, COPIED_WORDS) as ring:
+        with ring.producer() as producer, ring.consumer() as consumer:
+            assert copies_between_gpus(producer, consumer) == 0
+            for _ in range(COPIES):
+                with producer.claim(60) as slot:
+                    slot.copy_from(words(slot.seq))
+                with consumer.acquire(60) as slot:
+                    out = np.zeros(COPIED_WORDS, "u8")
+                    slot.copy_to(out)
+                    assert (out == words(slot.seq)).all()
+        cupy.cuda.Device(0).synchronize()
+
+
+def copies_between_gpus(producer, consumer):
+    import cupy
+
+    with cupy.cuda.Device(1):
+        _, kernels = tools()
+        wrong = kernels.counter()
+        sources, outs = ([cupy.zeros(COPIED_WORDS, "u8") for _ in range(COPIES)] for _ in range(2))
+        cupy.cuda.Device(1).synchronize()
+    for source, out in zip(sources, outs, strict=True):
+        with producer.claim(60) as slot:
+            with cupy.cuda.Device(1):
+                kernels.stamp(source, slot.seq, None)
+            slot.copy_from(source)
+        with consumer.acquire(60) as slot:
+            slot.copy_to(out)
+            with cupy.cuda.Device(1):
+                kernels.check(out, slot.seq, wrong, None)
+    with cupy.cuda.Device(1):
+        return int(wrong.get()[0])
+
+
+def words(seq):
+    """What the kernel `stamp` writes."""
+    with np.errstate(over="ignore"):
+        return np.uint64(seq) * np.uint64(0x9E3779B97F4A7C15) + np.arange(COPIED_WORDS, dtype="u8")
+
+
+# ---- what cannot be reached, and what the commands say -------------------------------------------
 
 
 def attach_blind(pipe, name):
@@ -116,7 +245,36 @@ def attach_blind(pipe, name):
 
 def test_a_gpu_that_is_not_visible_is_named(name, children, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    with gpuring.create(name, slots=2, shape=(8,), dtype="u8", device="cuda:0"):
+    with make(name):
         said = children(attach_blind, name).result()
     assert "cannot be seen from" in said
     assert said.count("GPU-") == 2
+
+
+@pytest.mark.parametrize("kind", kinds.ON_GPU)
+def test_without_peer_access_attach_says_what_to_do_and_that_works(kind, name, monkeypatch):
+    """The driver's answer is all that is not real."""
+    import cupy
+
+    monkeypatch.setattr(cupy.cuda.runtime, "deviceCanAccessPeer", lambda *_: 0)
+    with make(name, 0, kind) as ring:
+        with pytest.raises(gpuring.DeviceError, match=r"is GPU 0 and cannot be reached") as caught:
+            gpuring.attach(name, device=1)
+        assert f"attach({name!r}, device=0)" in str(caught.value)
+        with gpuring.attach(name, device=0) as attached, attached.consumer() as consumer:
+            with ring.producer() as producer:
+                write(producer, 1, 0)
+            with consumer.acquire(10) as slot, cupy.cuda.Device(1):
+                _, kernels = tools()
+                wrong, out = kernels.counter(), cupy.zeros(WORDS, "u8")
+                slot.copy_to(out)
+                kernels.check(out, slot.seq, wrong, None)
+                assert int(wrong.get()[0]) == 0
+
+
+def test_doctor_tries_both_directions(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    said = command("doctor", "--json", timeout=170, env=environment())
+    found = {each["what"]: each for each in json.loads(said.stdout)["findings"]}
+    for what in ("peer access", "probe: 0 to 1", "probe: 1 to 0"):
+        assert found[what]["level"] == "ok", found[what]
