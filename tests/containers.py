@@ -5,13 +5,19 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import secrets
+import shutil
 import signal
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+from processes import Child
 from support import Pipe
+
+import gpuring
 
 _NEW_MOUNTS, _NEW_USERS, _NEW_IPC, _NEW_PIDS = 0x20000, 0x10000000, 0x08000000, 0x20000000
 _BIND, _PRIVATE, _RECURSIVE = 0x1000, 1 << 18, 0x4000
@@ -80,3 +86,52 @@ def _inside(pipe: Pipe, shm: str, told: int, target: Callable[..., Any], args: A
             os.write(told, traceback.format_exc().encode())
     finally:
         os._exit(code)
+
+
+# ---- what a test does with them ------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def shared_memory() -> Iterator[str]:
+    """A directory of a tmpfs that containers have as their /dev/shm.  No ring may be left in it."""
+    place = Path(f"/dev/shm/test-{os.getpid()}-{secrets.token_hex(4)}")
+    place.mkdir()
+    yield str(place)
+    left = sorted(str(path) for path in place.rglob("gpuring*"))
+    shutil.rmtree(place)
+    assert not left
+
+
+class Contained:
+    """A process in a container that does what it is asked to (`obey`)."""
+
+    def __init__(self, child: Child) -> None:
+        self._child = child
+        self.kill = child.kill
+        child.receive()
+
+    def __call__(self, *words: Any) -> Any:
+        self._child.send(words)
+        return self._child.receive()
+
+
+def start(
+    children: Callable[..., Child], shm: str, users: bool, target: Callable[..., Any], *args: Any
+) -> Contained:
+    """Starts `target(pipe, *args)`, which obeys, in a container of its own.  Skips the test where
+    there can be none."""
+    child = children(contained, shm, users, target, *args)
+    if refused := child.receive():
+        pytest.skip(f"no namespaces here: {refused}")
+    return Contained(child)
+
+
+def obey(pipe: Pipe, verbs: dict[str, Callable[..., Any]]) -> None:
+    pipe.send()
+    while True:
+        verb, *args = pipe.receive()
+        pipe.send(verbs[verb](*args))
+
+
+def cleans(pipe: Pipe) -> None:
+    obey(pipe, {"clean": gpuring.clean})

@@ -5,15 +5,13 @@ Each process here is process 1 of namespaces of its own, and none of them can lo
 
 from __future__ import annotations
 
+import functools
 import os
 import secrets
-import shutil
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
-from containers import contained
+from containers import Contained, cleans, obey, shared_memory, start
 from processes import Child
 from support import Pipe, open_files, poll
 
@@ -27,13 +25,8 @@ SLOTS, SLOT_NBYTES = 4, 4096
 
 @pytest.fixture
 def shm() -> Iterator[str]:
-    """A directory of a tmpfs that containers have as their /dev/shm."""
-    place = Path(f"/dev/shm/test-{os.getpid()}-{secrets.token_hex(4)}")
-    place.mkdir()
-    yield str(place)
-    left = sorted(str(path) for path in place.rglob("*"))
-    shutil.rmtree(place)
-    assert not left
+    with shared_memory() as place:
+        yield place
 
 
 @pytest.fixture(params=[False, True], ids=["root", "own-users"])
@@ -41,34 +34,7 @@ def container(
     request: pytest.FixtureRequest, children: Callable[..., Child], shm: str
 ) -> Callable[..., Contained]:
     """Starts a peer of a ring in a container of its own."""
-
-    def start(target: Callable[..., Any], *args: Any) -> Contained:
-        child = children(contained, shm, request.param, target, *args)
-        if refused := child.receive():
-            pytest.skip(f"no namespaces here: {refused}")
-        return Contained(child)
-
-    return start
-
-
-class Contained:
-    """A process that does what it is asked to (`obey`)."""
-
-    def __init__(self, child: Child) -> None:
-        self._child = child
-        self.kill = child.kill
-        child.receive()
-
-    def __call__(self, *words: Any) -> Any:
-        self._child.send(words)
-        return self._child.receive()
-
-
-def obey(pipe: Pipe, verbs: dict[str, Callable[..., Any]]) -> None:
-    pipe.send()
-    while True:
-        verb, *args = pipe.receive()
-        pipe.send(verbs[verb](*args))
+    return functools.partial(start, children, shm, request.param)
 
 
 # ---- slots that are had by a descriptor --------------------------------------------------------
@@ -124,10 +90,6 @@ def on_gpu(pipe: Pipe, name: str, make: bool) -> None:
             "pidfds": lambda: sum("pidfd" in kind for kind in open_files().values()),
         },
     )
-
-
-def cleans(pipe: Pipe) -> None:
-    obey(pipe, {"clean": gpuring.clean})
 
 
 def test_a_ring_goes_on_without_its_creator_in_another_container(container, name):

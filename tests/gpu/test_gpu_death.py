@@ -9,15 +9,12 @@ GPURING_FIGURES=FILE the distributions are appended there as JSON lines.
 
 from __future__ import annotations
 
-import json
-import os
 from itertools import count
-from pathlib import Path
 
 import pytest
 from ordering import done, tools
 from support import poll
-from survivor import HELD_S, RECOVERY_S, Killing, ring_is_whole, still_healthy
+from survivor import HELD_S, RECOVERY_S, Killing, report, ring_is_whole, still_healthy
 
 import gpuring
 
@@ -49,10 +46,7 @@ def _figures(request, times):
         "gone_p50_ms": gone_ms[len(ms) // 2], "gone_max_ms": gone_ms[-1],
         "after_gone_max_ms": max(1e3 * (waited - gone) for waited, gone in times),
     }  # fmt: skip
-    print(figures)
-    if path := os.environ.get("GPURING_FIGURES"):
-        with Path(path).open("a") as file:
-            file.write(json.dumps(figures) + "\n")
+    report(figures)
 
 
 def _memory_is_back(cupy, before):

@@ -14,7 +14,7 @@ from commands import environment
 from commands import gpuring as command
 from ordering import done
 from support import poll
-from survivor import HELD_S, RECOVERY_S, Killing, ring_is_whole
+from survivor import HELD_S, RECOVERY_S, Killing, report, ring_is_whole
 
 import gpuring
 from gpuring.memory import kinds
@@ -148,7 +148,7 @@ def publish_and_hang(pipe, name, device):
 
 @pytest.mark.parametrize("kind", kinds.ON_GPU)
 @pytest.mark.parametrize("owner", [0, 1])
-def test_a_producer_on_another_gpu_dies_with_work_pending(owner, kind, name, children):
+def test_a_producer_on_another_gpu_dies_with_work_pending(owner, kind, name, children, request):
     """Those on the ring's own GPU go on."""
     import cupy
 
@@ -162,7 +162,8 @@ def test_a_producer_on_another_gpu_dies_with_work_pending(owner, kind, name, chi
             assert not done(cupy, stream), "nothing to wait for"
             killing = Killing(victim)
             poll(lambda: done(cupy, stream), RECOVERY_S)
-            print("seconds until it went on, and until the victim was gone:", killing.waited_s())
+            waited_s, gone_s = killing.waited_s()
+            report({"test": request.node.name, "ms": 1e3 * waited_s, "gone_ms": 1e3 * gone_s})
             with pytest.raises(gpuring.FrameTorn):
                 slot.check()
             with pytest.raises(gpuring.FrameTorn):
