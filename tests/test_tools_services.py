@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 
 from commands import environment
 from commands import gpuring as command
-from services import answer, engine, send, serve, up
+from services import answer, engine, send, sender, serve, up
 from support import poll
 
 import gpuring
@@ -57,6 +58,19 @@ def test_inspect_says_who_is_who_in_a_service(name, children):
         assert keeper.stats().about == about
         worker.send()
         worker.result()
+
+
+def test_the_dead_of_a_service_are_engines_and_clients(name, children):
+    with serve(name, engine=False) as keeper:
+        dead = {"engine": up(children(engine, name)), "client": children(sender, name, 1)}
+        dead["client"].receive()  # it has joined
+        for child in dead.values():
+            child.kill()
+        poll(lambda: keeper.ring._header.reap() or keeper.ring._header.reaps == 3)
+        text = command("inspect", name).stdout
+        for kind, peers in (("engine", 2), ("client", 1)):
+            told = re.findall(rf"ago: {kind} \d+ \(pid {dead[kind].pid}\) died", text)
+            assert len(told) == peers, text
 
 
 def test_a_stopped_engine_is_counted_once_and_its_role_is_told_in_a_narrow_terminal(name, children):

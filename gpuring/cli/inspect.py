@@ -11,7 +11,7 @@ import datetime
 import json
 
 from gpuring import directory, segment, stats
-from gpuring.cli.services import Service, service, service_of
+from gpuring.cli.services import Service, of_dead, service, service_of
 from gpuring.cli.text import columns, counted, nbytes, printable, seconds, table, wrap
 from gpuring.memory.kinds import OUTLIVE
 from gpuring.stats import Death, PeerStats, RingStats
@@ -60,24 +60,24 @@ def describe(one: RingStats, width: int | None = None) -> str:
         parts.append(_subscriptions(one, width))
     parts.append(_peers(one, whole, width) if one.peers else "No process has joined it as a peer.")
     if one.deaths:
-        parts.append("\n".join(wrap(death(each), width, "  ") for each in one.deaths))
+        parts.append("\n".join(wrap(death(each, one), width, "  ") for each in one.deaths))
     return "\n\n".join(parts)
 
 
-def death(one: Death) -> str:
-    """Who died, and what was done about it."""
+def death(dead: Death, one: RingStats) -> str:
+    """Who died in a ring, and what was done about it."""
     done = [
         f"{counted(count, noun)} {what}"
         for count, noun, what in (
-            (one.voided, "claim", "voided"),
-            (one.torn, "frame", "marked torn"),
-            (one.reopened, "frame", "taken from it"),
-            (one.raised, "fence", "raised"),
+            (dead.voided, "claim", "voided"),
+            (dead.torn, "frame", "marked torn"),
+            (dead.reopened, "frame", "taken from it"),
+            (dead.raised, "fence", "raised"),
         )
         if count
     ]
     return (
-        f"{seconds(one.age_s)} ago: {one.role} {one.number} (pid {one.pid}) died; "
+        f"{seconds(dead.age_s)} ago: {of_dead(dead, one)} {dead.number} (pid {dead.pid}) died; "
         f"{', '.join(done) or 'it held nothing'}"
     )
 

@@ -10,7 +10,7 @@ from gpuring import directory, stats
 from gpuring.cli.text import counted
 from gpuring.errors import RingError
 from gpuring.segment import ANSWERS
-from gpuring.stats import PeerStats, RingStats
+from gpuring.stats import Death, PeerStats, RingStats
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,17 @@ def _presence(engine: PeerStats, one: RingStats, kinds: Mapping[int, str]) -> in
         if peer.pid == engine.pid and peer.age_s >= engine.age_s and kinds[peer.number] == "client"
     ]
     return min(earlier)[1] if earlier else None
+
+
+def of_dead(dead: Death, one: RingStats) -> str:
+    """What a dead peer was.  Both peers of an engine, or of a keeper, have the same process."""
+    if not is_service(one):
+        return dead.role
+    engines = {each.pid for each in one.deaths if each.role == "consumer"}
+    engines |= {each.pid for each in one.peers if each.role == "consumer"}
+    if dead.pid not in engines:
+        return "client"
+    return "keeper" if one.about and one.about["kept"] and dead.pid == one.creator_pid else "engine"
 
 
 def is_service(one: RingStats) -> bool:

@@ -104,11 +104,9 @@ def _rendered(
     if any(one.peers or one.subscriptions for one in now.rings.values()):
         lines += [Line(""), *_peers(before, now, width, widths)]
     deaths = [
-        Line(
-            wrap(f"{name}: {death(one_death)}", width, "  "), "red" if one_death.age_s < 60 else ""
-        )
+        Line(wrap(f"{name}: {death(dead, one)}", width, "  "), "red" if dead.age_s < 60 else "")
         for name, one in now.rings.items()
-        for one_death in one.deaths[:DEATHS_SHOWN]
+        for dead in one.deaths[:DEATHS_SHOWN]
     ]
     return [*lines, Line(""), *deaths] if deaths else lines
 
