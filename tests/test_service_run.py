@@ -87,10 +87,11 @@ def worker(pipe: Pipe, name: str) -> dict[str, int]:
             pipe.receive()
             return with_meta(requests, calls)
 
+        ended = None
         with contextlib.suppress(KeyboardInterrupt):
-            server.run()
+            ended = server.run()
         assert signal.getsignal(signal.SIGTERM) is handler
-    return vars(server.counts)
+    return vars(server.counts) | {"ended": ended}
 
 
 def test_sigterm_ends_an_engine_when_its_batch_is_answered(name, children):
@@ -107,6 +108,7 @@ def test_sigterm_ends_an_engine_when_its_batch_is_answered(name, children):
         engine.send()
         counts = engine.result()
         assert (counts["taken"], counts["answered"], counts["failed"]) == (2, 2, 0)
+        assert counts["ended"] == "SIGTERM"
         rest = other.take(8, timeout=10)
         assert [(int(call.meta["k"]), call.redelivered) for call in rest] == [
             (k, False) for k in (2, 3, 4)
@@ -154,11 +156,11 @@ def test_stop_ends_the_run_from_a_thread_from_the_function_or_before_it(name):
             return with_meta(requests, calls)
 
         server.stop()
-        server.run()  # returns at once
+        assert server.run() == "stopped"  # at once
         ended = in_thread(server.run)
         poll(lambda: any(peer.waiting for peer in server.stats().peers))
         server.stop()
-        ended()
+        assert ended() == "stopped"
         calls = [send(client, k) for k in range(3)]
         server.run()
         assert [call.done for call in calls] == [True, True, False]
@@ -219,7 +221,7 @@ def test_a_service_that_is_closed_ends_the_run(name):
         server.batch(1)(answers)
         ended = in_thread(server.run)
         keeper.close()
-        ended()
+        assert ended() == "closed"
 
 
 # ---- several services ---------------------------------------------------------------------------

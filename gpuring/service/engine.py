@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from gpuring import arguments, waiting
+from gpuring._calls import fill_seconds
 from gpuring.errors import EndOfStream, RingError, RingTimeout
 from gpuring.integers import integer
 from gpuring.service.work import Work
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from gpuring.service.wire import Terms
 
     Function = TypeVar("Function", bound=Callable[..., Any])
+    Ended = Literal["closed", "stopped", "SIGTERM"]
+    """Why `run` has returned."""
 
 _SLICE_S = 0.25
 """A wait looks so often whether it was told to stop, and clears what dead clients left."""
@@ -33,7 +36,8 @@ class Engine:
     """What takes calls.  `Server` derives from it."""
 
     _work: Work | None = None
-    _stopping = False
+    _stopping: Literal["", "stopped", "SIGTERM"] = ""
+    """Why `run` shall return."""
 
     if TYPE_CHECKING:  # of Server
         _ring: Ring
@@ -93,7 +97,7 @@ class Engine:
         most, wait_s = integer(max_batch, "max_batch"), max_wait_s
         if most < 1:
             raise ValueError(f"max_batch is at least 1, not {max_batch!r}")
-        if wait_s != "learn" and arguments.seconds(wait_s, "max_wait_s") > threading.TIMEOUT_MAX:
+        if wait_s != "learn" and fill_seconds(wait_s) > threading.TIMEOUT_MAX:
             raise ValueError(
                 f'max_wait_s is a number of seconds or "learn" here, not {max_wait_s!r}: an engine '
                 "that waited without end for a full batch could not be stopped"
@@ -107,23 +111,23 @@ class Engine:
 
         return decorated
 
-    def run(self) -> None:
+    def run(self) -> Ended:
         """Takes calls and answers them with the function of `batch`, until it is told to end.
 
-        It returns when the service is closed, after SIGTERM, and after `stop`.  It then finishes
-        the batch that it has, and takes no other one: another engine gets the calls that are left.
-        It sees SIGTERM only if it runs in the main thread.  When it returns, SIGTERM does what it
-        did before.  Ctrl-C raises KeyboardInterrupt.
+        It returns "closed" when the service was closed, "SIGTERM" after that signal, and "stopped"
+        after `stop`.  It then finishes the batch that it has, and takes no other one: another
+        engine gets the calls that are left.  It sees SIGTERM only if it runs in the main thread.
+        When it returns, SIGTERM does what it did before.  Ctrl-C raises KeyboardInterrupt.
 
         Raises RingError if there is no such function, what the warm-up raises, DeviceError, and
         RingClosed if this server was closed.
         """
-        run([self])
+        return run([self])
 
     def stop(self) -> None:
         """Makes `run` return when it has answered the batch that it has.  Any thread may call it,
         and so may the function itself.  If `run` has not begun, it returns at once when it does."""
-        self._stopping = True
+        self._stopping = self._stopping or "stopped"
 
 
 def take(
@@ -156,7 +160,7 @@ def take(
     )
 
 
-def run(servers: Iterable[Engine]) -> None:
+def run(servers: Iterable[Engine]) -> Ended:
     """Runs one engine for several services, as `Server.run` does for one.
 
         @urgent.batch(max_batch=4)
@@ -168,7 +172,7 @@ def run(servers: Iterable[Engine]) -> None:
     * `servers`: as for `take`.  Each has a function of its own, or the same one.  `stop` of any of
       them ends the run.
 
-    Raises what Server.run raises.
+    Returns and raises what Server.run does.  "closed" says that all of them were closed.
     """
     engines = _several(servers)
     works = {engine: _work_of(engine) for engine in engines}
@@ -176,13 +180,15 @@ def run(servers: Iterable[Engine]) -> None:
         for engine, work in works.items():
             engine.metrics()  # from now on it measures
             work.warm_up()
-        while not stopped():
+        while True:
+            if why := stopped():
+                return why
             try:
                 calls = _first(engines, _SLICE_S, _take_to_work)
             except RingTimeout:
                 continue
             except EndOfStream:
-                return
+                return "closed"
             works[calls.server].do(calls)
 
 
@@ -200,22 +206,24 @@ def _take_to_work(engine: Engine, timeout: float | None) -> Batch:
 
 
 @contextlib.contextmanager
-def _until_stopped(engines: list[Engine]) -> Iterator[Callable[[], bool]]:
-    """Gives a function that says whether the engines were told to stop, by SIGTERM or `stop`."""
+def _until_stopped(
+    engines: list[Engine],
+) -> Iterator[Callable[[], Literal["", "stopped", "SIGTERM"]]]:
+    """Gives a function that says how the engines were told to stop, and "" if they were not."""
 
     def stop(*_: object) -> None:
         for engine in engines:
-            engine.stop()
+            engine._stopping = "SIGTERM"
 
     in_main = threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGTERM, stop) if in_main else None
     try:
-        yield lambda: any(engine._stopping for engine in engines)
+        yield lambda: next((engine._stopping for engine in engines if engine._stopping), "")
     finally:
         if in_main:  # None: a handler that Python cannot set again
             signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
         for engine in engines:
-            engine._stopping = False
+            engine._stopping = ""
 
 
 def _first(
