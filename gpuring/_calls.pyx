@@ -100,7 +100,7 @@ cdef enum:
 ENVELOPES = sizeof(Request), sizeof(Response)
 """The sizes of the two envelopes, with which a frame's metadata begins (gpuring/service/wire.py)."""
 
-cdef double CLAIM_SLICE_S = 0.5  # a wait for a slot looks for engines so often
+cdef double CLAIM_SLICE_S = 0.05  # a wait for a slot looks for engines and answers so often
 cdef double TAKE_SLICE_S = 0.25  # a wait for calls looks for dead clients so often
 cdef int64_t ALIVE_NS = 1000000  # for so long a client is not asked again whether it lives
 cdef tuple NOTHING = ()
@@ -119,6 +119,14 @@ cdef inline int64_t now_ns() noexcept:
 cdef inline double now_s() noexcept:
     """time.monotonic()"""
     return now_ns() / 1e9
+
+
+cpdef double fill_seconds(max_wait_s) except? -1:
+    """How long a batch may wait to be filled, if that is not learned.  Raises TypeError, ValueError."""
+    try:
+        return seconds(max_wait_s, "max_wait_s")
+    except (TypeError, ValueError) as error:
+        raise type(error)(f'max_wait_s is a number of seconds >= 0, None or "learn", not {max_wait_s!r}') from None
 
 
 cdef inline uint64_t expiry_ns(double expires) noexcept:
@@ -377,6 +385,9 @@ cdef class InFlight:
         """Whether there is something for whoever waits for the answer.  That is also a part that nobody takes."""
         return self._answer_seq != 0 or self._error is not None or (self._come != 0 and not self._streams)
 
+    def _label(self):
+        return f"call {self._number} to service {self._mailbox.quoted}"
+
     def _is_done(self):
         return self.done()
 
@@ -428,7 +439,7 @@ cdef class InFlight:
             try:
                 self.drop_parts()
                 if answer is not None and self._has_answer():
-                    answer.release()
+                    answer._done(True)
             finally:
                 self.releasing = False
 
@@ -548,6 +559,12 @@ cdef class InFlight:
                     discard(part)
                 self.part_over(part)
         return 0
+
+    def _forget_if_left(self):
+        """If its engine is gone and nobody has seen a part, the next engine gives the answer from its beginning.  What is here
+        would take up room that this engine waits for.  One step: another thread may hand a part out."""
+        if not self._handed and self._was_left():
+            self._begin_again()
 
     def _begin_again(self):
         """Another engine gives the answer from its beginning, and nobody has seen a part yet."""
@@ -757,6 +774,10 @@ cdef class LoopTasks:
 cdef class Inbox:
     """A client's end of its own ring, where its answers arrive.  One thread at a time receives for all threads."""
 
+    cdef readonly str service
+    """Its name."""
+    cdef str quoted
+    """It in quotes.  To make these Python would look for signals (see HandsOut)."""
     cdef readonly Calls calls
     cdef readonly ConsumerVerbs _answers
     cdef readonly Peer peer
@@ -781,7 +802,8 @@ cdef class Inbox:
     cdef readonly uint64_t parts
     """How many parts of each answer may have come and not be released."""
 
-    def __init__(self, limit, parts=0):
+    def __init__(self, str service not None, limit, parts=0):
+        self.service, self.quoted = service, repr(service)
         self.calls, self._loops, self.untold, self.parts = Calls(limit), {}, {}, parts
         self._looked = now_s()
 
@@ -1127,6 +1149,7 @@ cdef class Sender:
                     raise self._full(timeout) from None
             self._check_open()
             self._await_engine(None if until == FOREVER else until)
+            self._mailbox.pump(nothing, 0)  # the engine that has the slot may wait for room in the client's ring
 
     cdef int _begin(self, SendsRequest slot, expires) except -1:
         """Gives a claimed slot its call."""
@@ -1273,15 +1296,31 @@ cdef class HandsOut:
     def __init__(self, InFlight call not None):
         self._call = call
 
+    def __del__(self):
+        """As `_leave`.  No Python runs here unless somebody sleeps for the call, so no signal handler does, whose exception
+        Python would only print."""
+        if self._call is not None and not self._call._mailbox.calls.closed:
+            try:
+                self._leave()
+            except RingError:  # in a forked child it is not ours
+                pass
+
+    def _leave(self):
+        """Cancels the call, unless all parts were taken.  Releases what has come and was not taken."""
+        cdef InFlight call = self._call
+        call._give_up(RingError(f"{call._label()} {'is over' if call.over() else 'was cancelled'}"))
+
     def _hand_out(self):
         return self._call.hand_out()
 
     def __next__(self):
-        self._move_on()
-        part = self._call.hand_out()
-        if part is None:
-            raise StopIteration
-        return part
+        while True:
+            self._move_on()
+            part = self._call.hand_out()
+            if part is not None:
+                return part
+            if self._call.over():  # else another thread has just found that its engine is gone
+                raise StopIteration
 
 
 # ---- the engine --------------------------------------------------------------------------------------------------------------
@@ -1575,7 +1614,7 @@ cdef class Taker:
         if most < 1:
             raise ValueError(f"max_batch is at least 1, not {max_batch!r}")
         if not learn:
-            fill_s = seconds(max_wait_s, "max_wait_s")
+            fill_s = fill_seconds(max_wait_s)
         now = now_s()
         until = now + patience_s
         self.learns = learn and most > 1

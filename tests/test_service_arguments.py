@@ -116,3 +116,13 @@ def test_an_engine_that_runs_does_not_wait_for_ever_for_a_full_batch(name):
         told = '^max_wait_s is a number of seconds or "learn" here, not None: '
         with pytest.raises(ValueError, match=told):
             server.batch(2, None)
+
+
+def test_how_long_a_batch_waits_is_a_time_or_learned(name):
+    """The message says both."""
+    with serve(name) as server:
+        for wrong, kind in (("lern", TypeError), (-1, ValueError), (b"learn", TypeError)):
+            told = f'^max_wait_s is a number of seconds >= 0, None or "learn", not {wrong!r}$'
+            for take in (server.take, server.batch):
+                with pytest.raises(kind, match=told):
+                    take(2, wrong)

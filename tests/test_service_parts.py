@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
+import collections
 import contextlib
+import operator
 import select
 import threading
 
@@ -158,6 +161,10 @@ def test_a_client_without_room_for_parts_gets_none(name):
         assert taken.window == 0
         with pytest.raises(gpuring.RingError, match=r"takes no parts: connect\(parts=…\)"):
             taken.part()
+        with pytest.raises(
+            gpuring.RingError, match=r"takes no parts: end\(\) ends an answer in parts"
+        ):
+            taken.end()
         last(taken, 0)
         assert read(call) == [0]
 
@@ -587,6 +594,57 @@ def test_parts_of_a_dead_engine_that_nobody_has_taken_are_forgotten(name, childr
             last(take(other), 9)
             assert read(parts) == [9]
         assert client.in_flight == 0
+
+
+@pytest.mark.slow
+def test_a_client_that_waits_for_a_slot_forgets_the_parts_of_a_dead_engine(name, children):
+    """Another engine waits for their room, and has the slot that the client waits for."""
+    with (
+        serve(name, engine=False, slots=2) as keeper,
+        gpuring.connect(name, calls=3, parts=2) as client,
+    ):
+        engine = up(children(streamer, name, 2))
+        call = send(client, 0)
+        assert engine.receive() == "sent"
+        other_slot = send(client, 1)
+        engine.kill()
+        with serve(name) as other:
+            taken = take(other)
+            assert taken.redelivered
+            with pytest.raises(gpuring.RingFull):
+                taken.part(0)
+
+            def engine_goes_on():
+                part(taken, 10)
+                taken.end()
+
+            join = in_thread(engine_goes_on)
+            behind = send(client, 2, timeout=PATIENCE_S)  # a lap behind the stream
+            join()
+            assert read(call) == [10]
+            assert client.late == 0
+            for each in (other_slot, behind):
+                each.cancel()
+        assert keeper.ring.slots == 2
+
+
+def test_a_ctrl_c_that_comes_when_parts_are_dropped_is_not_lost(pair):
+    """No line of Python runs in their destructor, so the handler runs behind it."""
+    server, client = pair
+    call = send(client, 0)
+    parts = [call.parts(PATIENCE_S)]
+    del call
+    taken = take(server)
+    part(taken, 0)
+    part(taken, 1)
+    read(parts[0], 1)
+    do = operator.methodcaller("__call__")  # in compiled code all the way, as nothing else is
+    with pytest.raises(KeyboardInterrupt):
+        collections.deque(map(do, [_thread.interrupt_main, parts.clear]), 0)
+    assert taken.cancelled
+    with pytest.raises(gpuring.CallCancelled):
+        taken.part(0)
+    poll(lambda: client.in_flight == 0)
 
 
 def dies_after_its_end(pipe, name, n):

@@ -48,7 +48,7 @@ class Mailbox(Inbox):
         parts: int = 0,
     ) -> None:
         """If it raises, the caller closes the ring of requests."""
-        super().__init__(limit, parts)
+        super().__init__(requests.name, limit, parts)
         requests._whole = whole
         self._requests = requests
         self.terms = terms
@@ -70,10 +70,6 @@ class Mailbox(Inbox):
         except BaseException:
             self._ring.close()
             raise
-
-    @property
-    def service(self) -> str:
-        return self._requests.name
 
     def _tasks_of(self, loop: AbstractEventLoop) -> Tasks:
         """The tasks of a new loop."""
@@ -121,6 +117,8 @@ class Mailbox(Inbox):
         for call in calls:
             if call._handed and call._was_left():
                 call._lose()
+            elif call._come:
+                call._forget_if_left()
         header = self._requests._header
         if has_engines(header, self.terms.kept):
             self._orphaned = None
@@ -137,8 +135,9 @@ class Mailbox(Inbox):
                 self._bury(call, kind, why)
         if not gone and self._orphaned is not None and now - self._orphaned >= self._engine_s:
             error = f"there has been no engine for {self._engine_s:g} s"
-            for call in calls:  # they are still in the ring: an engine may come and take them
+            for call in calls:  # they are still in the ring; an engine that comes passes over them
                 self.calls.end(call, PeerLost(f"{call._label()}: {error}"), gone=False)
+                call._withdraw()
 
     def _why_gone(self, call: PendingCall, seen: dict[str, Any]) -> str:
         """Why no engine has the call or will ever have it; "" if one has it, or may get it."""

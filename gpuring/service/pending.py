@@ -167,9 +167,6 @@ class PendingCall(InFlight, Unique):
         """Whether nobody outside of this object has its answer."""
         return self._answer is None or nobody_has([self._answer], 0, 2)  # the endpoint's, and ours
 
-    def _label(self) -> str:
-        return f"call {self._number} to service {self._mailbox.service!r}"
-
     def __enter__(self) -> Self:
         return self
 

@@ -6,7 +6,6 @@ client gives them out in this order.  docs/decisions/0018 says what happens if a
 
 from __future__ import annotations
 
-import contextlib
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -72,17 +71,19 @@ class Parts(HandsOut, Unique):
     async def __anext__(self) -> ReadSlot:
         call, deadline = self._call, deadline_of(self._timeout)
         self._give_back()
-        try:
-            tasks = call._mailbox.tasks()
-            done = await tasks.until(self._has_next, deadline, call._sleepers, self._stream)
-        except BaseException:  # the task is cancelled
-            self.close()
-            raise
-        self._prepare(done)
-        part: ReadSlot | None = self._hand_out()
-        if part is None:
-            raise StopAsyncIteration
-        return part
+        while True:
+            try:
+                tasks = call._mailbox.tasks()
+                done = await tasks.until(self._has_next, deadline, call._sleepers, self._stream)
+            except BaseException:  # the task is cancelled
+                self.close()
+                raise
+            self._prepare(done)
+            part: ReadSlot | None = self._hand_out()
+            if part is not None:
+                return part
+            if call._is_over():  # else a thread has just found that its engine is gone
+                raise StopAsyncIteration
 
     def _has_next(self) -> bool:
         call = self._call
@@ -111,22 +112,13 @@ class Parts(HandsOut, Unique):
 
     def close(self) -> None:
         """Cancels the call, unless all parts were taken.  You may call it twice."""
-        call = self._call
-        if not call._is_over():
-            call.cancel()
-        else:  # what has come and was not taken
-            call._give_up(RingError(f"{call._label()} is over"))
+        self._leave()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def __del__(self) -> None:
-        if self._call is not None and not self._call._mailbox.calls.closed:
-            with contextlib.suppress(RingError):  # in a forked child it is not ours
-                self.close()
 
     def __repr__(self) -> str:
         return f"<parts of {self._call!r}, {self._call._handed} taken>"
@@ -180,11 +172,7 @@ class InParts(Taken):
         """
         self._request()
         server, patience_s, begun = self._server, seconds(timeout, "timeout"), time.monotonic()
-        if not self._window:
-            raise RingError(
-                f"service {server.name!r}: the client of call {self._number} takes no parts: "
-                "connect(parts=…) gives it room for some"
-            )
+        self._check_window("connect(parts=…) gives it room for some")
         pause_s = _SHORTEST_S
         while True:
             writer = server._delivery.reach(self._client)
@@ -211,10 +199,20 @@ class InParts(Taken):
             time.sleep(min(pause_s, left_s))
             pause_s = min(2 * pause_s, _LONGEST_S)
 
+    def _check_window(self, so: str) -> None:
+        if not self._window:
+            raise RingError(
+                f"service {self._server.name!r}: the client of call {self._number} takes no "
+                f"parts: {so}"
+            )
+
     def end(self) -> None:
         """Ends a call whose answer was sent in parts, without another part.  A call without parts
-        then has an empty answer, which only `PendingCall.parts` can take."""
+        then has an empty answer, which only `PendingCall.parts` can take.
+
+        Raises RingError if the call is answered already, or its client takes no parts."""
         self._request()
+        self._check_window("end() ends an answer in parts, so use answer(), reply() or fail()")
         with self._server._claim_answer(self, None, None, END):
             pass
 
