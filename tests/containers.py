@@ -19,7 +19,9 @@ from support import Pipe
 
 import gpuring
 
-_NEW_MOUNTS, _NEW_USERS, _NEW_IPC, _NEW_PIDS = 0x20000, 0x10000000, 0x08000000, 0x20000000
+_NEW_MOUNTS, _NEW_IPC, _NEW_USERS = 0x20000, 0x08000000, 0x10000000
+_NEW_PIDS, _NEW_NET = 0x20000000, 0x40000000
+_NEW = _NEW_MOUNTS | _NEW_IPC | _NEW_PIDS | _NEW_NET
 _BIND, _PRIVATE, _RECURSIVE = 0x1000, 1 << 18, 0x4000
 _PR_SET_PDEATHSIG = 1
 
@@ -38,14 +40,14 @@ def _mount(source: str, target: str, kind: str | None, flags: int) -> None:
 def contained(
     pipe: Pipe, shm: str, users: bool, target: Callable[..., Any], *args: Any
 ) -> list[Any]:
-    """Runs `target(pipe, *args)` as process 1 of new pid, ipc and mount namespaces, in which
+    """Runs `target(pipe, *args)` as process 1 of new pid, ipc, net and mount namespaces, in which
     /dev/shm is the directory `shm`.  With `users` also of a new user namespace, whose root is ours.
 
     The first thing that it sends is None, or why there can be no such process here.  If this
     process is killed, the contained one gets SIGKILL.  Returns a list of what `target` returned.
     """
     try:
-        _libc("unshare", _NEW_MOUNTS | _NEW_IPC | _NEW_PIDS | (_NEW_USERS if users else 0))
+        _libc("unshare", _NEW | (_NEW_USERS if users else 0))
         if users:
             Path("/proc/self/setgroups").write_text("deny")
             for which in ("uid", "gid"):

@@ -192,16 +192,22 @@ def shm_identity(host: Host) -> Finding:
 
 def pid_namespace(host: Host) -> Finding:
     what = "pid namespace"
-    share = "docker run --pid=host or --pid=container:…; Kubernetes: shareProcessNamespace"
+    share = (
+        "memory='vmm' or 'pool', or docker run --pid=host or --pid=container:…; Kubernetes: "
+        "shareProcessNamespace"
+    )
     if host.foreign_pids:
         pids = ", ".join(map(str, host.foreign_pids[:8]))
         found = (
             f"living peers of rings here cannot be seen (pid {pids}). They are in another pid "
-            "namespace, so on GPU rings their deaths are never cleared"
+            "namespace, so in rings with memory='ipc' their deaths are never cleared"
         )
         return Finding("warn", what, found, share)
     if host.pid_namespace != INITIAL_PID_NAMESPACE:
-        found = f"{host.pid_namespace}, not the host's: all peers of a GPU ring must be in this one"
+        found = (
+            f"{host.pid_namespace}, not the host's: all peers of a ring with memory='ipc' must be "
+            "in this one"
+        )
         return Finding("warn", what, found, f"to share GPU rings over containers: {share}")
     return Finding("ok", what, f"{host.pid_namespace}, the host's own")
 
