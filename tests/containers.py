@@ -112,8 +112,12 @@ class Contained:
         self.kill = child.kill
         child.receive()
 
-    def __call__(self, *words: Any) -> Any:
+    def begin(self, *words: Any) -> None:
+        """Has it do something whose end nobody waits for."""
         self._child.send(words)
+
+    def __call__(self, *words: Any) -> Any:
+        self.begin(*words)
         return self._child.receive()
 
 
