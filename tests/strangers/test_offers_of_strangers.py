@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 from compiled import CC, needs_compiler
+from offer import PATIENCE_S, directory, of, opened, slots, sockets, still_answers
 from support import Pipe, Segment
-from test_offer import PATIENCE_S, directory, of, opened, slots, sockets, still_answers
 
 import gpuring
 from strangers import NOBODY, outcome
