@@ -149,7 +149,7 @@ cdef extern from "core/ring.h" nogil:
         uint64_t pid, start, pidns
     struct gr_asked:
         gr_who who
-        gr_bool met
+        gr_bool met, without
     struct gr_fetch:
         uint32_t n
         gr_asked asked[251]

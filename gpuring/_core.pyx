@@ -384,7 +384,8 @@ cdef class Header:
                 c_close(fd)
             raise
         finally:
-            gr_fetch_end(&fetch)
+            with nogil:
+                gr_fetch_end(&fetch)
 
     def reap(self):
         """Clears the dead.  Returns the peer numbers that were cleared."""
@@ -485,9 +486,12 @@ cdef int _refuse(const char *why) except -1:
     raise (Retired if errno == ESTALE else Damaged)(why.decode())
 
 
-cdef str _listed(const gr_fetch *fetch, bint met):
-    found = [f"pid {fetch.asked[k].who.pid}" for k in range(fetch.n) if bool(fetch.asked[k].met) == met]
+cdef str _pids(list found):
     return ", ".join(found[:10]) + (f" and {len(found) - 10} more" if len(found) > 10 else "")
+
+
+cdef str _listed(const gr_fetch *fetch, bint met):
+    return _pids([f"pid {fetch.asked[k].who.pid}" for k in range(fetch.n) if bool(fetch.asked[k].met) == met])
 
 
 cdef str _nobody_has_it(const gr_fetch *fetch):
@@ -497,8 +501,11 @@ cdef str _nobody_has_it(const gr_fetch *fetch):
 
 
 cdef str _nobody_answers(const gr_fetch *fetch, object timeout):
-    return (f"nobody handed the ring's memory on in {timeout} s. Asked were {_listed(fetch, True)}, which are stopped or "
+    without = _pids([f"pid {fetch.asked[k].who.pid}" for k in range(fetch.n) if fetch.asked[k].without])
+    told = (f"nobody handed the ring's memory on in {timeout} s. Asked were {_listed(fetch, True)}, which are stopped or "
             "have too much to do")
+    return told + (f". Answered without it: {without}. Too many descriptors of that process's user are under way in "
+                   "messages that nobody has read (ETOOMANYREFS)" if without else "")
 
 
 cdef object _joined(Peer peer, gr_result result, Device device, bint gate_host):

@@ -117,6 +117,8 @@ static struct gr_ring *handle(uint8_t *base, int lock_fd, const struct gr_config
         errno = error;
         return NULL;
     }
+    struct stat at;
+    if (fstat(lock_fd, &at) == 0) ring->lock_dev = at.st_dev, ring->lock_ino = at.st_ino;
     ring->lock_fd = lock_fd;
     ring->slots_fd = ring->listen_fd = -1;
     ring->head = (struct gr_head *)base;

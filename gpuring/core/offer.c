@@ -26,7 +26,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { BACKLOG = 64 };
+enum { BACKLOG = 64, AGAIN_NS = 10 * 1000 * 1000 }; /* when to ask again */
 
 /* ---- paths ----------------------------------------------------------------------------------- */
 
@@ -52,8 +52,10 @@ static int new_socket(void) {
     return socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 }
 
-static int connected(const struct sockaddr_un *at) {
+static int connected(const struct sockaddr_un *at, bool to_hear) {
     int fd = new_socket();
+    /* Nobody can send it a descriptor then, so its close never waits. */
+    if (fd >= 0 && !to_hear) shutdown(fd, SHUT_RD);
     if (fd >= 0 && connect(fd, (const struct sockaddr *)at, sizeof *at) != 0) {
         int error = errno;
         close(fd);
@@ -66,11 +68,11 @@ static int connected(const struct sockaddr_un *at) {
 int gr_connect(const struct gr_ring *ring, const struct gr_who *who) {
     struct sockaddr_un at;
     path_of(ring, who, "", &at);
-    return connected(&at);
+    return connected(&at, true);
 }
 
 static void remove_if_stale(const struct sockaddr_un *at) {
-    int fd = connected(at);
+    int fd = connected(at, false);
     if (fd >= 0) close(fd);
     else if (errno == ECONNREFUSED) unlink(at->sun_path);
 }
@@ -236,13 +238,16 @@ void gr_fetch_begin(struct gr_fetch *fetch, struct gr_ring *ring) {
 
 static bool is_here(int error) { return error == EMFILE || error == ENFILE || error == ENOMEM; }
 
-/* Connects to those who can be connected to. 1: one of them could not take the connection just now.
- * -1: this process cannot make one; errno. */
+/* Connects to those who can be connected to. 1: one of them is to be asked again soon. -1: this process cannot make one; errno. */
 static int greet_all(struct gr_fetch *fetch, const struct gr_ring *ring) {
     int again = 0;
     for (uint32_t k = 0; k < fetch->n; k++) {
         struct gr_asked *asked = &fetch->asked[k];
         if (asked->fd >= 0 || asked->gone) continue;
+        if (gr_now_ns() < asked->next_ns) {
+            again = 1;
+            continue;
+        }
         asked->fd = gr_greet(ring, &asked->who);
         if (asked->fd < 0 && is_here(errno)) return -1;
         asked->gone = asked->fd < 0 && errno != EAGAIN && errno != EINTR;
@@ -255,7 +260,8 @@ static int greet_all(struct gr_fetch *fetch, const struct gr_ring *ring) {
 /* A copy of what this process has offered itself. -1: errno, ENOENT if it has offered nothing. */
 static int own(const struct gr_ring *ring) {
     struct gr_ring *other = gr_lock_handles();
-    while (other && !(other->slots_fd >= 0 && same_ring(other, ring))) other = other->next;
+    while (other && !(other->slots_fd >= 0 && same_ring(other, ring) && gr_has_its_files(other)))
+        other = other->next;
     errno = ENOENT;
     int fd = other ? fcntl(other->slots_fd, F_DUPFD_CLOEXEC, 0) : -1, error = errno;
     gr_unlock_handles();
@@ -284,7 +290,7 @@ int gr_fetch_go_on(struct gr_fetch *fetch, struct gr_ring *ring, int64_t until_n
         }
         int64_t left_ms = (until_ns - gr_now_ns() + 999999) / 1000000;
         if (left_ms < 0) left_ms = 0;
-        if (again && left_ms > 10) left_ms = 10;
+        if (again && left_ms > AGAIN_NS / 1000000) left_ms = AGAIN_NS / 1000000;
         int fired = poll(polled, fetch->n, left_ms > 1000000 ? 1000000 : (int)left_ms);
         for (uint32_t k = 0; k < fetch->n && fired > 0; k++) {
             struct gr_asked *asked = &fetch->asked[k];
@@ -295,7 +301,9 @@ int gr_fetch_go_on(struct gr_fetch *fetch, struct gr_ring *ring, int64_t until_n
             const bool lost = said < 0 && errno == EMFILE;
             close(asked->fd);
             asked->fd = -1;
-            asked->gone = true;
+            asked->without = said > 0 && heard.slots < 0;
+            asked->gone = !asked->without;
+            asked->next_ns = gr_now_ns() + AGAIN_NS;
             if (lost && slots < 0) {
                 errno = EMFILE;
                 return -1;

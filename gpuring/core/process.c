@@ -45,12 +45,21 @@ static uint64_t pid_namespace(void) {
 
 int gr_pidfd(pid_t pid) { return (int)syscall(SYS_pidfd_open, pid, 0); }
 
+/* Whether the descriptors of a handle are still its own. Not if the program has closed all that it
+ * has, as a daemon does. Their numbers may be those of its own files then. */
+bool gr_has_its_files(const struct gr_ring *ring) {
+    struct stat now;
+    return fstat(ring->lock_fd, &now) == 0 && now.st_dev == ring->lock_dev &&
+           now.st_ino == ring->lock_ino;
+}
+
 /* ---- a forked child -------------------------------------------------------------------------- */
 /* A fork copies lock_fd, and that copy would keep a dead parent's locks alive. A copy of its socket
  * would keep clients waiting. So the child closes them. `generation` makes every call through an inherited handle fail with GR_FORKED. */
 
 static void close_fds(struct gr_ring *ring) {
-    close(ring->lock_fd);
+    if (!gr_has_its_files(ring)) ring->slots_fd = ring->listen_fd = -1;
+    else close(ring->lock_fd);
     if (ring->slots_fd >= 0) close(ring->slots_fd);
     if (ring->listen_fd >= 0) close(ring->listen_fd);
     ring->lock_fd = ring->slots_fd = ring->listen_fd = -1;
@@ -101,8 +110,12 @@ void gr_disown(struct gr_ring *ring) {
     else handles = ring->next;
     if (ring->next) ring->next->prev = ring->prev;
     gr_withdraw_offer(ring, handles);
+    /* Those who have connected and were not answered may have sent what takes long to close. */
+    const int listen_fd = gr_has_its_files(ring) ? ring->listen_fd : -1;
+    ring->listen_fd = -1;
     close_fds(ring);
     pthread_mutex_unlock(&mutex);
+    if (listen_fd >= 0) close(listen_fd);
 }
 
 struct gr_ring *gr_lock_handles(void) {

@@ -79,6 +79,7 @@ struct gr_ring {
 
     /* An open file description of the header of its own, never mapped, close-on-exec. */
     int lock_fd;
+    uint64_t lock_dev, lock_ino; /* of the header's file */
     /* LOCK alone does not exclude the threads of one process, because they share lock_fd. */
     pthread_mutex_t mutex;
     gr_word mine[GR_MASK_WORDS]; /* bits of the peers of this handle; written under LOCK */
@@ -222,6 +223,8 @@ static inline gr_word *inside_of(const struct gr_peer *me) {
 
 /* True in a forked child. It has only a copy of the handle, whose locks are the parent's. */
 bool gr_forked(const struct gr_ring *ring);
+/* False after the program has closed its descriptors. */
+bool gr_has_its_files(const struct gr_ring *ring);
 
 /* gr_begin and gr_end enclose whatever puts the peer's number into a word, takes it out, or writes
  * on the peer's behalf, because another thread may be leaving at that moment.
@@ -430,6 +433,8 @@ struct gr_fetch {
         struct gr_who who;
         int fd;         /* -1: not connected */
         bool met, gone; /* it was there; it cannot answer any more */
+        bool without;   /* it has answered that it cannot hand the slots on just now */
+        int64_t next_ns; /* when to ask it again */
     } asked[GR_MAX_PEERS + 1];
 };
 void gr_fetch_begin(struct gr_fetch *fetch, struct gr_ring *ring);

@@ -1,15 +1,18 @@
 /* What processes say to each other at the sockets of offer.c, and to whom.
  *
  * A connection carries one message each way. Each side sends its own as soon as it is connected,
- * and waits for none: a word that says what this is, who the sender is, and, as SCM_RIGHTS, the
+ * and waits for none first: a word that says what this is, who the sender is, and, as SCM_RIGHTS, the
  * descriptor of the slots (if the sender offers it) and the sender's pidfd. A pidfd that was handed
  * over can be polled in any pid namespace, where the pid itself says nothing. Each process keeps
  * those of the others, so it knows when their GPU work is gone (reap.c).
  *
- * The watchdog of the process listens, so a main thread that never returns from a call into the
+ * The watchdog of the process answers, so a main thread that never returns from a call into the
  * driver does not matter. It never waits for a client, and does a bounded number of steps at a
- * time. What a client sends is read once, into a buffer of the right size. A client that sends
- * nothing is answered all the same, and then forgotten.
+ * time. So it reads nothing that a client sends, and closes no connection: descriptors may have
+ * come with it, also more than there is room for, and to close one may take seconds or for ever (a
+ * TCP socket that lingers, a file of a FUSE). Another thread of the process does that, the hearer
+ * (gr_hear_talks), and has no lock meanwhile. What a client sends is read once, into a buffer of
+ * the right size. A client that sends nothing is answered all the same, and then forgotten.
  *
  * Who may write the header may have the slots. The kernel checks this when a client connects,
  * because the socket has the mode of the header; and each side asks for the user of the other
@@ -65,17 +68,12 @@ static bool may_be_peer(const struct gr_ring *ring, int fd) {
 
 /* ---- messages -------------------------------------------------------------------------------- */
 
-/* slots: -1 for none. False: the other side is gone, or there is no descriptor left. */
-static bool tell(int fd, const struct gr_ring *ring, int slots) {
-    struct message message = {.hello = HELLO, .who = gr_who_am_i(ring)};
+static bool send_with(int fd, struct message *message, const int *fds, int n) {
     union {
         char bytes[CMSG_SPACE(2 * sizeof(int))];
         struct cmsghdr aligned;
     } control = {{0}};
-    int fds[2], n = 0, pidfd = gr_pidfd(getpid());
-    if (slots >= 0) fds[n++] = slots, message.has |= HAS_SLOTS;
-    if (pidfd >= 0) fds[n++] = pidfd, message.has |= HAS_PIDFD;
-    struct iovec words = {.iov_base = &message, .iov_len = sizeof message};
+    struct iovec words = {.iov_base = message, .iov_len = sizeof *message};
     struct msghdr sent = {.msg_iov = &words, .msg_iovlen = 1};
     if (n) {
         sent.msg_control = control.bytes;
@@ -86,9 +84,22 @@ static bool tell(int fd, const struct gr_ring *ring, int slots) {
         rights->cmsg_len = CMSG_LEN((size_t)n * sizeof(int));
         memcpy(CMSG_DATA(rights), fds, (size_t)n * sizeof(int));
     }
-    bool done = sendmsg(fd, &sent, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof message;
+    return sendmsg(fd, &sent, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof *message;
+}
+
+/* slots: -1 for none. If too many descriptors of this user are under way to processes that have not
+ * read them (ETOOMANYREFS), it says who it is without any. Whoever wants them asks again. If the
+ * other side is gone, nothing is said, and whoever reads gets to know that. */
+static void tell(int fd, const struct gr_ring *ring, int slots) {
+    struct message message = {.hello = HELLO, .who = gr_who_am_i(ring)};
+    int fds[2], n = 0, pidfd = gr_pidfd(getpid());
+    if (slots >= 0) fds[n++] = slots, message.has |= HAS_SLOTS;
+    if (pidfd >= 0) fds[n++] = pidfd, message.has |= HAS_PIDFD;
+    if (!send_with(fd, &message, fds, n) && errno == ETOOMANYREFS) {
+        message.has = 0;
+        send_with(fd, &message, NULL, 0);
+    }
     if (pidfd >= 0) close(pidfd);
-    return done;
 }
 
 /* Anything else that is readable would pass for a dead process. */
@@ -138,58 +149,105 @@ void gr_keep_pidfd(const struct gr_who *me, const struct gr_heard *heard) {
     else gr_know(&heard->who, heard->pidfd);
 }
 
-/* ---- talks: connections whose other side has not said anything yet --------------------------- */
+/* ---- talks: connections whose other side has not been heard yet ------------------------------ */
 
+/* The watchdog begins them, and the hearer ends them. */
 static struct talk {
     int fd;
-    int64_t until_ns;
+    uint64_t ino;     /* of its socket */
+    int64_t until_ns; /* 0: it is only to be closed */
     struct gr_who me, asked; /* asked: zero if the other side has connected */
 } talks[GR_MAX_TALKS];
 static uint32_t talk_count;
 
-static void end_talk(uint32_t k) {
-    close(talks[k].fd);
+static uint64_t ino_of(int fd) {
+    struct stat at;
+    return fstat(fd, &at) == 0 ? (uint64_t)at.st_ino : 0;
+}
+
+/* There is room for it. welcome: the other side may be a peer, so it is told who we are and what we
+ * have, and is heard. */
+static void begin_talk(int fd, const struct gr_ring *ring, struct gr_who asked, bool welcome,
+                       int slots) {
+    if (welcome) tell(fd, ring, slots);
+    talks[talk_count++] = (struct talk){.fd = fd,
+                                        .ino = ino_of(fd),
+                                        .until_ns = welcome ? gr_now_ns() + TALK_NS : 0,
+                                        .me = gr_who_am_i(ring),
+                                        .asked = asked};
+    gr_wake_hearer();
+}
+
+static void forget_talk(uint32_t k) {
     memmove(&talks[k], &talks[k + 1], (--talk_count - k) * sizeof *talks);
 }
 
-/* The oldest one makes room. It has been answered, and if it was asked, it will be asked again. */
-static void begin_talk(int fd, const struct gr_ring *ring, struct gr_who asked) {
-    if (talk_count == GR_MAX_TALKS) end_talk(0);
-    talks[talk_count++] = (struct talk){
-        .fd = fd, .until_ns = gr_now_ns() + TALK_NS, .me = gr_who_am_i(ring), .asked = asked};
+/* One turn of the hearer, without gr_lock_handles. Nobody else ends talks meanwhile. True: it has
+ * made room, and there was none.
+ *
+ * If there are many, the oldest make room. They have been answered, and those that were asked will
+ * be asked again. */
+bool gr_hear_talks(void) {
+    gr_lock_handles();
+    bool room = false;
+    for (uint32_t k = 0; k < talk_count;) {
+        const struct talk talk = talks[k];
+        const bool ours = ino_of(talk.fd) == talk.ino; /* not if the process closed everything */
+        struct gr_heard heard = {.slots = -1, .pidfd = -1};
+        gr_unlock_handles();
+        const int said = ours && talk.until_ns ? gr_hear(talk.fd, &heard) : -1;
+        gr_lock_handles();
+        if (said == 0 && talk_count <= GR_MAX_TALKS / 2 && gr_now_ns() < talk.until_ns) {
+            k++;
+            continue;
+        }
+        room |= talk_count == GR_MAX_TALKS;
+        forget_talk(k);
+        gr_keep_pidfd(&talk.me, &heard);
+        gr_unlock_handles();
+        if (heard.slots >= 0) close(heard.slots);
+        if (ours) close(talk.fd);
+        gr_lock_handles();
+    }
+    gr_unlock_handles();
+    return room;
 }
 
-/* False: the talk is over. */
-static bool go_on(const struct talk *talk) {
-    struct gr_heard heard;
-    int said = gr_hear(talk->fd, &heard);
-    if (said <= 0) return said == 0 && gr_now_ns() < talk->until_ns;
-    if (heard.slots >= 0) close(heard.slots);
-    gr_keep_pidfd(&talk->me, &heard);
-    return false;
+uint32_t gr_list_talks(struct pollfd *polled) {
+    for (uint32_t k = 0; k < talk_count; k++)
+        polled[k] = (struct pollfd){.fd = talks[k].fd, .events = POLLIN};
+    return talk_count;
 }
 
-void gr_forget_talks(bool ours) {
-    while (ours && talk_count) end_talk(talk_count - 1);
-    talk_count = 0;
+void gr_end_talks(void) {
+    for (uint32_t k = 0; k < talk_count; k++) talks[k].until_ns = 0;
+    if (talk_count) gr_wake_hearer();
+}
+
+void gr_close_talks(void) {
+    while (talk_count) close(talks[--talk_count].fd);
 }
 
 int gr_greet(const struct gr_ring *ring, const struct gr_who *who) {
     int fd = gr_connect(ring, who);
-    if (fd >= 0 && !(may_be_peer(ring, fd) && tell(fd, ring, -1))) {
+    if (fd < 0) return -1;
+    if (!may_be_peer(ring, fd)) {
         close(fd);
         errno = EPERM;
         return -1;
     }
+    tell(fd, ring, -1);
     return fd;
 }
 
 void gr_ask_for_pidfd(struct gr_ring *ring, const struct gr_who *who) {
-    if (atomic_load_explicit(&ring->slots_fd, memory_order_relaxed) < 0) return;
+    if (atomic_load_explicit(&ring->slots_fd, memory_order_relaxed) < 0 ||
+        talk_count == GR_MAX_TALKS || !gr_has_hearer())
+        return;
     for (uint32_t k = 0; k < talk_count; k++)
         if (gr_same_who(&talks[k].asked, who)) return;
-    int fd = gr_greet(ring, who);
-    if (fd >= 0) begin_talk(fd, ring, *who);
+    int fd = gr_connect(ring, who);
+    if (fd >= 0) begin_talk(fd, ring, *who, may_be_peer(ring, fd), -1);
 }
 
 /* ---- for the watchdog ------------------------------------------------------------------------ */
@@ -198,11 +256,11 @@ void gr_ask_for_pidfd(struct gr_ring *ring, const struct gr_who *who) {
  * descriptors, as a daemon does. Then the number may be that of a socket at which the program itself
  * listens. */
 static bool is_listening(const struct gr_ring *ring) {
-    struct stat now;
-    return fstat(ring->listen_fd, &now) == 0 && now.st_ino == ring->listen_ino;
+    return ino_of(ring->listen_fd) == ring->listen_ino;
 }
 
-/* Answers those who have connected to this ring's socket. False: they cannot be answered now. */
+/* Answers those who have connected to this ring's socket. False: they cannot be answered now,
+ * because there is no descriptor to do it with, or the hearer has not made room. */
 static bool serve(struct gr_ring *ring) {
     if (!is_listening(ring)) {
         ring->listen_fd = -1;
@@ -210,35 +268,25 @@ static bool serve(struct gr_ring *ring) {
         return true;
     }
     for (int k = 0; k < ANSWERS; k++) {
+        if (talk_count == GR_MAX_TALKS || !gr_has_hearer()) return false;
         int fd = accept4(ring->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd < 0) return errno == EAGAIN || errno == EINTR || errno == ECONNABORTED;
         int slots = atomic_load_explicit(&ring->slots_fd, memory_order_relaxed);
-        if (!may_be_peer(ring, fd)) {
-            close(fd);
-            continue;
-        }
-        /* Whoever is gone already may have said who it was before. */
-        tell(fd, ring, slots);
-        begin_talk(fd, ring, (struct gr_who){0});
-        if (!go_on(&talks[talk_count - 1])) end_talk(talk_count - 1); /* it has spoken already */
+        begin_talk(fd, ring, (struct gr_who){0}, may_be_peer(ring, fd), slots);
     }
     return true;
 }
 
 uint32_t gr_list_sockets(const struct gr_ring *handles, struct pollfd *polled, uint32_t most) {
     uint32_t n = 0;
-    for (uint32_t k = 0; k < talk_count && n < most; k++)
-        polled[n++] = (struct pollfd){.fd = talks[k].fd, .events = POLLIN};
     for (const struct gr_ring *ring = handles; ring && n < most; ring = ring->next)
         if (ring->listen_fd >= 0)
             polled[n++] = (struct pollfd){.fd = ring->listen_fd, .events = POLLIN};
     return n;
 }
 
-bool gr_attend(struct gr_ring *handles) {
+bool gr_answer(struct gr_ring *handles) {
     bool can = true;
-    for (uint32_t k = talk_count; k-- > 0;)
-        if (!go_on(&talks[k])) end_talk(k);
     for (struct gr_ring *ring = handles; ring; ring = ring->next)
         if (ring->listen_fd >= 0) can &= serve(ring);
     return can;

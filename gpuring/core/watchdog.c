@@ -1,4 +1,5 @@
-/* The watchdog: one native thread of the process, for all its handles.
+/* The watchdog: one native thread of the process, for all its handles. And the hearer, another one
+ * if the process offers descriptors.
  *
  * It needs no GIL, so it clears dead peers even while the main thread is in a CUDA call. It sleeps
  * in poll() on the pidfds of the other processes that have peers in our rings, which tell it of
@@ -9,9 +10,15 @@
  *
  * A process of another pid namespace has to hand over its pidfd (offer.c). The watchdog asks it, if
  * the ring is one in which descriptors are offered, and answers at the sockets of its own process.
+ * What comes at these sockets is for the hearer, who may have to wait (talk.c).
  *
- * A peer without a usable pidfd is looked at every TICK_MS. All peers are looked at now and then, because a process may live and have given up its
- * handle. All clearing is done by gr_reap_dead, under the same lock and after the same checks as
+ * A program may close all its descriptors, as a daemon does, and their numbers may be those of its
+ * own files then. So each of the two threads wakes by a pipe, which is looked at before it is used,
+ * and before anything that came with it: an inode tells whether a descriptor is still the same. A
+ * thread whose pipe is gone ends, and closes nothing. The next join starts another one.
+ *
+ * A peer without a usable pidfd is looked at every TICK_MS. All peers are looked at now and then,
+ * because a process may live and have given up its handle. All clearing is done by gr_reap_dead, under the same lock and after the same checks as
  * anywhere else.
  *
  * It also leaves for peers of its own process that were dropped while LOCK was not to be had
@@ -20,17 +27,22 @@
 #define _GNU_SOURCE
 #include "offer.h"
 
+#include <fcntl.h>
 #include <signal.h>
-#include <sys/eventfd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { TICK_MS = 20, LONG_TICK_MS = 1000, FULL_LOOK_MS = 100, MAX_POLLED = 1024,
        MAX_SOCKETS = 1024, MAX_UNKNOWN = 64 };
 
-/* Both are written under gr_lock_handles, which the thread holds while it looks, and not while it
- * sleeps. */
-static _Atomic bool watching; /* the thread runs */
-static int wake_fd = -1;
+/* A thread, and the pipe that wakes it. Written under gr_lock_handles. The watchdog holds that while
+ * it looks, and not while it sleeps. */
+static struct thread {
+    _Atomic bool runs;
+    int out, in;
+    uint64_t ino;  /* of the pipe */
+    uint64_t life; /* how many threads there were: an earlier one has nothing to say any more */
+} watchdog = {.out = -1, .in = -1}, hearer = {.out = -1, .in = -1};
 
 /* The processes that have peers in our rings, and those that have handed their pidfds over, which
  * may be about to join. One descriptor serves all peers of a process, in all rings, so an engine
@@ -44,16 +56,82 @@ static struct process {
 static uint32_t process_count;
 static uint64_t looks;
 
+/* ---- the threads ------------------------------------------------------------------------------ */
+
+static bool is_pipe_of(const struct thread *thread, int fd) {
+    struct stat now;
+    return fd >= 0 && fstat(fd, &now) == 0 && S_ISFIFO(now.st_mode) && now.st_ino == thread->ino;
+}
+
+static bool open_pipe(struct thread *thread) {
+    struct stat at;
+    int fds[2];
+    if (pipe2(fds, O_CLOEXEC | O_NONBLOCK) != 0) return false;
+    thread->out = fds[0];
+    thread->in = fds[1];
+    thread->ino = fstat(fds[0], &at) == 0 ? (uint64_t)at.st_ino : 0;
+    return true;
+}
+
+static void close_pipe(struct thread *thread) {
+    if (is_pipe_of(thread, thread->out)) close(thread->out);
+    if (is_pipe_of(thread, thread->in)) close(thread->in);
+    thread->out = thread->in = -1;
+    thread->runs = false;
+}
+
+/* The process has closed its descriptors. What the thread had may be anybody's by now. */
+static void lose(struct thread *thread) {
+    thread->runs = false;
+    thread->out = thread->in = -1;
+    thread->life++;
+    if (thread == &watchdog) process_count = 0;
+}
+
+static void wake(struct thread *thread) {
+    if (!thread->runs) return;
+    if (!is_pipe_of(thread, thread->in)) lose(thread);
+    else if (write(thread->in, "", 1) < 0) { /* full: it is awake */
+    }
+}
+
+/* False: the thread is to end, and has nothing that it may close. */
+static bool goes_on(struct thread *thread, uint64_t life) {
+    char woken[256];
+    if (thread->life != life) return false;
+    if (!is_pipe_of(thread, thread->out)) {
+        lose(thread);
+        return false;
+    }
+    if (read(thread->out, woken, sizeof woken) < 0) { /* something else has happened */
+    }
+    return true;
+}
+
+static void start(struct thread *thread, void *(*run)(void *)) {
+    pthread_t made;
+    sigset_t all, before;
+    if (thread->runs && !is_pipe_of(thread, thread->in)) lose(thread);
+    if (thread->runs || !open_pipe(thread)) return;
+    sigfillset(&all); /* signals are for the threads of the program */
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    thread->runs = pthread_create(&made, NULL, run, (void *)(uintptr_t)thread->life) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (thread->runs) pthread_detach(made);
+    else close_pipe(thread);
+}
+
 /* In a forked child, which has one thread. It runs after the handler of process.c, which was
  * installed first. */
 static void fork_child(void) {
-    watching = false;
-    if (wake_fd >= 0) close(wake_fd);
-    wake_fd = -1;
     while (process_count) close(processes[--process_count].fd);
-    gr_forget_talks(true);
+    gr_close_talks();
+    close_pipe(&watchdog);
+    close_pipe(&hearer);
 }
 static void install_fork_handler(void) { pthread_atfork(NULL, NULL, fork_child); }
+
+/* ---- the watchdog ------------------------------------------------------------------------------ */
 
 static struct process *find(const struct gr_who *who) {
     for (uint32_t k = 0; k < process_count; k++)
@@ -148,16 +226,15 @@ static int64_t full_look_ns(void) {
     return (FULL_LOOK_MS + (more_ms < 900 ? more_ms : 900)) * INT64_C(1000000);
 }
 
-static void *watch(void *unused) {
-    (void)unused;
-    static struct pollfd polled[MAX_POLLED + MAX_SOCKETS];
+static void *watch(void *life) {
+    struct pollfd polled[MAX_POLLED + MAX_SOCKETS];
     int tick_ms = TICK_MS;
     int64_t looked_ns = 0; /* when all peers were looked at */
     struct gr_ring *handles = gr_lock_handles();
     for (;;) {
         int64_t now = gr_now_ns();
         bool any = false, soon = false, full = now - looked_ns >= full_look_ns();
-        bool can_answer = gr_attend(handles);
+        bool can_answer = gr_answer(handles);
         if (full) looked_ns = now;
         looks++;
         for (struct gr_ring *ring = handles; ring; ring = ring->next) {
@@ -167,47 +244,54 @@ static void *watch(void *unused) {
             soon |= gr_leave_late(ring);
             if (full || ring->unwatchable) gr_reap_dead(ring, NULL);
         }
-        if (!any) gr_forget_talks(true);
+        if (!any) gr_end_talks();
         forget_processes();
-        polled[0] = (struct pollfd){.fd = wake_fd, .events = POLLIN};
+        polled[0] = (struct pollfd){.fd = watchdog.out, .events = POLLIN};
         const uint32_t watched = process_count;
         for (uint32_t k = 0; k < watched; k++)
             polled[1 + k] = (struct pollfd){.fd = processes[k].exited ? -1 : processes[k].fd,
                                             .events = POLLIN};
         uint32_t n = 1 + watched;
-        /* If there is no descriptor to answer with, clients wait for the tick. */
+        /* If they cannot be answered now, clients wait for the tick, or for the hearer. */
         if (can_answer) n += gr_list_sockets(handles, polled + n, MAX_SOCKETS);
         else soon = true;
         tick_ms = soon ? TICK_MS : tick_ms < LONG_TICK_MS / 2 ? 2 * tick_ms : LONG_TICK_MS;
         gr_unlock_handles();
-        int fired = poll(polled, n, any ? tick_ms : -1);
+        poll(polled, n, any ? tick_ms : -1);
         handles = gr_lock_handles();
-        /* The process closed all its descriptors, as a daemon does. */
-        if (polled[0].revents & POLLNVAL) break;
-        uint64_t woken;
-        if (polled[0].revents & POLLIN && read(wake_fd, &woken, sizeof woken) > 0) fired--;
+        if (!goes_on(&watchdog, (uintptr_t)life)) break;
         /* The pidfd has told all. Rings that have peers of this process are looked at next, and
          * soon again, until LOCK was free and the peers are cleared. Meanwhile others may have
          * been added to the list, at its end. */
-        for (uint32_t k = 0; k < watched && fired > 0; k++)
+        for (uint32_t k = 0; k < watched; k++)
             processes[k].exited |= polled[1 + k].revents != 0;
     }
-    gr_forget_talks(false);
-    watching = false;
-    wake_fd = -1;
-    process_count = 0;
     gr_unlock_handles();
     return NULL;
 }
 
-static void wake(void) {
-    uint64_t one = 1;
-    if (watching && write(wake_fd, &one, sizeof one) < 0) { /* full: it is awake */
+/* ---- the hearer -------------------------------------------------------------------------------- */
+
+static void *hear(void *life) {
+    struct pollfd polled[1 + GR_MAX_TALKS];
+    for (bool room = false;; room = gr_hear_talks()) {
+        gr_lock_handles();
+        if (!goes_on(&hearer, (uintptr_t)life)) break;
+        if (room) wake(&watchdog);
+        polled[0] = (struct pollfd){.fd = hearer.out, .events = POLLIN};
+        const uint32_t n = 1 + gr_list_talks(polled + 1);
+        gr_unlock_handles();
+        poll(polled, n, n > 1 ? LONG_TICK_MS : -1);
     }
+    gr_unlock_handles();
+    return NULL;
 }
 
+bool gr_has_hearer(void) { return hearer.runs; }
+void gr_wake_hearer(void) { wake(&hearer); }
+
 bool gr_is_watched(const struct gr_ring *ring) {
-    return atomic_load_explicit(&watching, memory_order_relaxed) &&
+    return atomic_load_explicit(&watchdog.runs, memory_order_relaxed) &&
            atomic_load_explicit(&ring->watched, memory_order_relaxed);
 }
 
@@ -219,28 +303,20 @@ void gr_tell_of_joins(struct gr_ring *ring) {
         !gr_is_watched(ring))
         return;
     gr_lock_handles();
-    wake();
+    wake(&watchdog);
     gr_unlock_handles();
 }
 
-/* Starts the thread at the first call in a process, and wakes it, because there are peers to look
- * after. If no thread can be started, every wait checks for dead peers after each slice
+/* Starts the threads at the first call in a process, and wakes the watchdog, because there are peers
+ * to look after. If no thread can be started, every wait checks for dead peers after each slice
  * (wait.c). */
 void gr_watch(struct gr_ring *ring) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, install_fork_handler);
     gr_lock_handles();
     ring->watched = true;
-    if (!watching) {
-        pthread_t thread;
-        sigset_t all, before;
-        if (wake_fd < 0) wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-        sigfillset(&all); /* signals are for the threads of the program */
-        pthread_sigmask(SIG_SETMASK, &all, &before);
-        watching = wake_fd >= 0 && pthread_create(&thread, NULL, watch, NULL) == 0;
-        pthread_sigmask(SIG_SETMASK, &before, NULL);
-        if (watching) pthread_detach(thread);
-    }
-    wake();
+    if (ring->slots_fd >= 0) start(&hearer, hear);
+    start(&watchdog, watch);
+    wake(&watchdog);
     gr_unlock_handles();
 }
