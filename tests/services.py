@@ -7,6 +7,7 @@ import threading
 from typing import Any
 
 import numpy as np
+import pytest
 from support import Child, Pipe, Place
 
 import gpuring
@@ -70,10 +71,31 @@ def ask(client: gpuring.Client, k: int, place: Place | None = None, **options: A
         check(client, k, slot, place)
 
 
-def ask_here(server, client, k):
-    call = send(client, k)
-    answer(server.take(timeout=10)[0])
-    finish(client, k, call)
+def ask_here(server, client, k, place=None):
+    call = send(client, k, place)
+    with server.take(timeout=10) as (taken,):
+        answer(taken)
+    finish(client, k, call, place)
+
+
+def outlives_its_creator(name, children, place=None, *, joins):
+    """A service whose creator, an engine, is killed.  `joins`: whether others can join it then."""
+    creator = up(children(engine, name, place))
+    with serve(name, place) as other, gpuring.connect(name, timeout=10) as client:
+        creator.kill()
+        for k in range(5):
+            ask_here(other, client, k, place)
+        if not joins:
+            with pytest.raises(gpuring.PeerLost):
+                gpuring.connect(name)
+            return
+        with gpuring.connect(name) as late:
+            ask_here(other, late, 1, place)
+        newcomer = up(children(engine, name, place))
+        for k in range(5):
+            ask(client, k, place)
+        newcomer.send()
+        assert newcomer.result()["answered"] == 5
 
 
 # ---- processes ---------------------------------------------------------------------------------

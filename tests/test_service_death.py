@@ -17,6 +17,7 @@ from services import (
     finish,
     holder,
     in_thread,
+    outlives_its_creator,
     send,
     sender,
     serve,
@@ -197,13 +198,7 @@ def test_a_full_ring_names_the_stopped_engine(name, children, tasks):
 
 @pytest.mark.slow
 def test_the_creators_death_leaves_the_others_going_on(name, children):
-    creator = up(children(engine, name))
-    with serve(name) as other, gpuring.connect(name) as client:
-        creator.kill()
-        for k in range(5):
-            ask_here(other, client, k)
-        with gpuring.connect(name) as late:  # in host memory; on a GPU nobody new could
-            ask_here(other, late, 1)
+    outlives_its_creator(name, children, joins=True)
     assert segments_of(name) == []  # the last one to leave has removed the names
 
 

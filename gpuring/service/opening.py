@@ -66,8 +66,8 @@ def serve(
     * `slots`: how many requests fit into the ring.  Requests that engines work on count, too.
     * `device`, `sync`, `gate`, `memory`, `mode`: as for create().
     * `replace`: close and remove a service of this name, whoever uses it.  Without it a service
-      whose processes are all dead makes way.  So does one on a GPU whose creator is dead, because
-      nobody can join that.
+      whose processes are all dead makes way.  So does one that nobody can join any more, because
+      its memory is "ipc" and its creator is dead.
     * `answers`: "host" puts answers into host memory even if requests are on a GPU.  With None
       answers are where requests are.
     * `engine`: False only keeps the service open, so that engines can come and go
@@ -183,8 +183,8 @@ def connect(
       (`PendingCall.parts`).  With 0 engines can only give whole answers.
     * `engine_s`: how many seconds a call waits for an engine when there is none.
 
-    Raises RingNotFound, RingIncompatible (the ring is not a service), TooManyPeers, PeerLost (the
-    creator of a GPU service died), and what create() raises.
+    Raises RingNotFound, RingIncompatible (the ring is not a service), TooManyPeers, PeerLost
+    (nobody can open the memory of a GPU service any more), and what create() raises.
     """
     check_service_name(name)
     calls = between_one_and(_MAX_CALLS, calls, "calls")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 
 import pytest
-from support import STREAM_GATED
+from services import outlives_its_creator
+from support import ON_GPU, STREAM_GATED, poll, segments_of
 
 import gpuring
+from gpuring.memory import kinds
 
 pytestmark = pytest.mark.gpu
 WORDS = 1 << 16
@@ -114,3 +116,12 @@ def test_parts_of_an_answer_are_handed_out_before_the_gpu_has_written_them(
         assert not latch.expired
         assert early is not ordered
         assert (int(wrong.get()[0]) == 0) is ordered
+
+
+@pytest.mark.parametrize("place", ON_GPU, ids=lambda place: place.name)
+def test_whether_a_service_outlives_its_creator_depends_on_its_memory(place, name, children):
+    able, why = kinds.supported(place.memory, 0)
+    if not able:
+        pytest.skip(why)
+    outlives_its_creator(name, children, place, joins=place.memory in kinds.OUTLIVE)
+    poll(lambda: gpuring.clean() is not None and not segments_of(name))
