@@ -7,6 +7,7 @@ are checked where the reader is.
 from __future__ import annotations
 
 import json
+import uuid
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from support import poll
 from survivor import HELD_S, RECOVERY_S, Killing, report, ring_is_whole
 
 import gpuring
+from gpuring._core import Driver
 from gpuring.memory import kinds
 
 pytestmark = pytest.mark.gpu
@@ -234,6 +236,30 @@ def words(seq):
 
 
 # ---- what cannot be reached, and what the commands say -------------------------------------------
+
+
+def joins(pipe, name, device):
+    with gpuring.attach(name, device=device) as ring, ring.consumer():
+        pipe.send("joined")
+        pipe.receive()
+
+
+def test_everybody_sees_who_is_on_which_gpu(name, children):
+    uuids = [str(uuid.UUID(bytes=Driver().uuid(device))) for device in (0, 1)]
+    with make(name) as ring, ring.producer():
+        child = children(joins, name, 1)
+        assert child.receive() == "joined"
+        stats = ring.stats()
+        assert stats.gpu == uuids[0]
+        assert {peer.role: peer.gpu for peer in stats.peers} == {
+            "producer": uuids[0],
+            "consumer": uuids[1],
+        }
+        said = command("inspect", name).stdout
+        assert f"its slots are on GPU {uuids[0][:8]}" in said
+        assert f"GPU {uuids[1][:8]}" in said
+        child.send()
+        child.result()
 
 
 def attach_blind(pipe, name):
