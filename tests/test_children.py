@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Any
@@ -24,17 +25,26 @@ def test_a_child_has_our_environment(children: Any, monkeypatch: Any, method: st
     assert children(variable, method=method).result() == "1"
 
 
-def looks_for_cuda(pipe: Pipe) -> tuple[bool, bool]:
-    """Whether its parent and itself had the driver loaded when it began."""
-    here, parent = (Path(f"/proc/{who}/maps").read_text() for who in ("self", os.getppid()))
-    return "libcuda.so" in parent, "libcuda.so" in here
+def who_has_a_gpu_open(pipe: Pipe) -> list[int]:
+    """Of itself and its parent."""
+    pids = (os.getpid(), os.getppid())
+    return [pid for pid in pids if any("nvidia" in file for file in _open_files(pid))]
+
+
+def _open_files(pid: int) -> list[str]:
+    found = []
+    for each in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # it was closed meanwhile
+            found.append(str(each.readlink()))
+    return found
 
 
 @pytest.mark.gpu
 def test_the_server_that_forks_children_has_not_started_cuda(children: Any, name: str) -> None:
-    assert children(looks_for_cuda).result() == (False, False)
     with gpuring.create(name, slots=2, shape=8, dtype="u1", device="cuda"):
+        assert any("nvidia" in file for file in _open_files(os.getpid()))
         assert children(attaches, name).result() == "cuda"
+    assert children(who_has_a_gpu_open).result() == []
 
 
 def attaches(pipe: Pipe, name: str) -> str:
