@@ -48,6 +48,7 @@ cdef extern from "core/ring.h" nogil:
         gr_word name[8]
     struct gr_peer_entry:
         gr_word word, id, pid, start, pidns, joined_ns, waiting, frames, lost, torn, asked_ns
+        gr_word gpu[2]
     struct gr_slot:
         gr_word word, producer, fence, time_ns, since_ns
         gr_word32 ndim
@@ -68,6 +69,7 @@ cdef extern from "core/ring.h" nogil:
         gr_word *fence
         int lock_fd
         uint64_t pid, start, pidns
+        uint64_t gpu[2]
     struct gr_pending:
         uint32_t peer
         uint64_t value

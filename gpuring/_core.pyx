@@ -602,8 +602,10 @@ cdef class Device:
         self.header, self.driver, self.get_current_stream = header, driver or Driver(), get_current_stream
         if capsule is not None:
             self.fast_current_stream = <fast_stream>PyCapsule_GetPointer(capsule, PyCapsule_GetName(capsule))
+        cdef bytes uuid = self.driver.uuid(ordinal)
         if gd_open(&self.gd, self.driver.driver, header.ring, ordinal, &trouble) != GR_OK:
             raise self.refused(&trouble)
+        memcpy(header.ring.gpu, <const char *>uuid, 16)  # a join notes it
         self.is_open = True
 
     def __dealloc__(self):

@@ -1,5 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """A header as plain dicts, for people and tools.  It only reads, and calls no verb."""
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport uint32_t, uint64_t
 
 from gpuring._core cimport *
@@ -42,7 +43,7 @@ def snapshot(Header header not None):
             "lost": gr_load_acquire(&ring.peer[p].lost),
             "torn": gr_load_acquire(&ring.peer[p].torn),
             "asked_ns": gr_load_acquire(&ring.peer[p].asked_ns),
-            "pending": _pending(ring, p),
+            "pending": _pending(ring, p), "gpu": _gpu(&ring.peer[p]),
         }
     for u in range(ring.max_subscriptions):
         sub = gr_load_acquire(&ring.sub[u].word)
@@ -64,6 +65,12 @@ def snapshot(Header header not None):
         }
     return {"frontier": header.frontier, "closed": header.closed, "slots": slots, "peers": peers,
             "subscriptions": subscriptions, "deaths": _deaths(ring)}
+
+cdef bytes _gpu(gr_peer_entry *entry):
+    """The UUID of the GPU that a peer uses.  Zeros for none."""
+    cdef uint64_t uuid[2]
+    uuid[0], uuid[1] = gr_load_acquire(&entry.gpu[0]), gr_load_acquire(&entry.gpu[1])
+    return PyBytes_FromStringAndSize(<char *>uuid, 16)
 
 cdef int _pending(gr_ring *ring, uint32_t p) noexcept:
     """On how many slots its GPU work is not done.  Called for each peer, so it makes no objects."""

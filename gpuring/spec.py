@@ -142,6 +142,13 @@ def about(text: bytes) -> dict[str, Any] | None:
     return None
 
 
+def origin(text: bytes) -> dict[str, str] | None:
+    """The `origin` of what to_bytes has written.  None if there is none, or if that is damaged."""
+    with contextlib.suppress(ValueError, AttributeError, TypeError):
+        return _origin(json.loads(text).get("origin"))
+    return None
+
+
 def make(
     *,
     shape: Sequence[int] | int | None = None,
@@ -192,9 +199,10 @@ def make(
 def _origin(origin: Mapping[str, str] | None) -> dict[str, str] | None:
     if origin is None:
         return None
-    if {*origin} != {"host", "ring"} or not all(isinstance(name, str) for name in origin.values()):
+    names = {**origin}
+    if {*names} != {"host", "ring"} or not all(isinstance(name, str) for name in names.values()):
         raise ValueError(f"an origin has a host and a ring, unlike {origin!r}")
-    return {**origin}
+    return names
 
 
 def _fits(described: Spec) -> Spec:

@@ -5,6 +5,7 @@ The header is read without a lock, so the figures of one record may be a few tra
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -61,6 +62,8 @@ class PeerStats:
     asked_s: float | None
     """Seconds since it last asked for calls, or had nothing to take, as an engine of a service.
     None if it never has."""
+    gpu: str | None
+    """The UUID of the GPU on which it uses the slots, as in RingStats.gpu.  None on a host ring."""
     holding: tuple[Hold, ...]
     """What it has claimed and not published, or acquired and not released."""
 
@@ -118,6 +121,22 @@ class SubscriptionStats:
 
 
 @dataclass(frozen=True)
+class Link:
+    """Where the frames of a ring come from that a bridge fills, and how far it has come."""
+
+    host: str
+    """The host of the near ring, as the bridge names it."""
+    ring: str
+    """The name of the near ring."""
+    epoch: str
+    """The epoch of the near ring.  Empty as long as the bridge has not begun."""
+    seq: int
+    """The sequence of the near ring up to which everything was published here or skipped."""
+    lost: int
+    """How many frames were lost on the way so far."""
+
+
+@dataclass(frozen=True)
 class RingStats:
     """One look at a ring."""
 
@@ -153,6 +172,11 @@ class RingStats:
     """The peers that have joined and not left."""
     deaths: tuple[Death, ...]
     """The last deaths of peers, the latest first."""
+    gpu: str | None
+    """The UUID of the GPU that holds the slots, as `nvidia-smi -L` shows it behind GPU- or MIG-.
+    None on a host ring."""
+    link: Link | None
+    """Where its frames come from if a bridge fills it.  None for every other ring."""
     about: dict[str, Any] | None
     """What the ring of requests of a service says of the service.  None for every other ring."""
 
@@ -215,8 +239,22 @@ def collect(name: str, header: Header) -> RingStats:
             )
             for death in seen["deaths"]
         ),
+        gpu=_uuid(header.device_uuid),
+        link=_link(header),
         about=spec.about(header.spec),
     )
+
+
+def _uuid(raw: bytes) -> str | None:
+    return str(uuid.UUID(bytes=raw)) if any(raw) else None
+
+
+def _link(header: Header) -> Link | None:
+    origin = spec.origin(header.spec)
+    if origin is None:
+        return None
+    epoch, seq, lost = header.link()
+    return Link(origin["host"], origin["ring"], epoch.hex(), seq, lost)
 
 
 def _subscription(
@@ -267,6 +305,7 @@ def _peer(
         torn=peer["torn"],
         pending=peer["pending"],
         asked_s=max(0, now - peer["asked_ns"]) / 1e9 if peer["asked_ns"] else None,
+        gpu=_uuid(peer["gpu"]),
         holding=tuple(_holds(number, peer, seen, now)),
     )
 

@@ -84,7 +84,7 @@ class Driver:
             "cuInit": (self._nothing, _u32),
             "cuGetErrorName": (self._get_error_name, _int, _p),
             "cuDeviceGetAttribute": (self._nothing, _p, _int, _int),
-            "cuDeviceGetUuid_v2": (self._nothing, _p, _int),
+            "cuDeviceGetUuid_v2": (self._get_uuid, _p, _int),
             "cuDevicePrimaryCtxRetain": (self._retain, _p, _int),
             "cuDevicePrimaryCtxRelease_v2": (self._nothing, _int),
             "cuCtxGetDevice": (self._get_device, _p),
@@ -137,6 +137,9 @@ class Driver:
         _put(name, ctypes.c_char_p, self._name)
 
     # ---- contexts ----------------------------------------------------------------------------
+
+    def _get_uuid(self, uuid, device):
+        ctypes.memmove(uuid, uuid_of(device), 16)
 
     def _retain(self, context, _device):
         _put(context, _p, CONTEXT)
@@ -297,6 +300,11 @@ class Driver:
         return calls
 
 
+def uuid_of(device):
+    """Of the GPU with this ordinal.  All processes here have the same ordinals."""
+    return bytes([0xA0 + device] * 16)
+
+
 def number_of(peer):
     """Of an endpoint, or of an Actor."""
     return peer.number if isinstance(peer, Actor) else peer.peer
@@ -310,18 +318,21 @@ class Rig:
     """A ring with a fake driver; each peer is a process of its own."""
 
     def __init__(self, segment, kind, **options):
-        self.kind, self.segment = kind, segment(memory="ipc", sync=kind, **options)
+        self.kind, self.segment = (
+            kind,
+            segment(memory="ipc", sync=kind, device_uuid=uuid_of(0), **options),
+        )
         self.driver = Driver(self.segment)
         self.told, self.finish = self.driver.told, self.driver.finish
         self.peers, self.devices = [], []
 
-    def ring(self, stream=0, capsule=None, driver=None):
-        """One more process; `stream` is its current one.
+    def ring(self, stream=0, capsule=None, driver=None, ordinal=0):
+        """One more process; `stream` is its current one, and `ordinal` its GPU.
 
         Events made by another `driver` over the same functions are another process's."""
         header = self.segment.process()
         current = SimpleNamespace(ptr=stream)
-        device = Device(header, 0, lambda: current, capsule, driver or self.driver.table)
+        device = Device(header, ordinal, lambda: current, capsule, driver or self.driver.table)
         self.devices.append(device)
         return SimpleNamespace(
             name="ring", slots=header.slots, spec=spec.make(shape=8, dtype="u1"), _header=header,

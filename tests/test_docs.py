@@ -23,7 +23,7 @@ from gpuring.service.call import AnswerSlot
 from gpuring.service.pending import Answer, RequestSlot
 from gpuring.slot import ReadBatch, SlotField, WriteBatch
 from gpuring.spec import Field, Spec
-from gpuring.stats import Death, Hold, PeerStats, Rings, RingStats, SubscriptionStats
+from gpuring.stats import Death, Hold, Link, PeerStats, Rings, RingStats, SubscriptionStats
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
@@ -31,7 +31,7 @@ PUBLIC = {f"gpuring.{name}": getattr(gpuring, name) for name in gpuring.__all__}
 HANDED_OUT = (
     *(Answer, AnswerSlot, Batch, Counts, Health, RequestSlot),
     *(ClientMetrics, Histogram, Metrics),
-    *(Death, Hold, PeerStats, Rings, RingStats, SubscriptionStats),
+    *(Death, Hold, Link, PeerStats, Rings, RingStats, SubscriptionStats),
     *(Field, ReadBatch, SlotField, Spec, WriteBatch),
 )
 """What public calls return, beside what is exported."""

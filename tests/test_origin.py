@@ -11,6 +11,8 @@ import pytest
 
 import gpuring
 from gpuring import Consumer, Producer, Ring
+from gpuring.cli.inspect import describe
+from gpuring.stats import Link
 
 HOST = {"slots": 8, "shape": (2,), "dtype": "u1", "device": "host"}
 FROM = {"host": "camera-host", "ring": "cam0"}
@@ -265,3 +267,34 @@ def test_what_was_told_with_a_batch_that_is_given_back_comes_with_the_first_fram
         with frames.acquire_many(8, 0) as batch:
             assert [slot.lost for slot in batch] == [7, 0, 0, 0]
         assert agrees(ring, frames, 7)
+
+
+# ---- the tools -----------------------------------------------------------------------------------
+
+
+def test_the_statistics_and_inspect_say_where_the_frames_come_from(ring, name):
+    near = "its frames come from ring cam0 of camera-host"
+    link = ring.stats().link
+    assert link == Link("camera-host", "cam0", "", 0, 0)
+    assert f"{near}, and none has come yet" in describe(ring.stats())
+    with ring.producer() as producer:
+        ring._set_link(b"n" * 16, 1006, 0)
+        assert f"{near}, up to its sequence 1006\n" in describe(ring.stats())
+        bring(producer, 3)
+        (seen,) = (one for one in gpuring.ls() if one.name == name)
+        assert seen.link == Link("camera-host", "cam0", (b"n" * 16).hex(), 1008, 3)
+        assert f"{near}, up to its sequence 1008, and 3 were lost on the way" in describe(seen)
+
+
+def test_an_ordinary_ring_has_no_link(name):
+    with gpuring.create(name, **HOST) as ring:
+        assert ring.stats().link is None
+        assert "come from" not in describe(ring.stats())
+
+
+def test_the_names_of_an_origin_may_be_anything(name):
+    odd = {"host": "\x1b[31mred", "ring": "x" * 200}
+    with gpuring.create(name, **HOST, _origin=odd) as ring:
+        text = describe(ring.stats(), 80)
+        assert "\x1b" not in text
+        assert "?[31mred" in text

@@ -9,6 +9,7 @@ import argparse
 import dataclasses
 import datetime
 import json
+from collections.abc import Sequence
 
 from gpuring import directory, segment, stats
 from gpuring.cli.services import Service, of_dead, service, service_of
@@ -50,6 +51,7 @@ def describe(one: RingStats, width: int | None = None) -> str:
         f"next sequence {one.cursor}, {one.cursor - one.slots} claimed so far, "
         f"{counted(one.reaps, 'dead peer')} cleared",
     ]
+    head += [line for line in (gpus(one), link(one)) if line]
     if whole is not None:
         calls = f"{whole.calls}, {whole.waiting} of them not taken yet by an engine"
         head.append(f"{whole.members}; {calls}")
@@ -62,6 +64,37 @@ def describe(one: RingStats, width: int | None = None) -> str:
     if one.deaths:
         parts.append("\n".join(wrap(death(each, one), width, "  ") for each in one.deaths))
     return "\n\n".join(parts)
+
+
+def gpus(one: RingStats) -> str:
+    """Who is on which GPU, if some peer is on another one than the slots.  Else nothing."""
+    on: dict[str, list[str]] = {}
+    for peer in one.peers:
+        on.setdefault(peer.gpu or "", []).append(str(peer.number))
+    if {*on} <= {one.gpu or ""}:
+        return ""
+    used = ", ".join(
+        f"{_using(peers)} GPU {uuid[:8]}" for uuid, peers in sorted(on.items()) if uuid
+    )
+    return f"its slots are on GPU {(one.gpu or '?')[:8]}; {used}" if used else ""
+
+
+def _using(numbers: Sequence[str]) -> str:
+    """["1", "2", "5"] -> "peers 1, 2 and 5 use"."""
+    if len(numbers) == 1:
+        return f"peer {numbers[0]} uses"
+    return f"peers {', '.join(numbers[:-1])} and {numbers[-1]} use"
+
+
+def link(one: RingStats) -> str:
+    """Where the frames of a ring come from that a bridge fills.  Else nothing."""
+    if one.link is None:
+        return ""
+    near = f"its frames come from ring {printable(one.link.ring)} of {printable(one.link.host)}"
+    if not one.link.epoch:
+        return f"{near}, and none has come yet"
+    lost = f", and {one.link.lost} were lost on the way" if one.link.lost else ""
+    return f"{near}, up to its sequence {one.link.seq}{lost}"
 
 
 def death(dead: Death, one: RingStats) -> str:

@@ -43,6 +43,23 @@ def test_what_was_lost_before_frames_that_went_back_is_told_once(rig):
         assert [(slot.seq, slot.lost) for slot in batch] == [(10, 6), (11, 0)]
 
 
+@pytest.mark.parametrize("lossless", [True, False], ids=["lossless", "lossy"])
+def test_what_was_lost_upstream_before_frames_that_went_back_is_told_once(rig, lossless):
+    ring = rig()
+    producer, reader = ring.producer(), ring.consumer(lossless=lossless)
+    for lost in (0, 2, 3, 7):
+        with producer.claim(0) as slot:
+            slot._set_origin(1, 0, lost)
+    reader.acquire(0).release()
+    ring.driver.errors = {"wait_value": INVALID, "batch": INVALID}
+    for n in (1, 3):
+        with pytest.raises(gpuring.DeviceError):
+            reader.acquire_many(n, 0)
+    ring.driver.errors.clear()
+    with reader.acquire_many(3, 0) as batch:
+        assert sum(slot.lost for slot in batch) == 7
+
+
 def test_a_refused_wait_voids_the_claims(rig):
     ring = rig()
     producer, consumer = ring.producer(), ring.consumer()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from gpuring.cli.inspect import death, peer_state
+from gpuring.cli.inspect import death, gpus, peer_state
 from gpuring.cli.ls import state
 from gpuring.cli.owners import explained, myself
 from gpuring.cli.services import service
@@ -173,6 +173,8 @@ def _peers(before: Look | None, now: Look, width: int | None, widths: Widths) ->
         if at in starts:
             lines.append(Line(f"{starts[at]}:", "bold"))
         lines.append(Line(text, style))
+    elsewhere = [f"{name}: {told}" for name, one in now.rings.items() if (told := gpus(one))]
+    lines += [Line(wrap(told, width, "  "), "dim") for told in elsewhere]
     return [*lines, *(Line(note, "dim") for note in laid.note())]
 
 
