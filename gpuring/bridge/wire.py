@@ -1,7 +1,407 @@
-"""What the two sides of a bridge say to each other.  Pure functions: bytes in, records out."""
+"""What the two sides of a bridge say to each other.  Pure functions: records to bytes, and back.
+
+A message has a head and at most one part behind it.  Whatever comes is checked here for its form,
+its types and its ranges, so the others only ask whether it fits what was said before.  The head is
+`gpuring`, a byte for the kind, and the session; then the fields of the kind, as JSON where only a
+session begins or ends, and otherwise packed.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from gpuring._core import MAX_META_NBYTES, MAX_NDIM, MAX_SLOTS, MAX_SPEC_NBYTES
+
+VERSION = 1
+"""Both sides must speak the same.  HELLO and REFUSE have kept their form since version 1."""
 
 MAX_PART = 1 << 20
-"""The most bytes of a frame in one message.  Others are never longer behind it than it takes."""
+"""The most bytes of a frame in one message.  What is said next never waits for more than that."""
 
 MAX_OFFER = 1 << 20
 """The most bytes of an offer (engine.Receiver.open)."""
+
+MAX_HEAD = 1 << 16
+MAX_NAME = 128
+MAX_TEXT = 2000
+_MAX_SEQ = (1 << 48) - 1
+_MAX_NBYTES = 1 << 40
+
+POLICIES = ("lossless", "lossy", "latest")
+
+
+class WireError(ValueError):
+    """A message that no bridge sends."""
+
+
+class OtherVersion(WireError):
+    """A HELLO of another version."""
+
+    def __init__(self, session: int, version: int) -> None:
+        super().__init__(f"the other side speaks version {version}, and this one {VERSION}")
+        self.session = session
+
+
+@dataclass(frozen=True)
+class Hello:
+    """far → near: the first message of a session."""
+
+    kind: ClassVar = 1
+    ring: str
+    """The near ring's name."""
+    importer: str
+    """Who asks: "host/ring", the same for every session of this importer."""
+    policy: str
+    epoch: str
+    """The epoch of the near ring that the far ring has frames of, in hex.  Empty: none yet."""
+    seq: int
+    """The watermark: the far ring has everything up to this sequence of that epoch."""
+
+
+@dataclass(frozen=True)
+class Refuse:
+    """near → far: the answer to a Hello that cannot be served."""
+
+    kind: ClassVar = 2
+    reason: str
+    again: bool
+    """Whether the same Hello may be served later."""
+
+
+@dataclass(frozen=True)
+class Welcome:
+    """near → far: the answer to a Hello."""
+
+    kind: ClassVar = 3
+    host: str
+    epoch: str
+    spec: str
+    """The description of the near ring's slots, as it stands in the header."""
+    engines: Mapping[str, Mapping[str, Any]]
+    """The facts of each engine that the near side can use."""
+
+
+@dataclass(frozen=True)
+class Open:
+    """far → near: the far ring is there, and its end of the engine is open."""
+
+    kind: ClassVar = 4
+    engine: str
+    slots: int
+    """How many slots the far ring has."""
+    offer: bytes = b""
+
+
+@dataclass(frozen=True)
+class Flow:
+    """far → near: what was published, and the slots that were claimed since the last Flow."""
+
+    kind: ClassVar = 5
+    acked: int
+    """Everything up to this near sequence was published.  0: nothing yet."""
+    credits: tuple[int, ...]
+    """Far sequences, rising."""
+
+
+@dataclass(frozen=True)
+class Data:
+    """near → far: a part of a frame, for engines that send over the channel."""
+
+    kind: ClassVar = 6
+    to_seq: int
+    begin: int
+    part: Any
+
+
+@dataclass(frozen=True)
+class Frame:
+    """near → far: a frame is in its slot."""
+
+    kind: ClassVar = 7
+    seq: int
+    to_seq: int
+    nbytes: int
+    time_ns: int
+    """When it was first published, in nanoseconds of the wall clock there."""
+    lost: int
+    """How many sequences were lost between the frame before and this one."""
+    shape: tuple[int, ...]
+    """Empty for a frame of the slot's own shape."""
+    meta: bytes = b""
+
+
+@dataclass(frozen=True)
+class End:
+    """near → far: everything was sent, and the near ring's producers are gone."""
+
+    kind: ClassVar = 8
+    died: bool
+    """Whether the last one was killed."""
+
+
+@dataclass(frozen=True)
+class Begin:
+    """near → far: the stream goes on."""
+
+    kind: ClassVar = 9
+
+
+@dataclass(frozen=True)
+class Ping:
+    """Both ways: who sends it lives."""
+
+    kind: ClassVar = 10
+    blocked: str = ""
+    """far → near: who keeps the far ring from taking more.  Empty: nobody."""
+
+
+@dataclass(frozen=True)
+class Bye:
+    """Both ways: the session is over."""
+
+    kind: ClassVar = 11
+    reason: str
+    again: bool
+    """Whether another session may begin at once."""
+
+
+Message = Hello | Refuse | Welcome | Open | Flow | Data | Frame | End | Begin | Ping | Bye
+
+_HEAD = struct.Struct("<7sBQ")
+_MAGIC = b"gpuring"
+_FLOW = struct.Struct("<QI")
+_DATA = struct.Struct("<QQ")
+_FRAME = struct.Struct("<QQQQQB")
+
+
+def encode(session: int, message: Message) -> list[Any]:
+    """The parts of a message.  The bulk of Data is not copied."""
+    head = _HEAD.pack(_MAGIC, message.kind, session)
+    match message:
+        case Data(to_seq, begin, part):
+            return [head + _DATA.pack(to_seq, begin), part]
+        case Frame(seq, to_seq, nbytes, time_ns, lost, shape, meta):
+            packed = _FRAME.pack(seq, to_seq, nbytes, time_ns, lost, len(shape))
+            return [head + packed + struct.pack(f"<{len(shape)}Q", *shape), meta]
+        case Flow(acked, credits):
+            packed = _FLOW.pack(acked, len(credits))
+            return [head + packed + struct.pack(f"<{len(credits)}Q", *credits)]
+        case Open(offer=offer):
+            return [head + _json(message, ("engine", "slots")), offer]
+        case Hello():
+            return [head + _json(message, ("ring", "importer", "policy", "epoch", "seq"), VERSION)]
+        case Welcome():
+            return [head + _json(message, ("host", "epoch", "spec", "engines"))]
+        case Refuse() | Bye():
+            return [head + _json(message, ("reason", "again"))]
+        case End():
+            return [head + _json(message, ("died",))]
+        case Ping():
+            return [head + _json(message, ("blocked",))]
+    return [head]
+
+
+def _json(message: Any, names: Sequence[str], version: int | None = None) -> bytes:
+    found = {name: getattr(message, name) for name in names}
+    for name in ("reason", "blocked"):
+        if name in found:
+            found[name] = found[name][:MAX_TEXT]
+    return json.dumps(found if version is None else {"version": version, **found}).encode()
+
+
+def decode(parts: Sequence[Any]) -> tuple[int, Message]:
+    """The session and the message.  `parts` are buffers.  Raises WireError, and nothing else.
+
+    The bulk of Data is the buffer that was given.
+    """
+    if not 1 <= len(parts) <= 2 or memoryview(parts[0]).nbytes > MAX_HEAD:
+        raise WireError("a message has a head and at most one part")
+    head = bytes(parts[0])
+    if len(head) < _HEAD.size:
+        raise WireError("a message without a head")
+    magic, kind, session = _HEAD.unpack_from(head)
+    if magic != _MAGIC:
+        raise WireError("this is not the other side of a bridge")
+    body, part = head[_HEAD.size :], parts[1] if len(parts) == 2 else None
+    if (part is not None) != (kind in (Data.kind, Frame.kind, Open.kind)):
+        raise WireError(f"a message of kind {kind} with {len(parts)} parts")
+    read = _READERS.get(kind)
+    if read is None:
+        raise WireError(f"a message of the unknown kind {kind}")
+    try:
+        return session, read(session, body, part)
+    except (struct.error, UnicodeError, RecursionError, KeyError) as error:
+        raise WireError(f"a message of kind {kind} that cannot be read: {error!r}") from None
+
+
+def _hello(session: int, body: bytes, _: Any) -> Hello:
+    said = _object(body)
+    version = _int(said, "version", 0, 1 << 31)
+    if version != VERSION:
+        raise OtherVersion(session, version)
+    _only(said, 6)
+    policy = _text(said, "policy", 10)
+    if policy not in POLICIES:
+        raise WireError("an unknown policy")
+    return Hello(
+        _name(said, "ring"),
+        _name(said, "importer", 2 * MAX_NAME),
+        policy,
+        _epoch(said),
+        _int(said, "seq", 0, _MAX_SEQ),
+    )
+
+
+def _refuse(_session: int, body: bytes, _: Any) -> Refuse:
+    said = _object(body)
+    return Refuse(_text(said, "reason"), _bool(said, "again"))
+
+
+def _welcome(_session: int, body: bytes, _: Any) -> Welcome:
+    said = _object(body, 4)
+    engines = said["engines"]
+    if not isinstance(engines, dict) or len(engines) > 16:
+        raise WireError("engines are described by an object")
+    for facts in engines.values():
+        if not isinstance(facts, dict):
+            raise WireError("the facts of an engine are an object")
+    spec = _text(said, "spec", MAX_SPEC_NBYTES)
+    return Welcome(_name(said, "host"), _epoch(said), spec, engines)
+
+
+def _open(_session: int, body: bytes, part: Any) -> Open:
+    if memoryview(part).nbytes > MAX_OFFER:
+        raise WireError("an offer that is too long")
+    said = _object(body, 2)
+    return Open(_name(said, "engine"), _int(said, "slots", 1, MAX_SLOTS), bytes(part))
+
+
+def _flow(_session: int, body: bytes, _: Any) -> Flow:
+    acked, n = _FLOW.unpack_from(body)
+    if acked > _MAX_SEQ or n > MAX_SLOTS or len(body) != _FLOW.size + 8 * n:
+        raise WireError("credits that cannot be")
+    credits = struct.unpack_from(f"<{n}Q", body, _FLOW.size)
+    if any(a >= b for a, b in zip(credits, credits[1:], strict=False)) or max((0, *credits)) > (
+        _MAX_SEQ
+    ):
+        raise WireError("credits that do not rise")
+    return Flow(acked, credits)
+
+
+def _data(_session: int, body: bytes, part: Any) -> Data:
+    if len(body) != _DATA.size:
+        raise WireError("data without a place")
+    to_seq, begin = _DATA.unpack(body)
+    nbytes = memoryview(part).nbytes
+    if to_seq > _MAX_SEQ or begin > _MAX_NBYTES or not 0 < nbytes <= MAX_PART:
+        raise WireError("data that cannot be")
+    return Data(to_seq, begin, part)
+
+
+def _frame(_session: int, body: bytes, part: Any) -> Frame:
+    seq, to_seq, nbytes, time_ns, lost, ndim = _FRAME.unpack_from(body)
+    if ndim > MAX_NDIM or len(body) != _FRAME.size + 8 * ndim:
+        raise WireError("a frame with a shape that cannot be")
+    shape = struct.unpack_from(f"<{ndim}Q", body, _FRAME.size)
+    largest = max(seq, to_seq, lost)
+    if not 0 < seq <= largest <= _MAX_SEQ or not 0 < nbytes <= _MAX_NBYTES or time_ns >> 63:
+        raise WireError("a frame that cannot be")
+    if not all(0 < extent <= _MAX_NBYTES for extent in shape):
+        raise WireError("a frame with an extent that cannot be")
+    if memoryview(part).nbytes > MAX_META_NBYTES:
+        raise WireError("metadata that is too long")
+    return Frame(seq, to_seq, nbytes, time_ns, lost, shape, bytes(part))
+
+
+def _end(_session: int, body: bytes, _: Any) -> End:
+    return End(_bool(_object(body, 1), "died"))
+
+
+def _begin(_session: int, body: bytes, _: Any) -> Begin:
+    if body:
+        raise WireError("a Begin that says more")
+    return Begin()
+
+
+def _ping(_session: int, body: bytes, _: Any) -> Ping:
+    return Ping(_text(_object(body, 1), "blocked"))
+
+
+def _bye(_session: int, body: bytes, _: Any) -> Bye:
+    said = _object(body, 2)
+    return Bye(_text(said, "reason"), _bool(said, "again"))
+
+
+_READERS = {
+    Hello.kind: _hello,
+    Refuse.kind: _refuse,
+    Welcome.kind: _welcome,
+    Open.kind: _open,
+    Flow.kind: _flow,
+    Data.kind: _data,
+    Frame.kind: _frame,
+    End.kind: _end,
+    Begin.kind: _begin,
+    Ping.kind: _ping,
+    Bye.kind: _bye,
+}
+
+
+# ---- fields of JSON ------------------------------------------------------------------------------
+
+
+def _object(body: bytes, names: int | None = None) -> dict[str, Any]:
+    try:
+        said = json.loads(body)
+    except ValueError as error:
+        raise WireError(f"no JSON: {error}") from None
+    if not isinstance(said, dict):
+        raise WireError("no JSON object")
+    if names is not None:
+        _only(said, names)
+    return said
+
+
+def _only(said: dict[str, Any], names: int) -> None:
+    if len(said) != names:
+        raise WireError("fields that nobody knows")
+
+
+def _text(said: dict[str, Any], name: str, most: int = MAX_TEXT) -> str:
+    value = said[name]
+    if not isinstance(value, str) or len(value) > most:
+        raise WireError(f"{name} is a text of at most {most} characters")
+    value.encode()  # raises for half of a surrogate pair
+    return value
+
+
+def _name(said: dict[str, Any], name: str, most: int = MAX_NAME) -> str:
+    value = _text(said, name, most)
+    if not value or not value.isprintable():
+        raise WireError(f"{name} is a name")
+    return value
+
+
+def _epoch(said: dict[str, Any]) -> str:
+    value = _text(said, "epoch", 32)
+    if len(value) not in (0, 32) or not set(value) <= set("0123456789abcdef"):
+        raise WireError("an epoch has 32 digits")
+    return value
+
+
+def _int(said: dict[str, Any], name: str, least: int, most: int) -> int:
+    value = said[name]
+    if type(value) is not int or not least <= value <= most:
+        raise WireError(f"{name} is a whole number from {least} to {most}")
+    return value
+
+
+def _bool(said: dict[str, Any], name: str) -> bool:
+    value = said[name]
+    if not isinstance(value, bool):
+        raise WireError(f"{name} is true or false")
+    return value
