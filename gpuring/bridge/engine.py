@@ -80,12 +80,13 @@ class Channel(Protocol):
     """How a sender that has no network of its own sends bytes: in order with the messages of the
     bridge, and in parts, so that the bridge's own messages never wait behind a large frame."""
 
-    def data(self, to_seq: int, begin: int, part: Any) -> Any:
+    def data(self, to_seq: int, begin: int, part: Any, *, track: bool = False) -> Any:
         """Sends `part`, a contiguous buffer of at most `wire.MAX_PART` bytes, for the far slot that
         was claimed as sequence `to_seq`, where it belongs at `begin` bytes from the slot's start.
 
-        Does not copy large parts and does not block.  Returns an object whose `done` says whether
-        the buffer may be changed.  Until then it keeps the buffer alive.  Raises EngineError.
+        Does not copy large parts and does not block.  It keeps the buffer alive for as long as it
+        needs it.  With `track` it returns an object whose `done` says whether the buffer may be
+        changed, and otherwise None.  Raises EngineError.
         """
 
 

@@ -8,9 +8,10 @@ session begins or ends, and otherwise packed.
 
 from __future__ import annotations
 
+import itertools
 import json
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -55,6 +56,8 @@ class Hello:
     """The near ring's name."""
     importer: str
     """Who asks: "host/ring", the same for every session of this importer."""
+    run: str
+    """16 hex digits: which start of that importer it is.  A restarted worker keeps them."""
     policy: str
     epoch: str
     """The epoch of the near ring that the far ring has frames of, in hex.  Empty: none yet."""
@@ -171,6 +174,7 @@ class Bye:
 
 Message = Hello | Refuse | Welcome | Open | Flow | Data | Frame | End | Begin | Ping | Bye
 
+_HELLO = ("ring", "importer", "run", "policy", "epoch", "seq")
 _HEAD = struct.Struct("<7sBQ")
 _MAGIC = b"gpuring"
 _FLOW = struct.Struct("<QI")
@@ -193,7 +197,7 @@ def encode(session: int, message: Message) -> list[Any]:
         case Open(offer=offer):
             return [head + _json(message, ("engine", "slots")), offer]
         case Hello():
-            return [head + _json(message, ("ring", "importer", "policy", "epoch", "seq"), VERSION)]
+            return [head + _json(message, _HELLO, VERSION)]
         case Welcome():
             return [head + _json(message, ("host", "epoch", "spec", "engines"))]
         case Refuse() | Bye():
@@ -243,15 +247,16 @@ def _hello(session: int, body: bytes, _: Any) -> Hello:
     version = _int(said, "version", 0, 1 << 31)
     if version != VERSION:
         raise OtherVersion(session, version)
-    _only(said, 6)
+    _only(said, 1 + len(_HELLO))
     policy = _text(said, "policy", 10)
     if policy not in POLICIES:
         raise WireError("an unknown policy")
     return Hello(
         _name(said, "ring"),
         _name(said, "importer", 2 * MAX_NAME),
+        _digits(said, "run", 16),
         policy,
-        _epoch(said),
+        _epoch(said, ""),
         _int(said, "seq", 0, _MAX_SEQ),
     )
 
@@ -285,9 +290,8 @@ def _flow(_session: int, body: bytes, _: Any) -> Flow:
     if acked > _MAX_SEQ or n > MAX_SLOTS or len(body) != _FLOW.size + 8 * n:
         raise WireError("credits that cannot be")
     credits = struct.unpack_from(f"<{n}Q", body, _FLOW.size)
-    if any(a >= b for a, b in zip(credits, credits[1:], strict=False)) or max((0, *credits)) > (
-        _MAX_SEQ
-    ):
+    rising = all(a < b for a, b in itertools.pairwise(credits))
+    if not rising or max((0, *credits)) > _MAX_SEQ:
         raise WireError("credits that do not rise")
     return Flow(acked, credits)
 
@@ -336,7 +340,7 @@ def _bye(_session: int, body: bytes, _: Any) -> Bye:
     return Bye(_text(said, "reason"), _bool(said, "again"))
 
 
-_READERS = {
+_READERS: dict[int, Callable[[int, bytes, Any], Message]] = {
     Hello.kind: _hello,
     Refuse.kind: _refuse,
     Welcome.kind: _welcome,
@@ -386,10 +390,15 @@ def _name(said: dict[str, Any], name: str, most: int = MAX_NAME) -> str:
     return value
 
 
-def _epoch(said: dict[str, Any]) -> str:
-    value = _text(said, "epoch", 32)
-    if len(value) not in (0, 32) or not set(value) <= set("0123456789abcdef"):
-        raise WireError("an epoch has 32 digits")
+def _epoch(said: dict[str, Any], none: str | None = None) -> str:
+    """An epoch, or `none`, which stands for no epoch."""
+    return "" if said["epoch"] == none else _digits(said, "epoch", 32)
+
+
+def _digits(said: dict[str, Any], name: str, n: int) -> str:
+    value = _text(said, name, n)
+    if len(value) != n or not set(value) <= set("0123456789abcdef"):
+        raise WireError(f"{name} has {n} hexadecimal digits")
     return value
 
 

@@ -1,1 +1,56 @@
-"""The engines that carry the bytes of frames from one host to another."""
+"""The engines that carry the bytes of frames from one host to another, and the choice of one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, cast
+
+from gpuring.bridge.engine import Engine, EngineError, Slab
+
+NAMES = ("nixl", "zmq")
+"""In the order in which `auto` asks them."""
+
+
+def engine(name: str) -> Engine:
+    """The engine of this name.  Raises EngineError if it is not there."""
+    module = f"gpuring.bridge.engines.{name}"
+    if name not in NAMES or find_spec(module) is None:
+        raise EngineError(f"there is no engine {name!r} here")
+    return cast(Engine, import_module(module))
+
+
+def facts() -> dict[str, dict[str, Any]]:
+    """The facts of each engine that can be used here."""
+    found = {}
+    for name in NAMES:
+        if find_spec(f"gpuring.bridge.engines.{name}") is not None:
+            known = engine(name).facts()
+            if known is not None:
+                found[name] = dict(known)
+    return found
+
+
+def choose(
+    wanted: str,
+    near: Mapping[str, Mapping[str, Any]],
+    far: Mapping[str, Mapping[str, Any]],
+    slab: Slab,
+) -> tuple[Engine, str]:
+    """The engine of a session, and why.  `near` and `far` are the facts of the two sides.
+
+    Raises EngineError if they have no engine in common, or not the one that was asked for.
+    """
+    if wanted != "auto":
+        for side, known in (("the exporter's", near), ("this", far)):
+            if wanted not in known:
+                raise EngineError(f"engine {wanted!r} cannot be used on {side} side")
+        return engine(wanted), "it was asked for"
+    reasons = []
+    for name in (name for name in NAMES if name in near and name in far):
+        taken, reason = engine(name).suits(near[name], far[name], slab)
+        reasons.append(f"{name}: {reason}")
+        if taken:
+            return engine(name), "; ".join(reasons)
+    raise EngineError("the two sides have no engine in common" + "".join(f"; {r}" for r in reasons))
