@@ -1,1 +1,209 @@
-"""A ring on another host: a bridge carries the frames of a ring there, into a ring of its own."""
+"""A ring on another host: a bridge carries the frames of a ring there, into a ring of its own.
+
+An *exporter* beside the ring listens, and *importers* on other hosts connect to it.  Each importer
+fills a ring of its own, which programs there use like any other ring.  The page "More than one
+machine" has the whole of it.  Needs `gpuring[bridge]`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import secrets
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from gpuring import arguments, segment
+from gpuring.bridge.figures import BridgeStats, LinkStats
+from gpuring.integers import between_one_and, integer
+
+if TYPE_CHECKING:
+    from gpuring.bridge.sides import Export, Import
+
+__all__ = ["BridgeStats", "LinkStats", "export", "import_", "keygen"]
+
+PORT = 9760
+
+
+def export(
+    name: str,
+    *,
+    listen: str = f"127.0.0.1:{PORT}",
+    key: str | Path | None = None,
+    insecure: bool = False,
+    patience: float = 60.0,
+    timeout: float = 3.0,
+    device: str | int | None = None,
+) -> Export:
+    """Offers the ring `name` to importers on other hosts, until it is closed.
+
+    It starts a process, which is an ordinary consumer of the ring: each importer has a subscription
+    "bridge: HOST/RING".  The ring need not be there yet.
+
+    * `listen`: an address of this host with a port, "10.0.0.5:9760" or "[fd00::5]:9760".  Port 0
+      takes a free one; `address` says which.
+    * `key`: the key file of an exporter (`keygen`).  Everything is encrypted then, and only
+      importers with the other file are served.
+    * `insecure`: allows an address that other hosts can reach without a key.  Whoever reaches it
+      can read the frames then.
+    * `patience`: for how many seconds a subscription is kept when its importer is gone.  Meanwhile
+      a lossless importer holds up the producers.
+    * `timeout`: after how many seconds of silence the other side counts as gone, 0.1 or more.
+    * `device`: the GPU under which the ring is used, as for `attach`.
+
+    Does not wait.  Raises RingError if pyzmq is missing, ValueError, TypeError, OSError (the key
+    file).  What goes wrong later, `wait()` raises.
+    """
+    from gpuring.bridge.host import hostname
+
+    _need_zmq()
+    segment.check_name(name)
+    told = {
+        "role": "export",
+        "ring": name,
+        "listen": _address(listen, key is not None or insecure),
+        "host": hostname(),
+        "key": _key(key, "export"),
+        "patience_s": _seconds(patience, "patience", 0),
+        "timeout_s": _seconds(timeout, "timeout", 0.1),
+        "device": device,
+    }
+    from gpuring.bridge.sides import Export
+
+    return Export(f"export of {name}", told)._start()
+
+
+def import_(
+    address: str,
+    *,
+    name: str | None = None,
+    slots: int = 16,
+    device: str | int | None = None,
+    policy: Literal["lossless", "lossy", "latest"] = "lossless",
+    in_flight: int = 256 << 20,
+    engine: Literal["auto", "zmq", "nixl"] = "auto",
+    key: str | Path | None = None,
+    timeout: float = 3.0,
+    give_up: float | None = None,
+) -> Import:
+    """Fills a ring on this host with the frames of a ring on another one, until it is closed.
+
+    It starts a process, which is the producer of the ring here.  The ring has the shapes, dtypes
+    and metadata of the other one.  It appears when the exporter has been reached.
+
+    * `address`: the exporter's address and the ring there, "10.0.0.5:9760/cam0".
+    * `name`: the ring's name here.  None: the same as there.
+    * `slots`: how many slots the ring here has.
+    * `device`: where it lives, as for `create`: "host", "cuda", "cuda:1".  None is CuPy's current
+      GPU.  It need not be where the other one lives.
+    * `policy`: "lossless" takes every frame, once and in order, and the producers there wait while
+      there is no room here.  "lossy" takes what there is room for.  "latest" takes the newest frame
+      whenever one can be sent.  What the other two leave out counts in `slot.lost` here.
+    * `in_flight`: how many bytes of frames may be on their way.  At least one frame may.
+    * `engine`: what carries the frames.  "auto" takes what suits the two machines, and says why.
+    * `key`: the key file of an importer (`keygen`).
+    * `timeout`: after how many seconds of silence the other side counts as gone, 0.1 or more.
+    * `give_up`: after how many seconds without a connection it ends.  None: never.
+
+    Does not wait: attach with a timeout.  Raises RingExists if the ring is in use on this host,
+    RingError if pyzmq is missing, ValueError, TypeError, OSError (the key file).  What goes wrong
+    later, `wait()` raises.
+    """
+    from gpuring.bridge.host import hostname
+
+    _need_zmq()
+    where, near = _split(address)
+    own = segment.check_name(near if name is None else name)
+    if policy not in ("lossless", "lossy", "latest"):
+        raise ValueError(f'policy is "lossless", "lossy" or "latest", not {policy!r}')
+    if engine not in ("auto", "zmq", "nixl"):
+        raise ValueError(f'engine is "auto", "zmq" or "nixl", not {engine!r}')
+    in_flight = integer(in_flight, "in_flight", "a number of bytes")
+    if in_flight < 1:
+        raise ValueError(f"in_flight is a number of bytes above 0, not {in_flight}")
+    told = {
+        "role": "import",
+        "address": where,
+        "near": near,
+        "as": own,
+        "name": f"{hostname()}/{own}",
+        "run": secrets.token_hex(8),
+        "device": device,
+        "policy": policy,
+        "in_flight": in_flight,
+        "engine": engine,
+        "key": _key(key, "import"),
+        "timeout_s": _seconds(timeout, "timeout", 0.1),
+        "give_up_s": None if give_up is None else _seconds(give_up, "give_up", 0),
+    }
+    from gpuring import _core
+    from gpuring.bridge.sides import Import
+
+    slots = between_one_and(_core.MAX_SLOTS, slots, "slots")
+    return Import(f"import of {address}", told, slots)._start()
+
+
+def keygen(folder: str | Path = ".") -> tuple[Path, Path]:
+    """Makes a pair of key files, "bridge-export.key" and "bridge-import.key", which only this user
+    may read (mode 0600).  Move the second one to the hosts of the importers.
+
+    Raises FileExistsError, OSError, RingError if pyzmq is missing.
+    """
+    _need_zmq()
+    from gpuring.bridge import keys
+
+    return keys.make(Path(folder))
+
+
+def _need_zmq() -> None:
+    from gpuring.errors import RingError
+
+    if find_spec("zmq") is None:
+        raise RingError("bridges need pyzmq: pip install 'gpuring[bridge]'")
+
+
+def _key(path: str | Path | None, side: str) -> str | None:
+    if path is None:
+        return None
+    from gpuring.bridge import keys
+
+    keys.read(path, side)
+    return str(Path(path).resolve())
+
+
+def _seconds(value: float, what: str, least: float) -> float:
+    seconds = arguments.seconds(value, what)
+    if not least <= seconds <= 1e9:
+        raise ValueError(f"{what} is a number of seconds from {least:g} to 1e9, not {value}")
+    return seconds
+
+
+def _address(text: str, any_address: bool) -> str:
+    """An address to listen at.  Raises ValueError."""
+    found = re.fullmatch(r"(\[[0-9a-fA-F:.%\w]+\]|[^:\[\]/]+):([0-9]{1,5})", text)
+    if not found or int(found[2]) > 65535:
+        raise ValueError(f"an address is HOST:PORT, such as 10.0.0.5:{PORT}, not {text!r}")
+    host = "127.0.0.1" if found[1] == "localhost" else found[1]
+    try:
+        known = ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        raise ValueError(
+            f"{host!r} is no IP address: say at which address of this host to listen"
+        ) from None
+    if not known.is_loopback and not any_address:
+        raise ValueError(
+            f"other hosts can reach {host}: give a key (gpuring bridge keygen), or say that "
+            "whoever reaches it may read the ring (insecure)"
+        )
+    return f"{host}:{found[2]}"
+
+
+def _split(address: str) -> tuple[str, str]:
+    """The exporter's address and the ring there.  Raises ValueError."""
+    found = re.fullmatch(r"(?:tcp://)?((?:\[[^\]/]+\]|[^:\[\]/\s]+):[0-9]{1,5})/(.+)", address)
+    if not found:
+        raise ValueError(
+            f"an exporter's ring is HOST:PORT/RING, such as 10.0.0.5:{PORT}/cam0, not {address!r}"
+        )
+    return found[1], segment.check_name(found[2])

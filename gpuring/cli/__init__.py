@@ -8,7 +8,20 @@ import sys
 from collections.abc import Sequence
 
 from gpuring import __version__
-from gpuring.cli import bench, clean, demo, doctor, health, inspect, keep, ls, metrics, tap, top
+from gpuring.cli import (
+    bench,
+    bridge,
+    clean,
+    demo,
+    doctor,
+    health,
+    inspect,
+    keep,
+    ls,
+    metrics,
+    tap,
+    top,
+)
 from gpuring.cli.text import columns, complain, wrap
 from gpuring.cli.trouble import CommandError, told
 from gpuring.errors import RingError
@@ -23,6 +36,7 @@ COMMANDS = {
     "metrics": (metrics, "serve what rings are doing to Prometheus"),
     "doctor": (doctor, "find out whether rings work on this machine, and what to do if not"),
     "keep": (keep, "hold a ring open, so that producers can come and go"),
+    "bridge": (bridge, "carry a ring to other hosts"),
     "bench": (bench, "measure what a hand-over costs on this machine"),
     "clean": (clean, "remove rings whose processes are all dead"),
 }
@@ -36,6 +50,11 @@ EXAMPLES = {
     "metrics": ("gpuring metrics --port 9750", "gpuring metrics --once"),
     "doctor": ("gpuring doctor", "gpuring doctor --device cuda:1 --json"),
     "keep": ("gpuring keep cam0 --slots 8 --shape 1080,1920,3 --dtype uint8 --meta pts:i8",),
+    "bridge": (
+        "gpuring bridge keygen",
+        "gpuring bridge export cam0 --listen 10.0.0.5:9760 --key bridge-export.key",
+        "gpuring bridge import 10.0.0.5:9760/cam0 --key bridge-import.key",
+    ),
     "bench": ("gpuring bench",),
     "clean": ("gpuring clean --dry-run", "gpuring clean cam0"),
 }

@@ -1,0 +1,419 @@
+"""The exporter's worker: it listens, and serves each importer from a subscription of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import zmq
+
+from gpuring import _core
+from gpuring.bridge import engines, keys, wire
+from gpuring.bridge.engine import EngineError
+from gpuring.bridge.near import Link, Session
+from gpuring.bridge.worker import BUSY_S, Fatal, Up, Watch
+from gpuring.errors import RingError, RingNotFound
+from gpuring.ring import Ring, attach
+
+_MESSAGES = 64
+"""How many messages are heard before frames are sent again."""
+_END_LOOK_S = 0.2
+"""How often a stream that has ended is looked at."""
+_DRAIN_S = 0.4
+"""How long an exporter that ends waits for acknowledgements."""
+_NAME_NBYTES = _core.MAX_NAME_NBYTES
+
+
+@dataclass
+class Caller:
+    """The other end of a connection."""
+
+    route: bytes
+    number: int
+    """The session."""
+    link: Link
+    hello: wire.Hello
+    heard_s: float
+    said_s: float = 0.0
+    welcomed: bool = False
+
+
+class RouterChannel:
+    """engine.Channel over the exporter's socket."""
+
+    def __init__(self, router: Any, route: bytes, number: int) -> None:
+        self._router, self._route, self._number = router, route, number
+
+    def data(self, to_seq: int, begin: int, part: Any, *, track: bool = False) -> Any:
+        head, part = wire.encode(self._number, wire.Data(to_seq, begin, part))
+        return self._send([self._route, head, part], copy=False, track=track)
+
+    def post(self, message: wire.Message) -> None:
+        self._send([self._route, *wire.encode(self._number, message)])
+
+    def _send(self, parts: list[Any], **how: Any) -> Any:
+        try:
+            return self._router.send_multipart(parts, zmq.NOBLOCK, **how)
+        except zmq.ZMQError as error:
+            raise EngineError(f"the importer cannot be reached: {error}") from None
+
+
+def subscription_of(importer: str) -> str:
+    """The name of an importer's subscription of the near ring."""
+    name = f"bridge: {importer}"
+    if len(name.encode()) <= _NAME_NBYTES:
+        return name
+    digest = hashlib.sha256(importer.encode()).hexdigest()[:8]
+    room = _NAME_NBYTES - len(digest) - 1
+    return f"{name.encode()[:room].decode(errors='ignore')}~{digest}"
+
+
+class Exporter:
+    """Serves one ring to any number of importers, in one thread."""
+
+    def __init__(self, told: dict[str, Any], up: Up) -> None:
+        self._up = up
+        self._ring_name: str = told["ring"]
+        self._timeout_s: float = told["timeout_s"]
+        self._patience_s: float = told["patience_s"]
+        self._host, self._device = told["host"], told["device"]
+        self._links: dict[str, Link] = {}
+        self._callers: dict[bytes, Caller] = {}
+        now = time.monotonic()
+        self._kept: dict[str, tuple[str, float]] = {
+            name: (epoch, now + self._patience_s) for name, epoch in told["kept"].items()
+        }
+        """Subscriptions that the supervisor has kept from an earlier worker: the epoch of their
+        ring, and until when."""
+        self._gone: dict[str, float] = {}
+        """Until when the subscriptions of links without a caller are kept."""
+        self._stop_s = 0.0
+        """When to end, if it was told to."""
+        self._context = zmq.Context()
+        self._door: keys.Doorkeeper | None = None
+        self._router = self._listen(told["listen"], told["key"])
+        watched = [up.fileno(), self._router, *([self._door.socket] if self._door else [])]
+        self._watch = Watch(*watched)
+
+    def _listen(self, address: str, key: str | None) -> Any:
+        router: Any = self._context.socket(zmq.ROUTER)
+        router.linger, router.sndhwm, router.rcvhwm = 0, 0, 1000
+        router.router_mandatory = True
+        router.maxmsgsize = wire.MAX_OFFER
+        router.handshake_ivl = 5000
+        router.ipv6 = "[" in address
+        if key is not None:
+            known = keys.read(key, keys.EXPORT)
+            self._door = keys.Doorkeeper(self._context, known)
+            keys.serve(router, known)
+        deadline = time.monotonic() + 5
+        while True:
+            try:
+                router.bind(f"tcp://{address}")
+                break
+            except zmq.ZMQError as error:
+                if error.errno != zmq.EADDRINUSE or time.monotonic() > deadline:
+                    raise Fatal(f"cannot listen at {address}: {error}") from None
+                time.sleep(0.1)
+        endpoint: Any = router.last_endpoint
+        self._up.say(listens=endpoint.decode().removeprefix("tcp://"))
+        return router
+
+    # ---- the loop ------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        more = False
+        while not self._is_over():
+            ready = self._watch.wait(self._descriptors(), 0 if more else self._rest_s())
+            if self._up.fileno() in ready:
+                for message in self._up.heard():
+                    self._told(message)
+            if self._door is not None and self._door.socket in ready and self._door.answer():
+                self._up.log("somebody without the right key was turned away")
+            more = self._hear()
+            for link in list(self._links.values()):
+                more |= self._guarded(link, link.step) or False
+            self._tick()
+        for link in list(self._links.values()):
+            self._drop(link, wire.Bye("the exporter was stopped", True))
+        self._context.destroy(linger=100)
+
+    def _is_over(self) -> bool:
+        if not self._stop_s:
+            return False
+        pending = any(link.lag for link in self._links.values() if link.session is not None)
+        return not pending or time.monotonic() >= self._stop_s
+
+    def _descriptors(self) -> list[int]:
+        found = []
+        for link in self._links.values():
+            if link.wants_frames:
+                found.append(link.consumer.fileno())
+            if link.session is not None and link.session.sender is not None:
+                found.append(link.session.sender.fileno())
+        return [fd for fd in found if fd >= 0]
+
+    def _rest_s(self) -> float:
+        """How long the loop may sleep."""
+        rest_s = self._timeout_s / 6
+        for link in self._links.values():
+            sender = link.session.sender if link.session is not None else None
+            if sender is not None and sender.busy and sender.fileno() < 0:
+                return BUSY_S
+            if link.waits_for_gpu:
+                rest_s = min(rest_s, 0.001)
+            if link.died is not None:
+                rest_s = min(rest_s, _END_LOOK_S)
+        return min(rest_s, 0.05) if self._stop_s else rest_s
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        for caller in list(self._callers.values()):
+            if now - caller.heard_s > self._timeout_s:
+                self._hang_up(caller, f"said nothing for {self._timeout_s:g} s")
+            elif now - caller.said_s > self._timeout_s / 6:
+                self._guarded(caller.link, partial(self._post, caller, wire.Ping()))
+        for name, until in list(self._gone.items()):
+            if now > until:
+                self._up.log(f"{name} has been gone for {self._patience_s:g} s: it is given up")
+                self._drop(self._links[name], None)
+        for name, (_, until) in list(self._kept.items()):
+            if now > until:
+                del self._kept[name]
+                self._up.say(do="leave", name=name)
+        for link in list(self._links.values()):
+            if link.done:
+                self._move(link)
+
+    def _told(self, message: dict[str, Any]) -> None:
+        if "stop" in message:
+            self._stop_s = time.monotonic() + _DRAIN_S
+            for link in self._links.values():
+                link.paused = True
+        elif "stats" in message:
+            self._up.say(
+                stats=message["stats"], links=[self._stats(x) for x in self._links.values()]
+            )
+        elif "joined" in message:
+            self._joined(message["joined"], message["epoch"], message["error"])
+
+    def _stats(self, link: Link) -> dict[str, Any]:
+        counts, session = link.counts, link.session
+        return {
+            "name": link.name, "policy": link.policy, "connected": session is not None,
+            "engine": session.engine if session else "", "frames": counts.frames,
+            "nbytes": counts.nbytes, "lost": counts.lost, "sessions": counts.sessions,
+            "credits": len(session.credits) if session else 0, "lag": link.lag,
+            "blocked": link.blocked,
+        }  # fmt: skip
+
+    # ---- what importers say --------------------------------------------------------------------
+
+    def _hear(self) -> bool:
+        """Takes what has come.  Returns whether there may be more."""
+        for _ in range(_MESSAGES):
+            try:
+                route, *parts = self._router.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return False
+            self._heard(route, parts)
+        return True
+
+    def _heard(self, route: bytes, parts: list[bytes]) -> None:
+        caller = self._callers.get(route)
+        try:
+            number, message = wire.decode(parts)
+        except wire.OtherVersion as error:
+            self._refuse(route, error.session, f"{error} (of the exporter)", again=False)
+            return
+        except wire.WireError as error:
+            if caller is not None:
+                self._hang_up(caller, str(error))
+            return
+        if isinstance(message, wire.Hello):
+            self._hello(route, number, message)
+        elif caller is not None and caller.number == number:
+            caller.heard_s = time.monotonic()
+            if isinstance(message, wire.Bye):
+                self._bye(caller, message)
+            elif caller.welcomed:
+                self._guarded(caller.link, lambda: caller.link.take(message))
+
+    def _hello(self, route: bytes, number: int, hello: wire.Hello) -> None:
+        if hello.ring != self._ring_name:
+            reason = f"{self._host} exports ring {self._ring_name!r} here, and not {hello.ring!r}"
+            self._refuse(route, number, reason, again=False)
+            return
+        if self._stop_s:
+            self._refuse(route, number, "the exporter is being stopped", again=True)
+            return
+        link, now = self._links.get(hello.importer), time.monotonic()
+        before = next((c for c in self._callers.values() if c.link is link), None)
+        if link is not None and link.policy != hello.policy:
+            self._drop(link, wire.Bye("its importer was started again", True))
+            self._refuse(route, number, "the subscription has to be made again", again=True)
+            return
+        if before is not None and link is not None:
+            if link.run != hello.run:
+                reason = f"{hello.importer} is connected already, from another process"
+                self._refuse(route, number, reason, again=True)
+                return
+            self._hang_up(before, None)
+        try:
+            if link is None:
+                link = self._link_for(hello)
+        except RingError as error:
+            self._refuse(route, number, str(error), again=True)
+            return
+        caller = self._callers[route] = Caller(route, number, link, hello, now)
+        self._gone.pop(link.name, None)
+        if link.joined:
+            self._welcome(caller)
+
+    def _bye(self, caller: Caller, bye: wire.Bye) -> None:
+        self._hang_up(caller, bye.reason)
+        if not bye.again and caller.link.name in self._links:
+            self._drop(caller.link, None)
+
+    def _welcome(self, caller: Caller) -> None:
+        link = caller.link
+        channel = RouterChannel(self._router, caller.route, caller.number)
+
+        def begin() -> None:
+            session = Session(caller.number, lambda message: self._post(caller, message), channel)
+            link.begin(session, caller.hello)
+            spec = bytes(link.ring._header.spec).decode()
+            session.post(wire.Welcome(self._host, link.epoch, spec, engines.facts()))
+
+        caller.welcomed = True
+        self._guarded(link, begin)
+        self._up.log(f"{link.name} is connected ({link.policy})")
+
+    def _post(self, caller: Caller, message: wire.Message) -> None:
+        RouterChannel(self._router, caller.route, caller.number).post(message)
+        caller.said_s = time.monotonic()
+
+    def _refuse(self, route: bytes, number: int, reason: str, *, again: bool) -> None:
+        if not again:
+            self._up.log(f"an importer was refused: {reason}")
+        with contextlib.suppress(EngineError):
+            RouterChannel(self._router, route, number).post(wire.Refuse(reason, again))
+
+    def _guarded(self, link: Link, call: Callable[[], Any]) -> Any:
+        """What `call` returns.  If the session fails by it, it is ended."""
+        try:
+            return call()
+        except (EngineError, wire.WireError) as error:
+            for caller in [c for c in self._callers.values() if c.link is link]:
+                self._hang_up(caller, str(error))
+            return None
+
+    def _hang_up(self, caller: Caller, reason: str | None) -> None:
+        """Ends a session.  Its link is kept for a while."""
+        if self._callers.pop(caller.route, None) is None:
+            return
+        with contextlib.suppress(EngineError):
+            self._post(caller, wire.Bye(reason or "there is a newer session", True))
+        caller.link.close_session()
+        self._gone[caller.link.name] = time.monotonic() + self._patience_s
+        if reason is not None:
+            self._up.log(f"{caller.link.name} is gone: {reason}")
+
+    # ---- links ---------------------------------------------------------------------------------
+
+    def _link_for(self, hello: wire.Hello) -> Link:
+        """Joins a subscription of the near ring for an importer.  Raises RingError."""
+        ring = attach(self._ring_name, device=self._device)
+        epoch = ring._epoch.hex()
+        kept, _ = self._kept.pop(hello.importer, ("", 0.0))
+        start: Literal["next", "oldest"] | int = "next"
+        if hello.epoch == epoch:
+            start = hello.seq + 1
+        elif hello.epoch:
+            start = "oldest"
+        lost: int | None = None
+        link = self._make_link(hello, ring, start)
+        if hello.policy == "lossless":
+            lost = 0
+            if hello.epoch == epoch and kept != epoch and hello.seq:
+                lost = max(0, link.consumer._peer.position - hello.seq - 1)
+        elif hello.epoch != epoch:
+            lost = 0
+        link.begin_with(lost)
+        return link
+
+    def _make_link(
+        self, hello: wire.Hello, ring: Ring, start: Literal["next", "oldest"] | int
+    ) -> Link:
+        name, lossless = subscription_of(hello.importer), hello.policy == "lossless"
+        try:
+            consumer = ring.consumer(name, lossless=lossless, start=start, gate="host")
+        except (RingError, ValueError) as error:
+            ring.close()
+            raise RingError(str(error)) from None
+        link = self._links[hello.importer] = Link(hello, ring, consumer)
+        self._up.say(
+            do="join", name=link.name, subscription=name, lossless=lossless, epoch=link.epoch
+        )
+        return link
+
+    def _joined(self, name: str, epoch: str, error: str | None) -> None:
+        """The supervisor has joined a subscription, too, so it outlives this worker."""
+        link = self._links.get(name)
+        if link is None or link.epoch != epoch:
+            return
+        if error is not None:
+            self._up.log(f"{name}: {error}")
+            self._drop(link, wire.Bye(error, True))
+            return
+        link.joined = True
+        for caller in list(self._callers.values()):
+            if caller.link is link and not caller.welcomed:
+                self._welcome(caller)
+
+    def _drop(self, link: Link, bye: wire.Bye | None) -> None:
+        """Gives a link up, and its subscription."""
+        for caller in [c for c in self._callers.values() if c.link is link]:
+            if bye is not None:
+                with contextlib.suppress(EngineError):
+                    self._post(caller, bye)
+            del self._callers[caller.route]
+        self._gone.pop(link.name, None)
+        if self._links.get(link.name) is link:
+            del self._links[link.name]
+            self._up.say(do="leave", name=link.name)
+        link.close()
+
+    def _move(self, link: Link) -> None:
+        """Joins the ring that has taken the place of one whose stream has ended, if there is one.
+        The importer learns of it by a new session."""
+        try:
+            successor = link.ring._successor()
+            if successor is None:
+                return
+            successor.close()
+            ring = attach(self._ring_name, device=self._device)
+        except (RingNotFound, RingError):
+            return
+        callers = [c for c in self._callers.values() if c.link is link]
+        for caller in callers:
+            with contextlib.suppress(EngineError):
+                self._post(caller, wire.Bye("the near ring was replaced", True))
+            del self._callers[caller.route]
+        hello = wire.Hello(self._ring_name, link.name, link.run, link.policy, "", 0)
+        try:
+            after = self._make_link(hello, ring, "oldest")
+        except RingError as error:
+            self._up.log(f"{link.name}: {error}")
+            self._drop(link, None)
+            return
+        after.begin_with(0)
+        after.counts = link.counts
+        self._gone[link.name] = time.monotonic() + self._patience_s
+        link.close()
+        self._up.log(f"ring {self._ring_name!r} was replaced: {link.name} goes on in the new one")

@@ -1,0 +1,334 @@
+"""The importer's worker: it connects to an exporter, and fills the far ring with what comes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import secrets
+import signal
+import time
+from typing import Any
+
+import zmq
+import zmq.utils.monitor
+
+from gpuring.bridge import keys, wire
+from gpuring.bridge.engine import EngineError
+from gpuring.bridge.far import Landing
+from gpuring.bridge.worker import BUSY_S, Fatal, Up, Watch
+from gpuring.errors import RingClosed
+from gpuring.ring import attach
+
+_MESSAGES = 64
+"""How many messages are heard before frames are published and slots are claimed."""
+_BACKOFF_S = 0.05
+_MAX_BACKOFF_S = 2.0
+"""How long it waits before it connects again: at first, and at the longest."""
+_LATEST = 2
+"""How many frames are on their way with the policy "latest": one that is sent, and the next."""
+_DRAIN_S = 0.3
+
+_LOST = (
+    zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_CLOSED
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+)
+
+
+class Connection:
+    """One connection to the exporter, which is one session."""
+
+    def __init__(self, context: Any, address: str, known: dict[str, bytes] | None) -> None:
+        self.number = secrets.randbits(64)
+        self.socket = context.socket(zmq.DEALER)
+        self.socket.linger, self.socket.sndhwm, self.socket.rcvhwm = 0, 0, 0
+        self.socket.maxmsgsize = wire.MAX_OFFER
+        self.socket.reconnect_ivl = -1  # a new connection is a new session
+        self.socket.ipv6 = "[" in address
+        if known is not None:
+            keys.use(self.socket, known)
+        self.monitor = self.socket.get_monitor_socket(_LOST)
+        self.socket.connect(f"tcp://{address}")
+        self.heard_s = self.said_s = time.monotonic()
+        self.near: wire.Welcome | None = None
+        self.is_open = False
+
+    def post(self, message: wire.Message) -> None:
+        try:
+            self.socket.send_multipart(wire.encode(self.number, message), zmq.NOBLOCK)
+        except zmq.ZMQError as error:
+            raise EngineError(f"the exporter cannot be reached: {error}") from None
+        self.said_s = time.monotonic()
+
+    def why_lost(self) -> str:
+        """Why the connection is lost.  Empty if it is not."""
+        while self.monitor.poll(0):
+            event = zmq.utils.monitor.recv_monitor_message(self.monitor, zmq.NOBLOCK)
+            if event["event"] == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+                return "the exporter does not know this key"
+            if event["event"] == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
+                return "the two sides do not agree on a key (--key), or that is no exporter"
+            return "the connection was closed" if self.near else "nobody answers there"
+        return ""
+
+    def close(self) -> None:
+        self.socket.disable_monitor()
+        self.monitor.close(0)
+        self.socket.close(0)
+
+
+class Importer:
+    """Fills one ring, in one thread."""
+
+    def __init__(self, told: dict[str, Any], up: Up) -> None:
+        self._up, self._told = up, told
+        self._timeout_s: float = told["timeout_s"]
+        self._known = None if told["key"] is None else keys.read(told["key"], keys.IMPORT)
+        self._context = zmq.Context()
+        self._watch = Watch(up.fileno())
+        self._connection: Connection | None = None
+        self._landing: Landing | None = None
+        self._ended: bool = told["ended"]
+        """Whether the stream has ended.  We are no producer then."""
+        self._asked = False
+        """Whether the supervisor was asked to join as a producer."""
+        self._mark = ("", 0)
+        self._connect_s = 0.0
+        self._backoff_s = _BACKOFF_S
+        self._why = ""
+        self._connected_s = time.monotonic()
+        self._stop_s = 0.0
+        self._engine = ""
+        self._sessions = 0
+
+    # ---- the loop ------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        if self._told["ring"]:
+            self._land()
+        more = False
+        while not self._stop_s:
+            if self._connection is None and time.monotonic() >= self._connect_s:
+                self._connect()
+            ready = self._watch.wait(self._descriptors(), 0 if more else self._rest_s())
+            if self._up.fileno() in ready:
+                for message in self._up.heard():
+                    self._heard_from_supervisor(message)
+            more = False
+            if self._connection is not None:
+                try:
+                    more = self._go_on(self._connection)
+                except (EngineError, wire.WireError) as error:
+                    self._lose(str(error))
+            self._give_up()
+        if self._connection is not None:
+            with contextlib.suppress(EngineError):
+                self._connection.post(wire.Bye("the importer was stopped", False))
+            self._watch.remove(self._connection.socket)
+            self._watch.remove(self._connection.monitor)
+            self._connection.socket.disable_monitor()
+            self._connection.socket.close(int(1000 * _DRAIN_S))
+        if self._landing is not None:
+            self._landing.close()
+        self._context.destroy()
+
+    def _descriptors(self) -> list[int]:
+        landing, found = self._landing, []
+        if landing is not None:
+            if landing.wants_slots and landing.producer is not None:
+                found.append(landing.producer.fileno())
+            if landing.session is not None:
+                found.append(landing.session.receiver.fileno())
+        return [fd for fd in found if fd >= 0]
+
+    def _rest_s(self) -> float:
+        """How long the loop may sleep."""
+        if self._connection is None:
+            return max(0.0, self._connect_s - time.monotonic())
+        landing = self._landing
+        if landing is not None and landing.session is not None:
+            receiver = landing.session.receiver
+            if receiver.busy and receiver.fileno() < 0:
+                return BUSY_S
+            if landing.waits_for_gpu:
+                return 0.001
+        return self._timeout_s / 6
+
+    def _go_on(self, connection: Connection) -> bool:
+        """What there is to do while there is a connection.  Returns whether there may be more."""
+        more = self._hear(connection)
+        if self._connection is not connection:
+            return False
+        if why := connection.why_lost():
+            raise EngineError(why)
+        now = time.monotonic()
+        if now - connection.heard_s > self._timeout_s:
+            raise EngineError(f"the exporter said nothing for {self._timeout_s:g} s")
+        landing = self._landing
+        if landing is not None and landing.session is not None:
+            try:
+                end = landing.step()
+            except RingClosed as error:
+                raise Fatal(f"{error}. Was it replaced by another program?") from None
+            if end is not None and not self._ended:
+                self._end(end)
+        if connection.near is not None and now - connection.said_s > self._timeout_s / 6:
+            connection.post(wire.Ping(landing.blocked if landing is not None else ""))
+        return more
+
+    def _give_up(self) -> None:
+        limit_s = self._told["give_up_s"]
+        if self._connection is not None and self._connection.near is not None:
+            self._connected_s = time.monotonic()
+        elif limit_s is not None and time.monotonic() - self._connected_s > limit_s:
+            raise Fatal(f"no connection for {limit_s:g} s: {self._why}")
+
+    def _heard_from_supervisor(self, message: dict[str, Any]) -> None:
+        if "stop" in message:
+            self._stop_s = time.monotonic()
+        elif "stats" in message:
+            self._up.say(stats=message["stats"], links=[self._stats()])
+        elif "ring" in message:
+            self._ended = self._asked = False
+            self._land()
+            self._open()
+        elif "left" in message:
+            if message["left"]:  # the last producer was killed over there, so it is here
+                os.kill(os.getpid(), signal.SIGKILL)
+            assert self._landing is not None
+            self._landing.leave()
+        elif "begun" in message:
+            self._ended = self._asked = False
+            if self._landing is not None:
+                self._landing.join()
+
+    def _stats(self) -> dict[str, Any]:
+        landing, connection = self._landing, self._connection
+        counts = landing.counts if landing is not None else None
+        return {
+            "name": self._told["name"], "policy": self._told["policy"],
+            "connected": connection is not None and connection.is_open, "engine": self._engine,
+            "frames": counts.frames if counts else 0, "nbytes": counts.nbytes if counts else 0,
+            "lost": counts.lost if counts else 0, "sessions": self._sessions,
+            "credits": landing.in_flight if landing else 0, "lag": 0,
+            "blocked": landing.blocked if landing else "",
+        }  # fmt: skip
+
+    # ---- the connection ------------------------------------------------------------------------
+
+    def _connect(self) -> None:
+        connection = Connection(self._context, self._told["address"], self._known)
+        self._connection = connection
+        self._watch.add(connection.socket)
+        self._watch.add(connection.monitor)
+        told = self._told
+        epoch, seq = self._landing.mark if self._landing is not None else self._mark
+        connection.post(
+            wire.Hello(told["near"], told["name"], told["run"], told["policy"], epoch, seq)
+        )
+
+    def _lose(self, why: str, again_s: float | None = None) -> None:
+        """The session is over.  It connects again after a while."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(EngineError):
+                connection.post(wire.Bye(why, True))
+            self._watch.remove(connection.socket)
+            self._watch.remove(connection.monitor)
+            connection.close()
+            if connection.is_open:
+                self._backoff_s = _BACKOFF_S
+        if self._landing is not None:
+            self._landing.close_session()
+        if why != self._why or (connection is not None and connection.is_open):
+            self._up.log(f"not connected to {self._told['address']}: {why}")
+        self._why = why
+        wait_s = again_s if again_s is not None else self._backoff_s * random.uniform(0.75, 1.25)
+        self._backoff_s = min(2 * self._backoff_s, _MAX_BACKOFF_S)
+        self._connect_s = time.monotonic() + wait_s
+
+    def _hear(self, connection: Connection) -> bool:
+        """Takes what has come.  Returns whether there may be more."""
+        for _ in range(_MESSAGES):
+            try:
+                frames = connection.socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return False
+            number, message = wire.decode([frame.buffer for frame in frames])
+            if number != connection.number:
+                continue
+            connection.heard_s = time.monotonic()
+            self._heard(connection, message)
+            if self._connection is not connection:
+                return False
+        return True
+
+    def _heard(self, connection: Connection, message: wire.Message) -> None:
+        match message:
+            case wire.Refuse(reason, again):
+                if not again:
+                    raise Fatal(f"{self._told['address']} refuses: {reason}")
+                self._lose(reason)
+            case wire.Bye(reason):
+                self._lose(reason)
+            case wire.Ping():
+                pass
+            case wire.Welcome():
+                if connection.near is not None:
+                    raise wire.WireError("two answers to one question")
+                connection.near = message
+                if self._landing is not None and self._landing.mark[0] == message.epoch:
+                    self._open()
+                else:
+                    self._up.say(
+                        do="ring", epoch=message.epoch, spec=message.spec, host=message.host
+                    )
+            case wire.Begin():
+                if self._ended and not self._asked:
+                    self._asked = True
+                    self._up.say(do="begin")
+            case _:
+                if self._landing is None or self._landing.session is None:
+                    raise wire.WireError(f"a {type(message).__name__} before its time")
+                self._landing.take(message)
+
+    # ---- the far ring --------------------------------------------------------------------------
+
+    def _land(self) -> None:
+        """Attaches to the far ring, which the supervisor has made."""
+        if self._landing is not None:
+            self._landing.close()
+        told = self._told
+        device = None if told["device"] == "host" else told["device"]
+        ring = attach(told["as"], timeout=5, device=device)
+        most = _LATEST if told["policy"] == "latest" else None
+        self._landing = Landing(ring, told["in_flight"], most)
+        if not self._ended:
+            self._landing.join()
+
+    def _open(self) -> None:
+        """Opens the engine, when there are both a connection and the right ring."""
+        connection, landing = self._connection, self._landing
+        if connection is None or connection.near is None or connection.is_open or landing is None:
+            return
+        if landing.mark[0] != connection.near.epoch:
+            return
+        try:
+            engine = landing.begin(self._told["engine"], connection.near.engines, connection.post)
+        except EngineError as error:
+            self._lose(str(error))
+            return
+        connection.is_open = True
+        if engine != self._engine or self._why:
+            self._up.log(f"connected to {self._told['address']}, engine {engine}")
+        self._engine, self._why = engine, ""
+        self._sessions += 1
+
+    def _end(self, end: wire.End) -> None:
+        """The stream has ended over there, so it ends here."""
+        self._ended = True
+        self._up.log(f"the stream has ended{', its last producer was killed' if end.died else ''}")
+        self._up.say(do="end", died=end.died)

@@ -1,0 +1,190 @@
+"""The two kinds of bridge, as their supervisor has them: what each holds in its ring."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from gpuring import directory, spec
+from gpuring.bridge.supervisor import Bridge, log
+from gpuring.consumer import Consumer
+from gpuring.creation import create_of
+from gpuring.errors import PeerLost, RingError, RingExists, RingIncompatible, RingNotFound
+from gpuring.producer import Producer
+from gpuring.ring import Ring, attach
+from gpuring.spec import Spec
+
+
+class Export(Bridge):
+    """The near side.  It is a member of each importer's subscription that takes no frames, so the
+    frames of a worker that was killed are there for the next one."""
+
+    def __init__(self, title: str, told: dict[str, Any]) -> None:
+        super().__init__(title, told)
+        self._kept: dict[str, tuple[Ring, Consumer]] = {}
+
+    @property
+    def address(self) -> str:
+        """Where it listens, "10.0.0.5:9760".  Waits until it does, and raises RingError if it
+        cannot."""
+        while not self._started.wait(0.05):
+            if self._over.is_set():
+                self._raise_if_over()
+                break
+        return str(self._told["listen"])
+
+    def _known(self) -> dict[str, Any]:
+        return {"kept": {name: ring._epoch.hex() for name, (ring, _) in self._kept.items()}}
+
+    def _rings(self) -> list[Ring]:
+        return [ring for ring, _ in self._kept.values()]
+
+    def _asked_for(self, message: dict[str, Any]) -> None:
+        if "listens" in message:
+            self._told["listen"] = message["listens"]  # for the next worker, too
+            if not self._started.is_set():
+                log.info("%s: listens at %s", self._title, message["listens"])
+            self._started.set()
+        elif message["do"] == "leave":
+            self._give_up(message["name"])
+        else:
+            self._keep(message)
+
+    def _keep(self, message: dict[str, Any]) -> None:
+        name, epoch = message["name"], message["epoch"]
+        error = None
+        if name not in self._kept or self._kept[name][0]._epoch.hex() != epoch:
+            self._give_up(name)
+            try:
+                ring = attach(self._told["ring"], device=self._told["device"])
+            except (RingError, OSError) as refused:
+                error = str(refused)
+            else:
+                try:
+                    if ring._epoch.hex() != epoch:
+                        raise RingNotFound(f"ring {ring.name!r} was replaced meanwhile")
+                    options = {"lossless": message["lossless"], "gate": "host"}
+                    self._kept[name] = ring, ring.consumer(message["subscription"], **options)
+                except (RingError, ValueError) as refused:
+                    ring.close()
+                    error = str(refused)
+        self._say(joined=name, epoch=epoch, error=error)
+
+    def _give_up(self, name: str) -> None:
+        ring, consumer = self._kept.pop(name, (None, None))
+        if ring is not None and consumer is not None:
+            with contextlib.suppress(RingError):
+                consumer.close()
+            ring.close()
+
+    def _leave(self) -> None:
+        for name in [*self._kept]:
+            self._give_up(name)
+
+
+class Import(Bridge):
+    """The far side.  It owns the far ring, and is a producer there that publishes nothing, so the
+    death of a worker is not the end of the stream."""
+
+    def __init__(self, title: str, told: dict[str, Any], slots: int) -> None:
+        super().__init__(title, told)
+        self._slots = slots
+        self._ring: Ring | None = self._found()
+        self._producer: Producer | None = None
+        self._ended = False
+        if self._ring is not None:
+            self._settle(self._ring)
+
+    def _found(self) -> Ring | None:
+        """The ring that an importer which was killed has left, to go on with.  Raises RingExists if
+        the ring is in use."""
+        name, device = self._told["as"], self._told["device"]
+        try:
+            header = directory.look(name)
+        except (RingNotFound, RingIncompatible):
+            return None
+        alive = set(header.live_peers())
+        if header.creator_alive or alive & set(header.producers()):
+            raise RingExists(
+                f"ring {name!r} exists on this host and is in use. If that is another importer, "
+                "one is enough; otherwise choose another name with --as"
+            )
+        try:
+            ring = attach(name, device=None if device == "host" else device)
+        except (RingError, OSError, TypeError):
+            return None
+        fits = (ring.memory == "host") == (device == "host") and ring.slots == self._slots
+        if fits and ring._link()[0]:
+            ring._created = True  # so that closing it closes the ring
+            return ring
+        ring.close()
+        return None
+
+    def _known(self) -> dict[str, Any]:
+        return {"ring": self._ring is not None, "ended": self._ended}
+
+    def _rings(self) -> list[Ring]:
+        return [] if self._ring is None else [self._ring]
+
+    def _asked_for(self, message: dict[str, Any]) -> None:
+        if message["do"] == "ring":
+            self._make(message)
+            self._say(ring=True)
+        elif message["do"] == "end":
+            self._ended = True
+            if self._producer is not None:
+                self._producer.close()
+                self._producer = None
+            self._say(left=message["died"])
+        else:
+            self._ended = False
+            if self._ring is not None and self._producer is None:
+                self._producer = self._ring.producer()
+            self._say(begun=True)
+
+    def _make(self, message: dict[str, Any]) -> None:
+        """Makes the far ring, for the ring that the near side has now."""
+        name, before, epoch = self._told["as"], self._ring, bytes.fromhex(message["epoch"])
+        mark = before._link() if before is not None else (b"", 0, 0)
+        if mark[0] == epoch:
+            return
+        try:
+            near = Spec.from_bytes(message["spec"].encode())
+        except ValueError as error:
+            raise RingIncompatible(f"the exporter's ring: {error}") from None
+        described = spec.make(
+            fields={each.name: (each.shape, each.extended or each.dtype) for each in near.fields},
+            meta=near.meta,
+            origin={"host": message["host"], "ring": self._told["near"]},
+        )
+        ring = create_of(
+            described,
+            name,
+            slots=self._slots,
+            device=self._told["device"],
+            replace=None if before is None else True,
+        )
+        ring._set_link(epoch, 0, mark[2])
+        self._ring, self._ended = ring, False
+        self._leave_old(before)
+        self._settle(ring)
+        log.info(
+            "%s: ring %r has %d slots in %s memory", self._title, name, ring.slots, ring.memory
+        )
+
+    def _settle(self, ring: Ring) -> None:
+        ring.watch()
+        self._producer = ring.producer()
+
+    def _leave_old(self, before: Ring | None) -> None:
+        if self._producer is not None:
+            with contextlib.suppress(RingError):
+                self._producer.close()
+            self._producer = None
+        if before is not None:
+            before.close()
+
+    def _leave(self) -> None:
+        ring, self._ring = self._ring, None
+        with contextlib.suppress(RingError, PeerLost):
+            self._leave_old(ring)

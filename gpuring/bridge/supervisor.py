@@ -1,0 +1,235 @@
+"""What stays when the worker of a bridge is killed: its place in the rings, and who restarts it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from gpuring.bridge.figures import BridgeStats, LinkStats
+from gpuring.errors import RingError, RingTimeout
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from gpuring.ring import Ring
+
+log = logging.getLogger("gpuring.bridge")
+
+_BOOT = "import sys; sys.path[:] = {path!r}; from gpuring.bridge.worker import main; main()"
+_QUICK_S = 2.0
+"""A worker that ends sooner than that is started again after a rest."""
+_MAX_REST_S = 5.0
+_STOP_S = 0.8
+_ANSWER_S = 5.0
+_CLEARED_S = 30.0
+"""How long the dead may take to be cleared."""
+
+
+class Bridge:
+    """One side of a bridge.  `gpuring.bridge.export` and `import_` make it.  It is a context
+    manager, and works until it is closed."""
+
+    def __init__(self, title: str, told: dict[str, Any]) -> None:
+        self._title = title
+        self._told = told
+        self._lock = threading.Lock()
+        self._worker: subprocess.Popen[bytes] | None = None
+        self._restarts = 0
+        self._closing = False
+        self._error: str | None = None
+        self._over = threading.Event()
+        self._answers: dict[int, Any] = {}
+        self._answered = threading.Condition()
+        self._asked = 0
+        self._started = threading.Event()
+        self._wake, self._awake = os.pipe()
+        self._thread = threading.Thread(target=self._run, name=title, daemon=True)
+
+    # ---- for users -----------------------------------------------------------------------------
+
+    @property
+    def pid(self) -> int:
+        """The process id of the worker.  0 while there is none."""
+        worker = self._worker
+        return worker.pid if worker is not None else 0
+
+    def stats(self) -> BridgeStats:
+        """What this side is doing.  Asks the worker, and waits for it for at most 5 s.  Raises
+        RingTimeout then, and RingError if the bridge is over."""
+        with self._answered:
+            self._asked += 1
+            number = self._asked
+            if not self._say(stats=number):
+                self._raise_if_over()
+                return BridgeStats(self._title, 0, self._restarts, ())
+            if not self._answered.wait_for(
+                lambda: number in self._answers or self._over.is_set(), _ANSWER_S
+            ):
+                raise RingTimeout(f"{self._title}: its worker (pid {self.pid}) does not answer")
+            self._raise_if_over()
+            links = tuple(LinkStats(**each) for each in self._answers.pop(number))
+        return BridgeStats(self._title, self.pid, self._restarts, links)
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Waits until the bridge cannot go on, and raises RingError then.  Returns after `timeout`
+        seconds, or when it is closed.  Ctrl-C interrupts."""
+        self._over.wait(timeout)
+        self._raise_if_over()
+
+    def close(self) -> None:
+        """Ends this side in order, within a second.  May be called twice."""
+        with self._lock:
+            if self._closing:
+                return
+            self._closing = True
+        self._say(stop=True)
+        os.write(self._awake, b"x")
+        if self._thread.ident is not None:
+            self._thread.join()
+        self._leave()
+        self._over.set()
+        os.close(self._wake)
+        os.close(self._awake)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _raise_if_over(self) -> None:
+        if self._error is not None:
+            raise RingError(f"{self._title}: {self._error}")
+
+    # ---- the worker ----------------------------------------------------------------------------
+
+    def _start(self) -> Self:
+        self._thread.start()
+        return self
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        code = _BOOT.format(path=sys.path)
+        worker = subprocess.Popen(
+            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+        )
+        self._worker = worker
+        self._say(**self._told, **self._known())
+        return worker
+
+    def _say(self, **message: Any) -> bool:
+        worker = self._worker
+        if worker is None or worker.stdin is None:
+            return False
+        try:
+            worker.stdin.write(json.dumps(message).encode() + b"\n")
+        except (OSError, ValueError):  # it is dead
+            return False
+        return True
+
+    def _run(self) -> None:
+        rest_s = 0.0
+        try:
+            while not self._closing and self._error is None:
+                began = time.monotonic()
+                worker = self._spawn()
+                self._listen(worker)
+                self._bury(worker)
+                if self._closing or self._error is not None:
+                    break
+                self._restarts += 1
+                told = "%s: its worker (pid %d) is dead, another one is started"
+                log.warning(told, self._title, worker.pid)
+                quick = time.monotonic() - began < _QUICK_S
+                rest_s = min(max(0.1, 2 * rest_s), _MAX_REST_S) if quick else 0.0
+                if rest_s > 0.1:
+                    select.select([self._wake], [], [], rest_s)
+        except Exception as error:
+            self._error = f"{type(error).__name__}: {error}"
+        finally:
+            if self._worker is not None:
+                self._worker.kill()
+                self._worker.wait()
+                self._worker = None
+            self._over.set()
+            with self._answered:
+                self._answered.notify_all()
+
+    def _listen(self, worker: subprocess.Popen[bytes]) -> None:
+        """Does what the worker asks for, until it ends or its time is over."""
+        assert worker.stdout is not None
+        begun = b""
+        deadline: float | None = None
+        descriptors = [worker.stdout.fileno(), self._wake]
+        while True:
+            rest_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+            ready, _, _ = select.select(descriptors, [], [], rest_s)
+            if not ready:
+                return
+            if self._wake in ready:
+                descriptors.remove(self._wake)
+                deadline = time.monotonic() + _STOP_S
+                self._say(stop=True)
+            if worker.stdout.fileno() in ready:
+                more = os.read(worker.stdout.fileno(), 1 << 16)
+                if not more:
+                    return
+                *lines, begun = (begun + more).split(b"\n")
+                for line in lines:
+                    self._heard(json.loads(line))
+
+    def _heard(self, message: dict[str, Any]) -> None:
+        if "log" in message:
+            log.info("%s: %s", self._title, message["log"])
+        elif "fatal" in message:
+            self._error = message["fatal"]
+        elif "stats" in message:
+            with self._answered:
+                self._answers[message["stats"]] = message["links"]
+                self._answered.notify_all()
+        elif not self._closing:
+            try:
+                self._asked_for(message)
+            except (RingError, OSError, ValueError) as error:
+                self._error = str(error)
+                self._say(stop=True)
+
+    def _bury(self, worker: subprocess.Popen[bytes]) -> None:
+        """Waits until the worker is gone, and what it had is cleared."""
+        worker.kill()
+        worker.wait()
+        self._worker = None
+        for stream in (worker.stdin, worker.stdout):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+        deadline = time.monotonic() + _CLEARED_S
+        for ring in self._rings():
+            while any(peer.pid == worker.pid and not peer.alive for peer in ring.stats().peers):
+                ring._header.reap()
+                if time.monotonic() > deadline:
+                    raise RingTimeout(f"the dead worker (pid {worker.pid}) cannot be cleared")
+                time.sleep(0.002)
+
+    # ---- what each side has of its own ---------------------------------------------------------
+
+    def _known(self) -> dict[str, Any]:
+        """What a new worker has to know, beside what all have to."""
+        raise AssertionError("each side has its own")
+
+    def _rings(self) -> list[Ring]:
+        raise AssertionError("each side has its own")
+
+    def _asked_for(self, message: dict[str, Any]) -> None:
+        raise AssertionError("each side has its own")
+
+    def _leave(self) -> None:
+        """Leaves the rings, when the worker is gone."""
+        raise AssertionError("each side has its own")

@@ -1,0 +1,120 @@
+"""The process that does the work of a bridge, and what it says to its supervisor.
+
+The two talk in lines of JSON over the worker's standard input and output.  A worker whose
+supervisor is gone ends at once.  It also ends, without leaving its rings in order, when anything
+happens that it does not expect.  Then its frames and claims go where those of the dead go, and the
+supervisor starts another one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Iterable
+from typing import Any, NoReturn
+
+import zmq
+
+BUSY_S = 0.00005
+"""How long a loop rests while something is in flight, and nobody tells it when that is done."""
+
+
+class Fatal(Exception):
+    """There is no point in starting another worker."""
+
+
+class Up:
+    """The supervisor, as its worker sees it."""
+
+    def __init__(self) -> None:
+        self._from = os.dup(0)
+        self._to = os.dup(1)
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.dup2(2, 1)  # libraries that print do not talk to the supervisor
+        self._begun = b""
+
+    def fileno(self) -> int:
+        return self._from
+
+    def say(self, **message: Any) -> None:
+        os.write(self._to, json.dumps(message).encode() + b"\n")
+
+    def log(self, text: str) -> None:
+        self.say(log=text)
+
+    def heard(self) -> list[dict[str, Any]]:
+        """What the supervisor has said.  Blocks if it has said nothing."""
+        more = os.read(self._from, 1 << 16)
+        if not more:
+            os._exit(1)  # it is gone
+        *lines, self._begun = (self._begun + more).split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def first(self) -> dict[str, Any]:
+        while not (said := self.heard()):
+            pass
+        return said[0]
+
+
+class Watch:
+    """Sockets and descriptors that a loop waits for."""
+
+    def __init__(self, *always: Any) -> None:
+        self._poller = zmq.Poller()
+        self._known: set[Any] = set()
+        self._always = {*always}
+
+    def wait(self, others: Iterable[Any], timeout_s: float) -> set[Any]:
+        """Returns those that can be read."""
+        wanted = self._always | {*others}
+        for each in self._known - wanted:
+            self._poller.unregister(each)
+        for each in wanted - self._known:
+            self._poller.register(each, zmq.POLLIN)
+        self._known = wanted
+        if 0 < timeout_s < 0.001:  # poll counts milliseconds
+            time.sleep(timeout_s)
+            timeout_s = 0
+        return {each for each, _ in self._poller.poll(math.ceil(1000 * timeout_s))}
+
+    def add(self, socket: Any) -> None:
+        self._always.add(socket)
+
+    def remove(self, socket: Any) -> None:
+        """Before it is closed."""
+        self._always.discard(socket)
+        if socket in self._known:
+            self._known.discard(socket)
+            self._poller.unregister(socket)
+
+
+def main() -> NoReturn:
+    """Runs a worker as its supervisor says in the first line."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # the supervisor says when it is time to end
+        signal.signal(number, signal.SIG_IGN)
+    up = Up()
+    told = up.first()
+    status = 1
+    try:
+        if told["role"] == "export":
+            from gpuring.bridge.exporter import Exporter
+
+            Exporter(told, up).run()
+        else:
+            from gpuring.bridge.importer import Importer
+
+            Importer(told, up).run()
+        status = 0
+    except Fatal as error:
+        up.say(fatal=str(error))
+    except BaseException as error:
+        sys.stderr.write(traceback.format_exc())
+        up.log(f"its worker failed: {type(error).__name__}: {error}")
+    sys.stderr.flush()
+    os._exit(status)

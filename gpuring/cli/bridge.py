@@ -1,0 +1,171 @@
+"""Carry a ring to other hosts: `export` beside the ring, `import` on each host that wants it.
+
+An exporter listens, and an importer fills a ring on its own host with the frames.  Both say on
+standard error what happens, and go on over restarts of each other until Ctrl-C or SIGTERM.  Without
+a key an exporter only listens on addresses of this host; `keygen` makes a pair of keys.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import re
+import signal
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from gpuring import bridge
+from gpuring.cli.options import Refused, device, positive, slots
+
+if TYPE_CHECKING:
+    from gpuring.bridge.supervisor import Bridge
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    commands = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
+    _add_export(commands.add_parser("export", help="offer a ring of this host to importers"))
+    _add_import(commands.add_parser("import", help="fill a ring with the frames of another host"))
+    keygen = commands.add_parser("keygen", help="make the keys of an exporter and its importers")
+    keygen.add_argument("folder", nargs="?", default=".", help="where to write them (default: .)")
+    keygen.set_defaults(how=_keygen)
+
+
+def _add_export(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", help="the ring's name")
+    parser.add_argument(
+        "--listen",
+        metavar="HOST:PORT",
+        default=f"127.0.0.1:{bridge.PORT}",
+        help=f"an address of this host (default: 127.0.0.1:{bridge.PORT})",
+    )
+    parser.add_argument(
+        "--insecure",
+        action="store_true",
+        help="listen without a key where other hosts can reach it",
+    )
+    parser.add_argument(
+        "--patience",
+        type=_seconds,
+        default=60.0,
+        metavar="S",
+        help="keep the frames of an importer that is gone for so long (default: 60 s)",
+    )
+    _add_common(parser)
+    parser.set_defaults(how=_export)
+
+
+def _add_import(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("address", metavar="HOST:PORT/RING", help="the exporter, and its ring")
+    parser.add_argument("--as", dest="name", metavar="NAME", help="the ring's name on this host")
+    parser.add_argument(
+        "--slots", type=slots, default=16, metavar="N", help="slots of the ring here (default: 16)"
+    )
+    policy = parser.add_mutually_exclusive_group()
+    policy.add_argument(
+        "--lossy",
+        dest="policy",
+        action="store_const",
+        const="lossy",
+        default="lossless",
+        help="do not hold up the producers there: leave out frames that there is no room for",
+    )
+    policy.add_argument(
+        "--latest",
+        dest="policy",
+        action="store_const",
+        const="latest",
+        help="take only the newest frame, whenever one can be sent",
+    )
+    parser.add_argument(
+        "--in-flight",
+        type=_nbytes,
+        default=256 << 20,
+        metavar="BYTES",
+        help="how much may be on its way: 64MiB, 1GiB (default: 256MiB)",
+    )
+    parser.add_argument(
+        "--engine",
+        choices=("auto", "zmq", "nixl"),
+        default="auto",
+        help="what carries the frames (default: auto)",
+    )
+    parser.add_argument(
+        "--give-up",
+        type=_seconds,
+        metavar="S",
+        help="end after so long without a connection (default: never)",
+    )
+    _add_common(parser)
+    parser.set_defaults(how=_import)
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--key", metavar="FILE", help="this side's key, from keygen")
+    parser.add_argument(
+        "--timeout",
+        type=positive,
+        default=3.0,
+        metavar="S",
+        help="take the other side for gone after so long a silence (default: 3 s)",
+    )
+    parser.add_argument("--device", type=device, help="host, cuda (default) or cuda:N")
+
+
+def run(args: argparse.Namespace) -> int:
+    how: Callable[[argparse.Namespace], int] = args.how
+    return how(args)
+
+
+def _keygen(args: argparse.Namespace) -> int:
+    ours, theirs = bridge.keygen(args.folder)
+    print(f"{ours}: for gpuring bridge export --key, on the host of the ring")
+    print(f"{theirs}: for gpuring bridge import --key; move it to the other hosts")
+    return 0
+
+
+def _export(args: argparse.Namespace) -> int:
+    options = {name: getattr(args, name) for name in ("listen", "key", "patience", "timeout")}
+    where = None if args.device == "host" else args.device
+    return _stay(lambda: bridge.export(args.name, insecure=args.insecure, device=where, **options))
+
+
+def _import(args: argparse.Namespace) -> int:
+    asked = ("name", "slots", "device", "policy", "in_flight", "engine", "key", "timeout")
+    options = {name: getattr(args, name) for name in asked}
+    return _stay(lambda: bridge.import_(args.address, give_up=args.give_up, **options))
+
+
+def _stay(make: Callable[[], Bridge]) -> int:
+    """Keeps a bridge until Ctrl-C or SIGTERM.  Raises RingError if it cannot go on."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
+    log = logging.getLogger("gpuring.bridge")
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    with make() as made:
+        try:
+            made.wait()
+        except KeyboardInterrupt:
+            log.info("ending")
+    return 0
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1e9:
+        raise Refused(f"must be a number of seconds, not {text!r}")
+    return value
+
+
+def _nbytes(text: str) -> int:
+    found = re.fullmatch(r"([0-9]+)\s*([kmg]?i?)b?", text.strip().lower())
+    value: Any = int(found[1]) * _UNITS.get(found[2], 0) if found else 0
+    if value < 1:
+        raise Refused(f"must be a number of bytes, as 64MiB or 500000, not {text!r}")
+    return int(value)
