@@ -23,6 +23,12 @@ from gpuring.producer import Producer
 from gpuring.ring import Ring
 from gpuring.slot import WriteSlot
 
+_FEWEST = 2
+"""How many credits there are at least, if the ring has room: for the frame that is on its way and
+for the next one."""
+_CALM = 256
+"""After so many frames in a row that had not to wait for a credit, there is one credit less."""
+
 
 @dataclass
 class Session:
@@ -67,7 +73,10 @@ class Landing:
         self._extent = extent_of(ring.spec)
         # A claim takes the oldest frame away from lossy readers, so half of the ring stays.
         limit = max(1, min(ring.slots // 2, in_flight // self._extent))
-        self.credits = limit if most is None else min(limit, most)
+        self._most = limit if most is None else min(limit, most)
+        # A reader that joins gets what is claimed after that.  So no more is claimed than is used.
+        self.credits = min(_FEWEST, self._most)
+        self._calm = 0
         self._claimed: deque[WriteSlot] = deque()
         self._slab: Slab = slab_of(ring, writable=True)
         self._metas = metas_of(ring, writable=True)
@@ -176,8 +185,18 @@ class Landing:
             fits = False
         if not fits or len(frame.meta) != spec.meta_nbytes:
             raise wire.WireError("a frame that is not like the slots of the ring")
+        self._adapt(frame.starved)
         session.receiver.finish(self._claimed[at].index, frame.nbytes)
         session.finishing.append(frame)
+
+    def _adapt(self, starved: bool) -> None:
+        """Gives more credits when frames had to wait for them, and fewer when none had to."""
+        if starved and not self.blocked:
+            self.credits, self._calm = min(2 * self.credits, self._most), 0
+        elif self.credits > _FEWEST:
+            self._calm += 1
+            if self._calm >= _CALM:
+                self.credits, self._calm = self.credits - 1, 0
 
     # ---- frames --------------------------------------------------------------------------------
 

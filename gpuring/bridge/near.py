@@ -10,7 +10,7 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpuring import _core
 from gpuring.bridge import engines, wire
@@ -51,6 +51,8 @@ class Session:
     flying: deque[wire.Frame] = field(default_factory=deque)
     """Frames that were given to the engine, and not announced yet."""
     arrived: set[int] = field(default_factory=set)
+    starved: bool = False
+    """Whether a frame waits for a credit."""
     ended: bool = False
     """Whether it was told of the end of the stream."""
 
@@ -200,10 +202,13 @@ class Link:
         while left and session.credits and (held := self._next()):
             left -= 1
             to_seq = session.credits.popleft()
-            held.frame = frame = _with_place(held.frame, to_seq)
+            held.frame = frame = replace(held.frame, to_seq=to_seq, starved=session.starved)
+            session.starved = False
             at, to = held.slot.index, to_seq % session.to_slots
             session.flying.append(frame)
             session.sender.send(frame.seq, at, to_seq, to, frame.nbytes)
+        if not session.credits and not session.starved:
+            session.starved = bool(self._unsent) or _core.ready(self.consumer._peer)
         self._announce(session, session.sender)
         if self.died is not None and not session.ended and not self._unsent and not session.flying:
             session.ended = True
@@ -286,11 +291,6 @@ class Link:
         if self.session is not None and self.session.ended:
             self.session.ended = False
             self.session.post(wire.Begin())
-
-
-def _with_place(frame: wire.Frame, to_seq: int) -> wire.Frame:
-    fields = frame.seq, to_seq, frame.nbytes, frame.time_ns, frame.lost, frame.shape, frame.meta
-    return wire.Frame(*fields)
 
 
 def _wall_ns(monotonic_ns: int) -> int:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("gpuring.bridge")
 
-_BOOT = "import sys; sys.path[:] = {path!r}; from gpuring.bridge.worker import main; main()"
+_BOOT = "import sys; sys.path[:] = {path!r}; from gpuring.bridge.process import main; main()"
 _QUICK_S = 2.0
 """A worker that ends sooner than that is started again after a rest."""
 _MAX_REST_S = 5.0

@@ -135,6 +135,8 @@ class Frame:
     shape: tuple[int, ...]
     """Empty for a frame of the slot's own shape."""
     meta: bytes = b""
+    starved: bool = False
+    """Whether it was there and had to wait for a credit."""
 
 
 @dataclass(frozen=True)
@@ -179,7 +181,7 @@ _HEAD = struct.Struct("<7sBQ")
 _MAGIC = b"gpuring"
 _FLOW = struct.Struct("<QI")
 _DATA = struct.Struct("<QQ")
-_FRAME = struct.Struct("<QQQQQB")
+_FRAME = struct.Struct("<QQQQQ?B")
 
 
 def encode(session: int, message: Message) -> list[Any]:
@@ -188,8 +190,8 @@ def encode(session: int, message: Message) -> list[Any]:
     match message:
         case Data(to_seq, begin, part):
             return [head + _DATA.pack(to_seq, begin), part]
-        case Frame(seq, to_seq, nbytes, time_ns, lost, shape, meta):
-            packed = _FRAME.pack(seq, to_seq, nbytes, time_ns, lost, len(shape))
+        case Frame(seq, to_seq, nbytes, time_ns, lost, shape, meta, starved):
+            packed = _FRAME.pack(seq, to_seq, nbytes, time_ns, lost, starved, len(shape))
             return [head + packed + struct.pack(f"<{len(shape)}Q", *shape), meta]
         case Flow(acked, credits):
             packed = _FLOW.pack(acked, len(credits))
@@ -307,7 +309,7 @@ def _data(_session: int, body: bytes, part: Any) -> Data:
 
 
 def _frame(_session: int, body: bytes, part: Any) -> Frame:
-    seq, to_seq, nbytes, time_ns, lost, ndim = _FRAME.unpack_from(body)
+    seq, to_seq, nbytes, time_ns, lost, starved, ndim = _FRAME.unpack_from(body)
     if ndim > MAX_NDIM or len(body) != _FRAME.size + 8 * ndim:
         raise WireError("a frame with a shape that cannot be")
     shape = struct.unpack_from(f"<{ndim}Q", body, _FRAME.size)
@@ -318,7 +320,7 @@ def _frame(_session: int, body: bytes, part: Any) -> Frame:
         raise WireError("a frame with an extent that cannot be")
     if memoryview(part).nbytes > MAX_META_NBYTES:
         raise WireError("metadata that is too long")
-    return Frame(seq, to_seq, nbytes, time_ns, lost, shape, bytes(part))
+    return Frame(seq, to_seq, nbytes, time_ns, lost, shape, bytes(part), starved)
 
 
 def _end(_session: int, body: bytes, _: Any) -> End:

@@ -1,9 +1,7 @@
-"""The process that does the work of a bridge, and what it says to its supervisor.
+"""What both kinds of worker have: how they talk to their supervisor, and how they wait.
 
-The two talk in lines of JSON over the worker's standard input and output.  A worker whose
-supervisor is gone ends at once.  It also ends, without leaving its rings in order, when anything
-happens that it does not expect.  Then its frames and claims go where those of the dead go, and the
-supervisor starts another one.
+A worker and its supervisor talk in lines of JSON over the worker's standard input and output.  A
+worker whose supervisor is gone ends at once.
 """
 
 from __future__ import annotations
@@ -11,12 +9,9 @@ from __future__ import annotations
 import json
 import math
 import os
-import signal
-import sys
 import time
-import traceback
 from collections.abc import Iterable
-from typing import Any, NoReturn
+from typing import Any
 
 import zmq
 
@@ -92,29 +87,3 @@ class Watch:
         if socket in self._known:
             self._known.discard(socket)
             self._poller.unregister(socket)
-
-
-def main() -> NoReturn:
-    """Runs a worker as its supervisor says in the first line."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # the supervisor says when it is time to end
-        signal.signal(number, signal.SIG_IGN)
-    up = Up()
-    told = up.first()
-    status = 1
-    try:
-        if told["role"] == "export":
-            from gpuring.bridge.exporter import Exporter
-
-            Exporter(told, up).run()
-        else:
-            from gpuring.bridge.importer import Importer
-
-            Importer(told, up).run()
-        status = 0
-    except Fatal as error:
-        up.say(fatal=str(error))
-    except BaseException as error:
-        sys.stderr.write(traceback.format_exc())
-        up.log(f"its worker failed: {type(error).__name__}: {error}")
-    sys.stderr.flush()
-    os._exit(status)
