@@ -20,6 +20,9 @@ from gpuring.bridge.worker import BUSY_S, Fatal, Up, Watch
 from gpuring.errors import RingError, RingNotFound
 from gpuring.ring import Ring, attach
 
+Start = Literal["next", "oldest"] | int
+"""As Ring.consumer has it."""
+
 _MESSAGES = 64
 """How many messages are heard before frames are sent again."""
 _END_LOOK_S = 0.2
@@ -331,7 +334,7 @@ class Exporter:
         ring = attach(self._ring_name, device=self._device)
         epoch = ring._epoch.hex()
         kept, _ = self._kept.pop(hello.importer, ("", 0.0))
-        start: Literal["next", "oldest"] | int = "next"
+        start = _next_of(ring)
         if hello.epoch == epoch:
             start = hello.seq + 1
         elif hello.epoch:
@@ -347,9 +350,7 @@ class Exporter:
         link.begin_with(lost)
         return link
 
-    def _make_link(
-        self, hello: wire.Hello, ring: Ring, start: Literal["next", "oldest"] | int
-    ) -> Link:
+    def _make_link(self, hello: wire.Hello, ring: Ring, start: Start) -> Link:
         name, lossless = subscription_of(hello.importer), hello.policy == "lossless"
         try:
             consumer = ring.consumer(name, lossless=lossless, start=start, gate="host")
@@ -417,3 +418,11 @@ class Exporter:
         self._gone[link.name] = time.monotonic() + self._patience_s
         link.close()
         self._up.log(f"ring {self._ring_name!r} was replaced: {link.name} goes on in the new one")
+
+
+def _next_of(ring: Ring) -> Start:
+    """Where an importer begins that has nothing of a ring yet: with the next frame that is
+    published, which may be claimed already."""
+    peers = ring.stats().peers
+    claimed = [hold.seq for peer in peers if peer.role == "producer" for hold in peer.holding]
+    return min(claimed, default="next")

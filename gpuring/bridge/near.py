@@ -265,7 +265,7 @@ class Link:
         self._from_watermark = False
         shape = slot._shape or ()
         whole = shape == self.ring.spec.fields[0].shape or slot._shape is None
-        origin = getattr(slot, "origin", None)
+        origin = slot.origin
         return wire.Frame(
             seq=slot.seq,
             to_seq=0,

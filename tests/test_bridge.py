@@ -1,0 +1,401 @@
+"""A bridge: the frames of a ring arrive in a ring of another host, whatever is killed meanwhile.
+
+Both "hosts" are this one, so the two rings have different names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from support import Child, Pipe, poll
+
+import gpuring
+from gpuring import _core
+from gpuring.errors import EndOfStream, PeerLost, RingError, RingExists, RingFull
+
+zmq = pytest.importorskip("zmq")
+
+from gpuring import bridge  # noqa: E402
+from gpuring.bridge import wire  # noqa: E402
+from gpuring.bridge.sides import Export, Import  # noqa: E402
+
+WAIT_S = 30.0
+META = [("n", "i8")]
+
+
+@pytest.fixture
+def near(name: str) -> str:
+    return f"{name}-near"
+
+
+@pytest.fixture
+def far(name: str) -> str:
+    return f"{name}-far"
+
+
+def ring_of(near: str, slots: int = 8, shape: Any = 64) -> gpuring.Ring:
+    return gpuring.create(near, slots=slots, shape=shape, dtype="u2", meta=META, device="host")
+
+
+@contextlib.contextmanager
+def bridged(near: str, far: str, **options: Any) -> Iterator[tuple[Export, Import]]:
+    with (
+        bridge.export(near, listen="127.0.0.1:0") as out,
+        bridge.import_(f"{out.address}/{near}", name=far, device="host", **options) as into,
+    ):
+        yield out, into
+
+
+def put(producer: gpuring.Producer, n: int) -> None:
+    with producer.claim(timeout=WAIT_S) as slot:
+        slot.array[...] = n % 65521
+        slot.meta["n"] = n
+
+
+def put_all(producer: gpuring.Producer, frames: int) -> threading.Thread:
+    """Puts frames in another thread."""
+
+    def run() -> None:
+        for n in range(frames):
+            put(producer, n)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread
+
+
+def got(slot: gpuring.ReadSlot) -> int:
+    """The number of a frame, whose content is checked."""
+    n = int(slot.meta["n"])
+    assert (slot.array == n % 65521).all()
+    return n
+
+
+def take(frames: gpuring.Consumer) -> int:
+    with frames.acquire(timeout=WAIT_S) as slot:
+        return got(slot)
+
+
+def connected(side: Export | Import) -> bool:
+    links = side.stats().links
+    return bool(links) and all(link.connected for link in links)
+
+
+def produce(pipe: Pipe, near: str) -> None:
+    """A producer in a process of its own: puts as many frames as it is told to, again and again."""
+    with gpuring.attach(near, timeout=WAIT_S) as ring, ring.producer() as producer:
+        n = 0
+        while frames := pipe.receive():
+            for _ in range(frames):
+                put(producer, n)
+                n += 1
+            pipe.send(n)
+
+
+@dataclass
+class Bridged:
+    """A near ring with a producer, a bridge, and a reader of the far ring."""
+
+    ring: gpuring.Ring
+    out: Export
+    into: Import
+    producer: gpuring.Producer
+    there: gpuring.Ring
+    frames: gpuring.Consumer
+
+
+@contextlib.contextmanager
+def both_ends(near: str, far: str, slots: int = 8, shape: Any = 64, **options: Any) -> Any:
+    with (
+        ring_of(near, slots, shape) as ring,
+        bridged(near, far, **options) as (out, into),
+        ring.producer() as producer,
+        gpuring.attach(far, timeout=WAIT_S) as there,
+        there.consumer("reader", start="oldest") as frames,
+    ):
+        yield Bridged(ring, out, into, producer, there, frames)
+
+
+# ---- what arrives --------------------------------------------------------------------------------
+
+
+def test_every_frame_arrives_once_and_in_order_with_its_metadata(near, far):
+    with both_ends(near, far) as ends:
+        there = ends.there
+        assert (there.shape, there.dtype, there.spec.meta) == ((64,), np.dtype("u2"), META)
+        thread = put_all(ends.producer, 500)
+        assert [take(ends.frames) for _ in range(500)] == [*range(500)]
+        thread.join()
+        (link,) = poll(lambda: [x for x in ends.out.stats().links if (x.lag, x.frames) == (0, 500)])
+        assert (link.policy, link.engine, link.lost) == ("lossless", "zmq", 0)
+        assert ends.into.stats().links[0].nbytes == 500 * 128
+
+
+def test_frames_of_several_fields(near, far):
+    fields = {"y": ((5, 3), "u1"), "uv": ((2, 3, 2), "f4")}
+    with (
+        gpuring.create(near, slots=4, fields=fields, device="host") as ring,
+        bridged(near, far),
+        ring.producer() as producer,
+        gpuring.attach(far, timeout=WAIT_S) as there,
+        there.consumer(start="oldest") as frames,
+    ):
+        with producer.claim() as slot:
+            slot["y"][...], slot["uv"][...] = 7, 0.5
+        with frames.acquire(timeout=WAIT_S) as slot:
+            assert (slot["y"] == 7).all()
+            assert (slot["uv"] == 0.5).all()
+
+
+def test_smaller_frames_and_void_sequences(near, far):
+    with both_ends(near, far, shape=(8, 8)) as ends:
+        with ends.producer.claim(shape=(3, 5)) as slot:
+            slot.array[...] = np.arange(15).reshape(3, 5)
+        ends.producer.claim().abandon()
+        put(ends.producer, 7)
+        with ends.frames.acquire(timeout=WAIT_S) as slot:
+            assert np.array_equal(slot.array, np.arange(15).reshape(3, 5))
+        with ends.frames.acquire(timeout=WAIT_S) as slot:
+            assert (got(slot), slot.lost, slot.array.shape) == (7, 0, (8, 8))
+
+
+def test_large_frames_go_in_parts(near, far):
+    with both_ends(near, far, slots=3, shape=(1 << 20) + 77) as ends:
+        thread = put_all(ends.producer, 12)
+        assert [take(ends.frames) for _ in range(12)] == [*range(12)]
+        thread.join()
+
+
+# ---- who waits for whom --------------------------------------------------------------------------
+
+
+def test_a_far_reader_holds_up_the_near_producer_who_is_told_of_the_link(near, far):
+    with both_ends(near, far, slots=4) as ends:
+        held = 0
+
+        def refused() -> str:
+            nonlocal held
+            try:
+                with ends.producer.claim(timeout=0.05) as slot:
+                    slot.array[...] = slot.meta["n"] = held
+                held += 1
+            except RingFull as full:
+                return str(full)
+            return ""
+
+        # While frames are on their way the ring may be full for a moment only.
+        (link,) = poll(lambda: refused() and [x for x in ends.out.stats().links if x.blocked])
+        assert f"/{far}'" in refused()
+        assert "'reader'" in link.blocked
+        assert [take(ends.frames) for _ in range(held)] == [*range(held)]
+
+
+def test_a_lossy_importer_never_holds_up_the_producer_and_counts_what_is_lost(near, far):
+    with both_ends(near, far, slots=4, policy="lossy") as ends:
+        put(ends.producer, 0)
+        with ends.frames.acquire(timeout=WAIT_S) as slot:
+            seq = slot.origin.seq
+        for n in range(1, 201):
+            with ends.producer.claim(timeout=0) as slot:  # at once
+                slot.array[...] = slot.meta["n"] = n
+        n = 0
+        while n < 200:
+            with ends.frames.acquire(timeout=WAIT_S) as slot:
+                n, seq = got(slot), seq + 1 + slot.lost
+                assert slot.origin.seq == seq
+        assert poll(lambda: ends.out.stats().links[0].lag == 0)
+
+
+def test_the_latest_frame_is_taken_whenever_one_can_be_sent(near, far):
+    with both_ends(near, far, policy="latest") as ends:
+        for n in range(100):
+            with ends.producer.claim(timeout=0) as slot:
+                slot.array[...] = slot.meta["n"] = n
+        seen = [take(ends.frames)]
+        while seen[-1] < 99:
+            seen.append(take(ends.frames))
+        assert seen == sorted(set(seen))
+
+
+# ---- death and restart ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("victims", [("out",), ("into",), ("into", "out")], ids="+".join)
+def test_workers_that_are_killed_cost_nothing(near, far, victims):
+    with both_ends(near, far) as ends:
+        thread = put_all(ends.producer, 600)
+        sides = [getattr(ends, victim) for victim in victims]
+        for n in range(600):
+            assert take(ends.frames) == n
+            if n in (150, 400):
+                for pid in [poll(lambda side=side: side.pid) for side in sides]:
+                    os.kill(pid, signal.SIGKILL)
+        thread.join()
+        assert [side.stats().restarts for side in sides] == [2] * len(sides)
+
+
+def test_the_end_of_the_stream_is_its_end_over_there_and_it_goes_on(near, far):
+    with both_ends(near, far) as ends:
+        put(ends.producer, 0)
+        ends.producer.close()
+        assert take(ends.frames) == 0
+        with pytest.raises(EndOfStream):
+            ends.frames.acquire(timeout=WAIT_S)
+        with ends.ring.producer() as producer:
+            poll(lambda: _core.look(ends.frames._peer)[0] != _core.ENDED)
+            put(producer, 1)
+            assert take(ends.frames) == 1
+
+
+def test_a_killed_producer_is_a_lost_one_over_there(near, far, children: Callable[..., Child]):
+    with (
+        ring_of(near),
+        bridged(near, far),
+        gpuring.attach(far, timeout=WAIT_S) as there,
+        there.consumer(start="oldest", reattach=True) as frames,
+    ):
+        child = children(produce, near)
+        child.send(3)
+        child.receive()
+        assert [take(frames) for _ in range(3)] == [0, 1, 2]
+        child.kill()
+        with pytest.raises(PeerLost):
+            frames.acquire(timeout=WAIT_S)
+        child = children(produce, near)
+        child.send(2)
+        loop = iter(frames)
+        slot = next(loop)
+        assert (got(slot), slot.restarted) == (0, True)
+        assert got(next(loop)) == 1
+        loop.close()
+
+
+def test_a_ring_that_is_replaced_is_replaced_over_there(near, far):
+    with contextlib.ExitStack() as stack:
+        first = ring_of(near)
+        producer = stack.enter_context(first.producer())
+        stack.enter_context(bridged(near, far))
+        there = stack.enter_context(gpuring.attach(far, timeout=WAIT_S))
+        frames = stack.enter_context(there.consumer(start="oldest", reattach=True))
+        put(producer, 0)
+        loop = iter(frames)
+        assert got(next(loop)) == 0
+        first.close()
+        again = stack.enter_context(ring_of(near, shape=32))
+        producer = stack.enter_context(again.producer())
+        for n in range(1, 5):
+            put(producer, n)
+        slot = next(loop)
+        assert (got(slot), slot.restarted, slot.array.shape) == (1, True, (32,))
+        assert [got(next(loop)) for _ in range(3)] == [2, 3, 4]
+        loop.close()
+
+
+# ---- more than one bridge ------------------------------------------------------------------------
+
+
+def test_two_importers_a_chain_and_the_way_back(near, far):
+    second, third = f"{far}2", f"{far}3"
+    with (
+        ring_of(near) as ring,
+        bridged(near, far) as (out, _),
+        bridge.import_(f"{out.address}/{near}", name=second, device="host"),
+        bridge.export(far, listen="127.0.0.1:0") as back,
+        bridge.import_(f"{back.address}/{far}", name=third, device="host"),
+        ring.producer() as producer,
+        contextlib.ExitStack() as stack,
+    ):
+        readers = []
+        for name in (far, second, third):
+            there = stack.enter_context(gpuring.attach(name, timeout=WAIT_S))
+            readers.append(stack.enter_context(there.consumer(start="oldest")))
+        for n in range(40):
+            put(producer, n)
+            assert [take(frames) for frames in readers] == [n, n, n]
+
+
+# ---- what is refused -----------------------------------------------------------------------------
+
+
+def why_over(importer: Import) -> str:
+    """Why an importer cannot go on."""
+    with importer, pytest.raises(RingError) as refused:
+        importer.wait(WAIT_S)
+    return str(refused.value)
+
+
+def test_a_ring_that_is_not_exported_there(near, far):
+    with bridge.export(near, listen="127.0.0.1:0") as out:
+        told = why_over(bridge.import_(f"{out.address}/other", name=far, device="host"))
+    assert f"exports ring '{near}' here, and not 'other'" in told
+
+
+def test_a_second_importer_of_one_ring(near, far):
+    with both_ends(near, far) as ends, pytest.raises(RingExists, match="is in use"):
+        bridge.import_(f"{ends.out.address}/{near}", name=far, device="host")
+
+
+def test_an_exporter_that_is_not_there(far):
+    told = why_over(bridge.import_("127.0.0.1:1/x", name=far, device="host", give_up=0.2))
+    assert "no connection for 0.2 s: nobody answers there" in told
+
+
+def test_an_importer_of_another_version(near):
+    (hello,) = wire.encode(7, wire.Hello("x", "h/x", "0" * 16, "lossy", "", 0))
+    with (
+        bridge.export(near, listen="127.0.0.1:0") as out,
+        zmq.Context() as context,
+        context.socket(zmq.DEALER) as socket,
+    ):
+        socket.linger = 0
+        socket.connect(f"tcp://{out.address}")
+        socket.send(hello.partition(b"{")[0] + b'{"version": 2}')
+        assert socket.poll(1000 * WAIT_S)
+        number, refused = wire.decode(socket.recv_multipart())
+    assert (number, refused.again) == (7, False)
+    assert "speaks version 2, and this one 1" in refused.reason
+
+
+def test_a_ring_that_comes_after_its_importer(near, far):
+    with bridged(near, far), ring_of(near) as ring, ring.producer() as producer:
+        put(producer, 5)  # before the importer has come
+        with gpuring.attach(far, timeout=WAIT_S) as there, there.consumer(start="oldest") as frames:
+            put(producer, 6)
+            assert take(frames) == 6
+
+
+def test_keys(near, far, tmp_path):
+    ours, theirs = bridge.keygen(tmp_path)
+    assert [path.stat().st_mode & 0o777 for path in (ours, theirs)] == [0o600, 0o600]
+    with pytest.raises(FileExistsError):
+        bridge.keygen(tmp_path)
+    with pytest.raises(ValueError, match="not for the importer"):
+        bridge.import_("127.0.0.1:1/x", name=far, key=ours)
+    with pytest.raises(ValueError, match="give a key"):
+        bridge.export(near, listen="0.0.0.0:9760")
+    (tmp_path / "other").mkdir()
+    _, strange = bridge.keygen(tmp_path / "other")
+    with ring_of(near) as ring, bridge.export(near, listen="127.0.0.1:0", key=ours) as out:
+        where = {"address": f"{out.address}/{near}", "name": far, "device": "host"}
+        for key in (None, strange):
+            told = why_over(bridge.import_(**where, key=key, timeout=0.5, give_up=0.5))
+            assert "no connection" in told
+        with (
+            bridge.import_(**where, key=theirs),
+            ring.producer() as producer,
+            gpuring.attach(far, timeout=WAIT_S) as there,
+            there.consumer(start="oldest") as frames,
+        ):
+            put(producer, 1)
+            assert take(frames) == 1
+    ours.chmod(0o644)
+    with pytest.raises(ValueError, match="chmod 600"):
+        bridge.export(near, listen="127.0.0.1:0", key=ours)
