@@ -1,0 +1,86 @@
+"""`gpuring bridge` as its users start it: two commands, which are killed and end in order."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+
+import commands
+import pytest
+from support import poll
+
+import gpuring
+
+pytest.importorskip("zmq")
+
+WAIT_S = 60.0
+EXPORT, IMPORT = ("bridge", "export"), ("bridge", "import")
+
+
+@pytest.fixture
+def near(name: str) -> Iterator[gpuring.Ring]:
+    shape = {"slots": 8, "shape": 16, "dtype": "i8"}
+    with gpuring.create(f"{name}-near", device="host", **shape) as ring:
+        yield ring
+
+
+def line_with(process: subprocess.Popen[str], text: str) -> str:
+    """The next line of standard error that has this text."""
+    assert process.stderr is not None
+    for line in process.stderr:
+        if text in line:
+            return line
+    raise AssertionError(f"it ended without {text!r}")
+
+
+def put(producer: gpuring.Producer, numbers: range) -> None:
+    for n in numbers:
+        with producer.claim(timeout=WAIT_S) as slot:
+            slot.array[...] = n
+
+
+def number(slot: gpuring.ReadSlot) -> int:
+    assert (slot.array == slot.array[0]).all()
+    return int(slot.array[0])
+
+
+def test_a_killed_importer_goes_on_where_it_was(name, near):
+    there = f"{name}-far"
+    with contextlib.ExitStack() as stack:
+        run = stack.enter_context(commands.running(*EXPORT, near.name, "--listen", "127.0.0.1:0"))
+        where = re.findall(r"listens at (\S+)", line_with(run, "listens at"))[0]
+        again = (*IMPORT, f"{where}/{near.name}", "--as", there, "--device", "host")
+        first = stack.enter_context(commands.running(*again))
+        far = stack.enter_context(gpuring.attach(there, timeout=WAIT_S))
+        frames = stack.enter_context(far.consumer(start="oldest", reattach=True))
+        producer = stack.enter_context(near.producer())
+        loop = iter(frames)
+        put(producer, range(8))
+        assert [number(next(loop)) for _ in range(4)] == [*range(4)]
+        first.kill()
+        first.wait()
+        poll(lambda: len(far.stats().peers) == 1)  # its worker has ended, too
+        second = stack.enter_context(commands.running(*again))
+        assert [number(next(loop)) for _ in range(4)] == [*range(4, 8)]
+        for n in range(8, 40):
+            put(producer, range(n, n + 1))
+            assert number(next(loop)) == n
+        loop.close()
+        second.send_signal(signal.SIGTERM)
+        assert second.wait(WAIT_S) == 0
+        assert near.name in line_with(run, "is gone: the importer was stopped")
+        poll(lambda: not near.stats().subscriptions)
+        run.send_signal(signal.SIGINT)
+        assert run.wait(WAIT_S) == 0
+
+
+def test_what_cannot_go_on_is_told(name):
+    told = commands.gpuring(*EXPORT, name, "--listen", "192.0.2.1:9760")
+    assert (told.returncode, "192.0.2.1: give a key" in told.stderr) == (1, True)
+    told = commands.gpuring(*EXPORT, name, "--listen", "192.0.2.1:9760", "--insecure")
+    assert (told.returncode, "cannot listen at 192.0.2.1:9760" in told.stderr) == (1, True)
+    told = commands.gpuring(*IMPORT, "127.0.0.1:1/x", "--as", name, "--give-up", "0.1")
+    assert (told.returncode, "no connection for 0.1 s" in told.stderr) == (1, True)
