@@ -177,8 +177,9 @@ class Exporter:
     def _tick(self) -> None:
         now = time.monotonic()
         for caller in list(self._callers.values()):
-            if now - caller.heard_s > self._timeout_s:
-                self._hang_up(caller, f"said nothing for {self._timeout_s:g} s")
+            silence_s = max(self._timeout_s, 1.5 * caller.hello.timeout_ms / 1000)
+            if now - caller.heard_s > silence_s:
+                self._hang_up(caller, f"said nothing for {silence_s:g} s")
             elif now - caller.said_s > self._timeout_s / 6:
                 self._guarded(caller.link, partial(self._post, caller, wire.Ping()))
         for name, until in list(self._gone.items()):

@@ -164,9 +164,7 @@ class Importer:
             return False
         if why := connection.why_lost():
             raise EngineError(why)
-        now = time.monotonic()
-        if now - connection.heard_s > self._timeout_s:
-            raise EngineError(f"the exporter said nothing for {self._timeout_s:g} s")
+        self._check_silence(connection)
         landing = self._landing
         if landing is not None and landing.session is not None:
             try:
@@ -175,7 +173,8 @@ class Importer:
                 raise Fatal(f"{error}. Was it replaced by another program?") from None
             if end is not None and not self._ended:
                 self._end(end)
-        if connection.near is not None and now - connection.said_s > self._timeout_s / 6:
+        unsaid_s = time.monotonic() - connection.said_s
+        if connection.near is not None and unsaid_s > self._timeout_s / 6:
             connection.post(wire.Ping(landing.blocked if landing is not None else ""))
         return more
 
@@ -226,9 +225,8 @@ class Importer:
         self._watch.add(connection.monitor)
         told = self._told
         epoch, seq = self._landing.mark if self._landing is not None else self._mark
-        connection.post(
-            wire.Hello(told["near"], told["name"], told["run"], told["policy"], epoch, seq)
-        )
+        who = told["near"], told["name"], told["run"], told["policy"]
+        connection.post(wire.Hello(*who, epoch, seq, max(1, int(1000 * self._timeout_s))))
 
     def _lose(self, why: str, again_s: float | None = None) -> None:
         """The session is over.  It connects again after a while."""
@@ -257,6 +255,7 @@ class Importer:
                 frames = connection.socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return False
+            self._check_silence(connection)
             number, message = wire.decode([frame.buffer for frame in frames])
             if number != connection.number:
                 continue
@@ -265,6 +264,13 @@ class Importer:
             if self._connection is not connection:
                 return False
         return True
+
+    def _check_silence(self, connection: Connection) -> None:
+        """Raises EngineError after a long silence, before anything else is heard.  The exporter may
+        have given up frames meanwhile that were in front of what comes now, and their slots may
+        have been written again before they were sent."""
+        if time.monotonic() - connection.heard_s > self._timeout_s:
+            raise EngineError(f"the exporter said nothing for {self._timeout_s:g} s")
 
     def _heard(self, connection: Connection, message: wire.Message) -> None:
         match message:

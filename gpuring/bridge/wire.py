@@ -63,6 +63,9 @@ class Hello:
     """The epoch of the near ring that the far ring has frames of, in hex.  Empty: none yet."""
     seq: int
     """The watermark: the far ring has everything up to this sequence of that epoch."""
+    timeout_ms: int = 3000
+    """After how long a silence the far side ends the session.  The near side takes half as long
+    again.  So it never gives a frame up while the far side might still take it for good."""
 
 
 @dataclass(frozen=True)
@@ -176,7 +179,7 @@ class Bye:
 
 Message = Hello | Refuse | Welcome | Open | Flow | Data | Frame | End | Begin | Ping | Bye
 
-_HELLO = ("ring", "importer", "run", "policy", "epoch", "seq")
+_HELLO = ("ring", "importer", "run", "policy", "epoch", "seq", "timeout_ms")
 _HEAD = struct.Struct("<7sBQ")
 _MAGIC = b"gpuring"
 _FLOW = struct.Struct("<QI")
@@ -260,6 +263,7 @@ def _hello(session: int, body: bytes, _: Any) -> Hello:
         policy,
         _epoch(said, ""),
         _int(said, "seq", 0, _MAX_SEQ),
+        _int(said, "timeout_ms", 1, 10**12),
     )
 
 
