@@ -17,6 +17,8 @@ from xml.etree import ElementTree
 import pytest
 
 import gpuring
+from gpuring import bridge
+from gpuring.bridge.sides import Export, Import
 from gpuring.cli import COMMANDS
 from gpuring.service import Batch, ClientMetrics, Counts, Health, Histogram, Metrics
 from gpuring.service.call import AnswerSlot
@@ -28,7 +30,9 @@ from gpuring.stats import Death, Hold, Link, PeerStats, Rings, RingStats, Subscr
 ROOT = Path(__file__).parents[1]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 PUBLIC = {f"gpuring.{name}": getattr(gpuring, name) for name in gpuring.__all__}
+PUBLIC |= {f"gpuring.bridge.{name}": getattr(bridge, name) for name in bridge.__all__}
 HANDED_OUT = (
+    *(Export, Import),
     *(Answer, AnswerSlot, Batch, Counts, Health, RequestSlot),
     *(ClientMetrics, Histogram, Metrics),
     *(Death, Hold, Link, PeerStats, Rings, RingStats, SubscriptionStats),

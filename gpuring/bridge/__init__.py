@@ -145,8 +145,8 @@ def import_(
 
 
 def keygen(folder: str | Path = ".") -> tuple[Path, Path]:
-    """Makes a pair of key files, "bridge-export.key" and "bridge-import.key", which only this user
-    may read (mode 0600).  Move the second one to the hosts of the importers.
+    """Makes two key files in `folder`, "bridge-export.key" and "bridge-import.key", which only this
+    user may read (mode 0600).  Move the second one to the hosts of the importers.
 
     Raises FileExistsError, OSError, RingError if pyzmq is missing.
     """
