@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import Child, Pipe, poll
+from support import PLACES, Child, Pipe, poll
 
 import gpuring
 from gpuring import _core
@@ -242,6 +242,62 @@ def test_workers_that_are_killed_cost_nothing(near, far, victims):
         assert [side.stats().restarts for side in sides] == [2] * len(sides)
 
 
+def drained(frames: gpuring.Consumer, seq: int) -> int:
+    """Takes what is there.  Every near sequence after `seq` came or was counted as lost.  Returns
+    the last one."""
+    with contextlib.suppress(TimeoutError):
+        while True:
+            with frames.acquire(timeout=0) as slot:
+                got(slot)
+                seq += 1 + slot.lost
+                assert slot.origin.seq == seq
+    return seq
+
+
+@pytest.mark.parametrize("victim", ["out", "into"])
+def test_what_a_lossy_importer_loses_by_a_death_is_counted(near, far, victim):
+    with both_ends(near, far, slots=4, policy="lossy") as ends:
+        put(ends.producer, 0)
+        with ends.frames.acquire(timeout=WAIT_S) as slot:
+            first = seq = slot.origin.seq
+        side = getattr(ends, victim)
+        for n in range(1, 60):
+            put(ends.producer, n)
+        os.kill(poll(lambda: side.pid), signal.SIGKILL)
+        for n in range(60, 90):
+            put(ends.producer, n)
+        poll(lambda: side.pid and connected(side))
+        n = 90
+        while n < 95 or seq < first + 95:
+            put(ends.producer, n)
+            n += 1
+            seq = drained(ends.frames, seq)
+
+
+def test_an_importer_that_is_given_up_comes_back_and_counts_what_it_missed(near, far):
+    with (
+        ring_of(near, slots=4) as ring,
+        bridge.export(near, listen="127.0.0.1:0", timeout=0.3, patience=0.1) as out,
+        bridge.import_(f"{out.address}/{near}", name=far, device="host", timeout=0.3) as into,
+        ring.producer() as producer,
+        gpuring.attach(far, timeout=WAIT_S) as there,
+        there.consumer(start="oldest") as frames,
+    ):
+        put(producer, 0)
+        with frames.acquire(timeout=WAIT_S) as slot:
+            first = seq = slot.origin.seq
+        os.kill(pid := poll(lambda: into.pid), signal.SIGSTOP)
+        for n in range(1, 20):  # the ring has 4 slots: somebody has given the importer up
+            put(producer, n)
+        os.kill(pid, signal.SIGCONT)
+        poll(lambda: connected(into) and out.stats().links)
+        n = 20
+        while n < 25 or seq < first + 25:
+            put(producer, n)
+            n += 1
+            seq = drained(frames, seq)
+
+
 def test_the_end_of_the_stream_is_its_end_over_there_and_it_goes_on(near, far):
     with both_ends(near, far) as ends:
         put(ends.producer, 0)
@@ -399,3 +455,30 @@ def test_keys(near, far, tmp_path):
     ours.chmod(0o644)
     with pytest.raises(ValueError, match="chmod 600"):
         bridge.export(near, listen="127.0.0.1:0", key=ours)
+
+
+# ---- on a GPU ------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("here", "there"), [("cuda", "cuda"), ("cuda", "host"), ("host", "cuda")])
+def test_frames_go_between_kinds_of_memory(near, far, here, there):
+    """Each frame has parts of its own number, and more of them than there is pinned memory for."""
+    places = {place.name.partition("-")[0]: place for place in reversed(PLACES)}
+    shape = (40 << 20) // 2 + 77
+    with (
+        places[here].create(near, slots=3, shape=shape, dtype="u2", meta=META) as ring,
+        bridge.export(near, listen="127.0.0.1:0") as out,
+        bridge.import_(f"{out.address}/{near}", name=far, slots=4, device=there) as into,
+        ring.producer() as producer,
+        gpuring.attach(far, timeout=WAIT_S) as over_there,
+        over_there.consumer(start="oldest") as frames,
+    ):
+        thread = put_all(producer, 12)
+        for n in range(12):
+            with frames.acquire(timeout=WAIT_S) as slot:
+                assert got(slot) == n
+            if n in (3, 7):
+                side = into if n == 3 else out
+                os.kill(poll(lambda side=side: side.pid), signal.SIGKILL)
+        thread.join()

@@ -28,7 +28,7 @@ _QUICK_S = 2.0
 """A worker that ends sooner than that is started again after a rest."""
 _MAX_REST_S = 5.0
 _STOP_S = 0.8
-_ANSWER_S = 5.0
+_ANSWER_S = 10.0
 _CLEARED_S = 30.0
 """How long the dead may take to be cleared."""
 
@@ -62,19 +62,22 @@ class Bridge:
         return worker.pid if worker is not None else 0
 
     def stats(self) -> BridgeStats:
-        """What this side is doing.  Asks the worker, and waits for it for at most 5 s.  Raises
-        RingTimeout then, and RingError if the bridge is over."""
+        """What this side is doing.  Asks the worker, and waits for it for at most 10 s.  There are
+        no links while a worker is being started.
+
+        Raises RingTimeout if the worker is stopped, and RingError if the bridge is over.
+        """
         with self._answered:
             self._asked += 1
-            number = self._asked
-            if not self._say(stats=number):
-                self._raise_if_over()
-                return BridgeStats(self._title, 0, self._restarts, ())
-            if not self._answered.wait_for(
-                lambda: number in self._answers or self._over.is_set(), _ANSWER_S
-            ):
-                raise RingTimeout(f"{self._title}: its worker (pid {self.pid}) does not answer")
+            number, worker = self._asked, self._worker
+            told = self._say(stats=number) and self._answered.wait_for(
+                lambda: number in self._answers or self._worker is not worker, _ANSWER_S
+            )
             self._raise_if_over()
+            if self._worker is None or self._worker is not worker:
+                return BridgeStats(self._title, 0, self._restarts, ())
+            if not told:
+                raise RingTimeout(f"{self._title}: its worker (pid {self.pid}) does not answer")
             links = tuple(LinkStats(**each) for each in self._answers.pop(number))
         return BridgeStats(self._title, self.pid, self._restarts, links)
 
@@ -205,7 +208,9 @@ class Bridge:
         """Waits until the worker is gone, and what it had is cleared."""
         worker.kill()
         worker.wait()
-        self._worker = None
+        with self._answered:
+            self._worker = None
+            self._answered.notify_all()
         for stream in (worker.stdin, worker.stdout):
             if stream is not None:
                 with contextlib.suppress(OSError):

@@ -52,9 +52,14 @@ class Up:
         return [json.loads(line) for line in lines]
 
     def first(self) -> dict[str, Any]:
-        while not (said := self.heard()):
-            pass
-        return said[0]
+        """What the supervisor says first.  Leaves all else for `heard`."""
+        said = b""
+        while not said.endswith(b"\n"):
+            if not (byte := os.read(self._from, 1)):
+                os._exit(1)
+            said += byte
+        told: dict[str, Any] = json.loads(said)
+        return told
 
 
 class Watch:
