@@ -1,9 +1,12 @@
 # cython: language_level=3
-"""The end of an object that is dropped while a signal handler raises.
+"""What must not be cut short by a signal handler that raises: the end of an object that is dropped,
+and the first step of an asynchronous loop.
 
 Python runs signal handlers between two of its own instructions.  The steps here are compiled to C,
 so Python has no instructions between them.
 """
+
+import weakref
 
 
 cdef list unfinished = []  # what was dropped, and whose `_dropped` was interrupted twice
@@ -39,3 +42,17 @@ def finish_dropped():
         except BaseException:
             unfinished.append(dropped)
             raise
+
+
+def begun_elsewhere(step):
+    """Makes the `__anext__` of a class of `step`, an asynchronous function, which gets a weak reference to the
+    iterator.
+
+    Where a function in Python begins, Python looks for signals.  If a handler raises there, the traceback has
+    that function's arguments, and an asyncio task may keep the traceback for long.  So the iterator, and the
+    frame that it has, must not be among them."""
+
+    def __anext__(self):
+        return step(weakref.ref(self))
+
+    return __anext__

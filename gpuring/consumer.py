@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from gpuring import _core, _slots, diagnosis, waiting
+from gpuring._signals import begun_elsewhere
 from gpuring.arrivals import Arrivals
 from gpuring.diagnosis import subscription_label
 from gpuring.endpoint import Endpoint, Gate, JoinedRing
@@ -302,6 +303,28 @@ class _Loop:
         return successor is not None and consumer._move(successor)
 
 
+async def _next_frame(this: weakref.ref[AsyncFrames]) -> ReadSlot:
+    try:
+        frames = this()
+        assert frames is not None  # the `async for` has it
+        consumer, loop = frames._consumer, frames._loop
+        loop.give_back()
+        while True:
+            try:
+                loop.slot = await consumer.acquire_async()
+                return loop.taken()
+            except (EndOfStream, PeerLost) as end:
+                if loop.is_over(end):
+                    raise StopAsyncIteration from None
+            with loop.arrivals() as arrivals:
+                while not loop.goes_on():
+                    await arrivals.wait_async()
+    except (KeyboardInterrupt, SystemExit):  # the task keeps the error and our local variables
+        if (frames := this()) is not None:
+            frames._loop.undo()
+        raise
+
+
 class AsyncFrames(Unique):
     """The iterator of `async for slot in consumer`.  It does what that of `for` does."""
 
@@ -312,23 +335,7 @@ class AsyncFrames(Unique):
     def __aiter__(self) -> AsyncFrames:
         return self
 
-    async def __anext__(self) -> ReadSlot:
-        try:
-            loop = self._loop
-            loop.give_back()
-            while True:
-                try:
-                    loop.slot = await self._consumer.acquire_async()
-                    return loop.taken()
-                except (EndOfStream, PeerLost) as end:
-                    if loop.is_over(end):
-                        raise StopAsyncIteration from None
-                with loop.arrivals() as arrivals:
-                    while not loop.goes_on():
-                        await arrivals.wait_async()
-        except (KeyboardInterrupt, SystemExit):  # the task keeps the error and our local variables
-            self._loop.undo()
-            raise
+    __anext__ = begun_elsewhere(_next_frame)
 
     def __del__(self) -> None:
         """After the loop was left, by break or by an error."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dis
 import gc
 import sys
@@ -80,6 +81,22 @@ class Interrupt:
         sys.settrace(self._before)
         self.raised = kind is KeyboardInterrupt
         return self.raised
+
+
+class InterruptOfALoop(Interrupt):
+    """The same in the code of loops alone, and also where a function begins, before its first
+    opcode: CPython looks for signals there.  How loops wait for a frame has tests of its own."""
+
+    def _call(self, frame: FrameType, event: str, arg: Any) -> Any:
+        if not frame.f_code.co_filename.endswith("consumer.py"):
+            return None
+        trace = super()._call(frame, event, arg)
+        if trace:
+            self._left -= 1
+            if not self._left:
+                self.where = f"{frame.f_code.co_name} at its beginning"
+                raise KeyboardInterrupt
+        return trace
 
 
 def collected(frame: FrameType | None) -> bool:
@@ -208,6 +225,32 @@ def test_a_consumers_verbs_run_nothing_that_can_be_interrupted(name, verb):
         with interrupt:
             getattr(reader, verb)(0).release()
         assert interrupt.where is None
+
+
+def test_an_interrupted_loop_of_a_task_holds_nothing_after_the_next_verb(name):
+    """A task keeps the error, whose traceback keeps the arguments of all functions, until the
+    garbage collector comes."""
+
+    async def loop(reader, left):
+        async for slot in reader:
+            assert slot.array is not None
+            left -= 1
+            if not left:
+                return
+
+    gc.disable()
+    try:
+        for interrupt in at_each_place(InterruptOfALoop, 1):
+            with make(name) as ring, ring.producer() as producer, ring.consumer() as reader:
+                put(producer)
+                put(producer)
+                with interrupt:
+                    asyncio.run(loop(reader, 2))
+                get(reader)
+                assert names(ring, reader.peer) == ["peer"], interrupt.where
+    finally:
+        gc.enable()
+        gc.collect()
 
 
 def test_an_interrupted_claim_of_a_smaller_frame_leaves_no_claim(name):
