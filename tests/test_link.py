@@ -97,18 +97,33 @@ def test_frames_of_an_earlier_link_do_not_count(ring):
         assert ring._link() == (NEAR, 100, 0)
 
 
-def test_a_claim_takes_no_origin_from_the_frame_before_it(ring):
+def test_a_frame_counts_after_its_slot_was_claimed_again(ring):
+    """As when a new importer is killed after its claims, and before it has set the link."""
+    ring._set_link(NEAR, 4, 2)
+    with ring.producer() as producer:
+        bring(producer, 5, 2)
+        bring(producer, 6, 3)
+        slots = producer.claim_many(4, timeout=0)
+        assert ring._link() == (NEAR, 6, 3)
+        ring._set_link(NEAR, 5, 2)  # the importer is behind with that
+        assert ring._link() == (NEAR, 6, 3)
+        slots.abandon()
+        assert ring._link() == (NEAR, 6, 3)
+        ring._set_link(NEAR, 8, 9)
+        assert ring._link() == (NEAR, 8, 9)
+
+
+def test_a_frame_of_an_earlier_link_does_not_count_when_its_slot_is_claimed_again(ring):
     ring._set_link(NEAR, 4, 0)
     with ring.producer() as producer:
-        for seq in range(5, 9):
+        for seq in range(50, 54):
             bring(producer, seq)
-        ring._set_link(NEAR, 6, 0)
-        for _ in range(2):
-            producer.claim(timeout=0).publish()  # in the slots of 5 and 6
-        assert ring._link() == (NEAR, 8, 0)
-        for _ in range(2):
-            producer.claim(timeout=0).publish()
-        assert ring._link() == (NEAR, 6, 0)
+        ring._set_link(OTHER, 4, 0)
+        slots = producer.claim_many(4, timeout=0)
+        assert ring._link() == (OTHER, 4, 0)
+        slots.abandon()
+        ring._set_link(NEAR, 7, 0)
+        assert ring._link() == (NEAR, 7, 0)
 
 
 def test_an_origin_belongs_to_a_claim(ring):
@@ -158,15 +173,23 @@ def test_each_near_frame_comes_once_wherever_importers_are_killed(tmp_path):
     assert told["near rings"] > 10
     assert told["at random"] > 0
     steps = {"publish: recorded", "publish: ready", "origin: written", "link: half an epoch"}
-    steps |= {"link: epoch", "link: written", "link: turned", "claim: claimed", "promised"}
+    steps |= {
+        "link: passing",
+        "link: passed",
+        "link: epoch",
+        "link: written",
+        "link: turned",
+        "claim: claimed",
+        "promised",
+    }
     assert {*told["points"]} >= steps
 
 
 MUTANTS: dict[str, Edit] = {
     "published frames do not count": (
         "link.c",
-        "seq < first || origin.seq <= mark->seq",
-        "1",
+        "if (shown(&ring->slot[i], &seq, &origin) && seq >= first) lift",
+        "if (0) lift",
     ),
     "frames count before they are published": (
         "link.c",
@@ -192,8 +215,23 @@ MUTANTS: dict[str, Edit] = {
     ),
     "what was lost is that of the watermark": (
         "link.c",
-        "mark->lost += (uint32_t)(origin.lost - (uint32_t)mark->lost);",
+        "mark->lost += (uint32_t)(origin->lost - (uint32_t)mark->lost);",
         "",
+    ),
+    "a claim takes a frame away without a note": (
+        "claim.c",
+        "gr_keep_origin(ring, &ring->slot[i], c - n);",
+        ";",
+    ),
+    "the note forgets what was lost": (
+        "link.c",
+        "gr_store_release(&link->passed_lost, origin.lost);",
+        "",
+    ),
+    "the note comes with another link": (
+        "link.c",
+        "first = passed = passed_lost = 0;",
+        "first = 0;",
     ),
 }
 

@@ -147,6 +147,8 @@ static ALWAYS_INLINE enum gr_result claim(struct gr_peer *me) {
         enum gr_result result = gate(ring, c, i, w, &me->culprit);
         if (result != GR_OK) return result;
 
+        if (phase_of(w) == GR_READY && gr_load_relaxed(&ring->slot[i].origin_seq) != 0)
+            gr_keep_origin(ring, &ring->slot[i], c - n);
         const uint64_t mine = claim_word(c, me->number, GR_WRITING);
         GR_FAULT("claim: looked");
         /* [edges H, J, C, claimer] announce; the looks follow. This is the linearisation point. */

@@ -78,7 +78,9 @@ struct gr_link {
     gr_word seq;      /* near sequence up to which everything was published or skipped */
     gr_word lost;     /* how many frames were lost upstream up to there, in all */
     gr_word first;    /* frames below this sequence came over an earlier link, if over any */
-    uint64_t reserved[3];
+    /* Of the last frame of this link that a claim has taken away. Writer: who claims. */
+    gr_word passed, passed_lost; /* as origin_seq and origin_lost */
+    uint64_t reserved;
 };
 
 struct gr_head {

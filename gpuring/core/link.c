@@ -7,7 +7,8 @@
  * For each frame the importer publishes first, and raises the watermark second. A kill in between
  * leaves a watermark that is too low. So gr_link takes it or, if that is later, the last frame of
  * this link that the slot table shows as READY. The record of a frame is complete before its word
- * says READY.
+ * says READY. A claim that is about to take such a frame out of the table notes it first, in
+ * `passed`.
  *
  * A new link begins when the near ring is another one. Frames of the old link may still be in the
  * table then, with sequences of the old near ring. `first` tells them apart: the frames of this
@@ -18,9 +19,6 @@
  * leaves the old ones, and one after it the new.
  *
  * There is one importer at a time, and it is the only producer; who makes importers sees to that.
- * It raises the watermark before it claims the slot of its last frame again, and a new importer
- * sets it to what gr_link has found before its first claim. Otherwise that frame might be out of
- * the table, and not covered by the watermark.
  */
 #include "ring.h"
 
@@ -68,12 +66,39 @@ static struct gr_link *link_of(const struct gr_ring *ring, uint64_t turn) {
     return &ring->head->links[turn % 2];
 }
 
+static void lift(struct gr_watermark *mark, const struct gr_origin *origin) {
+    if (origin->seq <= mark->seq) return;
+    mark->seq = origin->seq;
+    mark->lost += (uint32_t)(origin->lost - (uint32_t)mark->lost);
+}
+
+/* Before a claim takes the published frame `seq` out of the table: notes that it was there. (A new
+ * importer was killed after its first claim and before it had set the link. The watermark was that
+ * of before the frame, which came twice.)
+ *
+ * passed_lost comes first. After a kill in between it is that of this frame, which is still in the
+ * table then, so it is looked at there. */
+void gr_keep_origin(struct gr_ring *ring, const struct gr_slot *slot, uint64_t seq) {
+    struct gr_link *link = link_of(ring, gr_load_acquire(&ring->head->link_turn));
+    struct gr_origin origin;
+    if (!gr_origin(slot, &origin) || seq < gr_load_acquire(&link->first)) return;
+    if (origin.seq <= gr_load_acquire(&link->passed)) return;
+    gr_store_release(&link->passed_lost, origin.lost);
+    GR_FAULT("link: passing");
+    gr_raise_to(&link->passed, origin.seq);
+    GR_FAULT("link: passed");
+}
+
+/* A copy with its watermark raised to what was taken out of the table. */
 static void read_copy(struct gr_link *link, struct gr_watermark *mark, uint64_t *first) {
     uint64_t epoch[2] = {gr_load_acquire(&link->epoch[0]), gr_load_acquire(&link->epoch[1])};
+    uint64_t passed = gr_load_acquire(&link->passed);
+    struct gr_origin last = {.seq = passed, .lost = (uint32_t)gr_load_acquire(&link->passed_lost)};
     memcpy(mark->epoch, epoch, sizeof mark->epoch);
     mark->seq = gr_load_acquire(&link->seq);
     mark->lost = gr_load_acquire(&link->lost);
     *first = gr_load_acquire(&link->first);
+    lift(mark, &last);
 }
 
 /* The importer says how far it has come. With another epoch than the last one's a new link begins;
@@ -81,12 +106,15 @@ static void read_copy(struct gr_link *link, struct gr_watermark *mark, uint64_t 
 void gr_set_link(struct gr_ring *ring, const struct gr_watermark *mark) {
     struct gr_head *head = ring->head;
     const uint64_t turn = gr_load_relaxed(&head->link_turn);
+    struct gr_link *last = link_of(ring, turn);
     struct gr_watermark before;
     struct gr_origin origin;
     uint64_t first, seq, epoch[2];
-    read_copy(link_of(ring, turn), &before, &first);
+    read_copy(last, &before, &first);
+    uint64_t passed = gr_load_relaxed(&last->passed);
+    uint64_t passed_lost = gr_load_relaxed(&last->passed_lost);
     if (turn == 0 || memcmp(before.epoch, mark->epoch, sizeof before.epoch) != 0) {
-        first = 0;
+        first = passed = passed_lost = 0;
         for (uint32_t i = 0; i < ring->slots; i++)
             if (shown(&ring->slot[i], &seq, &origin) && seq >= first) first = seq + 1;
     }
@@ -100,14 +128,15 @@ void gr_set_link(struct gr_ring *ring, const struct gr_watermark *mark) {
     gr_store_release(&link->seq, mark->seq);
     gr_store_release(&link->lost, mark->lost);
     gr_store_release(&link->first, first);
+    gr_store_release(&link->passed, passed);
+    gr_store_release(&link->passed_lost, passed_lost);
     GR_FAULT("link: written");
     gr_store_release(&head->link_turn, turn + 1);
     GR_FAULT("link: turned");
 }
 
 /* How far the link has come. False: there is none. An importer calls it after its join, which
- * clears a dead importer, and sets the link to that before it claims. Others may call it at any
- * time, and see one that held. */
+ * clears a dead importer. Others may call it at any time, and see one that held. */
 bool gr_link(const struct gr_ring *ring, struct gr_watermark *mark) {
     struct gr_head *head = ring->head;
     uint64_t turn = gr_load_acquire(&head->link_turn), first, seq;
@@ -122,10 +151,7 @@ bool gr_link(const struct gr_ring *ring, struct gr_watermark *mark) {
     if (turn == 0) return false;
     for (uint32_t i = 0; i < ring->slots; i++) {
         struct gr_origin origin;
-        if (!shown(&ring->slot[i], &seq, &origin)) continue;
-        if (seq < first || origin.seq <= mark->seq) continue;
-        mark->seq = origin.seq;
-        mark->lost += (uint32_t)(origin.lost - (uint32_t)mark->lost);
+        if (shown(&ring->slot[i], &seq, &origin) && seq >= first) lift(mark, &origin);
     }
     return true;
 }

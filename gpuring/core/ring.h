@@ -370,6 +370,7 @@ enum gr_result gr_set_origin(struct gr_peer *me, uint32_t index, uint64_t seq,
 bool gr_origin(const struct gr_slot *slot, struct gr_origin *origin);
 void gr_set_link(struct gr_ring *ring, const struct gr_watermark *mark);
 bool gr_link(const struct gr_ring *ring, struct gr_watermark *mark);
+void gr_keep_origin(struct gr_ring *ring, const struct gr_slot *slot, uint64_t seq);
 
 /* wait.c */
 /* tests/core/stress.c sets a longer slice, because sleeps that end by themselves hide lost

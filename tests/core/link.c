@@ -110,11 +110,12 @@ static void import(int fd, uint64_t credits) {
     static struct gr_peer me;
     struct { uint32_t index; uint64_t seq; } have[GR_MAX_SLOTS];
     struct gr_ring *ring = attach(fd);
+    const bool lazy = chance(2); /* sets the link now and then only */
     REQUIRE(gr_join_producer(ring, &me) == GR_OK);
     struct gr_watermark mark;
     struct place at = {0, FIRST - 1, 0};
     if (gr_link(ring, &mark)) at = place_of(&mark);
-    mark = mark_of(&at), gr_set_link(ring, &mark); /* before the first claim */
+    else mark = mark_of(&at), gr_set_link(ring, &mark);
     for (uint64_t first = 0, n = 0;;) {
         for (; n < credits; n++) {
             enum gr_result result = gr_claim(&me);
@@ -140,10 +141,8 @@ static void import(int fd, uint64_t credits) {
             gr_raise_to(fence_of(ring, index, me.number), value);
             REQUIRE(gr_publish(&me, index, seq, value, 0, NULL) == GR_OK);
             first++, n--;
-            /* Or it is raised for several frames at once, before their slots are claimed again. */
-            if (chance(2)) mark = mark_of(&at), gr_set_link(ring, &mark);
+            if (!lazy || chance(8) == 0) mark = mark_of(&at), gr_set_link(ring, &mark);
         }
-        mark = mark_of(&at), gr_set_link(ring, &mark);
     }
 }
 
