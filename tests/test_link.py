@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
+import random
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from compiled import BUILD_S, Edit, build, needs_compiler
-from support import segments_of
+from support import Pipe, segments_of
 
 import gpuring
 
@@ -146,7 +148,46 @@ def test_an_origin_is_part_of_the_description(ring):
             gpuring.create("link-x", slots=1, shape=1, dtype="u1", device="host", _origin=wrong)
 
 
-# ---- importers that are killed (tests/core/link.c) ---------------------------------------------
+# ---- importers that are killed -----------------------------------------------------------------
+
+KILLS = 12  # 200 by hand
+
+
+def import_frames(pipe: Pipe, name: str) -> None:
+    with gpuring.attach(name) as ring, ring.producer() as producer:
+        epoch, seq, lost = ring._link()
+        assert epoch == NEAR
+        pipe.send(seq)
+        while True:
+            with producer.claim() as slot:
+                seq += 1
+                slot._set_origin(seq, 0, lost)
+            ring._set_link(epoch, seq, lost)
+
+
+def test_each_near_frame_comes_once_whenever_importers_are_killed(ring, children):
+    ring._set_link(NEAR, 3, 0)
+    came = [3]
+    dice = random.Random(1)
+    with ring.consumer() as frames:
+        for _ in range(KILLS):
+            importer = children(import_frames, ring.name)
+            assert came[-1] <= importer.receive() <= came[-1] + ring.slots
+            for _ in range(dice.randrange(1, 40)):
+                with frames.acquire(60) as slot:
+                    came.append(slot.origin.seq)
+            for _ in range(dice.randrange(20_000)):
+                pass
+            importer.kill()
+            ring._header.reap()
+            with contextlib.suppress(gpuring.PeerLost):
+                for slot in frames:
+                    came.append(slot.origin.seq)
+    assert came == list(range(3, 3 + len(came)))
+    assert len(came) > KILLS
+
+
+# ---- at every fault point (tests/core/link.c) --------------------------------------------------
 
 RUN_S = 60
 
