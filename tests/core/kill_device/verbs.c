@@ -84,11 +84,16 @@ bool produce(struct gr_peer *peer) {
         REQUIRE(to_the_end(me, &call, gd_abandon) == GR_OK);
         return true;
     }
+    /* A victim is an importer, too, as in kill/verbs.c. */
+    bool brings = self.victim && (self.role == PRODUCER || self.role == CREATOR);
+    struct gr_origin origin = {.seq = seq};
+    if (brings) REQUIRE(gr_set_origin(peer, index, seq, &origin) == GR_OK);
     atomic_store(&frame->published, IN_FLIGHT);
     fc_pay_for(seq);
     REQUIRE(to_the_end(me, &call, gd_publish) == GR_OK);
     fc_pay_for(0);
     fc_published(seq);
+    if (brings) gr_set_link(ring, &(struct gr_watermark){.epoch = "near", .seq = seq});
     if (unfinished) {
         GR_FAULT("device: unfinished");
         fc_hold_stream(stream, false);
