@@ -229,14 +229,15 @@ class SendsAnswer(WriteSlot):
 class Answering(ProducerVerbs):
     delivers: bool
     begun: list[Any]
+    unlisted: bool
 
 class Reach:
     writers: dict[int, Any]
     _used: dict[Any, None]
     _tidied: float
-    def reach(self, client: int) -> Any: ...
+    def reach(self, client: int, now: int = ...) -> Any: ...
 
-def is_gone(writer: Any, trust_ns: int = ...) -> bool: ...
+def is_gone(writer: Any, trust_ns: int = ..., now: int = ...) -> bool: ...
 
 class Taker:
     _ring: Any
@@ -245,11 +246,18 @@ class Taker:
     _calls: set[Any]
     _patience: Patience
     counts: Any
-    def __init__(self, ring: Any, delivery: Reach, counts: Any, kind: type[Taken]) -> None: ...
+    _engine: bool
+    _measures: Any
+    def __init__(
+        self,
+        ring: Any,
+        delivery: Reach,
+        counts: Any,
+        kind: type[Taken],
+        kind_of_batch: type[list[Any]],
+        engine: bool,
+    ) -> None: ...
     def _open(self, requests: Any) -> None: ...
-    def _take(
-        self, max_batch: int, max_wait_s: float | str | None, timeout: float | None, stream: Any
-    ) -> list[Any]: ...
     def _let_go(self, call: Any) -> None: ...
     def _claim_answer(
         self, call: Any, stream: Any, shape: Any, status: int = ..., text: str = ...

@@ -49,21 +49,29 @@ from gpuring.integers import integer
 cdef extern from "core/ring.h" nogil:
     bint gr_cas(gr_word *, uint64_t, uint64_t)
 
+cdef extern from "time.h":
+    enum: CLOCK_MONOTONIC_COARSE
+
 cdef extern from "string.h":
     size_t strnlen(const char *, size_t)
 
 cdef extern from "Python.h":
     object PyWeakref_NewRef(object, object)
     PyObject *PyWeakref_GetObject(object)
+    int PyList_Append(object, object) except -1
     Py_ssize_t Py_REFCNT(object)
 
 cdef extern from *:
     """
+    #define to_read(address) __builtin_prefetch(address)
+    #define to_write(address) __builtin_prefetch(address, 1)
     static PyObject *made(PyObject *kind, PyObject *nothing) {
         return ((PyTypeObject *)kind)->tp_new((PyTypeObject *)kind, nothing, NULL);
     }
     """
     object made(object kind, object nothing)  # an object whose __init__ does not run
+    void to_read(const void *) noexcept
+    void to_write(const void *) noexcept
 
 SLICE_S = 0.05
 """A wait looks so often what happened to the calls."""
@@ -129,6 +137,13 @@ cpdef double fill_seconds(max_wait_s) except? -1:
         raise type(error)(f'max_wait_s is a number of seconds >= 0, None or "learn", not {max_wait_s!r}') from None
 
 
+cdef inline double coarse_s() noexcept:
+    """now_s(), but up to some milliseconds older, and cheaper."""
+    cdef timespec now
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &now)
+    return now.tv_sec + now.tv_nsec / 1e9
+
+
 cdef inline uint64_t expiry_ns(double expires) noexcept:
     """When a call expires, for its envelope.  C does not say what becomes of a number that is out of range."""
     cdef double ns = expires * 1e9
@@ -142,31 +157,52 @@ cdef inline void *envelope_of(Slot slot) noexcept:
     return ring.meta + slot.index * ring.layout.meta_stride
 
 
-cdef WriteSlot claimed(ProducerVerbs producer, timeout, stream, shape):
-    """producer.claim"""
+cdef inline const void *next_envelope(Slot slot) noexcept:
+    """That of the slot that comes next, for a prefetch: the other side has used it since the last lap.  A wrong guess costs
+    nothing."""
+    cdef gr_ring *ring = slot._peer.gd.me.ring
+    return ring.meta + (0 if slot.index + 1 == ring.slots else slot.index + 1) * ring.layout.meta_stride
+
+
+cdef WriteSlot claimed(ProducerVerbs producer, double timeout, stream, shape):
+    """producer.claim.  On the host it looks without a clock first: mostly there is a slot."""
+    cdef WriteSlot slot = None
+    cdef tuple extents
     if producer._replaced:
         return producer.claim(timeout, stream=stream, shape=shape)
-    return producer._claim(timeout, stream, None if shape is None else producer._smaller(shape))
+    extents = None if shape is None else producer._smaller(shape)
+    if producer._device is None and timeout > 0:
+        slot = producer._claim(0, stream, extents, True)
+    return producer._claim(timeout, stream, extents) if slot is None else slot
 
 
-cdef ReadSlot acquired(ConsumerVerbs consumer, timeout, stream):
-    """consumer.acquire, but None if no frame comes in time"""
+cdef ReadSlot acquired(ConsumerVerbs consumer, double timeout, stream):
+    """consumer.acquire, but None if no frame comes in time.  On the host it looks without a clock first."""
+    cdef ReadSlot slot = None
     try:
         if consumer._replaced:
             return consumer.acquire(timeout, stream=stream)
+        if consumer._device is None:
+            slot = consumer._one(ACQUIRE, None, 0, stream)
+            if slot is not None or timeout <= 0:
+                return slot
         return consumer._one(ACQUIRE, None, timeout, stream)
     except RingTimeout:
         return None
 
 
-cdef acquired_many(ConsumerVerbs consumer, Py_ssize_t n, timeout, stream):
-    """The slots of consumer.acquire_many, but none if no frame comes in time"""
+cdef acquired_many(ConsumerVerbs consumer, Py_ssize_t n, double timeout, stream):
+    """The slots of consumer.acquire_many, but none if no frame comes in time.  On the host it looks without a clock first."""
     if n == 1:
         slot = acquired(consumer, timeout, stream)
         return NOTHING if slot is None else (slot,)
     try:
         if consumer._replaced:
             return consumer.acquire_many(n, timeout, stream=stream)
+        if consumer._device is None:
+            slots = consumer._many(n, 0, stream, None)
+            if slots or timeout <= 0:
+                return slots
         return consumer._many(n, timeout, stream, None)
     except RingTimeout:
         return NOTHING
@@ -890,7 +926,7 @@ cdef class Inbox:
             self.dispatched = self.peer.gd.me.pos
         if self.polled:
             self.arm()
-        now = now_s()
+        now = coarse_s()
         if now - self._looked >= SLICE_S:
             self._looked = now
             if self.peer.behind() > 0 and not self.peer.has_news():  # perhaps answers that were given up: the verb passes over them
@@ -972,6 +1008,7 @@ cdef class Inbox:
         cdef PyObject *found = PyDict_GetItem(self.calls.live, envelope.call)
         cdef InFlight call = None if found == NULL else <InFlight>found
         self._orphaned = None
+        to_read(next_envelope(answer))
         if call is not None and not call.over() and self.polled:
             self.untold[call._number] = PyWeakref_NewRef(call, None)
         if (envelope.part or envelope.status >= PART or (call is not None and call._come)) and self._take_part(call, answer, envelope):
@@ -1098,7 +1135,7 @@ cdef class Sender:
 
     cpdef _send(self, timeout, expires_s, stream, shape, waited=None):
         """A slot for a request that has its call.  `waited` is the time-out of a caller that has waited by itself."""
-        cdef double begun = now_s(), until = begun + seconds(timeout, "timeout")
+        cdef double begun = 0 if timeout is None and expires_s is None else now_s(), until = begun + seconds(timeout, "timeout")
         patience_s = -1 if until == FOREVER else min(until - begun, threading.TIMEOUT_MAX)
         expires = None if expires_s is None else begun + seconds(expires_s, "expires_s")
         cdef SendsRequest slot = None
@@ -1161,6 +1198,7 @@ cdef class Sender:
         envelope.client, envelope.call = self.id, self.last
         envelope.until_ns = expiry_ns(FOREVER if expires is None else expires)
         envelope.credit, envelope.parts = call._seq << 32, self._mailbox.parts
+        to_write(next_envelope(slot))
         slot._call = PyWeakref_NewRef(call, None)
         self._calls.begin(call)
         return 0
@@ -1235,7 +1273,7 @@ cdef int send_request(Slot slot, bint well) except -1:
     call = target(request._call)
     if call is None:
         raise RingError(f"ring {request._ring!r}: the call of slot {request.index} is over")
-    call._sent_at = now_s()
+    call._sent_at = coarse_s()
     try:
         request._finish(PUBLISH, "publish")
     except BaseException:
@@ -1477,6 +1515,7 @@ cdef int send_answer(Slot slot, bint well) except -1:
         answer._check_open()
     if not well and not nowhere:
         answer.use.open = False
+        (<Answering>answer._owner).unlisted = True
         (<Answering>answer._owner).begun.append(answer)
         call = target(answer._call) if answer._ending == SENT else None
         if call is not None:
@@ -1512,6 +1551,25 @@ cdef class Answering(ProducerVerbs):
     makes them void.  A client has room for one answer to each call; if there were more, it could lose one."""
     cdef int64_t alive_ns
     """When its client was last known to live: a time.monotonic_ns()."""
+    cdef public bint unlisted
+    """Whether it may have claimed slots that its verb has not listed as handed out: those in `begun`, and those that were."""
+
+    cdef bint has_nothing(self) except -1:
+        """Whether it has claimed nothing, according to the header's words.  It need not look at all of them, because the list of
+        what was handed out has few entries."""
+        cdef gr_ring *ring = self._peer.gd.me.ring
+        cdef uint64_t word
+        cdef uint32_t k
+        if self.unlisted:
+            if not self._peer.has_nothing():
+                return False
+            self.unlisted = False
+        else:
+            for k in range(self.givens):
+                word = gr_load_acquire(&ring.slot[self.given[k]].word)
+                if phase_of(word) == GR_WRITING and owner_of(word) == self._peer.gd.me.number:
+                    return False
+        return True
 
 
 cdef class Reach:
@@ -1527,16 +1585,16 @@ cdef class Reach:
         self.writers, self._used = {}, {}
         self._tidied = now_s()
 
-    cpdef reach(self, uint64_t client):
+    cpdef reach(self, uint64_t client, int64_t now=0):
         """Returns this engine's producer in a client's ring; None if the client is dead or has left.  Raises OSError if this
-        process has too few descriptors or too little memory to open the ring."""
+        process has too few descriptors or too little memory to open the ring.  `now` is now_ns(), if the caller knows it."""
         cdef PyObject *found = PyDict_GetItem(self.writers, client)
         cdef Answering writer
         if found == NULL:
             self.writers[client] = writer = self._meet(client)
         else:
             writer = <object>found
-        return None if writer is None or is_gone(writer, ALIVE_NS) else writer
+        return None if writer is None or is_gone(writer, ALIVE_NS, now) else writer
 
     cdef SendsAnswer _claim(self, uint64_t client, stream, shape):
         """A slot for an answer: in the client's ring, or one that goes nowhere."""
@@ -1555,21 +1613,21 @@ cdef class Reach:
         """Gives up what was begun and not sent."""
         cdef Answering writer
         for writer in list(self._used):
-            if writer._peer.has_nothing():
+            if writer.has_nothing():
                 self._used.pop(writer, None)
         if self._used:
             self.void()
         return 0
 
 
-cpdef bint is_gone(Answering writer, int64_t trust_ns=0) except -1:
+cpdef bint is_gone(Answering writer, int64_t trust_ns=0, int64_t now=0) except -1:
     """Whether the client of that ring is dead or has left.  Whether it lives is asked again after `trust_ns`, because that is a
-    call to the system."""
+    call to the system.  `now` is now_ns(), if the caller knows it."""
     cdef Peer peer = writer._peer
-    cdef int64_t now
     if gr_load_acquire(&peer.header.ring.head.closed):
         return True
-    now = now_ns()
+    if now == 0:
+        now = now_ns()
     if now - writer.alive_ns >= trust_ns:
         if not peer.header.has_creator():
             return True
@@ -1590,25 +1648,59 @@ cdef class Taker:
     cdef readonly Patience _patience
     """How long a batch waits to be filled if nobody says so."""
     cdef Header header
-    cdef object kind
+    cdef object kind, kind_of_batch
+    cdef readonly bint _engine
+    """Whether it takes calls."""
+    cdef public object _measures
+    """Measures, or None if nobody has asked for figures."""
     cdef bint learns
     """Whether the first answer to the last batch is still to come, and its time is wanted."""
     cdef double told_s
     """The max_wait_s of `counts`."""
 
-    def __init__(self, ring, Reach delivery not None, counts, kind):
-        self._ring, self._delivery, self.counts, self.kind = ring, delivery, counts, kind
+    def __init__(self, ring, Reach delivery not None, counts, kind, kind_of_batch, bint engine):
+        self._ring, self._delivery, self.counts, self._engine = ring, delivery, counts, engine
+        self.kind, self.kind_of_batch = kind, kind_of_batch
         self.header, self._calls, self._patience = ring._header, set(), Patience()
 
     def _open(self, requests):
         """Called once, with the consumer of the request ring."""
         self._requests = requests
 
-    def _take(self, max_batch, max_wait_s, timeout, stream):
+    def take(self, max_batch=1, max_wait_s="learn", timeout=None, *, stream=None):
+        """Takes at least one call and at most `max_batch`, in the order in which clients claimed
+        them.
+
+        It waits up to `timeout` seconds for the first call.  None waits for ever, and 0 does not
+        wait.  Then it waits up to `max_wait_s` more for the batch to fill.  None waits until it is
+        full or the service is closed.  With "learn" it waits if it expects more calls, for at most
+        a quarter of the time that a batch takes however few calls it has.  It learns both from its
+        last batches, and `counts` says how long it waits.  On a GPU `stream` (default: CuPy's
+        current one) waits for the requests.  It leaves out calls of dead clients and calls that
+        have expired.
+
+        Raises RingTimeout, DeviceError, EndOfStream when the service was closed and no call is left
+        to take, and RingClosed when this server was closed.  If it raises, it has taken nothing.
+        """
+        if not self._engine:
+            raise RingError(f"service {self.name!r}: this handle only holds it open (engine=False)")
+        self._requests._peer.ask()
+        try:
+            batch = self._take(max_batch, max_wait_s, timeout, stream)
+        except (RingClosed, EndOfStream) as error:
+            told = self._ended(error)
+            if told is error:
+                raise
+            raise told from None
+        if self._measures is not None:
+            self._measure(batch, self._measures)
+        return batch
+
+    cdef _take(self, max_batch, max_wait_s, timeout, stream):
         """The calls of a batch."""
-        cdef list batch = []
+        batch = made(self.kind_of_batch, NOTHING)
         cdef Patience patience = self._patience
-        cdef Py_ssize_t most = integer(max_batch, "max_batch")
+        cdef Py_ssize_t most = max_batch if type(max_batch) is int else integer(max_batch, "max_batch")
         cdef double now, until, patience_s = seconds(timeout, "timeout"), fill_s = 0
         cdef bint learn = type(max_wait_s) is str and max_wait_s == "learn"
         if most < 1:
@@ -1627,11 +1719,11 @@ cdef class Taker:
         if self._calls:
             self._settle()
         try:
-            while not batch:
+            while not len(batch):
                 if now - self._delivery._tidied >= TIDY_S:
                     self._delivery.tidy()
                 self._fill(batch, most, TAKE_SLICE_S if until == FOREVER else min(TAKE_SLICE_S, max(0.0, until - now)), stream)
-                if not batch:
+                if not len(batch):
                     now = now_s()
                     if now >= until:
                         raise RingTimeout(f"service {self.name!r}: no call within {patience_s:g} s")
@@ -1650,7 +1742,7 @@ cdef class Taker:
         self._count(batch)
         return batch
 
-    cdef double _learn(self, list batch, Py_ssize_t most) except -1:
+    cdef double _learn(self, batch, Py_ssize_t most) except -1:
         """The first calls of a batch are there.  Returns the time."""
         cdef int64_t now = now_ns()
         cdef Patience patience = self._patience
@@ -1663,7 +1755,7 @@ cdef class Taker:
             self.counts.max_wait_s = self.told_s = patience.max_wait_s
         return now / 1e9
 
-    cdef int _wait(self, list batch, Py_ssize_t most, double begun, double until, stream) except -1:
+    cdef int _wait(self, batch, Py_ssize_t most, double begun, double until, stream) except -1:
         """Waits for the batch to fill: until it has `most` calls, or as many as are expected if that is learned."""
         cdef double now = begun
         try:
@@ -1677,7 +1769,7 @@ cdef class Taker:
         self.counts.waited_s += now_s() - begun
         return 0
 
-    cdef int _count(self, list batch) except -1:
+    cdef int _count(self, batch) except -1:
         """Called when nothing can keep the calls from the caller any more."""
         cdef Taken call
         cdef Py_ssize_t again = 0
@@ -1688,8 +1780,8 @@ cdef class Taker:
             self.counts.redelivered += again
         return 0
 
-    cdef int _fill(self, list batch, Py_ssize_t n, double timeout, stream) except -1:
-        """Adds up to n calls, or none if none comes within `timeout` seconds."""
+    cdef int _fill(self, batch, Py_ssize_t n, double timeout, stream) except -1:
+        """Adds up to n calls, or none if none comes within `timeout` seconds.  `batch` is a Batch, which is a list."""
         cdef Request *envelope
         cdef Taken call
         cdef ReadSlot slot
@@ -1703,10 +1795,11 @@ cdef class Taker:
         now = now_ns()
         for slot in slots:
             envelope = <Request *>envelope_of(slot)
+            to_read(next_envelope(slot))
             if envelope.until_ns < now:
                 self._release(slot)
                 self.counts.expired += 1
-            elif self._delivery.reach(envelope.client) is None:
+            elif self._delivery.reach(envelope.client, now) is None:
                 self._release(slot)
                 self.counts.dropped += 1
             else:
@@ -1718,7 +1811,7 @@ cdef class Taker:
                 if gr_load_acquire(<gr_word *>&envelope.credit) & CANCELLED:
                     self._end_cancelled(call)
                 else:
-                    batch.append(call)
+                    PyList_Append(batch, call)
         return 0
 
     cdef int _end(self, Taken call, str ending) except -1:
@@ -1804,6 +1897,7 @@ cdef class Taker:
             envelope.call, envelope.status, envelope.part = call._number, status, <uint32_t>call.sent
             envelope.request = call._slot._seq
             envelope.text[0] = 0
+            to_write(next_envelope(slot))
             if text:
                 encoded = text.encode(errors="replace")[:TEXT_NBYTES]
                 memset(envelope.text, 0, TEXT_NBYTES)

@@ -286,6 +286,7 @@ cdef class Peer:
     cdef int64_t behind(self) noexcept
     cdef bint has_news(self) noexcept
     cdef bint has_frame(self) noexcept
+    cpdef ask(self)
     cdef bint has_nothing(self) noexcept
     cdef bint is_in_own_way(self) noexcept
     cdef int check_idle(self) except -1

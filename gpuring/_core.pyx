@@ -889,7 +889,7 @@ cdef class Peer:
 
     stopped = property(lambda Peer self: self.gd.me.stopping != 0)
 
-    def ask(self):
+    cpdef ask(self):
         """Notes in the header that this peer asks for frames now, or still does."""
         gr_ask(&self.gd.me)
 

@@ -61,7 +61,7 @@ cdef class Verbs:
 
 
 cdef class ProducerVerbs(Verbs):
-    cdef WriteSlot _claim(self, timeout, stream, tuple extents)
+    cdef WriteSlot _claim(self, timeout, stream, tuple extents, bint quiet=*)
 
 
 cdef class ConsumerVerbs(Verbs):

@@ -448,7 +448,8 @@ cdef class ProducerVerbs(Verbs):
         """
         return self._claim(timeout, stream, None if shape is None else self._smaller(shape))
 
-    cdef WriteSlot _claim(self, timeout, stream, tuple extents):
+    cdef WriteSlot _claim(self, timeout, stream, tuple extents, bint quiet=False):
+        """The slot.  If none is free in time, it raises RingFull, or returns None if it shall be `quiet`."""
         cdef WriteSlot slot
         cdef gd_call call
         cdef uint32_t index
@@ -457,6 +458,8 @@ cdef class ProducerVerbs(Verbs):
         self._enter()
         result = self._peer.take(&call, CLAIM)
         if result:
+            if quiet and result == -<int>GR_BLOCKED and not self._polled:
+                return None
             raise self._refused(result, "claim", timeout)
         self.given[self.givens] = index
         self._remember(1)

@@ -86,7 +86,7 @@ def test_a_call_whose_answer_was_missed_is_known_to_be_lost(name, monkeypatch):
     with serve(name) as server, gpuring.connect(name) as client:
         call = send(client, 0)
         (taken,) = server.take(timeout=10)
-        monkeypatch.setattr(server._delivery, "reach", lambda _: None)
+        monkeypatch.setattr(server._delivery, "reach", lambda *_: None)
         answer(taken)
         monkeypatch.undo()
         assert server.counts.undelivered == 1

@@ -262,11 +262,11 @@ def test_a_batch_that_could_not_be_taken_is_counted_once(name, children, monkeyp
             poll(lambda: client.ring.stats().reaps)
             reach, reached = server._delivery.reach, []
 
-            def refuses_the_second(client):
+            def refuses_the_second(client, *now):
                 reached.append(client)
                 if len(reached) == 2:
                     raise OSError(errno.EMFILE, "on purpose")
-                return reach(client)
+                return reach(client, *now)
 
             monkeypatch.setattr(server._delivery, "reach", refuses_the_second)
             with pytest.raises(OSError, match="on purpose"):

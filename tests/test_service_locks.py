@@ -207,14 +207,14 @@ def test_several_threads_may_cancel_an_answered_call(name, watched, monkeypatch)
         call = send(client, 0)
         answer(server.take(timeout=10)[0])
         assert call.wait(10)
-        release, released = Answer.release, []
+        release, released = Answer._done, []
 
-        def slowly(slot):
+        def slowly(slot, well):
             released.append(slot)
             in_thread(call.cancel)()  # another thread comes just now
-            release(slot)
+            release(slot, well)
 
-        monkeypatch.setattr(Answer, "release", slowly)
+        monkeypatch.setattr(Answer, "_done", slowly)
         call.cancel()
         assert len(released) == 1
         assert client.in_flight == 0

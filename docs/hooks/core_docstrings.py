@@ -13,7 +13,7 @@ from typing import Any
 import griffe
 
 from gpuring import _core, _slots, consumer, producer
-from gpuring.service import call, client, pending
+from gpuring.service import call, client, pending, server
 
 
 class CoreDocstrings(griffe.Extension):
@@ -28,6 +28,7 @@ class CoreDocstrings(griffe.Extension):
             _document(pkg["service.call"], call)
             _document(pkg["service.client"], client)
             _document(pkg["service.pending"], pending)
+            _document(pkg["service.server"], server)
 
 
 def _document(stub: Any, compiled: Any) -> None:

@@ -120,16 +120,16 @@ class Server(Taker, Engine, Unique):
     _ring: Ring
     _requests: RequestReader
     _delivery: Delivery
-    _measures: Measures | None = None
+    _measures: Measures | None
     counts: Counts
     """What this engine has done so far."""
 
     def __init__(self, ring: Ring, *, engine: bool) -> None:
-        self._engine = engine
         ring._whole = Whole(f"service {ring.name!r}: a server", "it leaves the service")
         try:
             self._terms = Terms.of(ring)
-            super().__init__(ring, Delivery(ring, self._terms), Counts(), Call)
+            delivery = Delivery(ring, self._terms)
+            super().__init__(ring, delivery, Counts(), Call, Batch, engine)
             redeliver = self._terms.redeliver
             # A producer that never claims.  With it the stream of requests has no end while clients
             # come and go.
@@ -176,46 +176,24 @@ class Server(Taker, Engine, Unique):
 
     # ---- taking --------------------------------------------------------------------------------
 
-    def take(
-        self,
-        max_batch: int = 1,
-        max_wait_s: float | Literal["learn"] | None = "learn",
-        timeout: float | None = None,
-        *,
-        stream: Any = None,
-    ) -> Batch:
-        """Takes at least one call and at most `max_batch`, in the order in which clients claimed
-        them.
+    if TYPE_CHECKING:  # of _calls.Taker, which has its docstring
 
-        It waits up to `timeout` seconds for the first call.  None waits for ever, and 0 does not
-        wait.  Then it waits up to `max_wait_s` more for the batch to fill.  None waits until it is
-        full or the service is closed.  With "learn" it waits if it expects more calls, for at most
-        a quarter of the time that a batch takes however few calls it has.  It learns both from its
-        last batches, and `counts` says how long it waits.  On a GPU `stream` (default: CuPy's
-        current one) waits for the requests.  It leaves out calls of dead clients and calls that
-        have expired.
+        def take(
+            self,
+            max_batch: int = 1,
+            max_wait_s: float | Literal["learn"] | None = "learn",
+            timeout: float | None = None,
+            *,
+            stream: Any = None,
+        ) -> Batch: ...
 
-        Raises RingTimeout, DeviceError, EndOfStream when the service was closed and no call is left
-        to take, and RingClosed when this server was closed.  If it raises, it has taken nothing.
-        """
-        if not self._engine:
-            raise RingError(f"service {self.name!r}: this handle only holds it open (engine=False)")
-        self._requests._peer.ask()
-        try:
-            batch = Batch(self._take(max_batch, max_wait_s, timeout, stream))
-        except RingClosed:
-            if self.closed:
-                raise RingClosed(f"service {self.name!r}: this server was closed") from None
-            raise
-        except EndOfStream:
-            if self._ring._header.closed:
-                raise EndOfStream(
-                    f"service {self.name!r} was closed, and no call is left to take"
-                ) from None
-            raise
-        if self._measures is not None:
-            self._measure(batch, self._measures)
-        return batch
+    def _ended(self, error: RingError) -> RingError:
+        """What `take` raises for the end of its ring."""
+        if isinstance(error, RingClosed) and self.closed:
+            return RingClosed(f"service {self.name!r}: this server was closed")
+        if isinstance(error, EndOfStream) and self._ring._header.closed:
+            return EndOfStream(f"service {self.name!r} was closed, and no call is left to take")
+        return error
 
     def _measure(self, batch: Batch, measures: Measures) -> None:
         now, peer = time.monotonic_ns(), self._requests._peer
