@@ -21,8 +21,6 @@ class Answers(Consumer):
 
 
 class Inbox(_calls.Inbox):
-    service = "test"
-
     def _look(self, now):
         pass
 
@@ -35,7 +33,7 @@ class Inbox(_calls.Inbox):
 def client(rig):
     """A client's inbox on a GPU, and a function by which an engine answers a call."""
     ring = rig(slots=8, meta_nbytes=_calls.ENVELOPES[1])
-    engine, inbox = ring.producer(), Inbox(4)
+    engine, inbox = ring.producer(), Inbox("test", 4)
     inbox._open(ring.consumer(kind=Answers, lossless=False))
     header = engine._ring._header
 
