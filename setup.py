@@ -30,7 +30,11 @@ setup(
             extension("_dlpack"),
             extension("_signals"),
             extension("_patience"),
+            extension("_envelopes"),
+            extension("_sleepers"),
             extension("_calls"),
+            extension("_sender"),
+            extension("_engine"),
         ]
     )
 )

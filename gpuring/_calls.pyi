@@ -1,66 +1,21 @@
-"""Types of the compiled path of a service call; what each does stands in _calls.pyx."""
+"""Types of a client's calls; what each does stands in _calls.pyx."""
 
-from asyncio import AbstractEventLoop, Future
-from collections.abc import Callable, Iterable
+from asyncio import AbstractEventLoop
+from collections.abc import Callable
 from typing import Any, Protocol
 from weakref import ref
 
-from gpuring._core import Header, Peer
-from gpuring._patience import Patience
-from gpuring._slots import ProducerVerbs, ReadSlot, WriteSlot
+from gpuring._core import Peer
+from gpuring._sleepers import AsleepTask, Turn
+from gpuring._slots import ReadSlot
 from gpuring.errors import RingError
 
 SLICE_S: float
-TIDY_S: float
-FAILED: int
-END: int
-TEXT_NBYTES: int
-ENVELOPES: tuple[int, int]
-
-class Turn:
-    def acquire(self, blocking: bool = ..., timeout: float = ..., /) -> bool: ...
-    def release(self) -> None: ...
-    def __enter__(self) -> bool: ...
-    def __exit__(self, *_: object) -> None: ...
 
 class Sleeper(Protocol):
     def wake(self) -> None: ...
 
 Sleepers = dict[Any, None]
-
-class Attempt:
-    def __init__(self, turn: Turn) -> None: ...
-    def __enter__(self) -> bool: ...
-    def __exit__(self, *_: object) -> None: ...
-
-def asyncio() -> Any: ...
-
-class AsleepTask:
-    loop: AbstractEventLoop
-    key: Any
-    ready: Callable[[], bool]
-    stream: Any
-    woken: Future[None]
-    def __init__(
-        self,
-        loop: AbstractEventLoop,
-        asleep: dict[Any, Any] | None = ...,
-        ready: Callable[[], bool] = ...,
-        stream: Any = ...,
-    ) -> None: ...
-    @property
-    def gone(self) -> bool: ...
-    def wake(self) -> None: ...
-    def ring(self, error: Exception | None = ...) -> None: ...
-
-class Thread:
-    def wake(self) -> None: ...
-    def sleep(self, timeout: float) -> None: ...
-
-def has_engines(header: Header, kept: bool) -> bool: ...
-def is_closed(header: Header) -> bool: ...
-def nothing() -> bool: ...
-def fill_seconds(max_wait_s: float | str | None) -> float: ...
 
 class InFlight:
     _mailbox: Any
@@ -157,39 +112,6 @@ class Inbox:
     def order(self, answer: HoldsAnswer, stream: Any) -> None: ...
     def fileno(self) -> int: ...
 
-class Sender:
-    _ring: Any
-    _requests: Any
-    _sending: Turn
-    _mailbox: Any
-    _calls: Calls
-    _former: list[Any]
-    id: int
-    def __init__(
-        self,
-        ring: Any,
-        requests: Any,
-        mailbox: Inbox,
-        turn: Turn,
-        id: int,
-        kept: bool,
-        kind: type[InFlight],
-    ) -> None: ...
-    def _settle_in(self, ring: Any, requests: Any, mailbox: Inbox, id: int, kept: bool) -> bool: ...
-    def _send(
-        self,
-        timeout: float | None,
-        expires_s: float | None,
-        stream: Any,
-        shape: Any,
-        waited: float | None = ...,
-    ) -> Any: ...
-
-class SendsRequest(WriteSlot):
-    _call: ref[Any] | None
-    def _done(self, well: bool) -> None: ...
-    def _end(self) -> None: ...
-
 class HoldsAnswer(ReadSlot):
     _call: ref[Any] | None
     def _done(self, well: bool) -> None: ...
@@ -201,68 +123,3 @@ class HandsOut:
     def _leave(self) -> None: ...
     def _hand_out(self) -> Any: ...
     def __next__(self) -> Any: ...
-
-class Taken:
-    _server: Any
-    _slot: Any
-    _client: int
-    _number: int
-    _redelivered: bool
-    _answered: bool
-    def _request(self) -> Any: ...
-    @property
-    def _window(self) -> int: ...
-    def _is_withdrawn(self) -> bool: ...
-    def _may_send(self, writer: Any) -> bool: ...
-    def _is_writing(self, writer: Any) -> bool: ...
-
-def unanswered(batch: Iterable[Any]) -> list[Any]: ...
-def exit_calls(batch: list[Any], kind: type[BaseException] | None, *_: object) -> None: ...
-
-class SendsAnswer(WriteSlot):
-    _call: ref[Any] | None
-    _ending: str
-    def _done(self, well: bool) -> None: ...
-    def _end(self) -> None: ...
-    def _of(self) -> Any: ...
-
-class Answering(ProducerVerbs):
-    delivers: bool
-    begun: list[Any]
-    unlisted: bool
-
-class Reach:
-    writers: dict[int, Any]
-    _used: dict[Any, None]
-    _tidied: float
-    def reach(self, client: int, now: int = ...) -> Any: ...
-
-def is_gone(writer: Any, trust_ns: int = ..., now: int = ...) -> bool: ...
-
-class Taker:
-    _ring: Any
-    _requests: Any
-    _delivery: Any
-    _calls: set[Any]
-    _patience: Patience
-    counts: Any
-    _engine: bool
-    _measures: Any
-    def __init__(
-        self,
-        ring: Any,
-        delivery: Reach,
-        counts: Any,
-        kind: type[Taken],
-        kind_of_batch: type[list[Any]],
-        engine: bool,
-    ) -> None: ...
-    def _open(self, requests: Any) -> None: ...
-    def _let_go(self, call: Any) -> None: ...
-    def _claim_answer(
-        self, call: Any, stream: Any, shape: Any, status: int = ..., text: str = ...
-    ) -> Any: ...
-    def _end_cancelled(self, call: Any) -> None: ...
-    def _claim_part(
-        self, call: Any, writer: Any, timeout: float, stream: Any, shape: Any
-    ) -> Any: ...

@@ -14,7 +14,7 @@ import pytest
 from services import TERMS, ask_here, in_thread, serve
 
 import gpuring
-from gpuring import _calls, _core, directory
+from gpuring import _core, _engine, directory
 from gpuring.service import delivery
 
 # ---- restarts -----------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ def test_an_engine_survives_whatever_stands_in_the_way_of_tidying(name, monkeypa
         raise error("on purpose")
 
     with serve(name) as server, gpuring.connect(name) as client:
-        monkeypatch.setattr(_calls, "TIDY_S", 0)
+        monkeypatch.setattr(_engine, "TIDY_S", 0)
         monkeypatch.setattr(directory, "tidy", refuse)
         for k in range(3):
             ask_here(server, client, k)
@@ -162,7 +162,7 @@ def odd_names(service):
 
 def test_an_engine_survives_odd_names(name, monkeypatch):
     with serve(name) as server, gpuring.connect(name) as client:
-        monkeypatch.setattr(_calls, "TIDY_S", 0)
+        monkeypatch.setattr(_engine, "TIDY_S", 0)
         odd = list(odd_names(name))
         try:
             for k in range(3):
@@ -191,7 +191,7 @@ def test_tidying_stops_after_a_look_and_goes_on_the_next_time(name, monkeypatch,
                     raise OSError("on purpose")
 
     with serve(name) as server:
-        monkeypatch.setattr(_calls, "TIDY_S", 0)
+        monkeypatch.setattr(_engine, "TIDY_S", 0)
         monkeypatch.setattr(delivery, "_LOOK_S", 0)
         monkeypatch.setattr(directory, "tidy", tidy)
         for _ in range(8):

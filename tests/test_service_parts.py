@@ -17,7 +17,7 @@ from test_service_signals import quick, signals
 from test_service_table import Torn
 
 import gpuring
-from gpuring._calls import END
+from gpuring._envelopes import END
 from gpuring._slots import WriteSlot
 from gpuring.service.mailbox import Mailbox
 from gpuring.service.streaming import Parts

@@ -8,8 +8,9 @@ import struct
 import pytest
 from fake_driver import C
 
-from gpuring import _calls
-from gpuring._calls import Turn
+from gpuring import _calls, _envelopes
+from gpuring._sender import Sender
+from gpuring._sleepers import Turn
 from gpuring.consumer import Consumer
 from gpuring.producer import Producer
 from gpuring.service.pending import Answer, PendingCall, RequestSlot
@@ -32,7 +33,7 @@ class Inbox(_calls.Inbox):
 @pytest.fixture
 def client(rig):
     """A client's inbox on a GPU, and a function by which an engine answers a call."""
-    ring = rig(slots=8, meta_nbytes=_calls.ENVELOPES[1])
+    ring = rig(slots=8, meta_nbytes=_envelopes.ENVELOPES[1])
     engine, inbox = ring.producer(), Inbox("test", 4)
     inbox._open(ring.consumer(kind=Answers, lossless=False))
     header = engine._ring._header
@@ -80,10 +81,10 @@ class Requests(Producer):
 
 def test_a_request_waits_for_no_answer_that_nobody_has_asked_for(rig, client):
     ring, inbox, answer = client
-    requests = rig(slots=8, meta_nbytes=_calls.ENVELOPES[0])
+    requests = rig(slots=8, meta_nbytes=_envelopes.ENVELOPES[0])
     requests.consumer("engines")
     producer = requests.producer(kind=Requests)
-    sender = _calls.Sender(producer._ring, producer, inbox, Turn(), 1, False, PendingCall)
+    sender = Sender(producer._ring, producer, inbox, Turn(), 1, False, PendingCall)
     first, second, _ = calls_of(inbox, 3)
     answers = [next(iter(answer(call))) for call in (first, second)]
     ring.told()

@@ -7,7 +7,8 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from gpuring._calls import FAILED, Answering, SendsAnswer, exit_calls, unanswered
+from gpuring._engine import Answering, SendsAnswer, exit_calls, unanswered
+from gpuring._envelopes import FAILED
 from gpuring._slots import nobody_has
 from gpuring.producer import Producer
 from gpuring.service.streaming import InParts
@@ -121,7 +122,7 @@ class Call(InParts, Unique):
 
     __slots__ = ()
 
-    if TYPE_CHECKING:  # of _calls.Taken, which has their docstrings
+    if TYPE_CHECKING:  # of _engine.Taken, which has their docstrings
 
         def _request(self) -> ReadSlot: ...
         @property

@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpuring import _core, diagnosis
-from gpuring._calls import Attempt, Sender, Turn, asyncio, has_engines, is_closed, nothing
 from gpuring._core import seconds
+from gpuring._sender import Sender, has_engines, is_closed
+from gpuring._sleepers import Attempt, Turn, asyncio, nothing
 from gpuring.calling import Whole
 from gpuring.errors import PeerLost, RingClosed, RingError, RingFull
 from gpuring.service.mailbox import Mailbox
@@ -44,7 +45,7 @@ class Client(Sender, Unique):
     """The number by which engines know this client, `call.client` there.  It is another one in each
     service."""
 
-    if TYPE_CHECKING:  # of _calls.Sender, which has its docstring
+    if TYPE_CHECKING:  # of _sender.Sender, which has its docstring
 
         def request(
             self,

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from gpuring import directory
-from gpuring._calls import Reach, is_gone
+from gpuring._engine import Reach, is_gone
 from gpuring.errors import RingClosed, RingError, RingFull, RingIncompatible
 from gpuring.ring import attach
 from gpuring.service.call import AnswerSlot, AnswerWriter, Call

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from gpuring import arguments, waiting
-from gpuring._calls import fill_seconds
+from gpuring._engine import fill_seconds
 from gpuring.errors import EndOfStream, RingError, RingTimeout
 from gpuring.integers import integer
 from gpuring.service.work import Work

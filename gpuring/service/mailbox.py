@@ -18,7 +18,9 @@ import secrets
 from typing import TYPE_CHECKING, Any
 
 from gpuring import _calls
-from gpuring._calls import Inbox, has_engines, nothing
+from gpuring._calls import Inbox
+from gpuring._sender import has_engines
+from gpuring._sleepers import nothing
 from gpuring._slots import nobody_has, references
 from gpuring._snapshot import snapshot
 from gpuring.errors import PeerLost, RingClosed, RingError, RingTimeout

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gpuring._calls import HoldsAnswer, InFlight, SendsRequest
+from gpuring._calls import HoldsAnswer, InFlight
+from gpuring._sender import SendsRequest
 from gpuring._slots import nobody_has
 from gpuring.consumer import Consumer
 from gpuring.errors import CallFailed, PeerLost, RingClosed, RingError
@@ -29,7 +30,7 @@ class RequestSlot(SendsRequest, WriteSlot):
     As a context manager it sends the request at the end of the block, unless the block raises.
     """
 
-    if TYPE_CHECKING:  # of _calls.SendsRequest, which has its docstring
+    if TYPE_CHECKING:  # of _sender.SendsRequest, which has its docstring
 
         @property
         def call(self) -> PendingCall: ...

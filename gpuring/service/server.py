@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal
 
-from gpuring._calls import Taker
+from gpuring._engine import Taker
 from gpuring._slots import references
 from gpuring.calling import Whole
 from gpuring.consumer import Consumer
@@ -176,7 +176,7 @@ class Server(Taker, Engine, Unique):
 
     # ---- taking --------------------------------------------------------------------------------
 
-    if TYPE_CHECKING:  # of _calls.Taker, which has its docstring
+    if TYPE_CHECKING:  # of _engine.Taker, which has its docstring
 
         def take(
             self,

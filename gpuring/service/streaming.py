@@ -9,8 +9,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from gpuring._calls import END, HandsOut, Taken
+from gpuring._calls import HandsOut
 from gpuring._core import seconds
+from gpuring._engine import Taken
+from gpuring._envelopes import END
 from gpuring.errors import CallCancelled, RingClosed, RingError, RingFull, RingTimeout
 from gpuring.service.tasks import deadline_of
 from gpuring.unique import Unique

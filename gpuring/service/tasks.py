@@ -14,19 +14,20 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from gpuring import _calls, _core, waiting
-from gpuring._calls import Attempt, asyncio
+from gpuring._sleepers import AsleepTask, Attempt, asyncio
 from gpuring.errors import RingFull
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, TimerHandle
 
-    from gpuring._calls import Inbox, Turn
+    from gpuring._calls import Inbox
     from gpuring._core import Notifier, Peer
+    from gpuring._sleepers import Turn
 
 _LOOKS = 20  # slices, after which a task that wants to send looks, in case nobody woke it
 
 
-class Task(_calls.AsleepTask):
+class Task(AsleepTask):
     """A task that sleeps once."""
 
     async def sleep(self, left: float) -> None:

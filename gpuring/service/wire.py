@@ -22,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gpuring import _core, debug, directory, segment, spec
-from gpuring._calls import ENVELOPES, TEXT_NBYTES
 from gpuring._core import Header
+from gpuring._envelopes import ENVELOPES, TEXT_NBYTES
 from gpuring.creation import create_of
 from gpuring.endpoint import Endpoint
 from gpuring.errors import RingError, RingIncompatible
@@ -260,8 +260,8 @@ def without_fail(tidy: Callable[[], object]) -> None:
 
 
 class Enveloped(Endpoint):
-    """An endpoint whose slots' `meta` is the user's part.  _calls.pyx reads and writes the other
-    part."""
+    """An endpoint whose slots' `meta` is the user's part.  The compiled path reads and writes the
+    other part."""
 
     def _metas(self) -> list[Any]:
         table = self._table()

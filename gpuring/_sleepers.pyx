@@ -1,0 +1,118 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
+# cython: auto_pickle=False
+"""Who waits for something of a client: threads and tasks that sleep, and turns that are tried.
+
+A sleeper belongs to the thread or the task that sleeps.  Any thread may `wake` it, once or several times.
+"""
+import threading
+
+from cpython.dict cimport PyDict_GetItem
+from cpython.object cimport PyObject
+from cpython.pythread cimport PyThread_get_thread_ident
+
+from gpuring._envelopes cimport PyWeakref_GetObject, PyWeakref_NewRef
+
+Turn = threading.RLock
+
+
+cdef class Attempt:
+    """`with Attempt(turn) as mine:` tries to take a turn, says whether it did, and gives it back at the end of the block."""
+
+    cdef object turn
+    cdef bint mine
+
+    def __init__(self, turn):
+        self.turn = turn
+
+    def __enter__(self):
+        self.mine = self.turn.acquire(False)
+        return self.mine
+
+    def __exit__(self, *_):
+        if self.mine:
+            self.mine = False
+            self.turn.release()
+
+
+cdef class Thread:
+    """A thread that sleeps."""
+
+    def __init__(self):
+        self.asleep = threading.Lock()
+        self.asleep.acquire()
+
+    def wake(self):
+        try:
+            self.asleep.release()
+        except RuntimeError:  # it was woken already
+            pass
+
+    def sleep(self, timeout):
+        self.asleep.acquire(timeout=timeout)
+
+
+def nothing():
+    return False
+
+
+cdef object imported = None
+
+
+cpdef asyncio():
+    """The module, which a program without event loops need not import."""
+    global imported
+    if imported is None:
+        import asyncio as module
+        imported = module
+    return imported
+
+
+cdef class AsleepTask:
+    """A task of an event loop that sleeps once.  `asleep` are the tasks for which the loop listens, if it is one of them."""
+
+    def __init__(self, loop, dict asleep=None, ready=nothing, stream=None):
+        self.loop, self.asleep, self.ready, self.stream = loop, asleep, ready, stream
+        self.thread = PyThread_get_thread_ident()
+        task = asyncio().current_task(loop)
+        # The same key for the same task each time, so it replaces what an interrupt has left.  The reference is weak, because a
+        # task keeps its calls.
+        self.key = self if task is None else PyWeakref_NewRef(task, None)
+        self.woken = loop.create_future()
+
+    @property
+    def gone(self):
+        """Whether the task has ended without having been removed."""
+        if self.key is self:
+            return False
+        task = <object>PyWeakref_GetObject(self.key)
+        return task is None or task.done()
+
+    def wake(self):
+        """Called by any thread."""
+        if PyThread_get_thread_ident() == self.thread:
+            self.ring()
+            return
+        try:
+            self.loop.call_soon_threadsafe(self.ring)
+        except RuntimeError:  # that loop has ended, with its tasks
+            pass
+
+    cpdef ring(self, error=None):
+        """Called by the thread of the loop."""
+        if self.asleep is not None and PyDict_GetItem(self.asleep, self.key) == <PyObject *>self:
+            del self.asleep[self.key]
+        if self.woken.done():
+            return
+        try:
+            if error is None:
+                self.woken.set_result(None)
+            else:
+                self.woken.set_exception(error)
+        except RuntimeError:  # that loop has ended, with its tasks
+            pass
+
+
+cdef wake(list sleepers):
+    """Called after the last change.  A sleeper that is not woken, because a signal handler raises here, looks again by itself."""
+    for each in sleepers:
+        each.wake()
