@@ -1,0 +1,27 @@
+"""The benchmark of bridges between GPUs, in host memory: it checks frames, and survives kills."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.slow
+def test_it_carries_and_checks_frames_and_survives_kills(tmp_path: Path) -> None:
+    pytest.importorskip("zmq", reason="bridges need pyzmq")
+    out = tmp_path / "out.json"
+    command = ["-m", "bench.bridge_gpu", "--host", "--seconds", "0.1", "--only", "zmq"]
+    command = [sys.executable, *command, "--out", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(out.read_text())
+    for name in ("bridge, host → host, zmq", "kills, host → host, zmq"):
+        figures = found[name]
+        assert figures["frames"] > 0, figures
+        assert figures["frames missing"] == figures["out of order"] == 0, figures
+        assert figures["words wrong"] == 0, figures
+    assert len(found["kills, host → host, zmq"]["s until frames came again"]) == 4
