@@ -17,9 +17,10 @@ from commands import gpuring as command
 import gpuring
 from gpuring import directory
 from gpuring import segment as segments
+from gpuring.bridge.nics import Nic
 from gpuring.cli import doctor
 from gpuring.cli.bench.crew import Crew, Part
-from gpuring.cli.doctor import gpu, host, probe
+from gpuring.cli.doctor import gpu, host, network, probe
 from gpuring.cli.doctor.finding import Finding, Level, told
 
 ON_GPU = ["probe: memory", "probe: vmm", "probe: event", "probe: timeline"]
@@ -193,6 +194,55 @@ def test_living_peers_of_another_pid_namespace_are_seen(name, monkeypatch):
         seen = [replace(one, creator_pid=2**22 + 1), one]
         monkeypatch.setattr(directory, "survey", lambda: (seen, {}))
         assert host.look().foreign_pids == (2**22 + 1,)
+
+
+PORT = Nic("mlx5_0", 1, True, "InfiniBand", "400 Gb/sec (4X NDR)")
+RDMA = network.Network(
+    zmq="27.1.0",
+    nixl="nixl_cu13 1.5.1",
+    back_ends=("POSIX", "UCX"),
+    ports=(PORT,),
+    gpu_direct="nvidia_peermem",
+    gpus=True,
+)
+NETWORKS = [
+    (network.bridge, {}, "ok", "NIXL over RDMA where the other side has both"),
+    (network.bridge, {"zmq": ""}, "ok", "pyzmq is not installed"),
+    (network.bridge, {"ports": ()}, "ok", "there is no active RDMA device"),
+    (network.bridge, {"ports": (), "nixl": ""}, "ok", "ZeroMQ over TCP (pyzmq 27.1.0)"),
+    (network.bridge, {"nixl": ""}, "warn", "NIXL is not installed"),
+    (network.bridge, {"nixl_error": "it does not start"}, "warn", "because it does not start"),
+    (network.bridge, {"back_ends": ("POSIX",)}, "warn", "NIXL has no UCX"),
+    (network.rdma, {}, "ok", "mlx5_0:1 (InfiniBand, 400 Gb/sec (4X NDR))"),
+    (
+        network.rdma,
+        {"ports": (replace(PORT, active=False),)},
+        "warn",
+        "no port is active: mlx5_0:1",
+    ),
+    (
+        network.rdma,
+        {"ports": (PORT, replace(PORT, port=2, active=False))},
+        "ok",
+        "not active: mlx5_0:2",
+    ),
+    (network.gpu_direct, {}, "ok", "nvidia_peermem is loaded"),
+    (network.gpu_direct, {"gpu_direct": ""}, "warn", "nvidia_peermem is not loaded"),
+]
+
+
+@pytest.mark.parametrize(("check", "change", "level", "found"), NETWORKS)
+def test_what_a_bridge_would_take_is_told(check, change, level, found):
+    finding = check(replace(RDMA, **change))
+    assert (finding.level, found in finding.found) == (level, True), finding
+    assert bool(finding.fix) == (level == "warn")
+
+
+def test_a_machine_without_rdma_hears_nothing_of_it():
+    assert network.rdma(replace(RDMA, ports=())) is None
+    assert network.gpu_direct(replace(RDMA, ports=())) is None
+    assert network.gpu_direct(replace(RDMA, gpus=False)) is None
+    assert network.bridge(network.Network()).level == "ok"
 
 
 GPU = gpu.Gpu(

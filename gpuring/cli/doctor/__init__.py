@@ -17,10 +17,11 @@ from gpuring.cli.bench.crew import Crew, RoleFailed
 from gpuring.cli.options import gpu_number
 from gpuring.cli.text import columns
 
-from . import gpu, host, probe
+from . import gpu, host, network, probe
 from .finding import Finding, Level, told
 
 DRIVER_PATIENCE_S = 60.0
+NIXL_PATIENCE_S = 60.0
 ON_GPU = ("probe: memory", "probe: vmm", "probe: event", "probe: timeline")
 MAX_WIDTH = 100
 
@@ -79,6 +80,7 @@ def examine(device: int, *, probing: bool) -> Iterator[Finding]:
         cupy_works = bool(seen.cupy)
         if seen.gpus:
             yield from (f for check in gpu.CHECKS if (f := _judged(check, seen)) is not None)
+    yield from _bridges(bool(seen and seen.gpus))
     if not probing:
         return
     if not room:
@@ -87,6 +89,17 @@ def examine(device: int, *, probing: bool) -> Iterator[Finding]:
         return
     yield from probe.on_host()
     yield from _probe_gpu(seen, device, cupy_works)
+
+
+def _bridges(gpus: bool) -> Iterator[Finding]:
+    try:
+        with Crew() as crew:
+            seen = crew.call(network.look, gpus, patience_s=NIXL_PATIENCE_S)
+    except RoleFailed as error:
+        fix = "bridges use ZeroMQ if NIXL is uninstalled; please report it"
+        yield Finding("warn", "bridge", f"a process that asks NIXL hangs or dies ({error})", fix)
+        return
+    yield from (f for check in network.CHECKS if (f := _judged(check, seen)) is not None)
 
 
 def _probe_gpu(seen: gpu.Gpus | None, device: int, cupy_works: bool) -> Iterator[Finding]:
