@@ -5,9 +5,12 @@ GPUs of one host.
 
 Frames have 16 MiB, and every word of them is checked on the GPU.  There are three parts: the floors
 (a plain copy between the two memories, and raw blocking sockets between two processes), the NIXL
-engine alone, and whole bridges from ring to ring, also with their processes killed.  Where a second
-GPU is there, everything runs across the two as well.  It takes less than two minutes, and no part
-stops the others by failing: the file says why one has no figure.  `--host` runs it in host memory.
+engine alone, and whole bridges from ring to ring, also with their processes killed.  The engine
+`auto` takes NIXL on one host, unless CUDA does not share the importer's slots again.
+
+Where a second GPU is there, frames go across the two as well.  It takes less than two minutes.  A
+part that fails does not stop the others, and the file says why it has no figure.  `--host` runs all
+of it in host memory.
 """
 
 from __future__ import annotations
@@ -376,13 +379,13 @@ def parts(crew: Crew, places: list[str], seconds: float) -> Iterator[tuple[str, 
             measure = partial(engine, crew, near, far, imported, seconds)
             yield f"nixl alone, {to}, far memory {which}", measure
     near, far = pairs[0]
-    for name in ("zmq", "nixl"):
+    for name in ("zmq", "auto"):
         yield f"bridge, {near} → {far}, {name}", partial(carried, crew, near, far, name, seconds)
-    for name in ("zmq", "nixl"):
+    for name in ("zmq", "auto"):
         measure = partial(carried, crew, near, far, name, seconds, KILLS)
         yield f"kills, {near} → {far}, {name}", measure
-    near, far = pairs[-1]
-    yield f"bridge, {near} → {far}, auto", partial(carried, crew, near, far, "auto", seconds)
+    for near, far in pairs[1:]:
+        yield f"bridge, {near} → {far}, auto", partial(carried, crew, near, far, "auto", seconds)
 
 
 def _sockets(crew: Crew, seconds: float) -> Any:

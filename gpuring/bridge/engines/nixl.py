@@ -13,7 +13,8 @@ says that the frame has arrived.
 Which memory it takes:
 
 * host rings, and GPU rings with memory="ipc", also where this process has only imported the slots.
-  (On one host the far slots must be exported again, which CUDA refuses for imported ones.)
+  Between GPUs of one host the far slots must be shared again.  Where CUDA refuses that for
+  imported ones, so does this engine.
 * memory="vmm" and "pool" are slow in NIXL 1.5 or do not work (issue 1754 of ai-dynamo/nixl).
   `suits` refuses them, so only who asks for NIXL by name gets them.
 
@@ -63,6 +64,11 @@ _PASSIVE = frozenset({"tcp", "self", "rc", "ud", "dc", "ib", "cuda_copy", "gdr_c
 _WRITES_ORDERING, _ORDERED_FOR_ALL, _FLUSH_TO_ALL = 118, 200, 200
 _MAX_OFFER_HEAD = 4096
 
+_NOT_EXPORTED = (
+    "both sides are on one host, and CUDA does not share the far slots again, which the importer "
+    "has from another process: frames would go through host memory"
+)
+
 
 def package() -> Any:
     """The package of NIXL.  Raises EngineError if it is not installed or cannot be loaded."""
@@ -100,7 +106,7 @@ def suits(near: Mapping[str, Any], far: Mapping[str, Any], slab: Slab) -> tuple[
         if near.get("spaces") != far.get("spaces"):
             return False, "both sides are on one host, but not in the same namespaces"
         if slab.gpu is not None and not _can_be_exported(slab):
-            return False, "both sides are on one host, but CUDA cannot export imported slots again"
+            return False, _NOT_EXPORTED
         return True, "both sides are on one host"
     for which, side in (("near", near), ("far", far)):
         if not side.get("rdma"):
@@ -199,10 +205,13 @@ class Sender(_End):
     def open(self, offer: bytes) -> None:
         """Loads what the receiver has offered.  Raises EngineError."""
         self._far = far = _Offer.read(offer)
+        here = far.host == _host()
+        if here and self._slab.gpu is not None and far.gpu >= 0 and not far.exported:
+            raise EngineError(f"{_NOT_EXPORTED}. Use engine auto, or zmq")
         self._start()
         with _translated("what the far side offered cannot be used"), _current(self._slab.gpu):
             self._name = self._agent.add_remote_agent(far.agent)
-        if far.host == _host():
+        if here:
             self._take_hold(far.hold)
 
     def _take_hold(self, name: str) -> None:
@@ -338,6 +347,7 @@ class Receiver(_End):
             slots=slab.slots,
             slot_nbytes=slab.slot_nbytes,
             gpu=-1 if slab.gpu is None else slab.gpu,
+            exported=slab.gpu is not None and _can_be_exported(slab),
             host=_host(),
             hold=self._holds.name,
             agent=agent,
@@ -391,6 +401,8 @@ class _Offer:
     slot_nbytes: int
     gpu: int
     """The ordinal in the far process.  -1: host memory."""
+    exported: bool
+    """Whether other processes of that host can map the memory."""
     host: str
     hold: str
     agent: bytes
@@ -423,7 +435,8 @@ class _Offer:
         limits |= {"gpu": (-1, 1 << 10)}
         if (
             not isinstance(head, dict)
-            or set(head) != {*limits, "host", "hold"}
+            or set(head) != {*limits, "exported", "host", "hold"}
+            or not isinstance(head["exported"], bool)
             or not all(type(head[k]) is int and a <= head[k] < b for k, (a, b) in limits.items())
             or not isinstance(head["host"], str)
             or not is_name(head["hold"])
