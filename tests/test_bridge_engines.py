@@ -64,7 +64,9 @@ def check(session: Session, seq: int) -> None:
     np.testing.assert_array_equal(session.frame(index, nbytes), content(seq, nbytes))
 
 
-@pytest.mark.parametrize("nbytes", [1, 65537, 6 * MIB + 3, 64 * MIB])
+@pytest.mark.parametrize(
+    "nbytes", [1, 65537, 6 * MIB + 3, pytest.param(64 * MIB, marks=pytest.mark.slow)]
+)
 def test_a_frame_arrives_as_it_was_sent_and_nothing_beside_it(
     session: Callable[..., Session], nbytes: int
 ) -> None:
