@@ -49,8 +49,9 @@ class Host:
         assert self._holder.stdout
         said = self._holder.stdout.readline().strip()
         if said != "ready":
+            said += self._holder.stdout.read()
             self.close()
-            raise Unavailable(said or "unshare said nothing")
+            raise Unavailable(said) if said.startswith(("unshare:", "mount:")) else Failed(said)
         self.shm = Path(f"/proc/{self.pid}/root/dev/shm")
 
     def command(self, *command: Any) -> list[str]:
@@ -172,7 +173,8 @@ def hold() -> None:
         ["mount", "-t", "tmpfs", "tmpfs", "/dev/shm"],
         ["ip", "link", "set", "lo", "up"],
     ):
-        subprocess.run(command, check=True, timeout=PATIENCE_S)
+        if subprocess.run(command, check=False, timeout=PATIENCE_S).returncode:
+            return
     print("ready", flush=True)
     for sent in (signal.SIGINT, signal.SIGTERM):
         signal.signal(sent, signal.SIG_IGN)  # the end of its input ends it, after all others
