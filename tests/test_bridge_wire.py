@@ -1,0 +1,138 @@
+"""What a bridge reads from the network: every message or a WireError, whatever came."""
+
+from __future__ import annotations
+
+import json
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuring.bridge import wire
+
+SEQ = st.integers(1, (1 << 48) - 1)
+TEXT = st.text(st.characters(codec="utf-8"), max_size=60)
+NAME = st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1, max_size=60)
+DIGITS = st.text("0123456789abcdef", min_size=32, max_size=32)
+FACTS = st.dictionaries(NAME, st.none() | st.booleans() | st.integers() | TEXT, max_size=4)
+MESSAGES = st.one_of(
+    st.builds(
+        wire.Hello, NAME, NAME, DIGITS.map(lambda text: text[:16]), st.sampled_from(wire.POLICIES),
+        st.just("") | DIGITS, SEQ,
+    ),
+    st.builds(wire.Refuse, TEXT, st.booleans()),
+    st.builds(wire.Welcome, NAME, DIGITS, TEXT, st.dictionaries(NAME, FACTS, max_size=4)),
+    st.builds(wire.Open, NAME, st.integers(1, 1024), st.binary(max_size=200)),
+    st.builds(wire.Flow, SEQ, st.sets(SEQ, max_size=20).map(sorted).map(tuple)),
+    st.builds(wire.Data, SEQ, st.integers(0, 1 << 40), st.binary(min_size=1, max_size=200)),
+    st.builds(
+        wire.Frame, SEQ, SEQ, st.integers(1, 1 << 40), st.integers(0, (1 << 63) - 1),
+        st.integers(0, (1 << 48) - 1), st.lists(st.integers(1, 1 << 40), max_size=4).map(tuple),
+        st.binary(max_size=200),
+    ),
+    st.builds(wire.End, st.booleans()),
+    st.builds(wire.Begin),
+    st.builds(wire.Ping, TEXT),
+    st.builds(wire.Bye, TEXT, st.booleans()),
+)  # fmt: skip
+SESSION = st.integers(0, (1 << 64) - 1)
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def _read(parts: list[bytes]) -> None:
+    """A message or a WireError.  What is read can be said again, and is then read the same."""
+    try:
+        session, message = wire.decode(parts)
+    except wire.WireError:
+        return
+    assert wire.decode(wire.encode(session, message)) == (session, message)
+
+
+@given(SESSION, MESSAGES)
+def test_what_is_said_is_read(session, message):
+    assert wire.decode(wire.encode(session, message)) == (session, message)
+
+
+@given(st.lists(st.binary(max_size=300), max_size=4))
+def test_rubbish(parts):
+    _read(parts)
+
+
+@given(st.integers(0, 255), SESSION, st.binary(max_size=300), st.none() | st.binary(max_size=50))
+def test_rubbish_behind_a_right_beginning(kind, session, body, part):
+    head = struct.pack("<7sBQ", b"gpuring", kind, session) + body
+    _read([head] if part is None else [head, part])
+
+
+@given(MESSAGES, st.data())
+def test_messages_that_are_damaged(message, data):
+    """Some bytes are other ones, and some are missing or too many."""
+    parts = [bytearray(part) for part in wire.encode(7, message)]
+    part = data.draw(st.sampled_from(parts))
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(part)))
+        what = data.draw(st.sampled_from(("cut", "insert", "change")))
+        if what == "cut":
+            del part[at : at + data.draw(st.integers(1, 8))]
+        elif what == "insert":
+            part[at:at] = data.draw(st.binary(min_size=1, max_size=8))
+        else:
+            part[at : at + 1] = data.draw(st.binary(min_size=1, max_size=1))
+    _read([bytes(each) for each in parts])
+
+
+KINDS = [wire.Hello, wire.Refuse, wire.Welcome, wire.Open, wire.End, wire.Ping, wire.Bye]
+"""Their fields are JSON."""
+
+
+@given(MESSAGES.filter(lambda message: type(message) in KINDS), st.data())
+def test_fields_that_are_of_other_types_missing_or_too_many(message, data):
+    head, *rest = wire.encode(7, message)
+    fields = json.loads(head[16:])
+    name = data.draw(st.sampled_from([*fields, "more"]))
+    if data.draw(st.booleans()):
+        fields[name] = data.draw(ANYTHING)
+    else:
+        fields.pop(name, None)
+    _read([head[:16] + json.dumps(fields).encode(), *rest])
+
+
+def _packed(kind: int, body: bytes) -> bytes:
+    return struct.pack("<7sBQ", b"gpuring", kind, 7) + body
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [_packed(wire.Flow.kind, struct.pack("<QI", 1, 0xFFFFFFFF))],
+        [_packed(wire.Flow.kind, struct.pack("<QI2Q", 1, 2, 5, 5))],
+        [_packed(wire.Flow.kind, struct.pack("<QIQ", 1, 1, 1 << 63))],
+        [_packed(wire.Frame.kind, struct.pack("<QQQQQB", 9, 9, 1 << 63, 0, 0, 0)), b""],
+        [_packed(wire.Frame.kind, struct.pack("<QQQQQB", 9, 9, 9, 0, 0, 255)), b""],
+        [_packed(wire.Frame.kind, struct.pack("<QQQQQBQ", 9, 9, 9, 0, 0, 1, 0)), b""],
+        [_packed(wire.Frame.kind, struct.pack("<QQQQQB", 0, 9, 9, 0, 0, 0)), b""],
+        [_packed(wire.Frame.kind, struct.pack("<QQQQQB", 9, 9, 9, 0, 0, 0)), b"x" * (1 << 17)],
+        [_packed(wire.Data.kind, struct.pack("<QQ", 9, 1 << 63)), b"x"],
+        [_packed(wire.Data.kind, struct.pack("<QQ", 9, 0)), b""],
+        [_packed(wire.Data.kind, struct.pack("<QQ", 9, 0)), b"x" * (wire.MAX_PART + 1)],
+        [_packed(wire.Open.kind, b'{"engine": "zmq", "slots": 4}'), b"x" * (wire.MAX_OFFER + 1)],
+        [_packed(wire.Open.kind, b'{"engine": "zmq", "slots": 1e9}'), b""],
+        [_packed(wire.Open.kind, b'{"engine": "zmq", "slots": true}'), b""],
+        [_packed(wire.Ping.kind, b'{"blocked": ' + b"[" * 60_000 + b"}")],
+        [_packed(wire.Ping.kind, b'{"blocked": ' + b"9" * 60_000 + b"}")],
+        [_packed(wire.Ping.kind, b'{"blocked": "\\ud800"}')],
+        [_packed(wire.Ping.kind, b'{"blocked": "' + b"x" * (1 << 16) + b'"}')],
+        [_packed(wire.Hello.kind, b"{}")],
+        [_packed(0, b"")],
+        [b"gpuring"],
+        [],
+    ],
+)
+def test_counts_and_sizes_that_cannot_be(parts):
+    with pytest.raises(wire.WireError):
+        wire.decode(parts)
