@@ -1,0 +1,59 @@
+"""What must be so of a bridge, of all that the near producer and the far reader wrote down.
+
+P   the frames that the producer said that it had published
+p   those that it may have published: it was killed before it could say so
+A   the frames that a reader had
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+FEW = 9
+"""So many culprits are named."""
+
+
+def judge(near: np.ndarray, far: np.ndarray) -> list[str]:
+    """Returns what is wrong with a lossless bridge.  `near` and `far` are of dtype `roles.ROW`."""
+    said, may = near[near["mark"] == b"P"], near[near["mark"] == b"p"]
+    had = far[far["mark"] == b"A"]
+    first = had[~had["again"]]
+    wrong = []
+
+    def expect(culprits: np.ndarray, what: str) -> None:
+        if len(culprits):
+            named = ", ".join(map(str, culprits[:FEW].tolist()))
+            wrong.append(f"{len(culprits)} frames {what}: {named}{' …' * (len(culprits) > FEW)}")
+
+    expect(np.setdiff1d(said["k"], had["k"]), "were published and never arrived")
+    expect(np.setdiff1d(had["k"], may["k"]), "arrived and were never published")
+    expect(_twice(first["k"]), "arrived twice")
+    expect(had["k"][1:][np.diff(had["k"]) < 0], "arrived after later ones")
+    expect(had["k"][1:][np.diff(had["seq"]) < 0], "have a far sequence below the one before")
+    by_k = may[np.argsort(may["k"], kind="stable")]
+    known = had[np.isin(had["k"], by_k["k"])]
+    at = np.searchsorted(by_k["k"], known["k"])
+    expect(known["k"][by_k["seq"][at] != known["origin"]], "name another near sequence as origin")
+    expect(had["k"][had["lost"] != 0], "say that frames before them were lost")
+    return wrong
+
+
+def judge_lossy(near: np.ndarray, far: np.ndarray) -> list[str]:
+    """The same of a bridge that may lose frames, where nobody is killed: what is missing between
+    two frames of one reader is what `lost` says, and none is late, doubled or invented."""
+    had = far[far["mark"] == b"A"]
+    told = [
+        each
+        for each in judge(near, far)
+        if "never arrived" not in each and "before them were lost" not in each
+    ]
+    missing = np.diff(had["origin"]) - 1
+    lies = had["k"][1:][missing != had["lost"][1:]]
+    if len(lies):
+        told.append(f"{len(lies)} frames say another number of lost ones: {lies[:FEW].tolist()}")
+    return told
+
+
+def _twice(numbers: np.ndarray) -> np.ndarray:
+    values, times = np.unique(numbers, return_counts=True)
+    return np.asarray(values[times > 1])
