@@ -128,6 +128,7 @@ def _packed(kind: int, body: bytes) -> bytes:
         [_packed(wire.Ping.kind, b'{"blocked": "\\ud800"}')],
         [_packed(wire.Ping.kind, b'{"blocked": "' + b"x" * (1 << 16) + b'"}')],
         [_packed(wire.Hello.kind, b"{}")],
+        [_packed(wire.Welcome.kind, b'{"host": "h", "epoch": null, "spec": "", "engines": {}}')],
         [_packed(0, b"")],
         [b"gpuring"],
         [],

@@ -398,7 +398,9 @@ def _name(said: dict[str, Any], name: str, most: int = MAX_NAME) -> str:
 
 def _epoch(said: dict[str, Any], none: str | None = None) -> str:
     """An epoch, or `none`, which stands for no epoch."""
-    return "" if said["epoch"] == none else _digits(said, "epoch", 32)
+    if none is not None and said["epoch"] == none:
+        return ""
+    return _digits(said, "epoch", 32)
 
 
 def _digits(said: dict[str, Any], name: str, n: int) -> str:
