@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import links
@@ -68,6 +69,9 @@ class Storm:
         self.parts: dict[str, Part] = {}
         self.calm_at: dict[Any, float] = {}
         """When the link heals ("link"), and when a stopped process goes on (its pid)."""
+        self.healed: tuple[int, float] | None = None
+        """How many frames had arrived when the link was healed, and when that was."""
+        self.after_heal_ms: list[float] = []
         self.moved: tuple[int, float] = (0, time.monotonic())
 
     # ---- who is there --------------------------------------------------------------------------
@@ -152,6 +156,7 @@ class Storm:
                 del self.calm_at[what]
                 if what == "link":
                     self.link.heal()
+                    self.healed = self._arrived(), time.monotonic()
                 else:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(what, signal.SIGCONT)
@@ -185,11 +190,17 @@ class Storm:
         while (now := time.monotonic()) < begun + self.args.seconds and not self._enough():
             self.calm()
             self.look()
+            if self.healed and self._arrived() > self.healed[0]:
+                self.after_heal_ms.append(1000 * (time.monotonic() - self.healed[1]))
+                self.healed = None
             if self._arrived() >= after or now > latest:
                 self.trouble()
                 after = self._arrived() + self.chance.randrange(1, 2 * self.args.every)
                 latest = now + LULL_S
             time.sleep(0.005)
+        if self.after_heal_ms:
+            self.counts["ms from heal to next frame, p50"] = round(median(self.after_heal_ms))
+            self.counts["ms from heal to next frame, longest"] = round(max(self.after_heal_ms))
         self.counts["seconds of trouble"] = round(time.monotonic() - begun)
         self.calm(at_once=True)
         self.link.heal()
