@@ -1,0 +1,130 @@
+"""What a bridge costs beside other ways to carry a ring to another process, over loopback."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from bench.bridge import table
+from bench.bridge.carriers import CARRIERS, OWN_COST, Carrier
+from bench.bridge.measure import Taken, carried, idle_percent
+from bench.bridge.recovery import recovery
+from gpuring.cli.bench import stored
+from gpuring.cli.bench.attempt import Wrong
+from gpuring.cli.bench.crew import Crew, RoleFailed
+from gpuring.cli.bench.figures import VERIFICATION_FAILED, Distribution, Figure
+from gpuring.cli.bench.settings import remove_rings
+
+KIB, MIB = 1 << 10, 1 << 20
+SIZES = {64 * KIB: 0.005, MIB: 0.01, 6 * MIB: 0.03, 64 * MIB: 0.3}
+"""Bytes of a frame, and the seconds between two frames that come at a leisurely pace."""
+VERIFIED = "each word of the first 24 frames, then two words of each frame"
+
+
+def slots_of(nbytes: int) -> int:
+    return 4 if nbytes >= 64 * MIB else 16
+
+
+def figures(args: argparse.Namespace) -> Iterator[Figure]:
+    chosen = [carrier for carrier in CARRIERS if not args.only or carrier.name in args.only]
+    missing = {carrier.name: carrier.missing for carrier in chosen if carrier.missing}
+    for name, why in missing.items():
+        yield Figure("bridge", "all", name, "", skipped=why)
+    there = [carrier for carrier in chosen if carrier.name not in missing]
+    sizes = dict(itertools.islice(SIZES.items(), 1)) if args.quick else SIZES
+    try:
+        with Crew() as crew:
+            for nbytes, every_s in sizes.items():
+                yield from _size(args, there, crew, nbytes, every_s)
+            for carrier in there if not args.quick else ():
+                if carrier.engine:
+                    yield from _idle(carrier, crew, 5)
+                    yield from recovery(carrier, crew, 5)
+    finally:
+        remove_rings()
+
+
+def _size(
+    args: argparse.Namespace, carriers: list[Carrier], crew: Crew, nbytes: int, every_s: float
+) -> Iterator[Figure]:
+    """All carriers in turns, so that whatever else the machine does hits each of them."""
+    rounds: list[dict[str, Taken]] = []
+    failed: dict[str, str] = {}
+    for _ in range(args.rounds):
+        rounds.append({})
+        for carrier in carriers:
+            if carrier.name in failed:
+                continue
+            try:
+                with carried(carrier, crew, nbytes, slots_of(nbytes)) as between:
+                    taken = between.measure(args.seconds, every_s, 24)
+                rounds[-1][carrier.name] = taken
+            except Wrong as wrong:
+                failed[carrier.name] = f"{VERIFICATION_FAILED}: {wrong}"
+            except RoleFailed as role:
+                failed[carrier.name] = str(role).strip().splitlines()[-1]
+    for carrier in carriers:
+        blank = Figure("bridge", "all", carrier.name, "", {"nbytes": nbytes})
+        if carrier.name in failed:
+            yield replace(blank, skipped=failed[carrier.name])
+        else:
+            yield from _of_one(replace(blank, verified=VERIFIED), nbytes, rounds)
+
+
+def _of_one(blank: Figure, nbytes: int, rounds: list[dict[str, Taken]]) -> Iterator[Figure]:
+    mine = [each[blank.program] for each in rounds]
+
+    def figure(name: str, unit: str, values: list[float]) -> Figure:
+        return replace(blank, name=name, unit=unit, values=Distribution.of(values))
+
+    yield figure("throughput", "GB/s", [nbytes * taken.gb_s for taken in mine])
+    yield figure("CPU near", "µs/frame", [1e6 * taken.near_s for taken in mine])
+    yield figure("CPU far", "µs/frame", [1e6 * taken.far_s for taken in mine])
+    for name in ("paced", "saturated"):
+        times = [1e6 * s for taken in mine for s in getattr(taken, f"{name}_s")]
+        yield figure(f"one way, {name}", "µs", times)
+    own = OWN_COST.get(blank.program, "")
+    if all(own in each for each in rounds):
+        pairs = [(each[blank.program], each[own]) for each in rounds]
+        cpu = [
+            100 * ((ours.near_s + ours.far_s) / (bare.near_s + bare.far_s) - 1)
+            for ours, bare in pairs
+        ]
+        yield figure("CPU over its engine's own", "%", cpu)
+        rate = [100 * (bare.gb_s / ours.gb_s - 1) for ours, bare in pairs]
+        yield figure("time over its engine's own", "%", rate)
+
+
+def _idle(carrier: Carrier, crew: Crew, seconds: float) -> Iterator[Figure]:
+    used = idle_percent(carrier, crew, seconds)
+    for side, percent in zip(("near", "far"), used, strict=True):
+        values = Distribution.of([percent])
+        yield Figure("bridge", f"idle, {side}", carrier.name, "% of a core", values=values)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    asked = sys.argv[1:] if argv is None else argv
+    parser = argparse.ArgumentParser(prog="python -m bench.bridge", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="the smallest frames only")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=1.5, help="of each measurement")
+    parser.add_argument("--only", nargs="+", choices=[each.name for each in CARRIERS])
+    parser.add_argument("--json", type=Path, help="write the run to this file")
+    parser.add_argument("--from", dest="stored", type=Path, help="print the table of this run")
+    args = parser.parse_args(asked)
+    if args.stored:
+        print(table.text(stored.load(args.stored).figures))
+        return 0
+    run = stored.measured(figures(args), asked, lambda figure: print(table.line(figure)))
+    if args.json:
+        run.save(args.json)
+    print("", table.text(run.figures), f"{run.seconds:.0f} s", sep="\n")
+    return run.status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

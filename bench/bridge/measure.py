@@ -1,0 +1,149 @@
+"""One carrier at work between a producer and a reader, in one setting."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.bridge import ends
+from bench.bridge.carriers import HERE, Carrier
+from gpuring.cli.bench.attempt import Wrong
+from gpuring.cli.bench.crew import Crew, Part
+from gpuring.cli.bench.settings import ring_name
+
+END_S = 10
+
+
+@dataclass
+class Taken:
+    """What was measured of one carrier in one round.  Times are in seconds."""
+
+    gb_s: float = 0
+    near_s: float = 0
+    """CPU time a frame of the process beside the near ring, saturated."""
+    far_s: float = 0
+    paced_s: list[float] = field(default_factory=list)
+    """One way, of each frame, when they come at a leisurely pace."""
+    saturated_s: list[float] = field(default_factory=list)
+
+
+@contextlib.contextmanager
+def carried(carrier: Carrier, crew: Crew, nbytes: int, slots: int) -> Iterator[Between]:
+    """A producer, a carrier and a reader, who are gone afterwards."""
+    near, far, port = ring_name(), ring_name(), _free_port()
+    with contextlib.ExitStack() as stack:
+        producer = stack.enter_context(crew.start(ends.produce, near, nbytes, slots))
+        producer.receive()
+        make = not carrier.engine
+        reader = stack.enter_context(crew.start(ends.read, far, nbytes, slots, make))
+        if make:
+            reader.receive()
+        commands = (carrier.near(near, port), carrier.far(far, port, near, slots))
+        processes = []
+        for command in commands:
+            processes.append(stack.enter_context(_running(command)))
+        if not make:
+            reader.receive()
+        yield Between(producer, reader, *(process.pid for process in processes))
+        for part in (producer, reader):
+            part.send(None)
+            part.result()
+
+
+@contextlib.contextmanager
+def _running(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _free_port() -> int:
+    with socket.create_server((HERE, 0)) as server:
+        return int(server.getsockname()[1])
+
+
+@dataclass
+class Between:
+    """The two ends, and the processes between them."""
+
+    producer: Part
+    reader: Part
+    near_pid: int
+    far_pid: int
+
+    def send(
+        self,
+        kind: str,
+        until: float,
+        every_s: float = 0,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> tuple[list[int], list[int]]:
+        """Has frames sent and read.  Returns the one-way time and the arrival of each in ns.
+        Raises Wrong.  `kind` is "verify", "spoil" (a frame has a wrong word) or "timed"."""
+        self.reader.send("timed" if kind == "timed" else "verify")
+        self.producer.send((kind, until, every_s))
+        meanwhile()
+        sent = self.producer.receive()
+        wrong, took, came = self.reader.receive()
+        if wrong or len(took) != sent:
+            raise Wrong(f"{wrong} words differ, and of {sent} frames {len(took)} came")
+        return took, came
+
+    def measure(self, seconds: float, every_s: float, verified: int) -> Taken:
+        self.send("verify", verified)
+        before = self.cpu_s()
+        took, came = self.send("timed", seconds)
+        near_s, far_s = (after - was for after, was in zip(self.cpu_s(), before, strict=True))
+        taken = Taken(near_s=near_s / len(came), far_s=far_s / len(came))
+        taken.saturated_s = (np.array(took) / 1e9).tolist()
+        taken.gb_s = (len(came) - 1) / max(1, came[-1] - came[0])  # frames a ns
+        taken.paced_s = (np.array(self.send("timed", seconds, every_s)[0]) / 1e9).tolist()
+        return taken
+
+    def cpu_s(self) -> tuple[float, float]:
+        """CPU time of the near and of the far side, with all that they have started."""
+        return cpu_s(self.near_pid), cpu_s(self.far_pid)
+
+
+def cpu_s(root: int) -> float:
+    """CPU time of all threads of a process and of those that it has started, and so on."""
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parent = int(path.read_text().rpartition(") ")[2].split()[1])
+            children.setdefault(parent, []).append(int(path.parent.name))
+    used, left = 0.0, [root]
+    while left:
+        pid = left.pop()
+        left += children.get(pid, [])
+        with contextlib.suppress(OSError):
+            for task in Path(f"/proc/{pid}/task").iterdir():
+                used += int((task / "schedstat").read_text().split()[0]) / 1e9
+    return used
+
+
+def idle_percent(carrier: Carrier, crew: Crew, seconds: float) -> tuple[float, float]:
+    """What the two sides of a bridge use while no frame comes, in percent of a core."""
+    with carried(carrier, crew, 1 << 16, 8) as between:
+        between.send("verify", 16)
+        time.sleep(1)
+        before, begun = between.cpu_s(), time.monotonic()
+        time.sleep(seconds)
+        passed = time.monotonic() - begun
+        after: Any = between.cpu_s()
+        return tuple(100 * (now - was) / passed for now, was in zip(after, before, strict=True))
