@@ -53,14 +53,14 @@ def start(request, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), *filter(None, inherited)]))
     started, names, locks = [], set(), contextlib.ExitStack()
 
-    def start(*path, args=(), alone=True, **options):
+    def start(*path, args=(), alone=True, before=(), **options):
         taken = set(RINGS.get(path[0], ())) if alone else set()
         if not taken <= names:
             _lock(locks, min(taken))
             names.update(taken)
             there = [path for name in taken for path in _files(name)]
             assert not there, f"rings of the example's names are there already: {there}"
-        command = [sys.executable, str(EXAMPLES.joinpath(*path)), *args]
+        command = [*before, sys.executable, str(EXAMPLES.joinpath(*path)), *args]
         started.append(
             subprocess.Popen(
                 command,
@@ -309,11 +309,12 @@ def _session(pid):
         ("service.py", 5),
         ("token_stream.py", 5),
         ("one_script.py", 1),
+        ("two_hosts/run.py", 7),
     ],
 )
 def test_children_end_when_their_parent_is_killed(start, name, children):
-    for module in ("av", "h5py", "torch", "uvicorn", "starlette", "PIL"):
-        pytest.importorskip(module, reason="gpuring[examples] is not installed")
+    for module in ("av", "h5py", "torch", "uvicorn", "starlette", "PIL", "zmq"):
+        pytest.importorskip(module, reason="gpuring[examples,bridge] is not installed")
     process = start(name)
     poll(lambda: len(_session(process.pid)) > children, 60)
     process.kill()
@@ -485,12 +486,29 @@ def test_upscale_frontends(start):
     assert answers > meanwhile > 0
 
 
+@pytest.mark.slow
+@pytest.mark.deadline(150)
+def test_two_hosts(start):
+    """The detector checks each image.  The second run may make no namespaces."""
+    pytest.importorskip("zmq", reason="gpuring[bridge] is not installed")
+    if not start.on_host:
+        pytest.skip("it runs in host memory")
+    plain = ["setpriv", "--bounding-set", "-sys_admin", "--inh-caps", "-sys_admin"]
+    for before, names in (([], ("cam", "seen")), (plain if os.geteuid() == 0 else [], ("seen",))):
+        head, ready, *told = _lines(start("two_hosts/run.py", args=["40"], before=before), 140)
+        assert head.startswith(("two hosts: ", "one host with two names for each ring ("))
+        assert ready == "detector ready"
+        right = re.compile(r"(\w+)\d  40 images, each right and in order, ")
+        assert [right.match(line)[1] for line in told] in [[name] * 2 for name in names]
+
+
 PAGES = {
     "inference_load.py": "examples/inference_frontends.md",
     "one_script.py": "guide.md",
     "two_scripts/change.py": "guide.md",
     "two_scripts/send.py": "guide.md",
     "service.py": "services.md",
+    **{f"two_hosts/{name}.py": "examples/two_hosts.md" for name in ("camera", "detector", "run")},
     "upscale_load.py": "examples/upscale_frontends.md",
     "video_page.py": "examples/video_pipeline.md",
 }
