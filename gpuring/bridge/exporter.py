@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,11 +11,11 @@ from typing import Any, Literal
 
 import zmq
 
-from gpuring import _core
-from gpuring.bridge import engines, keys, wire
+from gpuring.bridge import engines, wire
 from gpuring.bridge.engine import EngineError
+from gpuring.bridge.listening import RouterChannel, listen, subscription_of
 from gpuring.bridge.near import Link, Session
-from gpuring.bridge.worker import BUSY_S, Fatal, Up, Watch
+from gpuring.bridge.worker import BUSY_S, Up, Watch
 from gpuring.errors import RingError, RingNotFound
 from gpuring.ring import Ring, attach
 
@@ -29,7 +28,6 @@ _END_LOOK_S = 0.2
 """How often a stream that has ended is looked at."""
 _DRAIN_S = 0.4
 """How long an exporter that ends waits for acknowledgements."""
-_NAME_NBYTES = _core.MAX_NAME_NBYTES
 
 
 @dataclass
@@ -44,36 +42,6 @@ class Caller:
     heard_s: float
     said_s: float = 0.0
     welcomed: bool = False
-
-
-class RouterChannel:
-    """engine.Channel over the exporter's socket."""
-
-    def __init__(self, router: Any, route: bytes, number: int) -> None:
-        self._router, self._route, self._number = router, route, number
-
-    def data(self, to_seq: int, begin: int, part: Any, *, track: bool = False) -> Any:
-        head, part = wire.encode(self._number, wire.Data(to_seq, begin, part))
-        return self._send([self._route, head, part], copy=False, track=track)
-
-    def post(self, message: wire.Message) -> None:
-        self._send([self._route, *wire.encode(self._number, message)])
-
-    def _send(self, parts: list[Any], **how: Any) -> Any:
-        try:
-            return self._router.send_multipart(parts, zmq.NOBLOCK, **how)
-        except zmq.ZMQError as error:
-            raise EngineError(f"the importer cannot be reached: {error}") from None
-
-
-def subscription_of(importer: str) -> str:
-    """The name of an importer's subscription of the near ring."""
-    name = f"bridge: {importer}"
-    if len(name.encode()) <= _NAME_NBYTES:
-        return name
-    digest = hashlib.sha256(importer.encode()).hexdigest()[:8]
-    room = _NAME_NBYTES - len(digest) - 1
-    return f"{name.encode()[:room].decode(errors='ignore')}~{digest}"
 
 
 class Exporter:
@@ -98,34 +66,11 @@ class Exporter:
         self._stop_s = 0.0
         """When to end, if it was told to."""
         self._context = zmq.Context()
-        self._door: keys.Doorkeeper | None = None
-        self._router = self._listen(told["listen"], told["key"])
+        self._router, self._door = listen(self._context, told["listen"], told["key"])
+        endpoint: Any = self._router.last_endpoint
+        up.say(listens=endpoint.decode().removeprefix("tcp://"))
         watched = [up.fileno(), self._router, *([self._door.socket] if self._door else [])]
         self._watch = Watch(*watched)
-
-    def _listen(self, address: str, key: str | None) -> Any:
-        router: Any = self._context.socket(zmq.ROUTER)
-        router.linger, router.sndhwm, router.rcvhwm = 0, 0, 1000
-        router.router_mandatory = True
-        router.maxmsgsize = wire.MAX_OFFER
-        router.handshake_ivl = 5000
-        router.ipv6 = "[" in address
-        if key is not None:
-            known = keys.read(key, keys.EXPORT)
-            self._door = keys.Doorkeeper(self._context, known)
-            keys.serve(router, known)
-        deadline = time.monotonic() + 5
-        while True:
-            try:
-                router.bind(f"tcp://{address}")
-                break
-            except zmq.ZMQError as error:
-                if error.errno != zmq.EADDRINUSE or time.monotonic() > deadline:
-                    raise Fatal(f"cannot listen at {address}: {error}") from None
-                time.sleep(0.1)
-        endpoint: Any = router.last_endpoint
-        self._up.say(listens=endpoint.decode().removeprefix("tcp://"))
-        return router
 
     # ---- the loop ------------------------------------------------------------------------------
 
@@ -334,14 +279,20 @@ class Exporter:
         """Joins a subscription of the near ring for an importer.  Raises RingError."""
         ring = attach(self._ring_name, device=self._device)
         epoch = ring._epoch.hex()
-        kept, _ = self._kept.pop(hello.importer, ("", 0.0))
+        kept, _ = self._kept.get(hello.importer, ("", 0.0))
         start = _next_of(ring)
         if hello.epoch == epoch:
             start = hello.seq + 1
         elif hello.epoch:
             start = "oldest"
         lost: int | None = None
-        link = self._make_link(hello, ring, start)
+        try:
+            link = self._make_link(hello, ring, start)
+        except RingError:
+            if self._kept.pop(hello.importer, None) is not None:  # perhaps of another policy
+                self._up.say(do="leave", name=hello.importer)
+            raise
+        self._kept.pop(hello.importer, None)
         if hello.policy == "lossless":
             lost = 0
             if hello.epoch == epoch and kept != epoch and hello.seq:

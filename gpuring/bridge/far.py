@@ -112,6 +112,7 @@ class Landing:
         """Leaves as a producer, in order.  The claims that nothing was written to are void."""
         producer, self.producer = self.producer, None
         self._claimed.clear()
+        self.blocked, self.waits_for_gpu = "", False
         if producer is not None:
             producer.close()
 

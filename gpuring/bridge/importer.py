@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import secrets
 import signal
 import time
 from typing import Any
@@ -13,7 +12,8 @@ from typing import Any
 import zmq
 import zmq.utils.monitor
 
-from gpuring.bridge import keys, wire
+from gpuring.bridge import engines, keys, wire
+from gpuring.bridge.connection import Connection
 from gpuring.bridge.engine import EngineError
 from gpuring.bridge.far import Landing
 from gpuring.bridge.worker import BUSY_S, Fatal, Up, Watch
@@ -29,56 +29,6 @@ _LATEST = 2
 """How many frames are on their way with the policy "latest": one that is sent, and the next."""
 _DRAIN_S = 0.3
 
-_LOST = (
-    zmq.EVENT_DISCONNECTED
-    | zmq.EVENT_CLOSED
-    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-)
-
-
-class Connection:
-    """One connection to the exporter, which is one session."""
-
-    def __init__(self, context: Any, address: str, known: dict[str, bytes] | None) -> None:
-        self.number = secrets.randbits(64)
-        self.socket = context.socket(zmq.DEALER)
-        self.socket.linger, self.socket.sndhwm, self.socket.rcvhwm = 0, 0, 0
-        self.socket.maxmsgsize = wire.MAX_OFFER
-        self.socket.reconnect_ivl = -1  # a new connection is a new session
-        self.socket.ipv6 = "[" in address
-        if known is not None:
-            keys.use(self.socket, known)
-        self.monitor = self.socket.get_monitor_socket(_LOST)
-        self.socket.connect(f"tcp://{address}")
-        self.heard_s = self.said_s = time.monotonic()
-        self.near: wire.Welcome | None = None
-        self.is_open = False
-
-    def post(self, message: wire.Message) -> None:
-        try:
-            self.socket.send_multipart(wire.encode(self.number, message), zmq.NOBLOCK)
-        except zmq.ZMQError as error:
-            raise EngineError(f"the exporter cannot be reached: {error}") from None
-        self.said_s = time.monotonic()
-
-    def why_lost(self) -> str:
-        """Why the connection is lost.  Empty if it is not."""
-        while self.monitor.poll(0):
-            event = zmq.utils.monitor.recv_monitor_message(self.monitor, zmq.NOBLOCK)
-            if event["event"] == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
-                return "the exporter does not know this key"
-            if event["event"] == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
-                return "the two sides do not agree on a key (--key), or that is no exporter"
-            return "the connection was closed" if self.near else "nobody answers there"
-        return ""
-
-    def close(self) -> None:
-        self.socket.disable_monitor()
-        self.monitor.close(0)
-        self.socket.close(0)
-
 
 class Importer:
     """Fills one ring, in one thread."""
@@ -89,6 +39,8 @@ class Importer:
         self._known = None if told["key"] is None else keys.read(told["key"], keys.IMPORT)
         self._context = zmq.Context()
         self._watch = Watch(up.fileno())
+        if told["engine"] not in ("auto", *engines.facts()):
+            raise Fatal(f"engine {told['engine']!r} cannot be used on this machine")
         self._connection: Connection | None = None
         self._landing: Landing | None = None
         self._ended: bool = told["ended"]

@@ -142,7 +142,7 @@ class Link:
         session, self.session = self.session, None
         if session is not None and session.sender is not None:
             session.sender.close()
-        self.blocked = ""
+        self.blocked, self.waits_for_gpu = "", False
         if self.policy != "lossless":
             self._dropped += [(held.frame.seq, held.frame.lost) for held in self._held]
             while self._held:

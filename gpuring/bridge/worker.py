@@ -38,7 +38,10 @@ class Up:
         return self._from
 
     def say(self, **message: Any) -> None:
-        os.write(self._to, json.dumps(message).encode() + b"\n")
+        try:
+            os.write(self._to, json.dumps(message).encode() + b"\n")
+        except OSError:
+            os._exit(1)  # it is gone
 
     def log(self, text: str) -> None:
         self.say(log=text)

@@ -1,0 +1,63 @@
+"""A connection of an importer."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import Any
+
+import zmq
+import zmq.utils.monitor
+
+from gpuring.bridge import keys, wire
+from gpuring.bridge.engine import EngineError
+
+_LOST = (
+    zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_CLOSED
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+)
+
+
+class Connection:
+    """One connection to the exporter, which is one session."""
+
+    def __init__(self, context: Any, address: str, known: dict[str, bytes] | None) -> None:
+        self.number = secrets.randbits(64)
+        self.socket = context.socket(zmq.DEALER)
+        self.socket.linger, self.socket.sndhwm, self.socket.rcvhwm = 0, 0, 0
+        self.socket.maxmsgsize = wire.MAX_OFFER
+        self.socket.reconnect_ivl = -1  # a new connection is a new session
+        self.socket.ipv6 = "[" in address
+        if known is not None:
+            keys.use(self.socket, known)
+        self.monitor = self.socket.get_monitor_socket(_LOST)
+        self.socket.connect(f"tcp://{address}")
+        self.heard_s = self.said_s = time.monotonic()
+        self.near: wire.Welcome | None = None
+        self.is_open = False
+
+    def post(self, message: wire.Message) -> None:
+        try:
+            self.socket.send_multipart(wire.encode(self.number, message), zmq.NOBLOCK)
+        except zmq.ZMQError as error:
+            raise EngineError(f"the exporter cannot be reached: {error}") from None
+        self.said_s = time.monotonic()
+
+    def why_lost(self) -> str:
+        """Why the connection is lost.  Empty if it is not."""
+        while self.monitor.poll(0):
+            event = zmq.utils.monitor.recv_monitor_message(self.monitor, zmq.NOBLOCK)
+            if event["event"] == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+                return "the exporter does not know this key"
+            if event["event"] == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
+                return "the two sides do not agree on a key (--key), or that is no exporter"
+            return "the connection was closed" if self.near else "nobody answers there"
+        return ""
+
+    def close(self) -> None:
+        self.socket.disable_monitor()
+        self.monitor.close(0)
+        self.socket.close(0)

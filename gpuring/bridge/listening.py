@@ -1,0 +1,72 @@
+"""The socket of an exporter, and how its importers are called in the near ring."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from typing import Any
+
+import zmq
+
+from gpuring import _core
+from gpuring.bridge import keys, wire
+from gpuring.bridge.engine import EngineError
+from gpuring.bridge.worker import Fatal
+
+_NAME_NBYTES = _core.MAX_NAME_NBYTES
+_AGAIN_S = 5.0
+"""How long to try again while the address is in use, by the worker before."""
+
+
+def listen(context: Any, address: str, key: str | None) -> tuple[Any, keys.Doorkeeper | None]:
+    """A socket that listens, and who asks for keys, if there is one.  Raises Fatal."""
+    router: Any = context.socket(zmq.ROUTER)
+    router.linger, router.sndhwm, router.rcvhwm = 0, 0, 1000
+    router.router_mandatory = True
+    router.maxmsgsize = wire.MAX_OFFER
+    router.handshake_ivl = 5000
+    router.ipv6 = "[" in address
+    door = None
+    if key is not None:
+        known = keys.read(key, keys.EXPORT)
+        door = keys.Doorkeeper(context, known)
+        keys.serve(router, known)
+    deadline = time.monotonic() + _AGAIN_S
+    while True:
+        try:
+            router.bind(f"tcp://{address}")
+            return router, door
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EADDRINUSE or time.monotonic() > deadline:
+                raise Fatal(f"cannot listen at {address}: {error}") from None
+            time.sleep(0.1)
+
+
+class RouterChannel:
+    """engine.Channel over the exporter's socket."""
+
+    def __init__(self, router: Any, route: bytes, number: int) -> None:
+        self._router, self._route, self._number = router, route, number
+
+    def data(self, to_seq: int, begin: int, part: Any, *, track: bool = False) -> Any:
+        head, part = wire.encode(self._number, wire.Data(to_seq, begin, part))
+        return self._send([self._route, head, part], copy=False, track=track)
+
+    def post(self, message: wire.Message) -> None:
+        self._send([self._route, *wire.encode(self._number, message)])
+
+    def _send(self, parts: list[Any], **how: Any) -> Any:
+        try:
+            return self._router.send_multipart(parts, zmq.NOBLOCK, **how)
+        except zmq.ZMQError as error:
+            raise EngineError(f"the importer cannot be reached: {error}") from None
+
+
+def subscription_of(importer: str) -> str:
+    """The name of an importer's subscription of the near ring."""
+    name = f"bridge: {importer}"
+    if len(name.encode()) <= _NAME_NBYTES:
+        return name
+    digest = hashlib.sha256(importer.encode()).hexdigest()[:8]
+    room = _NAME_NBYTES - len(digest) - 1
+    return f"{name.encode()[:room].decode(errors='ignore')}~{digest}"
