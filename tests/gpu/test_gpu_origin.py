@@ -1,0 +1,70 @@
+"""Frames from another host, and which GPU a peer uses, on a real GPU."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+import gpuring
+from gpuring._core import Driver
+from gpuring.cli.inspect import gpus
+
+pytestmark = pytest.mark.gpu
+OPTIONS = {"slots": 4, "shape": 1024, "dtype": "u1"}
+
+
+def uuid_of(device):
+    return str(uuid.UUID(bytes=Driver().uuid(device)))
+
+
+@pytest.mark.parametrize("memory", ["ipc", "vmm"])
+def test_a_frame_on_a_gpu_says_where_it_comes_from(name, memory):
+    origin = {"host": "camera-host", "ring": "cam0"}
+    with (
+        gpuring.create(name, **OPTIONS, device="cuda:0", memory=memory, _origin=origin) as ring,
+        ring.producer() as producer,
+        ring.consumer() as frames,
+    ):
+        ring._set_link(b"n" * 16, 6, 0)
+        for seq, lost in ((7, 1), (9, 3)):
+            with producer.claim(20) as slot:
+                slot.array.fill(seq)
+                slot._set_origin(seq, 1000 + seq, lost)
+        assert ring._link() == (b"n" * 16, 9, 3)
+        for seq, lost in ((7, 0), (9, 2)):
+            with frames.acquire(20) as read:
+                assert read.origin == (seq, "camera-host", "cam0", 1000 + seq)
+                assert read.lost == lost
+                assert int(read.array[0]) == seq
+
+
+def test_each_peer_says_which_gpu_it_uses(name):
+    with (
+        gpuring.create(name, **OPTIONS, device="cuda:0") as ring,
+        ring.producer(),
+        ring.consumer(),
+    ):
+        seen = ring.stats()
+        assert seen.gpu == uuid_of(0)
+        assert [peer.gpu for peer in seen.peers] == [uuid_of(0)] * 2
+        assert gpus(seen) == ""
+
+
+def test_a_peer_on_another_gpu_says_so(name):
+    import cupy
+
+    if cupy.cuda.runtime.getDeviceCount() < 2:
+        pytest.skip("needs two GPUs")
+    with (
+        gpuring.create(name, **OPTIONS, device="cuda:0") as ring,
+        ring.producer(),
+        gpuring.attach(name, device="cuda:1") as other,
+        other.consumer(),
+    ):
+        seen = ring.stats()
+        assert [peer.gpu for peer in seen.peers] == [uuid_of(0), uuid_of(1)]
+        here, there = uuid_of(0)[:8], uuid_of(1)[:8]
+        assert gpus(seen) == (
+            f"its slots are on GPU {here}; peer 0 uses GPU {here}, peer 1 uses GPU {there}"
+        )
