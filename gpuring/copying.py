@@ -188,7 +188,8 @@ def _from_cuda_interface(
     if theirs is not None and theirs <= PER_THREAD and gpu != home:
         _follow(stream, home, theirs, gpu)
     elif theirs is not None and theirs != (stream or LEGACY_DEFAULT):
-        order(stream, (theirs,))
+        with load_cupy().cuda.Device(home):
+            order(stream, (theirs,))
     dtype, shape = np.dtype(interface["typestr"]), tuple(interface["shape"])
     strides = interface.get("strides")
     if strides is None:
@@ -299,9 +300,9 @@ def _enqueue(frame: Any, other: _Other, stream: int, order: Order, *, into_slot:
     layout = _layout_of(other, frame.dtype.itemsize)
     cuda = load_cupy().cuda
     home = frame.data.device_id
-    order(stream, ())
     try:
         with cuda.Device(home):  # the handle of a default stream means that of the current device
+            order(stream, ())
             _memcpy(cuda.runtime, other.pointer, frame.data.ptr, layout, stream, into=not into_slot)
         after = _keep(cuda, home, stream, other)
         if other.gpu not in (None, home) and not into_slot:

@@ -296,7 +296,7 @@ def test_a_default_stream_is_that_of_the_slots_gpu(monkeypatch, current, into_sl
     monkeypatch.setattr(copying, "_kept", [])
     frame = SimpleNamespace(dtype=FRAME.dtype, data=SimpleNamespace(ptr=0, device_id=0))
     other = copying._Other(0, FRAME.shape, FRAME.strides, FRAME.dtype, None, 1, None, False)
-    copying._enqueue(frame, other, 0, lambda *_: None, into_slot=into_slot)
-    expected = [("copy", 0), ("record", 0), ("wait", 1)]
-    assert gpus.enqueued == expected[: 2 if into_slot else 3]
+    copying._enqueue(frame, other, 0, lambda *_: gpus.note("order"), into_slot=into_slot)
+    expected = [("order", 0), ("copy", 0), ("record", 0), ("wait", 1)]
+    assert gpus.enqueued == expected[: 3 if into_slot else 4]
     assert gpus.current == current
