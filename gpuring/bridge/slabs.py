@@ -12,11 +12,17 @@ from gpuring.spec import Field, Spec
 
 
 def slab_of(ring: Ring, *, writable: bool) -> Slab:
-    """All slots of a ring that this process has attached to."""
+    """All slots of a ring that this process has attached to.
+
+    Its GPU becomes the current one of this thread, because claims and acquires take the current
+    stream.
+    """
     nbytes = ring.slots * ring.spec.slot_nbytes
     whole = Field("bridge", (nbytes,), np.dtype("u1"), 0)
     array = ring._memory.array(0, whole, (nbytes,), writable=writable)
     on_host = ring.memory == "host"
+    if not on_host:
+        array.device.use()
     return Slab(
         pointer=array.ctypes.data if on_host else int(array.data.ptr),
         slots=ring.slots,

@@ -26,7 +26,7 @@ log = logging.getLogger("gpuring.bridge")
 _BOOT = "import sys; sys.path[:] = {path!r}; from gpuring.bridge.process import main; main()"
 _QUICK_S = 2.0
 """A worker that ends sooner than that is started again after a rest."""
-_MAX_REST_S = 5.0
+_MAX_REST_S = 1.0
 _STOP_S = 0.8
 _ANSWER_S = 10.0
 _CLEARED_S = 30.0
