@@ -33,7 +33,7 @@ import numpy as np
 import gpuring
 from gpuring import bridge
 from gpuring._core import Driver
-from gpuring.bridge.engines import nixl
+from gpuring.bridge.engines import nixl, nixl_agent
 from gpuring.bridge.slabs import slab_of
 from gpuring.cli.bench.card import machine_card
 from gpuring.cli.bench.crew import Crew, Pipe
@@ -349,7 +349,7 @@ def _until(condition: Callable[[], Any]) -> None:
 def facts(_: Pipe, gpus: int) -> dict[str, Any]:
     found: dict[str, Any] = {"nixl": nixl.facts()}
     with contextlib.suppress(Exception):
-        found["nixl package"] = nixl.package().__name__
+        found["nixl package"] = nixl_agent.package().__name__
     for gpu in range(gpus):
         with on(f"cuda:{gpu}") as cupy:
             cupy.cuda.runtime.free(0)

@@ -25,64 +25,31 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import importlib
-import json
 import os
-import select
-import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from gpuring._core import Driver
 from gpuring.bridge import nics
 from gpuring.bridge.engine import Channel, EngineError, Slab
-from gpuring.bridge.engines.holds import Hold, Holds, is_name
+from gpuring.bridge.engines.holds import Hold, Holds
+from gpuring.bridge.engines.nixl_agent import End, current, package, release, translated
+from gpuring.bridge.engines.nixl_offer import Offer
 from gpuring.memory.cuda import load_cupy
 
 NAME = "nixl"
-
-_PACKAGES = ("nixl_cu13", "nixl_cu12")
-_SETTINGS = {
-    "UCX_TCP_USER_TIMEOUT": "3s",
-    "UCX_TCP_KEEPIDLE": "1s",
-    "UCX_TCP_KEEPINTVL": "1s",
-    "UCX_TCP_KEEPCNT": "2",
-    "UCX_KEEPALIVE_INTERVAL": "1s",
-    "UCX_WARN_UNUSED_ENV_VARS": "n",
-    "UCX_LOG_LEVEL": "fatal",
-    "NIXL_LOG_LEVEL": "FATAL",
-}
-"""Where the environment does not say otherwise.  A cut of the network is an error within 3 s, and
-not after 40 s, and nobody but the bridge reports errors."""
 
 _PASSIVE = frozenset({"tcp", "self", "rc", "ud", "dc", "ib", "cuda_copy", "gdr_copy"})
 """Transports of UCX that write nothing into another process once its agent is gone."""
 
 # CUdevice_attribute, CUGPUDirectRDMAWritesOrdering, CUflushGPUDirectRDMAWritesScope
 _WRITES_ORDERING, _ORDERED_FOR_ALL, _FLUSH_TO_ALL = 118, 200, 200
-_MAX_OFFER_HEAD = 4096
 
 _NOT_EXPORTED = (
     "both sides are on one host, and CUDA does not share the far slots again, which the importer "
     "has from another process: frames would go through host memory"
 )
-
-
-def package() -> Any:
-    """The package of NIXL.  Raises EngineError if it is not installed or cannot be loaded."""
-    for name, value in _SETTINGS.items():
-        os.environ.setdefault(name, value)
-    reasons = []
-    for name in _PACKAGES:
-        try:
-            return importlib.import_module(name)
-        except ImportError as error:
-            if not (isinstance(error, ModuleNotFoundError) and error.name == name):
-                reasons.append(f"{name} cannot be loaded ({error})")
-    why = "; ".join(reasons) or "NIXL is not installed"
-    raise EngineError(f"{why}: pip install 'gpuring[rdma13]', or 'gpuring[rdma12]' for CUDA 12")
 
 
 def facts() -> dict[str, Any] | None:
@@ -124,75 +91,14 @@ def receiver(slab: Slab) -> Receiver:
     return Receiver(slab)
 
 
-class _Bell:
-    """A descriptor that is readable while `ringing`, or while one of those given to `also` is."""
-
-    def __init__(self) -> None:
-        self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._epoll = select.epoll()
-        self._epoll.register(self._event, select.EPOLLIN)
-        self._ringing = False
-
-    def also(self, fd: int) -> None:
-        self._epoll.register(fd, select.EPOLLIN)
-
-    def set(self, ringing: bool) -> None:
-        if ringing != self._ringing:
-            self._ringing = ringing
-            if ringing:
-                os.eventfd_write(self._event, 1)
-            else:
-                os.eventfd_read(self._event)
-
-    def fileno(self) -> int:
-        return -1 if self._epoll.closed else self._epoll.fileno()
-
-    def close(self) -> None:
-        if not self._epoll.closed:
-            self._epoll.close()
-            os.close(self._event)
-
-
-class _End:
-    """What both ends have: an agent that knows the slots of one ring, and a descriptor."""
-
-    def __init__(self, slab: Slab) -> None:
-        self._slab = slab
-        self._kind = "DRAM" if slab.gpu is None else "VRAM"
-        self._agent: Any = None
-        self._bell = _Bell()
-
-    def fileno(self) -> int:
-        """Readable while something is in flight, and when the other end of this host is gone."""
-        return self._bell.fileno()
-
-    def _start(self) -> None:
-        """Makes the agent.  Raises EngineError."""
-        nixl = package()
-        slab = self._slab
-        config = nixl.nixl_agent_config(enable_prog_thread=False, backends=["UCX"])
-        with _translated("NIXL cannot use the slots"), _current(slab.gpu):
-            self._agent = nixl.nixl_agent(f"gpuring-{uuid.uuid4().hex}", config)
-            whole = (slab.pointer, slab.slots * slab.slot_nbytes, slab.gpu or 0, "")
-            self._agent.register_memory([whole], self._kind)
-
-    def _destroy(self) -> None:
-        """Ends the agent now.  Waiting for the garbage collector would not do: the traceback of an
-        error refers to the agent, too."""
-        agent, self._agent = self._agent, None
-        if agent is not None:
-            with contextlib.suppress(Exception), _current(self._slab.gpu):
-                agent.agent = None
-
-
-class Sender(_End):
+class Sender(End):
     """The near end of a session: engine.Sender."""
 
     def __init__(self, slab: Slab, channel: Channel) -> None:
         super().__init__(slab)
         self._channel = channel
         self._hold: Hold | None = None
-        self._far: _Offer | None = None
+        self._far: Offer | None = None
         self._name = ""
         self._lists: tuple[Any, Any] | None = None
         """The slots of both rings, prepared for frames of `_nbytes`."""
@@ -204,13 +110,13 @@ class Sender(_End):
 
     def open(self, offer: bytes) -> None:
         """Loads what the receiver has offered.  Raises EngineError."""
-        self._far = far = _Offer.read(offer)
+        self._far = far = Offer.read(offer)
         here = far.host == _host()
-        if here and self._slab.gpu is not None and far.gpu >= 0 and not far.exported:
+        if here and self.slab.gpu is not None and far.gpu >= 0 and not far.exported:
             raise EngineError(f"{_NOT_EXPORTED}. Use engine auto, or zmq")
-        self._start()
-        with _translated("what the far side offered cannot be used"), _current(self._slab.gpu):
-            self._name = self._agent.add_remote_agent(far.agent)
+        self.start()
+        with translated("what the far side offered cannot be used"), current(self.slab.gpu):
+            self._name = self.agent.add_remote_agent(far.agent)
         if here:
             self._take_hold(far.hold)
 
@@ -224,19 +130,19 @@ class Sender(_End):
                 "both ends of the bridge are on this host, and NIXL would write past their "
                 f"namespaces ({error}). Set UCX_TLS=tcp,cuda_copy for both, or use another engine"
             ) from error
-        self._bell.also(self._hold.fileno())
+        self.bell.also(self._hold.fileno())
 
     def send(self, seq: int, index: int, to_seq: int, to_index: int, nbytes: int) -> None:
         """Begins to write a frame into a far slot.  Raises EngineError."""
-        far, slab = self._far, self._slab
-        if far is None or self._agent is None:
+        far, slab = self._far, self.slab
+        if far is None or self.agent is None:
             raise EngineError("this end of the session is not open")
         if not (0 <= index < slab.slots and 0 < nbytes <= slab.slot_nbytes):
             raise EngineError(f"slot {index} has no {nbytes} bytes")
         if not (0 <= to_index < far.slots and nbytes <= far.slot_nbytes):
             raise EngineError(f"slot {to_index} of the far ring has no {nbytes} bytes")
         self._waiting.append((seq, index, to_seq, to_index, nbytes))
-        self._bell.set(True)
+        self.bell.set(True)
         self._post()
 
     def _post(self) -> None:
@@ -248,32 +154,32 @@ class Sender(_End):
             raise EngineError(f"the far end of the bridge is gone ({error})") from error
         waiting, self._waiting = self._waiting, []
         for seq, index, to_seq, to_index, nbytes in waiting:
-            with _translated("a transfer failed"), _current(self._slab.gpu):
+            with translated("a transfer failed"), current(self.slab.gpu):
                 transfer = self._transfer(index, to_index, nbytes)
                 self._flying[seq] = transfer
-                state = self._agent.transfer(transfer)
+                state = self.agent.transfer(transfer)
             if not self._ended(seq, state):
                 self._channel.data(to_seq, 0, b"\0")  # the far end has to poll
 
     def _transfer(self, index: int, to_index: int, nbytes: int) -> Any:
         """A frame of the usual length takes lists that were prepared when the first one came."""
-        agent, far = self._agent, self._far
+        agent, far = self.agent, self._far
         assert far is not None
         if self._lists is None:
             self._nbytes = nbytes
             self._lists = (
-                agent.prep_xfer_dlist("NIXL_INIT_AGENT", self._near_slots(nbytes), self._kind),
+                agent.prep_xfer_dlist("NIXL_INIT_AGENT", self._near_slots(nbytes), self.kind),
                 agent.prep_xfer_dlist(self._name, far.parts(nbytes), far.kind),
             )
         if nbytes == self._nbytes:
             near, remote = self._lists
             return agent.make_prepped_xfer("WRITE", near, [index], remote, [to_index])
-        here = agent.get_xfer_descs([self._near_slots(nbytes)[index]], self._kind)
+        here = agent.get_xfer_descs([self._near_slots(nbytes)[index]], self.kind)
         there = agent.get_xfer_descs([far.part(to_index, nbytes)], far.kind)
         return agent.initialize_xfer("WRITE", here, there, self._name)
 
     def _near_slots(self, nbytes: int) -> list[tuple[int, int, int]]:
-        slab = self._slab
+        slab = self.slab
         return [(slab.address(index), nbytes, slab.gpu or 0) for index in range(slab.slots)]
 
     def _ended(self, seq: int, state: str) -> bool:
@@ -281,20 +187,20 @@ class Sender(_End):
             return False
         if state != "DONE":
             raise EngineError(f"NIXL could not write sequence {seq} into the far ring")
-        _release(self._flying.pop(seq))
+        release(self._flying.pop(seq))
         self._done.append(seq)
         return True
 
     def poll(self) -> list[int]:
         """The sequences that have arrived since the last call.  Raises EngineError."""
-        if self._agent is None:
+        if self.agent is None:
             return []
         self._post()
-        with _translated("a transfer failed"):
+        with translated("a transfer failed"), current(self.slab.gpu):
             for seq, transfer in list(self._flying.items()):
-                self._ended(seq, self._agent.check_xfer_state(transfer))
+                self._ended(seq, self.agent.check_xfer_state(transfer))
         done, self._done = self._done, []
-        self._bell.set(self.busy)
+        self.bell.set(self.busy)
         return done
 
     @property
@@ -305,20 +211,20 @@ class Sender(_End):
     def close(self) -> None:
         """Ends the session.  GPU work of NIXL on the near slots is done when it returns."""
         for held in (*self._flying.values(), *(self._lists or ())):
-            _release(held)
+            release(held)
         self._flying, self._lists, self._waiting = {}, None, []
-        had_agent = self._agent is not None
-        self._destroy()
-        if had_agent and self._slab.gpu is not None:
+        had_agent = self.agent is not None
+        self.destroy()
+        if had_agent and self.slab.gpu is not None:
             with contextlib.suppress(Exception):
-                load_cupy().cuda.Device(self._slab.gpu).synchronize()
+                load_cupy().cuda.Device(self.slab.gpu).synchronize()
         if self._hold is not None:
             self._hold.let_go()
             self._hold = None
-        self._bell.close()
+        self.bell.close()
 
 
-class Receiver(_End):
+class Receiver(End):
     """The far end of a session: engine.Receiver."""
 
     def __init__(self, slab: Slab) -> None:
@@ -331,18 +237,18 @@ class Receiver(_End):
 
     def open(self) -> bytes:
         """Makes the agent and the offer.  Raises EngineError."""
-        slab = self._slab
-        self._start()
+        slab = self.slab
+        self.start()
         try:
             self._holds = Holds()
         except OSError as error:
             raise EngineError(f"no socket for this session: {error}") from error
-        self._bell.also(self._holds.fileno())
-        with _translated("NIXL cannot offer the slots"):
+        self.bell.also(self._holds.fileno())
+        with translated("NIXL cannot offer the slots"):
             if slab.gpu is not None:
                 self._flush = _flush_of(slab.gpu)
-            agent = self._agent.get_agent_metadata()
-        return _Offer(
+            agent = self.agent.get_agent_metadata()
+        return Offer(
             pointer=slab.pointer,
             slots=slab.slots,
             slot_nbytes=slab.slot_nbytes,
@@ -356,25 +262,25 @@ class Receiver(_End):
     def write(self, index: int, begin: int, part: Any) -> None:
         """The near end has begun to write into slot `index`.  The part has no data."""
         self._coming.add(index)
-        self._bell.set(True)
+        self.bell.set(True)
 
     def finish(self, index: int, nbytes: int) -> None:
         """The frame is in its slot.  Raises EngineError."""
         self._coming.discard(index)
-        with _translated("the GPU cannot be told of what the network wrote"):
+        with translated("the GPU cannot be told of what the network wrote"):
             self._flush()
         self._ready.append(index)
-        self._bell.set(True)
+        self.bell.set(True)
 
     def poll(self) -> list[int]:
         """The indices of slots that may be published.  Lets UCX work while frames are coming."""
         if self._holds is not None:
             self._holds.admit()
-        if self._coming and self._agent is not None:
-            with _translated("the network failed"):
-                self._agent.get_new_notifs()
+        if self._coming and self.agent is not None:
+            with translated("the network failed"), current(self.slab.gpu):
+                self.agent.get_new_notifs()
         ready, self._ready = self._ready, []
-        self._bell.set(self.busy)
+        self.bell.set(self.busy)
         return ready
 
     @property
@@ -385,71 +291,11 @@ class Receiver(_End):
     def close(self) -> None:
         """Ends the session.  Waits until a near end on this host writes no more."""
         self._coming, self._ready = set(), []
-        self._destroy()
+        self.destroy()
         holds, self._holds = self._holds, None
         if holds is not None:
             holds.end()
-        self._bell.close()
-
-
-@dataclass(frozen=True)
-class _Offer:
-    """What the near end must know of the far slots, and how it comes over the network."""
-
-    pointer: int
-    slots: int
-    slot_nbytes: int
-    gpu: int
-    """The ordinal in the far process.  -1: host memory."""
-    exported: bool
-    """Whether other processes of that host can map the memory."""
-    host: str
-    hold: str
-    agent: bytes
-    """NIXL's own description of the far agent."""
-
-    @property
-    def kind(self) -> str:
-        return "DRAM" if self.gpu < 0 else "VRAM"
-
-    def part(self, index: int, nbytes: int) -> tuple[int, int, int]:
-        return self.pointer + index * self.slot_nbytes, nbytes, max(self.gpu, 0)
-
-    def parts(self, nbytes: int) -> list[tuple[int, int, int]]:
-        return [self.part(index, nbytes) for index in range(self.slots)]
-
-    def written(self) -> bytes:
-        head = asdict(self)
-        del head["agent"]
-        return json.dumps(head).encode() + b"\n" + self.agent
-
-    @classmethod
-    def read(cls, offer: bytes) -> _Offer:
-        """Raises EngineError for what `written` does not make."""
-        text, _, agent = offer.partition(b"\n")
-        try:
-            head = json.loads(text) if len(text) <= _MAX_OFFER_HEAD else None
-        except (ValueError, RecursionError):
-            head = None
-        limits = {"pointer": (1, 1 << 64), "slots": (1, 1 << 16), "slot_nbytes": (1, 1 << 48)}
-        limits |= {"gpu": (-1, 1 << 10)}
-        if (
-            not isinstance(head, dict)
-            or set(head) != {*limits, "exported", "host", "hold"}
-            or not isinstance(head["exported"], bool)
-            or not all(type(head[k]) is int and a <= head[k] < b for k, (a, b) in limits.items())
-            or not isinstance(head["host"], str)
-            or not is_name(head["hold"])
-        ):
-            raise EngineError("the far side's offer is not one of NIXL's")
-        return cls(agent=agent, **head)
-
-
-def _release(handle: Any) -> None:
-    """Gives up a transfer or a list.  One that is in flight is cancelled."""
-    with contextlib.suppress(Exception):
-        handle.release()
-    handle._agent = None  # or it would keep the agent
+        self.bell.close()
 
 
 def _is_passive(transports: str) -> bool:
@@ -466,13 +312,8 @@ def _spaces() -> list[int]:
     return [Path(f"/proc/self/ns/{name}").stat().st_ino for name in ("net", "pid")]
 
 
-def _current(gpu: int | None) -> Any:
-    """Makes the GPU current.  UCX takes the context that is."""
-    return contextlib.nullcontext() if gpu is None else load_cupy().cuda.Device(gpu)
-
-
 def _can_be_exported(slab: Slab) -> bool:
-    with contextlib.suppress(Exception), _current(slab.gpu):
+    with contextlib.suppress(Exception), current(slab.gpu):
         load_cupy().cuda.runtime.ipcGetMemHandle(slab.pointer)
         return True
     return False
@@ -485,20 +326,9 @@ def _flush_of(gpu: int) -> Callable[[], None]:
     flush = ctypes.CDLL("libcuda.so.1").cuFlushGPUDirectRDMAWrites
 
     def flushed() -> None:
-        with _current(gpu):
+        with current(gpu):
             status = flush(0, _FLUSH_TO_ALL)
         if status:
             raise OSError(f"cuFlushGPUDirectRDMAWrites: CUresult {status}")
 
     return flushed
-
-
-@contextlib.contextmanager
-def _translated(what: str) -> Any:
-    """Has every error of NIXL be an EngineError.  Its own derive from Exception directly."""
-    try:
-        yield
-    except EngineError:
-        raise
-    except Exception as error:
-        raise EngineError(f"{what}: {error}") from error

@@ -13,7 +13,7 @@ from typing import Any
 
 from gpuring.bridge import nics
 from gpuring.bridge.engine import EngineError
-from gpuring.bridge.engines import nixl
+from gpuring.bridge.engines import nixl_agent
 
 from .finding import Finding
 
@@ -62,7 +62,7 @@ def look(_pipe: Any, gpus: bool) -> Network:
 def _ask_nixl() -> tuple[str, str, tuple[str, ...]]:
     """The package's name, why it cannot be used, and its back ends."""
     try:
-        package = nixl.package()
+        package = nixl_agent.package()
     except EngineError as error:
         return "", "" if "not installed" in str(error) else str(error), ()
     name = str(package.__name__)
