@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from bridge_engines import Session, content, module, slab
-from processes import poll
+from processes import open_files, poll
 
 from gpuring.bridge import nics
 from gpuring.bridge.engine import EngineError
@@ -202,6 +202,22 @@ def test_closing_is_always_possible(name: str) -> None:
     receiver.open()
     receiver.close()
     receiver.close()
+
+
+def test_a_closed_end_leaves_nothing_open(name: str) -> None:
+    """A session of NIXL has sockets and descriptors of its own, which end with it."""
+    memory = slab(2, 4096)
+
+    def session() -> None:
+        receiver, sender = module(name).receiver(memory), module(name).sender(memory, None)
+        sender.open(receiver.open())
+        sender.close()
+        receiver.close()
+
+    session()
+    before = open_files()
+    session()
+    assert len(open_files()) == len(before), set(open_files().items()) - set(before.items())
 
 
 @pytest.mark.parametrize(
