@@ -71,7 +71,8 @@ def read(pipe: Pipe, name: str, nbytes: int, slots: int, make: bool) -> None:
     what is wrong with it and when its frames came: (wrong words, one-way ns, when in ns)."""
     ramp = np.arange(nbytes // 8, dtype="u8")
     ring = create(name, nbytes, slots) if make else gpuring.attach(name, timeout=PATIENCE_S)
-    with ring, ring.consumer() as frames:
+    # In a ring that a bridge makes, slots are claimed before we join, for the first frames.
+    with ring, ring.consumer(start="next" if make else "oldest") as frames:
         pipe.send("up")
         while kind := pipe.receive():
             wrong, k, last = 0, 0, False
