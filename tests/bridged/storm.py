@@ -210,10 +210,12 @@ class Storm:
         self._leave()
 
     def _enough(self) -> bool:
-        return self._arrived() >= self.args.frames and self.counts["kill"] >= self.args.kills
+        if self._arrived() < self.args.frames or self.counts["kill"] < self.args.kills:
+            return False
+        return int((roles.rows(self.folder / roles.FAR)["mark"] == b"A").sum()) >= self.args.frames
 
     def _arrived(self) -> int:
-        """How many frames the readers had, or a few more."""
+        """How many rows the readers have written: one for each frame, and some more."""
         return (self.folder / roles.FAR).stat().st_size // roles.ROW.itemsize
 
     def _ended(self, name: str) -> bool:
