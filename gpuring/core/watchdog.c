@@ -272,6 +272,8 @@ static void *watch(void *life) {
 
 /* ---- the hearer -------------------------------------------------------------------------------- */
 
+enum { HEAR_MS = 1000 }; /* how often it looks whose time is over */
+
 static void *hear(void *life) {
     struct pollfd polled[1 + GR_MAX_TALKS];
     for (bool room = false;; room = gr_hear_talks()) {
@@ -281,7 +283,7 @@ static void *hear(void *life) {
         polled[0] = (struct pollfd){.fd = hearer.out, .events = POLLIN};
         const uint32_t n = 1 + gr_list_talks(polled + 1);
         gr_unlock_handles();
-        poll(polled, n, n > 1 ? LONG_TICK_MS : -1);
+        poll(polled, n, n > 1 ? HEAR_MS : -1);
     }
     gr_unlock_handles();
     return NULL;
