@@ -1,0 +1,41 @@
+"""Answers in parts: how a test sends, takes and reads them."""
+
+from __future__ import annotations
+
+from gpuring.service.streaming import Parts
+
+PATIENCE_S = 20
+
+
+def part(call, k, timeout=PATIENCE_S):
+    """Sends part k."""
+    with call.part(timeout) as slot:
+        slot.array[...] = k
+
+
+def last(call, k):
+    with call.answer() as slot:
+        slot.array[...] = k
+
+
+def take(server):
+    (call,) = server.take(timeout=PATIENCE_S)
+    return call
+
+
+def value(slot):
+    """What is in a part, all of which is the same."""
+    assert (slot.array == slot.array[0]).all()
+    return int(slot.array[0])
+
+
+def read(call, n=None, **options):
+    """The next n parts; all parts."""
+    parts = call if isinstance(call, Parts) else call.parts(PATIENCE_S, **options)
+    got = []
+    while n is None or len(got) < n:
+        each = next(parts, None)
+        if each is None:
+            return got
+        got.append(value(each))
+    return got
