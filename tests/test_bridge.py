@@ -228,7 +228,8 @@ def test_the_latest_frame_is_taken_whenever_one_can_be_sent(near, far):
 # ---- death and restart ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("victims", [("out",), ("into",), ("into", "out")], ids="+".join)
+@pytest.mark.slow(keep=1)
+@pytest.mark.parametrize("victims", [("into", "out"), ("into",), ("out",)], ids="+".join)
 def test_workers_that_are_killed_cost_nothing(near, far, victims):
     with both_ends(near, far) as ends:
         thread = put_all(ends.producer, 600)
@@ -254,6 +255,7 @@ def drained(frames: gpuring.Consumer, seq: int) -> int:
     return seq
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("victim", ["out", "into"])
 def test_what_a_lossy_importer_loses_by_a_death_is_counted(near, far, victim):
     with both_ends(near, far, slots=4, policy="lossy") as ends:
