@@ -4,7 +4,7 @@
  * There are two rings of one slot. The writer publishes in one of them, at a random moment, and
  * then waits until the frame was read; the reader waits at both rings. Each waits in one of three
  * ways. Compile it with -DGR_SLICE_NS=1000000000000: then no sleep ends by itself, a lost wake-up
- * is a hang, and the alarm ends it. Usage: wakeups [rounds [seconds for each pair of ways]]
+ * is a hang, and the alarm ends it. Usage: wakeups [rounds [seconds for 256 rounds]]
  */
 #define _GNU_SOURCE
 #include <poll.h>
@@ -94,6 +94,7 @@ static void *write_all(void *unused) {
     uint64_t dice = 2, value;
     for (int k = 0; k < RINGS; k++) wait_for(&writer, k);
     for (uint64_t n = 0; n < rounds; n++) {
+        if (n % 256 == 0) alarm(deadline_s);
         int k = (int)(dice >> 50 & 1);
         struct gr_peer *me = &writer.peer[k];
         linger(&dice);
