@@ -65,16 +65,27 @@ def test_books_of_a_bridge_that_may_lose_frames():
         "1 frames say another number of lost ones: [3]"
     ]
     assert judge_lossy(NEAR, _far(A, late, late)) != []
+    waited = np.concatenate([NEAR, _near((b"F", 3, 0))])
+    assert judge_lossy(waited, _far(A, late)) == ["the near producer had to wait 1 times"]
 
 
 def test_every_frame_tells_its_number():
     assert len({content(k).tobytes() for k in range(1000)}) == 1000
 
 
+STORMS = {
+    "lossless": ["--seconds=15", "--kills=12", "--frames=1500", "--every=80"],
+    # Nobody is killed, so `lost` has to say exactly what is missing.
+    "lossy": ["--seconds=5", "--mbit=1", "--troubles", "lose", "--importer=--lossy"],
+}
+
+
+@pytest.mark.slow(keep=1)
 @pytest.mark.deadline(150)
-def test_the_books_balance_after_a_storm():
+@pytest.mark.parametrize("kind", STORMS)
+def test_the_books_balance_after_a_storm(kind):
     pytest.importorskip("zmq")
-    options = ["--seconds=15", "--kills=12", "--frames=1500", "--every=80", "--seed=1"]
+    options = ["--seed=1", *STORMS[kind]]
     storm = subprocess.Popen(
         [sys.executable, STORM, *options],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,

@@ -40,13 +40,16 @@ def judge(near: np.ndarray, far: np.ndarray) -> list[str]:
 
 def judge_lossy(near: np.ndarray, far: np.ndarray) -> list[str]:
     """The same of a bridge that may lose frames, where nobody is killed: what is missing between
-    two frames of one reader is what `lost` says, and none is late, doubled or invented."""
+    two frames of one reader is what `lost` says, none is late, doubled or invented, and the near
+    producer has never waited."""
     had = far[far["mark"] == b"A"]
     told = [
         each
         for each in judge(near, far)
         if "never arrived" not in each and "before them were lost" not in each
     ]
+    if waits := int((near["mark"] == b"F").sum()):
+        told.append(f"the near producer had to wait {waits} times")
     missing = np.diff(had["origin"]) - 1
     lies = had["k"][1:][missing != had["lost"][1:]]
     if len(lies):

@@ -32,6 +32,7 @@ ROW = np.dtype([("mark", "S1"), ("again", "?"), ("k", "<i8"), ("seq", "<i8"), ("
 MARKS = {
     "p": "is about to publish frame k as sequence seq",
     "P": "has published it",
+    "F": "finds the near ring full, and waits",
     "A": "has frame k, and its content is right; seq is of the far ring, origin of the near one",
     "E": "the stream has ended",
     "L": "the last producer was lost",
@@ -71,14 +72,19 @@ def attached(name: str) -> gpuring.Ring:
 
 def writer(name: str, folder: Path) -> None:
     written, chance = rows(folder / NEAR), random.Random(os.getpid())
-    k = int(written["k"].max(initial=-1)) + 1
+    k = int(written["k"][written["mark"] == b"p"].max(initial=-1)) + 1
     sheet, over = Sheet(folder / NEAR), False
     with attached(name) as ring, ring.producer() as producer:
         while not over:
             over = (folder / "finish").exists()
             for _ in range(1 if over else chance.randrange(1, 400)):
                 frame = content(k)
-                with producer.claim(shape=frame.shape) as slot:
+                try:
+                    slot = producer.claim(0, shape=frame.shape)
+                except gpuring.RingFull:
+                    sheet("F", k)
+                    slot = producer.claim(shape=frame.shape)
+                with slot:
                     slot.array[...] = frame
                     slot.meta["k"], slot.meta["last"] = k, over
                     sheet("p", k, slot.seq)
@@ -102,7 +108,7 @@ def reader(name: str, folder: Path) -> None:
                 continue
             except gpuring.EndOfStream:
                 sheet("E")
-                if last:
+                if last or (folder / "finish").exists():  # the last frame may be one that was lost
                     return
                 time.sleep(0.01)
                 continue
