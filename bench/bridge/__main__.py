@@ -43,7 +43,7 @@ def figures(args: argparse.Namespace) -> Iterator[Figure]:
             for carrier in there if not args.quick else ():
                 if carrier.engine:
                     yield from _idle(carrier, crew, 5)
-                    yield from recovery(carrier, crew, 5)
+                    yield from recovery(carrier, crew, 3)
     finally:
         remove_rings()
 

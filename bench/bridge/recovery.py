@@ -21,8 +21,8 @@ from gpuring.cli.bench.crew import Crew
 from gpuring.cli.bench.figures import Distribution, Figure
 
 EVERY_S = 0.005
-REST_S = 2.0
-"""From one kill to the next."""
+REST_S = 6.0
+"""From one kill to the next.  A worker that lived for less than 2 s is started again later."""
 
 
 def recovery(carrier: Carrier, crew: Crew, rounds: int) -> Iterator[Figure]:
