@@ -246,6 +246,7 @@ def test_jax_waits_for_the_slots_stream(tools, gated, name):
     cupy, kernels = tools
     if jax.default_backend() != "gpu":
         pytest.skip("this jax has no CUDA")
+    cupy.cuda.Device(0).use()  # jax, when it starts, makes the last of several GPUs current
     (a,) = _streams(cupy, 1)
     total = jax.jit(lambda x: x.sum())
     with (
