@@ -209,7 +209,8 @@ def replays_the_hello_of_another(served: Served) -> None:
     link = next(each for each in served.exporter.stats().links if each.connected)
     with served.client() as dealer:
         for number in range(20):
-            hello = wire.Hello(served.ring, link.name, "f" * 16, "lossless", "", 0)
+            policy = ("lossless", "lossy")[number % 2]
+            hello = wire.Hello(served.ring, link.name, "f" * 16, policy, "", 0)
             dealer.send_multipart(wire.encode(number, hello))
             _, answer = wire.decode(_answer(dealer))
             assert isinstance(answer, wire.Refuse)

@@ -203,15 +203,15 @@ class Exporter:
             return
         link, now = self._links.get(hello.importer), time.monotonic()
         before = next((c for c in self._callers.values() if c.link is link), None)
+        if before is not None and before.hello.run != hello.run:
+            reason = f"{hello.importer} is connected already, from another process"
+            self._refuse(route, number, reason, again=True)
+            return
         if link is not None and link.policy != hello.policy:
             self._drop(link, wire.Bye("its importer was started again", True))
             self._refuse(route, number, "the subscription has to be made again", again=True)
             return
-        if before is not None and link is not None:
-            if link.run != hello.run:
-                reason = f"{hello.importer} is connected already, from another process"
-                self._refuse(route, number, reason, again=True)
-                return
+        if before is not None:
             self._hang_up(before, None)
         try:
             if link is None:
