@@ -217,6 +217,16 @@ def replays_the_hello_of_another(served: Served) -> None:
             assert "connected already" in answer.reason
 
 
+def is_many_importers_over_one_connection(served: Served) -> None:
+    """Each Hello is the end of the session before, so none of them holds up the producer."""
+    with served.client() as dealer:
+        for number in range(3):
+            hello = wire.Hello(served.ring, f"many/{number}", "0" * 16, "lossless", "", 0)
+            dealer.send_multipart(wire.encode(number, hello))
+            while not isinstance(wire.decode(_answer(dealer))[1], wire.Welcome):
+                pass
+
+
 def _answer(dealer: Any) -> list[bytes]:
     assert dealer.poll(1000 * WAIT_S)
     return list(dealer.recv_multipart())
@@ -240,6 +250,7 @@ ATTACKS: list[Callable[[Served], None]] = [
     talks_in_sessions_that_are_not_its_own,
     is_an_importer_that_breaks_the_rules,
     replays_the_hello_of_another,
+    is_many_importers_over_one_connection,
 ]
 
 

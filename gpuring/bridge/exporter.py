@@ -201,6 +201,8 @@ class Exporter:
         if self._stop_s:
             self._refuse(route, number, "the exporter is being stopped", again=True)
             return
+        if route in self._callers:  # a connection has one session at a time
+            self._hang_up(self._callers[route], None)
         link, now = self._links.get(hello.importer), time.monotonic()
         before = next((c for c in self._callers.values() if c.link is link), None)
         if before is not None and before.hello.run != hello.run:
