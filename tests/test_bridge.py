@@ -406,6 +406,14 @@ def test_an_exporter_that_is_not_there(far):
     assert "no connection for 0.2 s: nobody answers there" in told
 
 
+def test_an_address_that_cannot_be(far):
+    for port in (0, 65536):
+        with pytest.raises(ValueError, match="is HOST:PORT/RING"):
+            bridge.import_(f"127.0.0.1:{port}/x", name=far, device="host")
+    told = why_over(bridge.import_("me@10.0.0.5:1/x", name=far, device="host", give_up=0.2))
+    assert "no connection for 0.2 s: me@10.0.0.5:1 cannot be connected to" in told
+
+
 def test_an_importer_of_another_version(near):
     (hello,) = wire.encode(7, wire.Hello("x", "h/x", "0" * 16, "lossy", "", 0))
     with (

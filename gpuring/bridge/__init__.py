@@ -201,9 +201,9 @@ def _address(text: str, any_address: bool) -> str:
 
 def _split(address: str) -> tuple[str, str]:
     """The exporter's address and the ring there.  Raises ValueError."""
-    found = re.fullmatch(r"(?:tcp://)?((?:\[[^\]/]+\]|[^:\[\]/\s]+):[0-9]{1,5})/(.+)", address)
-    if not found:
+    found = re.fullmatch(r"(?:tcp://)?((?:\[[^\]/]+\]|[^:\[\]/\s]+):([0-9]{1,5}))/(.+)", address)
+    if not found or not 0 < int(found[2]) <= 65535:
         raise ValueError(
             f"an exporter's ring is HOST:PORT/RING, such as 10.0.0.5:{PORT}/cam0, not {address!r}"
         )
-    return found[1], segment.check_name(found[2])
+    return found[1], segment.check_name(found[3])

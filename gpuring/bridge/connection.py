@@ -34,10 +34,17 @@ class Connection:
         if known is not None:
             keys.use(self.socket, known)
         self.monitor = self.socket.get_monitor_socket(_LOST)
-        self.socket.connect(f"tcp://{address}")
+        self._connect(address)
         self.heard_s = self.said_s = time.monotonic()
         self.near: wire.Welcome | None = None
         self.is_open = False
+
+    def _connect(self, address: str) -> None:
+        try:
+            self.socket.connect(f"tcp://{address}")
+        except zmq.ZMQError as error:
+            self.close()
+            raise EngineError(f"{address} cannot be connected to: {error}") from None
 
     def post(self, message: wire.Message) -> None:
         try:

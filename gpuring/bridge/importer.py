@@ -64,7 +64,10 @@ class Importer:
         more = False
         while not self._stop_s:
             if self._connection is None and time.monotonic() >= self._connect_s:
-                self._connect()
+                try:
+                    self._connect()
+                except EngineError as error:  # it may be refused before Hello is sent
+                    self._lose(str(error))
             ready = self._watch.wait(self._descriptors(), 0 if more else self._rest_s())
             if self._up.fileno() in ready:
                 for message in self._up.heard():
