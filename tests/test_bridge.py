@@ -177,6 +177,34 @@ def test_large_frames_go_in_parts(near, far):
 # ---- who waits for whom --------------------------------------------------------------------------
 
 
+def test_a_frame_is_announced_before_the_bytes_of_the_next_one(near):
+    """So the first of many is published while the others are on their way."""
+    with (
+        ring_of(near) as ring,
+        bridge.export(near, listen="127.0.0.1:0") as out,
+        zmq.Context() as context,
+        context.socket(zmq.DEALER) as socket,
+    ):
+        socket.linger, socket.rcvtimeo = 0, int(1000 * WAIT_S)
+        socket.connect(f"tcp://{out.address}")
+
+        def heard(*kinds: type) -> Any:
+            while not isinstance(message := wire.decode(socket.recv_multipart())[1], kinds):
+                pass
+            return message
+
+        with ring.producer() as producer:
+            hello = wire.Hello(near, "h/x", "0" * 16, "lossless", "", 0)
+            socket.send_multipart(wire.encode(7, hello))
+            heard(wire.Welcome)
+            for n in range(4):
+                put(producer, n)
+            socket.send_multipart(wire.encode(7, wire.Open("zmq", 8)))
+            socket.send_multipart(wire.encode(7, wire.Flow(0, (1, 2, 3, 4))))
+            said = [type(heard(wire.Data, wire.Frame)) for _ in range(8)]
+    assert said == 4 * [wire.Data, wire.Frame]
+
+
 def test_a_far_reader_holds_up_the_near_producer_who_is_told_of_the_link(near, far):
     with both_ends(near, far, slots=4) as ends:
         held = 0

@@ -207,6 +207,7 @@ class Link:
             at, to = held.slot.index, to_seq % session.to_slots
             session.flying.append(frame)
             session.sender.send(frame.seq, at, to_seq, to, frame.nbytes)
+            self._announce(session, session.sender)  # before the bytes of the next one
         if not session.credits and not session.starved:
             session.starved = bool(self._unsent) or _core.ready(self.consumer._peer)
         self._announce(session, session.sender)
