@@ -87,9 +87,14 @@ class Exporter:
             for link in list(self._links.values()):
                 more |= self._guarded(link, link.step) or False
             self._tick()
-        for link in list(self._links.values()):
-            self._drop(link, wire.Bye("the exporter was stopped", True))
+        for caller in self._callers.values():
+            with contextlib.suppress(EngineError):
+                self._post(caller, wire.Bye("the exporter was stopped", True))
+        # What is queued is sent from the near slots: nobody else may have them before that is over.
         self._context.destroy(linger=100)
+        self._callers.clear()
+        for link in list(self._links.values()):
+            self._drop(link, None)
 
     def _is_over(self) -> bool:
         if not self._stop_s:
