@@ -511,6 +511,13 @@ def test_a_ring_that_comes_after_its_importer(near, far):
             assert take(frames) == 6
 
 
+def test_half_a_pair_of_keys_is_not_left(tmp_path):
+    (tmp_path / "bridge-import.key").touch()
+    with pytest.raises(FileExistsError):
+        bridge.keygen(tmp_path)
+    assert [each.name for each in tmp_path.iterdir()] == ["bridge-import.key"]
+
+
 def test_keys(near, far, tmp_path):
     ours, theirs = bridge.keygen(tmp_path)
     assert [path.stat().st_mode & 0o777 for path in (ours, theirs)] == [0o600, 0o600]

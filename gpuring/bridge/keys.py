@@ -18,10 +18,10 @@ _DOMAIN = b"gpuring"
 def make(folder: Path) -> tuple[Path, Path]:
     """Writes a pair of key files, one for the exporter and one for its importers, with mode 0600.
 
-    Raises FileExistsError if one is there, OSError.
+    Raises FileExistsError if one is there, OSError.  Then it leaves none that was not there.
     """
     made = {EXPORT: zmq.curve_keypair(), IMPORT: zmq.curve_keypair()}
-    paths = []
+    paths: list[Path] = []
     for side, other in ((EXPORT, IMPORT), (IMPORT, EXPORT)):
         public, secret = made[side]
         said = {
@@ -31,7 +31,12 @@ def make(folder: Path) -> tuple[Path, Path]:
             "other": made[other][0].decode(),
         }
         path = folder / f"bridge-{side}.key"
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except OSError:
+            for half in paths:  # without the other one it is of no use
+                half.unlink()
+            raise
         with os.fdopen(descriptor, "w") as file:
             file.write(json.dumps(said, indent=1) + "\n")
         paths.append(path)
