@@ -258,6 +258,10 @@ static void *produce(void *barrier) {
             uint64_t count = gr_load_relaxed(&ring->peer[me.me.number].frames) - before;
             REQUIRE(done == (count == call.got));
             for (uint32_t k = 0; k < count; k++) fc_published(seqs[k]), atomic_fetch_add(&published_sum, seqs[k]);
+            /* A capture may have forbidden to end or settle one. It stays ours, and all others would
+             * wait for it for ever. */
+            for (uint32_t k = 0; k < call.got; k++)
+                finish_if_open(&me, (struct errand){indices[k], seqs[k], stream}, true);
             continue;
         }
         const uint64_t seq = me.use[*indices].seq;
