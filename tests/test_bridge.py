@@ -9,9 +9,12 @@ import contextlib
 import itertools
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -433,6 +436,28 @@ def test_a_second_importer_of_one_ring(near, far):
 def test_an_exporter_that_is_not_there(far):
     told = why_over(bridge.import_("127.0.0.1:1/x", name=far, device="host", give_up=0.2))
     assert "no connection for 0.2 s: nobody answers there" in told
+
+
+FORKS = """
+import os, signal, sys
+from gpuring import bridge
+into = bridge.import_("127.0.0.1:1/x", name=sys.argv[1], device="host")
+print(into.stats().pid, flush=True)
+if os.fork():
+    os.kill(os.getpid(), signal.SIGKILL)
+sys.stdin.read()
+"""
+
+
+def test_a_worker_ends_with_its_supervisor_even_if_a_fork_of_that_lives(far):
+    command = [sys.executable, "-W", "ignore", "-c", FORKS, far]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes) as supervisor:
+        try:
+            pid = int(supervisor.stdout.readline())
+            poll(lambda: not Path(f"/proc/{pid}").exists(), WAIT_S)
+        finally:
+            supervisor.stdin.close()  # the fork ends by that
 
 
 def test_an_address_that_cannot_be(far):

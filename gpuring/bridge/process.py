@@ -6,6 +6,7 @@ frames and claims go where those of the dead go, and the supervisor starts anoth
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import sys
@@ -16,11 +17,15 @@ from gpuring.bridge.exporter import Exporter
 from gpuring.bridge.importer import Importer
 from gpuring.bridge.worker import Fatal, Up
 
+_PR_SET_PDEATHSIG = 1
+
 
 def main() -> NoReturn:
     """Runs a worker as its supervisor says in the first line."""
     for number in (signal.SIGINT, signal.SIGTERM):  # the supervisor says when it is time to end
         signal.signal(number, signal.SIG_IGN)
+    # A fork of the supervisor may have its end of our input, which is not at its end then.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     up = Up()
     told = up.first()
     status = 1
