@@ -9,6 +9,7 @@ them.  Otherwise both are this host, and the rings of the detector have other na
 import argparse
 import contextlib
 import importlib.util
+import os
 import shutil
 import subprocess
 import sys
@@ -18,7 +19,9 @@ parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument("images", nargs="?", type=int, default=120, help="of each camera (120)")
 
 HERE, PORT = Path(__file__).parent, 9760
-TIED = ["setpriv", "--pdeathsig", "KILL"]  # whoever is started so ends with this program
+# Whoever is started so ends with this program, also where it has ended before they are tied to it.
+ALIVE = '[ $PPID = $0 ] && exec "$@"'
+TIED = ["setpriv", "--pdeathsig", "KILL", "sh", "-c", ALIVE, str(os.getpid())]
 HOST = "mount -t tmpfs tmpfs /dev/shm && ip link set lo up && echo up && exec sleep infinity"
 ADDRESSES = "10.77.1.1", "10.77.1.2"
 
