@@ -11,7 +11,6 @@ before the child's next verb, where something may be left, and after it, where n
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
 import faulthandler
 import gc
@@ -25,6 +24,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import loops
 from processes import Child, Pipe
 
 import gpuring
@@ -95,7 +95,7 @@ def claim_async(peers: Peers) -> None:
             with await peers.producer.claim_async():
                 pass
 
-    asyncio.run(main())
+    loops.run(main())
 
 
 def acquire_async(peers: Peers) -> None:
@@ -103,7 +103,7 @@ def acquire_async(peers: Peers) -> None:
         while True:
             (await peers.consumer.acquire_async()).release()
 
-    asyncio.run(main())
+    loops.run(main())
 
 
 def loop_async(peers: Peers) -> None:
@@ -111,7 +111,7 @@ def loop_async(peers: Peers) -> None:
         async for slot in peers.consumer:
             slot.array.sum()
 
-    asyncio.run(main())
+    loops.run(main())
 
 
 VERBS: dict[str, Callable[[Peers], None]] = {

@@ -28,6 +28,7 @@ import time
 from collections import Counter
 from typing import Any
 
+import loops
 import services
 from support import Child, Pipe, poll, segments_of
 
@@ -196,7 +197,7 @@ def ask_by_tasks(client: gpuring.Client, ends: Counter[str]) -> None:
     async def main() -> None:
         await asyncio.gather(*(one(k) for k in range(8)))
 
-    asyncio.run(main())
+    loops.run(main())
 
 
 class Storm:

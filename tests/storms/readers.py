@@ -6,7 +6,6 @@ returned.  So whatever an interrupt finds there was handed out, and nothing else
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import queue
 import threading
@@ -14,6 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import loops
 import numpy as np
 
 import gpuring
@@ -222,7 +222,7 @@ def awaited(reader: Reader, timeout: float) -> None:
             reader.slot = None
             reader._noted.clear()
 
-    asyncio.run(main())
+    loops.run(main())
 
 
 def awaited_loop(reader: Reader, timeout: float) -> None:
@@ -239,7 +239,7 @@ def awaited_loop(reader: Reader, timeout: float) -> None:
         reader.looping = False
         by_hand(reader, 0)
 
-    asyncio.run(main())
+    loops.run(main())
 
 
 def by_another_thread(reader: Reader, timeout: float) -> None:

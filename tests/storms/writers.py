@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import loops
+
 import gpuring
 
 from .paper import Sheet, content
@@ -146,4 +148,4 @@ def awaited(writer: Writer, timeout: float) -> None:
             writer.slot = None
             await asyncio.sleep(writer.program.chance.random() * PACE_S)
 
-    asyncio.run(main())
+    loops.run(main())
