@@ -749,6 +749,12 @@ cdef class HandsOut:
     def __init__(self, InFlight call not None):
         self._call = call
 
+    def __iter__(self):
+        return self
+
+    def __aiter__(self):
+        return self
+
     def __del__(self):
         """As `_leave`.  No Python runs here unless somebody sleeps for the call, so no signal handler does, whose exception
         Python would only print."""

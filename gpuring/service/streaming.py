@@ -7,12 +7,14 @@ client gives them out in this order.  docs/decisions/0018 says what happens if a
 from __future__ import annotations
 
 import time
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from gpuring._calls import HandsOut
 from gpuring._core import seconds
 from gpuring._engine import Taken
 from gpuring._envelopes import END
+from gpuring._signals import begun_elsewhere
 from gpuring.errors import CallCancelled, RingClosed, RingError, RingFull, RingTimeout
 from gpuring.service.tasks import deadline_of
 from gpuring.unique import Unique
@@ -29,6 +31,27 @@ _SHORTEST_S, _LONGEST_S = 20e-6, 0.002
 not wake it: its word is in the request, and nobody sleeps there."""
 
 
+async def _next_part(this: weakref.ref[Parts]) -> ReadSlot:
+    try:
+        parts = this()
+        assert parts is not None  # the `async for` has it
+        call, deadline = parts._call, deadline_of(parts._timeout)
+        parts._give_back()
+        while True:
+            tasks = call._mailbox.tasks()
+            done = await tasks.until(parts._has_next, deadline, call._sleepers, parts._stream)
+            parts._prepare(done)
+            part: ReadSlot | None = parts._hand_out()
+            if part is not None:
+                return part
+            if call._is_over():  # else a thread has just found that its engine is gone
+                raise StopAsyncIteration
+    except BaseException:  # the task keeps the error and our local variables
+        if (parts := this()) is not None:
+            parts.close()
+        raise
+
+
 class Parts(HandsOut, Unique):
     """The parts of the answer to a call, for one `for` or `async for`.  `PendingCall.parts` makes
     it.
@@ -39,6 +62,8 @@ class Parts(HandsOut, Unique):
 
     if TYPE_CHECKING:
 
+        def __iter__(self) -> Self: ...
+        def __aiter__(self) -> Self: ...
         def __next__(self) -> ReadSlot: ...
 
     def __init__(self, call: Any, timeout: float | None, stream: Any) -> None:
@@ -57,12 +82,6 @@ class Parts(HandsOut, Unique):
         call._asked()
         return ready
 
-    def __iter__(self) -> Self:
-        return self
-
-    def __aiter__(self) -> Self:
-        return self
-
     def _move_on(self) -> None:
         """Waits until there is a part to hand out, or the end."""
         call, deadline = self._call, deadline_of(self._timeout)
@@ -70,22 +89,7 @@ class Parts(HandsOut, Unique):
         done = call._mailbox.pump(self._has_next, deadline, self._stream, call._sleepers)
         self._prepare(done)
 
-    async def __anext__(self) -> ReadSlot:
-        call, deadline = self._call, deadline_of(self._timeout)
-        self._give_back()
-        while True:
-            try:
-                tasks = call._mailbox.tasks()
-                done = await tasks.until(self._has_next, deadline, call._sleepers, self._stream)
-            except BaseException:  # the task is cancelled
-                self.close()
-                raise
-            self._prepare(done)
-            part: ReadSlot | None = self._hand_out()
-            if part is not None:
-                return part
-            if call._is_over():  # else a thread has just found that its engine is gone
-                raise StopAsyncIteration
+    __anext__ = begun_elsewhere(_next_part)
 
     def _has_next(self) -> bool:
         call = self._call

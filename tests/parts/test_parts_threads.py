@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import threading
 
 import pytest
-from services import in_thread, send, serve, up
+from services import ask_here, in_thread, send, serve, up
 from support import poll
+from test_interrupt import InterruptOfALoop, at_each_place
 from test_service_signals import quick, signals
 
 import gpuring
@@ -44,6 +46,37 @@ def test_an_interrupt_anywhere_in_a_stream_leaves_its_client_whole(name, quick):
             del call
             client.request(PATIENCE_S).abandon()
             poll(lambda: client.in_flight == 0)
+
+
+def test_an_interrupted_loop_of_a_task_gives_its_call_up(name):
+    """A task keeps the error, whose traceback keeps the arguments of all functions, until the
+    garbage collector comes."""
+
+    async def loop(parts, left):
+        async for each in parts.pop():
+            assert value(each) < 2
+            left -= 1
+            if not left:
+                return
+
+    gc.disable()
+    try:
+        with serve(name) as server, gpuring.connect(name, calls=1, parts=2) as client:
+            for interrupt in at_each_place(InterruptOfALoop, 1):
+                call = send(client, 0)
+                taken = take(server)
+                part(taken, 0)
+                part(taken, 1)
+                parts = [call.parts(PATIENCE_S)]
+                with interrupt:
+                    asyncio.run(loop(parts, 2))
+                assert taken.cancelled, interrupt.where
+                assert client._mailbox._answers._peer.holding() == [], interrupt.where
+                taken.end()
+                ask_here(server, client, 1)
+    finally:
+        gc.enable()
+        gc.collect()
 
 
 def test_threads_and_tasks_take_parts_of_one_client(name, children):
