@@ -15,6 +15,7 @@ import os
 import uuid
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -139,8 +140,29 @@ def _visible() -> str:
     return f"CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', 'unset')}"
 
 
+@dataclass(frozen=True)
+class Slots:
+    """What the header of a ring says of its slots on a GPU."""
+
+    handle: bytes
+    """64 bytes from which other processes open the memory."""
+    device_uuid: bytes
+    """The GPU that has the memory."""
+    slots: int
+    slot_nbytes: int
+    epoch: bytes = b""
+    """That of the ring.  A process finds by it what it has, unless the handle says it."""
+
+    @property
+    def nbytes(self) -> int:
+        return self.slots * self.slot_nbytes
+
+
 class Kept:
     """What this process has of a ring's memory.  When nobody keeps it any more, it is undone."""
+
+    fd = -1
+    """A file descriptor that other processes need to open the memory.  -1 if they need none."""
 
     def __init__(self, device: int, undo: Callable[[], None]) -> None:
         """`undo` is called with `device` current, and must not refer to this object."""
@@ -194,6 +216,11 @@ def _end(kept: list[Kept], after: list[Callable[[], None]], pid: int) -> None:
             call()
 
 
+_owned: set[Kept] = set()
+"""Memory that this process has made, that others may have open, and that CUDA forbids to free while
+they have.  It is kept until its rings are closed and unused, or until the process ends."""
+
+
 class CudaMemory:
     """The slots of a GPU ring (gpuring.memory.Memory).  Each kind has a class that derives from
     this."""
@@ -201,23 +228,19 @@ class CudaMemory:
     kind: ClassVar[str]
     read_only: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        mapping: Kept,
-        handle: bytes,
-        device_uuid: bytes,
-        device: int,
-        slots: int,
-        slot_nbytes: int,
-    ) -> None:
-        self.handle = handle
-        self.device_uuid = device_uuid
+    def __init__(self, kept: Kept, wanted: Slots, device: int, *, own: bool = False) -> None:
+        """`own`: this process has made the memory, and keeps it until close(others=False)."""
+        self.handle = wanted.handle
+        self.device_uuid = wanted.device_uuid
         self.device = device
         """The ordinal in this process of the device under which the slots are mapped.  The arrays
         are on this device, too."""
-        self._slot_nbytes = slot_nbytes
-        self._nbytes = slots * slot_nbytes
-        self._kept: Kept | None = mapping
+        self._slot_nbytes = wanted.slot_nbytes
+        self._nbytes = wanted.nbytes
+        self._kept: Kept | None = kept
+        self._own = own
+        if own:
+            _owned.add(kept)
         self._use = _Use()
         self._memories: dict[bool, Any] = {}
         """CuPy's memory objects, which keep their mapping, by whether they may be written."""
@@ -227,8 +250,9 @@ class CudaMemory:
 
     @property
     def descriptor(self) -> int:
-        """A file descriptor that other processes need to open the slots.  -1 if they need none."""
-        return -1
+        """A file descriptor that other processes need to open the slots.  It belongs to this
+        object.  -1 if they need none."""
+        return -1 if self._kept is None else self._kept.fd
 
     def _memory(self, writable: bool) -> Any:
         memory = self._memories.get(writable)
@@ -260,15 +284,27 @@ class CudaMemory:
 
     def close(self, *, others: bool, then: Callable[[], None]) -> None:
         """Gives the slots up: they are unmapped, or freed, when the last array over them is gone.
+        With others=True memory that is owned stays until the process ends.
 
         That call then waits for this process's GPU work.
         """
         if self._kept is None:
             return
+        if self._own and not others:  # other handles in this process share the memory and keep it
+            _owned.discard(self._kept)
         self._use.after.append(then)
         self._kept = None
         self._memories = {}
         del self._use
+
+
+def no_room(nbytes: int, device: int, error: Exception, instead: str = "") -> DeviceError:
+    """What to say when slots cannot be allocated.  `instead` is one more thing to do."""
+    stop = "stop who else uses that GPU"
+    return DeviceError(
+        f"allocating {nbytes / 2**20:.0f} MiB for the slots on GPU {device} failed ({error}). "
+        f"Use fewer or smaller slots, {f'{stop}, or {instead}' if instead else f'or {stop}'}"
+    )
 
 
 def owner_of(device: int, wanted: bytes, ring: str) -> int:

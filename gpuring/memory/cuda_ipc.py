@@ -16,12 +16,11 @@ from __future__ import annotations
 import functools
 import threading
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 from gpuring._core import Driver
 from gpuring.errors import DeviceError
-from gpuring.memory.cuda import CudaMemory, Mapping, load_cupy, owner_of, rounded
+from gpuring.memory.cuda import CudaMemory, Mapping, Slots, load_cupy, no_room, owner_of, rounded
 
 # cudaError_t, which CuPy reports as plain numbers.
 _INVALID_VALUE, _DEVICE_UNINITIALIZED, _MAP_FAILED, _INVALID_HANDLE = 1, 201, 205, 400
@@ -31,16 +30,12 @@ _PEER_ALREADY_ENABLED = 704
 _lock = threading.Lock()
 _created: weakref.WeakValueDictionary[bytes, Mapping] = weakref.WeakValueDictionary()
 _imported: weakref.WeakValueDictionary[tuple[bytes, int], Mapping] = weakref.WeakValueDictionary()
-_owned: dict[bytes, Mapping] = {}
-"""Memory that this process has made and that others may have open.  It is kept until its rings are
-closed and unused, or until the process ends."""
 
 
 class IpcMemory(CudaMemory):
     """Slots that other processes open by the handle in the header."""
 
     kind = "ipc"
-    _created = False
 
     @classmethod
     def create(cls, slots: int, slot_nbytes: int, device: int) -> IpcMemory:
@@ -55,10 +50,7 @@ class IpcMemory(CudaMemory):
                 ptr = runtime.malloc(nbytes)
                 mapping = Mapping(ptr, device, functools.partial(runtime.free, ptr))
             except runtime.CUDARuntimeError as error:
-                raise DeviceError(
-                    f"allocating {nbytes / 2**20:.0f} MiB for the slots on GPU {device} failed "
-                    f"({error}). Use fewer or smaller slots, or stop who else uses that GPU"
-                ) from error
+                raise no_room(nbytes, device, error) from error
             try:
                 handle: bytes = runtime.ipcGetMemHandle(mapping.ptr)
             except runtime.CUDARuntimeError as error:
@@ -67,22 +59,12 @@ class IpcMemory(CudaMemory):
                     "Virtualised GPUs and some sandboxes cannot. Use device='host'"
                 ) from error
         with _lock:
-            _created[handle] = _owned[handle] = mapping
-        memory = cls(mapping, handle, device_uuid, device, slots, slot_nbytes)
-        memory._created = True
-        return memory
+            _created[handle] = mapping
+        made = Slots(handle, device_uuid, slots, slot_nbytes)
+        return cls(mapping, made, device, own=True)
 
     @classmethod
-    def open(
-        cls,
-        handle: bytes,
-        device_uuid: bytes,
-        device: int,
-        slots: int,
-        slot_nbytes: int,
-        *,
-        ring: str,
-    ) -> IpcMemory:
+    def open(cls, wanted: Slots, device: int, *, ring: str) -> IpcMemory:
         """Opens the slots of `ring` under GPU `device`.  The process that created them has them
         already.
 
@@ -90,9 +72,9 @@ class IpcMemory(CudaMemory):
         gone.
         """
         cuda = load_cupy().cuda
-        runtime = cuda.runtime
+        runtime, handle = cuda.runtime, wanted.handle
         try:
-            owner = owner_of(device, device_uuid, ring)
+            owner = owner_of(device, wanted.device_uuid, ring)
             with _lock, cuda.Device(device):
                 mapping = _created.get(handle)
                 if mapping is not None:
@@ -106,15 +88,7 @@ class IpcMemory(CudaMemory):
                     _imported[handle, device] = mapping
         except runtime.CUDARuntimeError as error:
             raise _cannot_open(ring, error) from error
-        return cls(mapping, handle, device_uuid, device, slots, slot_nbytes)
-
-    def close(self, *, others: bool, then: Callable[[], None]) -> None:
-        """Gives the slots up, as CudaMemory does.  The creator's memory is freed only with
-        others=False.  Otherwise it stays until the process ends."""
-        if self._kept is not None and self._created and not others:
-            with _lock:  # other handles in this process share the mapping and keep it
-                _owned.pop(self.handle, None)
-        super().close(others=others, then=then)
+        return cls(mapping, wanted, device)
 
 
 def _enable_peer(runtime: Any, device: int, owner: int) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from gpuring._core import Driver
 from gpuring.errors import DeviceError
 from gpuring.memory import driver
-from gpuring.memory.cuda import CudaMemory, Mapping, load_cupy, owner_of, rounded
+from gpuring.memory.cuda import CudaMemory, Mapping, Slots, load_cupy, no_room, owner_of, rounded
 
 _lock = threading.Lock()
 
@@ -52,8 +52,6 @@ _allocations: weakref.WeakValueDictionary[tuple[bytes, int], _Allocation] = (
     weakref.WeakValueDictionary()
 )
 """The memory that this process has, by the epoch of its ring and the device."""
-_owned: dict[bytes, _Allocation] = {}
-"""Memory that this process has made and that others may have open, by the epoch of its ring."""
 
 
 def supported(device: int) -> tuple[bool, str]:
@@ -70,14 +68,6 @@ class PoolMemory(CudaMemory):
     """Slots in a memory pool that other processes import."""
 
     kind = "pool"
-    _kept: _Allocation | None
-    _epoch = b""
-    """That of the ring, if this object has made the memory."""
-
-    @property
-    def descriptor(self) -> int:
-        """What other processes need beside the header.  It belongs to this object."""
-        return -1 if self._kept is None else self._kept.fd
 
     @classmethod
     def create(cls, epoch: bytes, slots: int, slot_nbytes: int, device: int) -> PoolMemory:
@@ -90,38 +80,23 @@ class PoolMemory(CudaMemory):
                 cuda.runtime.free(0)  # makes the device's context, if there is none yet
                 pool, ptr, fd, handle = driver.allocate_in_pool(nbytes, device)
         except (driver.Refused, cuda.runtime.CUDARuntimeError) as error:
-            raise DeviceError(
-                f"allocating {nbytes / 2**20:.0f} MiB for the slots on GPU {device} failed "
-                f"({error}). Use fewer or smaller slots, stop who else uses that GPU, or take "
-                'memory="ipc"'
-            ) from error
-        made = _Allocation(pool, ptr, fd, device)
+            raise no_room(nbytes, device, error, 'take memory="ipc"') from error
+        allocation = _Allocation(pool, ptr, fd, device)
         with _lock:
-            _allocations[epoch, device] = _owned[epoch] = made
-        memory = cls(made, handle, device_uuid, device, slots, slot_nbytes)
-        memory._epoch = epoch
-        return memory
+            _allocations[epoch, device] = allocation
+        made = Slots(handle, device_uuid, slots, slot_nbytes, epoch)
+        return cls(allocation, made, device, own=True)
 
     @classmethod
-    def open(
-        cls,
-        epoch: bytes,
-        handle: bytes,
-        device_uuid: bytes,
-        device: int,
-        slots: int,
-        slot_nbytes: int,
-        *,
-        ring: str,
-        fetch: Callable[[], int],
-    ) -> PoolMemory:
+    def open(cls, wanted: Slots, device: int, *, ring: str, fetch: Callable[[], int]) -> PoolMemory:
         """Opens the slots of `ring` under GPU `device`.
 
         `fetch` asks those who are in the ring for the descriptor, which is this object's then.  It
         is not asked if this process has the memory already.  Raises DeviceError if `device` cannot
         reach the GPU of the slots, and what `fetch` raises.
         """
-        owner_of(device, device_uuid, ring)
+        owner_of(device, wanted.device_uuid, ring)
+        epoch = wanted.epoch
         found = _allocations.get((epoch, device))
         if found is None:
             with _lock:
@@ -129,18 +104,10 @@ class PoolMemory(CudaMemory):
             if here:
                 found = _reached(here[0], device, ring)
             else:
-                found = _imported(fetch(), handle, device, ring)
+                found = _imported(fetch(), wanted.handle, device, ring)
             with _lock:
                 found = _allocations.setdefault((epoch, device), found)
-        return cls(found, handle, device_uuid, device, slots, slot_nbytes)
-
-    def close(self, *, others: bool, then: Callable[[], None]) -> None:
-        """Gives the slots up, as CudaMemory does.  The creator's memory is freed only with
-        others=False.  Otherwise it stays until the process ends."""
-        if self._kept is not None and self._epoch and not others:
-            with _lock:  # other handles in this process share the memory and keep it
-                _owned.pop(self._epoch, None)
-        super().close(others=others, then=then)
+        return cls(found, wanted, device)
 
 
 def _reached(here: _Allocation, device: int, ring: str) -> _Allocation:

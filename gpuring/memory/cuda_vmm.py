@@ -20,7 +20,17 @@ from collections.abc import Callable
 from gpuring._core import Driver
 from gpuring.errors import DeviceError, RingIncompatible
 from gpuring.memory import driver
-from gpuring.memory.cuda import PAGE_NBYTES, CudaMemory, Kept, Mapping, load_cupy, owner_of, rounded
+from gpuring.memory.cuda import (
+    PAGE_NBYTES,
+    CudaMemory,
+    Kept,
+    Mapping,
+    Slots,
+    load_cupy,
+    no_room,
+    owner_of,
+    rounded,
+)
 
 _SIZE_NBYTES = 8
 """The bytes of the handle that have the size."""
@@ -86,12 +96,6 @@ class VmmMemory(CudaMemory):
 
     kind = "vmm"
     read_only = True
-    _kept: _Slab | None
-
-    @property
-    def descriptor(self) -> int:
-        """What other processes need beside the header.  It belongs to this object."""
-        return -1 if self._kept is None else self._kept.fd
 
     @classmethod
     def create(cls, epoch: bytes, slots: int, slot_nbytes: int, device: int) -> VmmMemory:
@@ -103,55 +107,40 @@ class VmmMemory(CudaMemory):
             nbytes = rounded(slots * slot_nbytes, page)
             slab = _Slab(driver.allocate(nbytes, device), nbytes, device)
         except driver.Refused as error:
-            raise DeviceError(
-                f"allocating {nbytes / 2**20:.0f} MiB for the slots on GPU {device} failed "
-                f"({error}). Use fewer or smaller slots, stop who else uses that GPU, or take "
-                'memory="ipc"'
-            ) from error
+            raise no_room(nbytes, device, error, 'take memory="ipc"') from error
         with _lock:
             _slabs[epoch, device] = slab
-        return cls._over(slab, device_uuid, slots, slot_nbytes, writable=True)
+        handle = nbytes.to_bytes(_SIZE_NBYTES, "little").ljust(64, b"\0")
+        made = Slots(handle, device_uuid, slots, slot_nbytes, epoch)
+        return cls._over(slab, made, writable=True)
 
     @classmethod
-    def open(
-        cls,
-        epoch: bytes,
-        handle: bytes,
-        device_uuid: bytes,
-        device: int,
-        slots: int,
-        slot_nbytes: int,
-        *,
-        ring: str,
-        fetch: Callable[[], int],
-    ) -> VmmMemory:
+    def open(cls, wanted: Slots, device: int, *, ring: str, fetch: Callable[[], int]) -> VmmMemory:
         """Opens the slots of `ring` under GPU `device`.
 
         `fetch` asks those who are in the ring for the descriptor, which is this object's then.  It
         is not asked if this process has the memory under that device already.  Raises DeviceError
         if `device` cannot reach the GPU of the slots, RingIncompatible, and what `fetch` raises.
         """
-        owner_of(device, device_uuid, ring)
-        nbytes = int.from_bytes(handle[:_SIZE_NBYTES], "little")
-        if not slots * slot_nbytes <= nbytes <= _MAX_NBYTES:
+        owner_of(device, wanted.device_uuid, ring)
+        nbytes = int.from_bytes(wanted.handle[:_SIZE_NBYTES], "little")
+        if not wanted.nbytes <= nbytes <= _MAX_NBYTES:
             raise RingIncompatible(
-                f"ring {ring!r}: its memory has {nbytes} bytes, not {slots} × {slot_nbytes}"
+                f"ring {ring!r}: its memory has {nbytes} bytes, not "
+                f"{wanted.slots} × {wanted.slot_nbytes}"
             )
-        slab = _slabs.get((epoch, device))
+        slab = _slabs.get((wanted.epoch, device))
         if slab is None:
             slab = _Slab(fetch(), nbytes, device)
             with _lock:
-                slab = _slabs.setdefault((epoch, device), slab)
+                slab = _slabs.setdefault((wanted.epoch, device), slab)
         try:
-            return cls._over(slab, device_uuid, slots, slot_nbytes, writable=False)
+            return cls._over(slab, wanted, writable=False)
         except DeviceError as error:
             raise DeviceError(f"ring {ring!r}: {error}") from error
 
     @classmethod
-    def _over(
-        cls, slab: _Slab, device_uuid: bytes, slots: int, slot_nbytes: int, *, writable: bool
-    ) -> VmmMemory:
-        handle = slab.nbytes.to_bytes(_SIZE_NBYTES, "little").ljust(64, b"\0")
-        memory = cls(slab, handle, device_uuid, slab.device, slots, slot_nbytes)
+    def _over(cls, slab: _Slab, slots: Slots, *, writable: bool) -> VmmMemory:
+        memory = cls(slab, slots, slab.device)
         memory._memory(writable)  # now, so that nobody gets a ring whose slots cannot be mapped
         return memory

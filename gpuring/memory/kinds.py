@@ -93,21 +93,22 @@ def attach(name: str, header: Header, device: str | int | None) -> Memory:
         if device is not None:
             raise TypeError(f"ring {name!r} is in host memory: it takes no device")
         return HostMemory.open(name, header.epoch, header.owner, *size)
-    from gpuring.memory.cuda import device_for
+    from gpuring.memory.cuda import Slots, device_for
     from gpuring.memory.cuda_ipc import IpcMemory
     from gpuring.memory.cuda_pool import PoolMemory
     from gpuring.memory.cuda_vmm import VmmMemory
 
+    if header.memory == "ipc" and not header.creator_alive:
+        raise PeerLost(
+            f"ring {name!r}: the process that created it (pid {header.creator_pid}) is dead. "
+            "Those inside may finish, but nobody new can open its GPU memory. Create the ring "
+            'again, with memory="vmm" if others have to join it after such a death, or let '
+            "`gpuring keep` own it"
+        )
+    wanted = Slots(header.memory_handle, header.device_uuid, *size, header.epoch)
+    ordinal = device_for(device)
     if header.memory == "ipc":
-        if not header.creator_alive:
-            raise PeerLost(
-                f"ring {name!r}: the process that created it (pid {header.creator_pid}) is dead. "
-                "Those inside may finish, but nobody new can open its GPU memory. Create the ring "
-                'again, with memory="vmm" if others have to join it after such a death, or let '
-                "`gpuring keep` own it"
-            )
-        ordinal = device_for(device)
-        return IpcMemory.open(header.memory_handle, header.device_uuid, ordinal, *size, ring=name)
+        return IpcMemory.open(wanted, ordinal, ring=name)
 
     def fetch() -> int:
         try:
@@ -116,8 +117,7 @@ def attach(name: str, header: Header, device: str | int | None) -> Memory:
             raise type(error)(f"ring {name!r}: its GPU memory cannot be had: {error}") from error
 
     opened: Any = {"vmm": VmmMemory, "pool": PoolMemory}[header.memory]
-    of = header.epoch, header.memory_handle, header.device_uuid, device_for(device)
-    memory: Memory = opened.open(*of, *size, ring=name, fetch=fetch)
+    memory: Memory = opened.open(wanted, ordinal, ring=name, fetch=fetch)
     hand_on(header, memory)
     return memory
 
