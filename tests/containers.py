@@ -18,6 +18,8 @@ from processes import Child
 from support import Pipe
 
 import gpuring
+from gpuring import segment
+from gpuring._core import Header
 
 _NEW_MOUNTS, _NEW_IPC, _NEW_USERS = 0x20000, 0x08000000, 0x10000000
 _NEW_PIDS, _NEW_NET = 0x20000000, 0x40000000
@@ -141,3 +143,27 @@ def obey(pipe: Pipe, verbs: dict[str, Callable[..., Any]]) -> None:
 
 def cleans(pipe: Pipe) -> None:
     obey(pipe, {"clean": gpuring.clean})
+
+
+def as_on_gpu(
+    name: str, *, make: bool, slots: int, slot_nbytes: int, patience_s: float
+) -> tuple[Header, int]:
+    """Makes or joins a ring as one on a GPU is, but its slots are a memfd that is handed on, and
+    returns both.  Nobody may clear a dead peer of it before its pidfd says that it is gone."""
+    if make:
+        memory = os.memfd_create("slots")
+        os.truncate(memory, slots * slot_nbytes)
+        with segment.unnamed(0o600) as file:
+            header = Header.create(
+                file.fd, slots=slots, max_peers=8, max_subscriptions=4, memory="ipc",
+                sync="timeline", gate="stream", slot_nbytes=slot_nbytes, meta_nbytes=0,
+                spec=b"{}", epoch=secrets.token_bytes(16),
+            )  # fmt: skip
+            header.offer(memory)
+            segment.give_name(file, segment.header_name(name))
+    else:
+        with segment.Named(segment.header_name(name)) as named, named.open(os.O_RDWR) as file:
+            header = Header.attach(file.fd)
+        memory = header.fetch(patience_s)
+        header.offer(memory)
+    return header, memory

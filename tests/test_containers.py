@@ -11,13 +11,11 @@ import secrets
 from collections.abc import Callable, Iterator
 
 import pytest
-from containers import Contained, cleans, obey, shared_memory, start
+from containers import Contained, as_on_gpu, cleans, obey, shared_memory, start
 from processes import Child
 from support import Pipe, open_files, poll
 
 import gpuring
-from gpuring import segment
-from gpuring._core import Header
 
 PATIENCE_S = 30.0
 SLOTS, SLOT_NBYTES = 4, 4096
@@ -41,24 +39,9 @@ def container(
 
 
 def on_gpu(pipe: Pipe, name: str, make: bool) -> None:
-    """Takes part in a ring as one on a GPU is, but its slots are a memfd that is handed on.  Nobody
-    may clear a dead peer of such a ring before its pidfd says that it is gone."""
-    if make:
-        slots = os.memfd_create("slots")
-        os.truncate(slots, SLOTS * SLOT_NBYTES)
-        with segment.unnamed(0o600) as file:
-            header = Header.create(
-                file.fd, slots=SLOTS, max_peers=8, max_subscriptions=4, memory="ipc",
-                sync="timeline", gate="stream", slot_nbytes=SLOT_NBYTES, meta_nbytes=0,
-                spec=b"{}", epoch=secrets.token_bytes(16),
-            )  # fmt: skip
-            header.offer(slots)
-            segment.give_name(file, segment.header_name(name))
-    else:
-        with segment.Named(segment.header_name(name)) as named, named.open(os.O_RDWR) as file:
-            header = Header.attach(file.fd)
-        slots = header.fetch(PATIENCE_S)
-        header.offer(slots)
+    header, slots = as_on_gpu(
+        name, make=make, slots=SLOTS, slot_nbytes=SLOT_NBYTES, patience_s=PATIENCE_S
+    )
     producer = header.join_producer()
     reader = header.join_consumer(secrets.token_hex(4).encode(), True, "next")
     assert not isinstance(producer, int)
