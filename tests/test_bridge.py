@@ -345,6 +345,20 @@ def test_the_end_of_the_stream_is_its_end_over_there_and_it_goes_on(near, far):
             assert take(ends.frames) == 1
 
 
+def test_streams_that_end_and_go_on_stay_in_one_session(near, far):
+    """At the end the far side gives its claimed slots back, so the near side must not use them."""
+    with both_ends(near, far) as ends:
+        ends.producer.close()
+        for n in range(0, 8, 2):
+            with ends.ring.producer() as producer:
+                put(producer, n)
+                put(producer, n + 1)
+            poll(lambda: _core.look(ends.frames._peer)[0] != _core.ENDED, WAIT_S)
+            assert [take(ends.frames), take(ends.frames)] == [n, n + 1]
+            poll(lambda: _core.look(ends.frames._peer)[0] == _core.ENDED, WAIT_S)
+        assert [side.stats().links[0].sessions for side in (ends.out, ends.into)] == [1, 1]
+
+
 def test_a_killed_producer_is_a_lost_one_over_there(near, far, children: Callable[..., Child]):
     with (
         ring_of(near),

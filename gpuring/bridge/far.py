@@ -28,6 +28,9 @@ _FEWEST = 2
 for the next one."""
 _CALM = 256
 """After so many frames in a row that had not to wait for a credit, there is one credit less."""
+_TURNS = 3
+"""How often the near side may speak of the end of the stream before it was answered: it begins,
+ends, and goes on."""
 
 
 @dataclass
@@ -45,7 +48,12 @@ class Session:
     """Frames that were announced, and not published yet."""
     ready: set[int] = field(default_factory=set)
     """Indices of slots that the receiver is done with."""
-    end: wire.End | None = None
+    turns: deque[wire.End | wire.Begin] = field(default_factory=deque)
+    """What the near side has said of the end of the stream, and nobody has asked for."""
+    ended: bool = False
+    """Whether it has told of an end, and was not answered since.  It takes no credits meanwhile."""
+    answer: bool = False
+    """Whether it is to be answered."""
 
 
 @dataclass
@@ -93,6 +101,7 @@ class Landing:
         return (
             self.producer is not None
             and self.session is not None
+            and not self.session.ended
             and len(self._claimed) < self.credits
         )
 
@@ -160,8 +169,11 @@ class Landing:
                 session.receiver.write(slot.index, begin, part)
             case wire.Frame():
                 self._announced(session, message)
-            case wire.End():
-                session.end = message
+            case wire.End() | wire.Begin():
+                if len(session.turns) == _TURNS:
+                    raise wire.WireError("a stream that ends and begins again without an answer")
+                session.turns.append(message)
+                session.ended |= isinstance(message, wire.End)
             case _:
                 raise wire.WireError(f"a {type(message).__name__} that does not belong here")
 
@@ -201,23 +213,34 @@ class Landing:
 
     # ---- frames --------------------------------------------------------------------------------
 
-    def step(self) -> wire.End | None:
-        """Does what can be done now.  Returns the end of the stream once it has come and all frames
-        before it were published.  Raises EngineError if the session is over."""
+    def turn(self) -> wire.End | wire.Begin | None:
+        """How the stream has ended, or that it has begun, in the order in which that was said, and
+        after all frames before it were published.  None: it goes on as it is."""
+        session = self.session
+        if session is None or session.finishing or not session.turns:
+            return None
+        return session.turns.popleft()
+
+    def answer(self) -> None:
+        """There is a producer again.  The next step says so, if the near side waits for it."""
+        if self.session is not None:
+            self.session.answer = self.session.ended
+
+    def step(self) -> None:
+        """Does what can be done now.  Raises EngineError if the session is over."""
         session = self.session
         if session is None:
-            return None
+            return
         session.ready.update(session.receiver.poll())
         while session.finishing and self._claimed[0].index in session.ready:
             session.ready.discard(self._claimed[0].index)
             self._publish(self._claimed.popleft(), session.finishing.popleft())
-        end = None
-        if session.end is not None and not session.finishing:
-            end, session.end = session.end, None
-        if self.producer is not None and end is None:
+        if session.answer:
+            session.answer = session.ended = False
+            session.post(wire.Begin())
+        if self.producer is not None and not session.ended:
             self._claim(self.producer)
         self._tell(session)
-        return end
 
     def _publish(self, slot: WriteSlot, frame: wire.Frame) -> None:
         if self._metas is not None:

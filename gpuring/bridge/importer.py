@@ -46,7 +46,7 @@ class Importer:
         self._ended: bool = told["ended"]
         """Whether the stream has ended.  We are no producer then."""
         self._asked = False
-        """Whether the supervisor was asked to join as a producer."""
+        """Whether the supervisor was asked to leave or to join as a producer, and is not done."""
         self._mark = ("", 0)
         self._connect_s = 0.0
         self._backoff_s = _BACKOFF_S
@@ -123,11 +123,11 @@ class Importer:
         landing = self._landing
         if landing is not None and landing.session is not None:
             try:
-                end = landing.step()
+                landing.step()
             except RingClosed as error:
                 raise Fatal(f"{error}. Was it replaced by another program?") from None
-            if end is not None and not self._ended:
-                self._end(end)
+            while not self._asked and (turn := landing.turn()) is not None:
+                self._turn(landing, turn)
         unsaid_s = time.monotonic() - connection.said_s
         if connection.near is not None and unsaid_s > self._timeout_s / 6:
             connection.post(wire.Ping(landing.blocked if landing is not None else ""))
@@ -154,10 +154,12 @@ class Importer:
                 os.kill(os.getpid(), signal.SIGKILL)
             assert self._landing is not None
             self._landing.leave()
+            self._asked = False
         elif "begun" in message:
             self._ended = self._asked = False
             if self._landing is not None:
                 self._landing.join()
+                self._landing.answer()
 
     def _stats(self) -> dict[str, Any]:
         landing, connection = self._landing, self._connection
@@ -247,10 +249,6 @@ class Importer:
                     self._up.say(
                         do="ring", epoch=message.epoch, spec=message.spec, host=message.host
                     )
-            case wire.Begin():
-                if self._ended and not self._asked:
-                    self._asked = True
-                    self._up.say(do="begin")
             case _:
                 if self._landing is None or self._landing.session is None:
                     raise wire.WireError(f"a {type(message).__name__} before its time")
@@ -288,8 +286,17 @@ class Importer:
         self._engine, self._why = engine, ""
         self._sessions += 1
 
-    def _end(self, end: wire.End) -> None:
-        """The stream has ended over there, so it ends here."""
+    def _turn(self, landing: Landing, turn: wire.End | wire.Begin) -> None:
+        """The stream has ended or begun again over there, so it does so here."""
+        if isinstance(turn, wire.Begin) != self._ended:  # it is so already
+            if not self._ended:
+                landing.answer()
+            return
+        self._asked = True
+        if isinstance(turn, wire.Begin):
+            self._up.say(do="begin")
+            return
         self._ended = True
-        self._up.log(f"the stream has ended{', its last producer was killed' if end.died else ''}")
-        self._up.say(do="end", died=end.died)
+        how = ", its last producer was killed" if turn.died else ""
+        self._up.log(f"the stream has ended{how}")
+        self._up.say(do="end", died=turn.died)

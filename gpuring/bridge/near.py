@@ -54,7 +54,10 @@ class Session:
     starved: bool = False
     """Whether a frame waits for a credit."""
     ended: bool = False
-    """Whether it was told of the end of the stream."""
+    """Whether it was told of the end of the stream, and has not answered since that it goes on.
+    Credits are void meanwhile."""
+    asked: bool = False
+    """Whether it was told then that the stream goes on."""
 
 
 @dataclass
@@ -178,9 +181,12 @@ class Link:
                 self._acknowledge(acked)
                 if credits and session.credits and credits[0] <= session.credits[-1]:
                     raise wire.WireError("credits that do not rise")
-                session.credits.extend(credits)
+                if not session.ended:
+                    session.credits.extend(credits)
                 if len(session.credits) > session.to_slots:
                     raise wire.WireError("more credits than slots")
+            case wire.Begin() if session.asked:
+                session.ended = session.asked = False
             case wire.Ping(blocked):
                 self.blocked = blocked
             case _:
@@ -208,11 +214,12 @@ class Link:
             session.flying.append(frame)
             session.sender.send(frame.seq, at, to_seq, to, frame.nbytes)
             self._announce(session, session.sender)  # before the bytes of the next one
-        if not session.credits and not session.starved:
+        if not session.credits and not session.starved and not session.ended:
             session.starved = bool(self._unsent) or _core.ready(self.consumer._peer)
         self._announce(session, session.sender)
         if self.died is not None and not session.ended and not self._unsent and not session.flying:
             session.ended = True
+            session.credits.clear()
             session.post(wire.End(self.died))
         return not left
 
@@ -290,7 +297,7 @@ class Link:
             return
         self.died = None
         if self.session is not None and self.session.ended:
-            self.session.ended = False
+            self.session.asked = True
             self.session.post(wire.Begin())
 
 

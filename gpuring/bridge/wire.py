@@ -144,7 +144,10 @@ class Frame:
 
 @dataclass(frozen=True)
 class End:
-    """near → far: everything was sent, and the near ring's producers are gone."""
+    """near → far: everything was sent, and the near ring's producers are gone.
+
+    It voids all credits, also those that are on their way, because the far side leaves its ring as
+    a producer.  The near side uses none until the far side has answered the next Begin."""
 
     kind: ClassVar = 8
     died: bool
@@ -153,7 +156,8 @@ class End:
 
 @dataclass(frozen=True)
 class Begin:
-    """near → far: the stream goes on."""
+    """near → far: the stream goes on.  far → near, after an End of this session: the far side is a
+    producer again, and the credits from now on are good."""
 
     kind: ClassVar = 9
 
