@@ -332,6 +332,30 @@ def test_an_importer_that_is_given_up_comes_back_and_counts_what_it_missed(near,
             seq = drained(frames, seq)
 
 
+@pytest.mark.parametrize(("until", "come"), [(7, [6]), (12, [9, 10, 11])])
+def test_an_importer_without_a_frame_begins_where_it_began_though_the_exporter_restarts(
+    near, far, until, come
+):
+    """It gets no frame from before, and those that it misses since then are counted."""
+    with ring_of(near, slots=4) as ring, ring.producer() as producer:
+        for n in range(6):
+            put(producer, n)
+        with contextlib.ExitStack() as stack:
+            first = stack.enter_context(bridge.export(near, listen="127.0.0.1:0"))
+            where = first.address
+            into = bridge.import_(f"{where}/{near}", name=far, device="host")
+            stack.enter_context(into)
+            there = stack.enter_context(gpuring.attach(far, timeout=WAIT_S))
+            frames = stack.enter_context(there.consumer(start="oldest"))
+            poll(lambda: connected(into))
+            first.close()
+            for n in range(6, until):
+                put(producer, n)
+            stack.enter_context(bridge.export(near, listen=where))
+            assert [take(frames) for _ in come] == come
+            assert there.stats().link.lost == come[0] - 6
+
+
 def test_the_end_of_the_stream_is_its_end_over_there_and_it_goes_on(near, far):
     with both_ends(near, far) as ends:
         put(ends.producer, 0)

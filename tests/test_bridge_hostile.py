@@ -187,7 +187,7 @@ def is_an_importer_that_breaks_the_rules(served: Served) -> None:
         [wire.Open("zmq", 1000), flow, flow],
         [wire.Data(1, 0, b"x")],
         [wire.Frame(1, 1, 1, 0, 0, ())],
-        [wire.Welcome("h", "0" * 32, "", {})],
+        [wire.Welcome("h", "0" * 32, 0, "", {})],
     ]
     for number, messages in enumerate(rude):
         with served.client() as dealer:

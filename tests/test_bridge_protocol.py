@@ -64,7 +64,7 @@ def importing(near: Near, name: str) -> Iterator[gpuring.Consumer]:
     """An importer that is connected, and a reader of its ring."""
     with bridge.import_(f"{near.address}/x", name=name, device="host", timeout=WAIT_S):
         near.heard(wire.Hello)
-        near.say(wire.Welcome("h", "0" * 32, SPEC, {"zmq": {}}))
+        near.say(wire.Welcome("h", "0" * 32, 0, SPEC, {"zmq": {}}))
         near.heard(wire.Open)
         with gpuring.attach(name, timeout=WAIT_S) as ring, ring.consumer(start="oldest") as frames:
             yield frames

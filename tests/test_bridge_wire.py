@@ -22,7 +22,7 @@ MESSAGES = st.one_of(
         st.just("") | DIGITS, SEQ,
     ),
     st.builds(wire.Refuse, TEXT, st.booleans()),
-    st.builds(wire.Welcome, NAME, DIGITS, TEXT, st.dictionaries(NAME, FACTS, max_size=4)),
+    st.builds(wire.Welcome, NAME, DIGITS, SEQ, TEXT, st.dictionaries(NAME, FACTS, max_size=4)),
     st.builds(wire.Open, NAME, st.integers(1, 1024), st.binary(max_size=200)),
     st.builds(wire.Flow, SEQ, st.sets(SEQ, max_size=20).map(sorted).map(tuple)),
     st.builds(wire.Data, SEQ, st.integers(0, 1 << 40), st.binary(min_size=1, max_size=200)),
@@ -128,7 +128,12 @@ def _packed(kind: int, body: bytes) -> bytes:
         [_packed(wire.Ping.kind, b'{"blocked": "\\ud800"}')],
         [_packed(wire.Ping.kind, b'{"blocked": "' + b"x" * (1 << 16) + b'"}')],
         [_packed(wire.Hello.kind, b"{}")],
-        [_packed(wire.Welcome.kind, b'{"host": "h", "epoch": null, "spec": "", "engines": {}}')],
+        [
+            _packed(
+                wire.Welcome.kind,
+                b'{"host": "h", "epoch": null, "seq": 0, "spec": "", "engines": {}}',
+            )
+        ],
         [_packed(0, b"")],
         [b"gpuring"],
         [],

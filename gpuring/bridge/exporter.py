@@ -244,7 +244,7 @@ class Exporter:
             session = Session(caller.number, lambda message: self._post(caller, message), channel)
             link.begin(session, caller.hello)
             spec = bytes(link.ring._header.spec).decode()
-            session.post(wire.Welcome(self._host, link.epoch, spec, engines.facts()))
+            session.post(wire.Welcome(self._host, link.epoch, link.passed, spec, engines.facts()))
 
         caller.welcomed = True
         self._guarded(link, begin)
@@ -302,7 +302,7 @@ class Exporter:
         self._kept.pop(hello.importer, None)
         if hello.policy == "lossless":
             lost = 0
-            if hello.epoch == epoch and kept != epoch and hello.seq:
+            if hello.epoch == epoch and kept != epoch:
                 lost = max(0, link.consumer._peer.position - hello.seq - 1)
         elif hello.epoch != epoch:
             lost = 0

@@ -246,9 +246,8 @@ class Importer:
                 if self._landing is not None and self._landing.mark[0] == message.epoch:
                     self._open()
                 else:
-                    self._up.say(
-                        do="ring", epoch=message.epoch, spec=message.spec, host=message.host
-                    )
+                    ring = {"epoch": message.epoch, "seq": message.seq, "spec": message.spec}
+                    self._up.say(do="ring", host=message.host, **ring)
             case _:
                 if self._landing is None or self._landing.session is None:
                     raise wire.WireError(f"a {type(message).__name__} before its time")

@@ -100,6 +100,8 @@ class Link:
         """What the next frame is to count as lost before it, beside what the ring says."""
         self._from_watermark = False
         self._acked = 0
+        self.passed = max(0, consumer._peer.position - 1)
+        """Nothing up to this sequence is sent to a far ring that has nothing yet."""
 
     def begin_with(self, lost: int | None) -> None:
         """How many sequences were lost before the first frame.  None: that follows from the
@@ -287,6 +289,7 @@ class Link:
     def _acknowledge(self, seq: int) -> None:
         self._acked = max(self._acked, seq)
         while self._held and self._held[0].frame.seq <= seq:
+            self.passed = self._held[0].frame.seq
             _release(self._held.popleft().slot)
 
     # ---- the end of the stream -----------------------------------------------------------------

@@ -164,7 +164,7 @@ class Import(Bridge):
             device=self._told["device"],
             replace=None if before is None else True,
         )
-        ring._set_link(epoch, 0, mark[2])
+        ring._set_link(epoch, message["seq"], mark[2])
         self._ring, self._ended = ring, False
         self._leave_old(before)
         self._settle(ring)

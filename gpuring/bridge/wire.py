@@ -85,6 +85,9 @@ class Welcome:
     kind: ClassVar = 3
     host: str
     epoch: str
+    seq: int
+    """The watermark of a far ring that is made for this epoch: the near side sends nothing up to
+    this sequence."""
     spec: str
     """The description of the near ring's slots, as it stands in the header."""
     engines: Mapping[str, Mapping[str, Any]]
@@ -208,7 +211,7 @@ def encode(session: int, message: Message) -> list[Any]:
         case Hello():
             return [head + _json(message, _HELLO, VERSION)]
         case Welcome():
-            return [head + _json(message, ("host", "epoch", "spec", "engines"))]
+            return [head + _json(message, ("host", "epoch", "seq", "spec", "engines"))]
         case Refuse() | Bye():
             return [head + _json(message, ("reason", "again"))]
         case End():
@@ -277,7 +280,7 @@ def _refuse(_session: int, body: bytes, _: Any) -> Refuse:
 
 
 def _welcome(_session: int, body: bytes, _: Any) -> Welcome:
-    said = _object(body, 4)
+    said = _object(body, 5)
     engines = said["engines"]
     if not isinstance(engines, dict) or len(engines) > 16:
         raise WireError("engines are described by an object")
@@ -285,7 +288,8 @@ def _welcome(_session: int, body: bytes, _: Any) -> Welcome:
         if not isinstance(facts, dict):
             raise WireError("the facts of an engine are an object")
     spec = _text(said, "spec", MAX_SPEC_NBYTES)
-    return Welcome(_name(said, "host"), _epoch(said), spec, engines)
+    seq = _int(said, "seq", 0, _MAX_SEQ)
+    return Welcome(_name(said, "host"), _epoch(said), seq, spec, engines)
 
 
 def _open(_session: int, body: bytes, part: Any) -> Open:
