@@ -83,17 +83,22 @@ class Near:
             self._tell("opened")
         elif verb == "send":
             self._fill(*args)
-            self.sender.send(*args)
+            self._send(*args)
         elif verb == "fill":
             self._fill(*args)
             self._tell("filled")
         elif verb == "send again":
-            self.sender.send(*args)
+            self._send(*args)
         else:
             assert verb == "close"
             self.sender.close()
             self._tell("closed")
             self.ended = True
+
+    def _send(self, seq: int, index: int, to_seq: int, to_index: int, nbytes: int) -> None:
+        part = self.sender.send(seq, index, to_seq, to_index, nbytes)
+        if len(part):
+            self._tell("data", to_seq, nbytes - len(part), bytes(part))
 
     def _fill(self, seq: int, index: int, to_seq: int, to_index: int, nbytes: int) -> None:
         self._memory.part(index, 0, nbytes)[:] = content(seq, nbytes).data

@@ -181,10 +181,15 @@ def test_large_frames_go_in_parts(near, far):
 # ---- who waits for whom --------------------------------------------------------------------------
 
 
-def test_a_frame_is_announced_before_the_bytes_of_the_next_one(near):
-    """So the first of many is published while the others are on their way."""
+@pytest.mark.parametrize(
+    ("nbytes", "messages"),
+    [(wire.MAX_PART, [wire.Frame]), (2 * wire.MAX_PART, [wire.Data, wire.Frame])],
+)
+def test_a_frame_is_announced_with_its_last_bytes(near, nbytes, messages):
+    """So the first of many is published while the others are on their way, and a small one is one
+    message."""
     with (
-        ring_of(near) as ring,
+        ring_of(near, shape=nbytes // 2) as ring,
         bridge.export(near, listen="127.0.0.1:0") as out,
         zmq.Context() as context,
         context.socket(zmq.DEALER) as socket,
@@ -205,8 +210,10 @@ def test_a_frame_is_announced_before_the_bytes_of_the_next_one(near):
                 put(producer, n)
             socket.send_multipart(wire.encode(7, wire.Open("zmq", 8)))
             socket.send_multipart(wire.encode(7, wire.Flow(0, (1, 2, 3, 4))))
-            said = [type(heard(wire.Data, wire.Frame)) for _ in range(8)]
-    assert said == 4 * [wire.Data, wire.Frame]
+            said = [heard(wire.Data, wire.Frame) for _ in range(4 * len(messages))]
+    assert [type(message) for message in said] == 4 * messages
+    for n, frame in enumerate(said[len(messages) - 1 :: len(messages)]):
+        assert frame.part == np.full(wire.MAX_PART // 2, n, "u2").tobytes()
 
 
 def test_a_far_reader_holds_up_the_near_producer_who_is_told_of_the_link(near, far):
@@ -539,10 +546,9 @@ def test_an_exporter_that_ends_sends_nothing_from_slots_that_it_gave_back(near, 
         ending.join(0.45)  # it waits for 0.4 s, and sends what it can for 0.1 s
         while socket.poll(500):
             message = wire.decode(socket.recv_multipart())[1]
-            if isinstance(message, wire.Data):
-                last = np.frombuffer(message.part, "i8")
-            elif isinstance(message, wire.Frame):
-                whole.append(bool((last == np.frombuffer(message.meta, "i8")[0]).all()))
+            if isinstance(message, wire.Frame):
+                frame = np.frombuffer(message.part, "i8")
+                whole.append(bool((frame == np.frombuffer(message.meta, "i8")[0]).all()))
         over.set()
         writing.join()
         ending.join()

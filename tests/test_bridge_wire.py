@@ -27,9 +27,9 @@ MESSAGES = st.one_of(
     st.builds(wire.Flow, SEQ, st.sets(SEQ, max_size=20).map(sorted).map(tuple)),
     st.builds(wire.Data, SEQ, st.integers(0, 1 << 40), st.binary(min_size=1, max_size=200)),
     st.builds(
-        wire.Frame, SEQ, SEQ, st.integers(1, 1 << 40), st.integers(0, (1 << 63) - 1),
+        wire.Frame, SEQ, SEQ, st.integers(200, 1 << 40), st.integers(0, (1 << 63) - 1),
         st.integers(0, (1 << 48) - 1), st.lists(st.integers(1, 1 << 40), max_size=4).map(tuple),
-        st.binary(max_size=200),
+        st.binary(max_size=200), st.booleans(), st.binary(max_size=200),
     ),
     st.builds(wire.End, st.booleans()),
     st.builds(wire.Begin),
@@ -106,17 +106,31 @@ def _packed(kind: int, body: bytes) -> bytes:
     return struct.pack("<7sBQ", b"gpuring", kind, 7) + body
 
 
+def _frame(*fields: int) -> bytes:
+    """(seq, to_seq, nbytes, time_ns, lost, starved, ndim)"""
+    return _packed(wire.Frame.kind, struct.pack("<QQQQQ?B", *fields))
+
+
+@pytest.mark.parametrize("meta", [b"", b"x" * (1 << 16)], ids=len)
+def test_frames_like_those_that_cannot_be(meta):
+    parts = [_frame(9, 9, 9, 0, 0, 0, 0) + meta, b"x" * 9]
+    assert wire.decode(parts)[1] == wire.Frame(9, 9, 9, 0, 0, (), meta, part=b"x" * 9)
+
+
 @pytest.mark.parametrize(
     "parts",
     [
         [_packed(wire.Flow.kind, struct.pack("<QI", 1, 0xFFFFFFFF))],
         [_packed(wire.Flow.kind, struct.pack("<QI2Q", 1, 2, 5, 5))],
         [_packed(wire.Flow.kind, struct.pack("<QIQ", 1, 1, 1 << 63))],
-        [_packed(wire.Frame.kind, struct.pack("<QQQQQB", 9, 9, 1 << 63, 0, 0, 0)), b""],
-        [_packed(wire.Frame.kind, struct.pack("<QQQQQB", 9, 9, 9, 0, 0, 255)), b""],
-        [_packed(wire.Frame.kind, struct.pack("<QQQQQBQ", 9, 9, 9, 0, 0, 1, 0)), b""],
-        [_packed(wire.Frame.kind, struct.pack("<QQQQQB", 0, 9, 9, 0, 0, 0)), b""],
-        [_packed(wire.Frame.kind, struct.pack("<QQQQQB", 9, 9, 9, 0, 0, 0)), b"x" * (1 << 17)],
+        [_frame(9, 9, 1 << 63, 0, 0, 0, 0)],
+        [_frame(9, 9, 9, 0, 0, 0, 255)],
+        [_frame(9, 9, 9, 0, 0, 0, 1) + bytes(8)],
+        [_frame(0, 9, 9, 0, 0, 0, 0)],
+        [_frame(9, 9, 9, 0, 0, 0, 0) + b"x" * ((1 << 16) + 1)],
+        [_frame(9, 9, 9, 0, 0, 0, 0), b"x" * 10],
+        [_frame(9, 9, 9, 0, 0, 0, 0), b""],
+        [_frame(9, 9, 1 << 21, 0, 0, 0, 0), b"x" * (wire.MAX_PART + 1)],
         [_packed(wire.Data.kind, struct.pack("<QQ", 9, 1 << 63)), b"x"],
         [_packed(wire.Data.kind, struct.pack("<QQ", 9, 0)), b""],
         [_packed(wire.Data.kind, struct.pack("<QQ", 9, 0)), b"x" * (wire.MAX_PART + 1)],

@@ -9,7 +9,7 @@ from typing import Any
 import zmq
 import zmq.utils.monitor
 
-from gpuring.bridge import keys, wire
+from gpuring.bridge import keys, multipart, wire
 from gpuring.bridge.engine import EngineError
 
 _LOST = (
@@ -48,7 +48,7 @@ class Connection:
 
     def post(self, message: wire.Message) -> None:
         try:
-            self.socket.send_multipart(wire.encode(self.number, message), zmq.NOBLOCK)
+            multipart.send(self.socket, wire.encode(self.number, message))
         except zmq.ZMQError as error:
             raise EngineError(f"the exporter cannot be reached: {error}") from None
         self.said_s = time.monotonic()

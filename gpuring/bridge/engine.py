@@ -15,7 +15,8 @@ The bridge itself does all else: credits, order, metadata, what is sent again.  
                                                      sender.send(seq, index, to_seq, to_index, n)
     receiver.write(…), if the        <--- data ----  channel.data(…)
     engine sends over the channel                    sender.poll() returns [seq]
-    receiver.finish(to_index, n)     <-- frame ----  the bridge says which frame is in which slot
+    receiver.write(…), likewise      <-- frame ----  the bridge says which frame is in which slot,
+    receiver.finish(to_index, n)                     and sends the part that send has returned
     receiver.poll() returns [to_index]
     publishes                        ---- ack ---->  releases the frame
     receiver.close()                                 sender.close()
@@ -97,7 +98,7 @@ class Sender(Protocol):
         """Connects to the receiver that made this offer.  Raises EngineError, also for an offer
         that cannot be read: it came over the network."""
 
-    def send(self, seq: int, index: int, to_seq: int, to_index: int, nbytes: int) -> None:
+    def send(self, seq: int, index: int, to_seq: int, to_index: int, nbytes: int) -> Any:
         """Begins to carry the first `nbytes` of slot `index` of the near ring to slot `to_index` of
         the far ring, which the far side has claimed as its sequence `to_seq`.
 
@@ -105,14 +106,18 @@ class Sender(Protocol):
         the slot are written (no GPU work on them is pending), and do not change until `close`, or
         until the far side has published the frame.  `nbytes` is at least 1.  Several may be in
         flight.  Raises EngineError.
+
+        Returns the frame's last bytes, a contiguous buffer of at most `wire.MAX_PART`, if the
+        bridge shall send them over the channel with the announcement.  So a small frame is one
+        message.  Otherwise it returns b"".
         """
 
     def poll(self) -> list[int]:
         """The sequences of frames whose bytes have arrived since the last call, in any order.
 
         Arrived means: a message that the bridge sends from now on is read by the far side after
-        the bytes are in the far slot, or after it was given them by `Channel.data`.  Never blocks.
-        Raises EngineError.
+        the bytes are in the far slot, or after it was given them by `Channel.data`.  The part that
+        `send` has returned is not meant.  Never blocks.  Raises EngineError.
         """
 
     @property

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import zmq
 
-from gpuring.bridge import engines, wire
+from gpuring.bridge import engines, multipart, wire
 from gpuring.bridge.engine import EngineError
 from gpuring.bridge.listening import RouterChannel, listen, subscription_of
 from gpuring.bridge.near import Link, Session
@@ -172,13 +172,13 @@ class Exporter:
         """Takes what has come.  Returns whether there may be more."""
         for _ in range(_MESSAGES):
             try:
-                route, *parts = self._router.recv_multipart(zmq.NOBLOCK)
+                route, *parts = multipart.receive(self._router)
             except zmq.Again:
                 return False
-            self._heard(route, parts)
+            self._heard(route.bytes, [part.buffer for part in parts])
         return True
 
-    def _heard(self, route: bytes, parts: list[bytes]) -> None:
+    def _heard(self, route: bytes, parts: list[Any]) -> None:
         caller = self._callers.get(route)
         try:
             number, message = wire.decode(parts)

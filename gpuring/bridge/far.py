@@ -162,13 +162,13 @@ class Landing:
         session = self.session
         assert session is not None
         match message:
-            case wire.Data(to_seq, begin, part):
-                slot = self._claimed_as(session, to_seq)
-                if begin + memoryview(part).nbytes > self._extent:
-                    raise wire.WireError("data behind the end of a slot")
-                session.receiver.write(slot.index, begin, part)
             case wire.Frame():
                 self._announced(session, message)
+            case wire.Data(to_seq, begin, part):
+                slot = self._claimed_as(session, to_seq)
+                if begin + len(part) > self._extent:
+                    raise wire.WireError("data behind the end of a slot")
+                session.receiver.write(slot.index, begin, part)
             case wire.End() | wire.Begin():
                 if len(session.turns) == _TURNS:
                     raise wire.WireError("a stream that ends and begins again without an answer")
@@ -199,7 +199,11 @@ class Landing:
         if not fits or len(frame.meta) != spec.meta_nbytes:
             raise wire.WireError("a frame that is not like the slots of the ring")
         self._adapt(frame.starved)
-        session.receiver.finish(self._claimed[at].index, frame.nbytes)
+        index = self._claimed[at].index
+        if len(frame.part):
+            session.receiver.write(index, frame.nbytes - len(frame.part), frame.part)
+            frame.part = b""
+        session.receiver.finish(index, frame.nbytes)
         session.finishing.append(frame)
 
     def _adapt(self, starved: bool) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import zmq
 import zmq.utils.monitor
 
-from gpuring.bridge import engines, keys, wire
+from gpuring.bridge import engines, keys, multipart, wire
 from gpuring.bridge.connection import Connection
 from gpuring.bridge.engine import EngineError
 from gpuring.bridge.far import Landing
@@ -209,11 +209,11 @@ class Importer:
         """Takes what has come.  Returns whether there may be more."""
         for _ in range(_MESSAGES):
             try:
-                frames = connection.socket.recv_multipart(zmq.NOBLOCK, copy=False)
+                parts = multipart.receive(connection.socket)
             except zmq.Again:
                 return False
             self._check_silence(connection)
-            number, message = wire.decode([frame.buffer for frame in frames])
+            number, message = wire.decode([part.buffer for part in parts])
             if number != connection.number:
                 continue
             connection.heard_s = time.monotonic()

@@ -9,15 +9,11 @@ from typing import Any
 import zmq
 
 from gpuring import _core
-from gpuring.bridge import keys, wire
+from gpuring.bridge import keys, multipart, wire
 from gpuring.bridge.engine import EngineError
 from gpuring.bridge.worker import Fatal
 
 _NAME_NBYTES = _core.MAX_NAME_NBYTES
-_COPIED = 128 << 10
-"""A part that is shorter is copied once more.  To send it from its slot costs 40 µs whatever its
-length, because pyzmq has a thread that hears when a buffer is free.  From here on the memory for
-the copy would come from the system each time, and cost more than that."""
 _AGAIN_S = 5.0
 """How long to try again while the address is in use, by the worker before."""
 
@@ -53,17 +49,15 @@ class RouterChannel:
         self._router, self._route, self._number = router, route, number
 
     def data(self, to_seq: int, begin: int, part: Any, *, track: bool = False) -> Any:
-        head, part = wire.encode(self._number, wire.Data(to_seq, begin, part))
-        return self._send(
-            [self._route, head, part], copy=not track and len(part) < _COPIED, track=track
-        )
+        return self._send(wire.Data(to_seq, begin, part), track)
 
     def post(self, message: wire.Message) -> None:
-        self._send([self._route, *wire.encode(self._number, message)])
+        self._send(message)
 
-    def _send(self, parts: list[Any], **how: Any) -> Any:
+    def _send(self, message: wire.Message, track: bool = False) -> Any:
+        parts = [self._route, *wire.encode(self._number, message)]
         try:
-            return self._router.send_multipart(parts, zmq.NOBLOCK, **how)
+            return multipart.send(self._router, parts, track=track)
         except zmq.ZMQError as error:
             raise EngineError(f"the importer cannot be reached: {error}") from None
 

@@ -10,7 +10,7 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from gpuring import _core
 from gpuring.bridge import engines, wire
@@ -31,7 +31,7 @@ class Held:
 
     slot: ReadSlot
     frame: wire.Frame
-    """As it is announced, but for the far slot."""
+    """As it is announced.  What depends on the session is set when it is sent."""
 
 
 @dataclass
@@ -209,12 +209,11 @@ class Link:
         left = BATCH
         while left and session.credits and (held := self._next()):
             left -= 1
-            to_seq = session.credits.popleft()
-            held.frame = frame = replace(held.frame, to_seq=to_seq, starved=session.starved)
-            session.starved = False
+            frame, to_seq = held.frame, session.credits.popleft()
+            frame.to_seq, frame.starved, session.starved = to_seq, session.starved, False
             at, to = held.slot.index, to_seq % session.to_slots
+            frame.part = session.sender.send(frame.seq, at, to_seq, to, frame.nbytes)
             session.flying.append(frame)
-            session.sender.send(frame.seq, at, to_seq, to, frame.nbytes)
             self._announce(session, session.sender)  # before the bytes of the next one
         if not session.credits and not session.starved and not session.ended:
             session.starved = bool(self._unsent) or _core.ready(self.consumer._peer)

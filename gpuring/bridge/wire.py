@@ -1,6 +1,7 @@
 """What the two sides of a bridge say to each other.  Pure functions: records to bytes, and back.
 
-A message has a head and at most one part behind it.  Whatever comes is checked here for its form,
+A message has a head and at most one part behind it, which is bytes of a frame, or an offer.
+Whatever comes is checked here for its form,
 its types and its ranges, so the others only ask whether it fits what was said before.  The head is
 `gpuring`, a byte for the kind, and the session; then the fields of the kind, as JSON where only a
 session begins or ends, and otherwise packed.
@@ -26,7 +27,7 @@ MAX_PART = 1 << 20
 MAX_OFFER = 1 << 20
 """The most bytes of an offer (engine.Receiver.open)."""
 
-MAX_HEAD = 1 << 16
+MAX_HEAD = (1 << 16) + MAX_META_NBYTES
 MAX_NAME = 128
 MAX_TEXT = 2000
 _MAX_SEQ = (1 << 48) - 1
@@ -105,7 +106,7 @@ class Open:
     offer: bytes = b""
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # frozen ones take longer to make, and there are some for each frame
 class Flow:
     """far → near: what was published, and the slots that were claimed since the last Flow."""
 
@@ -116,9 +117,10 @@ class Flow:
     """Far sequences, rising."""
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Data:
-    """near → far: a part of a frame, for engines that send over the channel."""
+    """near → far: a part of a frame, for engines that send over the channel.  The last one may come
+    with its Frame instead."""
 
     kind: ClassVar = 6
     to_seq: int
@@ -126,7 +128,7 @@ class Data:
     part: Any
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Frame:
     """near → far: a frame is in its slot."""
 
@@ -143,6 +145,8 @@ class Frame:
     meta: bytes = b""
     starved: bool = False
     """Whether it was there and had to wait for a credit."""
+    part: Any = b""
+    """The last bytes of the frame, if they come over the channel and have not come before."""
 
 
 @dataclass(frozen=True)
@@ -195,14 +199,15 @@ _FRAME = struct.Struct("<QQQQQ?B")
 
 
 def encode(session: int, message: Message) -> list[Any]:
-    """The parts of a message.  The bulk of Data is not copied."""
+    """The parts of a message.  Bytes of a frame are not copied."""
     head = _HEAD.pack(_MAGIC, message.kind, session)
     match message:
+        case Frame(seq, to_seq, nbytes, time_ns, lost, shape, meta, starved, part):
+            head += _FRAME.pack(seq, to_seq, nbytes, time_ns, lost, starved, len(shape))
+            head += struct.pack(f"<{len(shape)}Q", *shape) + meta
+            return [head, part] if len(part) else [head]
         case Data(to_seq, begin, part):
             return [head + _DATA.pack(to_seq, begin), part]
-        case Frame(seq, to_seq, nbytes, time_ns, lost, shape, meta, starved):
-            packed = _FRAME.pack(seq, to_seq, nbytes, time_ns, lost, starved, len(shape))
-            return [head + packed + struct.pack(f"<{len(shape)}Q", *shape), meta]
         case Flow(acked, credits):
             packed = _FLOW.pack(acked, len(credits))
             return [head + packed + struct.pack(f"<{len(credits)}Q", *credits)]
@@ -230,11 +235,12 @@ def _json(message: Any, names: Sequence[str], version: int | None = None) -> byt
 
 
 def decode(parts: Sequence[Any]) -> tuple[int, Message]:
-    """The session and the message.  `parts` are buffers.  Raises WireError, and nothing else.
+    """The session and the message.  `parts` are buffers of bytes.  Raises WireError, and nothing
+    else.
 
-    The bulk of Data is the buffer that was given.
+    Bytes of a frame are in the buffer that was given.
     """
-    if not 1 <= len(parts) <= 2 or memoryview(parts[0]).nbytes > MAX_HEAD:
+    if not 1 <= len(parts) <= 2 or len(parts[0]) > MAX_HEAD:
         raise WireError("a message has a head and at most one part")
     head = bytes(parts[0])
     if len(head) < _HEAD.size:
@@ -243,7 +249,7 @@ def decode(parts: Sequence[Any]) -> tuple[int, Message]:
     if magic != _MAGIC:
         raise WireError("this is not the other side of a bridge")
     body, part = head[_HEAD.size :], parts[1] if len(parts) == 2 else None
-    if (part is not None) != (kind in (Data.kind, Frame.kind, Open.kind)):
+    if kind != Frame.kind and (part is not None) != (kind in (Data.kind, Open.kind)):
         raise WireError(f"a message of kind {kind} with {len(parts)} parts")
     read = _READERS.get(kind)
     if read is None:
@@ -293,7 +299,7 @@ def _welcome(_session: int, body: bytes, _: Any) -> Welcome:
 
 
 def _open(_session: int, body: bytes, part: Any) -> Open:
-    if memoryview(part).nbytes > MAX_OFFER:
+    if len(part) > MAX_OFFER:
         raise WireError("an offer that is too long")
     said = _object(body, 2)
     return Open(_name(said, "engine"), _int(said, "slots", 1, MAX_SLOTS), bytes(part))
@@ -314,15 +320,15 @@ def _data(_session: int, body: bytes, part: Any) -> Data:
     if len(body) != _DATA.size:
         raise WireError("data without a place")
     to_seq, begin = _DATA.unpack(body)
-    nbytes = memoryview(part).nbytes
-    if to_seq > _MAX_SEQ or begin > _MAX_NBYTES or not 0 < nbytes <= MAX_PART:
+    if to_seq > _MAX_SEQ or begin > _MAX_NBYTES or not 0 < len(part) <= MAX_PART:
         raise WireError("data that cannot be")
     return Data(to_seq, begin, part)
 
 
 def _frame(_session: int, body: bytes, part: Any) -> Frame:
     seq, to_seq, nbytes, time_ns, lost, starved, ndim = _FRAME.unpack_from(body)
-    if ndim > MAX_NDIM or len(body) != _FRAME.size + 8 * ndim:
+    meta_at = _FRAME.size + 8 * ndim
+    if ndim > MAX_NDIM or len(body) < meta_at:
         raise WireError("a frame with a shape that cannot be")
     shape = struct.unpack_from(f"<{ndim}Q", body, _FRAME.size)
     largest = max(seq, to_seq, lost)
@@ -330,9 +336,13 @@ def _frame(_session: int, body: bytes, part: Any) -> Frame:
         raise WireError("a frame that cannot be")
     if not all(0 < extent <= _MAX_NBYTES for extent in shape):
         raise WireError("a frame with an extent that cannot be")
-    if memoryview(part).nbytes > MAX_META_NBYTES:
+    if len(body) - meta_at > MAX_META_NBYTES:
         raise WireError("metadata that is too long")
-    return Frame(seq, to_seq, nbytes, time_ns, lost, shape, bytes(part), starved)
+    if part is None:
+        part = b""
+    elif not 0 < len(part) <= min(nbytes, MAX_PART):
+        raise WireError("a part of a frame that cannot be")
+    return Frame(seq, to_seq, nbytes, time_ns, lost, shape, body[meta_at:], starved, part)
 
 
 def _end(_session: int, body: bytes, _: Any) -> End:

@@ -44,11 +44,12 @@ class LocalSender:
         if self._to is None:
             raise EngineError("this receiver is not in this process")
 
-    def send(self, seq: int, index: int, to_seq: int, to_index: int, nbytes: int) -> None:
+    def send(self, seq: int, index: int, to_seq: int, to_index: int, nbytes: int) -> Any:
         if self._to is None or not self._to.is_open:
             raise EngineError("the receiver is closed")
         self._to._slab.part(to_index, 0, nbytes)[:] = self._slab.part(index, 0, nbytes)
         self._sent.append(seq)
+        return b""
 
     def poll(self) -> list[int]:
         sent, self._sent = self._sent, []

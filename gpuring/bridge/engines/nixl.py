@@ -132,7 +132,7 @@ class Sender(End):
             ) from error
         self.bell.also(self._hold.fileno())
 
-    def send(self, seq: int, index: int, to_seq: int, to_index: int, nbytes: int) -> None:
+    def send(self, seq: int, index: int, to_seq: int, to_index: int, nbytes: int) -> bytes:
         """Begins to write a frame into a far slot.  Raises EngineError."""
         far, slab = self._far, self.slab
         if far is None or self.agent is None:
@@ -144,6 +144,7 @@ class Sender(End):
         self._waiting.append((seq, index, to_seq, to_index, nbytes))
         self.bell.set(True)
         self._post()
+        return b""
 
     def _post(self) -> None:
         """Hands what is waiting to NIXL, if this end may write."""

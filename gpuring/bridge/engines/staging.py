@@ -103,11 +103,12 @@ class GpuSender(Staging):
         if offer:
             raise EngineError("the other side's engine is no ZeroMQ")
 
-    def send(self, seq: int, index: int, to_seq: int, to_index: int, nbytes: int) -> None:
+    def send(self, seq: int, index: int, to_seq: int, to_index: int, nbytes: int) -> Any:
         for begin in range(0, nbytes, wire.MAX_PART):
             n = min(wire.MAX_PART, nbytes - begin)
             self._waiting.append(Part(seq, index, to_seq, begin, n, begin + n == nbytes))
         self._enqueue()
+        return b""
 
     def _enqueue(self) -> None:
         while self._sending and self._sending[0][0].done:

@@ -1,7 +1,8 @@
 """The engine that needs nothing but the channel: frames go over the bridge's own connection.
 
-A frame in host memory is sent from its slot, and on the far side it is copied once, from the
-message into the claimed slot.  On a GPU both sides copy through pinned memory (staging.py).
+A frame in host memory is sent from its slot, unless it is small (multipart.py).  On the far side it
+is copied once, from the message into the claimed slot.  On a GPU both sides copy through pinned
+memory (staging.py).
 """
 
 from __future__ import annotations
@@ -54,11 +55,13 @@ class HostSender:
         if offer:
             raise EngineError("the other side's engine is no ZeroMQ")
 
-    def send(self, seq: int, index: int, to_seq: int, to_index: int, nbytes: int) -> None:
-        for begin in range(0, nbytes, wire.MAX_PART):
-            part = self._slab.part(index, begin, min(wire.MAX_PART, nbytes - begin))
-            self._channel.data(to_seq, begin, part)
+    def send(self, seq: int, index: int, to_seq: int, to_index: int, nbytes: int) -> Any:
+        begin = 0
+        while nbytes - begin > wire.MAX_PART:
+            self._channel.data(to_seq, begin, self._slab.part(index, begin, wire.MAX_PART))
+            begin += wire.MAX_PART
         self._sent.append(seq)
+        return self._slab.part(index, begin, nbytes - begin)
 
     def poll(self) -> list[int]:
         sent, self._sent = self._sent, []
@@ -81,9 +84,8 @@ class HostReceiver(Counting):
         self._done: list[int] = []
 
     def write(self, index: int, begin: int, part: Any) -> None:
-        view = memoryview(part)
-        self._count(index, begin, view.nbytes)
-        self._slab.part(index, begin, view.nbytes)[:] = view
+        self._count(index, begin, len(part))
+        self._slab.part(index, begin, len(part))[:] = part
 
     def finish(self, index: int, nbytes: int) -> None:
         self._check(index, nbytes)
