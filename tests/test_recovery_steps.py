@@ -25,6 +25,6 @@ def test_the_steps_come_in_order(tmp_path: Path) -> None:
     for each in results:
         assert len(each["rounds"]) == 2
         for row in each["rounds"]:
-            assert 0 < row["process"]
+            assert row["process"] > 0
             assert 0 < row["cleared"] <= row["claimed"] <= row["verb"]
     assert not [path for path in set(Path("/dev/shm").iterdir()) - before if "steps-" in str(path)]
