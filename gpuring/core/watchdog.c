@@ -3,10 +3,11 @@
  *
  * It needs no GIL, so it clears dead peers even while the main thread is in a CUDA call. It sleeps
  * in poll() on the pidfds of the other processes that have peers in our rings, which tell it of
- * deaths at once. It hears of newcomers from waiting threads of its own process: a join rings the
- * bell, and a thread that sees on its way to sleep that a peer has joined wakes it
- * (gr_tell_of_joins). For what that misses it looks around at each tick. A tick is short after a
- * join, and grows to a second while nothing happens.
+ * deaths at once. It hears of newcomers from the threads of its own process: a join rings the bell,
+ * and a thread that sees that a peer has joined wakes it, on its way to sleep, when a poll is in
+ * vain, and before it has a stream wait for GPU work (gr_tell_of_joins). For what that misses it
+ * looks around at each tick. A tick is short after a join, and grows to a second while nothing
+ * happens.
  *
  * A process of another pid namespace has to hand over its pidfd (offer.c). The watchdog asks it, if
  * the ring is one in which descriptors are offered, and answers at the sockets of its own process.
@@ -297,9 +298,9 @@ bool gr_is_watched(const struct gr_ring *ring) {
            atomic_load_explicit(&ring->watched, memory_order_relaxed);
 }
 
-/* Call it on the way to sleep, and now and then while spinning. It costs two relaxed loads unless a
- * peer has joined. A stale value only delays the news to the next call, or to the watchdog's
- * tick. */
+/* Call it on the way to sleep, when a poll is in vain, before a stream waits for a peer, and now and
+ * then while spinning. It costs two relaxed loads unless a peer has joined. A stale value only delays the news to the next
+ * call, or to the watchdog's tick. */
 void gr_tell_of_joins(struct gr_ring *ring) {
     if (gr_load_relaxed(&ring->head->joins) == gr_load_relaxed(&ring->joins_seen) ||
         !gr_is_watched(ring))

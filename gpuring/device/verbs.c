@@ -18,7 +18,11 @@ static enum gr_result in_host_order(struct gd_peer *me, struct gd_call *call, un
     me->me.deadline_ns = call->deadline_ns;
     if (call->stage == GD_TRY) {
         result = verb(&me->me);
-        if (result != GR_BLOCKED || call->deadline_ns == 0) return result;
+        if (result != GR_BLOCKED) return result;
+        if (call->deadline_ns == 0) {
+            gr_tell_of_joins(me->me.ring); /* who only polls never sleeps, and may wait for the dead */
+            return result;
+        }
         call->stage = GD_SPIN;
     }
     if (!(how & GD_WAIT)) return GR_SIGNAL;
