@@ -765,6 +765,13 @@ cdef class Peer:
     subscription = property(lambda Peer self: self.gd.me.u)
     left = property(lambda Peer self: self.gd.me.left)
     position = property(lambda Peer self: self.gd.me.pos)
+
+    def count_on_from(self, Peer before not None):
+        """What was lost upstream counts from the last frame that `before` had, which was in another ring.  Call it before the
+        first verb."""
+        self.gd.me.had_origin = before.gd.me.had_origin
+        self.gd.me.origin_lost = before.gd.me.origin_lost
+
     remembered = property(lambda Peer self: self.gd.released.n)
 
     @property

@@ -122,6 +122,8 @@ class Consumer(_slots.ConsumerVerbs, Endpoint):
         except RingError:  # it was closed or is full, and there may be another one soon
             successor.close()
             return False
+        if successor._header.link()[2] >= self._ring._header.link()[2]:  # the bridge counts on
+            peer.count_on_from(self._peer)
         try:
             self._leave()
         except BaseException:

@@ -434,6 +434,31 @@ def test_a_ring_that_is_replaced_is_replaced_over_there(near, far):
         loop.close()
 
 
+@pytest.mark.parametrize("policy", wire.POLICIES[:2])
+def test_frames_that_only_a_replaced_ring_has_are_lost_and_counted(near, far, policy):
+    """It is replaced while the exporter has no worker that could send them."""
+    with contextlib.ExitStack() as stack:
+        first = ring_of(near)
+        producer = stack.enter_context(first.producer())
+        out, into = stack.enter_context(bridged(near, far, slots=4, policy=policy))
+        there = stack.enter_context(gpuring.attach(far, timeout=WAIT_S))
+        frames = stack.enter_context(there.consumer("reader", start="oldest", reattach=True))
+        for n in range(7):  # the far ring has room for four of them
+            put(producer, n)
+        poll(lambda: there.stats().link.seq == 11)
+        os.kill(stopped := poll(lambda: into.pid), signal.SIGSTOP)
+        os.kill(out.pid, signal.SIGKILL)
+        first.close()
+        producer = stack.enter_context(stack.enter_context(ring_of(near)).producer())
+        os.kill(stopped, signal.SIGCONT)
+        put(producer, 7)
+        loop = iter(frames)
+        assert [got(next(loop)) for _ in range(4)] == [0, 1, 2, 3]
+        slot = next(loop)
+        assert (got(slot), slot.restarted, slot.lost) == (7, True, 3)
+        loop.close()
+
+
 # ---- more than one bridge ------------------------------------------------------------------------
 
 

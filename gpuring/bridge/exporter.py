@@ -154,7 +154,7 @@ class Exporter:
                 stats=message["stats"], links=[self._stats(x) for x in self._links.values()]
             )
         elif "joined" in message:
-            self._joined(message["joined"], message["epoch"], message["error"])
+            self._joined(**message)
 
     def _stats(self, link: Link) -> dict[str, Any]:
         counts, session = link.counts, link.session
@@ -317,14 +317,14 @@ class Exporter:
             ring.close()
             raise RingError(str(error)) from None
         link = self._links[hello.importer] = Link(hello, ring, consumer)
-        self._up.say(
-            do="join", name=link.name, subscription=name, lossless=lossless, epoch=link.epoch
-        )
+        joins = {"name": link.name, "subscription": name, "lossless": lossless, "epoch": link.epoch}
+        self._up.say(do="join", **joins, has={"epoch": hello.epoch, "seq": hello.seq})
         return link
 
-    def _joined(self, name: str, epoch: str, error: str | None) -> None:
-        """The supervisor has joined a subscription, too, so it outlives this worker."""
-        link = self._links.get(name)
+    def _joined(self, joined: str, epoch: str, error: str | None, missed: int) -> None:
+        """The supervisor has joined a subscription, too, so it outlives this worker.  `missed`
+        frames are only in the ring that it had before."""
+        name, link = joined, self._links.get(joined)
         if link is None or link.epoch != epoch:
             return
         if error is not None:
@@ -332,6 +332,7 @@ class Exporter:
             self._drop(link, wire.Bye(error, True))
             return
         link.joined = True
+        link.missed(missed)
         for caller in list(self._callers.values()):
             if caller.link is link and not caller.welcomed:
                 self._welcome(caller)

@@ -108,6 +108,10 @@ class Link:
         watermark and the sequence of the first frame."""
         self._owed, self._from_watermark = lost or 0, lost is None
 
+    def missed(self, frames: int) -> None:
+        """So many more were lost before the first frame."""
+        self._owed += frames
+
     @property
     def lag(self) -> int:
         """How many frames were acquired and not acknowledged."""

@@ -9,10 +9,20 @@ from gpuring import directory, spec
 from gpuring.bridge.supervisor import Bridge, log
 from gpuring.consumer import Consumer
 from gpuring.creation import create_of
-from gpuring.errors import PeerLost, RingError, RingExists, RingIncompatible, RingNotFound
+from gpuring.errors import (
+    FrameTorn,
+    PeerLost,
+    RingError,
+    RingExists,
+    RingIncompatible,
+    RingNotFound,
+)
 from gpuring.producer import Producer
 from gpuring.ring import Ring, attach
 from gpuring.spec import Spec
+
+_LEFT_S = 0.1
+"""How long to wait for the GPU work on a frame that is only counted."""
 
 
 class Export(Bridge):
@@ -52,8 +62,9 @@ class Export(Bridge):
 
     def _keep(self, message: dict[str, Any]) -> None:
         name, epoch = message["name"], message["epoch"]
-        error = None
+        error, missed = None, 0
         if name not in self._kept or self._kept[name][0]._epoch.hex() != epoch:
+            missed = self._left_of(name, **message["has"])
             self._give_up(name)
             try:
                 ring = attach(self._told["ring"], device=self._told["device"])
@@ -68,7 +79,27 @@ class Export(Bridge):
                 except (RingError, ValueError) as refused:
                     ring.close()
                     error = str(refused)
-        self._say(joined=name, epoch=epoch, error=error)
+        self._say(joined=name, epoch=epoch, error=error, missed=missed)
+
+    def _left_of(self, name: str, epoch: str, seq: int) -> int:
+        """How many frames of an importer that has everything up to this sequence are left in the
+        ring of this epoch.  The ring was replaced while there was no worker, so nobody can send
+        them."""
+        ring, consumer = self._kept.get(name, (None, None))
+        if ring is None or consumer is None or ring._epoch.hex() != epoch:
+            return 0
+        left, last = 0, seq
+        for _ in range(ring.slots):  # no more, if somebody still writes frames
+            try:
+                slot = consumer.acquire(_LEFT_S)
+            except FrameTorn:
+                continue
+            except RingError:
+                break
+            left, last = left + (slot.seq > seq), max(last, slot.seq)
+            with contextlib.suppress(FrameTorn):
+                slot.release()
+        return left if consumer.lossless else last - seq
 
     def _give_up(self, name: str) -> None:
         ring, consumer = self._kept.pop(name, (None, None))
