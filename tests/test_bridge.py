@@ -534,8 +534,32 @@ def test_an_address_that_cannot_be(far):
     for port in (0, 65536):
         with pytest.raises(ValueError, match="is HOST:PORT/RING"):
             bridge.import_(f"127.0.0.1:{port}/x", name=far, device="host")
-    told = why_over(bridge.import_("me@10.0.0.5:1/x", name=far, device="host", give_up=0.2))
-    assert "no connection for 0.2 s: me@10.0.0.5:1 cannot be connected to" in told
+
+
+def test_a_name_that_does_not_resolve_is_told_at_once_and_tried_again(near, far, caplog):
+    caplog.set_level("INFO", "gpuring.bridge")
+    told = why_over(bridge.import_("me@home:1/x", name=far, device="host", give_up=0.2))
+    assert "no connection for 0.2 s: me@home does not resolve: Name or service not known" in told
+    with bridge.export(near, listen="me@home:0", insecure=True) as out:
+        poll(lambda: "me@home does not resolve" in caplog.messages[-1], WAIT_S)
+        assert out.stats().restarts == 0
+    assert not any("is dead" in line for line in caplog.messages)
+
+
+def test_names_of_hosts(near, far):
+    with pytest.raises(ValueError, match="other hosts can reach home"):
+        bridge.export(near, listen="home:0")
+    host = "LOCALHOST"  # an address is taken for localhost
+    with (
+        ring_of(near) as ring,
+        bridge.export(near, listen=f"{host}:0", insecure=True) as out,
+        bridge.import_(f"{host}:{out.address.rpartition(':')[2]}/{near}", name=far, device="host"),
+        gpuring.attach(far, timeout=WAIT_S) as there,
+        there.consumer(start="oldest") as frames,
+        ring.producer() as producer,
+    ):
+        put(producer, 1)
+        assert take(frames) == 1
 
 
 @pytest.mark.parametrize("policy", wire.POLICIES[:2])

@@ -41,8 +41,9 @@ def export(
     It starts a process, which is an ordinary consumer of the ring: each importer has a subscription
     "bridge: HOST/RING".  The ring need not be there yet.
 
-    * `listen`: an address of this host with a port, "10.0.0.5:9760" or "[fd00::5]:9760".  Port 0
-      takes a free one; `address` says which.
+    * `listen`: an address of this host with a port, "10.0.0.5:9760" or "[fd00::5]:9760", or a name
+      of it, which is asked for again and again until it has an address.  Port 0 takes a free one;
+      `address` says which.
     * `key`: the key file of an exporter (`keygen`).  Everything is encrypted then, and only
       importers with the other file are served.
     * `insecure`: allows an address that other hosts can reach without a key.  Whoever reaches it
@@ -92,7 +93,8 @@ def import_(
     It starts a process, which is the producer of the ring here.  The ring has the shapes, dtypes
     and metadata of the other one.  It appears when the exporter has been reached.
 
-    * `address`: the exporter's address and the ring there, "10.0.0.5:9760/cam0".
+    * `address`: the exporter's address and the ring there, "10.0.0.5:9760/cam0".  A name of the
+      host is asked for its addresses before each connection.
     * `name`: the ring's name here.  None: the same as there.
     * `slots`: how many slots the ring here has.
     * `device`: where it lives, as for `create`: "host", "cuda", "cuda:1".  None is CuPy's current
@@ -181,17 +183,15 @@ def _seconds(value: float, what: str, least: float) -> float:
 
 def _address(text: str, any_address: bool) -> str:
     """An address to listen at.  Raises ValueError."""
-    found = re.fullmatch(r"(\[[0-9a-fA-F:.%\w]+\]|[^:\[\]/]+):([0-9]{1,5})", text)
+    found = re.fullmatch(r"(\[[0-9a-fA-F:.%\w]+\]|[^:\[\]/\s]+):([0-9]{1,5})", text)
     if not found or int(found[2]) > 65535:
         raise ValueError(f"an address is HOST:PORT, such as 10.0.0.5:{PORT}, not {text!r}")
     host = "127.0.0.1" if found[1] == "localhost" else found[1]
     try:
-        known = ipaddress.ip_address(host.strip("[]"))
-    except ValueError:
-        raise ValueError(
-            f"{host!r} is no IP address: say at which address of this host to listen"
-        ) from None
-    if not known.is_loopback and not any_address:
+        is_loopback = ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:  # the address of a name may change
+        is_loopback = False
+    if not is_loopback and not any_address:
         raise ValueError(
             f"other hosts can reach {host}: give a key (gpuring bridge keygen), or say that "
             "whoever reaches it may read the ring (insecure)"

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import zmq
 
-from gpuring.bridge import engines, multipart, wire
+from gpuring.bridge import engines, multipart, names, wire
 from gpuring.bridge.engine import EngineError
 from gpuring.bridge.listening import RouterChannel, listen, subscription_of
 from gpuring.bridge.near import Link, Session
@@ -24,6 +24,8 @@ Start = Literal["next", "oldest"] | int
 
 _MESSAGES = 64
 """How many messages are heard before frames are sent again."""
+_NAME_AGAIN_S = 1.0
+"""How long to wait before a name is asked for again."""
 _END_LOOK_S = 0.2
 """How often a stream that has ended is looked at."""
 _DRAIN_S = 0.4
@@ -66,7 +68,8 @@ class Exporter:
         self._stop_s = 0.0
         """When to end, if it was told to."""
         self._context = zmq.Context()
-        self._router, self._door = listen(self._context, told["listen"], told["key"])
+        where = _address_of(told["listen"], up)
+        self._router, self._door = listen(self._context, where, told["key"])
         endpoint: Any = self._router.last_endpoint
         up.say(listens=endpoint.decode().removeprefix("tcp://"))
         watched = [up.fileno(), self._router, *([self._door.socket] if self._door else [])]
@@ -378,6 +381,21 @@ class Exporter:
         self._gone[link.name] = time.monotonic() + self._patience_s
         link.close()
         self._up.log(f"ring {self._ring_name!r} was replaced: {link.name} goes on in the new one")
+
+
+def _address_of(listen: str, up: Up) -> str:
+    """Where to listen.  Waits until a name has an address."""
+    host, port = listen.rsplit(":", 1)
+    told = False
+    while names.is_name(host):
+        try:
+            host = names.addresses(host)[0]
+        except EngineError as error:
+            if not told:
+                up.log(f"{error}. It is tried again")
+            told = True
+            up.wait_without_a_loop(_NAME_AGAIN_S)
+    return f"{host}:{port}"
 
 
 def _next_of(ring: Ring) -> Start:

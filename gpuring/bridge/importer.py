@@ -16,6 +16,7 @@ from gpuring.bridge import engines, keys, multipart, wire
 from gpuring.bridge.connection import Connection
 from gpuring.bridge.engine import EngineError
 from gpuring.bridge.far import Landing
+from gpuring.bridge.names import Lookup, is_name
 from gpuring.bridge.worker import BUSY_S, Fatal, Up, Watch
 from gpuring.errors import RingClosed
 from gpuring.ring import attach
@@ -42,6 +43,11 @@ class Importer:
         if told["engine"] not in ("auto", *engines.facts()):
             raise Fatal(f"engine {told['engine']!r} cannot be used on this machine")
         self._connection: Connection | None = None
+        self._host, self._port = told["address"].rsplit(":", 1)
+        self._lookup: Lookup | None = None
+        """Asks for the addresses of the exporter, if it is given by a name."""
+        self._tries = 0
+        """How often it has connected.  It tries one address of a name after the other."""
         self._landing: Landing | None = None
         self._ended: bool = told["ended"]
         """Whether the stream has ended.  We are no producer then."""
@@ -63,12 +69,12 @@ class Importer:
             self._land()
         more = False
         while not self._stop_s:
+            ready = self._watch.wait(self._descriptors(), 0 if more else self._rest_s())
             if self._connection is None and time.monotonic() >= self._connect_s:
                 try:
-                    self._connect()
+                    self._begin(ready)
                 except EngineError as error:  # it may be refused before Hello is sent
                     self._lose(str(error))
-            ready = self._watch.wait(self._descriptors(), 0 if more else self._rest_s())
             if self._up.fileno() in ready:
                 for message in self._up.heard():
                     self._heard_from_supervisor(message)
@@ -92,6 +98,8 @@ class Importer:
 
     def _descriptors(self) -> list[int]:
         landing, found = self._landing, []
+        if self._lookup is not None:
+            found.append(self._lookup.fileno())
         if landing is not None:
             if landing.wants_slots and landing.producer is not None:
                 found.append(landing.producer.fileno())
@@ -101,7 +109,7 @@ class Importer:
 
     def _rest_s(self) -> float:
         """How long the loop may sleep."""
-        if self._connection is None:
+        if self._connection is None and self._lookup is None:
             return max(0.0, self._connect_s - time.monotonic())
         landing = self._landing
         if landing is not None and landing.session is not None:
@@ -175,8 +183,21 @@ class Importer:
 
     # ---- the connection ------------------------------------------------------------------------
 
-    def _connect(self) -> None:
-        connection = Connection(self._context, self._told["address"], self._known)
+    def _begin(self, ready: set[Any]) -> None:
+        """Connects, as soon as there is an address."""
+        if self._lookup is not None:
+            if self._lookup.fileno() in ready:
+                lookup, self._lookup = self._lookup, None
+                found = lookup.answer()
+                self._connect(found[self._tries % len(found)])
+        elif is_name(self._host):
+            self._lookup = Lookup(self._host)
+        else:
+            self._connect(self._host)
+
+    def _connect(self, host: str) -> None:
+        self._tries += 1
+        connection = Connection(self._context, f"{host}:{self._port}", self._known)
         self._connection = connection
         self._watch.add(connection.socket)
         self._watch.add(connection.monitor)
