@@ -10,12 +10,18 @@ from bench.bridge import table
 from bench.bridge.__main__ import main
 from bench.bridge.carriers import CARRIERS
 from bench.bridge.measure import carried
+from bench.bridge.producers import producers
+from bench.bridge.recovery import longest, silence
 from gpuring.cli.bench import stored
 from gpuring.cli.bench.attempt import Wrong
 from gpuring.cli.bench.crew import Crew
 from gpuring.cli.bench.figures import Distribution, Figure
 
 BRIDGE = "bridge, zmq"
+
+
+def carrier(name):
+    return next(each for each in CARRIERS if each.name == name)
 
 
 @pytest.mark.slow
@@ -29,15 +35,15 @@ def test_a_short_run(tmp_path):
     found = {(figure.program, figure.name) for figure in run.figures}
     for program in ("sockets", "ZeroMQ", BRIDGE):
         assert {(program, name) for name in ("throughput", "CPU near", "CPU far")} <= found
-    assert (BRIDGE, "CPU over its engine's own") in found
+    assert (BRIDGE, "CPU beside its engine alone") in found
+    assert (BRIDGE, "frames/s beside its engine alone") in found
     assert "cores" in json.loads(out.read_text())["machine"]
     assert table.text(run.figures).count("| 64 KiB |") == 3
 
 
 @pytest.mark.slow
 def test_a_wrong_word_is_noticed():
-    sockets = next(each for each in CARRIERS if each.name == "sockets")
-    with Crew() as crew, carried(sockets, crew, 4096, 4) as between:
+    with Crew() as crew, carried(carrier("sockets"), crew, 4096, 4) as between:
         between.send("verify", 8)
         with pytest.raises(Wrong, match="8 words differ"):
             between.send("spoil", 8)
@@ -54,6 +60,49 @@ def test_the_table_has_medians_in_the_units_of_its_head():
             figure("CPU far", "µs/frame", 250.0),
             figure("one way, paced", "µs", 700.0),
             figure("one way, saturated", "µs", *([900.0] * 2000)),
+            figure("CPU beside its engine alone", "×", 1.0, 1.1, 1.2),
+            Figure("bridge", "claim to publish", "x", "µs", {"beside": "y"}, Distribution.of([3])),
         ]
     ).splitlines()
-    assert rows[2:] == ["| 1 MiB | x | 2.00 | 0.50 + 0.25 | 0.70 / – | 0.90 / 0.90 |"]
+    assert rows[2:] == [
+        "| 1 MiB | x | 2.00 | 0.50 + 0.25 | 0.70 / – | 0.90 / 0.90 |",
+        "x, 1 MiB: CPU beside its engine alone × 1.10.",
+        "x, beside y: claim to publish 3 µs.",
+    ]
+
+
+MS = 1_000_000
+
+
+def test_the_silence_after_a_kill_is_that_between_frames_before_and_after_it():
+    came = [0, 5 * MS, 10 * MS, 900 * MS, 905 * MS]
+    assert longest(came, 7 * MS) == longest(came, 500 * MS) == 890 * MS
+    assert longest(came, 901 * MS) == 5 * MS
+    for since in (-1, 906 * MS):  # no frame came before it, or none after it
+        with pytest.raises(Wrong, match="no frames came"):
+            longest(came, since)
+
+
+@pytest.mark.slow
+def test_a_worker_is_back_before_it_is_killed_again():
+    pytest.importorskip("zmq")
+    with Crew() as crew:
+        silent_ms = silence(carrier(BRIDGE), crew, "importer", kills=2, rest_s=0.2)
+    assert len(silent_ms) == 2
+
+
+@pytest.mark.slow
+def test_what_a_producer_pays_is_measured_with_a_bridge_and_without():
+    pytest.importorskip("zmq")
+    with Crew() as crew:
+        found = {f.setting["beside"]: f for f in producers(carrier(BRIDGE), crew, 1, 0.1)}
+    assert found["a bridge"].verified == "the last frame has come, and 0 were lost"
+    for figure in found.values():
+        assert figure.values.n >= 10
+
+
+@pytest.mark.slow
+def test_over_a_long_link_everything_takes_so_much_longer():
+    with Crew() as crew, carried(carrier("sockets"), crew, 4096, 4, delay_ms=20) as between:
+        took, _ = between.send("timed", 0.2, 0.02)
+    assert min(took) > 20 * MS

@@ -4,6 +4,8 @@
     carriers.py   what carries frames from one to the other: short programs, each as lean as it can
                   be, and the bridge itself
     measure.py    one carrier at work: GB/s, CPU time, one-way time, in one setting
+    relay.py      a link with a long round trip
+    producers.py  what the producer of the near ring pays, with a bridge beside no bridge
     recovery.py   how long a bridge is silent when a part of it is killed
     table.py      a run as the table of docs/bridge.md
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from bench.bridge import table
 from bench.bridge.carriers import CARRIERS, OWN_COST, Carrier
 from bench.bridge.measure import Taken, carried, idle_percent
+from bench.bridge.producers import producers
 from bench.bridge.recovery import recovery
 from gpuring.cli.bench import stored
 from gpuring.cli.bench.attempt import Wrong
@@ -20,13 +21,14 @@ from gpuring.cli.bench.figures import VERIFICATION_FAILED, Distribution, Figure
 from gpuring.cli.bench.settings import remove_rings
 
 KIB, MIB = 1 << 10, 1 << 20
-SIZES = {64 * KIB: 0.005, MIB: 0.01, 6 * MIB: 0.03, 64 * MIB: 0.3}
+SIZES = {64 * KIB: 0.005, MIB: 0.01, 16 * MIB: 0.025}
 """Bytes of a frame, and the seconds between two frames that come at a leisurely pace."""
+SLOTS = 16
+FAR_MS = 5
+"""How long everything takes on its way, in one direction, where the two sides are far apart."""
+PACED = 1100
+"""How many frames come at a leisurely pace, in all rounds: enough for a p99."""
 VERIFIED = "each word of the first 24 frames, then two words of each frame"
-
-
-def slots_of(nbytes: int) -> int:
-    return 4 if nbytes >= 64 * MIB else 16
 
 
 def figures(args: argparse.Namespace) -> Iterator[Figure]:
@@ -38,20 +40,25 @@ def figures(args: argparse.Namespace) -> Iterator[Figure]:
     sizes = dict(itertools.islice(SIZES.items(), 1)) if args.quick else SIZES
     try:
         with Crew() as crew:
-            for nbytes, every_s in sizes.items():
-                yield from _size(args, there, crew, nbytes, every_s)
+            for nbytes in sizes:
+                yield from _size(args, there, crew, nbytes)
+            if not args.quick:
+                yield from _size(args, there, crew, MIB, FAR_MS)
             for carrier in there if not args.quick else ():
                 if carrier.engine:
                     yield from _idle(carrier, crew, 5)
+                    yield from producers(carrier, crew, args.rounds, args.seconds)
                     yield from recovery(carrier, crew, 3)
     finally:
         remove_rings()
 
 
 def _size(
-    args: argparse.Namespace, carriers: list[Carrier], crew: Crew, nbytes: int, every_s: float
+    args: argparse.Namespace, carriers: list[Carrier], crew: Crew, nbytes: int, delay_ms: float = 0
 ) -> Iterator[Figure]:
     """All carriers in turns, so that whatever else the machine does hits each of them."""
+    paced = 20 if args.quick else -(-PACED // args.rounds)
+    setting = {"nbytes": nbytes, **({"round trip, ms": 2 * delay_ms} if delay_ms else {})}
     rounds: list[dict[str, Taken]] = []
     failed: dict[str, str] = {}
     for _ in range(args.rounds):
@@ -60,15 +67,15 @@ def _size(
             if carrier.name in failed:
                 continue
             try:
-                with carried(carrier, crew, nbytes, slots_of(nbytes)) as between:
-                    taken = between.measure(args.seconds, every_s, 24)
+                with carried(carrier, crew, nbytes, SLOTS, delay_ms) as between:
+                    taken = between.measure(args.seconds, SIZES[nbytes], paced, 24)
                 rounds[-1][carrier.name] = taken
             except Wrong as wrong:
                 failed[carrier.name] = f"{VERIFICATION_FAILED}: {wrong}"
             except RoleFailed as role:
                 failed[carrier.name] = str(role).strip().splitlines()[-1]
     for carrier in carriers:
-        blank = Figure("bridge", "all", carrier.name, "", {"nbytes": nbytes})
+        blank = Figure("bridge", "all", carrier.name, "", setting)
         if carrier.name in failed:
             yield replace(blank, skipped=failed[carrier.name])
         else:
@@ -90,13 +97,10 @@ def _of_one(blank: Figure, nbytes: int, rounds: list[dict[str, Taken]]) -> Itera
     own = OWN_COST.get(blank.program, "")
     if all(own in each for each in rounds):
         pairs = [(each[blank.program], each[own]) for each in rounds]
-        cpu = [
-            100 * ((ours.near_s + ours.far_s) / (bare.near_s + bare.far_s) - 1)
-            for ours, bare in pairs
-        ]
-        yield figure("CPU over its engine's own", "%", cpu)
-        rate = [100 * (bare.gb_s / ours.gb_s - 1) for ours, bare in pairs]
-        yield figure("time over its engine's own", "%", rate)
+        cpu = [(ours.near_s + ours.far_s) / (bare.near_s + bare.far_s) for ours, bare in pairs]
+        yield figure("CPU beside its engine alone", "×", cpu)
+        rate = [ours.gb_s / bare.gb_s for ours, bare in pairs]
+        yield figure("frames/s beside its engine alone", "×", rate)
 
 
 def _idle(carrier: Carrier, crew: Crew, seconds: float) -> Iterator[Figure]:

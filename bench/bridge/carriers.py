@@ -53,16 +53,16 @@ class Carrier:
     def near(self, ring: str, port: int) -> list[str]:
         """The command beside the near ring."""
         if not self.engine:
-            return _command("bench.bridge.carriers", self.name, "near", ring, port)
-        return _command("gpuring", "bridge", "export", ring, "--listen", f"{HERE}:{port}")
+            return command("bench.bridge.carriers", self.name, "near", ring, port)
+        return command("gpuring", "bridge", "export", ring, "--listen", f"{HERE}:{port}")
 
     def far(self, ring: str, port: int, near: str, slots: int) -> list[str]:
         """The command beside the far ring."""
         if not self.engine:
-            return _command("bench.bridge.carriers", self.name, "far", ring, port)
+            return command("bench.bridge.carriers", self.name, "far", ring, port)
         source, places = f"{HERE}:{port}/{near}", ("--slots", slots, "--device", "host")
         engine = ("--engine", self.engine)
-        return _command("gpuring", "bridge", "import", source, "--as", ring, *places, *engine)
+        return command("gpuring", "bridge", "import", source, "--as", ring, *places, *engine)
 
 
 CARRIERS = (
@@ -76,7 +76,7 @@ OWN_COST = {"bridge, zmq": "ZeroMQ"}
 """What an engine costs without a bridge."""
 
 
-def _command(module: str, *args: Any) -> list[str]:
+def command(module: str, *args: Any) -> list[str]:
     return [sys.executable, "-m", module, *map(str, args)]
 
 

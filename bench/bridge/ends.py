@@ -33,28 +33,34 @@ def create(name: str, nbytes: int, slots: int) -> gpuring.Ring:
 
 def produce(pipe: Pipe, name: str, nbytes: int, slots: int) -> None:
     """Makes the near ring, and writes frames when it is told to: (kind, how many, each how many
-    seconds after the one before).  Ends at None."""
+    seconds after the one before).  Tells how many there were, and how many ns each took from its
+    claim until it was published.  Ends at None."""
     ramp = np.arange(nbytes // 8, dtype="u8")
     with create(name, nbytes, slots) as ring, ring.producer() as producer:
         pipe.send("up")
         while order := pipe.receive():
-            _wait_for_a_carrier(ring)
             kind, until, every_s = order
+            if kind != "alone":
+                _wait_for_a_carrier(ring)
+            took: list[int] = []
+            timed = kind in ("timed", "alone")
             begun, k, last = time.monotonic(), 0, False
             while not last:
                 if every_s:
                     time.sleep(max(0.0, begun + k * every_s - time.monotonic()))
+                claimed_ns = time.monotonic_ns()
                 with producer.claim(PATIENCE_S) as slot:
-                    last = time.monotonic() - begun >= until if kind == "timed" else k + 1 >= until
-                    if kind != "timed":
+                    last = time.monotonic() - begun >= until if timed else k + 1 >= until
+                    if not timed:
                         np.multiply(ramp, k + 3, out=slot.array)
                     if kind == "spoil":
                         slot.array[len(ramp) // 2] += 1
                     slot.array[0] = slot.array[-1] = k
                     slot.meta["k"], slot.meta["last"] = k, last
                     slot.meta["sent_ns"] = time.monotonic_ns()
+                took.append(time.monotonic_ns() - claimed_ns)
                 k += 1
-            pipe.send(k)
+            pipe.send((k, took))
 
 
 def _wait_for_a_carrier(ring: gpuring.Ring) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.bridge import ends
+from bench.bridge import carriers, ends
 from bench.bridge.carriers import HERE, Carrier
 from gpuring.cli.bench.attempt import Wrong
 from gpuring.cli.bench.crew import Crew, Part
@@ -36,9 +36,13 @@ class Taken:
 
 
 @contextlib.contextmanager
-def carried(carrier: Carrier, crew: Crew, nbytes: int, slots: int) -> Iterator[Between]:
-    """A producer, a carrier and a reader, who are gone afterwards."""
-    near, far, port = ring_name(), ring_name(), _free_port()
+def carried(
+    carrier: Carrier, crew: Crew, nbytes: int, slots: int, delay_ms: float = 0
+) -> Iterator[Between]:
+    """A producer, a carrier and a reader, who are gone afterwards.  With `delay_ms` all that the
+    two sides of the carrier say to each other takes so long."""
+    near, far, port = ring_name(), ring_name(), free_port()
+    to_port = free_port() if delay_ms else port
     with contextlib.ExitStack() as stack:
         producer = stack.enter_context(crew.start(ends.produce, near, nbytes, slots))
         producer.receive()
@@ -46,10 +50,13 @@ def carried(carrier: Carrier, crew: Crew, nbytes: int, slots: int) -> Iterator[B
         reader = stack.enter_context(crew.start(ends.read, far, nbytes, slots, make))
         if make:
             reader.receive()
-        commands = (carrier.near(near, port), carrier.far(far, port, near, slots))
+        if delay_ms:
+            link = carriers.command("bench.bridge.relay", port, to_port, delay_ms)
+            stack.enter_context(running(link))
+        commands = (carrier.near(near, to_port), carrier.far(far, port, near, slots))
         processes = []
         for command in commands:
-            processes.append(stack.enter_context(_running(command)))
+            processes.append(stack.enter_context(running(command)))
         if not make:
             reader.receive()
         yield Between(producer, reader, *(process.pid for process in processes))
@@ -59,7 +66,7 @@ def carried(carrier: Carrier, crew: Crew, nbytes: int, slots: int) -> Iterator[B
 
 
 @contextlib.contextmanager
-def _running(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
+def running(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         yield process
@@ -72,7 +79,7 @@ def _running(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
             process.wait()
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.create_server((HERE, 0)) as server:
         return int(server.getsockname()[1])
 
@@ -98,13 +105,15 @@ class Between:
         self.reader.send("timed" if kind == "timed" else "verify")
         self.producer.send((kind, until, every_s))
         meanwhile()
-        sent = self.producer.receive()
+        sent, _ = self.producer.receive()
         wrong, took, came = self.reader.receive()
         if wrong or len(took) != sent:
             raise Wrong(f"{wrong} words differ, and of {sent} frames {len(took)} came")
         return took, came
 
-    def measure(self, seconds: float, every_s: float, verified: int) -> Taken:
+    def measure(self, seconds: float, every_s: float, paced: int, verified: int) -> Taken:
+        """Verifies some frames, has as many as there can be for some seconds, and then `paced`
+        frames at a leisurely pace."""
         self.send("verify", verified)
         before = self.cpu_s()
         took, came = self.send("timed", seconds)
@@ -112,7 +121,8 @@ class Between:
         taken = Taken(near_s=near_s / len(came), far_s=far_s / len(came))
         taken.saturated_s = (np.array(took) / 1e9).tolist()
         taken.gb_s = (len(came) - 1) / max(1, came[-1] - came[0])  # frames a ns
-        taken.paced_s = (np.array(self.send("timed", seconds, every_s)[0]) / 1e9).tolist()
+        took, _ = self.send("timed", paced * every_s, every_s)
+        taken.paced_s = (np.array(took) / 1e9).tolist()
         return taken
 
     def cpu_s(self) -> tuple[float, float]:

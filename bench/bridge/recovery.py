@@ -1,8 +1,9 @@
-"""How long no frame arrives when the worker of one side of a bridge is killed.
+"""How long a bridge is silent when the worker of one of its sides is killed.
 
-Frames of 64 KiB come every 5 ms.  After each SIGKILL, the longest time between two frames is taken.
-How long it takes after a cut of the link, `tests/storm_bridge.py --troubles cut --kills 0` counts,
-because a cut needs network namespaces.
+Frames of 64 KiB come every 5 ms.  The worker is killed in the middle of a stream, and the longest
+time between two frames since then is taken.  The stream is over when its last frame has arrived, so
+the worker is back before it is killed again.  How long it takes after a cut of the link,
+`tests/storm_bridge.py --troubles cut --kills 0` counts, because a cut needs network namespaces.
 """
 
 from __future__ import annotations
@@ -10,42 +11,54 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from bench.bridge.carriers import Carrier
-from bench.bridge.measure import carried
+from bench.bridge.measure import Between, carried
+from gpuring.cli.bench.attempt import Wrong
 from gpuring.cli.bench.crew import Crew
 from gpuring.cli.bench.figures import Distribution, Figure
 
-EVERY_S = 0.005
-REST_S = 6.0
-"""From one kill to the next.  A worker that lived for less than 2 s is started again later."""
+NBYTES, SLOTS, EVERY_S = 1 << 16, 16, 0.005
+REST_S = 2.5
+"""How long frames arrive before a kill.  A worker that has lived for less than 2 s is started again
+later."""
+AFTER_S = 0.5
+"""How long frames are produced after it."""
 
 
-def recovery(carrier: Carrier, crew: Crew, rounds: int) -> Iterator[Figure]:
+def recovery(carrier: Carrier, crew: Crew, kills: int) -> Iterator[Figure]:
     for victim in ("exporter", "importer"):
-        with carried(carrier, crew, 1 << 16, 16) as between:
-            between.send("verify", 24)
-            root = between.near_pid if victim == "exporter" else between.far_pid
-            killed_ns: list[int] = []
-
-            def kill(root: int = root, killed_ns: list[int] = killed_ns) -> None:
-                for _ in range(rounds):
-                    time.sleep(REST_S)
-                    killed_ns.append(time.monotonic_ns())
-                    for worker in _children(root):
-                        os.kill(worker, signal.SIGKILL)
-                time.sleep(REST_S)
-
-            _, came = between.send("timed", (rounds + 1) * REST_S, EVERY_S, meanwhile=kill)
-        silent_ms = [_longest(np.array(came), at, at + REST_S * 1e9) / 1e6 for at in killed_ns]
+        silent_ms = silence(carrier, crew, victim, kills, REST_S)
         yield Figure(
             "bridge", "recovery from SIGKILL", carrier.name, "ms", {"victim": victim},
             Distribution.of(silent_ms), "the order and two words of each frame",
         )  # fmt: skip
+
+
+def silence(carrier: Carrier, crew: Crew, victim: str, kills: int, rest_s: float) -> list[float]:
+    """For how many ms no frame came after each kill.  `rest_s`: how long frames come before it."""
+    with carried(carrier, crew, NBYTES, SLOTS) as between:
+        between.send("verify", 24)
+        return [_silence_ns(between, victim, rest_s) / 1e6 for _ in range(kills)]
+
+
+def _silence_ns(between: Between, victim: str, rest_s: float) -> int:
+    side = between.near_pid if victim == "exporter" else between.far_pid
+    killed_ns = 0
+
+    def kill() -> None:
+        nonlocal killed_ns
+        time.sleep(rest_s)
+        (worker,) = _children(side)
+        killed_ns = time.monotonic_ns()
+        os.kill(worker, signal.SIGKILL)
+
+    _, came = between.send("timed", rest_s + AFTER_S, EVERY_S, meanwhile=kill)
+    return longest(came, killed_ns)
 
 
 def _children(pid: int) -> list[int]:
@@ -53,8 +66,11 @@ def _children(pid: int) -> list[int]:
     return [int(child) for task in tasks for child in (task / "children").read_text().split()]
 
 
-def _longest(came: np.ndarray, begin: float, end: float) -> float:
-    """The longest time without a frame that begins before `end` and ends after `begin`."""
-    before, after = came[:-1], came[1:]
-    some = (after > begin) & (before < end)
-    return float((after - before)[some].max())
+def longest(came: Sequence[int], since: int) -> int:
+    """The longest time without a frame that ends after `since`.  Raises Wrong if frames had not
+    come before that, or did not come again."""
+    times = np.array(came)
+    after = times[1:] > since
+    if not after.any() or times[0] > since:
+        raise Wrong("no frames came before the kill, or none after it")
+    return int(np.diff(times)[after].max())

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from gpuring.cli.bench.figures import Figure
 
 
 def line(figure: Figure) -> str:
-    where = str(figure.setting.get("victim", ""))
+    where = str(figure.setting.get("victim", figure.setting.get("beside", "")))
     if "nbytes" in figure.setting:
-        where = size(int(figure.setting["nbytes"]))
-    head = f"{figure.program:14}{where:>9}  {figure.name:28}"
+        where = _place(figure)
+    head = f"{figure.program:14}{where:>14}  {figure.name:34}"
     if figure.values is None:
         return f"{head}{figure.skipped}"
     p99 = figure.values.given(99)
@@ -24,29 +24,55 @@ def size(nbytes: int) -> str:
     return f"{nbytes >> 20} MiB" if nbytes >= 1 << 20 else f"{nbytes >> 10} KiB"
 
 
+RATIOS = ("CPU beside its engine alone", "frames/s beside its engine alone")
+
+
+def _place(figure: Figure) -> str:
+    """What is measured there: the length of a frame, and of the link if that is long."""
+    length = size(int(figure.setting["nbytes"]))
+    trip_ms = figure.setting.get("round trip, ms")
+    return f"{length}, {trip_ms:g} ms" if trip_ms else length
+
+
 def text(figures: Iterable[Figure]) -> str:
-    """Medians of the rounds."""
+    """Medians of the rounds: a table, and sentences about the rest."""
     found = [figure for figure in figures if figure.values is not None]
-    sizes = sorted({int(f.setting["nbytes"]) for f in found if "nbytes" in f.setting})
+    places = list(dict.fromkeys(_place(f) for f in found if "nbytes" in f.setting))
     programs = list(dict.fromkeys(f.program for f in found))
     rows = [
         "| frames of | carrier | GB/s | CPU near + far, ms a frame | one way, paced p50 / p99, ms "
         "| one way, saturated p50 / p99, ms |",
         "|---|---|---|---|---|---|",
     ]
-    for nbytes in sizes:
+    for place in places:
         for program in programs:
-            cells = _cells(found, program, nbytes)
+            cells = _cells(found, program, place)
             if cells:
-                rows.append(f"| {size(nbytes)} | {program} | {' | '.join(cells)} |")
-    return "\n".join(rows)
+                rows.append(f"| {place} | {program} | {' | '.join(cells)} |")
+    return "\n".join([*rows, *_others(found)])
 
 
-def _cells(figures: list[Figure], program: str, nbytes: int) -> list[str]:
+def _others(figures: list[Figure]) -> Iterator[str]:
+    """What is not in the table, as sentences."""
+    for figure in figures:
+        values = figure.values
+        assert values
+        if figure.name in RATIOS:
+            yield f"{figure.program}, {_place(figure)}: {figure.name} × {values.p50:.2f}."
+        elif "nbytes" not in figure.setting:
+            where = "".join(f", {key} {value}" for key, value in figure.setting.items())
+            p99 = values.given(99)
+            tail = "" if p99 is None else f", p99 {p99:.4g}"
+            told = f" ({figure.verified})" if figure.verified else ""
+            value = f"{values.p50:.4g} {figure.unit}{tail}{told}"
+            yield f"{figure.program}{where}: {figure.name} {value}."
+
+
+def _cells(figures: list[Figure], program: str, place: str) -> list[str]:
     of = {
         figure.name: figure.values
         for figure in figures
-        if figure.program == program and figure.setting.get("nbytes") == nbytes
+        if figure.program == program and "nbytes" in figure.setting and _place(figure) == place
     }
     if not of:
         return []
