@@ -35,6 +35,7 @@ RINGS = {
     "video_pipeline.py": VIDEO,
     "inference_frontends.py": ("classify",),
     "upscale_frontends.py": ("upscale",),
+    "two_hosts/run.py": ("cam0", "cam1", "seen0", "seen1"),
 }
 """The names of rings that an example takes.  Two tests at a time cannot have the same ones."""
 ON_HOST = "no GPU here, so this runs on host memory with NumPy"
@@ -285,14 +286,18 @@ def test_cameras_that_stall_or_die_hold_up_nobody(start, tmp_path):
         assert sum(gray) == absent
 
 
+PLAIN = ["setpriv", "--bounding-set", "-sys_admin", "--inh-caps", "-sys_admin"]
+"""Before a command of root: it makes no namespaces."""
+
+
 def _session(pid):
-    """Those processes that a test has started by way of one, and that are no zombies."""
-    found = []
+    """What runs by way of one process that a test has started, without zombies: {pid: command}."""
+    found = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             state, _, _, session = path.read_text().rsplit(")")[1].split()[:4]
             if int(session) == pid and state != "Z":
-                found.append(int(path.parent.name))
+                found[int(path.parent.name)] = (path.parent / "cmdline").read_text()
     return found
 
 
@@ -318,8 +323,38 @@ def test_children_end_when_their_parent_is_killed(start, name, children):
     process = start(name)
     poll(lambda: len(_session(process.pid)) > children, 60)
     process.kill()
-    poll(lambda: not _session(process.pid), 120)  # some are still importing torch
+    with contextlib.suppress(AssertionError):
+        poll(lambda: not _session(process.pid), 120)  # some are still importing torch
+    assert _session(process.pid) == {}
     for ring in (*RINGS.get(name, ()), f"example-{process.pid}"):
+        for path in _files(ring):
+            path.unlink()
+
+
+LATE = f"""#!/bin/sh
+case "$*" in *detector.py*) while kill -0 $PPID; do sleep 0.02; done 2>/dev/null ;; esac
+exec {shutil.which("setpriv")} "$@"
+"""
+"""Ties the detector to its parent when this is dead."""
+
+
+@pytest.mark.slow
+def test_who_is_tied_too_late_ends_with_two_hosts(start, tmp_path, monkeypatch):
+    pytest.importorskip("zmq", reason="gpuring[bridge] is not installed")
+    if not start.on_host:
+        pytest.skip("it runs in host memory")
+    (tmp_path / "setpriv").write_text(LATE)
+    (tmp_path / "setpriv").chmod(0o755)
+    before = PLAIN if os.geteuid() == 0 else []
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    process = start("two_hosts/run.py", before=before)
+    poll(lambda: any("detector.py" in each for each in _session(process.pid).values()), 60)
+    process.kill()
+    process.wait()
+    with contextlib.suppress(AssertionError):
+        poll(lambda: not _session(process.pid), 60)
+    assert _session(process.pid) == {}
+    for ring in RINGS["two_hosts/run.py"]:
         for path in _files(ring):
             path.unlink()
 
@@ -493,8 +528,7 @@ def test_two_hosts(start):
     pytest.importorskip("zmq", reason="gpuring[bridge] is not installed")
     if not start.on_host:
         pytest.skip("it runs in host memory")
-    plain = ["setpriv", "--bounding-set", "-sys_admin", "--inh-caps", "-sys_admin"]
-    for before, names in (([], ("cam", "seen")), (plain if os.geteuid() == 0 else [], ("seen",))):
+    for before, names in (([], ("cam", "seen")), (PLAIN if os.geteuid() == 0 else [], ("seen",))):
         head, ready, *told = _lines(start("two_hosts/run.py", args=["40"], before=before), 140)
         assert head.startswith(("two hosts: ", "one host with two names for each ring ("))
         assert ready == "detector ready"
