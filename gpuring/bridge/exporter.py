@@ -13,10 +13,11 @@ import zmq
 
 from gpuring.bridge import engines, multipart, names, wire
 from gpuring.bridge.engine import EngineError
+from gpuring.bridge.guests import LOOK_S, Guest, Guests
 from gpuring.bridge.listening import RouterChannel, listen, subscription_of
 from gpuring.bridge.near import Link, Session
 from gpuring.bridge.worker import BUSY_S, Up, Watch
-from gpuring.errors import RingError, RingNotFound
+from gpuring.errors import RingError
 from gpuring.ring import Ring, attach
 
 Start = Literal["next", "oldest"] | int
@@ -39,6 +40,9 @@ class Caller:
     route: bytes
     number: int
     """The session."""
+    channel: RouterChannel
+    guest: Guest | None
+    """Its connection.  None if that is gone already."""
     link: Link
     hello: wire.Hello
     heard_s: float
@@ -65,15 +69,19 @@ class Exporter:
         ring, and until when."""
         self._gone: dict[str, float] = {}
         """Until when the subscriptions of links without a caller are kept."""
+        self._refused = ""
+        """Why the last importer was refused that may ask again."""
         self._stop_s = 0.0
         """When to end, if it was told to."""
         self._context = zmq.Context()
         where = _address_of(told["listen"], up)
         self._router, self._door = listen(self._context, where, told["key"])
+        self._guests = Guests(self._router)
         endpoint: Any = self._router.last_endpoint
         up.say(listens=endpoint.decode().removeprefix("tcp://"))
-        watched = [up.fileno(), self._router, *([self._door.socket] if self._door else [])]
-        self._watch = Watch(*watched)
+        self._watch = Watch(up.fileno(), self._router, self._guests.socket)
+        if self._door is not None:
+            self._watch.add(self._door.socket)
 
     # ---- the loop ------------------------------------------------------------------------------
 
@@ -86,6 +94,8 @@ class Exporter:
                     self._told(message)
             if self._door is not None and self._door.socket in ready and self._door.answer():
                 self._up.log("somebody without the right key was turned away")
+            if self._guests.socket in ready:
+                self._log(self._guests.admit())
             more = self._hear()
             for link in list(self._links.values()):
                 more |= self._guarded(link, link.step) or False
@@ -93,6 +103,7 @@ class Exporter:
         for caller in self._callers.values():
             with contextlib.suppress(EngineError):
                 self._post(caller, wire.Bye("the exporter was stopped", True))
+        self._guests.close()
         # What is queued is sent from the near slots: nobody else may have them before that is over.
         self._context.destroy(linger=100)
         self._callers.clear()
@@ -116,7 +127,7 @@ class Exporter:
 
     def _rest_s(self) -> float:
         """How long the loop may sleep."""
-        rest_s = self._timeout_s / 6
+        rest_s = min(self._timeout_s / 6, LOOK_S)
         for link in self._links.values():
             sender = link.session.sender if link.session is not None else None
             if sender is not None and sender.busy and sender.fileno() < 0:
@@ -129,6 +140,7 @@ class Exporter:
 
     def _tick(self) -> None:
         now = time.monotonic()
+        self._log(self._guests.look([caller.guest for caller in self._callers.values()]))
         for caller in list(self._callers.values()):
             silence_s = max(self._timeout_s, 1.5 * caller.hello.timeout_ms / 1000)
             if now - caller.heard_s > silence_s:
@@ -146,6 +158,10 @@ class Exporter:
         for link in list(self._links.values()):
             if link.done:
                 self._move(link)
+
+    def _log(self, lines: list[str]) -> None:
+        for line in lines:
+            self._up.log(line)
 
     def _told(self, message: dict[str, Any]) -> None:
         if "stop" in message:
@@ -178,10 +194,10 @@ class Exporter:
                 route, *parts = multipart.receive(self._router)
             except zmq.Again:
                 return False
-            self._heard(route.bytes, [part.buffer for part in parts])
+            self._heard(route.bytes, self._guests.of(route), [part.buffer for part in parts])
         return True
 
-    def _heard(self, route: bytes, parts: list[Any]) -> None:
+    def _heard(self, route: bytes, guest: Guest | None, parts: list[Any]) -> None:
         caller = self._callers.get(route)
         try:
             number, message = wire.decode(parts)
@@ -193,7 +209,7 @@ class Exporter:
                 self._hang_up(caller, str(error))
             return
         if isinstance(message, wire.Hello):
-            self._hello(route, number, message)
+            self._hello(route, number, guest, message)
         elif caller is not None and caller.number == number:
             caller.heard_s = time.monotonic()
             if isinstance(message, wire.Bye):
@@ -201,7 +217,7 @@ class Exporter:
             elif caller.welcomed:
                 self._guarded(caller.link, lambda: caller.link.take(message))
 
-    def _hello(self, route: bytes, number: int, hello: wire.Hello) -> None:
+    def _hello(self, route: bytes, number: int, guest: Guest | None, hello: wire.Hello) -> None:
         if hello.ring != self._ring_name:
             reason = f"{self._host} exports ring {self._ring_name!r} here, and not {hello.ring!r}"
             self._refuse(route, number, reason, again=False)
@@ -226,10 +242,14 @@ class Exporter:
         try:
             if link is None:
                 link = self._link_for(hello)
-        except RingError as error:
+        except (RingError, OSError) as error:  # as no free peer, or no free descriptor
+            if str(error) != self._refused:  # it asks again and again
+                self._up.log(f"{hello.importer} was refused: {error}")
+            self._refused = str(error)
             self._refuse(route, number, str(error), again=True)
             return
-        caller = self._callers[route] = Caller(route, number, link, hello, now)
+        channel = RouterChannel(self._router, route, number)
+        caller = self._callers[route] = Caller(route, number, channel, guest, link, hello, now)
         self._gone.pop(link.name, None)
         if link.joined:
             self._welcome(caller)
@@ -241,10 +261,10 @@ class Exporter:
 
     def _welcome(self, caller: Caller) -> None:
         link = caller.link
-        channel = RouterChannel(self._router, caller.route, caller.number)
 
         def begin() -> None:
-            session = Session(caller.number, lambda message: self._post(caller, message), channel)
+            post = partial(self._post, caller)
+            session = Session(caller.number, post, caller.channel)
             link.begin(session, caller.hello)
             spec = bytes(link.ring._header.spec).decode()
             session.post(wire.Welcome(self._host, link.epoch, link.passed, spec, engines.facts()))
@@ -254,7 +274,7 @@ class Exporter:
         self._up.log(f"{link.name} is connected ({link.policy})")
 
     def _post(self, caller: Caller, message: wire.Message) -> None:
-        RouterChannel(self._router, caller.route, caller.number).post(message)
+        caller.channel.post(message)
         caller.said_s = time.monotonic()
 
     def _refuse(self, route: bytes, number: int, reason: str, *, again: bool) -> None:
@@ -267,7 +287,7 @@ class Exporter:
         """What `call` returns.  If the session fails by it, it is ended."""
         try:
             return call()
-        except (EngineError, wire.WireError) as error:
+        except (EngineError, wire.WireError, OSError) as error:
             for caller in [c for c in self._callers.values() if c.link is link]:
                 self._hang_up(caller, str(error))
             return None
@@ -316,10 +336,12 @@ class Exporter:
         name, lossless = subscription_of(hello.importer), hello.policy == "lossless"
         try:
             consumer = ring.consumer(name, lossless=lossless, start=start, gate="host")
-        except (RingError, ValueError) as error:
+            consumer.fileno()  # it is made now, when the importer can still be refused
+            link = Link(hello, ring, consumer)
+        except (RingError, ValueError, OSError) as error:
             ring.close()
             raise RingError(str(error)) from None
-        link = self._links[hello.importer] = Link(hello, ring, consumer)
+        self._links[hello.importer] = link
         joins = {"name": link.name, "subscription": name, "lossless": lossless, "epoch": link.epoch}
         self._up.say(do="join", **joins, has={"epoch": hello.epoch, "seq": hello.seq})
         return link
@@ -362,7 +384,7 @@ class Exporter:
                 return
             successor.close()
             ring = attach(self._ring_name, device=self._device)
-        except (RingNotFound, RingError):
+        except (RingError, OSError):
             return
         callers = [c for c in self._callers.values() if c.link is link]
         for caller in callers:

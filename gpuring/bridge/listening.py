@@ -14,6 +14,8 @@ from gpuring.bridge.engine import EngineError
 from gpuring.bridge.worker import Fatal
 
 _NAME_NBYTES = _core.MAX_NAME_NBYTES
+_MESSAGES = 64
+"""How many messages of a connection wait to be heard.  Those of an importer are short."""
 _AGAIN_S = 5.0
 """How long to try again while the address is in use, by the worker before."""
 
@@ -21,7 +23,7 @@ _AGAIN_S = 5.0
 def listen(context: Any, address: str, key: str | None) -> tuple[Any, keys.Doorkeeper | None]:
     """A socket that listens, and who asks for keys, if there is one.  Raises Fatal."""
     router: Any = context.socket(zmq.ROUTER)
-    router.linger, router.sndhwm, router.rcvhwm = 0, 0, 1000
+    router.linger, router.sndhwm, router.rcvhwm = 0, 0, _MESSAGES
     router.router_mandatory = True
     router.maxmsgsize = wire.MAX_OFFER
     router.handshake_ivl = 5000

@@ -76,7 +76,7 @@ class Export(Bridge):
                         raise RingNotFound(f"ring {ring.name!r} was replaced meanwhile")
                     options = {"lossless": message["lossless"], "gate": "host"}
                     self._kept[name] = ring, ring.consumer(message["subscription"], **options)
-                except (RingError, ValueError) as refused:
+                except (RingError, ValueError, OSError) as refused:
                     ring.close()
                     error = str(refused)
         self._say(joined=name, epoch=epoch, error=error, missed=missed)

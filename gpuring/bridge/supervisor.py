@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -27,6 +28,8 @@ _BOOT = "import sys; sys.path[:] = {path!r}; from gpuring.bridge.process import 
 _QUICK_S = 2.0
 """A worker that ends sooner than that is started again after a rest."""
 _MAX_REST_S = 1.0
+_SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
+"""What a machine may have enough of again."""
 _STOP_S = 0.8
 _ANSWER_S = 10.0
 _CLEARED_S = 30.0
@@ -142,7 +145,14 @@ class Bridge:
         try:
             while not self._closing and self._error is None:
                 began = time.monotonic()
-                worker = self._spawn()
+                try:
+                    worker = self._spawn()
+                except OSError as error:
+                    if error.errno not in _SCARCE:
+                        raise
+                    log.warning("%s: no worker can be started yet: %s", self._title, error)
+                    select.select([self._wake], [], [], _MAX_REST_S)
+                    continue
                 self._listen(worker)
                 self._bury(worker)
                 if self._closing or self._error is not None:

@@ -1,0 +1,153 @@
+"""The connections at an exporter's port, as the kernel sees them.
+
+ZeroMQ bounds neither how many there are nor how many parts a message has, and it keeps the parts
+until the last one has come.  It does not end a connection either.  So this file watches the sockets
+themselves, and shuts down those that want too much.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import socket
+import struct
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import zmq
+import zmq.utils.monitor
+
+from gpuring.bridge import wire
+
+MOST = 256
+"""How many connections there may be, with and without a session."""
+WITHOUT_SESSION_S = 10.0
+"""How long a connection may be without a session.  An importer says Hello at once."""
+MOST_NBYTES = 8 * wire.MAX_OFFER
+"""How many bytes of a message may come.  The longest that is read has a little more than one offer,
+and the kernel may have some megabytes that ZeroMQ has not read yet."""
+LOOK_S = 0.1
+"""How often the connections are looked at."""
+
+_BYTES_RECEIVED = 128
+"""Where `struct tcp_info` has tcpi_bytes_received."""
+
+
+@dataclass
+class Guest:
+    """A connection."""
+
+    fd: int
+    """ZeroMQ's, which may be closed and be something else at any time."""
+    peer: Any
+    """The address and port at its other end."""
+    idle_since_s: float
+    """Since when it has no session."""
+    heard: bool = False
+    """Whether a whole message has come since the last look."""
+    nbytes: int = 0
+    """How many bytes had come when a whole message was last known."""
+
+
+class Guests:
+    """Those at one ROUTER socket."""
+
+    def __init__(self, router: Any) -> None:
+        self._router = router
+        self._family = socket.AF_INET6 if router.ipv6 else socket.AF_INET
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+        self._most = MOST if soft == resource.RLIM_INFINITY else min(MOST, max(1, soft // 2))
+        self.socket = router.get_monitor_socket(zmq.EVENT_ACCEPTED)
+        """Can be read when somebody has connected."""
+        self._known: dict[int, Guest] = {}
+        self._looked_s = 0.0
+
+    def admit(self) -> list[str]:
+        """Notes who has connected.  Returns what there is to log."""
+        log = []
+        with contextlib.suppress(zmq.Again):
+            while True:
+                event = zmq.utils.monitor.recv_monitor_message(self.socket, zmq.NOBLOCK)
+                fd = event["value"]
+                with contextlib.suppress(OSError), self._borrowed(fd) as end:
+                    self._known[fd] = Guest(fd, end.getpeername(), time.monotonic())
+        if len(self._known) > self._most:
+            self._forget_the_gone()
+        while len(self._known) > self._most:
+            oldest = min(self._known.values(), key=lambda each: each.idle_since_s)
+            self.turn_out(oldest)
+            log.append(f"there are {self._most} connections: {oldest.peer[0]} was disconnected")
+        return log
+
+    def of(self, frame: Any) -> Guest | None:
+        """Who has sent a message, of which this is a frame."""
+        guest = self._known.get(frame.get(zmq.SRCFD))
+        if guest is not None:
+            guest.heard = True
+        return guest
+
+    def look(self, in_session: list[Guest | None]) -> list[str]:
+        """Disconnects those that say too much or nothing.  Returns what there is to log."""
+        now = time.monotonic()
+        if now - self._looked_s < LOOK_S:
+            return []
+        self._looked_s, log = now, []
+        busy = {guest.fd for guest in in_session if guest is not None}
+        for guest in list(self._known.values()):
+            come = self._come(guest)
+            if guest.fd in busy:
+                guest.idle_since_s = now
+            why = ""
+            if come is None:
+                del self._known[guest.fd]
+            elif guest.heard:
+                guest.heard, guest.nbytes = False, come
+            elif come - guest.nbytes > MOST_NBYTES:
+                why = "sends a message without an end"
+            if not why and now - guest.idle_since_s > WITHOUT_SESSION_S:
+                why = f"has asked for nothing for {WITHOUT_SESSION_S:g} s"
+            if why and come is not None:
+                self.turn_out(guest)
+                log.append(f"{guest.peer[0]} {why}: it was disconnected")
+        return log
+
+    def turn_out(self, guest: Guest) -> None:
+        """Shuts a connection down.  What ZeroMQ has not sent to it yet is not sent any more."""
+        self._known.pop(guest.fd, None)
+        with contextlib.suppress(OSError), self._borrowed(guest.fd) as end:
+            if end.getpeername() == guest.peer:
+                end.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Before the context is destroyed."""
+        self._router.disable_monitor()
+        self.socket.close(0)
+
+    def _come(self, guest: Guest) -> int | None:
+        """How many bytes have come from a guest.  None: it is gone."""
+        try:
+            with self._borrowed(guest.fd) as end:
+                if end.getpeername() != guest.peer:
+                    return None
+                known = end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_RECEIVED + 8)
+        except OSError:
+            return None
+        return int(struct.unpack_from("<Q", known, _BYTES_RECEIVED)[0])
+
+    def _forget_the_gone(self) -> None:
+        for guest in list(self._known.values()):
+            if self._come(guest) is None:
+                del self._known[guest.fd]
+
+    @contextlib.contextmanager
+    def _borrowed(self, fd: int) -> Any:
+        """A socket of Python over ZeroMQ's descriptor."""
+        end = socket.socket(self._family, socket.SOCK_STREAM, fileno=fd)
+        try:
+            yield end
+        finally:
+            end.detach()

@@ -1,0 +1,196 @@
+"""Who connects to an exporter takes no more of it than there is, and the others go on."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import poll
+
+import gpuring
+
+zmq = pytest.importorskip("zmq")
+
+from gpuring import bridge  # noqa: E402
+from gpuring.bridge import guests, wire  # noqa: E402
+from gpuring.bridge.guests import Guests  # noqa: E402
+
+WAIT_S = 30.0
+
+
+@pytest.fixture
+def router() -> Iterator[Any]:
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as socket:
+        socket.linger = 0
+        socket.bind("tcp://127.0.0.1:0")
+        yield socket
+
+
+def connected_to(router: Any) -> socket.socket:
+    """A connection past the handshake of ZeroMQ (ZMTP 3.0, mechanism NULL)."""
+    host, _, port = router.last_endpoint.decode().removeprefix("tcp://").rpartition(":")
+    peer = socket.create_connection((host, int(port)), timeout=WAIT_S)
+    peer.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(16) + b"\x00" + bytes(31))
+    ready = b"\x05READY\x0bSocket-Type" + struct.pack(">I", 6) + b"DEALER"
+    peer.sendall(b"\x04" + bytes([len(ready)]) + ready)
+    answered = b""
+    while b"READY" not in answered:
+        answered += peer.recv(1 << 10)
+    return peer
+
+
+def is_open(peer: socket.socket) -> bool:
+    peer.settimeout(0.05)
+    try:
+        return bool(peer.recv(1 << 16))
+    except TimeoutError:
+        return True
+    except OSError:
+        return False
+
+
+def test_a_message_without_an_end_is_cut_off(router):
+    """ZeroMQ would keep all parts until the last one has come."""
+    known, more = Guests(router), b"\x03" + struct.pack(">Q", 1 << 20) + bytes(1 << 20)
+    log, sent = [], 0
+    with contextlib.closing(known), connected_to(router) as peer:
+        poll(lambda: known.socket.poll(0))
+        assert known.admit() == []
+
+        def flood() -> None:
+            nonlocal sent
+            with contextlib.suppress(OSError):
+                while sent < 500:
+                    peer.sendall(more)
+                    sent += 1
+
+        thread = threading.Thread(target=flood)
+        thread.start()
+        poll(lambda: log.extend(known.look([])) or not thread.is_alive(), WAIT_S)
+        thread.join()
+    assert sent < 500
+    assert log == ["127.0.0.1 sends a message without an end: it was disconnected"]
+
+
+def test_who_sends_many_whole_messages_stays(router):
+    known, whole = Guests(router), b"\x02" + struct.pack(">Q", 1 << 20) + bytes(1 << 20)
+    with contextlib.closing(known), connected_to(router) as peer:
+        poll(lambda: known.socket.poll(0))
+        known.admit()
+        for _ in range(3 * guests.MOST_NBYTES >> 20):
+            peer.sendall(whole)
+            assert router.poll(1000 * WAIT_S)
+            assert known.of(router.recv_multipart(copy=False)[0]) is not None
+            assert known.look([]) == []
+        assert is_open(peer)
+
+
+def test_connections_without_a_session_end(router, monkeypatch):
+    monkeypatch.setattr(guests, "WITHOUT_SESSION_S", 0.0)
+    known = Guests(router)
+    with contextlib.closing(known), connected_to(router) as idle, connected_to(router) as busy:
+        busy.sendall(b"\x00\x01x")
+        assert router.poll(1000 * WAIT_S)
+        poll(lambda: known.socket.poll(0))
+        known.admit()
+        in_session = [known.of(router.recv_multipart(copy=False)[0])]
+        assert in_session != [None]
+        told = poll(lambda: known.look(in_session), WAIT_S)
+        assert told == ["127.0.0.1 has asked for nothing for 0 s: it was disconnected"]
+        poll(lambda: not is_open(idle))
+        assert is_open(busy)
+
+
+def test_of_too_many_connections_the_oldest_one_without_a_session_ends(router, monkeypatch):
+    monkeypatch.setattr(guests, "MOST", 3)
+    known, log = Guests(router), []
+    with contextlib.closing(known), contextlib.ExitStack() as stack:
+        peers = []
+        for _ in range(5):
+            peers.append(stack.enter_context(connected_to(router)))
+            poll(lambda: known.socket.poll(0))
+            log += known.admit()
+        poll(lambda: [is_open(peer) for peer in peers] == [False, False, True, True, True])
+    assert log == 2 * ["there are 3 connections: 127.0.0.1 was disconnected"]
+
+
+# ---- a whole exporter ----------------------------------------------------------------------------
+
+
+def hello(near: str, who: str) -> list[Any]:
+    return wire.encode(7, wire.Hello(near, who, "0" * 16, "lossy", "", 0))
+
+
+@contextlib.contextmanager
+def asking(context: Any, out: Any, near: str, who: str) -> Iterator[Any]:
+    """A socket that has said Hello."""
+    with context.socket(zmq.DEALER) as dealer:
+        dealer.linger, dealer.rcvtimeo = 0, int(1000 * WAIT_S)
+        dealer.connect(f"tcp://{out.address}")
+        dealer.send_multipart(hello(near, who))
+        yield dealer
+
+
+def answer(dealer: Any) -> Any:
+    """The answer to a Hello."""
+    while not isinstance(
+        message := wire.decode(dealer.recv_multipart())[1], (wire.Welcome, wire.Refuse)
+    ):
+        pass
+    return message
+
+
+def test_an_exporter_without_free_descriptors_refuses_and_goes_on(name, caplog):
+    caplog.set_level("INFO", "gpuring.bridge")
+    with (
+        gpuring.create(name, slots=4, shape=4, dtype="i8", device="host"),
+        bridge.export(name, listen="127.0.0.1:0") as out,
+        zmq.Context() as context,
+        asking(context, out, name, "h/first") as first,
+    ):
+        assert isinstance(answer(first), wire.Welcome)
+        pid = out.pid
+        limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        files = [int(each.name) for each in Path(f"/proc/{pid}/fd").iterdir()]
+        refused = []
+        for free in range(4):
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (max(files) + 1 + free, limits[1]))
+            with asking(context, out, name, f"h/{free}") as other:
+                other.rcvtimeo = 300
+                with contextlib.suppress(zmq.Again):  # it may not even be connected
+                    refused.append(answer(other))
+            first.send_multipart(wire.encode(7, wire.Ping()))
+            while not isinstance(wire.decode(first.recv_multipart())[1], wire.Ping):
+                pass
+            assert out.stats().links[0].connected
+        assert refused
+        assert all("Too many open files" in each.reason for each in refused)
+        assert any("was refused: " in line for line in caplog.messages)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
+        with asking(context, out, name, "h/last") as last:
+            assert isinstance(answer(last), wire.Welcome)
+        assert (out.pid, out.stats().restarts) == (pid, 0)
+
+
+def test_a_ring_takes_no_more_importers_than_it_has_subscriptions(name, caplog):
+    caplog.set_level("INFO", "gpuring.bridge")
+    shape = {"slots": 4, "shape": 4, "dtype": "i8", "device": "host"}
+    with (
+        gpuring.create(name, max_subscriptions=1, **shape),
+        bridge.export(name, listen="127.0.0.1:0") as out,
+        zmq.Context() as context,
+        asking(context, out, name, "h/first") as first,
+    ):
+        assert isinstance(answer(first), wire.Welcome)
+        with asking(context, out, name, "h/second") as second:
+            refused = answer(second)
+        assert (type(refused), refused.again) == (wire.Refuse, True)
+        poll(lambda: any("h/second was refused" in line for line in caplog.messages))
+        assert [link.connected for link in out.stats().links] == [True]
