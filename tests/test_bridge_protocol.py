@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
+from support import poll
 
 import gpuring
 
@@ -88,3 +90,54 @@ def test_an_end_and_a_new_beginning_that_come_together(near: Near, name: str) ->
         assert min(again) > max(credits)
         near.say(*near.frame(2, again[0]))
         assert word(frames) == 2
+
+
+@pytest.mark.parametrize("policy", wire.POLICIES[:2])
+def test_an_importer_that_was_given_up_gets_no_bytes_of_later_frames(
+    name: str, policy: str
+) -> None:
+    """Most of the bytes wait in the exporter when it ends the session and gives the slots back.
+    The importer says nothing, and goes on to take what comes."""
+    over, whole, put = threading.Event(), [], 0
+    shape, meta = 1 << 17, [("n", "i8")]
+    with (
+        gpuring.create(name, slots=40, shape=shape, dtype="i8", meta=meta, device="host") as ring,
+        bridge.export(name, listen="127.0.0.1:0", timeout=0.1, patience=0) as out,
+        zmq.Context() as context,
+        context.socket(zmq.DEALER) as socket,
+    ):
+
+        def produce() -> None:
+            nonlocal put
+            with ring.producer() as producer:
+                while not over.is_set():
+                    with contextlib.suppress(gpuring.RingFull), producer.claim(0.1) as slot:
+                        slot.array[...] = slot.meta["n"] = put
+                        put += 1
+
+        socket.linger, socket.rcvhwm, socket.rcvbuf = 0, 1, 1 << 16
+        socket.connect(f"tcp://{out.address}")
+        hello = wire.Hello(name, "h/x", "0" * 16, policy, "", 0, timeout_ms=1000)
+        socket.send_multipart(wire.encode(7, hello))
+        while not isinstance(wire.decode(socket.recv_multipart())[1], wire.Welcome):
+            pass
+        socket.send_multipart(wire.encode(7, wire.Open("zmq", 64)))
+        socket.send_multipart(wire.encode(7, wire.Flow(0, tuple(range(1, 33)))))
+        writing = threading.Thread(target=produce)
+        writing.start()
+        try:
+            poll(lambda: out.stats().links[0].lag == 32, WAIT_S)
+            poll(lambda: not out.stats().links, WAIT_S)
+            until = put + 80
+            poll(lambda: put >= until, WAIT_S)
+            while socket.poll(500):
+                message = wire.decode(socket.recv_multipart())[1]
+                if isinstance(message, wire.Data):
+                    last = np.frombuffer(message.part, "i8")
+                elif isinstance(message, wire.Frame):
+                    whole.append(bool((last == np.frombuffer(message.meta, "i8")[0]).all()))
+        finally:
+            over.set()
+            writing.join()
+    assert all(whole), f"{whole.count(False)} of {len(whole)} frames were torn"
+    assert whole

@@ -25,6 +25,8 @@ Start = Literal["next", "oldest"] | int
 
 _MESSAGES = 64
 """How many messages are heard before frames are sent again."""
+_CUT_S = 3.0
+"""How long a connection may take to end that was shut down."""
 _NAME_AGAIN_S = 1.0
 """How long to wait before a name is asked for again."""
 _END_LOOK_S = 0.2
@@ -298,10 +300,29 @@ class Exporter:
             return
         with contextlib.suppress(EngineError):
             self._post(caller, wire.Bye(reason or "there is a newer session", True))
+        self._stop_sending(caller)
         caller.link.close_session()
         self._gone[caller.link.name] = time.monotonic() + self._patience_s
         if reason is not None:
             self._up.log(f"{caller.link.name} is gone: {reason}")
+
+    def _stop_sending(self, caller: Caller) -> None:
+        """Before the near slots of a session are given back: nothing is sent from them any more.
+
+        The far side may still take what comes in this session.  It ends one after a shorter
+        silence than we do.  But if only its own messages are held up, it hears what was on the way
+        for as long as a slow link takes.  And a session may end by an error on this side alone.
+        Bytes of later frames would then arrive in front of our Bye, and be published.
+        """
+        if not caller.channel.is_sending:
+            return
+        if caller.guest is not None:
+            self._guests.turn_out(caller.guest)
+        deadline = time.monotonic() + _CUT_S
+        while caller.channel.is_sending:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"what is sent to {caller.link.name} cannot be stopped")
+            time.sleep(0.0005)
 
     # ---- links ---------------------------------------------------------------------------------
 
@@ -368,6 +389,8 @@ class Exporter:
             if bye is not None:
                 with contextlib.suppress(EngineError):
                     self._post(caller, bye)
+            if not self._context.closed:
+                self._stop_sending(caller)
             del self._callers[caller.route]
         self._gone.pop(link.name, None)
         if self._links.get(link.name) is link:

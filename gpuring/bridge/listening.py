@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections import deque
 from typing import Any
 
 import zmq
@@ -49,9 +50,29 @@ class RouterChannel:
 
     def __init__(self, router: Any, route: bytes, number: int) -> None:
         self._router, self._route, self._number = router, route, number
+        self._sent: deque[Any] = deque()
+        """For each part that ZeroMQ did not copy: whether it still sends from there."""
 
     def data(self, to_seq: int, begin: int, part: Any, *, track: bool = False) -> Any:
-        return self._send(wire.Data(to_seq, begin, part), track)
+        """Returns what says when the part was sent, if it is sent from where it is."""
+        sent = self._send(
+            wire.Data(to_seq, begin, part), track=track or len(part) >= multipart.COPIED
+        )
+        if sent is not None:
+            self._sent.append(sent)
+            self._forget_the_sent()
+        return sent
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether ZeroMQ still sends from memory that it was given."""
+        self._router.poll(0)  # it gives up what is for a connection that is gone
+        self._forget_the_sent()
+        return bool(self._sent)
+
+    def _forget_the_sent(self) -> None:
+        while self._sent and self._sent[0].done:
+            self._sent.popleft()
 
     def post(self, message: wire.Message) -> None:
         self._send(message)

@@ -11,7 +11,7 @@ from typing import Any
 
 import zmq
 
-_COPIED = 128 << 10
+COPIED = 128 << 10
 """A part that is shorter is copied for sending.  To send it from where it is costs 40 µs whatever
 its length, because pyzmq has a thread that hears when a buffer is free.  From this length on the
 memory for the copy would come from the system each time, and cost more than that."""
@@ -29,7 +29,7 @@ def send(socket: Any, parts: Sequence[Any], *, track: bool = False) -> Any:
     for part in parts[:-1]:
         socket.send(part, _MORE)
     last = parts[-1]
-    return socket.send(last, _NOW, len(last) < _COPIED and not track, track)
+    return socket.send(last, _NOW, len(last) < COPIED and not track, track)
 
 
 def receive(socket: Any) -> list[zmq.Frame]:
