@@ -33,8 +33,9 @@ def create(name: str, nbytes: int, slots: int) -> gpuring.Ring:
 
 def produce(pipe: Pipe, name: str, nbytes: int, slots: int) -> None:
     """Makes the near ring, and writes frames when it is told to: (kind, how many, each how many
-    seconds after the one before).  Tells how many there were, and how many ns each took from its
-    claim until it was published.  Ends at None."""
+    seconds after the one before), or until it is told the next thing if the kind is "until told".
+    Tells how many there were, and how many ns each took from its claim until it was published.
+    Ends at None."""
     ramp = np.arange(nbytes // 8, dtype="u8")
     with create(name, nbytes, slots) as ring, ring.producer() as producer:
         pipe.send("up")
@@ -43,15 +44,19 @@ def produce(pipe: Pipe, name: str, nbytes: int, slots: int) -> None:
             if kind != "alone":
                 _wait_for_a_carrier(ring)
             took: list[int] = []
-            timed = kind in ("timed", "alone")
             begun, k, last = time.monotonic(), 0, False
             while not last:
                 if every_s:
                     time.sleep(max(0.0, begun + k * every_s - time.monotonic()))
                 claimed_ns = time.monotonic_ns()
                 with producer.claim(PATIENCE_S) as slot:
-                    last = time.monotonic() - begun >= until if timed else k + 1 >= until
-                    if not timed:
+                    if kind == "until told":
+                        last = pipe.told()
+                    elif kind in ("timed", "alone"):
+                        last = time.monotonic() - begun >= until
+                    else:
+                        last = k + 1 >= until
+                    if kind in ("verify", "spoil"):
                         np.multiply(ramp, k + 3, out=slot.array)
                     if kind == "spoil":
                         slot.array[len(ramp) // 2] += 1
@@ -60,6 +65,8 @@ def produce(pipe: Pipe, name: str, nbytes: int, slots: int) -> None:
                     slot.meta["sent_ns"] = time.monotonic_ns()
                 took.append(time.monotonic_ns() - claimed_ns)
                 k += 1
+            if kind == "until told":
+                pipe.receive()
             pipe.send((k, took))
 
 
@@ -74,7 +81,8 @@ def _wait_for_a_carrier(ring: gpuring.Ring) -> None:
 
 def read(pipe: Pipe, name: str, nbytes: int, slots: int, make: bool) -> None:
     """Makes the far ring, or waits for it, and reads what comes.  Tells of each part of the stream
-    what is wrong with it and when its frames came: (wrong words, one-way ns, when in ns)."""
+    what is wrong with it and when its frames came: (wrong words, one-way ns, when in ns).  If the
+    kind is "until told", it also tells when the first one has come."""
     ramp = np.arange(nbytes // 8, dtype="u8")
     ring = create(name, nbytes, slots) if make else gpuring.attach(name, timeout=PATIENCE_S)
     # In a ring that a bridge makes, slots are claimed before we join, for the first frames.
@@ -94,6 +102,8 @@ def read(pipe: Pipe, name: str, nbytes: int, slots: int, make: bool) -> None:
                     wrong += int(slot.array[0] != k) + int(slot.array[-1] != k)
                     wrong += int(slot.meta["k"] != k)
                     last = bool(slot.meta["last"])
+                if kind == "until told" and not k:
+                    pipe.send("begun")
                 k += 1
             pipe.send((wrong, took, came))
 

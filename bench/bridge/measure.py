@@ -96,15 +96,20 @@ class Between:
     def send(
         self,
         kind: str,
-        until: float,
+        until: float = 0,
         every_s: float = 0,
-        meanwhile: Callable[[], None] = lambda: None,
+        meanwhile: Callable[[], None] | None = None,
     ) -> tuple[list[int], list[int]]:
         """Has frames sent and read.  Returns the one-way time and the arrival of each in ns.
-        Raises Wrong.  `kind` is "verify", "spoil" (a frame has a wrong word) or "timed"."""
-        self.reader.send("timed" if kind == "timed" else "verify")
+        Raises Wrong.  `kind` is "verify", "spoil" (a frame has a wrong word) or "timed".  Or it is
+        "until told": `meanwhile` is called when the first frame has come, and a last one is sent
+        when it has returned."""
+        self.reader.send("verify" if kind == "spoil" else kind)
         self.producer.send((kind, until, every_s))
-        meanwhile()
+        if meanwhile is not None:
+            self.reader.receive()
+            meanwhile()
+            self.producer.send("end")
         sent, _ = self.producer.receive()
         wrong, took, came = self.reader.receive()
         if wrong or len(took) != sent:

@@ -26,8 +26,6 @@ NBYTES, SLOTS, EVERY_S = 1 << 16, 16, 0.005
 REST_S = 2.5
 """How long frames arrive before a kill.  A worker that has lived for less than 2 s is started again
 later."""
-AFTER_S = 0.5
-"""How long frames are produced after it."""
 
 
 def recovery(carrier: Carrier, crew: Crew, kills: int) -> Iterator[Figure]:
@@ -57,7 +55,7 @@ def _silence_ns(between: Between, victim: str, rest_s: float) -> int:
         killed_ns = time.monotonic_ns()
         os.kill(worker, signal.SIGKILL)
 
-    _, came = between.send("timed", rest_s + AFTER_S, EVERY_S, meanwhile=kill)
+    _, came = between.send("until told", every_s=EVERY_S, meanwhile=kill)
     return longest(came, killed_ns)
 
 
