@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from gpuring.bridge import wire  # noqa: E402
 WAIT_S = 30.0
 SPEC = spec.make(shape=4, dtype="i8").to_bytes().decode()
 NBYTES = 32
+EPOCH = "0" * 32
 
 
 class Near:
@@ -37,13 +38,22 @@ class Near:
             assert self._socket.poll(1000 * WAIT_S), f"no {kind.__name__}"
             self._route, *parts = self._socket.recv_multipart()
             self._session, message = wire.decode(parts)
-            assert not isinstance(message, wire.Bye), message.reason
             if isinstance(message, kind):
                 return message
+            assert not isinstance(message, wire.Bye), message.reason
 
-    def say(self, *messages: wire.Message) -> None:
+    def say(self, *messages: wire.Message, another: bool = False) -> None:
+        """With `another` as if they belonged to a session that is not the one of the importer."""
         for message in messages:
-            self._socket.send_multipart([self._route, *wire.encode(self._session, message)])
+            session = self._session ^ another
+            self._socket.send_multipart([self._route, *wire.encode(session, message)])
+
+    def welcome(self) -> wire.Hello:
+        """Answers the next Hello, and begins a session."""
+        hello: wire.Hello = self.heard(wire.Hello)
+        self.say(wire.Welcome("h", EPOCH, 0, SPEC, {"zmq": {}}))
+        self.heard(wire.Open)
+        return hello
 
     def frame(self, seq: int, to_seq: int) -> tuple[wire.Message, wire.Message]:
         """What it says of a frame whose words are its sequence."""
@@ -65,9 +75,7 @@ def near() -> Iterator[Near]:
 def importing(near: Near, name: str) -> Iterator[gpuring.Consumer]:
     """An importer that is connected, and a reader of its ring."""
     with bridge.import_(f"{near.address}/x", name=name, device="host", timeout=WAIT_S):
-        near.heard(wire.Hello)
-        near.say(wire.Welcome("h", "0" * 32, 0, SPEC, {"zmq": {}}))
-        near.heard(wire.Open)
+        near.welcome()
         with gpuring.attach(name, timeout=WAIT_S) as ring, ring.consumer(start="oldest") as frames:
             yield frames
 
@@ -141,3 +149,137 @@ def test_an_importer_that_was_given_up_gets_no_bytes_of_later_frames(
             writing.join()
     assert all(whole), f"{whole.count(False)} of {len(whole)} frames were torn"
     assert whole
+
+
+# ---- what an exporter may not say ----------------------------------------------------------------
+
+FRAME = (NBYTES, 1, 0, ())
+"""What follows the two sequences of a Frame."""
+Said = Callable[[Near, tuple[int, ...]], list[wire.Message]]
+WRONG: list[tuple[str, Said]] = [
+    ("data behind the end", lambda near, c: [wire.Data(c[0], NBYTES - 8, bytes(16))]),
+    ("data for slot", lambda near, c: [wire.Data(c[-1] + 1, 0, b"x")]),
+    ("for slot sequence", lambda near, c: [wire.Frame(1, c[-1] + 1, *FRAME)]),
+    ("for slot sequence", lambda near, c: list(near.frame(1, c[1]))),
+    ("frame 2 out of turn", lambda near, c: [*near.frame(2, c[0]), *near.frame(2, c[1])]),
+    ("not like the slots", lambda near, c: [wire.Frame(9, c[0], NBYTES - 8, *FRAME[1:])]),
+]
+
+
+def test_an_exporter_that_breaks_a_rule_is_hung_up_on(near: Near, name: str) -> None:
+    """What was right before may be published, and the next session goes on behind that."""
+    with importing(near, name) as frames:
+        for why, wrong in WRONG:
+            near.say(wire.Begin())
+            credits = near.heard(wire.Flow).credits
+            near.say(*wrong(near, credits))
+            assert why in near.heard(wire.Bye).reason
+            there = near.welcome().seq
+        near.say(wire.Begin())
+        near.say(*near.frame(3, near.heard(wire.Flow).credits[0]))
+        assert [word(frames) for _ in range(2 if there else 1)] == ([2, 3] if there else [3])
+
+
+def test_what_belongs_to_another_session_is_not_heard(near: Near, name: str) -> None:
+    with importing(near, name) as frames:
+        near.say(wire.Begin())
+        credits = near.heard(wire.Flow).credits
+        near.say(wire.Bye("of another session", True), another=True)
+        near.say(*near.frame(1, credits[0]))
+        assert word(frames) == 1
+        flow = near.heard(wire.Flow)
+        while flow.acked < 1:
+            flow = near.heard(wire.Flow)
+
+
+def test_what_was_published_is_acknowledged_though_there_is_no_new_credit(
+    near: Near, name: str
+) -> None:
+    """The reader keeps all slots, so at last there is none to be claimed."""
+    with importing(near, name):
+        near.say(wire.Begin())
+        flow, seq = near.heard(wire.Flow), 0
+        credits = [*flow.credits]
+        while credits:
+            seq += 1
+            near.say(*near.frame(seq, credits.pop(0)))
+            while not credits and flow.acked < seq:
+                flow = near.heard(wire.Flow)
+                credits += flow.credits
+        assert (flow.acked, flow.credits) == (seq, ())
+
+
+# ---- an importer that the test plays -------------------------------------------------------------
+
+
+class Far:
+    """An importer that the test plays, with all of its sessions over one connection."""
+
+    def __init__(self, socket: Any, ring: str, address: str) -> None:
+        self._socket, self._ring = socket, ring
+        socket.linger = 0
+        socket.connect(f"tcp://{address}")
+
+    def say(self, session: int, *messages: wire.Message) -> None:
+        for message in messages:
+            self._socket.send_multipart(wire.encode(session, message))
+
+    def heard(self, *kinds: type[wire.Message]) -> Any:
+        """The next message of these kinds.  All others are left out."""
+        while True:
+            assert self._socket.poll(1000 * WAIT_S), f"none of {kinds}"
+            _, message = wire.decode(self._socket.recv_multipart())
+            if isinstance(message, kinds):
+                return message
+
+    def begin(self, session: int, *credits: int) -> None:
+        self.say(session, wire.Hello(self._ring, "far/x", "0" * 16, "lossless", "", 0))
+        self.heard(wire.Welcome)
+        self.say(session, wire.Open("zmq", 8), wire.Flow(0, credits))
+
+
+@pytest.fixture
+def exported(name: str) -> Iterator[tuple[Far, gpuring.Ring]]:
+    """An exporter's importer, and the near ring."""
+    with (
+        gpuring.create(name, slots=8, shape=4, dtype="i8", device="host") as ring,
+        bridge.export(name, listen="127.0.0.1:0") as out,
+        zmq.Context() as context,
+        context.socket(zmq.DEALER) as socket,
+    ):
+        yield Far(socket, name, out.address), ring
+
+
+def put(producer: gpuring.Producer, frames: int) -> None:
+    for _ in range(frames):
+        with producer.claim(WAIT_S) as slot:
+            slot.array[...] = slot.seq
+
+
+def test_what_an_importer_says_in_an_earlier_session_is_not_heard(
+    exported: tuple[Far, gpuring.Ring],
+) -> None:
+    far, ring = exported
+    with ring.producer() as producer:
+        far.begin(1, 8)
+        far.begin(2, 8)
+        far.say(1, wire.Bye("late", False))
+        put(producer, 1)
+        assert far.heard(wire.Frame, wire.Bye).to_seq == 8
+
+
+def test_the_end_comes_after_all_frames_that_are_sent_again(
+    exported: tuple[Far, gpuring.Ring],
+) -> None:
+    """There are fewer credits for them than in the session before."""
+    far, ring = exported
+    with ring.producer() as producer:
+        far.begin(1, 8, 9, 10)
+        put(producer, 3)
+        first = [far.heard(wire.Frame).seq for _ in range(3)]
+    far.begin(2, 8)
+    again = []
+    while isinstance(said := far.heard(wire.Frame, wire.End), wire.Frame):
+        again.append(said.seq)
+        far.say(2, wire.Flow(said.seq, (8 + len(again),)))
+    assert again == first

@@ -382,7 +382,7 @@ def main() -> int:
     parser.add_argument("--parallel", type=int, nargs="+", default=[1, 6], help="trials at a time")
     parser.add_argument("--idle", type=float, default=0, help="seconds before each round")
     parser.add_argument("--no-containers", action="store_true")
-    parser.add_argument("--seconds", type=float, default=85, help="begin nothing after that")
+    parser.add_argument("--seconds", type=float, default=80, help="begin nothing after that")
     parser.add_argument("--json", type=Path, help="write everything to this file")
     args = parser.parse_args()
     began, results, left_out = time.monotonic(), [], []
