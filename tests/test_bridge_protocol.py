@@ -274,9 +274,10 @@ def test_the_end_comes_after_all_frames_that_are_sent_again(
     """There are fewer credits for them than in the session before."""
     far, ring = exported
     with ring.producer() as producer:
-        far.begin(1, 8, 9, 10)
+        far.begin(1, 8, 9, 10, 11)
         put(producer, 3)
         first = [far.heard(wire.Frame).seq for _ in range(3)]
+    far.heard(wire.End)
     far.begin(2, 8)
     again = []
     while isinstance(said := far.heard(wire.Frame, wire.End), wire.Frame):
