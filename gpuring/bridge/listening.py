@@ -54,14 +54,10 @@ class RouterChannel:
         """For each part that ZeroMQ did not copy: whether it still sends from there."""
 
     def data(self, to_seq: int, begin: int, part: Any, *, track: bool = False) -> Any:
-        """Returns what says when the part was sent, if it is sent from where it is."""
-        sent = self._send(
-            wire.Data(to_seq, begin, part), track=track or len(part) >= multipart.COPIED
-        )
-        if sent is not None:
-            self._sent.append(sent)
-            self._forget_the_sent()
-        return sent
+        return self._send(wire.Data(to_seq, begin, part), track)
+
+    def post(self, message: wire.Message) -> None:
+        self._send(message)
 
     @property
     def is_sending(self) -> bool:
@@ -70,19 +66,22 @@ class RouterChannel:
         self._forget_the_sent()
         return bool(self._sent)
 
+    def _send(self, message: wire.Message, track: bool = False) -> Any:
+        """Returns what says when the last part was sent, if it is sent from where it is."""
+        parts = [self._route, *wire.encode(self._number, message)]
+        track = track or len(parts[-1]) >= multipart.COPIED
+        try:
+            sent = multipart.send(self._router, parts, track=track)
+        except zmq.ZMQError as error:
+            raise EngineError(f"the importer cannot be reached: {error}") from None
+        if sent is not None:
+            self._sent.append(sent)
+            self._forget_the_sent()
+        return sent
+
     def _forget_the_sent(self) -> None:
         while self._sent and self._sent[0].done:
             self._sent.popleft()
-
-    def post(self, message: wire.Message) -> None:
-        self._send(message)
-
-    def _send(self, message: wire.Message, track: bool = False) -> Any:
-        parts = [self._route, *wire.encode(self._number, message)]
-        try:
-            return multipart.send(self._router, parts, track=track)
-        except zmq.ZMQError as error:
-            raise EngineError(f"the importer cannot be reached: {error}") from None
 
 
 def subscription_of(importer: str) -> str:
