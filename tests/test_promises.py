@@ -10,7 +10,7 @@ from promises import COMMENT, TESTS, Page, Unit, known_tests, read, section, wro
 ROOT = TESTS.parent
 FAILURE, SERVICES, README = "docs/failure.md", "docs/services.md", "README.md"
 
-UNPROMISED = {FAILURE: 30, SERVICES: 13, README: 6}
+UNPROMISED = {FAILURE: 31, SERVICES: 13, README: 6}
 """How many sentences are marked `no promise`.  Whoever adds one changes the number, and is seen."""
 
 
