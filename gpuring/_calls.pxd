@@ -11,6 +11,7 @@ cdef class HoldsAnswer(ReadSlot)
 cdef class Inbox
 cdef class Calls
 cdef class InFlight
+cdef class LoopTasks
 
 
 cdef class Calls:
@@ -32,6 +33,8 @@ cdef class Calls:
     cdef bint arrive(self, InFlight call, HoldsAnswer answer) except -1
     cdef int add(self, InFlight call, HoldsAnswer part) except -1
     cdef int finish(self, InFlight call, uint64_t seq) except -1
+    cpdef bint enter(self, sleeper, dict sleepers, ready) except -1
+    cpdef leave(self, sleeper, dict sleepers)
     cpdef pass_turn(self)
 
 
@@ -63,6 +66,7 @@ cdef class Inbox:
     """Of the request ring."""
     cdef readonly uint64_t parts
     """How many parts of each answer may have come and not be released."""
+    cpdef LoopTasks tasks(self)
     cpdef bint wait(self, InFlight call, timeout, stream=*) except -1
     cpdef bint pump(self, ready, deadline, stream=*, dict sleepers=*) except -1
     cpdef bint receive(self, double timeout, stream, InFlight only=*, bint one=*) except -1
@@ -75,6 +79,19 @@ cdef class Inbox:
     cpdef _dispatch(self, HoldsAnswer answer)
     cdef bint _take_part(self, InFlight call, HoldsAnswer answer, Response *envelope) except -1
     cdef bint is_here(self, uint32_t number, uint64_t id) noexcept
+
+
+cdef class LoopTasks:
+    cdef readonly Inbox _mailbox
+    cdef readonly object _loop
+    cdef readonly dict _asleep
+    """Those for which the loop listens."""
+    cdef readonly dict _queue
+    """Those that want to send, in turn.  It is that of the loop in every mailbox of the client."""
+    cdef public bint _listening
+    cdef public double _looks_at
+    """The time.monotonic() at which the loop looks next without having been told."""
+    cdef object kind
 
 
 cdef class HoldsAnswer(ReadSlot):

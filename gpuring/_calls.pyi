@@ -72,9 +72,16 @@ class LoopTasks:
     _mailbox: Any
     _loop: AbstractEventLoop
     _asleep: dict[object, Any]
+    _queue: dict[object, Any]
     _listening: bool
     _looks_at: float
-    def __init__(self, mailbox: Inbox, loop: AbstractEventLoop, kind: type[AsleepTask]) -> None: ...
+    def __init__(
+        self,
+        mailbox: Inbox,
+        loop: AbstractEventLoop,
+        queue: dict[Any, Any],
+        kind: type[AsleepTask],
+    ) -> None: ...
     async def until(
         self,
         ready: InFlight | Callable[[], bool],

@@ -34,7 +34,7 @@ from libc.stdint cimport uint32_t, uint64_t
 
 from gpuring._core cimport *
 from gpuring._envelopes cimport *
-from gpuring._sleepers cimport Thread, asyncio, wake
+from gpuring._sleepers cimport AsleepTask, Thread, asleep_task, asyncio, running_loop, wake
 from gpuring._slots cimport ConsumerVerbs, ReadSlot, Slot
 from gpuring._envelopes import TEXT_NBYTES
 from gpuring._sleepers import Turn, nothing
@@ -389,7 +389,7 @@ cdef class Calls:
 
     # ---- sleeping
 
-    def enter(self, sleeper, dict sleepers not None, ready):
+    cpdef bint enter(self, sleeper, dict sleepers, ready) except -1:
         """Adds a sleeper to `sleepers`.  Whoever makes `ready` true wakes them.  False: it need not sleep."""
         sleepers[sleeper] = None  # first: if `ready` becomes true now, it is woken
         if self.closed or ready():
@@ -397,7 +397,7 @@ cdef class Calls:
             return False
         return True
 
-    def leave(self, sleeper, dict sleepers not None):
+    cpdef leave(self, sleeper, dict sleepers):
         sleepers.pop(sleeper, None)
 
     # ---- the turn to receive
@@ -418,29 +418,22 @@ cdef class Calls:
 cdef class LoopTasks:
     """The tasks of one event loop that wait for something of one client.  service/tasks.py has the rest of it."""
 
-    cdef readonly Inbox _mailbox
-    cdef readonly object _loop
-    cdef readonly dict _asleep
-    """Those for which the loop listens."""
-    cdef public bint _listening
-    cdef public double _looks_at
-    """The time.monotonic() at which the loop looks next without having been told."""
-    cdef object kind
-
-    def __init__(self, Inbox mailbox not None, loop, kind):
-        self._mailbox, self._loop, self.kind, self._asleep = mailbox, loop, kind, {}
+    def __init__(self, Inbox mailbox not None, loop, dict queue not None, kind):
+        self._mailbox, self._loop, self._queue, self.kind, self._asleep = mailbox, loop, queue, kind, {}
 
     async def until(self, ready, deadline, dict sleepers=None, stream=None):
         """Waits as Inbox.pump does.
 
-        On a GPU it receives nothing, unless it may not wait.  The loop then receives for one task after the other."""
+        It looks first if nobody sleeps.  Else the loop does so in its next turn, once for all tasks that fall asleep in this one.
+        On a GPU only the loop receives, for one task after the other."""
         cdef InFlight call = ready if isinstance(ready, InFlight) else None
         cdef Calls calls = self._mailbox.calls
         cdef double until = FOREVER if deadline is None else deadline, left
+        cdef AsleepTask task
         is_ready = ready if call is None else call._is_done
         while True:
             left = FOREVER if until == FOREVER else max(0.0, until - now_s())
-            if call is not None and self._mailbox.on_device and left > 0:
+            if call is not None and left > 0 and (self._asleep or self._mailbox.on_device):
                 if call.done():
                     return True
             elif self._mailbox.pump(ready, 0, stream):
@@ -449,11 +442,12 @@ cdef class LoopTasks:
                 return False
             if call is not None:
                 sleepers = call._sleepers
-            task = self.kind(self._loop, self._asleep, is_ready, stream)
+            task = asleep_task(self.kind, self._loop, self._asleep, is_ready, stream)
             try:
                 if calls.enter(task, sleepers, is_ready):
                     self._asleep[task.key] = task
-                    self.listen()
+                    if not self._listening or self._looks_at + SLICE_S < now_s():  # again, if it was interrupted
+                        self._listen()
                     if left == FOREVER:
                         await task.woken
                     else:
@@ -463,13 +457,6 @@ cdef class LoopTasks:
                 self._asleep.pop(task.key, None)
                 if self._listening and not self._asleep:
                     self._hear()
-
-    cdef int listen(self) except -1:
-        """Begins to listen, unless it does already.  It begins again if it was interrupted."""
-        if not self._listening or self._looks_at + SLICE_S < now_s():
-            self._hear(False)  # pump has just received
-        return 0
-
 
 
 # ---- the client's ring --------------------------------------------------------------------------------------------------------
@@ -488,11 +475,11 @@ cdef class Inbox:
         self._answers, self.peer = answers, answers._peer
         self.on_device = self.peer.device is not None
 
-    def tasks(self):
+    cpdef LoopTasks tasks(self):
         """The tasks of the running loop."""
-        loop = asyncio().get_running_loop()
-        tasks = self._loops.get(loop)
-        return self._tasks_of(loop) if tasks is None else tasks
+        loop = running_loop()
+        cdef PyObject *tasks = PyDict_GetItem(self._loops, loop)
+        return self._tasks_of(loop) if tasks == NULL else <LoopTasks>tasks
 
     cpdef bint wait(self, InFlight call, timeout, stream=None) except -1:
         """Receives until the call is done, as `pump` does."""

@@ -164,6 +164,7 @@ cdef extern from "core/ring.h" nogil:
     gr_result gr_notifier_arm(gr_notifier *, const gr_peer *)
     gr_result gr_notifier_arm_at_end(gr_notifier *, const gr_peer *)
     void gr_notifier_disarm(gr_notifier *)
+    void gr_notifier_clear(gr_notifier *)
     void gr_notifier_raise(gr_notifier *)
     void gr_notifier_close(gr_notifier *)
     int gr_notifier_fd(const gr_notifier *)

@@ -1187,6 +1187,10 @@ cdef class Notifier:
         """Ends the wait.  Changes of the ring are cheap again.  A descriptor that is readable stays so."""
         gr_notifier_disarm(self.notifier)
 
+    def clear(self):
+        """Ends the wait.  The descriptor is not readable before it is armed again."""
+        gr_notifier_clear(self.notifier)
+
     def set(self):
         """Makes it readable for the last time for this peer, which is about to leave."""
         gr_notifier_raise(self.notifier)

@@ -114,6 +114,10 @@ cdef class Sender:
         """
         return self._send(timeout, expires_s, stream, shape)
 
+    def _sends_at_once(self):
+        """Whether no other task of this event loop waits to send, and there is room for a call."""
+        return not self._mailbox.tasks()._queue and len(self._calls.live) < self._calls.limit
+
     cpdef _send(self, timeout, expires_s, stream, shape, waited=None):
         """A slot for a request that has its call.  `waited` is the time-out of a caller that has waited by itself."""
         cdef double begun = 0 if timeout is None and expires_s is None else now_s(), until = begun + seconds(timeout, "timeout")

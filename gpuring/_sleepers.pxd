@@ -10,8 +10,11 @@ cdef class AsleepTask:
     cdef readonly object loop, key, ready, stream, woken
     cdef dict asleep
     cdef unsigned long thread
-    cpdef ring(self, error=*)
+    cdef int begin(self, loop, dict asleep, ready, stream) except -1
+    cpdef wake(self)
 
 
 cpdef asyncio()
+cdef running_loop()
+cdef AsleepTask asleep_task(kind, loop, dict asleep, ready, stream)
 cdef wake(list sleepers)

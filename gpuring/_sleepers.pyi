@@ -23,13 +23,7 @@ class AsleepTask:
     ready: Callable[[], bool]
     stream: Any
     woken: Future[None]
-    def __init__(
-        self,
-        loop: AbstractEventLoop,
-        asleep: dict[Any, Any] | None = ...,
-        ready: Callable[[], bool] = ...,
-        stream: Any = ...,
-    ) -> None: ...
+    def __init__(self, loop: AbstractEventLoop) -> None: ...
     @property
     def gone(self) -> bool: ...
     def wake(self) -> None: ...

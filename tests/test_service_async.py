@@ -11,10 +11,11 @@ import time
 import pytest
 import services
 from services import answer, check, engine, holder, send, serve, up
-from test_select import waiters
+from test_select import bells, waiters
 from test_service_locks import watched
 
 import gpuring
+from gpuring.service import tasks
 
 assert watched  # a fixture
 
@@ -85,6 +86,55 @@ def test_many_tasks_share_a_client_that_has_room_for_few_calls(name, place, chil
     asyncio.run(main())
     worker.send()
     assert worker.result()["answered"] == 200
+
+
+def test_tasks_that_are_answered_together_ring_no_bell_when_they_go_on(name, no_slices):
+    """The loop listens when all of them have run: a release would ring a bell that is armed."""
+
+    async def several(client):
+        for k in range(3):
+            call = await send_async(client, k)
+            with await call:
+                seen.append(bells(client._mailbox._ring))
+
+    async def main(server, client):
+        running = [asyncio.create_task(several(client)) for _ in range(8)]
+        for _ in range(3):
+            await settled()
+            seen.clear()
+            for call in server.take(8, max_wait_s=0, timeout=10):
+                answer(call)
+            while len(seen) < 8:
+                await asyncio.sleep(0)
+            await settled()
+            rung.append(bells(client._mailbox._ring) - seen[0])
+        await soon(asyncio.gather(*running))
+
+    seen, rung = [], []
+    with serve(name) as server, gpuring.connect(name, calls=8) as client:
+        asyncio.run(main(server, client))
+    assert rung == [0, 0, 0]
+
+
+def test_a_loop_in_which_nobody_waits_for_an_answer_is_left_alone(name, no_slices, monkeypatch):
+    async def main(server, client):
+        waits = asyncio.create_task(ask(client, 0))
+        await settled()
+        answer(server.take(timeout=10)[0])
+        await soon(waits)
+        answered = len(heard)
+        await settled()
+        assert len(heard) == answered
+        (tasks,) = client._mailbox._loops.values()
+        descriptor = tasks._reader.fileno()
+        client.close()
+        await settled()
+        assert not asyncio.get_running_loop().remove_reader(descriptor)
+
+    heard, hear = [], tasks.Tasks._hear
+    monkeypatch.setattr(tasks.Tasks, "_hear", lambda self: (heard.append(1), hear(self)))
+    with serve(name) as server, gpuring.connect(name) as client:
+        asyncio.run(main(server, client))
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])

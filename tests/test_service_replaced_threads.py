@@ -97,7 +97,7 @@ def test_tasks_keep_their_turn_in_the_next_service(name, replaced):
         await settled()
         server = replaced(slots=1)
         calls = [await soon(waiting[0])]
-        assert not client._mailbox.tasks().send_at_once  # the others wait
+        assert client._mailbox.tasks()._queue  # the others wait
         waiting.append(asyncio.create_task(ordered(client, 4)))
         for each in waiting[1:]:
             answer(server.take(timeout=PATIENCE_S)[0])

@@ -255,6 +255,13 @@ void gr_notifier_disarm(struct gr_notifier *notifier) {
     pthread_mutex_unlock(&mutex);
 }
 
+void gr_notifier_clear(struct gr_notifier *notifier) {
+    pthread_mutex_lock(&mutex);
+    disarm(notifier);
+    make_unreadable(notifier);
+    pthread_mutex_unlock(&mutex);
+}
+
 void gr_notifier_raise(struct gr_notifier *notifier) {
     pthread_mutex_lock(&mutex);
     make_readable(notifier);

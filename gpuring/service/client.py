@@ -122,15 +122,15 @@ class Client(Sender, Unique):
         is cancelled while it waits has claimed nothing.  Send the request before the next `await`;
         otherwise other tasks wait for it.
         """
-        begun, deadline = time.monotonic(), deadline_of(timeout)
-        tasks, turns = self._mailbox.tasks(), 0
-        if tasks.send_at_once and self._calls.has_room():
+        deadline, turns = deadline_of(timeout), 0
+        if self._sends_at_once():
             try:
-                return self.request(0, expires_s=expires_s, stream=stream, shape=shape)
+                return self._send(0, expires_s, stream, shape)  # type: ignore[no-any-return]
             except (RingFull, PeerLost):
                 pass
+        begun = time.monotonic()
         until = None if expires_s is None else begun + seconds(expires_s, "expires_s")
-        async with tasks.turn_to_send(deadline):
+        async with self._mailbox.tasks().turn_to_send(deadline):
             while True:
                 late = left_s(deadline) == 0
                 try:

@@ -18,7 +18,7 @@ from gpuring._sleepers import AsleepTask, Attempt, asyncio
 from gpuring.errors import RingFull
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop, TimerHandle
+    from asyncio import AbstractEventLoop, Handle, TimerHandle
 
     from gpuring._calls import Inbox
     from gpuring._core import Notifier, Peer
@@ -29,6 +29,8 @@ _LOOKS = 20  # slices, after which a task that wants to send looks, in case nobo
 
 class Task(AsleepTask):
     """A task that sleeps once."""
+
+    __slots__ = ()
 
     async def sleep(self, left: float) -> None:
         """Sleeps until it is woken, for `left` seconds at most."""
@@ -55,20 +57,15 @@ class Tasks(_calls.LoopTasks):
     """
 
     def __init__(self, mailbox: Inbox, loop: AbstractEventLoop, queue: dict[object, Task]) -> None:
-        super().__init__(mailbox, loop, Task)
-        self._queue = queue  # those that want to send, in turn
+        super().__init__(mailbox, loop, queue, Task)
         self._bells: dict[Peer, Notifier] = {}
-        self._watched: Notifier | None = None
+        self._watched: Notifier | None = None  # armed or readable; it has a reader
+        self._reader: Notifier | None = None  # known to the loop; it may be disarmed
         self._signals = 0  # how often there was something, but not for us
         self._tick: TimerHandle | None = None  # when it looks without a bell
-        self._next: TimerHandle | None = None  # when it looks because it was told to
+        self._next: Handle | None = None  # when it looks because it was told to
 
     # ---- for tasks -----------------------------------------------------------------------------
-
-    @property
-    def send_at_once(self) -> bool:
-        """Whether no task waits for its turn to send."""
-        return not self._queue
 
     @contextlib.asynccontextmanager
     async def turn_to_send(self, deadline: float | None) -> AsyncIterator[None]:
@@ -127,6 +124,19 @@ class Tasks(_calls.LoopTasks):
         with contextlib.suppress(RuntimeError):  # that loop has ended, with its tasks
             self._loop.call_soon_threadsafe(self._hear)
 
+    def _listen(self) -> None:
+        """Begins to listen in the next turn of the loop.  Tasks that run in this one release
+        answers and send requests meanwhile.  Each release would ring a bell that is armed."""
+        self._look_later()
+        self._listening = True
+        self._soon(0)
+
+    def _look_later(self) -> None:
+        """Has the loop look after a slice, unless it will anyway."""
+        if self._tick is None or self._tick.when() < self._loop.time():
+            self._tick = self._loop.call_later(_calls.SLICE_S, self._look)
+            self._looks_at = time.monotonic() + _calls.SLICE_S
+
     def _look(self) -> None:
         """Called once in a slice.  It wakes those whom an interrupt has kept from being woken."""
         self._tick = None
@@ -135,14 +145,12 @@ class Tasks(_calls.LoopTasks):
                 task.ring()
         self._hear()
 
-    def _hear(self, receive: bool = True) -> None:
+    def _hear(self) -> None:
         """Receives for the tasks that sleep, and arranges the next look."""
         if self._loop.is_closed():  # while tasks were still asleep
-            self._watch(None)
+            self._leave()
             return
-        if self._tick is None or self._tick.when() < self._loop.time():
-            self._tick = self._loop.call_later(_calls.SLICE_S, self._look)
-            self._looks_at = time.monotonic() + _calls.SLICE_S
+        self._look_later()
         if self._next is not None:
             self._next.cancel()
             self._next = None
@@ -156,7 +164,7 @@ class Tasks(_calls.LoopTasks):
                 try:
                     with Attempt(calls.turn) as mine:
                         if mine:
-                            bell = self._receive(task, receive)
+                            bell = self._receive(task)
                 finally:
                     if mine:
                         calls.pass_turn()
@@ -168,8 +176,17 @@ class Tasks(_calls.LoopTasks):
             if self._tick is not None:
                 self._tick.cancel()
                 self._tick = None
+            if calls.closed:
+                self._leave()
 
-    def _receive(self, task: Task, receive: bool) -> Notifier | None:
+    def _leave(self) -> None:
+        """Leaves nothing in the loop."""
+        self._watch(None)
+        if self._reader is not None:
+            bell, self._reader = self._reader, None
+            self._unwatch(bell)
+
+    def _receive(self, task: Task) -> Notifier | None:
         """Returns the bell that rings when there is something for this loop, or None if the loop
         looks again by itself.
 
@@ -180,7 +197,7 @@ class Tasks(_calls.LoopTasks):
         so the loop looks again in its next turn, and who answers need not wake anybody."""
         box = self._mailbox
         try:
-            received = receive and box.receive(0, task.stream, None, box.on_device)
+            received = box.receive(0, task.stream, None, box.on_device)
             if self._sleeper() is None:
                 return None
             bell = self._bell(box.peer)
@@ -198,20 +215,24 @@ class Tasks(_calls.LoopTasks):
         """Has the loop look again after `pause_s` seconds."""
         if self._next is not None:
             self._next.cancel()
-        self._next = self._loop.call_later(pause_s, self._hear)
+        loop = self._loop
+        self._next = loop.call_later(pause_s, self._hear) if pause_s else loop.call_soon(self._hear)
 
     def _sleeper(self) -> Task | None:
         """The first task that still sleeps."""
         return _first(self._asleep)
 
     def _watch(self, bell: Notifier | None) -> None:
-        """Listens to that bell; with None to no bell any more."""
+        """Listens to that bell; with None to no bell any more.  The loop keeps its reader as long
+        as the client has the mailbox: tasks mostly come back soon."""
         if bell is None:
             self._watched = None  # first, so that a bell in `_watched` is always watched
             if (before := self._bells.get(self._mailbox.peer)) is not None:
-                self._unwatch(before)
+                before.clear()
         elif self._watched is not bell:
-            self._loop.add_reader(bell.fileno(), self._hear)
+            if self._reader is not bell:
+                self._loop.add_reader(bell.fileno(), self._hear)
+                self._reader = bell
             self._watched = bell
 
     def _unwatch(self, bell: Notifier) -> None:
