@@ -535,8 +535,9 @@ cdef class Inbox:
     cpdef bint receive(self, double timeout, stream, InFlight only=None, bint one=False) except -1:
         """Receives what is there, and returns whether that was anything.  Called with the turn to receive.
 
-        With `only` it stops when that call is done, and with `one` after one answer.  On a GPU the stream waits for each answer
-        that is received, so it would wait for answers that nobody has asked for, and the next request would come after them."""
+        With `only` it stops when that call is done, and with `one` before the second answer that is not written yet.  On a GPU the
+        stream waits for each of these, so it would wait for answers that nobody has asked for, and the next request would come
+        after them."""
         cdef double now
         cdef HoldsAnswer answer
         cdef bint any = False
@@ -546,7 +547,7 @@ cdef class Inbox:
             while answer is not None:
                 self._dispatch(answer)
                 any = True
-                if one or (only is not None and only.done()) or not self.peer.has_frame():
+                if (only is not None and only.done()) or not (self.peer.has_whole_frame() if one else self.peer.has_frame()):
                     break
                 self.dispatched = self.peer.gd.me.pos
                 answer = acquired(self._answers, 0, stream)

@@ -235,6 +235,7 @@ cdef extern from "device/device.h" nogil:
     gr_result gd_put_back(gd_peer *, uint32_t)
     void gd_leave_thread(gd_use *)
     bint gd_is_torn(gd_peer *, uint32_t)
+    bint gd_is_whole(gd_peer *)
     bint gd_would_tell(gd_peer *)
     bint gd_look_at_released(gd_peer *)
     void gd_tell_later(gd_peer *, uint64_t)
@@ -287,6 +288,7 @@ cdef class Peer:
     cdef int64_t behind(self) noexcept
     cdef bint has_news(self) noexcept
     cdef bint has_frame(self) noexcept
+    cdef bint has_whole_frame(self) noexcept
     cpdef ask(self)
     cdef bint has_nothing(self) noexcept
     cdef bint is_in_own_way(self) noexcept

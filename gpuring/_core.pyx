@@ -861,6 +861,10 @@ cdef class Peer:
         is writing."""
         return gr_ready(&self.gd.me) == GR_OK
 
+    cdef bint has_whole_frame(self) noexcept:
+        """Whether it would have a slot for which no stream has to wait.  A hint."""
+        return gd_is_whole(&self.gd)
+
     cdef bint has_nothing(self) noexcept:
         """Whether it has left, or has claimed and holds nothing according to the header's words."""
         cdef uint64_t seq

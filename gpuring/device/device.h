@@ -270,6 +270,9 @@ enum gr_result gd_claim(struct gd_peer *me, struct gd_call *call, unsigned how);
 /* The same for frames. verb is gr_acquire or gr_latest. GR_TORN_BEHIND: nothing is held, and
  * me->released.torn names frames, released earlier, that have turned out torn. */
 enum gr_result gd_acquire(struct gd_peer *me, struct gd_call *call, unsigned how, gr_verb verb);
+/* Whether gd_acquire would have a frame now, and no stream would have to wait for it. This is only
+ * a hint, which changes nothing. */
+bool gd_is_whole(struct gd_peer *me);
 /* After GR_SIGNAL of one of the two, instead of calling it again. Nothing stays claimed or held. */
 void gd_cancel(struct gd_peer *me, struct gd_call *call);
 

@@ -121,6 +121,23 @@ enum gr_result gd_await_next(struct gd_peer *me, struct gd_call *call, unsigned 
     }
 }
 
+bool gd_is_whole(struct gd_peer *me) {
+    struct gr_culprit culprit;
+    uint64_t seq;
+    if (gr_look(&me->me, &seq, &culprit) != GR_OK) return false;
+    const struct gr_ring *ring = me->me.ring;
+    const uint32_t index = (uint32_t)(seq % ring->slots), mine = me->me.number,
+                   producer = owner_of(gr_load_acquire(&ring->slot[index].word));
+    if (producer >= ring->max_peers) return false; /* acquire says what is damaged */
+    /* The core lists both as pending. A promise that came after the frame costs a wrong "no". */
+    const uint64_t written = gr_load_acquire(work_of(ring, index, producer)),
+                   read = gr_load_acquire(work_of(ring, index, mine));
+    if (!me->device) return is_reached(me, producer, index, written);
+    const struct gd_sync *sync = me->device->sync;
+    return sync->hint(me, producer, index, written) &&
+           (is_reached(me, mine, index, read) || sync->hint(me, mine, index, read));
+}
+
 /* ---- or on the stream ------------------------------------------------------------------------ */
 
 /* Whether the last fence operation of this peer on the slot is on this very stream, which then

@@ -190,8 +190,8 @@ class Tasks(_calls.LoopTasks):
         """Returns the bell that rings when there is something for this loop, or None if the loop
         looks again by itself.
 
-        On a GPU it receives one answer in each turn of the loop (Inbox.receive).  The task that
-        gets it runs before the stream waits for the next one.
+        On a GPU it receives what is written, but at most one answer that is not (Inbox.receive).
+        The task that gets it runs before the stream waits for the next one.
 
         A bell that is watched is armed only when nothing was received.  Until then it is readable,
         so the loop looks again in its next turn, and who answers need not wake anybody."""
