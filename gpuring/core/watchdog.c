@@ -19,8 +19,8 @@
  * thread whose pipe is gone ends, and closes nothing. The next join starts another one.
  *
  * A peer without a usable pidfd is looked at every TICK_MS. All peers are looked at now and then,
- * because a process may live and have given up its handle. All clearing is done by gr_reap_dead, under the same lock and after the same checks as
- * anywhere else.
+ * because a process may live and have given up its handle. All clearing is done by gr_reap_dead,
+ * under the same lock and after the same checks as anywhere else.
  *
  * It also leaves for peers of its own process that were dropped while LOCK was not to be had
  * (gr_leave). Until it has, it tries every TICK_MS.
