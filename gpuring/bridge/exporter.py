@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import zmq
 
-from gpuring.bridge import engines, multipart, names, wire
+from gpuring.bridge import engines, multipart, wire
 from gpuring.bridge.engine import EngineError
 from gpuring.bridge.guests import LOOK_S, Guest, Guests
 from gpuring.bridge.listening import RouterChannel, listen, subscription_of
@@ -27,8 +27,6 @@ _MESSAGES = 64
 """How many messages are heard before frames are sent again."""
 _CUT_S = 3.0
 """How long a connection may take to end that was shut down."""
-_NAME_AGAIN_S = 1.0
-"""How long to wait before a name is asked for again."""
 _END_LOOK_S = 0.2
 """How often a stream that has ended is looked at."""
 _DRAIN_S = 0.4
@@ -76,8 +74,7 @@ class Exporter:
         self._stop_s = 0.0
         """When to end, if it was told to."""
         self._context = zmq.Context()
-        where = _address_of(told["listen"], up)
-        self._router, self._door = listen(self._context, where, told["key"])
+        self._router, self._door = listen(self._context, told["listen"], told["key"], up)
         self._guests = Guests(self._router)
         endpoint: Any = self._router.last_endpoint
         up.say(listens=endpoint.decode().removeprefix("tcp://"))
@@ -426,21 +423,6 @@ class Exporter:
         self._gone[link.name] = time.monotonic() + self._patience_s
         link.close()
         self._up.log(f"ring {self._ring_name!r} was replaced: {link.name} goes on in the new one")
-
-
-def _address_of(listen: str, up: Up) -> str:
-    """Where to listen.  Waits until a name has an address."""
-    host, port = listen.rsplit(":", 1)
-    told = False
-    while names.is_name(host):
-        try:
-            host = names.addresses(host)[0]
-        except EngineError as error:
-            if not told:
-                up.log(f"{error}. It is tried again")
-            told = True
-            up.wait_without_a_loop(_NAME_AGAIN_S)
-    return f"{host}:{port}"
 
 
 def _next_of(ring: Ring) -> Start:

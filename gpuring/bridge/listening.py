@@ -10,19 +10,25 @@ from typing import Any
 import zmq
 
 from gpuring import _core
-from gpuring.bridge import keys, multipart, wire
+from gpuring.bridge import keys, multipart, names, wire
 from gpuring.bridge.engine import EngineError
-from gpuring.bridge.worker import Fatal
+from gpuring.bridge.worker import Fatal, Up
 
 _NAME_NBYTES = _core.MAX_NAME_NBYTES
 _MESSAGES = 64
 """How many messages of a connection wait to be heard.  Those of an importer are short."""
 _AGAIN_S = 5.0
 """How long to try again while the address is in use, by the worker before."""
+_NAME_AGAIN_S = 1.0
+"""How long to wait before a name is asked for again."""
 
 
-def listen(context: Any, address: str, key: str | None) -> tuple[Any, keys.Doorkeeper | None]:
-    """A socket that listens, and who asks for keys, if there is one.  Raises Fatal."""
+def listen(
+    context: Any, address: str, key: str | None, up: Up
+) -> tuple[Any, keys.Doorkeeper | None]:
+    """A socket that listens, and who asks for keys, if there is one.  Waits until a name has an
+    address.  Raises Fatal."""
+    address = _address_of(address, up)
     router: Any = context.socket(zmq.ROUTER)
     router.linger, router.sndhwm, router.rcvhwm = 0, 0, _MESSAGES
     router.router_mandatory = True
@@ -43,6 +49,21 @@ def listen(context: Any, address: str, key: str | None) -> tuple[Any, keys.Doork
             if error.errno != zmq.EADDRINUSE or time.monotonic() > deadline:
                 raise Fatal(f"cannot listen at {address}: {error}") from None
             time.sleep(0.1)
+
+
+def _address_of(listen: str, up: Up) -> str:
+    """Where to listen.  Waits until a name has an address."""
+    host, port = listen.rsplit(":", 1)
+    told = False
+    while names.is_name(host):
+        try:
+            host = names.addresses(host)[0]
+        except EngineError as error:
+            if not told:
+                up.log(f"{error}. It is tried again")
+            told = True
+            up.wait_without_a_loop(_NAME_AGAIN_S)
+    return f"{host}:{port}"
 
 
 class RouterChannel:
