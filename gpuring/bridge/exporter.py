@@ -94,7 +94,7 @@ class Exporter:
             if self._door is not None and self._door.socket in ready and self._door.answer():
                 self._up.log("somebody without the right key was turned away")
             if self._guests.socket in ready:
-                self._log(self._guests.admit())
+                self._log(self._guests.admit(self._in_session()))
             more = self._hear()
             for link in list(self._links.values()):
                 more |= self._guarded(link, link.step) or False
@@ -139,7 +139,7 @@ class Exporter:
 
     def _tick(self) -> None:
         now = time.monotonic()
-        self._log(self._guests.look([caller.guest for caller in self._callers.values()]))
+        self._log(self._guests.look(self._in_session()))
         for caller in list(self._callers.values()):
             silence_s = max(self._timeout_s, 1.5 * caller.hello.timeout_ms / 1000)
             if now - caller.heard_s > silence_s:
@@ -157,6 +157,9 @@ class Exporter:
         for link in list(self._links.values()):
             if link.done:
                 self._move(link)
+
+    def _in_session(self) -> list[Guest | None]:
+        return [caller.guest for caller in self._callers.values()]
 
     def _log(self, lines: list[str]) -> None:
         for line in lines:

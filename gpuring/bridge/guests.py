@@ -66,26 +66,34 @@ class Guests:
         self._known: dict[int, Guest] = {}
         self._looked_s = 0.0
 
-    def admit(self) -> list[str]:
-        """Notes who has connected.  Returns what there is to log."""
-        log = []
+    def admit(self, in_session: list[Guest | None]) -> list[str]:
+        """Notes who has connected.  Of too many, it disconnects the oldest one without a session.
+        Returns what there is to log."""
+        self._note()
+        if len(self._known) > self._most:
+            self._forget_the_gone()
+        busy, log = _descriptors_of(in_session), []
+        others = [guest for guest in self._known.values() if guest.fd not in busy]
+        others.sort(key=lambda each: each.idle_since_s)
+        for guest in others[: max(0, len(self._known) - self._most)]:
+            self.turn_out(guest)
+            log.append(f"there are {self._most} connections: {guest.peer[0]} was disconnected")
+        return log
+
+    def _note(self) -> None:
         with contextlib.suppress(zmq.Again):
             while True:
                 event = zmq.utils.monitor.recv_monitor_message(self.socket, zmq.NOBLOCK)
                 fd = event["value"]
                 with contextlib.suppress(OSError), self._borrowed(fd) as end:
                     self._known[fd] = Guest(fd, end.getpeername(), time.monotonic())
-        if len(self._known) > self._most:
-            self._forget_the_gone()
-        while len(self._known) > self._most:
-            oldest = min(self._known.values(), key=lambda each: each.idle_since_s)
-            self.turn_out(oldest)
-            log.append(f"there are {self._most} connections: {oldest.peer[0]} was disconnected")
-        return log
 
     def of(self, frame: Any) -> Guest | None:
         """Who has sent a message, of which this is a frame."""
-        guest = self._known.get(frame.get(zmq.SRCFD))
+        fd = frame.get(zmq.SRCFD)
+        if fd not in self._known:  # it has connected since `admit`
+            self._note()
+        guest = self._known.get(fd)
         if guest is not None:
             guest.heard = True
         return guest
@@ -96,7 +104,7 @@ class Guests:
         if now - self._looked_s < LOOK_S:
             return []
         self._looked_s, log = now, []
-        busy = {guest.fd for guest in in_session if guest is not None}
+        busy = _descriptors_of(in_session)
         for guest in list(self._known.values()):
             come = self._come(guest)
             if guest.fd in busy:
@@ -151,3 +159,7 @@ class Guests:
             yield end
         finally:
             end.detach()
+
+
+def _descriptors_of(guests: list[Guest | None]) -> set[int]:
+    return {guest.fd for guest in guests if guest is not None}
