@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import mmap
 import os
 import signal
 import subprocess
@@ -176,6 +177,27 @@ def test_large_frames_go_in_parts(near, far):
         thread = put_all(ends.producer, 12)
         assert [take(ends.frames) for _ in range(12)] == [*range(12)]
         thread.join()
+
+
+def faults(pid: int) -> int:
+    """How many pages the system has given a process."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[7])
+
+
+def test_the_memory_of_messages_is_used_again(near, far):
+    """If a worker gave it back to the system, there would be faults for its pages again."""
+    with both_ends(near, far, shape=wire.MAX_PART // 2) as ends:
+        workers = [poll(lambda side=side: side.pid) for side in (ends.out, ends.into)]
+        before = []
+        thread = put_all(ends.producer, 300)
+        for n in range(300):
+            assert take(ends.frames) == n
+            if n == 100:
+                before = [faults(pid) for pid in workers]
+        thread.join()
+        after = [faults(pid) for pid in workers]
+    pages = 200 * wire.MAX_PART // mmap.PAGESIZE
+    assert max(now - then for now, then in zip(after, before, strict=True)) < pages / 50
 
 
 # ---- who waits for whom --------------------------------------------------------------------------

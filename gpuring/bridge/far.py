@@ -193,7 +193,7 @@ class Landing:
             raise wire.WireError(f"frame {frame.seq} out of turn")
         spec = self.ring.spec
         try:
-            fits = nbytes_of(spec, frame.shape) == frame.nbytes
+            fits = frame.nbytes == (nbytes_of(spec, frame.shape) if frame.shape else self._extent)
         except ValueError:
             fits = False
         if not fits or len(frame.meta) != spec.meta_nbytes:

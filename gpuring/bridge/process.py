@@ -18,6 +18,12 @@ from gpuring.bridge.importer import Importer
 from gpuring.bridge.worker import Fatal, Up
 
 _PR_SET_PDEATHSIG = 1
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of mallopt, in <malloc.h>
+_KEPT = 64 << 20
+"""So many bytes of free memory stay with a worker.  By default they go back to the system when a
+message is over, and for the next one the system has to clear as many pages again."""
+_MAPPED = 4 << 20
+"""Memory from this length on is not kept.  A message has at most 1 MiB."""
 
 
 def main() -> NoReturn:
@@ -25,7 +31,11 @@ def main() -> NoReturn:
     for number in (signal.SIGINT, signal.SIGTERM):  # the supervisor says when it is time to end
         signal.signal(number, signal.SIG_IGN)
     # A fork of the supervisor may have its end of our input, which is not at its end then.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    libc = ctypes.CDLL(None)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if hasattr(libc, "mallopt"):  # glibc
+        libc.mallopt(_M_TRIM_THRESHOLD, _KEPT)
+        libc.mallopt(_M_MMAP_THRESHOLD, _MAPPED)
     up = Up()
     told = up.first()
     status = 1
