@@ -21,7 +21,7 @@ from gpuring.cli.bench.figures import VERIFICATION_FAILED, Distribution, Figure
 from gpuring.cli.bench.settings import remove_rings
 
 KIB, MIB = 1 << 10, 1 << 20
-SIZES = {64 * KIB: 0.005, MIB: 0.01, 16 * MIB: 0.025}
+SIZES = {64 * KIB: 0.005, MIB: 0.01, 16 * MIB: 0.04}
 """Bytes of a frame, and the seconds between two frames that come at a leisurely pace."""
 SLOTS = 16
 FAR_MS = 5
