@@ -26,6 +26,7 @@ setup(
         [
             extension("_core", *sources),
             extension("_slots"),
+            extension("_verbs"),
             extension("_snapshot"),
             extension("_dlpack"),
             extension("_signals"),

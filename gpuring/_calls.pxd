@@ -4,7 +4,8 @@ from libc.stdint cimport uint32_t, uint64_t
 
 from gpuring._core cimport Header, Peer, gd_use
 from gpuring._envelopes cimport Response
-from gpuring._slots cimport ConsumerVerbs, ReadSlot
+from gpuring._slots cimport ReadSlot
+from gpuring._verbs cimport ConsumerVerbs
 
 
 cdef class HoldsAnswer(ReadSlot)

@@ -35,7 +35,8 @@ from libc.stdint cimport uint32_t, uint64_t
 from gpuring._core cimport *
 from gpuring._envelopes cimport *
 from gpuring._sleepers cimport AsleepTask, Thread, asleep_task, asyncio, running_loop, wake
-from gpuring._slots cimport ConsumerVerbs, ReadSlot, Slot
+from gpuring._slots cimport ReadSlot, Slot
+from gpuring._verbs cimport ConsumerVerbs
 from gpuring._envelopes import TEXT_NBYTES
 from gpuring._sleepers import Turn, nothing
 from gpuring.errors import CallFailed, FrameTorn, PeerLost, RingClosed, RingError, RingTimeout

@@ -7,8 +7,8 @@ signals are handled (between two slices of a wait), and what a result is in Pyth
 for which the callers have the words.  Refusals of the driver are raised as DeviceError.
 
 The C library is linked into this module, because it has state of the process.  Here are the header, the device, peers, and
-waits for several of them.  _slots.pyx has the verbs as users call them, on slot objects.  _snapshot.pyx reads a header for
-people, and _dlpack.pyx has the capsules of DLPack.
+waits for several of them.  _verbs.pyx has the verbs as users call them, on the slot objects of _slots.pyx.  _snapshot.pyx reads
+a header for people, and _dlpack.pyx has the capsules of DLPack.
 """
 import os
 
@@ -710,7 +710,7 @@ cdef inline gr_result _ended(gd_peer *me, gd_call *call, unsigned how, verb whic
 
 
 give_back_lost = lambda: None
-"""Gives back the slots of this process that nobody has any more (_slots.pyx).  gpuring/ending.py sets it."""
+"""Gives back the slots of this process that nobody has any more (_verbs.pyx).  gpuring/ending.py sets it."""
 
 
 waits_for_itself = lambda peer: False

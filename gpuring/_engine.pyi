@@ -5,7 +5,8 @@ from typing import Any
 from weakref import ref
 
 from gpuring._patience import Patience
-from gpuring._slots import ProducerVerbs, WriteSlot
+from gpuring._slots import WriteSlot
+from gpuring._verbs import ProducerVerbs
 
 TIDY_S: float
 

@@ -20,7 +20,8 @@ from libc.string cimport memcpy, memset
 from gpuring._core cimport *
 from gpuring._envelopes cimport *
 from gpuring._patience cimport Patience
-from gpuring._slots cimport ConsumerVerbs, ProducerVerbs, ReadSlot, Slot, WriteSlot
+from gpuring._slots cimport ReadSlot, Slot, WriteSlot
+from gpuring._verbs cimport ConsumerVerbs, ProducerVerbs
 from gpuring._envelopes import NEVER, TEXT_NBYTES
 from gpuring.errors import EndOfStream, FrameTorn, RingClosed, RingError, RingFull, RingTimeout
 from gpuring.integers import integer

@@ -5,7 +5,8 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 from gpuring._core cimport gr_ring
-from gpuring._slots cimport ConsumerVerbs, ProducerVerbs, ReadSlot, Slot, WriteSlot
+from gpuring._slots cimport ReadSlot, Slot, WriteSlot
+from gpuring._verbs cimport ConsumerVerbs, ProducerVerbs
 
 cdef extern from "time.h":
     enum: CLOCK_MONOTONIC_COARSE

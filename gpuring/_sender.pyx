@@ -15,7 +15,8 @@ from libc.stdint cimport uint32_t, uint64_t
 from gpuring._calls cimport Calls, Inbox, InFlight
 from gpuring._core cimport *
 from gpuring._envelopes cimport *
-from gpuring._slots cimport ProducerVerbs, Slot, WriteSlot
+from gpuring._slots cimport Slot, WriteSlot
+from gpuring._verbs cimport ProducerVerbs
 from gpuring._envelopes import NEVER
 from gpuring._sleepers import nothing
 from gpuring.errors import RingClosed, RingError, RingFull

@@ -1,4 +1,4 @@
-"""Types of the compiled verbs and slots; what each does stands in _slots.pyx."""
+"""Types of the compiled slots; what each does stands in _slots.pyx."""
 
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -51,23 +51,6 @@ class ReadSlot(Slot):
     def release(self) -> None: ...
     def __enter__(self) -> Self: ...
     def __exit__(self, *error: object) -> None: ...
-
-class Verbs:
-    _peer: Peer
-    _device: Device | None
-    _slots: list[Any]
-    _spares: dict[int, Any]
-    _replaced: bool
-    _polled: bool
-    def _lost(self) -> list[int]: ...
-    def _recover(self) -> None: ...
-    def _renew(self, index: int) -> Any: ...
-
-class ProducerVerbs(Verbs): ...  # its verbs: gpuring/producer.py has the kinds of slots
-
-class ConsumerVerbs(Verbs):  # the same: gpuring/consumer.py
-    _lossless: bool
-    _untold: list[int]
 
 def still_open(batch: Sequence[Slot]) -> list[Any]: ...
 def publish_all(slots: Sequence[WriteSlot]) -> None: ...

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from gpuring import _core, _slots, diagnosis, waiting
+from gpuring import _core, _verbs, diagnosis, waiting
 from gpuring._signals import begun_elsewhere
 from gpuring.arrivals import Arrivals
 from gpuring.diagnosis import subscription_label
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gpuring._core import Notifier, Peer
 
 
-class Consumer(_slots.ConsumerVerbs, Endpoint):
+class Consumer(_verbs.ConsumerVerbs, Endpoint):
     """Reads frames from a ring.  `Ring.consumer()` makes it.  One thread at a time uses it."""
 
     _slots: list[ReadSlot]
@@ -30,7 +30,7 @@ class Consumer(_slots.ConsumerVerbs, Endpoint):
     _batch = ReadBatch
     _takes = ("acquire", "latest", "acquire_many")
 
-    if TYPE_CHECKING:  # of _slots.ConsumerVerbs, which has their docstrings
+    if TYPE_CHECKING:  # of _verbs.ConsumerVerbs, which has their docstrings
 
         def acquire(self, timeout: float | None = None, *, stream: Any = None) -> ReadSlot: ...
 

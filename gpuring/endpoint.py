@@ -81,7 +81,7 @@ class JoinedRing(Protocol):
 
 
 class Endpoint(Unique, Dropped):
-    """One peer of a ring in this process: what it has besides the verbs of _slots.Verbs.  Users do
+    """One peer of a ring in this process: what it has besides the verbs of _verbs.Verbs.  Users do
     not make it."""
 
     _peer: Peer
@@ -96,7 +96,7 @@ class Endpoint(Unique, Dropped):
     _watch: Watcher | None
     """None unless the process is in debug mode."""
 
-    if TYPE_CHECKING:  # of _slots.Verbs
+    if TYPE_CHECKING:  # of _verbs.Verbs
         _replaced: bool
         _polled: bool
 

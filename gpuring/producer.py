@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from gpuring import _slots, waiting
+from gpuring import _verbs, waiting
 from gpuring.endpoint import Endpoint
 from gpuring.slot import WriteBatch, WriteSlot
 from gpuring.spec import ARRAY
 
 
-class Producer(_slots.ProducerVerbs, Endpoint):
+class Producer(_verbs.ProducerVerbs, Endpoint):
     """Writes frames into a ring.  `Ring.producer()` makes it.  One thread at a time uses it."""
 
     _slots: list[WriteSlot]
@@ -20,7 +20,7 @@ class Producer(_slots.ProducerVerbs, Endpoint):
     _batch = WriteBatch
     _takes = ("claim", "claim_many")
 
-    if TYPE_CHECKING:  # of _slots.ProducerVerbs, which has their docstrings
+    if TYPE_CHECKING:  # of _verbs.ProducerVerbs, which has their docstrings
 
         def claim(
             self,

@@ -1,6 +1,6 @@
-"""The verbs are compiled: their docstrings stand in _slots.pyx, _calls.pyx, _sender.pyx and
-_engine.pyx, their types in gpuring/_slots.pyi, or in the modules of the classes that derive from
-theirs, which know what they return.
+"""The verbs are compiled: their docstrings stand in _slots.pyx, _verbs.pyx, _calls.pyx, _sender.pyx
+and _engine.pyx, their types in the .pyi files beside these, or in the modules of the classes that
+derive from theirs, which know what they return.
 
 Griffe reads these.  Here each object in them gets the docstring that `help()` shows.
 """
