@@ -185,6 +185,7 @@ def is_an_importer_that_breaks_the_rules(served: Served) -> None:
         [wire.Open("zmq", 4), wire.Open("zmq", 4)],
         [wire.Open("zmq", 4), flow],
         [wire.Open("zmq", 1000), flow, flow],
+        [wire.Open("zmq", 4), wire.Flow(1 << 40, ())],
         [wire.Data(1, 0, b"x")],
         [wire.Frame(1, 1, 1, 0, 0, ())],
         [wire.Welcome("h", "0" * 32, 0, "", {})],

@@ -283,3 +283,19 @@ def test_the_end_comes_after_all_frames_that_are_sent_again(
         again.append(said.seq)
         far.say(2, wire.Flow(said.seq, (8 + len(again),)))
     assert again == first
+
+
+def test_nobody_is_waited_for_longer_than_the_patience(name: str) -> None:
+    """An importer that asks for it would hold up the producers for as long as it likes."""
+    with (
+        gpuring.create(name, slots=4, shape=4, dtype="i8", device="host"),
+        bridge.export(name, listen="127.0.0.1:0", timeout=0.1, patience=0.1) as out,
+        zmq.Context() as context,
+        context.socket(zmq.DEALER) as socket,
+    ):
+        socket.linger = 0
+        socket.connect(f"tcp://{out.address}")
+        hello = wire.Hello(name, "h/x", "0" * 16, "lossless", "", 0, timeout_ms=10**12)
+        socket.send_multipart(wire.encode(7, hello))
+        assert socket.poll(1000 * WAIT_S)  # it is served
+        poll(lambda: not out.stats().links, WAIT_S)

@@ -141,7 +141,8 @@ class Exporter:
         now = time.monotonic()
         self._log(self._guests.look(self._in_session()))
         for caller in list(self._callers.values()):
-            silence_s = max(self._timeout_s, 1.5 * caller.hello.timeout_ms / 1000)
+            asked_s = min(1.5 * caller.hello.timeout_ms / 1000, self._patience_s)
+            silence_s = max(self._timeout_s, asked_s)
             if now - caller.heard_s > silence_s:
                 self._hang_up(caller, f"said nothing for {silence_s:g} s")
             elif now - caller.said_s > self._timeout_s / 6:

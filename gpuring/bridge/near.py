@@ -51,6 +51,8 @@ class Session:
     flying: deque[wire.Frame] = field(default_factory=deque)
     """Frames that were given to the engine, and not announced yet."""
     arrived: set[int] = field(default_factory=set)
+    announced: int = 0
+    """The last near sequence that was announced."""
     starved: bool = False
     """Whether a frame waits for a credit."""
     ended: bool = False
@@ -184,6 +186,8 @@ class Link:
             case wire.Flow(acked, credits):
                 if session.sender is None:
                     raise wire.WireError("credits for a session that is not open")
+                if acked > max(session.announced, self._acked, self.passed):
+                    raise wire.WireError("a frame was acknowledged that was not sent")
                 self._acknowledge(acked)
                 if credits and session.credits and credits[0] <= session.credits[-1]:
                     raise wire.WireError("credits that do not rise")
@@ -234,6 +238,7 @@ class Link:
             frame = session.flying.popleft()
             session.arrived.discard(frame.seq)
             session.post(frame)
+            session.announced = frame.seq
             self.counts.frames += 1
             self.counts.nbytes += frame.nbytes
 
