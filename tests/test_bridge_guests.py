@@ -201,3 +201,18 @@ def test_a_ring_takes_no_more_importers_than_it_has_subscriptions(name, caplog):
         assert (type(refused), refused.again) == (wire.Refuse, True)
         poll(lambda: any("h/second was refused" in line for line in caplog.messages))
         assert [link.connected for link in out.stats().links] == [True]
+
+
+def test_nobody_can_fill_the_log(name, caplog):
+    caplog.set_level("INFO", "gpuring.bridge")
+    with (
+        bridge.export(name, listen="127.0.0.1:0") as out,
+        zmq.Context() as context,
+        asking(context, out, "another ring", "h/x") as dealer,
+    ):
+        for _ in range(400):
+            dealer.send_multipart(hello("another ring", "h/x"))
+        for _ in range(401):
+            assert "and not 'another ring'" in answer(dealer).reason
+        assert out.stats().restarts == 0  # all lines before this answer have come
+    assert 100 <= len(caplog.messages) < 300

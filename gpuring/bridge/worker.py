@@ -19,6 +19,9 @@ import zmq
 BUSY_S = 0.00005
 """How long a loop rests while something is in flight, and nobody tells it when that is done."""
 
+_LINES, _LINES_S = 100, 10.0
+"""How many lines are logged in how many seconds."""
+
 
 class Fatal(Exception):
     """There is no point in starting another worker."""
@@ -34,6 +37,7 @@ class Up:
         os.dup2(null, 0)
         os.dup2(2, 1)  # libraries that print do not talk to the supervisor
         self._begun = b""
+        self._lines, self._lines_since_s = 0, time.monotonic()
 
     def fileno(self) -> int:
         return self._from
@@ -45,7 +49,15 @@ class Up:
             os._exit(1)  # it is gone
 
     def log(self, text: str) -> None:
-        self.say(log=text)
+        """Others can cause such lines, so there are not too many of them."""
+        now = time.monotonic()
+        if now - self._lines_since_s > _LINES_S:
+            if self._lines > _LINES:
+                self.say(log=f"{self._lines - _LINES} more lines were left out")
+            self._lines_since_s, self._lines = now, 0
+        self._lines += 1
+        if self._lines <= _LINES:
+            self.say(log=text)
 
     def heard(self) -> list[dict[str, Any]]:
         """What the supervisor has said.  Blocks if it has said nothing."""
