@@ -10,7 +10,8 @@ PAGE = ROOT / "docs" / "holes.md"
 LABEL = re.compile(r"\b(?:[ACDEGHMT]\d{1,2}|[Ee]dge [A-Z])\b")
 NO_LABELS = {"C11", "M8"}  # the language; NumPy's code for dates
 USERS = (
-    *("gpuring/core/*.[ch]", "gpuring/device/*.[ch]", "gpuring/**/*.py", "gpuring/*.pyx"),
+    *("gpuring/core/*.[ch]", "gpuring/device/*.[ch]", "gpuring/**/*.py"),
+    *("gpuring/*.pyx", "gpuring/*.pxi"),
     *("tests/*.py", "tests/*/*.py", "tests/**/*.[ch]", "tests/*.md", "*.md", "docs/**/*.md"),
 )
 
