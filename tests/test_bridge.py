@@ -669,7 +669,10 @@ def test_keys(near, far, tmp_path):
         bridge.export(near, listen="0.0.0.0:9760")
     (tmp_path / "other").mkdir()
     _, strange = bridge.keygen(tmp_path / "other")
-    with ring_of(near) as ring, bridge.export(near, listen="127.0.0.1:0", key=ours) as out:
+    with (  # a whole part is longer than any other when it is encrypted
+        ring_of(near, shape=wire.MAX_PART) as ring,
+        bridge.export(near, listen="127.0.0.1:0", key=ours) as out,
+    ):
         where = {"address": f"{out.address}/{near}", "name": far, "device": "host"}
         for key in (None, strange):
             told = why_over(bridge.import_(**where, key=key, timeout=0.5, give_up=0.5))

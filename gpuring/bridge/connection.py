@@ -28,7 +28,7 @@ class Connection:
         self.number = secrets.randbits(64)
         self.socket = context.socket(zmq.DEALER)
         self.socket.linger, self.socket.sndhwm, self.socket.rcvhwm = 0, 0, 0
-        self.socket.maxmsgsize = wire.MAX_OFFER
+        self.socket.maxmsgsize = wire.MAX_ENCRYPTED
         self.socket.reconnect_ivl = -1  # a new connection is a new session
         self.socket.ipv6 = "[" in address
         if known is not None:

@@ -32,7 +32,7 @@ def listen(
     router: Any = context.socket(zmq.ROUTER)
     router.linger, router.sndhwm, router.rcvhwm = 0, 0, _MESSAGES
     router.router_mandatory = True
-    router.maxmsgsize = wire.MAX_OFFER
+    router.maxmsgsize = wire.MAX_ENCRYPTED
     router.handshake_ivl = 5000
     router.ipv6 = "[" in address
     door = None

@@ -27,6 +27,9 @@ MAX_PART = 1 << 20
 MAX_OFFER = 1 << 20
 """The most bytes of an offer (engine.Receiver.open)."""
 
+MAX_ENCRYPTED = max(MAX_PART, MAX_OFFER) + 64
+"""The most bytes that a part of a message has in the network.  CURVE adds 33 to it."""
+
 MAX_HEAD = (1 << 16) + MAX_META_NBYTES
 MAX_NAME = 128
 MAX_TEXT = 2000
