@@ -661,9 +661,9 @@ def test_half_a_pair_of_keys_is_not_left(tmp_path):
 def test_keys(near, far, tmp_path):
     ours, theirs = bridge.keygen(tmp_path)
     assert [path.stat().st_mode & 0o777 for path in (ours, theirs)] == [0o600, 0o600]
-    with pytest.raises(FileExistsError):
+    with pytest.raises(FileExistsError, match="give another folder"):
         bridge.keygen(tmp_path)
-    with pytest.raises(ValueError, match="not for the importer"):
+    with pytest.raises(ValueError, match="importer of a bridge: take bridge-import"):
         bridge.import_("127.0.0.1:1/x", name=far, key=ours)
     with pytest.raises(ValueError, match="give a key"):
         bridge.export(near, listen="0.0.0.0:9760")

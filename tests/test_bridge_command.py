@@ -80,6 +80,7 @@ def test_a_killed_importer_goes_on_where_it_was(name, near):
 def test_what_cannot_go_on_is_told(name):
     told = commands.gpuring(*EXPORT, name, "--listen", "192.0.2.1:9760")
     assert (told.returncode, "192.0.2.1: give a key" in told.stderr) == (1, True)
+    assert told.stderr.endswith("(--insecure)\n")
     told = commands.gpuring(*EXPORT, name, "--listen", "192.0.2.1:9760", "--insecure")
     assert (told.returncode, "cannot listen at 192.0.2.1:9760" in told.stderr) == (1, True)
     told = commands.gpuring(*IMPORT, "127.0.0.1:1/x", "--as", name, "--give-up", "0.1")

@@ -194,7 +194,7 @@ def _address(text: str, any_address: bool) -> str:
     if not is_loopback and not any_address:
         raise ValueError(
             f"other hosts can reach {host}: give a key (gpuring bridge keygen), or say that "
-            "whoever reaches it may read the ring (insecure)"
+            "whoever reaches it may read the ring (insecure=True)"
         )
     return f"{host}:{found[2]}"
 

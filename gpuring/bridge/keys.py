@@ -33,9 +33,12 @@ def make(folder: Path) -> tuple[Path, Path]:
         path = folder / f"bridge-{side}.key"
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        except OSError:
+        except OSError as error:
             for half in paths:  # without the other one it is of no use
                 half.unlink()
+            if isinstance(error, FileExistsError):
+                why = "is there already: remove it, or give another folder"
+                raise FileExistsError(error.errno, why, str(path)) from None
             raise
         with os.fdopen(descriptor, "w") as file:
             file.write(json.dumps(said, indent=1) + "\n")
@@ -60,7 +63,9 @@ def read(path: str | Path, side: str) -> dict[str, bytes]:
             f"{path} is no key of a bridge: `gpuring bridge keygen` makes them"
         ) from None
     if whose != side or any(len(key) != 40 for key in found.values()):
-        raise ValueError(f"{path} is not for the {side}er of a bridge")
+        raise ValueError(
+            f"{path} is not for the {side}er of a bridge: take bridge-{side}.key of that pair"
+        )
     return found
 
 
