@@ -400,8 +400,9 @@ def test_the_end_of_the_stream_is_its_end_over_there_and_it_goes_on(near, far):
 
 def test_streams_that_end_and_go_on_stay_in_one_session(near, far):
     """At the end the far side gives its claimed slots back, so the near side must not use them."""
-    with both_ends(near, far) as ends:
+    with both_ends(near, far, timeout=WAIT_S) as ends:
         ends.producer.close()
+        poll(lambda: _core.look(ends.frames._peer)[0] == _core.ENDED, WAIT_S)
         for n in range(0, 8, 2):
             with ends.ring.producer() as producer:
                 put(producer, n)
