@@ -9,6 +9,7 @@ import contextlib
 import itertools
 import mmap
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -519,6 +520,21 @@ def test_a_ring_that_is_not_exported_there(near, far):
     with bridge.export(near, listen="127.0.0.1:0") as out:
         told = why_over(bridge.import_(f"{out.address}/other", name=far, device="host"))
     assert f"exports ring '{near}' here, and not 'other'" in told
+
+
+def test_a_program_with_more_than_1024_descriptors(near):
+    """select() takes none above 1023."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 2048:
+        pytest.skip(f"this process may have only {hard} descriptors")
+    with contextlib.ExitStack() as stack:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        while stack.enter_context(Path(os.devnull).open()).fileno() < 1024:
+            pass
+        with bridge.export(near, listen="127.0.0.1:0") as out:
+            assert out.address
+            assert out.stats().restarts == 0
 
 
 def test_a_second_importer_of_one_ring(near, far):

@@ -151,7 +151,7 @@ class Bridge:
                     if error.errno not in _SCARCE:
                         raise
                     log.warning("%s: no worker can be started yet: %s", self._title, error)
-                    select.select([self._wake], [], [], _MAX_REST_S)
+                    _readable([self._wake], _MAX_REST_S)
                     continue
                 self._listen(worker)
                 self._bury(worker)
@@ -163,7 +163,7 @@ class Bridge:
                 quick = time.monotonic() - began < _QUICK_S
                 rest_s = min(max(0.1, 2 * rest_s), _MAX_REST_S) if quick else 0.0
                 if rest_s > 0.1:
-                    select.select([self._wake], [], [], rest_s)
+                    _readable([self._wake], rest_s)
         except Exception as error:
             self._error = f"{type(error).__name__}: {error}"
         finally:
@@ -183,7 +183,7 @@ class Bridge:
         descriptors = [worker.stdout.fileno(), self._wake]
         while True:
             rest_s = None if deadline is None else max(0.0, deadline - time.monotonic())
-            ready, _, _ = select.select(descriptors, [], [], rest_s)
+            ready = _readable(descriptors, rest_s)
             if not ready:
                 return
             if self._wake in ready:
@@ -248,3 +248,12 @@ class Bridge:
     def _leave(self) -> None:
         """Leaves the rings, when the worker is gone."""
         raise AssertionError("each side has its own")
+
+
+def _readable(descriptors: list[int], seconds: float | None) -> set[int]:
+    """Those that can be read, or are at their end.  Waits for one, for so long at most.  They may
+    be larger than select() takes."""
+    poll = select.poll()
+    for each in descriptors:
+        poll.register(each, select.POLLIN)
+    return {each for each, _ in poll.poll(None if seconds is None else 1000 * seconds)}
