@@ -522,6 +522,22 @@ def test_a_ring_that_is_not_exported_there(near, far):
     assert f"exports ring '{near}' here, and not 'other'" in told
 
 
+def test_a_worker_hears_first_what_it_has_to_know(near, monkeypatch):
+    """Another thread may ask for something as soon as there is a worker."""
+    asked = []
+
+    def ask(out: Export) -> dict[str, Any]:
+        if not asked:
+            asked.append(out._say(stats=0))
+        return {"kept": {}}
+
+    monkeypatch.setattr(Export, "_known", ask)
+    with bridge.export(near, listen="127.0.0.1:0") as out:
+        assert out.address
+        assert out.stats().restarts == 0
+    assert asked
+
+
 def test_a_program_with_more_than_1024_descriptors(near):
     """select() takes none above 1023."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

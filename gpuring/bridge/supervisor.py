@@ -126,19 +126,13 @@ class Bridge:
         worker = subprocess.Popen(
             [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
         )
-        self._worker = worker
-        self._say(**self._told, **self._known())
+        _tell(worker, **self._told, **self._known())
+        self._worker = worker  # now, because what other threads say comes after what it has to know
         return worker
 
     def _say(self, **message: Any) -> bool:
         worker = self._worker
-        if worker is None or worker.stdin is None:
-            return False
-        try:
-            worker.stdin.write(json.dumps(message).encode() + b"\n")
-        except (OSError, ValueError):  # it is dead
-            return False
-        return True
+        return worker is not None and _tell(worker, **message)
 
     def _run(self) -> None:
         rest_s = 0.0
@@ -248,6 +242,16 @@ class Bridge:
     def _leave(self) -> None:
         """Leaves the rings, when the worker is gone."""
         raise AssertionError("each side has its own")
+
+
+def _tell(worker: subprocess.Popen[bytes], **message: Any) -> bool:
+    """Whether a worker lives and could be told."""
+    assert worker.stdin is not None
+    try:
+        worker.stdin.write(json.dumps(message).encode() + b"\n")
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def _readable(descriptors: list[int], seconds: float | None) -> set[int]:
