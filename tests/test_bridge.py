@@ -516,10 +516,11 @@ def why_over(importer: Import) -> str:
     return str(refused.value)
 
 
-def test_a_ring_that_is_not_exported_there(near, far):
+def test_a_ring_that_is_not_exported_there(near, far, caplog):
     with bridge.export(near, listen="127.0.0.1:0") as out:
         told = why_over(bridge.import_(f"{out.address}/other", name=far, device="host"))
     assert f"exports ring '{near}' here, and not 'other'" in told
+    assert "exports ring" in caplog.text  # for those who only attach to the far ring
 
 
 def test_a_worker_hears_first_what_it_has_to_know(near, monkeypatch):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import threading
 import time
+import warnings
 
 import pytest
 import services
@@ -135,6 +137,27 @@ def test_a_loop_in_which_nobody_waits_for_an_answer_is_left_alone(name, no_slice
     monkeypatch.setattr(tasks.Tasks, "_hear", lambda self: (heard.append(1), hear(self)))
     with serve(name) as server, gpuring.connect(name) as client:
         asyncio.run(main(server, client))
+
+
+def test_a_client_that_is_dropped_leaves_while_the_loop_runs(name):
+    async def main(server):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            client = gpuring.connect(name)
+            ring = client._mailbox._ring.name
+            waits = asyncio.create_task(ask(client, 0))
+            await settled()
+            answer(server.take(timeout=10)[0])
+            await soon(waits)
+            del client, waits
+            deadline = time.monotonic() + PATIENCE_S
+            while ring in [each.name for each in gpuring.ls()]:
+                assert time.monotonic() < deadline
+                await asyncio.sleep(0.01)
+                gc.collect()
+
+    with serve(name) as server:
+        asyncio.run(main(server))
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])

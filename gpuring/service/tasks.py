@@ -138,8 +138,12 @@ class Tasks(_calls.LoopTasks):
             self._looks_at = time.monotonic() + _calls.SLICE_S
 
     def _look(self) -> None:
-        """Called once in a slice.  It wakes those whom an interrupt has kept from being woken."""
+        """Called once in a slice.  It wakes those whom an interrupt has kept from being woken.  If
+        nobody has slept lately, the loop lets go of us: the client may have been dropped."""
         self._tick = None
+        if self._sleeper() is None and not self._listening:
+            self._leave()
+            return
         for task in list(self._asleep.values()):
             if task.ready():
                 task.ring()
@@ -173,14 +177,14 @@ class Tasks(_calls.LoopTasks):
         self._watch(bell)
         if not self._asleep:
             self._listening = False
-            if self._tick is not None:
-                self._tick.cancel()
-                self._tick = None
             if calls.closed:
                 self._leave()
 
     def _leave(self) -> None:
         """Leaves nothing in the loop."""
+        if self._tick is not None:
+            self._tick.cancel()
+            self._tick = None
         self._watch(None)
         if self._reader is not None:
             bell, self._reader = self._reader, None
@@ -223,8 +227,8 @@ class Tasks(_calls.LoopTasks):
         return _first(self._asleep)
 
     def _watch(self, bell: Notifier | None) -> None:
-        """Listens to that bell; with None to no bell any more.  The loop keeps its reader as long
-        as the client has the mailbox: tasks mostly come back soon."""
+        """Listens to that bell; with None to no bell any more.  The loop keeps its reader until
+        nobody has slept for a slice: tasks mostly come back soon."""
         if bell is None:
             self._watched = None  # first, so that a bell in `_watched` is always watched
             if (before := self._bells.get(self._mailbox.peer)) is not None:
