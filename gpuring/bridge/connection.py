@@ -12,8 +12,13 @@ import zmq.utils.monitor
 from gpuring.bridge import keys, multipart, wire
 from gpuring.bridge.engine import EngineError
 
-_LOST = (
-    zmq.EVENT_DISCONNECTED
+_HUNG_UP = (
+    "the connection was closed at once. Perhaps the two sides do not agree on a key (--key), or "
+    "that is no exporter"
+)
+_EVENTS = (
+    zmq.EVENT_CONNECTED
+    | zmq.EVENT_DISCONNECTED
     | zmq.EVENT_CLOSED
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
@@ -33,7 +38,9 @@ class Connection:
         self.socket.ipv6 = "[" in address
         if known is not None:
             keys.use(self.socket, known)
-        self.monitor = self.socket.get_monitor_socket(_LOST)
+        self.monitor = self.socket.get_monitor_socket(_EVENTS)
+        self._is_there = False
+        """Whether something listens at the address."""
         self._connect(address)
         self.heard_s = self.said_s = time.monotonic()
         self.near: wire.Welcome | None = None
@@ -49,6 +56,8 @@ class Connection:
     def post(self, message: wire.Message) -> None:
         try:
             multipart.send(self.socket, wire.encode(self.number, message))
+        except zmq.Again:  # the connection is lost already
+            raise EngineError(self.why_lost() or "nobody answers there") from None
         except zmq.ZMQError as error:
             raise EngineError(f"the exporter cannot be reached: {error}") from None
         self.said_s = time.monotonic()
@@ -57,11 +66,16 @@ class Connection:
         """Why the connection is lost.  Empty if it is not."""
         while self.monitor.poll(0):
             event = zmq.utils.monitor.recv_monitor_message(self.monitor, zmq.NOBLOCK)
+            if event["event"] == zmq.EVENT_CONNECTED:
+                self._is_there = True
+                continue
             if event["event"] == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
                 return "the exporter does not know this key"
             if event["event"] == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
-                return "the two sides do not agree on a key (--key), or that is no exporter"
-            return "the connection was closed" if self.near else "nobody answers there"
+                return _HUNG_UP
+            if self.near is not None:
+                return "the connection was closed"
+            return _HUNG_UP if self._is_there else "nobody answers there"
         return ""
 
     def close(self) -> None:

@@ -255,7 +255,7 @@ class Importer:
             case wire.Refuse(reason, again):
                 if not again:
                     raise Fatal(f"{self._told['address']} refuses: {reason}")
-                self._lose(reason)
+                self._lose(f"the exporter says: {reason}")
             case wire.Bye(reason):
                 self._lose(reason)
             case wire.Ping():
