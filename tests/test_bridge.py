@@ -559,6 +559,13 @@ def test_a_second_importer_of_one_ring(near, far):
         bridge.import_(f"{ends.out.address}/{near}", name=far, device="host")
 
 
+def test_the_name_is_taken_while_it_connects(near, far):
+    with bridge.export(near, listen="127.0.0.1:0") as out:
+        importer = bridge.import_(f"{out.address}/{near}", name=far, device="host")
+        with ring_of(far), ring_of(near):
+            assert "another name with --as" in why_over(importer)
+
+
 def test_an_exporter_that_is_not_there(far):
     told = why_over(bridge.import_("127.0.0.1:1/x", name=far, device="host", give_up=0.2))
     assert "no connection for 0.2 s: nobody answers there" in told

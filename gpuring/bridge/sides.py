@@ -131,15 +131,9 @@ class Import(Bridge):
         the ring is in use."""
         name, device = self._told["as"], self._told["device"]
         try:
-            header = directory.look(name)
+            _check_unused(name)
         except (RingNotFound, RingIncompatible):
             return None
-        alive = set(header.live_peers())
-        if header.creator_alive or alive & set(header.producers()):
-            raise RingExists(
-                f"ring {name!r} exists on this host and is in use. If that is another importer, "
-                "one is enough; otherwise choose another name with --as"
-            )
         try:
             ring = attach(name, device=None if device == "host" else device)
         except (RingError, OSError, TypeError):
@@ -188,13 +182,17 @@ class Import(Bridge):
             meta=near.meta,
             origin={"host": message["host"], "ring": self._told["near"]},
         )
-        ring = create_of(
-            described,
-            name,
-            slots=self._slots,
-            device=self._told["device"],
-            replace=None if before is None else True,
-        )
+        try:
+            ring = create_of(
+                described,
+                name,
+                slots=self._slots,
+                device=self._told["device"],
+                replace=None if before is None else True,
+            )
+        except RingExists:  # somebody has made it since we began
+            _check_unused(name)
+            raise
         ring._set_link(epoch, message["seq"], mark[2])
         self._ring, self._ended = ring, False
         self._leave_old(before)
@@ -219,3 +217,14 @@ class Import(Bridge):
         ring, self._ring = self._ring, None
         with contextlib.suppress(RingError, PeerLost):
             self._leave_old(ring)
+
+
+def _check_unused(name: str) -> None:
+    """Raises RingExists if a ring of this host is in use, RingNotFound, RingIncompatible."""
+    header = directory.look(name)
+    alive = set(header.live_peers())
+    if header.creator_alive or alive & set(header.producers()):
+        raise RingExists(
+            f"ring {name!r} exists on this host and is in use. If that is another importer, "
+            "one is enough; otherwise choose another name with --as"
+        )
