@@ -82,6 +82,7 @@ def test_what_cannot_go_on_is_told(name):
     assert (told.returncode, "192.0.2.1: give a key" in told.stderr) == (1, True)
     assert told.stderr.endswith("(--insecure)\n")
     told = commands.gpuring(*EXPORT, name, "--listen", "192.0.2.1:9760", "--insecure")
-    assert (told.returncode, "cannot listen at 192.0.2.1:9760" in told.stderr) == (1, True)
+    assert told.returncode == 1
+    assert "cannot listen at 192.0.2.1:9760: this host does not have that address" in told.stderr
     told = commands.gpuring(*IMPORT, "127.0.0.1:1/x", "--as", name, "--give-up", "0.1")
     assert (told.returncode, "no connection for 0.1 s" in told.stderr) == (1, True)

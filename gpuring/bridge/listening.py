@@ -47,7 +47,7 @@ def listen(
             return router, door
         except zmq.ZMQError as error:
             if error.errno != zmq.EADDRINUSE or time.monotonic() > deadline:
-                raise Fatal(f"cannot listen at {address}: {error}") from None
+                raise Fatal(f"cannot listen at {address}: {_why(error)}") from None
             time.sleep(0.1)
 
 
@@ -64,6 +64,14 @@ def _address_of(listen: str, up: Up) -> str:
             told = True
             up.wait_without_a_loop(_NAME_AGAIN_S)
     return f"{host}:{port}"
+
+
+def _why(error: zmq.ZMQError) -> str:
+    if error.errno == zmq.EADDRINUSE:
+        return "another process listens there. Give another port"
+    if error.errno == zmq.EADDRNOTAVAIL:
+        return "this host does not have that address"
+    return str(error)
 
 
 class RouterChannel:
@@ -94,7 +102,8 @@ class RouterChannel:
         try:
             sent = multipart.send(self._router, parts, track=track)
         except zmq.ZMQError as error:
-            raise EngineError(f"the importer cannot be reached: {error}") from None
+            why = "the connection was closed" if error.errno == zmq.EHOSTUNREACH else error
+            raise EngineError(f"the importer cannot be reached: {why}") from None
         if sent is not None:
             self._sent.append(sent)
             self._forget_the_sent()
