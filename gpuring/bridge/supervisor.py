@@ -24,7 +24,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("gpuring.bridge")
 
-_BOOT = "import sys; sys.path[:] = {path!r}; from gpuring.bridge.process import main; main()"
+_BOOT = """import signal, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C may come while it imports what it needs
+sys.path[:] = {path!r}
+from gpuring.bridge.process import main
+main()"""
 _QUICK_S = 2.0
 """A worker that ends sooner than that is started again after a rest."""
 _MAX_REST_S = 1.0
