@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import resource
 import socket
 import struct
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +22,7 @@ zmq = pytest.importorskip("zmq")
 
 from gpuring import bridge  # noqa: E402
 from gpuring.bridge import guests, wire  # noqa: E402
+from gpuring.bridge.exporter import Exporter  # noqa: E402
 from gpuring.bridge.guests import Guests  # noqa: E402
 
 WAIT_S = 30.0
@@ -109,6 +112,31 @@ def test_connections_without_a_session_end(router, monkeypatch):
         assert told == ["127.0.0.1 has asked for nothing for 0 s: it was disconnected"]
         poll(lambda: not is_open(idle))
         assert is_open(busy)
+
+
+def test_who_asks_as_soon_as_it_has_connected_is_known(name):
+    """Otherwise its connection counts as one without a session, and is ended after a while."""
+    up = SimpleNamespace(fileno=lambda: ends[0], say=lambda **_: None, log=lambda _: None)
+    told = {"ring": name, "listen": "127.0.0.1:0", "key": None, "host": "here", "device": None}
+    times = {"timeout_s": 3.0, "patience_s": 60.0, "kept": {}}
+    hello = wire.Hello(name, "there/far", "0" * 16, "lossless", "", 0, 3000)
+    with contextlib.ExitStack() as stack:
+        ends = os.pipe()
+        for end in ends:
+            stack.callback(os.close, end)
+        stack.enter_context(gpuring.create(name, slots=4, shape=8, dtype="u1", device="host"))
+        one = Exporter({**told, **times}, up)
+        stack.callback(one._context.destroy, 0)
+        stack.callback(one._guests.close)
+        dealer = stack.enter_context(stack.enter_context(zmq.Context()).socket(zmq.DEALER))
+        dealer.linger = 0
+        dealer.connect(one._router.last_endpoint)
+        dealer.send_multipart(wire.encode(7, hello))
+        assert one._router.poll(1000 * WAIT_S)
+        one._hear()  # in the turn of the loop in which nobody had connected yet
+        (caller,) = one._callers.values()
+        assert caller.guest is not None
+        one._drop(caller.link, None)
 
 
 def test_of_too_many_connections_the_oldest_one_without_a_session_ends(router, monkeypatch):

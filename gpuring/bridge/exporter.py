@@ -197,10 +197,12 @@ class Exporter:
                 route, *parts = multipart.receive(self._router)
             except zmq.Again:
                 return False
-            self._heard(route.bytes, self._guests.of(route), [part.buffer for part in parts])
+            self._heard(route, [part.buffer for part in parts])
         return True
 
-    def _heard(self, route: bytes, guest: Guest | None, parts: list[Any]) -> None:
+    def _heard(self, frame: Any, parts: list[Any]) -> None:
+        self._guests.of(frame)
+        route: bytes = frame.bytes
         caller = self._callers.get(route)
         try:
             number, message = wire.decode(parts)
@@ -212,7 +214,8 @@ class Exporter:
                 self._hang_up(caller, str(error))
             return
         if isinstance(message, wire.Hello):
-            self._hello(route, number, guest, message)
+            self._log(self._guests.admit())  # it may have connected since the loop looked
+            self._hello(route, number, self._guests.of(frame), message)
         elif caller is not None and caller.number == number:
             caller.heard_s = time.monotonic()
             if isinstance(message, wire.Bye):
