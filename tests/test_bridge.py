@@ -594,6 +594,10 @@ def test_a_worker_ends_with_its_supervisor_even_if_a_fork_of_that_lives(far):
 
 
 def test_an_address_that_cannot_be(far):
+    with pytest.raises(TypeError, match="not 9760"):
+        bridge.import_(9760, name=far)
+    with pytest.raises(TypeError, match="not 9760"):
+        bridge.export(far, listen=9760)
     for port in (0, 65536):
         with pytest.raises(ValueError, match="is HOST:PORT/RING"):
             bridge.import_(f"127.0.0.1:{port}/x", name=far, device="host")

@@ -182,7 +182,9 @@ def _seconds(value: float, what: str, least: float) -> float:
 
 
 def _address(text: str, any_address: bool) -> str:
-    """An address to listen at.  Raises ValueError."""
+    """An address to listen at.  Raises ValueError, TypeError."""
+    if not isinstance(text, str):
+        raise TypeError(f"an address is HOST:PORT, such as '10.0.0.5:{PORT}', not {text!r}")
     found = re.fullmatch(r"(\[[0-9a-fA-F:.%\w]+\]|[^:\[\]/\s]+):([0-9]{1,5})", text)
     if not found or int(found[2]) > 65535:
         raise ValueError(f"an address is HOST:PORT, such as 10.0.0.5:{PORT}, not {text!r}")
@@ -200,7 +202,9 @@ def _address(text: str, any_address: bool) -> str:
 
 
 def _split(address: str) -> tuple[str, str]:
-    """The exporter's address and the ring there.  Raises ValueError."""
+    """The exporter's address and the ring there.  Raises ValueError, TypeError."""
+    if not isinstance(address, str):
+        raise TypeError(f"an exporter's ring is 'HOST:PORT/RING', not {address!r}")
     found = re.fullmatch(r"(?:tcp://)?((?:\[[^\]/]+\]|[^:\[\]/\s]+):([0-9]{1,5}))/(.+)", address)
     if not found or not 0 < int(found[2]) <= 65535:
         raise ValueError(

@@ -70,9 +70,9 @@ class Bridge:
 
     def stats(self) -> BridgeStats:
         """What this side is doing.  Asks the worker, and waits for it for at most 10 s.  There are
-        no links while a worker is being started.
+        no links while a worker is being started, and none after `close`.
 
-        Raises RingTimeout if the worker is stopped, and RingError if the bridge is over.
+        Raises RingTimeout if the worker is stopped, and RingError if the bridge cannot go on.
         """
         with self._answered:
             self._asked += 1
