@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -299,3 +301,43 @@ def test_nobody_is_waited_for_longer_than_the_patience(name: str) -> None:
         socket.send_multipart(wire.encode(7, hello))
         assert socket.poll(1000 * WAIT_S)  # it is served
         poll(lambda: not out.stats().links, WAIT_S)
+
+
+def test_a_frame_that_has_arrived_is_not_lost_when_the_exporter_did_not_hear_of_it(
+    name: str,
+) -> None:
+    """Its worker dies with it, so another one gets it again, and passes over it."""
+    with (
+        gpuring.create(name, slots=8, shape=4, dtype="i8", device="host") as ring,
+        bridge.export(name, listen="127.0.0.1:0") as out,
+        zmq.Context() as context,
+        ring.producer() as producer,
+    ):
+
+        def session(mark: tuple[str, int], credit: int, frames: int) -> tuple[wire.Frame, str]:
+            with context.socket(zmq.DEALER) as socket:
+                socket.linger, socket.rcvtimeo = 0, int(1000 * WAIT_S)
+
+                def heard(kind: Any) -> Any:
+                    while not isinstance(said := wire.decode(socket.recv_multipart())[1], kind):
+                        pass
+                    return said
+
+                def say(*messages: wire.Message) -> None:
+                    for message in messages:
+                        socket.send_multipart(wire.encode(7, message))
+
+                socket.connect(f"tcp://{out.address}")
+                say(wire.Hello(name, "h/x", "0" * 16, "latest", *mark))
+                epoch = heard(wire.Welcome).epoch
+                put(producer, frames)
+                say(wire.Open("zmq", 4), wire.Flow(mark[1], (credit,)))
+                frame = heard(wire.Frame)
+                pid = out.pid
+                os.kill(pid, signal.SIGKILL)
+                poll(lambda: out.pid not in (0, pid), WAIT_S)
+                return frame, epoch
+
+        first, epoch = session(("", 0), 1, 1)
+        second, _ = session((epoch, first.seq), 2, 3)
+    assert (second.seq - first.seq, second.lost) == (3, 2)

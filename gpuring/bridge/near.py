@@ -279,7 +279,8 @@ class Link:
     def _described(self, slot: ReadSlot) -> wire.Frame:
         lost, self._owed = slot.lost + self._owed, 0
         if self._from_watermark and self._acked:
-            lost = max(lost, slot.seq - self._acked - 1)
+            # The ring may count frames that have arrived: a worker that is dead had not heard so.
+            lost = slot.seq - self._acked - 1
         self._from_watermark = False
         shape = slot._shape or ()
         whole = shape == self.ring.spec.fields[0].shape or slot._shape is None
