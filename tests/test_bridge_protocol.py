@@ -341,3 +341,25 @@ def test_a_frame_that_has_arrived_is_not_lost_when_the_exporter_did_not_hear_of_
         first, epoch = session(("", 0), 1, 1)
         second, _ = session((epoch, first.seq), 2, 3)
     assert (second.seq - first.seq, second.lost) == (3, 2)
+
+
+def test_an_importer_that_has_said_more_than_was_heard_can_be_hung_up_on(name: str) -> None:
+    """Most of the bytes for it wait in the exporter, and what it has said after the wrong word."""
+    with (
+        gpuring.create(name, slots=8, shape=1 << 20, dtype="i8", device="host") as ring,
+        bridge.export(name, listen="127.0.0.1:0") as out,
+        zmq.Context() as context,
+        context.socket(zmq.DEALER) as socket,
+        ring.producer() as producer,
+    ):
+        socket.rcvhwm, socket.rcvbuf = 1, 1 << 16
+        far = Far(socket, name, out.address)
+        far.begin(1, *range(8, 16))
+        put(producer, 8)
+        poll(lambda: out.stats().links[0].lag == 8, WAIT_S)
+        pid = out.pid
+        os.kill(pid, signal.SIGSTOP)  # so that it hears all of it together
+        far.say(1, wire.Welcome("h", EPOCH, 0, "", {}), *[wire.Ping()] * 20)
+        os.kill(pid, signal.SIGCONT)
+        poll(lambda: not out.stats().links[0].connected, WAIT_S)
+        assert (out.pid, out.stats().restarts) == (pid, 0)

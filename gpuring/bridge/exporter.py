@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -71,6 +72,8 @@ class Exporter:
         """Until when the subscriptions of links without a caller are kept."""
         self._refused = ""
         """Why the last importer was refused that may ask again."""
+        self._later: deque[tuple[Any, list[Any]]] = deque()
+        """Messages that have come, and were not heard yet."""
         self._stop_s = 0.0
         """When to end, if it was told to."""
         self._context = zmq.Context()
@@ -87,7 +90,9 @@ class Exporter:
     def run(self) -> None:
         more = False
         while not self._is_over():
-            ready = self._watch.wait(self._descriptors(), 0 if more else self._rest_s())
+            ready = self._watch.wait(
+                self._descriptors(), 0 if more or self._later else self._rest_s()
+            )
             if self._up.fileno() in ready:
                 for message in self._up.heard():
                     self._told(message)
@@ -194,14 +199,20 @@ class Exporter:
         """Takes what has come.  Returns whether there may be more."""
         for _ in range(_MESSAGES):
             try:
-                route, *parts = multipart.receive(self._router)
+                said = self._later.popleft() if self._later else self._receive()
             except zmq.Again:
                 return False
-            self._heard(route, [part.buffer for part in parts])
+            self._heard(*said)
         return True
 
-    def _heard(self, frame: Any, parts: list[Any]) -> None:
+    def _receive(self) -> tuple[Any, list[Any]]:
+        """The next message: its first part, which says who has sent it, and the others.  Raises
+        zmq.Again."""
+        frame, *parts = multipart.receive(self._router)
         self._guests.of(frame)
+        return frame, [part.buffer for part in parts]
+
+    def _heard(self, frame: Any, parts: list[Any]) -> None:
         route: bytes = frame.bytes
         caller = self._callers.get(route)
         try:
@@ -317,6 +328,9 @@ class Exporter:
         silence than we do.  But if only its own messages are held up, it hears what was on the way
         for as long as a slow link takes.  And a session may end by an error on this side alone.
         Bytes of later frames would then arrive in front of our Bye, and be published.
+
+        ZeroMQ does not give up what is for a connection that has ended before everything was read
+        that has come from there.  What comes from others meanwhile is heard later.
         """
         if not caller.channel.is_sending:
             return
@@ -326,7 +340,13 @@ class Exporter:
         while caller.channel.is_sending:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"what is sent to {caller.link.name} cannot be stopped")
-            time.sleep(0.0005)
+            try:
+                said = self._receive()
+            except zmq.Again:
+                time.sleep(0.0005)
+            else:
+                if said[0].bytes != caller.route:
+                    self._later.append(said)
 
     # ---- links ---------------------------------------------------------------------------------
 
