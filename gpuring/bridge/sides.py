@@ -198,8 +198,9 @@ class Import(Bridge):
         self._leave_old(before)
         self._settle(ring)
         log.info(
-            "%s: ring %r has %d slots in %s memory", self._title, name, ring.slots, ring.memory
-        )
+            "%s: ring %r has %d slot%s in %s memory",
+            self._title, name, ring.slots, "s"[: ring.slots != 1], ring.memory,
+        )  # fmt: skip
 
     def _settle(self, ring: Ring) -> None:
         ring.watch()
