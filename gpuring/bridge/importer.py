@@ -41,10 +41,8 @@ class Importer:
         self._context = zmq.Context()
         self._watch = Watch(up.fileno())
         if told["engine"] not in ("auto", *engines.facts()):
-            raise Fatal(
-                f"engine {told['engine']!r} cannot be used on this machine: it is not installed "
-                "(nixl comes with gpuring[rdma12] and gpuring[rdma13])"
-            )
+            why = engines.why_not(told["engine"])
+            raise Fatal(f"engine {told['engine']!r} cannot be used on this machine: {why}")
         self._connection: Connection | None = None
         self._host, self._port = told["address"].rsplit(":", 1)
         self._lookup: Lookup | None = None

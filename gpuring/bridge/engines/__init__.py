@@ -32,6 +32,17 @@ def facts() -> dict[str, dict[str, Any]]:
     return found
 
 
+def why_not(name: str) -> str:
+    """Why an engine cannot be used here."""
+    from gpuring.bridge.engines import nixl_agent
+
+    try:
+        nixl_agent.package()
+    except EngineError as error:
+        return str(error)
+    return f"there is no engine {name!r} here"
+
+
 def choose(
     wanted: str,
     near: Mapping[str, Mapping[str, Any]],
