@@ -225,7 +225,8 @@ class Exporter:
                 self._hang_up(caller, str(error))
             return
         if isinstance(message, wire.Hello):
-            self._log(self._guests.admit())  # it may have connected since the loop looked
+            # It may have connected since the loop looked.
+            self._log(self._guests.admit(self._in_session()))
             self._hello(route, number, self._guests.of(frame), message)
         elif caller is not None and caller.number == number:
             caller.heard_s = time.monotonic()

@@ -216,6 +216,8 @@ class Importer:
             self._watch.remove(connection.socket)
             self._watch.remove(connection.monitor)
             connection.close()
+            if connection.near is not None:
+                self._connected_s = time.monotonic()
             if connection.is_open:
                 self._backoff_s = _BACKOFF_S
         if self._landing is not None:
