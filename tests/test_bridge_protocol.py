@@ -125,6 +125,10 @@ def test_an_importer_that_was_given_up_gets_no_bytes_of_later_frames(
                         slot.array[...] = slot.meta["n"] = put
                         put += 1
 
+        def all_are_taken() -> bool:
+            socket.send_multipart(wire.encode(7, wire.Ping()))  # it is not silent yet
+            return bool(out.stats().links[0].lag == 32)
+
         socket.linger, socket.rcvhwm, socket.rcvbuf = 0, 1, 1 << 16
         socket.connect(f"tcp://{out.address}")
         hello = wire.Hello(name, "h/x", "0" * 16, policy, "", 0, timeout_ms=1000)
@@ -136,7 +140,7 @@ def test_an_importer_that_was_given_up_gets_no_bytes_of_later_frames(
         writing = threading.Thread(target=produce)
         writing.start()
         try:
-            poll(lambda: out.stats().links[0].lag == 32, WAIT_S)
+            poll(all_are_taken, WAIT_S)
             poll(lambda: not out.stats().links, WAIT_S)
             until = put + 80
             poll(lambda: put >= until, WAIT_S)
