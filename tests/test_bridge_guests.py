@@ -24,6 +24,7 @@ from gpuring import bridge  # noqa: E402
 from gpuring.bridge import guests, wire  # noqa: E402
 from gpuring.bridge.exporter import Exporter  # noqa: E402
 from gpuring.bridge.guests import Guests  # noqa: E402
+from gpuring.bridge.listening import listen  # noqa: E402
 
 WAIT_S = 30.0
 
@@ -83,6 +84,17 @@ def test_a_message_without_an_end_is_cut_off(router):
         thread.join()
     assert sent < 500
     assert log == ["127.0.0.1 sends a message without an end: it was disconnected"]
+
+
+def test_who_connects_before_anybody_asks_is_known():
+    """Importers connect again and again while an exporter is started."""
+    with zmq.Context() as context:
+        router, _ = listen(context, "127.0.0.1:0", None)
+        with router, connected_to(router) as peer, contextlib.closing(Guests(router)) as known:
+            peer.sendall(b"\x00\x01x")
+            assert router.poll(1000 * WAIT_S)
+            known.admit()
+            assert known.of(router.recv_multipart(copy=False)[0]) is not None
 
 
 def test_who_sends_many_whole_messages_stays(router):

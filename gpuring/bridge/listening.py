@@ -40,6 +40,7 @@ def listen(
         known = keys.read(key, keys.EXPORT)
         door = keys.Doorkeeper(context, known)
         keys.serve(router, known)
+    router.get_monitor_socket(zmq.EVENT_ACCEPTED)  # that of Guests, who miss nobody so
     deadline = time.monotonic() + _AGAIN_S
     while True:
         try:
