@@ -89,11 +89,11 @@ def test_a_message_without_an_end_is_cut_off(router):
 def test_who_connects_before_anybody_asks_is_known():
     """Importers connect again and again while an exporter is started."""
     with zmq.Context() as context:
-        router, _ = listen(context, "127.0.0.1:0", None)
+        router, _ = listen(context, "127.0.0.1:0", None, SimpleNamespace())
         with router, connected_to(router) as peer, contextlib.closing(Guests(router)) as known:
             peer.sendall(b"\x00\x01x")
             assert router.poll(1000 * WAIT_S)
-            known.admit()
+            known.admit([])
             assert known.of(router.recv_multipart(copy=False)[0]) is not None
 
 
