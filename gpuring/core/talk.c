@@ -121,6 +121,10 @@ int gr_hear(int fd, struct gr_heard *heard) {
                          .msg_control = control.bytes,
                          .msg_controllen = sizeof control.bytes};
     ssize_t nbytes = recvmsg(fd, &got, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    /* The kernel says so first if the other side was killed before it had read what we said. What it
+     * had said itself is still there. */
+    if (nbytes < 0 && errno == ECONNRESET)
+        nbytes = recvmsg(fd, &got, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (nbytes < 0) return errno == EAGAIN || errno == EINTR ? 0 : -1;
     int fds[2], n = 0;
     struct cmsghdr *rights = CMSG_FIRSTHDR(&got); /* there is room for two, whoever sent more */

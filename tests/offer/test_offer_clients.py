@@ -94,6 +94,26 @@ def test_a_pidfd_tells_of_a_peer_of_another_namespace_and_nothing_else_does(ring
         os.close(each)
 
 
+def test_who_dies_before_it_has_read_the_answer_is_heard(ring, children):
+    """The kernel then tells of the reset of the connection first."""
+    ring.creator.offer(fd := slots(b"12345678"))
+    child = children(gives_its_locks_up, ring.path)
+    number = child.receive()
+    there = ring.peek("peer", "pidns", number) + 1
+    ring.poke("peer", "pidns", there, number)
+    who = (child.pid, ring.peek("peer", "start", number), there)
+    child.send()
+    child.receive()
+    right = os.pidfd_open(child.pid)
+    with connect(of(ring, os.getpid())) as client:
+        client.recv(1, socket.MSG_PEEK)  # it is answered
+        socket.send_fds(client, [hello(who, 2)], [right])
+    child.kill()
+    poll(lambda: ring.creator.reaps == 1)
+    for each in (fd, right):
+        os.close(each)
+
+
 def test_what_the_dead_have_said_before_is_heard(ring, stopped, children):
     """A stopped process hears who has come and gone meanwhile."""
     victim = children(gives_its_locks_up, ring.path)
