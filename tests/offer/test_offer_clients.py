@@ -73,13 +73,18 @@ def test_rubbish_harms_nobody(ring, children):
         os.close(each)
 
 
-def test_a_pidfd_tells_of_a_peer_of_another_namespace_and_nothing_else_does(ring, children):
-    ring.creator.offer(fd := slots(b"12345678"))
+def elsewhere(ring, children):
+    """A peer that seems to be of another pid namespace, and who it is."""
     child = children(gives_its_locks_up, ring.path)
     number = child.receive()
     there = ring.peek("peer", "pidns", number) + 1
     ring.poke("peer", "pidns", there, number)
-    who = (child.pid, ring.peek("peer", "start", number), there)
+    return child, (child.pid, ring.peek("peer", "start", number), there)
+
+
+def test_a_pidfd_tells_of_a_peer_of_another_namespace_and_nothing_else_does(ring, children):
+    ring.creator.offer(fd := slots(b"12345678"))
+    child, who = elsewhere(ring, children)
     child.send()
     child.receive()
     right = os.pidfd_open(child.pid)
@@ -97,11 +102,7 @@ def test_a_pidfd_tells_of_a_peer_of_another_namespace_and_nothing_else_does(ring
 def test_who_dies_before_it_has_read_the_answer_is_heard(ring, children):
     """The kernel then tells of the reset of the connection first."""
     ring.creator.offer(fd := slots(b"12345678"))
-    child = children(gives_its_locks_up, ring.path)
-    number = child.receive()
-    there = ring.peek("peer", "pidns", number) + 1
-    ring.poke("peer", "pidns", there, number)
-    who = (child.pid, ring.peek("peer", "start", number), there)
+    child, who = elsewhere(ring, children)
     child.send()
     child.receive()
     right = os.pidfd_open(child.pid)
@@ -116,16 +117,9 @@ def test_who_dies_before_it_has_read_the_answer_is_heard(ring, children):
 
 def test_what_the_dead_have_said_before_is_heard(ring, stopped, children):
     """A stopped process hears who has come and gone meanwhile."""
-    victim = children(gives_its_locks_up, ring.path)
-    number = victim.receive()
-    there = ring.peek("peer", "pidns", number) + 1
-    ring.poke("peer", "pidns", there, number)
+    victim, who = elsewhere(ring, children)
     pidfd = os.pidfd_open(victim.pid)
-    says(
-        of(ring, stopped.pid),
-        hello((victim.pid, ring.peek("peer", "start", number), there), 2),
-        pidfd,
-    )
+    says(of(ring, stopped.pid), hello(who, 2), pidfd)
     os.close(pidfd)
     victim.kill()
     os.kill(stopped.pid, signal.SIGCONT)
