@@ -25,6 +25,7 @@ import gpuring
 from gpuring import _core
 from gpuring._core import Header, Peer
 from gpuring._snapshot import SLOT_PHASES, TAKE_PHASES
+from gpuring.memory.cuda import load_cupy
 
 __all__ = [
     "HOST", "ON_GPU", "PLACES", "STREAM_GATED", "Actor", "Child", "Pipe", "Place", "Segment",
@@ -379,6 +380,11 @@ class Place:
     def read(self, array: Any) -> np.ndarray:
         """Returns a copy on the host.  On a GPU it waits for the current stream."""
         return np.array(array.get() if self.on_gpu else array)
+
+    def wait(self) -> None:
+        """Waits until a GPU has done what the current stream was given."""
+        if self.on_gpu:
+            load_cupy().cuda.get_current_stream().synchronize()
 
 
 def _gpu(name: str, **options: str) -> Place:

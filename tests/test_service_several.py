@@ -30,6 +30,7 @@ def test_the_first_service_that_has_calls_goes_first(two, place):
         with gpuring.take([urgent, normal], 2, timeout=10) as batch:
             if not order:  # one more, while others have waited for long
                 calls.append((first, 3, send(first, 3, place)))
+                place.wait()  # with gate="host" it is there when the GPU has written it
             order += [batch.server] * len(batch)
             for call in batch:
                 answer(call)
