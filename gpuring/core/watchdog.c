@@ -299,8 +299,8 @@ bool gr_is_watched(const struct gr_ring *ring) {
 }
 
 /* Call it on the way to sleep, when a poll is in vain, before a stream waits for a peer, and now and
- * then while spinning. It costs two relaxed loads unless a peer has joined. A stale value only delays
- * the news to the next call, or to the watchdog's tick. */
+ * then while spinning. It costs two relaxed loads unless a peer has joined. A stale value only
+ * delays the news to the next call, or to the watchdog's tick. */
 void gr_tell_of_joins(struct gr_ring *ring) {
     if (gr_load_relaxed(&ring->head->joins) == gr_load_relaxed(&ring->joins_seen) ||
         !gr_is_watched(ring))

@@ -250,8 +250,8 @@ enum gr_result gd_order(struct gd_peer *me, struct gd_call *call, unsigned how) 
         if (status == CU_OK) continue;
         if (status != CU_NOT_READY) return GR_DEVICE;
         if (call->deadline_ns != 0 && comes_soon(me, call, peer, index, value)) continue;
-        /* From now on only the watchdog can tell that this peer is dead. It may sleep since before the
-         * peer joined, and nobody has slept in a verb since. */
+        /* From now on only the watchdog can tell that this peer is dead. It may sleep since before
+         * the peer joined, and nobody has slept in a verb since. */
         gr_tell_of_joins(me->me.ring);
         status = me->device->sync->wait(me, call, peer, index, value);
         if (status != CU_OK) return gd_refuse(call, GD_ON_STREAM, call->stream, status);
