@@ -21,13 +21,16 @@ from gpuring.cli.bench.figures import VERIFICATION_FAILED, Distribution, Figure
 from gpuring.cli.bench.settings import remove_rings
 
 KIB, MIB = 1 << 10, 1 << 20
-SIZES = {64 * KIB: 0.005, MIB: 0.01, 16 * MIB: 0.04}
+SIZES = {64 * KIB: 0.005, MIB: 0.01, 6 * MIB: 0.02, 64 * MIB: 0.15}
 """Bytes of a frame, and the seconds between two frames that come at a leisurely pace."""
 SLOTS = 16
 FAR_MS = 5
 """How long everything takes on its way, in one direction, where the two sides are far apart."""
-PACED = 1100
-"""How many frames come at a leisurely pace, in all rounds: enough for a p99."""
+FAR_SLOTS = (SLOTS, 4 * SLOTS)
+"""At most half of the far ring's slots are on their way, so a long link takes more of them."""
+PACED, PACED_S = 1100, 25
+"""How many frames come at a leisurely pace, in all rounds: enough for a p99, unless it takes longer
+than so many seconds."""
 VERIFIED = "each word of the first 24 frames, then two words of each frame"
 
 
@@ -42,8 +45,8 @@ def figures(args: argparse.Namespace) -> Iterator[Figure]:
         with Crew() as crew:
             for nbytes in sizes:
                 yield from _size(args, there, crew, nbytes)
-            if not args.quick:
-                yield from _size(args, there, crew, MIB, FAR_MS)
+            for slots in FAR_SLOTS if not args.quick else ():
+                yield from _size(args, there, crew, MIB, FAR_MS, slots)
             for carrier in there if not args.quick else ():
                 if carrier.engine:
                     yield from _idle(carrier, crew, 5)
@@ -54,11 +57,17 @@ def figures(args: argparse.Namespace) -> Iterator[Figure]:
 
 
 def _size(
-    args: argparse.Namespace, carriers: list[Carrier], crew: Crew, nbytes: int, delay_ms: float = 0
+    args: argparse.Namespace,
+    carriers: list[Carrier],
+    crew: Crew,
+    nbytes: int,
+    delay_ms: float = 0,
+    slots: int = SLOTS,
 ) -> Iterator[Figure]:
     """All carriers in turns, so that whatever else the machine does hits each of them."""
-    paced = 20 if args.quick else -(-PACED // args.rounds)
-    setting = {"nbytes": nbytes, **({"round trip, ms": 2 * delay_ms} if delay_ms else {})}
+    paced = 20 if args.quick else -(-min(PACED, round(PACED_S / SIZES[nbytes])) // args.rounds)
+    link = {"round trip, ms": 2 * delay_ms, "slots": slots} if delay_ms else {}
+    setting = {"nbytes": nbytes, **link}
     rounds: list[dict[str, Taken]] = []
     failed: dict[str, str] = {}
     for _ in range(args.rounds):
@@ -67,7 +76,7 @@ def _size(
             if carrier.name in failed:
                 continue
             try:
-                with carried(carrier, crew, nbytes, SLOTS, delay_ms) as between:
+                with carried(carrier, crew, nbytes, slots, delay_ms) as between:
                     taken = between.measure(args.seconds, SIZES[nbytes], paced, 24)
                 rounds[-1][carrier.name] = taken
             except Wrong as wrong:

@@ -11,7 +11,7 @@ def line(figure: Figure) -> str:
     where = str(figure.setting.get("victim", figure.setting.get("beside", "")))
     if "nbytes" in figure.setting:
         where = _place(figure)
-    head = f"{figure.program:14}{where:>14}  {figure.name:34}"
+    head = f"{figure.program:14}{where:>22}  {figure.name:34}"
     if figure.values is None:
         return f"{head}{figure.skipped}"
     p99 = figure.values.given(99)
@@ -28,10 +28,11 @@ RATIOS = ("CPU beside its engine alone", "frames/s beside its engine alone")
 
 
 def _place(figure: Figure) -> str:
-    """What is measured there: the length of a frame, and of the link if that is long."""
+    """What is measured there: the length of a frame, and of the link and the ring if it is long."""
     length = size(int(figure.setting["nbytes"]))
-    trip_ms = figure.setting.get("round trip, ms")
-    return f"{length}, {trip_ms:g} ms" if trip_ms else length
+    trip_ms, slots = figure.setting.get("round trip, ms"), figure.setting.get("slots")
+    places = [length, f"{trip_ms:g} ms" if trip_ms else "", f"{slots} slots" if slots else ""]
+    return ", ".join(place for place in places if place)
 
 
 def text(figures: Iterable[Figure]) -> str:
