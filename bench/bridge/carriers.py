@@ -27,6 +27,7 @@ import numpy as np
 
 import gpuring
 from bench.bridge.ends import META
+from gpuring.bridge import engines
 
 MOST_S = 120
 """A program that runs for longer than that is stuck, and ends."""
@@ -47,8 +48,11 @@ class Carrier:
     @property
     def missing(self) -> str:
         """Why it cannot be measured here, or nothing."""
-        there = not self.needs or importlib.util.find_spec(self.needs)
-        return "" if there else f"the package {self.needs} is not installed"
+        if self.needs and not importlib.util.find_spec(self.needs):
+            return f"the package {self.needs} is not installed"
+        if self.engine and self.engine not in engines.facts():
+            return engines.why_not(self.engine)
+        return ""
 
     def near(self, ring: str, port: int) -> list[str]:
         """The command beside the near ring."""
@@ -70,7 +74,7 @@ CARRIERS = (
     Carrier("ZeroMQ", "zmq"),
     Carrier("Zenoh", "zenoh"),
     Carrier("bridge, zmq", "zmq", "zmq"),
-    Carrier("bridge, nixl", "nixl", "nixl"),
+    Carrier("bridge, nixl", "zmq", "nixl"),
 )
 OWN_COST = {"bridge, zmq": "ZeroMQ"}
 """What an engine costs without a bridge."""
