@@ -77,6 +77,15 @@ def test_a_killed_importer_goes_on_where_it_was(name, near):
         assert run.wait(WAIT_S) == 0
 
 
+def test_an_exporter_says_that_it_waits_for_its_ring(name):
+    with commands.running(*EXPORT, f"{name}-near", "--listen", "127.0.0.1:0") as run:
+        line_with(run, "listens at")
+        told = line_with(run, f"waits for ring '{name}-near' to be created")
+        assert f"No ring named '{name}-near': this host has " in told
+        with gpuring.create(f"{name}-near", slots=2, shape=4, dtype="u1", device="host"):
+            line_with(run, f"ring '{name}-near' is there now")
+
+
 def test_what_cannot_go_on_is_told(name):
     told = commands.gpuring(*EXPORT, name, "--listen", "192.0.2.1:9760")
     assert (told.returncode, "192.0.2.1: give a key" in told.stderr) == (1, True)

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import zmq
 
 from gpuring.bridge import engines, multipart, wire
+from gpuring.bridge.awaited import Awaited
 from gpuring.bridge.engine import EngineError
 from gpuring.bridge.guests import LOOK_S, Guest, Guests
 from gpuring.bridge.listening import RouterChannel, listen, subscription_of
@@ -81,6 +82,7 @@ class Exporter:
         self._guests = Guests(self._router)
         endpoint: Any = self._router.last_endpoint
         up.say(listens=endpoint.decode().removeprefix("tcp://"))
+        self._awaited = Awaited(self._ring_name, up)
         self._watch = Watch(up.fileno(), self._router, self._guests.socket)
         if self._door is not None:
             self._watch.add(self._door.socket)
@@ -144,6 +146,7 @@ class Exporter:
 
     def _tick(self) -> None:
         now = time.monotonic()
+        self._awaited.look()
         self._log(self._guests.look(self._in_session()))
         for caller in list(self._callers.values()):
             asked_s = min(1.5 * caller.hello.timeout_ms / 1000, self._patience_s)
