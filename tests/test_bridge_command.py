@@ -93,5 +93,9 @@ def test_what_cannot_go_on_is_told(name):
     told = commands.gpuring(*EXPORT, name, "--listen", "192.0.2.1:9760", "--insecure")
     assert told.returncode == 1
     assert "cannot listen at 192.0.2.1:9760: this host does not have that address" in told.stderr
-    told = commands.gpuring(*IMPORT, "127.0.0.1:1/x", "--as", name, "--give-up", "0.1")
+    nobody = (*IMPORT, "127.0.0.1:1/x", "--as", name)
+    told = commands.gpuring(*nobody, "--give-up", "0.1", "--device", "host")
     assert (told.returncode, "no connection for 0.1 s" in told.stderr) == (1, True)
+    no_gpu = commands.environment() | {"CUDA_VISIBLE_DEVICES": ""}
+    told = commands.gpuring(*nobody, env=no_gpu)  # at once, and not when there is an exporter
+    assert (told.returncode, "use --device host" in told.stderr) == (1, True)

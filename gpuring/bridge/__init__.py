@@ -109,8 +109,8 @@ def import_(
     * `give_up`: after how many seconds without a connection it ends.  None: never.
 
     Does not wait: attach with a timeout.  Raises RingExists if the ring is in use on this host,
-    RingError if pyzmq is missing, ValueError, TypeError, OSError (the key file).  What goes wrong
-    later, `wait()` raises.
+    DeviceError if there is no such GPU, RingError if pyzmq is missing, ValueError, TypeError,
+    OSError (the key file).  What goes wrong later, `wait()` raises.
     """
     from gpuring.bridge.host import hostname
 
@@ -143,6 +143,10 @@ def import_(
     from gpuring.bridge.sides import Import
 
     slots = between_one_and(_core.MAX_SLOTS, slots, "slots")
+    if device != "host":  # the ring is made later, when the exporter has been reached
+        from gpuring.memory.cuda import device_for
+
+        device_for(device)
     return Import(f"import of {address}", told, slots)._start()
 
 
