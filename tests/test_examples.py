@@ -536,6 +536,32 @@ def test_two_hosts(start):
         assert [right.match(line)[1] for line in told] in [[name] * 2 for name in names]
 
 
+@pytest.mark.parametrize(
+    ("name", "args", "told"),
+    [
+        ("run.py", ["0"], "argument images: must be at least 1, not 0"),
+        ("detector.py", ["0", "cam"], "argument images: must be at least 1, not 0"),
+        ("camera.py", ["many", "cam"], "argument images: invalid count value: 'many'"),
+        ("camera.py", ["1", "../cam"], "camera.py: '../cam' cannot name a ring"),
+        ("detector.py", ["1", "../cam"], "detector.py: '../cam' cannot name a ring"),
+    ],
+)
+def test_two_hosts_refuses_arguments_with_a_reason(name, args, told):
+    command = [sys.executable, str(EXAMPLES / "two_hosts" / name), *args]
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode in (1, 2)
+    assert told in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+
+
 PAGES = {
     "inference_load.py": "examples/inference_frontends.md",
     "one_script.py": "guide.md",

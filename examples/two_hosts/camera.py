@@ -8,8 +8,16 @@ import numpy as np
 
 import gpuring
 
+
+def count(text):
+    """How many images, as it stands on a command line."""
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, not {text}")
+    return int(text)
+
+
 parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("images", type=int, help="how many")
+parser.add_argument("images", type=count, help="how many")
 parser.add_argument("ring", help="the name of the ring that it makes")
 parser.add_argument("--device", default="host", help="where the ring is: host (default) or cuda")
 
@@ -41,4 +49,7 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except (ValueError, gpuring.RingError) as error:  # as a ring of this name that is there
+        sys.exit(f"camera.py: {error}")

@@ -4,13 +4,14 @@ import argparse
 import collections
 import contextlib
 import statistics
+import sys
 
-from camera import place
+from camera import count, place
 
 import gpuring
 
 parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("images", type=int, help="how many each of them has")
+parser.add_argument("images", type=count, help="how many each of them has")
 parser.add_argument("rings", nargs="+", help="rings with images of camera.py", metavar="RING")
 
 
@@ -44,4 +45,7 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except (ValueError, gpuring.RingError) as error:  # as a camera that was killed
+        sys.exit(f"detector.py: {error}")

@@ -15,8 +15,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from camera import count
+
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-parser.add_argument("images", nargs="?", type=int, default=120, help="of each camera (120)")
+parser.add_argument("images", nargs="?", type=count, default=120, help="of each camera (120)")
 
 HERE, PORT = Path(__file__).parent, 9760
 # Whoever is started so ends with this program, also where it has ended before they are tied to it.
