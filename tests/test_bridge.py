@@ -142,7 +142,9 @@ def test_every_frame_arrives_once_and_in_order_with_its_metadata(near, far):
         thread.join()
         (link,) = poll(lambda: [x for x in ends.out.stats().links if (x.lag, x.frames) == (0, 500)])
         assert (link.policy, link.engine, link.lost) == ("lossless", "zmq", 0)
-        assert ends.into.stats().links[0].nbytes == 500 * 128
+        link = ends.into.stats().links[0]
+        assert (link.nbytes, link.engine.partition(" (")[0]) == (500 * 128, "zmq")
+        assert "zmq: " not in link.engine  # its name once is enough
 
 
 def test_frames_of_several_fields(near, far):

@@ -49,7 +49,7 @@ def test_each_frame_comes_once_over_kills_of_both_workers(
         poll(lambda: out.address)
         with bridge.import_(f"{out.address}/{name}", name=here, device="host", slots=8) as into:
             session = connected(into)
-            assert into.stats().links[0].engine.startswith("nixl (nixl: both sides are on one host")
+            assert into.stats().links[0].engine.startswith("nixl (both sides are on one host")
             with (
                 gpuring.attach(here, timeout=PATIENCE_S) as far,
                 far.consumer(start="oldest") as frames,

@@ -61,7 +61,7 @@ def choose(
     reasons = []
     for name in (name for name in NAMES if name in near and name in far):
         taken, reason = engine(name).suits(near[name], far[name], slab)
-        reasons.append(f"{name}: {reason}")
+        reasons.append(reason if taken else f"{name}: {reason}")
         if taken:
             return engine(name), "; ".join(reasons)
     raise EngineError("the two sides have no engine in common" + "".join(f"; {r}" for r in reasons))
