@@ -21,6 +21,8 @@ from gpuring.errors import (
 )
 
 _MAX_RANGES = 5
+_BRIDGE = b"bridge: "
+"""With this the names of subscriptions begin whose frames go to another host (gpuring.bridge)."""
 
 
 def subscription_label(name: bytes) -> str:
@@ -142,11 +144,11 @@ def culprit(peer: Peer, *, states: bool = False) -> str:
     def is_stopped(number: int) -> bool:
         return states and header.is_stopped(number)
 
-    where = (
-        f"subscription {subscription_label(header.subscription_name(subscription))!r}"
-        if subscription is not None
-        else ""
-    )
+    name = b"" if subscription is None else header.subscription_name(subscription)
+    where = "" if subscription is None else f"subscription {subscription_label(name)!r}"
+    # Its member here is seldom to blame, and nobody in this ring can tell how its importer is.
+    far = ". If its importer is silent, the log of the exporter says so"
+    bridged = far if name.startswith(_BRIDGE) else ""
     who = "a peer"
     if other is not None:
         whose = " of this process" if header.is_own(other) else ""
@@ -156,7 +158,7 @@ def culprit(peer: Peer, *, states: bool = False) -> str:
     if reason == _core.BY_PRODUCER:
         return f"{who} is writing frame {seq}{for_s}"
     if reason == _core.BY_HOLDER:
-        return f"{who} of {where} holds frame {seq}{for_s}"
+        return f"{who} of {where} holds frame {seq}{for_s}{bridged}"
     if reason == _core.BY_SUBSCRIPTION:
         members = header.members(subscription) if subscription is not None else []
         stopped = {header.peer_pid(member): is_stopped(member) for member in members}
@@ -165,7 +167,8 @@ def culprit(peer: Peer, *, states: bool = False) -> str:
         if members and all(map(header.is_own, members)):
             pids += ", this process"
         ago = for_s.removeprefix(" for")
-        return f"{where} has not taken frame {seq}, published{ago} ago (its members: {pids})"
+        taken = f"has not taken frame {seq}, published{ago} ago (its members: {pids})"
+        return f"{where} {taken}{bridged}"
     if reason == _core.BY_FENCE:
         return f"the GPU work of {who} on the slot of frame {seq} is not finished"
     asleep = [

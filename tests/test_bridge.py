@@ -263,6 +263,28 @@ def test_a_far_reader_holds_up_the_near_producer_who_is_told_of_the_link(near, f
         assert [take(ends.frames) for _ in range(held)] == [*range(held)]
 
 
+def test_who_is_held_up_by_a_stopped_importer_is_told_where_to_look(near, far, caplog):
+    caplog.set_level("INFO", "gpuring.bridge")
+    with (
+        ring_of(near, slots=4) as ring,
+        bridge.export(near, listen="127.0.0.1:0", timeout=0.3) as out,
+        bridge.import_(f"{out.address}/{near}", name=far, device="host", timeout=0.3) as into,
+        ring.producer() as producer,
+    ):
+        poll(lambda: connected(into) and connected(out))
+        os.kill(pid := into.pid, signal.SIGSTOP)
+        told = "its importer is silent, the log of the exporter says so"
+        with pytest.raises(RingFull, match=told):
+            for n in range(5):
+                with producer.claim(0.05) as slot:
+                    slot.array[...] = n
+        poll(lambda: any("is gone: the importer said nothing for" in line for line in caplog.messages))
+        assert any("Its frames are kept for 60 s" in line for line in caplog.messages)
+        with pytest.raises(RingFull, match=told):
+            producer.claim(0.05)
+        os.kill(pid, signal.SIGCONT)
+
+
 def test_a_lossy_importer_never_holds_up_the_producer_and_counts_what_is_lost(near, far):
     with both_ends(near, far, slots=4, policy="lossy") as ends:
         put(ends.producer, 0)

@@ -152,7 +152,7 @@ class Exporter:
             asked_s = min(1.5 * caller.hello.timeout_ms / 1000, self._patience_s)
             silence_s = max(self._timeout_s, asked_s)
             if now - caller.heard_s > silence_s:
-                self._hang_up(caller, f"said nothing for {silence_s:g} s")
+                self._hang_up(caller, f"the importer said nothing for {silence_s:g} s")
             elif now - caller.said_s > self._timeout_s / 6:
                 self._guarded(caller.link, partial(self._post, caller, wire.Ping()))
         for name, until in list(self._gone.items()):
@@ -276,8 +276,10 @@ class Exporter:
             self._welcome(caller)
 
     def _bye(self, caller: Caller, bye: wire.Bye) -> None:
-        self._hang_up(caller, bye.reason)
-        if not bye.again and caller.link.name in self._links:
+        if bye.again:
+            self._hang_up(caller, bye.reason)
+        else:
+            self._up.log(f"{caller.link.name} is gone: {bye.reason}")
             self._drop(caller.link, None)
 
     def _welcome(self, caller: Caller) -> None:
@@ -323,7 +325,9 @@ class Exporter:
         caller.link.close_session()
         self._gone[caller.link.name] = time.monotonic() + self._patience_s
         if reason is not None:
-            self._up.log(f"{caller.link.name} is gone: {reason}")
+            lossless = caller.link.policy == "lossless"
+            kept = f". Its frames are kept for {self._patience_s:g} s" if lossless else ""
+            self._up.log(f"{caller.link.name} is gone: {reason}{kept}")
 
     def _stop_sending(self, caller: Caller) -> None:
         """Before the near slots of a session are given back: nothing is sent from them any more.
