@@ -639,8 +639,14 @@ def test_a_name_that_does_not_resolve_is_told_at_once_and_tried_again(near, far,
 
 
 def test_names_of_hosts(near, far):
-    with pytest.raises(ValueError, match="other hosts can reach home"):
+    with pytest.raises(ValueError, match="home is a name, and other hosts may reach"):
         bridge.export(near, listen="home:0")
+    elsewhere = "3221225985"  # as good as a name of 192.0.2.1
+    with (
+        bridge.export(near, listen=f"{elsewhere}:9760", insecure=True) as out,
+        pytest.raises(RingError, match=r"listen at 3221225985:9760 \(192.0.2.1:9760\): this host"),
+    ):
+        out.wait(WAIT_S)
     host = "LOCALHOST"  # an address is taken for localhost
     with (
         ring_of(near) as ring,

@@ -195,12 +195,14 @@ def _address(text: str, any_address: bool) -> str:
     host = "127.0.0.1" if found[1] == "localhost" else found[1]
     try:
         is_loopback = ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:  # the address of a name may change
+        why = f"other hosts can reach {host}"
+    except ValueError:
         is_loopback = False
+        why = f"{host} is a name, and other hosts may reach the address that it has later"
     if not is_loopback and not any_address:
         raise ValueError(
-            f"other hosts can reach {host}: give a key (gpuring bridge keygen), or say that "
-            "whoever reaches it may read the ring (insecure=True)"
+            f"{why}: give a key (gpuring bridge keygen), or say that whoever reaches it may read "
+            "the ring (insecure=True)"
         )
     return f"{host}:{found[2]}"
 

@@ -28,7 +28,7 @@ def listen(
 ) -> tuple[Any, keys.Doorkeeper | None]:
     """A socket that listens, and who asks for keys, if there is one.  Waits until a name has an
     address.  Raises Fatal."""
-    address = _address_of(address, up)
+    asked, address = address, _address_of(address, up)
     router: Any = context.socket(zmq.ROUTER)
     router.linger, router.sndhwm, router.rcvhwm = 0, 0, _MESSAGES
     router.router_mandatory = True
@@ -48,7 +48,8 @@ def listen(
             return router, door
         except zmq.ZMQError as error:
             if error.errno != zmq.EADDRINUSE or time.monotonic() > deadline:
-                raise Fatal(f"cannot listen at {address}: {_why(error)}") from None
+                where = asked if asked == address else f"{asked} ({address})"
+                raise Fatal(f"cannot listen at {where}: {_why(error)}") from None
             time.sleep(0.1)
 
 
