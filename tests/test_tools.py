@@ -195,6 +195,8 @@ def test_tables_fit_and_cut_nothing_off(name, children, tool, width):
     if tool == "ls":
         return
     assert text.count(str(child.pid)) >= 3, text
+    if tool == "inspect":
+        assert text.count(" producer ") == 1, text  # ROLE, which the two peers of a bridge need
     whole = re.sub(r"\s", "", text)  # a name may go on in the next line
     assert whole.count("object-") == whole.count("tracking") >= 1, text
 
