@@ -243,6 +243,36 @@ def test_a_ring_takes_no_more_importers_than_it_has_subscriptions(name, caplog):
         assert [link.connected for link in out.stats().links] == [True]
 
 
+def test_the_log_has_each_refusal_once_until_the_importer_was_served(name, caplog):
+    caplog.set_level("INFO", "gpuring.bridge")
+    shape = {"slots": 4, "shape": 4, "dtype": "i8", "device": "host"}
+
+    def ask(who: str) -> type:
+        with asking(context, out, name, who) as dealer:
+            kind = type(answer(dealer))
+            if kind is wire.Welcome:
+                dealer.send_multipart(wire.encode(7, wire.Bye("it was a test", False)))
+                poll(lambda: not out.stats().links)
+        return kind
+
+    def refused() -> list[str]:
+        assert out.stats().restarts == 0  # all lines before this answer have come
+        return [line.split()[3] for line in caplog.messages if "was refused" in line]
+
+    with (
+        gpuring.create(name, max_subscriptions=1, **shape) as ring,
+        bridge.export(name, listen="127.0.0.1:0") as out,
+        zmq.Context() as context,
+    ):
+        with ring.consumer("somebody"):
+            assert [ask(who) for who in ("h/a", "h/b", "h/a", "h/b")] == 4 * [wire.Refuse]
+            assert refused() == ["h/a", "h/b"]
+        assert ask("h/a") is wire.Welcome
+        with ring.consumer("somebody"):
+            assert [ask(who) for who in ("h/a", "h/b")] == 2 * [wire.Refuse]
+            assert refused() == ["h/a", "h/b", "h/a"]
+
+
 def test_nobody_can_fill_the_log(name, caplog):
     caplog.set_level("INFO", "gpuring.bridge")
     with (

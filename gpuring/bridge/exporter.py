@@ -27,6 +27,8 @@ Start = Literal["next", "oldest"] | int
 
 _MESSAGES = 64
 """How many messages are heard before frames are sent again."""
+_REFUSED = 256
+"""How many importers are known that were refused.  They may choose any names."""
 _CUT_S = 3.0
 """How long a connection may take to end that was shut down."""
 _END_LOOK_S = 0.2
@@ -71,8 +73,8 @@ class Exporter:
         ring, and until when."""
         self._gone: dict[str, float] = {}
         """Until when the subscriptions of links without a caller are kept."""
-        self._refused = ""
-        """Why the last importer was refused that may ask again."""
+        self._refused: dict[str, str] = {}
+        """Why importers were refused that may ask again, and will: the log says so once."""
         self._later: deque[tuple[Any, list[Any]]] = deque()
         """Messages that have come, and were not heard yet."""
         self._stop_s = 0.0
@@ -252,7 +254,7 @@ class Exporter:
         before = next((c for c in self._callers.values() if c.link is link), None)
         if before is not None and before.hello.run != hello.run:
             reason = f"{hello.importer} is connected already, from another process"
-            self._refuse(route, number, reason, again=True)
+            self._refuse_for_now(route, number, hello.importer, reason)
             return
         if link is not None and link.policy != hello.policy:
             self._drop(link, wire.Bye("its importer was started again", True))
@@ -264,11 +266,9 @@ class Exporter:
             if link is None:
                 link = self._link_for(hello)
         except (RingError, OSError) as error:  # as no free peer, or no free descriptor
-            if str(error) != self._refused:  # it asks again and again
-                self._up.log(f"{hello.importer} was refused: {error}")
-            self._refused = str(error)
-            self._refuse(route, number, str(error), again=True)
+            self._refuse_for_now(route, number, hello.importer, str(error))
             return
+        self._refused.pop(link.name, None)
         channel = RouterChannel(self._router, route, number)
         caller = self._callers[route] = Caller(route, number, channel, guest, link, hello, now)
         self._gone.pop(link.name, None)
@@ -305,6 +305,14 @@ class Exporter:
             self._up.log(f"an importer was refused: {reason}")
         with contextlib.suppress(EngineError):
             RouterChannel(self._router, route, number).post(wire.Refuse(reason, again))
+
+    def _refuse_for_now(self, route: bytes, number: int, importer: str, reason: str) -> None:
+        if self._refused.pop(importer, None) != reason:
+            self._up.log(f"{importer} was refused: {reason}")
+        self._refused[importer] = reason
+        if len(self._refused) > _REFUSED:
+            del self._refused[next(iter(self._refused))]
+        self._refuse(route, number, reason, again=True)
 
     def _guarded(self, link: Link, call: Callable[[], Any]) -> Any:
         """What `call` returns.  If the session fails by it, it is ended."""
