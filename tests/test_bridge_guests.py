@@ -22,9 +22,10 @@ zmq = pytest.importorskip("zmq")
 
 from gpuring import bridge  # noqa: E402
 from gpuring.bridge import guests, wire  # noqa: E402
+from gpuring.bridge.engine import EngineError  # noqa: E402
 from gpuring.bridge.exporter import Exporter  # noqa: E402
 from gpuring.bridge.guests import Guests  # noqa: E402
-from gpuring.bridge.listening import listen  # noqa: E402
+from gpuring.bridge.listening import RouterChannel, listen  # noqa: E402
 
 WAIT_S = 30.0
 
@@ -147,7 +148,7 @@ def test_who_asks_as_soon_as_it_has_connected_is_known(name):
         assert one._router.poll(1000 * WAIT_S)
         one._hear()  # in the turn of the loop in which nobody had connected yet
         (caller,) = one._callers.values()
-        assert caller.guest is not None
+        assert caller.channel.guest is not None
         one._drop(caller.link, None)
 
 
@@ -166,6 +167,31 @@ def test_of_too_many_connections_the_oldest_one_without_a_session_ends(router, m
             log += known.admit(in_session)
         poll(lambda: [is_open(peer) for peer in peers] == [True, False, False, True, True])
     assert log == 2 * ["there are 3 connections: 127.0.0.1 was disconnected"]
+
+
+def test_who_reads_nothing_is_sent_no_more_than_so_much_in_all_of_its_sessions(router):
+    """A part of 64 KiB is copied for sending, so the slot that it is from can be written again."""
+    known, part = Guests(router), bytes(1 << 16)
+    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+        dealer.linger, dealer.rcvhwm, dealer.rcvbuf = 0, 1, 1 << 16
+        dealer.rcvtimeo = int(1000 * WAIT_S)
+        dealer.connect(router.last_endpoint)
+        dealer.send(b"x")
+        route, _ = router.recv_multipart(copy=False)
+        guest, sent = known.of(route), 0
+
+        def send(most: int) -> None:
+            nonlocal sent
+            for session in range(most):
+                RouterChannel(router, guest, route.bytes, session).data(1, 0, part)
+                sent += 1
+
+        with pytest.raises(EngineError, match="does not read"):
+            send(2000)
+        assert 32 << 20 < sent * len(part) < 80 << 20  # the kernel has some as well
+        for _ in range(sent):
+            dealer.recv_multipart()
+        send(100)
 
 
 # ---- a whole exporter ----------------------------------------------------------------------------
@@ -271,6 +297,39 @@ def test_the_log_has_each_refusal_once_until_the_importer_was_served(name, caplo
         with ring.consumer("somebody"):
             assert [ask(who) for who in ("h/a", "h/b")] == 2 * [wire.Refuse]
             assert refused() == ["h/a", "h/b", "h/a"]
+
+
+def went_on(link: Any, frames: int) -> Any:
+    return link if link.frames == frames or not link.connected else None
+
+
+def test_who_acknowledges_frames_without_reading_them_is_disconnected(name, caplog):
+    """ZeroMQ would keep a copy of each."""
+    caplog.set_level("INFO", "gpuring.bridge")
+    shape = {"slots": 8, "shape": 1 << 18, "dtype": "u1", "device": "host"}
+    with (
+        gpuring.create(name, **shape) as ring,
+        bridge.export(name, listen="127.0.0.1:0") as out,
+        zmq.Context() as context,
+        context.socket(zmq.DEALER) as dealer,
+        ring.producer() as producer,
+    ):
+        dealer.linger, dealer.rcvhwm, dealer.rcvbuf, dealer.rcvtimeo = 0, 1, 1 << 16, 30_000
+        dealer.connect(f"tcp://{out.address}")
+        dealer.send_multipart(wire.encode(7, wire.Hello(name, "h/x", "0" * 16, "lossless", "", 0)))
+        before = answer(dealer).seq
+        dealer.send_multipart(wire.encode(7, wire.Open("zmq", 8)))
+        sent = acked = 0
+        while sent < 400:
+            dealer.send_multipart(wire.encode(7, wire.Flow(acked, (sent + 1,))))
+            producer.claim(WAIT_S).publish()
+            sent += 1
+            link = poll(lambda n=sent: went_on(out.stats().links[0], n))
+            if not link.connected:
+                break
+            acked = before + sent
+        assert any("h/x is gone: the importer does not read" in line for line in caplog.messages)
+        assert sent < 320  # 80 MiB, some of which the kernel has
 
 
 def test_nobody_can_fill_the_log(name, caplog):

@@ -41,12 +41,7 @@ _DRAIN_S = 0.4
 class Caller:
     """The other end of a connection."""
 
-    route: bytes
-    number: int
-    """The session."""
     channel: RouterChannel
-    guest: Guest | None
-    """Its connection.  None if that is gone already."""
     link: Link
     hello: wire.Hello
     heard_s: float
@@ -170,7 +165,7 @@ class Exporter:
                 self._move(link)
 
     def _in_session(self) -> list[Guest | None]:
-        return [caller.guest for caller in self._callers.values()]
+        return [caller.channel.guest for caller in self._callers.values()]
 
     def _log(self, lines: list[str]) -> None:
         for line in lines:
@@ -223,7 +218,8 @@ class Exporter:
         try:
             number, message = wire.decode(parts)
         except wire.OtherVersion as error:
-            self._refuse(route, error.session, f"{error} (of the exporter)", again=False)
+            channel = RouterChannel(self._router, self._guests.of(frame), route, error.session)
+            self._refuse(channel, f"{error} (of the exporter)", again=False)
             return
         except wire.WireError as error:
             if caller is not None:
@@ -232,33 +228,34 @@ class Exporter:
         if isinstance(message, wire.Hello):
             # It may have connected since the loop looked.
             self._log(self._guests.admit(self._in_session()))
-            self._hello(route, number, self._guests.of(frame), message)
-        elif caller is not None and caller.number == number:
+            channel = RouterChannel(self._router, self._guests.of(frame), route, number)
+            self._hello(channel, message)
+        elif caller is not None and caller.channel.number == number:
             caller.heard_s = time.monotonic()
             if isinstance(message, wire.Bye):
                 self._bye(caller, message)
             elif caller.welcomed:
                 self._guarded(caller.link, lambda: caller.link.take(message))
 
-    def _hello(self, route: bytes, number: int, guest: Guest | None, hello: wire.Hello) -> None:
+    def _hello(self, channel: RouterChannel, hello: wire.Hello) -> None:
         if hello.ring != self._ring_name:
             reason = f"{self._host} exports ring {self._ring_name!r} here, and not {hello.ring!r}"
-            self._refuse(route, number, reason, again=False)
+            self._refuse(channel, reason, again=False)
             return
         if self._stop_s:
-            self._refuse(route, number, "the exporter is being stopped", again=True)
+            self._refuse(channel, "the exporter is being stopped", again=True)
             return
-        if route in self._callers:  # a connection has one session at a time
-            self._hang_up(self._callers[route], None)
+        if channel.route in self._callers:  # a connection has one session at a time
+            self._hang_up(self._callers[channel.route], None)
         link, now = self._links.get(hello.importer), time.monotonic()
         before = next((c for c in self._callers.values() if c.link is link), None)
         if before is not None and before.hello.run != hello.run:
             reason = f"{hello.importer} is connected already, from another process"
-            self._refuse_for_now(route, number, hello.importer, reason)
+            self._refuse_for_now(channel, hello.importer, reason)
             return
         if link is not None and link.policy != hello.policy:
             self._drop(link, wire.Bye("its importer was started again", True))
-            self._refuse(route, number, "the subscription has to be made again", again=True)
+            self._refuse(channel, "the subscription has to be made again", again=True)
             return
         if before is not None:
             self._hang_up(before, None)
@@ -266,11 +263,12 @@ class Exporter:
             if link is None:
                 link = self._link_for(hello)
         except (RingError, OSError) as error:  # as no free peer, or no free descriptor
-            self._refuse_for_now(route, number, hello.importer, str(error))
+            self._refuse_for_now(channel, hello.importer, str(error))
             return
         self._refused.pop(link.name, None)
-        channel = RouterChannel(self._router, route, number)
-        caller = self._callers[route] = Caller(route, number, channel, guest, link, hello, now)
+        spec = link.ring.spec
+        channel.frames_nbytes = link.ring.slots * (spec.slot_nbytes + spec.meta_nbytes)
+        caller = self._callers[channel.route] = Caller(channel, link, hello, now)
         self._gone.pop(link.name, None)
         if link.joined:
             self._welcome(caller)
@@ -287,7 +285,7 @@ class Exporter:
 
         def begin() -> None:
             post = partial(self._post, caller)
-            session = Session(caller.number, post, caller.channel)
+            session = Session(caller.channel.number, post, caller.channel)
             link.begin(session, caller.hello)
             spec = bytes(link.ring._header.spec).decode()
             session.post(wire.Welcome(self._host, link.epoch, link.passed, spec, engines.facts()))
@@ -300,19 +298,22 @@ class Exporter:
         caller.channel.post(message)
         caller.said_s = time.monotonic()
 
-    def _refuse(self, route: bytes, number: int, reason: str, *, again: bool) -> None:
+    def _refuse(self, channel: RouterChannel, reason: str, *, again: bool) -> None:
         if not again:
             self._up.log(f"an importer was refused: {reason}")
-        with contextlib.suppress(EngineError):
-            RouterChannel(self._router, route, number).post(wire.Refuse(reason, again))
+        try:
+            channel.post(wire.Refuse(reason, again))
+        except EngineError:  # it is gone, or asks again and again without reading the answers
+            if channel.guest is not None:
+                self._guests.turn_out(channel.guest)
 
-    def _refuse_for_now(self, route: bytes, number: int, importer: str, reason: str) -> None:
+    def _refuse_for_now(self, channel: RouterChannel, importer: str, reason: str) -> None:
         if self._refused.pop(importer, None) != reason:
             self._up.log(f"{importer} was refused: {reason}")
         self._refused[importer] = reason
         if len(self._refused) > _REFUSED:
             del self._refused[next(iter(self._refused))]
-        self._refuse(route, number, reason, again=True)
+        self._refuse(channel, reason, again=True)
 
     def _guarded(self, link: Link, call: Callable[[], Any]) -> Any:
         """What `call` returns.  If the session fails by it, it is ended."""
@@ -325,7 +326,7 @@ class Exporter:
 
     def _hang_up(self, caller: Caller, reason: str | None) -> None:
         """Ends a session.  Its link is kept for a while."""
-        if self._callers.pop(caller.route, None) is None:
+        if self._callers.pop(caller.channel.route, None) is None:
             return
         with contextlib.suppress(EngineError):
             self._post(caller, wire.Bye(reason or "there is a newer session", True))
@@ -350,8 +351,8 @@ class Exporter:
         """
         if not caller.channel.is_sending:
             return
-        if caller.guest is not None:
-            self._guests.turn_out(caller.guest)
+        if caller.channel.guest is not None:
+            self._guests.turn_out(caller.channel.guest)
         deadline = time.monotonic() + _CUT_S
         while caller.channel.is_sending:
             if time.monotonic() > deadline:
@@ -361,7 +362,7 @@ class Exporter:
             except zmq.Again:
                 time.sleep(0.0005)
             else:
-                if said[0].bytes != caller.route:
+                if said[0].bytes != caller.channel.route:
                     self._later.append(said)
 
     # ---- links ---------------------------------------------------------------------------------
@@ -431,7 +432,7 @@ class Exporter:
                     self._post(caller, bye)
             if not self._context.closed:
                 self._stop_sending(caller)
-            del self._callers[caller.route]
+            del self._callers[caller.channel.route]
         self._gone.pop(link.name, None)
         if self._links.get(link.name) is link:
             del self._links[link.name]
@@ -453,7 +454,7 @@ class Exporter:
         for caller in callers:
             with contextlib.suppress(EngineError):
                 self._post(caller, wire.Bye("the near ring was replaced", True))
-            del self._callers[caller.route]
+            del self._callers[caller.channel.route]
         hello = wire.Hello(self._ring_name, link.name, link.run, link.policy, "", 0)
         try:
             after = self._make_link(hello, ring, "oldest")

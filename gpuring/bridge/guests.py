@@ -12,13 +12,14 @@ import resource
 import socket
 import struct
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import zmq
 import zmq.utils.monitor
 
 from gpuring.bridge import wire
+from gpuring.bridge.backlog import Backlog
 
 MOST = 256
 """How many connections there may be, with and without a session."""
@@ -48,6 +49,7 @@ class Guest:
     """Whether a whole message has come since the last look."""
     nbytes: int = 0
     """How many bytes had come when a whole message was last known."""
+    backlog: Backlog = field(default_factory=Backlog)
 
 
 class Guests:

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections import deque
 from typing import Any
 
 import zmq
 
 from gpuring import _core
 from gpuring.bridge import keys, multipart, names, wire
+from gpuring.bridge.backlog import Backlog
 from gpuring.bridge.engine import EngineError
+from gpuring.bridge.guests import Guest
 from gpuring.bridge.worker import Fatal, Up
 
 _NAME_NBYTES = _core.MAX_NAME_NBYTES
 _MESSAGES = 64
 """How many messages of a connection wait to be heard.  Those of an importer are short."""
+_MOST_UNREAD = 32 << 20
+"""How many bytes may wait to be sent to an importer, beside the frames that may be on their way."""
+_HEARD_S = 0.01
 _AGAIN_S = 5.0
 """How long to try again while the address is in use, by the worker before."""
 _NAME_AGAIN_S = 1.0
@@ -79,10 +83,15 @@ def _why(error: zmq.ZMQError) -> str:
 class RouterChannel:
     """engine.Channel over the exporter's socket."""
 
-    def __init__(self, router: Any, route: bytes, number: int) -> None:
-        self._router, self._route, self._number = router, route, number
-        self._sent: deque[Any] = deque()
-        """For each part that ZeroMQ did not copy: whether it still sends from there."""
+    def __init__(self, router: Any, guest: Guest | None, route: bytes, number: int) -> None:
+        self._router = router
+        self.guest = guest
+        """The connection.  None if it is gone already."""
+        self.route, self.number = route, number
+        """The connection, as ZeroMQ calls it, and the session."""
+        self._backlog = Backlog() if guest is None else guest.backlog
+        self.frames_nbytes = 0
+        """How many bytes of frames may be on their way."""
 
     def data(self, to_seq: int, begin: int, part: Any, *, track: bool = False) -> Any:
         return self._send(wire.Data(to_seq, begin, part), track)
@@ -94,26 +103,27 @@ class RouterChannel:
     def is_sending(self) -> bool:
         """Whether ZeroMQ still sends from memory that it was given."""
         self._router.poll(0)  # it gives up what is for a connection that is gone
-        self._forget_the_sent()
-        return bool(self._sent)
+        return self._backlog.is_sending
 
     def _send(self, message: wire.Message, track: bool = False) -> Any:
         """Returns what says when the last part was sent, if it is sent from where it is."""
-        parts = [self._route, *wire.encode(self._number, message)]
-        track = track or len(parts[-1]) >= multipart.COPIED
+        self._check_backlog()
+        parts = [self.route, *wire.encode(self.number, message)]
+        track = track or len(parts[-1]) >= multipart.COPIED or self._backlog.wants_mark
         try:
             sent = multipart.send(self._router, parts, track=track)
         except zmq.ZMQError as error:
             why = "the connection was closed" if error.errno == zmq.EHOSTUNREACH else error
             raise EngineError(f"the importer cannot be reached: {why}") from None
-        if sent is not None:
-            self._sent.append(sent)
-            self._forget_the_sent()
+        self._backlog.add(sum(map(len, parts[1:])), sent)
         return sent
 
-    def _forget_the_sent(self) -> None:
-        while self._sent and self._sent[0].done:
-            self._sent.popleft()
+    def _check_backlog(self) -> None:
+        most = self.frames_nbytes + _MOST_UNREAD
+        if self._backlog.nbytes > most:
+            time.sleep(_HEARD_S)  # a thread of pyzmq hears what was sent
+            if self._backlog.nbytes > most:
+                raise EngineError("the importer does not read what it is sent")
 
 
 def subscription_of(importer: str) -> str:
