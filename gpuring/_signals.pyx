@@ -6,10 +6,12 @@ Python runs signal handlers between two of its own instructions.  The steps here
 so Python has no instructions between them.
 """
 
+import sys
 import weakref
 
 
 cdef list unfinished = []  # what was dropped, and whose `_dropped` was interrupted twice
+cdef object is_finalizing = sys.is_finalizing  # what has a name in a module is None when it is needed
 
 
 cdef class Dropped:
@@ -18,9 +20,14 @@ cdef class Dropped:
     Where a `__del__` in Python begins, Python looks for signals.  If a handler raises there, nothing of the
     `__del__` is done, and nothing will ever call it again.  Here the object is kept, and `_dropped` is called
     once more.  If a handler raises in that call, too, `finish_dropped` does the rest.  As always, Python
-    prints what a handler raises."""
+    prints what a handler raises.
+
+    While the interpreter goes away, nothing is called.  gpuring/ending.py has closed all rings before
+    that, and functions in Python may not find their builtins any more."""
 
     def __del__(self):
+        if is_finalizing():
+            return
         try:
             self._dropped()
         except Exception:

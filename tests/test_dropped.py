@@ -221,6 +221,23 @@ def test_or_when_the_process_ends(name, ring):
     assert ring._header.reaps == 0
 
 
+KEPT = """
+import sys, gpuring
+ring = gpuring.create(sys.argv[1], slots=2, shape=4, dtype="u1", device="host")
+sys.kept = [ring, ring.producer(), ring.consumer()]  # sys goes last, when builtins are gone, too
+sys.kept.append(sys.kept)
+"""
+
+
+def test_what_is_kept_to_the_very_end_of_the_interpreter_ends_quietly(name):
+    """As what pytest keeps of a warning: its source."""
+    ended = subprocess.run(
+        [sys.executable, "-c", KEPT, name],
+        check=False, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
 def test_a_ring_that_is_dropped_at_a_ctrl_c_leaves_nothing(name):
     last = [gpuring.create(name, slots=2, shape=4, dtype="u1", device="host")]
     with told():
