@@ -2,20 +2,10 @@
  * what load would meet only once in a long while. Usage: device_steps
  */
 #define _GNU_SOURCE
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 
 #include "fake_cuda.h"
-
-#define REQUIRE(condition)                                                                         \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            const char *complaint = fc_complaint(world);                                           \
-            fprintf(stderr, "%s:%d: not so: %s (%s)\n", __func__, __LINE__, #condition, complaint ? complaint : ""); \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
+#include "require.h"
 
 static struct fc_world *world;
 static struct gd_driver driver;
@@ -37,7 +27,7 @@ static void open_ring(unsigned sync) {
 static void run_gpu(void) {
     while (fc_step(world)) {
     }
-    REQUIRE(!fc_complaint(world));
+    REQUIRE(!fc_complaint(world), "%s", fc_complaint(world));
 }
 
 static enum gr_result claim(struct gd_peer *me, struct gd_call *call) {

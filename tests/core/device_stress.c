@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "fake_cuda.h"
+#include "require.h"
 
 enum { SLOTS = 6, PRODUCERS = 2, LONELY = 2, SHARED = 2, LOSSY = 1, NEWEST = 1, BATCH = 3 };
 enum { CONSUMERS = LONELY + SHARED + LOSSY + NEWEST, CHURNERS = 2 };
@@ -34,15 +35,6 @@ static bool gate_host;
 static _Atomic uint64_t published_sum, lonely_sum, shared_sum, refusals;
 static _Atomic uint8_t seen[FC_SEQS];
 static _Atomic bool churning;
-
-#define REQUIRE(condition)                                                                         \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            const char *complaint = fc_complaint(world);                                           \
-            fprintf(stderr, "%s:%d: not so: %s (%s)\n", __FILE__, __LINE__, #condition, complaint ? complaint : ""); \
-            abort();                                                                               \
-        }                                                                                          \
-    } while (0)
 
 static _Thread_local uint64_t dice;
 static uint64_t chance(uint64_t n) { /* splitmix64 */
@@ -67,7 +59,7 @@ static enum gr_result go(struct gd_peer *me, struct gd_call *call, verb_of_devic
     unsigned how = GD_WAIT;
     enum gr_result result;
     while ((result = verb(me, call, how)) == GR_SIGNAL) how |= GD_AGAIN;
-    REQUIRE(!fc_complaint(world));
+    REQUIRE(!fc_complaint(world), "%s", fc_complaint(world));
     if (result == GR_DEVICE) atomic_fetch_add(&refusals, 1);
     return result;
 }
@@ -443,7 +435,7 @@ static void run_ring(unsigned sync, bool host, bool refusals_too) {
     fc_calm(world);
 
     REQUIRE(gd_close(&device));
-    REQUIRE(!fc_complaint(world));
+    REQUIRE(!fc_complaint(world), "%s", fc_complaint(world));
     REQUIRE(atomic_load(&lonely_sum) == LONELY * atomic_load(&published_sum));
     REQUIRE(atomic_load(&shared_sum) == atomic_load(&published_sum));
     for (uint32_t k = 0; k < ring->slots * ring->max_peers; k++)

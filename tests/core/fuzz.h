@@ -6,24 +6,21 @@
 
 enum { HANG_S = 5, TABLES = 8, PEERS = 5, DEAD = 3, GEOMETRIES = 7, CROWD = 100 };
 #define COUNT(array) ((uint32_t)(sizeof(array) / sizeof *(array)))
-#define REQUIRE(condition) ((condition) ? (void)0 : failed(__LINE__, #condition))
 typedef unsigned long long ull;
 
 static uint64_t seed = 1, input, rng;
 static const char *doing = "";
 
 static void tell(void) { fprintf(stderr, "fuzz: seed %llu, input %llu, in %s\n", (ull)seed, (ull)input, doing); }
-static void failed(int line, const char *what) {
-    fprintf(stderr, "fuzz.c:%d: not so: %s\n", line, what);
-    tell();
-    abort();
-}
+#define NOT_SO(...) (fprintf(stderr, __VA_ARGS__), fputc('\n', stderr), tell(), abort())
+#include "require.h"
+
 static void tick(int signal) {
     static uint64_t last = UINT64_MAX;
     static int ticks;
     (void)signal;
     if (last != input) last = input, ticks = 0;
-    if (++ticks > HANG_S) failed(__LINE__, "it comes back");
+    if (++ticks > HANG_S) NOT_SO("a hang");
 }
 static uint64_t random64(void) { /* splitmix64 */
     uint64_t z = rng += 0x9e3779b97f4a7c15u;

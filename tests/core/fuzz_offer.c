@@ -198,7 +198,10 @@ static void honest(void) {
     struct gr_who me = ours(rings[k]);
     struct sockaddr_un where = at(rings[k], &me);
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), got = -1, nbytes;
-    while (connect(fd, (struct sockaddr *)&where, sizeof where) != 0) REQUIRE(errno == EAGAIN), attend();
+    while (connect(fd, (struct sockaddr *)&where, sizeof where) != 0) {
+        REQUIRE(errno == EAGAIN);
+        attend();
+    }
     for (int turn = 0; turn < 8 && got < 0; turn++) attend(), got = listen_to(fd, &nbytes);
     struct stat theirs, mine;
     REQUIRE(got >= 0 && nbytes == WORDS * 8 && fstat(got, &theirs) == 0 && fstat(slots[k], &mine) == 0);

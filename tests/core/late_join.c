@@ -21,15 +21,7 @@
 #include <unistd.h>
 
 #include "fake_cuda.h"
-
-#define REQUIRE(condition)                                                                         \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            const char *complaint = fc_complaint(world);                                           \
-            fprintf(stderr, "%s:%d: not so: %s (%s)\n", __func__, __LINE__, #condition, complaint ? complaint : ""); \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
+#include "require.h"
 
 static struct fc_world *world;
 static struct gd_driver driver;

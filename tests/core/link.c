@@ -25,17 +25,11 @@
 enum { MAX_POINTS = 64, DEADLINE_S = 20, FIRST = 4 /* a near ring of 4 slots begins with that */ };
 typedef unsigned long long ull;
 
-#define REQUIRE(condition, ...)                                                                    \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "%s:%d: not so: %s ", __func__, __LINE__, #condition);                 \
-            fprintf(stderr, " " __VA_ARGS__);                                                      \
-            fprintf(stderr, " (kill %llu of seed %llu)\n", (ull)kills, (ull)seed);                 \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
-
 static uint64_t seed = 1, kills, dice;
+
+#define NOT_SO(...)                                                                                \
+    (fprintf(stderr, __VA_ARGS__), fprintf(stderr, " (kill %llu of seed %llu)\n", (ull)kills, (ull)seed), abort())
+#include "require.h"
 
 static uint64_t mix(uint64_t x) { /* splitmix64 */
     x += 0x9e3779b97f4a7c15u;

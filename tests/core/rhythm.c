@@ -14,6 +14,7 @@
 #include <time.h>
 
 #include "../../gpuring/core/ring.h"
+#include "require.h"
 
 enum { LOOK_NS = 40, WOKEN_NS = 20 * 1000, TIMER_NS = 60 * 1000, TIMER_VARIES_NS = 4000 };
 
@@ -22,8 +23,6 @@ static struct gr_peer writer, reader;
 static int64_t clock_ns = 1000000000, next_ns, schedule_ns, period_ns, jitter_ns, awake_ns;
 static uint64_t dice = 1, sleeps;
 static bool writing;
-
-#define REQUIRE(condition) ((condition) ? (void)0 : (fprintf(stderr, "%d: not so: %s\n", __LINE__, #condition), abort()))
 
 static int64_t below(int64_t n) {
     dice = dice * 6364136223846793005u + 1442695040888963407u;

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "../../gpuring/core/ring.h"
+#include "require.h"
 
 enum { SLOTS = 5, WORDS = 16, PRODUCERS = 3, LONELY = 3, SHARED = 3, LOSSY = 2, NEWEST = 2 };
 enum { DEADLINE_S = 300 };
@@ -26,14 +27,6 @@ static uint64_t data[SLOTS][WORDS];
 static uint64_t frames_each = 20000;
 static _Atomic uint64_t seen_shared[1 << 22], published_sum, lonely_sum;
 static _Atomic int churning = 1;
-
-#define REQUIRE(condition)                                                                         \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition);                \
-            abort();                                                                               \
-        }                                                                                          \
-    } while (0)
 
 enum way { ASLEEP, AT_BELLS, IN_POLL, WAYS };
 

@@ -17,16 +17,9 @@
 #include <unistd.h>
 
 #include "../../gpuring/core/ring.h"
+#include "require.h"
 
 enum { SLOTS = 2, DEADLINE_S = 200 };
-
-#define REQUIRE(condition)                                                                         \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition);                \
-            abort();                                                                               \
-        }                                                                                          \
-    } while (0)
 
 static struct gr_ring *ring;
 static struct gr_peer writer, reader; /* used by main in all rounds, to keep frames coming */

@@ -15,18 +15,11 @@
 #include <unistd.h>
 
 #include "../../gpuring/core/ring.h"
+#include "require.h"
 
 enum { RINGS = 2 };
 enum way { ASLEEP, AT_BELLS, IN_POLL, WAYS };
 static const char *const way_names[WAYS] = {"asleep", "at bells", "in poll()"};
-
-#define REQUIRE(condition)                                                                         \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition);                \
-            abort();                                                                               \
-        }                                                                                          \
-    } while (0)
 
 /* Peers of one thread, one for each ring, and how the thread waits for them. */
 struct side {

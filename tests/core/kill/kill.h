@@ -87,15 +87,8 @@ bool balances(uint64_t frontier);
 void complain(const char *format, ...);
 
 /* In a process of a round: it complains and ends. */
-#define REQUIRE(condition, ...)                                                                    \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            char text_[256];                                                                       \
-            snprintf(text_, sizeof text_, " " __VA_ARGS__);                                        \
-            complain("%s:%d: not so: %s%s", __func__, __LINE__, #condition, text_);                \
-            _exit(3);                                                                              \
-        }                                                                                          \
-    } while (0)
+#define NOT_SO(...) (complain(__VA_ARGS__), _exit(3))
+#include "../require.h"
 
 /* In the parent: the round has failed. */
 #define EXPECT(condition, ...)                                                                     \
