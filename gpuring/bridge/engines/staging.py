@@ -7,8 +7,6 @@ network.  Nothing here waits for the GPU, but for two calls that say so.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +14,7 @@ import numpy as np
 
 from gpuring.bridge import wire
 from gpuring.bridge.engine import Channel, EngineError, Slab
+from gpuring.bridge.engines.copies import Copies, on_gpu
 from gpuring.bridge.engines.counting import Counting
 from gpuring.memory.cuda import load_cupy
 
@@ -30,48 +29,25 @@ class Buffer:
         memory = cupy.cuda.alloc_pinned_memory(wire.MAX_PART)
         self.pointer = int(memory.ptr)
         self.array = np.frombuffer(memory, "u1", wire.MAX_PART)
-        self.event = cupy.cuda.Event(disable_timing=True)
 
 
 class Staging:
-    """What both ends have: a stream, and pinned memory that is made when it is first needed."""
+    """What both ends have: copies, and pinned memory that is made when it is first needed."""
 
     def __init__(self, slab: Slab) -> None:
-        self._slab = slab
-        self._cupy = load_cupy()
+        assert slab.gpu is not None
+        self._slab, self._gpu = slab, slab.gpu
+        self._copies = Copies(self._gpu)
         self._free: list[Buffer] = []
         self._made = 0
-        with self._on_gpu():
-            self._stream = self._cupy.cuda.Stream(non_blocking=True)
-
-    @contextmanager
-    def _on_gpu(self) -> Iterator[None]:
-        """Calls to the driver.  Its errors become EngineErrors."""
-        try:
-            with self._cupy.cuda.Device(self._slab.gpu):
-                yield
-        except self._cupy.cuda.runtime.CUDARuntimeError as error:
-            raise EngineError(f"GPU {self._slab.gpu}: {error}") from error
 
     def _buffer(self) -> Buffer | None:
         """Pinned memory that nobody uses.  None if there is none now."""
         if not self._free and self._made < DEPTH:
             self._made += 1
-            with self._on_gpu():
-                return Buffer(self._cupy)
+            with on_gpu(self._gpu):
+                return Buffer(load_cupy())
         return self._free.pop() if self._free else None
-
-    def _copy(self, to: int, source: int, nbytes: int, event: Any) -> None:
-        """Enqueues a copy, and an event behind it."""
-        runtime = self._cupy.cuda.runtime
-        with self._on_gpu():
-            runtime.memcpyAsync(to, source, nbytes, runtime.memcpyDefault, self._stream.ptr)
-            event.record(self._stream)
-
-    def _wait(self) -> None:
-        """Waits for all copies."""
-        with self._on_gpu():
-            self._stream.synchronize()
 
     def fileno(self) -> int:
         return -1
@@ -96,7 +72,6 @@ class GpuSender(Staging):
         super().__init__(slab)
         self._channel = channel
         self._waiting: deque[Part] = deque()
-        self._copying: deque[tuple[Part, Buffer]] = deque()
         self._sending: deque[tuple[Any, Buffer]] = deque()
 
     def open(self, offer: bytes) -> None:
@@ -116,13 +91,11 @@ class GpuSender(Staging):
         while self._waiting and (buffer := self._buffer()) is not None:
             part = self._waiting.popleft()
             source = self._slab.address(part.index) + part.begin
-            self._copying.append((part, buffer))
-            self._copy(buffer.pointer, source, part.nbytes, buffer.event)
+            self._copies.start((part, buffer), buffer.pointer, source, part.nbytes)
 
     def poll(self) -> list[int]:
         arrived = []
-        while self._copying and self._copying[0][1].event.done:
-            part, buffer = self._copying.popleft()
+        for part, buffer in self._copies.done():
             data = buffer.array.data[: part.nbytes]
             sent = self._channel.data(part.to_seq, part.begin, data, track=True)
             self._sending.append((sent, buffer))
@@ -133,14 +106,12 @@ class GpuSender(Staging):
 
     @property
     def busy(self) -> bool:
-        return bool(self._waiting or self._copying)
+        return bool(self._waiting or self._copies.pending)
 
     def close(self) -> None:
         """Waits for the copies that were enqueued."""
         self._waiting.clear()
-        if self._copying:
-            self._wait()
-        self._copying.clear()
+        self._copies.close()
         self._sending.clear()  # the channel keeps what it still sends
 
 
@@ -150,44 +121,42 @@ class GpuReceiver(Counting, Staging):
     def __init__(self, slab: Slab) -> None:
         Counting.__init__(self, slab)
         Staging.__init__(self, slab)
-        self._copying: deque[Buffer] = deque()
-        self._finishing: deque[tuple[int, Any]] = deque()
+        self._finishing: set[int] = set()
+        self._done: list[int] = []
 
     def write(self, index: int, begin: int, part: Any) -> None:
         """Waits for the oldest copy if all of the pinned memory is in use."""
         view = memoryview(part)
         self._count(index, begin, view.nbytes)
-        buffer = self._buffer()
-        if buffer is None:
-            buffer = self._copying.popleft()
-            with self._on_gpu():
-                buffer.event.synchronize()
-        self._copying.append(buffer)
+        while (buffer := self._buffer()) is None:
+            self._copied(self._copies.wait_for_one())
         buffer.array[: view.nbytes] = view
-        self._copy(self._slab.address(index) + begin, buffer.pointer, view.nbytes, buffer.event)
+        self._copies.start(buffer, self._slab.address(index) + begin, buffer.pointer, view.nbytes)
 
     def finish(self, index: int, nbytes: int) -> None:
         self._check(index, nbytes)
-        with self._on_gpu():
-            event = self._cupy.cuda.Event(disable_timing=True)
-            event.record(self._stream)
-        self._finishing.append((index, event))
+        self._finishing.add(index)
+        self._copies.mark(index)
+
+    def _copied(self, what: Buffer | int) -> None:
+        """A part is in its slot, or all parts of the slot of this index are."""
+        if isinstance(what, Buffer):
+            self._free.append(what)
+        else:
+            self._finishing.discard(what)
+            self._done.append(what)
 
     def poll(self) -> list[int]:
-        while self._copying and self._copying[0].event.done:
-            self._free.append(self._copying.popleft())
-        done = []
-        while self._finishing and self._finishing[0][1].done:
-            done.append(self._finishing.popleft()[0])
+        for what in self._copies.done():
+            self._copied(what)
+        done, self._done = self._done, []
         return done
 
     @property
     def busy(self) -> bool:
-        return bool(self._finishing)
+        return bool(self._finishing or self._done)
 
     def close(self) -> None:
         """Waits for the copies that were enqueued."""
-        self._finishing.clear()
-        if self._copying:
-            self._wait()
-        self._copying.clear()
+        self._copies.close()
+        self._finishing, self._done = set(), []
