@@ -29,8 +29,8 @@ def module(name: str) -> Any:
     return local if name == "local" else engines.engine(name)
 
 
-def slab(slots: int, slot_nbytes: int) -> Slab:
-    """Slots in host memory of this process."""
+def slab(slots: int, slot_nbytes: int, window: int = 0) -> Slab:
+    """Slots in host memory of this process.  The window is all of them if it is 0."""
     memory = np.frombuffer(mmap.mmap(-1, slots * slot_nbytes), "u1")
     return Slab(
         pointer=memory.ctypes.data,
@@ -40,6 +40,7 @@ def slab(slots: int, slot_nbytes: int) -> Slab:
         gpu=None,
         imported=False,
         owner=memoryview(memory),
+        window=window or slots,
     )
 
 

@@ -19,19 +19,27 @@ from processes import open_files, poll
 
 from gpuring.bridge import nics
 from gpuring.bridge.engine import EngineError
-from gpuring.bridge.engines import nixl
+from gpuring.bridge.engines import bounce, nixl
 from gpuring.bridge.engines.holds import Hold, Holds
 
-NAMES = ("local", "zmq", "nixl", pytest.param("nixl over tcp", marks=pytest.mark.slow))
+NAMES = (
+    "local",
+    "zmq",
+    "nixl",
+    pytest.param("nixl with bounce buffers", marks=pytest.mark.slow),
+    pytest.param("nixl over tcp", marks=pytest.mark.slow),
+)
 MIB = 1 << 20
 
 
 @pytest.fixture(params=NAMES)
 def name(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """An engine that can be used here."""
-    name, _, transport = request.param.partition(" over ")
-    if transport:
-        monkeypatch.setenv("UCX_TLS", transport)  # the child inherits it
+    name, _, how = request.param.partition(" ")  # the child inherits the environment
+    if how == "over tcp":
+        monkeypatch.setenv("UCX_TLS", "tcp")
+    elif how:
+        monkeypatch.setenv("GPURING_NIXL_BOUNCE", "1")
     return usable(name)
 
 
@@ -330,6 +338,41 @@ def test_only_one_near_end_holds_the_slots() -> None:
     holds.end()
 
 
+# ---- bounce buffers ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["nixl with bounce buffers"], indirect=True)
+def test_frames_wait_for_a_place_in_the_buffer_beside_the_near_ring(
+    session: Callable[..., Session],
+) -> None:
+    """It has room for four of them."""
+    nbytes = 17 * MIB
+    over = session(6, nbytes, near_slots=6)
+    for seq in range(6):
+        over.send(seq, seq, nbytes, "fill")
+    for seq in range(6):
+        over.send(seq, seq, nbytes, "send again")
+    over.until(lambda: len(over.published) == 6)
+    for seq in range(6):
+        check(over, seq)
+    over.end()
+
+
+@pytest.mark.parametrize("name", ["nixl with bounce buffers"], indirect=True)
+def test_the_buffer_beside_the_far_ring_has_room_for_what_is_in_flight(
+    session: Callable[..., Session],
+) -> None:
+    over = session(memory=slab(9, 1 << 16, window=2))
+    for seq in range(40):
+        over.send(seq, seq % 9, 1 << 16)
+        over.until(lambda seq=seq: len(over.published) >= seq)
+    over.until(lambda: len(over.published) == 40)
+    assert over.receiver.bounce.slab.slots == 3
+    for seq in range(31, 40):
+        check(over, seq)
+    over.end()
+
+
 # ---- which engine ------------------------------------------------------------------------------
 
 
@@ -349,9 +392,29 @@ def test_nixl_suits_one_host_and_rdma_and_no_plain_network() -> None:
         True,
         "both sides have RDMA: mlx5_0:1 (InfiniBand, 400 Gb/sec)",
     )
-    vmm = replace(memory, memory="vmm", gpu=0)
-    assert nixl.suits(other | {"host": "c"}, other, vmm)[0] is False
     assert nixl.suits({}, other, memory)[0] is False, "what comes over the network may be anything"
+
+
+def test_nixl_suits_a_gpu_if_there_is_memory_for_a_bounce_buffer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Here CUDA shares no memory, as that of an importer's worker."""
+    one: dict[str, Any] = {"host": "a", "spaces": [1, 2], "rdma": []}
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(bounce, "reserve", lambda gpu, nbytes: asked.append((gpu, nbytes)))
+    for kind in ("ipc", "vmm", "pool"):
+        memory = replace(slab(8, 4096, window=3), memory=kind, gpu=5)
+        suits = nixl.suits(one, one, memory)
+        assert suits == (True, "both sides are on one host, with a bounce buffer of 4 slots")
+        assert asked.pop() == (5, 4 * 4096)
+        assert not nixl.suits(one, one | {"host": "b"}, memory)[0]
+        assert not asked, "there is memory where none is needed"
+
+    def refuse(gpu: int, nbytes: int) -> None:
+        raise EngineError("there is no memory")
+
+    monkeypatch.setattr(bounce, "reserve", refuse)
+    assert nixl.suits(one, one, memory) == (False, "there is no memory")
 
 
 def test_rdma_devices_are_read_from_sys(tmp_path: Path) -> None:

@@ -35,11 +35,16 @@ def connected(into: Any, *, but: tuple[int, int] = (0, 0)) -> tuple[int, int]:
     return session
 
 
-@pytest.mark.parametrize("transport", ["all", "tcp"])
+@pytest.mark.parametrize(
+    "environment",
+    [{"UCX_TLS": "all"}, {"UCX_TLS": "tcp"}, {"GPURING_NIXL_BOUNCE": "1"}],
+    ids=["all", "tcp", "bounce buffers"],
+)
 def test_each_frame_comes_once_over_kills_of_both_workers(
-    name: str, monkeypatch: pytest.MonkeyPatch, transport: str
+    name: str, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]
 ) -> None:
-    monkeypatch.setenv("UCX_TLS", transport)
+    for variable, value in environment.items():
+        monkeypatch.setenv(variable, value)
     here = f"{name}.far"
     with (
         gpuring.create(name, slots=8, shape=(WORDS,), dtype="u8", device="host") as ring,

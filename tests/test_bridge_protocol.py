@@ -19,6 +19,7 @@ zmq = pytest.importorskip("zmq")
 
 from gpuring import bridge, spec  # noqa: E402
 from gpuring.bridge import wire  # noqa: E402
+from gpuring.bridge.far import Landing  # noqa: E402
 
 WAIT_S = 30.0
 SPEC = spec.make(shape=4, dtype="i8").to_bytes().decode()
@@ -259,6 +260,32 @@ def put(producer: gpuring.Producer, frames: int) -> None:
     for _ in range(frames):
         with producer.claim(WAIT_S) as slot:
             slot.array[...] = slot.seq
+
+
+def test_credits_are_within_the_window_that_engines_may_rely_on(name: str) -> None:
+    """The other producer takes three sequences between those of the importer."""
+    said: list[wire.Message] = []
+    with (
+        gpuring.create(name, slots=8, shape=4, dtype="i8", device="host") as ring,
+        ring.producer() as other,
+    ):
+        ring._set_link(b"e" * 16, 0, 0)
+        landing = Landing(ring, 1 << 20, most=2)
+        landing.join()
+        landing.begin("zmq", {"zmq": {}}, said.append)
+        landing.step()
+        first = credits_of(said)[0]
+        for _ in range(3):
+            other.claim().publish()
+        for seq, told in ((0, [0, 1]), (1, [0, 1]), (5, [0, 1, 5, 6]), (6, [0, 1, 5, 6, 7])):
+            assert [each - first for each in credits_of(said)] == told
+            landing.take(wire.Frame(seq + 1, first + seq, NBYTES, 1, 0, (), part=bytes(NBYTES)))
+            landing.step()
+        landing.close()
+
+
+def credits_of(said: list[wire.Message]) -> list[int]:
+    return [each for flow in said if isinstance(flow, wire.Flow) for each in flow.credits]
 
 
 def test_what_an_importer_says_in_an_earlier_session_is_not_heard(

@@ -66,6 +66,9 @@ class Slab:
     owner: Any
     """Keeps the memory mapped.  On the host it is a `memoryview` of all bytes, which may be written
     on the far side; on a GPU it is a flat `cupy.ndarray` of uint8."""
+    window: int
+    """On the far side: the sequences of all slots that are written to at one time are less than
+    this apart.  Slot `index` has the sequences that are `index` modulo `slots`."""
 
     def address(self, index: int) -> int:
         """The address of a slot."""

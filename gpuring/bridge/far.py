@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -86,7 +86,7 @@ class Landing:
         self.credits = min(_FEWEST, self._most)
         self._calm = 0
         self._claimed: deque[WriteSlot] = deque()
-        self._slab: Slab = slab_of(ring, writable=True)
+        self._slab: Slab = replace(slab_of(ring, writable=True), window=self._most)
         self._metas = metas_of(ring, writable=True)
         self._epoch, self._seq, self._lost = ring._link()
 
@@ -271,7 +271,10 @@ class Landing:
                 return
 
     def _tell(self, session: Session) -> None:
-        credits = tuple(slot._seq for slot in self._claimed if slot._seq > session.told)
+        # A claim skips sequences that others have, and slots that a lossy reader holds.  What is
+        # beyond the window then is told when older claims are published.
+        end = self._claimed[0]._seq + self._slab.window if self._claimed else 0
+        credits = tuple(slot._seq for slot in self._claimed if session.told < slot._seq < end)
         if not credits and session.acked == self._seq:
             return
         session.post(wire.Flow(self._seq, credits))

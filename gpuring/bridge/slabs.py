@@ -31,6 +31,7 @@ def slab_of(ring: Ring, *, writable: bool) -> Slab:
         gpu=None if on_host else int(array.device.id),
         imported=not on_host and not ring._created,
         owner=memoryview(array) if on_host else array,
+        window=ring.slots,
     )
 
 

@@ -1,22 +1,23 @@
 """NIXL: the near end writes into the far slots, over RDMA, NVLink or what else UCX finds.
 
-The slots themselves are source and destination, and no byte is copied in between.  An end of a
-session has one agent, which is destroyed with the session.  An agent that is gone takes nothing
-any more: the network card or the connection refuses what the other end still sends.  On one host
-that is not enough, and `holds.py` has the rest.
+The slots themselves are source and destination where that is possible, and no byte is copied in
+between.  Otherwise an end has a bounce buffer, and copies frames between it and the slots (see
+below).  An end of a session has one agent, which is destroyed with the session.  An agent that is
+gone takes nothing any more: the network card or the connection refuses what the other end still
+sends.  On one host that is not enough, and `holds.py` has the rest.
 
 Nobody polls while nothing is in flight.  The near end polls its own transfers.  UCX needs the far
 end's help to connect, and on networks without RDMA for each byte.  So the near end sends one byte
 over the channel for each transfer that is not done at once, and the far end polls until the bridge
 says that the frame has arrived.
 
-Which memory it takes:
+Which memory needs a bounce buffer (`bounce.py`):
 
-* host rings, and GPU rings with memory="ipc", also where this process has only imported the slots.
-  Between GPUs of one host the far slots must be shared again.  Where CUDA refuses that for
-  imported ones, so does this engine.
-* memory="vmm" and "pool" are slow in NIXL 1.5 or do not work (issue 1754 of ai-dynamo/nixl).
-  `suits` refuses them, so only who asks for NIXL by name gets them.
+* On the far side slots on a GPU that CUDA does not share again: those of another process, which an
+  importer's worker always has, and those with memory="vmm" or "pool".
+* On the near side slots with memory="vmm" or "pool", with which NIXL 1.5 is slow or does not work
+  (issue 1754 of ai-dynamo/nixl).  Slots with memory="ipc" need none, also if another process has
+  made them.
 
 Over plain TCP, UCX writes to whatever address the network names, so `suits` refuses it as well.
 """
@@ -26,13 +27,16 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gpuring._core import Driver
 from gpuring.bridge import nics
 from gpuring.bridge.engine import Channel, EngineError, Slab
+from gpuring.bridge.engines import bounce
 from gpuring.bridge.engines.holds import Hold, Holds
 from gpuring.bridge.engines.nixl_agent import End, current, package, release, translated
 from gpuring.bridge.engines.nixl_offer import Offer
@@ -44,12 +48,8 @@ _PASSIVE = frozenset({"tcp", "self", "rc", "ud", "dc", "ib", "cuda_copy", "gdr_c
 """Transports of UCX that write nothing into another process once its agent is gone."""
 
 # CUdevice_attribute, CUGPUDirectRDMAWritesOrdering, CUflushGPUDirectRDMAWritesScope
-_WRITES_ORDERING, _ORDERED_FOR_ALL, _FLUSH_TO_ALL = 118, 200, 200
-
-_NOT_EXPORTED = (
-    "both sides are on one host, and CUDA does not share the far slots again, which the importer "
-    "has from another process: frames would go through host memory"
-)
+_WRITES_ORDERING, _FLUSH_TO_ALL = 118, 200
+_ITS_GPU, _ALL_GPUS = 100, 200
 
 
 def facts() -> dict[str, Any] | None:
@@ -66,19 +66,25 @@ def facts() -> dict[str, Any] | None:
 
 
 def suits(near: Mapping[str, Any], far: Mapping[str, Any], slab: Slab) -> tuple[bool, str]:
-    """Whether both sides have RDMA or are on one host, and the far memory is of a suitable kind."""
-    if slab.memory in ("vmm", "pool"):
-        return False, f'NIXL is slow with memory="{slab.memory}"'
+    """Whether both sides have RDMA or are on one host, and there is memory for a bounce buffer if
+    one is needed."""
     if near.get("host") == far.get("host"):
         if near.get("spaces") != far.get("spaces"):
             return False, "both sides are on one host, but not in the same namespaces"
-        if slab.gpu is not None and not _can_be_exported(slab):
-            return False, _NOT_EXPORTED
-        return True, "both sides are on one host"
-    for which, side in (("near", near), ("far", far)):
-        if not side.get("rdma"):
-            return False, f"the {which} side has no RDMA device that is active"
-    return True, f"both sides have RDMA: {far['rdma'][0]}"
+        reason = "both sides are on one host"
+    else:
+        for which, side in (("near", near), ("far", far)):
+            if not side.get("rdma"):
+                return False, f"the {which} side has no RDMA device that is active"
+        reason = f"both sides have RDMA: {far['rdma'][0]}"
+    if slab.gpu is not None and not _can_be_exported(slab):
+        slots = bounce.slots_beside_far(slab)
+        try:
+            bounce.reserve(slab.gpu, slots * slab.slot_nbytes)
+        except EngineError as error:
+            return False, str(error)
+        reason += f", with a bounce buffer of {slots} slots"
+    return True, reason
 
 
 def sender(slab: Slab, channel: Channel) -> Sender:
@@ -91,11 +97,22 @@ def receiver(slab: Slab) -> Receiver:
     return Receiver(slab)
 
 
+@dataclass(frozen=True)
+class Frame:
+    """A frame on its way, as `send` was told of it."""
+
+    seq: int
+    index: int
+    to_seq: int
+    to_index: int
+    nbytes: int
+
+
 class Sender(End):
     """The near end of a session: engine.Sender."""
 
     def __init__(self, slab: Slab, channel: Channel) -> None:
-        super().__init__(slab)
+        super().__init__(slab, bounce.slots_beside_near(slab))
         self._channel = channel
         self._hold: Hold | None = None
         self._far: Offer | None = None
@@ -103,18 +120,20 @@ class Sender(End):
         self._lists: tuple[Any, Any] | None = None
         """The slots of both rings, prepared for frames of `_nbytes`."""
         self._nbytes = 0
-        self._waiting: list[tuple[int, int, int, int, int]] = []
-        """What `send` was told before the far end has admitted this one."""
-        self._flying: dict[int, Any] = {}
+        self._waiting: deque[Frame] = deque()
+        """What the far end has not admitted yet, or what waits for a slot of the bounce buffer."""
+        self._free: list[int] = []
+        """The slots of the bounce buffer that nobody uses."""
+        self._flying: dict[int, tuple[Any, int]] = {}
+        """The transfers, and from which slot of `reached` they are, by sequence."""
         self._done: list[int] = []
 
     def open(self, offer: bytes) -> None:
         """Loads what the receiver has offered.  Raises EngineError."""
         self._far = far = Offer.read(offer)
         here = far.host == _host()
-        if here and self.slab.gpu is not None and far.gpu >= 0 and not far.exported:
-            raise EngineError(f"{_NOT_EXPORTED}. Use engine auto, or zmq")
-        self.start()
+        self.start(bounced=bounce.forced() or self.slab.memory in ("vmm", "pool"))
+        self._free = list(range(self.reached.slots))
         with translated("what the far side offered cannot be used"), current(self.slab.gpu):
             self._name = self.agent.add_remote_agent(far.agent)
         if here:
@@ -139,30 +158,43 @@ class Sender(End):
             raise EngineError("this end of the session is not open")
         if not (0 <= index < slab.slots and 0 < nbytes <= slab.slot_nbytes):
             raise EngineError(f"slot {index} has no {nbytes} bytes")
-        if not (0 <= to_index < far.slots and nbytes <= far.slot_nbytes):
+        if not (to_index >= 0 and nbytes <= far.slot_nbytes):
             raise EngineError(f"slot {to_index} of the far ring has no {nbytes} bytes")
-        self._waiting.append((seq, index, to_seq, to_index, nbytes))
+        self._waiting.append(Frame(seq, index, to_seq, to_index, nbytes))
         self.bell.set(True)
-        self._post()
+        self._go_on()
         return b""
 
-    def _post(self) -> None:
-        """Hands what is waiting to NIXL, if this end may write."""
+    def _go_on(self) -> None:
+        """Does for frames what can be done now, if this end may write."""
         try:
             if self._hold is not None and not self._hold.admitted():
                 return
         except OSError as error:
             raise EngineError(f"the far end of the bridge is gone ({error})") from error
-        waiting, self._waiting = self._waiting, []
-        for seq, index, to_seq, to_index, nbytes in waiting:
-            with translated("a transfer failed"), current(self.slab.gpu):
-                transfer = self._transfer(index, to_index, nbytes)
-                self._flying[seq] = transfer
-                state = self.agent.transfer(transfer)
-            if not self._ended(seq, state):
-                self._channel.data(to_seq, 0, b"\0")  # the far end has to poll
+        if self.bounce is None:
+            while self._waiting:
+                frame = self._waiting.popleft()
+                self._post(frame, frame.index)
+            return
+        copies, reached = self.bounce.copies, self.bounce.slab
+        while self._waiting and self._free:
+            frame, at = self._waiting.popleft(), self._free.pop()
+            name = frame, at
+            copies.start(name, reached.address(at), self.slab.address(frame.index), frame.nbytes)
+        for frame, at in copies.done():
+            self._post(frame, at)
 
-    def _transfer(self, index: int, to_index: int, nbytes: int) -> Any:
+    def _post(self, frame: Frame, at: int) -> None:
+        """Hands a frame that is in slot `at` of `reached` to NIXL."""
+        with translated("a transfer failed"), current(self.slab.gpu):
+            transfer = self._transfer(at, frame.to_index, frame.nbytes)
+            self._flying[frame.seq] = transfer, at
+            state = self.agent.transfer(transfer)
+        if not self._ended(frame.seq, state):
+            self._channel.data(frame.to_seq, 0, b"\0")  # the far end has to poll
+
+    def _transfer(self, at: int, to_index: int, nbytes: int) -> Any:
         """A frame of the usual length takes lists that were prepared when the first one came."""
         agent, far = self.agent, self._far
         assert far is not None
@@ -174,13 +206,13 @@ class Sender(End):
             )
         if nbytes == self._nbytes:
             near, remote = self._lists
-            return agent.make_prepped_xfer("WRITE", near, [index], remote, [to_index])
-        here = agent.get_xfer_descs([self._near_slots(nbytes)[index]], self.kind)
+            return agent.make_prepped_xfer("WRITE", near, [at], remote, [to_index % far.slots])
+        here = agent.get_xfer_descs([self._near_slots(nbytes)[at]], self.kind)
         there = agent.get_xfer_descs([far.part(to_index, nbytes)], far.kind)
         return agent.initialize_xfer("WRITE", here, there, self._name)
 
     def _near_slots(self, nbytes: int) -> list[tuple[int, int, int]]:
-        slab = self.slab
+        slab = self.reached
         return [(slab.address(index), nbytes, slab.gpu or 0) for index in range(slab.slots)]
 
     def _ended(self, seq: int, state: str) -> bool:
@@ -188,7 +220,10 @@ class Sender(End):
             return False
         if state != "DONE":
             raise EngineError(f"NIXL could not write sequence {seq} into the far ring")
-        release(self._flying.pop(seq))
+        transfer, at = self._flying.pop(seq)
+        release(transfer)
+        if self.bounce is not None:
+            self._free.append(at)
         self._done.append(seq)
         return True
 
@@ -196,10 +231,10 @@ class Sender(End):
         """The sequences that have arrived since the last call.  Raises EngineError."""
         if self.agent is None:
             return []
-        self._post()
         with translated("a transfer failed"), current(self.slab.gpu):
-            for seq, transfer in list(self._flying.items()):
+            for seq, (transfer, _) in list(self._flying.items()):
                 self._ended(seq, self.agent.check_xfer_state(transfer))
+        self._go_on()
         done, self._done = self._done, []
         self.bell.set(self.busy)
         return done
@@ -207,18 +242,20 @@ class Sender(End):
     @property
     def busy(self) -> bool:
         """Whether something was sent that `poll` has not returned yet."""
-        return bool(self._waiting or self._flying or self._done)
+        copying = self.bounce is not None and self.bounce.copies.pending
+        return bool(self._waiting or copying or self._flying or self._done)
 
     def close(self) -> None:
-        """Ends the session.  GPU work of NIXL on the near slots is done when it returns."""
-        for held in (*self._flying.values(), *(self._lists or ())):
+        """Ends the session.  GPU work on the near slots is done when it returns."""
+        for held in (*(transfer for transfer, _ in self._flying.values()), *(self._lists or ())):
             release(held)
-        self._flying, self._lists, self._waiting = {}, None, []
+        self._flying, self._lists, self._waiting = {}, None, deque()
         had_agent = self.agent is not None
         self.destroy()
         if had_agent and self.slab.gpu is not None:
             with contextlib.suppress(Exception):
                 load_cupy().cuda.Device(self.slab.gpu).synchronize()
+        self.give_back()
         if self._hold is not None:
             self._hold.let_go()
             self._hold = None
@@ -229,7 +266,7 @@ class Receiver(End):
     """The far end of a session: engine.Receiver."""
 
     def __init__(self, slab: Slab) -> None:
-        super().__init__(slab)
+        super().__init__(slab, bounce.slots_beside_far(slab))
         self._holds: Holds | None = None
         self._coming: set[int] = set()
         """Slots that the near end writes into and that need this end's help."""
@@ -239,7 +276,8 @@ class Receiver(End):
     def open(self) -> bytes:
         """Makes the agent and the offer.  Raises EngineError."""
         slab = self.slab
-        self.start()
+        on_gpu = slab.gpu is not None
+        self.start(bounced=bounce.forced() or (on_gpu and not _can_be_exported(slab)))
         try:
             self._holds = Holds()
         except OSError as error:
@@ -247,14 +285,14 @@ class Receiver(End):
         self.bell.also(self._holds.fileno())
         with translated("NIXL cannot offer the slots"):
             if slab.gpu is not None:
-                self._flush = _flush_of(slab.gpu)
+                readers = _ALL_GPUS if self.bounce is None else _ITS_GPU
+                self._flush = _flush_of(slab.gpu, readers)
             agent = self.agent.get_agent_metadata()
         return Offer(
-            pointer=slab.pointer,
-            slots=slab.slots,
+            pointer=self.reached.pointer,
+            slots=self.reached.slots,
             slot_nbytes=slab.slot_nbytes,
             gpu=-1 if slab.gpu is None else slab.gpu,
-            exported=slab.gpu is not None and _can_be_exported(slab),
             host=_host(),
             hold=self._holds.name,
             agent=agent,
@@ -266,11 +304,15 @@ class Receiver(End):
         self.bell.set(True)
 
     def finish(self, index: int, nbytes: int) -> None:
-        """The frame is in its slot.  Raises EngineError."""
+        """The frame is in its slot, or in the bounce buffer.  Raises EngineError."""
         self._coming.discard(index)
         with translated("the GPU cannot be told of what the network wrote"):
             self._flush()
-        self._ready.append(index)
+        if self.bounce is None:
+            self._ready.append(index)
+        else:
+            source = self.bounce.slab.address(index % self.bounce.slab.slots)
+            self.bounce.copies.start(index, self.slab.address(index), source, nbytes)
         self.bell.set(True)
 
     def poll(self) -> list[int]:
@@ -281,21 +323,26 @@ class Receiver(End):
             with translated("the network failed"), current(self.slab.gpu):
                 self.agent.get_new_notifs()
         ready, self._ready = self._ready, []
+        if self.bounce is not None:
+            ready += self.bounce.copies.done()
         self.bell.set(self.busy)
         return ready
 
     @property
     def busy(self) -> bool:
-        """Whether a frame is coming, or is ready and was not returned yet."""
-        return bool(self._coming or self._ready)
+        """Whether a frame is coming, is copied, or is ready and was not returned yet."""
+        copying = self.bounce is not None and self.bounce.copies.pending
+        return bool(self._coming or copying or self._ready)
 
     def close(self) -> None:
-        """Ends the session.  Waits until a near end on this host writes no more."""
+        """Ends the session.  Waits until a near end on this host writes no more, and for the
+        copies."""
         self._coming, self._ready = set(), []
         self.destroy()
         holds, self._holds = self._holds, None
         if holds is not None:
             holds.end()
+        self.give_back()
         self.bell.close()
 
 
@@ -320,9 +367,10 @@ def _can_be_exported(slab: Slab) -> bool:
     return False
 
 
-def _flush_of(gpu: int) -> Callable[[], None]:
-    """What makes writes of a network card visible to all GPUs.  Nothing, where they always are."""
-    if Driver().attribute(_WRITES_ORDERING, gpu) >= _ORDERED_FOR_ALL:
+def _flush_of(gpu: int, readers: int) -> Callable[[], None]:
+    """What makes writes of a network card into the memory of `gpu` visible to that GPU or to all.
+    Nothing, where they always are."""
+    if Driver().attribute(_WRITES_ORDERING, gpu) >= readers:
         return lambda: None
     flush = ctypes.CDLL("libcuda.so.1").cuFlushGPUDirectRDMAWrites
 

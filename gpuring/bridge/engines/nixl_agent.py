@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpuring.bridge.engine import EngineError, Slab
+from gpuring.bridge.engines.bounce import Bounce
 from gpuring.memory.cuda import load_cupy
 
 _PACKAGES = ("nixl_cu13", "nixl_cu12")
@@ -73,10 +74,13 @@ class Bell:
 
 
 class End:
-    """What both ends have: an agent that knows the slots of one ring, and a descriptor."""
+    """What both ends have: an agent that knows some memory, and a descriptor."""
 
-    def __init__(self, slab: Slab) -> None:
+    def __init__(self, slab: Slab, bounce_slots: int) -> None:
+        """`bounce_slots`: how many slots a bounce buffer has."""
         self.slab = slab
+        self.bounce: Bounce | None = None
+        self._bounce_slots = bounce_slots
         self.kind = "DRAM" if slab.gpu is None else "VRAM"
         self.agent: Any = None
         self.bell = Bell()
@@ -85,14 +89,31 @@ class End:
         """Readable while something is in flight, and when the other end of this host is gone."""
         return self.bell.fileno()
 
-    def start(self) -> None:
-        """Makes the agent.  Raises EngineError."""
-        nixl = package()
-        slab = self.slab
+    @property
+    def reached(self) -> Slab:
+        """What the network reaches: the bounce buffer, or the slots themselves."""
+        return self.slab if self.bounce is None else self.bounce.slab
+
+    def start(self, *, bounced: bool) -> None:
+        """Makes the agent.  `bounced`: it gets a bounce buffer, and not the slots.  On a GPU it
+        also gets one if NIXL does not take the slots.  Raises EngineError."""
+        nixl, gpu = package(), self.slab.gpu
         config = nixl.nixl_agent_config(enable_prog_thread=False, backends=["UCX"])
-        with translated("NIXL cannot use the slots"), current(slab.gpu):
+        with translated("NIXL cannot be used"), current(gpu):
             self.agent = nixl.nixl_agent(f"gpuring-{uuid.uuid4().hex}", config)
-            whole = (slab.pointer, slab.slots * slab.slot_nbytes, slab.gpu or 0, "")
+        if not bounced:
+            try:
+                self._register(self.slab)
+                return
+            except EngineError:
+                if gpu is None:
+                    raise
+        self.bounce = Bounce(self.slab, self._bounce_slots)
+        self._register(self.bounce.slab)
+
+    def _register(self, slab: Slab) -> None:
+        whole = (slab.pointer, slab.slots * slab.slot_nbytes, slab.gpu or 0, "")
+        with translated(f"NIXL cannot use memory of the kind {slab.memory!r}"), current(slab.gpu):
             self.agent.register_memory([whole], self.kind)
 
     def destroy(self) -> None:
@@ -102,6 +123,12 @@ class End:
         if agent is not None:
             with contextlib.suppress(Exception), current(self.slab.gpu):
                 agent.agent = None
+
+    def give_back(self) -> None:
+        """Waits for copies, and gives the bounce buffer up.  The agents of both ends are gone."""
+        if self.bounce is not None:
+            self.bounce.close()
+            self.bounce = None
 
 
 def release(handle: Any) -> None:

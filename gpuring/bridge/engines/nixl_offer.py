@@ -1,4 +1,4 @@
-"""What the far end of NIXL tells the near one: where its slots are, and how to reach its agent."""
+"""What the far end of NIXL tells the near one: where to write, and how to reach its agent."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _MAX_HEAD = 4096
 
 @dataclass(frozen=True)
 class Offer:
-    """What the near end must know of the far slots, and how it comes over the network."""
+    """What the near end must know of the far memory, and how it comes over the network."""
 
     pointer: int
     slots: int
+    """How many slots there are from `pointer` on.  If they are fewer than the far ring has, it is a
+    bounce buffer.  What is for slot `i` of the ring belongs into slot `i` modulo this."""
     slot_nbytes: int
     gpu: int
     """The ordinal in the far process.  -1: host memory."""
-    exported: bool
-    """Whether other processes of that host can map the memory."""
     host: str
     hold: str
     agent: bytes
@@ -32,7 +32,8 @@ class Offer:
         return "DRAM" if self.gpu < 0 else "VRAM"
 
     def part(self, index: int, nbytes: int) -> tuple[int, int, int]:
-        return self.pointer + index * self.slot_nbytes, nbytes, max(self.gpu, 0)
+        at = index % self.slots
+        return self.pointer + at * self.slot_nbytes, nbytes, max(self.gpu, 0)
 
     def parts(self, nbytes: int) -> list[tuple[int, int, int]]:
         return [self.part(index, nbytes) for index in range(self.slots)]
@@ -54,8 +55,7 @@ class Offer:
         limits |= {"gpu": (-1, 1 << 10)}
         if (
             not isinstance(head, dict)
-            or set(head) != {*limits, "exported", "host", "hold"}
-            or not isinstance(head["exported"], bool)
+            or set(head) != {*limits, "host", "hold"}
             or not all(type(head[k]) is int and a <= head[k] < b for k, (a, b) in limits.items())
             or not isinstance(head["host"], str)
             or not is_name(head["hold"])
