@@ -5,9 +5,9 @@
  * in poll() on the pidfds of the other processes that have peers in our rings, which tell it of
  * deaths at once. It hears of newcomers from the threads of its own process: a join rings the bell,
  * and a thread that sees that a peer has joined wakes it, on its way to sleep, when a poll is in
- * vain, and before it has a stream wait for GPU work (gr_tell_of_joins). For what that misses it
- * looks around at each tick. A tick is short after a join, and grows to a second while nothing
- * happens.
+ * vain, and before it waits for GPU work or has a stream wait (gr_tell_of_joins). For what that
+ * misses it looks around at each tick. A tick is short after a join, and grows to a second while
+ * nothing happens.
  *
  * A process of another pid namespace has to hand over its pidfd (offer.c). The watchdog asks it, if
  * the ring is one in which descriptors are offered, and answers at the sockets of its own process.

@@ -70,6 +70,7 @@ static enum gr_result await(struct gd_peer *me, struct gd_call *call, uint32_t p
         me->me.spin_fixed && me->me.spin_ns > GD_SPIN_NS ? me->me.spin_ns : GD_SPIN_NS;
     int64_t start = gr_now_ns(), now = start;
     if (call->since_ns == 0) call->since_ns = start;
+    gr_tell_of_joins(me->me.ring); /* as below, in gd_order */
     for (;;) {
         int status = ours ? paid(me, call, peer, index, value)
                    : me->device->sync->hint(me, peer, index, value) ? CU_OK : CU_NOT_READY;

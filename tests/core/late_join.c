@@ -3,11 +3,12 @@
  * all the same.
  *
  * "stream": the producer has published a frame that its GPU had not written, and a reader's stream
- * waits for it. "poll": it has claimed the only slot, and another producer asks for it again and
- * again.
+ * waits for it. "gate": the reader itself waits for it, with the gate "host". "poll": the producer
+ * has claimed the only slot, and another one asks for it again and again.
  *
- * Compile it with watchdog.c changed so that no tick comes. Then it hangs if nobody tells the
- * watchdog, and the alarm ends it. Usage: late_join stream|poll seconds
+ * Compile it with watchdog.c changed so that no tick comes, and with a slice that never ends. Then
+ * it hangs if nobody tells the watchdog, and the alarm ends it. Usage:
+ * late_join stream|gate|poll seconds
  */
 #define _GNU_SOURCE
 #include <signal.h>
@@ -29,7 +30,7 @@ static struct gd_device device;
 static struct gr_ring *ring;
 static struct gd_peer me;
 static int fd;
-static bool polls;
+static bool polls, gate;
 
 static void open_gpu(void) {
     struct gd_trouble trouble;
@@ -40,7 +41,7 @@ static void open_gpu(void) {
 
 static void prepare(void) {
     struct gd_trouble trouble;
-    REQUIRE(gd_prepare(&me, &device, false, &trouble) == GR_OK);
+    REQUIRE(gd_prepare(&me, &device, gate, &trouble) == GR_OK);
     gr_watch(ring);
 }
 
@@ -90,6 +91,17 @@ static void read_frame(gd_stream stream, pid_t child) {
     REQUIRE(gr_torn(ring, index, me.use[index].producer, me.use[index].producer_id, me.use[index].value));
 }
 
+/* It dies before the reader waits, but nobody has seen that yet. */
+static void await_frame(gd_stream stream, pid_t child) {
+    struct gd_call call;
+    uint32_t index;
+    REQUIRE(kill(child, SIGKILL) == 0);
+    gd_begin(&call, stream, INT64_MAX, 1, &index);
+    enum gr_result result = GR_SIGNAL;
+    while (result == GR_SIGNAL) result = gd_acquire(&me, &call, GD_WAIT, gr_acquire);
+    REQUIRE(result == GR_PEER_LOST); /* the torn frame is passed over */
+}
+
 static void poll_for_slot(gd_stream stream, pid_t child) {
     struct gd_call call;
     uint32_t index;
@@ -104,6 +116,7 @@ static void poll_for_slot(gd_stream stream, pid_t child) {
 int main(int count, char **words) {
     if (count != 3) return 2;
     polls = strcmp(words[1], "poll") == 0;
+    const bool awaits = strcmp(words[1], "gate") == 0;
     struct gr_config config = {.slots = polls ? 1 : 2, .max_peers = 4, .max_subscriptions = 2, .memory = GR_MEMORY_IPC,
                                .sync = GR_SYNC_TIMELINE, .slot_nbytes = 64, .spec_nbytes = 2};
     char name[GR_NAME_WORDS * 8] = "x", byte;
@@ -121,11 +134,12 @@ int main(int count, char **words) {
     open_gpu();
     REQUIRE((polls ? gr_join_producer(ring, &me.me)
                    : gr_join_consumer(ring, name, GR_LOSSLESS, GR_REDELIVER, GR_START_NEXT, 0, &me.me)) == GR_OK);
+    gate = awaits;
     prepare();
     let_the_watchdog_sleep();
     REQUIRE(write(go[1], "", 1) == 1 && read(done[0], &byte, 1) == 1);
 
-    (polls ? poll_for_slot : read_frame)(fc_stream(0, false), child);
+    (polls ? poll_for_slot : awaits ? await_frame : read_frame)(fc_stream(0, false), child);
     REQUIRE(waitpid(child, NULL, 0) == child);
     puts("it goes on");
     return 0;
