@@ -112,7 +112,7 @@ def test_an_importer_that_was_given_up_gets_no_bytes_of_later_frames(
     over, whole, put = threading.Event(), [], 0
     shape, meta = 1 << 17, [("n", "i8")]
     with (
-        gpuring.create(name, slots=40, shape=shape, dtype="i8", meta=meta, device="host") as ring,
+        gpuring.create(name, slots=64, shape=shape, dtype="i8", meta=meta, device="host") as ring,
         bridge.export(name, listen="127.0.0.1:0", timeout=0.1, patience=0) as out,
         zmq.Context() as context,
         context.socket(zmq.DEALER) as socket,
@@ -155,6 +155,38 @@ def test_an_importer_that_was_given_up_gets_no_bytes_of_later_frames(
             writing.join()
     assert all(whole), f"{whole.count(False)} of {len(whole)} frames were torn"
     assert whole
+
+
+@pytest.mark.parametrize("policy", wire.POLICIES[1:])
+def test_lossy_importers_that_take_nothing_leave_half_of_the_slots(name: str, policy: str) -> None:
+    """They have many credits, and acknowledge nothing."""
+    said: list[int] = []
+    with (
+        gpuring.create(name, slots=8, shape=4, dtype="i8", device="host") as ring,
+        ring.producer() as producer,
+        bridge.export(name, listen="127.0.0.1:0", timeout=WAIT_S) as out,
+        zmq.Context() as context,
+        context.socket(zmq.DEALER) as one,
+        context.socket(zmq.DEALER) as other,
+    ):
+        for socket in (one, other):
+            socket.linger = 0
+            socket.connect(f"tcp://{out.address}")
+            hello = wire.Hello(name, f"h/{len(said)}", "0" * 16, policy, "", 0, timeout_ms=1000)
+            socket.send_multipart(wire.encode(7, hello))
+            while not isinstance(wire.decode(socket.recv_multipart())[1], wire.Welcome):
+                pass
+            said.append(0)
+        for socket in (one, other):
+            socket.send_multipart(wire.encode(7, wire.Open("zmq", 64)))
+            socket.send_multipart(wire.encode(7, wire.Flow(0, tuple(range(1, 33)))))
+        for _ in range(40):
+            with producer.claim(timeout=0):
+                pass
+            for k, socket in enumerate((one, other)):
+                while socket.poll(10):
+                    said[k] += isinstance(wire.decode(socket.recv_multipart())[1], wire.Frame)
+        assert [link.lag for link in out.stats().links] == said == [2, 2]
 
 
 # ---- what an exporter may not say ----------------------------------------------------------------

@@ -404,9 +404,17 @@ class Exporter:
             ring.close()
             raise RingError(str(error)) from None
         self._links[hello.importer] = link
+        self._share_slots()
         joins = {"name": link.name, "subscription": name, "lossless": lossless, "epoch": link.epoch}
         self._up.say(do="join", **joins, has={"epoch": hello.epoch, "seq": hello.seq})
         return link
+
+    def _share_slots(self) -> None:
+        """Lossy importers together hold half of the near slots at most, but each may hold one.  So
+        the producers have slots, however long the network takes."""
+        lossy = [link for link in self._links.values() if link.policy != "lossless"]
+        for link in lossy:
+            link.most = max(1, link.ring.slots // 2 // len(lossy))
 
     def _joined(self, joined: str, epoch: str, error: str | None, missed: int) -> None:
         """The supervisor has joined a subscription, too, so it outlives this worker.  `missed`
@@ -436,6 +444,7 @@ class Exporter:
         self._gone.pop(link.name, None)
         if self._links.get(link.name) is link:
             del self._links[link.name]
+            self._share_slots()
             self._up.say(do="leave", name=link.name)
         link.close()
 

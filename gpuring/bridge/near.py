@@ -91,6 +91,8 @@ class Link:
         """Whether the supervisor has joined the subscription, too."""
         self.paused = False
         """Whether no frame is acquired any more."""
+        self.most: int | None = None
+        """How many slots of the near ring it may hold.  None: as many as it has credits."""
         self._slab: Slab = slab_of(ring, writable=False)
         self._metas = metas_of(ring, writable=False)
         self._extent = extent_of(ring.spec)
@@ -123,9 +125,15 @@ class Link:
     def wants_frames(self) -> bool:
         """Whether a frame of the near ring could be sent now."""
         session = self.session
-        if session is None or not session.credits or self.paused:
+        if session is None or not session.credits or self._unsent:
             return False
-        return not self._unsent and self.died is None
+        return self._may_acquire
+
+    @property
+    def _may_acquire(self) -> bool:
+        if self.died is not None or self.paused:
+            return False
+        return self.most is None or len(self._held) < self.most
 
     @property
     def done(self) -> bool:
@@ -245,7 +253,7 @@ class Link:
     def _next(self) -> Held | None:
         if self._unsent:
             return self._unsent.popleft()
-        while self.died is None and not self.paused:
+        while self._may_acquire:
             slot = self._acquire()
             if slot is None:
                 return None
