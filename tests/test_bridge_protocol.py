@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import threading
@@ -20,6 +21,7 @@ zmq = pytest.importorskip("zmq")
 from gpuring import bridge, spec  # noqa: E402
 from gpuring.bridge import wire  # noqa: E402
 from gpuring.bridge.far import Landing  # noqa: E402
+from gpuring.bridge.importer import again_at  # noqa: E402
 
 WAIT_S = 30.0
 SPEC = spec.make(shape=4, dtype="i8").to_bytes().decode()
@@ -426,3 +428,23 @@ def test_an_importer_that_has_said_more_than_was_heard_can_be_hung_up_on(name: s
         os.kill(pid, signal.SIGCONT)
         poll(lambda: not out.stats().links[0].connected, WAIT_S)
         assert (out.pid, out.stats().restarts) == (pid, 0)
+
+
+def attempts(answered_s: float, until_s: float) -> list[float]:
+    """When an importer connects whose session ended at 0, if each attempt fails after so long."""
+    times, now = [], again_at(0.0, -1000.0, 0.0)
+    while now < until_s:
+        times.append(now)
+        now = again_at(now + answered_s, now, 0.0)
+    return times
+
+
+def test_an_importer_connects_soon_after_the_exporter_is_back():
+    """It is seldom gone for long, so the rests grow with the time that it has been gone."""
+    times = attempts(0.0, 60.0)
+    assert times[0] < 0.07
+    for before, after in itertools.pairwise(times):
+        assert after - before <= max(0.07, min(0.32 * before, 2.5))
+    assert len(times) < 70
+    for before, after in itertools.pairwise(attempts(3.0, 60.0)):
+        assert after - before - 3.0 < 0.07

@@ -23,9 +23,8 @@ from gpuring.ring import attach
 
 _MESSAGES = 64
 """How many messages are heard before frames are published and slots are claimed."""
-_BACKOFF_S = 0.05
-_MAX_BACKOFF_S = 2.0
-"""How long it waits before it connects again: at first, and at the longest."""
+_REST_S, _MAX_REST_S = 0.05, 2.0
+"""How long it waits before it connects again: at least, and at the longest."""
 _LATEST = 2
 """How many frames are on their way with the policy "latest": one that is sent, and the next."""
 _DRAIN_S = 0.3
@@ -56,7 +55,9 @@ class Importer:
         """Whether the supervisor was asked to leave or to join as a producer, and is not done."""
         self._mark = ("", 0)
         self._connect_s = 0.0
-        self._backoff_s = _BACKOFF_S
+        """When it connects, or when it has done so last."""
+        self._open_s = time.monotonic()
+        """When there was a session last.  At first, when it was started."""
         self._why = ""
         self._connected_s = time.monotonic()
         self._stop_s = 0.0
@@ -207,7 +208,7 @@ class Importer:
         who = told["near"], told["name"], told["run"], told["policy"]
         connection.post(wire.Hello(*who, epoch, seq, max(1, int(1000 * self._timeout_s))))
 
-    def _lose(self, why: str, again_s: float | None = None) -> None:
+    def _lose(self, why: str) -> None:
         """The session is over.  It connects again after a while."""
         connection, self._connection = self._connection, None
         if connection is not None:
@@ -219,15 +220,13 @@ class Importer:
             if connection.near is not None:
                 self._connected_s = time.monotonic()
             if connection.is_open:
-                self._backoff_s = _BACKOFF_S
+                self._open_s = time.monotonic()
         if self._landing is not None:
             self._landing.close_session()
         if why != self._why or (connection is not None and connection.is_open):
             self._up.log(f"not connected to {self._told['address']}: {why}")
         self._why = why
-        wait_s = again_s if again_s is not None else self._backoff_s * random.uniform(0.75, 1.25)
-        self._backoff_s = min(2 * self._backoff_s, _MAX_BACKOFF_S)
-        self._connect_s = time.monotonic() + wait_s
+        self._connect_s = again_at(time.monotonic(), self._connect_s, self._open_s)
 
     def _hear(self, connection: Connection) -> bool:
         """Takes what has come.  Returns whether there may be more."""
@@ -323,3 +322,16 @@ class Importer:
         how = ", its last producer was killed" if turn.died else ""
         self._up.log(f"the stream has ended{how}")
         self._up.say(do="end", died=turn.died)
+
+
+def again_at(now_s: float, began_s: float, open_s: float) -> float:
+    """When to connect again, after an attempt that has `began` and failed by `now`.  The last
+    session was there until `open_s`.
+
+    The rest is a quarter of the time since then.  So it adds no more than that to what the other
+    side needs to come back.
+    """
+    some = random.uniform(0.75, 1.25)
+    rest_s = min((now_s - open_s) / 4, _MAX_REST_S)
+    # An attempt that nobody answers takes long, and is a rest of its own.
+    return max(now_s + some * _REST_S, began_s + some * rest_s)
