@@ -77,6 +77,47 @@ def test_a_killed_importer_goes_on_where_it_was(name, near):
         assert run.wait(WAIT_S) == 0
 
 
+def test_a_killed_importer_that_makes_another_ring_counts_on(name, near):
+    """Each sequence of the near ring comes or is counted, though the new ring has more slots."""
+    there = f"{name}-far"
+    with contextlib.ExitStack() as stack:
+        run = stack.enter_context(commands.running(*EXPORT, near.name, "--listen", "127.0.0.1:0"))
+        where = re.findall(r"listens at (\S+)", line_with(run, "listens at"))[0]
+        options = (f"{where}/{near.name}", "--as", there, "--device", "host", "--lossy", "--slots")
+        first = stack.enter_context(commands.running(*IMPORT, *options, 2))
+        far = stack.enter_context(gpuring.attach(there, timeout=WAIT_S))
+        frames = stack.enter_context(far.consumer(start="oldest", reattach=True))
+        producer = stack.enter_context(near.producer())
+        loop, seq = iter(frames), 0
+
+        def read_until(last: int) -> int:
+            nonlocal seq
+            restarts = 0
+            for slot in loop:
+                assert slot.origin.seq == (seq or slot.origin.seq - 1 - slot.lost) + 1 + slot.lost
+                seq, restarts = slot.origin.seq, restarts + slot.restarted
+                if number(slot) == last:
+                    break
+            return restarts
+
+        put(producer, range(40))  # the far ring has room for two of them
+        assert read_until(39) == 0
+        before = far.stats().link
+        assert before.lost > 0
+        first.kill()
+        first.wait()
+        poll(lambda: len(far.stats().peers) == 1)  # its worker has ended, too
+        put(producer, range(40, 60))
+        second = stack.enter_context(commands.running(*IMPORT, *options, 4))
+        assert read_until(59) == 1
+        loop.close()
+        with gpuring.attach(there) as again:
+            assert (again.slots, again.stats().link.seq) == (4, seq)
+            assert again.stats().link.lost > before.lost
+        second.send_signal(signal.SIGTERM)
+        assert second.wait(WAIT_S) == 0
+
+
 def test_an_exporter_says_that_it_waits_for_its_ring(name):
     with commands.running(*EXPORT, f"{name}-near", "--listen", "127.0.0.1:0") as run:
         line_with(run, "listens at")

@@ -53,7 +53,9 @@ class Importer:
         """Whether the stream has ended.  We are no producer then."""
         self._asked = False
         """Whether the supervisor was asked to leave or to join as a producer, and is not done."""
-        self._mark = ("", 0)
+        self._mark: tuple[str, int] = tuple(told["mark"])
+        """(epoch, sequence) of the near ring up to which there is nothing to send, as long as there
+        is no far ring."""
         self._connect_s = 0.0
         """When it connects, or when it has done so last."""
         self._open_s = time.monotonic()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from gpuring import directory, spec
+from gpuring import directory, spec, stats
+from gpuring._core import Header
 from gpuring.bridge.supervisor import Bridge, log
 from gpuring.consumer import Consumer
 from gpuring.creation import create_of
@@ -120,6 +121,8 @@ class Import(Bridge):
     def __init__(self, title: str, told: dict[str, Any], slots: int) -> None:
         super().__init__(title, told)
         self._slots = slots
+        self._left: stats.Link | None = None
+        """How far the ring had come that an importer has left, if it cannot be gone on with."""
         self._ring: Ring | None = self._found()
         self._producer: Producer | None = None
         self._ended = False
@@ -131,9 +134,11 @@ class Import(Bridge):
         the ring is in use."""
         name, device = self._told["as"], self._told["device"]
         try:
-            _check_unused(name)
+            left = stats.collect(name, _check_unused(name)).link
         except (RingNotFound, RingIncompatible):
             return None
+        if left is not None and left.epoch and left.ring == self._told["near"]:
+            self._left = left
         try:
             ring = attach(name, device=None if device == "host" else device)
         except (RingError, OSError, TypeError):
@@ -146,7 +151,9 @@ class Import(Bridge):
         return None
 
     def _known(self) -> dict[str, Any]:
-        return {"ring": self._ring is not None, "ended": self._ended}
+        left = self._left
+        mark = ("", 0) if left is None else (left.epoch, left.seq)
+        return {"ring": self._ring is not None, "ended": self._ended, "mark": mark}
 
     def _rings(self) -> list[Ring]:
         return [] if self._ring is None else [self._ring]
@@ -173,6 +180,9 @@ class Import(Bridge):
         mark = before._link() if before is not None else (b"", 0, 0)
         if mark[0] == epoch:
             return
+        left, lost = self._left, mark[2]
+        if before is None and left is not None and left.host == message["host"]:
+            lost = left.lost
         try:
             near = Spec.from_bytes(message["spec"].encode())
         except ValueError as error:
@@ -193,7 +203,7 @@ class Import(Bridge):
         except RingExists:  # somebody has made it since we began
             _check_unused(name)
             raise
-        ring._set_link(epoch, message["seq"], mark[2])
+        ring._set_link(epoch, message["seq"], lost)
         self._ring, self._ended = ring, False
         self._leave_old(before)
         self._settle(ring)
@@ -220,8 +230,9 @@ class Import(Bridge):
             self._leave_old(ring)
 
 
-def _check_unused(name: str) -> None:
-    """Raises RingExists if a ring of this host is in use, RingNotFound, RingIncompatible."""
+def _check_unused(name: str) -> Header:
+    """What the header of a ring of this host says.  Raises RingExists if the ring is in use,
+    RingNotFound, RingIncompatible."""
     header = directory.look(name)
     alive = set(header.live_peers())
     if header.creator_alive or alive & set(header.producers()):
@@ -229,3 +240,4 @@ def _check_unused(name: str) -> None:
             f"ring {name!r} exists on this host and is in use. If that is another importer, "
             "one is enough; otherwise choose another name with --as"
         )
+    return header
