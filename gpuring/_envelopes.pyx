@@ -53,10 +53,10 @@ cdef acquired_many(ConsumerVerbs consumer, Py_ssize_t n, double timeout, stream)
         if consumer._replaced:
             return consumer.acquire_many(n, timeout, stream=stream)
         if consumer._device is None:
-            slots = consumer._many(n, 0, stream, None)
+            slots = consumer._many(ACQUIRE, n, 0, stream, None)
             if slots or timeout <= 0:
                 return slots
-        return consumer._many(n, timeout, stream, None)
+        return consumer._many(ACQUIRE, n, timeout, stream, None)
     except RingTimeout:
         return NOTHING
 

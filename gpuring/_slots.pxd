@@ -26,10 +26,11 @@ cdef class Slot:
     # The producer or consumer that it belongs to, while it is open.  So whoever has the slot keeps that, too.
     cdef public object _owner
     cdef size_t _current(self) except? 1
+    cdef int _begin(self) except -1
 
 
 cdef class WriteSlot(Slot):
-    cdef int _begin(self, tuple shape) except -1
+    cpdef _reshape(self, tuple shape)
     cdef int _finish(self, verb which, str name) except -1
 
 

@@ -146,23 +146,22 @@ cdef class Slot:
             raise self._has_no_meta()
         return self._meta
 
-
-cdef class WriteSlot(Slot):
-    cdef int _begin(self, tuple shape) except -1:
-        cdef uint32_t k
+    cdef int _begin(self) except -1:
+        """Called when the slot has been claimed or acquired."""
         self._seq = self.use.seq
         self._cut = False  # of an earlier frame, by a close that did not succeed
-        self._shape = shape
-        if shape is not None:
-            for k in range(len(shape)):
-                self.use.shape[k] = shape[k]
-            self.use.ndim = len(shape)
+        self._shape = None
         return 0
 
-    def _reshape(self, tuple shape):
+
+cdef class WriteSlot(Slot):
+    cpdef _reshape(self, tuple shape):
         """The frame will have this shape; None: the slot's."""
-        self.use.ndim = 0
-        self._begin(shape)
+        cdef uint32_t k
+        self._shape = shape
+        self.use.ndim = 0 if shape is None else len(shape)
+        for k in range(self.use.ndim):
+            self.use.shape[k] = shape[k]
 
     def _set_origin(self, uint64_t seq, uint64_t time_ns, lost):
         """Of a bridge: the frame was `seq` of another ring, and was first published at `time_ns` of CLOCK_REALTIME.

@@ -23,10 +23,12 @@ cdef class Verbs:
     cdef Slot _another(self, gd_call *call, uint32_t index)
     cpdef Slot _renew(self, uint32_t index)
     cdef int _enter(self) except -1
+    cdef int _tell_first(self) except -1
     cdef void _remember(self, uint32_t n) noexcept
     cdef bint _is_lost(self, uint32_t index) except -1
     cdef size_t _stream_of(self, stream) except? 1
     cdef uint32_t _at_most(self, n) except 0
+    cdef _many(self, verb which, n, timeout, stream, kind)
 
 
 cdef class ProducerVerbs(Verbs):
@@ -36,5 +38,5 @@ cdef class ProducerVerbs(Verbs):
 cdef class ConsumerVerbs(Verbs):
     cdef public list _untold   # the sequences of frames that are known to be torn, and that no call has raised yet
     cdef public bint _lossless
+    cdef int _tell_first(self) except -1
     cdef ReadSlot _one(self, verb which, str name, timeout, stream)
-    cdef _many(self, n, timeout, stream, kind)

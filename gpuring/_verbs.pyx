@@ -108,6 +108,10 @@ cdef class Verbs:
         """What a verb begins with, for a wait that begins with a look."""
         self._enter()
 
+    cdef int _tell_first(self) except -1:
+        """What a verb raises before it looks at the ring."""
+        return 0
+
     cdef void _remember(self, uint32_t n) noexcept:
         """The `n` slots behind the end of `given` are handed out now.  One of them may be in the list already, if another
         thread has ended it while we waited."""
@@ -155,6 +159,41 @@ cdef class Verbs:
             raise ValueError(f"at least one slot can be asked for, not {n!r}")
         return min(n, self._peer.header.ring.slots)
 
+    cdef _many(self, verb which, n, timeout, stream, kind):
+        """A batch, made by `kind` from the list of its slots.  The list itself if that is None, and then it is empty if nothing
+        comes in time, unless fileno() was given out."""
+        cdef Slot slot
+        cdef gd_call call
+        cdef uint32_t k
+        cdef uint32_t *indices
+        cdef list batch = []
+        cdef int result
+        cdef size_t handle = self._stream_of(stream)
+        cdef int64_t deadline_ns = deadline_of(timeout)
+        cdef uint32_t most = self._at_most(n)
+        self._enter()
+        self._tell_first()
+        indices = &self.given[self.givens]
+        gd_begin(&call, handle, deadline_ns, most, indices)
+        result = self._peer.take(&call, which)
+        if result:
+            if kind is None and result == -<int>GR_BLOCKED and not self._polled:
+                return batch
+            raise self._refused(result, "claim" if which == CLAIM else "acquire", timeout)
+        self._peer.begin_wait()  # until somebody has them: see _another
+        try:
+            for k in range(call.got):
+                slot = self._slot(&call, indices[k])
+                slot._begin()
+                batch.append(slot)
+            self._remember(call.got)
+            return batch if kind is None else kind(batch)
+        except BaseException:  # Ctrl-C, no memory
+            self._peer.cancel(&call)
+            raise
+        finally:
+            self._peer.waiting_in = 0
+
 
 cdef class ProducerVerbs(Verbs):
     def claim(self, timeout=None, *, stream=None, shape=None):
@@ -191,7 +230,9 @@ cdef class ProducerVerbs(Verbs):
         self.given[self.givens] = index
         self._remember(1)
         slot = <WriteSlot>self._slot(&call, index)
-        slot._begin(extents)
+        slot._begin()
+        if extents is not None:
+            WriteSlot._reshape(slot, extents)  # not one of Python's: that takes longer to find
         return slot
 
     def claim_many(self, n, timeout=None, *, stream=None):
@@ -203,37 +244,15 @@ cdef class ProducerVerbs(Verbs):
         published.  More slots in a batch also mean more work between two switches of the GPU from one
         process to another.  Raises as `claim` does, and leaves no claim behind then.
         """
-        cdef WriteSlot slot
-        cdef gd_call call
-        cdef uint32_t k
-        cdef uint32_t *indices
-        cdef list batch = []
-        cdef int result
-        cdef size_t handle = self._stream_of(stream)
-        cdef int64_t deadline_ns = deadline_of(timeout)
-        cdef uint32_t most = self._at_most(n)
-        self._enter()
-        indices = &self.given[self.givens]
-        gd_begin(&call, handle, deadline_ns, most, indices)
-        result = self._peer.take(&call, CLAIM)
-        if result:
-            raise self._refused(result, "claim", timeout)
-        self._peer.begin_wait()  # until somebody has them: see _another
-        try:
-            for k in range(call.got):
-                slot = <WriteSlot>self._slot(&call, indices[k])
-                slot._begin(None)
-                batch.append(slot)
-            self._remember(call.got)
-            return self._batch(batch)
-        except BaseException:  # Ctrl-C, no memory
-            self._peer.cancel(&call)
-            raise
-        finally:
-            self._peer.waiting_in = 0
+        return self._many(CLAIM, n, timeout, stream, self._batch)
 
 
 cdef class ConsumerVerbs(Verbs):
+    cdef int _tell_first(self) except -1:
+        if self._untold:
+            self._tell()
+        return 0
+
     cdef ReadSlot _one(self, verb which, str name, timeout, stream):
         """The frame.  If none comes in time, it raises RingTimeout, or returns None if `name` is None, unless fileno() was given out.
         An error says who is in the way, and that takes longer than the verb."""
@@ -243,8 +262,7 @@ cdef class ConsumerVerbs(Verbs):
         cdef int result
         gd_begin(&call, self._stream_of(stream), deadline_of(timeout), 1, &index)
         self._enter()
-        if self._untold:
-            self._tell()
+        self._tell_first()
         result = self._peer.take(&call, which)
         if result:
             if name is None and result == -<int>GR_BLOCKED and not self._polled:
@@ -292,40 +310,4 @@ cdef class ConsumerVerbs(Verbs):
         `n`.  One call into the driver orders `stream` after all of them, and one records the reads when
         the batch is released.  Raises as `acquire` does, and holds no frame then.
         """
-        return self._many(n, timeout, stream, self._batch)
-
-    cdef _many(self, n, timeout, stream, kind):
-        """A batch, made by `kind` from the list of its slots.  The list itself if that is None, and then it is empty if no frame
-        comes in time, as in `_one`."""
-        cdef ReadSlot slot
-        cdef gd_call call
-        cdef uint32_t k
-        cdef uint32_t *indices
-        cdef list batch = []
-        cdef int result
-        cdef size_t handle = self._stream_of(stream)
-        cdef int64_t deadline_ns = deadline_of(timeout)
-        cdef uint32_t most = self._at_most(n)
-        self._enter()
-        if self._untold:
-            self._tell()
-        indices = &self.given[self.givens]
-        gd_begin(&call, handle, deadline_ns, most, indices)
-        result = self._peer.take(&call, ACQUIRE)
-        if result:
-            if kind is None and result == -<int>GR_BLOCKED and not self._polled:
-                return batch
-            raise self._refused(result, "acquire", timeout)
-        self._peer.begin_wait()  # until somebody has them: see _another
-        try:
-            for k in range(call.got):
-                slot = <ReadSlot>self._slot(&call, indices[k])
-                slot._begin()
-                batch.append(slot)
-            self._remember(call.got)
-            return batch if kind is None else kind(batch)
-        except BaseException:  # Ctrl-C, no memory
-            self._peer.cancel(&call)
-            raise
-        finally:
-            self._peer.waiting_in = 0
+        return self._many(ACQUIRE, n, timeout, stream, self._batch)
