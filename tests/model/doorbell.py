@@ -5,6 +5,7 @@ is left out on purpose, it would hide each mistake.  Words: `frame` (what the sl
 peer entry, bell and waiters; `wakes` is the kernel's: a futex sleeper sleeps until it moves.
 A second ring (`frame2`, …) is for who sleeps at several; `armed`, `fd`, `kicks`, `listed` and
 `mutex` are those of one process, whose bridge turns bells into descriptors (core/notify.c).
+Reapers work under LOCK, as in `membership.py`.
 """
 
 from .explore import Actor, World, explore
@@ -14,9 +15,10 @@ from .words import FREE, LEAVING, LIVE, Peer
 FIXES = frozenset(["D1", "D2", "D3", "D4", "D6", "D7", "D8", "D9", "D10", "D11", "D12"])
 FRAME, ENTRY, BELL, WAITERS, WAKES, BYTE = range(6)
 FRAME2, BELL2, WAITERS2, WAKES2 = range(6, 10)
-ARMED, FD, KICKS, LISTED, MUTEX = range(10, 15)
+ARMED, FD, KICKS, LISTED, MUTEX, LOCK = range(10, 16)
 NAMES = ["frame", "peer[0]", "bell", "waiters", "wakes", "byte[0]"]
-NAMES += ["frame2", "bell2", "waiters2", "wakes2", "armed", "fd", "kicks", "listed", "mutex"]
+NAMES += ["frame2", "bell2", "waiters2", "wakes2"]
+NAMES += ["armed", "fd", "kicks", "listed", "mutex", "LOCK"]
 WAKER = 1  # the tag that owns byte[0]
 
 
@@ -173,14 +175,18 @@ class Doorbell:
     def reaper(self, me):
         while True:
             entry, byte = yield load_both(ENTRY, BYTE)
-            if entry != FREE and byte == 0:
-                # what sleepers look at; in the core: words, and the count of producers
-                yield store(ENTRY, LEAVING if "D12" in self.fixes else FREE)
-                if "D3" in self.fixes:
-                    yield from self.ring()  # always: the dead may have changed a word and not rung
-                yield store(ENTRY, FREE)  # last: if this one dies, too, the next one rings
-            else:
+            if entry == FREE or byte:
                 yield wait(NONE, (ENTRY, entry), (BYTE, byte))
+            else:
+                yield lock(LOCK, me.tag)
+                entry = yield load(ENTRY)
+                if entry != FREE:  # another one may have cleared it meanwhile
+                    # what sleepers look at; in the core: words, and the count of producers
+                    yield store(ENTRY, LEAVING if "D12" in self.fixes else FREE)
+                    if "D3" in self.fixes:
+                        yield from self.ring()  # always: the dead may have changed a word, not rung
+                    yield store(ENTRY, FREE)  # last: if this one dies, too, the next one rings
+                yield store(LOCK, 0)
             entry = byte = None
 
     def frame_sleeper(self, me):
@@ -213,8 +219,8 @@ class Doorbell:
 
     def explore(self):
         """-> Report."""
-        memory = (0, LIVE, 0, 0, 0, WAKER, *[0] * 9)
-        return explore(World(memory, NAMES, self.actors, self.kills, frozenset([BYTE])))
+        memory = (0, LIVE, 0, 0, 0, WAKER, *[0] * 10)
+        return explore(World(memory, NAMES, self.actors, self.kills, frozenset([BYTE, LOCK])))
 
 
 def _frame_or_end(frame, entry):

@@ -365,7 +365,6 @@ MUTANTS = {
             kills=2,
             mortal=("publisher", "reaper"),
         ),
-        slow=True,
     ),
     "D7": Mutant(
         "arming does not kick the bridge, which sleeps elsewhere",
