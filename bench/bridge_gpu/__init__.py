@@ -1,0 +1,16 @@
+"""What carries a GPU frame from ring to ring, and what is left when a bridge is killed: one or two
+GPUs of one host.
+
+    python -m bench.bridge_gpu [--out bridge-gpu.json] [--host]
+
+Frames have 16 MiB, and every word of them is checked on the GPU.
+
+    facts.py     what the machine says of itself
+    floors.py    a plain copy between the two memories, and raw blocking sockets
+    alone.py     the NIXL engine without a bridge
+    whole.py     bridges from ring to ring, in each kind of memory, also with their workers killed
+
+Where a second GPU is there, frames go across the two as well.  It takes less than two minutes.  A
+part that fails does not stop the others, and the file says why it has no figure.  `--host` runs all
+of it in host memory.
+"""

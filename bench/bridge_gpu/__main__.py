@@ -1,0 +1,102 @@
+"""Names the parts, runs them, and writes what they have found."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from bench import bridge_gpu
+from bench.bridge_gpu.alone import engine
+from bench.bridge_gpu.facts import facts, gpus_here
+from bench.bridge_gpu.floors import copy, sockets
+from bench.bridge_gpu.frames import Memory
+from bench.bridge_gpu.whole import carried
+from gpuring.cli.bench.card import machine_card
+from gpuring.cli.bench.crew import Crew
+from gpuring.cli.bench.settings import remove_rings
+
+KILLS = 4
+ON_HOST: tuple[Memory, ...] = ("auto",)
+ON_GPU: tuple[Memory, ...] = ("ipc", "vmm", "pool")
+LIMIT_S = 100.0
+"""No part begins later than this."""
+
+
+def parts(crew: Crew, places: list[str], seconds: float) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Names of parts, the most wanted ones first, and what measures them."""
+    pairs = [(places[0], places[0])]
+    if len(places) > 1:
+        pairs.insert(0, (places[0], places[1]))
+    for near, far in pairs:
+        yield f"copy, {near} → {far}", partial(crew.call, copy, near, far, seconds / 4)
+    for near, far in pairs:
+        for kind in ON_HOST if near == "host" else ON_GPU:
+            measure = partial(carried, crew, near, far, "nixl", seconds, memory=kind)
+            yield f"bridge, {near} → {far}, nixl, {kind}", measure
+    near, far = pairs[0]
+    for name in ("auto", "zmq"):
+        measure = partial(carried, crew, near, far, name, seconds, kills=KILLS)
+        yield f"kills, {near} → {far}, {name}", measure
+    yield f"bridge, {near} → {far}, zmq", partial(carried, crew, near, far, "zmq", seconds)
+    for near, far in pairs:
+        for which, imported in (("its own", False), ("imported", True)):
+            measure = partial(engine, crew, near, far, imported, seconds / 2)
+            yield f"nixl alone, {near} → {far}, far memory {which}", measure
+    yield "raw sockets, host memory", partial(sockets, crew, seconds / 2)
+
+
+def beside_a_copy(name: str, found: dict[str, Any]) -> None:
+    """Adds to a part the ratio of its speed to that of a plain copy between the same memories."""
+    _, way, *_ = (*name.split(", "), "")
+    plain, mine = found.get(f"copy, {way}", {}).get("GB/s"), found[name]
+    if plain and "GB/s" in mine and not name.startswith("copy"):
+        mine["of a plain copy"] = round(mine["GB/s"] / plain, 3)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(bridge_gpu.__doc__ or "").partition("\n\n")[0])
+    parser.add_argument("--out", type=Path, metavar="FILE", help="where the JSON goes")
+    parser.add_argument("--host", action="store_true", help="host memory instead of GPUs")
+    parser.add_argument(
+        "--only", default="", metavar="TEXT", help="only parts with this in their name"
+    )
+    parser.add_argument("--seconds", type=float, default=2.0, help="how long a part measures")
+    args = parser.parse_args()
+    begun = time.perf_counter()
+    found: dict[str, Any] = {}
+    with Crew() as crew:
+        gpus = 0 if args.host else crew.call(gpus_here)
+        places = [f"cuda:{gpu}" for gpu in range(min(gpus, 2))] or ["host"]
+        found["facts"] = crew.call(facts, gpus)
+        for name, measure in parts(crew, places, args.seconds):
+            if args.only not in name:
+                continue
+            late = time.perf_counter() - begun > LIMIT_S
+            try:
+                found[name] = {"skipped": "no time is left"} if late else measure()
+            except Exception as error:
+                found[name] = {"failed": f"{type(error).__name__}: {error}"}
+                remove_rings()
+            beside_a_copy(name, found)
+            print(f"{time.perf_counter() - begun:5.1f} s  {name}: {found[name]}", flush=True)
+            if args.out is not None:  # what there is, in case that somebody ends the run
+                args.out.write_text(
+                    json.dumps({"machine": machine_card()} | found, indent=1) + "\n"
+                )
+    failed = [name for name, figures in found.items() if "failed" in figures]
+    wrong = [n for n, f in found.items() if any(f.get(k) for k in _FAULTS)]
+    print(f"{len(failed)} parts failed: {failed}" if failed else "no part failed")
+    print(f"wrong frames in: {wrong}" if wrong else "every frame was right")
+    return 1 if wrong else 0
+
+
+_FAULTS = ("words wrong", "out of order", "frames missing")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,167 @@
+"""Bridges from ring to ring."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+from unittest import mock
+
+import gpuring
+from bench.bridge.measure import cpu_s
+from bench.bridge_gpu.frames import NBYTES, PATIENCE_S, Memory, content, join, make, on
+from gpuring import bridge
+from gpuring.bridge import sides
+from gpuring.cli.bench.crew import Crew, Pipe
+from gpuring.cli.bench.settings import ring_name
+from gpuring.creation import create_of
+
+_WARM_S = 0.3
+"""How long frames go before the clock starts."""
+
+
+def camera(pipe: Pipe, name: str, device: str) -> int:
+    """Publishes frames until it is told to end.  Returns how many there were."""
+    with on(device) as xp, join(name, device) as ring, ring.producer() as producer:
+        words, n = content(xp), 0
+        pipe.send()
+        while not pipe.told():
+            with producer.claim(PATIENCE_S) as slot:
+                words.fill(slot.array, n)
+                slot.meta["n"] = n
+            n += 1
+        pipe.receive()
+        return n
+
+
+def watch(pipe: Pipe, name: str, device: str) -> dict[str, Any]:
+    """Checks every word of every frame, and that each comes once and in order."""
+    n = out_of_order = 0
+    total: int | None = None
+    last = 0.0
+    with on(device) as xp, join(name, device) as ring, ring.consumer(start="oldest") as frames:
+        words = content(xp)
+        pipe.send()
+        while total is None or (n < total and time.perf_counter() < last + PATIENCE_S):
+            if total is None and pipe.told():
+                total, last = pipe.receive(), time.perf_counter()
+            try:
+                slot = frames.acquire(0.2)
+            except (gpuring.RingTimeout, gpuring.PeerLost):
+                continue
+            except gpuring.EndOfStream:  # until another producer comes
+                time.sleep(0.01)
+                continue
+            with slot:
+                last = time.perf_counter()
+                out_of_order += int(slot.meta["n"]) != n
+                words.check(slot.array, int(slot.meta["n"]))
+                n += 1
+        return {
+            "frames": n, "frames missing": total - n, "out of order": out_of_order,
+            "words wrong": words.wrong,
+        }  # fmt: skip
+
+
+@contextlib.contextmanager
+def bridged(
+    near: str, far: str, engine: str, memory: Memory
+) -> Iterator[tuple[str, str, Any, Any]]:
+    """Two rings and a bridge: their names, the exporter and the importer."""
+    name = ring_name()
+    there, here = f"{name}.a", f"{name}.b"
+    # An importer takes the kind of memory that is usual.  Here it is told.
+    kind = mock.patch.object(sides, "create_of", partial(create_of, memory=memory))
+    with kind, make(there, near, memory):
+        where = None if near == "host" else near
+        with bridge.export(there, listen="127.0.0.1:0", device=where) as out:
+            _until(lambda: out.address)
+            address: Any = f"{out.address}/{there}"
+            with bridge.import_(address, name=here, device=far, engine=engine) as into:  # type: ignore[arg-type]
+                _until(lambda: _link(into).connected)
+                yield there, here, out, into
+
+
+def carried(
+    crew: Crew,
+    near: str,
+    far: str,
+    engine: str,
+    seconds: float,
+    *,
+    memory: Memory = "auto",
+    kills: int = 0,
+) -> dict[str, Any]:
+    """Ring → bridge → ring, as fast as it goes, or with the worker of each side killed in turn."""
+    with contextlib.ExitStack() as stack:
+        there, here, out, into = stack.enter_context(bridged(near, far, engine, memory))
+        watching = stack.enter_context(crew.start(watch, here, far, patience_s=4 * PATIENCE_S))
+        watching.receive()
+        filming = stack.enter_context(crew.start(camera, there, near, patience_s=2 * PATIENCE_S))
+        filming.receive()
+        found: dict[str, Any] = {}
+        if kills:
+            back = [_killed((out, into)[number % 2], into) for number in range(kills)]
+            found["s until frames came again"] = back
+        else:
+            _until(lambda: _link(into).frames)
+            time.sleep(_WARM_S)
+            found |= _speed(out, into, seconds)
+        filming.send()
+        watching.send(filming.result())
+        found |= watching.result()
+        return found | {"engine": _link(into).engine}
+
+
+def _speed(out: Any, into: Any, seconds: float) -> dict[str, float]:
+    """What goes through while nothing else happens."""
+
+    def now() -> tuple[float, int, float, float]:
+        near_s, far_s = cpu_s(out.pid), cpu_s(into.pid)
+        return time.perf_counter(), _link(into).frames, near_s, far_s
+
+    before = now()
+    time.sleep(seconds)
+    took, frames, near_s, far_s = (b - a for a, b in zip(before, now(), strict=True))
+    return {
+        "GB/s": frames * NBYTES / took / 1e9, "frames/s": frames / took,
+        "near CPU, µs a frame": 1e6 * near_s / max(frames, 1),
+        "far CPU, µs a frame": 1e6 * far_s / max(frames, 1),
+    }  # fmt: skip
+
+
+def _killed(victim: Any, into: Any) -> float:
+    """Kills a worker with transfers in flight.  Returns the seconds until frames come again."""
+    frames, before = _link(into).frames, (into.pid, _link(into).sessions)
+    _until(lambda: _link(into).frames > frames)
+    begun, killed = time.perf_counter(), victim.pid
+    os.kill(killed, signal.SIGKILL)
+    _until(lambda: victim.pid not in (0, killed))
+    _until(lambda: (into.pid, _link(into).sessions) != before and _link(into).connected)
+    frames = _link(into).frames
+    _until(lambda: _link(into).frames > frames)
+    return round(time.perf_counter() - begun, 2)
+
+
+def _link(into: Any) -> bridge.LinkStats:
+    """What the importer says.  A worker that is being started says nothing yet."""
+    with contextlib.suppress(gpuring.RingError):
+        links: tuple[bridge.LinkStats, ...] = into.stats().links
+        if links:
+            return links[0]
+    return _NO_LINK
+
+
+_NO_LINK = bridge.LinkStats("", "", False, "", 0, 0, 0, 0, 0, 0, "")
+
+
+def _until(condition: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not so within {PATIENCE_S:g} s")
+        time.sleep(0.005)
