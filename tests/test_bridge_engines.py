@@ -347,14 +347,14 @@ def test_frames_wait_for_a_place_in_the_buffer_beside_the_near_ring(
 ) -> None:
     """It has room for four of them."""
     monkeypatch.setenv("UCX_TLS", "tcp")  # otherwise a frame has arrived when it was sent
-    nbytes = 17 * MIB
-    over = session(6, nbytes, near_slots=6)
-    for seq in range(6):
+    nbytes = 33 * MIB
+    over = session(5, nbytes, near_slots=5)
+    for seq in range(5):
         over.send(seq, seq, nbytes, "fill")
-    for seq in range(6):
+    for seq in range(5):
         over.send(seq, seq, nbytes, "send again")
-    over.until(lambda: len(over.published) == 6)
-    for seq in range(6):
+    over.until(lambda: len(over.published) == 5)
+    for seq in range(5):
         check(over, seq)
     over.end()
 

@@ -26,7 +26,7 @@ from gpuring.bridge.engine import EngineError, Slab
 from gpuring.bridge.engines.copies import Copies, on_gpu
 from gpuring.memory.cuda import load_cupy
 
-_NBYTES, _FEWEST = 64 << 20, 4
+_NBYTES, _FEWEST = 128 << 20, 4
 """The buffer beside a near ring has this length, but at least so many slots: some are copied to
 while others are in the network."""
 

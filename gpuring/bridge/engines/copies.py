@@ -47,14 +47,17 @@ class Copies:
         runtime = self._cuda.runtime
         with on_gpu(self._gpu):
             runtime.memcpyAsync(to, source, nbytes, runtime.memcpyDefault, self._stream.ptr)
-        self.mark(name)
+            self._mark(name)
 
     def mark(self, name: Any) -> None:
         """Enqueues a copy of nothing: it is done when all those before it are.  Raises
         EngineError."""
         with on_gpu(self._gpu):
-            event = self._events.pop() if self._events else self._cuda.Event(disable_timing=True)
-            event.record(self._stream)
+            self._mark(name)
+
+    def _mark(self, name: Any) -> None:
+        event = self._events.pop() if self._events else self._cuda.Event(disable_timing=True)
+        event.record(self._stream)
         self._pending.append((name, event))
 
     @property

@@ -8,8 +8,8 @@ sends.  On one host that is not enough, and `holds.py` has the rest.
 
 Nobody polls while nothing is in flight.  The near end polls its own transfers.  UCX needs the far
 end's help to connect, and on networks without RDMA for each byte.  So the near end sends one byte
-over the channel for each transfer that is not done at once, and the far end polls until the bridge
-says that the frame has arrived.
+over the channel for the newest frame in flight, and the far end polls until the bridge says that
+this frame has arrived.  If others are in flight then, the near end has said so before.
 
 Which memory needs a bounce buffer (`bounce.py`):
 
@@ -97,7 +97,7 @@ def receiver(slab: Slab) -> Receiver:
     return Receiver(slab)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Frame:
     """A frame on its way, as `send` was told of it."""
 
@@ -106,6 +106,9 @@ class Frame:
     to_seq: int
     to_index: int
     nbytes: int
+    at: int = 0
+    """From which slot of `reached` NIXL takes it."""
+    transfer: Any = None
 
 
 class Sender(End):
@@ -124,8 +127,10 @@ class Sender(End):
         """What the far end has not admitted yet, or what waits for a slot of the bounce buffer."""
         self._free: list[int] = []
         """The slots of the bounce buffer that nobody uses."""
-        self._flying: dict[int, tuple[Any, int]] = {}
-        """The transfers, and from which slot of `reached` they are, by sequence."""
+        self._flying: deque[Frame] = deque()
+        """What NIXL has."""
+        self._polled_for: Frame | None = None
+        """Until this frame has arrived, the far end polls."""
         self._done: list[int] = []
 
     def open(self, offer: bytes) -> None:
@@ -161,38 +166,72 @@ class Sender(End):
         if not (to_index >= 0 and nbytes <= far.slot_nbytes):
             raise EngineError(f"slot {to_index} of the far ring has no {nbytes} bytes")
         self._waiting.append(Frame(seq, index, to_seq, to_index, nbytes))
-        self.bell.set(True)
-        self._go_on()
+        self.bell.set(True)  # `poll` does the rest
         return b""
 
-    def _go_on(self) -> None:
-        """Does for frames what can be done now, if this end may write."""
+    def poll(self) -> list[int]:
+        """The sequences that have arrived since the last call.  Raises EngineError."""
+        if self.agent is None:
+            return []
+        with translated("a transfer failed"), current(self.slab.gpu):
+            while self._flying and self._has_ended(self._flying[0]):
+                self._end(self._flying.popleft())
+            if self._may_write():
+                self._begin()
+        if self._flying and self._polled_for is None:
+            self._polled_for = self._flying[-1]
+            self._channel.data(self._polled_for.to_seq, 0, b"\0")
+        done, self._done = self._done, []
+        self.bell.set(self.busy)
+        return done
+
+    def _may_write(self) -> bool:
         try:
-            if self._hold is not None and not self._hold.admitted():
-                return
+            return self._hold is None or self._hold.admitted()
         except OSError as error:
             raise EngineError(f"the far end of the bridge is gone ({error})") from error
+
+    def _begin(self) -> None:
+        """Begins what can be begun: copies to the bounce buffer, and transfers."""
         if self.bounce is None:
             while self._waiting:
                 frame = self._waiting.popleft()
-                self._post(frame, frame.index)
+                frame.at = frame.index
+                self._post(frame)
             return
         copies, reached = self.bounce.copies, self.bounce.slab
         while self._waiting and self._free:
-            frame, at = self._waiting.popleft(), self._free.pop()
-            name = frame, at
-            copies.start(name, reached.address(at), self.slab.address(frame.index), frame.nbytes)
-        for frame, at in copies.done():
-            self._post(frame, at)
+            frame = self._waiting.popleft()
+            frame.at = self._free.pop()
+            source = self.slab.address(frame.index)
+            copies.start(frame, reached.address(frame.at), source, frame.nbytes)
+        for frame in copies.done():
+            self._post(frame)
 
-    def _post(self, frame: Frame, at: int) -> None:
-        """Hands a frame that is in slot `at` of `reached` to NIXL."""
-        with translated("a transfer failed"), current(self.slab.gpu):
-            transfer = self._transfer(at, frame.to_index, frame.nbytes)
-            self._flying[frame.seq] = transfer, at
-            state = self.agent.transfer(transfer)
-        if not self._ended(frame.seq, state):
-            self._channel.data(frame.to_seq, 0, b"\0")  # the far end has to poll
+    def _post(self, frame: Frame) -> None:
+        """Hands a frame to NIXL.  A small one may have arrived at once."""
+        frame.transfer = self._transfer(frame.at, frame.to_index, frame.nbytes)
+        self._flying.append(frame)
+        if self._is_done(frame, self.agent.transfer(frame.transfer)) and self._flying[0] is frame:
+            self._end(self._flying.popleft())
+
+    def _has_ended(self, frame: Frame) -> bool:
+        return self._is_done(frame, self.agent.check_xfer_state(frame.transfer))
+
+    def _is_done(self, frame: Frame, state: str) -> bool:
+        if state not in ("DONE", "PROC"):
+            raise EngineError(f"NIXL could not write sequence {frame.seq} into the far ring")
+        return state == "DONE"
+
+    def _end(self, frame: Frame) -> None:
+        """Frames end in the order in which they were handed to NIXL: the bridge announces them so,
+        and to ask for the oldest is enough."""
+        release(frame.transfer)
+        if self.bounce is not None:
+            self._free.append(frame.at)
+        if self._polled_for is frame:
+            self._polled_for = None
+        self._done.append(frame.seq)
 
     def _transfer(self, at: int, to_index: int, nbytes: int) -> Any:
         """A frame of the usual length takes lists that were prepared when the first one came."""
@@ -215,30 +254,6 @@ class Sender(End):
         slab = self.reached
         return [(slab.address(index), nbytes, slab.gpu or 0) for index in range(slab.slots)]
 
-    def _ended(self, seq: int, state: str) -> bool:
-        if state == "PROC":
-            return False
-        if state != "DONE":
-            raise EngineError(f"NIXL could not write sequence {seq} into the far ring")
-        transfer, at = self._flying.pop(seq)
-        release(transfer)
-        if self.bounce is not None:
-            self._free.append(at)
-        self._done.append(seq)
-        return True
-
-    def poll(self) -> list[int]:
-        """The sequences that have arrived since the last call.  Raises EngineError."""
-        if self.agent is None:
-            return []
-        with translated("a transfer failed"), current(self.slab.gpu):
-            for seq, (transfer, _) in list(self._flying.items()):
-                self._ended(seq, self.agent.check_xfer_state(transfer))
-        self._go_on()
-        done, self._done = self._done, []
-        self.bell.set(self.busy)
-        return done
-
     @property
     def busy(self) -> bool:
         """Whether something was sent that `poll` has not returned yet."""
@@ -247,9 +262,9 @@ class Sender(End):
 
     def close(self) -> None:
         """Ends the session.  GPU work on the near slots is done when it returns."""
-        for held in (*(transfer for transfer, _ in self._flying.values()), *(self._lists or ())):
+        for held in (*(frame.transfer for frame in self._flying), *(self._lists or ())):
             release(held)
-        self._flying, self._lists, self._waiting = {}, None, deque()
+        self._flying, self._waiting, self._lists = deque(), deque(), None
         had_agent = self.agent is not None
         self.destroy()
         if had_agent and self.slab.gpu is not None:
@@ -317,7 +332,7 @@ class Receiver(End):
 
     def poll(self) -> list[int]:
         """The indices of slots that may be published.  Lets UCX work while frames are coming."""
-        if self._holds is not None:
+        if self._holds is not None and not self._coming:  # else the near end was admitted
             self._holds.admit()
         if self._coming and self.agent is not None:
             with translated("the network failed"), current(self.slab.gpu):
