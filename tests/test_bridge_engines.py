@@ -17,9 +17,10 @@ import pytest
 from bridge_engines import Session, content, module, slab
 from processes import open_files, poll
 
+import gpuring
 from gpuring.bridge import nics
 from gpuring.bridge.engine import EngineError
-from gpuring.bridge.engines import bounce, nixl
+from gpuring.bridge.engines import bounce, mapped, nixl
 from gpuring.bridge.engines.holds import Hold, Holds
 
 NAMES = (
@@ -336,6 +337,29 @@ def test_only_one_near_end_holds_the_slots() -> None:
     one.let_go()
     holds.end()
     holds.end()
+
+
+def wait_for_the_end(pipe: Any) -> None:
+    pipe.receive()
+
+
+def test_a_worker_ends_when_the_dead_have_left_too_much_memory_mapped_in_it(
+    children: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """600 MiB each, and more than 1,024 MiB are too much."""
+    monkeypatch.setattr(mapped, "_alive", {})
+    monkeypatch.setattr(mapped, "_left", 0)
+    far = [children(wait_for_the_end) for _ in range(3)]
+    for child in far:
+        for _ in range(2):  # a process that comes again has the same memory
+            mapped.note(child.pid, 600 * MIB)
+    for child in far[:2]:
+        mapped.note(far[2].pid, 600 * MIB)
+        child.kill()
+    with pytest.raises(gpuring.RingError, match="1200 MiB of GPU memory") as caught:
+        mapped.note(far[2].pid, 600 * MIB)
+    assert not isinstance(caught.value, EngineError), "that would end the session only"
+    os.close(mapped._alive[far[2].pid][0])
 
 
 # ---- bounce buffers ----------------------------------------------------------------------------

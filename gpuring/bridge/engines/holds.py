@@ -104,6 +104,9 @@ class Hold:
             raise
         self._socket.setblocking(False)
         self._admitted = False
+        raw = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        self.pid: int = _CREDENTIALS.unpack(raw)[0]
+        """The far end's process.  0: it is in another pid namespace."""
 
     def fileno(self) -> int:
         """Becomes readable when the far end has admitted this one, or has ended the session."""

@@ -36,7 +36,7 @@ from typing import Any
 from gpuring._core import Driver
 from gpuring.bridge import nics
 from gpuring.bridge.engine import Channel, EngineError, Slab
-from gpuring.bridge.engines import bounce
+from gpuring.bridge.engines import bounce, mapped
 from gpuring.bridge.engines.holds import Hold, Holds
 from gpuring.bridge.engines.nixl_agent import End, current, package, release, translated
 from gpuring.bridge.engines.nixl_offer import Offer
@@ -143,6 +143,8 @@ class Sender(End):
             self._name = self.agent.add_remote_agent(far.agent)
         if here:
             self._take_hold(far.hold)
+            if self._hold is not None and self._hold.pid and far.kind == "VRAM":
+                mapped.note(self._hold.pid, far.slots * far.slot_nbytes)
 
     def _take_hold(self, name: str) -> None:
         try:
