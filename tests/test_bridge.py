@@ -676,7 +676,7 @@ def test_an_exporter_that_ends_sends_nothing_from_slots_that_it_gave_back(near, 
                     slot.array[...] = slot.meta["n"] = n
 
     with (
-        gpuring.create(near, slots=40, shape=1 << 17, dtype="i8", meta=META, device="host") as ring,
+        gpuring.create(near, slots=64, shape=1 << 17, dtype="i8", meta=META, device="host") as ring,
         bridge.export(near, listen="127.0.0.1:0") as out,
         zmq.Context() as context,
         context.socket(zmq.DEALER) as socket,
