@@ -29,7 +29,7 @@ def far_end(pipe: Pipe, name: str, device: str, imported: bool) -> dict[str, Any
             with listener.accept() as connection:
                 while _takes(connection, receiver):
                     receiver.poll()
-                while receiver.busy:
+                while receiver.bounce is not None and receiver.bounce.copies.pending:
                     receiver.poll()
                 for index in range(SLOTS):
                     words.check(_words(slab, xp, index), index)

@@ -15,7 +15,9 @@ from gpuring.memory.cuda import load_cupy
 
 NBYTES = 16 << 20
 WORDS = NBYTES // 8
-SLOTS = 16
+SLOTS, SLOTS_ON_GPU = 16, 32
+"""Half of them may be on their way, which on a GPU has to last for the time until the importer has
+answered.  /dev/shm is small."""
 PATIENCE_S = 20.0
 
 _SOURCE = Path(bench.__file__).with_name("kernels.cu")
@@ -29,13 +31,17 @@ Memory = Literal["auto", "ipc", "vmm", "pool"]
 def make(name: str, device: str, memory: Memory = "auto") -> gpuring.Ring:
     return gpuring.create(
         name,
-        slots=SLOTS,
+        slots=slots(device),
         shape=(WORDS,),
         dtype="u8",
         meta=[("n", "i8")],
         device=device,
         memory=memory,
     )
+
+
+def slots(device: str) -> int:
+    return SLOTS if device == "host" else SLOTS_ON_GPU
 
 
 def join(name: str, device: str) -> gpuring.Ring:

@@ -13,7 +13,7 @@ from unittest import mock
 
 import gpuring
 from bench.bridge.measure import cpu_s
-from bench.bridge_gpu.frames import NBYTES, PATIENCE_S, Memory, content, join, make, on
+from bench.bridge_gpu.frames import NBYTES, PATIENCE_S, Memory, content, join, make, on, slots
 from gpuring import bridge
 from gpuring.bridge import sides
 from gpuring.cli.bench.crew import Crew, Pipe
@@ -81,7 +81,8 @@ def bridged(
         with bridge.export(there, listen="127.0.0.1:0", device=where) as out:
             _until(lambda: out.address)
             address: Any = f"{out.address}/{there}"
-            with bridge.import_(address, name=here, device=far, engine=engine) as into:  # type: ignore[arg-type]
+            options: Any = {"name": here, "device": far, "engine": engine, "slots": slots(far)}
+            with bridge.import_(address, **options) as into:
                 _until(lambda: _link(into).connected)
                 yield there, here, out, into
 
