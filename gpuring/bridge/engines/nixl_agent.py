@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import logging
 import os
 import select
 import uuid
@@ -14,6 +15,7 @@ from gpuring.bridge.engine import EngineError, Slab
 from gpuring.bridge.engines.bounce import Bounce
 from gpuring.memory.cuda import load_cupy
 
+_log = logging.getLogger("gpuring.bridge")
 _PACKAGES = ("nixl_cu13", "nixl_cu12")
 _SETTINGS = {
     "UCX_TCP_USER_TIMEOUT": "3s",
@@ -105,9 +107,10 @@ class End:
             try:
                 self._register(self.slab)
                 return
-            except EngineError:
+            except EngineError as error:
                 if gpu is None:
                     raise
+                _log.warning("%s: frames are copied to a buffer that it can use", error)
         self.bounce = Bounce(self.slab, self._bounce_slots)
         self._register(self.bounce.slab)
 
