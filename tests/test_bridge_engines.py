@@ -38,7 +38,7 @@ def name(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     """An engine that can be used here."""
     name, _, how = request.param.partition(" ")  # the child inherits the environment
     if how == "over tcp":
-        monkeypatch.setenv("UCX_TLS", "tcp")
+        monkeypatch.setenv("UCX_TLS", "tcp,cuda_copy")
     elif how:
         monkeypatch.setenv("GPURING_NIXL_BOUNCE", "1")
     return usable(name)
@@ -370,7 +370,7 @@ def test_frames_wait_for_a_place_in_the_buffer_beside_the_near_ring(
     session: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has room for four of them."""
-    monkeypatch.setenv("UCX_TLS", "tcp")  # otherwise a frame has arrived when it was sent
+    monkeypatch.setenv("UCX_TLS", "tcp,cuda_copy")  # otherwise a frame has arrived when it was sent
     nbytes = 33 * MIB
     over = session(5, nbytes, near_slots=5)
     for seq in range(5):

@@ -37,7 +37,7 @@ def connected(into: Any, *, but: tuple[int, int] = (0, 0)) -> tuple[int, int]:
 
 @pytest.mark.parametrize(
     "environment",
-    [{"UCX_TLS": "all"}, {"UCX_TLS": "tcp"}, {"GPURING_NIXL_BOUNCE": "1"}],
+    [{"UCX_TLS": "all"}, {"UCX_TLS": "tcp,cuda_copy"}, {"GPURING_NIXL_BOUNCE": "1"}],
     ids=["all", "tcp", "bounce buffers"],
 )
 def test_each_frame_comes_once_over_kills_of_both_workers(

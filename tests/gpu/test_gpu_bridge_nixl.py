@@ -153,7 +153,7 @@ def test_frames_go_from_gpu_to_gpu(
 ) -> None:
     with stream(name, kind, gpus, engine) as over:
         if engine == "auto":
-            assert over.engine.startswith("nixl (nixl: both sides are on one host, with a bounce")
+            assert over.engine.startswith("nixl (both sides are on one host, with a bounce")
         else:
             assert over.engine == "nixl (it was asked for)"
         wait = over.put(200)
