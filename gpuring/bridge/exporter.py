@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import zmq
 
@@ -16,14 +16,11 @@ from gpuring.bridge import engines, multipart, wire
 from gpuring.bridge.awaited import Awaited
 from gpuring.bridge.engine import EngineError
 from gpuring.bridge.guests import LOOK_S, Guest, Guests
-from gpuring.bridge.listening import RouterChannel, listen, subscription_of
+from gpuring.bridge.links import Links
+from gpuring.bridge.listening import RouterChannel, listen
 from gpuring.bridge.near import Link, Session
 from gpuring.bridge.worker import BUSY_S, Up, Watch
 from gpuring.errors import RingError
-from gpuring.ring import Ring, attach
-
-Start = Literal["next", "oldest"] | int
-"""As Ring.consumer has it."""
 
 _MESSAGES = 64
 """How many messages are heard before frames are sent again."""
@@ -57,17 +54,9 @@ class Exporter:
         self._ring_name: str = told["ring"]
         self._timeout_s: float = told["timeout_s"]
         self._patience_s: float = told["patience_s"]
-        self._host, self._device = told["host"], told["device"]
-        self._links: dict[str, Link] = {}
+        self._host: str = told["host"]
+        self._links = Links(told, up)
         self._callers: dict[bytes, Caller] = {}
-        now = time.monotonic()
-        self._kept: dict[str, tuple[str, float]] = {
-            name: (epoch, now + self._patience_s) for name, epoch in told["kept"].items()
-        }
-        """Subscriptions that the supervisor has kept from an earlier worker: the epoch of their
-        ring, and until when."""
-        self._gone: dict[str, float] = {}
-        """Until when the subscriptions of links without a caller are kept."""
         self._refused: dict[str, str] = {}
         """Why importers were refused that may ask again, and will: the log says so once."""
         self._later: deque[tuple[Any, list[Any]]] = deque()
@@ -100,7 +89,7 @@ class Exporter:
             if self._guests.socket in ready:
                 self._log(self._guests.admit(self._in_session()))
             more = self._hear()
-            for link in list(self._links.values()):
+            for link in self._links:
                 more |= self._guarded(link, link.step) or False
             self._tick()
         for caller in self._callers.values():
@@ -110,18 +99,18 @@ class Exporter:
         # What is queued is sent from the near slots: nobody else may have them before that is over.
         self._context.destroy(linger=100)
         self._callers.clear()
-        for link in list(self._links.values()):
+        for link in self._links:
             self._drop(link, None)
 
     def _is_over(self) -> bool:
         if not self._stop_s:
             return False
-        pending = any(link.lag for link in self._links.values() if link.session is not None)
+        pending = any(link.lag for link in self._links if link.session is not None)
         return not pending or time.monotonic() >= self._stop_s
 
     def _descriptors(self) -> list[int]:
         found = []
-        for link in self._links.values():
+        for link in self._links:
             if link.wants_frames:
                 found.append(link.consumer.fileno())
             if link.session is not None and link.session.sender is not None:
@@ -131,7 +120,7 @@ class Exporter:
     def _rest_s(self) -> float:
         """How long the loop may sleep."""
         rest_s = min(self._timeout_s / 6, LOOK_S)
-        for link in self._links.values():
+        for link in self._links:
             sender = link.session.sender if link.session is not None else None
             if sender is not None and sender.busy and sender.fileno() < 0:
                 return BUSY_S
@@ -152,15 +141,8 @@ class Exporter:
                 self._hang_up(caller, f"the importer said nothing for {silence_s:g} s")
             elif now - caller.said_s > self._timeout_s / 6:
                 self._guarded(caller.link, partial(self._post, caller, wire.Ping()))
-        for name, until in list(self._gone.items()):
-            if now > until:
-                self._up.log(f"{name} has been gone for {self._patience_s:g} s: it is given up")
-                self._drop(self._links[name], None)
-        for name, (_, until) in list(self._kept.items()):
-            if now > until:
-                del self._kept[name]
-                self._up.say(do="leave", name=name)
-        for link in list(self._links.values()):
+        self._links.give_up()
+        for link in self._links:
             if link.done:
                 self._move(link)
 
@@ -174,12 +156,10 @@ class Exporter:
     def _told(self, message: dict[str, Any]) -> None:
         if "stop" in message:
             self._stop_s = time.monotonic() + _DRAIN_S
-            for link in self._links.values():
+            for link in self._links:
                 link.paused = True
         elif "stats" in message:
-            self._up.say(
-                stats=message["stats"], links=[self._stats(x) for x in self._links.values()]
-            )
+            self._up.say(stats=message["stats"], links=[self._stats(x) for x in self._links])
         elif "joined" in message:
             self._joined(**message)
 
@@ -261,7 +241,7 @@ class Exporter:
             self._hang_up(before, None)
         try:
             if link is None:
-                link = self._link_for(hello)
+                link = self._links.make(hello)
         except (RingError, OSError) as error:  # as no free peer, or no free descriptor
             self._refuse_for_now(channel, hello.importer, str(error))
             return
@@ -269,7 +249,7 @@ class Exporter:
         spec = link.ring.spec
         channel.frames_nbytes = link.ring.slots * (spec.slot_nbytes + spec.meta_nbytes)
         caller = self._callers[channel.route] = Caller(channel, link, hello, now)
-        self._gone.pop(link.name, None)
+        self._links.importer_came(link)
         if link.joined:
             self._welcome(caller)
 
@@ -320,7 +300,7 @@ class Exporter:
         try:
             return call()
         except (EngineError, wire.WireError, OSError) as error:
-            for caller in [c for c in self._callers.values() if c.link is link]:
+            for caller in self._callers_of(link):
                 self._hang_up(caller, str(error))
             return None
 
@@ -332,7 +312,7 @@ class Exporter:
             self._post(caller, wire.Bye(reason or "there is a newer session", True))
         self._stop_sending(caller)
         caller.link.close_session()
-        self._gone[caller.link.name] = time.monotonic() + self._patience_s
+        self._links.importer_left(caller.link)
         if reason is not None:
             lossless = caller.link.policy == "lossless"
             kept = f". Its frames are kept for {self._patience_s:g} s" if lossless else ""
@@ -367,55 +347,6 @@ class Exporter:
 
     # ---- links ---------------------------------------------------------------------------------
 
-    def _link_for(self, hello: wire.Hello) -> Link:
-        """Joins a subscription of the near ring for an importer.  Raises RingError."""
-        ring = attach(self._ring_name, device=self._device)
-        epoch = ring._epoch.hex()
-        kept, _ = self._kept.get(hello.importer, ("", 0.0))
-        start = _next_of(ring)
-        if hello.epoch == epoch:
-            start = hello.seq + 1
-        elif hello.epoch:
-            start = "oldest"
-        lost: int | None = None
-        try:
-            link = self._make_link(hello, ring, start)
-        except RingError:
-            if self._kept.pop(hello.importer, None) is not None:  # perhaps of another policy
-                self._up.say(do="leave", name=hello.importer)
-            raise
-        self._kept.pop(hello.importer, None)
-        if hello.policy == "lossless":
-            lost = 0
-            if hello.epoch == epoch and kept != epoch:
-                lost = max(0, link.consumer._peer.position - hello.seq - 1)
-        elif hello.epoch != epoch:
-            lost = 0
-        link.begin_with(lost)
-        return link
-
-    def _make_link(self, hello: wire.Hello, ring: Ring, start: Start) -> Link:
-        name, lossless = subscription_of(hello.importer), hello.policy == "lossless"
-        try:
-            consumer = ring.consumer(name, lossless=lossless, start=start, gate="host")
-            consumer.fileno()  # it is made now, when the importer can still be refused
-            link = Link(hello, ring, consumer)
-        except (RingError, ValueError, OSError) as error:
-            ring.close()
-            raise RingError(str(error)) from None
-        self._links[hello.importer] = link
-        self._share_slots()
-        joins = {"name": link.name, "subscription": name, "lossless": lossless, "epoch": link.epoch}
-        self._up.say(do="join", **joins, has={"epoch": hello.epoch, "seq": hello.seq})
-        return link
-
-    def _share_slots(self) -> None:
-        """Lossy importers together hold half of the near slots at most, but each may hold one.  So
-        the producers have slots, however long the network takes."""
-        lossy = [link for link in self._links.values() if link.policy != "lossless"]
-        for link in lossy:
-            link.most = max(1, link.ring.slots // 2 // len(lossy))
-
     def _joined(self, joined: str, epoch: str, error: str | None, missed: int) -> None:
         """The supervisor has joined a subscription, too, so it outlives this worker.  `missed`
         frames are only in the ring that it had before."""
@@ -428,59 +359,32 @@ class Exporter:
             return
         link.joined = True
         link.missed(missed)
-        for caller in list(self._callers.values()):
-            if caller.link is link and not caller.welcomed:
+        for caller in self._callers_of(link):
+            if not caller.welcomed:
                 self._welcome(caller)
 
     def _drop(self, link: Link, bye: wire.Bye | None) -> None:
         """Gives a link up, and its subscription."""
-        for caller in [c for c in self._callers.values() if c.link is link]:
+        for caller in self._callers_of(link):
             if bye is not None:
                 with contextlib.suppress(EngineError):
                     self._post(caller, bye)
             if not self._context.closed:
                 self._stop_sending(caller)
             del self._callers[caller.channel.route]
-        self._gone.pop(link.name, None)
-        if self._links.get(link.name) is link:
-            del self._links[link.name]
-            self._share_slots()
-            self._up.say(do="leave", name=link.name)
-        link.close()
+        self._links.drop(link)
 
     def _move(self, link: Link) -> None:
         """Joins the ring that has taken the place of one whose stream has ended, if there is one.
         The importer learns of it by a new session."""
-        try:
-            successor = link.ring._successor()
-            if successor is None:
-                return
-            successor.close()
-            ring = attach(self._ring_name, device=self._device)
-        except (RingError, OSError):
+        ring = self._links.successor_of(link)
+        if ring is None:
             return
-        callers = [c for c in self._callers.values() if c.link is link]
-        for caller in callers:
+        for caller in self._callers_of(link):
             with contextlib.suppress(EngineError):
                 self._post(caller, wire.Bye("the near ring was replaced", True))
             del self._callers[caller.channel.route]
-        hello = wire.Hello(self._ring_name, link.name, link.run, link.policy, "", 0)
-        try:
-            after = self._make_link(hello, ring, "oldest")
-        except RingError as error:
-            self._up.log(f"{link.name}: {error}")
-            self._drop(link, None)
-            return
-        after.begin_with(0)
-        after.counts = link.counts
-        self._gone[link.name] = time.monotonic() + self._patience_s
-        link.close()
-        self._up.log(f"ring {self._ring_name!r} was replaced: {link.name} goes on in the new one")
+        self._links.move(link, ring)
 
-
-def _next_of(ring: Ring) -> Start:
-    """Where an importer begins that has nothing of a ring yet: with the next frame that is
-    published, which may be claimed already."""
-    peers = ring.stats().peers
-    claimed = [hold.seq for peer in peers if peer.role == "producer" for hold in peer.holding]
-    return min(claimed, default="next")
+    def _callers_of(self, link: Link) -> list[Caller]:
+        return [caller for caller in self._callers.values() if caller.link is link]

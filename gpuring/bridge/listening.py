@@ -1,21 +1,18 @@
-"""The socket of an exporter, and how its importers are called in the near ring."""
+"""The socket of an exporter, and how it sends over that."""
 
 from __future__ import annotations
 
-import hashlib
 import time
 from typing import Any
 
 import zmq
 
-from gpuring import _core
 from gpuring.bridge import keys, multipart, names, wire
 from gpuring.bridge.backlog import Backlog
 from gpuring.bridge.engine import EngineError
 from gpuring.bridge.guests import Guest
 from gpuring.bridge.worker import Fatal, Up
 
-_NAME_NBYTES = _core.MAX_NAME_NBYTES
 _MESSAGES = 64
 """How many messages of a connection wait to be heard.  Those of an importer are short."""
 _MOST_UNREAD = 32 << 20
@@ -124,13 +121,3 @@ class RouterChannel:
             time.sleep(_HEARD_S)  # a thread of pyzmq hears what was sent
             if self._backlog.nbytes > most:
                 raise EngineError("the importer does not read what it is sent")
-
-
-def subscription_of(importer: str) -> str:
-    """The name of an importer's subscription of the near ring."""
-    name = f"bridge: {importer}"
-    if len(name.encode()) <= _NAME_NBYTES:
-        return name
-    digest = hashlib.sha256(importer.encode()).hexdigest()[:8]
-    room = _NAME_NBYTES - len(digest) - 1
-    return f"{name.encode()[:room].decode(errors='ignore')}~{digest}"

@@ -1,0 +1,176 @@
+"""The importers' subscriptions of the near ring, and for how long each of them is kept.
+
+The supervisor is a member of each subscription as well, so it outlives the worker.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from gpuring import _core
+from gpuring.bridge import wire
+from gpuring.bridge.near import Link
+from gpuring.bridge.worker import Up
+from gpuring.errors import RingError
+from gpuring.ring import Ring, attach
+
+Start = Literal["next", "oldest"] | int
+"""As Ring.consumer has it."""
+
+_NAME_NBYTES = _core.MAX_NAME_NBYTES
+
+
+class Links:
+    """Those of one exporter, each with the name of its importer."""
+
+    def __init__(self, told: dict[str, Any], up: Up) -> None:
+        self._up = up
+        self._ring_name: str = told["ring"]
+        self._device = told["device"]
+        self._patience_s: float = told["patience_s"]
+        self._by_name: dict[str, Link] = {}
+        now = time.monotonic()
+        self._kept: dict[str, tuple[str, float]] = {
+            name: (epoch, now + self._patience_s) for name, epoch in told["kept"].items()
+        }
+        """Subscriptions that the supervisor has kept from an earlier worker: the epoch of their
+        ring, and until when."""
+        self._gone: dict[str, float] = {}
+        """Until when the subscriptions of links without a caller are kept."""
+
+    def __iter__(self) -> Iterator[Link]:
+        """Those that there are now.  They may be dropped meanwhile."""
+        return iter(list(self._by_name.values()))
+
+    def get(self, importer: str) -> Link | None:
+        return self._by_name.get(importer)
+
+    # ---- making and dropping -------------------------------------------------------------------
+
+    def make(self, hello: wire.Hello) -> Link:
+        """Joins a subscription of the near ring for an importer.  Raises RingError."""
+        ring = attach(self._ring_name, device=self._device)
+        epoch = ring._epoch.hex()
+        kept, _ = self._kept.get(hello.importer, ("", 0.0))
+        start = _next_of(ring)
+        if hello.epoch == epoch:
+            start = hello.seq + 1
+        elif hello.epoch:
+            start = "oldest"
+        lost: int | None = None
+        try:
+            link = self._join(hello, ring, start)
+        except RingError:
+            if self._kept.pop(hello.importer, None) is not None:  # perhaps of another policy
+                self._up.say(do="leave", name=hello.importer)
+            raise
+        self._kept.pop(hello.importer, None)
+        if hello.policy == "lossless":
+            lost = 0
+            if hello.epoch == epoch and kept != epoch:
+                lost = max(0, link.consumer._peer.position - hello.seq - 1)
+        elif hello.epoch != epoch:
+            lost = 0
+        link.begin_with(lost)
+        return link
+
+    def _join(self, hello: wire.Hello, ring: Ring, start: Start) -> Link:
+        name, lossless = subscription_of(hello.importer), hello.policy == "lossless"
+        try:
+            consumer = ring.consumer(name, lossless=lossless, start=start, gate="host")
+            consumer.fileno()  # it is made now, when the importer can still be refused
+            link = Link(hello, ring, consumer)
+        except (RingError, ValueError, OSError) as error:
+            ring.close()
+            raise RingError(str(error)) from None
+        self._by_name[hello.importer] = link
+        self._share_slots()
+        joins = {"name": link.name, "subscription": name, "lossless": lossless, "epoch": link.epoch}
+        self._up.say(do="join", **joins, has={"epoch": hello.epoch, "seq": hello.seq})
+        return link
+
+    def drop(self, link: Link) -> None:
+        """Gives a link up, and its subscription."""
+        self._gone.pop(link.name, None)
+        if self._by_name.get(link.name) is link:
+            del self._by_name[link.name]
+            self._share_slots()
+            self._up.say(do="leave", name=link.name)
+        link.close()
+
+    def _share_slots(self) -> None:
+        """Lossy importers together hold half of the near slots at most, but each may hold one.  So
+        the producers have slots, however long the network takes."""
+        lossy = [link for link in self if link.policy != "lossless"]
+        for link in lossy:
+            link.most = max(1, link.ring.slots // 2 // len(lossy))
+
+    # ---- patience ------------------------------------------------------------------------------
+
+    def importer_came(self, link: Link) -> None:
+        self._gone.pop(link.name, None)
+
+    def importer_left(self, link: Link) -> None:
+        """From now on the link is kept for a while."""
+        self._gone[link.name] = time.monotonic() + self._patience_s
+
+    def give_up(self) -> None:
+        """Gives up the links and subscriptions whose importers have been gone for too long."""
+        now = time.monotonic()
+        for name, until in list(self._gone.items()):
+            if now > until:
+                self._up.log(f"{name} has been gone for {self._patience_s:g} s: it is given up")
+                self.drop(self._by_name[name])
+        for name, (_, until) in list(self._kept.items()):
+            if now > until:
+                del self._kept[name]
+                self._up.say(do="leave", name=name)
+
+    # ---- when the near ring is replaced --------------------------------------------------------
+
+    def successor_of(self, link: Link) -> Ring | None:
+        """The ring that has taken the place of one whose stream has ended, if there is one."""
+        try:
+            successor = link.ring._successor()
+            if successor is None:
+                return None
+            successor.close()
+            return attach(self._ring_name, device=self._device)
+        except (RingError, OSError):
+            return None
+
+    def move(self, link: Link, ring: Ring) -> None:
+        """Goes on in this ring.  If that refuses, the link is given up."""
+        hello = wire.Hello(self._ring_name, link.name, link.run, link.policy, "", 0)
+        try:
+            after = self._join(hello, ring, "oldest")
+        except RingError as error:
+            self._up.log(f"{link.name}: {error}")
+            self.drop(link)
+            return
+        after.begin_with(0)
+        after.counts = link.counts
+        self.importer_left(after)
+        link.close()
+        self._up.log(f"ring {self._ring_name!r} was replaced: {link.name} goes on in the new one")
+
+
+def _next_of(ring: Ring) -> Start:
+    """Where an importer begins that has nothing of a ring yet: with the next frame that is
+    published, which may be claimed already."""
+    peers = ring.stats().peers
+    claimed = [hold.seq for peer in peers if peer.role == "producer" for hold in peer.holding]
+    return min(claimed, default="next")
+
+
+def subscription_of(importer: str) -> str:
+    """The name of an importer's subscription of the near ring."""
+    name = f"bridge: {importer}"
+    if len(name.encode()) <= _NAME_NBYTES:
+        return name
+    digest = hashlib.sha256(importer.encode()).hexdigest()[:8]
+    room = _NAME_NBYTES - len(digest) - 1
+    return f"{name.encode()[:room].decode(errors='ignore')}~{digest}"
