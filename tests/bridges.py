@@ -1,0 +1,88 @@
+"""Bridges between two rings of this host, and what goes through them.  Needs pyzmq."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import gpuring
+from gpuring import bridge
+from gpuring.bridge.sides import Export, Import
+
+WAIT_S = 30.0
+META = [("n", "i8")]
+
+
+def ring_of(near: str, slots: int = 8, shape: Any = 64) -> gpuring.Ring:
+    return gpuring.create(near, slots=slots, shape=shape, dtype="u2", meta=META, device="host")
+
+
+@contextlib.contextmanager
+def bridged(near: str, far: str, **options: Any) -> Iterator[tuple[Export, Import]]:
+    with (
+        bridge.export(near, listen="127.0.0.1:0") as out,
+        bridge.import_(f"{out.address}/{near}", name=far, device="host", **options) as into,
+    ):
+        yield out, into
+
+
+def put(producer: gpuring.Producer, n: int) -> None:
+    with producer.claim(timeout=WAIT_S) as slot:
+        slot.array[...] = n % 65521
+        slot.meta["n"] = n
+
+
+def put_all(producer: gpuring.Producer, frames: int) -> threading.Thread:
+    """Puts frames in another thread."""
+
+    def run() -> None:
+        for n in range(frames):
+            put(producer, n)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread
+
+
+def got(slot: gpuring.ReadSlot) -> int:
+    """The number of a frame, whose content is checked."""
+    n = int(slot.meta["n"])
+    assert (slot.array == n % 65521).all()
+    return n
+
+
+def take(frames: gpuring.Consumer) -> int:
+    with frames.acquire(timeout=WAIT_S) as slot:
+        return got(slot)
+
+
+def connected(side: Export | Import) -> bool:
+    links = side.stats().links
+    return bool(links) and all(link.connected for link in links)
+
+
+@dataclass
+class Bridged:
+    """A near ring with a producer, a bridge, and a reader of the far ring."""
+
+    ring: gpuring.Ring
+    out: Export
+    into: Import
+    producer: gpuring.Producer
+    there: gpuring.Ring
+    frames: gpuring.Consumer
+
+
+@contextlib.contextmanager
+def both_ends(near: str, far: str, slots: int = 8, shape: Any = 64, **options: Any) -> Any:
+    with (
+        ring_of(near, slots, shape) as ring,
+        bridged(near, far, **options) as (out, into),
+        ring.producer() as producer,
+        gpuring.attach(far, timeout=WAIT_S) as there,
+        there.consumer("reader", start="oldest") as frames,
+    ):
+        yield Bridged(ring, out, into, producer, there, frames)

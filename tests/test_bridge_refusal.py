@@ -1,0 +1,155 @@
+"""What a bridge refuses, and what it says then."""
+
+from __future__ import annotations
+
+import pytest
+from support import poll
+
+import gpuring
+from gpuring.errors import RingError, RingExists
+
+zmq = pytest.importorskip("zmq")
+
+from bridges import WAIT_S, both_ends, put, ring_of, take  # noqa: E402
+
+from gpuring import bridge  # noqa: E402
+from gpuring.bridge import wire  # noqa: E402
+from gpuring.bridge.sides import Import  # noqa: E402
+
+
+@pytest.fixture
+def near(name: str) -> str:
+    return f"{name}-near"
+
+
+@pytest.fixture
+def far(name: str) -> str:
+    return f"{name}-far"
+
+
+def why_over(importer: Import) -> str:
+    """Why an importer cannot go on."""
+    with importer, pytest.raises(RingError) as refused:
+        importer.wait(WAIT_S)
+    return str(refused.value)
+
+
+def test_a_ring_that_is_not_exported_there(near, far, caplog):
+    with bridge.export(near, listen="127.0.0.1:0") as out:
+        told = why_over(bridge.import_(f"{out.address}/other", name=far, device="host"))
+    assert f"exports ring '{near}' here, and not 'other'" in told
+    assert "exports ring" in caplog.text  # for those who only attach to the far ring
+
+
+def test_a_second_importer_of_one_ring(near, far):
+    with both_ends(near, far) as ends, pytest.raises(RingExists, match="is in use"):
+        bridge.import_(f"{ends.out.address}/{near}", name=far, device="host")
+
+
+def test_the_name_is_taken_while_it_connects(near, far):
+    with bridge.export(near, listen="127.0.0.1:0") as out:
+        importer = bridge.import_(f"{out.address}/{near}", name=far, device="host")
+        with ring_of(far), ring_of(near):
+            assert "another name with --as" in why_over(importer)
+
+
+def test_an_exporter_that_is_not_there(far):
+    told = why_over(bridge.import_("127.0.0.1:1/x", name=far, device="host", give_up=0.2))
+    assert "no connection for 0.2 s: nobody answers there" in told
+
+
+def test_an_address_that_cannot_be(far):
+    with pytest.raises(TypeError, match="not 9760"):
+        bridge.import_(9760, name=far)
+    with pytest.raises(TypeError, match="not 9760"):
+        bridge.export(far, listen=9760)
+    for port in (0, 65536):
+        with pytest.raises(ValueError, match="is HOST:PORT/RING"):
+            bridge.import_(f"127.0.0.1:{port}/x", name=far, device="host")
+
+
+def test_a_name_that_does_not_resolve_is_told_at_once_and_tried_again(near, far, caplog):
+    caplog.set_level("INFO", "gpuring.bridge")
+    told = why_over(bridge.import_("me@home:1/x", name=far, device="host", give_up=0.2))
+    assert "no connection for 0.2 s: me@home does not resolve: Name or service not known" in told
+    with bridge.export(near, listen="me@home:0", insecure=True) as out:
+        poll(lambda: "me@home does not resolve" in caplog.messages[-1], WAIT_S)
+        assert out.stats().restarts == 0
+    assert not any("is dead" in line for line in caplog.messages)
+
+
+def test_names_of_hosts(near, far):
+    with pytest.raises(ValueError, match="home is a name, and other hosts may reach"):
+        bridge.export(near, listen="home:0")
+    elsewhere = "3221225985"  # as good as a name of 192.0.2.1
+    with (
+        bridge.export(near, listen=f"{elsewhere}:9760", insecure=True) as out,
+        pytest.raises(RingError, match=r"listen at 3221225985:9760 \(192.0.2.1:9760\): this host"),
+    ):
+        out.wait(WAIT_S)
+    host = "LOCALHOST"  # an address is taken for localhost
+    with (
+        ring_of(near) as ring,
+        bridge.export(near, listen=f"{host}:0", insecure=True) as out,
+        bridge.import_(f"{host}:{out.address.rpartition(':')[2]}/{near}", name=far, device="host"),
+        gpuring.attach(far, timeout=WAIT_S) as there,
+        there.consumer(start="oldest") as frames,
+        ring.producer() as producer,
+    ):
+        put(producer, 1)
+        assert take(frames) == 1
+
+
+def test_an_importer_of_another_version(near):
+    (hello,) = wire.encode(7, wire.Hello("x", "h/x", "0" * 16, "lossy", "", 0))
+    with (
+        bridge.export(near, listen="127.0.0.1:0") as out,
+        zmq.Context() as context,
+        context.socket(zmq.DEALER) as socket,
+    ):
+        socket.linger = 0
+        socket.connect(f"tcp://{out.address}")
+        socket.send(hello.partition(b"{")[0] + b'{"version": 2}')
+        assert socket.poll(1000 * WAIT_S)
+        number, refused = wire.decode(socket.recv_multipart())
+    assert (number, refused.again) == (7, False)
+    assert "speaks version 2, and this one 1" in refused.reason
+
+
+def test_half_a_pair_of_keys_is_not_left(tmp_path):
+    (tmp_path / "bridge-import.key").touch()
+    with pytest.raises(FileExistsError):
+        bridge.keygen(tmp_path)
+    assert [each.name for each in tmp_path.iterdir()] == ["bridge-import.key"]
+
+
+def test_keys(near, far, tmp_path):
+    ours, theirs = bridge.keygen(tmp_path)
+    assert [path.stat().st_mode & 0o777 for path in (ours, theirs)] == [0o600, 0o600]
+    with pytest.raises(FileExistsError, match="give another folder"):
+        bridge.keygen(tmp_path)
+    with pytest.raises(ValueError, match="importer of a bridge: take bridge-import"):
+        bridge.import_("127.0.0.1:1/x", name=far, key=ours)
+    with pytest.raises(ValueError, match="give a key"):
+        bridge.export(near, listen="0.0.0.0:9760")
+    (tmp_path / "other").mkdir()
+    _, strange = bridge.keygen(tmp_path / "other")
+    with (  # a whole part is longer than any other when it is encrypted
+        ring_of(near, shape=wire.MAX_PART) as ring,
+        bridge.export(near, listen="127.0.0.1:0", key=ours) as out,
+    ):
+        where = {"address": f"{out.address}/{near}", "name": far, "device": "host"}
+        for key in (None, strange):
+            told = why_over(bridge.import_(**where, key=key, timeout=0.5, give_up=0.5))
+            assert "no connection for 0.5 s: the connection was closed at once" in told
+        with (
+            bridge.import_(**where, key=theirs),
+            ring.producer() as producer,
+            gpuring.attach(far, timeout=WAIT_S) as there,
+            there.consumer(start="oldest") as frames,
+        ):
+            put(producer, 1)
+            assert take(frames) == 1
+    ours.chmod(0o644)
+    with pytest.raises(ValueError, match="chmod 600"):
+        bridge.export(near, listen="127.0.0.1:0", key=ours)
