@@ -30,12 +30,16 @@ def gpuring(*options: Any, **more: Any) -> subprocess.CompletedProcess[str]:
 
 @contextlib.contextmanager
 def running(*options: Any, **more: Any) -> Iterator[subprocess.Popen[str]]:
-    """Runs it beside; it is gone afterwards."""
+    """Runs it beside; it is gone afterwards.  A test that fails shows what it has said since."""
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     more = pipes | {"env": environment()} | more
     process = subprocess.Popen([*COMMAND, *map(str, options)], text=True, **more)
+    passed = False
     try:
         yield process
+        passed = True
     finally:
         process.kill()
-        process.communicate()
+        told = process.communicate()
+        if not passed:
+            print(" ".join(map(str, ["gpuring", *options])), *told, sep="\n")
