@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
-from commands import COMMAND, DEADLINE_S, environment
+from commands import COMMAND, DEADLINE_S
 from commands import gpuring as command
 
 import gpuring
@@ -105,27 +102,3 @@ def test_who_stops_reading_ends_it_in_silence(name):
         )
     os.close(writing)
     assert (done.returncode, done.stderr) == (0, "")
-
-
-SLOW = """
-import time
-print("importing", flush=True)
-time.sleep(60)
-"""
-
-
-def test_ctrl_c_while_the_command_is_imported(tmp_path):
-    """Its status is that of a command which was interrupted later.  This numpy takes long."""
-    (tmp_path / "numpy.py").write_text(SLOW)
-    file = Path(gpuring.__file__).parent.parent / "bin" / "gpuring"
-    path = os.pathsep.join([str(tmp_path), str(file.parent.parent)])
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    more = pipes | {"env": environment() | {"PYTHONPATH": path}}
-    with subprocess.Popen([sys.executable, file, "ls"], **more) as process:
-        try:
-            assert process.stdout.readline() == "importing\n"
-            process.send_signal(signal.SIGINT)
-            assert process.communicate(timeout=DEADLINE_S) == ("", "")
-        finally:
-            process.kill()
-    assert process.returncode == 130
