@@ -318,6 +318,20 @@ def test_a_service_is_replaced_while_its_engines_are_dead(name, children):
         assert worker.result()["answered"] == 1
 
 
+def test_a_client_keeps_a_service_whose_engines_are_dead(name, children):
+    """So engines that were changed must take the name."""
+    other = {"request": ((3,), "i8")}
+    victim = up(children(engine, name))
+    with gpuring.connect(name) as client:
+        victim.kill()
+        with pytest.raises(gpuring.RingIncompatible, match="with another request"):
+            serve(name, **other)
+        serve(name, replace=True, **other).close()
+        assert client.in_flight == 0
+    with serve(name, **other):
+        pass  # nobody is left in it
+
+
 def test_a_client_goes_on_in_every_kind_of_memory(name, place, children):
     """It keeps an answer of the former service meanwhile."""
     first = up(children(engine, name, place))
