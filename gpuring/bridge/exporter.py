@@ -19,7 +19,7 @@ from gpuring.bridge.guests import LOOK_S, Guest, Guests
 from gpuring.bridge.links import Links
 from gpuring.bridge.listening import RouterChannel, listen
 from gpuring.bridge.near import Link, Session
-from gpuring.bridge.worker import BUSY_S, Up, Watch
+from gpuring.bridge.worker import BUSY_S, POLLING_S, Up, Watch
 from gpuring.errors import RingError
 
 _MESSAGES = 64
@@ -76,22 +76,16 @@ class Exporter:
     # ---- the loop ------------------------------------------------------------------------------
 
     def run(self) -> None:
-        more = False
+        more, looks_s = False, 0.0
         while not self._is_over():
-            ready = self._watch.wait(
-                self._descriptors(), 0 if more or self._later else self._rest_s()
-            )
-            if self._up.fileno() in ready:
-                for message in self._up.heard():
-                    self._told(message)
-            if self._door is not None and self._door.socket in ready and self._door.answer():
-                self._up.log("somebody without the right key was turned away")
-            if self._guests.socket in ready:
-                self._log(self._guests.admit(self._in_session()))
+            # While an engine would not let us sleep anyway, frames do not wait for what follows.
+            if time.monotonic() >= looks_s or not any(link.is_polled for link in self._links):
+                self._look(0 if more or self._later else self._rest_s())
+                self._tick()
+                looks_s = time.monotonic() + POLLING_S
             more = self._hear()
             for link in self._links:
                 more |= self._guarded(link, link.step) or False
-            self._tick()
         for caller in self._callers.values():
             with contextlib.suppress(EngineError):
                 self._post(caller, wire.Bye("the exporter was stopped", True))
@@ -101,6 +95,17 @@ class Exporter:
         self._callers.clear()
         for link in self._links:
             self._drop(link, None)
+
+    def _look(self, timeout_s: float) -> None:
+        """Waits until there is something to do, and hears all but the importers."""
+        ready = self._watch.wait(self._descriptors(), timeout_s)
+        if self._up.fileno() in ready:
+            for message in self._up.heard():
+                self._told(message)
+        if self._door is not None and self._door.socket in ready and self._door.answer():
+            self._up.log("somebody without the right key was turned away")
+        if self._guests.socket in ready:
+            self._log(self._guests.admit(self._in_session()))
 
     def _is_over(self) -> bool:
         if not self._stop_s:

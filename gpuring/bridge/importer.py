@@ -17,7 +17,7 @@ from gpuring.bridge.connection import Connection
 from gpuring.bridge.engine import EngineError
 from gpuring.bridge.far import Landing
 from gpuring.bridge.names import Lookup, is_name
-from gpuring.bridge.worker import BUSY_S, Fatal, Up, Watch
+from gpuring.bridge.worker import BUSY_S, POLLING_S, Fatal, Up, Watch
 from gpuring.errors import RingClosed
 from gpuring.ring import attach
 
@@ -71,9 +71,13 @@ class Importer:
     def run(self) -> None:
         if self._told["ring"]:
             self._land()
-        more = False
+        more, looks_s = False, 0.0
         while not self._stop_s:
-            ready = self._watch.wait(self._descriptors(), 0 if more else self._rest_s())
+            ready: set[Any] = set()
+            # While an engine would not let us sleep anyway, frames do not wait for the others.
+            if time.monotonic() >= looks_s or not self._is_polled:
+                ready = self._watch.wait(self._descriptors(), 0 if more else self._rest_s())
+                looks_s = time.monotonic() + POLLING_S
             if self._connection is None and time.monotonic() >= self._connect_s:
                 try:
                     self._begin(ready)
@@ -110,6 +114,13 @@ class Importer:
             if landing.session is not None:
                 found.append(landing.session.receiver.fileno())
         return [fd for fd in found if fd >= 0]
+
+    @property
+    def _is_polled(self) -> bool:
+        """Whether the engine has frames that come, and a descriptor that is readable as long as
+        that is so."""
+        session = self._landing.session if self._landing is not None else None
+        return session is not None and session.receiver.busy and session.receiver.fileno() >= 0
 
     def _rest_s(self) -> float:
         """How long the loop may sleep."""

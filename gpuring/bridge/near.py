@@ -136,6 +136,13 @@ class Link:
         return self.most is None or len(self._held) < self.most
 
     @property
+    def is_polled(self) -> bool:
+        """Whether the engine has frames on their way, and a descriptor that is readable as long as
+        that is so."""
+        sender = self.session.sender if self.session is not None else None
+        return sender is not None and sender.busy and sender.fileno() >= 0
+
+    @property
     def done(self) -> bool:
         """Whether the stream has ended and everything was acknowledged."""
         return self.died is not None and not self._held
@@ -230,7 +237,8 @@ class Link:
             at, to = held.slot.index, to_seq % session.to_slots
             frame.part = session.sender.send(frame.seq, at, to_seq, to, frame.nbytes)
             session.flying.append(frame)
-            self._announce(session, session.sender)  # before the bytes of the next one
+            if len(frame.part):
+                self._announce(session, session.sender)  # before the bytes of the next one
         if not session.credits and not session.starved and not session.ended:
             session.starved = bool(self._unsent) or _core.ready(self.consumer._peer)
         self._announce(session, session.sender)

@@ -19,6 +19,9 @@ import zmq
 BUSY_S = 0.00005
 """How long a loop rests while something is in flight, and nobody tells it when that is done."""
 
+POLLING_S = 0.0005
+"""For so long a loop looks after frames alone, while its engine has to be polled all the time."""
+
 _LINES, _LINES_S = 100, 10.0
 """How many lines are logged in how many seconds."""
 
