@@ -18,7 +18,7 @@ import gpuring
 
 zmq = pytest.importorskip("zmq")
 
-from gpuring import bridge, spec  # noqa: E402
+from gpuring import _core, bridge, spec  # noqa: E402
 from gpuring.bridge import wire  # noqa: E402
 from gpuring.bridge.far import Landing  # noqa: E402
 from gpuring.bridge.importer import again_at  # noqa: E402
@@ -46,6 +46,14 @@ class Near:
             if isinstance(message, kind):
                 return message
             assert not isinstance(message, wire.Bye), message.reason
+
+    def said_so_far(self) -> list[type[wire.Message]]:
+        """What has come, and comes within a tenth of a second."""
+        said = []
+        while self._socket.poll(100):
+            _, *parts = self._socket.recv_multipart()
+            said.append(type(wire.decode(parts)[1]))
+        return said
 
     def say(self, *messages: wire.Message, another: bool = False) -> None:
         """With `another` as if they belonged to a session that is not the one of the importer."""
@@ -77,10 +85,17 @@ def near() -> Iterator[Near]:
 
 
 @contextlib.contextmanager
-def importing(near: Near, name: str) -> Iterator[gpuring.Consumer]:
-    """An importer that is connected, and a reader of its ring."""
-    with bridge.import_(f"{near.address}/x", name=name, device="host", timeout=WAIT_S):
+def importing(
+    near: Near, name: str, stopped: tuple[wire.Message, ...] = ()
+) -> Iterator[gpuring.Consumer]:
+    """An importer that is connected, and a reader of its ring.  The importer is stopped while it is
+    told of `stopped`, so it hears all of that at once."""
+    with bridge.import_(f"{near.address}/x", name=name, device="host", timeout=WAIT_S) as into:
         near.welcome()
+        if stopped:
+            os.kill(into.pid, signal.SIGSTOP)
+            near.say(*stopped)
+            os.kill(into.pid, signal.SIGCONT)
         with gpuring.attach(name, timeout=WAIT_S) as ring, ring.consumer(start="oldest") as frames:
             yield frames
 
@@ -103,6 +118,18 @@ def test_an_end_and_a_new_beginning_that_come_together(near: Near, name: str) ->
         assert min(again) > max(credits)
         near.say(*near.frame(2, again[0]))
         assert word(frames) == 2
+
+
+def test_a_beginning_before_the_first_end_is_not_answered(near: Near, name: str) -> None:
+    """A stream may end while the engine is being opened.  Then both come together, and only what
+    follows the end is answered."""
+    with importing(near, name, stopped=(wire.Begin(), wire.End(died=False))) as frames:
+        poll(lambda: _core.look(frames._peer)[0] == _core.ENDED, WAIT_S)
+        assert wire.Begin not in near.said_so_far()
+        near.say(wire.Begin())
+        near.heard(wire.Begin)
+        near.say(*near.frame(1, near.heard(wire.Flow).credits[0]))
+        assert word(frames) == 1
 
 
 @pytest.mark.parametrize("policy", wire.POLICIES[:2])

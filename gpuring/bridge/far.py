@@ -52,6 +52,8 @@ class Session:
     """What the near side has said of the end of the stream, and nobody has asked for."""
     ended: bool = False
     """Whether it has told of an end, and was not answered since.  It takes no credits meanwhile."""
+    is_over: bool = False
+    """Whether `turn` has told of that end.  What begins before an end needs no answer."""
     answer: bool = False
     """Whether it is to be answered."""
 
@@ -223,12 +225,14 @@ class Landing:
         session = self.session
         if session is None or session.finishing or not session.turns:
             return None
-        return session.turns.popleft()
+        turn = session.turns.popleft()
+        session.is_over |= isinstance(turn, wire.End)
+        return turn
 
     def answer(self) -> None:
         """There is a producer again.  The next step says so, if the near side waits for it."""
         if self.session is not None:
-            self.session.answer = self.session.ended
+            self.session.answer = self.session.is_over
 
     def step(self) -> None:
         """Does what can be done now.  Raises EngineError if the session is over."""
@@ -240,7 +244,7 @@ class Landing:
             session.ready.discard(self._claimed[0].index)
             self._publish(self._claimed.popleft(), session.finishing.popleft())
         if session.answer:
-            session.answer = session.ended = False
+            session.answer = session.ended = session.is_over = False
             session.post(wire.Begin())
         if self.producer is not None and not session.ended:
             self._claim(self.producer)
