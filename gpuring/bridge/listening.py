@@ -106,13 +106,18 @@ class RouterChannel:
         """Returns what says when the last part was sent, if it is sent from where it is."""
         self._check_backlog()
         parts = [self.route, *wire.encode(self.number, message)]
-        track = track or len(parts[-1]) >= multipart.COPIED or self._backlog.wants_mark
+        wants_mark = self._backlog.wants_mark
+        if wants_mark:
+            parts[-1] = zmq.Frame(parts[-1], track=True, copy=False)
+        track = track or wants_mark or len(parts[-1]) >= multipart.COPIED
         try:
             sent = multipart.send(self._router, parts, track=track)
         except zmq.ZMQError as error:
             why = "the connection was closed" if error.errno == zmq.EHOSTUNREACH else error
             raise EngineError(f"the importer cannot be reached: {why}") from None
-        self._backlog.add(sum(map(len, parts[1:])), sent)
+        # Of a short part that is no Frame pyzmq sends a copy, and says at once that it was sent.
+        is_mark = wants_mark or len(parts[-1]) >= zmq.COPY_THRESHOLD
+        self._backlog.add(sum(map(len, parts[1:])), sent if is_mark else None)
         return sent
 
     def _check_backlog(self) -> None:
