@@ -236,11 +236,12 @@ def test_an_exporter_without_free_descriptors_refuses_and_goes_on(name, caplog):
         assert isinstance(answer(first), wire.Welcome)
         pid = out.pid
         limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-        files = [int(each.name) for each in Path(f"/proc/{pid}/fd").iterdir()]
+        files = {int(each.name) for each in Path(f"/proc/{pid}/fd").iterdir()}
+        free = [fd for fd in range(max(files) + 5) if fd not in files]  # not all are behind the last
         refused = []
-        for free in range(4):
-            resource.prlimit(pid, resource.RLIMIT_NOFILE, (max(files) + 1 + free, limits[1]))
-            with asking(context, out, name, f"h/{free}") as other:
+        for n in range(4):
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (free[n], limits[1]))
+            with asking(context, out, name, f"h/{n}") as other:
                 other.rcvtimeo = 300
                 with contextlib.suppress(zmq.Again):  # it may not even be connected
                     refused.append(answer(other))
