@@ -59,7 +59,10 @@ def beside_a_copy(name: str, found: dict[str, Any]) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(bridge_gpu.__doc__ or "").partition("\n\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.bridge_gpu",
+        description=(bridge_gpu.__doc__ or "").partition("\n\n")[0],
+    )
     parser.add_argument("--out", type=Path, metavar="FILE", help="where the JSON goes")
     parser.add_argument("--host", action="store_true", help="host memory instead of GPUs")
     parser.add_argument(
