@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support import poll
+from support import Pipe, poll
 
 import gpuring
 from gpuring.errors import RingError, RingExists
@@ -51,6 +51,25 @@ def test_the_name_is_taken_while_it_connects(near, far):
         importer = bridge.import_(f"{out.address}/{near}", name=far, device="host")
         with ring_of(far), ring_of(near):
             assert "another name with --as" in why_over(importer)
+
+
+def makes(pipe: Pipe, near: str) -> None:
+    with ring_of(near):
+        pipe.send("made")
+        pipe.receive()
+
+
+def test_a_ring_is_not_imported_into_itself(near, children):
+    """On one host, without another name.  A ring whose creator is dead makes way for a new one of
+    its name, but not for its own copy."""
+    camera = children(makes, near)
+    assert camera.receive() == "made"
+    with bridge.export(near, listen="127.0.0.1:0") as out, gpuring.attach(near) as ring:
+        camera.kill()
+        told = why_over(bridge.import_(f"{out.address}/{near}", device="host"))
+        assert told.endswith("is the one that is to be imported. Choose another name with --as")
+        assert ring.stats().closed is False
+    gpuring.unlink(near)  # which its dead creator has left
 
 
 def test_an_exporter_that_is_not_there(far):

@@ -181,8 +181,10 @@ class Import(Bridge):
         if mark[0] == epoch:
             return
         left, lost = self._left, mark[2]
-        if before is None and left is not None and left.host == message["host"]:
-            lost = left.lost
+        if before is None:
+            _check_other(name, epoch)
+            if left is not None and left.host == message["host"]:
+                lost = left.lost
         try:
             near = Spec.from_bytes(message["spec"].encode())
         except ValueError as error:
@@ -241,3 +243,14 @@ def _check_unused(name: str) -> Header:
             "one is enough; otherwise choose another name with --as"
         )
     return header
+
+
+def _check_other(name: str, near_epoch: bytes) -> None:
+    """Raises RingExists if this name has the near ring itself, as where exporter and importer are
+    on one host.  The creator of that ring may be dead, and it must not make way for its copy."""
+    with contextlib.suppress(RingNotFound, RingIncompatible, PermissionError):
+        if directory.look(name).epoch == near_epoch:
+            raise RingExists(
+                f"ring {name!r} of this host is the one that is to be imported. "
+                "Choose another name with --as"
+            )
