@@ -108,6 +108,7 @@ def test_one_line_calls(name, children):
 def test_answers_come_in_any_order_and_are_matched(name, place):
     with serve(name, place) as server, gpuring.connect(name) as client:
         calls = [send(client, k, place) for k in range(8)]
+        place.wait()  # with gate="host" they are there when the GPU has written them
         for taken in reversed(server.take(8, timeout=10)):
             answer(taken)
         for k in (3, 0, 7, 1, 2, 6, 5, 4):
