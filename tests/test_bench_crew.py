@@ -33,6 +33,17 @@ def environment(pipe, name):
     return os.environ.get(name)
 
 
+def blocked(pipe):
+    return signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+def test_a_worker_has_blocked_ctrl_c_since_before_it_imports():
+    """A terminal sends Ctrl-C to workers, too, and an import that it ends prints a traceback."""
+    with Crew() as crew:
+        assert signal.SIGINT in crew.call(blocked)
+    assert signal.SIGINT not in blocked(None)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("role", "why"), [(die, "it died"), (complain, "and the last one")])
 def test_a_dead_role_is_reported_and_the_run_goes_on(role, why):

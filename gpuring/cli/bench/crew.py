@@ -17,6 +17,8 @@ from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from typing import Any
 
+from ..demo.signals import uninterrupted
+
 PATIENCE_S = 120.0
 _EXIT_S = 5.0
 
@@ -181,8 +183,9 @@ class Crew:
             self._idle.append(worker)
 
     def _hire(self, only: _Order | None = None) -> _Worker:
-        worker = _Worker(self._environment, self._method, only)
-        self._all.append(worker)
+        with uninterrupted():  # a worker does not hear Ctrl-C, also while it still imports
+            worker = _Worker(self._environment, self._method, only)
+            self._all.append(worker)
         return worker
 
     def __enter__(self) -> Crew:
