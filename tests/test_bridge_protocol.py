@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import poll
+from support import Child, Pipe, poll
 
 import gpuring
 
@@ -274,6 +274,38 @@ def test_what_was_published_is_acknowledged_though_there_is_no_new_credit(
                 flow = near.heard(wire.Flow)
                 credits += flow.credits
         assert (flow.acked, flow.credits) == (seq, ())
+
+
+def leave(pipe: Pipe, name: str, seq: int) -> None:
+    """An importer's ring that has come so far.  Its process is killed then."""
+    origin = {"host": "h", "ring": "x"}
+    options = {"slots": 4, "shape": 4, "dtype": "i8", "device": "host"}
+    with gpuring.create(name, **options, _origin=origin) as ring:
+        ring._set_link(bytes.fromhex(EPOCH), seq, 2)
+        pipe.send(None)
+        pipe.receive()
+
+
+def test_an_importer_that_makes_another_ring_counts_all_sequences_since_the_last_one(
+    near: Near, name: str, children: Callable[..., Child]
+) -> None:
+    """The session in which the ring is made ends before a frame has come.  What the exporter has
+    given up by then counts with the first frame of the next session."""
+    before = children(leave, name, 5)
+    before.receive()
+    before.kill()
+    with bridge.import_(f"{near.address}/x", name=name, device="host", timeout=WAIT_S):
+        hello = near.heard(wire.Hello)
+        assert (hello.epoch, hello.seq) == (EPOCH, 5)
+        near.say(wire.Welcome("h", EPOCH, 9, SPEC, {"zmq": {}}))
+        near.heard(wire.Open)
+        near.say(wire.Bye("it was a test", True))
+        near.heard(wire.Bye)
+        again = near.heard(wire.Hello)
+        assert (again.epoch, again.seq) == (EPOCH, 5)
+        with gpuring.attach(name, timeout=WAIT_S) as ring:
+            link = ring.stats().link
+            assert (ring.slots, link.seq, link.lost) == (16, 5, 2)
 
 
 # ---- an importer that the test plays -------------------------------------------------------------

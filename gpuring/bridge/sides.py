@@ -180,9 +180,11 @@ class Import(Bridge):
         mark = before._link() if before is not None else (b"", 0, 0)
         if mark[0] == epoch:
             return
-        left, lost = self._left, mark[2]
+        left, seq, lost = self._left, message["seq"], mark[2]
         if before is None:
             _check_other(name, epoch)
+            if left is not None and left.epoch == message["epoch"]:
+                seq = left.seq  # what comes next counts what was lost since then
             if left is not None and left.host == message["host"]:
                 lost = left.lost
         try:
@@ -205,7 +207,7 @@ class Import(Bridge):
         except RingExists:  # somebody has made it since we began
             _check_unused(name)
             raise
-        ring._set_link(epoch, message["seq"], lost)
+        ring._set_link(epoch, seq, lost)
         self._ring, self._ended = ring, False
         self._leave_old(before)
         self._settle(ring)
