@@ -18,7 +18,7 @@ import gpuring
 
 zmq = pytest.importorskip("zmq")
 
-from gpuring import _core, bridge, spec  # noqa: E402
+from gpuring import _core, bridge, directory, spec  # noqa: E402
 from gpuring.bridge import wire  # noqa: E402
 from gpuring.bridge.far import Landing  # noqa: E402
 from gpuring.bridge.importer import again_at  # noqa: E402
@@ -276,14 +276,15 @@ def test_what_was_published_is_acknowledged_though_there_is_no_new_credit(
         assert (flow.acked, flow.credits) == (seq, ())
 
 
-def leave(pipe: Pipe, name: str, seq: int) -> None:
-    """An importer's ring that has come so far.  Its process is killed then."""
+def leave(pipe: Pipe, name: str, *seqs: int) -> None:
+    """An importer's ring, which has come so far each time when it is told to go on."""
     origin = {"host": "h", "ring": "x"}
     options = {"slots": 4, "shape": 4, "dtype": "i8", "device": "host"}
     with gpuring.create(name, **options, _origin=origin) as ring:
-        ring._set_link(bytes.fromhex(EPOCH), seq, 2)
-        pipe.send(None)
-        pipe.receive()
+        for seq in seqs:
+            ring._set_link(bytes.fromhex(EPOCH), seq, 2)
+            pipe.send(None)
+            pipe.receive()
 
 
 def test_an_importer_that_makes_another_ring_counts_all_sequences_since_the_last_one(
@@ -306,6 +307,26 @@ def test_an_importer_that_makes_another_ring_counts_all_sequences_since_the_last
         with gpuring.attach(name, timeout=WAIT_S) as ring:
             link = ring.stats().link
             assert (ring.slots, link.seq, link.lost) == (16, 5, 2)
+
+
+def test_an_importer_asks_how_far_the_ring_had_come_when_nobody_fills_it_any_more(
+    near: Near, name: str, children: Callable[..., Child], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one before goes on while the header is looked at first, and is killed then."""
+    before = children(leave, name, 5, 6)
+    before.receive()
+
+    def look(ring: str) -> Any:
+        monkeypatch.undo()
+        header = directory.look(ring)
+        before.send(None)
+        before.receive()
+        before.kill()
+        return header
+
+    monkeypatch.setattr(directory, "look", look)
+    with bridge.import_(f"{near.address}/x", name=name, device="host", timeout=WAIT_S):
+        assert near.welcome().seq == 6
 
 
 # ---- an importer that the test plays -------------------------------------------------------------

@@ -6,7 +6,6 @@ import contextlib
 from typing import Any
 
 from gpuring import directory, spec, stats
-from gpuring._core import Header
 from gpuring.bridge.supervisor import Bridge, log
 from gpuring.consumer import Consumer
 from gpuring.creation import create_of
@@ -134,7 +133,8 @@ class Import(Bridge):
         the ring is in use."""
         name, device = self._told["as"], self._told["device"]
         try:
-            left = stats.collect(name, _check_unused(name)).link
+            _check_unused(name)
+            left = stats.collect(name, directory.look(name)).link  # now that nobody writes it
         except (RingNotFound, RingIncompatible):
             return None
         if left is not None and left.epoch and left.ring == self._told["near"]:
