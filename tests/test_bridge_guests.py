@@ -237,7 +237,7 @@ def test_an_exporter_without_free_descriptors_refuses_and_goes_on(name, caplog):
         pid = out.pid
         limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
         files = {int(each.name) for each in Path(f"/proc/{pid}/fd").iterdir()}
-        free = [fd for fd in range(max(files) + 5) if fd not in files]  # not all are behind the last
+        free = [fd for fd in range(max(files) + 5) if fd not in files]  # some are between
         refused = []
         for n in range(4):
             resource.prlimit(pid, resource.RLIMIT_NOFILE, (free[n], limits[1]))
