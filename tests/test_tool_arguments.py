@@ -82,6 +82,14 @@ def test_help_has_an_example_that_can_be_parsed_and_fits(name):
     assert f"\n  gpuring {name}" in done.stdout
 
 
+@pytest.mark.parametrize("what", ["export", "import", "keygen"])
+def test_the_help_of_a_part_of_bridge_says_what_it_does(what):
+    done = command("bridge", what, "--help", env=os.environ | {"COLUMNS": "80"})
+    lines = done.stdout.splitlines()
+    assert lines[lines.index("") + 1][0].isupper()
+    assert lines.index("positional arguments:") > lines.index("") + 2
+
+
 def test_every_command_has_an_example():
     assert EXAMPLES.keys() == COMMANDS.keys()
 

@@ -21,15 +21,30 @@ if TYPE_CHECKING:
     from gpuring.bridge.supervisor import Bridge
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
+_EXPORT = """Offer a ring of this host to importers.  The ring need not be there yet.  Each importer
+gets a subscription of its own, which goes on when the ring is replaced.  Ctrl-C or SIGTERM ends it.
+"""
+_IMPORT = """Fill a ring on this host with the frames of a ring on another one.  The exporter need
+not be there yet.  By default every frame comes, and the producers there wait while there is no room
+here.  On the exporter's own host, give the ring another name with --as.  Ctrl-C or SIGTERM ends it.
+"""
+_KEYGEN = """Make the keys of an exporter and its importers, a file each.  Both have mode 0600."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
-    _add_export(commands.add_parser("export", help="offer a ring of this host to importers"))
-    _add_import(commands.add_parser("import", help="fill a ring with the frames of another host"))
-    keygen = commands.add_parser("keygen", help="make the keys of an exporter and its importers")
+    _add_export(_command(commands, "export", "offer a ring of this host to importers", _EXPORT))
+    _add_import(
+        _command(commands, "import", "fill a ring with the frames of another host", _IMPORT)
+    )
+    keygen = _command(commands, "keygen", "make the keys of an exporter and its importers", _KEYGEN)
     keygen.add_argument("folder", nargs="?", default=".", help="where to write them (default: .)")
     keygen.set_defaults(how=_keygen)
+
+
+def _command(commands: Any, name: str, summary: str, text: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=summary, description=text)
+    return parser
 
 
 def _add_export(parser: argparse.ArgumentParser) -> None:
@@ -52,13 +67,15 @@ def _add_export(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="keep the frames of an importer that is gone for so long (default: 60 s)",
     )
-    _add_common(parser)
+    _add_common(parser, "the GPU under which a ring on a GPU is used: cuda (default) or cuda:N")
     parser.set_defaults(how=_export)
 
 
 def _add_import(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("address", metavar="HOST:PORT/RING", help="the exporter, and its ring")
-    parser.add_argument("--as", dest="name", metavar="NAME", help="the ring's name on this host")
+    parser.add_argument(
+        "--as", dest="name", metavar="NAME", help="the ring's name on this host (default: the same)"
+    )
     parser.add_argument(
         "--slots", type=slots, default=16, metavar="N", help="slots of the ring here (default: 16)"
     )
@@ -97,11 +114,11 @@ def _add_import(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="end after so long without a connection (default: never)",
     )
-    _add_common(parser)
+    _add_common(parser, "where the ring here is: host, cuda (default) or cuda:N")
     parser.set_defaults(how=_import)
 
 
-def _add_common(parser: argparse.ArgumentParser) -> None:
+def _add_common(parser: argparse.ArgumentParser, where: str) -> None:
     parser.add_argument("--key", metavar="FILE", help="this side's key, from keygen")
     parser.add_argument(
         "--timeout",
@@ -110,7 +127,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="take the other side for gone after so long a silence (default: 3 s)",
     )
-    parser.add_argument("--device", type=device, help="host, cuda (default) or cuda:N")
+    parser.add_argument("--device", type=device, help=where)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""Measures what this ring costs on this machine, in well under a minute.
+"""Measure what this ring costs on this machine, in well under a minute.
 
 Frames are checked first; if a single word is wrong, nothing is reported. The figures stand beside
 those of the barest hand-over that two processes can have here. Benchmarks against other libraries
