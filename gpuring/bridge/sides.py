@@ -6,6 +6,7 @@ import contextlib
 from typing import Any
 
 from gpuring import directory, spec, stats
+from gpuring._core import Header
 from gpuring.bridge.supervisor import Bridge, log
 from gpuring.consumer import Consumer
 from gpuring.creation import create_of
