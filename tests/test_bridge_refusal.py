@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support import Pipe, poll
+from support import Pipe, open_files, poll
 
 import gpuring
 from gpuring.errors import RingError, RingExists
@@ -44,6 +44,14 @@ def test_a_ring_that_is_not_exported_there(near, far, caplog):
 def test_a_second_importer_of_one_ring(near, far):
     with both_ends(near, far) as ends, pytest.raises(RingExists, match="is in use"):
         bridge.import_(f"{ends.out.address}/{near}", name=far, device="host")
+
+
+def test_an_importer_that_is_refused_at_once_leaves_nothing_open(far):
+    with ring_of(far):
+        before = open_files()
+        with pytest.raises(RingExists, match="is in use"):
+            bridge.import_("127.0.0.1:1/x", name=far, device="host")
+        assert open_files() == before
 
 
 def test_the_name_is_taken_while_it_connects(near, far):

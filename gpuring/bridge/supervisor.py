@@ -57,7 +57,6 @@ class Bridge:
         self._answered = threading.Condition()
         self._asked = 0
         self._started = threading.Event()
-        self._wake, self._awake = os.pipe()
         self._thread = threading.Thread(target=self._run, name=title, daemon=True)
 
     # ---- for users -----------------------------------------------------------------------------
@@ -122,6 +121,7 @@ class Bridge:
     # ---- the worker ----------------------------------------------------------------------------
 
     def _start(self) -> Self:
+        self._wake, self._awake = os.pipe()  # not before: who is refused has opened nothing
         self._thread.start()
         return self
 
