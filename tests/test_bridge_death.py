@@ -176,7 +176,11 @@ def produce(pipe: Pipe, near: str) -> None:
             pipe.send(n)
 
 
-def test_a_killed_producer_is_a_lost_one_over_there(near, far, children: Callable[..., Child]):
+def test_a_killed_producer_is_a_lost_one_over_there(
+    near, far, children: Callable[..., Child], caplog
+):
+    """The log says that the worker has not died of itself."""
+    caplog.set_level("INFO", "gpuring.bridge")
     with (
         ring_of(near),
         bridged(near, far),
@@ -190,6 +194,7 @@ def test_a_killed_producer_is_a_lost_one_over_there(near, far, children: Callabl
         child.kill()
         with pytest.raises(PeerLost):
             frames.acquire(timeout=WAIT_S)
+        assert "last producer was killed. So is the worker here" in caplog.text
         child = children(produce, near)
         child.send(2)
         loop = iter(frames)
