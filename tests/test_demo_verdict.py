@@ -83,6 +83,13 @@ def test_a_faultless_run_passes(truth: verdict.Reference, crew: Crew) -> None:
     assert all(check.passed for check in checks.values()), checks
 
 
+def test_the_viewer_may_have_lost_one_sequence(truth: verdict.Reference, crew: Crew) -> None:
+    crew["viewer"] = pick(crew["viewer"], slice(0, 1))
+    crew["viewer"].lost[:] = 1
+    told = judge(truth, crew)["viewer"].detail
+    assert told.startswith("1 frame, each newer than the last, 1 sequence lost and counted;")
+
+
 ALL = np.arange(2 * FRAMES)
 SWAPPED = np.r_[0:4, 5, 4, 6 : 2 * FRAMES]
 FALSE_PTS = np.r_[0 : 2 * FRAMES - 1, 0]

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuring.cli.text import counted
+
 from .arithmetic import EDGE_COLUMNS, FRAME_COLUMNS, MOTION, EdgeMeasure, FrameMeasure, luma
 from .clip import Clip
 from .records import Ints, Report, Words
@@ -175,8 +177,8 @@ def _viewer(truth: Reference, number: dict[int, int], viewer: Report) -> Check:
     return _line(
         "viewer",
         faults,
-        f"{viewer.frames} frames, each newer than the last, {viewer.lost.sum()} sequences lost and "
-        "counted; checksums equal",
+        f"{counted(viewer.frames, 'frame')}, each newer than the last, "
+        f"{counted(int(viewer.lost.sum()), 'sequence')} lost and counted; checksums equal",
     )
 
 
