@@ -358,8 +358,8 @@ def not_found(name: str, detail: str = "") -> RingNotFound:
     more = f" and {len(known) - _MAX_LISTED} more" if len(known) > _MAX_LISTED else ""
     listed = f"{', '.join(known[:_MAX_LISTED])}{more}" if known else "no rings"
     return RingNotFound(
-        f"No ring named {name!r}: this host has {listed}. Processes see each other's rings only if "
-        f"they share {SHM} (in containers: --ipc)"
+        f"No ring or service named {name!r}: this host has {listed}. Processes see each other's "
+        f"rings only if they share {SHM} (in containers: --ipc)"
     )
 
 

@@ -123,7 +123,7 @@ def test_an_exporter_says_that_it_waits_for_its_ring(name):
     with commands.running(*EXPORT, f"{name}-near", "--listen", "127.0.0.1:0") as run:
         line_with(run, "listens at")
         told = line_with(run, f"waits for ring '{name}-near' to be created")
-        assert f"No ring named '{name}-near': this host has " in told
+        assert f"No ring or service named '{name}-near': this host has " in told
         with gpuring.create(f"{name}-near", slots=2, shape=4, dtype="u1", device="host"):
             line_with(run, f"ring '{name}-near' is there now")
 

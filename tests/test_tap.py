@@ -258,7 +258,7 @@ def test_the_end_of_the_stream_a_timeout_and_ctrl_c(name, tmp_path):
                     assert "interrupted" in errors
                     poll(lambda: len(ring.stats().peers) == 1)  # it has left in order
     missing = command("tap", name, "--out", tmp_path / "d", "--timeout", 0.05)
-    assert (missing.returncode, "No ring named" in missing.stderr) == (1, True)
+    assert (missing.returncode, "No ring or service named" in missing.stderr) == (1, True)
     assert not (tmp_path / "d").exists()
 
 

@@ -123,14 +123,13 @@ def test_a_dead_peer_is_shown_before_and_after_it_is_cleared(name, children):
 def test_a_ring_that_is_not_there_is_said_so(name):
     missing = command("top", "--once", "--interval", 0.01, name)
     assert (missing.returncode, missing.stdout) == (1, "")
-    assert missing.stderr.startswith(f"gpuring top: No ring named {name!r}: this host has ")
+    told = "gpuring top: No ring or service named"
+    assert missing.stderr.startswith(f"{told} {name!r}: this host has ")
     with gpuring.create(name, slots=2, **HOST):
         both = command("top", "--once", "--interval", 0.01, name, f"{name}-x")
         assert both.returncode == 1
         (line,) = both.stderr.splitlines()
-        listed = re.match(rf"gpuring top: No ring named '{name}-x': this host has (.*?)\. ", line)[
-            1
-        ]
+        listed = re.match(rf"{told} '{name}-x': this host has (.*?)\. ", line)[1]
         assert name in listed.split(", ") or " more" in listed
         assert ring_row(both.stdout, name)["STATE"] == "open"
     path = damage(name)
