@@ -207,6 +207,20 @@ def test_quantities_have_three_digits_and_a_fitting_unit():
         assert summary.quantity(value, unit) == said
 
 
+@pytest.mark.parametrize(
+    ("ours", "shown", "word"), [(10.04, "10 ×", "good"), (10.1, "10.1 ×", "NOT good")]
+)
+def test_a_ratio_is_judged_as_it_is_shown(ours, shown, word):
+    latency = summary.HOST[0]
+    assert (latency.bound, latency.at_least) == (10, False)
+    figures = (
+        Figure("latency", "one-way", who, "µs", {}, spread(n))
+        for who, n in (("gpuring", ours), ("bare word", 1))
+    )
+    row, *_ = summary._rows(latency, *figures)
+    assert row.cells[-2:] == (shown, f"{word} (≤ 10 ×)")
+
+
 # ---- what a run is made of ----------------------------------------------------------------------
 
 

@@ -184,7 +184,8 @@ def _rows(headline: Headline, ours: Figure, theirs: Figure | None) -> Iterator[R
         if other is None or theirs is None:
             yield Row(headline.name, label, said, "", None, None, bound)
             continue
-        ratio = mine * _SCALE[ours.unit] / (other * _SCALE[theirs.unit])
+        exact = mine * _SCALE[ours.unit] / (other * _SCALE[theirs.unit])
+        ratio = float(f"{exact:.3g}")  # judged as it is shown: 10 × is not above 10 ×
         good = ratio >= headline.bound if headline.at_least else ratio <= headline.bound
         yield Row(headline.name, label, said, quantity(other, theirs.unit), ratio, good, bound)
 
