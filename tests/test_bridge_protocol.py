@@ -490,6 +490,33 @@ def test_a_frame_that_has_arrived_is_not_lost_when_the_exporter_did_not_hear_of_
     assert (second.seq - first.seq, second.lost) == (3, 2)
 
 
+@pytest.mark.parametrize("policy", wire.POLICIES)
+def test_what_was_lost_while_there_was_no_exporter_counts_though_its_worker_dies(
+    name: str, policy: str
+) -> None:
+    """It dies before it has sent a frame, so the next one has to know."""
+    with (
+        gpuring.create(name, slots=8, shape=4, dtype="i8", device="host") as ring,
+        ring.producer() as producer,
+        zmq.Context() as context,
+    ):
+        put(producer, 20)
+        hello = wire.Hello(name, "far/x", "0" * 16, policy, ring._epoch.hex(), 9)
+        with bridge.export(name, listen="127.0.0.1:0") as out:
+            for is_last in (False, True):
+                with context.socket(zmq.DEALER) as socket:
+                    far = Far(socket, name, out.address)
+                    far.say(7, hello)
+                    far.heard(wire.Welcome)
+                    if not is_last:
+                        os.kill(pid := out.pid, signal.SIGKILL)
+                        poll(lambda pid=pid: out.pid not in (0, pid), WAIT_S)
+                        continue
+                    far.say(7, wire.Open("zmq", 4), wire.Flow(9, (4,)))
+                    frame = far.heard(wire.Frame)
+                    assert frame.lost == frame.seq - 10 > 0
+
+
 def test_an_importer_that_has_said_more_than_was_heard_can_be_hung_up_on(name: str) -> None:
     """Most of the bytes for it wait in the exporter, and what it has said after the wrong word."""
     with (

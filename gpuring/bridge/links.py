@@ -33,11 +33,12 @@ class Links:
         self._patience_s: float = told["patience_s"]
         self._by_name: dict[str, Link] = {}
         now = time.monotonic()
-        self._kept: dict[str, tuple[str, float]] = {
-            name: (epoch, now + self._patience_s) for name, epoch in told["kept"].items()
+        self._kept: dict[str, tuple[str, int, float]] = {
+            name: (epoch, begin, now + self._patience_s)
+            for name, (epoch, begin) in told["kept"].items()
         }
         """Subscriptions that the supervisor has kept from an earlier worker: the epoch of their
-        ring, and until when."""
+        ring, the sequence that they began with, and until when."""
         self._gone: dict[str, float] = {}
         """Until when the subscriptions of links without a caller are kept."""
 
@@ -54,7 +55,7 @@ class Links:
         """Joins a subscription of the near ring for an importer.  Raises RingError."""
         ring = attach(self._ring_name, device=self._device)
         epoch = ring._epoch.hex()
-        kept, _ = self._kept.get(hello.importer, ("", 0.0))
+        kept, begin, _ = self._kept.get(hello.importer, ("", 0, 0.0))
         start = _next_of(ring)
         if hello.epoch == epoch:
             start = hello.seq + 1
@@ -70,8 +71,10 @@ class Links:
         self._kept.pop(hello.importer, None)
         if hello.policy == "lossless":
             lost = 0
-            if hello.epoch == epoch and kept != epoch:
-                lost = max(0, link.consumer._peer.position - hello.seq - 1)
+            if hello.epoch == epoch:
+                if kept != epoch:
+                    begin = link.consumer._peer.position
+                lost = max(0, begin - hello.seq - 1)
         elif hello.epoch != epoch:
             lost = 0
         link.begin_with(lost)
@@ -124,7 +127,7 @@ class Links:
             if now > until:
                 self._up.log(f"{name} has been gone for {self._patience_s:g} s: it is given up")
                 self.drop(self._by_name[name])
-        for name, (_, until) in list(self._kept.items()):
+        for name, (_, _, until) in list(self._kept.items()):
             if now > until:
                 del self._kept[name]
                 self._up.say(do="leave", name=name)

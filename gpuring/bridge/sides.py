@@ -45,7 +45,12 @@ class Export(Bridge):
         return str(self._told["listen"])
 
     def _known(self) -> dict[str, Any]:
-        return {"kept": {name: ring._epoch.hex() for name, (ring, _) in self._kept.items()}}
+        return {
+            "kept": {
+                name: (ring._epoch.hex(), consumer._peer.position)  # where it began: it takes none
+                for name, (ring, consumer) in self._kept.items()
+            }
+        }
 
     def _rings(self) -> list[Ring]:
         return [ring for ring, _ in self._kept.values()]
