@@ -226,6 +226,32 @@ def test_a_ring_that_is_replaced_is_replaced_over_there(near, far):
 
 
 @pytest.mark.parametrize("policy", wire.POLICIES[:2])
+def test_what_a_new_ring_lost_before_the_exporter_came_is_counted(near, far, policy):
+    """The exporter's worker is stopped while the ring is replaced and goes round three times."""
+    with contextlib.ExitStack() as stack:
+        first = ring_of(near)
+        producer = stack.enter_context(first.producer())
+        out, _ = stack.enter_context(bridged(near, far, policy=policy))
+        there = stack.enter_context(gpuring.attach(far, timeout=WAIT_S))
+        frames = stack.enter_context(there.consumer(start="oldest", reattach=True))
+        put(producer, 0)
+        loop = iter(frames)
+        assert got(next(loop)) == 0
+        poll(lambda: out.stats().links[0].lag == 0, WAIT_S)
+        os.kill(out.pid, signal.SIGSTOP)
+        first.close()
+        again = stack.enter_context(ring_of(near))
+        producer = stack.enter_context(again.producer())
+        for n in range(1, 25):
+            put(producer, n)
+        os.kill(out.pid, signal.SIGCONT)
+        slot = next(loop)
+        assert slot.restarted
+        assert slot.lost == got(slot) - 1 > 8
+        loop.close()
+
+
+@pytest.mark.parametrize("policy", wire.POLICIES[:2])
 def test_frames_that_only_a_replaced_ring_has_are_lost_and_counted(near, far, policy):
     """It is replaced while the exporter has no worker that could send them."""
     with contextlib.ExitStack() as stack:

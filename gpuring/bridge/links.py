@@ -69,13 +69,13 @@ class Links:
                 self._up.say(do="leave", name=hello.importer)
             raise
         self._kept.pop(hello.importer, None)
-        if hello.policy == "lossless":
-            lost = 0
-            if hello.epoch == epoch:
-                if kept != epoch:
-                    begin = link.consumer._peer.position
-                lost = max(0, begin - hello.seq - 1)
-        elif hello.epoch != epoch:
+        if kept != epoch:
+            begin = link.consumer._peer.position
+        if hello.epoch and hello.epoch != epoch:  # it had all of another ring
+            lost = _before(begin, ring)
+        elif hello.policy == "lossless":
+            lost = max(0, begin - hello.seq - 1) if hello.epoch else 0
+        elif not hello.epoch:
             lost = 0
         link.begin_with(lost)
         return link
@@ -154,7 +154,7 @@ class Links:
             self._up.log(f"{link.name}: {error}")
             self.drop(link)
             return
-        after.begin_with(0)
+        after.begin_with(_before(after.consumer._peer.position, ring))
         after.counts = link.counts
         self.importer_left(after)
         link.close()
@@ -167,6 +167,12 @@ def _next_of(ring: Ring) -> Start:
     peers = ring.stats().peers
     claimed = [hold.seq for peer in peers if peer.role == "producer" for hold in peer.holding]
     return min(claimed, default="next")
+
+
+def _before(begin: int, ring: Ring) -> int:
+    """How many sequences of a ring there were before this one.  They were overwritten before
+    anybody came."""
+    return max(0, begin - ring.slots)
 
 
 def subscription_of(importer: str) -> str:
