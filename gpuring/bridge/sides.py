@@ -6,7 +6,6 @@ import contextlib
 from typing import Any
 
 from gpuring import directory, spec, stats
-from gpuring._core import Header
 from gpuring.bridge.supervisor import Bridge, log
 from gpuring.consumer import Consumer
 from gpuring.creation import create_of
@@ -240,9 +239,8 @@ class Import(Bridge):
             self._leave_old(ring)
 
 
-def _check_unused(name: str) -> Header:
-    """What the header of a ring of this host says.  Raises RingExists if the ring is in use,
-    RingNotFound, RingIncompatible."""
+def _check_unused(name: str) -> None:
+    """Raises RingExists if a ring of this host is in use, RingNotFound, RingIncompatible."""
     header = directory.look(name)
     alive = set(header.live_peers())
     if header.creator_alive or alive & set(header.producers()):
@@ -250,7 +248,6 @@ def _check_unused(name: str) -> Header:
             f"ring {name!r} exists on this host and is in use. If that is another importer, "
             "one is enough; otherwise choose another name with --as"
         )
-    return header
 
 
 def _check_other(name: str, near_epoch: bytes) -> None:
