@@ -150,7 +150,8 @@ def test_half_a_pair_of_keys_is_not_left(tmp_path):
     assert [each.name for each in tmp_path.iterdir()] == ["bridge-import.key"]
 
 
-def test_keys(near, far, tmp_path):
+def test_keys(near, far, tmp_path, caplog):
+    caplog.set_level("INFO", "gpuring.bridge")
     ours, theirs = bridge.keygen(tmp_path)
     assert [path.stat().st_mode & 0o777 for path in (ours, theirs)] == [0o600, 0o600]
     with pytest.raises(FileExistsError, match="give another folder"):
@@ -166,8 +167,9 @@ def test_keys(near, far, tmp_path):
         bridge.export(near, listen="127.0.0.1:0", key=ours) as out,
     ):
         where = {"address": f"{out.address}/{near}", "name": far, "device": "host"}
-        for key in (None, strange):
+        for key in (strange, None):
             told = why_over(bridge.import_(**where, key=key, timeout=0.5, give_up=0.5))
+            poll(lambda: "both sides need the keys of one pair" in caplog.text)
             assert "no connection for 0.5 s: the connection was closed at once" in told
         with (
             bridge.import_(**where, key=theirs),

@@ -31,6 +31,15 @@ and the kernel may have some megabytes that ZeroMQ has not read yet."""
 LOOK_S = 0.1
 """How often the connections are looked at."""
 
+EVENTS = (
+    zmq.EVENT_ACCEPTED
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+)
+"""What the monitor of the socket tells."""
+_STRANGERS_S = 60.0
+"""How often the log says that somebody without the right key tries to connect."""
+
 _BYTES_RECEIVED = 128
 """Where `struct tcp_info` has tcpi_bytes_received."""
 
@@ -63,8 +72,11 @@ class Guests:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
             soft = hard
         self._most = MOST if soft == resource.RLIM_INFINITY else min(MOST, max(1, soft // 2))
-        self.socket = router.get_monitor_socket(zmq.EVENT_ACCEPTED)
-        """Can be read when somebody has connected."""
+        self.socket = router.get_monitor_socket(EVENTS)
+        """Can be read when somebody has connected, or could not."""
+        self._strangers, self._strangers_s = False, 0.0
+        """Whether somebody without the right key has come since the log said so, and when that may
+        be said again."""
         self._known: dict[int, Guest] = {}
         self._looked_s = 0.0
 
@@ -75,6 +87,9 @@ class Guests:
         if len(self._known) > self._most:
             self._forget_the_gone()
         busy, log = _descriptors_of(in_session), []
+        if self._strangers and time.monotonic() >= self._strangers_s:
+            log.append("somebody cannot connect: both sides need the keys of one pair, or none")
+            self._strangers, self._strangers_s = False, time.monotonic() + _STRANGERS_S
         others = [guest for guest in self._known.values() if guest.fd not in busy]
         others.sort(key=lambda each: each.idle_since_s)
         for guest in others[: max(0, len(self._known) - self._most)]:
@@ -86,6 +101,9 @@ class Guests:
         with contextlib.suppress(zmq.Again):
             while True:
                 event = zmq.utils.monitor.recv_monitor_message(self.socket, zmq.NOBLOCK)
+                if event["event"] != zmq.EVENT_ACCEPTED:
+                    self._strangers = True
+                    continue
                 fd = event["value"]
                 with contextlib.suppress(OSError), self._borrowed(fd) as end:
                     self._known[fd] = Guest(fd, end.getpeername(), time.monotonic())

@@ -10,7 +10,7 @@ import zmq
 from gpuring.bridge import keys, multipart, names, wire
 from gpuring.bridge.backlog import Backlog
 from gpuring.bridge.engine import EngineError
-from gpuring.bridge.guests import Guest
+from gpuring.bridge.guests import EVENTS, Guest
 from gpuring.bridge.worker import Fatal, Up
 
 _MESSAGES = 64
@@ -41,7 +41,7 @@ def listen(
         known = keys.read(key, keys.EXPORT)
         door = keys.Doorkeeper(context, known)
         keys.serve(router, known)
-    router.get_monitor_socket(zmq.EVENT_ACCEPTED)  # that of Guests, who miss nobody so
+    router.get_monitor_socket(EVENTS)  # that of Guests, who miss nobody so
     deadline = time.monotonic() + _AGAIN_S
     while True:
         try:
