@@ -32,9 +32,7 @@ LOOK_S = 0.1
 """How often the connections are looked at."""
 
 EVENTS = (
-    zmq.EVENT_ACCEPTED
-    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 )
 """What the monitor of the socket tells."""
 _STRANGERS_S = 60.0
