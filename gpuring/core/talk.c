@@ -186,8 +186,11 @@ static void forget_talk(uint32_t k) {
     memmove(&talks[k], &talks[k + 1], (--talk_count - k) * sizeof *talks);
 }
 
+static bool is_ours(const struct talk *talk) { return ino_of(talk->fd) == talk->ino; }
+
 /* One turn of the hearer, without gr_lock_handles. Nobody else ends talks meanwhile. True: it has
- * made room, and there was none.
+ * made room, and there was none. A process that closes everything just after a look here may lose a
+ * message or a descriptor that it opens in the same moment.
  *
  * If there are many, the oldest make room. They have been answered, and those that were asked will
  * be asked again. */
@@ -196,7 +199,7 @@ bool gr_hear_talks(void) {
     bool room = false;
     for (uint32_t k = 0; k < talk_count;) {
         const struct talk talk = talks[k];
-        const bool ours = ino_of(talk.fd) == talk.ino; /* not if the process closed everything */
+        const bool ours = is_ours(&talk); /* not if the process closed everything */
         struct gr_heard heard = {.slots = -1, .pidfd = -1};
         gr_unlock_handles();
         const int said = ours && talk.until_ns ? gr_hear(talk.fd, &heard) : -1;
@@ -210,7 +213,7 @@ bool gr_hear_talks(void) {
         gr_keep_pidfd(&talk.me, &heard);
         gr_unlock_handles();
         if (heard.slots >= 0) close(heard.slots);
-        if (ours) close(talk.fd);
+        if (ours && is_ours(&talk)) close(talk.fd);
         gr_lock_handles();
     }
     gr_unlock_handles();

@@ -10,7 +10,9 @@ import select
 import signal
 import socket
 import struct
+import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from support import Pipe, Segment, open_files, poll
@@ -228,6 +230,13 @@ def test_a_daemons_own_socket_is_not_taken_for_that_of_a_ring(ring, children):
     gpuring.clean()
 
 
+def other_threads_sleep() -> bool:
+    me = str(threading.get_native_id())
+    threads = [each for each in Path("/proc/self/task").iterdir() if each.name != me]
+    states = [(each / "stat").read_text() for each in threads]
+    return all(state.rpartition(")")[2].split()[0] == "S" for state in states)
+
+
 def closes_everything(pipe: Pipe, path: str) -> list[str]:
     """All its descriptors, as a daemon does, and opens sockets of its own under their numbers.
     Returns what has happened to those."""
@@ -237,6 +246,7 @@ def closes_everything(pipe: Pipe, path: str) -> list[str]:
     header.join_producer()
     pipe.send()
     pipe.receive()  # a client is there that says nothing
+    poll(other_threads_sleep)  # who is just using a descriptor cannot know that it goes
     last = max(open_files())
     for fd in set(open_files()) - {0, 1, 2, pipe._connection.fileno()}:
         with contextlib.suppress(OSError):
