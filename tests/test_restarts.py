@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -302,9 +303,11 @@ def test_a_producer_comes_back_to_a_kept_ring(name, children):
                 frames.acquire(0)
 
 
+KEEP = ("--slots", "4", "--shape", "4", "--dtype", "i8", "--device", "host")
+
+
 def keeper(name):
-    command = [sys.executable, "-m", "gpuring", "keep", name, "--slots", "4", "--shape", "4"]
-    command += ["--dtype", "i8", "--device", "host"]
+    command = [sys.executable, "-m", "gpuring", "keep", name, *KEEP]
     started = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert started.stdout.readline().startswith(f"keeping {name}")
     return started
@@ -328,6 +331,27 @@ def test_a_keeper_that_was_killed_starts_again(name):
         finally:
             second.terminate()
     assert second.returncode == 0
+
+
+def test_a_keeper_that_is_ended_while_it_says_that_it_keeps_closes_its_ring(name):
+    """Nobody reads what it says, so it is at that when the signal comes."""
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(write, bytes(4096))
+    os.set_blocking(write, True)
+    command = [sys.executable, "-m", "gpuring", "keep", name, *KEEP]
+    with os.fdopen(read, "rb") as said, subprocess.Popen(command, stdout=write) as started:
+        os.close(write)
+        try:
+            with gpuring.attach(name, timeout=20):
+                stat = Path(f"/proc/{started.pid}/stat")
+                poll(lambda: stat.read_text().rpartition(")")[2].split()[0] == "S")
+        finally:
+            started.terminate()
+        assert b"closing" in said.read()
+    assert started.returncode == 0
 
 
 def joins_and_publishes(pipe, name, value):

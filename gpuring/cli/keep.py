@@ -7,6 +7,7 @@ ends.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import signal
 from typing import Any
 
@@ -57,16 +58,17 @@ def run(args: argparse.Namespace) -> int:
         options["replace"] = True
     with gpuring.create(args.name, **options, sync=args.sync, gate=args.gate) as ring:
         ring.watch()
-        print(
-            f"keeping {ring.name}: {counted(ring.slots, 'slot')} of "
-            f"{nbytes(ring.spec.slot_nbytes)} in {ring.memory} memory, sync {ring.sync}, "
-            f"gate {ring.gate}; Ctrl-C ends it",
-            flush=True,
-        )
-        try:
-            signal.pause()
-        except KeyboardInterrupt:
-            print(f"closing {ring.name}", flush=True)
+        ends = {signal.SIGINT, signal.SIGTERM}
+        with contextlib.suppress(KeyboardInterrupt):
+            print(
+                f"keeping {ring.name}: {counted(ring.slots, 'slot')} of "
+                f"{nbytes(ring.spec.slot_nbytes)} in {ring.memory} memory, sync {ring.sync}, "
+                f"gate {ring.gate}; Ctrl-C ends it",
+                flush=True,
+            )
+            signal.pthread_sigmask(signal.SIG_BLOCK, ends)  # or one could come just before the wait
+            signal.sigwait(ends)
+        print(f"closing {ring.name}", flush=True)
     return 0
 
 
