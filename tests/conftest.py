@@ -124,6 +124,18 @@ def name() -> Iterator[str]:
 
 
 @pytest.fixture
+def near(name: str) -> str:
+    """The name of the ring at a bridge's exporter.  Both rings are on this host."""
+    return f"{name}-near"
+
+
+@pytest.fixture
+def far(name: str) -> str:
+    """The name of the ring that a bridge's importer makes."""
+    return f"{name}-far"
+
+
+@pytest.fixture
 def segment() -> Iterator[Callable[..., Segment]]:
     """A function that makes headers in memfds."""
     made: list[Segment] = []

@@ -28,17 +28,6 @@ from gpuring import bridge  # noqa: E402
 from gpuring.bridge import wire  # noqa: E402
 from gpuring.bridge.sides import Export  # noqa: E402
 
-
-@pytest.fixture
-def near(name: str) -> str:
-    return f"{name}-near"
-
-
-@pytest.fixture
-def far(name: str) -> str:
-    return f"{name}-far"
-
-
 # ---- what arrives --------------------------------------------------------------------------------
 
 

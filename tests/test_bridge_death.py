@@ -31,16 +31,6 @@ from gpuring import bridge  # noqa: E402
 from gpuring.bridge import wire  # noqa: E402
 
 
-@pytest.fixture
-def near(name: str) -> str:
-    return f"{name}-near"
-
-
-@pytest.fixture
-def far(name: str) -> str:
-    return f"{name}-far"
-
-
 @pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("victims", [("into", "out"), ("into",), ("out",)], ids="+".join)
 def test_workers_that_are_killed_cost_nothing(near, far, victims):

@@ -17,16 +17,6 @@ from gpuring.bridge import wire  # noqa: E402
 from gpuring.bridge.sides import Import  # noqa: E402
 
 
-@pytest.fixture
-def near(name: str) -> str:
-    return f"{name}-near"
-
-
-@pytest.fixture
-def far(name: str) -> str:
-    return f"{name}-far"
-
-
 def why_over(importer: Import) -> str:
     """Why an importer cannot go on."""
     with importer, pytest.raises(RingError) as refused:
