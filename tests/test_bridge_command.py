@@ -69,12 +69,50 @@ def test_a_killed_importer_goes_on_where_it_was(name, near):
             put(producer, range(n, n + 1))
             assert number(next(loop)) == n
         loop.close()
-        second.send_signal(signal.SIGTERM)
+        second.send_signal(signal.SIGINT)
         assert second.wait(WAIT_S) == 0
         assert near.name in line_with(run, "is gone: the importer was stopped")
         poll(lambda: not near.stats().subscriptions)
         run.send_signal(signal.SIGINT)
         assert run.wait(WAIT_S) == 0
+
+
+@pytest.mark.parametrize("policy", [(), ("--lossy",)], ids=["lossless", "lossy"])
+def test_an_importer_that_is_terminated_and_started_again_leaves_nothing_out(name, near, policy):
+    """As a manager of services does.  What is lost while a lossy one is away is counted."""
+    there = f"{name}-far"
+    with contextlib.ExitStack() as stack:
+        run = stack.enter_context(commands.running(*EXPORT, near.name, "--listen", "127.0.0.1:0"))
+        where = re.findall(r"listens at (\S+)", line_with(run, "listens at"))[0]
+        again = (*IMPORT, f"{where}/{near.name}", "--as", there, "--device", "host", *policy)
+        first = stack.enter_context(commands.running(*again))
+        far = stack.enter_context(gpuring.attach(there, timeout=WAIT_S))
+        frames = stack.enter_context(far.consumer(start="oldest", reattach=True))
+        producer = stack.enter_context(near.producer())
+        loop = iter(frames)
+        put(producer, range(1))
+        slot = next(loop)
+        assert number(slot) == 0
+        before = slot.origin.seq
+        put(producer, range(1, 4))
+        poll(lambda: far.stats().link.seq == before + 3)
+        first.send_signal(signal.SIGTERM)
+        assert first.wait(WAIT_S) == 0
+        line_with(run, "is gone: the importer was stopped")
+        put(producer, range(4, 12 if not policy else 30))  # the near ring has eight slots
+        second = stack.enter_context(commands.running(*again))
+        seq, restarts = before, 0
+        for slot in loop:
+            assert slot.origin.seq == seq + 1 + slot.lost
+            assert number(slot) == slot.origin.seq - before
+            assert policy or not slot.lost
+            seq, restarts = slot.origin.seq, restarts + slot.restarted
+            if seq == before + (11 if not policy else 29):
+                break
+        assert restarts == 1
+        loop.close()
+        second.send_signal(signal.SIGINT)
+        assert second.wait(WAIT_S) == 0
 
 
 def test_a_killed_importer_that_makes_another_ring_counts_on(name, near):

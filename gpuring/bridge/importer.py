@@ -62,7 +62,8 @@ class Importer:
         """When there was a session last.  At first, when it was started."""
         self._why = ""
         self._connected_s = time.monotonic()
-        self._stop_s = 0.0
+        self._stopped = self._again = False
+        """Whether it was told to stop, and whether another importer of this name follows."""
         self._engine = ""
         self._sessions = 0
 
@@ -72,7 +73,7 @@ class Importer:
         if self._told["ring"]:
             self._land()
         more, looks_s = False, 0.0
-        while not self._stop_s:
+        while not self._stopped:
             ready: set[Any] = set()
             # While an engine would not let us sleep anyway, frames do not wait for the others.
             if time.monotonic() >= looks_s or not self._is_polled:
@@ -95,7 +96,7 @@ class Importer:
             self._give_up()
         if self._connection is not None:
             with contextlib.suppress(EngineError):
-                self._connection.post(wire.Bye("the importer was stopped", False))
+                self._connection.post(wire.Bye("the importer was stopped", self._again))
             self._watch.remove(self._connection.socket)
             self._watch.remove(self._connection.monitor)
             self._connection.socket.disable_monitor()
@@ -165,7 +166,7 @@ class Importer:
 
     def _heard_from_supervisor(self, message: dict[str, Any]) -> None:
         if "stop" in message:
-            self._stop_s = time.monotonic()
+            self._stopped, self._again = True, message["again"]
         elif "stats" in message:
             self._up.say(stats=message["stats"], links=[self._stats()])
         elif "ring" in message:

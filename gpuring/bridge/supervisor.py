@@ -50,7 +50,7 @@ class Bridge:
         self._lock = threading.Lock()
         self._worker: subprocess.Popen[bytes] | None = None
         self._restarts = 0
-        self._closing = False
+        self._closing = self._again = False
         self._error: str | None = None
         self._over = threading.Event()
         self._answers: dict[int, Any] = {}
@@ -93,13 +93,17 @@ class Bridge:
         self._over.wait(timeout)
         self._raise_if_over()
 
-    def close(self) -> None:
-        """Ends this side in order, within a second.  May be called twice."""
+    def close(self, *, again: bool = False) -> None:
+        """Ends this side in order, within a second.  May be called twice.
+
+        `again`: another importer of the same name follows, and the exporter keeps the frames for it
+        as long as its patience lasts.  For an exporter it means nothing.
+        """
         with self._lock:
             if self._closing:
                 return
-            self._closing = True
-        self._say(stop=True)
+            self._closing, self._again = True, again
+        self._stop()
         os.write(self._awake, b"x")
         if self._thread.ident is not None:
             self._thread.join()
@@ -137,6 +141,9 @@ class Bridge:
     def _say(self, **message: Any) -> bool:
         worker = self._worker
         return worker is not None and _tell(worker, **message)
+
+    def _stop(self) -> None:
+        self._say(stop=True, again=self._again)
 
     def _run(self) -> None:
         rest_s = 0.0
@@ -189,7 +196,7 @@ class Bridge:
             if self._wake in ready:
                 descriptors.remove(self._wake)
                 deadline = time.monotonic() + _STOP_S
-                self._say(stop=True)
+                self._stop()
             if worker.stdout.fileno() in ready:
                 more = os.read(worker.stdout.fileno(), 1 << 16)
                 if not more:
@@ -212,7 +219,7 @@ class Bridge:
                 self._asked_for(message)
             except (RingError, OSError, ValueError) as error:
                 self._error = str(error)
-                self._say(stop=True)
+                self._stop()
 
     def _bury(self, worker: subprocess.Popen[bytes]) -> None:
         """Waits until the worker is gone, and what it had is cleared."""

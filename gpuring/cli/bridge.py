@@ -27,6 +27,7 @@ gets a subscription of its own, which goes on when the ring is replaced.  Ctrl-C
 _IMPORT = """Fill a ring on this host with the frames of a ring on another one.  The exporter need
 not be there yet.  By default every frame comes, and the producers there wait while there is no room
 here.  On the exporter's own host, give the ring another name with --as.  Ctrl-C or SIGTERM ends it.
+After SIGTERM the exporter keeps the frames that come until it is started again, as after a kill.
 """
 _KEYGEN = """Make the keys of an exporter and its importers, a file each.  Both have mode 0600."""
 
@@ -156,7 +157,13 @@ def _import(args: argparse.Namespace) -> int:
 
 def _stay(make: Callable[[], Bridge]) -> int:
     """Keeps a bridge until Ctrl-C or SIGTERM.  Raises RingError if it cannot go on."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    terminated = []
+
+    def terminate(*at: Any) -> None:
+        terminated.append(at)
+        signal.default_int_handler(*at)
+
+    signal.signal(signal.SIGTERM, terminate)
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
     log = logging.getLogger("gpuring.bridge")
@@ -167,6 +174,7 @@ def _stay(make: Callable[[], Bridge]) -> int:
             made.wait()
         except KeyboardInterrupt:
             log.info("ending")
+            made.close(again=bool(terminated))  # who terminates a service may start it again
     return 0
 
 
