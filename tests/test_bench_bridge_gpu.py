@@ -19,9 +19,10 @@ def test_it_carries_and_checks_frames_and_survives_kills(tmp_path: Path) -> None
     done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(out.read_text())
-    for name in ("bridge, host → host, zmq", "kills, host → host, zmq"):
+    for name in ("bridge, host → host, zmq, beside raw sockets", "kills, host → host, zmq"):
         figures = found[name]
         assert figures["frames"] > 0, figures
         assert figures["frames missing"] == figures["out of order"] == 0, figures
         assert figures["words wrong"] == 0, figures
+    assert found["bridge, host → host, zmq, beside raw sockets"]["of raw sockets"] > 0
     assert len(found["kills, host → host, zmq"]["s until frames came again"]) == 4

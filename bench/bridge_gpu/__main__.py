@@ -13,9 +13,9 @@ from typing import Any
 from bench import bridge_gpu
 from bench.bridge_gpu.alone import engine
 from bench.bridge_gpu.facts import facts, gpus_here
-from bench.bridge_gpu.floors import copy, sockets
+from bench.bridge_gpu.floors import copy
 from bench.bridge_gpu.frames import Memory
-from bench.bridge_gpu.whole import carried
+from bench.bridge_gpu.whole import FAULTS, carried, in_turns
 from gpuring.cli.bench.card import machine_card
 from gpuring.cli.bench.crew import Crew
 from gpuring.cli.bench.settings import remove_rings
@@ -42,12 +42,12 @@ def parts(crew: Crew, places: list[str], seconds: float) -> Iterator[tuple[str, 
     for name in ("auto", "zmq"):
         measure = partial(carried, crew, near, far, name, seconds, kills=KILLS)
         yield f"kills, {near} → {far}, {name}", measure
-    yield f"bridge, {near} → {far}, zmq", partial(carried, crew, near, far, "zmq", seconds)
+    turns = partial(in_turns, crew, near, far, seconds)
+    yield f"bridge, {near} → {far}, zmq, beside raw sockets", turns
     for near, far in pairs:
         for which, imported in (("its own", False), ("imported", True)):
             measure = partial(engine, crew, near, far, imported, seconds / 2)
             yield f"nixl alone, {near} → {far}, far memory {which}", measure
-    yield "raw sockets, host memory", partial(sockets, crew, seconds / 2)
 
 
 def beside_a_copy(name: str, found: dict[str, Any]) -> None:
@@ -92,13 +92,10 @@ def main() -> int:
                     json.dumps({"machine": machine_card()} | found, indent=1) + "\n"
                 )
     failed = [name for name, figures in found.items() if "failed" in figures]
-    wrong = [n for n, f in found.items() if any(f.get(k) for k in _FAULTS)]
+    wrong = [n for n, f in found.items() if any(f.get(k) for k in FAULTS)]
     print(f"{len(failed)} parts failed: {failed}" if failed else "no part failed")
     print(f"wrong frames in: {wrong}" if wrong else "every frame was right")
     return 1 if wrong else 0
-
-
-_FAULTS = ("words wrong", "out of order", "frames missing")
 
 
 if __name__ == "__main__":

@@ -8,11 +8,13 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from statistics import median
 from typing import Any
 from unittest import mock
 
 import gpuring
 from bench.bridge.measure import cpu_s
+from bench.bridge_gpu.floors import sockets
 from bench.bridge_gpu.frames import NBYTES, PATIENCE_S, Memory, content, join, make, on, slots
 from gpuring import bridge
 from gpuring.bridge import sides
@@ -20,6 +22,8 @@ from gpuring.cli.bench.crew import Crew, Pipe
 from gpuring.cli.bench.settings import ring_name
 from gpuring.creation import create_of
 
+FAULTS = ("words wrong", "out of order", "frames missing")
+"""What `watch` may find that must not be."""
 _WARM_S = 0.3
 """How long frames go before the clock starts."""
 
@@ -116,6 +120,21 @@ def carried(
         watching.send(filming.result())
         found |= watching.result()
         return found | {"engine": _link(into).engine}
+
+
+def in_turns(crew: Crew, near: str, far: str, seconds: float, rounds: int = 3) -> dict[str, Any]:
+    """A bridge over ZeroMQ, and raw blocking sockets between two processes, in host memory."""
+    bridges, raw = [], []
+    for _ in range(rounds):
+        raw.append(sockets(crew, seconds / 2)["GB/s"])
+        bridges.append(carried(crew, near, far, "zmq", seconds))
+    ratios = [each["GB/s"] / plain for each, plain in zip(bridges, raw, strict=True)]
+    faults = {name: sum(each[name] for each in bridges) for name in FAULTS}
+    return {
+        "GB/s": median(each["GB/s"] for each in bridges), "raw sockets, GB/s": median(raw),
+        "of raw sockets": median(ratios), "of raw sockets, each round": ratios,
+        "frames": sum(each["frames"] for each in bridges),
+    } | faults | {"rounds": bridges}  # fmt: skip
 
 
 def _speed(out: Any, into: Any, seconds: float) -> dict[str, float]:
