@@ -23,6 +23,7 @@ from gpuring.cli.bench.settings import remove_rings
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = {64 * KIB: 0.005, MIB: 0.01, 6 * MIB: 0.02, 64 * MIB: 0.15}
 """Bytes of a frame, and the seconds between two frames that come at a leisurely pace."""
+PARTS = ("sizes", "far", "idle", "producers", "recovery")
 SLOTS = 16
 FAR_MS = 5
 """How long everything takes on its way, in one direction, where the two sides are far apart."""
@@ -41,16 +42,19 @@ def figures(args: argparse.Namespace) -> Iterator[Figure]:
         yield Figure("bridge", "all", name, "", skipped=why)
     there = [carrier for carrier in chosen if carrier.name not in missing]
     sizes = dict(itertools.islice(SIZES.items(), 1)) if args.quick else SIZES
+    parts = ["sizes"] if args.quick else args.parts
     try:
         with Crew() as crew:
-            for nbytes in sizes:
+            for nbytes in sizes if "sizes" in parts else ():
                 yield from _size(args, there, crew, nbytes)
-            for slots in FAR_SLOTS if not args.quick else ():
+            for slots in FAR_SLOTS if "far" in parts else ():
                 yield from _size(args, there, crew, MIB, FAR_MS, slots)
-            for carrier in there if not args.quick else ():
-                if carrier.engine:
+            for carrier in there:
+                if carrier.engine and "idle" in parts:
                     yield from _idle(carrier, crew, 5)
+                if carrier.engine and "producers" in parts:
                     yield from producers(carrier, crew, args.rounds, args.seconds)
+                if carrier.engine and "recovery" in parts:
                     yield from recovery(carrier, crew, 3)
     finally:
         remove_rings()
@@ -123,6 +127,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     asked = sys.argv[1:] if argv is None else argv
     parser = argparse.ArgumentParser(prog="python -m bench.bridge", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="the smallest frames only")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="default: all")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=1.5, help="of each measurement")
     parser.add_argument("--only", nargs="+", choices=[each.name for each in CARRIERS])

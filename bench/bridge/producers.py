@@ -1,8 +1,8 @@
-"""What a bridge costs those who produce the frames: the time from a claim until the frame is
-published, with a bridge beside no bridge.
+"""What a bridge costs those who produce the frames, beside no reader and a lossy reader that is on
+the same host: the time from a claim until the frame is published, and the frames a second.
 
-Frames of 64 KiB come every 2 ms.  Nobody reads the near ring but the bridge, and nobody the far
-one.  Producers of a ring with a lossy bridge must never wait for it.
+Frames of 64 KiB come every 2 ms, and then one behind the other.  Nobody else reads the near ring,
+and nobody the far one.  Producers of a ring with a lossy bridge must never wait for it.
 """
 
 from __future__ import annotations
@@ -23,44 +23,62 @@ from gpuring.cli.bench.figures import Distribution, Figure
 from gpuring.cli.bench.settings import ring_name
 
 NBYTES, SLOTS, EVERY_S = 1 << 16, 16, 0.002
-WAYS = {"no bridge": None, "a bridge": (), "a lossy bridge": ("--lossy",)}
-"""Beside what the producer works: the options of the importer."""
+LOSSLESS, LOSSY = "a bridge", "a lossy bridge"
+BRIDGES: dict[str, tuple[str, ...]] = {LOSSLESS: (), LOSSY: ("--lossy",)}
+"""The options of the importer."""
+READER = "a lossy reader"
+WAYS = ("no reader", READER, LOSSLESS, LOSSY)
+"""Beside what the producer works."""
 
 
 def producers(carrier: Carrier, crew: Crew, rounds: int, seconds: float) -> Iterator[Figure]:
-    """The ways in turns."""
+    """The ways in turns.  A lossless bridge has no figure at full speed: there it is the bridge
+    that is measured."""
     took: dict[str, list[float]] = {way: [] for way in WAYS}
     lost = dict.fromkeys(WAYS, 0)
+    rates: dict[str, list[float]] = {way: [] for way in WAYS if way != LOSSLESS}
     for _ in range(rounds):
-        for way, options in WAYS.items():
-            times, passed = _once(carrier, crew, seconds, options)
+        for way in WAYS:
+            times, passed = _once(carrier, crew, seconds, way, EVERY_S)
             took[way] += times
             lost[way] += passed
-    for way, options in WAYS.items():
+        for way, found in rates.items():
+            times, _ = _once(carrier, crew, seconds, way, 0)
+            found.append(len(times) / seconds)
+    for way in WAYS:
         yield Figure(
             "bridge", "claim to publish", carrier.name, "µs", {"beside": way},
             Distribution.of(1e6 * np.array(took[way])),
-            "" if options is None else f"the last frame has come, and {lost[way]} were lost",
+            f"the last frame has come, and {lost[way]} were lost" if way in BRIDGES else "",
+        )  # fmt: skip
+    for way, found in rates.items():
+        yield Figure(
+            "bridge", "producer at full speed", carrier.name, "frames/s", {"beside": way},
+            Distribution.of(found),
         )  # fmt: skip
 
 
 def _once(
-    carrier: Carrier, crew: Crew, seconds: float, options: tuple[str, ...] | None
+    carrier: Carrier, crew: Crew, seconds: float, way: str, every_s: float
 ) -> tuple[list[float], int]:
-    """The times of the producer in seconds, and how many of its frames were lost."""
+    """The times of the producer in seconds, and how many of its frames a bridge has lost."""
     near, far, port = ring_name(), ring_name(), free_port()
     with contextlib.ExitStack() as stack:
         producer = stack.enter_context(crew.start(ends.produce, near, NBYTES, SLOTS))
         producer.receive()
-        if options is not None:
+        if way in BRIDGES:
             stack.enter_context(running(carrier.near(near, port)))
-            stack.enter_context(running([*carrier.far(far, port, near, SLOTS), *options]))
+            stack.enter_context(running([*carrier.far(far, port, near, SLOTS), *BRIDGES[way]]))
             there = stack.enter_context(gpuring.attach(far, timeout=ends.PATIENCE_S))
-        producer.send(("alone" if options is None else "timed", seconds, EVERY_S))
+        elif way == READER:
+            reader = stack.enter_context(crew.start(ends.read_lossy, near))
+        producer.send(("timed" if way in (*BRIDGES, READER) else "alone", seconds, every_s))
         sent, took_ns = producer.receive()
-        lost = 0 if options is None else _lost(there, sent)
+        lost = _lost(there, sent) if way in BRIDGES else 0
         producer.send(None)
         producer.result()
+        if way == READER:
+            reader.result()
     return [ns / 1e9 for ns in took_ns], lost
 
 
