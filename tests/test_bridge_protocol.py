@@ -19,7 +19,7 @@ import gpuring
 zmq = pytest.importorskip("zmq")
 
 from gpuring import _core, bridge, directory, spec  # noqa: E402
-from gpuring.bridge import wire  # noqa: E402
+from gpuring.bridge import supervisor, wire  # noqa: E402
 from gpuring.bridge.far import Landing  # noqa: E402
 from gpuring.bridge.importer import again_at  # noqa: E402
 
@@ -534,6 +534,63 @@ def test_what_was_lost_while_there_was_no_exporter_counts_though_its_worker_dies
                 kill()
             put(producer, 1)
             assert frame_after(27) == (48, 0)
+
+
+@pytest.mark.slow(keep=1)
+@pytest.mark.parametrize(("policy", "times"), [("lossless", 2), ("lossy", 1)])
+def test_what_only_replaced_rings_had_counts_until_a_frame_of_the_new_one_has_arrived(
+    name: str, policy: str, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each time the worker dies before it has sent a frame.  The supervisor has counted what was
+    lost, and goes on to know it.  Only three frames of the first ring had arrived."""
+    monkeypatch.setattr(supervisor, "_QUICK_S", 0.0)  # no rest before another worker
+    with (
+        contextlib.ExitStack() as stack,
+        zmq.Context() as context,
+        bridge.export(name, listen="127.0.0.1:0") as out,
+    ):
+
+        def replaced(*before: Any) -> tuple[gpuring.Ring, gpuring.Producer]:
+            for each in before:
+                each.close()
+            options = {"slots": 8, "shape": 4, "dtype": "i8", "device": "host"}
+            ring = stack.enter_context(gpuring.create(name, **options))
+            return ring, stack.enter_context(ring.producer())
+
+        @contextlib.contextmanager
+        def welcomed(epoch: str, seq: int) -> Iterator[tuple[Far, wire.Welcome]]:
+            with context.socket(zmq.DEALER) as socket:
+                far = Far(socket, name, out.address)
+                far.say(7, wire.Hello(name, "far/x", "0" * 16, policy, epoch, seq))
+                yield far, far.heard(wire.Welcome)
+
+        def kill() -> None:
+            os.kill(pid := out.pid, signal.SIGKILL)
+            poll(lambda: out.pid not in (0, pid), WAIT_S)
+
+        def frame_after(epoch: str, seq: int) -> tuple[int, int]:
+            with welcomed(epoch, seq) as (far, near):
+                passed = seq if epoch == near.epoch else near.seq
+                far.say(7, wire.Open("zmq", 4), wire.Flow(passed, (9,)))
+                frame = far.heard(wire.Frame, wire.Bye)
+                return frame.seq, frame.lost
+
+        ring, producer = replaced()
+        with welcomed("", 0) as (_, near):
+            has = near.epoch, near.seq + 3
+            put(producer, 7)
+            kill()
+        for _ in range(times):
+            ring, producer = replaced(producer, ring)
+            put(producer, 2)
+            with welcomed(*has) as (_, near):
+                kill()
+        lost = 4 + 2 * (times - 1)
+        assert frame_after(*has) == (8, lost)  # the importer was killed, too, before it had a ring
+        kill()
+        assert frame_after(near.epoch, near.seq) == (8, lost)
+        kill()
+        assert frame_after(near.epoch, 8) == (9, 0)  # it had the first one, though we did not hear
 
 
 def test_an_importer_that_has_said_more_than_was_heard_can_be_hung_up_on(name: str) -> None:

@@ -354,7 +354,7 @@ class Exporter:
 
     def _joined(self, joined: str, epoch: str, error: str | None, missed: int) -> None:
         """The supervisor has joined a subscription, too, so it outlives this worker.  `missed`
-        frames are only in the ring that it had before."""
+        frames were only in the rings that it had before."""
         name, link = joined, self._links.get(joined)
         if link is None or link.epoch != epoch:
             return

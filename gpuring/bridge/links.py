@@ -61,7 +61,6 @@ class Links:
             start = hello.seq + 1
         elif hello.epoch:
             start = "oldest"
-        lost: int | None = None
         try:
             link = self._join(hello, ring, start)
         except RingError:
@@ -71,13 +70,7 @@ class Links:
         self._kept.pop(hello.importer, None)
         if kept != epoch:
             begin = link.consumer._peer.position
-        if hello.epoch and hello.epoch != epoch:  # it had all of another ring
-            lost = _before(begin, ring)
-        elif hello.policy == "lossless":
-            lost = max(0, begin - hello.seq - 1) if hello.epoch else 0
-        elif not hello.epoch:
-            lost = 0
-        link.begin_with(lost)
+        _begin(link, hello, begin)
         return link
 
     def _join(self, hello: wire.Hello, ring: Ring, start: Start) -> Link:
@@ -147,14 +140,15 @@ class Links:
 
     def move(self, link: Link, ring: Ring) -> None:
         """Goes on in this ring.  If that refuses, the link is given up."""
-        hello = wire.Hello(self._ring_name, link.name, link.run, link.policy, "", 0)
+        has = link.epoch, link.passed
+        hello = wire.Hello(self._ring_name, link.name, link.run, link.policy, *has)
         try:
             after = self._join(hello, ring, "oldest")
         except RingError as error:
             self._up.log(f"{link.name}: {error}")
             self.drop(link)
             return
-        after.begin_with(_before(after.consumer._peer.position, ring))
+        _begin(after, hello, after.consumer._peer.position)
         after.counts = link.counts
         self.importer_left(after)
         link.close()
@@ -169,10 +163,17 @@ def _next_of(ring: Ring) -> Start:
     return min(claimed, default="next")
 
 
-def _before(begin: int, ring: Ring) -> int:
-    """How many sequences of a ring there were before this one.  They were overwritten before
-    anybody came."""
-    return max(0, begin - ring.slots)
+def _begin(link: Link, hello: wire.Hello, begin: int) -> None:
+    """What was lost before the first frame of a link whose subscription begins with this sequence.
+
+    An importer that comes from another ring has nothing of this one.  It is welcomed so, and says
+    so itself then until it has a frame.
+    """
+    if not hello.epoch:
+        link.begin_behind(begin - 1, 0)
+        return
+    passed = hello.seq if hello.epoch == link.epoch else link.ring.slots - 1
+    link.begin_behind(passed, max(0, begin - 1 - passed) if link.policy == "lossless" else None)
 
 
 def subscription_of(importer: str) -> str:

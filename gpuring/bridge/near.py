@@ -102,15 +102,15 @@ class Link:
         """(sequence, lost) of lossy frames that were given up with a session."""
         self._owed = 0
         """What the next frame is to count as lost before it, beside what the ring says."""
-        self._from_watermark = False
+        self._from_passed = False
         self._acked = 0
         self.passed = max(0, consumer._peer.position - 1)
         """Nothing up to this sequence is sent to a far ring that has nothing yet."""
 
-    def begin_with(self, lost: int | None) -> None:
-        """How many sequences were lost before the first frame.  None: that follows from the
-        watermark and the sequence of the first frame."""
-        self._owed, self._from_watermark = lost or 0, lost is None
+    def begin_behind(self, passed: int, lost: int | None) -> None:
+        """Nothing up to the sequence `passed` is sent, and `lost` sequences were lost before the
+        first frame.  None: all between the two."""
+        self.passed, self._owed, self._from_passed = passed, lost or 0, lost is None
 
     def missed(self, frames: int) -> None:
         """So many more were lost before the first frame."""
@@ -293,11 +293,9 @@ class Link:
         return None
 
     def _described(self, slot: ReadSlot) -> wire.Frame:
-        lost, self._owed = slot.lost + self._owed, 0
-        if self._from_watermark and self._acked:
-            # The ring may count frames that have arrived: a worker that is dead had not heard so.
-            lost = slot.seq - self._acked - 1
-        self._from_watermark = False
+        # The ring may count frames that have arrived: a worker that is dead had not heard so.
+        lost = max(0, slot.seq - self.passed - 1) if self._from_passed else slot.lost
+        lost, self._owed, self._from_passed = lost + self._owed, 0, False
         shape = slot._shape or ()
         whole = shape == self.ring.spec.fields[0].shape or slot._shape is None
         origin = slot.origin
@@ -312,9 +310,8 @@ class Link:
         )
 
     def _acknowledge(self, seq: int) -> None:
-        self._acked = max(self._acked, seq)
+        self._acked, self.passed = max(self._acked, seq), max(self.passed, seq)
         while self._held and self._held[0].frame.seq <= seq:
-            self.passed = self._held[0].frame.seq
             _release(self._held.popleft().slot)
 
     # ---- the end of the stream -----------------------------------------------------------------

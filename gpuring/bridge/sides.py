@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass
 from typing import Any
 
 from gpuring import directory, spec, stats
@@ -25,13 +26,58 @@ _LEFT_S = 0.1
 """How long to wait for the GPU work on a frame that is only counted."""
 
 
+@dataclass
+class _Kept:
+    """What the supervisor has of an importer: a ring, and a member of the subscription there."""
+
+    ring: Ring
+    consumer: Consumer
+    missed: int
+    """How many frames the importer lost that only earlier rings had.  They count before the first
+    frame of this one, so they are remembered until the importer has one."""
+
+    @property
+    def epoch(self) -> str:
+        return self.ring._epoch.hex()
+
+    @property
+    def begin(self) -> int:
+        """The sequence that the subscription began with: this member takes none."""
+        return self.consumer._peer.position
+
+    def has_some(self, epoch: str, seq: int) -> bool:
+        """Whether an importer with this watermark has a frame of the subscription, or wants none
+        that was before."""
+        return not epoch or (epoch == self.epoch and seq >= self.begin)
+
+    def missing(self, epoch: str, seq: int) -> int:
+        """How many frames an importer with this watermark does not have.  The ring was replaced
+        while there was no worker, so nobody can send them."""
+        if not epoch:
+            return 0
+        missed = 0 if self.has_some(epoch, seq) else self.missed
+        passed = seq if epoch == self.epoch else self.ring.slots - 1
+        left, last = max(0, self.begin - 1 - passed), passed
+        for _ in range(self.ring.slots):  # no more, if somebody still writes frames
+            try:
+                slot = self.consumer.acquire(_LEFT_S)
+            except FrameTorn:
+                continue
+            except RingError:
+                break
+            left, last = left + (slot.seq > passed), max(last, slot.seq)
+            with contextlib.suppress(FrameTorn):
+                slot.release()
+        return missed + (left if self.consumer.lossless else last - passed)
+
+
 class Export(Bridge):
     """The near side.  It is a member of each importer's subscription that takes no frames, so the
     frames of a worker that was killed are there for the next one."""
 
     def __init__(self, title: str, told: dict[str, Any]) -> None:
         super().__init__(title, told)
-        self._kept: dict[str, tuple[Ring, Consumer]] = {}
+        self._kept: dict[str, _Kept] = {}
 
     @property
     def address(self) -> str:
@@ -44,15 +90,10 @@ class Export(Bridge):
         return str(self._told["listen"])
 
     def _known(self) -> dict[str, Any]:
-        return {
-            "kept": {
-                name: (ring._epoch.hex(), consumer._peer.position)  # where it began: it takes none
-                for name, (ring, consumer) in self._kept.items()
-            }
-        }
+        return {"kept": {name: (kept.epoch, kept.begin) for name, kept in self._kept.items()}}
 
     def _rings(self) -> list[Ring]:
-        return [ring for ring, _ in self._kept.values()]
+        return [kept.ring for kept in self._kept.values()]
 
     def _asked_for(self, message: dict[str, Any]) -> None:
         if "listens" in message:
@@ -66,52 +107,39 @@ class Export(Bridge):
             self._keep(message)
 
     def _keep(self, message: dict[str, Any]) -> None:
-        name, epoch = message["name"], message["epoch"]
-        error, missed = None, 0
-        if name not in self._kept or self._kept[name][0]._epoch.hex() != epoch:
-            missed = self._left_of(name, **message["has"])
+        name, epoch, has = message["name"], message["epoch"], message["has"]
+        kept, error = self._kept.get(name), None
+        if kept is None or kept.epoch != epoch:
+            missed = 0 if kept is None else kept.missing(**has)
             self._give_up(name)
             try:
-                ring = attach(self._told["ring"], device=self._told["device"])
-            except (RingError, OSError) as refused:
-                error = str(refused)
-            else:
-                try:
-                    if ring._epoch.hex() != epoch:
-                        raise RingNotFound(f"ring {ring.name!r} was replaced meanwhile")
-                    options = {"lossless": message["lossless"], "gate": "host"}
-                    self._kept[name] = ring, ring.consumer(message["subscription"], **options)
-                except (RingError, ValueError, OSError) as refused:
-                    ring.close()
-                    error = str(refused)
+                kept = self._joined(message, missed)
+            except (RingError, ValueError, OSError) as refused:
+                error, kept = str(refused), None
+        elif kept.has_some(**has):
+            kept.missed = 0  # they were counted before what it has
+        missed = 0 if kept is None else kept.missed
         self._say(joined=name, epoch=epoch, error=error, missed=missed)
 
-    def _left_of(self, name: str, epoch: str, seq: int) -> int:
-        """How many frames of an importer that has everything up to this sequence are left in the
-        ring of this epoch.  The ring was replaced while there was no worker, so nobody can send
-        them."""
-        ring, consumer = self._kept.get(name, (None, None))
-        if ring is None or consumer is None or ring._epoch.hex() != epoch:
-            return 0
-        left, last = 0, seq
-        for _ in range(ring.slots):  # no more, if somebody still writes frames
-            try:
-                slot = consumer.acquire(_LEFT_S)
-            except FrameTorn:
-                continue
-            except RingError:
-                break
-            left, last = left + (slot.seq > seq), max(last, slot.seq)
-            with contextlib.suppress(FrameTorn):
-                slot.release()
-        return left if consumer.lossless else last - seq
+    def _joined(self, message: dict[str, Any], missed: int) -> _Kept:
+        ring = attach(self._told["ring"], device=self._told["device"])
+        try:
+            if ring._epoch.hex() != message["epoch"]:
+                raise RingNotFound(f"ring {ring.name!r} was replaced meanwhile")
+            options = {"lossless": message["lossless"], "gate": "host"}
+            consumer = ring.consumer(message["subscription"], **options)
+        except (RingError, ValueError, OSError):
+            ring.close()
+            raise
+        kept = self._kept[message["name"]] = _Kept(ring, consumer, missed)
+        return kept
 
     def _give_up(self, name: str) -> None:
-        ring, consumer = self._kept.pop(name, (None, None))
-        if ring is not None and consumer is not None:
+        kept = self._kept.pop(name, None)
+        if kept is not None:
             with contextlib.suppress(RingError):
-                consumer.close()
-            ring.close()
+                kept.consumer.close()
+            kept.ring.close()
 
     def _leave(self) -> None:
         for name in [*self._kept]:
