@@ -118,6 +118,7 @@ cdef extern from "core/ring.h" nogil:
     gr_result gr_leave(gr_peer *)
     void gr_stop(gr_peer *, bint)
     void gr_ask(const gr_peer *)
+    void gr_count_before(gr_peer *)
     gr_result gr_reap_dead(gr_ring *, uint64_t *)
     bint gr_peer_alive(gr_ring *, uint32_t)
     bint gr_creator_alive(gr_ring *)

@@ -102,6 +102,11 @@ cdef class Peer:
         self.gd.me.had_origin = before.gd.me.had_origin
         self.gd.me.origin_lost = before.gd.me.origin_lost
 
+    def count_before(self):
+        """Counts what was in the ring before the subscription that its join has made as lost.  If the subscription was there
+        already, that is the other members' affair, and this does nothing.  Call it before the first verb."""
+        gr_count_before(&self.gd.me)
+
     remembered = property(lambda Peer self: self.gd.released.n)
 
     @property

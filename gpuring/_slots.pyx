@@ -232,7 +232,9 @@ cdef class ReadSlot(Slot):
     def lost(self):
         """How many frames this consumer has missed just before this one.  These are the sequences that it
         was made to skip, none if it is lossless, and, if a bridge brings the frames from another host,
-        those that were lost on their way into this ring.
+        those that were lost on their way into this ring.  If a loop has gone over to a new ring
+        (`restarted`), they are also those that it came too late for.  Of several members the one that
+        came first counts these.
 
         Void sequences (abandoned claims) among them count too, because nobody can tell them apart then.
         The first frame that a consumer gets tells nothing of what was lost on the way before it.
@@ -248,7 +250,8 @@ cdef class ReadSlot(Slot):
     def restarted(self):
         """Whether the stream began again with this frame (`consumer(reattach=True)`).
 
-        The sequences may have started over, and frames before this one may be missing.
+        The sequences may have started over, and frames before this one may be missing.  `lost` counts
+        those that were in the same ring as this one.
         """
         return self._restarted
 

@@ -122,6 +122,7 @@ class Consumer(_verbs.ConsumerVerbs, Endpoint):
         except RingError:  # it was closed or is full, and there may be another one soon
             successor.close()
             return False
+        peer.count_before()
         if successor._header.link()[2] >= self._ring._header.link()[2]:  # the bridge counts on
             peer.count_on_from(self._peer)
         try:

@@ -183,10 +183,24 @@ static inline void start_count(struct gr_peer *me) {
     if (me->told) me->lost = me->upstream = 0, me->told = false;
 }
 
+/* Counts frames that were lost without having been skipped here. They stay counted if the frame
+ * that they are told with is given back, and are told with the next one. */
+static inline void count_missed(struct gr_peer *me, uint64_t n) {
+    if (!n) return;
+    me->upstream += n;
+    count(&me->ring->peer[me->number].lost, n);
+    atomic_fetch_add_explicit(&me->ring->sub[me->u].lost, n, memory_order_relaxed);
+}
+
+void gr_count_before(struct gr_peer *me) {
+    if (gr_begin(me) != GR_OK) return;
+    count_missed(me, me->before);
+    gr_end(me);
+}
+
 /* Counts what was lost upstream since the last frame with an origin that this peer had. A frame
- * that is older than that one, because it came back, brings nothing new. What was counted stays
- * counted if the frame is given back, and is told with the next one. Relaxed: edge P has carried
- * the record. */
+ * that is older than that one, because it came back, brings nothing new. Relaxed: edge P has
+ * carried the record. */
 static inline void count_upstream(struct gr_peer *me, const struct gr_slot *slot) {
     if (!gr_load_relaxed((gr_word *)&slot->origin_seq)) return;
     const uint32_t lost = gr_load_relaxed((gr_word32 *)&slot->origin_lost);
@@ -194,10 +208,7 @@ static inline void count_upstream(struct gr_peer *me, const struct gr_slot *slot
     if (more > INT32_MAX) return;
     me->origin_lost = lost;
     me->had_origin = true;
-    if (!more) return;
-    me->upstream += more;
-    count(&me->ring->peer[me->number].lost, more);
-    atomic_fetch_add_explicit(&me->ring->sub[me->u].lost, more, memory_order_relaxed);
+    count_missed(me, more);
 }
 
 enum hold { HELD, PASSED, WAS_TORN, CHANGED };

@@ -132,6 +132,9 @@ struct gr_peer {
     /* Of a consumer: its private position, the redo count that it has seen, and `high`: it has met
      * every sequence below that one already. */
     uint64_t pos, seen, high;
+    /* How many sequences there were before the subscription that its join has made. 0 if the
+     * subscription was there already. */
+    uint64_t before;
     uint64_t frames;
     int64_t deadline_ns; /* of the call in progress */
 
@@ -143,7 +146,8 @@ struct gr_peer {
     struct gr_rhythm rhythm;
 
     /* The frame that the last successful claim, acquire or latest returned; how many sequences were
-     * skipped before it, and how many frames were lost before they came into this ring. */
+     * skipped before it, and how many frames were lost otherwise: before they came into this ring,
+     * or before this peer came here from another ring. */
     uint64_t seq, lost, upstream;
     uint32_t index;
     /* Of the frame. It is kept here, because a claim may void the slot while a lossy reader holds
@@ -340,6 +344,8 @@ enum gr_result gr_acquire(struct gr_peer *me);
 enum gr_result gr_latest(struct gr_peer *me);
 enum gr_result gr_release(struct gr_peer *me, uint32_t index, uint64_t seq);
 enum gr_result gr_give_back(struct gr_peer *me, uint32_t index, uint64_t seq);
+/* For a reader that comes here from another ring, before its first verb: me->before is lost. */
+void gr_count_before(struct gr_peer *me);
 void gr_skip_torn(struct gr_peer *me);
 bool gr_torn(const struct gr_ring *ring, uint32_t index, uint32_t producer, uint64_t producer_id,
              uint64_t value);
