@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import logging
+import math
 import os
 import select
 import subprocess
@@ -36,6 +37,9 @@ _SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
 """What a machine may have enough of again."""
 _STOP_S = 0.8
 _ANSWER_S = 10.0
+_LOOK_S = 0.5
+"""How often a wait looks whether a signal has come.  If the kernel gave that to another thread, as
+it may when the process was stopped, nobody wakes the one that has to handle it."""
 _CLEARED_S = 30.0
 """How long the dead may take to be cleared."""
 
@@ -90,7 +94,11 @@ class Bridge:
     def wait(self, timeout: float | None = None) -> None:
         """Waits until the bridge cannot go on, and raises RingError then.  Returns after `timeout`
         seconds, or when it is closed.  Ctrl-C interrupts."""
-        self._over.wait(timeout)
+        until = math.inf if timeout is None else time.monotonic() + timeout
+        while (rest_s := until - time.monotonic()) > 0 and not self._over.wait(
+            min(rest_s, _LOOK_S)
+        ):
+            pass
         self._raise_if_over()
 
     def close(self, *, again: bool = False) -> None:
