@@ -167,6 +167,8 @@ class Exporter:
             self._up.say(stats=message["stats"], links=[self._stats(x) for x in self._links])
         elif "joined" in message:
             self._joined(**message)
+        elif "left" in message:
+            self._links.supervisor_left(message["left"])
 
     def _stats(self, link: Link) -> dict[str, Any]:
         counts, session = link.counts, link.session

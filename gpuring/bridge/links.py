@@ -41,6 +41,9 @@ class Links:
         ring, the sequence that they began with, and until when."""
         self._gone: dict[str, float] = {}
         """Until when the subscriptions of links without a caller are kept."""
+        self._leaving: set[str] = set()
+        """Importers whose subscriptions were given up here, and not by the supervisor yet.  Who
+        joined one of them would not get the frames that were on their way."""
 
     def __iter__(self) -> Iterator[Link]:
         """Those that there are now.  They may be dropped meanwhile."""
@@ -53,6 +56,8 @@ class Links:
 
     def make(self, hello: wire.Hello) -> Link:
         """Joins a subscription of the near ring for an importer.  Raises RingError."""
+        if hello.importer in self._leaving:
+            raise RingError("its subscription is being given up")
         ring = attach(self._ring_name, device=self._device)
         epoch = ring._epoch.hex()
         kept, begin, _ = self._kept.get(hello.importer, ("", 0, 0.0))
@@ -65,7 +70,7 @@ class Links:
             link = self._join(hello, ring, start)
         except RingError:
             if self._kept.pop(hello.importer, None) is not None:  # perhaps of another policy
-                self._up.say(do="leave", name=hello.importer)
+                self._leave(hello.importer)
             raise
         self._kept.pop(hello.importer, None)
         if kept != epoch:
@@ -94,8 +99,16 @@ class Links:
         if self._by_name.get(link.name) is link:
             del self._by_name[link.name]
             self._share_slots()
-            self._up.say(do="leave", name=link.name)
+            self._leave(link.name)
         link.close()
+
+    def _leave(self, importer: str) -> None:
+        self._leaving.add(importer)
+        self._up.say(do="leave", name=importer)
+
+    def supervisor_left(self, importer: str) -> None:
+        """The supervisor has given up its place in the subscription, too."""
+        self._leaving.discard(importer)
 
     def _share_slots(self) -> None:
         """Lossy importers together hold half of the near slots at most, but each may hold one.  So
@@ -123,7 +136,7 @@ class Links:
         for name, (_, _, until) in list(self._kept.items()):
             if now > until:
                 del self._kept[name]
-                self._up.say(do="leave", name=name)
+                self._leave(name)
 
     # ---- when the near ring is replaced --------------------------------------------------------
 

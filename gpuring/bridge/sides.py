@@ -103,6 +103,7 @@ class Export(Bridge):
             self._started.set()
         elif message["do"] == "leave":
             self._give_up(message["name"])
+            self._say(left=message["name"])
         else:
             self._keep(message)
 

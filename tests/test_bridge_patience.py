@@ -1,0 +1,119 @@
+"""What an exporter keeps for an importer that is gone, and for how long."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import commands
+import pytest
+from support import poll
+
+import gpuring
+
+zmq = pytest.importorskip("zmq")
+
+from gpuring.bridge import wire  # noqa: E402
+
+WAIT_S = 30.0
+
+
+class Importer:
+    """One that the test plays, with one connection and one session."""
+
+    def __init__(self, near: gpuring.Ring, address: str, socket: Any) -> None:
+        self._near, self._socket = near, socket
+        self._hello: Any = None
+        socket.linger, socket.rcvtimeo = 0, int(1000 * WAIT_S)
+        socket.connect(f"tcp://{address}")
+
+    def say(self, *messages: wire.Message) -> None:
+        for message in messages:
+            self._socket.send_multipart(wire.encode(7, message))
+
+    def heard(self, *kinds: type[wire.Message]) -> Any:
+        """The next message of these kinds.  All others are left out."""
+        while not isinstance(said := wire.decode(self._socket.recv_multipart())[1], kinds):
+            pass
+        return said
+
+    def has_heard(self) -> bool:
+        return bool(self._socket.poll(0))
+
+    def ask(self, seq: int = 0, policy: str = "lossless") -> None:
+        """Says Hello, as one that has everything up to this sequence."""
+        epoch = self._near._epoch.hex() if seq else ""
+        self._hello = wire.Hello(self._near.name, "h/x", "0" * 16, policy, epoch, seq)
+        self.say(self._hello)
+
+    def welcomed(self) -> wire.Welcome:
+        """The answer.  It asks again as long as it is refused for now."""
+        while isinstance(answer := self.heard(wire.Welcome, wire.Refuse), wire.Refuse):
+            assert answer.again, answer.reason
+            self.say(self._hello)
+        return answer
+
+    def frames(self, n: int) -> list[wire.Frame]:
+        """Opens the session, and takes so many frames."""
+        self.say(wire.Open("zmq", 8), wire.Flow(0, tuple(range(1, n + 1))))
+        return [self.heard(wire.Frame) for _ in range(n)]
+
+
+@contextlib.contextmanager
+def calling(near: gpuring.Ring, address: str) -> Iterator[Importer]:
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        yield Importer(near, address, socket)
+
+
+def put(producer: gpuring.Producer, frames: int) -> None:
+    for _ in range(frames):
+        producer.claim(WAIT_S).publish()
+
+
+@pytest.fixture
+def near(name: str) -> Iterator[gpuring.Ring]:
+    with gpuring.create(name, slots=8, shape=4, dtype="i8", device="host") as ring:
+        yield ring
+
+
+@contextlib.contextmanager
+def exporting(near: gpuring.Ring, *options: Any) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The command, and its address."""
+    listen = ("--listen", "127.0.0.1:0")
+    with commands.running("bridge", "export", near.name, *listen, *options) as run:
+        assert run.stderr is not None
+        for line in run.stderr:
+            if found := re.search(r"listens at (\S+)", line):
+                yield run, found[1]
+                return
+        raise AssertionError("it does not listen")
+
+
+def members(near: gpuring.Ring) -> int:
+    return len(near.stats().peers) - 1  # without the producer
+
+
+def test_an_importer_that_comes_back_while_it_is_given_up_misses_nothing_uncounted(near):
+    """The worker has given the subscription up, and the supervisor has not done so yet."""
+    with exporting(near, "--patience", 0.2) as (run, address), near.producer() as producer:
+        with calling(near, address) as importer:
+            importer.ask()
+            importer.welcomed()
+            put(producer, 4)
+            frames = importer.frames(4)
+            os.kill(run.pid, signal.SIGSTOP)
+            importer.say(wire.Bye("it was a test", True))
+            poll(lambda: members(near) == 1, WAIT_S)
+        with calling(near, address) as importer:
+            importer.ask(frames[0].seq)  # the first one has arrived
+            poll(lambda: importer.has_heard() or members(near) == 2, WAIT_S)
+            os.kill(run.pid, signal.SIGCONT)
+            importer.welcomed()
+            put(producer, 1)
+            (frame,) = importer.frames(1)
+            assert frame.seq - frame.lost == frames[1].seq
