@@ -61,6 +61,7 @@ def test_requests_in_a_row_are_one_array_in_place(both, place):
         return 3 * requests + 1
 
     calls = [send(client, k, place) for k in range(4)]
+    place.wait()  # with gate="host" they are there when the GPU has written them
     with running(server):
         for k, found in enumerate(values(place, client, calls)):
             assert (found == 3 * content(client.id, k) + 1).all()

@@ -7,6 +7,7 @@ are checked where the reader is.
 from __future__ import annotations
 
 import json
+import os
 import uuid
 
 import numpy as np
@@ -271,7 +272,8 @@ def attach_blind(pipe, name):
 
 
 def test_a_gpu_that_is_not_visible_is_named(name, children, monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0,1").split(",")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible[1])
     with make(name):
         said = children(attach_blind, name).result()
     assert "cannot be seen from" in said
