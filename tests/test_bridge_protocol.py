@@ -7,6 +7,7 @@ import itertools
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -276,6 +277,22 @@ def test_what_was_published_is_acknowledged_though_there_is_no_new_credit(
                 flow = near.heard(wire.Flow)
                 credits += flow.credits
         assert (flow.acked, flow.credits) == (seq, ())
+
+
+def test_an_importer_rests_longer_and_longer_if_each_session_ends_at_once(
+    near: Near, name: str
+) -> None:
+    """An exporter whose engine fails goes on to answer."""
+    with bridge.import_(f"{near.address}/x", name=name, device="host", timeout=WAIT_S):
+        near.welcome()
+        began_s, sessions = time.monotonic(), 0
+        while time.monotonic() < began_s + 2:
+            sessions += 1
+            near.say(wire.Bye("the engine has failed", True))
+            near.heard(wire.Bye)
+            near.welcome()
+    # Each rest is 3/16 of the time since the beginning at least, and not shorter than 37 ms.
+    assert sessions < 25
 
 
 def leave(pipe: Pipe, name: str, *seqs: int) -> None:

@@ -16,6 +16,8 @@ _HUNG_UP = (
     "the connection was closed at once. Perhaps the two sides do not agree on a key (--key), or "
     "that is no exporter"
 )
+_SHORT_S = 1.0
+"""What is over sooner and has carried nothing was no session that another one can rely on."""
 _EVENTS = (
     zmq.EVENT_CONNECTED
     | zmq.EVENT_DISCONNECTED
@@ -45,6 +47,9 @@ class Connection:
         self.heard_s = self.said_s = time.monotonic()
         self.near: wire.Welcome | None = None
         self.is_open = False
+        self._open_s = 0.0
+        self._mark: tuple[str, int] = ("", 0)
+        """Up to where the far ring had come when it was opened."""
 
     def _connect(self, address: str) -> None:
         try:
@@ -61,6 +66,16 @@ class Connection:
         except zmq.ZMQError as error:
             raise EngineError(f"the exporter cannot be reached: {error}") from None
         self.said_s = time.monotonic()
+
+    def open(self, mark: tuple[str, int]) -> None:
+        """The session begins.  The far ring has everything up to `mark`."""
+        self.is_open, self._open_s, self._mark = True, time.monotonic(), mark
+
+    def was_of_use(self, mark: tuple[str, int]) -> bool:
+        """Whether it has carried a frame, or was there for a while.  An exporter that ends each
+        session at once is not asked for the next one as if it had come back."""
+        lasted_s = time.monotonic() - self._open_s
+        return self.is_open and (lasted_s >= _SHORT_S or mark != self._mark)
 
     def why_lost(self) -> str:
         """Why the connection is lost.  Empty if it is not."""

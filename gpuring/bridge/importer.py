@@ -59,7 +59,7 @@ class Importer:
         self._connect_s = 0.0
         """When it connects, or when it has done so last."""
         self._open_s = time.monotonic()
-        """When there was a session last.  At first, when it was started."""
+        """When there was a session last that was of use.  At first, when it was started."""
         self._why = ""
         self._connected_s = time.monotonic()
         self._stopped = self._again = False
@@ -233,7 +233,7 @@ class Importer:
             connection.close()
             if connection.near is not None:
                 self._connected_s = time.monotonic()
-            if connection.is_open:
+            if self._landing is not None and connection.was_of_use(self._landing.mark):
                 self._open_s = time.monotonic()
         if self._landing is not None:
             self._landing.close_session()
@@ -316,7 +316,7 @@ class Importer:
         except EngineError as error:
             self._lose(str(error))
             return
-        connection.is_open = True
+        connection.open(landing.mark)
         if engine != self._engine or self._why:
             self._up.log(f"connected to {self._told['address']}, engine {engine}")
         self._engine, self._why = engine, ""
@@ -340,7 +340,7 @@ class Importer:
 
 def again_at(now_s: float, began_s: float, open_s: float) -> float:
     """When to connect again, after an attempt that has `began` and failed by `now`.  The last
-    session was there until `open_s`.
+    session that was of use was there until `open_s`.
 
     The rest is a quarter of the time since then.  So it adds no more than that to what the other
     side needs to come back.
