@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 
@@ -164,6 +165,25 @@ def test_an_exporter_says_that_it_waits_for_its_ring(name):
         assert f"No ring or service named '{name}-near': this host has " in told
         with gpuring.create(f"{name}-near", slots=2, shape=4, dtype="u1", device="host"):
             line_with(run, f"ring '{name}-near' is there now")
+
+
+def test_an_exporter_says_at_once_that_its_port_is_in_use_and_goes_on_when_it_is_free(name):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        where = f"127.0.0.1:{other.getsockname()[1]}"
+        with commands.running(*EXPORT, name, "--listen", where) as run:
+            line_with(run, f"another process listens at {where}. It is tried again")
+            other.close()
+            line_with(run, f"listens at {where}\n")
+
+
+def test_an_exporter_whose_port_is_in_use_can_be_interrupted(name):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        where = f"127.0.0.1:{other.getsockname()[1]}"
+        with commands.running(*EXPORT, name, "--listen", where) as run:
+            line_with(run, "another process listens at")
+            run.send_signal(signal.SIGINT)
+            assert run.wait(WAIT_S) == 0
+            assert "cannot listen" not in run.stderr.read()
 
 
 def test_what_cannot_go_on_is_told(name):

@@ -19,7 +19,8 @@ _MOST_UNREAD = 32 << 20
 """How many bytes may wait to be sent to an importer, beside the frames that may be on their way."""
 _HEARD_S = 0.01
 _AGAIN_S = 5.0
-"""How long to try again while the address is in use, by the worker before."""
+"""How long to try again while the address is in use, perhaps by an exporter that ends."""
+_REST_S = 0.1
 _NAME_AGAIN_S = 1.0
 """How long to wait before a name is asked for again."""
 
@@ -42,16 +43,19 @@ def listen(
         door = keys.Doorkeeper(context, known)
         keys.serve(router, known)
     router.get_monitor_socket(EVENTS)  # that of Guests, who miss nobody so
-    deadline = time.monotonic() + _AGAIN_S
+    where = asked if asked == address else f"{asked} ({address})"
+    told, deadline = False, time.monotonic() + _AGAIN_S
     while True:
         try:
             router.bind(f"tcp://{address}")
             return router, door
         except zmq.ZMQError as error:
             if error.errno != zmq.EADDRINUSE or time.monotonic() > deadline:
-                where = asked if asked == address else f"{asked} ({address})"
                 raise Fatal(f"cannot listen at {where}: {_why(error)}") from None
-            time.sleep(0.1)
+            if not told:
+                up.log(f"another process listens at {where}. It is tried again for {_AGAIN_S:g} s")
+            told = True
+            up.wait_without_a_loop(_REST_S)
 
 
 def _address_of(listen: str, up: Up) -> str:
