@@ -192,7 +192,8 @@ def test_what_cannot_go_on_is_told(name):
     assert told.stderr.endswith("(--insecure)\n")
     told = commands.gpuring(*EXPORT, name, "--listen", "192.0.2.1:9760", "--insecure")
     assert told.returncode == 1
-    assert "cannot listen at 192.0.2.1:9760: this host does not have that address" in told.stderr
+    why = "cannot listen at 192.0.2.1:9760: this host does not have that address"
+    assert told.stderr == f"gpuring bridge: export of {name}: {why}\n"
     nobody = (*IMPORT, "127.0.0.1:1/x", "--as", name)
     told = commands.gpuring(*nobody, "--give-up", "0.1", "--device", "host")
     assert (told.returncode, "no connection for 0.1 s" in told.stderr) == (1, True)

@@ -165,6 +165,7 @@ def _stay(make: Callable[[], Bridge]) -> int:
 
     signal.signal(signal.SIGTERM, terminate)
     handler = logging.StreamHandler()
+    handler.addFilter(lambda record: record.levelno < logging.ERROR)  # those are raised, too
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
     log = logging.getLogger("gpuring.bridge")
     log.addHandler(handler)
@@ -175,6 +176,7 @@ def _stay(make: Callable[[], Bridge]) -> int:
         except KeyboardInterrupt:
             log.info("ending")
             made.close(again=bool(terminated))  # who terminates a service may start it again
+            made.wait()  # raises what went wrong meanwhile
     return 0
 
 
