@@ -318,6 +318,46 @@ def test_what_only_replaced_rings_had_counts_until_a_frame_of_the_new_one_has_ar
         assert frame_after(near.epoch, 8) == (9, 0)  # it had the first one, though we did not hear
 
 
+@pytest.mark.parametrize("told", [False, True])
+def test_what_a_lossy_importer_lost_with_its_session_counts_though_the_ring_is_replaced(
+    name: str, told: bool
+) -> None:
+    """Of three frames that were sent, it has the first one when its session ends.  The stream ends
+    before that or after it."""
+    options: dict[str, Any] = {"slots": 8, "shape": 4, "dtype": "i8", "device": "host"}
+    with (
+        zmq.Context() as context,
+        bridge.export(name, listen="127.0.0.1:0") as out,
+        contextlib.ExitStack() as stack,
+    ):
+
+        def session(*hello: Any, credit: int) -> tuple[Far, wire.Welcome]:
+            far = Far(stack.enter_context(context.socket(zmq.DEALER)), name, out.address)
+            far.say(7, wire.Hello(name, "far/x", "0" * 16, "lossy", *hello))
+            welcome = far.heard(wire.Welcome)
+            passed = hello[1] if hello[0] == welcome.epoch else welcome.seq
+            credits = tuple(range(credit, credit + 4))
+            far.say(7, wire.Open("zmq", 8), wire.Flow(passed, credits))
+            return far, welcome
+
+        with gpuring.create(name, **options) as ring, ring.producer() as producer:
+            far, welcome = session("", 0, credit=8)
+            put(producer, 3)
+            first, *_ = [far.heard(wire.Frame).seq for _ in range(3)]
+            if not told:
+                far.say(7, wire.Bye("it goes on with another connection", True))
+                poll(lambda: not out.stats().links[0].connected, WAIT_S)
+            producer.claim(WAIT_S).abandon()  # it was no frame, so it is not lost
+        if told:
+            far.heard(wire.End)
+            far.say(7, wire.Bye("it goes on with another connection", True))
+        with gpuring.create(name, **options) as ring, ring.producer() as producer:
+            put(producer, 1)
+            while not isinstance(said := far.heard(wire.Frame, wire.Bye), wire.Frame):
+                far, _ = session(welcome.epoch, first, credit=9)
+            assert (said.seq, said.lost) == (8, 2)
+
+
 def test_an_importer_that_has_said_more_than_was_heard_can_be_hung_up_on(name: str) -> None:
     """Most of the bytes for it wait in the exporter, and what it has said after the wrong word."""
     with (

@@ -144,8 +144,9 @@ class Link:
 
     @property
     def done(self) -> bool:
-        """Whether the stream has ended and everything was acknowledged."""
-        return self.died is not None and not self._held
+        """Whether the stream has ended and everything was acknowledged.  What was given up with a
+        session may have arrived: the importer says so in the next one."""
+        return self.died is not None and not self._held and not self._dropped
 
     # ---- sessions ------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuring import directory, spec, stats
+from gpuring._snapshot import snapshot
 from gpuring.bridge.supervisor import Bridge, log
 from gpuring.consumer import Consumer
 from gpuring.creation import create_of
@@ -51,13 +52,17 @@ class _Kept:
         return not epoch or (epoch == self.epoch and seq >= self.begin)
 
     def missing(self, epoch: str, seq: int) -> int:
-        """How many frames an importer with this watermark does not have.  The ring was replaced
-        while there was no worker, so nobody can send them."""
+        """How many frames an importer with this watermark does not have, while nobody sends it any
+        more of this ring.  To a lossy importer each sequence up to the last frame is one."""
         if not epoch:
             return 0
         missed = 0 if self.has_some(epoch, seq) else self.missed
         passed = seq if epoch == self.epoch else self.ring.slots - 1
-        left, last = max(0, self.begin - 1 - passed), passed
+        if not self.consumer.lossless:
+            slots = snapshot(self.ring._header)["slots"]
+            last = max((each["seq"] for each in slots if each["phase"] == "ready"), default=0)
+            return missed + max(0, last - passed)
+        left = max(0, self.begin - 1 - passed)
         for _ in range(self.ring.slots):  # no more, if somebody still writes frames
             try:
                 slot = self.consumer.acquire(_LEFT_S)
@@ -65,10 +70,10 @@ class _Kept:
                 continue
             except RingError:
                 break
-            left, last = left + (slot.seq > passed), max(last, slot.seq)
+            left += slot.seq > passed
             with contextlib.suppress(FrameTorn):
                 slot.release()
-        return missed + (left if self.consumer.lossless else last - passed)
+        return missed + left
 
 
 class Export(Bridge):
