@@ -157,26 +157,30 @@ def _import(args: argparse.Namespace) -> int:
 
 def _stay(make: Callable[[], Bridge]) -> int:
     """Keeps a bridge until Ctrl-C or SIGTERM.  Raises RingError if it cannot go on."""
-    terminated = []
+    came: list[int] = []
 
-    def terminate(*at: Any) -> None:
-        terminated.append(at)
-        signal.default_int_handler(*at)
+    def end(number: int, _: Any) -> None:
+        came.append(number)
+        if len(came) == 1:  # the next one would interrupt the end
+            raise KeyboardInterrupt
 
-    signal.signal(signal.SIGTERM, terminate)
+    signal.signal(signal.SIGTERM, end)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # it is not ignored
+        signal.signal(signal.SIGINT, end)
     handler = logging.StreamHandler()
     handler.addFilter(lambda record: record.levelno < logging.ERROR)  # those are raised, too
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
     log = logging.getLogger("gpuring.bridge")
     log.addHandler(handler)
     log.setLevel(logging.INFO)
-    with make() as made:
-        try:
-            made.wait()
-        except KeyboardInterrupt:
-            log.info("ending")
-            made.close(again=bool(terminated))  # who terminates a service may start it again
-            made.wait()  # raises what went wrong meanwhile
+    made = make()
+    try:
+        made.wait()
+    except KeyboardInterrupt:
+        log.info("ending")
+    finally:
+        made.close(again=came[:1] == [signal.SIGTERM])  # a service may be started again
+    made.wait()  # raises what went wrong while it ended
     return 0
 
 
