@@ -18,6 +18,7 @@ import gpuring
 
 zmq = pytest.importorskip("zmq")
 
+from gpuring import bridge  # noqa: E402
 from gpuring.bridge import wire  # noqa: E402
 
 WAIT_S = 30.0
@@ -117,3 +118,24 @@ def test_an_importer_that_comes_back_while_it_is_given_up_misses_nothing_uncount
             put(producer, 1)
             (frame,) = importer.frames(1)
             assert frame.seq - frame.lost == frames[1].seq
+
+
+def test_what_an_importer_had_does_not_come_again_though_the_exporters_worker_died(near):
+    """The importer is terminated after that, before another frame has come, so the next one makes a
+    new ring and has to be told where the last one was."""
+    with bridge.export(near.name, listen="127.0.0.1:0") as out, near.producer() as producer:
+        with calling(near, out.address) as importer:
+            importer.ask()
+            importer.welcomed()
+            put(producer, 4)
+            frames = importer.frames(4)  # three of them have arrived, and the worker does not know
+            os.kill(pid := out.pid, signal.SIGKILL)
+            poll(lambda: out.pid not in (0, pid), WAIT_S)
+        with calling(near, out.address) as importer:
+            importer.ask(frames[2].seq)
+            importer.welcomed()
+            importer.say(wire.Bye("it was terminated", True))
+            importer.heard(wire.Bye)
+            importer.ask()
+            assert importer.welcomed().seq == frames[2].seq
+            assert importer.frames(1)[0].seq == frames[3].seq

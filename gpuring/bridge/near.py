@@ -154,7 +154,6 @@ class Link:
         """A new session, in which the far side begins with its watermark."""
         self.close_session()
         self.run = hello.run
-        self._acked = 0
         seq = hello.seq if hello.epoch == self.epoch else 0
         self._acknowledge(seq)
         self._owed += sum(1 + lost for dropped, lost in self._dropped if dropped > seq)
