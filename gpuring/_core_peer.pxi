@@ -96,11 +96,11 @@ cdef class Peer:
     left = property(lambda Peer self: self.gd.me.left)
     position = property(lambda Peer self: self.gd.me.pos)
 
-    def count_on_from(self, Peer before not None):
-        """What was lost upstream counts from the last frame that `before` had, which was in another ring.  Call it before the
-        first verb."""
+    def count_on_from(self, Peer before not None, lost=None):
+        """What was lost upstream counts from the last frame that `before` had, which was in another ring.  `lost`: how much
+        had been lost then as this ring counts, if it does not count on from the other one.  Call it before the first verb."""
         self.gd.me.had_origin = before.gd.me.had_origin
-        self.gd.me.origin_lost = before.gd.me.origin_lost
+        self.gd.me.origin_lost = before.gd.me.origin_lost if lost is None else lost & 0xffffffff
 
     def count_before(self):
         """Counts what was in the ring before the subscription that its join has made as lost.  If the subscription was there

@@ -123,8 +123,9 @@ class Consumer(_verbs.ConsumerVerbs, Endpoint):
             successor.close()
             return False
         peer.count_before()
-        if successor._header.link()[2] >= self._ring._header.link()[2]:  # the bridge counts on
-            peer.count_on_from(self._peer)
+        begun = (successor.spec.about or {}).get("lost", 0)  # with what its importer began to count
+        counts_on = begun >= self._ring._header.link()[2]
+        peer.count_on_from(self._peer, None if counts_on else begun)
         try:
             self._leave()
         except BaseException:

@@ -18,6 +18,8 @@ import gpuring
 
 zmq = pytest.importorskip("zmq")
 
+import bridges  # noqa: E402
+
 from gpuring import bridge  # noqa: E402
 from gpuring.bridge import wire  # noqa: E402
 
@@ -139,3 +141,32 @@ def test_what_an_importer_had_does_not_come_again_though_the_exporters_worker_di
             importer.ask()
             assert importer.welcomed().seq == frames[2].seq
             assert importer.frames(1)[0].seq == frames[3].seq
+
+
+def test_losses_count_over_the_rings_of_importers_that_were_terminated(near, far):
+    """Each of these rings counts from 0, and those before have lost more, or less."""
+    with contextlib.ExitStack() as stack:
+        producer = stack.enter_context(near.producer())
+        out = stack.enter_context(bridge.export(near.name, listen="127.0.0.1:0"))
+        where, lossy = f"{out.address}/{near.name}", {"device": "host", "policy": "lossy"}
+        into = stack.enter_context(bridge.import_(where, name=far, slots=2, **lossy))
+        there = stack.enter_context(gpuring.attach(far, timeout=WAIT_S))
+        frames = stack.enter_context(there.consumer(start="oldest", reattach=True))
+        poll(lambda: bridges.connected(into) and bridges.connected(out), WAIT_S)
+        put(producer, 1)
+        loop = iter(frames)
+        seq, restarts = next(loop).origin.seq, 0
+        put(producer, 40)  # there is room for one or two of them
+        until = seq + 40
+        for away in (20, 60, 0):
+            while seq < until:
+                slot = next(loop)
+                seq, restarts = seq + 1 + slot.lost, restarts + slot.restarted
+                assert slot.origin.seq == seq
+            into.close(again=True)
+            put(producer, away)
+            until += away
+            if away:
+                into = stack.enter_context(bridge.import_(where, name=far, slots=16, **lossy))
+        assert restarts == 2
+        loop.close()

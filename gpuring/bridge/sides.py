@@ -234,6 +234,7 @@ class Import(Bridge):
             fields={each.name: (each.shape, each.extended or each.dtype) for each in near.fields},
             meta=near.meta,
             origin={"host": message["host"], "ring": self._told["near"]},
+            about={"lost": lost},  # for readers that come from another ring
         )
         try:
             ring = create_of(
