@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import resource
 import socket
 import struct
@@ -351,3 +352,27 @@ def test_nobody_can_fill_the_log(name, caplog):
             assert "and not 'another ring'" in answer(dealer).reason
         assert out.stats().restarts == 0  # all lines before this answer have come
     assert 100 <= len(caplog.messages) < 300
+
+
+def test_a_message_of_a_million_parts_costs_little(name):
+    """Each part has two bytes in the network, and ZeroMQ hands out an object for each."""
+    (hello,) = wire.encode(7, wire.Hello("other", "h/x", "0" * 16, "lossy", "", 0))
+    said = b"\x00" + bytes([len(hello)]) + hello
+    with (
+        gpuring.create(name, slots=8, shape=4, dtype="i8", device="host"),
+        bridge.export(name, listen="127.0.0.1:0") as out,
+        connected_to(SimpleNamespace(last_endpoint=f"tcp://{out.address}".encode())) as peer,
+    ):
+        peer.sendall(said)
+        assert b"exports ring" in peer.recv(1 << 10)
+        before = grown_mib(out.pid)
+        peer.sendall(b"\x01\x00" * 1_000_000 + b"\x00\x00" + said)
+        assert b"exports ring" in peer.recv(1 << 10)  # it has heard all of that
+        assert grown_mib(out.pid) < before + 100
+        assert out.stats().restarts == 0
+
+
+def grown_mib(pid: int) -> float:
+    """The most memory that a process has ever had."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0]) / 1024

@@ -16,6 +16,9 @@ COPIED = 512 << 10
 its length, because pyzmq has a thread that hears when a buffer is free.  From this length on the
 copy costs more."""
 
+_MOST = 4
+"""More parts than this of a message are not kept.  No message of a bridge has so many."""
+
 _NOW = int(zmq.NOBLOCK)
 _MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 
@@ -33,10 +36,11 @@ def send(socket: Any, parts: Sequence[Any], *, track: bool = False) -> Any:
 
 
 def receive(socket: Any) -> list[zmq.Frame]:
-    """The parts of the next message.  Never blocks.  Raises zmq.Again if there is none."""
+    """The first parts of the next message.  Never blocks.  Raises zmq.Again if there is none."""
     part = socket.recv(_NOW, False)
     parts = [part]
     while part.more:
         part = socket.recv(_NOW, False)
-        parts.append(part)
+        if len(parts) < _MOST:
+            parts.append(part)
     return parts
