@@ -133,7 +133,7 @@ class Link:
     seq: int
     """The sequence of the near ring up to which everything was published here or skipped."""
     lost: int
-    """How many frames were lost on the way so far."""
+    """How many sequences of the near ring the bridge has not brought so far."""
 
 
 @dataclass(frozen=True)

@@ -185,7 +185,7 @@ def test_a_killed_producer_is_a_lost_one_over_there(
         child.kill()
         with pytest.raises(PeerLost):
             frames.acquire(timeout=WAIT_S)
-        assert "last producer was killed. So is the worker here" in caplog.text
+        assert "last producer was killed, and so is the worker here, on purpose" in caplog.text
         child = children(produce, near)
         child.send(2)
         loop = iter(frames)

@@ -283,7 +283,7 @@ def test_the_statistics_and_inspect_say_where_the_frames_come_from(ring, name):
         bring(producer, 3)
         (seen,) = (one for one in gpuring.ls() if one.name == name)
         assert seen.link == Link("camera-host", "cam0", (b"n" * 16).hex(), 1008, 3)
-        assert f"{near}, up to its sequence 1008, and 3 were lost on the way" in describe(seen)
+        assert f"{near}, up to its sequence 1008; 3 before it were lost" in describe(seen)
 
 
 def test_an_ordinary_ring_has_no_link(name):

@@ -53,8 +53,9 @@ def export(
     * `timeout`: after how many seconds of silence the other side counts as gone, 0.1 or more.
     * `device`: the GPU under which the ring is used, as for `attach`.
 
-    Does not wait.  Raises RingError if pyzmq is missing, ValueError, TypeError, OSError (the key
-    file).  What goes wrong later, `wait()` raises.
+    Returns an `Export`, a context manager that ends the bridge with its block.  Does not wait.
+    Raises RingError if pyzmq is missing, ValueError, TypeError, OSError (the key file).  What goes
+    wrong later, `wait()` raises.
     """
     from gpuring.bridge.host import hostname
 
@@ -91,7 +92,8 @@ def import_(
     """Fills a ring on this host with the frames of a ring on another one, until it is closed.
 
     It starts a process, which is the producer of the ring here.  The ring has the shapes, dtypes
-    and metadata of the other one.  It appears when the exporter has been reached.
+    and metadata of the other one.  It appears when the exporter and its ring have been reached, and
+    begins with the next frame.
 
     * `address`: the exporter's address and the ring there, "10.0.0.5:9760/cam0".  A name of the
       host is asked for its addresses before each connection.
@@ -108,7 +110,8 @@ def import_(
     * `timeout`: after how many seconds of silence the other side counts as gone, 0.1 or more.
     * `give_up`: after how many seconds without a connection it ends.  None: never.
 
-    Does not wait: attach with a timeout.  Raises RingExists if the ring is in use on this host,
+    Returns an `Import`, a context manager that ends the bridge with its block.  Does not wait, so
+    attach to the ring here with a timeout.  Raises RingExists if the ring is in use on this host,
     DeviceError if there is no such GPU, RingError if pyzmq is missing, ValueError, TypeError,
     OSError (the key file).  What goes wrong later, `wait()` raises.
     """

@@ -237,7 +237,10 @@ class Exporter:
         link, now = self._links.get(hello.importer), time.monotonic()
         before = next((c for c in self._callers.values() if c.link is link), None)
         if before is not None and before.hello.run != hello.run:
-            reason = f"{hello.importer} is connected already, from another process"
+            reason = (
+                f"{hello.importer} is connected already, from another process. If that is another "
+                "host of the same name, give one of the two rings another name with --as"
+            )
             self._refuse_for_now(channel, hello.importer, reason)
             return
         if link is not None and link.policy != hello.policy:

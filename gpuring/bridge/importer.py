@@ -333,7 +333,11 @@ class Importer:
             self._up.say(do="begin")
             return
         self._ended = True
-        how = ", its last producer was killed. So is the worker here" if turn.died else ""
+        how = (
+            ": its last producer was killed, and so is the worker here, on purpose"
+            if turn.died
+            else ""
+        )
         self._up.log(f"the stream has ended{how}")
         self._up.say(do="end", died=turn.died)
 

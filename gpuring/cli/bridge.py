@@ -27,13 +27,16 @@ gets a subscription of its own, which goes on when the ring is replaced.  Ctrl-C
 _IMPORT = """Fill a ring on this host with the frames of a ring on another one.  The exporter need
 not be there yet.  By default every frame comes, and the producers there wait while there is no room
 here.  On the exporter's own host, give the ring another name with --as.  Ctrl-C or SIGTERM ends it.
-After SIGTERM the exporter keeps the frames that come until it is started again, as after a kill.
+After SIGTERM the exporter keeps the frames that come until this is started again, for as long as
+its --patience lasts, as after a kill.
 """
-_KEYGEN = """Make the keys of an exporter and its importers, a file each.  Both have mode 0600."""
+_KEYGEN = """Make the keys of an exporter and its importers, a file each.  Both have mode 0600.
+Move the file for importers to their hosts, and keep its mode: scp -p.
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    commands = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
+    commands = parser.add_subparsers(dest="what", metavar="{export,import,keygen}", required=True)
     _add_export(_command(commands, "export", "offer a ring of this host to importers", _EXPORT))
     _add_import(
         _command(commands, "import", "fill a ring with the frames of another host", _IMPORT)
@@ -66,7 +69,8 @@ def _add_export(parser: argparse.ArgumentParser) -> None:
         type=_seconds,
         default=60.0,
         metavar="S",
-        help="keep the frames of an importer that is gone for so long (default: 60 s)",
+        help="keep the frames of an importer that is gone for so long; a lossless one "
+        "holds up the producers meanwhile (default: 60 s)",
     )
     _add_common(parser, "the GPU under which a ring on a GPU is used: cuda (default) or cuda:N")
     parser.set_defaults(how=_export)
@@ -190,7 +194,7 @@ def _seconds(text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value <= 1e9:
-        raise Refused(f"must be a number of seconds, not {text!r}")
+        raise Refused(f"must be a number of seconds from 0 to 1e9, not {text!r}")
     return value
 
 

@@ -93,7 +93,7 @@ def link(one: RingStats) -> str:
     near = f"its frames come from ring {printable(one.link.ring)} of {printable(one.link.host)}"
     if not one.link.epoch:
         return f"{near}, and none has come yet"
-    lost = f", and {one.link.lost} were lost on the way" if one.link.lost else ""
+    lost = f"; {one.link.lost} before it were lost" if one.link.lost else ""
     return f"{near}, up to its sequence {one.link.seq}{lost}"
 
 
