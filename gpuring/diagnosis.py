@@ -147,7 +147,10 @@ def culprit(peer: Peer, *, states: bool = False) -> str:
     name = b"" if subscription is None else header.subscription_name(subscription)
     where = "" if subscription is None else f"subscription {subscription_label(name)!r}"
     # Its member here is seldom to blame, and nobody in this ring can tell how its importer is.
-    far = ". If its importer is silent, the log of the exporter says so"
+    far = (
+        ". On that host `gpuring inspect` says who holds up its ring. "
+        "If its importer is silent, the log of the exporter says so"
+    )
     bridged = far if name.startswith(_BRIDGE) else ""
     who = "a peer"
     if other is not None:

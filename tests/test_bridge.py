@@ -157,6 +157,7 @@ def test_a_far_reader_holds_up_the_near_producer_who_is_told_of_the_link(near, f
         # While frames are on their way the ring may be full for a moment only.
         (link,) = poll(lambda: refused() and [x for x in ends.out.stats().links if x.blocked])
         assert f"/{far}'" in refused()
+        assert "On that host `gpuring inspect` says who holds up its ring" in refused()
         assert "'reader'" in link.blocked
         assert [take(ends.frames) for _ in range(held)] == [*range(held)]
 
