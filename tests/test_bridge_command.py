@@ -188,7 +188,7 @@ def test_an_exporter_whose_port_is_in_use_can_be_interrupted(name):
 
 def test_what_cannot_go_on_is_told(name):
     told = commands.gpuring(*EXPORT, name, "--listen", "192.0.2.1:9760")
-    assert (told.returncode, "192.0.2.1: give a key" in told.stderr) == (1, True)
+    assert (told.returncode, "192.0.2.1: give a key" in told.stderr) == (2, True)
     assert told.stderr.endswith("(--insecure)\n")
     told = commands.gpuring(*EXPORT, name, "--listen", "192.0.2.1:9760", "--insecure")
     assert told.returncode == 1

@@ -77,7 +77,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except (RingError, CommandError, ValueError, OSError) as error:
         complain(f"gpuring {args.command}: {told(error, vars(args))}")
-        return 1
+        wrongly_asked = isinstance(error, ValueError) and not isinstance(error, UnicodeError)
+        return 2 if wrongly_asked else 1  # 2 as argparse does
 
 
 def _parser() -> argparse.ArgumentParser:

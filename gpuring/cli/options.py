@@ -41,6 +41,14 @@ def count_or_zero(text: str) -> int:
     return _at_least(0, text)
 
 
+def port(text: str) -> int:
+    """A port to listen on.  0 is any free one."""
+    value = _whole(text)
+    if not 0 <= value <= 65535:
+        raise Refused(f"must be 0 to 65535, not {text}")
+    return value
+
+
 def slots(text: str) -> int:
     value = _whole(text)
     if not 1 <= value <= _core.MAX_SLOTS:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import signal
 
-from gpuring.cli.options import count, count_or_zero
+from gpuring.cli.options import count, port
 from gpuring.cli.trouble import CommandError, need
 
 PORT = 9750
@@ -18,7 +18,7 @@ PORT = 9750
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--port",
-        type=count_or_zero,
+        type=port,
         default=PORT,
         metavar="N",
         help=f"the port to listen on (default: {PORT}; 0: any free one)",
@@ -50,9 +50,9 @@ def run(args: argparse.Namespace) -> int:
         return 0
     try:
         server, _ = start_http_server(args.port, args.addr, registry)
-    except (OSError, OverflowError) as error:  # Overflow: no port at all
+    except OSError as error:
         raise CommandError(
-            f"cannot listen on {args.addr}:{args.port} ({getattr(error, 'strerror', 0) or error}). "
+            f"cannot listen on {args.addr}:{args.port} ({error.strerror or error}). "
             "Give another --port or --addr"
         ) from error
     host = f"[{args.addr}]" if ":" in args.addr else args.addr
