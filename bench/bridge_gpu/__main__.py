@@ -27,7 +27,9 @@ LIMIT_S = 100.0
 """No part begins later than this."""
 
 
-def parts(crew: Crew, places: list[str], seconds: float) -> Iterator[tuple[str, Callable[[], Any]]]:
+def parts(
+    crew: Crew, places: list[str], seconds: float, slots: int
+) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Names of parts, the most wanted ones first, and what measures them."""
     pairs = [(places[0], places[0])]
     if len(places) > 1:
@@ -36,7 +38,7 @@ def parts(crew: Crew, places: list[str], seconds: float) -> Iterator[tuple[str, 
         yield f"copy, {near} → {far}", partial(crew.call, copy, near, far, seconds / 4)
     for near, far in pairs:
         for kind in ON_HOST if near == "host" else ON_GPU:
-            measure = partial(carried, crew, near, far, "nixl", seconds, memory=kind)
+            measure = partial(carried, crew, near, far, "nixl", seconds, memory=kind, slots=slots)
             yield f"bridge, {near} → {far}, nixl, {kind}", measure
     near, far = pairs[0]
     for name in ("auto", "zmq"):
@@ -68,6 +70,7 @@ def main() -> int:
     parser.add_argument(
         "--only", default="", metavar="TEXT", help="only parts with this in their name"
     )
+    parser.add_argument("--slots", type=int, default=0, help="of each ring of a bridge over NIXL")
     parser.add_argument("--seconds", type=float, default=2.0, help="how long a part measures")
     args = parser.parse_args()
     begun = time.perf_counter()
@@ -76,7 +79,7 @@ def main() -> int:
         gpus = 0 if args.host else crew.call(gpus_here)
         places = [f"cuda:{gpu}" for gpu in range(min(gpus, 2))] or ["host"]
         found["facts"] = crew.call(facts, gpus)
-        for name, measure in parts(crew, places, args.seconds):
+        for name, measure in parts(crew, places, args.seconds, args.slots):
             if args.only not in name:
                 continue
             late = time.perf_counter() - begun > LIMIT_S

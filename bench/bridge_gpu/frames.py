@@ -15,7 +15,7 @@ from gpuring.memory.cuda import load_cupy
 
 NBYTES = 16 << 20
 WORDS = NBYTES // 8
-SLOTS, SLOTS_ON_GPU = 16, 32
+SLOTS, SLOTS_ON_GPU = 16, 64
 """Half of them may be on their way, which on a GPU has to last for the time until the importer has
 answered.  /dev/shm is small."""
 PATIENCE_S = 20.0
@@ -28,10 +28,10 @@ _FACTOR = 0x9E3779B97F4A7C15  # as in the kernels
 Memory = Literal["auto", "ipc", "vmm", "pool"]
 
 
-def make(name: str, device: str, memory: Memory = "auto") -> gpuring.Ring:
+def make(name: str, device: str, memory: Memory = "auto", slots: int = 0) -> gpuring.Ring:
     return gpuring.create(
         name,
-        slots=slots(device),
+        slots=slots or usual_slots(device),
         shape=(WORDS,),
         dtype="u8",
         meta=[("n", "i8")],
@@ -40,7 +40,7 @@ def make(name: str, device: str, memory: Memory = "auto") -> gpuring.Ring:
     )
 
 
-def slots(device: str) -> int:
+def usual_slots(device: str) -> int:
     return SLOTS if device == "host" else SLOTS_ON_GPU
 
 

@@ -15,7 +15,7 @@ from unittest import mock
 import gpuring
 from bench.bridge.measure import cpu_s
 from bench.bridge_gpu.floors import sockets
-from bench.bridge_gpu.frames import NBYTES, PATIENCE_S, Memory, content, join, make, on, slots
+from bench.bridge_gpu.frames import NBYTES, PATIENCE_S, Memory, content, join, make, on, usual_slots
 from gpuring import bridge
 from gpuring.bridge import sides
 from gpuring.cli.bench.crew import Crew, Pipe
@@ -73,19 +73,22 @@ def watch(pipe: Pipe, name: str, device: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def bridged(
-    near: str, far: str, engine: str, memory: Memory
+    near: str, far: str, engine: str, memory: Memory, slots: int
 ) -> Iterator[tuple[str, str, Any, Any]]:
-    """Two rings and a bridge: their names, the exporter and the importer."""
+    """Two rings and a bridge: their names, the exporter and the importer.  Half of the far ring may
+    be on their way."""
     name = ring_name()
     there, here = f"{name}.a", f"{name}.b"
     # An importer takes the kind of memory that is usual.  Here it is told.
     kind = mock.patch.object(sides, "create_of", partial(create_of, memory=memory))
-    with kind, make(there, near, memory):
+    with kind, make(there, near, memory, slots):
         where = None if near == "host" else near
         with bridge.export(there, listen="127.0.0.1:0", device=where) as out:
             _until(lambda: out.address)
             address: Any = f"{out.address}/{there}"
-            options: Any = {"name": here, "device": far, "engine": engine, "slots": slots(far)}
+            far_slots = slots or usual_slots(far)
+            options: Any = {"name": here, "device": far, "engine": engine, "slots": far_slots}
+            options["in_flight"] = far_slots // 2 * NBYTES
             with bridge.import_(address, **options) as into:
                 _until(lambda: _link(into).connected)
                 yield there, here, out, into
@@ -100,10 +103,11 @@ def carried(
     *,
     memory: Memory = "auto",
     kills: int = 0,
+    slots: int = 0,
 ) -> dict[str, Any]:
     """Ring → bridge → ring, as fast as it goes, or with the worker of each side killed in turn."""
     with contextlib.ExitStack() as stack:
-        there, here, out, into = stack.enter_context(bridged(near, far, engine, memory))
+        there, here, out, into = stack.enter_context(bridged(near, far, engine, memory, slots))
         watching = stack.enter_context(crew.start(watch, here, far, patience_s=4 * PATIENCE_S))
         watching.receive()
         filming = stack.enter_context(crew.start(camera, there, near, patience_s=2 * PATIENCE_S))
