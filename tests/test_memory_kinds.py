@@ -105,7 +105,7 @@ class Gpu:
 
     # ---- gpuring.memory.driver -----------------------------------------------------------------
 
-    def granularity(self, device: int, *, rdma: bool) -> int:
+    def granularity(self, device: int) -> int:
         return 2 << 20
 
     def descriptor(self) -> int:
@@ -114,7 +114,7 @@ class Gpu:
         self.fds.append(os.memfd_create("gpuring-test"))
         return self.fds[-1]
 
-    def allocate(self, nbytes: int, device: int, *, rdma: bool) -> int:
+    def allocate(self, nbytes: int, device: int) -> int:
         return self.descriptor()
 
     def map_memory(self, fd: int, nbytes: int, device: int, *, writable: bool) -> int:
@@ -147,8 +147,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpu]:
     made = Gpu()
     monkeypatch.setitem(sys.modules, "cupy", made.cupy())
     for module in (cuda, cuda_ipc, cuda_pool, cuda_vmm):
-        able = {"uuid": UUIDS.__getitem__, "attribute": lambda number, device: 1}
-        monkeypatch.setattr(module, "Driver", lambda able=able: SimpleNamespace(**able))
+        monkeypatch.setattr(module, "Driver", lambda: SimpleNamespace(uuid=UUIDS.__getitem__))
     for name in (
         *("granularity", "allocate", "map_memory", "unmap_memory"),
         *("allocate_in_pool", "import_pool", "let_reach_pool", "free_in_pool"),

@@ -102,11 +102,10 @@ class VmmMemory(CudaMemory):
         """Allocates slots on GPU `device`.  Raises DeviceError, and leaves nothing behind then."""
         device_uuid = Driver().uuid(device)
         nbytes = 0
-        rdma = bool(Driver().attribute(driver.HAS_RDMA_FOR_IT, device))
         try:
-            page = max(PAGE_NBYTES, driver.granularity(device, rdma=rdma))
+            page = max(PAGE_NBYTES, driver.granularity(device))
             nbytes = rounded(slots * slot_nbytes, page)
-            slab = _Slab(driver.allocate(nbytes, device, rdma=rdma), nbytes, device)
+            slab = _Slab(driver.allocate(nbytes, device), nbytes, device)
         except driver.Refused as error:
             raise no_room(nbytes, device, error, 'take memory="ipc"') from error
         with _lock:

@@ -21,7 +21,7 @@ EXPORT_NBYTES = 64
 """sizeof(CUmemPoolPtrExportData)"""
 
 # CUdevice_attribute
-HAS_VIRTUAL_MEMORY, HAS_FILE_DESCRIPTORS, HAS_RDMA_FOR_IT, POOL_HANDLE_TYPES = 102, 103, 110, 119
+HAS_VIRTUAL_MEMORY, HAS_FILE_DESCRIPTORS, POOL_HANDLE_TYPES = 102, 103, 119
 
 
 class _Location(ctypes.Structure):
@@ -38,10 +38,7 @@ class _AllocationProp(ctypes.Structure):
         ("handle_types", ctypes.c_int),
         ("location", _Location),
         ("win32", ctypes.c_void_p),
-        ("compression", ctypes.c_ubyte),
-        ("rdma", ctypes.c_ubyte),
-        ("usage", ctypes.c_ushort),
-        ("reserved", ctypes.c_ubyte * 4),
+        ("flags", ctypes.c_ubyte * 8),
     )
 
 
@@ -82,28 +79,27 @@ def _call(name: str, *args: Any) -> None:
         raise Refused(f"{name}: {(text.value or b'CUresult').decode()} ({status})")
 
 
-def _prop(device: int, *, rdma: bool) -> _AllocationProp:
-    return _AllocationProp(_PINNED, _FILE_DESCRIPTOR, _Location(_DEVICE, device), rdma=rdma)
+def _prop(device: int) -> _AllocationProp:
+    return _AllocationProp(_PINNED, _FILE_DESCRIPTOR, _Location(_DEVICE, device))
 
 
 # ---- virtual memory ------------------------------------------------------------------------------
 
 
-def granularity(device: int, *, rdma: bool) -> int:
+def granularity(device: int) -> int:
     """Allocations have a multiple of so many bytes.  Raises Refused, as all of these do."""
-    nbytes, prop = ctypes.c_size_t(), _prop(device, rdma=rdma)
-    _call("cuMemGetAllocationGranularity", ctypes.byref(nbytes), ctypes.byref(prop), 0)
+    nbytes = ctypes.c_size_t()
+    _call("cuMemGetAllocationGranularity", ctypes.byref(nbytes), ctypes.byref(_prop(device)), 0)
     return nbytes.value
 
 
-def allocate(nbytes: int, device: int, *, rdma: bool) -> int:
+def allocate(nbytes: int, device: int) -> int:
     """Memory on a GPU.  Returns its descriptor, which keeps it as long as any process has it open.
-    `rdma`: network cards may read and write it, too (GPUDirect RDMA).
 
     No program that is started inherits the descriptor.
     """
     handle = ctypes.c_uint64()
-    prop = _prop(device, rdma=rdma)
+    prop = _prop(device)
     size = ctypes.c_size_t(nbytes)
     _call("cuMemCreate", ctypes.byref(handle), size, ctypes.byref(prop), ctypes.c_ulonglong(0))
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 from pathlib import Path
 
@@ -13,8 +12,7 @@ from survivor import ring_is_whole
 
 import gpuring
 from gpuring import _dlpack
-from gpuring._core import Driver
-from gpuring.memory import driver, kinds
+from gpuring.memory import kinds
 
 pytestmark = [pytest.mark.gpu, pytest.mark.deadline(300)]
 
@@ -325,23 +323,6 @@ def test_sizes(name, kind, nbytes, slots):
                 slot.array[-1:] = k % 251
             with consumer.acquire(10) as slot:
                 assert int(slot.array[-1]) == k % 251
-
-
-def test_network_cards_may_use_vmm_memory_where_the_gpu_lets_them(name):
-    """GPUDirect RDMA: whoever registers such memory needs it to have been allocated for that."""
-    able, reason = kinds.supported("vmm", 0)
-    if not able:
-        pytest.skip(reason)
-    with make(name, "vmm") as ring, ring.producer() as producer, producer.claim() as slot:
-        prop, handle = driver._AllocationProp(), ctypes.c_uint64()
-        ptr = ctypes.c_void_p(slot.array.data.ptr)
-        driver._call("cuMemRetainAllocationHandle", ctypes.byref(handle), ptr)
-        try:
-            wanted = ctypes.byref(prop), handle
-            driver._call("cuMemGetAllocationPropertiesFromHandle", *wanted)
-        finally:
-            driver._call("cuMemRelease", handle)
-    assert prop.rdma == Driver().attribute(driver.HAS_RDMA_FOR_IT, 0)
 
 
 def test_auto_says_what_it_took(name):
