@@ -208,8 +208,8 @@ def test_who_may_join_after_the_creators_death(name, kind, inside, children):
         # We have left, and the last of them hands the memory on.
         with gpuring.attach(name) as ring:
             ring_is_whole(tools()[0], ring)
-    else:
-        with pytest.raises(gpuring.PeerLost):
+    else:  # another test may have cleaned it away meanwhile
+        with pytest.raises((gpuring.PeerLost, gpuring.RingNotFound)):
             gpuring.attach(name)
     for peer in peers:
         peer.kill()
