@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 SHM = Path("/dev/shm")
+CREATOR_BYTE = 257
+"""The byte of a header that its creator holds locked."""
 NAME_BYTE = 260
 """The byte that is locked.  In a header a process locks it while it takes the name away or looks
 whether it may.  In slots their maker locks it until their ring has its name."""
@@ -306,6 +308,16 @@ def lock_name(fd: int, patience_s: float = 0.0) -> bool:
             if time.monotonic() >= deadline:
                 return False
         time.sleep(0.001)
+
+
+def lock_creator(fd: int) -> bool:
+    """Locks CREATOR_BYTE of a header until the descriptor is closed, as its creator has done who is
+    dead.  False if another process has locked it."""
+    try:
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _flock(fcntl.F_WRLCK, CREATOR_BYTE))
+    except BlockingIOError:
+        return False
+    return True
 
 
 def unlock_name(fd: int) -> None:

@@ -36,6 +36,30 @@ def test_a_second_importer_of_one_ring(near, far):
         bridge.import_(f"{ends.out.address}/{near}", name=far, device="host")
 
 
+def leave(pipe: Pipe, far: str) -> None:
+    """A far ring, as an importer that is killed leaves it."""
+    origin = {"host": "h", "ring": "x"}
+    with gpuring.create(far, slots=16, shape=4, dtype="i8", device="host", _origin=origin) as ring:
+        ring._set_link(b"e" * 16, 5, 0)
+        pipe.send()
+        pipe.receive()
+
+
+def test_nobody_takes_the_name_of_a_ring_in_which_an_importer_has_gone_on(far, children):
+    """Who created it is dead, and when the near stream has ended it has no producers."""
+    before = children(leave, far)
+    before.receive()
+    with gpuring.attach(far) as ring:  # so that it stays
+        before.kill()
+        with bridge.import_("127.0.0.1:1/x", name=far, device="host") as into:
+            assert into._ring._epoch == ring._epoch
+            into._producer.close()
+            with pytest.raises(RingExists, match="is in use"):
+                bridge.import_("127.0.0.1:1/x", name=far, device="host")
+            with pytest.raises(RingExists):
+                ring_of(far)
+
+
 def test_an_importer_that_is_refused_at_once_leaves_nothing_open(far):
     with ring_of(far):
         before = open_files()

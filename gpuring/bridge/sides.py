@@ -6,7 +6,7 @@ import contextlib
 from dataclasses import dataclass
 from typing import Any
 
-from gpuring import directory, spec, stats
+from gpuring import directory, segment, spec, stats
 from gpuring._snapshot import snapshot
 from gpuring.bridge.supervisor import Bridge, log
 from gpuring.consumer import Consumer
@@ -184,6 +184,9 @@ class Import(Bridge):
             return None
         fits = (ring.memory == "host") == (device == "host") and ring.slots == self._slots
         if fits and ring._link()[0]:
+            if not segment.lock_creator(ring._header.lock_fd):
+                ring.close()
+                raise _in_use(name)
             ring._created = True  # so that closing it closes the ring
             return ring
         ring.close()
@@ -279,10 +282,14 @@ def _check_unused(name: str) -> None:
     header = directory.look(name)
     alive = set(header.live_peers())
     if header.creator_alive or alive & set(header.producers()):
-        raise RingExists(
-            f"ring {name!r} exists on this host and is in use. If that is another importer, "
-            "one is enough; otherwise choose another name with --as"
-        )
+        raise _in_use(name)
+
+
+def _in_use(name: str) -> RingExists:
+    return RingExists(
+        f"ring {name!r} exists on this host and is in use. If that is another importer, "
+        "one is enough; otherwise choose another name with --as"
+    )
 
 
 def _check_other(name: str, near_epoch: bytes) -> None:
