@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import commands
@@ -22,6 +23,7 @@ import bridges  # noqa: E402
 
 from gpuring import bridge  # noqa: E402
 from gpuring.bridge import wire  # noqa: E402
+from gpuring.bridge.links import Links  # noqa: E402
 
 WAIT_S = 30.0
 
@@ -170,3 +172,19 @@ def test_losses_count_over_the_rings_of_importers_that_were_terminated(near, far
                 into = stack.enter_context(bridge.import_(where, name=far, slots=16, **lossy))
         assert restarts == 2
         loop.close()
+
+
+def test_a_ring_that_is_replaced_gives_an_importer_that_is_gone_no_more_time(near):
+    up: Any = SimpleNamespace(say=lambda **_: None, log=lambda _: None)
+    links = Links({"ring": near.name, "device": None, "patience_s": WAIT_S, "kept": {}}, up)
+    link = links.make(wire.Hello(near.name, "h/x", "0" * 16, "lossless", "", 0))
+    links.importer_left(link)
+    until = dict(links._gone)
+    near.close()
+    with gpuring.create(near.name, slots=8, shape=4, dtype="i8", device="host"):
+        successor = links.successor_of(link)
+        assert successor is not None
+        links.move(link, successor)
+        (after,) = links
+        assert (after.epoch, links._gone) == (successor._epoch.hex(), until)
+        links.drop(after)

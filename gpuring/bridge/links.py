@@ -123,8 +123,8 @@ class Links:
         self._gone.pop(link.name, None)
 
     def importer_left(self, link: Link) -> None:
-        """From now on the link is kept for a while."""
-        self._gone[link.name] = time.monotonic() + self._patience_s
+        """From now on the link is kept for a while, if it is not yet."""
+        self._gone.setdefault(link.name, time.monotonic() + self._patience_s)
 
     def give_up(self) -> None:
         """Gives up the links and subscriptions whose importers have been gone for too long."""
