@@ -145,6 +145,39 @@ def test_what_an_importer_had_does_not_come_again_though_the_exporters_worker_di
             assert importer.frames(1)[0].seq == frames[3].seq
 
 
+@pytest.mark.parametrize(("policy", "replaced"), [("lossy", False), ("lossless", True)])
+def test_what_was_lost_after_an_importer_was_terminated_counts_though_the_exporters_worker_died(
+    near, policy, replaced
+):
+    """The next importer makes a new ring, so it does not say how far the last one had come."""
+    with contextlib.ExitStack() as stack:
+        out = stack.enter_context(bridge.export(near.name, listen="127.0.0.1:0"))
+        producer = stack.enter_context(near.producer())
+        with calling(near, out.address) as importer:
+            importer.ask(policy=policy)
+            importer.welcomed()
+            put(producer, 2)
+            frames = importer.frames(2)
+            importer.say(wire.Flow(frames[1].seq, ()), wire.Bye("it was terminated", True))
+            poll(lambda: not out.stats().links[0].connected, WAIT_S)
+        lost = 3
+        put(producer, 3 if replaced else 20)
+        if replaced:
+            near.close()
+            ring = gpuring.create(near.name, slots=8, shape=4, dtype="i8", device="host")
+            producer = stack.enter_context(stack.enter_context(ring).producer())
+        os.kill(pid := out.pid, signal.SIGKILL)
+        poll(lambda: out.pid not in (0, pid), WAIT_S)
+        with calling(near, out.address) as importer:
+            importer.ask(policy=policy)
+            importer.welcomed()
+            put(producer, 1)
+            (frame,) = importer.frames(1)
+            if not replaced:
+                lost = frame.seq - frames[1].seq - 1
+            assert frame.lost == lost > 0
+
+
 def test_losses_count_over_the_rings_of_importers_that_were_terminated(near, far):
     """Each of these rings counts from 0, and those before have lost more, or less."""
     with contextlib.ExitStack() as stack:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Literal
 
 from gpuring import _core
@@ -33,12 +34,12 @@ class Links:
         self._patience_s: float = told["patience_s"]
         self._by_name: dict[str, Link] = {}
         now = time.monotonic()
-        self._kept: dict[str, tuple[str, int, float]] = {
-            name: (epoch, begin, now + self._patience_s)
-            for name, (epoch, begin) in told["kept"].items()
+        self._kept: dict[str, tuple[str, int, int | None, float]] = {
+            name: (*kept, now + self._patience_s) for name, kept in told["kept"].items()
         }
         """Subscriptions that the supervisor has kept from an earlier worker: the epoch of their
-        ring, the sequence that they began with, and until when."""
+        ring, the sequence that they began with, what the importer had when it left, and until
+        when."""
         self._gone: dict[str, float] = {}
         """Until when the subscriptions of links without a caller are kept."""
         self._leaving: set[str] = set()
@@ -60,7 +61,9 @@ class Links:
             raise RingError("its subscription is being given up")
         ring = attach(self._ring_name, device=self._device)
         epoch = ring._epoch.hex()
-        kept, begin, _ = self._kept.get(hello.importer, ("", 0, 0.0))
+        kept, begin, had, _ = self._kept.get(hello.importer, ("", 0, None, 0.0))
+        if not hello.epoch and had is not None:  # it was ended in order, so its ring is gone
+            hello = replace(hello, epoch=kept, seq=had)
         start = _next_of(ring)
         if hello.epoch == epoch:
             start = hello.seq + 1
@@ -121,10 +124,12 @@ class Links:
 
     def importer_came(self, link: Link) -> None:
         self._gone.pop(link.name, None)
+        self._up.say(do="note", name=link.name, epoch=link.epoch, had=None)
 
     def importer_left(self, link: Link) -> None:
         """From now on the link is kept for a while, if it is not yet."""
         self._gone.setdefault(link.name, time.monotonic() + self._patience_s)
+        self._up.say(do="note", name=link.name, epoch=link.epoch, had=link.passed)
 
     def give_up(self) -> None:
         """Gives up the links and subscriptions whose importers have been gone for too long."""
@@ -133,7 +138,7 @@ class Links:
             if now > until:
                 self._up.log(f"{name} has been gone for {self._patience_s:g} s: it is given up")
                 self.drop(self._by_name[name])
-        for name, (_, _, until) in list(self._kept.items()):
+        for name, (_, _, _, until) in list(self._kept.items()):
             if now > until:
                 del self._kept[name]
                 self._leave(name)

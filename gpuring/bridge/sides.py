@@ -36,6 +36,8 @@ class _Kept:
     missed: int
     """How many frames the importer lost that only earlier rings had.  They count before the first
     frame of this one, so they are remembered until the importer has one."""
+    had: int | None = None
+    """Everything up to this sequence had arrived when the importer left.  None: it is there."""
 
     @property
     def epoch(self) -> str:
@@ -95,7 +97,8 @@ class Export(Bridge):
         return str(self._told["listen"])
 
     def _known(self) -> dict[str, Any]:
-        return {"kept": {name: (kept.epoch, kept.begin) for name, kept in self._kept.items()}}
+        kept = self._kept.items()
+        return {"kept": {name: (each.epoch, each.begin, each.had) for name, each in kept}}
 
     def _rings(self) -> list[Ring]:
         return [kept.ring for kept in self._kept.values()]
@@ -109,6 +112,8 @@ class Export(Bridge):
         elif message["do"] == "leave":
             self._give_up(message["name"])
             self._say(left=message["name"])
+        elif message["do"] == "note":
+            self._note(**message)
         else:
             self._keep(message)
 
@@ -126,6 +131,11 @@ class Export(Bridge):
             kept.missed = 0  # they were counted before what it has
         missed = 0 if kept is None else kept.missed
         self._say(joined=name, epoch=epoch, error=error, missed=missed)
+
+    def _note(self, do: str, name: str, epoch: str, had: int | None) -> None:
+        kept = self._kept.get(name)
+        if kept is not None and kept.epoch == epoch:
+            kept.had = had
 
     def _joined(self, message: dict[str, Any], missed: int) -> _Kept:
         ring = attach(self._told["ring"], device=self._told["device"])
