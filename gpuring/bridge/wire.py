@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from gpuring._core import MAX_META_NBYTES, MAX_NDIM, MAX_SLOTS, MAX_SPEC_NBYTES
+from gpuring.bridge.fields import MAX_NAME, MAX_TEXT, Fields
 
 VERSION = 1
 """Both sides must speak the same.  HELLO and REFUSE have kept their form since version 1."""
@@ -31,8 +32,6 @@ MAX_ENCRYPTED = max(MAX_PART, MAX_OFFER) + 64
 """The most bytes that a part of a message has in the network.  CURVE adds 33 to it."""
 
 MAX_HEAD = (1 << 16) + MAX_META_NBYTES
-MAX_NAME = 128
-MAX_TEXT = 2000
 _MAX_SEQ = (1 << 48) - 1
 _MAX_NBYTES = 1 << 40
 
@@ -259,53 +258,57 @@ def decode(parts: Sequence[Any]) -> tuple[int, Message]:
         raise WireError(f"a message of the unknown kind {kind}")
     try:
         return session, read(session, body, part)
+    except WireError:
+        raise
     except (struct.error, UnicodeError, RecursionError, KeyError) as error:
         raise WireError(f"a message of kind {kind} that cannot be read: {error!r}") from None
+    except ValueError as error:
+        raise WireError(str(error)) from None
 
 
 def _hello(session: int, body: bytes, _: Any) -> Hello:
-    said = _object(body)
-    version = _int(said, "version", 0, 1 << 31)
+    said = Fields(body)
+    version = said.integer("version", 0, 1 << 31)
     if version != VERSION:
         raise OtherVersion(session, version)
-    _only(said, 1 + len(_HELLO))
-    policy = _text(said, "policy", 10)
+    said.are(1 + len(_HELLO))
+    policy = said.text("policy", 10)
     if policy not in POLICIES:
         raise WireError("an unknown policy")
     return Hello(
-        _name(said, "ring"),
-        _name(said, "importer", 2 * MAX_NAME),
-        _digits(said, "run", 16),
+        said.name("ring"),
+        said.name("importer", 2 * MAX_NAME),
+        said.digits("run", 16),
         policy,
-        _epoch(said, ""),
-        _int(said, "seq", 0, _MAX_SEQ),
-        _int(said, "timeout_ms", 1, 10**12),
+        said.epoch(""),
+        said.integer("seq", 0, _MAX_SEQ),
+        said.integer("timeout_ms", 1, 10**12),
     )
 
 
 def _refuse(_session: int, body: bytes, _: Any) -> Refuse:
-    said = _object(body)
-    return Refuse(_text(said, "reason"), _bool(said, "again"))
+    said = Fields(body)
+    return Refuse(said.text("reason"), said.boolean("again"))
 
 
 def _welcome(_session: int, body: bytes, _: Any) -> Welcome:
-    said = _object(body, 5)
+    said = Fields(body, 5)
     engines = said["engines"]
     if not isinstance(engines, dict) or len(engines) > 16:
         raise WireError("engines are described by an object")
     for facts in engines.values():
         if not isinstance(facts, dict):
             raise WireError("the facts of an engine are an object")
-    spec = _text(said, "spec", MAX_SPEC_NBYTES)
-    seq = _int(said, "seq", 0, _MAX_SEQ)
-    return Welcome(_name(said, "host"), _epoch(said), seq, spec, engines)
+    spec = said.text("spec", MAX_SPEC_NBYTES)
+    seq = said.integer("seq", 0, _MAX_SEQ)
+    return Welcome(said.name("host"), said.epoch(), seq, spec, engines)
 
 
 def _open(_session: int, body: bytes, part: Any) -> Open:
     if len(part) > MAX_OFFER:
         raise WireError("an offer that is too long")
-    said = _object(body, 2)
-    return Open(_name(said, "engine"), _int(said, "slots", 1, MAX_SLOTS), bytes(part))
+    said = Fields(body, 2)
+    return Open(said.name("engine"), said.integer("slots", 1, MAX_SLOTS), bytes(part))
 
 
 def _flow(_session: int, body: bytes, _: Any) -> Flow:
@@ -349,7 +352,7 @@ def _frame(_session: int, body: bytes, part: Any) -> Frame:
 
 
 def _end(_session: int, body: bytes, _: Any) -> End:
-    return End(_bool(_object(body, 1), "died"))
+    return End(Fields(body, 1).boolean("died"))
 
 
 def _begin(_session: int, body: bytes, _: Any) -> Begin:
@@ -359,12 +362,12 @@ def _begin(_session: int, body: bytes, _: Any) -> Begin:
 
 
 def _ping(_session: int, body: bytes, _: Any) -> Ping:
-    return Ping(_text(_object(body, 1), "blocked"))
+    return Ping(Fields(body, 1).text("blocked"))
 
 
 def _bye(_session: int, body: bytes, _: Any) -> Bye:
-    said = _object(body, 2)
-    return Bye(_text(said, "reason"), _bool(said, "again"))
+    said = Fields(body, 2)
+    return Bye(said.text("reason"), said.boolean("again"))
 
 
 _READERS: dict[int, Callable[[int, bytes, Any], Message]] = {
@@ -380,66 +383,3 @@ _READERS: dict[int, Callable[[int, bytes, Any], Message]] = {
     Ping.kind: _ping,
     Bye.kind: _bye,
 }
-
-
-# ---- fields of JSON ------------------------------------------------------------------------------
-
-
-def _object(body: bytes, names: int | None = None) -> dict[str, Any]:
-    try:
-        said = json.loads(body)
-    except ValueError as error:
-        raise WireError(f"no JSON: {error}") from None
-    if not isinstance(said, dict):
-        raise WireError("no JSON object")
-    if names is not None:
-        _only(said, names)
-    return said
-
-
-def _only(said: dict[str, Any], names: int) -> None:
-    if len(said) != names:
-        raise WireError("fields that nobody knows")
-
-
-def _text(said: dict[str, Any], name: str, most: int = MAX_TEXT) -> str:
-    value = said[name]
-    if not isinstance(value, str) or len(value) > most:
-        raise WireError(f"{name} is a text of at most {most} characters")
-    value.encode()  # raises for half of a surrogate pair
-    return value
-
-
-def _name(said: dict[str, Any], name: str, most: int = MAX_NAME) -> str:
-    value = _text(said, name, most)
-    if not value or not value.isprintable():
-        raise WireError(f"{name} is a name")
-    return value
-
-
-def _epoch(said: dict[str, Any], none: str | None = None) -> str:
-    """An epoch, or `none`, which stands for no epoch."""
-    if none is not None and said["epoch"] == none:
-        return ""
-    return _digits(said, "epoch", 32)
-
-
-def _digits(said: dict[str, Any], name: str, n: int) -> str:
-    value = _text(said, name, n)
-    if len(value) != n or not set(value) <= set("0123456789abcdef"):
-        raise WireError(f"{name} has {n} hexadecimal digits")
-    return value
-
-
-def _int(said: dict[str, Any], name: str, least: int, most: int) -> int:
-    value = said[name]
-    if type(value) is not int or not least <= value <= most:
-        raise WireError(f"{name} is a whole number from {least} to {most}")
-    return value
-
-
-def _bool(said: dict[str, Any], name: str) -> bool:
-    value = said[name]
-    if not isinstance(value, bool):
-        raise WireError(f"{name} is true or false")
-    return value
