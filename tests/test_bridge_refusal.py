@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+
 import pytest
 from support import Pipe, open_files, poll
 
@@ -58,6 +62,19 @@ def test_nobody_takes_the_name_of_a_ring_in_which_an_importer_has_gone_on(far, c
                 bridge.import_("127.0.0.1:1/x", name=far, device="host")
             with pytest.raises(RingExists):
                 ring_of(far)
+
+
+@pytest.mark.slow(keep=1)
+@pytest.mark.parametrize(("taken", "told"), [(True, "another program's"), (False, "was removed")])
+def test_a_worker_whose_ring_has_no_name_any_more_is_not_started_for_ever(near, far, taken, told):
+    with both_ends(near, far) as ends:
+        put(ends.producer, 0)
+        assert take(ends.frames) == 0
+        gpuring.unlink(far)
+        with ring_of(far) if taken else contextlib.nullcontext():
+            os.kill(ends.into.pid, signal.SIGKILL)
+            with pytest.raises(RingError, match=told):
+                ends.into.wait(WAIT_S)
 
 
 def test_an_importer_that_is_refused_at_once_leaves_nothing_open(far):

@@ -18,7 +18,7 @@ from gpuring.bridge.engine import EngineError
 from gpuring.bridge.far import Landing
 from gpuring.bridge.names import Lookup, is_name
 from gpuring.bridge.worker import BUSY_S, POLLING_S, Fatal, Up, Watch
-from gpuring.errors import RingClosed
+from gpuring.errors import RingClosed, RingNotFound
 from gpuring.ring import attach
 
 _MESSAGES = 64
@@ -298,7 +298,12 @@ class Importer:
             self._landing.close()
         told = self._told
         device = None if told["device"] == "host" else told["device"]
-        ring = attach(told["as"], timeout=5, device=device)
+        try:
+            ring = attach(told["as"], timeout=5, device=device)
+        except RingNotFound:
+            raise Fatal(f"ring {told['as']!r} was removed by another program") from None
+        if not ring._link()[0]:
+            raise Fatal(f"ring {told['as']!r} is another program's now")
         most = _LATEST if told["policy"] == "latest" else None
         self._landing = Landing(ring, told["in_flight"], most)
         if not self._ended:
