@@ -12,7 +12,7 @@ cdef extern from "core/ring.h" nogil:
     int GR_MAX_SUBSCRIPTIONS_ "GR_MAX_SUBSCRIPTIONS", GR_MAX_META_ "GR_MAX_META"
     uint64_t GR_MAX_SLOT_NBYTES
     int GR_MAX_SPEC
-    int GR_MAX_NDIM, GR_NAME_WORDS, GR_EVENT_HANDLE, GR_NONE
+    int GR_MAX_NDIM, GR_NAME_WORDS, GR_FAR_WORDS, GR_EVENT_HANDLE, GR_NONE
     int GR_FREE, GR_LIVE, GR_LEAVING, GR_PRODUCER, GR_CONSUMER
     int GR_SUB_FREE, GR_LOSSLESS, GR_LOSSY, GR_REDELIVER, GR_DROP, GR_DEATHS
     int GR_VOID, GR_WRITING, GR_READY, GR_TORN, GR_DONE, GR_OPEN, GR_HELD
@@ -46,6 +46,7 @@ cdef extern from "core/ring.h" nogil:
     struct gr_sub:
         gr_word word, redo, lost, created_ns
         gr_word name[8]
+        gr_word far[4]
     struct gr_peer_entry:
         gr_word word, id, pid, start, pidns, joined_ns, waiting, frames, lost, torn, asked_ns
         gr_word gpu[2]
@@ -139,6 +140,7 @@ cdef extern from "core/ring.h" nogil:
     gr_result gr_set_origin(gr_peer *, uint32_t, uint64_t, const gr_origin *)
     bint gr_origin_of "gr_origin"(const gr_slot *, gr_origin *)
     void gr_set_link(gr_ring *, const gr_watermark *)
+    void gr_set_far(gr_ring *, uint32_t, const char *)
     bint gr_link(const gr_ring *, gr_watermark *)
     ctypedef gr_result (*gr_verb)(gr_peer *)
     int64_t gr_now_ns()

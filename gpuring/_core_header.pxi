@@ -301,6 +301,19 @@ cdef class Header:
             return b""
         return PyBytes_FromStringAndSize(<char *>self.ring.sub[subscription].name, 64).rstrip(b"\0")
 
+    def far(self, uint32_t subscription):
+        """Of a bridge: the subscription that keeps the far ring from taking more, as bytes.  b"": nobody."""
+        if subscription >= self.ring.max_subscriptions:
+            return b""
+        return PyBytes_FromStringAndSize(<char *>self.ring.sub[subscription].far, 32).rstrip(b"\0")
+
+    def set_far(self, uint32_t subscription, bytes far not None):
+        """A member of the subscription says so.  At most MAX_FAR_NBYTES are kept."""
+        cdef bytes padded = far[:MAX_FAR_NBYTES].ljust(MAX_FAR_NBYTES, b"\0")
+        self._to_write()
+        if subscription < self.ring.max_subscriptions:
+            gr_set_far(self.ring, subscription, padded)
+
     def members(self, uint32_t subscription):
         """The numbers of the peers of a subscription."""
         return [p for p in range(self.ring.max_peers)

@@ -57,7 +57,7 @@ def snapshot(Header header not None):
                           "phase": TAKE_PHASES[phase_of(word) % 3],
                           "since_ns": gr_load_acquire(&take.since_ns)})
         subscriptions[u] = {
-            "name": header.subscription_name(u),
+            "name": header.subscription_name(u), "far": header.far(u),
             "lossless": mode_of(sub) == GR_LOSSLESS, "start": start_of(sub),
             "redeliver": policy_of(sub) == GR_REDELIVER,
             "lost": gr_load_acquire(&ring.sub[u].lost),

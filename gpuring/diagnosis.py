@@ -146,12 +146,9 @@ def culprit(peer: Peer, *, states: bool = False) -> str:
 
     name = b"" if subscription is None else header.subscription_name(subscription)
     where = "" if subscription is None else f"subscription {subscription_label(name)!r}"
-    # Its member here is seldom to blame, and nobody in this ring can tell how its importer is.
-    far = (
-        ". On that host `gpuring inspect` says who holds up its ring. "
-        "If its importer is silent, the log of the exporter says so"
-    )
-    bridged = far if name.startswith(_BRIDGE) else ""
+    bridged = ""
+    if subscription is not None and name.startswith(_BRIDGE):
+        bridged = _there(header.far(subscription))
     who = "a peer"
     if other is not None:
         whose = " of this process" if header.is_own(other) else ""
@@ -180,6 +177,25 @@ def culprit(peer: Peer, *, states: bool = False) -> str:
         if is_stopped(number)
     ]
     return f"frame {seq} has not been published yet{''.join(asleep)}"
+
+
+def _there(far: bytes) -> str:
+    """Who holds up a subscription whose frames go to another host.  Its member here is seldom to
+    blame."""
+    if far:
+        return f". On that host subscription {subscription_label(far)!r} holds up its ring"
+    return (
+        ". On that host `gpuring inspect` says who holds up its ring. "
+        "If its importer is silent, the log of the exporter says so"
+    )
+
+
+def blocking_subscription(peer: Peer) -> str:
+    """The name of the subscription that blocks the peer.  Empty: it is something else."""
+    subscription = peer.culprit[2]
+    if subscription is None:
+        return ""
+    return subscription_label(peer.header.subscription_name(subscription))
 
 
 def waits_for_itself(peer: Peer) -> bool:

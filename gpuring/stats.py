@@ -118,6 +118,9 @@ class SubscriptionStats:
     """For how many seconds the oldest of these has been published.  0 if there is none."""
     members: tuple[int, ...]
     """The peer numbers of its members."""
+    far: str
+    """If a bridge carries its frames to another host: the subscription that keeps the ring there
+    from taking more, as its importer said last, cut after 32 bytes.  Else empty."""
 
 
 @dataclass(frozen=True)
@@ -284,6 +287,7 @@ def _subscription(
         untaken=len(opened) + len(untaken),
         oldest_s=max((0, *(now - published[seq] for seq in (*opened, *untaken)))) / 1e9,
         members=tuple(p for p, peer in seen["peers"].items() if peer["subscription"] == u),
+        far=subscription_label(sub["far"]),
     )
 
 

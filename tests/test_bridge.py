@@ -13,6 +13,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import commands
 import numpy as np
 import pytest
 from support import PLACES, poll
@@ -157,9 +158,14 @@ def test_a_far_reader_holds_up_the_near_producer_who_is_told_of_the_link(near, f
         # While frames are on their way the ring may be full for a moment only.
         (link,) = poll(lambda: refused() and [x for x in ends.out.stats().links if x.blocked])
         assert f"/{far}'" in refused()
-        assert "On that host `gpuring inspect` says who holds up its ring" in refused()
+        assert "On that host subscription 'reader' holds up its ring" in refused()
         assert "'reader'" in link.blocked
+        (subscription,) = ends.ring.stats().subscriptions
+        assert subscription.far == "reader"
+        told = commands.gpuring("inspect", near).stdout
+        assert "subscription reader over there holds up bridge: " in " ".join(told.split())
         assert [take(ends.frames) for _ in range(held)] == [*range(held)]
+        poll(lambda: not ends.ring.stats().subscriptions[0].far)
 
 
 def test_who_is_held_up_by_a_stopped_importer_is_told_where_to_look(near, far, caplog):

@@ -33,7 +33,7 @@ MESSAGES = st.one_of(
     ),
     st.builds(wire.End, st.booleans()),
     st.builds(wire.Begin),
-    st.builds(wire.Ping, TEXT),
+    st.builds(wire.Ping, TEXT, TEXT),
     st.builds(wire.Bye, TEXT, st.booleans()),
 )  # fmt: skip
 SESSION = st.integers(0, (1 << 64) - 1)
@@ -137,10 +137,11 @@ def test_frames_like_those_that_cannot_be(meta):
         [_packed(wire.Open.kind, b'{"engine": "zmq", "slots": 4}'), b"x" * (wire.MAX_OFFER + 1)],
         [_packed(wire.Open.kind, b'{"engine": "zmq", "slots": 1e9}'), b""],
         [_packed(wire.Open.kind, b'{"engine": "zmq", "slots": true}'), b""],
-        [_packed(wire.Ping.kind, b'{"blocked": ' + b"[" * 60_000 + b"}")],
-        [_packed(wire.Ping.kind, b'{"blocked": ' + b"9" * 60_000 + b"}")],
-        [_packed(wire.Ping.kind, b'{"blocked": "\\ud800"}')],
-        [_packed(wire.Ping.kind, b'{"blocked": "' + b"x" * (1 << 16) + b'"}')],
+        [_packed(wire.Ping.kind, b'{"by": "", "blocked": ' + b"[" * 60_000 + b"}")],
+        [_packed(wire.Ping.kind, b'{"by": "", "blocked": ' + b"9" * 60_000 + b"}")],
+        [_packed(wire.Ping.kind, b'{"by": "", "blocked": "\\ud800"}')],
+        [_packed(wire.Ping.kind, b'{"by": "", "blocked": "' + b"x" * (1 << 16) + b'"}')],
+        [_packed(wire.Ping.kind, b'{"blocked": "", "by": "' + b"x" * 129 + b'"}')],
         [_packed(wire.Hello.kind, b"{}")],
         [
             _packed(

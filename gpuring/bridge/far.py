@@ -18,6 +18,7 @@ from gpuring import _core
 from gpuring.bridge import engines, wire
 from gpuring.bridge.engine import Receiver, Slab
 from gpuring.bridge.slabs import extent_of, metas_of, nbytes_of, slab_of
+from gpuring.diagnosis import blocking_subscription
 from gpuring.errors import RingFull
 from gpuring.producer import Producer
 from gpuring.ring import Ring
@@ -74,8 +75,9 @@ class Landing:
         """`in_flight`: how many bytes of frames may be on their way.  `most`: how many frames."""
         self.ring = ring
         self.counts = Counts()
-        self.blocked = ""
-        """Who keeps us from claiming more slots.  Empty: nobody."""
+        self.blocked = self.blocked_by = ""
+        """Who keeps us from claiming more slots, in words, and which subscription that is.  Empty:
+        nobody."""
         self.waits_for_gpu = False
         """Whether that is GPU work.  Nobody tells us when it is done."""
         self.producer: Producer | None = None
@@ -123,7 +125,7 @@ class Landing:
         """Leaves as a producer, in order.  The claims that nothing was written to are void."""
         producer, self.producer = self.producer, None
         self._claimed.clear()
-        self.blocked, self.waits_for_gpu = "", False
+        self.blocked, self.blocked_by, self.waits_for_gpu = "", "", False
         if producer is not None:
             producer.close()
 
@@ -264,7 +266,7 @@ class Landing:
         self.counts.lost += frame.lost
 
     def _claim(self, producer: Producer) -> None:
-        self.blocked, self.waits_for_gpu = "", False
+        self.blocked, self.blocked_by, self.waits_for_gpu = "", "", False
         while len(self._claimed) < self.credits:
             try:
                 self._claimed.append(producer.claim(0))
@@ -272,6 +274,7 @@ class Landing:
                 self.waits_for_gpu = producer._peer.culprit[0] == _core.BY_FENCE
                 if not self._claimed:
                     self.blocked = str(full)
+                    self.blocked_by = blocking_subscription(producer._peer)
                 return
 
     def _tell(self, session: Session) -> None:

@@ -154,7 +154,8 @@ class Importer:
                 self._turn(landing, turn)
         unsaid_s = time.monotonic() - connection.said_s
         if connection.near is not None and unsaid_s > self._timeout_s / 6:
-            connection.post(wire.Ping(landing.blocked if landing is not None else ""))
+            blocked = (landing.blocked, landing.blocked_by) if landing is not None else ()
+            connection.post(wire.Ping(*blocked))
         return more
 
     def _give_up(self) -> None:

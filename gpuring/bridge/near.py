@@ -85,6 +85,7 @@ class Link:
         """How the stream has ended.  None: it has not."""
         self.blocked = ""
         """Who keeps the far ring from taking more, as it says."""
+        self._set_blocked("", "")
         self.waits_for_gpu = False
         """Whether a frame is published whose GPU work is not done.  Nobody tells us when it is."""
         self.joined = False
@@ -168,7 +169,8 @@ class Link:
         session, self.session = self.session, None
         if session is not None and session.sender is not None:
             session.sender.close()
-        self.blocked, self.waits_for_gpu = "", False
+        self._set_blocked("", "")
+        self.waits_for_gpu = False
         if self.policy != "lossless":
             self._dropped += [(held.frame.seq, held.frame.lost) for held in self._held]
             while self._held:
@@ -212,10 +214,19 @@ class Link:
                     raise wire.WireError("more credits than slots")
             case wire.Begin() if session.asked:
                 session.ended = session.asked = False
-            case wire.Ping(blocked):
-                self.blocked = blocked
+            case wire.Ping(blocked, by):
+                self._set_blocked(blocked, by)
             case _:
                 raise wire.WireError(f"a {type(message).__name__} that does not belong here")
+
+    def _set_blocked(self, blocked: str, by: str) -> None:
+        """Who keeps the far ring from taking more.  Producers that wait here are told which
+        subscription that is."""
+        self.blocked = blocked
+        far = by.encode()[: _core.MAX_FAR_NBYTES].decode(errors="ignore").encode()
+        peer = self.consumer._peer
+        if peer.header.far(peer.subscription) != far:
+            peer.header.set_far(peer.subscription, far)
 
     # ---- frames --------------------------------------------------------------------------------
 

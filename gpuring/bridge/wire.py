@@ -177,7 +177,9 @@ class Ping:
 
     kind: ClassVar = 10
     blocked: str = ""
-    """far → near: who keeps the far ring from taking more.  Empty: nobody."""
+    """far → near: who keeps the far ring from taking more, in words.  Empty: nobody."""
+    by: str = ""
+    """far → near: the subscription that does.  Empty: nobody, or something else."""
 
 
 @dataclass(frozen=True)
@@ -224,7 +226,7 @@ def encode(session: int, message: Message) -> list[Any]:
         case End():
             return [head + _json(message, ("died",))]
         case Ping():
-            return [head + _json(message, ("blocked",))]
+            return [head + _json(message, ("blocked", "by"))]
     return [head]
 
 
@@ -362,7 +364,8 @@ def _begin(_session: int, body: bytes, _: Any) -> Begin:
 
 
 def _ping(_session: int, body: bytes, _: Any) -> Ping:
-    return Ping(Fields(body, 1).text("blocked"))
+    said = Fields(body, 2)
+    return Ping(said.text("blocked"), said.text("by", MAX_NAME))
 
 
 def _bye(_session: int, body: bytes, _: Any) -> Bye:

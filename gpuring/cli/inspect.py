@@ -15,7 +15,7 @@ from gpuring import directory, segment, stats
 from gpuring.cli.services import Service, of_dead, service, service_of
 from gpuring.cli.text import columns, counted, nbytes, printable, seconds, table, wrap
 from gpuring.memory.kinds import OUTLIVE
-from gpuring.stats import Death, PeerStats, RingStats
+from gpuring.stats import Death, PeerStats, RingStats, SubscriptionStats
 
 MOST_HOLDS = 4  # of a peer, spelled out
 SUBSCRIPTIONS = ("SUBSCRIPTION", "KIND", "START", "LAG", "LOST", "REOPENED", "MEMBERS")
@@ -60,10 +60,19 @@ def describe(one: RingStats, width: int | None = None) -> str:
     parts = ["\n".join(wrap(line, width, "  ") for line in head)]
     if one.subscriptions:
         parts.append(_subscriptions(one, width))
+    if held_up := [line for sub in one.subscriptions if (line := far(sub))]:
+        parts.append("\n".join(wrap(line, width, "  ") for line in held_up))
     parts.append(_peers(one, whole, width) if one.peers else "No process has joined it as a peer.")
     if one.deaths:
         parts.append("\n".join(wrap(death(each, one), width, "  ") for each in one.deaths))
     return "\n\n".join(parts)
+
+
+def far(sub: SubscriptionStats) -> str:
+    """Who holds it up on the host to which a bridge carries its frames.  Else nothing."""
+    if not sub.far:
+        return ""
+    return f"subscription {printable(sub.far)} over there holds up {printable(sub.name)}"
 
 
 def gpus(one: RingStats) -> str:

@@ -40,6 +40,7 @@ enum {
     GR_MAX_SPEC = 1 << 16,
     GR_MAX_NDIM = 8,
     GR_NAME_WORDS = 8,
+    GR_FAR_WORDS = 4,
     GR_DEATHS = 8, /* how many are remembered */
     GR_EVENT_HANDLE = 64, /* sizeof(cudaIpcEventHandle_t) */
     GR_MEMORY_HANDLE = 64 /* sizeof(cudaIpcMemHandle_t), sizeof(CUmemPoolPtrExportData) */
@@ -140,7 +141,9 @@ struct gr_sub {
     gr_word lost;  /* sequences that its members were made to skip. Writer: members, += n */
     gr_word created_ns;           /* CLOCK_MONOTONIC */
     gr_word name[GR_NAME_WORDS];  /* UTF-8, zero-padded; written before `word` */
-    uint64_t reserved[4];
+    /* Of a bridge: the subscription that keeps the far ring from taking more. UTF-8, zero-padded.
+     * Writer: the exporter, for people. Any reader may see a mixture of two. */
+    gr_word far[GR_FAR_WORDS];
 };
 
 struct gr_peer_entry {

@@ -202,6 +202,20 @@ enum gr_result gr_join_producer(struct gr_ring *ring, struct gr_peer *me) {
     return result;
 }
 
+/* Relaxed: who needs the text to be whole is ordered by another word. */
+static void write_text(gr_word *to, const char *text, int words) {
+    for (int k = 0; k < words; k++) {
+        uint64_t word;
+        memcpy(&word, text + 8 * k, 8);
+        gr_store_relaxed(&to[k], word);
+    }
+}
+
+/* A member of subscription u says who keeps the far ring of a bridge from taking more. */
+void gr_set_far(struct gr_ring *ring, uint32_t u, const char far[8 * GR_FAR_WORDS]) {
+    write_text(ring->sub[u].far, far, GR_FAR_WORDS);
+}
+
 static bool same_name(const struct gr_sub *sub, const char *name) {
     for (int k = 0; k < GR_NAME_WORDS; k++) {
         uint64_t word;
@@ -224,11 +238,8 @@ static void announce(struct gr_ring *ring, struct gr_peer *me, const char *name,
         gr_store_relaxed(&take_of(ring, i, me->u)->word, claim_word(0, GR_NONE, GR_DONE));
     GR_FAULT("join: cleared");
     /* Relaxed: the sc store of the subscription's word carries these. */
-    for (int k = 0; k < GR_NAME_WORDS; k++) {
-        uint64_t word;
-        memcpy(&word, name + 8 * k, 8);
-        gr_store_relaxed(&sub->name[k], word);
-    }
+    write_text(sub->name, name, GR_NAME_WORDS);
+    gr_set_far(ring, me->u, (const char[8 * GR_FAR_WORDS]){0});
     gr_store_relaxed(&sub->lost, 0);
     gr_store_relaxed(&sub->created_ns, (uint64_t)gr_now_ns());
     atomic_fetch_or_explicit(&ring->head->sub_mask[me->u / 64], bit_of(me->u),

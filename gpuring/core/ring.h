@@ -321,6 +321,7 @@ enum gr_result gr_leave(struct gr_peer *me);
 bool gr_leave_late(struct gr_ring *ring); /* for the watchdog */
 /* From any thread: a claim or acquire in progress ends with GR_REAPED. */
 void gr_stop(struct gr_peer *me, bool stop);
+void gr_set_far(struct gr_ring *ring, uint32_t u, const char far[8 * GR_FAR_WORDS]);
 /* For people: notes that the peer is about to ask for frames, or asks for them still. */
 void gr_ask(const struct gr_peer *me);
 bool gr_peer_alive(struct gr_ring *ring, uint32_t number); /* its byte is locked, or it is ours */
