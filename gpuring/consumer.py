@@ -123,9 +123,7 @@ class Consumer(_verbs.ConsumerVerbs, Endpoint):
             successor.close()
             return False
         peer.count_before()
-        begun = (successor.spec.about or {}).get("lost", 0)  # with what its importer began to count
-        counts_on = begun >= self._ring._header.link()[2]
-        peer.count_on_from(self._peer, None if counts_on else begun)
+        self._count_on(peer, successor)
         try:
             self._leave()
         except BaseException:
@@ -137,6 +135,12 @@ class Consumer(_verbs.ConsumerVerbs, Endpoint):
         if self._home.closed:  # it was closed while we moved
             self.close()
         return True
+
+    def _count_on(self, peer: Peer, successor: JoinedRing) -> None:
+        """What was lost on the way into another ring counts from our last frame, for its `peer`."""
+        begun = (successor.spec.about or {}).get("lost", 0)  # with what its importer began to count
+        counts_on = begun >= self._ring._header.link()[2]
+        peer.count_on_from(self._peer, None if counts_on else begun)
 
     def _leave(self) -> None:
         try:

@@ -221,3 +221,31 @@ def test_a_ring_that_is_replaced_gives_an_importer_that_is_gone_no_more_time(nea
         (after,) = links
         assert (after.epoch, links._gone) == (successor._epoch.hex(), until)
         links.drop(after)
+
+
+def test_what_was_lost_before_a_ring_in_the_middle_was_replaced_counts_at_the_end(near, far):
+    """The ring in the middle is that of a lossy importer which is terminated, and is exported."""
+    with contextlib.ExitStack() as stack:
+        producer = stack.enter_context(near.producer())
+        out = stack.enter_context(bridge.export(near.name, listen="127.0.0.1:0"))
+        first = {"address": f"{out.address}/{near.name}", "name": far, "policy": "lossy"}
+        into = stack.enter_context(bridge.import_(**first, device="host"))
+        more = stack.enter_context(bridge.export(far, listen="127.0.0.1:0"))
+        last = f"{far}2"
+        second = {"address": f"{more.address}/{far}", "name": last, "device": "host"}
+        stack.enter_context(bridge.import_(**second))
+        there = stack.enter_context(gpuring.attach(last, timeout=WAIT_S))
+        frames = stack.enter_context(there.consumer(start="oldest", reattach=True))
+        for each in (into, out, more):
+            poll(lambda each=each: bridges.connected(each), WAIT_S)
+        loop = iter(frames)
+        for n in range(30):
+            with producer.claim(WAIT_S) as slot:
+                slot.array[...] = n
+            if n == 0:
+                assert next(loop).array[0] == 0
+                into.close(again=True)
+        stack.enter_context(bridge.import_(**first, device="host"))
+        slot = next(loop)
+        assert slot.lost == slot.array[0] - 1 > 0
+        loop.close()

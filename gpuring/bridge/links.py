@@ -167,6 +167,7 @@ class Links:
             self.drop(link)
             return
         _begin(after, hello, after.consumer._peer.position)
+        link.consumer._count_on(after.consumer._peer, ring)  # if a bridge fills them, too
         after.counts = link.counts
         self.importer_left(after)
         link.close()
