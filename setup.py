@@ -1,5 +1,7 @@
 """Builds the extension modules: the C11 library with its binding, and those that need its types."""
 
+import os
+import re
 from pathlib import Path
 
 from Cython.Build import cythonize
@@ -8,6 +10,8 @@ from setuptools import Extension, setup
 package = Path("gpuring")
 sources = sorted([*package.glob("core/*.c"), *package.glob("device/*.c")])
 headers = sorted([*package.glob("core/*.h"), *package.glob("device/*.h")])
+# Python's own flags ask for debug information, with which a wheel is twice as large.
+wants_debug = re.search(r"(^|\s)-g", os.environ.get("CFLAGS", ""))
 
 
 def extension(name: str, *more: Path) -> Extension:
@@ -16,7 +20,10 @@ def extension(name: str, *more: Path) -> Extension:
         [f"gpuring/{name}.pyx", *map(str, more)],
         include_dirs=["gpuring"],
         depends=[*map(str, [*headers, *package.glob("*.pxd")])],
-        extra_compile_args=["-std=gnu11", "-O2", "-Wall", "-pthread"],
+        extra_compile_args=[
+            *("-std=gnu11", "-O2", "-Wall", "-pthread"),
+            *([] if wants_debug else ["-g0"]),
+        ],
         extra_link_args=["-pthread", "-ldl"],
     )
 

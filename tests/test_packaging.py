@@ -123,6 +123,15 @@ def test_a_wheel_has_the_licence_and_says_where_it_runs(made):
     assert "gpuring/py.typed" in names
 
 
+@pytest.mark.slow
+@pytest.mark.deadline(BUILD_S)
+def test_a_wheel_has_no_debug_information(made):
+    with zipfile.ZipFile(made.wheel) as archive:
+        modules = [name for name in archive.namelist() if name.endswith(".so")]
+        assert "gpuring/_core" in {name.split(".")[0] for name in modules}
+        assert [name for name in modules if b".debug_info" in archive.read(name)] == []
+
+
 SCRIPT = """
 import gpuring
 ring = gpuring.attach("cam0")
