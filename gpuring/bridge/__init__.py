@@ -92,8 +92,9 @@ def import_(
     """Fills a ring on this host with the frames of a ring on another one, until it is closed.
 
     It starts a process, which is the producer of the ring here.  The ring has the shapes, dtypes
-    and metadata of the other one.  It appears when the exporter and its ring have been reached, and
-    begins with the next frame.
+    and metadata of the other one.  It appears when the exporter and its ring have been reached.  It
+    begins with the oldest frame there if this was connected before that ring was there, and
+    otherwise with the next one.
 
     * `address`: the exporter's address and the ring there, "10.0.0.5:9760/cam0".  A name of the
       host is asked for its addresses before each connection.

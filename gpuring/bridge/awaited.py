@@ -2,32 +2,61 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from pathlib import Path
 
-from gpuring import directory
+from gpuring import directory, segment
+from gpuring._core import NameWatch
 from gpuring.bridge.worker import Up
 from gpuring.errors import RingError
 
 _LOOK_S = 0.5
-"""How often it is looked for."""
+"""How often it is looked for, if nothing says that it has come."""
 
 
 class Awaited:
-    """Looks for a ring until it is there for the first time."""
+    """Looks for a ring until it is there for the first time, and later whenever somebody waits."""
 
     def __init__(self, name: str, up: Up) -> None:
         self._name, self._up = name, up
-        self._is_there = False
+        self._path = Path(segment.path_of(segment.header_name(name)))
+        self._names: NameWatch | None = None
+        """Can be read when something in /dev/shm has got a name."""
+        self._was_there = False
+        self._found = 0
+        """Which file had the name of the ring at the last look.  0: none."""
         self._looked_s = 0.0
         self._told: type | None = None
         """What was wrong when the log said so last."""
 
-    def look(self) -> None:
-        """Says once that the ring is not there or cannot be read, and that it is there then."""
-        now = time.monotonic()
-        if self._is_there or now - self._looked_s < _LOOK_S:
-            return
-        self._looked_s = now
+    def fileno(self) -> int:
+        """Becomes readable when the ring may have come.  -1 if nobody can say so."""
+        if self._names is None:
+            with contextlib.suppress(OSError):  # this user has no more watches
+                self._names = NameWatch(segment.SHM)
+        return -1 if self._names is None else self._names.fd
+
+    def look(self, somebody_waits: bool) -> bool:
+        """Whether to try now to attach to the ring for those who wait for it.
+
+        Says once that the ring is not there or cannot be read, and that it is there then.
+        """
+        if self._was_there and not somebody_waits:
+            return False
+        if self._names is not None:
+            self._names.drain()
+        now, found = time.monotonic(), 0
+        with contextlib.suppress(OSError):
+            found = self._path.stat().st_ino
+        if found == self._found and now - self._looked_s < _LOOK_S:
+            return False
+        self._found, self._looked_s = found, now
+        if not self._was_there:
+            self._tell()
+        return somebody_waits and found != 0
+
+    def _tell(self) -> None:
         try:
             directory.look(self._name)
         except (RingError, OSError) as error:  # the text has the rings of this host, which change
@@ -35,6 +64,6 @@ class Awaited:
                 self._up.log(f"waits for ring {self._name!r} to be created. {error}")
             self._told = type(error)
         else:
-            self._is_there = True
+            self._was_there = True
             if self._told is not None:
                 self._up.log(f"ring {self._name!r} is there now")

@@ -45,6 +45,8 @@ class Connection:
         """Whether something listens at the address."""
         self._connect(address)
         self.heard_s = self.said_s = time.monotonic()
+        self.is_answered = False
+        """Whether the exporter has said anything."""
         self.near: wire.Welcome | None = None
         self.is_open = False
         self._open_s = 0.0

@@ -20,12 +20,14 @@ from gpuring.bridge.links import Links
 from gpuring.bridge.listening import RouterChannel, listen
 from gpuring.bridge.near import Link, Session
 from gpuring.bridge.worker import BUSY_S, POLLING_S, Up, Watch
-from gpuring.errors import RingError
+from gpuring.errors import PeerLost, RingError, RingNotFound
 
 _MESSAGES = 64
 """How many messages are heard before frames are sent again."""
+_WAITING = 64
+"""How many importers may wait for the ring.  All others are refused for now."""
 _REFUSED = 256
-"""How many importers are known that were refused.  They may choose any names."""
+"""How many importers are known that were refused or wait.  They may choose any names."""
 _CUT_S = 3.0
 """How long a connection may take to end that was shut down."""
 _END_LOOK_S = 0.2
@@ -39,9 +41,12 @@ class Caller:
     """The other end of a connection."""
 
     channel: RouterChannel
-    link: Link
     hello: wire.Hello
     heard_s: float
+    link: Link | None = None
+    """None: it waits for the ring, and has asked before that was there."""
+    why: str = ""
+    """Why it waits."""
     said_s: float = 0.0
     welcomed: bool = False
 
@@ -58,7 +63,7 @@ class Exporter:
         self._links = Links(told, up)
         self._callers: dict[bytes, Caller] = {}
         self._refused: dict[str, str] = {}
-        """Why importers were refused that may ask again, and will: the log says so once."""
+        """What the log has said last of importers that were refused and may ask again, or wait."""
         self._later: deque[tuple[Any, list[Any]]] = deque()
         """Messages that have come, and were not heard yet."""
         self._stop_s = 0.0
@@ -120,6 +125,8 @@ class Exporter:
                 found.append(link.consumer.fileno())
             if link.session is not None and link.session.sender is not None:
                 found.append(link.session.sender.fileno())
+        if self._waiting():
+            found.append(self._awaited.fileno())
         return [fd for fd in found if fd >= 0]
 
     def _rest_s(self) -> float:
@@ -137,7 +144,10 @@ class Exporter:
 
     def _tick(self) -> None:
         now = time.monotonic()
-        self._awaited.look()
+        waiting = self._waiting()
+        if self._awaited.look(bool(waiting)):
+            for caller in waiting:
+                self._serve(caller)
         self._log(self._guests.look(self._in_session()))
         for caller in list(self._callers.values()):
             asked_s = min(1.5 * caller.hello.timeout_ms / 1000, self._patience_s)
@@ -145,11 +155,18 @@ class Exporter:
             if now - caller.heard_s > silence_s:
                 self._hang_up(caller, f"the importer said nothing for {silence_s:g} s")
             elif now - caller.said_s > self._timeout_s / 6:
-                self._guarded(caller.link, partial(self._post, caller, wire.Ping()))
+                try:
+                    self._post(caller, wire.Ping(caller.why))
+                except EngineError as error:
+                    self._hang_up(caller, str(error))
         self._links.give_up()
         for link in self._links:
             if link.done:
                 self._move(link)
+
+    def _waiting(self) -> list[Caller]:
+        """Those who wait for the ring."""
+        return [caller for caller in self._callers.values() if caller.link is None]
 
     def _in_session(self) -> list[Guest | None]:
         return [caller.channel.guest for caller in self._callers.values()]
@@ -221,8 +238,8 @@ class Exporter:
             caller.heard_s = time.monotonic()
             if isinstance(message, wire.Bye):
                 self._bye(caller, message)
-            elif caller.welcomed:
-                self._guarded(caller.link, lambda: caller.link.take(message))
+            elif caller.link is not None and caller.welcomed:
+                self._guarded(caller.link, partial(caller.link.take, message))
 
     def _hello(self, channel: RouterChannel, hello: wire.Hello) -> None:
         if hello.ring != self._ring_name:
@@ -234,8 +251,9 @@ class Exporter:
             return
         if channel.route in self._callers:  # a connection has one session at a time
             self._hang_up(self._callers[channel.route], None)
-        link, now = self._links.get(hello.importer), time.monotonic()
-        before = next((c for c in self._callers.values() if c.link is link), None)
+        link = self._links.get(hello.importer)
+        callers = self._callers.values()
+        before = next((c for c in callers if c.hello.importer == hello.importer), None)
         if before is not None and before.hello.run != hello.run:
             reason = (
                 f"{hello.importer} is connected already, from another process. If that is another "
@@ -249,30 +267,42 @@ class Exporter:
             return
         if before is not None:
             self._hang_up(before, None)
+        self._serve(Caller(channel, hello, time.monotonic()))
+
+    def _serve(self, caller: Caller) -> None:
+        """Gives a caller a link.  It waits until there is a ring for that."""
+        channel, importer = caller.channel, caller.hello.importer
+        link, waited = self._links.get(importer), channel.route in self._callers
         try:
             if link is None:
-                link = self._links.make(hello)
+                link = self._links.make(caller.hello, waited)
+        except (RingNotFound, PeerLost) as error:  # the ring of one who was killed may be left
+            if not waited and len(self._waiting()) >= _WAITING:
+                self._refuse_for_now(channel, importer, str(error))
+            elif not waited:
+                self._callers[channel.route], caller.why = caller, str(error)
+                self._log_once(importer, f"is connected, and waits: {error}")
+            return
         except (RingError, OSError) as error:  # as no free peer, or no free descriptor
-            self._refuse_for_now(channel, hello.importer, str(error))
+            self._callers.pop(channel.route, None)
+            self._refuse_for_now(channel, importer, str(error))
             return
         self._refused.pop(link.name, None)
         spec = link.ring.spec
         channel.frames_nbytes = link.ring.slots * (spec.slot_nbytes + spec.meta_nbytes)
-        caller = self._callers[channel.route] = Caller(channel, link, hello, now)
+        self._callers[channel.route], caller.link, caller.why = caller, link, ""
         self._links.importer_came(link)
         if link.joined:
-            self._welcome(caller)
+            self._welcome(caller, link)
 
     def _bye(self, caller: Caller, bye: wire.Bye) -> None:
-        if bye.again:
+        if bye.again or caller.link is None:
             self._hang_up(caller, bye.reason)
         else:
             self._up.log(f"{caller.link.name} is gone: {bye.reason}")
             self._drop(caller.link, None)
 
-    def _welcome(self, caller: Caller) -> None:
-        link = caller.link
-
+    def _welcome(self, caller: Caller, link: Link) -> None:
         def begin() -> None:
             post = partial(self._post, caller)
             session = Session(caller.channel.number, post, caller.channel)
@@ -298,12 +328,16 @@ class Exporter:
                 self._guests.turn_out(channel.guest)
 
     def _refuse_for_now(self, channel: RouterChannel, importer: str, reason: str) -> None:
-        if self._refused.pop(importer, None) != reason:
-            self._up.log(f"{importer} was refused: {reason}")
-        self._refused[importer] = reason
+        self._log_once(importer, f"was refused: {reason}")
+        self._refuse(channel, reason, again=True)
+
+    def _log_once(self, importer: str, what: str) -> None:
+        """Until it is served, or something else is to be said of it."""
+        if self._refused.pop(importer, None) != what:
+            self._up.log(f"{importer} {what}")
+        self._refused[importer] = what
         if len(self._refused) > _REFUSED:
             del self._refused[next(iter(self._refused))]
-        self._refuse(channel, reason, again=True)
 
     def _guarded(self, link: Link, call: Callable[[], Any]) -> Any:
         """What `call` returns.  If the session fails by it, it is ended."""
@@ -321,12 +355,14 @@ class Exporter:
         with contextlib.suppress(EngineError):
             self._post(caller, wire.Bye(reason or "there is a newer session", True))
         self._stop_sending(caller)
-        caller.link.close_session()
-        self._links.importer_left(caller.link)
+        link, kept = caller.link, ""
+        if link is not None:
+            link.close_session()
+            self._links.importer_left(link)
+            if link.policy == "lossless":
+                kept = f". Its frames are kept for {self._patience_s:g} s"
         if reason is not None:
-            lossless = caller.link.policy == "lossless"
-            kept = f". Its frames are kept for {self._patience_s:g} s" if lossless else ""
-            self._up.log(f"{caller.link.name} is gone: {reason}{kept}")
+            self._up.log(f"{caller.hello.importer} is gone: {reason}{kept}")
 
     def _stop_sending(self, caller: Caller) -> None:
         """Before the near slots of a session are given back: nothing is sent from them any more.
@@ -346,7 +382,7 @@ class Exporter:
         deadline = time.monotonic() + _CUT_S
         while caller.channel.is_sending:
             if time.monotonic() > deadline:
-                raise TimeoutError(f"what is sent to {caller.link.name} cannot be stopped")
+                raise TimeoutError(f"what is sent to {caller.hello.importer} cannot be stopped")
             try:
                 said = self._receive()
             except zmq.Again:
@@ -371,7 +407,7 @@ class Exporter:
         link.missed(missed)
         for caller in self._callers_of(link):
             if not caller.welcomed:
-                self._welcome(caller)
+                self._welcome(caller, link)
 
     def _drop(self, link: Link, bye: wire.Bye | None) -> None:
         """Gives a link up, and its subscription."""

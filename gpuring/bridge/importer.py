@@ -153,7 +153,7 @@ class Importer:
             while not self._asked and (turn := landing.turn()) is not None:
                 self._turn(landing, turn)
         unsaid_s = time.monotonic() - connection.said_s
-        if connection.near is not None and unsaid_s > self._timeout_s / 6:
+        if connection.is_answered and unsaid_s > self._timeout_s / 6:
             blocked = (landing.blocked, landing.blocked_by) if landing is not None else ()
             connection.post(wire.Ping(*blocked))
         return more
@@ -254,11 +254,17 @@ class Importer:
             number, message = wire.decode([part.buffer for part in parts])
             if number != connection.number:
                 continue
-            connection.heard_s = time.monotonic()
+            connection.heard_s, connection.is_answered = time.monotonic(), True
             self._heard(connection, message)
             if self._connection is not connection:
                 return False
         return True
+
+    def _waits(self, why: str) -> None:
+        """The exporter is there, and its ring is not."""
+        if why != self._why:
+            self._up.log(f"connected to {self._told['address']}, and waits: {why}")
+        self._why = why
 
     def _check_silence(self, connection: Connection) -> None:
         """Raises EngineError after a long silence, before anything else is heard.  The exporter may
@@ -275,8 +281,9 @@ class Importer:
                 self._lose(f"the exporter says: {reason}")
             case wire.Bye(reason):
                 self._lose(reason)
-            case wire.Ping():
-                pass
+            case wire.Ping(blocked):
+                if blocked and connection.near is None:
+                    self._waits(f"the exporter says: {blocked}")
             case wire.Welcome():
                 if connection.near is not None:
                     raise wire.WireError("two answers to one question")

@@ -55,8 +55,10 @@ class Links:
 
     # ---- making and dropping -------------------------------------------------------------------
 
-    def make(self, hello: wire.Hello) -> Link:
-        """Joins a subscription of the near ring for an importer.  Raises RingError."""
+    def make(self, hello: wire.Hello, waited: bool) -> Link:
+        """Joins a subscription of the near ring for an importer.  One that has waited for the ring
+        is to have all of it.  Raises RingError, and RingNotFound or PeerLost if there is no ring,
+        or none that can be used any more."""
         if hello.importer in self._leaving:
             raise RingError("its subscription is being given up")
         ring = attach(self._ring_name, device=self._device)
@@ -67,7 +69,7 @@ class Links:
         start = _next_of(ring)
         if hello.epoch == epoch:
             start = hello.seq + 1
-        elif hello.epoch:
+        elif hello.epoch or waited:
             start = "oldest"
         try:
             link = self._join(hello, ring, start)
@@ -78,7 +80,7 @@ class Links:
         self._kept.pop(hello.importer, None)
         if kept != epoch:
             begin = link.consumer._peer.position
-        _begin(link, hello, begin)
+        _begin(link, hello, begin, waited)
         return link
 
     def _join(self, hello: wire.Hello, ring: Ring, start: Start) -> Link:
@@ -166,7 +168,7 @@ class Links:
             self._up.log(f"{link.name}: {error}")
             self.drop(link)
             return
-        _begin(after, hello, after.consumer._peer.position)
+        _begin(after, hello, after.consumer._peer.position, False)
         link.consumer._count_on(after.consumer._peer, ring)  # if a bridge fills them, too
         after.counts = link.counts
         self.importer_left(after)
@@ -182,13 +184,13 @@ def _next_of(ring: Ring) -> Start:
     return min(claimed, default="next")
 
 
-def _begin(link: Link, hello: wire.Hello, begin: int) -> None:
+def _begin(link: Link, hello: wire.Hello, begin: int, waited: bool) -> None:
     """What was lost before the first frame of a link whose subscription begins with this sequence.
 
-    An importer that comes from another ring has nothing of this one.  It is welcomed so, and says
-    so itself then until it has a frame.
+    An importer that comes from another ring, or has waited for this one, has nothing of it.  It is
+    welcomed so, and says so itself then until it has a frame.
     """
-    if not hello.epoch:
+    if not hello.epoch and not waited:
         link.begin_behind(begin - 1, 0)
         return
     passed = hello.seq if hello.epoch == link.epoch else link.ring.slots - 1

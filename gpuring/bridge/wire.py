@@ -177,7 +177,8 @@ class Ping:
 
     kind: ClassVar = 10
     blocked: str = ""
-    """far → near: who keeps the far ring from taking more, in words.  Empty: nobody."""
+    """far → near: who keeps the far ring from taking more, in words.  near → far, before the
+    Welcome: why the near ring cannot be read yet.  Empty: nobody, nothing."""
     by: str = ""
     """far → near: the subscription that does.  Empty: nobody, or something else."""
 
