@@ -18,7 +18,6 @@ import pytest
 
 import gpuring
 from gpuring import bridge
-from gpuring.bridge.sides import Export, Import
 from gpuring.cli import COMMANDS
 from gpuring.service import Batch, ClientMetrics, Counts, Health, Histogram, Metrics
 from gpuring.service.call import AnswerSlot
@@ -32,7 +31,6 @@ PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 PUBLIC = {f"gpuring.{name}": getattr(gpuring, name) for name in gpuring.__all__}
 PUBLIC |= {f"gpuring.bridge.{name}": getattr(bridge, name) for name in bridge.__all__}
 HANDED_OUT = (
-    *(Export, Import),
     *(Answer, AnswerSlot, Batch, Counts, Health, RequestSlot),
     *(ClientMetrics, Histogram, Metrics),
     *(Death, Hold, Link, PeerStats, Rings, RingStats, SubscriptionStats),
@@ -56,6 +54,18 @@ def anchors(page: Path) -> set[str]:
     objects = set(re.findall(r"^::: (\S+)", text, re.M))
     members = {f"{each}.{name}" for each in objects for name in dir(PUBLIC.get(each))}
     return slugs | objects | members
+
+
+def test_what_the_reference_lists_can_be_had_by_its_name():
+    """In a process that has imported nothing else."""
+    listed = [
+        name
+        for page in sorted((ROOT / "docs/api").glob("*.md"))
+        for name in re.findall(r"^::: (\S+)", page.read_text(), re.M)
+    ]
+    assert "gpuring.bridge.Import" in listed
+    code = "import pkgutil, sys; [pkgutil.resolve_name(each) for each in sys.argv[1:]]"
+    subprocess.run([sys.executable, "-c", code, *listed], check=True, timeout=60)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -12,16 +12,14 @@ import re
 import secrets
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from gpuring import arguments, segment
 from gpuring.bridge.figures import BridgeStats, LinkStats
+from gpuring.bridge.sides import Export, Import
 from gpuring.integers import between_one_and, integer
 
-if TYPE_CHECKING:
-    from gpuring.bridge.sides import Export, Import
-
-__all__ = ["BridgeStats", "LinkStats", "export", "import_", "keygen"]
+__all__ = ["BridgeStats", "Export", "Import", "LinkStats", "export", "import_", "keygen"]
 
 PORT = 9760
 
@@ -71,8 +69,6 @@ def export(
         "timeout_s": _seconds(timeout, "timeout", 0.1),
         "device": device,
     }
-    from gpuring.bridge.sides import Export
-
     return Export(f"export of {name}", told)._start()
 
 
@@ -144,7 +140,6 @@ def import_(
         "give_up_s": None if give_up is None else _seconds(give_up, "give_up", 0),
     }
     from gpuring import _core
-    from gpuring.bridge.sides import Import
 
     slots = between_one_and(_core.MAX_SLOTS, slots, "slots")
     if device != "host":  # the ring is made later, when the exporter has been reached
