@@ -39,11 +39,17 @@ def router() -> Iterator[Any]:
         yield socket
 
 
-def connected_to(router: Any) -> socket.socket:
-    """A connection past the handshake of ZeroMQ (ZMTP 3.0, mechanism NULL)."""
+def begun_at(router: Any, mechanism: bytes = b"NULL") -> socket.socket:
+    """A connection that has sent the greeting of ZeroMQ (ZMTP 3.0)."""
     host, _, port = router.last_endpoint.decode().removeprefix("tcp://").rpartition(":")
     peer = socket.create_connection((host, int(port)), timeout=WAIT_S)
-    peer.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(16) + b"\x00" + bytes(31))
+    peer.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x00" + mechanism.ljust(20, b"\0") + bytes(32))
+    return peer
+
+
+def connected_to(router: Any) -> socket.socket:
+    """A connection past the handshake of ZeroMQ, without keys."""
+    peer = begun_at(router)
     ready = b"\x05READY\x0bSocket-Type" + struct.pack(">I", 6) + b"DEALER"
     peer.sendall(b"\x04" + bytes([len(ready)]) + ready)
     answered = b""
@@ -97,6 +103,17 @@ def test_who_connects_before_anybody_asks_is_known():
             assert router.poll(1000 * WAIT_S)
             known.admit([])
             assert known.of(router.recv_multipart(copy=False)[0]) is not None
+
+
+def test_who_gives_up_before_it_is_answered_is_not_told_of_keys(router):
+    """As all importers do while the exporter is stopped."""
+    with contextlib.closing(Guests(router)) as known:
+        begun_at(router).close()
+        with connected_to(router):  # that one is gone by now
+            assert known.admit([]) == []
+        with begun_at(router, b"CURVE"):
+            told = poll(lambda: known.admit([]), WAIT_S)
+        assert told == ["somebody cannot connect: both sides need the keys of one pair, or none"]
 
 
 def test_who_sends_many_whole_messages_stays(router):

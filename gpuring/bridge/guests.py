@@ -32,10 +32,10 @@ and takes ZeroMQ 64 bytes and this process a microsecond."""
 LOOK_S = 0.1
 """How often the connections are looked at."""
 
-EVENTS = (
-    zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-)
-"""What the monitor of the socket tells."""
+EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+"""What the monitor of the socket tells.  A handshake fails by the protocol if the keys are not of
+one pair.  If an importer gave it up, as one does while this process is stopped, it fails without
+that, and nobody is to be blamed."""
 _STRANGERS_S = 60.0
 """How often the log says that somebody without the right key tries to connect."""
 
