@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 
 import pytest
 from support import Pipe, open_files, poll
@@ -116,6 +117,20 @@ def test_an_exporter_that_is_not_there(far):
     assert "no connection for 0.2 s: nobody answers there" in told
 
 
+def test_an_address_where_no_machine_is(far, caplog):
+    """Nothing comes from there, as from a port whose queue is full, and not even a refusal."""
+    caplog.set_level("INFO", "gpuring.bridge")
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, contextlib.ExitStack() as stack:
+        for _ in range(3):
+            one = stack.enter_context(socket.socket())
+            one.setblocking(False)
+            one.connect_ex(full.getsockname())
+        where = f"127.0.0.1:{full.getsockname()[1]}/x"
+        told = why_over(bridge.import_(where, name=far, device="host", timeout=0.2, give_up=0.5))
+    assert "for 0.5 s: nobody answers there" in told
+    assert "said nothing" not in caplog.text
+
+
 def test_an_address_that_cannot_be(far):
     with pytest.raises(TypeError, match="not 9760"):
         bridge.import_(9760, name=far)
@@ -163,13 +178,13 @@ def test_an_importer_of_another_version(near):
     with (
         bridge.export(near, listen="127.0.0.1:0") as out,
         zmq.Context() as context,
-        context.socket(zmq.DEALER) as socket,
+        context.socket(zmq.DEALER) as dealer,
     ):
-        socket.linger = 0
-        socket.connect(f"tcp://{out.address}")
-        socket.send(hello.partition(b"{")[0] + b'{"version": 2}')
-        assert socket.poll(1000 * WAIT_S)
-        number, refused = wire.decode(socket.recv_multipart())
+        dealer.linger = 0
+        dealer.connect(f"tcp://{out.address}")
+        dealer.send(hello.partition(b"{")[0] + b'{"version": 2}')
+        assert dealer.poll(1000 * WAIT_S)
+        number, refused = wire.decode(dealer.recv_multipart())
     assert (number, refused.again) == (7, False)
     assert "speaks version 2, and this one 1" in refused.reason
 

@@ -16,6 +16,7 @@ _HUNG_UP = (
     "the connection was closed at once. Perhaps the two sides do not agree on a key (--key), or "
     "that is no exporter"
 )
+_NOBODY = "nobody answers there"
 _SHORT_S = 1.0
 """What is over sooner and has carried nothing was no session that another one can rely on."""
 _EVENTS = (
@@ -64,7 +65,7 @@ class Connection:
         try:
             multipart.send(self.socket, wire.encode(self.number, message))
         except zmq.Again:  # the connection is lost already
-            raise EngineError(self.why_lost() or "nobody answers there") from None
+            raise EngineError(self.why_lost() or _NOBODY) from None
         except zmq.ZMQError as error:
             raise EngineError(f"the exporter cannot be reached: {error}") from None
         self.said_s = time.monotonic()
@@ -92,8 +93,14 @@ class Connection:
                 return _HUNG_UP
             if self.near is not None:
                 return "the connection was closed"
-            return _HUNG_UP if self._is_there else "nobody answers there"
+            return _HUNG_UP if self._is_there else _NOBODY
         return ""
+
+    def why_silent(self, seconds: float) -> str:
+        """Why nothing was heard for so long."""
+        if lost := self.why_lost():
+            return lost
+        return f"the exporter said nothing for {seconds:g} s" if self._is_there else _NOBODY
 
     def close(self) -> None:
         self.socket.disable_monitor()

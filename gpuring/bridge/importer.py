@@ -271,7 +271,7 @@ class Importer:
         have given up frames meanwhile that were in front of what comes now, and their slots may
         have been written again before they were sent."""
         if time.monotonic() - connection.heard_s > self._timeout_s:
-            raise EngineError(f"the exporter said nothing for {self._timeout_s:g} s")
+            raise EngineError(connection.why_silent(self._timeout_s))
 
     def _heard(self, connection: Connection, message: wire.Message) -> None:
         match message:
