@@ -196,6 +196,17 @@ def test_half_a_pair_of_keys_is_not_left(tmp_path):
     assert [each.name for each in tmp_path.iterdir()] == ["bridge-import.key"]
 
 
+def test_what_is_no_key_is_not_to_be_given_another_mode(near, tmp_path):
+    program, large, pipe = (tmp_path / name for name in ("detector.py", "video.mp4", "pipe"))
+    program.write_text("print('hello')")
+    large.write_bytes(bytes(1 << 20))
+    os.mkfifo(pipe)
+    for path in (tmp_path, program, large, pipe):
+        path.chmod(0o755)
+        with pytest.raises(ValueError, match="is no key of a bridge: `gpuring bridge keygen`"):
+            bridge.export(near, key=path)
+
+
 def test_keys(near, far, tmp_path, caplog):
     caplog.set_level("INFO", "gpuring.bridge")
     ours, theirs = bridge.keygen(tmp_path)

@@ -13,6 +13,8 @@ from zmq.utils import z85
 
 EXPORT, IMPORT = "export", "import"
 _DOMAIN = b"gpuring"
+_MOST_NBYTES = 4096
+"""A key file has some hundred."""
 
 
 def make(folder: Path) -> tuple[Path, Path]:
@@ -50,8 +52,10 @@ def read(path: str | Path, side: str) -> dict[str, bytes]:
     """The keys of a file for this side: "public", "secret" and "other".  Raises ValueError for a
     file that is none, or that others may read, and OSError."""
     path = Path(path)
-    if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise ValueError(f"{path} may be used by others: chmod 600 {path}")
+    known = path.stat()
+    no_key = f"{path} is no key of a bridge: `gpuring bridge keygen` makes them"
+    if not stat.S_ISREG(known.st_mode) or known.st_size > _MOST_NBYTES:
+        raise ValueError(no_key)
     try:
         said = json.loads(path.read_text())
         found = {name: said[name].encode() for name in ("public", "secret", "other")}
@@ -59,9 +63,9 @@ def read(path: str | Path, side: str) -> dict[str, bytes]:
             z85.decode(key)
         whose = said["gpuring bridge key"]
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise ValueError(
-            f"{path} is no key of a bridge: `gpuring bridge keygen` makes them"
-        ) from None
+        raise ValueError(no_key) from None
+    if known.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise ValueError(f"{path} may be used by others: chmod 600 {path}")
     if whose != side or any(len(key) != 40 for key in found.values()):
         raise ValueError(
             f"{path} is not for the {side}er of a bridge: take bridge-{side}.key of that pair"
