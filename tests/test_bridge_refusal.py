@@ -37,7 +37,8 @@ def test_a_ring_that_is_not_exported_there(near, far, caplog):
 
 
 def test_a_second_importer_of_one_ring(near, far):
-    with both_ends(near, far) as ends, pytest.raises(RingExists, match="is in use"):
+    told = r"is in use.* another name with --as \(name in Python\)"
+    with both_ends(near, far) as ends, pytest.raises(RingExists, match=told):
         bridge.import_(f"{ends.out.address}/{near}", name=far, device="host")
 
 
@@ -107,7 +108,7 @@ def test_a_ring_is_not_imported_into_itself(near, children):
     with bridge.export(near, listen="127.0.0.1:0") as out, gpuring.attach(near) as ring:
         camera.kill()
         told = why_over(bridge.import_(f"{out.address}/{near}", device="host"))
-        assert told.endswith("is the one that is to be imported. Choose another name with --as")
+        assert "is the one that is to be imported. Choose another name with --as" in told
         assert ring.stats().closed is False
     gpuring.unlink(near)  # which its dead creator has left
 
@@ -139,6 +140,39 @@ def test_an_address_that_cannot_be(far):
     for port in (0, 65536):
         with pytest.raises(ValueError, match="is HOST:PORT/RING"):
             bridge.import_(f"127.0.0.1:{port}/x", name=far, device="host")
+
+
+def test_a_star_is_no_address(near):
+    for insecure in (False, True):
+        with pytest.raises(ValueError, match=r"all addresses of this host are 0\.0\.0\.0:9770"):
+            bridge.export(near, listen="*:9770", insecure=insecure)
+
+
+def test_a_device_that_cannot_be_is_refused_at_once(near, far):
+    for make in (
+        lambda device: bridge.export(near, listen="127.0.0.1:0", device=device),
+        lambda device: bridge.import_("127.0.0.1:1/x", name=far, device=device),
+    ):
+        with pytest.raises(ValueError, match="device is 'host', 'cuda' or 'cuda:N', not 'foo'"):
+            make("foo")
+        with pytest.raises(ValueError, match="0 or more, not -1"):
+            make(-1)
+        with pytest.raises(TypeError, match="a GPU's number"):
+            make(0.5)
+
+
+@pytest.mark.parametrize("device", ["host", None])
+def test_an_export_of_a_ring_in_host_memory(near, far, device):
+    with (
+        ring_of(near) as ring,
+        ring.producer() as producer,
+        bridge.export(near, listen="127.0.0.1:0", device=device) as out,
+        bridge.import_(f"{out.address}/{near}", name=far, device="host"),
+        gpuring.attach(far, timeout=WAIT_S) as there,
+        there.consumer(start="oldest") as frames,
+    ):
+        put(producer, 1)
+        assert take(frames) == 1
 
 
 def test_a_name_that_does_not_resolve_is_told_at_once_and_tried_again(near, far, caplog):

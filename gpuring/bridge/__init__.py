@@ -49,11 +49,12 @@ def export(
     * `patience`: for how many seconds a subscription is kept when its importer is gone.  Meanwhile
       a lossless importer holds up the producers.
     * `timeout`: after how many seconds of silence the other side counts as gone, 0.1 or more.
-    * `device`: the GPU under which the ring is used, as for `attach`.
+    * `device`: the GPU under which the ring is used, as for `attach`.  "host" and None are for a
+      ring in host memory; None is also CuPy's current GPU.
 
     Returns an `Export`, a context manager that ends the bridge with its block.  Does not wait.
-    Raises RingError if pyzmq is missing, ValueError, TypeError, OSError (the key file).  What goes
-    wrong later, `wait()` raises.
+    Raises DeviceError if there is no such GPU, RingError if pyzmq is missing, ValueError,
+    TypeError, OSError (the key file).  What goes wrong later, `wait()` raises.
     """
     from gpuring.bridge.host import hostname
 
@@ -67,8 +68,9 @@ def export(
         "key": _key(key, "export"),
         "patience_s": _seconds(patience, "patience", 0),
         "timeout_s": _seconds(timeout, "timeout", 0.1),
-        "device": device,
+        "device": None if device == "host" else device,
     }
+    _check_device(device)
     return Export(f"export of {name}", told)._start()
 
 
@@ -142,10 +144,8 @@ def import_(
     from gpuring import _core
 
     slots = between_one_and(_core.MAX_SLOTS, slots, "slots")
-    if device != "host":  # the ring is made later, when the exporter has been reached
-        from gpuring.memory.cuda import device_for
-
-        device_for(device)
+    # The ring is made later, when the exporter has been reached.
+    _check_device("cuda" if device is None else device)
     return Import(f"import of {address}", told, slots)._start()
 
 
@@ -177,6 +177,15 @@ def _key(path: str | Path | None, side: str) -> str | None:
     return str(Path(path).resolve())
 
 
+def _check_device(device: str | int | None) -> None:
+    """Raises DeviceError if there is no such GPU, ValueError, TypeError.  None may be anything."""
+    if device in ("host", None):
+        return
+    from gpuring.memory.cuda import device_for
+
+    device_for(device)
+
+
 def _seconds(value: float, what: str, least: float) -> float:
     seconds = arguments.seconds(value, what)
     if not least <= seconds <= 1e9:
@@ -191,6 +200,8 @@ def _address(text: str, any_address: bool) -> str:
     found = re.fullmatch(r"(\[[0-9a-fA-F:.%\w]+\]|[^:\[\]/\s]+):([0-9]{1,5})", text)
     if not found or int(found[2]) > 65535:
         raise ValueError(f"an address is HOST:PORT, such as 10.0.0.5:{PORT}, not {text!r}")
+    if found[1] == "*":
+        raise ValueError(f"all addresses of this host are 0.0.0.0:{found[2]}, not {text!r}")
     host = "127.0.0.1" if found[1] == "localhost" else found[1]
     try:
         is_loopback = ipaddress.ip_address(host.strip("[]")).is_loopback

@@ -257,7 +257,8 @@ class Exporter:
         if before is not None and before.hello.run != hello.run:
             reason = (
                 f"{hello.importer} is connected already, from another process. If that is another "
-                "host of the same name, give one of the two rings another name with --as"
+                "host of the same name, give one of the two rings another name with --as (name in "
+                "Python)"
             )
             self._refuse_for_now(channel, hello.importer, reason)
             return

@@ -148,9 +148,9 @@ def _keygen(args: argparse.Namespace) -> int:
 
 
 def _export(args: argparse.Namespace) -> int:
-    options = {name: getattr(args, name) for name in ("listen", "key", "patience", "timeout")}
-    where = None if args.device == "host" else args.device
-    return _stay(lambda: bridge.export(args.name, insecure=args.insecure, device=where, **options))
+    asked = ("listen", "key", "insecure", "patience", "timeout", "device")
+    options = {name: getattr(args, name) for name in asked}
+    return _stay(lambda: bridge.export(args.name, **options))
 
 
 def _import(args: argparse.Namespace) -> int:
