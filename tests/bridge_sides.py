@@ -33,6 +33,14 @@ class Near:
                 return message
             assert not isinstance(message, wire.Bye), message.reason
 
+    def next(self, seconds: float) -> wire.Message | None:
+        """The next message, if one comes within this time."""
+        if not self._socket.poll(1000 * seconds):
+            return None
+        self._route, *parts = self._socket.recv_multipart()
+        self._session, message = wire.decode(parts)
+        return message
+
     def said_so_far(self) -> list[type[wire.Message]]:
         """What has come, and comes within a tenth of a second."""
         said = []

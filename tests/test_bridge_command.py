@@ -196,7 +196,7 @@ def test_what_cannot_go_on_is_told(name):
     assert told.stderr == f"gpuring bridge: export of {name}: {why}\n"
     nobody = (*IMPORT, "127.0.0.1:1/x", "--as", name)
     told = commands.gpuring(*nobody, "--give-up", "0.1", "--device", "host")
-    assert (told.returncode, "no connection for 0.1 s" in told.stderr) == (1, True)
+    assert (told.returncode, "no session for 0.1 s" in told.stderr) == (1, True)
     no_gpu = commands.environment() | {"CUDA_VISIBLE_DEVICES": ""}
     told = commands.gpuring(*nobody, env=no_gpu)  # at once, and not when there is an exporter
     assert (told.returncode, "use --device host" in told.stderr) == (1, True)

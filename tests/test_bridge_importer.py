@@ -14,6 +14,7 @@ import pytest
 from support import Child, Pipe, poll
 
 import gpuring
+from gpuring.errors import RingError
 
 zmq = pytest.importorskip("zmq")
 
@@ -209,6 +210,24 @@ def test_an_importer_rests_longer_and_longer_if_each_session_ends_at_once(
             near.welcome()
     # Each rest is 3/16 of the time since the beginning at least, and not shorter than 37 ms.
     assert sessions < 25
+
+
+def test_an_importer_gives_up_though_it_is_welcomed_if_each_session_ends_at_once(
+    near: Near, name: str
+) -> None:
+    where = f"{near.address}/x"
+    with bridge.import_(where, name=name, device="host", timeout=WAIT_S, give_up=1) as into:
+
+        def go_on() -> None:
+            into.wait(0)
+            said = near.next(0.05)
+            if isinstance(said, wire.Hello):
+                near.say(wire.Welcome("h", EPOCH, 0, SPEC, {"zmq": {}}))
+            elif isinstance(said, wire.Open):
+                near.say(wire.Bye("the engine has failed", True))
+
+        with pytest.raises(RingError, match="no session for 1 s: the engine has failed"):
+            poll(go_on, WAIT_S)
 
 
 def attempts(answered_s: float, until_s: float) -> list[float]:

@@ -115,7 +115,7 @@ def test_a_ring_is_not_imported_into_itself(near, children):
 
 def test_an_exporter_that_is_not_there(far):
     told = why_over(bridge.import_("127.0.0.1:1/x", name=far, device="host", give_up=0.2))
-    assert "no connection for 0.2 s: nobody answers there" in told
+    assert "no session for 0.2 s: nobody answers there" in told
 
 
 def test_an_address_where_no_machine_is(far, caplog):
@@ -178,7 +178,7 @@ def test_an_export_of_a_ring_in_host_memory(near, far, device):
 def test_a_name_that_does_not_resolve_is_told_at_once_and_tried_again(near, far, caplog):
     caplog.set_level("INFO", "gpuring.bridge")
     told = why_over(bridge.import_("me@home:1/x", name=far, device="host", give_up=0.2))
-    assert "no connection for 0.2 s: me@home does not resolve: Name or service not known" in told
+    assert "no session for 0.2 s: me@home does not resolve: Name or service not known" in told
     with bridge.export(near, listen="me@home:0", insecure=True) as out:
         poll(lambda: "me@home does not resolve" in caplog.messages[-1], WAIT_S)
         assert out.stats().restarts == 0
@@ -261,7 +261,7 @@ def test_keys(near, far, tmp_path, caplog):
         for key in (strange, None):
             told = why_over(bridge.import_(**where, key=key, timeout=0.5, give_up=0.5))
             poll(lambda: "both sides need the keys of one pair" in caplog.text)
-            assert "no connection for 0.5 s: the connection was closed at once" in told
+            assert "no session for 0.5 s: the connection was closed at once" in told
         with (
             bridge.import_(**where, key=theirs),
             ring.producer() as producer,

@@ -164,6 +164,6 @@ def test_an_importer_gives_up_though_it_is_connected_while_there_is_no_ring(near
     with (
         bridge.export(near, listen="127.0.0.1:0") as out,
         bridge.import_(f"{out.address}/{near}", name=far, device="host", give_up=1) as into,
-        pytest.raises(RingError, match=f"for 1 s: the exporter says: {MISSING}"),
+        pytest.raises(RingError, match=f"no session for 1 s: the exporter says: {MISSING}"),
     ):
         into.wait(WAIT_S)

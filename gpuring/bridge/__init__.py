@@ -107,7 +107,8 @@ def import_(
     * `engine`: what carries the frames.  "auto" takes what suits the two machines, and says why.
     * `key`: the key file of an importer (`keygen`).
     * `timeout`: after how many seconds of silence the other side counts as gone, 0.1 or more.
-    * `give_up`: after how many seconds without a connection it ends.  None: never.
+    * `give_up`: after how many seconds without a session it ends, also while there is no ring there
+      or the exporter ends each session at once.  None: never.
 
     Returns an `Import`, a context manager that ends the bridge with its block.  Does not wait, so
     attach to the ring here with a timeout.  Raises RingExists if the ring is in use on this host,

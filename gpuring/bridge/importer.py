@@ -61,7 +61,6 @@ class Importer:
         self._open_s = time.monotonic()
         """When there was a session last that was of use.  At first, when it was started."""
         self._why = ""
-        self._connected_s = time.monotonic()
         self._stopped = self._again = False
         """Whether it was told to stop, and whether another importer of this name follows."""
         self._engine = ""
@@ -159,11 +158,11 @@ class Importer:
         return more
 
     def _give_up(self) -> None:
-        limit_s = self._told["give_up_s"]
-        if self._connection is not None and self._connection.near is not None:
-            self._connected_s = time.monotonic()
-        elif limit_s is not None and time.monotonic() - self._connected_s > limit_s:
-            raise Fatal(f"no connection for {limit_s:g} s: {self._why}")
+        limit_s, connection = self._told["give_up_s"], self._connection
+        if limit_s is None or (connection is not None and connection.near is not None):
+            return
+        if time.monotonic() - self._open_s > limit_s:
+            raise Fatal(f"no session for {limit_s:g} s: {self._why}")
 
     def _heard_from_supervisor(self, message: dict[str, Any]) -> None:
         if "stop" in message:
@@ -232,8 +231,6 @@ class Importer:
             self._watch.remove(connection.socket)
             self._watch.remove(connection.monitor)
             connection.close()
-            if connection.near is not None:
-                self._connected_s = time.monotonic()
             if self._landing is not None and connection.was_of_use(self._landing.mark):
                 self._open_s = time.monotonic()
         if self._landing is not None:

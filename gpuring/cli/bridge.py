@@ -117,7 +117,7 @@ def _add_import(parser: argparse.ArgumentParser) -> None:
         "--give-up",
         type=_seconds,
         metavar="S",
-        help="end after so long without a connection (default: never)",
+        help="end after so long without the exporter or its ring (default: never)",
     )
     _add_common(parser, "where the ring here is: host, cuda (default) or cuda:N")
     parser.set_defaults(how=_import)
