@@ -210,7 +210,7 @@ def test_losses_count_over_the_rings_of_importers_that_were_terminated(near, far
 def test_a_ring_that_is_replaced_gives_an_importer_that_is_gone_no_more_time(near):
     up: Any = SimpleNamespace(say=lambda **_: None, log=lambda _: None)
     links = Links({"ring": near.name, "device": None, "patience_s": WAIT_S, "kept": {}}, up)
-    link = links.make(wire.Hello(near.name, "h/x", "0" * 16, "lossless", "", 0))
+    link = links.make(wire.Hello(near.name, "h/x", "0" * 16, "lossless", "", 0), waited=False)
     links.importer_left(link)
     until = dict(links._gone)
     near.close()
