@@ -216,6 +216,37 @@ def test_a_ring_that_is_replaced_is_replaced_over_there(near, far):
         loop.close()
 
 
+def test_producers_of_a_new_ring_wait_for_an_importer_that_needs_the_old_one(near, far):
+    with contextlib.ExitStack() as stack:
+        first = ring_of(near)
+        producer = stack.enter_context(first.producer())
+        _, into = stack.enter_context(bridged(near, far))
+        there = stack.enter_context(gpuring.attach(far, timeout=WAIT_S))
+        frames = stack.enter_context(there.consumer(start="oldest", reattach=True))
+        put(producer, 0)
+        loop = iter(frames)
+        assert got(next(loop)) == 0
+        os.kill(stopped := into.pid, signal.SIGSTOP)
+        for n in range(1, 4):
+            put(producer, n)
+        first.close()
+        again = stack.enter_context(ring_of(near))
+        producer = stack.enter_context(again.producer())
+        poll(lambda: again.stats().subscriptions, WAIT_S)
+        for n in range(4, 12):
+            put(producer, n)
+        with pytest.raises(RingFull, match=far):
+            producer.claim(0.1)
+        os.kill(stopped, signal.SIGCONT)
+        thread = threading.Thread(target=lambda: [put(producer, n) for n in range(12, 40)])
+        thread.start()
+        for n in range(1, 40):
+            slot = next(loop)
+            assert (got(slot), slot.lost) == (n, 0)
+        thread.join()
+        loop.close()
+
+
 @pytest.mark.parametrize("policy", wire.POLICIES[:2])
 def test_what_a_new_ring_lost_before_the_exporter_came_is_counted(near, far, policy):
     """The exporter's worker is stopped while the ring is replaced and goes round three times."""

@@ -160,6 +160,7 @@ class Exporter:
                 except EngineError as error:
                     self._hang_up(caller, str(error))
         self._links.give_up()
+        self._links.follow()
         for link in self._links:
             if link.done:
                 self._move(link)

@@ -5,6 +5,7 @@ The supervisor is a member of each subscription as well, so it outlives the work
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import time
 from collections.abc import Iterator
@@ -15,12 +16,15 @@ from gpuring import _core
 from gpuring.bridge import wire
 from gpuring.bridge.near import Link
 from gpuring.bridge.worker import Up
+from gpuring.consumer import Consumer
 from gpuring.errors import RingError
 from gpuring.ring import Ring, attach
 
 Start = Literal["next", "oldest"] | int
 """As Ring.consumer has it."""
 
+_FOLLOW_S = 0.05
+"""How often to look whether the ring was replaced."""
 _NAME_NBYTES = _core.MAX_NAME_NBYTES
 
 
@@ -45,6 +49,8 @@ class Links:
         self._leaving: set[str] = set()
         """Importers whose subscriptions were given up here, and not by the supervisor yet.  Who
         joined one of them would not get the frames that were on their way."""
+        self._follow_s = 0.0
+        """When to look again whether the ring was replaced."""
 
     def __iter__(self) -> Iterator[Link]:
         """Those that there are now.  They may be dropped meanwhile."""
@@ -83,13 +89,15 @@ class Links:
         _begin(link, hello, begin, waited)
         return link
 
-    def _join(self, hello: wire.Hello, ring: Ring, start: Start) -> Link:
+    def _join(
+        self, hello: wire.Hello, ring: Ring, start: Start, place: Consumer | None = None
+    ) -> Link:
+        """Closes the ring if it refuses, and raises RingError then."""
         name, lossless = subscription_of(hello.importer), hello.policy == "lossless"
+        consumer = place or _place_in(ring, name, lossless, start)
         try:
-            consumer = ring.consumer(name, lossless=lossless, start=start, gate="host")
-            consumer.fileno()  # it is made now, when the importer can still be refused
             link = Link(hello, ring, consumer)
-        except (RingError, ValueError, OSError) as error:
+        except (ValueError, OSError) as error:
             ring.close()
             raise RingError(str(error)) from None
         self._by_name[hello.importer] = link
@@ -158,12 +166,30 @@ class Links:
         except (RingError, OSError):
             return None
 
+    def follow(self) -> None:
+        """Joins the ring that has taken the place of one of which a lossless importer still needs
+        frames.  So the producers there wait for it from now on."""
+        now = time.monotonic()
+        if now < self._follow_s:
+            return
+        self._follow_s = now + _FOLLOW_S
+        for link in self:
+            if link.policy == "lossless" and link.next is None:
+                ring = self.successor_of(link)
+                if ring is not None:
+                    with contextlib.suppress(RingError):  # there may be room later
+                        link.next = ring, _place_in(ring, subscription_of(link.name), True)
+
     def move(self, link: Link, ring: Ring) -> None:
         """Goes on in this ring.  If that refuses, the link is given up."""
         has = link.epoch, link.passed
         hello = wire.Hello(self._ring_name, link.name, link.run, link.policy, *has)
+        place: Consumer | None = None
+        if link.next is not None and link.next[0]._epoch == ring._epoch:
+            ring.close()
+            (ring, place), link.next = link.next, None
         try:
-            after = self._join(hello, ring, "oldest")
+            after = self._join(hello, ring, "oldest", place)
         except RingError as error:
             self._up.log(f"{link.name}: {error}")
             self.drop(link)
@@ -174,6 +200,17 @@ class Links:
         self.importer_left(after)
         link.close()
         self._up.log(f"ring {self._ring_name!r} was replaced: {link.name} goes on in the new one")
+
+
+def _place_in(ring: Ring, subscription: str, lossless: bool, start: Start = "oldest") -> Consumer:
+    """Closes the ring if it refuses, and raises RingError then."""
+    try:
+        consumer = ring.consumer(subscription, lossless=lossless, start=start, gate="host")
+        consumer.fileno()  # it is made now, when the importer can still be refused
+    except (RingError, ValueError, OSError) as error:
+        ring.close()
+        raise RingError(str(error)) from None
+    return consumer
 
 
 def _next_of(ring: Ring) -> Start:

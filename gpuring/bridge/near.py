@@ -94,6 +94,8 @@ class Link:
         """Whether no frame is acquired any more."""
         self.most: int | None = None
         """How many slots of the near ring it may hold.  None: as many as it has credits."""
+        self.next: tuple[Ring, Consumer] | None = None
+        """Its place in the ring that has taken the place of this one."""
         self._slab: Slab = slab_of(ring, writable=False)
         self._metas = metas_of(ring, writable=False)
         self._extent = extent_of(ring.spec)
@@ -178,14 +180,16 @@ class Link:
             self._unsent.clear()
 
     def close(self) -> None:
-        """Leaves the near ring in order."""
+        """Leaves the near ring in order, and the next one."""
         self.close_session()
         self._held.clear()
         self._unsent.clear()
-        try:
-            self.consumer.close()
-        finally:
-            self.ring.close()
+        places, self.next = [(self.ring, self.consumer), self.next], None
+        for ring, consumer in filter(None, places):
+            try:
+                consumer.close()
+            finally:
+                ring.close()
 
     def take(self, message: wire.Message) -> None:
         """What the far side says in this session.  Raises EngineError, WireError."""
