@@ -79,7 +79,7 @@ cdef extern from "core/ring.h" nogil:
         uint32_t number, role, u, mode, index, producer, pendings, origin_lost
         uint64_t id, pos, seq, lost, upstream, frames, producer_id, value
         int64_t deadline_ns
-        gr_bool redelivered, left, dropped, told, had_origin
+        gr_bool redelivered, left, dropped, told, had_origin, first
         gr_word32 stopping
         gr_pending pending[251]
         gr_culprit culprit

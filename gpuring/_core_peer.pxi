@@ -102,6 +102,12 @@ cdef class Peer:
         self.gd.me.had_origin = before.gd.me.had_origin
         self.gd.me.origin_lost = before.gd.me.origin_lost if lost is None else lost & 0xffffffff
 
+    def count_since(self, lost):
+        """`lost`: how much had been lost upstream, as this ring counts, when it was made.  If the join has made a subscription
+        that begins with the ring, what was lost since then counts.  Call it before the first verb."""
+        if self.gd.me.first:
+            self.gd.me.had_origin, self.gd.me.origin_lost = True, lost & 0xffffffff
+
     def count_before(self):
         """Counts what was in the ring before the subscription that its join has made as lost.  If the subscription was there
         already, that is the other members' affair, and this does nothing.  Call it before the first verb."""

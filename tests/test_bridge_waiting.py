@@ -87,6 +87,26 @@ def test_what_was_overwritten_before_an_importer_was_served_that_waits_is_counte
             assert frame.seq - frame.lost == 4
 
 
+def test_who_reads_the_far_ring_from_its_beginning_is_told_what_was_overwritten(near, far, caplog):
+    """But not another member of its subscription, for whom it is told already."""
+    caplog.set_level("INFO", "gpuring.bridge")
+    with bridged(near, far, slots=64, timeout=WAIT_S) as (out, _), contextlib.ExitStack() as stack:
+        poll(lambda: "and waits: the exporter says" in caplog.text, WAIT_S)
+        os.kill(out.pid, signal.SIGSTOP)
+        ring = stack.enter_context(ring_of(near))
+        producer = stack.enter_context(ring.producer())
+        for n in range(20):
+            put(producer, n)
+        os.kill(out.pid, signal.SIGCONT)
+        there = stack.enter_context(gpuring.attach(far, timeout=WAIT_S))
+        one = stack.enter_context(there.consumer("detectors", start="oldest"))
+        with one.acquire(timeout=WAIT_S) as slot:
+            assert slot.lost == slot.meta["n"] == slot.origin.seq - ring.slots > 0
+        other = stack.enter_context(there.consumer("detectors", start="oldest"))
+        with other.acquire(timeout=WAIT_S) as slot:
+            assert slot.lost == 0
+
+
 def test_who_asks_when_the_ring_is_there_begins_with_the_next_frame(name):
     with (
         exporting(name) as (_, importer),

@@ -288,8 +288,10 @@ enum gr_result gr_join_consumer(struct gr_ring *ring, const char name[GR_NAME_WO
         if (found == GR_NONE) announce(ring, me, name, from, start);
         me->seen = gr_load_acquire(&ring->sub[me->u].redo);
         me->pos = me->high = start_of(gr_load_sc(&ring->sub[me->u].word));
-        if (found == GR_NONE) me->before = me->pos - ring->slots; /* sequences start at N */
-        else { /* what came before belongs to the other members, and is not lost */
+        if (found == GR_NONE) {
+            me->before = me->pos - ring->slots; /* sequences start at N */
+            me->first = !me->before;
+        } else { /* what came before belongs to the other members, and is not lost */
             uint64_t f = gr_frontier(ring), oldest = f > ring->slots ? f - ring->slots : 0;
             if (me->pos < oldest) me->pos = me->high = oldest;
         }

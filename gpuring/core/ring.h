@@ -166,6 +166,7 @@ struct gr_peer {
      * there. */
     uint32_t origin_lost;
     bool had_origin;
+    bool first; /* its join has made a subscription that begins with the ring */
     uint32_t pendings; /* number of fences that the stream (or the host) has to wait for */
     struct gr_pending pending[GR_MAX_PEERS + 1];
 
