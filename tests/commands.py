@@ -43,3 +43,21 @@ def running(*options: Any, **more: Any) -> Iterator[subprocess.Popen[str]]:
         told = process.communicate()
         if not passed:
             print(" ".join(map(str, ["gpuring", *options])), *told, sep="\n")
+
+
+def line_with(process: subprocess.Popen[str], text: str) -> str:
+    """The next line of its standard error that has this text."""
+    assert process.stderr is not None
+    for line in process.stderr:
+        if text in line:
+            return line
+    raise AssertionError(f"it ended without {text!r}")
+
+
+@contextlib.contextmanager
+def exporting(ring: str, *options: Any) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A bridge's export command, and its address."""
+    listen = ("--listen", "127.0.0.1:0")
+    with running("bridge", "export", ring, *listen, *options) as process:
+        told = line_with(process, "listens at")
+        yield process, told.partition("listens at")[2].strip()

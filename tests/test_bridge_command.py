@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import signal
 import socket
-import subprocess
 from collections.abc import Iterator
 
 import commands
 import pytest
+from commands import exporting, line_with
 from support import poll
 
 import gpuring
@@ -28,15 +27,6 @@ def near(name: str) -> Iterator[gpuring.Ring]:
         yield ring
 
 
-def line_with(process: subprocess.Popen[str], text: str) -> str:
-    """The next line of standard error that has this text."""
-    assert process.stderr is not None
-    for line in process.stderr:
-        if text in line:
-            return line
-    raise AssertionError(f"it ended without {text!r}")
-
-
 def put(producer: gpuring.Producer, numbers: range) -> None:
     for n in numbers:
         with producer.claim(timeout=WAIT_S) as slot:
@@ -51,8 +41,7 @@ def number(slot: gpuring.ReadSlot) -> int:
 def test_a_killed_importer_goes_on_where_it_was(name, near):
     there = f"{name}-far"
     with contextlib.ExitStack() as stack:
-        run = stack.enter_context(commands.running(*EXPORT, near.name, "--listen", "127.0.0.1:0"))
-        where = re.findall(r"listens at (\S+)", line_with(run, "listens at"))[0]
+        run, where = stack.enter_context(exporting(near.name))
         again = (*IMPORT, f"{where}/{near.name}", "--as", there, "--device", "host")
         first = stack.enter_context(commands.running(*again))
         far = stack.enter_context(gpuring.attach(there, timeout=WAIT_S))
@@ -83,8 +72,7 @@ def test_an_importer_that_is_terminated_and_started_again_leaves_nothing_out(nam
     """As a manager of services does.  What is lost while a lossy one is away is counted."""
     there = f"{name}-far"
     with contextlib.ExitStack() as stack:
-        run = stack.enter_context(commands.running(*EXPORT, near.name, "--listen", "127.0.0.1:0"))
-        where = re.findall(r"listens at (\S+)", line_with(run, "listens at"))[0]
+        run, where = stack.enter_context(exporting(near.name))
         again = (*IMPORT, f"{where}/{near.name}", "--as", there, "--device", "host", *policy)
         first = stack.enter_context(commands.running(*again))
         far = stack.enter_context(gpuring.attach(there, timeout=WAIT_S))
@@ -120,8 +108,7 @@ def test_a_killed_importer_that_makes_another_ring_counts_on(name, near):
     """Each sequence of the near ring comes or is counted, though the new ring has more slots."""
     there = f"{name}-far"
     with contextlib.ExitStack() as stack:
-        run = stack.enter_context(commands.running(*EXPORT, near.name, "--listen", "127.0.0.1:0"))
-        where = re.findall(r"listens at (\S+)", line_with(run, "listens at"))[0]
+        _, where = stack.enter_context(exporting(near.name))
         options = (f"{where}/{near.name}", "--as", there, "--device", "host", "--lossy", "--slots")
         first = stack.enter_context(commands.running(*IMPORT, *options, 2))
         far = stack.enter_context(gpuring.attach(there, timeout=WAIT_S))
@@ -159,8 +146,7 @@ def test_a_killed_importer_that_makes_another_ring_counts_on(name, near):
 
 
 def test_an_exporter_says_that_it_waits_for_its_ring(name):
-    with commands.running(*EXPORT, f"{name}-near", "--listen", "127.0.0.1:0") as run:
-        line_with(run, "listens at")
+    with exporting(f"{name}-near") as (run, _):
         told = line_with(run, f"waits for ring '{name}-near' to be created")
         assert f"No ring or service named '{name}-near': this host has " in told
         with gpuring.create(f"{name}-near", slots=2, shape=4, dtype="u1", device="host"):

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
-import subprocess
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
-import commands
 import pytest
+from commands import exporting
 from support import poll
 
 import gpuring
@@ -86,26 +84,13 @@ def near(name: str) -> Iterator[gpuring.Ring]:
         yield ring
 
 
-@contextlib.contextmanager
-def exporting(near: gpuring.Ring, *options: Any) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The command, and its address."""
-    listen = ("--listen", "127.0.0.1:0")
-    with commands.running("bridge", "export", near.name, *listen, *options) as run:
-        assert run.stderr is not None
-        for line in run.stderr:
-            if found := re.search(r"listens at (\S+)", line):
-                yield run, found[1]
-                return
-        raise AssertionError("it does not listen")
-
-
 def members(near: gpuring.Ring) -> int:
     return len(near.stats().peers) - 1  # without the producer
 
 
 def test_an_importer_that_comes_back_while_it_is_given_up_misses_nothing_uncounted(near):
     """The worker has given the subscription up, and the supervisor has not done so yet."""
-    with exporting(near, "--patience", 0.2) as (run, address), near.producer() as producer:
+    with exporting(near.name, "--patience", 0.2) as (run, address), near.producer() as producer:
         with calling(near, address) as importer:
             importer.ask()
             importer.welcomed()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 import threading
 import traceback
 
-import commands
 import pytest
+from commands import exporting, line_with
 from support import poll
 
 pytest.importorskip("zmq")
@@ -52,19 +51,9 @@ def test_a_signal_that_came_to_another_thread_interrupts_a_wait(near):
     assert told == [True]
 
 
-def line_with(process: subprocess.Popen[str], text: str) -> str:
-    """The next line of standard error that has this text."""
-    assert process.stderr is not None
-    for line in process.stderr:
-        if text in line:
-            return line
-    raise AssertionError(f"it ended without {text!r}")
-
-
 @pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
 def test_more_signals_do_not_interrupt_the_end(near, first):
-    with commands.running("bridge", "export", near, "--listen", "127.0.0.1:0") as run:
-        line_with(run, "listens at")
+    with exporting(near) as (run, _):
         run.send_signal(first)
         line_with(run, "ending")
         run.send_signal(signal.SIGINT)
