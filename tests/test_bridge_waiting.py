@@ -65,9 +65,13 @@ def hello(name: str, who: str = "far/x", run: str = "0" * 16, policy: str = "los
     return wire.Hello(name, who, run, policy, "", 0)
 
 
+@pytest.mark.parametrize("dies", [False, True], ids=["", "its worker dies"])
 @pytest.mark.parametrize("policy", wire.POLICIES)
-def test_what_was_overwritten_before_an_importer_was_served_that_waits_is_counted(name, policy):
-    """The exporter is stopped while the ring comes, and ten frames go into its four slots."""
+def test_what_was_overwritten_before_an_importer_was_served_that_waits_is_counted(
+    name, policy, dies
+):
+    """The exporter is stopped while the ring comes, and ten frames go into its four slots.  If its
+    worker dies then, the importer has no far ring yet."""
     with exporting(name) as (out, importer):
         far = importer()
         far.say(7, hello(name, policy=policy))
@@ -81,6 +85,12 @@ def test_what_was_overwritten_before_an_importer_was_served_that_waits_is_counte
                 producer.claim().publish()
             os.kill(out.pid, signal.SIGCONT)
             assert far.heard(wire.Welcome).seq == 3  # a ring of four slots begins with 4
+            if dies:
+                os.kill(pid := out.pid, signal.SIGKILL)
+                poll(lambda: out.pid not in (0, pid), WAIT_S)
+                far = importer()
+                far.say(7, hello(name, policy=policy))
+                assert far.heard(wire.Welcome).seq == 3
             far.say(7, wire.Open("zmq", 4), wire.Flow(0, (4,)))
             frame = far.heard(wire.Frame)
             assert frame.lost >= 6

@@ -293,7 +293,7 @@ class Exporter:
         spec = link.ring.spec
         channel.frames_nbytes = link.ring.slots * (spec.slot_nbytes + spec.meta_nbytes)
         self._callers[channel.route], caller.link, caller.why = caller, link, ""
-        self._links.importer_came(link)
+        self._links.importer_came(link, waited)
         if link.joined:
             self._welcome(caller, link)
 

@@ -42,8 +42,8 @@ class Links:
             name: (*kept, now + self._patience_s) for name, kept in told["kept"].items()
         }
         """Subscriptions that the supervisor has kept from an earlier worker: the epoch of their
-        ring, the sequence that they began with, what the importer had when it left, and until
-        when."""
+        ring, the sequence that they began with, what the importer had when it left (or when it
+        came, if it had waited for the ring), and until when."""
         self._gone: dict[str, float] = {}
         """Until when the subscriptions of links without a caller are kept."""
         self._leaving: set[str] = set()
@@ -70,7 +70,7 @@ class Links:
         ring = attach(self._ring_name, device=self._device)
         epoch = ring._epoch.hex()
         kept, begin, had, _ = self._kept.get(hello.importer, ("", 0, None, 0.0))
-        if not hello.epoch and had is not None:  # it was ended in order, so its ring is gone
+        if not hello.epoch and had is not None:  # it has no ring any more, or none yet
             hello = replace(hello, epoch=kept, seq=had)
         start = _next_of(ring)
         if hello.epoch == epoch:
@@ -132,9 +132,12 @@ class Links:
 
     # ---- patience ------------------------------------------------------------------------------
 
-    def importer_came(self, link: Link) -> None:
+    def importer_came(self, link: Link, waited: bool) -> None:
+        """If it has waited for the ring, it may not know yet that it is to have all of that, and
+        another worker has to know so if this one dies."""
         self._gone.pop(link.name, None)
-        self._up.say(do="note", name=link.name, epoch=link.epoch, had=None)
+        had = link.passed if waited else None
+        self._up.say(do="note", name=link.name, epoch=link.epoch, had=had)
 
     def importer_left(self, link: Link) -> None:
         """From now on the link is kept for a while, if it is not yet."""
