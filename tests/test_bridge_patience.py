@@ -14,6 +14,7 @@ from commands import exporting
 from support import poll
 
 import gpuring
+from gpuring.errors import RingError
 
 zmq = pytest.importorskip("zmq")
 
@@ -206,6 +207,15 @@ def test_a_ring_that_is_replaced_gives_an_importer_that_is_gone_no_more_time(nea
         (after,) = links
         assert (after.epoch, links._gone) == (successor._epoch.hex(), until)
         links.drop(after)
+
+
+def test_a_ring_in_host_memory_that_is_exported_with_a_gpu_refuses_its_importers(near):
+    """Its worker would die of each, again and again."""
+    up: Any = SimpleNamespace(say=lambda **_: None, log=lambda _: None)
+    links = Links({"ring": near.name, "device": "cuda:0", "patience_s": WAIT_S, "kept": {}}, up)
+    hello = wire.Hello(near.name, "h/x", "0" * 16, "lossless", "", 0)
+    with pytest.raises(RingError, match="is in host memory: it takes no device"):
+        links.make(hello, waited=False)
 
 
 def test_what_was_lost_before_a_ring_in_the_middle_was_replaced_counts_at_the_end(near, far):

@@ -67,7 +67,10 @@ class Links:
         or none that can be used any more."""
         if hello.importer in self._leaving:
             raise RingError("its subscription is being given up")
-        ring = attach(self._ring_name, device=self._device)
+        try:
+            ring = attach(self._ring_name, device=self._device)
+        except TypeError as error:  # a GPU was given for a ring in host memory
+            raise RingError(str(error)) from None
         epoch = ring._epoch.hex()
         kept, begin, had, _ = self._kept.get(hello.importer, ("", 0, None, 0.0))
         if not hello.epoch and had is not None:  # it has no ring any more, or none yet
