@@ -41,7 +41,7 @@ def test_a_bridge_that_is_up_before_the_camera_carries_the_first_frame(near, far
                 with frames.acquire(timeout=WAIT_S) as slot:
                     assert (slot.origin.seq, slot.lost, slot.meta["n"]) == (ring.slots, 0, 0)
                 assert [take(frames) for _ in range(6)] == [*range(1, 7)]
-    assert "is connected, and waits: " in caplog.text  # as the exporter has it
+    assert f"/{far} is connected, and waits for the ring" in caplog.text  # as the exporter has it
     assert caplog.text.count(told) == 1
 
 

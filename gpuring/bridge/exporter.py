@@ -283,7 +283,8 @@ class Exporter:
                 self._refuse_for_now(channel, importer, str(error))
             elif not waited:
                 self._callers[channel.route], caller.why = caller, str(error)
-                self._log_once(importer, f"is connected, and waits: {error}")
+                why = "" if isinstance(error, RingNotFound) else f": {error}"
+                self._log_once(importer, f"is connected, and waits for the ring{why}")
             return
         except (RingError, OSError) as error:  # as no free peer, or no free descriptor
             self._callers.pop(channel.route, None)
