@@ -19,6 +19,7 @@ from gpuring.bridge.guests import LOOK_S, Guest, Guests
 from gpuring.bridge.links import Links
 from gpuring.bridge.listening import RouterChannel, listen
 from gpuring.bridge.near import Link, Session
+from gpuring.bridge.refusals import Refusals
 from gpuring.bridge.worker import BUSY_S, POLLING_S, Up, Watch
 from gpuring.errors import PeerLost, RingError, RingNotFound
 
@@ -26,8 +27,6 @@ _MESSAGES = 64
 """How many messages are heard before frames are sent again."""
 _WAITING = 64
 """How many importers may wait for the ring.  All others are refused for now."""
-_REFUSED = 256
-"""How many importers are known that were refused or wait.  They may choose any names."""
 _CUT_S = 3.0
 """How long a connection may take to end that was shut down."""
 _END_LOOK_S = 0.2
@@ -62,8 +61,6 @@ class Exporter:
         self._host: str = told["host"]
         self._links = Links(told, up)
         self._callers: dict[bytes, Caller] = {}
-        self._refused: dict[str, str] = {}
-        """What the log has said last of importers that were refused and may ask again, or wait."""
         self._later: deque[tuple[Any, list[Any]]] = deque()
         """Messages that have come, and were not heard yet."""
         self._stop_s = 0.0
@@ -71,6 +68,7 @@ class Exporter:
         self._context = zmq.Context()
         self._router, self._door = listen(self._context, told["listen"], told["key"], up)
         self._guests = Guests(self._router)
+        self._refusals = Refusals(up, self._guests)
         endpoint: Any = self._router.last_endpoint
         up.say(listens=endpoint.decode().removeprefix("tcp://"))
         self._awaited = Awaited(self._ring_name, up)
@@ -224,7 +222,7 @@ class Exporter:
             number, message = wire.decode(parts)
         except wire.OtherVersion as error:
             channel = RouterChannel(self._router, self._guests.of(frame), route, error.session)
-            self._refuse(channel, f"{error} (of the exporter)", again=False)
+            self._refusals.for_good(channel, f"{error} (of the exporter)")
             return
         except wire.WireError as error:
             if caller is not None:
@@ -245,10 +243,10 @@ class Exporter:
     def _hello(self, channel: RouterChannel, hello: wire.Hello) -> None:
         if hello.ring != self._ring_name:
             reason = f"{self._host} exports ring {self._ring_name!r} here, and not {hello.ring!r}"
-            self._refuse(channel, reason, again=False)
+            self._refusals.for_good(channel, reason)
             return
         if self._stop_s:
-            self._refuse(channel, "the exporter is being stopped", again=True)
+            self._refusals.for_a_moment(channel, "the exporter is being stopped")
             return
         if channel.route in self._callers:  # a connection has one session at a time
             self._hang_up(self._callers[channel.route], None)
@@ -261,11 +259,11 @@ class Exporter:
                 "host of the same name, give one of the two rings another name with --as (name in "
                 "Python)"
             )
-            self._refuse_for_now(channel, hello.importer, reason)
+            self._refusals.for_now(channel, hello.importer, reason)
             return
         if link is not None and link.policy != hello.policy:
             self._drop(link, wire.Bye("its importer was started again", True))
-            self._refuse(channel, "the subscription has to be made again", again=True)
+            self._refusals.for_a_moment(channel, "the subscription has to be made again")
             return
         if before is not None:
             self._hang_up(before, None)
@@ -280,17 +278,17 @@ class Exporter:
                 link = self._links.make(caller.hello, waited)
         except (RingNotFound, PeerLost) as error:  # the ring of one who was killed may be left
             if not waited and len(self._waiting()) >= _WAITING:
-                self._refuse_for_now(channel, importer, str(error))
+                self._refusals.for_now(channel, importer, str(error))
             elif not waited:
                 self._callers[channel.route], caller.why = caller, str(error)
                 why = "" if isinstance(error, RingNotFound) else f": {error}"
-                self._log_once(importer, f"is connected, and waits for the ring{why}")
+                self._refusals.log(importer, f"is connected, and waits for the ring{why}")
             return
         except (RingError, OSError) as error:  # as no free peer, or no free descriptor
             self._callers.pop(channel.route, None)
-            self._refuse_for_now(channel, importer, str(error))
+            self._refusals.for_now(channel, importer, str(error))
             return
-        self._refused.pop(link.name, None)
+        self._refusals.forget(link.name)
         spec = link.ring.spec
         channel.frames_nbytes = link.ring.slots * (spec.slot_nbytes + spec.meta_nbytes)
         self._callers[channel.route], caller.link, caller.why = caller, link, ""
@@ -320,27 +318,6 @@ class Exporter:
     def _post(self, caller: Caller, message: wire.Message) -> None:
         caller.channel.post(message)
         caller.said_s = time.monotonic()
-
-    def _refuse(self, channel: RouterChannel, reason: str, *, again: bool) -> None:
-        if not again:
-            self._up.log(f"an importer was refused: {reason}")
-        try:
-            channel.post(wire.Refuse(reason, again))
-        except EngineError:  # it is gone, or asks again and again without reading the answers
-            if channel.guest is not None:
-                self._guests.turn_out(channel.guest)
-
-    def _refuse_for_now(self, channel: RouterChannel, importer: str, reason: str) -> None:
-        self._log_once(importer, f"was refused: {reason}")
-        self._refuse(channel, reason, again=True)
-
-    def _log_once(self, importer: str, what: str) -> None:
-        """Until it is served, or something else is to be said of it."""
-        if self._refused.pop(importer, None) != what:
-            self._up.log(f"{importer} {what}")
-        self._refused[importer] = what
-        if len(self._refused) > _REFUSED:
-            del self._refused[next(iter(self._refused))]
 
     def _guarded(self, link: Link, call: Callable[[], Any]) -> Any:
         """What `call` returns.  If the session fails by it, it is ended."""
