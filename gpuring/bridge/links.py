@@ -105,8 +105,8 @@ class Links:
             raise RingError(str(error)) from None
         self._by_name[hello.importer] = link
         self._share_slots()
-        joins = {"name": link.name, "subscription": name, "lossless": lossless, "epoch": link.epoch}
-        self._up.say(do="join", **joins, has={"epoch": hello.epoch, "seq": hello.seq})
+        has = {"epoch": hello.epoch, "seq": hello.seq}
+        self._up.say(do="join", **_place_of(link.name, lossless, ring), has=has)
         return link
 
     def drop(self, link: Link) -> None:
@@ -162,7 +162,10 @@ class Links:
     # ---- when the near ring is replaced --------------------------------------------------------
 
     def successor_of(self, link: Link) -> Ring | None:
-        """The ring that has taken the place of one whose stream has ended, if there is one."""
+        """The ring that has taken the place of one whose stream has ended, if there is one.  One in
+        which the link has a place already comes first, though it may have been replaced, too."""
+        if link.next is not None:
+            return link.next[0]
         try:
             successor = link.ring._successor()
             if successor is None:
@@ -185,14 +188,14 @@ class Links:
                 if ring is not None:
                     with contextlib.suppress(RingError):  # there may be room later
                         link.next = ring, _place_in(ring, subscription_of(link.name), True)
+                        self._up.say(do="follow", **_place_of(link.name, True, ring))
 
     def move(self, link: Link, ring: Ring) -> None:
         """Goes on in this ring.  If that refuses, the link is given up."""
         has = link.epoch, link.passed
         hello = wire.Hello(self._ring_name, link.name, link.run, link.policy, *has)
         place: Consumer | None = None
-        if link.next is not None and link.next[0]._epoch == ring._epoch:
-            ring.close()
+        if link.next is not None:
             (ring, place), link.next = link.next, None
         try:
             after = self._join(hello, ring, "oldest", place)
@@ -217,6 +220,12 @@ def _place_in(ring: Ring, subscription: str, lossless: bool, start: Start = "old
         ring.close()
         raise RingError(str(error)) from None
     return consumer
+
+
+def _place_of(importer: str, lossless: bool, ring: Ring) -> dict[str, Any]:
+    """What the supervisor has to know to join a subscription, too."""
+    name, epoch = subscription_of(importer), ring._epoch.hex()
+    return {"name": importer, "subscription": name, "lossless": lossless, "epoch": epoch}
 
 
 def _next_of(ring: Ring) -> Start:

@@ -33,11 +33,13 @@ class _Kept:
 
     ring: Ring
     consumer: Consumer
-    missed: int
+    missed: int = 0
     """How many frames the importer lost that only earlier rings had.  They count before the first
     frame of this one, so they are remembered until the importer has one."""
     had: int | None = None
     """Everything up to this sequence had arrived when the importer left.  None: it is there."""
+    next: _Kept | None = None
+    """The same in the ring that has taken the place of this one, while this one is still needed."""
 
     @property
     def epoch(self) -> str:
@@ -77,6 +79,13 @@ class _Kept:
                 slot.release()
         return missed + left
 
+    def close(self) -> None:
+        with contextlib.suppress(RingError):
+            self.consumer.close()
+        self.ring.close()
+        if self.next is not None:
+            self.next.close()
+
 
 class Export(Bridge):
     """The near side.  It is a member of each importer's subscription that takes no frames, so the
@@ -101,7 +110,8 @@ class Export(Bridge):
         return {"kept": {name: (each.epoch, each.begin, each.had) for name, each in kept}}
 
     def _rings(self) -> list[Ring]:
-        return [kept.ring for kept in self._kept.values()]
+        places = [each for kept in self._kept.values() for each in (kept, kept.next)]
+        return [each.ring for each in places if each is not None]
 
     def _asked_for(self, message: dict[str, Any]) -> None:
         if "listens" in message:
@@ -114,6 +124,8 @@ class Export(Bridge):
             self._say(left=message["name"])
         elif message["do"] == "note":
             self._note(**message)
+        elif message["do"] == "follow":
+            self._follow(message)
         else:
             self._keep(message)
 
@@ -121,10 +133,21 @@ class Export(Bridge):
         name, epoch, has = message["name"], message["epoch"], message["has"]
         kept, error = self._kept.get(name), None
         if kept is None or kept.epoch != epoch:
-            missed = 0 if kept is None else kept.missing(**has)
+            following, missed = None, 0
+            if kept is not None:
+                missed = kept.missing(**has)
+                following, kept.next = kept.next, None
             self._give_up(name)
+            if following is not None and following.epoch != epoch:  # it was replaced, too
+                missed += following.missing(**has)
+                following.close()
+                following = None
             try:
-                kept = self._joined(message, missed)
+                kept = self._kept[name] = following or self._joined(message)
+                kept.missed = missed
+            except RingNotFound:  # it was replaced meanwhile: the worker alone has its frames
+                self._say(joined=name, epoch=epoch, error=None, missed=missed)
+                return
             except (RingError, ValueError, OSError) as refused:
                 error, kept = str(refused), None
         elif kept.has_some(**has):
@@ -132,12 +155,20 @@ class Export(Bridge):
         missed = 0 if kept is None else kept.missed
         self._say(joined=name, epoch=epoch, error=error, missed=missed)
 
+    def _follow(self, message: dict[str, Any]) -> None:
+        """Joins the ring that has taken the place of one that is still needed.  So the worker can
+        go on there when that ring has no name any more."""
+        kept = self._kept.get(message["name"])
+        if kept is not None and kept.next is None:
+            with contextlib.suppress(RingError, ValueError, OSError):  # `_keep` tries again
+                kept.next = self._joined(message)
+
     def _note(self, do: str, name: str, epoch: str, had: int | None) -> None:
         kept = self._kept.get(name)
         if kept is not None and kept.epoch == epoch:
             kept.had = had
 
-    def _joined(self, message: dict[str, Any], missed: int) -> _Kept:
+    def _joined(self, message: dict[str, Any]) -> _Kept:
         ring = attach(self._told["ring"], device=self._told["device"])
         try:
             if ring._epoch.hex() != message["epoch"]:
@@ -147,15 +178,12 @@ class Export(Bridge):
         except (RingError, ValueError, OSError):
             ring.close()
             raise
-        kept = self._kept[message["name"]] = _Kept(ring, consumer, missed)
-        return kept
+        return _Kept(ring, consumer)
 
     def _give_up(self, name: str) -> None:
         kept = self._kept.pop(name, None)
         if kept is not None:
-            with contextlib.suppress(RingError):
-                kept.consumer.close()
-            kept.ring.close()
+            kept.close()
 
     def _leave(self) -> None:
         for name in [*self._kept]:
