@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -197,3 +198,14 @@ def test_an_importer_gives_up_though_it_is_connected_while_there_is_no_ring(near
         pytest.raises(RingError, match=f"no session for 1 s: the exporter says: {MISSING}"),
     ):
         into.wait(WAIT_S)
+
+
+def test_an_importer_that_gives_up_before_it_was_answered_says_what_it_waits_for(far):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        where = f"127.0.0.1:{silent.getsockname()[1]}/cam0"
+        options = {"name": far, "device": "host", "timeout": WAIT_S / 5}
+        with (
+            bridge.import_(where, give_up=0.2, **options) as into,
+            pytest.raises(RingError, match=r"no session for 0\.2 s: there was no answer yet"),
+        ):
+            into.wait(WAIT_S)

@@ -162,7 +162,8 @@ class Importer:
         if limit_s is None or (connection is not None and connection.near is not None):
             return
         if time.monotonic() - self._open_s > limit_s:
-            raise Fatal(f"no session for {limit_s:g} s: {self._why}")
+            why = self._why or "there was no answer yet"
+            raise Fatal(f"no session for {limit_s:g} s: {why}")
 
     def _heard_from_supervisor(self, message: dict[str, Any]) -> None:
         if "stop" in message:
