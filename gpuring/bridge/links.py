@@ -5,7 +5,6 @@ The supervisor is a member of each subscription as well, so it outlives the work
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import time
 from collections.abc import Iterator
@@ -23,8 +22,8 @@ from gpuring.ring import Ring, attach
 Start = Literal["next", "oldest"] | int
 """As Ring.consumer has it."""
 
-_FOLLOW_S = 0.05
-"""How often to look whether the ring was replaced."""
+_FOLLOW_S, _NO_ROOM_S = 0.05, 1.0
+"""How often to look whether the ring was replaced, and when again if there is no room in that."""
 _NAME_NBYTES = _core.MAX_NAME_NBYTES
 
 
@@ -185,10 +184,14 @@ class Links:
         for link in self:
             if link.policy == "lossless" and link.next is None:
                 ring = self.successor_of(link)
-                if ring is not None:
-                    with contextlib.suppress(RingError):  # there may be room later
-                        link.next = ring, _place_in(ring, subscription_of(link.name), True)
-                        self._up.say(do="follow", **_place_of(link.name, True, ring))
+                if ring is None:
+                    continue
+                try:
+                    link.next = ring, _place_in(ring, subscription_of(link.name), True)
+                except RingError:  # there may be room later
+                    self._follow_s = now + _NO_ROOM_S
+                else:
+                    self._up.say(do="follow", **_place_of(link.name, True, ring))
 
     def move(self, link: Link, ring: Ring) -> None:
         """Goes on in this ring.  If that refuses, the link is given up."""
