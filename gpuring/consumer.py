@@ -138,7 +138,7 @@ class Consumer(_verbs.ConsumerVerbs, Endpoint):
 
     def _count_on(self, peer: Peer, successor: JoinedRing) -> None:
         """What was lost on the way into another ring counts from our last frame, for its `peer`."""
-        begun = (successor.spec.about or {}).get("lost", 0)  # with what its importer began to count
+        begun = successor.spec.lost_before or 0
         counts_on = begun >= self._ring._header.link()[2]
         peer.count_on_from(self._peer, None if counts_on else begun)
 

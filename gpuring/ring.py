@@ -285,9 +285,8 @@ class Ring(Dropped):
         self._check_open()
         with self._joining:
             peer = self._join(subscription, lossless, start, *options)
-            begun = (self._spec.about or {}).get("lost")  # of a ring that an importer has made
-            if begun is not None:
-                peer.count_since(begun)
+            if self._spec.lost_before is not None:
+                peer.count_since(self._spec.lost_before)
             return Consumer(self, peer, lossless, options, reattach)
 
     def _join(

@@ -83,7 +83,7 @@ class Spec:
     origin: Mapping[str, str] | None = None
     """The "host" and the "ring" that a bridge carries the frames from.  None for other rings."""
     about: Mapping[str, Any] | None = None
-    """What else those who attach must know, as JSON.  Nothing here looks into it."""
+    """What else those who attach must know, as JSON."""
 
     @property
     def slot_nbytes(self) -> int:
@@ -95,6 +95,13 @@ class Spec:
     def meta_nbytes(self) -> int:
         """The bytes of metadata of a frame.  0 if there is none."""
         return self.meta.itemsize if self.meta is not None else 0
+
+    @property
+    def lost_before(self) -> int | None:
+        """How many frames a bridge had lost in all when its importer made the ring.  None if no
+        bridge fills it, or if that is damaged."""
+        found = self.about.get("lost") if isinstance(self.about, Mapping) else None
+        return found if type(found) is int else None
 
     def to_bytes(self) -> bytes:
         """JSON for the header: names, shapes and dtypes.  The offsets follow from them."""

@@ -38,16 +38,22 @@ def number(slot: gpuring.ReadSlot) -> int:
     return int(slot.array[0])
 
 
+def both_ends(
+    stack: contextlib.ExitStack, near: gpuring.Ring, there: str
+) -> tuple[gpuring.Ring, Iterator[gpuring.ReadSlot], gpuring.Producer]:
+    """The far ring, a loop over it that goes on after restarts, and a producer of the near one."""
+    far = stack.enter_context(gpuring.attach(there, timeout=WAIT_S))
+    frames = stack.enter_context(far.consumer(start="oldest", reattach=True))
+    return far, iter(frames), stack.enter_context(near.producer())
+
+
 def test_a_killed_importer_goes_on_where_it_was(name, near):
     there = f"{name}-far"
     with contextlib.ExitStack() as stack:
         run, where = stack.enter_context(exporting(near.name))
         again = (*IMPORT, f"{where}/{near.name}", "--as", there, "--device", "host")
         first = stack.enter_context(commands.running(*again))
-        far = stack.enter_context(gpuring.attach(there, timeout=WAIT_S))
-        frames = stack.enter_context(far.consumer(start="oldest", reattach=True))
-        producer = stack.enter_context(near.producer())
-        loop = iter(frames)
+        far, loop, producer = both_ends(stack, near, there)
         put(producer, range(8))
         assert [number(next(loop)) for _ in range(4)] == [*range(4)]
         first.kill()
@@ -75,10 +81,7 @@ def test_an_importer_that_is_terminated_and_started_again_leaves_nothing_out(nam
         run, where = stack.enter_context(exporting(near.name))
         again = (*IMPORT, f"{where}/{near.name}", "--as", there, "--device", "host", *policy)
         first = stack.enter_context(commands.running(*again))
-        far = stack.enter_context(gpuring.attach(there, timeout=WAIT_S))
-        frames = stack.enter_context(far.consumer(start="oldest", reattach=True))
-        producer = stack.enter_context(near.producer())
-        loop = iter(frames)
+        far, loop, producer = both_ends(stack, near, there)
         put(producer, range(1))
         slot = next(loop)
         assert number(slot) == 0
@@ -111,10 +114,8 @@ def test_a_killed_importer_that_makes_another_ring_counts_on(name, near):
         _, where = stack.enter_context(exporting(near.name))
         options = (f"{where}/{near.name}", "--as", there, "--device", "host", "--lossy", "--slots")
         first = stack.enter_context(commands.running(*IMPORT, *options, 2))
-        far = stack.enter_context(gpuring.attach(there, timeout=WAIT_S))
-        frames = stack.enter_context(far.consumer(start="oldest", reattach=True))
-        producer = stack.enter_context(near.producer())
-        loop, seq = iter(frames), 0
+        far, loop, producer = both_ends(stack, near, there)
+        seq = 0
 
         def read_until(last: int) -> int:
             nonlocal seq

@@ -245,6 +245,13 @@ def test_any_description_is_read_or_refused_with_valueerror(text):
         assert not any(field.dtype.hasobject for field in described.fields)
 
 
+@pytest.mark.parametrize("about", ['"x"', "[1]", '{"lost": "3"}', '{"lost": true}', "{}", "3"])
+def test_a_count_of_a_bridge_that_is_damaged_is_none(about):
+    text = '{"fields": [["array", [2], "u1"]], "meta": null, "about": %s}'
+    assert spec.Spec.from_bytes((text % about).encode()).lost_before is None
+    assert spec.Spec.from_bytes((text % '{"lost": 3}').encode()).lost_before == 3
+
+
 def damage(name: str, at: int, data: bytes) -> None:
     with (SHM / f"gpuring.{name}").open("r+b") as file:
         file.seek(at)

@@ -48,22 +48,28 @@ def replaced(name):
         yield first, replace
 
 
-@pytest.mark.parametrize(
-    ("by", "lossless"),
-    [(by_for, True), (by_async_for, True), (by_for, False), (by_async_for, False),
-     (by_align, False)],
-)  # fmt: skip
-def test_what_a_new_ring_has_overwritten_before_its_reader_came_is_lost(
-    name, replaced, by, lossless
-):
-    """A lossy reader that is aligned takes the newest frame."""
-    first, replace = replaced
-    with gpuring.attach(name) as mine:
+@contextlib.contextmanager
+def reading(first, by, lossless):
+    """A loop that has had the only frame of the first ring."""
+    with gpuring.attach(first.name) as mine:
         frames = mine.consumer(lossless=lossless, reattach=True)
         with first.producer() as producer:
             put(producer, 0)
         loop = by(frames)
         assert next(loop) == (4, False, 0)
+        yield loop
+        frames.close()
+
+
+@pytest.mark.parametrize(
+    ("by", "lossless"),
+    [(by_for, True), (by_async_for, True), (by_for, False), (by_async_for, False),
+     (by_align, False)],
+)  # fmt: skip
+def test_what_a_new_ring_has_overwritten_before_its_reader_came_is_lost(replaced, by, lossless):
+    """A lossy reader that is aligned takes the newest frame."""
+    first, replace = replaced
+    with reading(first, by, lossless) as loop:
         ring, producer = replace(published=10)  # 4 … 13, in four slots
         seq, restarted, lost = next(loop)
         assert (restarted, lost) == (True, seq - 4)
@@ -76,21 +82,14 @@ def test_what_a_new_ring_has_overwritten_before_its_reader_came_is_lost(
         seen = ring.stats()
         assert [peer.lost for peer in seen.peers if peer.role == "consumer"] == [lost]
         assert [sub.lost for sub in seen.subscriptions] == [lost]
-        frames.close()
 
 
 @pytest.mark.parametrize("lossless", [True, False], ids=["lossless", "lossy"])
-def test_a_reader_that_comes_to_a_new_ring_in_time_has_lost_nothing(name, replaced, lossless):
+def test_a_reader_that_comes_to_a_new_ring_in_time_has_lost_nothing(replaced, lossless):
     first, replace = replaced
-    with gpuring.attach(name) as mine:
-        frames = mine.consumer(lossless=lossless, reattach=True)
-        with first.producer() as producer:
-            put(producer, 0)
-        loop = by_for(frames)
-        assert next(loop) == (4, False, 0)
+    with reading(first, by_for, lossless) as loop:
         replace(published=3)
         assert [next(loop) for _ in range(3)] == [(4, True, 0), (5, False, 0), (6, False, 0)]
-        frames.close()
 
 
 def test_what_was_overwritten_before_a_subscription_came_is_counted_by_one_member(name, replaced):
