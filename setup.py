@@ -8,8 +8,9 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 
 package = Path("gpuring")
-sources = sorted([*package.glob("core/*.c"), *package.glob("device/*.c")])
-headers = sorted([*package.glob("core/*.h"), *package.glob("device/*.h")])
+native = package / "native"
+sources = sorted([*native.glob("core/*.c"), *native.glob("device/*.c")])
+headers = sorted([*native.glob("core/*.h"), *native.glob("device/*.h")])
 # Python's own flags ask for debug information, with which a wheel is twice as large.
 wants_debug = re.search(r"(^|\s)-g", os.environ.get("CFLAGS", ""))
 
@@ -18,7 +19,7 @@ def extension(name: str, *more: Path) -> Extension:
     return Extension(
         f"gpuring.{name}",
         [f"gpuring/{name}.pyx", *map(str, more)],
-        include_dirs=["gpuring"],
+        include_dirs=["gpuring/native"],
         depends=[*map(str, [*headers, *package.glob("*.pxd")])],
         extra_compile_args=[
             *("-std=gnu11", "-O2", "-Wall", "-pthread"),

@@ -1,6 +1,6 @@
 /* Cost of each transition of the core, uncontended, in nanoseconds.
  *
- *   gcc -std=gnu11 -O2 -pthread -I gpuring bench/transitions.c gpuring/core/<all>.c -o transitions
+ *   gcc -std=gnu11 -O2 -pthread -I gpuring/native bench/transitions.c gpuring/native/core/<all>.c -o transitions
  *   ./transitions 50 99     prints {"n": …, "claim": [p50, p99], "publish": …, "acquire": …, "release": …}
  *
  * One thread is producer and consumer in turn, 8 slots, 1 subscription: what is measured is the path

@@ -49,7 +49,7 @@ def run(settings: Settings, crew: Crew) -> Iterator[Figure]:
 def _in_c() -> Iterator[Figure]:
     blank = Figure(GROUP, "claim", "core", "ns", {"sync": "host", "slots": SLOTS})
     package = Path(gpuring.__file__).parent
-    sources = sorted(package.glob("core/*.c"))
+    sources = sorted(package.glob("native/core/*.c"))
     compiler = shutil.which("cc") or shutil.which("gcc")
     if not compiler or not sources:
         why = "no C compiler" if sources else "the C sources are not installed"
@@ -57,7 +57,7 @@ def _in_c() -> Iterator[Figure]:
         return
     with tempfile.TemporaryDirectory() as out:
         program = Path(out, "transitions")
-        command = [compiler, "-std=gnu11", "-O2", "-pthread", f"-I{package}", "-o", str(program)]
+        command = [compiler, "-std=gnu11", "-O2", "-pthread", f"-I{package / 'native'}", "-o", str(program)]
         command += [str(Path(__file__).with_name("transitions.c")), *map(str, sources)]
         try:
             subprocess.run(command, check=True, capture_output=True, text=True, timeout=100)

@@ -41,7 +41,7 @@ def build(tmp_path_factory):
         pytest.skip("gcc has no address sanitizer here")
 
     def make(name: str) -> Path:
-        core = [str(path) for path in (ROOT / "gpuring/core").glob("*.c")]
+        core = [str(path) for path in (ROOT / "gpuring/native/core").glob("*.c")]
         core = [path for path in core if not path.endswith("watchdog.c")]
         built = [gcc, *FLAGS, f"tests/core/{name}.c", *core, "-o", str(folder / name)]
         subprocess.run(built, cwd=ROOT, check=True, timeout=100)

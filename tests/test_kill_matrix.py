@@ -3,7 +3,7 @@
 The mutants show that it can fail: each takes one line out of the recovery, and some survivor has
 to hang, lose a frame or find the ring worn.  bench/results/kill-matrix-host.json keeps a long run:
 
-    gcc -O2 -pthread -DGR_FAULTS tests/core/kill/*.c gpuring/core/*.c -o build/kill
+    gcc -O2 -pthread -DGR_FAULTS tests/core/kill/*.c gpuring/native/core/*.c -o build/kill
     build/kill --rounds 10000 --seed 2027 --json bench/results/kill-matrix-host.json
 """
 

@@ -10,7 +10,7 @@ PAGE = ROOT / "docs" / "holes.md"
 LABEL = re.compile(r"\b(?:[ACDEGHMT]\d{1,2}|[Ee]dge [A-Z])\b")
 NO_LABELS = {"C11", "M8"}  # the language; NumPy's code for dates
 USERS = (
-    *("gpuring/core/*.[ch]", "gpuring/device/*.[ch]", "gpuring/**/*.py"),
+    *("gpuring/native/core/*.[ch]", "gpuring/native/device/*.[ch]", "gpuring/**/*.py"),
     *("gpuring/*.pyx", "gpuring/*.pxi"),
     *("tests/*.py", "tests/*/*.py", "tests/**/*.[ch]", "tests/*.md", "*.md", "docs/**/*.md"),
 )
@@ -52,5 +52,5 @@ def test_every_explanation_names_a_file_that_is_there():
         files = re.findall(r"`((?:core|device|docs|tests)/[\w./-]+)`", text)
         assert files, f"{label} names no file"
         for name in files:
-            path = ROOT / name if name.startswith(("docs", "tests")) else ROOT / "gpuring" / name
+            path = ROOT / name if name.startswith(("docs", "tests")) else ROOT / "gpuring/native" / name
             assert path.exists(), f"{label}: {name}"

@@ -83,8 +83,8 @@ def test_64_kib_of_metadata_and_no_more(name):
 def test_ticks_and_slices_are_as_long_as_the_page_says():
     """By the source: no test can tell by a clock."""
     root = Path(__file__).parents[1]
-    watchdog = (root / "gpuring/core/watchdog.c").read_text()
-    ring = (root / "gpuring/core/ring.h").read_text()
+    watchdog = (root / "gpuring/native/core/watchdog.c").read_text()
+    ring = (root / "gpuring/native/core/ring.h").read_text()
     said = (root / "docs/failure.md").read_text()
     tick, long = re.findall(r"\bTICK_MS = (\d+), LONG_TICK_MS = (\d+),", watchdog)[0]
     (slice_ms,) = re.findall(r"define GR_SLICE_NS \(INT64_C\((\d+)\) \* 1000 \* 1000\)", ring)

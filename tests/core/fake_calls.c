@@ -1,4 +1,4 @@
-/* The driver's functions, as gpuring/device/driver.h lists them, over the world of fake_cuda.c. */
+/* The driver's functions, as gpuring/native/device/driver.h lists them, over the world of fake_cuda.c. */
 #define _GNU_SOURCE
 #include "fake_world.h"
 

@@ -7,7 +7,7 @@
  * verbs.
  *
  *   gcc -std=gnu11 -g -O1 -DGR_FAULTS -fsanitize=address,undefined -fno-sanitize-recover=all \
- *       -pthread tests/core/fuzz.c $(find gpuring/core -name '*.c' ! -name watchdog.c) -o fuzz
+ *       -pthread tests/core/fuzz.c $(find gpuring/native/core -name '*.c' ! -name watchdog.c) -o fuzz
  *   ./fuzz --inputs 1000000 --seed 1         --first K --inputs 1: input K again
  */
 #define _GNU_SOURCE
@@ -23,7 +23,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-#include "../../gpuring/core/watchdog.c" /* for its look; the other files are linked */
+#include "../../gpuring/native/core/watchdog.c" /* for its look; the other files are linked */
 
 #include "fuzz.h"
 

@@ -5,7 +5,7 @@
  * be left, and an honest client must get the slots.
  *
  *   gcc -std=gnu11 -g -O1 -DGR_FAULTS -fsanitize=address,undefined -fno-sanitize-recover=all \
- *       -pthread tests/core/fuzz_offer.c $(find gpuring/core -name '*.c' ! -name watchdog.c) -o fuzz
+ *       -pthread tests/core/fuzz_offer.c $(find gpuring/native/core -name '*.c' ! -name watchdog.c) -o fuzz
  *   ./fuzz --inputs 1000000 --seed 1         --first K --inputs 1: input K again
  */
 #define _GNU_SOURCE
@@ -26,7 +26,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "../../gpuring/core/watchdog.c" /* for its steps; the other files are linked */
+#include "../../gpuring/native/core/watchdog.c" /* for its steps; the other files are linked */
 
 #include "fuzz.h"
 

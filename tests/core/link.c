@@ -20,7 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../../gpuring/core/ring.h"
+#include "../../gpuring/native/core/ring.h"
 
 enum { MAX_POINTS = 64, DEADLINE_S = 20, FIRST = 4 /* a near ring of 4 slots begins with that */ };
 typedef unsigned long long ull;

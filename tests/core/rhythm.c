@@ -13,7 +13,7 @@
 #include <sys/syscall.h>
 #include <time.h>
 
-#include "../../gpuring/core/ring.h"
+#include "../../gpuring/native/core/ring.h"
 #include "require.h"
 
 enum { LOOK_NS = 40, WOKEN_NS = 20 * 1000, TIMER_NS = 60 * 1000, TIMER_VARIES_NS = 4000 };

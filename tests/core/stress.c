@@ -16,7 +16,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "../../gpuring/core/ring.h"
+#include "../../gpuring/native/core/ring.h"
 #include "require.h"
 
 enum { SLOTS = 5, WORDS = 16, PRODUCERS = 3, LONELY = 3, SHARED = 3, LOSSY = 2, NEWEST = 2 };

@@ -16,7 +16,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "../../gpuring/core/ring.h"
+#include "../../gpuring/native/core/ring.h"
 #include "require.h"
 
 enum { SLOTS = 2, DEADLINE_S = 200 };

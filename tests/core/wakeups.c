@@ -14,7 +14,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "../../gpuring/core/ring.h"
+#include "../../gpuring/native/core/ring.h"
 #include "require.h"
 
 enum { RINGS = 2 };

@@ -26,7 +26,7 @@ def consulted(ring, consumer, own):
 
 def test_a_look_is_as_long_as_the_protocol_says():
     """50 µs in all, 30 of them at one's own work: no test can tell by a clock."""
-    source = (ROOT / "gpuring/device/order.c").read_text()
+    source = (ROOT / "gpuring/native/device/order.c").read_text()
     (own_us,) = re.findall(r"define GD_LAP_NS \(INT64_C\((\d+)\) \* 1000\)", source)
     (rest_us,) = re.findall(r"GD_PATIENCE_NS = (\d+) \* 1000,", source)
     said = " ".join((ROOT / "docs/protocol.md").read_text().split())

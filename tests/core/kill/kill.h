@@ -25,7 +25,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../../../gpuring/core/ring.h"
+#include "../../../gpuring/native/core/ring.h"
 
 #define LL (unsigned long long)
 

@@ -111,7 +111,7 @@ static struct round draw(uint64_t n, uint64_t seed) {
 
 int main(int argc, char **argv) {
     uint64_t rounds = 300, seed = 1, first = 0;
-    const char *core = "gpuring/core", *json = "/dev/null", *role = "", *point = "";
+    const char *core = "gpuring/native/core", *json = "/dev/null", *role = "", *point = "";
     struct { const char *name, **text; uint64_t *number; } options[] = {
         {"--rounds", NULL, &rounds}, {"--seed", NULL, &seed},  {"--first", NULL, &first},
         {"--json", &json, NULL},     {"--core", &core, NULL},  {"--deadline-ms", NULL, &deadline_ms},
