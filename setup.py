@@ -18,9 +18,9 @@ wants_debug = re.search(r"(^|\s)-g", os.environ.get("CFLAGS", ""))
 def extension(name: str, *more: Path) -> Extension:
     return Extension(
         f"gpuring.{name}",
-        [f"gpuring/{name}.pyx", *map(str, more)],
+        [f"gpuring/{name.replace('.', '/')}.pyx", *map(str, more)],
         include_dirs=["gpuring/native"],
-        depends=[*map(str, [*headers, *package.glob("*.pxd")])],
+        depends=[*map(str, [*headers, *package.glob("*/*.p?[di]")])],
         extra_compile_args=[
             *("-std=gnu11", "-O2", "-Wall", "-pthread"),
             *([] if wants_debug else ["-g0"]),
@@ -32,18 +32,18 @@ def extension(name: str, *more: Path) -> Extension:
 setup(
     ext_modules=cythonize(
         [
-            extension("_core", *sources),
-            extension("_slots"),
-            extension("_verbs"),
-            extension("_snapshot"),
-            extension("_dlpack"),
-            extension("_signals"),
-            extension("_patience"),
-            extension("_envelopes"),
-            extension("_sleepers"),
-            extension("_calls"),
-            extension("_sender"),
-            extension("_engine"),
+            extension("native._core", *sources),
+            extension("native.slots"),
+            extension("native.verbs"),
+            extension("native.snapshot"),
+            extension("native.dlpack"),
+            extension("native.signals"),
+            extension("service._patience"),
+            extension("service._envelopes"),
+            extension("service._sleepers"),
+            extension("service._calls"),
+            extension("service._sender"),
+            extension("service._engine"),
         ]
     )
 )

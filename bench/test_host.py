@@ -14,7 +14,7 @@ import secrets
 import pytest
 
 import gpuring
-from gpuring._core import Header
+from gpuring.native import Header
 
 pytest.importorskip("pytest_benchmark")
 SLOTS = 8

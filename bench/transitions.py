@@ -57,7 +57,15 @@ def _in_c() -> Iterator[Figure]:
         return
     with tempfile.TemporaryDirectory() as out:
         program = Path(out, "transitions")
-        command = [compiler, "-std=gnu11", "-O2", "-pthread", f"-I{package / 'native'}", "-o", str(program)]
+        command = [
+            compiler,
+            "-std=gnu11",
+            "-O2",
+            "-pthread",
+            f"-I{package / 'native'}",
+            "-o",
+            str(program),
+        ]
         command += [str(Path(__file__).with_name("transitions.c")), *map(str, sources)]
         try:
             subprocess.run(command, check=True, capture_output=True, text=True, timeout=100)

@@ -15,10 +15,6 @@ is copied.
 Importing this touches no CUDA.
 """
 
-from gpuring.aligning import Aligned, align
-from gpuring.consumer import Consumer
-from gpuring.creation import create
-from gpuring.directory import clean, ls, unlink
 from gpuring.errors import (
     CallCancelled,
     CallFailed,
@@ -37,12 +33,16 @@ from gpuring.errors import (
     StaleViewWarning,
     TooManyPeers,
 )
-from gpuring.origin import Origin
-from gpuring.producer import Producer
-from gpuring.ring import Ring, attach
+from gpuring.registry.directory import clean, ls, unlink
+from gpuring.ring.align import Aligned, align
+from gpuring.ring.consumer import Consumer
+from gpuring.ring.creation import create
+from gpuring.ring.origin import Origin
+from gpuring.ring.producer import Producer
+from gpuring.ring.ring import Ring, attach
+from gpuring.ring.slot import ReadBatch, ReadSlot, WriteBatch, WriteSlot
+from gpuring.ring.waiting import select
 from gpuring.service import Call, Client, PendingCall, Server, connect, health, run, serve, take
-from gpuring.slot import ReadBatch, ReadSlot, WriteBatch, WriteSlot
-from gpuring.waiting import select
 
 __version__ = "0.1.0"
 

@@ -1,8 +1,12 @@
-"""What counts as a number, as seconds and as yes or no in an argument.  A str never does."""
+"""What counts as a number, an integer, seconds, or yes or no in an argument.  A str never does.
+
+An integer is whatever Python takes as an index, except a bool.
+"""
 
 from __future__ import annotations
 
 import math
+import operator
 import reprlib
 from numbers import Real
 from typing import Any
@@ -35,3 +39,21 @@ def flag(value: Any, what: str, kind: str = "True or False") -> bool:
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"{what} is {kind}, not {reprlib.repr(value)}")
     return bool(value)
+
+
+def integer(value: Any, what: str, kind: str = "an int") -> int:
+    """`value` as an int.  It may be NumPy's.  `what` and `kind` are for the TypeError."""
+    if not isinstance(value, bool):
+        try:
+            return operator.index(value)
+        except TypeError:
+            pass
+    raise TypeError(f"{what} is {kind}, not {reprlib.repr(value)}")
+
+
+def between_one_and(most: int, value: Any, what: str) -> int:
+    """`value` as an int from 1 to `most`.  Raises TypeError, ValueError."""
+    checked = integer(value, what)
+    if not 1 <= checked <= most:
+        raise ValueError(f"{what} is 1 … {most}, not {checked}")
+    return checked

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from gpuring import spec
+from gpuring import slot_layout
 from gpuring.bridge import wire
 
 WAIT_S = 30.0
-SPEC = spec.make(shape=4, dtype="i8").to_bytes().decode()
+SPEC = slot_layout.make(shape=4, dtype="i8").to_bytes().decode()
 NBYTES = 32
 EPOCH = "0" * 32
 

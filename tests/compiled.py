@@ -13,7 +13,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-CORE, DEVICE, PROGRAMS = Path("gpuring/native/core"), Path("gpuring/native/device"), Path("tests/core")
+CORE, DEVICE, PROGRAMS = (
+    Path("gpuring/native/core"),
+    Path("gpuring/native/device"),
+    Path("tests/core"),
+)
 HARDWARE = ("fake_cuda.c", "fake_calls.c")  # no sanitizer of ours looks into it
 CC = shutil.which("gcc") or shutil.which("cc")
 BUILD_S = 200  # of all commands together

@@ -18,8 +18,8 @@ from processes import Child
 from support import Pipe
 
 import gpuring
-from gpuring import segment
-from gpuring._core import Header
+from gpuring.native import Header
+from gpuring.registry import segment
 
 _NEW_MOUNTS, _NEW_IPC, _NEW_USERS = 0x20000, 0x08000000, 0x10000000
 _NEW_PIDS, _NEW_NET = 0x20000000, 0x40000000

@@ -101,7 +101,7 @@ void *__libc_calloc(size_t n, size_t nbytes);
 void *__libc_malloc(size_t nbytes);
 static int is_ours(void *caller) {
     Dl_info where;
-    return armed && dladdr(caller, &where) && where.dli_fname && strstr(where.dli_fname, "gpuring/_core");
+    return armed && dladdr(caller, &where) && where.dli_fname && strstr(where.dli_fname, "native/_core");
 }
 void *calloc(size_t n, size_t nbytes) {
     if (is_ours(__builtin_return_address(0)) && fails("calloc", MEMORY, "")) return NULL;

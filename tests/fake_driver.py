@@ -16,10 +16,10 @@ from types import SimpleNamespace
 import numpy as np
 from support import Actor
 
-from gpuring import _core, spec
-from gpuring._core import Device
-from gpuring.consumer import Consumer
-from gpuring.producer import Producer
+from gpuring import native, slot_layout
+from gpuring.native import Device
+from gpuring.ring.consumer import Consumer
+from gpuring.ring.producer import Producer
 
 NOT_READY, INVALID, NO_CONTEXT = 600, 400, 201
 CAPTURE, CAPTURE_ELSEWHERE = 900, 906  # CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, _IMPLICIT
@@ -114,7 +114,7 @@ class Driver:
         self.addresses = {
             name: ctypes.cast(made, _p).value for name, made in self._functions.items()
         }
-        self.table = _core.Driver(self.addresses)
+        self.table = native.Driver(self.addresses)
 
     def _make(self, function, *arguments):
         name = function.__name__.strip("_")
@@ -335,7 +335,7 @@ class Rig:
         device = Device(header, ordinal, lambda: current, capsule, driver or self.driver.table)
         self.devices.append(device)
         return SimpleNamespace(
-            name="ring", slots=header.slots, spec=spec.make(shape=8, dtype="u1"), _header=header,
+            name="ring", slots=header.slots, spec=slot_layout.make(shape=8, dtype="u1"), _header=header,
             _device=device, _memory=SimpleNamespace(array=lambda *_, **__: np.zeros(8, "u1")),
             _endpoints={}, _forget=lambda _: None, current=current, _whole=None,
         )  # fmt: skip

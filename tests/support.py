@@ -22,10 +22,10 @@ import numpy as np
 from processes import Child, Pipe, open_files, poll
 
 import gpuring
-from gpuring import _core
-from gpuring._core import Header, Peer
-from gpuring._snapshot import SLOT_PHASES, TAKE_PHASES
+from gpuring import native
 from gpuring.memory.cuda import load_cupy
+from gpuring.native import Header, Peer
+from gpuring.native.snapshot import SLOT_PHASES, TAKE_PHASES
 
 __all__ = [
     "HOST", "ON_GPU", "PLACES", "STREAM_GATED", "Actor", "Child", "Pipe", "Place", "Segment",
@@ -33,7 +33,7 @@ __all__ = [
     "set_fence", "tear", "unpack",
 ]  # fmt: skip
 
-_FIELDS = {(table, name): (at, n) for table, name, at, n in _core.layout_fields()}
+_FIELDS = {(table, name): (at, n) for table, name, at, n in native.layout_fields()}
 _ROW = {"head": 0, "link": 64, "sub": 128, "peer": 128, "slot": 128, "take": 16, "tear": 16}
 _PAGE = 4096
 LOCK_BYTE = 256

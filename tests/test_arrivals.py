@@ -14,7 +14,8 @@ import pytest
 from support import poll
 
 import gpuring
-from gpuring import _core, arrivals
+from gpuring import native
+from gpuring.registry import new_names
 
 OPTIONS = {"slots": 4, "shape": 4, "dtype": "u1", "device": "host"}
 TERMS = {"request": ((4,), "u1"), "response": ((4,), "u1")}
@@ -24,9 +25,9 @@ NAMES = 10_000
 @pytest.fixture
 def looks(monkeypatch):
     """How often whoever waits has looked; nothing comes by a look of his own."""
-    monkeypatch.setattr(arrivals, "_FIRST_LOOK_S", 1000)
-    monkeypatch.setattr(arrivals, "_LOOK_S", 1000)
-    seen, wait, wait_async = [], arrivals.Arrivals.wait, arrivals.Arrivals.wait_async
+    monkeypatch.setattr(new_names, "_FIRST_LOOK_S", 1000)
+    monkeypatch.setattr(new_names, "_LOOK_S", 1000)
+    seen, wait, wait_async = [], new_names.Arrivals.wait, new_names.Arrivals.wait_async
 
     def counted(self, at_most_s):
         seen.append(1)
@@ -36,8 +37,8 @@ def looks(monkeypatch):
         seen.append(1)
         await wait_async(self)
 
-    monkeypatch.setattr(arrivals.Arrivals, "wait", counted)
-    monkeypatch.setattr(arrivals.Arrivals, "wait_async", counted_async)
+    monkeypatch.setattr(new_names.Arrivals, "wait", counted)
+    monkeypatch.setattr(new_names.Arrivals, "wait_async", counted_async)
     return seen
 
 
@@ -135,7 +136,7 @@ def refused(_path):
 
 
 def test_without_a_watch_there_is_a_look_now_and_then(name, monkeypatch):
-    monkeypatch.setattr(arrivals, "NameWatch", refused)
+    monkeypatch.setattr(new_names, "NameWatch", refused)
     joined = in_thread(lambda: gpuring.attach(name, timeout=None))
     with gpuring.create(name, **OPTIONS):
         joined().close()
@@ -143,7 +144,7 @@ def test_without_a_watch_there_is_a_look_now_and_then(name, monkeypatch):
 
 def test_the_kernel_refuses_a_watch_by_oserror(name):
     with pytest.raises(OSError, match=name):
-        _core.NameWatch(f"/dev/shm/{name}")
+        native.NameWatch(f"/dev/shm/{name}")
 
 
 # ---- restarts --------------------------------------------------------------------------------
@@ -198,7 +199,7 @@ def test_a_loop_sleeps_until_the_stream_goes_on(name, looks, how):
 def test_a_producer_that_joins_wakes_who_waits_at_the_end(name):
     with gpuring.create(name, **OPTIONS) as ring, ring.consumer() as frames:
         ring.producer().close()
-        notifier, poller = _core.Notifier(), select.poll()
+        notifier, poller = native.Notifier(), select.poll()
         poller.register(notifier.fileno(), select.POLLIN)
         assert not notifier.arm_at_end(frames._peer)
         assert poller.poll(0) == []

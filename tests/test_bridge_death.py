@@ -20,7 +20,7 @@ import pytest
 from support import Child, Pipe, poll
 
 import gpuring
-from gpuring import _core
+from gpuring import native
 from gpuring.errors import EndOfStream, PeerLost, RingFull
 
 zmq = pytest.importorskip("zmq")
@@ -136,7 +136,7 @@ def test_the_end_of_the_stream_is_its_end_over_there_and_it_goes_on(near, far):
         with pytest.raises(EndOfStream):
             ends.frames.acquire(timeout=WAIT_S)
         with ends.ring.producer() as producer:
-            poll(lambda: _core.look(ends.frames._peer)[0] != _core.ENDED)
+            poll(lambda: native.look(ends.frames._peer)[0] != native.ENDED)
             put(producer, 1)
             assert take(ends.frames) == 1
 
@@ -145,14 +145,14 @@ def test_streams_that_end_and_go_on_stay_in_one_session(near, far):
     """At the end the far side gives its claimed slots back, so the near side must not use them."""
     with both_ends(near, far, timeout=WAIT_S) as ends:
         ends.producer.close()
-        poll(lambda: _core.look(ends.frames._peer)[0] == _core.ENDED, WAIT_S)
+        poll(lambda: native.look(ends.frames._peer)[0] == native.ENDED, WAIT_S)
         for n in range(0, 8, 2):
             with ends.ring.producer() as producer:
                 put(producer, n)
                 put(producer, n + 1)
-            poll(lambda: _core.look(ends.frames._peer)[0] != _core.ENDED, WAIT_S)
+            poll(lambda: native.look(ends.frames._peer)[0] != native.ENDED, WAIT_S)
             assert [take(ends.frames), take(ends.frames)] == [n, n + 1]
-            poll(lambda: _core.look(ends.frames._peer)[0] == _core.ENDED, WAIT_S)
+            poll(lambda: native.look(ends.frames._peer)[0] == native.ENDED, WAIT_S)
         assert [side.stats().links[0].sessions for side in (ends.out, ends.into)] == [1, 1]
 
 

@@ -20,10 +20,11 @@ zmq = pytest.importorskip("zmq")
 
 from bridge_sides import EPOCH, NBYTES, SPEC, WAIT_S, Near  # noqa: E402
 
-from gpuring import _core, bridge, directory  # noqa: E402
+from gpuring import bridge, native
 from gpuring.bridge import wire  # noqa: E402
 from gpuring.bridge.far import Landing  # noqa: E402
 from gpuring.bridge.importer import again_at  # noqa: E402
+from gpuring.registry import directory  # noqa: E402
 
 
 @pytest.fixture
@@ -74,7 +75,7 @@ def test_a_beginning_before_the_first_end_is_not_answered(near: Near, name: str)
     """A stream may end while the engine is being opened.  Then both come together, and only what
     follows the end is answered."""
     with importing(near, name, stopped=(wire.Begin(), wire.End(died=False))) as frames:
-        poll(lambda: _core.look(frames._peer)[0] == _core.ENDED, WAIT_S)
+        poll(lambda: native.look(frames._peer)[0] == native.ENDED, WAIT_S)
         assert wire.Begin not in near.said_so_far()
         near.say(wire.Begin())
         near.heard(wire.Begin)

@@ -26,7 +26,8 @@ from fake_driver import (
 )
 
 import gpuring
-from gpuring import copying, debug
+from gpuring.arrays import copying
+from gpuring.ring import debug
 
 KINDS = pytest.mark.parametrize("kind", ["timeline", "event"])
 MANY = pytest.mark.parametrize("many", [False, True])

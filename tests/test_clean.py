@@ -12,8 +12,8 @@ from commands import gpuring as command
 from support import Pipe, segments_of
 
 import gpuring
-from gpuring import directory
-from gpuring import segment as segments
+from gpuring.registry import directory
+from gpuring.registry import segment as segments
 
 OPTIONS = {"slots": 2, "shape": 4, "dtype": "u1", "device": "host"}
 

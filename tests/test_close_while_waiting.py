@@ -12,7 +12,7 @@ import pytest
 from support import poll
 
 import gpuring
-from gpuring._snapshot import snapshot
+from gpuring.native.snapshot import snapshot
 
 
 def make(name):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import gpuring
-from gpuring import copying
+from gpuring.arrays import copying
 
 FRAME = np.arange(24, dtype="i4").reshape(4, 6)
 

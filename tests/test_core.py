@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support import pack
 
-from gpuring import _core
+from gpuring import native
 
 N = 4
 
@@ -37,18 +37,18 @@ def test_a_claim_blocks_at_the_frame_that_a_lossless_subscription_has_not_taken(
     reader, producer = ring.consumer(), ring.producer()
     producer.put(N)
     before = ring.bytes()
-    assert producer.claim() == _core.BLOCKED
+    assert producer.claim() == native.BLOCKED
     assert ring.bytes() == before
     reason, peer, subscription, seq, since_ns = producer.peer.culprit
-    assert (reason, peer) == (_core.BY_SUBSCRIPTION, None)
+    assert (reason, peer) == (native.BY_SUBSCRIPTION, None)
     assert (subscription, seq) == (reader.subscription, N)
     assert since_ns == ring.peek("slot", "time_ns", 0) > 0
 
     assert reader.acquire() == N
     before = ring.bytes()
-    assert producer.claim() == _core.BLOCKED
+    assert producer.claim() == native.BLOCKED
     assert ring.bytes() == before
-    assert producer.peer.culprit[:4] == (_core.BY_HOLDER, reader.number, reader.subscription, N)
+    assert producer.peer.culprit[:4] == (native.BY_HOLDER, reader.number, reader.subscription, N)
 
     assert reader.release(N) == 0
     assert producer.claim() == 2 * N
@@ -58,7 +58,7 @@ def test_each_lossless_subscription_gates(segment):
     ring = segment(2)
     a, b, producer = ring.consumer("a"), ring.consumer("b"), ring.producer()
     producer.put(2)
-    assert (a.get(), producer.claim()) == (2, _core.BLOCKED)
+    assert (a.get(), producer.claim()) == (2, native.BLOCKED)
     assert producer.peer.culprit[2] == b.subscription
     assert (b.get(), producer.claim()) == (2, 4)
 
@@ -69,9 +69,9 @@ def test_a_claim_blocks_behind_a_producer_that_is_still_writing(segment):
     assert (slow.claim(), fast.claim()) == (2, 3)
     assert fast.publish(3) == 0
     before = ring.bytes()
-    assert fast.claim() == _core.BLOCKED
+    assert fast.claim() == native.BLOCKED
     assert ring.bytes() == before
-    assert fast.peer.culprit[:4] == (_core.BY_PRODUCER, slow.number, None, 2)
+    assert fast.peer.culprit[:4] == (native.BY_PRODUCER, slow.number, None, 2)
     assert slow.abandon(2) == 0
     assert fast.claim() == 4
 
@@ -98,9 +98,9 @@ def test_several_producers_share_one_order(segment):
     seqs = [p.claim() for p in producers]
     assert seqs == [4, 5, 6]
     for p, seq in reversed(list(zip(producers, seqs, strict=True))):
-        assert reader.acquire() == _core.BLOCKED
+        assert reader.acquire() == native.BLOCKED
         assert p.publish(seq) == 0
-    assert reader.drain() == ([4, 5, 6], _core.BLOCKED)
+    assert reader.drain() == ([4, 5, 6], native.BLOCKED)
 
 
 def test_readers_wait_at_a_frame_being_written_and_name_its_writer(segment):
@@ -109,11 +109,11 @@ def test_readers_wait_at_a_frame_being_written_and_name_its_writer(segment):
     assert (a.claim(), b.claim()) == (4, 5)
     assert b.publish(5) == 0
     before = ring.bytes()
-    assert reader.acquire() == _core.BLOCKED
+    assert reader.acquire() == native.BLOCKED
     assert ring.bytes() == before
-    assert reader.peer.culprit[:4] == (_core.BY_PRODUCER, a.number, reader.subscription, 4)
+    assert reader.peer.culprit[:4] == (native.BY_PRODUCER, a.number, reader.subscription, 4)
     assert a.publish(4) == 0
-    assert reader.drain() == ([4, 5], _core.BLOCKED)
+    assert reader.drain() == ([4, 5], native.BLOCKED)
 
 
 def test_void_sequences_are_passed_over_and_gate_nobody(segment):
@@ -126,7 +126,7 @@ def test_void_sequences_are_passed_over_and_gate_nobody(segment):
         assert producer.claim() == seq
         assert producer.abandon(seq) == 0
     assert producer.put(1) == [7]
-    assert reader.drain() == ([7], _core.BLOCKED)
+    assert reader.drain() == ([7], native.BLOCKED)
     assert reader.peer.lost == 0
 
 
@@ -135,8 +135,8 @@ def test_an_acquire_that_finds_nothing_changes_nothing(segment):
     readers = [ring.consumer("a"), ring.consumer("b", lossless=False)]
     ring.producer()
     before = ring.bytes()
-    assert readers[0].acquire() == readers[1].acquire() == readers[1].latest() == _core.BLOCKED
-    assert readers[0].peer.culprit[0] == _core.BY_NO_FRAME
+    assert readers[0].acquire() == readers[1].acquire() == readers[1].latest() == native.BLOCKED
+    assert readers[0].peer.culprit[0] == native.BY_NO_FRAME
     assert ring.bytes() == before
 
 
@@ -147,13 +147,13 @@ def test_publish_release_and_the_rest_are_refused_without_a_claim(segment):
     assert producer.put(1) == [4]
     assert (producer.claim(), reader.acquire()) == (5, 4)
     before = {k: v for k, v in ring.claims().items() if not k.startswith(("work", "fence"))}
-    assert other.publish(5) == other.abandon(5) == _core.REAPED
-    assert producer.publish(4) == producer.abandon(4) == _core.REAPED
-    assert reader.release(5) == reader.give_back(5) == _core.REAPED
+    assert other.publish(5) == other.abandon(5) == native.REAPED
+    assert producer.publish(4) == producer.abandon(4) == native.REAPED
+    assert reader.release(5) == reader.give_back(5) == native.REAPED
     after = {k: v for k, v in ring.claims().items() if not k.startswith(("work", "fence"))}
     assert after == before
     assert (producer.publish(5), reader.release(4)) == (0, 0)
-    assert producer.publish(5) == reader.release(4) == _core.REAPED
+    assert producer.publish(5) == reader.release(4) == native.REAPED
 
 
 def test_members_of_one_subscription_share_its_frames(segment):
@@ -162,7 +162,7 @@ def test_members_of_one_subscription_share_its_frames(segment):
     producer = ring.producer()
     producer.put(4)
     assert [a.acquire(), b.acquire(), c.acquire(), b.acquire()] == [4, 5, 6, 7]
-    assert a.acquire() == _core.BLOCKED
+    assert a.acquire() == native.BLOCKED
     assert [b.release(7), b.release(5), a.release(4), c.release(6)] == [0] * 4
     producer.put(3)
     assert [c.get(), a.get(), b.get()] == [8, 9, 10]
@@ -179,7 +179,7 @@ def test_a_frame_given_back_goes_to_a_member_again(segment):
     assert not b.peer.redelivered  # nobody died with it
     assert a.acquire() == 6
     assert not a.peer.redelivered
-    assert a.give_back(4) == _core.REAPED
+    assert a.give_back(4) == native.REAPED
     assert [a.release(6), b.release(4), b.release(5)] == [0, 0, 0]
 
 
@@ -189,7 +189,7 @@ def test_a_frame_given_back_still_gates(segment):
     producer.put()
     assert reader.acquire() == 1
     assert reader.give_back(1) == 0
-    assert producer.claim() == _core.BLOCKED
+    assert producer.claim() == native.BLOCKED
     assert reader.get() == 1
     assert producer.claim() == 2
 
@@ -202,7 +202,7 @@ def test_a_slot_word_of_another_slot_is_damage_and_not_an_index(segment):
     reader, lossy = ring.consumer(), ring.consumer("lossy", lossless=False)
     producer = ring.producer()
     ring.poke("slot", "word", pack(N + 1, producer.number, "ready", "slot"), 0)
-    assert reader.acquire() == lossy.latest() == producer.claim() == _core.DAMAGED
+    assert reader.acquire() == lossy.latest() == producer.claim() == native.DAMAGED
 
 
 def test_a_take_word_of_another_slot_is_damage(segment):
@@ -210,7 +210,7 @@ def test_a_take_word_of_another_slot_is_damage(segment):
     reader, producer = ring.consumer(), ring.producer()
     producer.put()
     ring.poke("take", "word", pack(N + 1, 0, "done", "take"), reader.subscription)
-    assert reader.acquire() == _core.DAMAGED
+    assert reader.acquire() == native.DAMAGED
 
 
 def test_a_hint_beyond_the_frontier_is_damage(segment):
@@ -218,7 +218,7 @@ def test_a_hint_beyond_the_frontier_is_damage(segment):
     producer = ring.producer()
     ring.poke("head", "claim_hint", 3 * N)
     before = ring.bytes()
-    assert producer.claim() == _core.DAMAGED
+    assert producer.claim() == native.DAMAGED
     assert ring.bytes() == before
 
 
@@ -230,7 +230,7 @@ def test_a_frame_of_a_producer_that_cannot_be_is_passed_over(segment, owner):
     producer.put()
     ring.poke("slot", "word", pack(N, owner, "ready", "slot"), 0)
     producer.put()
-    assert reader.drain() == ([N + 1], _core.BLOCKED)
+    assert reader.drain() == ([N + 1], native.BLOCKED)
 
 
 # ---- two clocks, on the host: work, fence and the frame's record -------------------------------
@@ -281,8 +281,8 @@ def test_a_claim_waits_for_every_peer_that_owes_work_on_the_slot(segment, phase)
     row = ring.work_row(0, a.number)
     ring.poke("fence", "", 0, row)  # as if its GPU had not got there
     for claimer in (b, a):
-        assert claimer.claim(0) == _core.BLOCKED
-        assert claimer.peer.culprit[:2] == (_core.BY_FENCE, a.number)
+        assert claimer.claim(0) == native.BLOCKED
+        assert claimer.peer.culprit[:2] == (native.BY_FENCE, a.number)
         assert claimer.peer.holding() == []
         assert ring.slot(0)[2] == "void"
     ring.creator.raise_fence(a.number, 0, ring.peek("work", "", row))
@@ -294,12 +294,12 @@ def test_an_acquire_waits_for_its_producers_fence_and_gives_back_at_its_deadline
     reader, producer = ring.consumer(), ring.producer()
     producer.put(2)
     ring.poke("fence", "", 0, ring.work_row(0, producer.number))
-    assert reader.acquire(0) == _core.BLOCKED
-    assert reader.peer.culprit[:2] == (_core.BY_FENCE, producer.number)
+    assert reader.acquire(0) == native.BLOCKED
+    assert reader.peer.culprit[:2] == (native.BY_FENCE, producer.number)
     assert reader.peer.holding() == []
     assert ring.take(reader.subscription, 0) == (2, reader.number, "open")
     ring.creator.raise_fence(producer.number, 0, ring.peek("slot", "fence", 0))
-    assert reader.drain() == ([2, 3], _core.BLOCKED)
+    assert reader.drain() == ([2, 3], native.BLOCKED)
 
 
 def test_a_reader_waits_for_his_own_earlier_work_on_the_slot(segment):
@@ -309,22 +309,22 @@ def test_a_reader_waits_for_his_own_earlier_work_on_the_slot(segment):
     assert reader.get() == 1
     producer.put()
     ring.poke("fence", "", 0, ring.work_row(0, reader.number))
-    assert reader.acquire(0) == _core.BLOCKED
-    assert reader.peer.culprit[:2] == (_core.BY_FENCE, reader.number)
+    assert reader.acquire(0) == native.BLOCKED
+    assert reader.peer.culprit[:2] == (native.BY_FENCE, reader.number)
 
 
 def test_the_record_of_a_frame_says_its_shape_and_its_time(segment):
     ring = segment(2)
     reader, producer = ring.consumer(), ring.producer()
-    before = _core.now_ns()
+    before = native.now_ns()
     assert producer.claim() == 2
     assert producer.publish(2, (3, 5)) == 0
     producer.put()
     assert reader.acquire() == 2
     assert reader.peer.shape(0) == (3, 5)
-    assert before <= reader.peer.time_ns(0) <= _core.now_ns()
+    assert before <= reader.peer.time_ns(0) <= native.now_ns()
     assert reader.acquire() == 3
     assert reader.peer.shape(1) is None
     ring.poke("slot", "ndim", 9, 1)
-    with pytest.raises(_core.Damaged, match="9"):
+    with pytest.raises(native.Damaged, match="9"):
         reader.peer.shape(1)

@@ -14,8 +14,8 @@ from services import answer_of, content, send, serve
 from support import Pipe
 
 import gpuring
-from gpuring import debug
 from gpuring.errors import OverrunWarning, StaleViewWarning
+from gpuring.ring import debug
 
 
 @pytest.fixture
@@ -347,7 +347,7 @@ def test_the_environment_turns_it_on(value, on):
     environment = {k: v for k, v in os.environ.items() if k != "GPURING_DEBUG"}
     if value is not None:
         environment["GPURING_DEBUG"] = value
-    code = "import gpuring.debug; print(gpuring.debug.ON)"
+    code = "import gpuring.ring.debug; print(gpuring.ring.debug.ON)"
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )

@@ -19,12 +19,12 @@ import pytest
 import gpuring
 from gpuring import bridge
 from gpuring.cli import COMMANDS
+from gpuring.registry.stats import Death, Hold, Link, PeerStats, Rings, RingStats, SubscriptionStats
+from gpuring.ring.slot import ReadBatch, SlotField, WriteBatch
 from gpuring.service import Batch, ClientMetrics, Counts, Health, Histogram, Metrics
 from gpuring.service.call import AnswerSlot
 from gpuring.service.pending import Answer, RequestSlot
-from gpuring.slot import ReadBatch, SlotField, WriteBatch
-from gpuring.spec import Field, Spec
-from gpuring.stats import Death, Hold, Link, PeerStats, Rings, RingStats, SubscriptionStats
+from gpuring.slot_layout import Field, Spec
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]

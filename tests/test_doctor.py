@@ -15,13 +15,13 @@ import pytest
 from commands import gpuring as command
 
 import gpuring
-from gpuring import directory
-from gpuring import segment as segments
 from gpuring.bridge.nics import Nic
 from gpuring.cli import doctor
 from gpuring.cli.bench.crew import Crew, Part
 from gpuring.cli.doctor import gpu, host, network, probe
 from gpuring.cli.doctor.finding import Finding, Level, told
+from gpuring.registry import directory
+from gpuring.registry import segment as segments
 
 ON_GPU = ["probe: memory", "probe: vmm", "probe: event", "probe: timeline"]
 PROBES = ["probe: host", "probe: death", *ON_GPU]

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import gpuring
-from gpuring import spec
+from gpuring import slot_layout
 
 ml_dtypes: ModuleType | None
 try:
@@ -109,10 +109,10 @@ describable = nested(ordered | marked)
 foreign = nested(ordered | st.sampled_from(FOREIGN)) if FOREIGN else describable
 
 
-def both_sides(dtype: np.dtype[Any], **options: Any) -> spec.Field:
+def both_sides(dtype: np.dtype[Any], **options: Any) -> slot_layout.Field:
     """The field of `dtype` as its creator has it, which is as everybody reads it."""
-    made = spec.make(shape=(2,), dtype=dtype, **options)
-    read = spec.Spec.from_bytes(made.to_bytes())
+    made = slot_layout.make(shape=(2,), dtype=dtype, **options)
+    read = slot_layout.Spec.from_bytes(made.to_bytes())
     assert made == read
     assert made.to_bytes() == read.to_bytes()
     assert exactly(made.fields[0].dtype) == exactly(read.fields[0].dtype)
@@ -133,8 +133,8 @@ def test_what_numpy_has_is_the_same_on_both_sides(dtype):
 @given(structures(describable))
 @settings(deadline=None)
 def test_metadata_is_the_same_on_both_sides(dtype):
-    made = spec.make(shape=1, dtype="u1", meta=dtype)
-    read = spec.Spec.from_bytes(made.to_bytes())
+    made = slot_layout.make(shape=1, dtype="u1", meta=dtype)
+    read = slot_layout.Spec.from_bytes(made.to_bytes())
     assert exactly(made.meta) == exactly(read.meta) == exactly(plain(dtype))
 
 
@@ -175,7 +175,7 @@ def test_an_element_that_is_an_array_adds_to_the_frames_shape(name):
 
 def test_elements_have_no_more_dimensions_than_arrays():
     with pytest.raises(ValueError, match="at most 8 dimensions"):
-        spec.make(shape=(1,) * 6, dtype=("u1", (2, 2, 2)))
+        slot_layout.make(shape=(1,) * 6, dtype=("u1", (2, 2, 2)))
 
 
 def test_a_field_with_a_title_has_it_on_both_sides(name):
@@ -227,7 +227,7 @@ def test_an_extended_type_within_a_structure_is_refused(name, kind):
 def test_an_extended_type_of_another_byte_order_is_refused():
     dtype = np.dtype(ml_dtypes.bfloat16).newbyteorder(">")
     with pytest.raises(ValueError, match="cannot be described"):
-        spec.make(shape=2, dtype=dtype)
+        slot_layout.make(shape=2, dtype=dtype)
 
 
 @needs_ml_dtypes
@@ -297,7 +297,9 @@ def test_both_sides_of_a_service_see_the_same(name, request, response, meta):
 
 
 def test_a_description_is_json_without_python_in_it():
-    described = spec.make(shape=2, dtype=[(("t", "a"), "M8[ns]", (2,)), ("b", [("c", ">f4")])])
+    described = slot_layout.make(
+        shape=2, dtype=[(("t", "a"), "M8[ns]", (2,)), ("b", [("c", ">f4")])]
+    )
     assert json.loads(described.to_bytes())["fields"] == [
         ["array", [2], [[["t", "a"], "<M8[ns]", [2]], ["b", [["c", ">f4"]]]]]
     ]

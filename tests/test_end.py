@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuring import _core
+from gpuring import native
 
 
 def wave(ring, how: str, frames: int = 2):
@@ -19,13 +19,13 @@ def wave(ring, how: str, frames: int = 2):
     return seqs
 
 
-ENDS = {"leave": _core.ENDED, "die": _core.PEER_LOST}
+ENDS = {"leave": native.ENDED, "die": native.PEER_LOST}
 
 
 def test_a_ring_without_a_producer_yet_is_not_at_its_end(segment):
     ring = segment()
     reader, lossy = ring.consumer(), ring.consumer("v", lossless=False)
-    assert reader.acquire() == lossy.acquire() == lossy.latest() == _core.BLOCKED
+    assert reader.acquire() == lossy.acquire() == lossy.latest() == native.BLOCKED
 
 
 @pytest.mark.parametrize("how", ENDS)
@@ -49,11 +49,11 @@ def test_a_later_producer_starts_the_stream_again(segment, first, second):
     seqs = wave(ring, first)
     assert reader.drain() == (seqs, ENDS[first])
     idle = ring.producer()
-    assert reader.acquire() == _core.BLOCKED
+    assert reader.acquire() == native.BLOCKED
     seqs = wave(ring, second)
-    assert reader.drain() == (seqs, _core.BLOCKED)  # the idle one may still publish
+    assert reader.drain() == (seqs, native.BLOCKED)  # the idle one may still publish
     assert idle.peer.leave() == 0
-    assert reader.acquire() == _core.ENDED
+    assert reader.acquire() == native.ENDED
 
 
 @pytest.mark.parametrize("last", ENDS)
@@ -61,7 +61,7 @@ def test_the_last_producer_decides_how_it_ended(segment, last):
     ring = segment(4)
     reader, survivor = ring.consumer(), ring.producer()
     wave(ring, "leave" if last == "die" else "die", 1)
-    assert reader.drain()[1] == _core.BLOCKED
+    assert reader.drain()[1] == native.BLOCKED
     if last == "leave":
         assert survivor.peer.leave() == 0
     else:
@@ -80,11 +80,11 @@ def test_a_producer_that_had_left_and_is_killed_before_its_entry_is_free_has_lef
     gone = ring.peek("head", "producers")
     ring.poke("peer", "word", live + (1 << 16), producer.number)  # LIVE 1, LEAVING 2
     ring.poke("head", "peer_mask", ring.mask("peer_mask") | 1 << producer.number)
-    assert reader.drain() == ([4], _core.ENDED)
+    assert reader.drain() == ([4], native.ENDED)
     producer.die()
     assert ring.reap() == [producer.number]
     assert ring.peek("head", "producers") == gone
-    assert reader.acquire() == _core.ENDED
+    assert reader.acquire() == native.ENDED
 
 
 def test_a_dead_producer_that_nobody_has_cleared_is_not_the_end_yet(segment):
@@ -92,9 +92,9 @@ def test_a_dead_producer_that_nobody_has_cleared_is_not_the_end_yet(segment):
     reader, producer = ring.consumer(), ring.producer()
     assert producer.claim() == 4
     producer.die()
-    assert reader.acquire(0) == _core.BLOCKED
+    assert reader.acquire(0) == native.BLOCKED
     ring.unlock()
-    assert reader.acquire(20) == _core.PEER_LOST  # the wait itself looks who died
+    assert reader.acquire(20) == native.PEER_LOST  # the wait itself looks who died
 
 
 # ---- close -------------------------------------------------------------------------------------
@@ -105,9 +105,9 @@ def test_readers_drain_a_closed_ring_and_get_the_end(segment):
     reader, lossy, producer = ring.consumer(), ring.consumer("v", lossless=False), ring.producer()
     producer.put(2)
     assert ring.process().close_ring() == 0
-    assert reader.drain() == ([4, 5], _core.ENDED)
+    assert reader.drain() == ([4, 5], native.ENDED)
     assert lossy.latest() == 5
-    assert lossy.latest() == _core.ENDED
+    assert lossy.latest() == native.ENDED
 
 
 def test_a_closed_ring_takes_no_claim_and_no_peer(segment):
@@ -115,11 +115,11 @@ def test_a_closed_ring_takes_no_claim_and_no_peer(segment):
     producer = ring.producer()
     ring.creator.close_ring()
     frontier = ring.creator.frontier
-    assert producer.claim() == _core.CLOSED
+    assert producer.claim() == native.CLOSED
     assert producer.peer.holding() == []
     assert ring.slot(frontier % 4)[2] == "void"
-    assert ring.process().join_producer() == _core.CLOSED
-    assert ring.process().join_consumer(b"x", True, "oldest") == _core.CLOSED
+    assert ring.process().join_producer() == native.CLOSED
+    assert ring.process().join_consumer(b"x", True, "oldest") == native.CLOSED
 
 
 def test_a_full_ring_that_was_closed_says_so_to_its_producers(segment):
@@ -130,7 +130,7 @@ def test_a_full_ring_that_was_closed_says_so_to_its_producers(segment):
     producer.put(2)
     ring.creator.close_ring()
     before = ring.claims()
-    assert producer.claim(0) == _core.CLOSED
+    assert producer.claim(0) == native.CLOSED
     assert ring.claims() == before
 
 
@@ -140,10 +140,10 @@ def test_a_claim_from_before_the_close_may_be_finished(segment, verb):
     reader, lossy, producer = ring.consumer(), ring.consumer("v", lossless=False), ring.producer()
     assert producer.claim() == 4
     ring.creator.close_ring()
-    assert reader.acquire() == lossy.latest() == _core.BLOCKED
+    assert reader.acquire() == lossy.latest() == native.BLOCKED
     assert getattr(producer, verb)(4) == 0
     frames = [4] if verb == "publish" else []
-    assert reader.drain() == (frames, _core.ENDED)
+    assert reader.drain() == (frames, native.ENDED)
 
 
 # ---- the end and other members -----------------------------------------------------------------
@@ -155,14 +155,14 @@ def test_no_end_while_another_member_holds_a_frame_that_may_come_back(segment, o
     a, b = ring.consumer("jobs"), ring.consumer("jobs")
     (seq,) = wave(ring, "leave", 1)
     assert a.acquire() == seq
-    assert b.acquire() == _core.BLOCKED
-    assert b.peer.culprit[:4] == (_core.BY_HOLDER, a.number, a.subscription, seq)
+    assert b.acquire() == native.BLOCKED
+    assert b.peer.culprit[:4] == (native.BY_HOLDER, a.number, a.subscription, seq)
     if outcome == "die":
         a.die()
         assert ring.reap() == [a.number]
     else:
         assert getattr(a, outcome)(seq) == 0
-    assert b.drain() == ([] if outcome == "release" else [seq], _core.ENDED)
+    assert b.drain() == ([] if outcome == "release" else [seq], native.ENDED)
 
 
 def test_a_holder_is_not_in_his_own_way_at_the_end(segment):
@@ -170,7 +170,7 @@ def test_a_holder_is_not_in_his_own_way_at_the_end(segment):
     reader = ring.consumer()
     (seq,) = wave(ring, "leave", 1)
     assert reader.acquire() == seq
-    assert reader.acquire() == _core.ENDED
+    assert reader.acquire() == native.ENDED
 
 
 def test_a_frame_opened_by_a_reaper_that_died_there_is_found_before_the_end(segment):

@@ -19,7 +19,7 @@ from compiled import CC, needs_compiler
 from support import Pipe, open_files, segments_of
 
 import gpuring
-from gpuring import directory
+from gpuring.registry import directory
 
 SOURCE = Path(__file__).with_name("failing_calls.c")
 OPTIONS: dict[str, Any] = {"slots": 2, "shape": 4, "dtype": "u1", "device": "host"}

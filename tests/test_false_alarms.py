@@ -9,7 +9,7 @@ import pytest
 from fake_driver import INVALID
 from test_torn import OnGpu, consumer_of, get, make_ring, pay, producer_of, told
 
-from gpuring import _core
+from gpuring import native
 
 
 @pytest.mark.parametrize("later", ["had work pending", "had none"])
@@ -33,8 +33,8 @@ def test_a_later_owner_of_the_number_died_with_work_pending_on_the_slot(segment,
 def elsewhere(ring, start="next"):
     """A reader in a process that made none of the events, and so has to open them."""
     header = ring.process()
-    others = _core.Driver(ring.driver.addresses)
-    device = _core.Device(header, 0, None, None, others)
+    others = native.Driver(ring.driver.addresses)
+    device = native.Device(header, 0, None, None, others)
     return OnGpu(ring, header.join_consumer(b"x", True, start, True, device))
 
 
@@ -61,7 +61,7 @@ def test_the_readers_process_had_never_found_that_producers_work_pending(segment
         assert not reader.peer.is_torn(0)
         assert reader.release(2) == 0
     reader = reader or elsewhere(ring, "oldest")
-    assert reader.acquire() == _core.PEER_LOST
+    assert reader.acquire() == native.PEER_LOST
     assert ring.peek("peer", "torn", reader.number) == (0 if met else 1)
 
 

@@ -7,9 +7,9 @@ import os
 import pytest
 from support import poll
 
-from gpuring._core import Header
 from gpuring.cli.inspect import describe
-from gpuring.stats import collect
+from gpuring.native import Header
+from gpuring.registry.stats import collect
 
 
 def joins(pipe, path):

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from support import Segment
 
 import gpuring
-from gpuring import _core, spec
-from gpuring import segment as segments
-from gpuring._core import Damaged, File, Header, Retired
-from gpuring._snapshot import snapshot
+from gpuring import native, slot_layout
+from gpuring.native import Damaged, File, Header, Retired
+from gpuring.native.snapshot import snapshot
+from gpuring.registry import segment as segments
 
 SHM = Path("/dev/shm")
 
@@ -76,12 +76,12 @@ def test_the_bytes_of_the_magic_number_tell_the_byte_order(segment):
         ring.process()
 
 
-@pytest.mark.parametrize("version", [0, _core.VERSION + 1, 0xFFFFFFFF])
+@pytest.mark.parametrize("version", [0, native.VERSION + 1, 0xFFFFFFFF])
 def test_another_version_is_refused_by_both_numbers(segment, version):
     ring = segment()
     ring.poke("head", "version", version)
     with pytest.raises(
-        Damaged, match=rf"version {version}, this build reads version {_core.VERSION}"
+        Damaged, match=rf"version {version}, this build reads version {native.VERSION}"
     ):
         ring.process()
 
@@ -240,7 +240,7 @@ _json = st.recursive(
 @example(b'{"fields": [["array", [true], "u1"]], "meta": null}')
 def test_any_description_is_read_or_refused_with_valueerror(text):
     with contextlib.suppress(ValueError):
-        described = spec.Spec.from_bytes(text)
+        described = slot_layout.Spec.from_bytes(text)
         assert described.slot_nbytes > 0
         assert not any(field.dtype.hasobject for field in described.fields)
 
@@ -248,8 +248,8 @@ def test_any_description_is_read_or_refused_with_valueerror(text):
 @pytest.mark.parametrize("about", ['"x"', "[1]", '{"lost": "3"}', '{"lost": true}', "{}", "3"])
 def test_a_count_of_a_bridge_that_is_damaged_is_none(about):
     text = '{"fields": [["array", [2], "u1"]], "meta": null, "about": %s}'
-    assert spec.Spec.from_bytes((text % about).encode()).lost_before is None
-    assert spec.Spec.from_bytes((text % '{"lost": 3}').encode()).lost_before == 3
+    assert slot_layout.Spec.from_bytes((text % about).encode()).lost_before is None
+    assert slot_layout.Spec.from_bytes((text % '{"lost": 3}').encode()).lost_before == 3
 
 
 def damage(name: str, at: int, data: bytes) -> None:
@@ -311,11 +311,11 @@ def test_any_damage_to_a_ring_attaches_or_is_incompatible(name, flips):
 def test_an_incompatible_ring_says_why_and_what_to_do(name):
     with gpuring.create(name, slots=2, shape=4, dtype="u1", device="host"):
         version_at = next(
-            at for t, f, at, _ in _core.layout_fields() if (t, f) == ("head", "version")
+            at for t, f, at, _ in native.layout_fields() if (t, f) == ("head", "version")
         )
         damage(name, version_at, struct.pack("<I", 99))
         with pytest.raises(
-            gpuring.RingIncompatible, match=rf"{name}.*version 99.*version {_core.VERSION}.*clean"
+            gpuring.RingIncompatible, match=rf"{name}.*version 99.*version {native.VERSION}.*clean"
         ):
             gpuring.attach(name)
 

@@ -15,7 +15,7 @@ import pytest
 from support import open_files
 
 import gpuring
-from gpuring._snapshot import snapshot
+from gpuring.native.snapshot import snapshot
 
 PACKAGE = str(Path(gpuring.__file__).parent)
 OneInterrupt = TypeVar("OneInterrupt", bound="Interrupt")

@@ -52,5 +52,9 @@ def test_every_explanation_names_a_file_that_is_there():
         files = re.findall(r"`((?:core|device|docs|tests)/[\w./-]+)`", text)
         assert files, f"{label} names no file"
         for name in files:
-            path = ROOT / name if name.startswith(("docs", "tests")) else ROOT / "gpuring/native" / name
+            path = (
+                ROOT / name
+                if name.startswith(("docs", "tests"))
+                else ROOT / "gpuring/native" / name
+            )
             assert path.exists(), f"{label}: {name}"

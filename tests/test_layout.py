@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from support import Segment, pack
 
-from gpuring import _core
-from gpuring._snapshot import SLOT_PHASES, TAKE_PHASES
+from gpuring import native
+from gpuring.native.snapshot import SLOT_PHASES, TAKE_PHASES
 
 TEXT = (Path(__file__).parent.parent / "docs" / "protocol.md").read_text()
 LAYOUT = TEXT.partition("\n## Layout\n")[2].partition("\n## ")[0]
@@ -40,13 +40,13 @@ def constants() -> dict[str, int]:
 def test_every_field_stands_where_the_document_says():
     documented = documented_fields()
     assert len(documented) == len(set(documented)) > 40
-    assert set(documented) == set(_core.layout_fields())
+    assert set(documented) == set(native.layout_fields())
 
 
 def test_fields_do_not_overlap_and_are_aligned():
     for table in TABLES:
         end = 0
-        for name, field, offset, nbytes in sorted(_core.layout_fields(), key=lambda f: f[2]):
+        for name, field, offset, nbytes in sorted(native.layout_fields(), key=lambda f: f[2]):
             if name != table:
                 continue
             assert offset >= end, f"{table}.{field} overlaps the field before"
@@ -59,9 +59,9 @@ def test_every_documented_constant_is_the_cores():
     for name in ("VERSION", "MAX_SLOTS", "MAX_PEERS", "MAX_SUBSCRIPTIONS"):
         assert name in documented
     differing = {
-        name: (value, getattr(_core, name, None))
+        name: (value, getattr(native, name, None))
         for name, value in documented.items()
-        if getattr(_core, name, None) != value
+        if getattr(native, name, None) != value
     }
     assert not differing
 

@@ -12,7 +12,7 @@ from support import LOCK_BYTE, poll
 from test_death import cpu_seconds_of
 
 import gpuring
-from gpuring import _core
+from gpuring import native
 
 
 def make(name):
@@ -80,13 +80,13 @@ def test_a_peer_that_cannot_leave_still_works(segment):
     ring = segment(2)
     producer, reader = ring.producer(), ring.consumer()
     lock = ring.hold_lock()
-    assert producer.peer.leave() == _core.LOCK_TIMEOUT
+    assert producer.peer.leave() == native.LOCK_TIMEOUT
     assert not producer.peer.left
     assert producer.put(2) == [2, 3]
     os.close(lock)
     assert producer.peer.leave() == 0
     assert producer.peer.left
-    assert reader.drain() == ([2, 3], _core.ENDED)
+    assert reader.drain() == ([2, 3], native.ENDED)
 
 
 @pytest.mark.parametrize("heir", ["producer", "consumer"])
@@ -99,11 +99,11 @@ def test_leaving_twice_does_not_disturb_the_numbers_next_owner(segment, role, he
     second = getattr(ring, heir)(header=header)
     assert second.number == first.number
     before = ring.bytes()
-    assert first.peer.leave() == _core.REAPED
+    assert first.peer.leave() == native.REAPED
     assert ring.bytes() == before
     assert ring.process().reap() == []
     assert header.live_peers() == [second.number]
-    assert (second.claim() if heir == "producer" else second.acquire()) != _core.REAPED
+    assert (second.claim() if heir == "producer" else second.acquire()) != native.REAPED
     assert second.peer.leave() == 0
     assert ring.creator.reaps == 0
 

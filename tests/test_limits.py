@@ -13,8 +13,9 @@ import pytest
 from support import segments_of
 
 import gpuring
-from gpuring import creation, spec
+from gpuring import slot_layout
 from gpuring.memory import cuda, kinds
+from gpuring.ring import creation
 
 SMALL = {"slots": 2, "shape": 4, "dtype": "u1", "device": "host"}
 
@@ -163,10 +164,10 @@ def test_a_foreign_file_is_no_ring(name):
 def test_metadata_has_no_objects(name):
     with pytest.raises(ValueError, match="Python objects"):
         gpuring.create(name, **SMALL, meta=[("a", "O")])
-    made = spec.make(shape=4, dtype="u1", meta=[("a", "i8")]).to_bytes()
+    made = slot_layout.make(shape=4, dtype="u1", meta=[("a", "i8")]).to_bytes()
     assert made.count(b'"<i8"') == 1
     with pytest.raises(ValueError, match="cannot be read"):
-        spec.Spec.from_bytes(made.replace(b'"<i8"', b'"|O"'))
+        slot_layout.Spec.from_bytes(made.replace(b'"<i8"', b'"|O"'))
 
 
 # ---- GPUs, as far as they can be told without one ----------------------------------------------
@@ -237,7 +238,7 @@ def test_kinds_of_memory_are_for_gpus(name):
 def test_auto_waits_for_no_event_in_a_stream(gpu, monkeypatch, timeline):
     monkeypatch.setattr(cuda, "timeline_supported", lambda _: (timeline, "no reason"))
     monkeypatch.setattr(kinds, "create", lambda *_: None)
-    described = spec.make(shape=4, dtype="u1")
+    described = slot_layout.make(shape=4, dtype="u1")
     new = described, bytes(16), 2, "cuda"
     chosen = creation._on_gpu(*new, "auto", None, "ipc")[1:]
     assert chosen == (("timeline", "stream") if timeline else ("event", "host"))

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import Segment, pack
 
-from gpuring import _core
+from gpuring import native
 
 
 def test_a_lossy_reader_is_passed_and_told_how_many(segment):
@@ -45,7 +45,7 @@ def test_latest_takes_the_newest_and_never_goes_back(segment):
     reader, producer = ring.consumer(lossless=False), ring.producer()
     producer.put(3)
     assert (reader.latest(), reader.peer.lost) == (6, 2)
-    assert reader.latest() == reader.acquire() == _core.BLOCKED
+    assert reader.latest() == reader.acquire() == native.BLOCKED
     producer.put(1)
     assert producer.claim() == 8
     assert (reader.latest(), reader.peer.lost) == (7, 0)
@@ -63,13 +63,13 @@ def test_what_was_given_back_does_not_come_after_the_latest(segment):
     assert reader.acquire() == 4
     assert reader.give_back(4) == 0
     assert (reader.latest(), reader.peer.lost) == (6, 2)
-    assert reader.acquire() == _core.BLOCKED
+    assert reader.acquire() == native.BLOCKED
     producer.put(1)
     assert (reader.acquire(), reader.peer.lost) == (7, 0)
     assert other.acquire() == 5
     ring.creator.close_ring()
     assert (reader.release(6), reader.release(7), other.release(5)) == (0, 0, 0)
-    assert (reader.acquire(), other.acquire()) == (_core.ENDED, _core.ENDED)
+    assert (reader.acquire(), other.acquire()) == (native.ENDED, native.ENDED)
 
 
 def test_latest_passes_a_frame_that_is_still_being_written(segment):
@@ -79,7 +79,7 @@ def test_latest_passes_a_frame_that_is_still_being_written(segment):
     fast.put(2)
     assert (reader.latest(), reader.peer.lost) == (6, 2)
     assert slow.publish(4) == 0
-    assert reader.latest() == _core.BLOCKED
+    assert reader.latest() == native.BLOCKED
 
 
 def test_a_frame_is_latest_for_one_member_only(segment):
@@ -88,10 +88,10 @@ def test_a_frame_is_latest_for_one_member_only(segment):
     producer = ring.producer()
     producer.put(3)
     assert a.latest() == 6
-    assert b.latest() == _core.BLOCKED
+    assert b.latest() == native.BLOCKED
     producer.put(1)
     assert b.latest() == 7
-    assert a.latest() == _core.BLOCKED
+    assert a.latest() == native.BLOCKED
 
 
 def test_what_a_passed_frame_hid_is_counted_by_latest(segment):
@@ -100,7 +100,7 @@ def test_what_a_passed_frame_hid_is_counted_by_latest(segment):
     reader, producer = ring.consumer(lossless=False), ring.producer()
     producer.put(3)
     ring.poke("slot", "word", pack(6, 200, "ready", "slot"), 2)  # cannot be confirmed
-    assert reader.latest() == _core.BLOCKED
+    assert reader.latest() == native.BLOCKED
     producer.put(1)
     assert reader.latest() == 7
     assert ring.peek("sub", "lost", reader.subscription) == 3
@@ -113,7 +113,7 @@ def test_what_a_blocked_acquire_skipped_is_told_with_the_next_frame(segment):
     producer.put(3)  # 2 3 4: 2 is gone
     assert producer.abandon(producer.claim()) == 0  # 5, over 3
     assert producer.claim() == 6  # over 4, still being written
-    assert reader.acquire() == _core.BLOCKED
+    assert reader.acquire() == native.BLOCKED
     assert producer.publish(6) == 0
     assert reader.acquire() == 6
     assert reader.peer.lost == ring.peek("sub", "lost", reader.subscription) == 4
@@ -197,10 +197,10 @@ def test_no_storm_of_voids_while_every_slot_is_held(segment, slots):
             seq = reader.acquire()
     assert sum(len(reader.peer.holding()) for reader in readers) == slots
     before = ring.bytes()
-    assert producer.claim(0) == producer.claim(0) == _core.BLOCKED
+    assert producer.claim(0) == producer.claim(0) == native.BLOCKED
     assert ring.bytes() == before
     reason, peer, subscription, seq, _ = producer.peer.culprit
-    assert reason == _core.BY_HOLDER
+    assert reason == native.BY_HOLDER
     assert (peer, seq) == (readers[0].number, slots)
     assert subscription == readers[0].subscription
     assert readers[(slots - 1) % 2].release(2 * slots - 1) == 0
@@ -218,7 +218,7 @@ def test_a_lossy_holder_does_not_gate_the_frames_of_a_lossless_reader(segment):
     for seq in (5, 7, 9):
         assert producer.claim(1) == seq
         assert producer.publish(seq) == 0
-        assert lossless.drain() == ([seq], _core.BLOCKED)
+        assert lossless.drain() == ([seq], native.BLOCKED)
     assert lossless.peer.lost == 0
 
 
@@ -232,7 +232,7 @@ def test_a_doomed_hold_of_another_member_is_replaced(segment):
     ring.poke("take", "word", pack(2, a.number, "held", "take"), a.subscription)
     assert (b.acquire(), b.acquire()) == (3, 4)
     assert ring.take(b.subscription, 0) == (4, b.number, "held")
-    assert a.release(2) == _core.REAPED
+    assert a.release(2) == native.REAPED
     assert ring.take(b.subscription, 0) == (4, b.number, "held")
 
 
@@ -289,7 +289,7 @@ def test_frames_given_back_forwards_take_nothing_from_what_was_lost(segment):
     assert (reader.give_back(11), reader.give_back(12)) == (0, 0)  # 13 is kept
     assert ring.peek("sub", "lost", reader.subscription) == 1
     assert [(reader.acquire(), reader.peer.lost) for _ in range(2)] == [(11, 1), (12, 0)]
-    assert reader.acquire() == _core.BLOCKED
+    assert reader.acquire() == native.BLOCKED
 
 
 def test_what_was_given_back_is_lost_although_its_slot_has_a_later_frame_that_was(segment):

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import gpuring
-from gpuring import ending
-from gpuring.slot import ReadSlot
+from gpuring.ring import shutdown
+from gpuring.ring.slot import ReadSlot
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*nobody has its slot:ResourceWarning")
 
@@ -91,7 +91,7 @@ def test_what_somebody_has_stays_his(ring, keep):
         other = reader.acquire(0)
         other.release()
         is_number = isinstance(kept, np.integer)
-        unseen = isinstance(kept, gpuring.slot.ReadSlot | list)
+        unseen = isinstance(kept, gpuring.ring.slot.ReadSlot | list)
         assert [seq for _, seq in reader._peer.holding()] == ([] if is_number else [2])
         del kept
         assert drain(reader) == ([2] if unseen else [])
@@ -155,7 +155,7 @@ def test_rings_come_and_go_at_each_line_of_a_look_for_lost_slots(ring):
     before = sys.gettrace()
     sys.settrace(come)
     try:
-        ending._give_back_lost()
+        shutdown._give_back_lost()
     finally:
         sys.settrace(before)
         for other in opened:

@@ -17,8 +17,8 @@ from test_interrupt import may_come
 from test_lost_slots import drain, put, ring
 
 import gpuring
-from gpuring import ending
-from gpuring.slot import Slot
+from gpuring.ring import shutdown
+from gpuring.ring.slot import Slot
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*nobody has its slot:ResourceWarning")
 
@@ -247,7 +247,7 @@ def test_what_a_verb_is_about_to_hand_out_is_not_lost(takes, monkeypatch):
     make = takes.endpoint._make_slot
 
     def meanwhile(index: int) -> Any:
-        ending._give_back_lost()
+        shutdown._give_back_lost()
         return make(index)
 
     del takes.kept[1:]  # what else is taken has objects that nobody has

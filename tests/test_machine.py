@@ -17,16 +17,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from support import Actor, Segment
 
-from gpuring import _core
+from gpuring import native
 
 sequential = pytest.importorskip("model.sequential")
 
 REFUSALS = {
-    "Blocked": _core.BLOCKED,
-    "RingClosed": _core.CLOSED,
-    "EndOfStream": _core.ENDED,
-    "PeerLost": _core.PEER_LOST,
-    "Reaped": _core.REAPED,
+    "Blocked": native.BLOCKED,
+    "RingClosed": native.CLOSED,
+    "EndOfStream": native.ENDED,
+    "PeerLost": native.PEER_LOST,
+    "Reaped": native.REAPED,
 }
 PEERS, SUBSCRIPTIONS = 5, 3
 MODES = {1: "lossless", 2: "lossy"}
@@ -46,11 +46,11 @@ class Core(Actor):
 
     def take(self, verb: str, timeout: float = 0) -> int:
         before = self.segment.bytes()
-        ready = _core.ready(self.peer) or verb == "latest"  # which may pass what acquire waits for
+        ready = native.ready(self.peer) or verb == "latest"  # which may pass what acquire waits for
         assert self.segment.bytes() == before
         result = getattr(self.peer, verb)(timeout)
-        if result == _core.BLOCKED:  # what it may have voided on the way was the last of it
-            assert not _core.ready(self.peer)
+        if result == native.BLOCKED:  # what it may have voided on the way was the last of it
+            assert not native.ready(self.peer)
         else:
             assert ready, "it had an answer, and somebody would have slept on"
         return self._seq(result)
@@ -135,7 +135,7 @@ class Machine(RuleBasedStateMachine):
         try:
             number = self.model.join_producer()
         except sequential.TableFull:
-            assert peer == _core.FULL_PEERS
+            assert peer == native.FULL_PEERS
             return
         self.enter(number, peer)
 
@@ -152,10 +152,10 @@ class Machine(RuleBasedStateMachine):
         try:
             number = self.model.join_consumer(name, lossless, start)
         except sequential.TableFull:
-            assert peer in (_core.FULL_PEERS, _core.FULL_SUBSCRIPTIONS)
+            assert peer in (native.FULL_PEERS, native.FULL_SUBSCRIPTIONS)
             return
         except ValueError:
-            assert peer == _core.MODE_MISMATCH
+            assert peer == native.MODE_MISMATCH
             return
         self.enter(number, peer)
         core = self.cores[number]
@@ -169,7 +169,7 @@ class Machine(RuleBasedStateMachine):
                 member.lone = False
 
     def device(self, header: Any) -> Any:
-        return _core.Device(header, 0, None, None, self.driver.table) if self.gpu else None
+        return native.Device(header, 0, None, None, self.driver.table) if self.gpu else None
 
     def enter(self, number: int, peer: Any) -> None:
         assert not isinstance(peer, int), f"the core refuses with {peer}"
@@ -216,7 +216,7 @@ class Machine(RuleBasedStateMachine):
         while True:
             before = self.segment.creator.frontier
             got = core.take("claim")
-            if got != _core.BLOCKED or self.segment.creator.frontier == before:
+            if got != native.BLOCKED or self.segment.creator.frontier == before:
                 break
         assert got == expected
         if got > 0:
@@ -243,7 +243,7 @@ class Machine(RuleBasedStateMachine):
 
     def taken(self, core: Core, verb: str) -> None:
         got = core.take(verb)
-        if got == _core.TORN:  # of what it released before; told once, and nothing was taken
+        if got == native.TORN:  # of what it released before; told once, and nothing was taken
             seqs = core.peer.take_torn()
             assert seqs
             assert all(self.model.torn(seq) for seq in seqs)
@@ -261,7 +261,7 @@ class Machine(RuleBasedStateMachine):
         seq = core.held.pop(data.draw(st.integers(0, len(core.held) - 1), label="which"))
         torn = verb == "release" and self.model.torn(seq)
         ended = core.end(verb, seq)
-        assert (ended == _core.TORN) == torn
+        assert (ended == native.TORN) == torn
         if torn:  # it is released, and known to be torn
             ended = 0
         assert ended == self.expected(verb, core.number, seq)
@@ -365,7 +365,7 @@ def test_what_a_lossy_reader_loses_while_it_gives_back_much_is_what_the_model_lo
             verb = chance.choice(["put", "put", "acquire", "acquire", "latest", "back", "release"])
             if verb == "put":
                 seq, before = writer.claim(0), -1
-                while seq == _core.BLOCKED and ring.creator.frontier != before:  # after a void
+                while seq == native.BLOCKED and ring.creator.frontier != before:  # after a void
                     before = ring.creator.frontier
                     seq = writer.claim(0)
                 assert seq == model_of(model.claim, p)
@@ -388,4 +388,4 @@ def model_of(verb: Any, peer: int) -> int:
     try:
         return int(verb(peer))
     except sequential.Blocked:
-        return _core.BLOCKED
+        return native.BLOCKED

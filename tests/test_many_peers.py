@@ -11,8 +11,8 @@ import pytest
 from support import poll
 
 import gpuring
-from gpuring import _core, cli
-from gpuring._snapshot import snapshot
+from gpuring import cli, native
+from gpuring.native.snapshot import snapshot
 
 SIZES = (65, 128, 250)
 CROWDS = (64, 127, 247)
@@ -46,11 +46,11 @@ def test_full_tables(segment, n):
     assert ring.mask("sub_mask") == bits(range(n - 1))
     assert ring.creator.live_peers() == list(range(n))
     assert ring.peek("head", "producers") >> 16 == 1
-    assert everybody.join_producer() == _core.FULL_PEERS
+    assert everybody.join_producer() == native.FULL_PEERS
     producer.put(2)
     for r in reversed(readers):  # it waits for every one, and says for which
-        assert producer.claim() == _core.BLOCKED
-        assert producer.peer.culprit[:3] == (_core.BY_SUBSCRIPTION, None, 0)
+        assert producer.claim() == native.BLOCKED
+        assert producer.peer.culprit[:3] == (native.BY_SUBSCRIPTION, None, 0)
         assert r.drain()[0] == [2, 3]
     assert producer.put(1) == [4]
     for r in readers[:-1]:
@@ -58,8 +58,8 @@ def test_full_tables(segment, n):
     producer.put(1)
     for r in readers[:-1]:
         assert r.get() == 5
-    assert producer.claim() == _core.BLOCKED  # for the last subscription alone
-    assert producer.peer.culprit[:3] == (_core.BY_SUBSCRIPTION, None, n - 2)
+    assert producer.claim() == native.BLOCKED  # for the last subscription alone
+    assert producer.peer.culprit[:3] == (native.BY_SUBSCRIPTION, None, n - 2)
     assert readers[-1].drain()[0] == [4, 5]
     readers[-1].die()  # all of one process
     assert ring.creator.live_peers() == []
@@ -82,9 +82,9 @@ def test_as_many_producers_as_peers(segment, n):
         assert ring.slot(seq % 4) == (seq, producer.number, "ready")
         assert reader.get() == seq
     for producer in producers:
-        assert reader.acquire() == _core.BLOCKED
+        assert reader.acquire() == native.BLOCKED
         assert producer.peer.leave() == 0
-    assert reader.acquire() == _core.ENDED
+    assert reader.acquire() == native.ENDED
     assert ring.mask("peer_mask") == bits([reader.number])
 
 
@@ -102,8 +102,8 @@ def test_the_gate_waits_for_a_holder_in_the_last_subscription(crowded):
     reader, producer = crowded.consumer("last"), crowded.producer()
     producer.put(2)
     assert reader.acquire() == 2
-    assert producer.claim() == _core.BLOCKED
-    assert producer.peer.culprit[:4] == (_core.BY_HOLDER, reader.number, reader.subscription, 2)
+    assert producer.claim() == native.BLOCKED
+    assert producer.peer.culprit[:4] == (native.BY_HOLDER, reader.number, reader.subscription, 2)
     assert reader.release(2) == 0
     assert producer.claim() == 4
 
@@ -125,9 +125,9 @@ def test_no_storm_of_voids_while_the_last_subscription_holds_every_slot(crowded)
     producer.put(2)
     assert [reader.acquire(), reader.acquire()] == [2, 3]
     before = crowded.bytes()
-    assert producer.claim() == _core.BLOCKED
+    assert producer.claim() == native.BLOCKED
     assert crowded.bytes() == before
-    assert producer.peer.culprit[:3] == (_core.BY_HOLDER, reader.number, reader.subscription)
+    assert producer.peer.culprit[:3] == (native.BY_HOLDER, reader.number, reader.subscription)
     assert reader.release(3) == 0
     assert producer.claim(1) == 5
 
@@ -138,8 +138,8 @@ def test_a_claim_waits_for_the_work_of_the_last_peer(crowded):
     row = crowded.work_row(0, last.number)
     crowded.poke("fence", "", 0, row)  # as if its GPU had not got there
     assert first.put(1) == [3]
-    assert first.claim(0) == _core.BLOCKED
-    assert first.peer.culprit[:2] == (_core.BY_FENCE, last.number)
+    assert first.claim(0) == native.BLOCKED
+    assert first.peer.culprit[:2] == (native.BY_FENCE, last.number)
     crowded.creator.raise_fence(last.number, 0, crowded.peek("work", "", row))
     assert first.claim() > 0
 
@@ -169,8 +169,8 @@ def test_what_the_last_producer_was_writing_becomes_void(crowded):
     reader = crowded.consumer("last")
     assert victim.claim() == 2
     survivor.put(1)
-    assert reader.acquire() == _core.BLOCKED
-    assert reader.peer.culprit[:2] == (_core.BY_PRODUCER, victim.number)
+    assert reader.acquire() == native.BLOCKED
+    assert reader.peer.culprit[:2] == (native.BY_PRODUCER, victim.number)
     victim.die()
     assert crowded.reap() == [victim.number]
     assert crowded.slot(0) == (2, 255, "void")
@@ -186,7 +186,7 @@ def test_a_frame_of_the_last_producer_is_torn_if_its_work_was_not_done(crowded):
     assert crowded.reap() == [producer.number]
     assert crowded.tear(0, producer.number) == (producer.peer.id, 0)
     assert crowded.slot(0) == (2, producer.number, "torn")
-    assert reader.acquire() == _core.PEER_LOST
+    assert reader.acquire() == native.PEER_LOST
 
 
 @pytest.mark.parametrize("clear", ["join", "look"])

@@ -7,7 +7,7 @@ import os
 import pytest
 from support import Actor
 
-from gpuring import _core
+from gpuring import native
 
 
 def test_a_join_takes_the_lowest_free_number_and_a_new_id(segment):
@@ -35,7 +35,7 @@ def test_what_leave_leaves(segment):
     assert after.pop("head.producers[0]") == 1 << 8 | 1  # none live, one had been here, it left
     empty.pop("head.producers[0]")
     assert after == empty
-    assert producer.peer.leave() == reader.peer.leave() == _core.REAPED
+    assert producer.peer.leave() == reader.peer.leave() == native.REAPED
 
 
 def test_verbs_after_leave_are_refused_and_change_nothing(segment):
@@ -44,7 +44,7 @@ def test_verbs_after_leave_are_refused_and_change_nothing(segment):
     producer.put()
     assert producer.peer.leave() == reader.peer.leave() == 0
     before = ring.bytes()
-    assert producer.claim() == reader.acquire() == reader.latest() == _core.REAPED
+    assert producer.claim() == reader.acquire() == reader.latest() == native.REAPED
     assert ring.bytes() == before
 
 
@@ -53,8 +53,8 @@ def test_a_full_peer_table_refuses_and_changes_nothing(segment):
     producer, reader = ring.producer(), ring.consumer()
     late = ring.process()
     before = ring.bytes()
-    assert late.join_producer() == late.join_consumer(b"y", True, "next") == _core.FULL_PEERS
-    assert late.join_consumer(b"x", True, "next") == _core.FULL_PEERS
+    assert late.join_producer() == late.join_consumer(b"y", True, "next") == native.FULL_PEERS
+    assert late.join_consumer(b"x", True, "next") == native.FULL_PEERS
     assert ring.bytes() == before
     assert reader.peer.leave() == 0
     assert ring.producer(late).number == 1
@@ -74,7 +74,7 @@ def test_a_full_subscription_table_refuses_new_names_only(segment):
     ring.consumer("b", lossless=False)
     late = ring.process()
     before = ring.bytes()
-    assert late.join_consumer(b"c", True, "next") == _core.FULL_SUBSCRIPTIONS
+    assert late.join_consumer(b"c", True, "next") == native.FULL_SUBSCRIPTIONS
     assert ring.bytes() == before
     assert ring.consumer("b", lossless=False, header=late).subscription == 1
 
@@ -85,7 +85,7 @@ def test_members_of_one_subscription_agree_on_its_mode(segment, lossless):
     member = ring.consumer("x", lossless=lossless)
     late = ring.process()
     before = ring.bytes()
-    assert late.join_consumer(b"x", not lossless, "next") == _core.MODE_MISMATCH
+    assert late.join_consumer(b"x", not lossless, "next") == native.MODE_MISMATCH
     assert ring.bytes() == before
     assert member.peer.leave() == 0
     ring.consumer("x", lossless=not lossless, header=late)
@@ -136,7 +136,7 @@ def test_a_subscription_that_starts_later_does_not_gate_before(segment):
     ring = segment(2)
     reader, producer = ring.consumer(start=9), ring.producer()
     assert producer.put(9) == list(range(2, 11))
-    assert producer.claim() == _core.BLOCKED
+    assert producer.claim() == native.BLOCKED
     assert reader.drain()[0] == [9, 10]
     assert reader.peer.lost == 0
 
@@ -170,7 +170,7 @@ def test_the_last_member_takes_the_subscription_with_it(segment):
     a, b, producer = ring.consumer("x"), ring.consumer("x"), ring.producer()
     producer.put(2)
     assert a.peer.leave() == 0
-    assert producer.claim() == _core.BLOCKED
+    assert producer.claim() == native.BLOCKED
     assert b.peer.leave() == 0
     assert producer.claim() == 4
 
@@ -215,7 +215,7 @@ def test_a_held_membership_lock_times_joins_out_and_holds_no_frame_verb_up(segme
     assert reader.drain()[0] == [4, 5]
     before = ring.bytes()
     assert dead.reap() == []
-    assert late.join_producer() == _core.LOCK_TIMEOUT
+    assert late.join_producer() == native.LOCK_TIMEOUT
     assert ring.bytes() == before
     os.close(fd)
     assert isinstance(Actor(ring, late.join_producer()), Actor)

@@ -20,7 +20,7 @@ import pytest
 from gpuring.errors import DeviceError, RingIncompatible
 from gpuring.memory import cuda, cuda_ipc, cuda_pool, cuda_vmm, driver
 from gpuring.memory.cuda import CudaMemory, Slots
-from gpuring.spec import Field
+from gpuring.slot_layout import Field
 
 UUIDS = [uuid.UUID(int=k).bytes for k in range(1, 3)]
 EPOCH = bytes(range(16))

@@ -18,8 +18,9 @@ from support import Pipe, segments_of
 from test_interrupt import collected
 
 import gpuring
-from gpuring import _core, directory
-from gpuring import segment as segments
+from gpuring import native
+from gpuring.registry import directory
+from gpuring.registry import segment as segments
 
 PACKAGE = Path(gpuring.__file__).parent
 CHANGES_NAMES = {
@@ -223,7 +224,7 @@ def attached(name: str) -> gpuring.Ring:
 def dies(ring: gpuring.Ring) -> None:
     """To everybody else, its process is gone."""
     path = Path(f"/dev/shm/gpuring.{ring.name}")
-    at = next(at for t, f, at, _ in _core.layout_fields() if (t, f) == ("head", "creator_pid"))
+    at = next(at for t, f, at, _ in native.layout_fields() if (t, f) == ("head", "creator_pid"))
     with path.open("r+b") as file:
         file.seek(at)
         file.write(struct.pack("<Q", 0))

@@ -14,8 +14,10 @@ import pytest
 from support import Pipe, Place, segments_of
 
 import gpuring
-from gpuring import _core, debug, directory
-from gpuring import segment as segments
+from gpuring import native
+from gpuring.registry import directory
+from gpuring.registry import segment as segments
+from gpuring.ring import debug
 
 OPTIONS = {"slots": 2, "shape": 4, "dtype": "u1"}
 
@@ -114,7 +116,7 @@ def connect(name: str, timeout: float = 0.0) -> gpuring.Client:
     return gpuring.connect(name, timeout=timeout)
 
 
-def about_to_lose_its_name(name: str) -> _core.File:
+def about_to_lose_its_name(name: str) -> native.File:
     file = segments.Named(segments.header_name(name)).open(os.O_RDWR)
     assert segments.lock_name(file.fd)
     return file

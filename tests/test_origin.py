@@ -12,7 +12,7 @@ import pytest
 import gpuring
 from gpuring import Consumer, Producer, Ring
 from gpuring.cli.inspect import describe
-from gpuring.stats import Link
+from gpuring.registry.stats import Link
 
 HOST = {"slots": 8, "shape": (2,), "dtype": "u1", "device": "host"}
 FROM = {"host": "camera-host", "ring": "cam0"}

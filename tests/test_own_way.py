@@ -50,7 +50,7 @@ with gpuring.attach(sys.argv[1], timeout=20) as ring, ring.consumer("there") as 
 """
 BESIDE_IT = """
 import os, subprocess, sys, gpuring
-from gpuring.diagnosis import waits_for_itself
+from gpuring.registry.diagnosis import waits_for_itself
 name, program = sys.argv[1:]
 with (
     gpuring.create(name, slots=2, shape=4, dtype="u1", device="host") as ring,

@@ -60,7 +60,7 @@ def test_every_source_is_packed(tracked):
         for path in (ROOT / package.replace(".", "/")).glob(pattern)
     }
     found = [path for path in tracked if path.parts[0] == "gpuring" and path.suffix != ".py"]
-    assert Path("gpuring/_core.pyx") in found
+    assert Path("gpuring/native.pyx") in found
     assert not [str(path) for path in found if path not in packed]
 
 
@@ -107,7 +107,9 @@ def test_a_source_distribution_has_what_git_tracks(made, tracked):
     with tarfile.open(made.sdist) as archive:
         packed = {Path(*Path(name).parts[1:]) for name in archive.getnames()}
     assert not [str(path) for path in tracked if path not in packed]
-    assert not [path.name for path in packed if path.match("gpuring/_*.c") or path.suffix == ".so"]
+    assert not [
+        path.name for path in packed if path.match("gpuring/native/*.c") or path.suffix == ".so"
+    ]
 
 
 @pytest.mark.slow
@@ -128,7 +130,7 @@ def test_a_wheel_has_the_licence_and_says_where_it_runs(made):
 def test_a_wheel_has_no_debug_information(made):
     with zipfile.ZipFile(made.wheel) as archive:
         modules = [name for name in archive.namelist() if name.endswith(".so")]
-        assert "gpuring/_core" in {name.split(".")[0] for name in modules}
+        assert "gpuring/native/_core" in {name.split(".")[0] for name in modules}
         assert [name for name in modules if b".debug_info" in archive.read(name)] == []
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuring._patience import Patience
+from gpuring.service._patience import Patience
 
 MS = 1_000_000
 

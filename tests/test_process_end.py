@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import gpuring
-from gpuring._snapshot import snapshot
+from gpuring.native.snapshot import snapshot
 
 JOINS = """
 import multiprocessing, os, sys, threading, time

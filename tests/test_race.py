@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from support import Pipe
 
-from gpuring import _core
-from gpuring._core import Header
+from gpuring import native
+from gpuring.native import Header
 
 DATA_AT, PAGE = 3584, 4096
 SECONDS = 0.6
@@ -56,7 +56,10 @@ def read_lossy(pipe: Pipe, path: str, verb: str) -> tuple[int, list[tuple[int, i
     for _ in turns(pipe):
         index = take(0)
         if index < 0:
-            assert index in (_core.BLOCKED, _core.ENDED)  # the producer has written what it wanted
+            assert index in (
+                native.BLOCKED,
+                native.ENDED,
+            )  # the producer has written what it wanted
             continue
         seen = (int(data[index]), int(data[index]))
         frames += 1

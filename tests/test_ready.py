@@ -7,7 +7,7 @@ import random
 import pytest
 from support import Actor, Segment
 
-from gpuring import _core
+from gpuring import native
 
 STEPS = 20_000
 
@@ -38,11 +38,11 @@ class History:
             if (seq := actor.latest()) > 0:
                 self.held[actor].append(seq)
             return
-        foretold = _core.ready(actor.peer)
-        seen, culprit = _core.look(actor.peer)
+        foretold = native.ready(actor.peer)
+        seen, culprit = native.look(actor.peer)
         got = actor.claim() if actor.kind == "producer" else actor.acquire()
-        assert foretold or got == _core.BLOCKED, "somebody would have slept on"
-        if seen == _core.BLOCKED:
+        assert foretold or got == native.BLOCKED, "somebody would have slept on"
+        if seen == native.BLOCKED:
             assert culprit == actor.peer.culprit
         if actor.kind != "producer":
             assert got == seen
@@ -50,13 +50,13 @@ class History:
             assert got == seen or (
                 got > seen and self.ring.slot(seen % self.ring.slots)[2] != "ready"
             )
-        if got == _core.BLOCKED:
-            assert not _core.ready(actor.peer), "it would be called again and again"
+        if got == native.BLOCKED:
+            assert not native.ready(actor.peer), "it would be called again and again"
             self.transient += foretold
         elif got > 0:
             self.held[actor].append(got)
         else:
-            assert got == _core.ENDED
+            assert got == native.ENDED
 
     def end(self, actor: Actor) -> None:
         held = self.held[actor]
@@ -73,7 +73,7 @@ class History:
             self.end(actor)
         assert actor.peer.leave() == 0
         del self.held[actor]
-        assert _core.ready(actor.peer), "whoever has left is told so at once"
+        assert native.ready(actor.peer), "whoever has left is told so at once"
         for other in self.held:
             if self.dice.random() < 0.5:
                 self.begin(other)
@@ -114,11 +114,11 @@ def test_who_waits_for_a_closed_ring_is_told(segment):
     ring = segment(2)
     producer, reader = ring.producer(), ring.consumer()
     producer.put(2)
-    assert [_core.ready(producer.peer), _core.ready(reader.peer)] == [False, True]
+    assert [native.ready(producer.peer), native.ready(reader.peer)] == [False, True]
     ring.creator.close_ring()
-    assert _core.ready(producer.peer)
-    assert reader.drain() == ([2, 3], _core.ENDED)
-    assert _core.ready(reader.peer)
+    assert native.ready(producer.peer)
+    assert reader.drain() == ([2, 3], native.ENDED)
+    assert native.ready(reader.peer)
 
 
 def test_no_end_while_another_member_holds_a_frame(segment):
@@ -127,12 +127,12 @@ def test_no_end_while_another_member_holds_a_frame(segment):
     producer.put()
     assert one.acquire() == 2
     producer.peer.leave()
-    assert not _core.ready(other.peer)
-    assert _core.ready(one.peer) == (one.acquire() != _core.BLOCKED)
+    assert not native.ready(other.peer)
+    assert native.ready(one.peer) == (one.acquire() != native.BLOCKED)
     assert one.give_back(2) == 0
-    assert _core.ready(other.peer)
+    assert native.ready(other.peer)
     assert other.get() == 2
-    assert _core.ready(one.peer)
+    assert native.ready(one.peer)
 
 
 def test_frames_before_the_start_of_a_subscription_gate_nobody(segment):
@@ -140,7 +140,7 @@ def test_frames_before_the_start_of_a_subscription_gate_nobody(segment):
     producer = ring.producer()
     producer.put(2)
     ring.consumer()
-    assert _core.ready(producer.peer)
+    assert native.ready(producer.peer)
     producer.put()
 
 
@@ -155,8 +155,8 @@ def test_a_torn_frame_that_is_held_gates(segment):
     mortal.die()
     ring.reap()
     assert ring.slot(0)[2] == "torn"
-    assert not _core.ready(producer.peer)
-    assert producer.claim() == _core.BLOCKED
-    assert reader.release(2) in (0, _core.TORN)
-    assert _core.ready(producer.peer)
+    assert not native.ready(producer.peer)
+    assert producer.claim() == native.BLOCKED
+    assert reader.release(2) in (0, native.TORN)
+    assert native.ready(producer.peer)
     assert producer.claim() == 4

@@ -10,9 +10,9 @@ import struct
 import pytest
 from support import Pipe, pack, poll
 
-from gpuring import _core
-from gpuring._core import Header
-from gpuring._snapshot import snapshot
+from gpuring import native
+from gpuring.native import Header
+from gpuring.native.snapshot import snapshot
 
 
 def test_the_living_are_left_alone(segment):
@@ -40,7 +40,7 @@ def test_a_dead_producers_claims_become_void_and_his_frames_stay(segment):
         (6, other.number, "ready"),
         (7, 255, "void"),
     ]
-    assert reader.drain() == ([4, 6], _core.BLOCKED)
+    assert reader.drain() == ([4, 6], native.BLOCKED)
     assert ring.creator.reaps == 1
     assert ring.reap() == []
 
@@ -59,7 +59,7 @@ def test_what_a_dead_member_held_is_opened_for_the_others_in_order(segment):
     assert b.peer.redelivered
     assert b.acquire() == 7
     assert not b.peer.redelivered
-    assert producer.claim() == _core.BLOCKED
+    assert producer.claim() == native.BLOCKED
     for seq in (4, 5, 6, 7):
         assert b.release(seq) == 0
     assert producer.put(4) == [8, 9, 10, 11]
@@ -73,11 +73,11 @@ def test_frames_below_everybodys_position_are_found_again(segment):
     producer.put(4)
     assert a.acquire() == 4
     assert [b.get(), c.get(), b.get()] == [5, 6, 7]
-    assert b.acquire() == _core.BLOCKED
+    assert b.acquire() == native.BLOCKED
     a.die()
     ring.reap()
     assert c.get() == 4
-    assert (b.acquire(), producer.claim()) == (_core.BLOCKED, 8)
+    assert (b.acquire(), producer.claim()) == (native.BLOCKED, 8)
 
 
 def test_the_last_members_death_takes_the_subscription_with_it(segment):
@@ -87,7 +87,7 @@ def test_the_last_members_death_takes_the_subscription_with_it(segment):
     producer.put(2)
     assert reader.acquire() == 2
     reader.die()
-    assert producer.claim() == _core.BLOCKED
+    assert producer.claim() == native.BLOCKED
     ring.reap()
     assert ring.mask("sub_mask") == 0
     assert ring.peek("sub", "word", reader.subscription) == 0
@@ -188,10 +188,10 @@ def test_a_torn_frame_gates_nobody_but_its_holder(segment):
     unfinished(ring, producer, 0)
     producer.die()
     ring.reap()
-    assert b.drain() == ([3], _core.BLOCKED)
-    assert other.claim() == _core.BLOCKED
+    assert b.drain() == ([3], native.BLOCKED)
+    assert other.claim() == native.BLOCKED
     assert other.peer.culprit[1:4] == (a.number, a.subscription, 2)
-    assert a.release(2) == _core.TORN  # and released
+    assert a.release(2) == native.TORN  # and released
     assert other.claim() == 4
 
 
@@ -296,7 +296,7 @@ def test_a_dead_reader_tears_nothing(segment):
     ring.reap()
     assert ring.tear(0, a.number) == (0, 0)
     assert ring.creator.fence(a.number, 0) == promised
-    assert b.acquire() == _core.BLOCKED
+    assert b.acquire() == native.BLOCKED
 
 
 # ---- taken for dead ----------------------------------------------------------------------------
@@ -312,8 +312,8 @@ def test_a_reaped_producer_is_refused_and_changes_nothing(segment, reused):
     if reused:
         assert ring.producer().number == zombie.number
     before = ring.bytes()
-    assert zombie.claim(0) == zombie.claim(1) == _core.REAPED
-    assert zombie.publish(4) == zombie.abandon(5) == _core.REAPED
+    assert zombie.claim(0) == zombie.claim(1) == native.REAPED
+    assert zombie.publish(4) == zombie.abandon(5) == native.REAPED
     assert ring.bytes() == before
 
 
@@ -325,7 +325,7 @@ def test_a_reaped_producer_does_not_wait_for_readers_before_it_claims(segment):
     zombie.put(4)
     zombie.die()
     assert ring.reap() == [zombie.number]
-    assert zombie.peer.claim(None) == _core.REAPED
+    assert zombie.peer.claim(None) == native.REAPED
 
 
 @pytest.mark.parametrize("reused", [False, True])
@@ -340,8 +340,8 @@ def test_a_reaped_consumer_is_refused_and_changes_nothing(segment, reused):
     if reused:
         assert ring.consumer("x", lossless=False).number == zombie.number
     before = ring.bytes()
-    assert zombie.acquire(0) == zombie.latest(0) == zombie.acquire(1) == _core.REAPED
-    assert zombie.release(4) == zombie.give_back(5) == _core.REAPED
+    assert zombie.acquire(0) == zombie.latest(0) == zombie.acquire(1) == native.REAPED
+    assert zombie.release(4) == zombie.give_back(5) == native.REAPED
     assert ring.bytes() == before
     assert other.acquire() == 4
 
@@ -359,7 +359,7 @@ def test_a_reaped_consumer_cannot_end_the_hold_of_its_numbers_next_owner(segment
     assert heir.number == zombie.number
     assert heir.acquire() == 4
     assert zombie.peer.holding() == []
-    assert getattr(zombie, verb)(4) == _core.REAPED
+    assert getattr(zombie, verb)(4) == native.REAPED
     assert ring.take(heir.subscription, 0) == (4, heir.number, "held")
     assert heir.release(4) == 0
 

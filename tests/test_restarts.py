@@ -14,7 +14,7 @@ from commands import gpuring as command
 from support import poll, segments_of
 
 import gpuring
-from gpuring import _core
+from gpuring import native
 
 OPTIONS = {"slots": 4, "shape": 4, "dtype": "i8", "device": "host"}
 
@@ -185,7 +185,7 @@ def test_replace_false_refuses_the_ring_of_the_dead_too(name, children):
 
 def of_another_version(name):
     """As an older or a newer gpuring has left it."""
-    at = next(at for t, f, at, _ in _core.layout_fields() if (t, f) == ("head", "version"))
+    at = next(at for t, f, at, _ in native.layout_fields() if (t, f) == ("head", "version"))
     with Path(f"/dev/shm/gpuring.{name}").open("r+b") as file:
         file.seek(at)
         file.write(b"\xff")

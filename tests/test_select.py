@@ -16,7 +16,7 @@ import pytest
 from support import Pipe, Place, poll
 
 import gpuring
-from gpuring import _core
+from gpuring import native
 
 SMALL = {"slots": 4, "shape": 4, "dtype": "u1"}
 ROUNDS = 10_000
@@ -45,7 +45,7 @@ def bells(ring: gpuring.Ring) -> int:
 
 def _peek(ring: gpuring.Ring, field: str) -> int:
     (offset,) = [
-        at for table, name, at, _ in _core.layout_fields() if (table, name) == ("head", field)
+        at for table, name, at, _ in native.layout_fields() if (table, name) == ("head", field)
     ]
     with Path(f"/dev/shm/gpuring.{ring.name}").open("rb") as header:
         return int(struct.unpack_from("<I", os.pread(header.fileno(), 4, offset))[0])
@@ -85,9 +85,9 @@ def test_a_look_changes_nothing(segment):
 
     def look() -> list[bool]:
         before = ring.bytes(), [peer.position for peer in peers], [peer.lost for peer in peers]
-        answer = _core.select(peers, 0)
+        answer = native.select(peers, 0)
         assert (ring.bytes(), [p.position for p in peers], [p.lost for p in peers]) == before
-        assert answer == [_core.ready(peer) for peer in peers]
+        assert answer == [native.ready(peer) for peer in peers]
         return answer
 
     assert look() == [True, False, False]
@@ -209,13 +209,13 @@ def test_a_sleeper_is_counted_in_every_ring_and_woken_by_any(segment):
         answers = []
         thread = threading.Thread(
             target=lambda answers=answers: answers.append(
-                _core.select([actor.peer for actor in actors], 20)
+                native.select([actor.peer for actor in actors], 20)
             )
         )
         thread.start()
         poll(lambda: all(ring.peek("head", "waiters") == 1 for ring in rings))
         with pytest.raises(RuntimeError, match="thread"):
-            _core.select([actors[0].peer], 0)
+            native.select([actors[0].peer], 0)
         producers[which].put()
         thread.join()
         assert answers == [[which == 0, which == 1]]
@@ -234,18 +234,18 @@ def test_ctrl_c_interrupts_and_leaves_nobody_counted(segment):
     thread = threading.Thread(target=interrupt)
     thread.start()
     with pytest.raises(KeyboardInterrupt):
-        _core.select([actor.peer for actor in actors], None)
+        native.select([actor.peer for actor in actors], None)
     thread.join()
     assert [ring.peek("head", "waiters") for ring in rings] == [0, 0]
-    assert _core.select([actor.peer for actor in actors], 0) == [False, False]
+    assert native.select([actor.peer for actor in actors], 0) == [False, False]
 
 
 def test_as_many_rings_as_the_kernel_takes_and_no_more(segment):
-    rings = [segment(1) for _ in range(_core.MAX_WAITED + 1)]
+    rings = [segment(1) for _ in range(native.MAX_WAITED + 1)]
     peers = [ring.consumer().peer for ring in rings]
-    assert _core.select(peers[:-1], 0.01) == [False] * _core.MAX_WAITED
+    assert native.select(peers[:-1], 0.01) == [False] * native.MAX_WAITED
     with pytest.raises(ValueError, match="128"):
-        _core.select(peers, 0)
+        native.select(peers, 0)
 
 
 # ---- death ---------------------------------------------------------------------------------------

@@ -176,7 +176,7 @@ def test_a_wait_that_ends_without_a_frame_makes_no_error(name, monkeypatch):
         first, second = send(client, 0), send(client, 1)
         batch = server.take(8, max_wait_s=0.01, timeout=10)  # it waits for calls that do not come
         answer(batch[0])
-        monkeypatch.setattr("gpuring.diagnosis.refused", refused)
+        monkeypatch.setattr("gpuring.registry.diagnosis.refused", refused)
         with batch[1].answer() as slot:  # it is claimed and not sent
             finish(client, 0, first)
             assert not second.wait(0.01)

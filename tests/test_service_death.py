@@ -235,7 +235,7 @@ def test_a_dead_clients_calls_are_dropped(name, children, monkeypatch):
         finish(client, 0, mine)
         counts = server.counts
         assert (counts.dropped, counts.undelivered, counts.answered) == (2, 1, 1)
-        monkeypatch.setattr("gpuring._engine.TIDY_S", 0)
+        monkeypatch.setattr("gpuring.service._engine.TIDY_S", 0)
 
         def is_tidy():  # a look begins where the one before has stopped
             with pytest.raises(gpuring.RingTimeout):

@@ -1,4 +1,4 @@
-"""What a client's threads and event loops may do with its turns and its books (gpuring/_calls.pyx).
+"""What a client's threads and event loops may do with its turns and its books (gpuring/service/_calls.pyx).
 
 `watching` replaces the turns, and sees in which order they are taken.  Tests with several threads
 and loops, and the one that kills engines and clients, run under it.
@@ -18,8 +18,7 @@ from services import answer, finish, in_thread, receives, send, serve
 from support import poll
 
 import gpuring
-from gpuring import _calls
-from gpuring.service import client
+from gpuring.service import _calls, client
 from gpuring.service.pending import Answer, PendingCall
 
 SENDING, RECEIVING = range(2)

@@ -14,8 +14,9 @@ import pytest
 from services import TERMS, ask_here, in_thread, serve
 
 import gpuring
-from gpuring import _core, _engine, directory
-from gpuring.service import delivery
+from gpuring import native
+from gpuring.registry import directory
+from gpuring.service import _engine, delivery
 
 # ---- restarts -----------------------------------------------------------------------------------
 
@@ -92,9 +93,9 @@ def test_a_service_on_a_gpu_whose_creator_died_makes_way(name, children):
     creator.receive()
     with gpuring.attach(name) as ring, ring.producer():
         creator.kill()
-        at = {field: at for table, field, at, _ in _core.layout_fields() if table == "head"}
+        at = {field: at for table, field, at, _ in native.layout_fields() if table == "head"}
         with Path(f"/dev/shm/gpuring.{name}").open("r+b") as file:
-            ipc, timeline = _core.MEMORY_KINDS.index("ipc"), _core.SYNC_KINDS.index("timeline")
+            ipc, timeline = native.MEMORY_KINDS.index("ipc"), native.SYNC_KINDS.index("timeline")
             for field, value in (("memory", ipc), ("sync", timeline)):
                 file.seek(at[field])
                 file.write(struct.pack("<I", value))

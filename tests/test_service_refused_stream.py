@@ -9,8 +9,8 @@ from fake_driver import C, P
 from services import serve
 
 import gpuring
-from gpuring.consumer import Consumer
-from gpuring.producer import Producer
+from gpuring.ring.consumer import Consumer
+from gpuring.ring.producer import Producer
 from gpuring.service.pending import Answer, PendingCall, RequestSlot
 
 

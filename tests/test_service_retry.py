@@ -10,7 +10,7 @@ from fake_driver import D, P, follows
 from services import answer, finish, send, serve
 
 import gpuring
-from gpuring.endpoint import Endpoint
+from gpuring.ring.endpoint import Endpoint
 from gpuring.service.call import AnswerWriter
 
 

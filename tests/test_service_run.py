@@ -15,7 +15,7 @@ from support import Pipe, poll
 from test_service_batch import running
 
 import gpuring
-from gpuring import segment
+from gpuring.registry import segment
 
 
 def answers(requests):

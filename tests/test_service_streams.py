@@ -8,11 +8,11 @@ import struct
 import pytest
 from fake_driver import C
 
-from gpuring import _calls, _envelopes
-from gpuring._sender import Sender
-from gpuring._sleepers import Turn
-from gpuring.consumer import Consumer
-from gpuring.producer import Producer
+from gpuring.ring.consumer import Consumer
+from gpuring.ring.producer import Producer
+from gpuring.service import _calls, _envelopes
+from gpuring.service._sender import Sender
+from gpuring.service._sleepers import Turn
 from gpuring.service.pending import Answer, PendingCall, RequestSlot
 from gpuring.service.tasks import Tasks
 

@@ -22,7 +22,7 @@ from support import Pipe, poll
 from test_select import SMALL, bells, put, waiters
 
 import gpuring
-from gpuring import spinning, waiting
+from gpuring.ring import spinning, waiting
 
 SLICES_S = 0.11  # more than two slices of the core
 WAITS = ("acquire", "latest", "acquire_many", "claim", "claim_many", "select")
@@ -228,7 +228,7 @@ def test_what_the_core_is_told():
     ],
 )
 def test_the_environment_speaks_for_a_whole_process(text, given, told):
-    program = f"from gpuring import spinning; print(spinning.spin_ns({given!r}))"
+    program = f"from gpuring.ring import spinning; print(spinning.spin_ns({given!r}))"
     environment = {key: value for key, value in os.environ.items() if key != spinning.VARIABLE}
     if text is not None:
         environment[spinning.VARIABLE] = text

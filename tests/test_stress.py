@@ -21,7 +21,7 @@ import pytest
 from support import Child, Pipe, Place, poll
 
 import gpuring
-from gpuring._snapshot import snapshot
+from gpuring.native.snapshot import snapshot
 
 WORDS = 1000
 META = [("producer", "i4"), ("k", "i8")]

@@ -20,10 +20,10 @@ from support import poll
 pytest.importorskip("rich", reason="gpuring[tools] is not installed")
 
 import gpuring
-from gpuring import segment as segments
 from gpuring.cli import text
 from gpuring.cli.top import rates
 from gpuring.cli.top.view import Widths, render
+from gpuring.registry import segment as segments
 
 HOST = {"device": "host", "shape": 8, "dtype": "u1"}
 

@@ -10,7 +10,8 @@ from support import Actor
 from victim import Victim, make
 
 import gpuring
-from gpuring import _core, diagnosis
+from gpuring import native
+from gpuring.registry import diagnosis
 
 
 @pytest.fixture(params=["timeline", "event"])
@@ -37,7 +38,7 @@ class OnGpu(Actor):
 
 def _joined(ring, join):
     header = ring.process()
-    device = _core.Device(header, 0, None, None, ring.driver.table)
+    device = native.Device(header, 0, None, None, ring.driver.table)
     actor = OnGpu(ring, join(header, device))
     ring.driver.meet(actor)
     return actor
@@ -73,7 +74,7 @@ def read_written(ring, reader, producer):
 def told(reader):
     """What the next acquire says of frames that were released: their sequences."""
     result = reader.peer.acquire(0)
-    return reader.peer.take_torn() if result == _core.TORN else result
+    return reader.peer.take_torn() if result == native.TORN else result
 
 
 # ---- which frames ------------------------------------------------------------------------------
@@ -88,7 +89,7 @@ def test_all_laps_of_a_slot_whose_gpu_work_was_pending_are_told(ring):
     producer.die()
     ring.reap()
     assert told(reader) == seqs == [2, 3, 4, 5, 6, 7]
-    assert told(reader) == _core.PEER_LOST
+    assert told(reader) == native.PEER_LOST
 
 
 def test_a_frame_released_below_the_one_that_was_torn_is_told_too(ring):
@@ -99,7 +100,7 @@ def test_a_frame_released_below_the_one_that_was_torn_is_told_too(ring):
     producer.die()
     ring.reap()
     assert told(reader) == [2, 3]
-    assert told(reader) == _core.PEER_LOST
+    assert told(reader) == native.PEER_LOST
 
 
 def test_a_frame_whose_gpu_work_was_done_when_it_was_released_is_not_told(ring):
@@ -110,7 +111,7 @@ def test_a_frame_whose_gpu_work_was_done_when_it_was_released_is_not_told(ring):
     producer.die()
     ring.reap()
     assert told(reader) == [4]
-    assert told(reader) == _core.PEER_LOST
+    assert told(reader) == native.PEER_LOST
 
 
 def test_gpu_work_that_is_done_after_the_release_tears_nothing(ring):
@@ -120,7 +121,7 @@ def test_gpu_work_that_is_done_after_the_release_tears_nothing(ring):
     pay(ring, producer)
     producer.die()
     ring.reap()
-    assert told(reader) == _core.PEER_LOST
+    assert told(reader) == native.PEER_LOST
     assert reader.peer.leave() == 0
     assert not reader.peer.look_at_released()
 
@@ -148,7 +149,7 @@ def test_a_healthy_frame_of_another_producer_in_the_same_slot_is_not_told(ring):
     victim.die()
     ring.reap()
     pay(ring, other)
-    assert told(reader) == _core.BLOCKED
+    assert told(reader) == native.BLOCKED
     assert not reader.peer.look_at_released()
 
 
@@ -185,8 +186,8 @@ def test_a_frame_known_torn_at_its_release_is_told_once(ring):
     index = reader.peer.acquire(0)
     producer.die()
     ring.reap()
-    assert reader.peer.release(index, reader.peer.seq) == _core.TORN
-    assert told(reader) == _core.PEER_LOST
+    assert reader.peer.release(index, reader.peer.seq) == native.TORN
+    assert told(reader) == native.PEER_LOST
     assert not reader.peer.look_at_released()
 
 
@@ -215,8 +216,8 @@ def test_a_frame_whose_event_says_that_it_was_written_is_not_torn(ring, whose, r
         assert not reader.peer.is_torn(first)
         assert reader.peer.is_torn(second)
         assert reader.peer.release(first, 2) == 0
-        assert reader.peer.release(second, 3) == _core.TORN
-    assert told(reader) == _core.PEER_LOST
+        assert reader.peer.release(second, 3) == native.TORN
+    assert told(reader) == native.PEER_LOST
 
 
 @event_only
@@ -241,8 +242,8 @@ def test_an_event_opened_while_the_number_changed_hands_is_nobodys(ring):
     """The next owner joins while a consumer opens the event of the last one.  Nothing is recorded
     in the newcomer's, so it counts as done: no later question may meet it under the old name."""
     victim, header = producer_of(ring), ring.process()
-    others = _core.Driver(ring.driver.addresses)  # a process that made none of these events
-    device = _core.Device(header, 0, None, None, others)
+    others = native.Driver(ring.driver.addresses)  # a process that made none of these events
+    device = native.Device(header, 0, None, None, others)
     readers = [
         OnGpu(ring, header.join_consumer(name, True, "next", True, device)) for name in (b"a", b"b")
     ]
@@ -261,7 +262,7 @@ def test_an_event_opened_while_the_number_changed_hands_is_nobodys(ring):
             ring.poke("peer", "id", heir_id, heir.number)
 
     ring.driver.on_call = has_joined
-    assert [reader.acquire() for reader in readers] == [_core.BLOCKED, _core.BLOCKED]
+    assert [reader.acquire() for reader in readers] == [native.BLOCKED, native.BLOCKED]
     assert [ring.peek("peer", "torn", reader.number) for reader in readers] == [1, 1]
     ring.driver.on_call = lambda _: None  # has_joined keeps the ring
 
@@ -288,12 +289,12 @@ def test_ready_is_whoever_would_be_told(ring):
     for index in range(2):  # as a reaper does, up to there
         ring.poke("tear", "id", victim.peer.id, ring.work_row(index, victim.number))
     pay(ring, victim)
-    assert not _core.ready(reader.peer)
-    assert told(reader) == _core.BLOCKED
+    assert not native.ready(reader.peer)
+    assert told(reader) == native.BLOCKED
     ring.poke("head", "reaps", ring.peek("head", "reaps") + 1)
-    assert _core.ready(reader.peer)
+    assert native.ready(reader.peer)
     assert told(reader) == seqs
-    assert not _core.ready(reader.peer)
+    assert not native.ready(reader.peer)
 
 
 @pytest.mark.parametrize(
@@ -336,7 +337,7 @@ def test_what_was_lost_before_a_frame_that_went_back_is_told_with_the_next(segme
     reader, producer = ring.consumer(lossless=False), ring.producer()
     producer.put(10)  # 4 … 13, of which 10 … 13 are there
     unpaid(ring, producer)
-    assert reader.acquire() == _core.BLOCKED
+    assert reader.acquire() == native.BLOCKED
     pay_all(ring, producer)
     assert (reader.acquire(), reader.peer.lost) == (10, 6)
     assert (reader.acquire(), reader.peer.lost) == (11, 0)
@@ -348,12 +349,12 @@ def test_a_frame_that_went_back_and_was_then_passed_counts_as_lost(segment):
     reader, producer = ring.consumer(lossless=False), ring.producer()
     producer.put(4)
     unpaid(ring, producer)
-    assert reader.acquire() == _core.BLOCKED
+    assert reader.acquire() == native.BLOCKED
     pay_all(ring, producer)
     producer.put(4)
     assert (reader.acquire(), reader.peer.lost) == (8, 4)
     assert reader.release(8) == 0
-    assert reader.drain() == ([9, 10, 11], _core.BLOCKED)
+    assert reader.drain() == ([9, 10, 11], native.BLOCKED)
     assert ring.peek("peer", "lost", reader.number) == 4
     assert ring.peek("peer", "frames", reader.number) == 4
 

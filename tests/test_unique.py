@@ -10,7 +10,7 @@ import pickle
 import pytest
 
 import gpuring
-from gpuring import debug
+from gpuring.ring import debug
 
 COPIES = {
     "copy": copy.copy,

@@ -12,8 +12,8 @@ import time
 import pytest
 from support import Pipe, poll
 
-from gpuring import _core
-from gpuring._core import Header
+from gpuring import native
+from gpuring.native import Header
 
 VERBS = ("claim", "acquire", "latest")
 
@@ -38,7 +38,7 @@ def asleep(ring, actor) -> bool:
 def test_a_time_out_changes_nothing_but_the_bell(segment, verb, timeout):
     ring, actor, _ = waiter(segment, verb)
     before = ring.bytes()
-    assert getattr(actor, verb)(timeout) == _core.BLOCKED
+    assert getattr(actor, verb)(timeout) == native.BLOCKED
     assert ring.peek("head", "waiters") == 0
     assert ring.bytes() == before
 
@@ -108,10 +108,10 @@ def test_a_change_of_membership_wakes_too(segment, verb, how):
     if verb == "claim":
         # close alone must wake it (C1); so must the subscription's leaving
         assert (ring.creator.close_ring() if how == "close" else ring.actors[0].peer.leave()) == 0
-        expected = {_core.CLOSED} if how == "close" else {4}
+        expected = {native.CLOSED} if how == "close" else {4}
     else:
         assert (ring.creator.close_ring() if how == "close" else extra.peer.leave()) == 0
-        expected = {_core.ENDED}
+        expected = {native.ENDED}
     try:
         poll(lambda: results)
     finally:
@@ -210,7 +210,7 @@ def test_a_peer_belongs_to_one_thread(segment):
 def test_a_sleeper_does_not_spin(segment):
     _, actor, _ = waiter(segment, "acquire")
     wall, cpu = time.monotonic(), time.thread_time()
-    assert actor.acquire(0.5) == _core.BLOCKED
+    assert actor.acquire(0.5) == native.BLOCKED
     assert time.thread_time() - cpu < (time.monotonic() - wall) / 4
 
 
@@ -218,7 +218,7 @@ def test_who_waits_long_seldom_wakes_up(segment):
     """Slices grow: 50, 50, 100, … ms, so some seven of them.  A busy machine makes it fewer."""
     _, actor, _ = waiter(segment, "acquire")
     before = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
-    assert actor.acquire(2.5) == _core.BLOCKED
+    assert actor.acquire(2.5) == native.BLOCKED
     assert resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before < 2.5 / 0.05 / 2
 
 
@@ -251,7 +251,7 @@ def test_a_claim_goes_on_after_the_death_of_the_reader_in_its_way(segment, child
     producer = ring.producer()
     producer.put(2)
     assert child.receive() == 2
-    assert producer.claim(0) == _core.BLOCKED
+    assert producer.claim(0) == native.BLOCKED
     child.kill()
     assert poll(lambda: max(0, producer.claim(timeout))) == 4
 
@@ -263,7 +263,7 @@ def test_an_acquire_goes_on_after_the_death_of_the_producer_in_its_way(segment, 
     child = children(hold_until_killed, ring.path, "producer")
     assert child.receive() == 2
     producer.put(1)
-    assert reader.acquire(0) == _core.BLOCKED
+    assert reader.acquire(0) == native.BLOCKED
     child.kill()
     assert poll(lambda: max(0, reader.acquire(timeout))) == 3
 
@@ -278,8 +278,8 @@ def test_an_acquire_learns_of_the_death_of_the_last_producer(segment, children, 
 
     def ended() -> bool:
         result = reader.acquire(timeout)
-        assert result in (_core.BLOCKED, _core.PEER_LOST)
-        return result == _core.PEER_LOST
+        assert result in (native.BLOCKED, native.PEER_LOST)
+        return result == native.PEER_LOST
 
     poll(ended)
 

@@ -6,10 +6,10 @@ import contextlib
 from typing import Any
 
 from bench.bridge_gpu.frames import on
-from gpuring._core import Driver
 from gpuring.bridge.engines import nixl, nixl_agent
 from gpuring.cli.bench.crew import Pipe
 from gpuring.memory.cuda import available, load_cupy
+from gpuring.native import Driver
 
 _ATTRIBUTES = {"GPU-direct RDMA": 116, "flush options": 117, "writes ordering": 118}
 

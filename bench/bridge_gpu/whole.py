@@ -20,7 +20,7 @@ from gpuring import bridge
 from gpuring.bridge import sides
 from gpuring.cli.bench.crew import Crew, Pipe
 from gpuring.cli.bench.settings import ring_name
-from gpuring.creation import create_of
+from gpuring.ring.creation import create_of
 
 FAULTS = ("words wrong", "out of order", "frames missing")
 """What `watch` may find that must not be."""

@@ -27,7 +27,7 @@ from bench.frontends.transport import (
     Transport,
 )
 from gpuring.cli.bench.settings import remove_rings, ring_name
-from gpuring.endpoint import Gate
+from gpuring.ring.endpoint import Gate
 
 START_S = 60.0
 

@@ -12,7 +12,9 @@ from typing import Any
 
 import griffe
 
-from gpuring import _core, _slots, consumer, producer
+from gpuring import native
+from gpuring.native import slots
+from gpuring.ring import consumer, producer
 from gpuring.service import call, client, pending, server
 
 
@@ -21,8 +23,8 @@ class CoreDocstrings(griffe.Extension):
 
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
         if pkg.path == "gpuring":
-            _document(pkg["_core"], _core)
-            _document(pkg["_slots"], _slots)
+            _document(pkg["_core"], native)
+            _document(pkg["_slots"], slots)
             _document(pkg["producer"], producer)
             _document(pkg["consumer"], consumer)
             _document(pkg["service.call"], call)

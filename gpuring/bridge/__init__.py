@@ -14,10 +14,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from gpuring import arguments, segment
+from gpuring import arguments
+from gpuring.arguments import between_one_and, integer
 from gpuring.bridge.figures import BridgeStats, LinkStats
 from gpuring.bridge.sides import Export, Import
-from gpuring.integers import between_one_and, integer
+from gpuring.registry import segment
 
 __all__ = ["BridgeStats", "Export", "Import", "LinkStats", "export", "import_", "keygen"]
 
@@ -142,9 +143,9 @@ def import_(
         "timeout_s": _seconds(timeout, "timeout", 0.1),
         "give_up_s": None if give_up is None else _seconds(give_up, "give_up", 0),
     }
-    from gpuring import _core
+    from gpuring import native
 
-    slots = between_one_and(_core.MAX_SLOTS, slots, "slots")
+    slots = between_one_and(native.MAX_SLOTS, slots, "slots")
     # The ring is made later, when the exporter has been reached.
     _check_device("cuda" if device is None else device)
     return Import(f"import of {address}", told, slots)._start()

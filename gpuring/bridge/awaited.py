@@ -6,10 +6,10 @@ import contextlib
 import time
 from pathlib import Path
 
-from gpuring import directory, segment
-from gpuring._core import NameWatch
 from gpuring.bridge.worker import Up
 from gpuring.errors import RingError
+from gpuring.native import NameWatch
+from gpuring.registry import directory, segment
 
 _LOOK_S = 0.5
 """How often it is looked for, if nothing says that it has come."""

@@ -14,15 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from gpuring import _core
+from gpuring import native
 from gpuring.bridge import engines, wire
 from gpuring.bridge.engine import Receiver, Slab
 from gpuring.bridge.slabs import extent_of, metas_of, nbytes_of, slab_of
-from gpuring.diagnosis import blocking_subscription
 from gpuring.errors import RingFull
-from gpuring.producer import Producer
-from gpuring.ring import Ring
-from gpuring.slot import WriteSlot
+from gpuring.registry.diagnosis import blocking_subscription
+from gpuring.ring.producer import Producer
+from gpuring.ring.ring import Ring
+from gpuring.ring.slot import WriteSlot
 
 _FEWEST = 2
 """How many credits there are at least, if the ring has room: for the frame that is on its way and
@@ -271,7 +271,7 @@ class Landing:
             try:
                 self._claimed.append(producer.claim(0))
             except RingFull as full:
-                self.waits_for_gpu = producer._peer.culprit[0] == _core.BY_FENCE
+                self.waits_for_gpu = producer._peer.culprit[0] == native.BY_FENCE
                 if not self._claimed:
                     self.blocked = str(full)
                     self.blocked_by = blocking_subscription(producer._peer)

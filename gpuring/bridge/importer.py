@@ -19,7 +19,7 @@ from gpuring.bridge.far import Landing
 from gpuring.bridge.names import Lookup, is_name
 from gpuring.bridge.worker import BUSY_S, POLLING_S, Fatal, Up, Watch
 from gpuring.errors import RingClosed, RingNotFound
-from gpuring.ring import attach
+from gpuring.ring.ring import attach
 
 _MESSAGES = 64
 """How many messages are heard before frames are published and slots are claimed."""

@@ -11,20 +11,20 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Literal
 
-from gpuring import _core
+from gpuring import native
 from gpuring.bridge import wire
 from gpuring.bridge.near import Link
 from gpuring.bridge.worker import Up
-from gpuring.consumer import Consumer
 from gpuring.errors import RingError
-from gpuring.ring import Ring, attach
+from gpuring.ring.consumer import Consumer
+from gpuring.ring.ring import Ring, attach
 
 Start = Literal["next", "oldest"] | int
 """As Ring.consumer has it."""
 
 _FOLLOW_S, _NO_ROOM_S = 0.05, 1.0
 """How often to look whether the ring was replaced, and when again if there is no room in that."""
-_NAME_NBYTES = _core.MAX_NAME_NBYTES
+_NAME_NBYTES = native.MAX_NAME_NBYTES
 
 
 class Links:

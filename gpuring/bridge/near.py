@@ -12,14 +12,14 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from gpuring import _core
+from gpuring import native
 from gpuring.bridge import engines, wire
 from gpuring.bridge.engine import Channel, Sender, Slab
 from gpuring.bridge.slabs import extent_of, metas_of, nbytes_of, slab_of
-from gpuring.consumer import Consumer
 from gpuring.errors import EndOfStream, FrameTorn, PeerLost, RingError, RingTimeout
-from gpuring.ring import Ring
-from gpuring.slot import ReadSlot
+from gpuring.ring.consumer import Consumer
+from gpuring.ring.ring import Ring
+from gpuring.ring.slot import ReadSlot
 
 BATCH = 32
 """How many frames one step acquires at most, so that what comes is heard meanwhile."""
@@ -227,7 +227,7 @@ class Link:
         """Who keeps the far ring from taking more.  Producers that wait here are told which
         subscription that is."""
         self.blocked = blocked
-        far = by.encode()[: _core.MAX_FAR_NBYTES].decode(errors="ignore").encode()
+        far = by.encode()[: native.MAX_FAR_NBYTES].decode(errors="ignore").encode()
         peer = self.consumer._peer
         if peer.header.far(peer.subscription) != far:
             peer.header.set_far(peer.subscription, far)
@@ -255,7 +255,7 @@ class Link:
             if len(frame.part):
                 self._announce(session, session.sender)  # before the bytes of the next one
         if not session.credits and not session.starved and not session.ended:
-            session.starved = bool(self._unsent) or _core.ready(self.consumer._peer)
+            session.starved = bool(self._unsent) or native.ready(self.consumer._peer)
         self._announce(session, session.sender)
         if self.died is not None and not session.ended and not self._unsent and not session.flying:
             session.ended = True
@@ -298,11 +298,11 @@ class Link:
                 return self.consumer.latest(0)
             return self.consumer.acquire(0)
         except RingTimeout:
-            self.waits_for_gpu = self.consumer._peer.culprit[0] == _core.BY_FENCE
+            self.waits_for_gpu = self.consumer._peer.culprit[0] == native.BY_FENCE
         except EndOfStream:
             self.died = False
         except PeerLost:
-            if _core.look(self.consumer._peer)[0] != _core.PEER_LOST:
+            if native.look(self.consumer._peer)[0] != native.PEER_LOST:
                 raise  # not a producer, but this consumer was taken for dead
             self.died = True
         return None
@@ -333,7 +333,7 @@ class Link:
 
     def _look_for_more(self) -> None:
         """After the end: whether another producer has joined."""
-        if _core.look(self.consumer._peer)[0] in (_core.ENDED, _core.PEER_LOST):
+        if native.look(self.consumer._peer)[0] in (native.ENDED, native.PEER_LOST):
             return
         self.died = None
         if self.session is not None and self.session.ended:

@@ -6,11 +6,8 @@ import contextlib
 from dataclasses import dataclass
 from typing import Any
 
-from gpuring import directory, segment, spec, stats
-from gpuring._snapshot import snapshot
+from gpuring import slot_layout
 from gpuring.bridge.supervisor import Bridge, log
-from gpuring.consumer import Consumer
-from gpuring.creation import create_of
 from gpuring.errors import (
     FrameTorn,
     PeerLost,
@@ -19,9 +16,13 @@ from gpuring.errors import (
     RingIncompatible,
     RingNotFound,
 )
-from gpuring.producer import Producer
-from gpuring.ring import Ring, attach
-from gpuring.spec import Spec
+from gpuring.native.snapshot import snapshot
+from gpuring.registry import directory, segment, stats
+from gpuring.ring.consumer import Consumer
+from gpuring.ring.creation import create_of
+from gpuring.ring.producer import Producer
+from gpuring.ring.ring import Ring, attach
+from gpuring.slot_layout import Spec
 
 _LEFT_S = 0.1
 """How long to wait for the GPU work on a frame that is only counted."""
@@ -271,7 +272,7 @@ class Import(Bridge):
             near = Spec.from_bytes(message["spec"].encode())
         except ValueError as error:
             raise RingIncompatible(f"the exporter's ring: {error}") from None
-        described = spec.make(
+        described = slot_layout.make(
             fields={each.name: (each.shape, each.extended or each.dtype) for each in near.fields},
             meta=near.meta,
             origin={"host": message["host"], "ring": self._told["near"]},

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from gpuring.bridge.engine import Slab
-from gpuring.ring import Ring
-from gpuring.spec import Field, Spec
+from gpuring.ring.ring import Ring
+from gpuring.slot_layout import Field, Spec
 
 
 def slab_of(ring: Ring, *, writable: bool) -> Slab:

@@ -21,7 +21,7 @@ from gpuring.errors import RingError, RingTimeout
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from gpuring.ring import Ring
+    from gpuring.ring.ring import Ring
 
 log = logging.getLogger("gpuring.bridge")
 

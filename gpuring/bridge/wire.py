@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from gpuring._core import MAX_META_NBYTES, MAX_NDIM, MAX_SLOTS, MAX_SPEC_NBYTES
 from gpuring.bridge.fields import MAX_NAME, MAX_TEXT, Fields
+from gpuring.native import MAX_META_NBYTES, MAX_NDIM, MAX_SLOTS, MAX_SPEC_NBYTES
 
 VERSION = 1
 """Both sides must speak the same.  HELLO and REFUSE have kept their form since version 1."""

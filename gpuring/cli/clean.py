@@ -11,12 +11,13 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from gpuring import _core, directory, segment
-from gpuring._core import Header
+from gpuring import native
 from gpuring.cli.owners import myself, user
 from gpuring.cli.text import columns, complain, counted, wrap
 from gpuring.cli.trouble import CommandError
-from gpuring.segment import Named
+from gpuring.native import Header
+from gpuring.registry import directory, segment
+from gpuring.registry.segment import Named
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -117,7 +118,7 @@ def _ring(name: str) -> tuple[tuple[bool, str], str]:
             with named.open() as file:
                 try:
                     header = Header.read(file.fd)
-                except _core.Damaged as error:
+                except native.Damaged as error:
                     used = segment.in_use(file.fd)
                     who = "a process uses it" if used else "no process uses it"
                     return (not used, f"it is no ring of this gpuring ({error}), and {who}"), ANY

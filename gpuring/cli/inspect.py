@@ -11,11 +11,11 @@ import datetime
 import json
 from collections.abc import Sequence
 
-from gpuring import directory, segment, stats
 from gpuring.cli.services import Service, of_dead, service, service_of
 from gpuring.cli.text import columns, counted, nbytes, printable, seconds, table, wrap
 from gpuring.memory.kinds import OUTLIVE
-from gpuring.stats import Death, PeerStats, RingStats, SubscriptionStats
+from gpuring.registry import directory, segment, stats
+from gpuring.registry.stats import Death, PeerStats, RingStats, SubscriptionStats
 
 MOST_HOLDS = 4  # of a peer, spelled out
 SUBSCRIPTIONS = ("SUBSCRIPTION", "KIND", "START", "LAG", "LOST", "REOPENED", "MEMBERS")

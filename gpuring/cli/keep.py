@@ -12,7 +12,7 @@ import signal
 from typing import Any
 
 import gpuring
-from gpuring import spec
+from gpuring import slot_layout
 from gpuring.cli.options import Refused, add_order, device, slots
 from gpuring.cli.text import counted, nbytes
 from gpuring.memory import kinds
@@ -85,9 +85,9 @@ def _shape(text: str) -> tuple[int, ...]:
 def _dtype(text: str) -> Any:
     """Raises Refused for what cannot be in a slot."""
     try:
-        spec.make(shape=1, dtype=text)
+        slot_layout.make(shape=1, dtype=text)
     except (TypeError, ValueError) as error:
-        why = str(error).removeprefix(f"field {spec.ARRAY!r}: ")
+        why = str(error).removeprefix(f"field {slot_layout.ARRAY!r}: ")
         raise Refused(f"{text!r} cannot be a frame's dtype ({why})") from None
     return text
 
@@ -99,7 +99,7 @@ def _meta(text: str) -> list[tuple[str, str]]:
         raise Refused(f"must be NAME:DTYPE with commas, as pts:i8,exposure:f4, not {text!r}")
     meta = [(name, dtype) for name, _, dtype in fields]
     try:
-        spec.make(shape=1, dtype="u1", meta=meta)
+        slot_layout.make(shape=1, dtype="u1", meta=meta)
     except (TypeError, ValueError) as error:
         raise Refused(f"{text!r} cannot be metadata ({error})") from None
     return meta

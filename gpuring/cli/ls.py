@@ -11,11 +11,11 @@ import argparse
 import dataclasses
 import json
 
-from gpuring import directory, segment
 from gpuring.cli.owners import explained, myself, owner
 from gpuring.cli.services import of_clients, service
 from gpuring.cli.text import columns, counted, nbytes, printable, table, wrap
-from gpuring.stats import RingStats
+from gpuring.registry import directory, segment
+from gpuring.registry.stats import RingStats
 
 HEADINGS = (
     *("NAME", "OWNER", "MEMORY", "SYNC", "SLOTS", "SLOT", "CLAIMED", "PRODUCERS", "CONSUMERS"),

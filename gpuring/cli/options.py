@@ -6,7 +6,7 @@ import argparse
 import pwd
 import re
 
-from gpuring import _core
+from gpuring import native
 
 Refused = argparse.ArgumentTypeError
 
@@ -51,8 +51,8 @@ def port(text: str) -> int:
 
 def slots(text: str) -> int:
     value = _whole(text)
-    if not 1 <= value <= _core.MAX_SLOTS:
-        raise Refused(f"a ring has 1 to {_core.MAX_SLOTS} slots, not {text}")
+    if not 1 <= value <= native.MAX_SLOTS:
+        raise Refused(f"a ring has 1 to {native.MAX_SLOTS} slots, not {text}")
     return value
 
 

@@ -7,8 +7,8 @@ import pwd
 import stat
 from collections.abc import Iterable, Mapping
 
-from gpuring import segment
 from gpuring.cli.text import printable
+from gpuring.registry import segment
 
 _MOST_EXPLAINED = 8  # reasons, one line each
 _MOST_NAMED = 10  # names in one line

@@ -6,11 +6,11 @@ import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from gpuring import directory, stats
 from gpuring.cli.text import counted
 from gpuring.errors import RingError
-from gpuring.segment import ANSWERS
-from gpuring.stats import Death, PeerStats, RingStats
+from gpuring.registry import directory, stats
+from gpuring.registry.segment import ANSWERS
+from gpuring.registry.stats import Death, PeerStats, RingStats
 
 
 @dataclass(frozen=True)

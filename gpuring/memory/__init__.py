@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from gpuring.spec import Field
+from gpuring.slot_layout import Field
 
 
 class Memory(Protocol):

@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from gpuring._core import Driver
+from gpuring.arguments import integer
 from gpuring.errors import DeviceError, RingClosed
-from gpuring.integers import integer
+from gpuring.native import Driver
 
 if TYPE_CHECKING:
-    from gpuring.spec import Field
+    from gpuring.slot_layout import Field
 
 PAGE_NBYTES = 2 << 20
 """The memory of a ring has a multiple of this size.  The driver shares whole pages, so nothing else

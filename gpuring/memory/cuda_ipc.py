@@ -18,9 +18,9 @@ import threading
 import weakref
 from typing import Any
 
-from gpuring._core import Driver
 from gpuring.errors import DeviceError
 from gpuring.memory.cuda import CudaMemory, Mapping, Slots, load_cupy, no_room, owner_of, rounded
+from gpuring.native import Driver
 
 # cudaError_t, which CuPy reports as plain numbers.
 _INVALID_VALUE, _DEVICE_UNINITIALIZED, _MAP_FAILED, _INVALID_HANDLE = 1, 201, 205, 400

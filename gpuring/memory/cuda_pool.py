@@ -15,10 +15,10 @@ import threading
 import weakref
 from collections.abc import Callable
 
-from gpuring._core import Driver
 from gpuring.errors import DeviceError
 from gpuring.memory import driver
 from gpuring.memory.cuda import CudaMemory, Mapping, Slots, load_cupy, no_room, owner_of, rounded
+from gpuring.native import Driver
 
 _lock = threading.Lock()
 

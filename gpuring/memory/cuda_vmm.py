@@ -17,7 +17,6 @@ import threading
 import weakref
 from collections.abc import Callable
 
-from gpuring._core import Driver
 from gpuring.errors import DeviceError, RingIncompatible
 from gpuring.memory import driver
 from gpuring.memory.cuda import (
@@ -31,6 +30,7 @@ from gpuring.memory.cuda import (
     owner_of,
     rounded,
 )
+from gpuring.native import Driver
 
 _SIZE_NBYTES = 8
 """The bytes of the handle that have the size."""

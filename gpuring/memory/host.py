@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpuring import segment
-from gpuring._core import File
 from gpuring.errors import RingClosed, RingIncompatible
-from gpuring.spec import Field
+from gpuring.native import File
+from gpuring.registry import segment
+from gpuring.slot_layout import Field
 
 
 class HostMemory:

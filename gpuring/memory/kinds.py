@@ -12,9 +12,9 @@ from gpuring.errors import DeviceError, PeerLost, RingTimeout
 from gpuring.memory.host import HostMemory
 
 if TYPE_CHECKING:
-    from gpuring._core import Header
     from gpuring.memory import Memory
     from gpuring.memory.cuda import CudaMemory
+    from gpuring.native import Header
 
 ON_GPU = ("ipc", "vmm", "pool")
 

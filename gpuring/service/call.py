@@ -7,22 +7,22 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from gpuring._engine import Answering, SendsAnswer, exit_calls, unanswered
-from gpuring._envelopes import FAILED
-from gpuring._slots import nobody_has
-from gpuring.producer import Producer
+from gpuring.native.slots import nobody_has
+from gpuring.ring.not_copyable import Unique
+from gpuring.ring.producer import Producer
+from gpuring.ring.slot import WriteSlot
+from gpuring.service._engine import Answering, SendsAnswer, exit_calls, unanswered
+from gpuring.service._envelopes import FAILED
 from gpuring.service.streaming import InParts
 from gpuring.service.wire import Enveloped
-from gpuring.slot import WriteSlot
-from gpuring.unique import Unique
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from gpuring._core import Peer
-    from gpuring.ring import Ring
+    from gpuring.native import Peer
+    from gpuring.ring.ring import Ring
+    from gpuring.ring.slot import ReadSlot
     from gpuring.service.metrics import Measures
-    from gpuring.slot import ReadSlot
 
 
 class AnswerSlot(SendsAnswer, WriteSlot):

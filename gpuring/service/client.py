@@ -10,22 +10,23 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gpuring import _core, diagnosis
-from gpuring._core import seconds
-from gpuring._sender import Sender, has_engines, is_closed
-from gpuring._sleepers import Attempt, Turn, asyncio, nothing
-from gpuring.calling import Whole
+from gpuring import native
 from gpuring.errors import PeerLost, RingClosed, RingError, RingFull
+from gpuring.native import seconds
+from gpuring.registry import diagnosis
+from gpuring.ring.caller import Whole
+from gpuring.ring.not_copyable import Unique
+from gpuring.service._sender import Sender, has_engines, is_closed
+from gpuring.service._sleepers import Attempt, Turn, asyncio, nothing
 from gpuring.service.mailbox import Mailbox
 from gpuring.service.pending import Answer, PendingCall, RequestSlot, RequestWriter
 from gpuring.service.tasks import Queues, deadline_of, left_s
 from gpuring.service.wire import Terms, check_replacement, remove_if_dead
-from gpuring.unique import Unique
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from gpuring.ring import Ring
+    from gpuring.ring.ring import Ring
 
 _ENGINE_POLL_S = 0.005
 
@@ -229,7 +230,7 @@ class Client(Sender, Unique):
 
     def _full(self, timeout: float | None) -> Exception:
         peer = self._requests._peer
-        return diagnosis.refused(self.name, peer, _core.BLOCKED, verb="claim", timeout=timeout)
+        return diagnosis.refused(self.name, peer, native.BLOCKED, verb="claim", timeout=timeout)
 
     def _await_engine(self, deadline: float | None) -> None:
         """Waits for up to `engine_s` seconds until there is an engine, in this service or in one

@@ -7,18 +7,18 @@ import errno
 import time
 from typing import TYPE_CHECKING, Any
 
-from gpuring import directory
-from gpuring._engine import Reach, is_gone
 from gpuring.errors import RingClosed, RingError, RingFull, RingIncompatible
-from gpuring.ring import attach
+from gpuring.registry import directory
+from gpuring.ring.ring import attach
+from gpuring.service._engine import Reach, is_gone
 from gpuring.service.call import AnswerSlot, AnswerWriter, Call
 from gpuring.service.wire import Terms, answers_name, make_sink, names_answers, without_fail
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpuring._core import Peer
-    from gpuring.ring import Ring
+    from gpuring.native import Peer
+    from gpuring.ring.ring import Ring
 
 _LOOK_S = 0.001  # how long one look at names takes; a call may be waiting meanwhile
 _ROOM_S = 0.1  # how long to wait for the answer of a dead engine to be cleared

@@ -10,15 +10,16 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from gpuring import arguments, waiting
-from gpuring._engine import fill_seconds
+from gpuring import arguments
+from gpuring.arguments import integer
 from gpuring.errors import EndOfStream, RingError, RingTimeout
-from gpuring.integers import integer
+from gpuring.ring import waiting
+from gpuring.service._engine import fill_seconds
 from gpuring.service.work import Work
 
 if TYPE_CHECKING:
-    from gpuring.consumer import Consumer
-    from gpuring.ring import Ring
+    from gpuring.ring.consumer import Consumer
+    from gpuring.ring.ring import Ring
     from gpuring.service.call import Batch
     from gpuring.service.wire import Terms
 

@@ -17,13 +17,13 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Any
 
-from gpuring import _calls
-from gpuring._calls import Inbox
-from gpuring._sender import has_engines
-from gpuring._sleepers import nothing
-from gpuring._slots import nobody_has, references
-from gpuring._snapshot import snapshot
 from gpuring.errors import PeerLost, RingClosed, RingError, RingTimeout
+from gpuring.native.slots import nobody_has, references
+from gpuring.native.snapshot import snapshot
+from gpuring.service import _calls
+from gpuring.service._calls import Inbox
+from gpuring.service._sender import has_engines
+from gpuring.service._sleepers import nothing
 from gpuring.service.pending import AnswerReader, PendingCall, RequestWriter
 from gpuring.service.tasks import Queues, Tasks
 from gpuring.service.wire import SPARE, Terms, make_answer_ring
@@ -31,8 +31,8 @@ from gpuring.service.wire import SPARE, Terms, make_answer_ring
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
-    from gpuring.calling import Whole
-    from gpuring.ring import Ring
+    from gpuring.ring.caller import Whole
+    from gpuring.ring.ring import Ring
 
 
 class Mailbox(Inbox):

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 import numpy.typing as npt
 
-from gpuring import _core, arguments, directory
-from gpuring.creation import create_of
+from gpuring import arguments, native
+from gpuring.arguments import between_one_and, integer
 from gpuring.errors import PeerLost, RingClosed, RingExists, RingIncompatible, RingNotFound
-from gpuring.integers import between_one_and, integer
-from gpuring.ring import attach
+from gpuring.registry import directory
+from gpuring.ring.creation import create_of
+from gpuring.ring.ring import attach
 from gpuring.service.client import Client
 from gpuring.service.server import Server
 from gpuring.service.wire import (
@@ -26,13 +27,13 @@ from gpuring.service.wire import (
     in_words,
     time_namespace,
 )
-from gpuring.spec import Spec
+from gpuring.slot_layout import Spec
 
 if TYPE_CHECKING:
-    from gpuring.endpoint import Gate
-    from gpuring.ring import Ring
+    from gpuring.ring.endpoint import Gate
+    from gpuring.ring.ring import Ring
 
-_MAX_CALLS = _core.MAX_SLOTS - SPARE
+_MAX_CALLS = native.MAX_SLOTS - SPARE
 _Member = TypeVar("_Member", Client, Server)
 _POLL_S = 0.01
 _PATIENCE_S = 1.0  # for a service that another process is creating
@@ -105,7 +106,7 @@ def serve(
         try:
             ring = create_of(
                 described.with_about(terms.about()), name, slots=slots, device=device, sync=sync,
-                gate=gate, memory=memory, max_peers=_core.MAX_PEERS, max_subscriptions=1, mode=mode,
+                gate=gate, memory=memory, max_peers=native.MAX_PEERS, max_subscriptions=1, mode=mode,
                 replace=make_way,
             )  # fmt: skip
         except RingExists:
@@ -192,7 +193,7 @@ def connect(
     if not 0 <= parts <= _MAX_CALLS // calls - 1:
         raise ValueError(
             f"parts is 0 … {_MAX_CALLS // calls - 1} with {calls} calls, not {parts}: "
-            f"a ring has {_core.MAX_SLOTS} slots"
+            f"a ring has {native.MAX_SLOTS} slots"
         )
     if not arguments.number(engine_s, "engine_s", "a number of seconds") >= 0:
         raise ValueError(f"engine_s is >= 0 seconds, not {engine_s!r}")

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gpuring._calls import HoldsAnswer, InFlight
-from gpuring._sender import SendsRequest
-from gpuring._slots import nobody_has
-from gpuring.consumer import Consumer
 from gpuring.errors import CallFailed, PeerLost, RingClosed, RingError
-from gpuring.producer import Producer
+from gpuring.native.slots import nobody_has
+from gpuring.ring.consumer import Consumer
+from gpuring.ring.not_copyable import Unique
+from gpuring.ring.producer import Producer
+from gpuring.ring.slot import ReadSlot, WriteSlot
+from gpuring.service._calls import HoldsAnswer, InFlight
+from gpuring.service._sender import SendsRequest
 from gpuring.service.streaming import Parts
 from gpuring.service.tasks import deadline_of
 from gpuring.service.wire import Enveloped
-from gpuring.slot import ReadSlot, WriteSlot
-from gpuring.unique import Unique
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from gpuring._calls import Calls, Sleepers
+    from gpuring.service._calls import Calls, Sleepers
     from gpuring.service.tasks import Tasks
 
 

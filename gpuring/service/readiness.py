@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuring import arguments, directory, segment, stats
+from gpuring import arguments
 from gpuring.errors import RingIncompatible
+from gpuring.registry import directory, segment, stats
+from gpuring.registry.stats import PeerStats
 from gpuring.service.wire import ENGINES
-from gpuring.spec import Spec
-from gpuring.stats import PeerStats
+from gpuring.slot_layout import Spec
 
 
 @dataclass(frozen=True)

@@ -8,27 +8,27 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal
 
-from gpuring._engine import Taker
-from gpuring._slots import references
-from gpuring.calling import Whole
-from gpuring.consumer import Consumer
 from gpuring.errors import EndOfStream, FrameTorn, RingClosed, RingError, raise_first
+from gpuring.native.slots import references
+from gpuring.ring.caller import Whole
+from gpuring.ring.consumer import Consumer
+from gpuring.ring.not_copyable import Unique
+from gpuring.service._engine import Taker
 from gpuring.service.call import Batch, Call
 from gpuring.service.delivery import Delivery
 from gpuring.service.engine import Engine
 from gpuring.service.metrics import Measures, Metrics
 from gpuring.service.wire import ENGINES, NEVER, Enveloped, Terms, remove_if_dead
-from gpuring.unique import Unique
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from typing_extensions import Self
 
-    from gpuring._core import Peer
-    from gpuring.ring import Ring
-    from gpuring.slot import ReadSlot
-    from gpuring.stats import RingStats
+    from gpuring.native import Peer
+    from gpuring.registry.stats import RingStats
+    from gpuring.ring.ring import Ring
+    from gpuring.ring.slot import ReadSlot
 
 
 @dataclass

@@ -10,12 +10,12 @@ import numpy as np
 
 from gpuring.memory.cuda import load_cupy
 from gpuring.service.call import Batch
-from gpuring.spec import ARRAY
+from gpuring.slot_layout import ARRAY
 
 if TYPE_CHECKING:
-    from gpuring.ring import Ring
+    from gpuring.ring.ring import Ring
     from gpuring.service.call import Call
-    from gpuring.spec import Field, Spec
+    from gpuring.slot_layout import Field, Spec
 
 
 class Stack:

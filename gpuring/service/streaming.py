@@ -10,21 +10,21 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from gpuring._calls import HandsOut
-from gpuring._core import seconds
-from gpuring._engine import Taken
-from gpuring._envelopes import END
-from gpuring._signals import begun_elsewhere
 from gpuring.errors import CallCancelled, RingClosed, RingError, RingFull, RingTimeout
+from gpuring.native import seconds
+from gpuring.native.signals import begun_elsewhere
+from gpuring.ring.not_copyable import Unique
+from gpuring.service._calls import HandsOut
+from gpuring.service._engine import Taken
+from gpuring.service._envelopes import END
 from gpuring.service.tasks import deadline_of
-from gpuring.unique import Unique
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from typing_extensions import Self
 
-    from gpuring.slot import ReadSlot, WriteSlot
+    from gpuring.ring.slot import ReadSlot, WriteSlot
 
 _SHORTEST_S, _LONGEST_S = 20e-6, 0.002
 """An engine that waits for a client looks again after such a time, which doubles.  The client does

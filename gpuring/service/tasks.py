@@ -13,16 +13,18 @@ import time
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
-from gpuring import _calls, _core, waiting
-from gpuring._sleepers import AsleepTask, Attempt, asyncio
+from gpuring import native
 from gpuring.errors import RingFull
+from gpuring.ring import waiting
+from gpuring.service import _calls
+from gpuring.service._sleepers import AsleepTask, Attempt, asyncio
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Handle, TimerHandle
 
-    from gpuring._calls import Inbox
-    from gpuring._core import Notifier, Peer
-    from gpuring._sleepers import Turn
+    from gpuring.native import Notifier, Peer
+    from gpuring.service._calls import Inbox
+    from gpuring.service._sleepers import Turn
 
 _LOOKS = 20  # slices, after which a task that wants to send looks, in case nobody woke it
 
@@ -246,7 +248,7 @@ class Tasks(_calls.LoopTasks):
 
     def _bell(self, peer: Peer) -> Notifier:
         if peer not in self._bells:
-            self._bells[peer] = _core.Notifier()
+            self._bells[peer] = native.Notifier()
         return self._bells[peer]
 
 
@@ -276,7 +278,7 @@ def _pause_s(turns: int) -> float:
 
 def deadline_of(timeout: float | None) -> float | None:
     """The time.monotonic() at which `timeout` seconds have passed.  None is for ever."""
-    return None if timeout is None else time.monotonic() + _core.seconds(timeout, "timeout")
+    return None if timeout is None else time.monotonic() + native.seconds(timeout, "timeout")
 
 
 def left_s(deadline: float | None) -> float | None:

@@ -21,15 +21,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from gpuring import _core, debug, directory, segment, spec
-from gpuring._core import Header
-from gpuring._envelopes import ENVELOPES, TEXT_NBYTES
-from gpuring.creation import create_of
-from gpuring.endpoint import Endpoint
+from gpuring import native, slot_layout
 from gpuring.errors import RingError, RingIncompatible
 from gpuring.memory.host import HostMemory
-from gpuring.ring import Ring
-from gpuring.spec import ARRAY, Spec
+from gpuring.native import Header
+from gpuring.registry import directory, segment
+from gpuring.ring import debug
+from gpuring.ring.creation import create_of
+from gpuring.ring.endpoint import Endpoint
+from gpuring.ring.ring import Ring
+from gpuring.service._envelopes import ENVELOPES, TEXT_NBYTES
+from gpuring.slot_layout import ARRAY, Spec
 
 if TYPE_CHECKING:
     from gpuring.memory import Memory
@@ -147,10 +149,10 @@ def describe(what: str, slots: Slots, meta: npt.DTypeLike | None, envelope: np.d
     fields = slots if isinstance(slots, Mapping) else {ARRAY: slots}
     parts: list[Any] = [("envelope", envelope)]
     try:
-        plain = spec.make(fields=fields, meta=meta)
+        plain = slot_layout.make(fields=fields, meta=meta)
         if meta is not None:
             parts.append(("user", plain.meta))
-        return spec.make(fields=fields, meta=np.dtype(parts))
+        return slot_layout.make(fields=fields, meta=np.dtype(parts))
     except (TypeError, ValueError) as error:
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(f"{what}: {error}") from error
@@ -196,7 +198,7 @@ def make_answer_ring(requests: Ring, terms: Terms, client: int, slots: int) -> R
         answers_name(requests.name, client),
         slots=slots,
         device="host" if on_host else "cuda",
-        max_peers=_core.MAX_PEERS,
+        max_peers=native.MAX_PEERS,
         max_subscriptions=1,
         **same,
     )

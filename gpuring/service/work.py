@@ -12,12 +12,12 @@ import numpy as np
 from gpuring.errors import DeviceError
 from gpuring.service import stacking
 from gpuring.service.call import Batch
-from gpuring.spec import ARRAY
+from gpuring.slot_layout import ARRAY
 
 if TYPE_CHECKING:
-    from gpuring.ring import Ring
+    from gpuring.ring.ring import Ring
     from gpuring.service.call import AnswerSlot
-    from gpuring.spec import Spec
+    from gpuring.slot_layout import Spec
 
 _log = logging.getLogger("gpuring")
 

@@ -8,7 +8,7 @@ from victim import make, unpay
 
 import gpuring
 from batch import drain, idle, seqs_of
-from gpuring import _core
+from gpuring import native
 
 
 def test_a_fence_that_is_not_paid_ends_a_batch_before_its_frame(name):
@@ -29,7 +29,7 @@ def test_a_fence_that_is_not_paid_ends_a_batch_before_its_frame(name):
 
 def damage(ring, slot):
     """Gives a slot's frame 99 dimensions."""
-    fields = {(table, field): at for table, field, at, _ in _core.layout_fields()}
+    fields = {(table, field): at for table, field, at, _ in native.layout_fields()}
     table = 4096 + 128 * (ring._header.max_subscriptions + ring._header.max_peers)
     words = np.memmap(f"/dev/shm/gpuring.{ring.name}", np.uint64, "r+")
     words[(table + 128 * slot + fields["slot", "ndim"]) // 8] = 99

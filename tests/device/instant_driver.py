@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 from fake_driver import Driver
 
-from gpuring import _core
+from gpuring import native
 
 STREAM = 100
 _OPERATIONS = ("write_value", "wait_value", "batch", "event_record", "wait_event")
@@ -48,7 +48,7 @@ def attach_driver(ring):
             raise OSError("no current stream")
         return SimpleNamespace(ptr=STREAM)
 
-    ring._device = _core.Device(ring._header, 0, current, None, driver.table)
+    ring._device = native.Device(ring._header, 0, current, None, driver.table)
 
 
 def fences(ring, peer):
@@ -75,7 +75,7 @@ def pay(ring, producer, index):
 
 def count_a_death(ring):
     """A reaper does so when it has marked what is torn."""
-    fields = {(table, field): at for table, field, at, _ in _core.layout_fields()}
+    fields = {(table, field): at for table, field, at, _ in native.layout_fields()}
     with Path(f"/dev/shm/gpuring.{ring.name}").open("r+b") as header:
         header.seek(fields["head", "reaps"])
         header.write((ring._header.reaps + 1).to_bytes(8, "little"))

@@ -10,7 +10,7 @@ from support import tear
 
 import gpuring
 from device.instant_driver import STREAM, at, count_a_death, fences, pay, raises_at
-from gpuring import debug
+from gpuring.ring import debug
 
 
 @pytest.mark.parametrize("verb", ["publish", "claim", "close", "use_on"])

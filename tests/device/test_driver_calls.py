@@ -21,7 +21,7 @@ from fake_driver import (
 )
 
 import gpuring
-from gpuring import _core
+from gpuring import native
 
 # ---- how many calls ----------------------------------------------------------------------------
 
@@ -81,7 +81,7 @@ def test_a_batch_is_one_call_each_time(rig):
 
 @pytest.mark.parametrize(("subs", "slots"), [(63, 4), (120, 3), (249, 1)])
 def test_more_waits_than_one_call_takes_are_split(rig, subs, slots):
-    ring = rig(slots=slots, max_peers=_core.MAX_PEERS, max_subscriptions=subs)
+    ring = rig(slots=slots, max_peers=native.MAX_PEERS, max_subscriptions=subs)
     producer = ring.producer()
     readers = [ring.consumer(f"{k}", 0x1000 + k) for k in range(subs)]
     ring.lap(producer, *readers)

@@ -6,7 +6,7 @@ import pytest
 from fake_driver import INVALID, C, D, P, event_of, event_waits, held_by
 
 import gpuring
-from gpuring import _core
+from gpuring import native
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def elsewhere(rig):
     def make(kind, *, first="producer", **options):
         ring = rig(kind, **options)
         here = getattr(ring, first)()
-        other = _core.Driver(ring.driver.addresses)
+        other = native.Driver(ring.driver.addresses)
         place = ring.ring(C if first == "producer" else P, driver=other)
         there = ring.consumer(ring=place) if first == "producer" else ring.producer(ring=place)
         return ring, here, there

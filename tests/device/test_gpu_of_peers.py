@@ -13,7 +13,7 @@ from gpuring.cli.inspect import describe, gpus
 from gpuring.cli.top.rates import Look
 from gpuring.cli.top.view import render
 from gpuring.errors import DeviceError
-from gpuring.stats import collect
+from gpuring.registry.stats import collect
 
 HERE, THERE = (str(uuid.UUID(bytes=uuid_of(ordinal))) for ordinal in (0, 1))
 

@@ -9,7 +9,7 @@ from fake_driver import INVALID, NOT_READY, PER_THREAD, ctrl_c
 
 import gpuring
 from device.instant_driver import STREAM, fences
-from gpuring._snapshot import snapshot
+from gpuring.native.snapshot import snapshot
 
 
 def test_an_interrupt_while_a_batch_is_settled_forgets_no_promise(ring):

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuring import streams
+from gpuring.arrays import streams
 
 _THREADS = 256
 _MAX_BLOCKS = 1024

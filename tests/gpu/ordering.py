@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 
-from gpuring import _core, streams
+from gpuring import native
+from gpuring.arrays import streams
 
 WAIT_64 = 4  # CU_STREAM_MEM_OP_WAIT_VALUE_64
 _KINDS = {
@@ -38,13 +39,13 @@ class Waits:
         self._library = ctypes.CDLL("libcuda.so.1")
         self._kept = {name: self._made(name) for name in _KINDS}
         table = {}
-        for symbol in _core.driver_symbols():
+        for symbol in native.driver_symbols():
             function = self._kept.get(symbol) or getattr(self._library, symbol)
             table[symbol] = ctypes.cast(function, ctypes.c_void_p).value
         ordinal = ring._device.ordinal
         ring._device.close()
-        ring._device = _core.Device(
-            ring._header, ordinal, *streams.current_of_cupy(), _core.Driver(table)
+        ring._device = native.Device(
+            ring._header, ordinal, *streams.current_of_cupy(), native.Driver(table)
         )
         ring.waits = self  # its functions live as long as the ring
 

@@ -54,8 +54,8 @@ from containers import Contained, as_on_gpu, cleans, contained, obey, shared_mem
 from processes import Child, Pipe, poll
 
 import gpuring
-from gpuring._snapshot import snapshot
 from gpuring.cli.bench.card import machine_card
+from gpuring.native.snapshot import snapshot
 
 STEPS = (
     *("work", "outside", "process", "cleared", "stream", "asking"),

@@ -11,7 +11,7 @@ import os
 import numpy as np
 import pytest
 
-from gpuring import copying, streams
+from gpuring.arrays import copying, streams
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 pytestmark = pytest.mark.gpu

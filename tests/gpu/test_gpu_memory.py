@@ -11,8 +11,8 @@ from support import open_files, poll, segments_of
 from survivor import ring_is_whole
 
 import gpuring
-from gpuring import _dlpack
 from gpuring.memory import kinds
+from gpuring.native import dlpack
 
 pytestmark = [pytest.mark.gpu, pytest.mark.deadline(300)]
 
@@ -70,13 +70,13 @@ def look_at_both(producer, consumer, kind):
     with producer.claim(10) as slot:
         written = slot.array.data.ptr
         assert slot.__cuda_array_interface__["data"] == (written, False)
-        assert not _dlpack.DLPackImport(slot.__dlpack__(max_version=(1, 0))).read_only
+        assert not dlpack.DLPackImport(slot.__dlpack__(max_version=(1, 0))).read_only
     with consumer.acquire(10) as slot:
         read = slot.array.data.ptr
         assert slot.__cuda_array_interface__["data"] == (read, kind == "vmm")
-        opened = _dlpack.DLPackImport(slot.__dlpack__(max_version=(1, 0)))
+        opened = dlpack.DLPackImport(slot.__dlpack__(max_version=(1, 0)))
         assert opened.read_only is (kind == "vmm")
-        copied = _dlpack.DLPackImport(slot.__dlpack__(max_version=(1, 0), copy=True))
+        copied = dlpack.DLPackImport(slot.__dlpack__(max_version=(1, 0), copy=True))
         assert not copied.read_only
     assert (written != read) is (kind == "vmm")
 
@@ -144,7 +144,7 @@ def test_a_reader_that_writes_fails_alone(name, children, way):
 
 
 def test_a_debugged_reader_may_restore_what_was_written_beyond_a_slot(name, monkeypatch):
-    from gpuring import debug
+    from gpuring.ring import debug
 
     monkeypatch.setattr(debug, "ON", True)
     with make(name, "vmm") as ring, ring.producer() as producer, ring.consumer() as consumer:

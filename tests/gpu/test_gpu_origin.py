@@ -7,8 +7,8 @@ import uuid
 import pytest
 
 import gpuring
-from gpuring._core import Driver
 from gpuring.cli.inspect import gpus
+from gpuring.native import Driver
 
 pytestmark = pytest.mark.gpu
 OPTIONS = {"slots": 4, "shape": 1024, "dtype": "u1"}

@@ -19,8 +19,8 @@ from support import poll
 from survivor import HELD_S, RECOVERY_S, Killing, report, ring_is_whole
 
 import gpuring
-from gpuring._core import Driver
 from gpuring.memory import kinds
+from gpuring.native import Driver
 
 pytestmark = pytest.mark.gpu
 FRAMES = 1000

@@ -10,7 +10,7 @@ from pathlib import Path
 from support import Pipe, Segment
 
 import gpuring
-from gpuring._core import Header
+from gpuring.native import Header
 
 NBYTES = 4096
 

@@ -10,8 +10,8 @@ from support import poll, segments_of
 from test_service_table import Torn
 
 import gpuring
-from gpuring._envelopes import END
-from gpuring._slots import WriteSlot
+from gpuring.native.slots import WriteSlot
+from gpuring.service._envelopes import END
 from parts import PATIENCE_S, last, part, read, take
 
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from processes import open_files
 
 import gpuring
-from gpuring import lingering
+from gpuring.ring import kept_memory
 
 from . import readers, writers
 from .paper import META, WORDS, Sheet
@@ -283,7 +283,7 @@ def _look_for_leftovers(program: Program) -> None:
     while (found := left()) and time.monotonic() < until:
         time.sleep(0.01)
         program.step()
-        lingering.free()  # a creator keeps the memory until all others have left
+        kept_memory.free()  # a creator keeps the memory until all others have left
     if found:
         program.find(f"descriptors left open: {found}")
     native = len(list(Path("/proc/self/task").iterdir())) - threading.active_count()

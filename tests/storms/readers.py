@@ -17,7 +17,7 @@ import loops
 import numpy as np
 
 import gpuring
-from gpuring._snapshot import snapshot
+from gpuring.native.snapshot import snapshot
 
 from .paper import Sheet, content
 from .program import WAIT_S, Program

@@ -12,7 +12,7 @@ import pytest
 from support import segments_of
 
 import gpuring
-from gpuring import directory
+from gpuring.registry import directory
 from strangers import NOBODY, OPTIONS, SHM, as_nobody, outcome
 
 pytest.importorskip("prometheus_client", reason="gpuring[tools] is not installed")

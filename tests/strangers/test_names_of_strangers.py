@@ -16,8 +16,9 @@ import pytest
 from support import segments_of
 
 import gpuring
-from gpuring import _core, directory
-from gpuring import segment as segments
+from gpuring import native
+from gpuring.registry import directory
+from gpuring.registry import segment as segments
 from strangers import KINDS, NOBODY, OPTIONS, SHM, TERMS, outcome, put, valid_header
 
 pytest.importorskip("prometheus_client", reason="gpuring[tools] is not installed")
@@ -299,7 +300,7 @@ def test_a_file_whose_size_changes_harms_nobody_who_looks(name, stranger, childr
 
 def test_a_file_that_ends_while_it_is_read(name, monkeypatch):
     """Between the look at its size and the read of a page."""
-    read = _core.Header.read
+    read = native.Header.read
     path = SHM / f"gpuring.{name}"
     with gpuring.create(name, **OPTIONS):
         data = path.read_bytes()
@@ -320,7 +321,7 @@ def test_a_file_that_ends_while_it_is_read(name, monkeypatch):
             fd = os.open(path, os.O_RDONLY)
             try:
                 read(fd)
-            except _core.Damaged as error:
+            except native.Damaged as error:
                 seen.add(str(error))
             finally:
                 os.close(fd)

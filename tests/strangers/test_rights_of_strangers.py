@@ -13,8 +13,8 @@ import pytest
 from support import segments_of
 
 import gpuring
-from gpuring import directory
-from gpuring import segment as segments
+from gpuring.registry import directory
+from gpuring.registry import segment as segments
 from strangers import NOBODY, OPTIONS, SHM, TERMS, outcome
 
 LOCK_BYTE = 256

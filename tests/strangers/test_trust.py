@@ -11,8 +11,8 @@ import pytest
 from support import poll, segments_of
 
 import gpuring
-from gpuring import directory
-from gpuring import segment as segments
+from gpuring.registry import directory
+from gpuring.registry import segment as segments
 from strangers import OPTIONS, SHM, outcome
 from strangers.test_rights_of_strangers import hold_byte
 

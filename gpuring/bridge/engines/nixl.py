@@ -33,7 +33,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpuring._core import Driver
 from gpuring.bridge import nics
 from gpuring.bridge.engine import Channel, EngineError, Slab
 from gpuring.bridge.engines import bounce, mapped
@@ -41,6 +40,7 @@ from gpuring.bridge.engines.holds import Hold, Holds
 from gpuring.bridge.engines.nixl_agent import End, current, package, release, translated
 from gpuring.bridge.engines.nixl_offer import Offer
 from gpuring.memory.cuda import load_cupy
+from gpuring.native import Driver
 
 NAME = "nixl"
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from gpuring.stats import RingStats
+from gpuring.registry.stats import RingStats
 
 from .crew import Crew
 from .records import Outcome

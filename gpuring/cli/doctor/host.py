@@ -15,10 +15,11 @@ from pathlib import Path
 import numpy as np
 
 import gpuring
-from gpuring import _core, directory, segment
+from gpuring import native
 from gpuring.cli.owners import is_private, listed
 from gpuring.cli.text import nbytes
-from gpuring.stats import RingStats
+from gpuring.registry import directory, segment
+from gpuring.registry.stats import RingStats
 
 from .finding import Finding
 
@@ -26,7 +27,7 @@ INITIAL_PID_NAMESPACE = 0xEFFFFFFC
 """PROC_PID_INIT_INO of Linux: the namespace of the host itself."""
 DOCKERS_SHM_NBYTES = 64 << 20
 LEAST_SHM_NBYTES = 1 << 20
-FDS_OF_A_RING = _core.MAX_PEERS + 16
+FDS_OF_A_RING = native.MAX_PEERS + 16
 """One pidfd a process at the most, the header, the watchdog, a few of CUDA's."""
 
 

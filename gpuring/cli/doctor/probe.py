@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 import gpuring
-from gpuring import directory
 from gpuring.cli.bench.crew import Crew, Pipe, RoleFailed
 from gpuring.cli.text import seconds
+from gpuring.registry import directory
 
 from .finding import Finding
 

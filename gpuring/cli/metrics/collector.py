@@ -14,9 +14,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from gpuring import directory
 from gpuring.cli.text import printable
-from gpuring.stats import PeerStats, RingStats, SubscriptionStats
+from gpuring.registry import directory
+from gpuring.registry.stats import PeerStats, RingStats, SubscriptionStats
 
 RING = ("ring",)
 PEER = ("ring", "peer")

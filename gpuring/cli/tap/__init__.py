@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 
 import gpuring
-from gpuring import directory, segment
 from gpuring.cli.options import count, count_or_zero, positive, user
 from gpuring.cli.text import complain, counted
 from gpuring.cli.trouble import CommandError, need
 from gpuring.errors import EndOfStream, FrameTorn, PeerLost, RingTimeout
-from gpuring.spec import Field
+from gpuring.registry import directory, segment
+from gpuring.slot_layout import Field
 
 from .files import Frame, Writer, check_pictures
 
@@ -176,8 +176,8 @@ def _current(gpu: bytes | None) -> Iterator[None]:
     if gpu is None:
         yield
         return
-    from gpuring._core import Driver
     from gpuring.memory import cuda as gpus
+    from gpuring.native import Driver
 
     gpus.device_for(None)
     cuda = gpus.load_cupy().cuda

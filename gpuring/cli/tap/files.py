@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpuring.cli.trouble import CommandError
-from gpuring.spec import Field
+from gpuring.slot_layout import Field
 
 Array = npt.NDArray[Any]
 

@@ -13,10 +13,10 @@ import time
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from gpuring import segment
 from gpuring.cli.options import positive
 from gpuring.cli.text import columns, complain
 from gpuring.cli.trouble import need
+from gpuring.registry import segment
 
 from .rates import Look, look
 from .view import Widths, missing, render

@@ -6,10 +6,10 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from gpuring import directory
 from gpuring.cli.owners import owner
 from gpuring.cli.services import of_clients
-from gpuring.stats import PeerStats, RingStats
+from gpuring.registry import directory
+from gpuring.registry.stats import PeerStats, RingStats
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from gpuring.cli.ls import state
 from gpuring.cli.owners import explained, myself
 from gpuring.cli.services import service
 from gpuring.cli.text import counted, nbytes, printable, seconds, table, wrap
-from gpuring.stats import PeerStats, RingStats, SubscriptionStats
+from gpuring.registry.stats import PeerStats, RingStats, SubscriptionStats
 
 from .rates import Look, claimed_per_s, peer_per_s
 

@@ -1,0 +1,1 @@
+"""A slot as the arrays of other libraries: interchange, copies, streams."""

@@ -1,0 +1,336 @@
+"""Copying arrays of any library into slots, and frames into arrays of any library.
+
+The copies are asynchronous where the memory allows it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpuring.arrays.interchange import kind_of
+from gpuring.arrays.streams import LEGACY_DEFAULT, PER_THREAD
+from gpuring.errors import DeviceError
+from gpuring.memory.cuda import load_cupy
+from gpuring.native import dlpack
+from gpuring.slot_layout import Field
+
+Order = Callable[[int, Sequence[int]], None]
+"""order(stream, others): `stream` waits for all work so far on `others`."""
+
+_ON_HOST = (dlpack.DL_CPU, dlpack.DL_CUDA_HOST)
+_ON_GPU = (dlpack.DL_CUDA, dlpack.DL_CUDA_MANAGED)
+
+
+@dataclass
+class _Other:
+    """An array of another library, which this object keeps alive."""
+
+    pointer: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    """The strides in bytes."""
+    dtype: np.dtype[Any] | None
+    kind: tuple[int, int] | None
+    """The kind as in interchange.kind_of, for an array that came through DLPack and has no
+    `dtype`."""
+    gpu: int | None
+    """The ordinal of its GPU.  None: it is in host memory."""
+    owner: Any
+    read_only: bool = False
+
+
+def copy_into(
+    target: Any, field: Field, source: Any, *, ring: str, stream: int | None, order: Order
+) -> None:
+    """Copies into `target`, an array over a slot of `ring`; see WriteSlot.copy_from.
+
+    * `stream`: where to copy; None: `target` is in host memory, and this is a copy by the CPU.
+    * `order`: orders a stream behind others; without others it only raises DeviceError if the
+      stream cannot be used now.
+    """
+    home = None if stream is None else target.device.id
+    found = _open(source, ring, stream, home, order)
+    _check(ring, field, target, found, "source")
+    if stream is not None:
+        _enqueue(target, found, stream, order, into_slot=True)
+        return
+    _bits(target)[...] = np.asarray(_Bits(found, target.dtype.itemsize))
+
+
+def copy_out(
+    frame: Any, field: Field, out: Any, *, ring: str, stream: int | None, order: Order
+) -> None:
+    """Copies `frame`, an array over a slot of `ring`, into `out`; see ReadSlot.copy_to.
+
+    `stream` and `order` are those of copy_into.
+    """
+    if stream is None and _is_on_gpu(out):
+        _from_host(frame, field, out, ring)
+        return
+    home = None if stream is None else frame.device.id
+    found = _open(out, ring, stream, home, order)
+    _check(ring, field, frame, found, "array to copy to")
+    if stream is not None:
+        _enqueue(frame, found, stream, order, into_slot=False)
+        return
+    np.asarray(_Bits(found, frame.dtype.itemsize))[...] = _bits(frame)
+
+
+def _from_host(frame: Any, field: Field, out: Any, ring: str) -> None:
+    """Copies a frame of a host ring to a GPU, and waits for that: releasing the slot waits for no
+    stream."""
+    cuda = load_cupy().cuda
+    gpu = _gpu_of(out)
+
+    def behind(stream: int, others: Sequence[int]) -> None:
+        for other in others:
+            _follow(stream, gpu, other, gpu)
+
+    with cuda.Device(gpu):
+        stream = cuda.get_current_stream().ptr
+        found = _open(out, ring, stream, gpu, behind)
+        _check(ring, field, frame, found, "array to copy to")
+        layout = _layout_of(found, frame.dtype.itemsize)
+        try:
+            _memcpy(cuda.runtime, found.pointer, frame.ctypes.data, layout, stream, into=True)
+            cuda.runtime.streamSynchronize(stream)
+        except cuda.runtime.CUDARuntimeError as error:
+            raise DeviceError(f"ring {ring!r}: the copy to GPU {gpu} failed ({error})") from error
+
+
+def _follow(stream: int, home: int | None, other: int, gpu: int | None) -> None:
+    """Makes `stream` of GPU `home` wait for all work so far on `other` of GPU `gpu`.  The handle of
+    a default stream means that of the current device, so each is used where its device is."""
+    cuda = load_cupy().cuda
+    with cuda.Device(gpu):
+        event = cuda.Event(disable_timing=True)
+        cuda.runtime.eventRecord(event.ptr, other)
+    with cuda.Device(home):
+        cuda.runtime.streamWaitEvent(stream, event.ptr)
+
+
+def _is_on_gpu(array: Any) -> bool:
+    if isinstance(array, np.ndarray):
+        return False
+    if hasattr(array, "__dlpack_device__"):
+        return array.__dlpack_device__()[0] in _ON_GPU
+    return hasattr(array, "__cuda_array_interface__")
+
+
+def _gpu_of(array: Any) -> int:
+    """The GPU of an array that is on one."""
+    if hasattr(array, "__dlpack_device__"):
+        return int(array.__dlpack_device__()[1])
+    pointer = array.__cuda_array_interface__["data"][0]
+    return int(load_cupy().cuda.runtime.pointerGetAttributes(pointer).device)
+
+
+def _open(source: Any, ring: str, stream: int | None, home: int | None, order: Order) -> _Other:
+    """The other library's array.  `stream` of GPU `home` is ordered behind the work on it."""
+    if isinstance(source, np.ndarray):
+        pointer: int = source.ctypes.data
+        frozen = not source.flags.writeable
+        shape, strides = source.shape, source.strides
+        return _Other(pointer, shape, strides, source.dtype, None, None, source, frozen)
+    if hasattr(source, "__dlpack_device__"):
+        device, number = source.__dlpack_device__()
+        if device not in (*_ON_HOST, *_ON_GPU):
+            raise TypeError(f"an array of DLPack device type {device} cannot be copied")
+        gpu = int(number) if device in _ON_GPU else None
+        if gpu is not None and stream is None:
+            raise TypeError(f"ring {ring!r} is in host memory: move the source there first")
+        theirs = None if gpu is None else stream or LEGACY_DEFAULT
+        opened = dlpack.DLPackImport(_capsule(source, theirs))
+        if stream is not None and theirs is not None and theirs <= PER_THREAD and gpu != home:
+            _follow(stream, home, theirs, gpu)
+        code, bits, lanes = opened.kind
+        if lanes != 1 or bits % 8:
+            raise TypeError(f"elements of {lanes} × {bits} bits cannot be copied")
+        strides = tuple(each * bits // 8 for each in opened.strides)
+        kind = (code, bits)
+        frozen = opened.read_only
+        return _Other(opened.data, opened.shape, strides, None, kind, gpu, opened, frozen)
+    interface = getattr(source, "__cuda_array_interface__", None)
+    if interface is not None:
+        return _from_cuda_interface(source, interface, ring, stream, home, order)
+    if hasattr(source, "__array_interface__") or hasattr(source, "__array__"):
+        viewed = _open(np.asarray(source), ring, stream, home, order)
+        viewed.read_only |= not hasattr(source, "__array_interface__")  # it may be a copy
+        return viewed
+    raise TypeError(
+        f"only arrays are copied (DLPack, or an array interface), and no {type(source).__name__}"
+    )
+
+
+def _capsule(source: Any, stream: int | None) -> Any:
+    with contextlib.suppress(TypeError):  # older libraries do not know max_version
+        return source.__dlpack__(stream=stream, max_version=(1, 0))
+    return source.__dlpack__(stream=stream)
+
+
+def _from_cuda_interface(
+    source: Any,
+    interface: dict[str, Any],
+    ring: str,
+    stream: int | None,
+    home: int | None,
+    order: Order,
+) -> _Other:
+    if stream is None:
+        raise TypeError(f"ring {ring!r} is in host memory: move the source there first")
+    theirs, gpu = interface.get("stream"), _gpu_of(source)
+    if theirs is not None and theirs <= PER_THREAD and gpu != home:
+        _follow(stream, home, theirs, gpu)
+    elif theirs is not None and theirs != (stream or LEGACY_DEFAULT):
+        with load_cupy().cuda.Device(home):
+            order(stream, (theirs,))
+    dtype, shape = np.dtype(interface["typestr"]), tuple(interface["shape"])
+    strides = interface.get("strides")
+    if strides is None:
+        strides = _packed(shape, dtype.itemsize)
+    pointer, frozen = interface["data"]
+    return _Other(pointer, shape, tuple(strides), dtype, None, gpu, source, bool(frozen))
+
+
+def _packed(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
+    strides, step = [], itemsize
+    for extent in reversed(shape):
+        strides.append(step)
+        step *= extent
+    return tuple(reversed(strides))
+
+
+def _check(ring: str, field: Field, frame: Any, other: _Other, what: str) -> None:
+    """Raises TypeError or ValueError if the copy would have to cast or broadcast, or if it would
+    write what is read-only."""
+    if other.shape != frame.shape:
+        raise ValueError(
+            f"ring {ring!r}: the frame has shape {frame.shape}, the {what} {other.shape}"
+        )
+    wanted = field.extended or str(frame.dtype)
+    if other.kind is not None:
+        if other.kind != kind_of(field):
+            raise TypeError(
+                f"ring {ring!r}: the frame is {wanted}, the {what} has DLPack type code "
+                f"{other.kind[0]} of {other.kind[1]} bits"
+            )
+    elif other.dtype != frame.dtype:
+        raise TypeError(f"ring {ring!r}: the frame is {wanted}, the {what} {other.dtype}")
+    if other.read_only and what != "source":
+        raise ValueError(f"ring {ring!r}: the {what} is read-only")
+
+
+class _Bits:
+    """Host memory for NumPy: the elements have their size, and no type."""
+
+    def __init__(self, source: _Other, itemsize: int) -> None:
+        self._owner = source
+        self.__array_interface__ = {
+            "shape": source.shape,
+            "typestr": f"|V{itemsize}",
+            "data": (source.pointer, source.read_only),
+            "strides": source.strides,
+            "version": 3,
+        }
+
+
+def _bits(array: Any) -> Any:
+    return array.view(f"V{array.dtype.itemsize}")
+
+
+def _rows(
+    shape: Sequence[int], strides: Sequence[int], itemsize: int
+) -> tuple[int, int, int] | None:
+    """Returns (bytes of a row, rows, pitch) of memory that is rows at a fixed pitch, or None if it
+    is not."""
+    axis, width = len(shape), itemsize
+    while axis and (shape[axis - 1] == 1 or strides[axis - 1] == width):
+        width *= shape[axis - 1]
+        axis -= 1
+    rows, pitch = 1, width
+    if axis:
+        pitch = step = strides[axis - 1]
+        for extent, stride in zip(reversed(shape[:axis]), reversed(strides[:axis]), strict=True):
+            if extent != 1 and stride != step:
+                return None
+            rows, step = rows * extent, step * extent
+    return (width, rows, pitch) if pitch >= width else None
+
+
+Layout = tuple[int, int, int]
+"""(bytes of a row, rows, pitch) of the other library's array"""
+
+
+def _layout_of(other: _Other, itemsize: int) -> Layout:
+    layout = _rows(other.shape, other.strides, itemsize)
+    if layout is None:
+        raise ValueError(
+            f"an array of strides {other.strides} bytes is neither C-contiguous nor rows at a "
+            "pitch: make it contiguous first, or use your library on the slot itself"
+        )
+    return layout
+
+
+def _memcpy(
+    runtime: Any, other: int, slot: int, layout: Layout, stream: int, *, into: bool
+) -> None:
+    """Enqueues a copy between `other`, which has this layout, and a slot, which is contiguous.
+
+    `into` says that it goes into `other`.  The driver finds out where the two are, and copies
+    between GPUs without peer access through the host.
+    """
+    width, rows, pitch = layout
+    kind = runtime.memcpyDefault
+    if pitch == width or rows == 1:
+        to, source = (other, slot) if into else (slot, other)
+        runtime.memcpyAsync(to, source, width * rows, kind, stream)
+    elif into:
+        runtime.memcpy2DAsync(other, pitch, slot, width, width, rows, kind, stream)
+    else:
+        runtime.memcpy2DAsync(slot, width, other, pitch, width, rows, kind, stream)
+
+
+def _enqueue(frame: Any, other: _Other, stream: int, order: Order, *, into_slot: bool) -> None:
+    layout = _layout_of(other, frame.dtype.itemsize)
+    cuda = load_cupy().cuda
+    home = frame.data.device_id
+    try:
+        with cuda.Device(home):  # the handle of a default stream means that of the current device
+            order(stream, ())
+            _memcpy(cuda.runtime, other.pointer, frame.data.ptr, layout, stream, into=not into_slot)
+        after = _keep(cuda, home, stream, other)
+        if other.gpu not in (None, home) and not into_slot:
+            with cuda.Device(other.gpu):  # its library works there, and not on our stream
+                cuda.runtime.streamWaitEvent(cuda.get_current_stream().ptr, after.ptr)
+    except cuda.runtime.CUDARuntimeError as error:
+        what = "into" if into_slot else "out of"
+        raise DeviceError(f"the copy {what} the slot cannot be enqueued ({error})") from error
+
+
+DONE = 0
+"""Any other status of an event, also while another thread's capture forbids to ask, is no proof."""
+
+_lock = threading.Lock()
+_kept: list[tuple[Any, _Other]] = []
+"""Arrays of copies that may be running, with an event after each copy.  A library that gets its
+memory back orders the next use of it behind its own stream, not behind ours."""
+
+
+def _keep(cuda: Any, device: int, stream: int, source: _Other) -> Any:
+    """Keeps an array until the copy is done.  Returns the event after it."""
+    query = cuda.runtime.eventQuery
+    with cuda.Device(device):
+        event = cuda.Event(disable_timing=True)
+        cuda.runtime.eventRecord(event.ptr, stream)
+    with _lock:
+        before = list(_kept)
+        _kept[:] = [each for each in before if query(each[0].ptr) != DONE]
+        _kept.append((event, source))
+    del before  # without the lock, because the end of a source may run any code, even another copy
+    return event

@@ -1,0 +1,65 @@
+# cython: language_level=3
+"""What must not be cut short by a signal handler that raises: the end of an object that is dropped,
+and the first step of an asynchronous loop.
+
+Python runs signal handlers between two of its own instructions.  The steps here are compiled to C,
+so Python has no instructions between them.
+"""
+
+import sys
+import weakref
+
+
+cdef list unfinished = []  # what was dropped, and whose `_dropped` was interrupted twice
+cdef object is_finalizing = sys.is_finalizing  # what has a name in a module is None when it is needed
+
+
+cdef class Dropped:
+    """Calls its `_dropped` when nobody has it any more.
+
+    Where a `__del__` in Python begins, Python looks for signals.  If a handler raises there, nothing of the
+    `__del__` is done, and nothing will ever call it again.  Here the object is kept, and `_dropped` is called
+    once more.  If a handler raises in that call, too, `finish_dropped` does the rest.  As always, Python
+    prints what a handler raises.
+
+    While the interpreter goes away, nothing is called.  gpuring/ring/shutdown.py has closed all rings before
+    that, and functions in Python may not find their builtins any more."""
+
+    def __del__(self):
+        if is_finalizing():
+            return
+        try:
+            self._dropped()
+        except Exception:
+            raise
+        except BaseException:
+            unfinished.append(self)
+            finish_dropped()
+            raise
+
+
+def finish_dropped():
+    """Calls `_dropped` of what was dropped and interrupted."""
+    while unfinished:
+        dropped = unfinished.pop()
+        try:
+            dropped._dropped()
+        except Exception:
+            raise
+        except BaseException:
+            unfinished.append(dropped)
+            raise
+
+
+def begun_elsewhere(step):
+    """Makes the `__anext__` of a class of `step`, an asynchronous function, which gets a weak reference to the
+    iterator.
+
+    Where a function in Python begins, Python looks for signals.  If a handler raises there, the traceback has
+    that function's arguments, and an asyncio task may keep the traceback for long.  So the iterator, and the
+    frame that it has, must not be among them."""
+
+    def __anext__(self):
+        return step(weakref.ref(self))
+
+    return __anext__

@@ -1,0 +1,43 @@
+# cython: language_level=3
+"""The slots of slots.pyx, for compiled code that builds on them."""
+from cpython.object cimport PyObject
+from libc.stdint cimport uint32_t, uint64_t
+
+from gpuring.native._core cimport Device, Peer, gd_use, verb
+
+cdef enum:
+    MAX_BATCH = 1024  # GR_MAX_SLOTS, which Cython does not take as the size of an array
+
+
+cdef class Slot:
+    cdef gd_use *use
+    cdef readonly uint64_t _seq
+    cdef public bint _seen      # whether the object was asked for something of the frame
+    cdef public bint _cut       # whether the peer's close has ended the slot, because its user had not
+    cdef readonly uint32_t index
+    """Which slot of the ring this is, 0 … slots - 1."""
+    cdef readonly Peer _peer
+    cdef readonly Device _device
+    cdef public tuple _shape    # of a frame that is smaller than the slot, else None
+    cdef public object _whole   # the array over the whole slot; None if it has several fields
+    cdef public dict _views     # all arrays over it, by name or by shape
+    cdef public object _meta
+    cdef public bint _restarted
+    # The producer or consumer that it belongs to, while it is open.  So whoever has the slot keeps that, too.
+    cdef public object _owner
+    cdef size_t _current(self) except? 1
+    cdef int _begin(self) except -1
+
+
+cdef class WriteSlot(Slot):
+    cpdef _reshape(self, tuple shape)
+    cdef int _finish(self, verb which, str name) except -1
+
+
+cdef class ReadSlot(Slot):
+    cdef int _begin(self) except -1
+    cdef int _finish(self) except -1
+
+
+cdef gd_use closed  # of objects whose slot has another object now
+cdef bint is_free(PyObject *slot, Py_ssize_t known) except -1

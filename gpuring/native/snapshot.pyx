@@ -1,0 +1,97 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""A header as plain dicts, for people and tools.  It only reads, and calls no verb."""
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdint cimport uint32_t, uint64_t
+
+from gpuring.native._core cimport *
+
+SLOT_PHASES = ("void", "writing", "ready", "torn")
+TAKE_PHASES = ("done", "open", "held")
+
+
+def snapshot(Header header not None):
+    """Returns what the header says now, field by field, as plain dicts.  Takes no lock.
+
+    Each word is read once.  Words that belong together may be a few transitions apart.
+    """
+    cdef gr_ring *ring = header.ring
+    cdef uint64_t word, sub
+    cdef uint32_t i, p, u
+    cdef gr_take *take
+    slots, peers, subscriptions = [], {}, {}
+    alive = header.live_peers()
+    for i in range(ring.slots):
+        word = gr_load_acquire(&ring.slot[i].word)
+        slots.append({
+            "seq": seq_of(word), "owner": owner_of(word), "phase": SLOT_PHASES[phase_of(word) & 3],
+            "since_ns": gr_load_acquire(&ring.slot[i].since_ns),
+            "time_ns": gr_load_acquire(&ring.slot[i].time_ns),
+            })
+    for p in range(ring.max_peers):
+        word = gr_load_acquire(&ring.peer[p].word)
+        if state_of(word) == GR_FREE:
+            continue
+        peers[p] = {
+            "role": "producer" if role_of(word) == GR_PRODUCER else "consumer",
+            "leaving": state_of(word) == GR_LEAVING,
+            "subscription": sub_of(word) if role_of(word) == GR_CONSUMER else None,
+            "pid": gr_load_acquire(&ring.peer[p].pid),
+            "alive": p in alive, "stopped": p in alive and header.is_stopped(p),
+            "joined_ns": gr_load_acquire(&ring.peer[p].joined_ns),
+            "waiting": gr_load_acquire(&ring.peer[p].waiting) != 0,
+            "frames": gr_load_acquire(&ring.peer[p].frames),
+            "lost": gr_load_acquire(&ring.peer[p].lost),
+            "torn": gr_load_acquire(&ring.peer[p].torn),
+            "asked_ns": gr_load_acquire(&ring.peer[p].asked_ns),
+            "pending": _pending(ring, p), "gpu": _gpu(&ring.peer[p]),
+        }
+    for u in range(ring.max_subscriptions):
+        sub = gr_load_acquire(&ring.sub[u].word)
+        if mode_of(sub) == GR_SUB_FREE:
+            continue
+        takes = []
+        for i in range(ring.slots):
+            take = take_of(ring, i, u)
+            word = gr_load_acquire(&take.word)
+            takes.append({"seq": seq_of(word), "member": owner_of(word),
+                          "phase": TAKE_PHASES[phase_of(word) % 3],
+                          "since_ns": gr_load_acquire(&take.since_ns)})
+        subscriptions[u] = {
+            "name": header.subscription_name(u), "far": header.far(u),
+            "lossless": mode_of(sub) == GR_LOSSLESS, "start": start_of(sub),
+            "redeliver": policy_of(sub) == GR_REDELIVER,
+            "lost": gr_load_acquire(&ring.sub[u].lost),
+            "created_ns": gr_load_acquire(&ring.sub[u].created_ns), "takes": takes,
+        }
+    return {"frontier": header.frontier, "closed": header.closed, "slots": slots, "peers": peers,
+            "subscriptions": subscriptions, "deaths": _deaths(ring)}
+
+cdef bytes _gpu(gr_peer_entry *entry):
+    """The UUID of the GPU that a peer uses.  Zeros for none."""
+    cdef uint64_t uuid[2]
+    uuid[0], uuid[1] = gr_load_acquire(&entry.gpu[0]), gr_load_acquire(&entry.gpu[1])
+    return PyBytes_FromStringAndSize(<char *>uuid, 16)
+
+cdef int _pending(gr_ring *ring, uint32_t p) noexcept:
+    """On how many slots its GPU work is not done.  Called for each peer, so it makes no objects."""
+    cdef uint32_t i
+    cdef int pending = 0
+    for i in range(ring.slots):
+        pending += gr_load_acquire(fence_of(ring, i, p)) < gr_load_acquire(work_of(ring, i, p))
+    return pending
+
+cdef list _deaths(gr_ring *ring):
+    """Returns the last deaths, the latest first."""
+    cdef uint64_t reaps = gr_load_acquire(&ring.head.reaps), k
+    cdef gr_death *death
+    deaths = []
+    for k in range(min(reaps, <uint64_t>GR_DEATHS)):
+        death = &ring.head.deaths[(reaps - 1 - k) % <uint64_t>GR_DEATHS]
+        deaths.append({
+            "time_ns": gr_load_acquire(&death.time_ns), "pid": gr_load_acquire(&death.pid),
+            "number": gr_load_acquire(&death.number),
+            "role": "producer" if role_of(gr_load_acquire(&death.peer)) == GR_PRODUCER else "consumer",
+            "voided": gr_load_acquire(&death.voided), "torn": gr_load_acquire(&death.torn),
+            "reopened": gr_load_acquire(&death.reopened), "raised": gr_load_acquire(&death.raised),
+        })
+    return deaths

@@ -1,0 +1,242 @@
+"""The errors of refused verbs.  Each names the ring, the numbers, the culprit and the next step."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Collection, Iterable
+
+from gpuring import native
+from gpuring.errors import (
+    EndOfStream,
+    FrameTorn,
+    PeerLost,
+    RingClosed,
+    RingError,
+    RingFull,
+    RingIncompatible,
+    RingTimeout,
+    TooManyPeers,
+)
+from gpuring.native import Header, Peer
+
+_MAX_RANGES = 5
+_BRIDGE = b"bridge: "
+"""With this the names of subscriptions begin whose frames go to another host (gpuring.bridge)."""
+
+
+def subscription_label(name: bytes) -> str:
+    """The name of a subscription as text.  Unnamed ones have names that begin with "#"."""
+    return name.decode(errors="replace")
+
+
+def refused(ring: str, peer: Peer, result: int, *, verb: str, timeout: float | None) -> RingError:
+    """The error for the negative `result` of a frame verb."""
+    if result == native.BLOCKED:
+        kind = RingFull if verb == "claim" else RingTimeout
+        waited = "at once" if not timeout else f"within {timeout:g} s"
+        told = culprit(peer, states=bool(timeout))  # who polls shall not read /proc each time
+        return kind(f"ring {ring!r}: no {_wanted(verb)} {waited}: {told}")
+    if result == native.CLOSED:
+        return RingClosed(f"ring {ring!r} was closed: no frames can be claimed any more")
+    if result == native.ENDED:
+        return EndOfStream(f"ring {ring!r}: everything was read and no producer is left")
+    if result == native.PEER_LOST:
+        return PeerLost(
+            f"ring {ring!r}: everything was read and the last producer died. A new producer starts "
+            "the stream again. A loop over a consumer with reattach=True waits for one"
+        )
+    if result == native.TORN:
+        return torn(ring, peer.take_torn(), released=True)
+    if result == native.REAPED:
+        return PeerLost(
+            f"ring {ring!r}: this peer was taken for dead and its claims were cleared, or it was "
+            "closed. Join again"
+        )
+    return unusable(ring, result)
+
+
+def torn(ring: str, seqs: Iterable[int], *, released: bool = False) -> FrameTorn:
+    """The error for torn frames.  `released` says that they turned out torn after their release."""
+    told = tuple(seqs)
+    one = len(told) == 1
+    frames = spans(told)
+    if released:
+        frames += ", which this consumer has released,"
+    elif frames.endswith(" of them"):
+        frames += ","
+    return FrameTorn(
+        f"ring {ring!r}: {frames} {'is' if one else 'are'} torn: the producer died before the GPU "
+        f"had written {'it' if one else 'them'}. Discard what was computed from "
+        f"{'it' if one else 'them'}{'; the consumer can go on' if released else ''}",
+        told,
+    )
+
+
+def spans(seqs: Collection[int]) -> str:
+    """Frames in words: "frame 5", "frames 5, 6, 9", "frames 6–1021, 1,016 of them".  Of many ranges
+    it names the first."""
+    ranges: list[list[int]] = []
+    for seq in sorted(seqs):
+        if ranges and seq <= ranges[-1][1] + 1:
+            ranges[-1][1] = seq
+        else:
+            ranges.append([seq, seq])
+    shown = ranges[:_MAX_RANGES]
+    words = [f"{first}–{last}" if last > first else str(first) for first, last in shown]
+    more = sum(seq > shown[-1][1] for seq in seqs) if shown else 0
+    text = f"frame{'s'[: len(seqs) > 1]} {', '.join(words)}{f' and {more:,} more' if more else ''}"
+    return f"{text}, {len(seqs):,} of them" if len(words) < len(seqs) else text
+
+
+def unusable(ring: str, result: int) -> RingError:
+    """The error for a negative result that any call may return."""
+    if result == native.FORKED:
+        return RingError(
+            f"ring {ring!r}: this handle was made before fork() and belongs to the parent. Attach "
+            "in the child (gpuring.attach), or start processes with the 'spawn' method; on a GPU "
+            "ring only 'spawn' works, since CUDA cannot be used after fork()"
+        )
+    if result == native.LOCK_TIMEOUT:
+        return RingTimeout(
+            f"ring {ring!r}: another process has held the membership lock for 5 s. Is one of its "
+            "processes stopped (SIGSTOP, a debugger)? `gpuring inspect` lists them"
+        )
+    if result == native.CLOSED:
+        return RingClosed(
+            f"ring {ring!r} was closed by its creator, or because another ring took its name: "
+            "nobody can join it any more. Close this handle and attach again: "
+            f"gpuring.attach({ring!r}, timeout=…) waits for the ring that has the name next"
+        )
+    if result == native.DAMAGED:
+        return RingIncompatible(f"ring {ring!r}: its header holds what no gpuring writes")
+    return RingError(f"ring {ring!r}: unexpected result {result}")
+
+
+def cannot_join(
+    ring: str, header: Header, result: int, subscription: str
+) -> RingError | ValueError:
+    """The error for the negative result of a join."""
+    if result == native.FULL_PEERS:
+        return TooManyPeers(
+            f"ring {ring!r}: all {header.max_peers} entries of its peer table are taken by living "
+            "peers (`gpuring inspect` lists them); create it with a larger max_peers "
+            f"(at most {native.MAX_PEERS})"
+        )
+    if result == native.FULL_SUBSCRIPTIONS:
+        return TooManyPeers(
+            f"ring {ring!r}: all {header.max_subscriptions} subscriptions are in use; create it "
+            f"with a larger max_subscriptions (at most {native.MAX_SUBSCRIPTIONS})"
+        )
+    if result == native.MODE_MISMATCH:
+        return ValueError(
+            f"ring {ring!r}: subscription {subscription!r} exists with other values of lossless= "
+            "or redeliver=; members of one subscription must agree"
+        )
+    return unusable(ring, result)
+
+
+def culprit(peer: Peer, *, states: bool = False) -> str:
+    """What blocks the peer, in words.  `states`: also whose process is stopped."""
+    reason, other, subscription, seq, since_ns = peer.culprit
+    header = peer.header
+
+    def is_stopped(number: int) -> bool:
+        return states and header.is_stopped(number)
+
+    name = b"" if subscription is None else header.subscription_name(subscription)
+    where = "" if subscription is None else f"subscription {subscription_label(name)!r}"
+    bridged = ""
+    if subscription is not None and name.startswith(_BRIDGE):
+        bridged = _there(header.far(subscription))
+    who = "a peer"
+    if other is not None:
+        whose = " of this process" if header.is_own(other) else ""
+        state = ", stopped" if is_stopped(other) else ""
+        who = f"peer {other}{whose} (pid {header.peer_pid(other)}{state})"
+    for_s = f" for {max(0, native.now_ns() - since_ns) / 1e9:.3f} s" if since_ns else ""
+    if reason == native.BY_PRODUCER:
+        return f"{who} is writing frame {seq}{for_s}"
+    if reason == native.BY_HOLDER:
+        return f"{who} of {where} holds frame {seq}{for_s}{bridged}"
+    if reason == native.BY_SUBSCRIPTION:
+        members = header.members(subscription) if subscription is not None else []
+        stopped = {header.peer_pid(member): is_stopped(member) for member in members}
+        each = (f"{pid}{' (stopped)' if stopped[pid] else ''}" for pid in sorted(stopped))
+        pids = f"pid {', '.join(each)}" if stopped else "none"
+        if members and all(map(header.is_own, members)):
+            pids += ", this process"
+        ago = for_s.removeprefix(" for")
+        taken = f"has not taken frame {seq}, published{ago} ago (its members: {pids})"
+        return f"{where} {taken}{bridged}"
+    if reason == native.BY_FENCE:
+        return f"the GPU work of {who} on the slot of frame {seq} is not finished"
+    asleep = [
+        f". Producer {number} (pid {header.peer_pid(number)}) is stopped"
+        for number in header.producers()
+        if is_stopped(number)
+    ]
+    return f"frame {seq} has not been published yet{''.join(asleep)}"
+
+
+def _there(far: bytes) -> str:
+    """Who holds up a subscription whose frames go to another host.  Its member here is seldom to
+    blame."""
+    if far:
+        return f". On that host subscription {subscription_label(far)!r} holds up its ring"
+    return (
+        ". On that host `gpuring inspect` says who holds up its ring. "
+        "If its importer is silent, the log of the exporter says so"
+    )
+
+
+def blocking_subscription(peer: Peer) -> str:
+    """The name of the subscription that blocks the peer.  Empty: it is something else."""
+    subscription = peer.culprit[2]
+    if subscription is None:
+        return ""
+    return subscription_label(peer.header.subscription_name(subscription))
+
+
+def waits_for_itself(peer: Peer) -> bool:
+    """Whether only the calling thread can end what blocks the peer, as far as can be seen here.
+
+    That is so if peers of this process have what it waits for, no other process can take it from
+    them, and this process has no other thread and no signal handler that might give it back.  The
+    callback of a native thread, which might do so as well, cannot be seen before it runs
+    (docs/decisions/0016-a-wait-for-oneself.md).
+    """
+    reason, other, subscription, _, _ = peer.culprit
+    header = peer.header
+    if reason in (native.BY_PRODUCER, native.BY_HOLDER):
+        in_the_way = [] if other is None else [other]
+    elif reason == native.BY_SUBSCRIPTION and subscription is not None:
+        if not header.subscription_name(subscription).startswith(b"#"):
+            return False  # another process may join it
+        in_the_way = header.members(subscription)
+    else:
+        return False
+    return (
+        bool(in_the_way)
+        and all(map(header.is_own, in_the_way))
+        and len(sys._current_frames()) == 1
+        and not _handles_signals()
+    )
+
+
+def waiting_for_itself(ring: str, peer: Peer) -> str:
+    """Of such a wait, in words."""
+    return (
+        f"ring {ring!r}: this wait may never end: {culprit(peer)}. It has no timeout, and this "
+        "process has no other thread of Python that could end it. Publish or release first, or "
+        "read in another process. The wait goes on, for the callback of a native thread may end it"
+    )
+
+
+def _handles_signals() -> bool:
+    handlers = map(signal.getsignal, signal.valid_signals())
+    return any(callable(each) and each is not signal.default_int_handler for each in handlers)
+
+
+def _wanted(verb: str) -> str:
+    return {"claim": "free slot", "acquire": "frame", "latest": "new frame"}[verb]

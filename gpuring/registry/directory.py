@@ -1,0 +1,398 @@
+"""The rings of this host: look at a header, open it, give a name and take it away, tidy up.
+
+A look never maps anything.  It reads a copy, so a stranger's file cannot harm it.  A process that
+takes a name away looks first, and does both under a lock on that file (segment.NAME_BYTE).  Slots
+get their name before their header does, and lose it before.  So what a killed process leaves is
+always found.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from gpuring import arguments, native
+from gpuring.errors import RingError, RingExists, RingIncompatible
+from gpuring.native import File, Header
+from gpuring.registry import segment, stats
+from gpuring.registry.new_names import Arrivals
+from gpuring.registry.segment import Missing, Named
+
+T = TypeVar("T")
+
+_PATIENCE_S = 2.0
+"""How long to wait for the lock of a name.  Only a process that was stopped has it for so long."""
+
+
+def deadline_of(timeout_s: float | None) -> float:
+    """The deadline on the clock of time.monotonic.  None means never.  Raises ValueError,
+    TypeError."""
+    return time.monotonic() + arguments.seconds(timeout_s, "timeout")
+
+
+def when_there(name: str, deadline: float, call: Callable[[], T]) -> T:
+    """What `call` returns.  While it finds no ring, it is called again whenever a name has come.
+
+    Raises RingNotFound at the deadline, which is on the clock of time.monotonic.
+    """
+    arrivals, was_going = Arrivals(), False
+    while True:
+        try:
+            return call()
+        except Missing as missing:
+            rest_s, going = deadline - time.monotonic(), bool(str(missing))
+            if rest_s <= 0:
+                raise segment.not_found(name, str(missing)) from None
+        if going and not was_going:
+            arrivals.look_soon()  # the process that removes it may give up
+        was_going = going
+        arrivals.wait(rest_s)
+
+
+# ---- looking -----------------------------------------------------------------------------------
+
+
+def look(name: str, timeout_s: float | None = 0.0) -> Header:
+    """A copy of a header, whoever owns it.  Waits up to `timeout_s` for the ring to appear.
+
+    Raises RingNotFound, RingIncompatible, PermissionError.
+    """
+    return when_there(name, deadline_of(timeout_s), lambda: _look(name))
+
+
+def _look(name: str) -> Header:
+    with _named(name) as named, named.open() as file:
+        return _checked(name, Header.read, file)
+
+
+def _named(name: str) -> Named:
+    """The file that has the name of the ring's header.  Raises Missing, RingIncompatible."""
+    try:
+        named = Named(segment.header_name(name))
+    except FileNotFoundError:
+        raise Missing from None
+    if named.odd:
+        raise segment.no_ring(named)
+    return named
+
+
+def _checked(name: str, how: Callable[[int], Header], file: File) -> Header:
+    """Calls Header.read or Header.attach.  Raises Missing or RingIncompatible where that
+    refuses."""
+    try:
+        return how(file.fd)
+    except native.Retired as error:
+        raise Missing(f"what has its name is about to go: {error}") from None
+    except native.Damaged as error:
+        raise RingIncompatible(
+            f"{segment.path_of(segment.header_name(name))} is no ring of this gpuring: {error}. If "
+            "no process uses it, `gpuring clean` removes it"
+        ) from None
+
+
+def _taken(name: str) -> RingExists:
+    """The error for a name that is taken.  It says what has the name and what can be done."""
+    step = "attach to it, or pass replace=True, which closes it for all who use it"
+    try:
+        with Named(segment.header_name(name)) as named:
+            if named.odd:
+                what, step = str(segment.no_ring(named)), "or remove that"
+            elif not named.is_ours:
+                what = f"ring {name!r} exists and belongs to {named.owner}"
+                step = "or ask that user to remove it"
+            else:
+                with named.open() as file:
+                    what = _state(name, Header.read(file.fd))
+    except FileNotFoundError:
+        what, step = f"ring {name!r} existed a moment ago", "or try again"
+    except native.Damaged as error:
+        what = f"ring {name!r} is in use, and it is none of this gpuring: {error}"
+        step = "or end the processes that use it"
+    except OSError as error:
+        what = f"ring {name!r} exists and cannot be read: {error}"
+    return RingExists(f"{what}. Choose another name, {step}")
+
+
+def _state(name: str, header: Header) -> str:
+    live = len(header.live_peers())
+    return (
+        f"ring {name!r} exists: created by pid {header.creator_pid} "
+        f"({'alive' if header.creator_alive else 'dead'}), {live} living peer{'s'[: live != 1]}"
+    )
+
+
+def ls() -> stats.Rings:
+    """Every readable ring of this host, sorted by name: a list, which an interpreter shows as a
+    table.  Reads headers only and needs no GPU."""
+    return stats.Rings(survey()[0])
+
+
+def survey() -> tuple[list[stats.RingStats], dict[str, str]]:
+    """The result of ls(), and the names that cannot be read with the reasons.
+
+    A ring that goes away while we look is in neither.
+    """
+    found, unreadable = [], {}
+    for name in segment.names():
+        try:
+            found.append(stats.collect(name, _look(name)))
+        except Missing as missing:
+            if str(missing):
+                unreadable[name] = str(missing)
+        except (RingError, OSError) as error:
+            unreadable[name] = str(error)
+    return found, unreadable
+
+
+# ---- joining -----------------------------------------------------------------------------------
+
+
+def attach_header(name: str, owner: int | None) -> Header:
+    """The mapped header of a ring of user `owner`.  None means our own user, or root.
+
+    Raises Missing, RingIncompatible, PermissionError, RingError, OSError.
+    """
+    with _named(name) as named:
+        uid = named.stat.st_uid
+        if uid not in ({owner} if owner is not None else {0, os.geteuid()}):
+            wanted = os.geteuid() if owner is None else owner
+            raise PermissionError(
+                f"ring {name!r} belongs to {named.owner}, not to user {wanted}. Its creator can "
+                "write every slot, and can end this process. If you trust that user, attach with "
+                f"owner={uid}; the mode has to let you in, too"
+            )
+        try:
+            with named.open(os.O_RDWR) as file:
+                header = _checked(name, Header.attach, file)
+                # The order matters.  A process that takes the name away locks it, and then looks
+                # whether somebody has the header.  So it has seen us, or we see it, or the slots
+                # are gone.
+                if segment.name_is_locked(file.fd):
+                    header.disown()
+                    raise Missing("somebody is about to remove it")
+                return header
+        except OSError as error:
+            told = segment.refused(name, error, "its header", named.stat.st_size)
+            if told is None:
+                raise
+            raise told from error
+
+
+# ---- names come --------------------------------------------------------------------------------
+
+
+def make_way(name: str, replace: bool | None) -> None:
+    """Checks, before anything is made, that the name is free or may be taken.  Removes a dead ring.
+
+    `replace` is that of create().  Raises RingExists, PermissionError, RingIncompatible, OSError.
+    """
+    try:
+        with Named(segment.header_name(name)) as named:
+            _may_replace(name, named, replace)
+            if replace is None:
+                with named.open() as file:
+                    if not _is_abandoned(file):
+                        raise _taken(name)
+    except FileNotFoundError:
+        return
+    remove_dead(name)  # first, because its memory may be needed
+
+
+def give_name(name: str, file: File, replace: bool | None) -> None:
+    """Gives the name to the whole header in `file`.  Raises what make_way() raises."""
+    while True:
+        try:
+            return segment.give_name(file, segment.header_name(name))
+        except FileExistsError:
+            _take_away(name, close=True, replace=replace)
+
+
+def _may_replace(name: str, named: Named, replace: bool | None) -> None:
+    """Returns if `replace`, that of create(), may allow it.  Raises RingExists, PermissionError,
+    RingIncompatible."""
+    if replace:
+        _may_remove(name, named)
+    elif replace is False or named.odd or not named.is_ours:
+        raise _taken(name)
+
+
+def _is_abandoned(file: File) -> bool:
+    """Whether the ring's creator is dead.  If the header does not say who that is, because it is
+    damaged or of another version, the question is whether no process uses the ring."""
+    try:
+        return not Header.read(file.fd).creator_alive
+    except native.Retired:  # nobody can attach any more, and somebody was removing its name
+        return True
+    except native.Damaged:
+        return not segment.in_use(file.fd)
+
+
+# ---- names go ----------------------------------------------------------------------------------
+
+
+def remove(name: str) -> bool:
+    """Closes and removes the ring of this name, whoever uses it.  False if there was none.
+
+    Raises RingIncompatible (no file), PermissionError (another user's), OSError.
+    """
+    return _take_away(name, close=True)
+
+
+def unlink(name: str) -> None:
+    """Removes the name of a ring.  Its peers go on, and nobody else finds it any more.
+
+    Raises RingNotFound, PermissionError (another user's ring), RingIncompatible (no file).
+    """
+    if not _take_away(segment.check_name(name), close=False):
+        raise segment.not_found(name)
+
+
+def _may_remove(name: str, named: Named) -> None:
+    if named.is_ours:
+        return
+    if named.odd:
+        raise segment.no_ring(named)
+    raise PermissionError(
+        f"ring {name!r} belongs to {named.owner}: only that user can replace or remove it"
+    )
+
+
+def _take_away(name: str, *, close: bool, replace: bool | None = True) -> bool:
+    """Takes the name from its ring.  `replace` says which ring may be taken away, as in create().
+    Returns False if there was none."""
+    while True:
+        try:
+            named = Named(segment.header_name(name))
+        except FileNotFoundError:
+            return False
+        with named:
+            _may_replace(name, named, replace)
+            with named.open(os.O_RDWR) as file:
+                locked = segment.lock_name(file.fd, _PATIENCE_S)  # False if its holder was stopped
+                if not named.has_name:
+                    continue
+                # Under the lock, so that of two processes that start at once one finds the other's.
+                if replace is None and not (locked and _is_abandoned(file)):
+                    raise _taken(name)
+                epoch = None if named.odd else _retire(file, close)
+                _remove_slots(name, epoch)
+                if epoch is not None:
+                    segment.remove_stale_sockets(epoch)
+                if named.has_name:  # if we were stopped, another process may have gone on meanwhile
+                    segment.unlink(segment.header_name(name))
+                return True
+
+
+def _retire(file: File, close: bool) -> bytes | None:
+    """Makes sure that nobody attaches any more.  With `close` it also closes the ring.  Returns the
+    ring's epoch, or None if it cannot be read."""
+    try:
+        header = Header.attach(file.fd)
+    except native.Damaged:
+        return None
+    if close:
+        header.close_ring()
+    header.retire()
+    return header.epoch
+
+
+def _remove_slots(name: str, epoch: bytes | None) -> None:
+    """Removes the slots of this epoch.  If it is not known, removes all slots of the name except
+    those that somebody is making just now."""
+    if epoch is not None:
+        segment.remove_slots(segment.slots_name(name, epoch))
+        return
+    for slots in segment.listing().get(name, ()):
+        if segment.is_left(slots):
+            segment.remove_slots(slots)
+
+
+def remove_own(name: str, epoch: bytes, header: Header) -> None:
+    """Removes the names of a ring that is ours and retired.  Its name may be a later ring's by now.
+
+    It needs no descriptor, so it works where there is none left.
+    """
+    if header.lock_fd < 0:
+        return
+    ours = os.fstat(header.lock_fd)
+    segment.remove_slots(segment.slots_name(name, epoch), ours.st_uid)
+    segment.lock_name(header.lock_fd, _PATIENCE_S)
+    try:
+        if segment.has_name(segment.path_of(segment.header_name(name)), ours):
+            segment.unlink(segment.header_name(name))
+    finally:
+        segment.unlock_name(header.lock_fd)
+
+
+# ---- tidying up --------------------------------------------------------------------------------
+
+
+def clean() -> list[str]:
+    """Removes the rings whose creator and peers are all dead.  Returns what it removed.
+
+    It also removes slots without a ring, which a process leaves that is killed while it creates
+    one, and sockets that the dead have left.  It leaves alone what belongs to another user, also if
+    root calls it.  Raises OSError.
+    """
+    return tidy(lambda _: True) + segment.remove_stale_sockets()
+
+
+def remove_dead(name: str) -> bool:
+    """Removes the ring of this name if its creator and its peers are all dead.  Does not wait."""
+    return name in tidy(lambda each: each == name)
+
+
+def tidy(wanted: Callable[[str], object]) -> list[str]:
+    """clean() for the names that are wanted.  Does not wait."""
+    removed: list[str] = []
+    for name, slots in sorted(segment.listing().items()):
+        # The second condition saves work: strangers may have put ten thousand names there.
+        if wanted(name) and (slots or segment.owner(segment.header_name(name)) == os.geteuid()):
+            with contextlib.suppress(FileNotFoundError, PermissionError):  # it changed meanwhile
+                removed += _remove_left(name, slots)
+    return removed
+
+
+def _remove_left(name: str, slots: list[str]) -> list[str]:
+    """Removes what is left of one ring, or slots without one.  Returns what it removed."""
+    strays = [each for each in slots if segment.is_left(each)]  # must come before the header
+    own = ""
+    with contextlib.suppress(FileNotFoundError), Named(segment.header_name(name)) as named:
+        if named.is_ours:
+            epoch, alive = _life(named)
+            if epoch is not None:
+                own = segment.slots_name(name, epoch)
+            if not alive:
+                removed = _remove_dead(name, named, {*strays, own} - {""})
+                if removed and epoch is not None:
+                    segment.remove_stale_sockets(epoch)
+                return removed
+            if epoch is None:  # it lives, and is of another version: which slots are its is unknown
+                return []
+    return [each[1:] for each in strays if each != own and segment.remove_slots(each)]
+
+
+def _remove_dead(name: str, named: Named, slots: set[str]) -> list[str]:
+    with named.open(os.O_RDWR) as file:
+        # Whoever has attached since the first look is seen by this one; see attach_header.
+        if not segment.lock_name(file.fd) or not named.has_name or _life(named)[1]:
+            return []
+        for each in slots:
+            segment.remove_slots(each)
+        segment.unlink(segment.header_name(name))
+    return [name]
+
+
+def _life(named: Named) -> tuple[bytes | None, bool]:
+    """The ring's epoch, if it can be read, and whether any process is in it."""
+    with named.open() as file:
+        try:
+            header = Header.read(file.fd)
+        except native.Damaged:
+            return None, segment.in_use(file.fd)
+    # Nobody can join a GPU ring whose creator is dead, so a handle without a peer does not count.
+    attached = header.memory == "host" and header.attached
+    return header.epoch, header.creator_alive or attached or bool(header.live_peers())

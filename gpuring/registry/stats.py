@@ -1,0 +1,326 @@
+"""What a ring is doing: frozen records made from one look at its header.
+
+The header is read without a lock, so the figures of one record may be a few transitions apart.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from gpuring import native, slot_layout
+from gpuring.native import Header
+from gpuring.native.snapshot import snapshot
+from gpuring.registry.diagnosis import subscription_label
+
+
+@dataclass(frozen=True)
+class Hold:
+    """A slot that a peer has claimed or a frame that it holds."""
+
+    seq: int
+    """The frame's sequence."""
+    age_s: float
+    """For how long the peer has had it, in seconds.  It is exact to about 4 ms."""
+
+
+@dataclass(frozen=True)
+class PeerStats:
+    """One joined producer or consumer."""
+
+    number: int
+    """Its number in the ring's peer table, 0 … 249.  Another peer gets it when this one is gone."""
+    role: str
+    """ "producer" or "consumer"."""
+    subscription: str | None
+    """The name of a consumer's subscription, as in SubscriptionStats.name.  None for a producer."""
+    pid: int
+    """The id of its process, in that process's own pid namespace."""
+    alive: bool
+    """False if its process died and nobody has cleared its entry yet."""
+    stopped: bool
+    """Whether its process is stopped, by SIGSTOP, by Ctrl-Z or in a debugger.  It then does nothing
+    and keeps what it has.  Always False for a process of another pid namespace, and for one that is
+    frozen with its container."""
+    joined_ns: int
+    """When it joined: a time.monotonic_ns().  Two peers that had one number one after the other
+    differ in it."""
+    age_s: float
+    """Seconds since it joined."""
+    waiting: bool
+    """Whether it sleeps in claim or acquire."""
+    frames: int
+    """How many frames it has published, or acquired."""
+    lost: int
+    """How many frames it has missed, as `slot.lost` counts them."""
+    torn: int
+    """How many torn frames it has passed over."""
+    pending: int
+    """On how many slots its GPU has not finished what it promised."""
+    asked_s: float | None
+    """Seconds since it last asked for calls, or had nothing to take, as an engine of a service.
+    None if it never has."""
+    gpu: str | None
+    """The UUID of the GPU on which it uses the slots, as in RingStats.gpu.  None on a host ring."""
+    holding: tuple[Hold, ...]
+    """What it has claimed and not published, or acquired and not released."""
+
+
+@dataclass(frozen=True)
+class Death:
+    """A peer that died, and what was done about it."""
+
+    number: int
+    """The number that it had in the peer table."""
+    role: str
+    """ "producer" or "consumer"."""
+    pid: int
+    """The id of its process."""
+    age_s: float
+    """Seconds since it was cleared."""
+    voided: int
+    """How many of its claims became void."""
+    torn: int
+    """How many of its published frames were torn: its GPU work on them was not finished."""
+    reopened: int
+    """How many frames it held.  They went to other members, or were dropped if its subscription was
+    made with `redeliver=False`."""
+    raised: int
+    """How many fences were raised for it, so that the streams that waited for it go on."""
+
+
+@dataclass(frozen=True)
+class SubscriptionStats:
+    """One subscription: a position in the stream of frames, which its members share."""
+
+    name: str
+    """As it was given to `Ring.consumer`.  An unnamed one has "#" and eight hexadecimal digits."""
+    lossless: bool
+    """Whether producers wait for it."""
+    redeliver: bool
+    """Whether the frames of a member that dies go to another member."""
+    start: int
+    """The first sequence it covers."""
+    lag: int
+    """How far it is behind: how many sequences there are from the oldest frame that it has not
+    released to the newest claim.  Void sequences and claims that are not published yet count.
+    Frames that a lossy one has passed over do not.  0 if there is no frame for it.  Producers wait
+    for a lossless one that is as far behind as the ring has slots."""
+    lost: int
+    """How many frames its members have missed, as `slot.lost` of each counts them."""
+    opened: int
+    """How many frames wait for another member, because one gave them back or died with them."""
+    untaken: int
+    """How many frames are published, and no member has taken them."""
+    oldest_s: float
+    """For how many seconds the oldest of these has been published.  0 if there is none."""
+    members: tuple[int, ...]
+    """The peer numbers of its members."""
+    far: str
+    """If a bridge carries its frames to another host: the subscription that keeps the ring there
+    from taking more, as its importer said last, cut after 32 bytes.  Else empty."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """Where the frames of a ring come from that a bridge fills, and how far it has come."""
+
+    host: str
+    """The host of the near ring, as the bridge names it."""
+    ring: str
+    """The name of the near ring."""
+    epoch: str
+    """The epoch of the near ring.  Empty as long as the bridge has not begun."""
+    seq: int
+    """The sequence of the near ring up to which everything was published here or skipped."""
+    lost: int
+    """How many sequences of the near ring the bridge has not brought so far."""
+
+
+@dataclass(frozen=True)
+class RingStats:
+    """One look at a ring."""
+
+    name: str
+    """The name by which others attach."""
+    epoch: str
+    """128 random bits in hexadecimal.  They tell rings of the same name from each other."""
+    memory: str
+    """ "host", "ipc", "vmm" or "pool", as `Ring.memory`."""
+    sync: str
+    """ "timeline", "event" or "host"."""
+    gate: str
+    """ "stream" or "host"."""
+    slots: int
+    """How many slots the ring has."""
+    slot_nbytes: int
+    """The distance of two slots in memory, in bytes."""
+    cursor: int
+    """The next sequence to be claimed.  A ring of N slots begins with N."""
+    closed: bool
+    """Whether it was closed, by its creator or by who replaced it."""
+    creator_pid: int
+    """The id of the process that owns its memory."""
+    creator_alive: bool
+    """Whether that process lives.  Without it nobody new can attach to a GPU ring."""
+    created_ns: int
+    """When it was created: CLOCK_REALTIME in nanoseconds, as `time.time_ns()`."""
+    reaps: int
+    """How many dead peers were cleared so far."""
+    subscriptions: tuple[SubscriptionStats, ...]
+    """The subscriptions that there are now."""
+    peers: tuple[PeerStats, ...]
+    """The peers that have joined and not left."""
+    deaths: tuple[Death, ...]
+    """The last deaths of peers, the latest first."""
+    gpu: str | None
+    """The UUID of the GPU that holds the slots, as `nvidia-smi -L` shows it behind GPU- or MIG-.
+    None on a host ring."""
+    link: Link | None
+    """Where its frames come from if a bridge fills it.  None for every other ring."""
+    about: dict[str, Any] | None
+    """What the ring of requests of a service says of the service.  None for every other ring."""
+
+    @property
+    def producers(self) -> tuple[PeerStats, ...]:
+        """The producers among `peers`."""
+        return tuple(peer for peer in self.peers if peer.role == "producer")
+
+    @property
+    def state(self) -> str:
+        """ "open", "closed", "creator dead" (and others are in it) or "dead" (nobody is in it)."""
+        if self.creator_alive:
+            return "closed" if self.closed else "open"
+        return "creator dead" if any(peer.alive for peer in self.peers) else "dead"
+
+
+class Rings(list[RingStats]):
+    """What `gpuring.ls` returns: a list of RingStats, which an interpreter shows as a table."""
+
+    def __repr__(self) -> str:
+        if not self:
+            return "[]"
+        width = max(4, *(len(one.name) for one in self))
+        head = f"{'NAME':{width}}  MEMORY  SLOTS      SLOT BYTES     CLAIMED  PEERS  STATE"
+        rows = (
+            f"{one.name:{width}}  {one.memory:6}  {one.slots:5}  {one.slot_nbytes:14,}  "
+            f"{one.cursor - one.slots:10}  {len(one.peers):5}  {one.state}"
+            for one in self
+        )
+        return "\n".join((head, *rows))
+
+
+def collect(name: str, header: Header) -> RingStats:
+    """The record of an attached ring."""
+    seen = snapshot(header)
+    now = native.now_ns()
+    labels = {u: subscription_label(sub["name"]) for u, sub in seen["subscriptions"].items()}
+    return RingStats(
+        name=name,
+        epoch=header.epoch.hex(),
+        memory=header.memory,
+        sync=header.sync,
+        gate=header.gate,
+        slots=header.slots,
+        slot_nbytes=header.slot_nbytes,
+        cursor=seen["frontier"],
+        closed=seen["closed"],
+        creator_pid=header.creator_pid,
+        creator_alive=header.creator_alive,
+        created_ns=header.created_ns,
+        reaps=header.reaps,
+        subscriptions=tuple(
+            _subscription(u, labels[u], sub, seen, now) for u, sub in seen["subscriptions"].items()
+        ),
+        peers=tuple(_peer(p, peer, labels, seen, now) for p, peer in seen["peers"].items()),
+        deaths=tuple(
+            Death(
+                **{key: value for key, value in death.items() if key != "time_ns"},
+                age_s=max(0, now - death["time_ns"]) / 1e9,
+            )
+            for death in seen["deaths"]
+        ),
+        gpu=_uuid(header.device_uuid),
+        link=_link(header),
+        about=slot_layout.about(header.spec),
+    )
+
+
+def _uuid(raw: bytes) -> str | None:
+    return str(uuid.UUID(bytes=raw)) if any(raw) else None
+
+
+def _link(header: Header) -> Link | None:
+    origin = slot_layout.origin(header.spec)
+    if origin is None:
+        return None
+    epoch, seq, lost = header.link()
+    return Link(origin["host"], origin["ring"], epoch.hex(), seq, lost)
+
+
+def _subscription(
+    u: int, label: str, sub: dict[str, Any], seen: dict[str, Any], now: int
+) -> SubscriptionStats:
+    frames = [
+        (slot["seq"], take)
+        for slot, take in zip(seen["slots"], sub["takes"], strict=True)
+        if slot["phase"] == "ready" and slot["seq"] >= sub["start"]
+    ]
+    opened = [seq for seq, take in frames if take["seq"] == seq and take["phase"] == "open"]
+    held = [take["seq"] for take in sub["takes"] if take["phase"] == "held"]
+    # A lossy one walks past what it has not taken before its newest frame.
+    past = 0 if sub["lossless"] else max(take["seq"] for take in sub["takes"])
+    untaken = [seq for seq, take in frames if take["seq"] < seq and seq > past]
+    published = {slot["seq"]: slot["time_ns"] for slot in seen["slots"]}
+    newest = max(published)
+    oldest = min([*opened, *held, *untaken], default=newest + 1)
+    return SubscriptionStats(
+        name=label,
+        lossless=sub["lossless"],
+        redeliver=sub["redeliver"],
+        start=sub["start"],
+        lag=max(0, newest + 1 - oldest),
+        lost=sub["lost"],
+        opened=len(opened),
+        untaken=len(opened) + len(untaken),
+        oldest_s=max((0, *(now - published[seq] for seq in (*opened, *untaken)))) / 1e9,
+        members=tuple(p for p, peer in seen["peers"].items() if peer["subscription"] == u),
+        far=subscription_label(sub["far"]),
+    )
+
+
+def _peer(
+    number: int, peer: dict[str, Any], labels: dict[int, str], seen: dict[str, Any], now: int
+) -> PeerStats:
+    return PeerStats(
+        number=number,
+        role=peer["role"],
+        subscription=labels.get(peer["subscription"]),
+        pid=peer["pid"],
+        alive=peer["alive"],
+        stopped=peer["stopped"],
+        joined_ns=peer["joined_ns"],
+        age_s=(now - peer["joined_ns"]) / 1e9,
+        waiting=peer["waiting"],
+        frames=peer["frames"],
+        lost=peer["lost"],
+        torn=peer["torn"],
+        pending=peer["pending"],
+        asked_s=max(0, now - peer["asked_ns"]) / 1e9 if peer["asked_ns"] else None,
+        gpu=_uuid(peer["gpu"]),
+        holding=tuple(_holds(number, peer, seen, now)),
+    )
+
+
+def _holds(number: int, peer: dict[str, Any], seen: dict[str, Any], now: int) -> Iterator[Hold]:
+    if peer["role"] == "producer":
+        for slot in seen["slots"]:
+            if slot["owner"] == number and slot["phase"] == "writing":
+                yield Hold(slot["seq"], max(0, now - slot["since_ns"]) / 1e9)
+        return
+    subscription = seen["subscriptions"].get(peer["subscription"])
+    for take in subscription["takes"] if subscription else ():
+        if take["member"] == number and take["phase"] == "held":
+            yield Hold(take["seq"], max(0, now - take["since_ns"]) / 1e9)

@@ -1,0 +1,1 @@
+"""What users hold: rings, producers, consumers, slots, and waits for several of them."""

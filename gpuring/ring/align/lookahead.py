@@ -1,0 +1,193 @@
+"""What a consumer has acquired ahead of its user: frames that wait for those of other streams.
+
+Every frame that was acquired is in `held` until it is released, also while the user has it.  So an
+interrupt between any two steps loses no frame, because the next step finds it there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from bisect import insort
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gpuring.errors import EndOfStream, FrameTorn, PeerLost, RingTimeout
+from gpuring.ring import caller
+from gpuring.ring.consumer import Consumer, _Loop
+
+if TYPE_CHECKING:
+    from gpuring.ring.slot import ReadSlot
+
+LOOK_AGAIN_S = 0.05
+"""How often to look whether a stream that was over has begun again."""
+
+
+class Frame(NamedTuple):
+    """A frame that was acquired, and the value by which it is compared."""
+
+    key: float
+    seq: int
+    time_ns: int
+    slot: ReadSlot
+    stream: Any
+    """The current stream when it was acquired.  This keeps it alive, the slot has only its
+    handle."""
+
+
+class Lookahead:
+    """One consumer of several, and its frames that are not released yet."""
+
+    def __init__(self, consumer: Consumer, by: str | None, cuda_stream: Any) -> None:
+        self.consumer, self._by, self._cuda_stream = consumer, by, cuda_stream
+        self.held: list[Frame] = []
+        """Frames in order of their keys.  Those that the user has stay here."""
+        self.passed = 0
+        """How many frames gave way to newer ones since the last tuple (by=None)."""
+        self.last: float | None = None
+        """The key of the frame that came last."""
+        self.end: EndOfStream | PeerLost | None = None
+        self.down = False
+        """Whether it is over and may begin again, because of `reattach=True`."""
+        self.unmatched = 0
+        self._unmatched_before = 0
+        """`unmatched` when the step of the user began."""
+        self._loop = _Loop(consumer)
+        """Its slot was acquired and is not in `held` yet."""
+        self._current_stream: Any = None
+        self._look_again_s = 0.0
+        self._warned = False
+
+    @property
+    def head(self) -> Frame | None:
+        return self.held[0] if self.held else None
+
+    @property
+    def wanted(self) -> bool:
+        """Whether to look for a frame of it before anything is decided."""
+        return self.is_live and (not self.held or self._by is None)
+
+    @property
+    def is_live(self) -> bool:
+        return self.end is None and not self.down
+
+    def may_bring(self, limit: float) -> bool:
+        """Whether its next frame may have a key up to `limit`."""
+        return self.end is None and not self.held and (self.last is None or self.last <= limit)
+
+    def take(self) -> bool:
+        """Takes what is ready, and returns whether anything came.  There must be room for a
+        frame."""
+        came = False
+        for _ in range(1 if self._by is not None else self.consumer.ring.slots):
+            try:
+                self._take_one()
+            except RingTimeout:  # another member was faster, or the GPU is not done
+                return came
+            except (EndOfStream, PeerLost) as end:
+                with contextlib.suppress(PeerLost):
+                    self.down = not self._loop.is_over(end)
+                if not self.down:
+                    self.end = end
+                return True
+            came = True
+        return came
+
+    def _take_one(self) -> None:
+        newest = self._by is None and not self.consumer.lossless
+        verb = self.consumer.latest if newest else self.consumer.acquire
+        device = self.consumer.ring._device
+        if device is not None and self._cuda_stream is None:
+            self._current_stream = device.get_current_stream()
+        self._loop.slot = verb(0, stream=self._cuda_stream)
+        self._hold()
+
+    def _hold(self) -> None:
+        slot = self._loop.taken()
+        frame = Frame(self._key(slot), slot.seq, slot.time_ns, slot, self._current_stream)
+        slot._seen = False  # by the user
+        if self._by is None:
+            while self.held:
+                self.drop(self.held[0])
+                self.passed += 1
+        insort(self.held, frame, key=itemgetter(0, 1))
+        self._loop.slot = None
+
+    def _key(self, slot: ReadSlot) -> float:
+        if self._by is None:
+            return 0
+        key: float = slot.meta[self._by].item()
+        if math.isnan(key):
+            return -math.inf  # it comes first, and fits no other
+        before, self.last = self.last, key
+        if before is not None and key < before and not (slot.redelivered or self._warned):
+            self._warned = True
+            caller.warn(
+                f"ring {self.consumer.ring.name!r}: {self._by!r} went back from {before} to {key}. "
+                "Frames are aligned by a value that rises in each stream; those from here on match "
+                "only frames of other streams that have gone back, too",
+                RuntimeWarning,
+            )
+        return key
+
+    def begin_step(self) -> None:
+        """Called when a step of the user begins: puts things in order after the last one."""
+        self.tidy()
+        self._unmatched_before = self.unmatched
+
+    def passed_over(self) -> str:
+        """What was released of it in this step of the user, in words, or nothing."""
+        count = self.unmatched - self._unmatched_before
+        if not count:
+            return ""
+        frames = "frame" if count == 1 else "frames"
+        newest = "" if self.last is None else f" (the newest {self._by!r}: {self.last})"
+        return f"{count} {frames} of ring {self.consumer.ring.name!r} matched no others{newest}"
+
+    def drop(self, frame: Frame) -> None:
+        """Releases a frame that nobody has seen."""
+        if frame.slot._open:
+            with contextlib.suppress(FrameTorn):
+                frame.slot.release()
+        self.held.remove(frame)
+        self.unmatched += 1
+
+    def release(self, frame: Frame) -> None:
+        """Releases a frame that the user had.  If it was torn, the next acquire or close says
+        so."""
+        try:
+            if frame.slot._open:
+                frame.slot.release()
+        except FrameTorn as torn:
+            self.consumer._untold += torn.seqs
+        if frame in self.held:
+            self.held.remove(frame)
+        self.passed = 0
+
+    def tidy(self) -> None:
+        """Puts `held` in order after an interrupt between two steps, or after the consumer's
+        close."""
+        for frame in [each for each in self.held if not each.slot._open]:
+            self.drop(frame)
+        slot = self._loop.slot
+        if slot is not None and slot._open and all(each.slot is not slot for each in self.held):
+            self._hold()
+        self._loop.slot = None
+
+    def restart(self) -> None:
+        """Looks whether a stream that was over has begun again.  It may go on in another ring, and
+        the move there ends what is held of this one.  So this waits until that was handed out."""
+        if self.down and not self.held and time.monotonic() >= self._look_again_s:
+            self.down = not self._loop.goes_on()
+            self._look_again_s = time.monotonic() + LOOK_AGAIN_S
+
+    def give_back(self) -> None:
+        """Gives back what the user has never had.  The consumer acquires it again."""
+        slots = [each.slot for each in self.held]
+        if self._loop.slot is not None and self._loop.slot not in slots:
+            slots.append(self._loop.slot)
+        for slot in sorted(slots, key=lambda slot: slot._seq, reverse=True):  # step by step
+            if slot._open:
+                self.consumer._put_back(slot.index)
+        self.held, self.last, self.passed, self._loop.slot = [], None, 0, None

@@ -1,0 +1,229 @@
+"""Creating a ring: its slots, its header, and the choice of a synchroniser."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
+
+import numpy.typing as npt
+
+from gpuring import arguments, native, slot_layout
+from gpuring.arguments import between_one_and, integer
+from gpuring.errors import DeviceError
+from gpuring.memory import kinds
+from gpuring.memory.host import HostMemory
+from gpuring.native import File, Header
+from gpuring.registry import directory, segment
+from gpuring.ring import debug, kept_memory, shutdown
+from gpuring.ring.endpoint import Gate
+from gpuring.ring.ring import Ring
+
+if TYPE_CHECKING:
+    from gpuring.memory import Memory
+    from gpuring.slot_layout import Spec
+
+
+def create(
+    name: str,
+    *,
+    slots: int,
+    shape: Sequence[int] | int | None = None,
+    dtype: npt.DTypeLike | None = None,
+    fields: Mapping[str, tuple[Sequence[int] | int, npt.DTypeLike]] | None = None,
+    meta: npt.DTypeLike | None = None,
+    device: str | int | None = None,
+    sync: Literal["auto", "event", "timeline"] = "auto",
+    gate: Gate | None = None,
+    memory: Literal["auto", "ipc", "vmm", "pool"] = "auto",
+    max_peers: int = 32,
+    max_subscriptions: int = 16,
+    mode: int = 0o600,
+    replace: bool | None = None,
+    _origin: Mapping[str, str] | None = None,
+) -> Ring:
+    """Creates a ring that any process of this host can attach to by `name`, and owns it.
+
+    * `slots`: how many frames are in flight at most, 1 … 1024.
+    * `shape`, `dtype`: of a frame.  Or `fields={"y": ((1080, 1920), "u1"), …}` for several arrays
+      in one slot.  torch's dtypes, "bfloat16", "float8_e4m3fn" and "float8_e5m2" are taken too.
+    * `meta`: a structured dtype for metadata of each frame, such as `[("pts", "i8")]`.
+    * `device`: "cuda", "cuda:1" or an ordinal name a GPU, and None is CuPy's current one.  "host"
+      puts the slots into shared memory of the host, with NumPy arrays and the same protocol.
+    * `sync`: how streams wait for each other.  "timeline" means 64-bit words that streams write and
+      wait for, and "event" means CUDA IPC events.  "auto" takes timeline where the GPU has it, and
+      otherwise event with gate "host".
+    * `gate`: "stream", the default, makes streams wait.  "host" makes claim and acquire wait on the
+      host, so that no stream ever waits for another process.
+    * `memory`: how the slots on a GPU are shared; see the page "Which memory".  "ipc" is legacy
+      CUDA IPC, "vmm" lets consumers only read and takes new peers after the creator's death, and
+      "pool" is a pool of cudaMallocAsync.  "auto" takes ipc, and in a container vmm where the GPU
+      has it.  `ring.memory` says which.
+    * `max_peers`, `max_subscriptions`: how many there may be at the same time, 1 … 250.
+    * `mode`: permissions of the shared memory.  0o600, the default, keeps it to one user.
+    * `replace`: which ring of this name makes way.  With None, the default, a ring whose creator is
+      dead makes way, so that a program that was killed can be started again.  With True any ring of
+      yours makes way, whoever uses it, and with False none.
+
+    Processes that are still in a ring that makes way read what is there and get EndOfStream, as if
+    its creator had closed it.  They keep its memory until they leave.  The old ring is closed when
+    the new one is whole, so there has to be room for both.  A ring that nobody uses any more is
+    removed first.
+
+    If several processes start at once with `replace=None`, one of them creates the ring, and the
+    others get RingExists.  What has the name and is damaged, or of another version of gpuring,
+    makes way if no process uses it.
+
+    A ring appears whole: whoever finds its name can attach to it.  Closing the returned Ring closes
+    the ring.  The others then read what is there and get EndOfStream.
+
+    Raises RingExists, DeviceError (no usable GPU), RingError (no space in /dev/shm, RLIMIT_FSIZE,
+    RLIMIT_AS), OSError (no descriptors left), TypeError or ValueError (arguments).  With
+    `replace=True` also PermissionError (the ring is another user's) and RingIncompatible (what has
+    the name is no file).  Nothing is left behind by a call that raises.
+    """
+    shutdown.check()
+    segment.check_name(name)
+    return create_of(
+        slot_layout.make(
+            shape=shape,
+            dtype=dtype,
+            fields=fields,
+            meta=meta,
+            canary_nbytes=debug.canary_nbytes(),
+            origin=_origin,
+        ),
+        name,
+        slots=slots,
+        device=device,
+        sync=sync,
+        gate=gate,
+        memory=memory,
+        max_peers=max_peers,
+        max_subscriptions=max_subscriptions,
+        mode=mode,
+        replace=replace,
+    )
+
+
+def create_of(
+    described: Spec,
+    name: str,
+    *,
+    slots: int,
+    device: str | int | None,
+    sync: str = "auto",
+    gate: Gate | None = None,
+    memory: str = "auto",
+    max_peers: int = 32,
+    max_subscriptions: int = 16,
+    mode: int = 0o600,
+    replace: bool | None = None,
+) -> Ring:
+    """create() with a description of the slots."""
+    shutdown.check()
+    segment.check_name(name)
+    kept_memory.free()
+    slots = between_one_and(native.MAX_SLOTS, slots, "slots")
+    max_peers = between_one_and(native.MAX_PEERS, max_peers, "max_peers")
+    max_subscriptions = between_one_and(
+        native.MAX_SUBSCRIPTIONS, max_subscriptions, "max_subscriptions"
+    )
+    if replace is not None:
+        replace = arguments.flag(replace, "replace", "True, False or None")
+    mode = integer(mode, "mode")
+    if not 0 <= mode <= 0o777:
+        raise ValueError(f"mode is permission bits such as 0o600, not {mode!r}")
+    if sync not in ("auto", "event", "timeline"):
+        raise ValueError(f'sync is "auto", "event" or "timeline", not {sync!r}')
+    if gate not in (None, *native.GATES):
+        raise ValueError(f'gate is "stream", "host" or None, not {gate!r}')
+    if memory not in ("auto", *kinds.ON_GPU):
+        raise ValueError(
+            f'memory is "auto", "ipc", "vmm" or "pool", not {memory!r} (device="host" puts the '
+            "slots into host memory)"
+        )
+    if device == "host" and (sync != "auto" or gate is not None or memory != "auto"):
+        raise ValueError("sync=, gate= and memory= are for GPU rings; a host ring needs none")
+
+    directory.make_way(name, replace)
+    epoch = secrets.token_bytes(16)
+    mapped: Memory | None = None
+    making: File | None = None  # what HostMemory.create returns
+    header: Header | None = None
+    ring: Ring | None = None
+    try:
+        if device == "host":
+            mapped, making = HostMemory.create(name, epoch, mode, slots, described.slot_nbytes)
+            sync_kind, gate_kind = "host", "stream"
+        else:
+            mapped, sync_kind, gate_kind = _on_gpu(
+                described, epoch, slots, device, sync, gate, memory
+            )
+        debug.plant(mapped, described, slots)
+        with segment.unnamed(mode) as file:
+            header = Header.create(
+                file.fd,
+                slots=slots,
+                max_peers=max_peers,
+                max_subscriptions=max_subscriptions,
+                memory=mapped.kind,
+                sync=sync_kind,
+                gate=gate_kind,
+                slot_nbytes=described.slot_nbytes,
+                meta_nbytes=described.meta_nbytes,
+                spec=described.to_bytes(),
+                epoch=epoch,
+                device_uuid=mapped.device_uuid,
+                memory_handle=mapped.handle,
+            )
+            ring = Ring(name, header, mapped, described, created=True)
+            kinds.hand_on(header, mapped)
+            directory.give_name(name, file, replace)  # last, so that nobody finds half of a ring
+        return ring
+    except BaseException as error:
+        if ring is not None:
+            ring.close()
+        else:
+            if header is not None:
+                header.disown()
+            if mapped is not None:
+                mapped.close(others=False, then=lambda: None)
+        segment.remove_slots(segment.slots_name(name, epoch))
+        if isinstance(error, OSError):
+            nbytes = getattr(error, "nbytes", 0)
+            told = segment.refused(name, error, "the header", nbytes)
+            if told is not None:
+                raise told from error
+        raise
+    finally:
+        if making is not None:
+            making.close()
+
+
+def _on_gpu(
+    described: Spec,
+    epoch: bytes,
+    slots: int,
+    device: str | int | None,
+    sync: str,
+    gate: str | None,
+    memory: str,
+) -> tuple[Memory, str, str]:
+    """Slots on a GPU, and which `sync` and `gate` the ring has there."""
+    from gpuring.memory import cuda
+
+    ordinal = cuda.device_for(device)
+    for field in described.fields:
+        if field.dtype.kind not in "biufc" and not field.extended:
+            raise ValueError(f"field {field.name!r}: {field.dtype} cannot be an array on a GPU")
+    has_timeline, reason = cuda.timeline_supported(ordinal)
+    if sync == "timeline" and not has_timeline:
+        raise DeviceError(f'sync="timeline": {reason}. Use sync="event" or sync="auto"')
+    if sync == "auto":
+        sync = "timeline" if has_timeline else "event"
+        if not has_timeline and gate is None:
+            gate = "host"  # a stream that waits for the event of a killed process waits for ever
+    kind, _ = kinds.choose(memory, ordinal)
+    size = slots, described.slot_nbytes
+    return kinds.create(kind, epoch, *size, ordinal), sync, gate or "stream"

@@ -1,0 +1,400 @@
+"""GPURING_DEBUG=1: finds uses of a view after its slot was given back, and writes beyond a slot.
+
+A view of a frame that was given back shows whatever is there a lap later.  Nothing can forbid its
+use, so debug mode makes it visible in three ways:
+
+* Arrays know until when they are valid, and report the line that uses them afterwards.
+* A torch tensor or a JAX array does not.  It is reported if it still exists when its slot is used
+  again by the same peer.
+* A claimed slot is filled with POISON, so a late reader does not see a plausible frame.
+
+In debug mode every endpoint has a Watcher.
+
+The canary behind every slot is checked when the slot changes hands.  On a GPU all this waits for
+streams, so nothing can be measured in debug mode.  Other processes do not notice it, except that
+the slots are further apart in a ring that a process in debug mode created.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import os
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gpuring.arrays.streams import as_cupy
+from gpuring.errors import DeviceError, OverrunWarning, StaleViewWarning
+from gpuring.memory import Memory
+from gpuring.memory.cuda import load_cupy
+from gpuring.native import slots
+from gpuring.ring import caller
+from gpuring.slot_layout import ARRAY, SLOT_ALIGNMENT, Field, Spec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+ON = os.environ.get("GPURING_DEBUG", "0") not in ("", "0")
+"""Whether the process is in debug mode.  It is read once, at import."""
+
+POISON = 0xA5
+CANARY = 0xC7
+
+
+def canary_nbytes() -> int:
+    """How many bytes a ring that is created now has behind each slot."""
+    return SLOT_ALIGNMENT if ON else 0
+
+
+def plant(memory: Memory, spec: Spec, slots: int) -> None:
+    """Fills the canaries of a new ring."""
+    if not spec.canary_nbytes:
+        return
+    for index in range(slots):
+        canary = _bytes(memory, spec, index)[_end(spec) :]
+        if isinstance(canary, np.ndarray):
+            canary[...] = CANARY
+        else:
+            with canary.device:
+                canary.data.memset(CANARY, canary.nbytes)
+                canary.device.synchronize()  # others may look at once
+
+
+def _end(spec: Spec) -> int:
+    return spec.fields[-1].offset + spec.fields[-1].nbytes
+
+
+def _bytes(memory: Memory, spec: Spec, index: int) -> Any:
+    """The bytes of a slot with its canary.  A reader, too, restores a canary that it found written
+    over."""
+    whole = Field("", (spec.slot_nbytes,), np.dtype("u1"), 0)
+    return memory.array(index, whole, whole.shape, writable=True)
+
+
+def _fill(array: Any, value: int, stream: int) -> None:
+    if isinstance(array, np.ndarray):
+        array[...] = value
+    else:  # without a kernel, which would need a compiler
+        array.data.memset_async(value, array.nbytes, as_cupy(stream))
+
+
+# ---- one frame -----------------------------------------------------------------------------------
+
+
+class Lease:
+    """One frame in one peer's hands, from its claim or acquire on."""
+
+    def __init__(self, slot: WatchedSlot, call: int) -> None:
+        self.open = True
+        self.call = call
+        self._taken, self._given = slot._verbs
+        self._what = f"ring {slot._ring!r}: frame {slot._seq} (slot {slot.index})"
+        self._at = caller.line()
+
+    def __str__(self) -> str:
+        return f"{self._what}, {self._taken} at {self._at}"
+
+    def check(self) -> None:
+        if not self.open:
+            caller.warn(
+                f"{self}, is used after it was {self._given}: copy what you keep, or give the slot "
+                "back later",
+                StaleViewWarning,
+            )
+
+
+# ---- arrays that know until when they are valid -----------------------------------------------
+
+_NOT_A_USE = (
+    *("__array_finalize__", "__array_ufunc__", "__buffer__", "__class_getitem__"),
+    *("__dlpack_device__", "__getattr__", "__len__", "__release_buffer__"),
+)
+
+
+def _reporting(original: Any) -> Any:
+    @functools.wraps(original)
+    def method(self: Any, *args: Any, **options: Any) -> Any:
+        for array in (self, *args):
+            lease = getattr(array, "_gpuring_lease", None)
+            if lease is not None:
+                lease.check()
+        return original(self, *args, **options)
+
+    return method
+
+
+def _finalized(array: Any, source: Any) -> None:
+    """NumPy's and CuPy's hook for a new array that was made from `source`."""
+    shares = not array.flags.owndata
+    array._gpuring_lease = getattr(source, "_gpuring_lease", None) if shares else None
+
+
+def _numpy_ufunc(self: Any, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+    out = options.get("out", ())
+    plain = []
+    for array in (*inputs, *out):
+        lease = getattr(array, "_gpuring_lease", None)
+        if lease is not None:
+            lease.check()
+        watched = isinstance(array, _watched_type(np.ndarray))
+        plain.append(np.ndarray.view(array, np.ndarray) if watched else array)
+    if out:
+        options["out"] = tuple(plain[len(inputs) :])
+    result = getattr(ufunc, method)(*plain[: len(inputs)], **options)
+    return out[0] if len(out) == 1 else result
+
+
+@functools.cache
+def _watched_type(base: Any) -> Any:
+    """A subclass of numpy.ndarray or cupy.ndarray whose methods look at their lease first."""
+    members: dict[str, Any] = {"_gpuring_lease": None, "__array_finalize__": _finalized}
+    for name in dir(base):
+        original = getattr(base, name)
+        if name not in _NOT_A_USE and callable(original) and not hasattr(object, name):
+            members[name] = _reporting(original)
+    for name in ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__repr__", "__str__"):
+        members[name] = _reporting(getattr(base, name))
+    ours = _numpy_ufunc if base is np.ndarray else _reporting(base.__array_ufunc__)
+    members["__array_ufunc__"] = ours  # NumPy's own refuses subclasses that override methods
+    return type(base.__name__, (base,), members)
+
+
+def _watched(array: Any, lease: Lease) -> Any:
+    kind: Any = type(array)
+    watched = array.view(type=_watched_type(kind))
+    watched._gpuring_lease = lease
+    return watched
+
+
+# ---- slots ---------------------------------------------------------------------------------------
+
+
+class WatchedSlot:
+    """What a slot does in addition in debug mode.  It is a base class that comes before its own
+    kind."""
+
+    if TYPE_CHECKING:  # of slot.Slot
+        index: int
+        _open: bool
+        _seq: int
+        _shape: tuple[int, ...] | None
+        _stream: int
+        _ring: str
+        _fields: dict[str, Field]
+        _memory: Memory
+        _views: dict[Any, Any]
+        _check_open: Callable[[], None]
+        _check_stream: Callable[[int], None]
+        _array_over: Callable[[Field, tuple[int, ...]], Any]
+        _import_on: Callable[[int], None]
+        _end: Callable[[], None]
+
+    _verbs: tuple[str, str]
+    """Words for how it was taken and how it is ended: claimed and published, acquired and
+    released."""
+    _undo: Callable[[], None]
+    """Gives it back as its kind does, without looking for mistakes."""
+    _lease: Lease | None = None
+    _spec: Spec
+    _all: Any
+    _whole: Any
+
+    def _begin_watch(self, spec: Spec) -> None:
+        self._spec = spec
+        self._all = _bytes(self._memory, spec, self.index)
+        self._whole = None  # so that every access comes to _array()
+
+    def _succeed(self, before: WatchedSlot) -> None:
+        self._lease, before._lease = before._lease, None  # so that a kept view is reported
+
+    def _begin_lease(self, call: int) -> None:
+        before = weakref.ref(self._lease) if self._lease is not None else None
+        self._lease, self._views = None, {}
+        if before is not None and before() is not None:
+            gc.collect()  # it may be garbage that was not collected yet
+            kept = before()
+            # What the call before this one gave is often still in the caller's variable.
+            if kept is not None and call - kept.call > 1:
+                caller.warn(
+                    f"{kept}, was kept: a view of it still exists now that its slot is used again "
+                    f"for frame {self._seq}. Copy what you keep",
+                    StaleViewWarning,
+                )
+        self._lease = Lease(self, call)
+        self._check_canary(f"before it was {self._verbs[0]} here")
+        if self._verbs[0] == "claimed":
+            _fill(self._all[: _end(self._spec)], POISON, self._stream)
+
+    def _end_lease(self) -> None:
+        """Called when the slot is about to be given back."""
+        self._check_open()
+        try:
+            self._check_canary(f"between here and where it was {self._verbs[0]}")
+        except Warning:  # warnings can be turned into errors
+            self._undo()
+            raise
+        self._views = {}
+        if self._lease is not None:
+            self._lease.open = False
+
+    def _array(self) -> Any:
+        self._check_open()
+        if ARRAY not in self._fields:
+            return super()._array()  # type: ignore[misc]
+        return self._view(ARRAY, self._shape)
+
+    def __getitem__(self, name: str) -> Any:
+        self._check_open()
+        return self._view(name, self._shape if name == ARRAY else None)
+
+    def _view(self, name: str, shape: tuple[int, ...] | None) -> Any:
+        if name not in self._views:
+            assert self._lease is not None
+            self._lease.open = True  # a verb that was refused has ended it for nothing
+            field = self._fields[name]
+            array = self._array_over(field, shape or field.shape)
+            self._views[name] = _watched(array, self._lease)
+        return self._views[name]
+
+    def _check_canary(self, when: str) -> None:
+        if not self._spec.canary_nbytes:
+            return
+        canary = self._all[_end(self._spec) :]
+        if isinstance(canary, np.ndarray):
+            now = canary.copy()
+        else:  # after all work on the slot, on the streams that publish and release wait for
+            cuda = load_cupy().cuda
+            self._check_stream(self._stream)
+            self._import_on(cuda.get_current_stream().ptr)
+            self._import_on(self._stream)
+            now = canary.get(stream=as_cupy(self._stream))
+        written = np.flatnonzero(now != CANARY)
+        if written.size:
+            _fill(canary, CANARY, self._stream)
+            caller.warn(
+                f"{self._lease}: somebody wrote up to {written[-1] + 1} bytes beyond the slot's "
+                f"end, {when}; or up to {canary.size - written[0]} bytes before the next slot",
+                OverrunWarning,
+            )
+
+
+def _giving_back(verb: Callable[[Any], None]) -> Any:
+    @functools.wraps(verb)
+    def given_back(self: WatchedSlot) -> None:
+        self._end_lease()
+        verb(self)
+
+    return given_back
+
+
+def _end_write(self: Any, kind: Any = None, *_: object) -> None:
+    if self._open:
+        (self.publish if kind is None else self.abandon)()
+
+
+def _end_read(self: Any, *_: object) -> None:
+    if self._open:
+        self.release()
+
+
+def _end_batch(self: Any, kind: Any = None, *_: object) -> None:
+    if hasattr(self, "release"):
+        self.release()
+    else:
+        (self.publish if kind is None else self.abandon)()
+
+
+@functools.cache
+def _watched_slots(kind: Any) -> Any:
+    members: dict[str, Any] = {"__module__": kind.__module__, "__doc__": kind.__doc__}
+    if hasattr(kind, "release"):
+        members |= {"_verbs": ("acquired", "released"), "_undo": kind.release}
+        members |= {"release": _giving_back(kind.release), "__exit__": _end_read}
+    else:
+        members |= {"_verbs": ("claimed", "published"), "_undo": kind.abandon}
+        members |= {verb: _giving_back(getattr(kind, verb)) for verb in ("publish", "abandon")}
+        members["__exit__"] = _end_write
+    return type(kind.__name__, (WatchedSlot, kind), members)
+
+
+@functools.cache
+def _watched_batches(kind: Any) -> Any:
+    """The same kind of batch, watched."""
+    ends = ("release",) if hasattr(kind, "release") else ("publish", "abandon")
+    undo = getattr(kind, ends[-1])
+
+    def giving_back(verb: str) -> Any:
+        @functools.wraps(getattr(kind, verb))
+        def given_back(self: Any) -> None:
+            try:
+                for slot in slots.still_open(self):
+                    slot._end_lease()
+            except Warning:  # warnings can be turned into errors
+                undo(self)
+                raise
+            getattr(kind, verb)(self)
+
+        return given_back
+
+    members = {"__module__": kind.__module__, "__doc__": kind.__doc__, "__exit__": _end_batch}
+    return type(kind.__name__, (kind,), members | {verb: giving_back(verb) for verb in ends})
+
+
+# ---- producers and consumers ---------------------------------------------------------------------
+
+
+class Watcher:
+    """Watches the slots of one endpoint."""
+
+    def __init__(self, spec: Spec, put_back: Callable[[int], None]) -> None:
+        """`put_back(index)`: undoes a claim or a hold that the user has never seen."""
+        self._spec = spec
+        self._put_back = put_back
+        self._calls = 0
+
+    def slot_type(self, kind: Any) -> Any:
+        """The same kind of slot, watched."""
+        return _watched_slots(kind)
+
+    def batch_type(self, kind: Any) -> Any:
+        """The same kind of batch, watched."""
+        return _watched_batches(kind)
+
+    def begin(self, slot: WatchedSlot) -> None:
+        """Called for each slot of the endpoint when it is prepared."""
+        slot._begin_watch(self._spec)
+
+    def verb(self, verb: Any) -> Any:
+        """The same verb of an endpoint, whose slots are watched from when it hands them out."""
+
+        @functools.wraps(verb)
+        def watched(endpoint: Any, *args: Any, **options: Any) -> Any:
+            slots = verb(endpoint, *args, **options)
+            self.took(slots if isinstance(slots, tuple) else (slots,))
+            return slots
+
+        return watched
+
+    def took(self, slots: Sequence[Any]) -> None:
+        """Called when slots were claimed or acquired, and the user is about to get them."""
+        self._calls += 1
+        try:  # a verb asks only if it enqueues something, and filling the slot does enqueue
+            slots[0]._check_stream(slots[0]._stream)
+        except DeviceError:
+            for slot in reversed(slots):
+                slot._open = False
+                self._put_back(slot.index)
+            raise
+        try:
+            for slot in slots:
+                slot._begin_lease(self._calls)
+        except BaseException as error:  # warnings can be turned into errors
+            for slot in reversed(slots):
+                if isinstance(error, Exception) or hasattr(slot, "publish"):
+                    slot._end()  # a claimed slot was filled, so its end waits for that
+                else:  # after a Ctrl-C nobody has seen the frame, so it comes again
+                    slot._open = False
+                    self._put_back(slot.index)
+            raise

@@ -1,0 +1,69 @@
+"""Joining a ring: what `Ring.producer` and `Ring.consumer` check, and how they get a peer."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Literal
+
+from gpuring import native
+from gpuring.arguments import integer
+from gpuring.registry import diagnosis
+from gpuring.ring import spinning
+
+if TYPE_CHECKING:
+    from gpuring.native import Device, Header, Peer
+    from gpuring.ring.endpoint import Gate
+
+
+def as_producer(
+    name: str, header: Header, device: Device | None, gate: Gate | None, spin: float | None
+) -> Peer:
+    """Joins the ring `name` as a producer.  Raises what `Ring.producer` raises."""
+    gate_host, spin_ns = _waits_on_host(header, gate), spinning.spin_ns(spin)
+    peer = header.join_producer(device, gate_host)
+    if isinstance(peer, int):
+        raise diagnosis.cannot_join(name, header, peer, "")
+    peer.set_spin(spin_ns)
+    return peer
+
+
+def as_consumer(
+    name: str,
+    header: Header,
+    device: Device | None,
+    subscription: str | None,
+    lossless: bool,
+    start: Literal["next", "oldest"] | int,
+    gate: Gate | None,
+    redeliver: bool,
+    spin: float | None,
+) -> Peer:
+    """Joins a subscription of the ring `name`.  Raises what `Ring.consumer` raises."""
+    gate_host, spin_ns = _waits_on_host(header, gate), spinning.spin_ns(spin)
+    if subscription is None:
+        subscription = f"#{secrets.token_hex(4)}"
+    elif not isinstance(subscription, str):
+        raise TypeError(f"subscription is a str or None, not {type(subscription).__name__}")
+    elif not subscription or subscription.startswith("#") or "\0" in subscription:
+        raise ValueError(f"{subscription!r} cannot name a subscription ('#…' is for unnamed ones)")
+    encoded = subscription.encode()
+    if len(encoded) > native.MAX_NAME_NBYTES:
+        raise ValueError(
+            f"a subscription's name has at most {native.MAX_NAME_NBYTES} bytes, not {len(encoded)}"
+        )
+    if not isinstance(start, str):
+        start = integer(start, "start", '"next", "oldest" or a sequence')
+    if not (start in ("next", "oldest") or (isinstance(start, int) and 0 <= start < 2**47)):
+        raise ValueError(f'start is "next", "oldest" or a sequence, not {start!r}')
+    peer = header.join_consumer(encoded, lossless, start, redeliver, device, gate_host)
+    if isinstance(peer, int):
+        raise diagnosis.cannot_join(name, header, peer, subscription)
+    peer.set_spin(spin_ns)
+    return peer
+
+
+def _waits_on_host(header: Header, gate: Gate | None) -> bool:
+    """Whether a peer with this `gate` waits on the host for GPU work.  None is the ring's gate."""
+    if gate not in (None, *native.GATES):
+        raise ValueError(f'gate is "stream", "host" or None, not {gate!r}')
+    return (gate or header.gate) == "host"

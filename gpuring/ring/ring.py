@@ -1,0 +1,427 @@
+"""Ring, which is one process's handle on a ring, and attach, which opens a ring by its name."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from gpuring import arguments, native, slot_layout
+from gpuring.arguments import integer
+from gpuring.arrays import streams
+from gpuring.errors import (
+    PeerLost,
+    RingClosed,
+    RingError,
+    RingIncompatible,
+    RingNotFound,
+    RingTimeout,
+    raise_first,
+)
+from gpuring.memory import kinds
+from gpuring.native import Device, Header, Peer
+from gpuring.native.signals import Dropped
+from gpuring.registry import diagnosis, directory, segment, stats
+from gpuring.ring import caller, debug, joining, kept_memory, shutdown
+from gpuring.ring.consumer import Consumer
+from gpuring.ring.endpoint import Endpoint, Gate
+from gpuring.ring.producer import Producer
+from gpuring.slot_layout import ARRAY
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from gpuring.memory import Memory
+    from gpuring.slot_layout import Field, Spec
+
+
+def attach(
+    name: str,
+    *,
+    timeout: float | None = 0.0,
+    owner: int | None = None,
+    device: str | int | None = None,
+) -> Ring:
+    """Opens the ring `name`.
+
+    * `timeout`: how many seconds to wait for the ring to appear.  0 does not wait, None waits for
+      ever.  It also waits while the ring is being replaced or removed.  A wait costs next to no
+      CPU, ends as soon as the ring is there, and can be interrupted by Ctrl-C.
+    * `owner`: the id of the user whose ring it must be.  None means this process's own user, or
+      root.  Name another user only if you trust him as yourself: he can write every slot, and by
+      cutting off the ring's files he can end this process at any time (SIGBUS).
+    * `device`: the GPU under which this process uses the slots, "cuda:1" or its number here.  None
+      is CuPy's current device.  It may be any GPU that has peer access to that of the ring.  Work
+      on the frames inside `with cupy.cuda.Device(n):` of the same GPU, or give streams of it.  On
+      a GPU without peer access attach under the ring's own GPU, and copy the frames with
+      `slot.copy_to(out)`.
+
+    Raises RingNotFound, RingIncompatible (damaged, or of another version), PeerLost (a GPU ring
+    whose memory nobody can open any more: see the page "Which memory"), DeviceError (no GPU, or one
+    that cannot reach the ring's), PermissionError (another user's ring, or one whose mode does not
+    let this process write), RingTimeout (nobody hands the GPU memory on), RingError (RLIMIT_AS, a
+    read-only /dev/shm), TypeError (a device for a host ring), OSError (no descriptors left).  A
+    call that raises leaves nothing open.
+
+    The ring may be closed or replaced as soon as this has returned.  `producer` and `consumer` then
+    raise RingClosed: close this handle and attach again.
+    """
+    shutdown.check()
+    segment.check_name(name)
+    deadline = directory.deadline_of(timeout)
+    if owner is not None:
+        owner = integer(owner, "owner", "the id of a user, an int, or None")
+        if owner < 0:
+            raise ValueError(f"owner is the id of a user, 0 or more, not {owner}")
+    return directory.when_there(name, deadline, lambda: _attach(name, owner, device))
+
+
+def _attach(name: str, owner: int | None, device: str | int | None) -> Ring:
+    """attach() without a wait.  Raises segment.Missing where attach() raises RingNotFound."""
+    header = directory.attach_header(name, owner)
+    try:
+        return Ring(name, header, *_slots_of(name, header, device), created=False)
+    except BaseException:
+        header.disown()  # if the exception is kept, it keeps the header, but not our locks
+        raise
+
+
+def _slots_of(name: str, header: Header, device: str | int | None) -> tuple[Memory, Spec]:
+    """The slots of an attached ring, and what they hold."""
+    try:
+        described = slot_layout.Spec.from_bytes(header.spec)
+    except ValueError as error:
+        raise RingIncompatible(f"ring {name!r}: {error}") from error
+    if (described.slot_nbytes, described.meta_nbytes) != (header.slot_nbytes, header.meta_nbytes):
+        raise RingIncompatible(
+            f"ring {name!r}: its slots have {header.slot_nbytes} + {header.meta_nbytes} bytes, its "
+            f"description needs {described.slot_nbytes} + {described.meta_nbytes}"
+        )
+    return kinds.attach(name, header, device), described
+
+
+class Ring(Dropped):
+    """One process's handle on a ring.  `create` and `attach` make it.  It is a context manager.
+
+    It can be pickled, and so given to a process that is spawned.  That process attaches to the ring
+    by its name.
+    """
+
+    def __init__(
+        self, name: str, header: Header, memory: Memory, described: Spec, *, created: bool
+    ) -> None:
+        self._name = name
+        self._header = header
+        self._memory = memory
+        self._spec = described
+        self._created = created
+        self._epoch = header.epoch  # copied, because that in the header may be damaged later
+        self._closed = True  # until there is everything that close() needs
+        self._closing = False
+        self._joining = threading.RLock()  # reentrant, because a signal handler may close the ring
+        self._endpoints: dict[int, weakref.ref[Endpoint]] = {}
+        """By id, until they have left.  References are weak, so a producer or consumer that is
+        dropped leaves the ring."""
+        self._waits_for_last = False  # whether the last endpoint that leaves closes this ring
+        self._whole: caller.Whole | None = None
+        """The server or client that this handle belongs to, if it belongs to one."""
+        self._made_at = caller.line() if debug.ON else ""
+        self._device = self._open_device()
+        shutdown.add(self)
+        self._closed = False
+
+    def _open_device(self) -> Device | None:
+        """What orders streams of this process with those of others.  None in host memory."""
+        if self._header.memory == "host":
+            return None
+        from gpuring.memory.cuda import CudaMemory
+
+        assert isinstance(self._memory, CudaMemory)
+        current, capsule = streams.current_of_cupy()
+        return Device(self._header, self._memory.device, current, capsule)
+
+    @property
+    def name(self) -> str:
+        """The name by which others attach."""
+        return self._name
+
+    @property
+    def slots(self) -> int:
+        """How many slots the ring has.  Sequence s is in slot s % slots."""
+        return self._header.slots
+
+    @property
+    def spec(self) -> Spec:
+        """What a slot holds: its fields with their shapes and dtypes, and the metadata's dtype."""
+        return self._spec
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of a frame.  Raises TypeError if a slot has several fields; see `fields`."""
+        return self._only_field().shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of a frame.  Raises TypeError if a slot has several fields; see `fields`."""
+        return self._only_field().dtype
+
+    @property
+    def fields(self) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+        """The (shape, dtype) of each field by its name, as `create(fields=)` takes them.  A ring
+        that was created with shape= and dtype= has one field, "array"."""
+        return {field.name: (field.shape, field.dtype) for field in self._spec.fields}
+
+    def _only_field(self) -> Field:
+        first = self._spec.fields[0]
+        if first.name != ARRAY:
+            names = ", ".join(map(repr, self.fields))
+            raise TypeError(f"ring {self._name!r} has the fields {names}: see ring.fields")
+        return first
+
+    @property
+    def memory(self) -> str:
+        """Where the slots are: "host", or on a GPU as "ipc", "vmm" or "pool" (`create(memory=)`).
+        With memory="auto" this is what was chosen."""
+        return self._header.memory
+
+    @property
+    def sync(self) -> str:
+        """How streams wait for each other: "timeline", "event", or "host" on a host ring."""
+        return self._header.sync
+
+    @property
+    def gate(self) -> str:
+        """Where peers wait for others' GPU work if they do not say: "stream" or "host"."""
+        return self._header.gate
+
+    @property
+    def closed(self) -> bool:
+        """Whether this handle was closed."""
+        return self._closed
+
+    def _check_open(self) -> None:
+        if self._header.forked:
+            raise diagnosis.unusable(self._name, native.FORKED)
+        if self._closed or self._closing or self._waits_for_last:
+            raise RingClosed(f"ring {self._name!r}: this handle was closed")
+
+    def producer(self, *, gate: Gate | None = None, spin: float | None = None) -> Producer:
+        """Joins as a producer, and returns it.
+
+        * `gate`: where this producer waits for others' GPU work, "stream" or "host".  None takes
+          the ring's own `gate`.
+        * `spin`: for how many seconds a wait looks again and again, at the price of a core, before
+          it sleeps.  `math.inf` means that it never sleeps.  None takes GPURING_SPIN of the
+          environment.  Where that is not set, the time is adaptive, and at most 50 µs.
+
+        Does not wait for frames.  Raises RingClosed if this handle or the ring was closed
+        (another ring may have taken its name: attach again), TooManyPeers, DeviceError, RingTimeout
+        if the membership lock cannot be had for 5 s (a stopped process has it).
+        """
+        self._check_open()  # before the lock, which another thread may have had when we were forked
+        with self._joining:
+            return Producer(self, self._join_producer(gate, spin))
+
+    def _join_producer(self, gate: Gate | None = None, spin: float | None = None) -> Peer:
+        self._check_open()
+        return joining.as_producer(self._name, self._header, self._device, gate, spin)
+
+    def consumer(
+        self,
+        subscription: str | None = None,
+        *,
+        lossless: bool = True,
+        start: Literal["next", "oldest"] | int = "next",
+        gate: Gate | None = None,
+        redeliver: bool = True,
+        reattach: bool = False,
+        spin: float | None = None,
+    ) -> Consumer:
+        """Joins as a consumer, and returns it.
+
+        * `subscription`: consumers that join the same name share its frames, and each frame goes to
+          one of them.  None makes an unnamed subscription for this consumer alone, which sees every
+          frame.
+        * `lossless`: whether producers wait for the subscription.  Otherwise they may pass it.
+        * `start`: the first frame of a new subscription.  "next" is the next one to be claimed.
+          "oldest" is the oldest that is still in the ring; of N slots that gives at most N - 1
+          frames.  A sequence is raised to the oldest that is still there.  A consumer that joins
+          an existing subscription goes on where that is.
+        * `gate`: where this consumer waits for the producer's GPU work, "stream" or "host".  None
+          takes the ring's own `gate`.
+        * `redeliver`: whether a frame that a member dies with goes to another member, or is
+          dropped.
+        * `reattach`: whether a loop over this consumer goes on over restarts.  At the end of the
+          stream, or when the last producer or the creator died, the loop then waits for another
+          producer or for a ring of the same name, and joins the same subscription there.  The first
+          frame after that has `slot.restarted`.
+        * `spin`: for how many seconds a wait looks before it sleeps, as for `producer`.
+
+        Does not wait for frames.  Raises RingClosed if this handle or the ring was closed (another
+        ring may have taken its name: attach again), TooManyPeers, DeviceError, RingTimeout if the
+        membership lock cannot be had for 5 s, ValueError if the subscription exists with another
+        `lossless` or `redeliver`.
+        """
+        flags = {"lossless": lossless, "redeliver": redeliver, "reattach": reattach}
+        for what, value in flags.items():
+            arguments.flag(value, what)
+        options = gate, redeliver, spin
+        self._check_open()
+        with self._joining:
+            peer = self._join(subscription, lossless, start, *options)
+            if self._spec.lost_before is not None:
+                peer.count_since(self._spec.lost_before)
+            return Consumer(self, peer, lossless, options, reattach)
+
+    def _join(
+        self,
+        subscription: str | None,
+        lossless: bool,
+        start: Literal["next", "oldest"] | int,
+        gate: Gate | None,
+        redeliver: bool,
+        spin: float | None = None,
+    ) -> Peer:
+        self._check_open()
+        ring = self._name, self._header, self._device
+        return joining.as_consumer(*ring, subscription, lossless, start, gate, redeliver, spin)
+
+    def _successor(self) -> Ring | None:
+        """The ring that has our name now, if it is another one and was not closed."""
+        try:
+            path = segment.path_of(segment.header_name(self._name))
+            if segment.has_name(path, os.fstat(self._header.lock_fd)):
+                return None  # this look is cheap, and the next one copies a whole header
+            header = directory.look(self._name)
+            if header.epoch == self._header.epoch or header.closed:
+                return None
+            return attach(self._name)
+        except (RingNotFound, RingIncompatible, PeerLost, PermissionError):
+            return None
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):  # there may be a descriptor later
+                return None
+            if error.errno == errno.EBADF and self._header.lock_fd < 0:  # closed just now
+                return None
+            raise
+
+    def _forget(self, endpoint: Endpoint) -> None:
+        self._endpoints.pop(id(endpoint), None)
+        if self._waits_for_last and not self._endpoints:
+            with contextlib.suppress(Exception):
+                self.close()
+
+    def watch(self) -> None:
+        """Has this process clear dead peers, although it has not joined the ring.
+
+        This is for a process that only holds a ring open.  A process with a producer or consumer
+        does so without this call.
+        """
+        self._check_open()
+        self._header.watch()
+
+    def _link(self) -> tuple[bytes, int, int]:
+        """How far a bridge has come that fills this ring: (epoch of the near ring, near sequence up
+        to which everything was published or skipped, frames lost upstream up to there).  The epoch
+        is b"" if no bridge was here.  An importer asks when it has joined as the producer."""
+        self._check_open()
+        return self._header.link()
+
+    def _set_link(self, epoch: bytes, seq: int, lost: int) -> None:
+        """The importer of a bridge says how far it has come: after it has published, and before the
+        first frame of another near ring, whose 16 bytes of epoch differ."""
+        self._check_open()
+        self._header.set_link(epoch, seq, lost)
+
+    def stats(self) -> stats.RingStats:
+        """A frozen record of what the ring is doing.  It costs a few microseconds for each slot and
+        tens for each peer."""
+        self._check_open()
+        return stats.collect(self._name, self._header)
+
+    def close(self) -> None:
+        """Closes the producers and consumers made from this handle, and the handle.
+
+        The creator's close also closes the ring and removes its name.  The others read what is
+        there and then get EndOfStream.  GPU memory is freed when no other handle has the ring.
+        This process looks whether that is so when it makes or closes a ring, and when it ends.
+        Waits for this process's own GPU work on the slots.  May be called twice.
+
+        Raises RingTimeout, and stays open, if a producer or consumer cannot leave the ring (see
+        `Producer.close`).  Raises other errors of theirs when everything is closed.
+        """
+        if self._closed:
+            return
+        if self._header.forked:
+            self._closed = True
+            return
+        with self._joining:  # whoever is about to join is then among those that are closed
+            self._closing = True  # nobody else joins any more
+        try:
+            self._close()
+        finally:
+            self._closing = False
+
+    def _close(self) -> None:
+        errors: list[Exception] = []
+        shutdown.finish_dropped()
+        for endpoint in shutdown.all_of(self._endpoints.values()):
+            try:
+                endpoint.close()
+            except RingTimeout:
+                raise  # it is still open, and so is this handle
+            except Exception as error:
+                if not (endpoint.closed or isinstance(error, RingError)):
+                    raise
+                errors.append(error)  # raised below; what is left of the peer is reaped after this
+        if self._created:
+            self._header.close_ring()
+            self._unlink()
+        # The garbage collector is about to call the _dropped of some endpoints, perhaps in another
+        # thread. It has cleared our references to them. They still need the slots and the device.
+        if any(each() is None for each in list(self._endpoints.values())):
+            self._waits_for_last = True
+            return
+        if self._device is not None and not shutdown.all_of(self._endpoints.values()):
+            self._device.close()  # otherwise when the last endpoint is gone, which may still use it
+        if self._created:
+            kept_memory.keep(self._header, self._memory)
+        else:
+            self._memory.close(others=True, then=self._header.disown)
+        kept_memory.free()
+        self._closed = True
+        shutdown.remove(self)
+        if errors:
+            raise_first(errors)
+
+    def _unlink(self) -> None:
+        """Removes the ring's names.  That of the header may belong to a later ring by now."""
+        self._header.retire()
+        directory.remove_own(self._name, self._epoch, self._header)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _dropped(self) -> None:
+        if not getattr(self, "_closed", True) and not self._header.forked:
+            what = f"ring {self._name!r}"
+            try:
+                caller.warn_not_closed(what, self._made_at, "it is closed", self, self._whole)
+            finally:  # warnings can be turned into errors
+                with contextlib.suppress(Exception):
+                    self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return attach, (self._name,)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{self.slots} slots, {self.memory}, {self.sync}"
+        return f"<Ring {self._name!r}: {state}>"

@@ -1,0 +1,151 @@
+"""The open rings of a process.  They are closed when it ends.  They are searched for lost slots
+when a wait is blocked by this process itself."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import sys
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from gpuring import native
+from gpuring.errors import RingClosed
+from gpuring.native import signals
+from gpuring.registry import diagnosis
+from gpuring.ring import caller
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from gpuring.native import Header, Peer
+    from gpuring.ring.endpoint import Endpoint
+
+
+T = TypeVar("T")
+
+
+class OpenRing(Protocol):
+    """What the end of a process needs of a Ring."""
+
+    _header: Header
+    _endpoints: dict[int, weakref.ref[Endpoint]]
+
+    @property
+    def name(self) -> str: ...
+    def close(self) -> None: ...
+
+
+_open: weakref.WeakValueDictionary[int, OpenRing] = weakref.WeakValueDictionary()
+"""The open rings by id()."""
+
+
+class _Process:
+    ended = False
+    """Whether the interpreter, or the child of multiprocessing, is ending.  No ring is opened
+    then."""
+    finalized_pid = 0
+    """The pid of the child in which multiprocessing will call close_all."""
+
+
+def check() -> None:
+    """Before a ring is opened.  Raises RingClosed if the process is about to end."""
+    if _Process.ended:
+        raise RingClosed("this process is about to end: no ring can be opened any more")
+
+
+def finish_dropped() -> None:
+    """Rings, producers and consumers that were dropped leave now, if Ctrl-C has kept them from it.
+
+    Called when a ring is opened or closed, when a wait is blocked by this process itself, and when
+    the process ends.
+    """
+    with contextlib.suppress(Exception):  # nobody is there to be told
+        signals.finish_dropped()
+
+
+def add(ring: OpenRing) -> None:
+    """Notes that a ring is open from now on."""
+    check()
+    finish_dropped()
+    _open[id(ring)] = ring
+    _close_at_the_end_of_a_child()
+
+
+def remove(ring: OpenRing) -> None:
+    """Notes that a ring was closed."""
+    _open.pop(id(ring), None)
+
+
+def all_of(known: Iterable[weakref.ref[T]]) -> list[T]:
+    """Returns those that still exist.  The list is made in one step, because other threads open and
+    close rings, producers and consumers meanwhile."""
+    return [found for each in list(known) if (found := each()) is not None]
+
+
+@atexit.register
+def close_all() -> None:
+    """A process that ends in order leaves in order; whoever is killed is reaped by the others.
+
+    Threads that wait in a verb get RingClosed.
+    """
+    _Process.ended = True
+    finish_dropped()
+    for ring in all_of(_open.valuerefs()):
+        with contextlib.suppress(Exception):
+            ring.close()
+
+
+def _close_at_the_end_of_a_child() -> None:
+    """Children that multiprocessing has forked end by os._exit, without atexit.  But they call the
+    finalizers of multiprocessing.  Ours comes last, when the program's own are done."""
+    util: Any = sys.modules.get("multiprocessing.util")
+    if util is None or _Process.finalized_pid == os.getpid():
+        return
+    _Process.finalized_pid = os.getpid()
+    # A child begins by forgetting all finalizers.  If this is its parent, or a child that unpickles
+    # what it was given and has not begun yet, it is to remember ours then.
+    util.register_after_fork(_Process, _finalize)
+    if sys.modules["multiprocessing.process"].parent_process() is not None:
+        _finalize(_Process)
+
+
+def _finalize(_: object) -> None:
+    util: Any = sys.modules["multiprocessing.util"]
+    util.Finalize(None, _close_all_after_threads, exitpriority=-1000)
+
+
+def _close_all_after_threads() -> None:
+    """Closes all rings when the threads have ended.  A child waits for its threads, except daemons,
+    as every interpreter does, but only after its finalizers.  The threads may still work with our
+    rings then."""
+    try:
+        shutdown: Callable[[], None] | None = getattr(threading, "_shutdown", None)
+        if shutdown is not None:  # it is called next anyway, and a second call does nothing
+            shutdown()
+    finally:
+        close_all()
+
+
+def _give_back_lost() -> None:
+    """Gives back the slots of this process that nobody has.  They may block a wait in this process,
+    and no other process can know.
+
+    The wait does not get errors of other endpoints.  Their own next verb, or close, raises them.
+    """
+    finish_dropped()
+    for ring in all_of(_open.valuerefs()):
+        for endpoint in all_of(ring._endpoints.values()):
+            with contextlib.suppress(Exception):
+                endpoint._give_back_lost()
+
+
+def _warn_of_itself(peer: Peer) -> None:
+    """What `peer` waits for, without a time-out, is in the hands of its own thread alone."""
+    names = [ring.name for ring in all_of(_open.valuerefs()) if ring._header is peer.header]
+    caller.warn(diagnosis.waiting_for_itself(names[0] if names else "?", peer), RuntimeWarning)
+
+
+native.call_when_blocked(_give_back_lost, diagnosis.waits_for_itself, _warn_of_itself)

@@ -1,0 +1,46 @@
+"""Types of how a client sends requests; what each does stands in _sender.pyx."""
+
+from typing import Any
+from weakref import ref
+
+from gpuring.native import Header
+from gpuring.native.slots import WriteSlot
+from gpuring.service._calls import Calls, Inbox, InFlight
+from gpuring.service._sleepers import Turn
+
+def has_engines(header: Header, kept: bool) -> bool: ...
+def is_closed(header: Header) -> bool: ...
+
+class Sender:
+    _ring: Any
+    _requests: Any
+    _sending: Turn
+    _mailbox: Any
+    _calls: Calls
+    _former: list[Any]
+    id: int
+    def __init__(
+        self,
+        ring: Any,
+        requests: Any,
+        mailbox: Inbox,
+        turn: Turn,
+        id: int,
+        kept: bool,
+        kind: type[InFlight],
+    ) -> None: ...
+    def _settle_in(self, ring: Any, requests: Any, mailbox: Inbox, id: int, kept: bool) -> bool: ...
+    def _sends_at_once(self) -> bool: ...
+    def _send(
+        self,
+        timeout: float | None,
+        expires_s: float | None,
+        stream: Any,
+        shape: Any,
+        waited: float | None = ...,
+    ) -> Any: ...
+
+class SendsRequest(WriteSlot):
+    _call: ref[Any] | None
+    def _done(self, well: bool) -> None: ...
+    def _end(self) -> None: ...
