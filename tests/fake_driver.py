@@ -335,8 +335,9 @@ class Rig:
         device = Device(header, ordinal, lambda: current, capsule, driver or self.driver.table)
         self.devices.append(device)
         return SimpleNamespace(
-            name="ring", slots=header.slots, spec=slot_layout.make(shape=8, dtype="u1"), _header=header,
-            _device=device, _memory=SimpleNamespace(array=lambda *_, **__: np.zeros(8, "u1")),
+            name="ring", slots=header.slots, spec=slot_layout.make(shape=8, dtype="u1"),
+            _header=header, _device=device,
+            _memory=SimpleNamespace(array=lambda *_, **__: np.zeros(8, "u1")),
             _endpoints={}, _forget=lambda _: None, current=current, _whole=None,
         )  # fmt: skip
 

@@ -20,7 +20,7 @@ zmq = pytest.importorskip("zmq")
 
 from bridge_sides import EPOCH, NBYTES, SPEC, WAIT_S, Near  # noqa: E402
 
-from gpuring import bridge, native
+from gpuring import bridge, native  # noqa: E402
 from gpuring.bridge import wire  # noqa: E402
 from gpuring.bridge.far import Landing  # noqa: E402
 from gpuring.bridge.importer import again_at  # noqa: E402

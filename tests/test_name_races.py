@@ -25,7 +25,13 @@ from gpuring.registry import segment as segments
 PACKAGE = Path(gpuring.__file__).parent
 CHANGES_NAMES = {
     str(PACKAGE / file)
-    for file in ("creation.py", "directory.py", "ring.py", "segment.py", "memory/host.py")
+    for file in (
+        "ring/creation.py",
+        "ring/ring.py",
+        "registry/directory.py",
+        "registry/segment.py",
+        "memory/host.py",
+    )
 }
 OPTIONS: dict[str, Any] = {"slots": 2, "shape": 4, "dtype": "u1", "device": "host"}
 

@@ -1,4 +1,5 @@
-"""What a client's threads and event loops may do with its turns and its books (gpuring/service/_calls.pyx).
+"""What a client's threads and event loops may do with its turns and its books
+(gpuring/service/_calls.pyx).
 
 `watching` replaces the turns, and sees in which order they are taken.  Tests with several threads
 and loops, and the one that kills engines and clients, run under it.

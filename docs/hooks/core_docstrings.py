@@ -1,4 +1,4 @@
-"""The verbs are compiled: their docstrings stand in _slots.pyx, _verbs.pyx, _calls.pyx, _sender.pyx
+"""The verbs are compiled: their docstrings stand in slots.pyx, verbs.pyx, _calls.pyx, _sender.pyx
 and _engine.pyx, their types in the .pyi files beside these, or in the modules of the classes that
 derive from theirs, which know what they return.
 
@@ -23,10 +23,10 @@ class CoreDocstrings(griffe.Extension):
 
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
         if pkg.path == "gpuring":
-            _document(pkg["_core"], native)
-            _document(pkg["_slots"], slots)
-            _document(pkg["producer"], producer)
-            _document(pkg["consumer"], consumer)
+            _document(pkg["native._core"], native)
+            _document(pkg["native.slots"], slots)
+            _document(pkg["ring.producer"], producer)
+            _document(pkg["ring.consumer"], consumer)
             _document(pkg["service.call"], call)
             _document(pkg["service.client"], client)
             _document(pkg["service.pending"], pending)

@@ -1,7 +1,7 @@
 """The errors for what the GPU's driver refuses.  Each names the operation, the reason and the next
 step.
 
-The C code (gpuring/native/device) reports what it was doing, on which stream, and the driver's CUresult.
+The C code (device/) reports what it was doing, on which stream, and the driver's CUresult.
 """
 
 from __future__ import annotations

@@ -1,1 +1,2 @@
-"""Names in /dev/shm: the files of rings, who may use them, waiting for a name, and what a ring's header says to people."""
+"""Names in /dev/shm: the files of rings, who may use them, waiting for a name, and what a header
+says to people."""

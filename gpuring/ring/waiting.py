@@ -3,9 +3,9 @@
     select(endpoints, timeout)      sleeps at all their doorbells, in the calling thread
     fileno(), acquire_async, …      core/notify.c turns the doorbells into descriptors
 
-Both look with `native.ready`, which changes nothing.  Only the verb itself takes a frame or claims a
-slot, with timeout 0 and with no `await` after it.  So a wait that is cancelled leaves no claim and
-no hold.  asyncio is imported only where it is used.
+Both look with `native.ready`, which changes nothing.  Only the verb itself takes a frame or claims
+a slot, with timeout 0 and with no `await` after it.  So a wait that is cancelled leaves no claim
+and no hold.  asyncio is imported only where it is used.
 """
 
 from __future__ import annotations

@@ -106,8 +106,8 @@ def serve(
         try:
             ring = create_of(
                 described.with_about(terms.about()), name, slots=slots, device=device, sync=sync,
-                gate=gate, memory=memory, max_peers=native.MAX_PEERS, max_subscriptions=1, mode=mode,
-                replace=make_way,
+                gate=gate, memory=memory, max_peers=native.MAX_PEERS, max_subscriptions=1,
+                mode=mode, replace=make_way,
             )  # fmt: skip
         except RingExists:
             if directory.remove_dead(name):
