@@ -41,7 +41,7 @@ from gpuring._envelopes import TEXT_NBYTES
 from gpuring._sleepers import Turn, nothing
 from gpuring.errors import CallFailed, FrameTorn, PeerLost, RingClosed, RingError, RingTimeout
 
-cdef extern from "core/ring.h" nogil:
+cdef extern from "core/atomics.h" nogil:
     bint gr_cas(gr_word *, uint64_t, uint64_t)
 
 cdef extern from "string.h":

@@ -83,6 +83,8 @@ cdef class Peer:
                 self.gd.me.dropped = True
                 with nogil:  # another thread of this process may have LOCK
                     gr_leave(&self.gd.me)
+                    if gr_leaves_late(&self.gd.me):
+                        gr_watch(self.gd.me.ring)
         gd_dispose(&self.gd)
 
     cdef bint _paid(self, uint32_t index) noexcept:

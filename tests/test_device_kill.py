@@ -84,7 +84,7 @@ MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {
     ),
     "a frame is torn as soon as its producer's number has died": (
         ("--point", "device:"),
-        [("frames.c", "return value > gr_load_acquire(&mark->reached) ||", "return true ||")],
+        [("consume.c", "return value > gr_load_acquire(&mark->reached) ||", "return true ||")],
     ),
     "frames that were released are forgotten": (
         ("--point", "device: unfinished"),

@@ -108,11 +108,11 @@ MUTANTS: dict[str, list[Edit]] = {
         )
     ],
     "nobody asks whether the stream is captured": [
-        ("device.c", "return capturing ? CU_CAPTURE : CU_OK;", "return CU_OK;")
+        ("stream.c", "return capturing ? CU_CAPTURE : CU_OK;", "return CU_OK;")
     ],
     "another stream of the slot is not waited for": [
         (
-            "device.c",
+            "stream.c",
             "if (status == CU_OK)\n            status = device->driver->stream_wait_event((",
             "if (0) status = device->driver->stream_wait_event((",
         )
@@ -157,7 +157,7 @@ STEPS: dict[str, Edit] = {
         "return true;",
     ),
     "a stream is known by its handle": (
-        "device.c",
+        "stream.c",
         "return device->driver->stream_get_id((void *)stream, &id) == CU_OK ? id + 1 : 0;",
         "return (void)id, stream;",
     ),

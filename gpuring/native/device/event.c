@@ -3,21 +3,25 @@
  * Only its owner records an event. Other processes open it, from the handle in the header, when
  * they first meet that peer. To wait for an event means to wait for its latest record at the time
  * of the call. The core asks for a value only after its record was enqueued, so what is waited for
- * is that record or a later one. A process that sees an event complete raises the fence word on the
- * owner's behalf. It raises it exactly to the value that was asked for, since a higher value may be
- * promised and not recorded yet.
+ * is that record or a later one. A process that sees an event complete raises the fence word on
+ * the owner's behalf. It raises it exactly to the value that was asked for, since a higher value
+ * may be promised and not recorded yet.
  *
  * If the owner is killed with its record pending, its event never completes. With gate "host" no
  * stream waits for such an event: the host polls it until a reaper raises the dead owner's fence.
  */
-#include "device.h"
+#include "event.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* The events of one peer, as this process has opened them. A row is replaced when the peer's number
- * has another owner, and destroyed when nobody uses it any more. gd_device.mutex guards it, but not
- * the events themselves. */
+#include "../core/handles.h"
+#include "own_event.h"
+#include "stream.h"
+
+/* The events of one peer, as this process has opened them. A row is replaced when the peer's
+ * number has another owner, and destroyed when nobody uses it any more. gd_device.mutex guards it,
+ * but not the events themselves. */
 struct gd_row {
     uint64_t peer_id;
     /* The table counts as a user. Whoever takes the count to 0 destroys the row: acq_rel, so that
@@ -103,20 +107,9 @@ static void write_handle(const struct gr_ring *ring, uint32_t peer, uint32_t ind
     }
 }
 
-/* A process cannot open a handle that it made itself, so this looks for the event in its own
- * list. */
-static void *made_here(struct gd_driver *driver, const struct gd_ipc_handle *handle) {
-    void *event = NULL;
-    pthread_mutex_lock(&driver->mutex);
-    for (struct gd_own_event *own = driver->made; own && !event; own = own->next)
-        if (memcmp(&own->handle, handle, sizeof *handle) == 0) event = own->event;
-    pthread_mutex_unlock(&driver->mutex);
-    return event;
-}
-
 /* The event of a peer's slot, opened if this process meets it for the first time. NULL with CU_OK:
- * the fence has reached the value meanwhile. With value 0 the fence does not matter, and NULL means
- * that the event was not met yet and may not be opened.
+ * the fence has reached the value meanwhile. With value 0 the fence does not matter, and NULL
+ * means that the event was not met yet and may not be opened.
  *
  * A peer leaves only when its fences are reached, and fences never fall. So if the fence is still
  * behind after the event was opened, its owner was there all the time: the number, the id and the
@@ -131,7 +124,7 @@ static void *event_of(struct gd_device *device, struct gd_row *row, uint32_t pee
     void *event = row->event[index];
     if (!event && may_open) {
         struct gd_ipc_handle handle = read_handle(device->ring, peer, index);
-        bool opened = !(event = made_here(device->driver, &handle));
+        bool opened = !(event = gd_made_here(device->driver, &handle));
         if (opened && (*status = device->driver->ctx_push(device->context)) == CU_OK) {
             *status = device->driver->ipc_open_event_handle(&event, handle);
             device->driver->ctx_pop(&popped);
@@ -151,47 +144,6 @@ static void *event_of(struct gd_device *device, struct gd_row *row, uint32_t pee
 
 /* ---- own events ------------------------------------------------------------------------------ */
 
-static int make_event(struct gd_driver *driver, int ordinal, void *context, unsigned flags,
-                      struct gd_own_event **made) {
-    void *popped;
-    struct gd_own_event *own = calloc(1, sizeof *own);
-    if (!own) return CU_OUT_OF_MEMORY;
-    own->device = ordinal;
-    int status = driver->ctx_push(context);
-    if (status == CU_OK) {
-        status = driver->event_create(&own->event, flags);
-        if (status == CU_OK && flags & CU_EVENT_INTERPROCESS) {
-            status = driver->ipc_get_event_handle(&own->handle, own->event);
-            if (status != CU_OK) driver->event_destroy(own->event);
-        }
-        driver->ctx_pop(&popped);
-    }
-    if (status == CU_OK) *made = own;
-    else free(own);
-    return status;
-}
-
-static int take_event(struct gd_device *device, struct gd_own_event **taken) {
-    struct gd_driver *driver = device->driver;
-    int status = CU_OK;
-    pthread_mutex_lock(&driver->mutex);
-    struct gd_own_event *own = driver->made;
-    while (own && !(own->idle && own->device == device->ordinal)) own = own->next;
-    if (!own) {
-        status = make_event(driver, device->ordinal, device->context,
-                            CU_EVENT_NO_TIMING | CU_EVENT_INTERPROCESS, &own);
-        if (status == CU_OK) {
-            own->next = driver->made;
-            driver->made = own;
-            driver->made_count++;
-        }
-    }
-    if (status == CU_OK) own->idle = false;
-    pthread_mutex_unlock(&driver->mutex);
-    *taken = own;
-    return status;
-}
-
 /* Called before the peer's first verb: takes its events, and tells others of them through the
  * header. */
 enum gr_result gd_take_events(struct gd_peer *me, struct gd_trouble *trouble) {
@@ -200,7 +152,7 @@ enum gr_result gd_take_events(struct gd_peer *me, struct gd_trouble *trouble) {
     int status = CU_OUT_OF_MEMORY;
     uint32_t k = 0;
     me->own = calloc(slots, sizeof *me->own);
-    while (me->own && k < slots && (status = take_event(device, &me->own[k])) == CU_OK) k++;
+    while (me->own && k < slots && (status = gd_take_own_event(device, &me->own[k])) == CU_OK) k++;
     if (status == CU_OK) {
         pthread_mutex_lock(&device->mutex);
         struct gd_row *row = new_row(device, number, me->me.id);
@@ -231,34 +183,6 @@ void gd_drop_rows(struct gd_device *device) {
     pthread_mutex_lock(&device->mutex);
     for (uint32_t p = 0; p < GR_MAX_PEERS; p++) retire(device, p);
     pthread_mutex_unlock(&device->mutex);
-}
-
-/* ---- spare events: recorded and waited for in one go, so that they can be used again at once - */
-
-int gd_take_spare(struct gd_device *device, struct gd_own_event **spare) {
-    pthread_mutex_lock(&device->mutex);
-    *spare = device->spare;
-    if (*spare) device->spare = (*spare)->next;
-    pthread_mutex_unlock(&device->mutex);
-    return *spare ? CU_OK
-                  : make_event(device->driver, device->ordinal, device->context, CU_EVENT_NO_TIMING,
-                               spare);
-}
-
-void gd_give_spare(struct gd_device *device, struct gd_own_event *spare) {
-    pthread_mutex_lock(&device->mutex);
-    spare->next = device->spare;
-    device->spare = spare;
-    pthread_mutex_unlock(&device->mutex);
-}
-
-void gd_drop_spares(struct gd_device *device) {
-    while (device->spare) {
-        struct gd_own_event *spare = device->spare;
-        device->spare = spare->next;
-        if (!gr_forked(device->ring)) device->driver->event_destroy(spare->event);
-        free(spare);
-    }
 }
 
 /* ---- the synchroniser ------------------------------------------------------------------------ */
@@ -342,8 +266,8 @@ const struct gd_sync gd_events = {
     .record = record, .paid = paid, .seen = seen, .hint = hint, .wait = wait};
 
 /* Whether the last record of one owner of a peer number on a slot is complete, as its event says.
- * For an owner that has died, whose fence was raised by a reaper. False also if nobody can tell any
- * more. */
+ * For an owner that has died, whose fence was raised by a reaper. False also if nobody can tell
+ * any more. */
 bool gd_event_done(struct gd_device *device, uint32_t peer, uint64_t peer_id, uint32_t index) {
     struct gd_row *row = take_row(device, peer, peer_id);
     int status;

@@ -3,12 +3,20 @@
  *
  * The core lists what is pending in gr_peer.pending. A claim waits for the work of every peer on
  * the slot, its own included (G12: a stream of an earlier lap could come late, and the fence would
- * fall). An acquire waits for its own work and for that of the frame's producer. With gate "stream"
- * a wait is put into the stream; with gate "host" this thread waits.
+ * fall). An acquire waits for its own work and for that of the frame's producer. With gate
+ * "stream" a wait is put into the stream; with gate "host" this thread waits.
  */
-#include "device.h"
+#include "order.h"
 
 #include <time.h>
+
+#include "../core/bell.h"
+#include "../core/claim.h"
+#include "../core/consume.h"
+#include "../core/reap.h"
+#include "../core/wait.h"
+#include "../core/watchdog.h"
+#include "stream.h"
 
 /* A call looks for at most GD_LAP_NS + GD_PATIENCE_NS whether fences come soon, in all. For one
  * fence, GD_LAP_NS are for looking at its own work, if that is a lap behind, and GD_PATIENCE_NS
@@ -27,20 +35,6 @@ enum {
     GD_NAP_NS = 20 * 1000
 };
 
-void gd_pause(void) {
-#if defined(__x86_64__)
-    for (int k = 0; k < 4; k++) __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    for (int k = 0; k < 4; k++) __asm__ volatile("yield");
-#endif
-}
-
-enum gr_result gd_refuse(struct gd_call *call, enum gd_where where, gd_stream stream, int status) {
-    if (where == GD_ON_STREAM && gd_is_capture(status)) where = GD_CAPTURED;
-    call->trouble = (struct gd_trouble){.where = where, .stream = stream, .status = status};
-    return GR_DEVICE;
-}
-
 static inline const gr_word *fence_word(const struct gd_peer *me, uint32_t peer, uint32_t index) {
     return fence_of(me->me.ring, index, peer);
 }
@@ -51,8 +45,8 @@ static inline bool is_reached(const struct gd_peer *me, uint32_t peer, uint32_t 
     return gr_load_acquire((gr_word *)fence_word(me, peer, index)) >= value;
 }
 
-/* CU_OK, CU_NOT_READY or an error. On host memory a word that is behind will be stored in a moment,
- * or by a reaper if its owner is dead. */
+/* CU_OK, CU_NOT_READY or an error. On host memory a word that is behind will be stored in a
+ * moment, or by a reaper if its owner is dead. */
 static int paid(struct gd_peer *me, struct gd_call *call, uint32_t peer, uint32_t index,
                 uint64_t value) {
     if (me->device) return me->device->sync->paid(me, peer, index, value, &call->trouble);
@@ -61,9 +55,9 @@ static int paid(struct gd_peer *me, struct gd_call *call, uint32_t peer, uint32_
 
 /* ---- on the host ----------------------------------------------------------------------------- */
 
-/* Waits until the fence is reached. A GPU writes the word, or a process that saw an event complete,
- * so there is no bell to sleep at: this spins, then naps. ours: this peer has the slot, so whatever
- * was promised on it is recorded. */
+/* Waits until the fence is reached. A GPU writes the word, or a process that saw an event
+ * complete, so there is no bell to sleep at: this spins, then naps. ours: this peer has the slot,
+ * so whatever was promised on it is recorded. */
 static enum gr_result await(struct gd_peer *me, struct gd_call *call, uint32_t peer, uint32_t index,
                             uint64_t value, bool ours) {
     const int64_t spin_ns =
@@ -95,10 +89,10 @@ static enum gr_result await(struct gd_peer *me, struct gd_call *call, uint32_t p
 }
 
 /* Gate "host", before a claim. Waits for the fences of the slot that comes next. So a call whose
- * time is up has almost always claimed nothing; otherwise it would leave a void sequence each time.
- * This is only a hint (G13): the slot is not this peer's, so a promise on it may not be recorded
- * yet, and an event then says "complete" of an older record. No fence is raised here, and the claim
- * makes its own list. */
+ * time is up has almost always claimed nothing; otherwise it would leave a void sequence each
+ * time. This is only a hint (G13): the slot is not this peer's, so a promise on it may not be
+ * recorded yet, and an event then says "complete" of an older record. No fence is raised here, and
+ * the claim makes its own list. */
 enum gr_result gd_await_next(struct gd_peer *me, struct gd_call *call, unsigned how) {
     struct gr_culprit culprit;
     uint64_t seq, tried = 0;
@@ -142,8 +136,8 @@ bool gd_is_whole(struct gd_peer *me) {
 /* ---- or on the stream ------------------------------------------------------------------------ */
 
 /* Whether the last fence operation of this peer on the slot is on this very stream, which then
- * keeps the order by itself. The id that was noted with the operation is compared with the stream's
- * id now. If they are equal, the same stream had this handle all the time. */
+ * keeps the order by itself. The id that was noted with the operation is compared with the
+ * stream's id now. If they are equal, the same stream had this handle all the time. */
 static bool is_on_stream(struct gd_peer *me, struct gd_call *call, uint32_t index) {
     struct gd_use *use = &me->use[index];
     if (use->recorded_on == 0 || use->unpaid || call->stream == GD_PER_THREAD) return false;
@@ -168,8 +162,8 @@ static bool not_soon(struct gd_peer *me) {
  * It looks only while this peer's own last work is pending. Until then its stream cannot use the
  * slot anyway, so looking delays nothing. If not even its work of the last lap on this slot is
  * done, the host is a whole lap ahead of the GPU: every fence is far, and it would stay so. Then
- * each call lets the GPU catch up by a little, in which it does several small frames while the host
- * claims one. */
+ * each call lets the GPU catch up by a little, in which it does several small frames while the
+ * host claims one. */
 static bool comes_soon(struct gd_peer *me, struct gd_call *call, uint32_t peer, uint32_t index,
                        uint64_t value) {
     if (me->blind > 0) {
@@ -205,21 +199,6 @@ static bool comes_soon(struct gd_peer *me, struct gd_call *call, uint32_t peer, 
         gd_pause();
     } while (gr_now_ns() < until);
     return not_soon(me);
-}
-
-/* Puts the collected operations into the stream, in one call of the driver. If the result is
- * GR_DEVICE because of a capture, none of them was enqueued. */
-enum gr_result gd_submit(struct gd_peer *me, struct gd_call *call) {
-    const struct gd_device *device = me->device;
-    const unsigned n = call->ops;
-    if (n == 0) return GR_OK;
-    call->ops = 0;
-    void *stream = (void *)call->stream;
-    int status = gd_captured(device, call->stream);
-    if (status != CU_OK) return gd_refuse(call, GD_CAPTURED, call->stream, status);
-    if (n > 1) status = device->driver->stream_batch(stream, n, call->op, 0);
-    else status = device->driver->stream_wait_value(stream, call->op->address, call->op->value, 0);
-    return status == CU_OK ? GR_OK : gd_refuse(call, GD_ON_STREAM, call->stream, status);
 }
 
 /* GR_OK: once what is left in call->op is submitted, call->stream is ordered behind everything

@@ -6,12 +6,17 @@
  * captured nobody can tell whether its work is done. Then the peer keeps the slot, and nothing is
  * promised.
  */
-#include "device.h"
+#include "record.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
+#include "../core/bell.h"
+#include "../core/claim.h"
+#include "../core/reap.h"
+#include "../core/wait.h"
+#include "stream.h"
 
 enum { SPIN_NS = 200 * 1000, NAP_NS = 20 * 1000 };
 
@@ -91,8 +96,8 @@ static uint64_t promise(struct gd_peer *me, uint32_t index, gd_stream stream) {
 }
 
 /* Promises for the work on one slot, and enqueues the fence operation behind all streams that used
- * it. *value: what was promised, 0 if this peer is not LIVE any more. GR_DEVICE: the peer keeps the
- * slot (gd_use.unpaid). */
+ * it. *value: what was promised, 0 if this peer is not LIVE any more. GR_DEVICE: the peer keeps
+ * the slot (gd_use.unpaid). */
 enum gr_result gd_record(struct gd_peer *me, struct gd_call *call, uint32_t index,
                          uint64_t *value) {
     struct gd_use *use = &me->use[index];

@@ -4,8 +4,8 @@
  * producer's. If the producer dies then, the frame is torn, and nobody holds it any more. So each
  * frame whose producer's fence was behind at its release is remembered until its end is known.
  *
- * With a timeline the fence word tells, because the GPU stores it. An event raises no fence word by
- * itself, so three things are asked:
+ * With a timeline the fence word tells, because the GPU stores it. An event raises no fence word
+ * by itself, so three things are asked:
  *
  *   - This peer's own event of the slot. Its stream waited for the producer's, so if the work that
  *     came later is done, the frame was written.
@@ -14,11 +14,16 @@
  *     before it is done. It is needed where the host runs farther ahead than the ring is long, so
  *     that each event is recorded again before anybody sees it complete.
  */
-#include "device.h"
+#include "released.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "../core/consume.h"
+#include "../core/handles.h"
+#include "event.h"
+#include "own_event.h"
+#include "stream.h"
 
 bool gd_released_prepare(struct gd_peer *me) {
     struct gd_released *released = &me->released;
@@ -208,8 +213,8 @@ void gd_remember(struct gd_peer *me, const struct gd_frame *frame, gd_stream str
     if (behind) set_checkpoint(me, stream, identity);
 }
 
-/* Keeps a frame that is known to be torn, because something else has to be said now. gd_reserve has
- * made room. */
+/* Keeps a frame that is known to be torn, because something else has to be said now. gd_reserve
+ * has made room. */
 void gd_tell_later(struct gd_peer *me, uint64_t seq) {
     pthread_mutex_lock(&me->released.mutex);
     me->released.reserved--;

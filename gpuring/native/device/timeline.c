@@ -1,12 +1,14 @@
 /* Device order by 64-bit words: streams store and wait for words in the header's own fence table.
  *
  * The table is registered with CUDA. So the word that a stream stores when it gets there, and that
- * other streams wait for, is one that the CPU can load. A stream that waits for a dead peer goes on
- * when a reaper stores that peer's fence.
+ * other streams wait for, is one that the CPU can load. A stream that waits for a dead peer goes
+ * on when a reaper stores that peer's fence.
  */
-#include "device.h"
+#include "timeline.h"
 
 #include <string.h>
+
+#include "stream.h"
 
 static uint64_t address_of(const struct gd_device *device, uint32_t peer, uint32_t index) {
     return device->base + 8 * ((uint64_t)index * device->ring->max_peers + peer);

@@ -2,16 +2,28 @@
  *
  * Until the record everything can be undone: a claim turns void, a frame is given back. After the
  * record the frame is published or released. Each verb can be read here from top to bottom.
- * device.h has the contract of each, and docs/protocol.md the argument.
+ * verbs.h has the contract of each, and docs/protocol.md the argument.
  */
-#include "device.h"
+#include "verbs.h"
 
-#include <errno.h>
+#include "../core/bell.h"
+#include "../core/claim.h"
+#include "../core/consume.h"
+#include "../core/handles.h"
+#include "../core/members.h"
+#include "../core/wait.h"
+#include "../core/watchdog.h"
+#include "event.h"
+#include "order.h"
+#include "record.h"
+#include "released.h"
+#include "stream.h"
+#include "timeline.h"
 
 /* ---- claim, acquire -------------------------------------------------------------------------- */
 
-/* Calls the core's verb until it is not blocked any more: at once, then spinning, then asleep for a
- * slice. */
+/* Calls the core's verb until it is not blocked any more: at once, then spinning, then asleep for
+ * a slice. */
 static enum gr_result in_host_order(struct gd_peer *me, struct gd_call *call, unsigned how,
                                     gr_verb verb) {
     enum gr_result result;
@@ -287,8 +299,8 @@ static void tell_all_later(struct gd_peer *me, struct gd_call *call) {
     call->torns = 0;
 }
 
-/* Takes slots from their last use to their end. If one slot of a batch is refused, the call goes on
- * with the others; but the frames after one that could not be published are abandoned. */
+/* Takes slots from their last use to their end. If one slot of a batch is refused, the call goes
+ * on with the others; but the frames after one that could not be published are abandoned. */
 static enum gr_result bring_to_an_end(struct gd_peer *me, struct gd_call *call, unsigned how,
                                       enum end end) {
     /* Checked before the driver is asked anything: a child may not touch CUDA. */
@@ -357,6 +369,7 @@ enum gr_result gd_leave(struct gd_peer *me, struct gd_call *call, unsigned how) 
     /* Its own events can still be asked now. */
     if (prepared && me->me.role == GR_CONSUMER) gd_look_at_released(me);
     result = gr_leave(&me->me);
+    if (gr_leaves_late(&me->me)) gr_watch(me->me.ring);
     if (me->me.left && me->device && prepared) {
         gd_give_events(me);
         gd_drop_checkpoint(me);
