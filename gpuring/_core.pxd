@@ -246,7 +246,7 @@ cdef extern from "device/state.h" nogil:
         uint64_t *torn
         size_t n, torns
     struct gd_peer:
-        gr_peer me
+        gr_peer core
         gd_device *device
         gd_use *use
         gr_bool gate_host

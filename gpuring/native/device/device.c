@@ -79,33 +79,33 @@ bool gd_close(struct gd_device *device) {
 
 /* ---- peers ----------------------------------------------------------------------------------- */
 
-enum gr_result gd_prepare(struct gd_peer *me, struct gd_device *device, bool gate_host,
+enum gr_result gd_prepare(struct gd_peer *peer, struct gd_device *device, bool gate_host,
                           struct gd_trouble *trouble) {
-    me->device = device;
-    me->gate_host = gate_host;
-    me->own = NULL;
-    me->blind = me->backoff = 0;
-    me->lap_ns = 0;
-    gr_store_relaxed(&me->last_value, 0);
-    me->use = calloc(me->me.ring->slots, sizeof *me->use);
-    for (uint32_t i = 0; me->use && i < me->me.ring->slots; i++) {
-        me->use[i].stream = me->use[i].few;
-        me->use[i].room = GD_STREAMS;
+    peer->device = device;
+    peer->gate_host = gate_host;
+    peer->own = NULL;
+    peer->blind = peer->backoff = 0;
+    peer->lap_ns = 0;
+    gr_store_relaxed(&peer->last_value, 0);
+    peer->use = calloc(peer->core.ring->slots, sizeof *peer->use);
+    for (uint32_t i = 0; peer->use && i < peer->core.ring->slots; i++) {
+        peer->use[i].stream = peer->use[i].few;
+        peer->use[i].room = GD_STREAMS;
     }
-    enum gr_result result = me->use && gd_released_prepare(me) ? GR_OK : GR_SYSTEM;
+    enum gr_result result = peer->use && gd_released_prepare(peer) ? GR_OK : GR_SYSTEM;
     if (result == GR_OK && device && device->sync == &gd_events)
-        result = gd_take_events(me, trouble);
-    if (result != GR_OK) gd_dispose(me);
+        result = gd_take_events(peer, trouble);
+    if (result != GR_OK) gd_dispose(peer);
     return result;
 }
 
-void gd_dispose(struct gd_peer *me) {
-    if (!me->use) return;
-    for (uint32_t i = 0; i < me->me.ring->slots; i++)
-        if (me->use[i].stream != me->use[i].few) free(me->use[i].stream);
-    gd_released_dispose(me);
-    if (me->device && me->device->driver && !gr_forked(me->me.ring)) gd_give_events(me);
-    else free(me->own), me->own = NULL;
-    free(me->use);
-    me->use = NULL;
+void gd_dispose(struct gd_peer *peer) {
+    if (!peer->use) return;
+    for (uint32_t i = 0; i < peer->core.ring->slots; i++)
+        if (peer->use[i].stream != peer->use[i].few) free(peer->use[i].stream);
+    gd_released_dispose(peer);
+    if (peer->device && peer->device->driver && !gr_forked(peer->core.ring)) gd_give_events(peer);
+    else free(peer->own), peer->own = NULL;
+    free(peer->use);
+    peer->use = NULL;
 }

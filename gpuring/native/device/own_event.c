@@ -28,7 +28,7 @@ static int make_event(struct gd_driver *driver, int ordinal, void *context, unsi
     return status;
 }
 
-/* ---- interprocess events ---------------------------------------------------------------------- */
+/* ---- interprocess events --------------------------------------------------------------------- */
 
 int gd_take_own_event(struct gd_device *device, struct gd_own_event **taken) {
     struct gd_driver *driver = device->driver;

@@ -93,22 +93,22 @@ struct gd_promise {
 /* What the two synchronisers do differently. The int results are the driver's: CU_OK or an
  * error. */
 struct gd_sync {
-    /* Makes `stream` store fence[index][me] = value behind all its work so far. record_many does
+    /* Makes `stream` store fence[index][peer] = value behind all its work so far. record_many does
      * so for n promises in one call of the driver; NULL if there is no such call. */
-    int (*record)(struct gd_peer *me, gd_stream stream, const struct gd_promise *promise);
-    int (*record_many)(struct gd_peer *me, gd_stream stream, const struct gd_promise *promises,
+    int (*record)(struct gd_peer *peer, gd_stream stream, const struct gd_promise *promise);
+    int (*record_many)(struct gd_peer *peer, gd_stream stream, const struct gd_promise *promises,
                        uint32_t n);
     /* Whether fence[index][peer] >= value: CU_OK, CU_NOT_READY, or an error. Only for a promise
      * whose fence operation was recorded. An event that is complete raises the fence word. */
-    int (*paid)(struct gd_peer *me, uint32_t peer, uint32_t index, uint64_t value,
+    int (*paid)(struct gd_peer *peer, uint32_t owner, uint32_t index, uint64_t value,
                 struct gd_trouble *trouble);
     /* The same, at once and without an error. NULL if the fence word alone tells. */
-    bool (*seen)(struct gd_peer *me, uint32_t peer, uint32_t index, uint64_t value);
+    bool (*seen)(struct gd_peer *peer, uint32_t owner, uint32_t index, uint64_t value);
     /* The same for a slot of another peer, where a promise may not be recorded yet. It is a hint,
      * and raises no fence. */
-    bool (*hint)(struct gd_peer *me, uint32_t peer, uint32_t index, uint64_t value);
+    bool (*hint)(struct gd_peer *peer, uint32_t owner, uint32_t index, uint64_t value);
     /* Makes the stream wait for it. A timeline collects its waits in call->ops. */
-    int (*wait)(struct gd_peer *me, struct gd_call *call, uint32_t peer, uint32_t index,
+    int (*wait)(struct gd_peer *peer, struct gd_call *call, uint32_t owner, uint32_t index,
                 uint64_t value);
 };
 
@@ -186,7 +186,7 @@ struct gd_released {
 };
 
 struct gd_peer {
-    struct gr_peer me;
+    struct gr_peer core;
     struct gd_device *device; /* NULL: host memory */
     struct gd_use *use;       /* [slots] */
     bool gate_host;           /* waits for others' GPU work on the host, and not in the stream */

@@ -72,7 +72,8 @@ enum gr_result gd_follow(struct gd_device *device, gd_stream stream, const gd_st
     }
     gd_give_spare(device, spare);
     if (status == CU_OK) return GR_OK;
-    return gd_trouble_of(trouble, gd_is_capture(status) ? GD_CAPTURED : GD_ON_STREAM, stream, status);
+    return gd_trouble_of(trouble, gd_is_capture(status) ? GD_CAPTURED : GD_ON_STREAM, stream,
+                         status);
 }
 
 enum gr_result gd_refuse(struct gd_call *call, enum gd_where where, gd_stream stream, int status) {
@@ -83,8 +84,8 @@ enum gr_result gd_refuse(struct gd_call *call, enum gd_where where, gd_stream st
 
 /* Puts the collected operations into the stream, in one call of the driver. If the result is
  * GR_DEVICE because of a capture, none of them was enqueued. */
-enum gr_result gd_submit(struct gd_peer *me, struct gd_call *call) {
-    const struct gd_device *device = me->device;
+enum gr_result gd_submit(struct gd_peer *peer, struct gd_call *call) {
+    const struct gd_device *device = peer->device;
     const unsigned n = call->ops;
     if (n == 0) return GR_OK;
     call->ops = 0;

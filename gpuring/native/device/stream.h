@@ -18,7 +18,7 @@ int gd_captured(const struct gd_device *device, gd_stream stream);
 uint64_t gd_stream_id(const struct gd_device *device, gd_stream stream);
 uint64_t gd_this_thread(void);
 
-enum gr_result gd_submit(struct gd_peer *me, struct gd_call *call);
+enum gr_result gd_submit(struct gd_peer *peer, struct gd_call *call);
 /* Notes in the call what the driver refused. */
 enum gr_result gd_refuse(struct gd_call *call, enum gd_where where, gd_stream stream, int status);
 
