@@ -12,7 +12,12 @@
 #include <sys/mman.h>
 #include <time.h>
 
-#include "core/ring.h"
+#include "core/bell.h"
+#include "core/claim.h"
+#include "core/consume.h"
+#include "core/header.h"
+#include "core/members.h"
+#include "core/peer.h"
 
 enum { ROUNDS = 20000, LAP = 8, VERBS = 4 };
 

@@ -44,7 +44,7 @@ MUTANTS: dict[str, Edit] = {
         "while (0) { /* the last first",
     ),
     "what is said of a refusal is left out": (
-        "order.c",
+        "stream.c",
         "call->trouble = (struct gd_trouble){.where = where, .stream = stream, .status = status};",
         "(void)stream;",
     ),

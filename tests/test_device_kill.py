@@ -77,18 +77,18 @@ MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {
         [
             (
                 "released.c",
-                "if (!gr_torn(me->me.ring, index, use->producer, use->producer_id, use->value))",
+                "if (!gr_torn(peer->core.ring, index, use->producer, use->producer_id, use->value))",
                 "if (1)",
             )
         ],
     ),
     "a frame is torn as soon as its producer's number has died": (
         ("--point", "device:"),
-        [("frames.c", "return value > gr_load_acquire(&mark->reached) ||", "return true ||")],
+        [("consume.c", "return value > gr_load_acquire(&mark->reached) ||", "return true ||")],
     ),
     "frames that were released are forgotten": (
         ("--point", "device: unfinished"),
-        [("verbs.c", "gd_remember(me, &frame, stream);", "gd_unreserve(&me->released, 1);")],
+        [("verbs.c", "gd_remember(peer, &frame, stream);", "gd_unreserve(&peer->released, 1);")],
     ),
     "what is torn at its release is not said": (
         ("--point", "device: unfinished"),
@@ -99,7 +99,7 @@ MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {
         [
             (
                 "order.c",
-                "status = me->device->sync->wait(me, call, peer, index, value);",
+                "status = peer->device->sync->wait(peer, call, owner, index, value);",
                 "status = CU_OK;",
             )
         ],
@@ -120,14 +120,14 @@ MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {
     ),
     "the events of a peer's predecessor are taken for its own": (
         ("--role", "joiner"),
-        [("event.c", "if (!row || row->peer_id != peer_id) row =", "if (!row) row =")],
+        [("event.c", "if (!row || row->owner_id != owner_id)\n", "if (!row)\n")],
     ),
     "a peer leaves before its GPU work is done": (
         ("--role", "joiner"),
         [
             (
                 "verbs.c",
-                "enum gr_result result = gd_drain(me, call, how);",
+                "enum gr_result result = gd_drain(peer, call, how);",
                 "enum gr_result result = GR_OK;",
             )
         ],

@@ -55,38 +55,38 @@ MUTANTS: dict[str, list[Edit]] = {
     "a wait is left out": [
         (
             "order.c",
-            "status = me->device->sync->wait(me, call, peer, index, value);",
+            "status = peer->device->sync->wait(peer, call, owner, index, value);",
             "status = CU_OK;",
         )
     ],
     "nothing is promised": [
         (
             "record.c",
-            "value = gr_promise(&me->me, index, use->seq);\n    use->recorded_on",
+            "value = gr_promise(&peer->core, index, use->seq);\n    use->recorded_on",
             "value = use->seq << 16;\n    use->recorded_on",
         )
     ],
     "the frame is shown before the record": [
         (
             "verbs.c",
-            "if (gd_record(me, call, index, &value) == GR_OK) {",
-            "if (end == PUBLISH && me->use[index].streams == 1) {\n"
-            "    struct gd_use *use = &me->use[index];\n"
+            "if (gd_record(peer, call, index, &value) == GR_OK) {",
+            "if (end == PUBLISH && peer->use[index].streams == 1) {\n"
+            "    struct gd_use *use = &peer->use[index];\n"
             "    const gd_stream on = use->stream[0];\n"
-            "    value = gr_promise(&me->me, index, use->seq);\n"
-            "    finish(me, call, index, value, end);\n"
+            "    value = gr_promise(&peer->core, index, use->seq);\n"
+            "    finish(peer, call, index, value, end);\n"
             "    gd_pause();\n"
             "    struct gd_promise late = {index, value};\n"
-            "    me->device->sync->record(me, on, &late);\n"
+            "    peer->device->sync->record(peer, on, &late);\n"
             "    return GR_OK;\n"
             "}\n"
-            "if (gd_record(me, call, index, &value) == GR_OK) {",
+            "if (gd_record(peer, call, index, &value) == GR_OK) {",
         )
     ],
     "a claim that was refused is not undone": [
         (
             "verbs.c",
-            "gr_abandon(&me->me, me->me.index, me->me.seq);\n"
+            "gr_abandon(&peer->core, peer->core.index, peer->core.seq);\n"
             "            if (result == GR_BLOCKED && call->got) break;",
             "if (result == GR_BLOCKED && call->got) break;",
         )
@@ -94,7 +94,7 @@ MUTANTS: dict[str, list[Edit]] = {
     "an acquire that was refused is not undone": [
         (
             "verbs.c",
-            "gr_give_back(&me->me, me->me.index, me->me.seq);\n"
+            "gr_give_back(&peer->core, peer->core.index, peer->core.seq);\n"
             "            if (result == GR_BLOCKED && call->got) break;",
             "if (result == GR_BLOCKED && call->got) break;",
         )
@@ -108,11 +108,11 @@ MUTANTS: dict[str, list[Edit]] = {
         )
     ],
     "nobody asks whether the stream is captured": [
-        ("device.c", "return capturing ? CU_CAPTURE : CU_OK;", "return CU_OK;")
+        ("stream.c", "return capturing ? CU_CAPTURE : CU_OK;", "return CU_OK;")
     ],
     "another stream of the slot is not waited for": [
         (
-            "device.c",
+            "stream.c",
             "if (status == CU_OK)\n            status = device->driver->stream_wait_event((",
             "if (0) status = device->driver->stream_wait_event((",
         )
@@ -136,7 +136,7 @@ MUTANTS: dict[str, list[Edit]] = {
     "a peer leaves before its GPU work is done": [
         (
             "verbs.c",
-            "enum gr_result result = gd_drain(me, call, how);",
+            "enum gr_result result = gd_drain(peer, call, how);",
             "enum gr_result result = GR_OK;",
         )
     ],
@@ -157,7 +157,7 @@ STEPS: dict[str, Edit] = {
         "return true;",
     ),
     "a stream is known by its handle": (
-        "device.c",
+        "stream.c",
         "return device->driver->stream_get_id((void *)stream, &id) == CU_OK ? id + 1 : 0;",
         "return (void)id, stream;",
     ),
@@ -187,8 +187,8 @@ SANITIZED: dict[str, tuple[str, str, Edit]] = {
         "data race",
         (
             "verbs.c",
-            "use->open = false;\n        enum gr_result result = gr_release(&me->me, index, seq);",
-            "enum gr_result result = gr_release(&me->me, index, seq);\n        use->open = false;",
+            "use->open = false;\n        enum gr_result result = gr_release(&peer->core, index, seq);",
+            "enum gr_result result = gr_release(&peer->core, index, seq);\n        use->open = false;",
         ),
     ),
     "a row of events is destroyed while somebody uses it": (

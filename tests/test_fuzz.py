@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import re
 import shutil
 import struct
 import subprocess
@@ -42,7 +43,8 @@ def build(tmp_path_factory):
 
     def make(name: str) -> Path:
         core = [str(path) for path in (ROOT / "gpuring/native/core").glob("*.c")]
-        core = [path for path in core if not path.endswith("watchdog.c")]
+        included = re.findall(r"core/(\w+\.c)\"", (ROOT / f"tests/core/{name}.c").read_text())
+        core = [path for path in core if Path(path).name not in included]
         built = [gcc, *FLAGS, f"tests/core/{name}.c", *core, "-o", str(folder / name)]
         subprocess.run(built, cwd=ROOT, check=True, timeout=100)
         return folder / name

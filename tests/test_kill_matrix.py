@@ -135,7 +135,7 @@ MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {
                 "gr_ring_bell(ring);\n    gr_store_sc(&entry->word, peer_word(GR_FREE, 0, 0));",
                 "gr_store_sc(&entry->word, peer_word(GR_FREE, 0, 0));",
             ),
-            ("ring.h", "GR_SLICE_NS (INT64_C(50)", "GR_SLICE_NS (INT64_C(2000)"),
+            ("wait.h", "GR_SLICE_NS (INT64_C(50)", "GR_SLICE_NS (INT64_C(2000)"),
         ],
     ),
     "a reaper frees the entry first": (

@@ -25,9 +25,9 @@ pytestmark = [needs_compiler, pytest.mark.slow, pytest.mark.deadline(BUILD_S + R
 
 
 TELLS = {
-    "stream": ("order.c", "gr_tell_of_joins(me->me.ring);\n"),
-    "gate": ("order.c", "gr_tell_of_joins(me->me.ring); /* as"),
-    "poll": ("verbs.c", "gr_tell_of_joins(me->me.ring);"),
+    "stream": ("order.c", "gr_tell_of_joins(peer->core.ring);\n"),
+    "gate": ("order.c", "gr_tell_of_joins(peer->core.ring); /* as"),
+    "poll": ("verbs.c", "gr_tell_of_joins(peer->core.ring);"),
 }
 
 
@@ -46,5 +46,5 @@ def test_the_watchdog_knows_who_is_waited_for(how, tmp_path):
 @pytest.mark.parametrize("how", TELLS)
 def test_it_catches_that_nobody_tells_the_watchdog(how, tmp_path):
     file, call = TELLS[how]
-    silent = (file, call, call.replace("gr_tell_of_joins(me->me.ring);", ";"))
+    silent = (file, call, call.replace("gr_tell_of_joins(peer->core.ring);", ";"))
     assert run(tmp_path, how, HANGS_S, silent).returncode == -signal.SIGALRM

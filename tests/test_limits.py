@@ -85,11 +85,11 @@ def test_ticks_and_slices_are_as_long_as_the_page_says():
     """By the source: no test can tell by a clock."""
     root = Path(__file__).parents[1]
     watchdog = (root / "gpuring/native/core/watchdog.c").read_text()
-    ring = (root / "gpuring/native/core/ring.h").read_text()
+    wait = (root / "gpuring/native/core/wait.h").read_text()
     said = (root / "docs/failure.md").read_text()
     tick, long = re.findall(r"\bTICK_MS = (\d+), LONG_TICK_MS = (\d+),", watchdog)[0]
-    (slice_ms,) = re.findall(r"define GR_SLICE_NS \(INT64_C\((\d+)\) \* 1000 \* 1000\)", ring)
-    assert "define GR_SLICE_MAX_NS (GR_SLICE_NS > GR_SECOND_NS ?" in ring
+    (slice_ms,) = re.findall(r"define GR_SLICE_NS \(INT64_C\((\d+)\) \* 1000 \* 1000\)", wait)
+    assert "define GR_SLICE_MAX_NS (GR_SLICE_NS > GR_SECOND_NS ?" in wait
     assert long == "1000"
     assert f"looks by itself, {tick} ms after a join at first" in said
     assert f"looks by itself, after {slice_ms} ms at first" in said

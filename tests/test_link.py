@@ -229,34 +229,34 @@ def test_each_near_frame_comes_once_wherever_importers_are_killed(tmp_path):
 
 MUTANTS: dict[str, Edit] = {
     "published frames do not count": (
-        "link.c",
+        "annex.c",
         "if (shown(&ring->slot[i], &seq, &origin) && seq >= first) lift",
         "if (0) lift",
     ),
     "frames count before they are published": (
-        "link.c",
+        "annex.c",
         "return phase_of(w) == GR_READY && gr_origin",
         "return phase_of(w) != GR_TORN && gr_origin",
     ),
     "frames of an earlier link count": (
-        "link.c",
+        "annex.c",
         "seq >= first) first = seq + 1;",
         "0) first = 1;",
     ),
     "there is one copy, and it is written in place": (
-        "link.c",
+        "annex.c",
         "return &ring->head->links[turn % 2];",
         "return &ring->head->links[turn * 0];",
     ),
     "the turn comes first": (
-        "link.c",
+        "annex.c",
         "    struct gr_link *link = link_of(ring, turn + 1);",
         "    struct gr_link *link = link_of(ring, turn + 1);\n"
         "    gr_store_release(&head->link_turn, turn + 1);\n"
         '    GR_FAULT("link: turned first");',
     ),
     "what was lost is that of the watermark": (
-        "link.c",
+        "annex.c",
         "mark->lost += (uint32_t)(origin->lost - (uint32_t)mark->lost);",
         "",
     ),
@@ -266,12 +266,12 @@ MUTANTS: dict[str, Edit] = {
         ";",
     ),
     "the note forgets what was lost": (
-        "link.c",
+        "annex.c",
         "gr_store_release(&link->passed_lost, origin.lost);",
         "",
     ),
     "the note comes with another link": (
-        "link.c",
+        "annex.c",
         "first = passed = passed_lost = 0;",
         "first = 0;",
     ),

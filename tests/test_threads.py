@@ -22,7 +22,7 @@ MUTANTS: dict[str, Edit] = {
         "result = GR_OK;",
     ),
     "a verb is counted after its look": (
-        "ring.h",
+        "peer.h",
         "atomic_fetch_add_explicit(inside_of(me), 1, memory_order_seq_cst);\n"
         "    if (is_mine(me)) return GR_OK;",
         "bool mine = is_mine(me);\n"

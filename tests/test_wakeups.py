@@ -45,12 +45,12 @@ MUTANTS = {
         "enum gr_result result = answer_of(notifier);",
         "enum gr_result result = GR_BLOCKED;",
     ),
-    "arming does not kick the bridge": (
+    "arming does not kick the notifier thread": (
         "notify.c",
         "if (!sleeps_at(bell, value)) kick();",
         ";",
     ),
-    "the bridge does not look": (
+    "the notifier thread does not look": (
         "notify.c",
         "if (answer_of(notifier) != GR_BLOCKED) make_readable(notifier);",
         ";",

@@ -67,7 +67,7 @@ _WHERE = {
 
 @cython.no_gc_clear  # __dealloc__ needs the header
 cdef class Device:
-    """How streams of this process are ordered with those of others, for one ring (device/device.h)."""
+    """How streams of this process are ordered with those of others, for one ring (device/state.h)."""
 
     def __init__(self, Header header not None, int ordinal, get_current_stream, capsule=None, Driver driver=None):
         """`ordinal` is that of the GPU under which this process has the slots.  `get_current_stream` is the framework's and

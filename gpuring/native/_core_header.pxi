@@ -146,7 +146,7 @@ cdef class Header:
         cdef gr_result result
         self._to_write()
         with nogil:
-            result = gr_join_producer(self.ring, &peer.gd.me)
+            result = gr_join_producer(self.ring, &peer.gd.core)
         return _joined(peer, result, device, gate_host)
 
     def join_consumer(self, bytes name, bint lossless, start, bint redeliver=True, Device device=None,
@@ -171,7 +171,7 @@ cdef class Header:
         else:
             seq = start
         with nogil:
-            result = gr_join_consumer(self.ring, padded, mode, policy, how, seq, &peer.gd.me)
+            result = gr_join_consumer(self.ring, padded, mode, policy, how, seq, &peer.gd.core)
         return _joined(peer, result, device, gate_host)
 
     def watch(self):

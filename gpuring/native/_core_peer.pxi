@@ -74,44 +74,46 @@ cdef class Peer:
         cdef uint32_t i
         cdef uint64_t seq
         cdef bint used = False
-        if self.gd.me.ring == NULL:
+        if self.gd.core.ring == NULL:
             return
-        if not self.gd.me.left and self.gd.me.ring.lock_fd >= 0 and not gr_forked(self.gd.me.ring):
-            for i in range(self.gd.me.ring.slots):
-                used = used or gr_holds(&self.gd.me, i, &seq) or not self._paid(i)
+        if not self.gd.core.left and self.gd.core.ring.lock_fd >= 0 and not gr_forked(self.gd.core.ring):
+            for i in range(self.gd.core.ring.slots):
+                used = used or gr_holds(&self.gd.core, i, &seq) or not self._paid(i)
             if not used:
-                self.gd.me.dropped = True
+                self.gd.core.dropped = True
                 with nogil:  # another thread of this process may have LOCK
-                    gr_leave(&self.gd.me)
+                    gr_leave(&self.gd.core)
+                    if gr_leaves_late(&self.gd.core):
+                        gr_watch(self.gd.core.ring)
         gd_dispose(&self.gd)
 
     cdef bint _paid(self, uint32_t index) noexcept:
-        cdef gr_ring *ring = self.gd.me.ring
-        return gr_load_acquire(fence_of(ring, index, self.gd.me.number)) >= \
-            gr_load_acquire(work_of(ring, index, self.gd.me.number))
+        cdef gr_ring *ring = self.gd.core.ring
+        return gr_load_acquire(fence_of(ring, index, self.gd.core.number)) >= \
+            gr_load_acquire(work_of(ring, index, self.gd.core.number))
 
-    number = property(lambda Peer self: self.gd.me.number)
-    id = property(lambda Peer self: self.gd.me.id)
-    subscription = property(lambda Peer self: self.gd.me.u)
-    left = property(lambda Peer self: self.gd.me.left)
-    position = property(lambda Peer self: self.gd.me.pos)
+    number = property(lambda Peer self: self.gd.core.number)
+    id = property(lambda Peer self: self.gd.core.id)
+    subscription = property(lambda Peer self: self.gd.core.u)
+    left = property(lambda Peer self: self.gd.core.left)
+    position = property(lambda Peer self: self.gd.core.pos)
 
     def count_on_from(self, Peer before not None, lost=None):
         """What was lost upstream counts from the last frame that `before` had, which was in another ring.  `lost`: how much
         had been lost then as this ring counts, if it does not count on from the other one.  Call it before the first verb."""
-        self.gd.me.had_origin = before.gd.me.had_origin
-        self.gd.me.origin_lost = before.gd.me.origin_lost if lost is None else lost & 0xffffffff
+        self.gd.core.had_origin = before.gd.core.had_origin
+        self.gd.core.origin_lost = before.gd.core.origin_lost if lost is None else lost & 0xffffffff
 
     def count_since(self, lost):
         """`lost`: how much had been lost upstream, as this ring counts, when it was made.  If the join has made a subscription
         that begins with the ring, what was lost since then counts.  Call it before the first verb."""
-        if self.gd.me.first:
-            self.gd.me.had_origin, self.gd.me.origin_lost = True, lost & 0xffffffff
+        if self.gd.core.first:
+            self.gd.core.had_origin, self.gd.core.origin_lost = True, lost & 0xffffffff
 
     def count_before(self):
         """Counts what was in the ring before the subscription that its join has made as lost.  If the subscription was there
         already, that is the other members' affair, and this does nothing.  Call it before the first verb."""
-        gr_count_before(&self.gd.me)
+        gr_count_before(&self.gd.core)
 
     remembered = property(lambda Peer self: self.gd.released.n)
 
@@ -127,11 +129,11 @@ cdef class Peer:
     @property
     def culprit(self):
         """(reason, peer or None, subscription or None, seq, since_ns) of the last BLOCKED."""
-        return _told_of(&self.gd.me.culprit)
+        return _told_of(&self.gd.core.culprit)
 
     def set_spin(self, int64_t ns):
         """Sets how long a wait spins before it sleeps.  -1 is adaptive, and with 2**63 - 1 it never sleeps."""
-        gr_set_spin(&self.gd.me, ns)
+        gr_set_spin(&self.gd.core, ns)
 
     cdef int take(self, gd_call *call, verb which) except? -1000:
         """Does CLAIM, ACQUIRE or LATEST.  Returns 0 or a negative result.  If this raises, nothing is claimed or held."""
@@ -155,8 +157,8 @@ cdef class Peer:
                 try:
                     PyErr_CheckSignals()  # after a success, too, because later the caller has the slot
                     if result != GR_SIGNAL:  # a signal handler may have closed us
-                        return GR_REAPED if self.gd.me.left else result
-                    if self.gd.me.stopping:  # it may wait for a GPU
+                        return GR_REAPED if self.gd.core.left else result
+                    if self.gd.core.stopping:  # it may wait for a GPU
                         gd_cancel(&self.gd, call)
                         return GR_REAPED
                     if self.is_in_own_way():
@@ -187,20 +189,20 @@ cdef class Peer:
         return self.waiting_in != 0
 
     cdef bint is_forked(self) noexcept:
-        return gr_forked(self.gd.me.ring)
+        return gr_forked(self.gd.core.ring)
 
     cdef int64_t behind(self) noexcept:
         """How many sequences were claimed that this consumer has not looked at."""
-        return <int64_t>(gr_frontier(self.gd.me.ring) - self.gd.me.pos)
+        return <int64_t>(gr_frontier(self.gd.core.ring) - self.gd.core.pos)
 
     cdef bint has_news(self) noexcept:
         """Whether its verb would have an answer now.  A look that changes nothing."""
-        return gr_ready(&self.gd.me) != GR_BLOCKED or gd_would_tell(&self.gd)
+        return gr_ready(&self.gd.core) != GR_BLOCKED or gd_would_tell(&self.gd)
 
     cdef bint has_frame(self) noexcept:
         """Whether its verb would have a slot now.  It looks at the next slot only, where `behind` also reads what the other side
         is writing."""
-        return gr_ready(&self.gd.me) == GR_OK
+        return gr_ready(&self.gd.core) == GR_OK
 
     cdef bint has_whole_frame(self) noexcept:
         """Whether it would have a slot for which no stream has to wait.  A hint."""
@@ -210,45 +212,45 @@ cdef class Peer:
         """Whether it has left, or has claimed and holds nothing according to the header's words."""
         cdef uint64_t seq
         cdef uint32_t i
-        if not self.gd.me.left:
-            for i in range(self.gd.me.ring.slots):
-                if gr_holds(&self.gd.me, i, &seq):
+        if not self.gd.core.left:
+            for i in range(self.gd.core.ring.slots):
+                if gr_holds(&self.gd.core, i, &seq):
                     return False
         return True
 
     cdef bint is_in_own_way(self) noexcept:
         """Whether the culprit of the verb is a peer of this process."""
-        return self.header.is_own(self.gd.me.culprit.peer)
+        return self.header.is_own(self.gd.core.culprit.peer)
 
     def stop(self):
         """From now on no verb hands out a slot.  A verb that waits in another thread ends as if this peer had left.  This waits
         for that verb, for as long as for the membership lock.  False if it does not come back, because it is in the driver, for
         example.  Ctrl-C interrupts."""
         cdef int64_t deadline = gr_now_ns() + 5 * <int64_t>1000000000
-        gr_stop(&self.gd.me, True)
+        gr_stop(&self.gd.core, True)
         while self.waiting_in not in (0, PyThread_get_thread_ident()):  # our own thread: this is a signal handler
             if gr_now_ns() >= deadline:
                 return False
             with nogil:
-                gr_stop(&self.gd.me, True)
+                gr_stop(&self.gd.core, True)
                 usleep(100)
             PyErr_CheckSignals()
         return True
 
     def resume(self):
         """Makes the verbs work again, because the peer could not leave."""
-        gr_stop(&self.gd.me, False)
+        gr_stop(&self.gd.core, False)
 
-    stopped = property(lambda Peer self: self.gd.me.stopping != 0)
+    stopped = property(lambda Peer self: self.gd.core.stopping != 0)
 
     cpdef ask(self):
         """Notes in the header that this peer asks for frames now, or still does."""
-        gr_ask(&self.gd.me)
+        gr_ask(&self.gd.core)
 
     def drop(self):
         """Nobody has this peer any more.  `leave` does not wait for the membership lock then: if another process has it, which may
         be stopped, the watchdog leaves as soon as it can."""
-        self.gd.me.dropped = True
+        self.gd.core.dropped = True
 
     cdef void cancel(self, gd_call *call) noexcept:
         """Undoes what this call has taken.  No slot object was handed out."""
@@ -288,9 +290,9 @@ cdef class Peer:
 
     # The verbs without slot objects, for the tests of the core: an index and a sequence name the frame.
 
-    seq = property(lambda Peer self: self.gd.me.seq)
-    lost = property(lambda Peer self: self.gd.me.lost + self.gd.me.upstream)
-    redelivered = property(lambda Peer self: self.gd.me.redelivered)
+    seq = property(lambda Peer self: self.gd.core.seq)
+    lost = property(lambda Peer self: self.gd.core.lost + self.gd.core.upstream)
+    redelivered = property(lambda Peer self: self.gd.core.redelivered)
 
     def claim(self, timeout=None, size_t stream=0):
         """Returns the index of the claimed slot, or a negative result."""
@@ -338,7 +340,7 @@ cdef class Peer:
 
     def shape(self, uint32_t index):
         """Returns the shape of the frame in a slot that this peer holds.  None means the shape of the whole slot."""
-        cdef gr_slot *slot = &self.gd.me.ring.slot[index]
+        cdef gr_slot *slot = &self.gd.core.ring.slot[index]
         cdef uint32_t ndim = gr_load_acquire32(&slot.ndim), k
         if ndim > <uint32_t>GR_MAX_NDIM:
             raise Damaged(f"slot {index} names {ndim} dimensions")
@@ -348,12 +350,12 @@ cdef class Peer:
         """Says where the frame in a slot that this peer has claimed comes from.  Returns 0 or a negative result."""
         cdef gr_origin origin
         origin.seq, origin.time_ns, origin.lost = origin_seq, time_ns, lost
-        return -<int>gr_set_origin(&self.gd.me, index, seq, &origin)
+        return -<int>gr_set_origin(&self.gd.core, index, seq, &origin)
 
     def origin(self, uint32_t index):
         """(seq, time_ns) of where the frame in a slot that this peer holds comes from, or None."""
         cdef gr_origin origin
-        if not gr_origin_of(&self.gd.me.ring.slot[index], &origin):
+        if not gr_origin_of(&self.gd.core.ring.slot[index], &origin):
             return None
         return origin.seq, origin.time_ns
 
@@ -395,7 +397,7 @@ cdef class Peer:
 
     def time_ns(self, uint32_t index):
         """When the frame in a slot that this peer holds was published."""
-        return gr_load_acquire(&self.gd.me.ring.slot[index].time_ns)
+        return gr_load_acquire(&self.gd.core.ring.slot[index].time_ns)
 
     def is_torn(self, uint32_t index):
         """Whether the frame in a slot that this peer holds is known to be torn."""
@@ -406,8 +408,8 @@ cdef class Peer:
         cdef uint64_t seq
         cdef uint32_t i
         held = []
-        for i in range(self.gd.me.ring.slots):
-            if gr_holds(&self.gd.me, i, &seq):
+        for i in range(self.gd.core.ring.slots):
+            if gr_holds(&self.gd.core, i, &seq):
                 held.append((i, seq))
         return held
 

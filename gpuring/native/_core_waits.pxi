@@ -7,7 +7,7 @@ def look(Peer peer not None):
     Returns (the sequence that it would get, None), or (the negative result, who is in the way if that is BLOCKED)."""
     cdef uint64_t seq = 0
     cdef gr_culprit culprit
-    cdef gr_result result = gr_look(&peer.gd.me, &seq, &culprit)
+    cdef gr_result result = gr_look(&peer.gd.core, &seq, &culprit)
     if result == GR_OK:
         return seq, None
     return -<int>result, _told_of(&culprit) if result == GR_BLOCKED else None
@@ -17,10 +17,10 @@ def ready(Peer peer not None, int64_t spin_ns=0):
     """Whether claim or acquire would have an answer now.  Changes nothing.
 
     It looks again and again for as long as the peer's own spin is, and for at most `spin_ns`."""
-    cdef gr_result result = gr_ready(&peer.gd.me)
+    cdef gr_result result = gr_ready(&peer.gd.core)
     if result == GR_BLOCKED and spin_ns and not gd_would_tell(&peer.gd):
         with nogil:
-            result = gr_spin_ready(&peer.gd.me, spin_ns)
+            result = gr_spin_ready(&peer.gd.core, spin_ns)
     return result != GR_BLOCKED or gd_would_tell(&peer.gd)
 
 
@@ -40,7 +40,7 @@ def select(list peers not None, timeout):
     for k in range(n):
         peer = peers[k]
         peer.check_idle()
-        members[k] = &peer.gd.me
+        members[k] = &peer.gd.core
     try:
         for peer in peers:
             peer.begin_wait()
@@ -82,14 +82,14 @@ cdef class Notifier:
 
     def arm(self, Peer peer not None):
         """Whether the verb has an answer.  If so, the descriptor is readable, and if not, it will be when there is one."""
-        result = gr_notifier_arm(self.notifier, &peer.gd.me)
+        result = gr_notifier_arm(self.notifier, &peer.gd.core)
         self.peer = peer
         return result != GR_BLOCKED
 
     def arm_at_end(self, Peer peer not None):
         """Whether the stream, which had ended, goes on.  If so, the descriptor is readable, and if not, it will be when a
         producer joins."""
-        result = gr_notifier_arm_at_end(self.notifier, &peer.gd.me)
+        result = gr_notifier_arm_at_end(self.notifier, &peer.gd.core)
         self.peer = peer
         return result != GR_BLOCKED
 

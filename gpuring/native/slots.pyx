@@ -225,7 +225,7 @@ cdef class ReadSlot(Slot):
         self._seq = self.use.seq
         self._seen = self._restarted = self._cut = False
         self._shape = self._peer.shape(self.index) if gr_load_acquire32(
-            &self._peer.gd.me.ring.slot[self.index].ndim) else None
+            &self._peer.gd.core.ring.slot[self.index].ndim) else None
         return 0
 
     @property

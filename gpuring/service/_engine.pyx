@@ -129,7 +129,7 @@ cdef class Taken:
 cdef uint64_t former_of(Peer peer, uint64_t number, uint64_t below) noexcept:
     """How many parts of a call, in sequences below that one, are in its client's ring and not released.  An engine that is dead
     or has left has sent them."""
-    cdef gr_ring *ring = peer.gd.me.ring
+    cdef gr_ring *ring = peer.gd.core.ring
     cdef Response *envelope
     cdef uint64_t word, take, n = 0
     cdef uint32_t i
@@ -239,7 +239,7 @@ cdef class Answering(ProducerVerbs):
     cdef bint has_nothing(self) except -1:
         """Whether it has claimed nothing, according to the header's words.  It need not look at all of them, because the list of
         what was handed out has few entries."""
-        cdef gr_ring *ring = self._peer.gd.me.ring
+        cdef gr_ring *ring = self._peer.gd.core.ring
         cdef uint64_t word
         cdef uint32_t k
         if self.unlisted:
@@ -249,7 +249,7 @@ cdef class Answering(ProducerVerbs):
         else:
             for k in range(self.givens):
                 word = gr_load_acquire(&ring.slot[self.given[k]].word)
-                if phase_of(word) == GR_WRITING and owner_of(word) == self._peer.gd.me.number:
+                if phase_of(word) == GR_WRITING and owner_of(word) == self._peer.gd.core.number:
                     return False
         return True
 

@@ -69,14 +69,14 @@ cdef inline double coarse_s() noexcept:
 
 
 cdef inline void *envelope_of(Slot slot) noexcept:
-    cdef gr_ring *ring = slot._peer.gd.me.ring
+    cdef gr_ring *ring = slot._peer.gd.core.ring
     return ring.meta + slot.index * ring.layout.meta_stride
 
 
 cdef inline const void *next_envelope(Slot slot) noexcept:
     """That of the slot that comes next, for a prefetch: the other side has used it since the last lap.  A wrong guess costs
     nothing."""
-    cdef gr_ring *ring = slot._peer.gd.me.ring
+    cdef gr_ring *ring = slot._peer.gd.core.ring
     return ring.meta + (0 if slot.index + 1 == ring.slots else slot.index + 1) * ring.layout.meta_stride
 
 

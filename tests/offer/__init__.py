@@ -1,4 +1,4 @@
-"""Descriptors that the processes of a ring hand to each other (core/offer.c): who asks whom."""
+"""Descriptors that processes of a ring hand to each other (core/exchange_*.c): who asks whom."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@
  * notify.c.
  */
 #define _GNU_SOURCE
-#include "ring.h"
+#include "bell.h"
 
 #include <limits.h>
 #include <linux/futex.h>
@@ -51,8 +51,9 @@ void gr_announce(const struct gr_peer *me, uint64_t bit) {
     gr_end(me);
 }
 
-/* The mark says whether the count is still ours. A reaper that took us for dead, and our own leave,
- * take both back; if we took the count back again, some sleeper would not be woken (edge D). */
+/* The mark says whether the count is still ours. A reaper that took us for dead, and our own
+ * leave, take both back; if we took the count back again, some sleeper would not be woken (edge
+ * D). */
 void gr_withdraw(const struct gr_peer *me, uint64_t bit) {
     if (gr_begin(me) != GR_OK) return;
     if (atomic_fetch_and_explicit(&me->ring->peer[me->number].waiting, ~bit, memory_order_seq_cst) &

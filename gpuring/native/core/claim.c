@@ -1,5 +1,5 @@
 /* The verbs of producers: claim, publish, abandon; and promises, which consumers make, too.
- * frames.c has the verbs of consumers. docs/protocol.md argues why all of this is right, and
+ * consume.c has the verbs of consumers. docs/protocol.md argues why all of this is right, and
  * tests/model explores the same protocol.
  *
  * Edges. Each label is named at both of its ends; docs/holes.md explains edges and holes (H1, …).
@@ -12,14 +12,18 @@
  *   D  doorbell (bell.c, wait.c)
  *   L  leave               leave: store LEAVING, load inside  ||  verb: count inside, load entry
  *
- * The pairs with || are store-buffering pairs: each side announces, then looks, all of it sc, so at
- * least one side sees the other.
+ * The pairs with || are store-buffering pairs: each side announces, then looks, all of it sc, so
+ * at least one side sees the other.
  *
  * Only the owner that a claim word names, or the reaper of a dead owner, leaves WRITING or HELD,
  * and always by CAS from exactly the word that the owner stored. A failed CAS means that the peer
  * was reaped, and changes nothing.
  */
-#include "frames.h"
+#include "claim.h"
+
+#include "annex.h"
+#include "bell.h"
+#include "transition.h"
 
 /* ---- the frontier ---------------------------------------------------------------------------- */
 
@@ -46,9 +50,9 @@ static inline uint64_t help_hint(struct gr_ring *ring, uint64_t c) {
 
 /* ---- the gate -------------------------------------------------------------------------------- */
 
-/* Whether a claim would be in vain for as long as nobody releases: readers hold every slot, so each
- * claim would turn void, and the next one, too (H2). A stale word costs one void sequence, or one
- * wait that ends with the bell of the release. */
+/* Whether a claim would be in vain for as long as nobody releases: readers hold every slot, so
+ * each claim would turn void, and the next one, too (H2). A stale word costs one void sequence, or
+ * one wait that ends with the bell of the release. */
 static bool every_slot_held(const struct gr_ring *ring) {
     for (uint32_t i = 0; i < ring->slots; i++) {
         bool held = false;
@@ -113,9 +117,9 @@ enum gr_result gr_look_to_claim(const struct gr_peer *me, uint64_t *c, struct gr
 /* ---- claim, publish, abandon ----------------------------------------------------------------- */
 
 /* Lists in pending[] what a writer of the slot has to wait for: the unfinished GPU work of every
- * peer on it. This peer's own work counts, too: if it ran on another stream it could come late, and
- * its fence operation would lower the fence (G12). Edges P and R carry `work`: a promise that was
- * made before the slot became free is seen here. */
+ * peer on it. This peer's own work counts, too: if it ran on another stream it could come late,
+ * and its fence operation would lower the fence (G12). Edges P and R carry `work`: a promise that
+ * was made before the slot became free is seen here. */
 void gr_list_pending(struct gr_peer *me, uint32_t index) {
     const struct gr_ring *ring = me->ring;
     const gr_word *work = work_of(ring, index, 0), *fence = fence_of(ring, index, 0);
@@ -125,7 +129,8 @@ void gr_list_pending(struct gr_peer *me, uint32_t index) {
 }
 
 /* GR_OK: slot[index] = (seq, me, WRITING), and pending[] lists what the stream must wait for.
- * GR_BLOCKED, GR_CLOSED: no claim is left behind, but sequences may have been voided on the way. */
+ * GR_BLOCKED, GR_CLOSED: no claim is left behind, but sequences may have been voided on the
+ * way. */
 static ALWAYS_INLINE enum gr_result claim(struct gr_peer *me) {
     struct gr_ring *ring = me->ring;
     struct gr_head *head = ring->head;
@@ -165,9 +170,10 @@ static ALWAYS_INLINE enum gr_result claim(struct gr_peer *me) {
             gr_ring_bell(ring);
             return GR_CLOSED;
         }
-        /* [edge H, claimer] partner: hold. Look again: a lossy reader may have taken the slot since
-         * the gate. A hold of any sequence counts, because a reader may hold a frame for more than
-         * a lap (H1). The claim turns void, which costs the ring one slot for one lap. */
+        /* [edge H, claimer] partner: hold. Look again: a lossy reader may have taken the slot
+         * since the gate. A hold of any sequence counts, because a reader may hold a frame for
+         * more than a lap (H1). The claim turns void, which costs the ring one slot for one
+         * lap. */
         bool held = false;
         gr_each_sub(u, ring) {
             const struct gr_take *take = take_of(ring, i, u);
@@ -225,8 +231,8 @@ uint64_t gr_promise(struct gr_peer *me, uint32_t index, uint64_t seq) {
 static enum gr_result leave_writing(struct gr_peer *me, uint32_t index, uint64_t seq,
                                     unsigned phase) {
     struct gr_slot *slot = &me->ring->slot[index];
-    /* [edge P, publisher] carries data, record and work; partner: hold. A stale word shows WRITING,
-     * and costs the reader another wait, which the bell ends. */
+    /* [edge P, publisher] carries data, record and work; partner: hold. A stale word shows
+     * WRITING, and costs the reader another wait, which the bell ends. */
     if (!gr_cas(&slot->word, claim_word(seq, me->number, GR_WRITING),
                 claim_word(seq, me->number, phase)))
         return GR_REAPED;
@@ -235,7 +241,8 @@ static enum gr_result leave_writing(struct gr_peer *me, uint32_t index, uint64_t
     return GR_OK;
 }
 
-/* value: from gr_promise. Its fence operation is enqueued (on host memory: its fence is stored). */
+/* value: from gr_promise. Its fence operation is enqueued (on host memory: its fence is
+ * stored). */
 enum gr_result gr_publish(struct gr_peer *me, uint32_t index, uint64_t seq, uint64_t value,
                           uint32_t ndim, const uint64_t *shape) {
     struct gr_slot *slot = &me->ring->slot[index];
@@ -258,8 +265,8 @@ enum gr_result gr_publish(struct gr_peer *me, uint32_t index, uint64_t seq, uint
 }
 
 /* Call it after gr_promise and its fence operation, because kernels of the user may still be
- * writing (G6: an abandoned slot without a fence was written again too early). A claim whose stream
- * was never given to anybody may skip both. */
+ * writing (G6: an abandoned slot without a fence was written again too early). A claim whose
+ * stream was never given to anybody may skip both. */
 enum gr_result gr_abandon(struct gr_peer *me, uint32_t index, uint64_t seq) {
     enum gr_result result = gr_begin(me);
     if (result != GR_OK) return result;

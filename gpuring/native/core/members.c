@@ -1,129 +1,26 @@
 /* Membership: join, leave and close. reap.c has the rest. Frame verbs never come here.
  *
- * LOCK is an OFD write lock on a reserved byte of the header's file. The kernel drops it when its
- * holder dies, so there is no owner word and nothing to steal. Under it every step leaves words
- * from which the next holder can go on. If a reaper is killed half-way, the next one repeats its
- * work: each step can be repeated, and "entry FREE" is the last store.
- *
- * Each peer holds another OFD lock while it lives: peer p locks byte p, through a description that
- * is never mapped. The kernel drops that lock a little before the dead process's GPU work is gone.
- * So on a GPU ring nothing of a dead peer is cleared before its pidfd says that the process is gone
- * altogether (G1: the slot was given to the next writer, and two GPU writes overlapped).
+ * All of it is under LOCK (lock.h). Under it every step leaves words from which the next holder
+ * can go on, if this process is killed.
  */
 #define _GNU_SOURCE
 #include "members.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
-/* ---- locks ----------------------------------------------------------------------------------- */
+#include "annex.h"
+#include "bell.h"
+#include "claim.h"
+#include "handles.h"
+#include "lock.h"
+#include "reap.h"
 
-static int byte_lock(struct gr_ring *ring, short type, int byte) {
-    struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
-    return fcntl(ring->lock_fd, F_OFD_SETLK, &lock);
-}
-
-/* Locks that this handle holds itself are not reported: callers know their own (ring->mine). */
-static bool byte_locked(struct gr_ring *ring, int byte) {
-    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
-    return fcntl(ring->lock_fd, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
-}
-
-/* patience_ns 0 tries once. A healthy holder keeps LOCK for microseconds, a stopped one for
- * ever. */
-enum gr_result gr_lock(struct gr_ring *ring, int64_t patience_ns) {
-    if (gr_forked(ring)) return GR_FORKED;
-    int64_t deadline = gr_now_ns() + patience_ns;
-    struct timespec nap = {.tv_nsec = 100 * 1000};
-    bool mutexed = false;
-    for (;;) {
-        if (!mutexed) mutexed = pthread_mutex_trylock(&ring->mutex) == 0;
-        if (mutexed) {
-            if (byte_lock(ring, F_WRLCK, GR_LOCK_BYTE) == 0) return GR_OK;
-            if (errno != EAGAIN && errno != EACCES) {
-                int error = errno;
-                pthread_mutex_unlock(&ring->mutex);
-                errno = error;
-                return GR_SYSTEM;
-            }
-        }
-        if (gr_now_ns() >= deadline) break;
-        nanosleep(&nap, NULL);
-    }
-    if (mutexed) pthread_mutex_unlock(&ring->mutex);
-    return GR_LOCK_TIMEOUT;
-}
-void gr_unlock(struct gr_ring *ring) {
-    byte_lock(ring, F_UNLCK, GR_LOCK_BYTE);
-    pthread_mutex_unlock(&ring->mutex);
-}
+/* A healthy holder keeps LOCK for microseconds, a stopped one for ever. */
 #define PATIENCE_NS (INT64_C(5) * 1000 * 1000 * 1000)
 /* Of a peer that nobody has: who drops the last reference to it does not expect to wait. */
 #define DROPPED_PATIENCE_NS (INT64_C(10) * 1000 * 1000)
-
-/* ---- who is alive ---------------------------------------------------------------------------- */
-
-/* The bit is set before the entry is LIVE, and cleared after it is FREE. So another thread of this
- * process that sees the entry LIVE also sees the bit: release; partner: gr_is_ours. Without the
- * bit it would take this peer for dead, because F_OFD_GETLK does not report one's own locks (A6). A
- * leave at that very moment is noticed under LOCK (A3: death is checked again there). */
-static void set_mine(struct gr_ring *ring, uint32_t p, bool mine) {
-    gr_word *word = &ring->mine[p / 64];
-    uint64_t bit = bit_of(p), bits = gr_load_relaxed(word);
-    gr_store_release(word, mine ? bits | bit : bits & ~bit);
-}
-
-bool gr_peer_alive(struct gr_ring *ring, uint32_t p) {
-    return gr_is_ours(ring, p) || byte_locked(ring, (int)p);
-}
-
-bool gr_creator_alive(struct gr_ring *ring) {
-    const struct gr_head *head = ring->head;
-    bool me = head->creator_pid == ring->pid && head->creator_start == ring->start &&
-              head->creator_pidns == ring->pidns;
-    return me || byte_locked(ring, GR_CREATOR_BYTE);
-}
-
-bool gr_attached(struct gr_ring *ring) { return byte_locked(ring, GR_ATTACHED_BYTE); }
-
-/* ---- shared with reap.c; all under LOCK ------------------------------------------------------ */
-
-/* Stores the number of live producers in one word, so that no reader has to scan entries that
- * change meanwhile (E3: a scan found no producer though there was always one). It is stored before
- * a leaver's or a dead peer's entry is cleared, and after a joiner's entry is LIVE. Partner:
- * end_of. */
-void gr_count_producers(struct gr_ring *ring, uint32_t without, enum gr_end how) {
-    struct gr_head *head = ring->head;
-    uint64_t live = 0, ever = gr_load_relaxed(&head->producers) >> 8 & 1;
-    if (how == GR_NOT_ENDED) ever = 1;
-    for (uint32_t p = 0; p < ring->max_peers; p++) {
-        uint64_t word = gr_load_relaxed(&ring->peer[p].word);
-        live += p != without && state_of(word) == GR_LIVE && role_of(word) == GR_PRODUCER;
-    }
-    gr_store_sc(&head->producers, live << 16 | ever << 8 | how);
-    GR_FAULT("producers counted");
-}
-
-bool gr_has_other_member(struct gr_ring *ring, uint32_t u, uint32_t p) {
-    for (uint32_t q = 0; q < ring->max_peers; q++) {
-        uint64_t word = gr_load_relaxed(&ring->peer[q].word);
-        if (q != p && state_of(word) == GR_LIVE && role_of(word) == GR_CONSUMER &&
-            sub_of(word) == u)
-            return true;
-    }
-    return false;
-}
-
-/* The mask bit is cleared after the word. A bit too many costs a claim one look; a bit too few
- * would hide a reader from it (M2). */
-void gr_remove_subscription(struct gr_ring *ring, uint32_t u) {
-    gr_store_sc(&ring->sub[u].word, sub_word(0, 0, GR_SUB_FREE));
-    GR_FAULT("subscription removed");
-    atomic_fetch_and_explicit(&ring->head->sub_mask[u / 64], ~bit_of(u), memory_order_seq_cst);
-}
 
 /* ---- join ------------------------------------------------------------------------------------ */
 
@@ -138,7 +35,8 @@ static bool drained(const struct gr_ring *ring, uint32_t p) {
  * reaper would clear the newcomer (A4). The entry comes before the subscription; otherwise a kill
  * would leave a subscription without a member, which holds producers up (A5).
  *
- * The relaxed stores are carried by the sc store of the entry's word; partner: is_mine and reapers.
+ * The relaxed stores are carried by the sc store of the entry's word; partner: is_mine and
+ * reapers.
  */
 static enum gr_result enter(struct gr_ring *ring, struct gr_peer *me) {
     struct gr_head *head = ring->head;
@@ -146,9 +44,9 @@ static enum gr_result enter(struct gr_ring *ring, struct gr_peer *me) {
     for (uint32_t p = 0; p < ring->max_peers; p++) {
         struct gr_peer_entry *entry = &ring->peer[p];
         if (state_of(gr_load_acquire(&entry->word)) != GR_FREE || !drained(ring, p)) continue;
-        if (byte_lock(ring, F_WRLCK, (int)p) != 0) continue;
+        if (gr_lock_byte(ring->lock_fd, F_WRLCK, (int)p) != 0) continue;
         GR_FAULT("join: byte locked");
-        set_mine(ring, p, true);
+        gr_set_mine(ring, p, true);
         atomic_fetch_or_explicit(&head->peer_mask[p / 64], bit_of(p), memory_order_seq_cst);
         me->ring = ring;
         me->number = p;
@@ -202,20 +100,6 @@ enum gr_result gr_join_producer(struct gr_ring *ring, struct gr_peer *me) {
     return result;
 }
 
-/* Relaxed: who needs the text to be whole is ordered by another word. */
-static void write_text(gr_word *to, const char *text, int words) {
-    for (int k = 0; k < words; k++) {
-        uint64_t word;
-        memcpy(&word, text + 8 * k, 8);
-        gr_store_relaxed(&to[k], word);
-    }
-}
-
-/* A member of subscription u says who keeps the far ring of a bridge from taking more. */
-void gr_set_far(struct gr_ring *ring, uint32_t u, const char far[8 * GR_FAR_WORDS]) {
-    write_text(ring->sub[u].far, far, GR_FAR_WORDS);
-}
-
 static bool same_name(const struct gr_sub *sub, const char *name) {
     for (int k = 0; k < GR_NAME_WORDS; k++) {
         uint64_t word;
@@ -238,7 +122,7 @@ static void announce(struct gr_ring *ring, struct gr_peer *me, const char *name,
         gr_store_relaxed(&take_of(ring, i, me->u)->word, claim_word(0, GR_NONE, GR_DONE));
     GR_FAULT("join: cleared");
     /* Relaxed: the sc store of the subscription's word carries these. */
-    write_text(sub->name, name, GR_NAME_WORDS);
+    gr_write_text(sub->name, name, GR_NAME_WORDS);
     gr_set_far(ring, me->u, (const char[8 * GR_FAR_WORDS]){0});
     gr_store_relaxed(&sub->lost, 0);
     gr_store_relaxed(&sub->created_ns, (uint64_t)gr_now_ns());
@@ -250,8 +134,9 @@ static void announce(struct gr_ring *ring, struct gr_peer *me, const char *name,
     uint64_t s = from == GR_START_NEXT                       ? f
                  : from == GR_START_OLDEST || start < oldest ? oldest
                                                              : start;
-    /* [edge J, joiner] partner: gate and the second look of claim. If the claim's swap comes before
-     * this store, the frontier below shows it; otherwise the claim sees the subscription. */
+    /* [edge J, joiner] partner: gate and the second look of claim. If the claim's swap comes
+     * before this store, the frontier below shows it; otherwise the claim sees the
+     * subscription. */
     gr_store_sc(&sub->word, sub_word(s, me->policy, me->mode));
     GR_FAULT("join: announced");
     f = gr_frontier(ring);
@@ -308,14 +193,6 @@ void gr_stop(struct gr_peer *me, bool stop) {
     gr_ring_bell(me->ring);
 }
 
-/* Relaxed: it orders nothing. Within gr_begin, because the entry may be another peer's by now. A
- * reader that sees a stale value takes an engine for idle that has just come back. */
-void gr_ask(const struct gr_peer *me) {
-    if (gr_begin(me) != GR_OK) return;
-    gr_store_relaxed(&me->ring->peer[me->number].asked_ns, (uint64_t)gr_now_coarse_ns());
-    gr_end(me);
-}
-
 /* Under LOCK: whether the entry does not belong to this peer any more. */
 static bool is_gone(const struct gr_peer *me) {
     const struct gr_peer_entry *entry = &me->ring->peer[me->number];
@@ -323,10 +200,10 @@ static bool is_gone(const struct gr_peer *me) {
            gr_load_relaxed(&entry->id) != me->id;
 }
 
-/* The peer was reaped although it lives, because its byte lost its lock. Or another thread has left
- * with it as well. */
+/* The peer was reaped although it lives, because its byte lost its lock. Or another thread has
+ * left with it as well. */
 static enum gr_result give_up(struct gr_peer *me) {
-    if (!me->left) set_mine(me->ring, me->number, false);
+    if (!me->left) gr_set_mine(me->ring, me->number, false);
     me->left = true;
     gr_unlock(me->ring);
     return GR_REAPED;
@@ -385,23 +262,22 @@ static enum gr_result leave(struct gr_peer *me, int64_t patience_ns) {
     GR_FAULT("leave: freed");
     atomic_fetch_and_explicit(&ring->head->peer_mask[me->number / 64], ~bit_of(me->number),
                               memory_order_seq_cst);
-    set_mine(ring, me->number, false);
+    gr_set_mine(ring, me->number, false);
     me->left = true;
-    byte_lock(ring, F_UNLCK, (int)me->number);
+    gr_lock_byte(ring->lock_fd, F_UNLCK, (int)me->number);
     gr_unlock(ring);
     return GR_OK;
 }
 
-/* GR_LOCK_TIMEOUT: the peer has not left, and its owner may go on with it, or leave later. A dropped
- * peer has no owner who could. Nobody else can clear it either, because its process lives. So the
- * watchdog of this process leaves for it as soon as LOCK is free. */
+/* GR_LOCK_TIMEOUT: the peer has not left, and its owner may go on with it, or leave later. A
+ * dropped peer has no owner who could. Nobody else can clear it either, because its process lives.
+ * So the watchdog of this process leaves for it as soon as LOCK is free (gr_leaves_late). */
 enum gr_result gr_leave(struct gr_peer *me) {
     if (!me->dropped) return leave(me, PATIENCE_NS);
     enum gr_result result = leave(me, DROPPED_PATIENCE_NS);
     if (result != GR_LOCK_TIMEOUT) return result;
     me->left = true;
     gr_store_release(&me->ring->unleft[me->number], me->id); /* partner: gr_leave_late */
-    gr_watch(me->ring);
     return GR_OK;
 }
 

@@ -8,22 +8,27 @@
  * No sleep is longer than a slice, so a mistake elsewhere costs a slice, and no process hangs. A
  * slice is as long as the wait has lasted so far, but at least 50 ms and at most a second: to a
  * peer that has waited for long a second more matters little. Only two rare cases need the slice.
- * One is a waker that was stopped or killed between its change and the bell and is not reaped, such
- * as a process without an entry that closes the ring. The other is a signal that came to another
- * thread, or just before the sleep. Where no watchdog looks after the ring a slice stays at 50 ms,
- * because the dead are found only after it.
+ * One is a waker that was stopped or killed between its change and the bell and is not reaped,
+ * such as a process without an entry that closes the ring. The other is a signal that came to
+ * another thread, or just before the sleep. Where no watchdog looks after the ring a slice stays
+ * at 50 ms, because the dead are found only after it.
  *
  * A reader whose frames come regularly wakes up by itself a little before the next one, and spins:
  * docs/decisions/0009-how-a-wait-waits.md.
  */
 #define _GNU_SOURCE
-#include "ring.h"
+#include "wait.h"
 
 #include <errno.h>
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "bell.h"
+#include "consume.h"
+#include "reap.h"
+#include "watchdog.h"
 
 #ifndef SYS_futex_waitv
 #define SYS_futex_waitv 449 /* the same on every architecture */
@@ -51,9 +56,9 @@ void gr_set_spin(struct gr_peer *me, int64_t ns) {
     me->spin_ns = ns >= 0 ? ns : GR_SPIN_MAX_NS;
 }
 
-/* Chooses how long to spin next time. Longer if a spin of GR_SPIN_MAX_NS would have been enough for
- * this wait, whether or not this one was, because a wake-up costs the other side a system call.
- * Shorter if that spin would have been in vain. */
+/* Chooses how long to spin next time. Longer if a spin of GR_SPIN_MAX_NS would have been enough
+ * for this wait, whether or not this one was, because a wake-up costs the other side a system
+ * call. Shorter if that spin would have been in vain. */
 static void learn(struct gr_peer *me, int64_t now) {
     if (me->spin_fixed) return;
     if (now - me->wait_ns < GR_SPIN_MAX_NS + GR_WAKE_NS)
@@ -128,9 +133,10 @@ static void observe(struct gr_rhythm *rhythm, int64_t at) {
     average(distance, &rhythm->period_ns, &rhythm->period_off_ns);
 }
 
-/* Returns when to wake up to spin for the answer, until `*until`; 0: do not. The answer is foreseen
- * if twice the mean errors of the rhythm and of the timer are less than the share of the period
- * that may be spun. Where timers have proved too inexact, they are tried again now and then. */
+/* Returns when to wake up to spin for the answer, until `*until`; 0: do not. The answer is
+ * foreseen if twice the mean errors of the rhythm and of the timer are less than the share of the
+ * period that may be spun. Where timers have proved too inexact, they are tried again now and
+ * then. */
 static int64_t foresee(struct gr_peer *me, int64_t now, int64_t *until) {
     struct gr_rhythm *rhythm = &me->rhythm;
     int64_t margin = 2 * (rhythm->period_off_ns + rhythm->late_off_ns) + 1000;
@@ -216,7 +222,8 @@ enum gr_result gr_sleep(struct gr_peer *me, gr_verb verb) {
     now = gr_now_ns();
     if (!spun) learn(me, now);
     if (result != GR_BLOCKED) {
-        /* A sleeper sees the frame some microseconds late; the frame's record says when it came. */
+        /* A sleeper sees the frame some microseconds late; the frame's record says when it
+         * came. */
         int64_t at = now;
         if (result == GR_OK && me->role == GR_CONSUMER && !spun)
             at = (int64_t)gr_load_relaxed(&me->ring->slot[me->index].time_ns);
@@ -272,10 +279,10 @@ static void look_after_all(struct gr_peer *const *peers, uint32_t n) {
     for (uint32_t k = 0; k < n; k++) look_after(peers[k]->ring, &peers[k]->culprit);
 }
 
-/* GR_OK: ready[k] says which of the n <= GR_MAX_WAITED peers have an answer. All were looked at, so
- * a ready peer hides no other. GR_BLOCKED at the deadline. GR_SIGNAL after a slice or a signal:
- * call again with the same begun_ns, the time of the first call. It spins as long as the first peer
- * would, or as long as the longest fixed spin. */
+/* GR_OK: ready[k] says which of the n <= GR_MAX_WAITED peers have an answer. All were looked at,
+ * so a ready peer hides no other. GR_BLOCKED at the deadline. GR_SIGNAL after a slice or a signal:
+ * call again with the same begun_ns, the time of the first call. It spins as long as the first
+ * peer would, or as long as the longest fixed spin. */
 enum gr_result gr_select(struct gr_peer *const *peers, uint32_t n, int64_t begun_ns,
                          int64_t deadline_ns, bool *ready) {
     struct gr_waited waited[GR_MAX_WAITED];

@@ -14,15 +14,17 @@
  * table then, with sequences of the old near ring. `first` tells them apart: the frames of this
  * link have that sequence of this ring, or a later one.
  *
- * epoch, seq, lost and first change together. There are two copies of them. The importer writes the
- * copy that does not hold, and then raises link_turn, by which it holds. A kill before that store
- * leaves the old ones, and one after it the new.
+ * epoch, seq, lost and first change together. There are two copies of them. The importer writes
+ * the copy that does not hold, and then raises link_turn, by which it holds. A kill before that
+ * store leaves the old ones, and one after it the new.
  *
  * There is one importer at a time, and it is the only producer; who makes importers sees to that.
  */
-#include "ring.h"
+#include "annex.h"
 
 #include <string.h>
+
+#include "bell.h"
 
 /* Says where the frame comes from. Call it between claim and publish. An abandoned claim takes it
  * along, and so does the next claim of the slot. */
@@ -154,4 +156,17 @@ bool gr_link(const struct gr_ring *ring, struct gr_watermark *mark) {
         if (shown(&ring->slot[i], &seq, &origin) && seq >= first) lift(mark, &origin);
     }
     return true;
+}
+
+/* Relaxed: any reader may see a mixture of two texts. */
+void gr_set_far(struct gr_ring *ring, uint32_t u, const char far[8 * GR_FAR_WORDS]) {
+    gr_write_text(ring->sub[u].far, far, GR_FAR_WORDS);
+}
+
+/* Relaxed: it orders nothing. Within gr_begin, because the entry may be another peer's by now. A
+ * reader that sees a stale value takes an engine for idle that has just come back. */
+void gr_ask(const struct gr_peer *me) {
+    if (gr_begin(me) != GR_OK) return;
+    gr_store_relaxed(&me->ring->peer[me->number].asked_ns, (uint64_t)gr_now_coarse_ns());
+    gr_end(me);
 }

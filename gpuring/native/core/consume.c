@@ -2,15 +2,30 @@
  * verb would be blocked, without its swap. claim.c has the verbs of producers, and the table of
  * edges.
  */
-#include "frames.h"
+#include "consume.h"
+
+#include "bell.h"
+#include "claim.h"
+#include "handles.h"
+#include "transition.h"
 
 /* A peer number that comes from a shared word is used as an index only after this check. */
 static inline bool is_peer(const struct gr_ring *ring, unsigned p) { return p < ring->max_peers; }
 
+/* Whether the stream is over. A reader loads this before it looks at a slot: only if the producers
+ * were gone first, and nothing was there afterwards, has it reached the end (H3). Partners:
+ * gr_close and gr_count_producers. A stale value costs another look, after their bell. */
+static inline enum gr_result end_of(const struct gr_head *head) {
+    if (gr_load_sc(&head->closed)) return GR_ENDED;
+    uint64_t producers = gr_load_sc(&head->producers);
+    if (producers >> 16 || !(producers >> 8 & 1)) return GR_BLOCKED;
+    return (producers & 0xff) == GR_DIED ? GR_PEER_LOST : GR_ENDED;
+}
+
 /* ---- the walk -------------------------------------------------------------------------------- */
 
-/* How far a consumer has walked along the sequences, and what it has passed. A verb commits it, and
- * a look throws it away. */
+/* How far a consumer has walked along the sequences, and what it has passed. A verb commits it,
+ * and a look throws it away. */
 struct cursor {
     uint64_t pos, seen, high; /* as in struct gr_peer */
     uint64_t lost, torn;      /* counted on the way */
@@ -81,16 +96,16 @@ static enum gr_result last_look(const struct gr_peer *me, uint64_t *pos, uint64_
     return GR_OK;
 }
 
-/* What the walk found at its position: the index of the slot, which is READY, and the take word, by
- * which nobody has that sequence. */
+/* What the walk found at its position: the index of the slot, which is READY, and the take word,
+ * by which nobody has that sequence. */
 struct found {
     uint64_t index, take;
 };
 
 /* Walks to the next frame in order. GR_OK: it is at at->pos. Nothing shared is written. A sleeper
- * calls this, too, so everything that a waker changes is loaded with sc [edge D, sleeper]; partner:
- * gr_ring_bell. A stale word would cost a lost wake-up. The hint is the exception: a stale one
- * makes the walk start at an older sequence, and costs a few more loads. */
+ * calls this, too, so everything that a waker changes is loaded with sc [edge D, sleeper];
+ * partner: gr_ring_bell. A stale word would cost a lost wake-up. The hint is the exception: a
+ * stale one makes the walk start at an older sequence, and costs a few more loads. */
 static ALWAYS_INLINE enum gr_result walk(const struct gr_peer *me, struct cursor *at,
                                          struct found *found, struct gr_culprit *culprit) {
     const struct gr_ring *ring = me->ring;
@@ -229,7 +244,8 @@ static enum hold hold(struct gr_peer *me, uint64_t s, uint64_t i, uint64_t t) {
     uint64_t w = gr_load_sc(&slot->word);
     if (seq_of(w) != s || phase_of(w) != GR_READY || !is_peer(ring, owner_of(w))) {
         /* If this undo fails, that is harmless: another member has replaced this doomed hold, or
-         * this peer was reaped. A plain store would wipe out the other member's newer hold (H8). */
+         * this peer was reaped. A plain store would wipe out the other member's newer hold
+         * (H8). */
         gr_cas(&take->word, mine, claim_word(s, me->number, GR_DONE));
         GR_FAULT("acquire: undone");
         gr_ring_bell(ring);
@@ -280,8 +296,8 @@ enum gr_result gr_acquire(struct gr_peer *me) {
     return result;
 }
 
-/* `latest` passes over frames older than s. What this member had given back among them is lost with
- * the rest. If it were left OPEN, the next acquire would hand it out after s (E4). */
+/* `latest` passes over frames older than s. What this member had given back among them is lost
+ * with the rest. If it were left OPEN, the next acquire would hand it out after s (E4). */
 static void take_back(const struct gr_peer *me, uint64_t from, uint64_t s) {
     const uint64_t n = me->ring->slots;
     for (from = from + n > s ? from : s + 1 - n; from < s; from++) {
@@ -405,10 +421,10 @@ void gr_skip_torn(struct gr_peer *me) {
     gr_release(me, me->index, me->seq);
 }
 
-/* Whether the GPU work that `value` of a frame's record stands for was never done, because the peer
- * with that number and id died first. Call it only after fence[index][producer] >= value was seen
- * with acquire. Then either the GPU reached the value, or a reaper raised the fence. The reaper's
- * mark was written before that, so it is visible here.
+/* Whether the GPU work that `value` of a frame's record stands for was never done, because the
+ * peer with that number and id died first. Call it only after fence[index][producer] >= value was
+ * seen with acquire. Then either the GPU reached the value, or a reaper raised the fence. The
+ * reaper's mark was written before that, so it is visible here.
  *
  * There is one mark for each slot and number. It is that of the last owner of the number who died
  * with work pending on the slot. Compare its id with the producer's:

@@ -1,8 +1,11 @@
-/* Small things that every frame verb does, shared by claim.c and frames.c. */
-#ifndef GPURING_FRAMES_H
-#define GPURING_FRAMES_H
+/* Small things that every frame verb does, shared by claim.c and consume.c. Nothing else
+ * needs them. */
+#ifndef GPURING_TRANSITION_H
+#define GPURING_TRANSITION_H
 
-#include "ring.h"
+#include <stdint.h>
+
+#include "peer.h"
 
 /* For code that a verb shares with its look. Each gets a copy of its own, so that the verb keeps
  * its cursor in registers. */
@@ -39,8 +42,5 @@ static inline void prefetch_next(const struct gr_peer *me) {
     __builtin_prefetch(fence_of(ring, i, 0));
     __builtin_prefetch(work_of(ring, i, 0));
 }
-
-/* claim.c: claim's look. GR_OK: *c could be claimed now. */
-enum gr_result gr_look_to_claim(const struct gr_peer *me, uint64_t *c, struct gr_culprit *culprit);
 
 #endif

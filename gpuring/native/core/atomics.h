@@ -12,12 +12,13 @@
  * There are no stand-alone fences. Both sides of each pair are sc accesses, which cost nothing
  * extra for a load or a compare-and-swap on x86-64, and which ThreadSanitizer understands.
  */
-#ifndef GPURING_ORDER_H
-#define GPURING_ORDER_H
+#ifndef GPURING_ATOMICS_H
+#define GPURING_ATOMICS_H
 
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 
 typedef _Atomic uint64_t gr_word;
 typedef _Atomic uint32_t gr_word32;
@@ -46,8 +47,17 @@ static inline void gr_raise_to(gr_word *word, uint64_t value) {
     }
 }
 
-/* A named place between two stores that another process can see. tests/core/kill/ compiles the core
- * with GR_FAULTS and kills or stops processes there. Without GR_FAULTS it does nothing. */
+/* A text of whole words. Relaxed: who needs it to be whole is ordered by another word. */
+static inline void gr_write_text(gr_word *to, const char *text, int words) {
+    for (int k = 0; k < words; k++) {
+        uint64_t word;
+        memcpy(&word, text + 8 * k, 8);
+        gr_store_relaxed(&to[k], word);
+    }
+}
+
+/* A named place between two stores that another process can see. tests/core/kill/ compiles the
+ * core with GR_FAULTS and kills or stops processes there. Without GR_FAULTS it does nothing. */
 #ifdef GR_FAULTS
 void gr_fault(const char *name);
 #define GR_FAULT(name) gr_fault(name)
