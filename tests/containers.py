@@ -18,6 +18,7 @@ from processes import Child
 from support import Pipe
 
 import gpuring
+from gpuring import native
 from gpuring.native import Header
 from gpuring.registry import segment
 
@@ -159,11 +160,11 @@ def as_on_gpu(
                 sync="timeline", gate="stream", slot_nbytes=slot_nbytes, meta_nbytes=0,
                 spec=b"{}", epoch=secrets.token_bytes(16),
             )  # fmt: skip
-            header.offer(memory)
+            native.offer(header, memory)
             segment.give_name(file, segment.header_name(name))
     else:
         with segment.Named(segment.header_name(name)) as named, named.open(os.O_RDWR) as file:
             header = Header.attach(file.fd)
-        memory = header.fetch(patience_s)
-        header.offer(memory)
+        memory = native.fetch(header, patience_s)
+        native.offer(header, memory)
     return header, memory

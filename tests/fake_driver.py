@@ -14,6 +14,7 @@ import threading
 from types import SimpleNamespace
 
 import numpy as np
+import raw_verbs
 from support import Actor
 
 from gpuring import native, slot_layout
@@ -348,13 +349,13 @@ class Rig:
 
     def producer(self, stream=P, gate="stream", capsule=None, kind=Producer, ring=None):
         ring = ring or self.ring(stream, capsule)
-        peer = ring._header.join_producer(ring._device, gate == "host")
+        peer = raw_verbs.join_producer(ring._header, ring._device, gate == "host")
         return self._joined(kind(ring, peer))
 
     def consumer(self, name="x", stream=C, gate="stream", lossless=True, kind=Consumer, ring=None):
         ring = ring or self.ring(stream)
-        peer = ring._header.join_consumer(
-            name.encode(), lossless, "next", True, ring._device, gate == "host"
+        peer = raw_verbs.join_consumer(
+            ring._header, name.encode(), lossless, "next", True, ring._device, gate == "host"
         )
         return self._joined(kind(ring, peer, lossless, (None, True, None), False))
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import raw_verbs
 from processes import Child, Pipe, open_files, poll
 
 import gpuring
@@ -99,13 +100,13 @@ class Segment:
         return Header.attach(self.fd)
 
     def producer(self, header: Header | None = None) -> Actor:
-        return Actor(self, _joined((header or self.process()).join_producer()))
+        return Actor(self, _joined(raw_verbs.join_producer(header or self.process())))
 
     def consumer(
         self, name: str = "x", lossless: bool = True, start: Any = "next", header: Any = None
     ) -> Actor:
         header = header or self.process()
-        return Actor(self, _joined(header.join_consumer(name.encode(), lossless, start)))
+        return Actor(self, _joined(raw_verbs.join_consumer(header, name.encode(), lossless, start)))
 
     # ---- death: LOCK keeps the watchdog from clearing it before the test has looked -------------
 

@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Callable, Iterator
 
 import pytest
+import raw_verbs
 from containers import Contained, as_on_gpu, cleans, obey, shared_memory, start
 from processes import Child
 from support import Pipe, open_files, poll
@@ -42,8 +43,8 @@ def on_gpu(pipe: Pipe, name: str, make: bool) -> None:
     header, slots = as_on_gpu(
         name, make=make, slots=SLOTS, slot_nbytes=SLOT_NBYTES, patience_s=PATIENCE_S
     )
-    producer = header.join_producer()
-    reader = header.join_consumer(secrets.token_hex(4).encode(), True, "next")
+    producer = raw_verbs.join_producer(header)
+    reader = raw_verbs.join_consumer(header, secrets.token_hex(4).encode(), True, "next")
     assert not isinstance(producer, int)
     assert not isinstance(reader, int)
 

@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
+import raw_verbs
 from support import LOCK_BYTE, poll
 from test_interrupt import PACKAGE, may_come, names, traces
 
@@ -290,7 +291,7 @@ def test_the_last_producer_that_left_late_is_the_end_of_the_stream(name, ring):
 def test_a_drop_lets_the_other_threads_run(name, ring):
     """Of a peer alone, as after a join that was cut short.  There are several, because a busy
     scheduler may keep the other thread off the CPU while one of them is dropped."""
-    peers = [[ring._header.join_producer()] for _ in range(16)]
+    peers = [[raw_verbs.join_producer(ring._header)] for _ in range(16)]
     turns, over = [0], threading.Event()
 
     def runs() -> None:

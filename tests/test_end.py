@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import raw_verbs
 
 from gpuring import native
 
@@ -118,8 +119,8 @@ def test_a_closed_ring_takes_no_claim_and_no_peer(segment):
     assert producer.claim() == native.CLOSED
     assert producer.peer.holding() == []
     assert ring.slot(frontier % 4)[2] == "void"
-    assert ring.process().join_producer() == native.CLOSED
-    assert ring.process().join_consumer(b"x", True, "oldest") == native.CLOSED
+    assert raw_verbs.join_producer(ring.process()) == native.CLOSED
+    assert raw_verbs.join_consumer(ring.process(), b"x", True, "oldest") == native.CLOSED
 
 
 def test_a_full_ring_that_was_closed_says_so_to_its_producers(segment):

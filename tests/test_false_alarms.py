@@ -6,6 +6,7 @@ docs/decisions/0011 says why.  That nothing else is called torn, tests/core/kill
 from __future__ import annotations
 
 import pytest
+import raw_verbs
 from fake_driver import INVALID
 from test_torn import OnGpu, consumer_of, get, make_ring, pay, producer_of, told
 
@@ -35,7 +36,7 @@ def elsewhere(ring, start="next"):
     header = ring.process()
     others = native.Driver(ring.driver.addresses)
     device = native.Device(header, 0, None, None, others)
-    return OnGpu(ring, header.join_consumer(b"x", True, start, True, device))
+    return OnGpu(ring, raw_verbs.join_consumer(header, b"x", True, start, True, device))
 
 
 def dies(ring, producer):

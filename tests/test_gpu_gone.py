@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
+import raw_verbs
 from support import poll
 
 from gpuring.cli.inspect import describe
@@ -15,7 +16,7 @@ from gpuring.registry.stats import collect
 def joins(pipe, path):
     """Gives its locks up when it is told to, and lives on: as the kernel does it at a death."""
     header = Header.attach(os.open(path, os.O_RDWR))
-    peer = header.join_producer()
+    peer = raw_verbs.join_producer(header)
     pipe.send(peer.number)
     pipe.receive()
     header.disown()

@@ -10,6 +10,7 @@ import struct
 from pathlib import Path
 
 import pytest
+import raw_verbs
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from support import Segment
@@ -177,8 +178,8 @@ def test_a_copy_can_be_read_without_the_right_to_write(segment):
 @pytest.mark.parametrize(
     "verb",
     [
-        lambda copy: copy.join_producer(),
-        lambda copy: copy.join_consumer(b"x", True, "next"),
+        raw_verbs.join_producer,
+        lambda copy: raw_verbs.join_consumer(copy, b"x", True, "next"),
         lambda copy: copy.watch(),
         lambda copy: copy.reap(),
         lambda copy: copy.close_ring(),

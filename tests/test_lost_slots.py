@@ -155,7 +155,7 @@ def test_rings_come_and_go_at_each_line_of_a_look_for_lost_slots(ring):
     before = sys.gettrace()
     sys.settrace(come)
     try:
-        shutdown._give_back_lost()
+        shutdown._Blocked().give_back_lost()
     finally:
         sys.settrace(before)
         for other in opened:

@@ -247,7 +247,7 @@ def test_what_a_verb_is_about_to_hand_out_is_not_lost(takes, monkeypatch):
     make = takes.endpoint._make_slot
 
     def meanwhile(index: int) -> Any:
-        shutdown._give_back_lost()
+        shutdown._Blocked().give_back_lost()
         return make(index)
 
     del takes.kept[1:]  # what else is taken has objects that nobody has

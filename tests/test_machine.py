@@ -11,6 +11,7 @@ import random
 from typing import Any
 
 import pytest
+import raw_verbs
 from fake_driver import Driver
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -131,7 +132,7 @@ class Machine(RuleBasedStateMachine):
     def join_producer(self) -> None:
         self.bury()
         header = self.segment.process()
-        peer = header.join_producer(self.device(header))
+        peer = raw_verbs.join_producer(header, self.device(header))
         try:
             number = self.model.join_producer()
         except sequential.TableFull:
@@ -148,7 +149,9 @@ class Machine(RuleBasedStateMachine):
     def join_consumer(self, name: str, lossless: bool, start: Any) -> None:
         self.bury()
         header = self.segment.process()
-        peer = header.join_consumer(name.encode(), lossless, start, True, self.device(header))
+        peer = raw_verbs.join_consumer(
+            header, name.encode(), lossless, start, True, self.device(header)
+        )
         try:
             number = self.model.join_consumer(name, lossless, start)
         except sequential.TableFull:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 
 import pytest
+import raw_verbs
 from support import poll
 
 import gpuring
@@ -46,7 +47,7 @@ def test_full_tables(segment, n):
     assert ring.mask("sub_mask") == bits(range(n - 1))
     assert ring.creator.live_peers() == list(range(n))
     assert ring.peek("head", "producers") >> 16 == 1
-    assert everybody.join_producer() == native.FULL_PEERS
+    assert raw_verbs.join_producer(everybody) == native.FULL_PEERS
     producer.put(2)
     for r in reversed(readers):  # it waits for every one, and says for which
         assert producer.claim() == native.BLOCKED

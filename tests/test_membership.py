@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
+import raw_verbs
 from support import Actor
 
 from gpuring import native
@@ -53,8 +54,12 @@ def test_a_full_peer_table_refuses_and_changes_nothing(segment):
     producer, reader = ring.producer(), ring.consumer()
     late = ring.process()
     before = ring.bytes()
-    assert late.join_producer() == late.join_consumer(b"y", True, "next") == native.FULL_PEERS
-    assert late.join_consumer(b"x", True, "next") == native.FULL_PEERS
+    assert (
+        raw_verbs.join_producer(late)
+        == raw_verbs.join_consumer(late, b"y", True, "next")
+        == native.FULL_PEERS
+    )
+    assert raw_verbs.join_consumer(late, b"x", True, "next") == native.FULL_PEERS
     assert ring.bytes() == before
     assert reader.peer.leave() == 0
     assert ring.producer(late).number == 1
@@ -74,7 +79,7 @@ def test_a_full_subscription_table_refuses_new_names_only(segment):
     ring.consumer("b", lossless=False)
     late = ring.process()
     before = ring.bytes()
-    assert late.join_consumer(b"c", True, "next") == native.FULL_SUBSCRIPTIONS
+    assert raw_verbs.join_consumer(late, b"c", True, "next") == native.FULL_SUBSCRIPTIONS
     assert ring.bytes() == before
     assert ring.consumer("b", lossless=False, header=late).subscription == 1
 
@@ -85,7 +90,7 @@ def test_members_of_one_subscription_agree_on_its_mode(segment, lossless):
     member = ring.consumer("x", lossless=lossless)
     late = ring.process()
     before = ring.bytes()
-    assert late.join_consumer(b"x", not lossless, "next") == native.MODE_MISMATCH
+    assert raw_verbs.join_consumer(late, b"x", not lossless, "next") == native.MODE_MISMATCH
     assert ring.bytes() == before
     assert member.peer.leave() == 0
     ring.consumer("x", lossless=not lossless, header=late)
@@ -99,7 +104,7 @@ def test_names_have_at_most_64_bytes_and_all_of_them_count(segment):
     assert ring.creator.subscription_name(a.subscription).decode() == longest
     assert ring.consumer(longest).subscription == a.subscription
     with pytest.raises(ValueError, match="64"):
-        ring.process().join_consumer(b"x" * 65, True, "next")
+        raw_verbs.join_consumer(ring.process(), b"x" * 65, True, "next")
 
 
 # ---- where a subscription starts ---------------------------------------------------------------
@@ -215,10 +220,10 @@ def test_a_held_membership_lock_times_joins_out_and_holds_no_frame_verb_up(segme
     assert reader.drain()[0] == [4, 5]
     before = ring.bytes()
     assert dead.reap() == []
-    assert late.join_producer() == native.LOCK_TIMEOUT
+    assert raw_verbs.join_producer(late) == native.LOCK_TIMEOUT
     assert ring.bytes() == before
     os.close(fd)
-    assert isinstance(Actor(ring, late.join_producer()), Actor)
+    assert isinstance(Actor(ring, raw_verbs.join_producer(late)), Actor)
 
 
 def test_the_creator_is_known_to_live_until_it_gives_its_locks_up(segment):

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+import raw_verbs
 from support import Pipe
 
 from gpuring import native
@@ -36,7 +37,7 @@ def turns(pipe: Pipe) -> Iterator[None]:
 
 def write(pipe: Pipe, path: str) -> int:
     header, data = opened(path)
-    producer = header.join_producer()
+    producer = raw_verbs.join_producer(header)
     written = 0
     for _ in turns(pipe):
         index = producer.claim(0)
@@ -51,7 +52,7 @@ def write(pipe: Pipe, path: str) -> int:
 def read_lossy(pipe: Pipe, path: str, verb: str) -> tuple[int, list[tuple[int, int]]]:
     """(frames had, [(sequence, what its slot said instead)])"""
     header, data = opened(path)
-    reader = header.join_consumer(verb.encode(), False, "next")
+    reader = raw_verbs.join_consumer(header, verb.encode(), False, "next")
     take, frames, wrong, last = getattr(reader, verb), 0, [], 0
     for _ in turns(pipe):
         index = take(0)
@@ -76,7 +77,7 @@ def join_and_read(pipe: Pipe, path: str) -> tuple[int, list[tuple[int, int]]]:
     header, _ = opened(path)
     joins, wrong = 0, []
     for _ in turns(pipe):
-        reader = header.join_consumer(b"late", True, "oldest")
+        reader = raw_verbs.join_consumer(header, b"late", True, "oldest")
         start = reader.position
         index = reader.acquire(20)
         if index >= 0:

@@ -8,6 +8,7 @@ import signal
 import struct
 
 import pytest
+import raw_verbs
 from support import Pipe, pack, poll
 
 from gpuring import native
@@ -263,7 +264,7 @@ def test_a_mark_that_is_being_written_tears_nothing_of_its_owner(segment):
 
 
 def publishes(pipe, path):
-    peer = Header.attach(os.open(path, os.O_RDWR)).join_producer()
+    peer = raw_verbs.join_producer(Header.attach(os.open(path, os.O_RDWR)))
     index = peer.claim(0)
     assert peer.publish(index, peer.seq) == 0
     pipe.send((peer.number, peer.id))

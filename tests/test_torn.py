@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import raw_verbs
 from fake_driver import Driver, event_of
 from support import Actor
 from victim import Victim, make
@@ -45,12 +46,12 @@ def _joined(ring, join):
 
 
 def producer_of(ring):
-    return _joined(ring, lambda header, device: header.join_producer(device))
+    return _joined(ring, raw_verbs.join_producer)
 
 
 def consumer_of(ring):
-    return _joined(ring, lambda header, device: header.join_consumer(
-        b"x", True, "next", True, device
+    return _joined(ring, lambda header, device: raw_verbs.join_consumer(
+        header, b"x", True, "next", True, device
     ))  # fmt: skip
 
 
@@ -245,7 +246,8 @@ def test_an_event_opened_while_the_number_changed_hands_is_nobodys(ring):
     others = native.Driver(ring.driver.addresses)  # a process that made none of these events
     device = native.Device(header, 0, None, None, others)
     readers = [
-        OnGpu(ring, header.join_consumer(name, True, "next", True, device)) for name in (b"a", b"b")
+        OnGpu(ring, raw_verbs.join_consumer(header, name, True, "next", True, device))
+        for name in (b"a", b"b")
     ]
     victim_id = ring.peek("peer", "id", victim.number)
     victim.put(1)

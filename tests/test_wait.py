@@ -10,6 +10,7 @@ import threading
 import time
 
 import pytest
+import raw_verbs
 from support import Pipe, poll
 
 from gpuring import native
@@ -229,10 +230,10 @@ def hold_until_killed(pipe: Pipe, path: str, role: str) -> None:
     """Joins, claims or acquires, and says what it got."""
     header = Header.attach(os.open(path, os.O_RDWR))
     if role == "producer":
-        peer = header.join_producer()
+        peer = raw_verbs.join_producer(header)
         peer.claim(20)
     else:
-        peer = header.join_consumer(b"x", True, "next")
+        peer = raw_verbs.join_consumer(header, b"x", True, "next")
         pipe.send()
         peer.acquire(20)
     pipe.send(peer.seq)

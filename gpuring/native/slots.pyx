@@ -15,7 +15,8 @@ from cpython.object cimport PyObject
 from libc.stdint cimport INT64_MAX, uint32_t, uint64_t
 from libc.string cimport memset
 
-from gpuring.native._core cimport *
+from gpuring.native.c cimport *
+from gpuring.native.peer cimport *
 
 cdef extern from "Python.h":
     Py_ssize_t Py_REFCNT(PyObject *)

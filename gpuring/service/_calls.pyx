@@ -32,7 +32,9 @@ from cpython.object cimport PyObject
 from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport uint32_t, uint64_t
 
-from gpuring.native._core cimport *
+from gpuring.native.c cimport *
+from gpuring.native.clock cimport seconds
+from gpuring.native.header cimport Header
 from gpuring.service._envelopes cimport *
 from gpuring.service._sleepers cimport AsleepTask, Thread, asleep_task, asyncio, running_loop, wake
 from gpuring.native.slots cimport ReadSlot, Slot

@@ -17,7 +17,10 @@ from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from gpuring.native._core cimport *
+from gpuring.native.c cimport *
+from gpuring.native.clock cimport seconds
+from gpuring.native.header cimport Header
+from gpuring.native.peer cimport *
 from gpuring.service._envelopes cimport *
 from gpuring.service._patience cimport Patience
 from gpuring.native.slots cimport ReadSlot, Slot, WriteSlot

@@ -4,7 +4,7 @@ from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
-from gpuring.native._core cimport gr_ring
+from gpuring.native.c cimport gr_ring
 from gpuring.native.slots cimport ReadSlot, Slot, WriteSlot
 from gpuring.native.verbs cimport ConsumerVerbs, ProducerVerbs
 

@@ -50,6 +50,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).parents[1]))
 
 import numpy as np
+import raw_verbs
 from containers import Contained, as_on_gpu, cleans, contained, obey, shared_memory
 from processes import Child, Pipe, poll
 
@@ -107,7 +108,7 @@ class OnHost:
             self.header, _ = as_on_gpu(
                 name, make=make, slots=1, slot_nbytes=64, patience_s=RECOVERY_S
             )
-            peer = self.header.join_producer()
+            peer = raw_verbs.join_producer(self.header)
             assert not isinstance(peer, int), peer
 
             def claim() -> Callable[[], object]:

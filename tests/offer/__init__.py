@@ -7,9 +7,11 @@ import socket
 import struct
 from pathlib import Path
 
+import raw_verbs
 from support import Pipe, Segment
 
 import gpuring
+from gpuring import native
 from gpuring.native import Header
 
 NBYTES = 4096
@@ -51,9 +53,9 @@ def opened(path: str) -> Header:
 def takes_part(pipe: Pipe, path: str) -> None:
     """Fetches the slots, offers them, joins, and writes where it is told to."""
     header = opened(path)
-    fd = header.fetch(PATIENCE_S)
-    header.offer(fd)
-    peer = header.join_producer()
+    fd = native.fetch(header, PATIENCE_S)
+    native.offer(header, fd)
+    peer = raw_verbs.join_producer(header)
     pipe.send((os.pread(fd, 8, 0), peer.number))
     at, what = pipe.receive()
     os.pwrite(fd, what, at)
@@ -66,7 +68,7 @@ def asks(pipe: Pipe, path: str, times: int) -> list[bytes]:
     pipe.send()
     pipe.receive()
     for _ in range(times):
-        fd = header.fetch(PATIENCE_S)
+        fd = native.fetch(header, PATIENCE_S)
         got.append(os.pread(fd, 8, 0))
         os.close(fd)
     return got
@@ -74,7 +76,7 @@ def asks(pipe: Pipe, path: str, times: int) -> list[bytes]:
 
 def refused(pipe: Pipe, path: str, timeout: float) -> tuple[str, str]:
     try:
-        os.close(opened(path).fetch(timeout))
+        os.close(native.fetch(opened(path), timeout))
     except gpuring.RingError as error:
         return type(error).__name__, str(error)
     return "", "got it"
@@ -105,7 +107,7 @@ def still_answers(ring: Segment, children) -> None:
 def gives_its_locks_up(pipe: Pipe, path: str) -> None:
     """When it is told to, and lives on: as the kernel does it at a death."""
     header = opened(path)
-    peer = header.join_producer()
+    peer = raw_verbs.join_producer(header)
     pipe.send(peer.number)
     pipe.receive()
     header.disown()

@@ -9,8 +9,10 @@ import signal
 from collections.abc import Callable, Iterator
 
 import pytest
+import raw_verbs
 from support import Child, Pipe, Segment, poll
 
+from gpuring import native
 from offer import directory, opened, slots, sockets
 
 
@@ -29,8 +31,8 @@ def ring(segment: Callable[..., Segment]) -> Iterator[Segment]:
 def offers(pipe: Pipe, path: str) -> list[int]:
     """Returns what another ring of this process does when it is told to."""
     header = opened(path)
-    header.offer(slots(b"12345678"))
-    peer = header.join_producer()
+    native.offer(header, slots(b"12345678"))
+    peer = raw_verbs.join_producer(header)
     pipe.send(peer.number)
     pipe.receive()
     return Segment(2).producer().put()

@@ -10,8 +10,10 @@ import socket
 from pathlib import Path
 
 import pytest
+import raw_verbs
 from support import Pipe, open_files, poll
 
+from gpuring import native
 from offer import (
     asks,
     connect,
@@ -27,7 +29,7 @@ from offer import (
 
 
 def test_a_message_has_the_words_that_the_page_says(ring):
-    ring.creator.offer(fd := slots(b"12345678"))
+    native.offer(ring.creator, fd := slots(b"12345678"))
     with connect(of(ring, os.getpid())) as client:
         said, fds, _, _ = socket.recv_fds(client, 1000, 10)
     has = 3
@@ -41,7 +43,7 @@ def test_a_message_has_the_words_that_the_page_says(ring):
 
 
 def test_rubbish_harms_nobody(ring, children):
-    ring.creator.offer(fd := slots(b"12345678"))
+    native.offer(ring.creator, fd := slots(b"12345678"))
     path = of(ring, os.getpid())
     end, other = os.pipe()
     for data, fds in (
@@ -83,7 +85,7 @@ def elsewhere(ring, children):
 
 
 def test_a_pidfd_tells_of_a_peer_of_another_namespace_and_nothing_else_does(ring, children):
-    ring.creator.offer(fd := slots(b"12345678"))
+    native.offer(ring.creator, fd := slots(b"12345678"))
     child, who = elsewhere(ring, children)
     child.send()
     child.receive()
@@ -101,7 +103,7 @@ def test_a_pidfd_tells_of_a_peer_of_another_namespace_and_nothing_else_does(ring
 
 def test_who_dies_before_it_has_read_the_answer_is_heard(ring, children):
     """The kernel then tells of the reset of the connection first."""
-    ring.creator.offer(fd := slots(b"12345678"))
+    native.offer(ring.creator, fd := slots(b"12345678"))
     child, who = elsewhere(ring, children)
     child.send()
     child.receive()
@@ -168,7 +170,7 @@ def connects(pipe: Pipe, path: str, times: int, kept: int) -> int:
 
 @pytest.mark.parametrize(("times", "kept"), [(10_000, 1), (1_000, 1_000)])
 def test_many_silent_clients_hold_nobody_up(ring, children, times, kept):
-    ring.creator.offer(fd := slots(b"12345678"))
+    native.offer(ring.creator, fd := slots(b"12345678"))
     os.close(fd)
     child = children(connects, str(of(ring, os.getpid())), times, kept)
     still_answers(ring, children)  # while it goes on
@@ -182,8 +184,8 @@ def test_many_silent_clients_hold_nobody_up(ring, children, times, kept):
 
 def without_descriptors(pipe: Pipe, path: str) -> None:
     header = opened(path)
-    header.offer(slots(b"12345678"))
-    peer = header.join_producer()
+    native.offer(header, slots(b"12345678"))
+    peer = raw_verbs.join_producer(header)
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(open_files()) + 1, limit[1]))
     filled = []

@@ -15,9 +15,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import raw_verbs
 from support import Pipe, Segment, open_files, poll
 
 import gpuring
+from gpuring import native
 from offer import (
     PATIENCE_S,
     asks,
@@ -152,13 +154,13 @@ def asks_with_too_many(_pipe: Pipe, path: str) -> bytes:
     header = opened(path)
     becomes_somebody()
     with too_many_under_way():
-        fd = header.fetch(PATIENCE_S)
+        fd = native.fetch(header, PATIENCE_S)
     return os.pread(fd, 8, 0)
 
 
 def test_who_asks_while_too_many_descriptors_are_under_way_gets_the_slots(ring, children):
     os.fchmod(ring.fd, 0o666)
-    ring.creator.offer(fd := slots(b"12345678"))
+    native.offer(ring.creator, fd := slots(b"12345678"))
     os.close(fd)
     assert children(asks_with_too_many, ring.path).result() == b"12345678"
     still_answers(ring, children)
@@ -167,8 +169,8 @@ def test_who_asks_while_too_many_descriptors_are_under_way_gets_the_slots(ring, 
 def hands_on_with_too_many(pipe: Pipe, path: str) -> None:
     header = opened(path)
     becomes_somebody()
-    header.offer(header.fetch(PATIENCE_S))
-    peer = header.join_producer()
+    native.offer(header, native.fetch(header, PATIENCE_S))
+    peer = raw_verbs.join_producer(header)
     with too_many_under_way():
         pipe.send(peer.number)
         pipe.receive()
@@ -177,7 +179,7 @@ def hands_on_with_too_many(pipe: Pipe, path: str) -> None:
 
 def test_while_too_many_descriptors_are_under_way_those_who_ask_wait(ring, children):
     os.fchmod(ring.fd, 0o666)
-    ring.creator.offer(fd := slots(b"12345678"))
+    native.offer(ring.creator, fd := slots(b"12345678"))
     os.close(fd)
     child = children(hands_on_with_too_many, ring.path)
     ring._dead.append(child.receive())
@@ -202,7 +204,7 @@ def listens_itself(_pipe: Pipe, path: str) -> int:
     descriptors.  Returns how many of those who connect there it does not get to know."""
     before = set(open_files())
     header = opened(path)
-    header.offer(slots())
+    native.offer(header, slots())
     files = open_files()
     (at,) = [fd for fd in set(files) - before if files[fd].startswith("socket")]
     with socket.socket() as made:
@@ -242,8 +244,8 @@ def closes_everything(pipe: Pipe, path: str) -> list[str]:
     Returns what has happened to those."""
     header, second = opened(path), opened(path)
     for each in (header, second):
-        each.offer(slots(b"12345678"))
-    header.join_producer()
+        native.offer(each, slots(b"12345678"))
+    raw_verbs.join_producer(header)
     pipe.send()
     pipe.receive()  # a client is there that says nothing
     poll(other_threads_sleep)  # who is just using a descriptor cannot know that it goes
@@ -262,7 +264,7 @@ def closes_everything(pipe: Pipe, path: str) -> list[str]:
     poll(lambda: other.creator.reaps == 1)  # the watchdog has been there
     wrong = []
     with contextlib.suppress(gpuring.RingError):
-        os.close(second.fetch(0))
+        os.close(native.fetch(second, 0))
         wrong.append("its own file was taken for the slots")
     for each in (header, second):
         each.disown()

@@ -15,12 +15,13 @@ import struct
 import pytest
 from support import Pipe, poll
 
+from gpuring import native
 from offer import PATIENCE_S, asks, directory, of, opened, refused, slots, takes_part
 
 
 def test_the_slots_go_from_process_to_process_and_outlive_their_maker(ring, children):
     fd = slots(b"from me!")
-    ring.creator.offer(fd)
+    native.offer(ring.creator, fd)
     first = children(takes_part, ring.path)
     assert first.receive() == (b"from me!", 0)
     first.send((0, b"from it!"))
@@ -37,9 +38,9 @@ def test_the_slots_go_from_process_to_process_and_outlive_their_maker(ring, chil
 
 
 def test_who_asks_first_need_not_offer(ring, children):
-    ring.creator.offer(fd := slots(b"12345678"))
+    native.offer(ring.creator, fd := slots(b"12345678"))
     mine = ring.process()
-    got = mine.fetch(0)  # this process has it
+    got = native.fetch(mine, 0)  # this process has it
     assert os.pread(got, 8, 0) == b"12345678"
     assert fcntl.fcntl(got, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
     for each in (fd, got):
@@ -51,7 +52,7 @@ def test_who_asks_first_need_not_offer(ring, children):
 
 
 def test_the_offerer_may_be_in_a_call_that_does_not_return(ring, children):
-    ring.creator.offer(fd := slots(b"12345678"))
+    native.offer(ring.creator, fd := slots(b"12345678"))
     os.close(fd)
     child = children(asks, ring.path, 3)
     child.receive()
@@ -69,7 +70,7 @@ def fetches_with(pipe: Pipe, path: str, more: int) -> str:
         os.close(fd)
     resource.setrlimit(resource.RLIMIT_NOFILE, (filled[-1] + 1, limit[1]))
     try:
-        os.close(header.fetch(PATIENCE_S))
+        os.close(native.fetch(header, PATIENCE_S))
     except Exception as error:
         return repr(error)
     finally:
@@ -78,7 +79,7 @@ def fetches_with(pipe: Pipe, path: str, more: int) -> str:
 
 
 def test_who_has_no_descriptor_left_is_told_so(ring, children):
-    ring.creator.offer(fd := slots())
+    native.offer(ring.creator, fd := slots())
     os.close(fd)
     told = [children(fetches_with, ring.path, more).result() for more in range(5)]
     assert told[0] == "OSError(24, 'Too many open files')"
@@ -87,7 +88,7 @@ def test_who_has_no_descriptor_left_is_told_so(ring, children):
 
 
 def test_who_offers_the_slots_itself_is_told_so_too(ring):
-    ring.creator.offer(fd := slots())
+    native.offer(ring.creator, fd := slots())
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     filled = [os.dup(fd)]
     resource.setrlimit(resource.RLIMIT_NOFILE, (filled[0] + 1, limit[1]))
@@ -96,7 +97,7 @@ def test_who_offers_the_slots_itself_is_told_so_too(ring):
             while True:
                 filled.append(os.dup(fd))
         with pytest.raises(OSError, match="Too many open files"):
-            ring.creator.fetch(PATIENCE_S)
+            native.fetch(ring.creator, PATIENCE_S)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limit)
         for each in (fd, *filled):
@@ -114,7 +115,7 @@ def test_an_offer_without_descriptors_leaves_nothing(ring):
                 filled.append(os.dup(fd))
         while filled:
             try:
-                ring.creator.offer(fd)
+                native.offer(ring.creator, fd)
                 break
             except OSError as error:
                 assert error.errno == errno.EMFILE  # noqa: PT017
@@ -137,7 +138,7 @@ def test_nobody_has_it(ring, children):
 
 
 def test_who_has_it_is_stopped(ring, children):
-    ring.creator.offer(fd := slots(b"12345678"))
+    native.offer(ring.creator, fd := slots(b"12345678"))
     child = children(takes_part, ring.path)
     child.receive()
     os.kill(child.pid, signal.SIGSTOP)

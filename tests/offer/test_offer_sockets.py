@@ -10,9 +10,11 @@ import socket
 import stat
 
 import pytest
+import raw_verbs
 from support import Pipe, open_files, poll
 
 import gpuring
+from gpuring import native
 from offer import (
     PATIENCE_S,
     asks,
@@ -38,7 +40,7 @@ def test_the_socket_has_the_mode_of_the_header(ring, mode):
     os.fchmod(ring.fd, mode)
     before = os.umask(0o077)
     try:
-        ring.creator.offer(fd := slots())
+        native.offer(ring.creator, fd := slots())
     finally:
         os.umask(before)
     os.close(fd)
@@ -53,8 +55,8 @@ def test_the_handles_of_a_process_share_a_socket(ring, children):
     fd, second = slots(b"12345678"), ring.process()
     before = set(open_files())
     for _ in range(2):  # again changes nothing
-        ring.creator.offer(fd)
-        second.offer(fd)
+        native.offer(ring.creator, fd)
+        native.offer(second, fd)
     path = of(ring, os.getpid())
     ring.creator.disown()
     assert of(ring, os.getpid()) == path
@@ -71,12 +73,12 @@ def test_the_handles_of_a_process_share_a_socket(ring, children):
 
     poll(lambda: not kept())  # of the child that has asked the last is heard later
     with pytest.raises(OSError, match="Bad file"):
-        second.offer(fd)
+        native.offer(second, fd)
     os.close(fd)
 
 
 def test_the_socket_of_the_dead_goes_with_what_it_had(ring, children):
-    ring.creator.offer(fd := slots())
+    native.offer(ring.creator, fd := slots())
     os.close(fd)
     ours = ring.producer()
     child = children(takes_part, ring.path)
@@ -90,12 +92,12 @@ def test_the_socket_of_the_dead_goes_with_what_it_had(ring, children):
 
 def forks(pipe: Pipe, path: str) -> None:
     header = opened(path)
-    header.offer(slots(b"12345678"))
-    peer = header.join_producer()
+    native.offer(header, slots(b"12345678"))
+    peer = raw_verbs.join_producer(header)
     pid = os.fork()
     if pid == 0:
         refusals = []
-        for call in (lambda: header.offer(0), lambda: header.fetch(0)):
+        for call in (lambda: native.offer(header, 0), lambda: native.fetch(header, 0)):
             try:
                 call()
             except gpuring.RingError as error:
@@ -128,7 +130,7 @@ def test_a_forked_child_keeps_no_socket(ring, children):
 
 def test_clean_removes_sockets_at_which_nobody_listens(ring, children):
     """Also where no header is any more.  It leaves others alone, whatever they are."""
-    ring.creator.offer(fd := slots())
+    native.offer(ring.creator, fd := slots())
     os.close(fd)
     child = children(takes_part, ring.path)
     child.receive()
@@ -154,17 +156,17 @@ def comes_and_goes(pipe: Pipe, path: str) -> None:
     pipe.send()
     while True:
         header = opened(path)
-        fd = header.fetch(PATIENCE_S)
-        header.offer(fd)
+        fd = native.fetch(header, PATIENCE_S)
+        native.offer(header, fd)
         os.close(fd)
-        peer = header.join_producer()
+        peer = raw_verbs.join_producer(header)
         assert peer.leave() == 0
         header.disown()
 
 
 @pytest.mark.slow
 def test_who_is_killed_while_it_comes_or_goes_leaves_nothing_that_stays(ring, children):
-    ring.creator.offer(fd := slots())
+    native.offer(ring.creator, fd := slots())
     ours = [of(ring, os.getpid()).name]
     for turn in range(60):
         child = children(comes_and_goes, ring.path)

@@ -14,11 +14,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+import raw_verbs
 from compiled import CC, needs_compiler
 from offer import PATIENCE_S, directory, of, opened, slots, sockets, still_answers
 from support import Pipe, Segment
 
 import gpuring
+from gpuring import native
 from strangers import NOBODY, outcome
 
 GROUP = 4242
@@ -56,7 +58,7 @@ def seen_at(_pipe: Pipe, where: str, at: str) -> dict[str, str]:
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o644])
 def test_who_may_not_write_the_header_gets_no_slots(ring, children, stranger, mode):
     os.fchmod(ring.fd, mode)
-    ring.creator.offer(fd := slots(b"12345678"))
+    native.offer(ring.creator, fd := slots(b"12345678"))
     os.close(fd)
     before = sockets(ring)
     told = stranger(seen_at, str(directory(ring)), str(of(ring, os.getpid()))).result()
@@ -78,7 +80,7 @@ def in_groups(_pipe: Pipe, path: str, gid: int, groups: list[int]) -> bool:
     header = opened(path)
     become_nobody(gid, groups)
     try:
-        os.close(header.fetch(PATIENCE_S))
+        os.close(native.fetch(header, PATIENCE_S))
     except gpuring.PeerLost:
         return False
     return True
@@ -87,7 +89,7 @@ def in_groups(_pipe: Pipe, path: str, gid: int, groups: list[int]) -> bool:
 def test_groups_of_a_process_count_as_they_do_for_the_header(ring, children):
     os.fchown(ring.fd, -1, GROUP)
     os.fchmod(ring.fd, 0o660)
-    ring.creator.offer(fd := slots(b"12345678"))
+    native.offer(ring.creator, fd := slots(b"12345678"))
     os.close(fd)
     assert not children(in_groups, ring.path, NOBODY, []).result()
     assert not children(in_groups, ring.path, NOBODY, [1, 2, 3]).result()
@@ -99,15 +101,15 @@ def joins(pipe: Pipe, path: str) -> None:
     """Fetches and offers the slots as another user, who may write the header."""
     header = opened(path)
     become_nobody()
-    header.offer(header.fetch(PATIENCE_S))
-    peer = header.join_producer()
+    native.offer(header, native.fetch(header, PATIENCE_S))
+    peer = raw_verbs.join_producer(header)
     pipe.send(peer.number)
     pipe.receive()
 
 
 def test_a_peer_of_another_user_hands_the_slots_on(ring, children):
     os.fchmod(ring.fd, 0o666)
-    ring.creator.offer(fd := slots(b"12345678"))
+    native.offer(ring.creator, fd := slots(b"12345678"))
     os.close(fd)
     peer = children(joins, ring.path)
     peer.receive()
@@ -132,7 +134,7 @@ def pretends(pipe: Pipe, where: str, at: str) -> None:
 
 
 def fetches(_pipe: Pipe, path: str) -> str:
-    return outcome(lambda: opened(path).fetch(PATIENCE_S))
+    return outcome(lambda: native.fetch(opened(path), PATIENCE_S))
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o660])
@@ -171,7 +173,7 @@ int bind(int fd, const struct sockaddr *at, socklen_t nbytes) {
 
 def offers_and_fails(_pipe: Pipe, path: str) -> str:
     header = opened(path)
-    return outcome(lambda: header.offer(slots()))
+    return outcome(lambda: native.offer(header, slots()))
 
 
 @needs_compiler

@@ -1,4 +1,52 @@
-# Part of _core.pyx: the header of a ring, as a process has it mapped.
+# cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
+# cython: auto_pickle=False
+"""The header of a ring, as a process has it mapped: its words one by one, and what may be done to it without a peer.
+
+What it holds for people, field by field, is in snapshot.pyx.  How a peer joins is in peer.pyx.
+"""
+import os
+
+from cpython.buffer cimport PyBuffer_FillInfo
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.exc cimport PyErr_CheckSignals, PyErr_SetFromErrno
+from libc.errno cimport EINTR, ESTALE, errno
+from libc.stdint cimport uint32_t, uint64_t
+from libc.string cimport memcpy, memset
+
+from gpuring.native.c cimport *
+
+VERSION = GR_VERSION_
+MAX_SLOTS = GR_MAX_SLOTS_
+MAX_PEERS = GR_MAX_PEERS_
+MAX_SUBSCRIPTIONS = GR_MAX_SUBSCRIPTIONS_
+MAX_META_NBYTES = GR_MAX_META_
+MAX_NDIM = GR_MAX_NDIM
+MAX_SPEC_NBYTES = GR_MAX_SPEC
+MAX_SLOT_NBYTES = GR_MAX_SLOT_NBYTES
+MAX_NAME_NBYTES = 8 * GR_NAME_WORDS
+MAX_FAR_NBYTES = 8 * GR_FAR_WORDS
+
+MEMORY_KINDS = ("host", "ipc", "vmm", "pool")
+SYNC_KINDS = ("host", "event", "timeline")
+GATES = ("stream", "host")
+
+
+class Damaged(Exception):
+    """A header or a frame's record is not one of this build.  The text says what was found."""
+
+
+class Retired(Damaged):
+    """The header was one of this build and was removed.  Its name is gone, or about to go."""
+
+
+def layout_fields():
+    """(table, field, offset, nbytes) of every field of the header, for the layout test."""
+    fields, k = [], 0
+    while gr_fields[k].table != NULL:
+        fields.append((gr_fields[k].table.decode(), gr_fields[k].name.decode(),
+                       gr_fields[k].offset, gr_fields[k].nbytes))
+        k += 1
+    return fields
 
 
 cdef class Header:
@@ -74,13 +122,13 @@ cdef class Header:
             _refuse(why)
         return header
 
-    cdef int _to_write(self) except -1:
+    cdef int to_write(self) except -1:
         if self.is_copy:
             raise TypeError("this header is a copy to look at: open the ring with gpuring.attach()")
         return 0
 
     def __getbuffer__(self, Py_buffer *buffer, int flags):
-        self._to_write()
+        self.to_write()
         PyBuffer_FillInfo(buffer, self, self.ring.meta,
                           self.ring.slots * self.ring.layout.meta_stride, 0, flags)
 
@@ -128,7 +176,7 @@ cdef class Header:
 
     def raise_fence(self, uint32_t peer, uint32_t index, uint64_t value):
         """Raises a fence.  The caller saw by other means that the peer's GPU work is complete."""
-        self._to_write()
+        self.to_write()
         gr_raise_to(fence_of(self.ring, index, peer), value)
 
     def torn(self, uint32_t index, uint32_t producer, uint64_t producer_id, uint64_t value):
@@ -140,98 +188,15 @@ cdef class Header:
         """Tells the successive owners of one peer number apart."""
         return gr_load_acquire(&self.ring.peer[peer].id)
 
-    def join_producer(self, Device device=None, bint gate_host=False):
-        """Returns a Peer, or a negative result.  Raises DeviceError."""
-        cdef Peer peer = Peer(self)
-        cdef gr_result result
-        self._to_write()
-        with nogil:
-            result = gr_join_producer(self.ring, &peer.gd.core)
-        return _joined(peer, result, device, gate_host)
-
-    def join_consumer(self, bytes name, bint lossless, start, bint redeliver=True, Device device=None,
-                      bint gate_host=False):
-        """Returns a Peer, or a negative result.  `start` is "next", "oldest" or a sequence.  Raises DeviceError."""
-        cdef Peer peer = Peer(self)
-        cdef char padded[64]
-        cdef int how = GR_START_AT
-        cdef uint64_t seq = 0
-        cdef unsigned mode = GR_LOSSLESS if lossless else GR_LOSSY
-        cdef unsigned policy = GR_REDELIVER if redeliver else GR_DROP
-        cdef gr_result result
-        if len(name) > 64:
-            raise ValueError("a subscription's name has at most 64 bytes")
-        self._to_write()
-        memset(padded, 0, 64)
-        memcpy(padded, <const char *>name, len(name))
-        if start == "next":
-            how = GR_START_NEXT
-        elif start == "oldest":
-            how = GR_START_OLDEST
-        else:
-            seq = start
-        with nogil:
-            result = gr_join_consumer(self.ring, padded, mode, policy, how, seq, &peer.gd.core)
-        return _joined(peer, result, device, gate_host)
-
     def watch(self):
         """Has the process's watchdog look after this ring's peers.  A join does so by itself."""
-        self._to_write()
+        self.to_write()
         gr_watch(self.ring)
-
-    def offer(self, int fd):
-        """Offers the descriptor of the ring's slots to other processes: the process's watchdog hands a copy to each that may
-        write the header.  `fd` stays the caller's.  Does not wait.  The offer ends with this handle.  Raises OSError, for
-        example if /dev/shm is full, and leaves nothing then."""
-        cdef gr_result result
-        self._to_write()
-        with nogil:
-            result = gr_offer(self.ring, fd)
-        if result == GR_FORKED:
-            raise RingError("this handle belongs to the parent process: open the ring anew in a forked child")
-        if result != GR_OK:
-            PyErr_SetFromErrno(OSError)
-
-    def fetch(self, timeout):
-        """The descriptor of the ring's slots, from the first process that hands it over: the ring's creator, or one that has a
-        peer in the ring.  It belongs to the caller, who closes it.
-
-        Waits up to `timeout` seconds (None: for ever) without the GIL, and Ctrl-C interrupts it.  Raises PeerLost at once if
-        nobody can be asked, RingTimeout if nobody has answered in time (the message says who was asked), OSError (no
-        descriptors left), ValueError, TypeError."""
-        cdef gr_fetch fetch
-        cdef int64_t deadline = deadline_of(timeout), until
-        cdef int fd = -1, error = 0
-        self._to_write()
-        if gr_forked(self.ring):
-            raise RingError("this handle belongs to the parent process: open the ring anew in a forked child")
-        gr_fetch_begin(&fetch, self.ring)
-        try:
-            while fd < 0:
-                until = min(deadline, gr_now_ns() + 50 * 1000 * 1000)
-                with nogil:
-                    fd = gr_fetch_go_on(&fetch, self.ring, until)
-                    error = errno
-                if fd < 0 and error == ENOENT:
-                    raise PeerLost(_nobody_has_it(&fetch))
-                if fd < 0 and error != EAGAIN:
-                    raise OSError(error, os.strerror(error))
-                if fd < 0 and gr_now_ns() >= deadline:
-                    raise RingTimeout(_nobody_answers(&fetch, timeout))
-                PyErr_CheckSignals()
-            return fd
-        except BaseException:
-            if fd >= 0:
-                c_close(fd)
-            raise
-        finally:
-            with nogil:
-                gr_fetch_end(&fetch)
 
     def reap(self):
         """Clears the dead.  Returns the peer numbers that were cleared."""
         cdef uint64_t mask[GR_MASK_WORDS]
-        self._to_write()
+        self.to_write()
         with nogil:
             gr_reap_dead(self.ring, mask)
         return [p for p in range(self.ring.max_peers) if mask[p // 64] >> p % 64 & 1]
@@ -247,7 +212,7 @@ cdef class Header:
     def set_link(self, bytes epoch not None, uint64_t seq, uint64_t lost):
         """The importer of a bridge says how far it has come, after it has published."""
         cdef gr_watermark mark
-        self._to_write()
+        self.to_write()
         if len(epoch) != 16:
             raise ValueError(f"an epoch has 16 bytes, not {len(epoch)}")
         memcpy(mark.epoch, <const char *>epoch, 16)
@@ -256,12 +221,12 @@ cdef class Header:
 
     def close_ring(self):
         """Closes the ring.  There are no more claims, and readers get the end of the stream after what is there."""
-        self._to_write()
+        self.to_write()
         return -<int>gr_close(self.ring)
 
     def retire(self):
         """Clears the magic number, so that nobody attaches any more."""
-        self._to_write()
+        self.to_write()
         gr_retire(self.ring)
 
     def disown(self):
@@ -310,7 +275,7 @@ cdef class Header:
     def set_far(self, uint32_t subscription, bytes far not None):
         """A member of the subscription says so.  At most MAX_FAR_NBYTES are kept."""
         cdef bytes padded = far[:MAX_FAR_NBYTES].ljust(MAX_FAR_NBYTES, b"\0")
-        self._to_write()
+        self.to_write()
         if subscription < self.ring.max_subscriptions:
             gr_set_far(self.ring, subscription, padded)
 
@@ -338,40 +303,3 @@ cdef int _refuse(const char *why) except -1:
     if why == NULL:
         PyErr_SetFromErrno(OSError)
     raise (Retired if errno == ESTALE else Damaged)(why.decode())
-
-
-cdef str _pids(list found):
-    return ", ".join(found[:10]) + (f" and {len(found) - 10} more" if len(found) > 10 else "")
-
-
-cdef str _listed(const gr_fetch *fetch, bint met):
-    return _pids([f"pid {fetch.asked[k].who.pid}" for k in range(fetch.n) if bool(fetch.asked[k].met) == met])
-
-
-cdef str _nobody_has_it(const gr_fetch *fetch):
-    met, away = _listed(fetch, True), _listed(fetch, False)
-    told = "nobody hands the ring's memory on: its creator and its peers are dead, or have none"
-    return told + (f". Not there: {away}" if away else "") + (f". There, and without it: {met}" if met else "")
-
-
-cdef str _nobody_answers(const gr_fetch *fetch, object timeout):
-    without = _pids([f"pid {fetch.asked[k].who.pid}" for k in range(fetch.n) if fetch.asked[k].without])
-    told = (f"nobody handed the ring's memory on in {timeout} s. Asked were {_listed(fetch, True)}, which are stopped or "
-            "have too much to do")
-    return told + (f". Answered without it: {without}. Too many descriptors of that process's user are under way in "
-                   "messages that nobody has read (ETOOMANYREFS)" if without else "")
-
-
-cdef object _joined(Peer peer, gr_result result, Device device, bint gate_host):
-    cdef gd_trouble trouble
-    if result == GR_SYSTEM:
-        PyErr_SetFromErrno(OSError)
-    if result != GR_OK:
-        return -<int>result
-    gr_watch(peer.header.ring)
-    peer.device = device
-    result = gd_prepare(&peer.gd, NULL if device is None else &device.gd, gate_host, &trouble)
-    if result != GR_OK:
-        peer.leave()
-        raise device.refused(&trouble) if result == GR_DEVICE else MemoryError()
-    return peer

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""What Cython has to know of core/*.h and device/*.h, and the classes of _core.pyx that other modules build on."""
+"""What Cython has to know of core/*.h and device/*.h.  Declarations only."""
 from libc.stdint cimport int64_t, intptr_t, uint8_t, uint32_t, uint64_t
 
 cdef extern from "core/atomics.h" nogil:
@@ -292,66 +292,3 @@ cdef extern from "device/verbs.h" nogil:
     gr_result gd_release(gd_peer *, gd_call *, unsigned)
     gr_result gd_leave(gd_peer *, gd_call *, unsigned)
     gr_result gd_put_back(gd_peer *, uint32_t)
-
-
-cdef class Header:
-    cdef gr_ring *ring
-    cdef readonly bint is_copy
-    cdef object __weakref__
-    cdef int _to_write(self) except -1
-    cpdef bint is_own(self, uint32_t peer) noexcept
-    cdef bint has_creator(self) noexcept
-
-
-cdef class Driver:
-    cdef gd_driver *driver
-    cdef gd_driver own
-    cdef object functions
-
-
-ctypedef intptr_t (*fast_stream)() noexcept
-
-cdef class Device:
-    cdef gd_device gd
-    cdef readonly Header header
-    cdef Driver driver
-    cdef bint is_open
-    cdef public object get_current_stream
-    cdef fast_stream fast_current_stream
-    cdef object __weakref__
-    cdef object refused(self, const gd_trouble *trouble)
-    cdef size_t current(self) except? 1
-
-
-cpdef double seconds(value, str what) except? -1
-cdef int64_t deadline_of(object timeout) except -1
-
-
-cdef enum verb:
-    CLAIM, ACQUIRE, LATEST, PUBLISH, ABANDON, RELEASE
-
-cdef class Peer:
-    cdef gd_peer gd
-    cdef readonly Header header
-    cdef readonly Device device
-    cdef long waiting_in  # the thread that waits in a verb, or in select; 0: none
-    cdef bint is_busy(self) noexcept
-    cdef bint is_forked(self) noexcept
-    cdef int64_t behind(self) noexcept
-    cdef bint has_news(self) noexcept
-    cdef bint has_frame(self) noexcept
-    cdef bint has_whole_frame(self) noexcept
-    cpdef ask(self)
-    cdef bint has_nothing(self) noexcept
-    cdef bint is_in_own_way(self) noexcept
-    cdef int check_idle(self) except -1
-    cdef int begin_wait(self) except -1
-    cdef int take(self, gd_call *call, verb which) except? -1000
-    cdef gr_result _wait(self, gd_call *call, verb which) except? GR_SIGNAL
-    cdef void cancel(self, gd_call *call) noexcept
-    cdef int end(self, gd_call *call, verb which) except? -1000
-    cdef int use_on(self, uint32_t index, size_t stream) except -1
-    cdef void leave_thread(self, gd_use *use) noexcept
-    cdef bint _paid(self, uint32_t index) noexcept
-    cdef int _raw(self, timeout, size_t stream, verb which) except? -1000
-    cdef int _finish(self, uint32_t index, uint64_t seq, size_t stream, verb which) except? -1000

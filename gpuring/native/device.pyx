@@ -1,4 +1,21 @@
-# Part of _core.pyx: the GPU, which is the driver's functions and one process's device order of a ring.
+# cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
+# cython: auto_pickle=False
+"""The GPU: the driver's functions, and one process's device order of a ring.
+
+What the driver refuses is raised as DeviceError, whose words are in device_errors.py.
+"""
+cimport cython
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.exc cimport PyErr_Occurred
+from cpython.pycapsule cimport PyCapsule_GetName, PyCapsule_GetPointer
+from cpython.ref cimport Py_INCREF
+from libc.stdint cimport intptr_t
+from libc.string cimport memcpy
+
+from gpuring.native.c cimport *
+from gpuring.native.header cimport Header
+
+from gpuring.native import device_errors
 
 
 cdef class Driver:

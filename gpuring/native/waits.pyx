@@ -1,4 +1,15 @@
-# Part of _core.pyx: several peers at once, and event loops (waiting.py).
+# cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
+# cython: auto_pickle=False
+"""A look at what a verb would do now, and a wait for several peers at once (ring/waiting.py)."""
+from cpython.exc cimport PyErr_CheckSignals
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+
+from gpuring.native.blocked cimport give_back_lost
+from gpuring.native.c cimport *
+from gpuring.native.clock cimport deadline_of
+from gpuring.native.peer cimport Peer, culprit_of
+
+MAX_WAITED = <int>GR_MAX_WAITED
 
 
 def look(Peer peer not None):
@@ -10,7 +21,7 @@ def look(Peer peer not None):
     cdef gr_result result = gr_look(&peer.gd.core, &seq, &culprit)
     if result == GR_OK:
         return seq, None
-    return -<int>result, _told_of(&culprit) if result == GR_BLOCKED else None
+    return -<int>result, culprit_of(&culprit) if result == GR_BLOCKED else None
 
 
 def ready(Peer peer not None, int64_t spin_ns=0):
@@ -57,51 +68,3 @@ def select(list peers not None, timeout):
     finally:
         for peer in peers:
             peer.waiting_in = 0
-
-
-@cython.no_gc_clear  # __dealloc__ needs the peer
-cdef class Notifier:
-    """A descriptor that is readable when a peer's verb has an answer; see core/notify.c."""
-
-    cdef gr_notifier *notifier
-    cdef Peer peer  # the one that it was armed for, so that its ring stays mapped
-    cdef object __weakref__
-
-    def __cinit__(self):
-        self.notifier = gr_notifier_open()
-        if self.notifier == NULL:
-            PyErr_SetFromErrno(OSError)
-
-    def __dealloc__(self):
-        if self.notifier != NULL:
-            gr_notifier_close(self.notifier)
-
-    def fileno(self):
-        """The descriptor.  It is -1 in a forked child."""
-        return gr_notifier_fd(self.notifier)
-
-    def arm(self, Peer peer not None):
-        """Whether the verb has an answer.  If so, the descriptor is readable, and if not, it will be when there is one."""
-        result = gr_notifier_arm(self.notifier, &peer.gd.core)
-        self.peer = peer
-        return result != GR_BLOCKED
-
-    def arm_at_end(self, Peer peer not None):
-        """Whether the stream, which had ended, goes on.  If so, the descriptor is readable, and if not, it will be when a
-        producer joins."""
-        result = gr_notifier_arm_at_end(self.notifier, &peer.gd.core)
-        self.peer = peer
-        return result != GR_BLOCKED
-
-    def disarm(self):
-        """Ends the wait.  Changes of the ring are cheap again.  A descriptor that is readable stays so."""
-        gr_notifier_disarm(self.notifier)
-
-    def clear(self):
-        """Ends the wait.  The descriptor is not readable before it is armed again."""
-        gr_notifier_clear(self.notifier)
-
-    def set(self):
-        """Makes it readable for the last time for this peer, which is about to leave."""
-        gr_notifier_raise(self.notifier)
-        self.peer = None

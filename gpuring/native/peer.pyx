@@ -1,28 +1,51 @@
-# Part of _core.pyx: peers, their verbs and how these wait.
+# cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
+# cython: auto_pickle=False
+"""A peer of a ring: how it joins and leaves, and its verbs.  One Python call is one whole transition of the C library.
+
+Only three things are decided here: when the GIL is released (a first try that neither waits nor enqueues keeps it), when
+signals are handled (between two slices of a wait), and what a result is in Python.  Refusals come back as negative results,
+for which the callers have the words.  Refusals of the driver are raised as DeviceError.
+
+verbs.pyx has the verbs as users call them, on the slot objects of slots.pyx.
+"""
+cimport cython
+from cpython.exc cimport PyErr_CheckSignals, PyErr_SetFromErrno
+from cpython.pythread cimport PyThread_get_thread_ident
+from libc.stdint cimport INT64_MAX, int64_t, uint32_t, uint64_t
+from libc.string cimport memcpy, memset
+from posix.unistd cimport usleep
+
+from gpuring.native.blocked cimport give_back_lost, waits_for_itself, warn_of_itself
+from gpuring.native.c cimport *
+from gpuring.native.clock cimport deadline_of
+from gpuring.native.device cimport Device
+from gpuring.native.header cimport Header
+
+from gpuring.native.header import Damaged
+
+# What a verb returns when it is refused (the negative of the C result).
+BLOCKED = -<int>GR_BLOCKED
+CLOSED = -<int>GR_CLOSED
+ENDED = -<int>GR_ENDED
+PEER_LOST = -<int>GR_PEER_LOST
+REAPED = -<int>GR_REAPED
+FORKED = -<int>GR_FORKED
+DAMAGED = -<int>GR_DAMAGED
+FULL_PEERS = -<int>GR_FULL_PEERS
+FULL_SUBSCRIPTIONS = -<int>GR_FULL_SUBS
+MODE_MISMATCH = -<int>GR_MODE_MISMATCH
+LOCK_TIMEOUT = -<int>GR_LOCK_TIMEOUT
+TORN = -<int>GR_TORN_BEHIND  # frames that this consumer has released turned out torn: Peer.take_torn() names them
+
+# Why a verb is blocked (Peer.culprit[0]).
+BY_PRODUCER = <int>GR_BY_PRODUCER
+BY_HOLDER = <int>GR_BY_HOLDER
+BY_SUBSCRIPTION = <int>GR_BY_SUBSCRIPTION
+BY_NO_FRAME = <int>GR_BY_NO_FRAME
+BY_FENCE = <int>GR_BY_FENCE
 
 
-cpdef double seconds(value, str what) except? -1:
-    """`value` as a time that a call may take, as arguments.seconds checks it.  None is for ever: infinity."""
-    cdef double checked = -1
-    if value is None:
-        return INFINITY
-    try:
-        if type(value) is float or type(value) is int:
-            checked = value
-    except OverflowError:
-        pass
-    return checked if checked >= 0 else arguments.seconds(value, what)  # a number of another type, or an error
-
-
-cdef int64_t deadline_of(object timeout) except -1:
-    """The deadline on the clock of gr_now_ns.  0 means at once."""
-    cdef double patience_s = seconds(timeout, "timeout")
-    if not patience_s:
-        return 0
-    return INT64_MAX if patience_s > 9e9 else gr_now_ns() + <int64_t>(patience_s * 1e9)
-
-
-cdef tuple _told_of(const gr_culprit *c):
+cdef tuple culprit_of(const gr_culprit *c):
     return (<int>c.reason, None if c.peer == GR_NONE else c.peer,
             None if c.subscription == GR_NONE else c.subscription, c.seq, c.since_ns)
 
@@ -37,25 +60,6 @@ cdef inline gr_result _ended(gd_peer *me, gd_call *call, unsigned how, verb whic
     if which == PUBLISH:
         return gd_publish(me, call, how)
     return gd_release(me, call, how) if which == RELEASE else gd_abandon(me, call, how)
-
-
-give_back_lost = lambda: None
-"""Gives back the slots of this process that nobody has any more (verbs.pyx).  gpuring/ring/shutdown.py sets it."""
-
-
-waits_for_itself = lambda peer: False
-"""Whether a peer that is blocked waits for something that only its own thread can give back."""
-
-
-warn_of_itself = lambda peer: None
-"""Warns of such a wait."""
-
-
-def call_when_blocked(function, ask, warn):
-    """`function` is called between two slices of a wait for another peer of this process.  `ask` is called between two slices
-    of any wait without a time-out.  If it says twice that nobody but the calling thread can end it, `warn` is called once."""
-    global give_back_lost, waits_for_itself, warn_of_itself
-    give_back_lost, waits_for_itself, warn_of_itself = function, ask, warn
 
 
 cdef object _busy():
@@ -129,7 +133,7 @@ cdef class Peer:
     @property
     def culprit(self):
         """(reason, peer or None, subscription or None, seq, since_ns) of the last BLOCKED."""
-        return _told_of(&self.gd.core.culprit)
+        return culprit_of(&self.gd.core.culprit)
 
     def set_spin(self, int64_t ns):
         """Sets how long a wait spins before it sleeps.  -1 is adaptive, and with 2**63 - 1 it never sleeps."""
@@ -288,56 +292,6 @@ cdef class Peer:
     cdef void leave_thread(self, gd_use *use) noexcept:
         gd_leave_thread(use)
 
-    # The verbs without slot objects, for the tests of the core: an index and a sequence name the frame.
-
-    seq = property(lambda Peer self: self.gd.core.seq)
-    lost = property(lambda Peer self: self.gd.core.lost + self.gd.core.upstream)
-    redelivered = property(lambda Peer self: self.gd.core.redelivered)
-
-    def claim(self, timeout=None, size_t stream=0):
-        """Returns the index of the claimed slot, or a negative result."""
-        return self._raw(timeout, stream, CLAIM)
-
-    def acquire(self, timeout=None, size_t stream=0):
-        """Returns the index of the slot of the next frame, or a negative result."""
-        return self._raw(timeout, stream, ACQUIRE)
-
-    def latest(self, timeout=None, size_t stream=0):
-        """Returns the index of the slot of the newest frame, or a negative result."""
-        return self._raw(timeout, stream, LATEST)
-
-    cdef int _raw(self, timeout, size_t stream, verb which) except? -1000:
-        cdef gd_call call
-        cdef uint32_t index = 0
-        cdef int result
-        gd_begin(&call, stream, deadline_of(timeout), 1, &index)
-        result = self.take(&call, which)
-        return result if result else <int>index
-
-    def publish(self, uint32_t index, uint64_t seq, shape=None, size_t stream=0):
-        """Returns 0 or a negative result, as abandon and release do."""
-        cdef gd_use *use = &self.gd.use[index]
-        cdef uint32_t k
-        use.ndim = 0 if shape is None else len(shape)
-        for k in range(use.ndim):
-            use.shape[k] = shape[k]
-        return self._finish(index, seq, stream, PUBLISH)
-
-    def abandon(self, uint32_t index, uint64_t seq, size_t stream=0):
-        return self._finish(index, seq, stream, ABANDON)
-
-    def release(self, uint32_t index, uint64_t seq, size_t stream=0):
-        """Returns 0, TORN (the frame is released, and known to be torn) or another negative result."""
-        return self._finish(index, seq, stream, RELEASE)
-
-    cdef int _finish(self, uint32_t index, uint64_t seq, size_t stream, verb which) except? -1000:
-        cdef gd_call call
-        cdef int result
-        self.gd.use[index].seq, self.gd.use[index].open = seq, True
-        gd_begin(&call, stream, INT64_MAX, 1, &index)
-        result = self.end(&call, which)
-        return TORN if result == 0 and call.torns else result
-
     def shape(self, uint32_t index):
         """Returns the shape of the frame in a slot that this peer holds.  None means the shape of the whole slot."""
         cdef gr_slot *slot = &self.gd.core.ring.slot[index]
@@ -433,3 +387,63 @@ cdef class Peer:
         if result == GR_SYSTEM:
             PyErr_SetFromErrno(OSError)
         return -<int>result
+
+
+# ---- joining ----------------------------------------------------------------------------------------------------------
+
+
+def join_producer(Header header not None, Device device=None, bint gate_host=False):
+    """Returns a Peer, or a negative result.  Raises DeviceError."""
+    return joined_as_producer(Peer(header), device, gate_host)
+
+
+def join_consumer(Header header not None, bytes name, bint lossless, start, bint redeliver=True, Device device=None,
+                  bint gate_host=False):
+    """Returns a Peer, or a negative result.  `start` is "next", "oldest" or a sequence.  Raises DeviceError."""
+    return joined_as_consumer(Peer(header), name, lossless, start, redeliver, device, gate_host)
+
+
+cdef object joined_as_producer(Peer peer, Device device, bint gate_host):
+    cdef gr_result result
+    peer.header.to_write()
+    with nogil:
+        result = gr_join_producer(peer.header.ring, &peer.gd.core)
+    return _joined(peer, result, device, gate_host)
+
+
+cdef object joined_as_consumer(Peer peer, bytes name, bint lossless, start, bint redeliver, Device device, bint gate_host):
+    cdef char padded[64]
+    cdef int how = GR_START_AT
+    cdef uint64_t seq = 0
+    cdef unsigned mode = GR_LOSSLESS if lossless else GR_LOSSY
+    cdef unsigned policy = GR_REDELIVER if redeliver else GR_DROP
+    cdef gr_result result
+    if len(name) > 64:
+        raise ValueError("a subscription's name has at most 64 bytes")
+    peer.header.to_write()
+    memset(padded, 0, 64)
+    memcpy(padded, <const char *>name, len(name))
+    if start == "next":
+        how = GR_START_NEXT
+    elif start == "oldest":
+        how = GR_START_OLDEST
+    else:
+        seq = start
+    with nogil:
+        result = gr_join_consumer(peer.header.ring, padded, mode, policy, how, seq, &peer.gd.core)
+    return _joined(peer, result, device, gate_host)
+
+
+cdef object _joined(Peer peer, gr_result result, Device device, bint gate_host):
+    cdef gd_trouble trouble
+    if result == GR_SYSTEM:
+        PyErr_SetFromErrno(OSError)
+    if result != GR_OK:
+        return -<int>result
+    gr_watch(peer.header.ring)
+    peer.device = device
+    result = gd_prepare(&peer.gd, NULL if device is None else &device.gd, gate_host, &trouble)
+    if result != GR_OK:
+        peer.leave()
+        raise device.refused(&trouble) if result == GR_DEVICE else MemoryError()
+    return peer
