@@ -86,7 +86,7 @@ MUTANTS: dict[str, list[Edit]] = {
     "a claim that was refused is not undone": [
         (
             "verbs.c",
-            "gr_abandon(&peer->core, peer->core.index, peer->core.seq);\n"
+            "gr_abandon(&peer->core, peer->core.last.index, peer->core.last.seq);\n"
             "            if (result == GR_BLOCKED && call->got) break;",
             "if (result == GR_BLOCKED && call->got) break;",
         )
@@ -94,7 +94,7 @@ MUTANTS: dict[str, list[Edit]] = {
     "an acquire that was refused is not undone": [
         (
             "verbs.c",
-            "gr_give_back(&peer->core, peer->core.index, peer->core.seq);\n"
+            "gr_give_back(&peer->core, peer->core.last.index, peer->core.last.seq);\n"
             "            if (result == GR_BLOCKED && call->got) break;",
             "if (result == GR_BLOCKED && call->got) break;",
         )

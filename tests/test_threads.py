@@ -32,7 +32,7 @@ MUTANTS: dict[str, Edit] = {
     ),
     "a leave takes nothing back": (
         "members.c",
-        "gr_take_back(ring, me->number, me->u);",
+        "gr_take_back(ring, me->self.number, me->self.u);",
         "",
     ),
     "nobody looks for orphans": (

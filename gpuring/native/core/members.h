@@ -17,7 +17,7 @@ enum gr_result gr_leave(struct gr_peer *me);
 /* Whether a dropped peer has left by word only, because LOCK was not to be had. Then call gr_watch,
  * which sees to the rest. */
 static inline bool gr_leaves_late(const struct gr_peer *me) {
-    return gr_load_acquire(&me->ring->unleft[me->number]) == me->id;
+    return gr_load_acquire(&me->ring->unleft[me->self.number]) == me->self.id;
 }
 bool gr_leave_late(struct gr_ring *ring); /* for the watchdog */
 /* From any thread: a claim or acquire in progress ends with GR_REAPED. */
