@@ -152,8 +152,7 @@ static ALWAYS_INLINE enum gr_result claim(struct gr_peer *me) {
         enum gr_result result = gate(ring, c, i, w, &me->last.culprit);
         if (result != GR_OK) return result;
 
-        if (phase_of(w) == GR_READY && gr_load_relaxed(&ring->slot[i].origin_seq) != 0)
-            gr_keep_origin(ring, &ring->slot[i], c - n);
+        if (phase_of(w) == GR_READY) gr_annex_overwrites(ring, &ring->slot[i], c - n);
         const uint64_t mine = claim_word(c, me->self.number, GR_WRITING);
         GR_FAULT("claim: looked");
         /* [edges H, J, C, claimer] announce; the looks follow. This is the linearisation point. */
@@ -197,7 +196,7 @@ static ALWAYS_INLINE enum gr_result claim(struct gr_peer *me) {
         me->last.lost = 0;
         gr_list_pending(me, (uint32_t)i);
         gr_store_relaxed(&ring->slot[i].since_ns, (uint64_t)gr_now_coarse_ns());
-        gr_store_relaxed(&ring->slot[i].origin_seq, 0); /* until gr_set_origin */
+        gr_annex_clear_slot(&ring->slot[i]);
         prefetch_next(me);
         GR_FAULT("claim: claimed");
         return GR_OK;

@@ -4,6 +4,7 @@
  */
 #include "consume.h"
 
+#include "annex.h"
 #include "bell.h"
 #include "claim.h"
 #include "handles.h"
@@ -214,19 +215,6 @@ void gr_count_before(struct gr_peer *me) {
     gr_end(me);
 }
 
-/* Counts what was lost upstream since the last frame with an origin that this peer had. A frame
- * that is older than that one, because it came back, brings nothing new. Relaxed: edge P has
- * carried the record. */
-static inline void count_upstream(struct gr_peer *me, const struct gr_slot *slot) {
-    if (!gr_load_relaxed((gr_word *)&slot->origin_seq)) return;
-    const uint32_t lost = gr_load_relaxed((gr_word32 *)&slot->origin_lost);
-    const uint32_t more = me->cursor.had_origin ? lost - me->cursor.origin_lost : 0;
-    if (more > INT32_MAX) return;
-    me->cursor.origin_lost = lost;
-    me->cursor.had_origin = true;
-    count_missed(me, more);
-}
-
 enum hold { HELD, PASSED, WAS_TORN, CHANGED };
 
 /* Takes sequence s in slot i, whose take word was t. CHANGED: look again. PASSED, WAS_TORN: there
@@ -265,7 +253,7 @@ static enum hold hold(struct gr_peer *me, uint64_t s, uint64_t i, uint64_t t) {
     me->last.producer_id = gr_load_relaxed(&slot->producer);
     me->last.value = gr_load_relaxed(&slot->fence);
     add_pending(me, me->last.producer, fence_of(ring, i, me->last.producer), me->last.value);
-    count_upstream(me, slot);
+    count_missed(me, gr_annex_lost(&me->cursor, slot));
     gr_store_relaxed(&take->since_ns, (uint64_t)gr_now_coarse_ns());
     count(&ring->peer[me->self.number].frames, 1);
     me->last.told = true;

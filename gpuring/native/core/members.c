@@ -62,7 +62,7 @@ static enum gr_result enter(struct gr_ring *ring, struct gr_peer *me) {
         gr_store_relaxed(&entry->frames, 0);
         gr_store_relaxed(&entry->lost, 0);
         gr_store_relaxed(&entry->torn, 0);
-        gr_store_relaxed(&entry->asked_ns, 0);
+        gr_annex_clear_peer(entry);
         for (int k = 0; k < 2; k++) gr_store_relaxed(&entry->gpu[k], ring->gpu[k]);
         GR_FAULT("join: written");
         gr_store_sc(&entry->word, peer_word(GR_LIVE, me->self.role, me->self.u));
@@ -123,7 +123,7 @@ static void announce(struct gr_ring *ring, struct gr_peer *me, const char *name,
     GR_FAULT("join: cleared");
     /* Relaxed: the sc store of the subscription's word carries these. */
     gr_write_text(sub->name, name, GR_NAME_WORDS);
-    gr_set_far(ring, me->self.u, (const char[8 * GR_FAR_WORDS]){0});
+    gr_annex_clear_sub(sub);
     gr_store_relaxed(&sub->lost, 0);
     gr_store_relaxed(&sub->created_ns, (uint64_t)gr_now_ns());
     atomic_fetch_or_explicit(&ring->head->sub_mask[me->self.u / 64], bit_of(me->self.u),
