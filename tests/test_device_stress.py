@@ -208,7 +208,9 @@ SANITIZED: dict[str, tuple[str, str, Edit]] = {
 def test_under_a_sanitizer_it_catches(mutant, tmp_path):
     sanitizer, finding, edit = SANITIZED[mutant]
     try:
-        program = build_device(tmp_path, PROGRAM, [*PLAIN, f"-fsanitize={sanitizer}"], edit)
+        program = build_device(
+            tmp_path, PROGRAM, [*PLAIN, "-DGR_DEBUG", f"-fsanitize={sanitizer}"], edit
+        )
     except subprocess.CalledProcessError:
         pytest.skip(f"no {sanitizer} sanitizer here")
     done = run(program, 10 * FRAMES, HEALTHY_S)  # it stops at the first finding

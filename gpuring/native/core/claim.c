@@ -23,6 +23,7 @@
 
 #include "annex.h"
 #include "bell.h"
+#include "handles.h"
 #include "transition.h"
 
 /* ---- the frontier ---------------------------------------------------------------------------- */
@@ -192,6 +193,10 @@ static ALWAYS_INLINE enum gr_result claim(struct gr_peer *me) {
             continue;
         }
 
+        /* Sequences are claimed in order; and the word stays ours, unless this process has lost
+         * its locks and was taken for dead (A8). */
+        GR_ASSERT(c >= me->last.seq);
+        GR_ASSERT(gr_load_sc(&ring->slot[i].word) == mine || !gr_has_its_files(ring));
         me->last.seq = c;
         me->last.lost = 0;
         gr_list_pending(me, (uint32_t)i);
@@ -219,6 +224,8 @@ uint64_t gr_promise(struct gr_peer *me, uint32_t index, uint64_t seq) {
     if (gr_begin(me) != GR_OK) return 0;
     gr_word *work = work_of(me->ring, index, me->self.number);
     uint64_t next = gr_load_relaxed(work) + 1, value = seq << 16;
+    /* Nobody raises a fence beyond what was promised (G3). */
+    GR_ASSERT(gr_load_acquire(fence_of(me->ring, index, me->self.number)) < next);
     if (value < next) value = next;
     /* Relaxed is enough: whoever must see it has seen the word that follows (edges P and R). */
     gr_store_relaxed(work, value);
@@ -249,6 +256,7 @@ enum gr_result gr_publish(struct gr_peer *me, uint32_t index, uint64_t seq, uint
     if (result != GR_OK) return result;
     result = GR_REAPED;
     if (gr_load_sc(&slot->word) == claim_word(seq, me->self.number, GR_WRITING)) {
+        GR_ASSERT(value <= gr_load_relaxed(work_of(me->ring, index, me->self.number)));
         /* Relaxed: nobody reads the record before READY, which carries it (edge P). */
         gr_store_relaxed(&slot->producer, me->self.id);
         gr_store_relaxed(&slot->fence, value);

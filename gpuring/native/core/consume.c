@@ -37,6 +37,8 @@ static inline struct cursor cursor_of(const struct gr_peer *me) {
 }
 
 static inline void commit(struct gr_peer *me, const struct cursor *at) {
+    /* A walk may go back to a frame that was opened again, but it does not forget what was met. */
+    GR_ASSERT(at->high >= me->cursor.high && at->seen >= me->cursor.seen);
     me->cursor.pos = at->pos;
     me->cursor.seen = at->seen;
     me->cursor.high = at->high;

@@ -60,8 +60,8 @@ struct gr_cursor {
 /* What the last claim, acquire or latest said. */
 struct gr_delivery {
     /* The frame that the last successful one returned; how many sequences were skipped before it,
-     * and how many frames were lost otherwise: before they came into this ring, or before this peer
-     * came here from another ring. */
+     * and how many frames were lost otherwise: before they came into this ring, or before this
+     * peer came here from another ring. */
     uint64_t seq, lost, upstream;
     uint32_t index;
     /* Of the frame. It is kept here, because a claim may void the slot while a lossy reader holds
