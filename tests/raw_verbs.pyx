@@ -28,9 +28,9 @@ def join_consumer(Header header not None, bytes name, bint lossless, start, bint
 
 
 cdef class RawPeer(Peer):
-    seq = property(lambda RawPeer self: self.gd.core.seq)
-    lost = property(lambda RawPeer self: self.gd.core.lost + self.gd.core.upstream)
-    redelivered = property(lambda RawPeer self: self.gd.core.redelivered)
+    seq = property(lambda RawPeer self: self.gd.core.last.seq)
+    lost = property(lambda RawPeer self: self.gd.core.last.lost + self.gd.core.last.upstream)
+    redelivered = property(lambda RawPeer self: self.gd.core.last.redelivered)
 
     def claim(self, timeout=None, size_t stream=0):
         """Returns the index of the claimed slot, or a negative result."""

@@ -5,7 +5,7 @@ bench/results/kill-matrix-device.json keeps a long run:
 
     gcc -O2 -pthread -DGR_FAULTS -Wl,--wrap=gr_pidfd tests/core/kill_device/*.c tests/core/fake_*.c
         tests/core/kill/{book,matrix,report,round}.c gpuring/{core,device}/*.c -ldl -o build/kill
-    build/kill --core 'gpuring/*' --rounds 10000 --seed 2027 --json FILE
+    build/kill --core 'gpuring/native/*' --rounds 10000 --seed 2027 --json FILE
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(program: Path, *options: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [program, "--core", "gpuring/*", *map(str, options)],
+        [program, "--core", "gpuring/native/*", *map(str, options)],
         cwd=program.parent,
         capture_output=True,
         text=True,
@@ -77,7 +77,8 @@ MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {
         [
             (
                 "released.c",
-                "if (!gr_torn(peer->core.ring, index, use->producer, use->producer_id, use->value))",
+                "if (!gr_torn(peer->core.ring, index, use->producer, use->producer_id, "
+                "use->value))",
                 "if (1)",
             )
         ],

@@ -86,7 +86,7 @@ MUTANTS: dict[str, list[Edit]] = {
     "a claim that was refused is not undone": [
         (
             "verbs.c",
-            "gr_abandon(&peer->core, peer->core.index, peer->core.seq);\n"
+            "gr_abandon(&peer->core, peer->core.last.index, peer->core.last.seq);\n"
             "            if (result == GR_BLOCKED && call->got) break;",
             "if (result == GR_BLOCKED && call->got) break;",
         )
@@ -94,7 +94,7 @@ MUTANTS: dict[str, list[Edit]] = {
     "an acquire that was refused is not undone": [
         (
             "verbs.c",
-            "gr_give_back(&peer->core, peer->core.index, peer->core.seq);\n"
+            "gr_give_back(&peer->core, peer->core.last.index, peer->core.last.seq);\n"
             "            if (result == GR_BLOCKED && call->got) break;",
             "if (result == GR_BLOCKED && call->got) break;",
         )
@@ -187,8 +187,10 @@ SANITIZED: dict[str, tuple[str, str, Edit]] = {
         "data race",
         (
             "verbs.c",
-            "use->open = false;\n        enum gr_result result = gr_release(&peer->core, index, seq);",
-            "enum gr_result result = gr_release(&peer->core, index, seq);\n        use->open = false;",
+            "use->open = false;\n"
+            "        enum gr_result result = gr_release(&peer->core, index, seq);",
+            "enum gr_result result = gr_release(&peer->core, index, seq);\n"
+            "        use->open = false;",
         ),
     ),
     "a row of events is destroyed while somebody uses it": (
@@ -208,7 +210,9 @@ SANITIZED: dict[str, tuple[str, str, Edit]] = {
 def test_under_a_sanitizer_it_catches(mutant, tmp_path):
     sanitizer, finding, edit = SANITIZED[mutant]
     try:
-        program = build_device(tmp_path, PROGRAM, [*PLAIN, f"-fsanitize={sanitizer}"], edit)
+        program = build_device(
+            tmp_path, PROGRAM, [*PLAIN, "-DGR_DEBUG", f"-fsanitize={sanitizer}"], edit
+        )
     except subprocess.CalledProcessError:
         pytest.skip(f"no {sanitizer} sanitizer here")
     done = run(program, 10 * FRAMES, HEALTHY_S)  # it stops at the first finding

@@ -151,7 +151,13 @@ MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {
     ),
     "a leaver frees its entry before its subscription": (
         ("--point", "leave: leaving"),
-        [("members.c", "peer_word(GR_LEAVING, me->role, me->u)", "peer_word(GR_FREE, 0, 0)")],
+        [
+            (
+                "members.c",
+                "peer_word(GR_LEAVING, me->self.role, me->self.u)",
+                "peer_word(GR_FREE, 0, 0)",
+            )
+        ],
     ),
     "a reaper does not mark what the device had not finished": (
         ("--role", "producer", "--point", "device: unfinished"),

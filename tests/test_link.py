@@ -262,7 +262,7 @@ MUTANTS: dict[str, Edit] = {
     ),
     "a claim takes a frame away without a note": (
         "claim.c",
-        "gr_keep_origin(ring, &ring->slot[i], c - n);",
+        "gr_annex_overwrites(ring, &ring->slot[i], c - n);",
         ";",
     ),
     "the note forgets what was lost": (

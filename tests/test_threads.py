@@ -32,7 +32,7 @@ MUTANTS: dict[str, Edit] = {
     ),
     "a leave takes nothing back": (
         "members.c",
-        "gr_take_back(ring, me->number, me->u);",
+        "gr_take_back(ring, me->self.number, me->self.u);",
         "",
     ),
     "nobody looks for orphans": (
@@ -60,7 +60,7 @@ def test_nothing_is_left_behind(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
 def test_nothing_is_left_behind_under_a_sanitizer(sanitizer, tmp_path):
-    flags = [*FLAGS, f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all"]
+    flags = [*FLAGS, "-DGR_DEBUG", f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all"]
     subprocess.run([build(tmp_path, "threads.c", flags), "300"], check=True, timeout=RUN_S)
 
 

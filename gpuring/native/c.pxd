@@ -112,15 +112,29 @@ cdef extern from "core/peer.h" nogil:
     struct gr_pending:
         uint32_t peer
         uint64_t value
-    struct gr_peer:
-        gr_ring *ring
-        uint32_t number, role, u, mode, index, producer, pendings, origin_lost
-        uint64_t id, pos, seq, lost, upstream, frames, producer_id, value
-        int64_t deadline_ns
-        gr_bool redelivered, left, dropped, told, had_origin, first
+    struct gr_identity:
+        uint32_t number, role, u, mode
+        uint64_t id
+        gr_bool left, dropped
         gr_word32 stopping
+    struct gr_cursor:
+        uint64_t pos
+        gr_bool first, had_origin
+        uint32_t origin_lost
+    struct gr_delivery:
+        uint64_t seq, lost, upstream, producer_id, value
+        uint32_t index, producer, pendings
+        gr_bool redelivered, told
         gr_pending pending[251]
         gr_culprit culprit
+    struct gr_patience:
+        int64_t deadline_ns
+    struct gr_peer:
+        gr_ring *ring
+        gr_identity self
+        gr_cursor cursor
+        gr_patience wait
+        gr_delivery last
     ctypedef gr_result (*gr_verb)(gr_peer *)
 
 cdef extern from "core/bell.h" nogil:

@@ -80,11 +80,11 @@ cdef class Peer:
         cdef bint used = False
         if self.gd.core.ring == NULL:
             return
-        if not self.gd.core.left and self.gd.core.ring.lock_fd >= 0 and not gr_forked(self.gd.core.ring):
+        if not self.gd.core.self.left and self.gd.core.ring.lock_fd >= 0 and not gr_forked(self.gd.core.ring):
             for i in range(self.gd.core.ring.slots):
                 used = used or gr_holds(&self.gd.core, i, &seq) or not self._paid(i)
             if not used:
-                self.gd.core.dropped = True
+                self.gd.core.self.dropped = True
                 with nogil:  # another thread of this process may have LOCK
                     gr_leave(&self.gd.core)
                     if gr_leaves_late(&self.gd.core):
@@ -93,26 +93,26 @@ cdef class Peer:
 
     cdef bint _paid(self, uint32_t index) noexcept:
         cdef gr_ring *ring = self.gd.core.ring
-        return gr_load_acquire(fence_of(ring, index, self.gd.core.number)) >= \
-            gr_load_acquire(work_of(ring, index, self.gd.core.number))
+        return gr_load_acquire(fence_of(ring, index, self.gd.core.self.number)) >= \
+            gr_load_acquire(work_of(ring, index, self.gd.core.self.number))
 
-    number = property(lambda Peer self: self.gd.core.number)
-    id = property(lambda Peer self: self.gd.core.id)
-    subscription = property(lambda Peer self: self.gd.core.u)
-    left = property(lambda Peer self: self.gd.core.left)
-    position = property(lambda Peer self: self.gd.core.pos)
+    number = property(lambda Peer self: self.gd.core.self.number)
+    id = property(lambda Peer self: self.gd.core.self.id)
+    subscription = property(lambda Peer self: self.gd.core.self.u)
+    left = property(lambda Peer self: self.gd.core.self.left)
+    position = property(lambda Peer self: self.gd.core.cursor.pos)
 
     def count_on_from(self, Peer before not None, lost=None):
         """What was lost upstream counts from the last frame that `before` had, which was in another ring.  `lost`: how much
         had been lost then as this ring counts, if it does not count on from the other one.  Call it before the first verb."""
-        self.gd.core.had_origin = before.gd.core.had_origin
-        self.gd.core.origin_lost = before.gd.core.origin_lost if lost is None else lost & 0xffffffff
+        self.gd.core.cursor.had_origin = before.gd.core.cursor.had_origin
+        self.gd.core.cursor.origin_lost = before.gd.core.cursor.origin_lost if lost is None else lost & 0xffffffff
 
     def count_since(self, lost):
         """`lost`: how much had been lost upstream, as this ring counts, when it was made.  If the join has made a subscription
         that begins with the ring, what was lost since then counts.  Call it before the first verb."""
-        if self.gd.core.first:
-            self.gd.core.had_origin, self.gd.core.origin_lost = True, lost & 0xffffffff
+        if self.gd.core.cursor.first:
+            self.gd.core.cursor.had_origin, self.gd.core.cursor.origin_lost = True, lost & 0xffffffff
 
     def count_before(self):
         """Counts what was in the ring before the subscription that its join has made as lost.  If the subscription was there
@@ -133,7 +133,7 @@ cdef class Peer:
     @property
     def culprit(self):
         """(reason, peer or None, subscription or None, seq, since_ns) of the last BLOCKED."""
-        return culprit_of(&self.gd.core.culprit)
+        return culprit_of(&self.gd.core.last.culprit)
 
     def set_spin(self, int64_t ns):
         """Sets how long a wait spins before it sleeps.  -1 is adaptive, and with 2**63 - 1 it never sleeps."""
@@ -161,8 +161,8 @@ cdef class Peer:
                 try:
                     PyErr_CheckSignals()  # after a success, too, because later the caller has the slot
                     if result != GR_SIGNAL:  # a signal handler may have closed us
-                        return GR_REAPED if self.gd.core.left else result
-                    if self.gd.core.stopping:  # it may wait for a GPU
+                        return GR_REAPED if self.gd.core.self.left else result
+                    if self.gd.core.self.stopping:  # it may wait for a GPU
                         gd_cancel(&self.gd, call)
                         return GR_REAPED
                     if self.is_in_own_way():
@@ -197,7 +197,7 @@ cdef class Peer:
 
     cdef int64_t behind(self) noexcept:
         """How many sequences were claimed that this consumer has not looked at."""
-        return <int64_t>(gr_frontier(self.gd.core.ring) - self.gd.core.pos)
+        return <int64_t>(gr_frontier(self.gd.core.ring) - self.gd.core.cursor.pos)
 
     cdef bint has_news(self) noexcept:
         """Whether its verb would have an answer now.  A look that changes nothing."""
@@ -216,7 +216,7 @@ cdef class Peer:
         """Whether it has left, or has claimed and holds nothing according to the header's words."""
         cdef uint64_t seq
         cdef uint32_t i
-        if not self.gd.core.left:
+        if not self.gd.core.self.left:
             for i in range(self.gd.core.ring.slots):
                 if gr_holds(&self.gd.core, i, &seq):
                     return False
@@ -224,7 +224,7 @@ cdef class Peer:
 
     cdef bint is_in_own_way(self) noexcept:
         """Whether the culprit of the verb is a peer of this process."""
-        return self.header.is_own(self.gd.core.culprit.peer)
+        return self.header.is_own(self.gd.core.last.culprit.peer)
 
     def stop(self):
         """From now on no verb hands out a slot.  A verb that waits in another thread ends as if this peer had left.  This waits
@@ -245,7 +245,7 @@ cdef class Peer:
         """Makes the verbs work again, because the peer could not leave."""
         gr_stop(&self.gd.core, False)
 
-    stopped = property(lambda Peer self: self.gd.core.stopping != 0)
+    stopped = property(lambda Peer self: self.gd.core.self.stopping != 0)
 
     cpdef ask(self):
         """Notes in the header that this peer asks for frames now, or still does."""
@@ -254,7 +254,7 @@ cdef class Peer:
     def drop(self):
         """Nobody has this peer any more.  `leave` does not wait for the membership lock then: if another process has it, which may
         be stopped, the watchdog leaves as soon as it can."""
-        self.gd.core.dropped = True
+        self.gd.core.self.dropped = True
 
     cdef void cancel(self, gd_call *call) noexcept:
         """Undoes what this call has taken.  No slot object was handed out."""

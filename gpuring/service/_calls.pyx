@@ -544,7 +544,7 @@ cdef class Inbox:
         cdef double now
         cdef HoldsAnswer answer
         cdef bint any = False
-        self.dispatched = self.peer.gd.core.pos
+        self.dispatched = self.peer.gd.core.cursor.pos
         if timeout > 0 or self.peer.has_news():
             answer = acquired(self._answers, timeout, stream)
             while answer is not None:
@@ -552,9 +552,9 @@ cdef class Inbox:
                 any = True
                 if (only is not None and only.done()) or not (self.peer.has_whole_frame() if one else self.peer.has_frame()):
                     break
-                self.dispatched = self.peer.gd.core.pos
+                self.dispatched = self.peer.gd.core.cursor.pos
                 answer = acquired(self._answers, 0, stream)
-            self.dispatched = self.peer.gd.core.pos
+            self.dispatched = self.peer.gd.core.cursor.pos
         if self.polled:
             self.arm()
         now = coarse_s()

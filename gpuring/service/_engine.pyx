@@ -252,7 +252,7 @@ cdef class Answering(ProducerVerbs):
         else:
             for k in range(self.givens):
                 word = gr_load_acquire(&ring.slot[self.given[k]].word)
-                if phase_of(word) == GR_WRITING and owner_of(word) == self._peer.gd.core.number:
+                if phase_of(word) == GR_WRITING and owner_of(word) == self._peer.gd.core.self.number:
                     return False
         return True
 

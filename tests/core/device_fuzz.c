@@ -40,7 +40,7 @@ static struct gd_peer peers[MEMBERS];
 static gd_stream streams[2];
 
 static enum gr_result acquire_any(struct gd_peer *me, struct gd_call *call, unsigned how) {
-    return gd_acquire(me, call, how, me->core.mode == GR_LOSSY && below(2) ? gr_latest : gr_acquire);
+    return gd_acquire(me, call, how, me->core.self.mode == GR_LOSSY && below(2) ? gr_latest : gr_acquire);
 }
 
 static enum gr_result go(struct gd_peer *me, struct gd_call *call, unsigned how,
@@ -65,7 +65,7 @@ static void verb(struct gd_peer *me) {
     struct gd_call call;
     struct gd_trouble trouble;
     uint32_t indices[BATCH], index = below(me->core.ring->slots), open = 0;
-    const bool producer = me->core.role == GR_PRODUCER;
+    const bool producer = me->core.self.role == GR_PRODUCER;
     gd_stream stream = below(4) ? streams[below(2)] : below(3);
     doing = "a verb";
     switch (below(10)) {

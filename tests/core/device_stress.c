@@ -199,12 +199,12 @@ static void read_frame(gd_stream stream, uint32_t index, uint64_t seq, int reade
 static void end_while_captured(struct gd_peer *me, gd_stream stream, uint32_t index, verb_of_device verb) {
     struct gd_call call;
     gd_begin(&call, stream, INT64_MAX, 1, &index);
-    uint64_t promised = gr_load_acquire(work_of(ring, index, me->core.number));
+    uint64_t promised = gr_load_acquire(work_of(ring, index, me->core.self.number));
     fc_begin_capture(stream);
     enum gr_result result = go(me, &call, verb);
     fc_end_capture(stream);
     REQUIRE(result == GR_DEVICE && me->use[index].open);
-    REQUIRE(gr_load_acquire(work_of(ring, index, me->core.number)) == promised);
+    REQUIRE(gr_load_acquire(work_of(ring, index, me->core.self.number)) == promised);
 }
 
 static void leave(struct gd_peer *me) {
@@ -253,10 +253,10 @@ static void *produce(void *barrier) {
         /* Where the end of a batch is refused, the frames before the one that was refused are
          * published. */
         if (call.got > 1) {
-            uint64_t seqs[BATCH], before = gr_load_relaxed(&ring->peer[me.core.number].frames);
+            uint64_t seqs[BATCH], before = gr_load_relaxed(&ring->peer[me.core.self.number].frames);
             for (uint32_t k = 0; k < call.got; k++) seqs[k] = me.use[indices[k]].seq;
             bool done = end(&me, stream, call.got, indices, gd_publish);
-            uint64_t count = gr_load_relaxed(&ring->peer[me.core.number].frames) - before;
+            uint64_t count = gr_load_relaxed(&ring->peer[me.core.self.number].frames) - before;
             REQUIRE(done == (count == call.got));
             for (uint32_t k = 0; k < count; k++) fc_published(seqs[k]), atomic_fetch_add(&published_sum, seqs[k]);
             /* A capture may have forbidden to end or settle one. It stays ours, and all others would

@@ -1,4 +1,6 @@
-/* What a bridge writes into the ring that it fills. A bridge carries the frames of a ring of
+/* What services and bridges keep in the header (annex.h), and how a link survives a kill.
+ *
+ * A bridge carries the frames of a ring of
  * another host, the near ring, into this one. Its process here is the importer. Each of its frames
  * says which near sequence it was, and the header says how far the importer has come: the
  * watermark. If the importer is killed, the next one asks gr_link, and goes on with the near
@@ -33,7 +35,7 @@ enum gr_result gr_set_origin(struct gr_peer *me, uint32_t index, uint64_t seq,
     struct gr_slot *slot = &me->ring->slot[index];
     enum gr_result result = gr_begin(me);
     if (result != GR_OK) return result;
-    if (gr_load_sc(&slot->word) == claim_word(seq, me->number, GR_WRITING)) {
+    if (gr_load_sc(&slot->word) == claim_word(seq, me->self.number, GR_WRITING)) {
         gr_store_relaxed(&slot->origin_lost, origin->lost);
         gr_store_relaxed(&slot->origin_time_ns, origin->time_ns);
         /* Release: whoever sees it in a look at the whole table sees the claim, too; partner:
@@ -167,6 +169,6 @@ void gr_set_far(struct gr_ring *ring, uint32_t u, const char far[8 * GR_FAR_WORD
  * reader that sees a stale value takes an engine for idle that has just come back. */
 void gr_ask(const struct gr_peer *me) {
     if (gr_begin(me) != GR_OK) return;
-    gr_store_relaxed(&me->ring->peer[me->number].asked_ns, (uint64_t)gr_now_coarse_ns());
+    gr_store_relaxed(&me->ring->peer[me->self.number].asked_ns, (uint64_t)gr_now_coarse_ns());
     gr_end(me);
 }

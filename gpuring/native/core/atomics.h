@@ -56,6 +56,22 @@ static inline void gr_write_text(gr_word *to, const char *text, int words) {
     }
 }
 
+/* What must hold here, whatever other peers do that follow the protocol. It is checked where the
+ * library is compiled with GR_DEBUG, as with sanitizers (./check); else it does nothing. Hostile
+ * words may break it, so the fuzzers do without. */
+#ifdef GR_DEBUG
+#include <stdio.h>
+#include <stdlib.h>
+static inline void gr_assert(bool holds, const char *condition, const char *file, int line) {
+    if (holds) return;
+    fprintf(stderr, "%s:%d: does not hold: %s\n", file, line, condition);
+    abort();
+}
+#define GR_ASSERT(condition) gr_assert((condition), #condition, __FILE__, __LINE__)
+#else
+#define GR_ASSERT(condition) ((void)0)
+#endif
+
 /* A named place between two stores that another process can see. tests/core/kill/ compiles the
  * core with GR_FAULTS and kills or stops processes there. Without GR_FAULTS it does nothing. */
 #ifdef GR_FAULTS

@@ -46,7 +46,7 @@ void gr_announce(const struct gr_peer *me, uint64_t bit) {
     atomic_fetch_add_explicit(&me->ring->head->waiters, 1, memory_order_seq_cst);
     GR_FAULT("sleep: counted");
     /* sc like its clearing: our notifier's thread and a reaper write peer.waiting, too */
-    atomic_fetch_or_explicit(&me->ring->peer[me->number].waiting, bit, memory_order_seq_cst);
+    atomic_fetch_or_explicit(&me->ring->peer[me->self.number].waiting, bit, memory_order_seq_cst);
     GR_FAULT("sleep: marked");
     gr_end(me);
 }
@@ -56,8 +56,8 @@ void gr_announce(const struct gr_peer *me, uint64_t bit) {
  * D). */
 void gr_withdraw(const struct gr_peer *me, uint64_t bit) {
     if (gr_begin(me) != GR_OK) return;
-    if (atomic_fetch_and_explicit(&me->ring->peer[me->number].waiting, ~bit, memory_order_seq_cst) &
-        bit) {
+    gr_word *waiting = &me->ring->peer[me->self.number].waiting;
+    if (atomic_fetch_and_explicit(waiting, ~bit, memory_order_seq_cst) & bit) {
         GR_FAULT("sleep: unmarked");
         atomic_fetch_sub_explicit(&me->ring->head->waiters, 1, memory_order_seq_cst);
     }

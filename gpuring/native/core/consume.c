@@ -4,6 +4,7 @@
  */
 #include "consume.h"
 
+#include "annex.h"
 #include "bell.h"
 #include "claim.h"
 #include "handles.h"
@@ -32,19 +33,21 @@ struct cursor {
 };
 
 static inline struct cursor cursor_of(const struct gr_peer *me) {
-    return (struct cursor){me->pos, me->seen, me->high, 0, 0};
+    return (struct cursor){me->cursor.pos, me->cursor.seen, me->cursor.high, 0, 0};
 }
 
 static inline void commit(struct gr_peer *me, const struct cursor *at) {
-    me->pos = at->pos;
-    me->seen = at->seen;
-    me->high = at->high;
-    if (at->torn) count(&me->ring->peer[me->number].torn, at->torn);
+    /* A walk may go back to a frame that was opened again, but it does not forget what was met. */
+    GR_ASSERT(at->high >= me->cursor.high && at->seen >= me->cursor.seen);
+    me->cursor.pos = at->pos;
+    me->cursor.seen = at->seen;
+    me->cursor.high = at->high;
+    if (at->torn) count(&me->ring->peer[me->self.number].torn, at->torn);
     if (!at->lost) return;
     /* It adds up over calls that found no frame, until a frame is handed out. */
-    me->lost += at->lost;
-    count(&me->ring->peer[me->number].lost, at->lost);
-    atomic_fetch_add_explicit(&me->ring->sub[me->u].lost, at->lost, memory_order_relaxed);
+    me->last.lost += at->lost;
+    count(&me->ring->peer[me->self.number].lost, at->lost);
+    atomic_fetch_add_explicit(&me->ring->sub[me->self.u].lost, at->lost, memory_order_relaxed);
 }
 
 /* Notes that all sequences below `to` have been met: taken, lost, or taken by another member. */
@@ -65,7 +68,7 @@ static inline void count_lost(const struct gr_peer *me, struct cursor *at, uint6
     met(at, to);
     /* What a lossless member finds gone was void, or another member took it (H7: that was counted
      * as lost). */
-    if (me->mode != GR_LOSSY) return;
+    if (me->self.mode != GR_LOSSY) return;
     at->lost += to - from;
 }
 
@@ -76,13 +79,13 @@ static inline void count_lost(const struct gr_peer *me, struct cursor *at, uint6
 static enum gr_result last_look(const struct gr_peer *me, uint64_t *pos, uint64_t seen,
                                 enum gr_result end, struct gr_culprit *culprit) {
     const struct gr_ring *ring = me->ring;
-    if (gr_load_sc(&ring->sub[me->u].redo) != seen) return GR_OK;
+    if (gr_load_sc(&ring->sub[me->self.u].redo) != seen) return GR_OK;
     uint64_t oldest = UINT64_MAX;
     for (uint32_t i = 0; i < ring->slots; i++) {
-        const struct gr_take *take = take_of(ring, i, me->u);
+        const struct gr_take *take = take_of(ring, i, me->self.u);
         uint64_t t = gr_load_sc(&take->word);
-        if (phase_of(t) == GR_HELD && owner_of(t) != me->number)
-            return blocked(culprit, GR_BY_HOLDER, owner_of(t), me->u, seq_of(t),
+        if (phase_of(t) == GR_HELD && owner_of(t) != me->self.number)
+            return blocked(culprit, GR_BY_HOLDER, owner_of(t), me->self.u, seq_of(t),
                            gr_load_relaxed(&take->since_ns));
         uint64_t w = gr_load_sc(&ring->slot[i].word);
         if (phase_of(t) == GR_OPEN && seq_of(w) == seq_of(t) && phase_of(w) == GR_READY) {
@@ -112,9 +115,9 @@ static ALWAYS_INLINE enum gr_result walk(const struct gr_peer *me, struct cursor
     const uint64_t n = ring->slots;
 
 again:;
-    uint64_t redo = gr_load_sc(&ring->sub[me->u].redo);
+    uint64_t redo = gr_load_sc(&ring->sub[me->self.u].redo);
     if (redo != at->seen) { /* a frame was opened again: start over (H4) */
-        uint64_t start = start_of(gr_load_sc(&ring->sub[me->u].word));
+        uint64_t start = start_of(gr_load_sc(&ring->sub[me->self.u].word));
         uint64_t hint = gr_load_acquire(&ring->head->claim_hint), oldest = hint > n ? hint - n : 0;
         at->seen = redo;
         if (oldest < start) oldest = start;
@@ -123,10 +126,10 @@ again:;
     const enum gr_result end = end_of(ring->head);
     for (;;) {
         const uint64_t s = at->pos, i = s % n;
-        const gr_word *word = &take_of(ring, i, me->u)->word;
+        const gr_word *word = &take_of(ring, i, me->self.u)->word;
         uint64_t t = gr_load_sc(word);
         bool open = seq_of(t) == s && phase_of(t) == GR_OPEN;
-        bool done_with = me->mode == GR_LOSSY && s < at->high; /* taken, or counted as lost */
+        bool done_with = me->self.mode == GR_LOSSY && s < at->high; /* taken, or counted as lost */
         /* Another member has it, or this one met it before redo sent it back. */
         if (!open && (seq_of(t) >= s || done_with)) {
             if (seq_of(t) > s && seq_of(t) % n != i) return GR_DAMAGED;
@@ -135,7 +138,7 @@ again:;
             at->pos = seq_of(t) >= s + n ? seq_of(t) - n + 1 : s + 1; /* older ones are gone */
             /* This member gave a later frame of the slot back: nobody else has had what it goes
              * over again. */
-            if (seq_of(t) > s && phase_of(t) == GR_OPEN && owner_of(t) == me->number)
+            if (seq_of(t) > s && phase_of(t) == GR_OPEN && owner_of(t) == me->self.number)
                 count_lost(me, at, s, at->pos);
             met(at, at->pos);
             continue;
@@ -143,7 +146,8 @@ again:;
         uint64_t w = gr_load_sc(&ring->slot[i].word);
         if (seq_of(w) % n != i) return GR_DAMAGED;
         if (seq_of(w) < s) { /* not claimed yet */
-            if (end == GR_BLOCKED) return blocked(culprit, GR_BY_NO_FRAME, GR_NONE, me->u, s, 0);
+            if (end == GR_BLOCKED)
+                return blocked(culprit, GR_BY_NO_FRAME, GR_NONE, me->self.u, s, 0);
             uint64_t next = s; /* a variable of its own keeps the cursor out of memory */
             enum gr_result result = last_look(me, &next, at->seen, end, culprit);
             if (result != GR_OK) return result;
@@ -151,7 +155,7 @@ again:;
             goto again;
         }
         if (seq_of(w) == s && phase_of(w) == GR_WRITING)
-            return blocked(culprit, GR_BY_PRODUCER, owner_of(w), me->u, s,
+            return blocked(culprit, GR_BY_PRODUCER, owner_of(w), me->self.u, s,
                            gr_load_relaxed(&ring->slot[i].since_ns));
         /* The producer has passed s, unless another member has taken it since the first look
          * (H7). */
@@ -184,7 +188,7 @@ again:;
 enum gr_result gr_look(const struct gr_peer *me, uint64_t *seq, struct gr_culprit *culprit) {
     if (gr_forked(me->ring)) return GR_FORKED;
     if (!may_take(me)) return GR_REAPED;
-    if (me->role == GR_PRODUCER) return gr_look_to_claim(me, seq, culprit);
+    if (me->self.role == GR_PRODUCER) return gr_look_to_claim(me, seq, culprit);
     struct cursor at = cursor_of(me);
     struct found found;
     enum gr_result result = walk(me, &at, &found, culprit);
@@ -195,35 +199,22 @@ enum gr_result gr_look(const struct gr_peer *me, uint64_t *seq, struct gr_culpri
 /* ---- acquire, latest, release, give back ----------------------------------------------------- */
 
 static inline void start_count(struct gr_peer *me) {
-    if (me->told) me->lost = me->upstream = 0, me->told = false;
+    if (me->last.told) me->last.lost = me->last.upstream = 0, me->last.told = false;
 }
 
 /* Counts frames that were lost without having been skipped here. They stay counted if the frame
  * that they are told with is given back, and are told with the next one. */
 static inline void count_missed(struct gr_peer *me, uint64_t n) {
     if (!n) return;
-    me->upstream += n;
-    count(&me->ring->peer[me->number].lost, n);
-    atomic_fetch_add_explicit(&me->ring->sub[me->u].lost, n, memory_order_relaxed);
+    me->last.upstream += n;
+    count(&me->ring->peer[me->self.number].lost, n);
+    atomic_fetch_add_explicit(&me->ring->sub[me->self.u].lost, n, memory_order_relaxed);
 }
 
 void gr_count_before(struct gr_peer *me) {
     if (gr_begin(me) != GR_OK) return;
-    count_missed(me, me->before);
+    count_missed(me, me->cursor.before);
     gr_end(me);
-}
-
-/* Counts what was lost upstream since the last frame with an origin that this peer had. A frame
- * that is older than that one, because it came back, brings nothing new. Relaxed: edge P has
- * carried the record. */
-static inline void count_upstream(struct gr_peer *me, const struct gr_slot *slot) {
-    if (!gr_load_relaxed((gr_word *)&slot->origin_seq)) return;
-    const uint32_t lost = gr_load_relaxed((gr_word32 *)&slot->origin_lost);
-    const uint32_t more = me->had_origin ? lost - me->origin_lost : 0;
-    if (more > INT32_MAX) return;
-    me->origin_lost = lost;
-    me->had_origin = true;
-    count_missed(me, more);
 }
 
 enum hold { HELD, PASSED, WAS_TORN, CHANGED };
@@ -233,8 +224,8 @@ enum hold { HELD, PASSED, WAS_TORN, CHANGED };
 static enum hold hold(struct gr_peer *me, uint64_t s, uint64_t i, uint64_t t) {
     struct gr_ring *ring = me->ring;
     struct gr_slot *slot = &ring->slot[i];
-    struct gr_take *take = take_of(ring, i, me->u);
-    const uint64_t mine = claim_word(s, me->number, GR_HELD);
+    struct gr_take *take = take_of(ring, i, me->self.u);
+    const uint64_t mine = claim_word(s, me->self.number, GR_HELD);
     GR_FAULT("acquire: looked");
     /* [edge H, reader] partner: claim. First announce the hold, then look at the slot, both with
      * sc: a claim that misses the hold is seen here, so nobody reads what is being overwritten. */
@@ -246,28 +237,28 @@ static enum hold hold(struct gr_peer *me, uint64_t s, uint64_t i, uint64_t t) {
         /* If this undo fails, that is harmless: another member has replaced this doomed hold, or
          * this peer was reaped. A plain store would wipe out the other member's newer hold
          * (H8). */
-        gr_cas(&take->word, mine, claim_word(s, me->number, GR_DONE));
+        gr_cas(&take->word, mine, claim_word(s, me->self.number, GR_DONE));
         GR_FAULT("acquire: undone");
         gr_ring_bell(ring);
         return seq_of(w) == s && phase_of(w) == GR_TORN ? WAS_TORN : PASSED;
     }
-    me->seq = s;
-    me->index = (uint32_t)i;
+    me->last.seq = s;
+    me->last.index = (uint32_t)i;
     /* A reaper leaves nobody's name on a frame; a member that gave it back leaves its own. */
-    me->redelivered = seq_of(t) == s && owner_of(t) == GR_NONE;
-    me->pendings = 0;
+    me->last.redelivered = seq_of(t) == s && owner_of(t) == GR_NONE;
+    me->last.pendings = 0;
     /* Its own earlier work on the slot may be on another stream (G12: the fence would fall). */
-    add_pending(me, me->number, fence_of(ring, i, me->number),
-                gr_load_acquire(work_of(ring, i, me->number)));
-    me->producer = owner_of(w);
+    add_pending(me, me->self.number, fence_of(ring, i, me->self.number),
+                gr_load_acquire(work_of(ring, i, me->self.number)));
+    me->last.producer = owner_of(w);
     /* Relaxed: edge P has carried the record, and nobody publishes in a slot that is held. */
-    me->producer_id = gr_load_relaxed(&slot->producer);
-    me->value = gr_load_relaxed(&slot->fence);
-    add_pending(me, me->producer, fence_of(ring, i, me->producer), me->value);
-    count_upstream(me, slot);
+    me->last.producer_id = gr_load_relaxed(&slot->producer);
+    me->last.value = gr_load_relaxed(&slot->fence);
+    add_pending(me, me->last.producer, fence_of(ring, i, me->last.producer), me->last.value);
+    count_missed(me, gr_annex_lost(&me->cursor, slot));
     gr_store_relaxed(&take->since_ns, (uint64_t)gr_now_coarse_ns());
-    count(&ring->peer[me->number].frames, 1);
-    me->told = true;
+    count(&ring->peer[me->self.number].frames, 1);
+    me->last.told = true;
     prefetch_next(me);
     GR_FAULT("acquire: confirmed");
     return HELD;
@@ -281,7 +272,7 @@ enum gr_result gr_acquire(struct gr_peer *me) {
     start_count(me);
     struct cursor at = cursor_of(me);
     struct found found;
-    while ((result = walk(me, &at, &found, &me->culprit)) == GR_OK) {
+    while ((result = walk(me, &at, &found, &me->last.culprit)) == GR_OK) {
         const uint64_t s = at.pos;
         enum hold got = hold(me, s, found.index, found.take);
         if (got == CHANGED) continue;
@@ -301,10 +292,11 @@ enum gr_result gr_acquire(struct gr_peer *me) {
 static void take_back(const struct gr_peer *me, uint64_t from, uint64_t s) {
     const uint64_t n = me->ring->slots;
     for (from = from + n > s ? from : s + 1 - n; from < s; from++) {
-        gr_word *word = &take_of(me->ring, from % n, me->u)->word;
-        const uint64_t open = claim_word(from, me->number, GR_OPEN);
+        gr_word *word = &take_of(me->ring, from % n, me->self.u)->word;
+        const uint64_t open = claim_word(from, me->self.number, GR_OPEN);
         /* If the CAS fails, another member has taken it. */
-        if (gr_load_sc(word) == open) gr_cas(word, open, claim_word(from, me->number, GR_DONE));
+        if (gr_load_sc(word) == open)
+            gr_cas(word, open, claim_word(from, me->self.number, GR_DONE));
     }
 }
 
@@ -324,9 +316,9 @@ static enum gr_result newest(struct gr_peer *me, struct cursor *at) {
         }
         if (best == 0) { /* sequences start at N, so 0 means none */
             if (end != GR_BLOCKED && !writing) return end;
-            return blocked(&me->culprit, GR_BY_NO_FRAME, GR_NONE, me->u, at->pos, 0);
+            return blocked(&me->last.culprit, GR_BY_NO_FRAME, GR_NONE, me->self.u, at->pos, 0);
         }
-        uint64_t i = best % ring->slots, t = gr_load_sc(&take_of(ring, i, me->u)->word);
+        uint64_t i = best % ring->slots, t = gr_load_sc(&take_of(ring, i, me->self.u)->word);
         if (seq_of(t) > best || (seq_of(t) == best && phase_of(t) != GR_OPEN)) {
             /* Another member has it. */
             at->pos = best + 1;
@@ -358,10 +350,10 @@ enum gr_result gr_latest(struct gr_peer *me) {
 /* Call it between gr_begin and gr_end. Otherwise the number's next owner may hold the same frame,
  * and this would take that hold away. */
 static enum gr_result leave_held(struct gr_peer *me, uint32_t index, uint64_t seq, uint64_t to) {
-    struct gr_take *take = take_of(me->ring, index, me->u);
+    struct gr_take *take = take_of(me->ring, index, me->self.u);
     /* [edge R, reader] carries the reads of the frame and work; partner: gate. If the claim sees a
      * stale HELD, it waits once more, until the bell. */
-    return gr_cas(&take->word, claim_word(seq, me->number, GR_HELD), to) ? GR_OK : GR_REAPED;
+    return gr_cas(&take->word, claim_word(seq, me->self.number, GR_HELD), to) ? GR_OK : GR_REAPED;
 }
 
 /* Call it after gr_promise, and after its fence operation behind every stream that read the
@@ -369,7 +361,7 @@ static enum gr_result leave_held(struct gr_peer *me, uint32_t index, uint64_t se
 enum gr_result gr_release(struct gr_peer *me, uint32_t index, uint64_t seq) {
     enum gr_result result = gr_begin(me);
     if (result != GR_OK) return result;
-    result = leave_held(me, index, seq, claim_word(seq, me->number, GR_DONE));
+    result = leave_held(me, index, seq, claim_word(seq, me->self.number, GR_DONE));
     GR_FAULT("release: done");
     if (result == GR_OK) gr_ring_bell(me->ring);
     gr_end(me);
@@ -381,14 +373,14 @@ enum gr_result gr_release(struct gr_peer *me, uint32_t index, uint64_t seq) {
  * if a producer has passed it meanwhile. The losses are known to lie behind the frame only while
  * frames are given back in reverse. What was lost before the frame has still to be told. */
 static void forget(struct gr_peer *me, uint64_t seq) {
-    const uint64_t behind = me->told || me->pos <= seq ? 0 : me->lost;
-    me->told = false;
+    const uint64_t behind = me->last.told || me->cursor.pos <= seq ? 0 : me->last.lost;
+    me->last.told = false;
     /* Else a frame that this peer had was met there, or a torn one, or another member's. */
-    if (me->high != seq + 1 + behind) return;
-    me->high = seq;
-    me->lost -= behind;
-    count(&me->ring->peer[me->number].lost, -behind);
-    atomic_fetch_sub_explicit(&me->ring->sub[me->u].lost, behind, memory_order_relaxed);
+    if (me->cursor.high != seq + 1 + behind) return;
+    me->cursor.high = seq;
+    me->last.lost -= behind;
+    count(&me->ring->peer[me->self.number].lost, -behind);
+    atomic_fetch_sub_explicit(&me->ring->sub[me->self.u].lost, behind, memory_order_relaxed);
 }
 
 /* Undoes an acquire whose frame was never handed out, because its stream could not be ordered in
@@ -397,14 +389,14 @@ static void forget(struct gr_peer *me, uint64_t seq) {
 enum gr_result gr_give_back(struct gr_peer *me, uint32_t index, uint64_t seq) {
     enum gr_result result = gr_begin(me);
     if (result != GR_OK) return result;
-    result = leave_held(me, index, seq, claim_word(seq, me->number, GR_OPEN));
+    result = leave_held(me, index, seq, claim_word(seq, me->self.number, GR_OPEN));
     if (result == GR_OK) {
         GR_FAULT("give back: open");
         forget(me, seq);
-        if (me->pos > seq) me->pos = seq;
-        atomic_fetch_add_explicit(&me->ring->sub[me->u].redo, 1, memory_order_seq_cst);
+        if (me->cursor.pos > seq) me->cursor.pos = seq;
+        atomic_fetch_add_explicit(&me->ring->sub[me->self.u].redo, 1, memory_order_seq_cst);
         GR_FAULT("give back: redo bumped");
-        count(&me->ring->peer[me->number].frames, (uint64_t)-1);
+        count(&me->ring->peer[me->self.number].frames, (uint64_t)-1);
         gr_ring_bell(me->ring);
     }
     gr_end(me);
@@ -414,11 +406,11 @@ enum gr_result gr_give_back(struct gr_peer *me, uint32_t index, uint64_t seq) {
 /* Releases the frame of the last acquire, which turned out torn before the user saw it. This peer
  * has no work of its own on the slot, so it promises nothing. */
 void gr_skip_torn(struct gr_peer *me) {
-    struct gr_peer_entry *entry = &me->ring->peer[me->number];
+    struct gr_peer_entry *entry = &me->ring->peer[me->self.number];
     count(&entry->frames, (uint64_t)-1);
     count(&entry->torn, 1);
-    me->told = false;
-    gr_release(me, me->index, me->seq);
+    me->last.told = false;
+    gr_release(me, me->last.index, me->last.seq);
 }
 
 /* Whether the GPU work that `value` of a frame's record stands for was never done, because the
@@ -450,9 +442,10 @@ bool gr_torn(const struct gr_ring *ring, uint32_t index, uint32_t producer, uint
 }
 
 bool gr_holds(struct gr_peer *me, uint32_t index, uint64_t *seq) {
-    uint64_t word = me->role == GR_PRODUCER ? gr_load_sc(&me->ring->slot[index].word)
-                                            : gr_load_sc(&take_of(me->ring, index, me->u)->word);
-    unsigned phase = me->role == GR_PRODUCER ? (unsigned)GR_WRITING : (unsigned)GR_HELD;
+    const bool producer = me->self.role == GR_PRODUCER;
+    uint64_t word = gr_load_sc(producer ? &me->ring->slot[index].word
+                                        : &take_of(me->ring, index, me->self.u)->word);
+    unsigned phase = producer ? (unsigned)GR_WRITING : (unsigned)GR_HELD;
     *seq = seq_of(word);
-    return is_mine(me) && owner_of(word) == me->number && phase_of(word) == phase;
+    return is_mine(me) && owner_of(word) == me->self.number && phase_of(word) == phase;
 }

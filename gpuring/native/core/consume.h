@@ -12,7 +12,8 @@ enum gr_result gr_acquire(struct gr_peer *me);
 enum gr_result gr_latest(struct gr_peer *me);
 enum gr_result gr_release(struct gr_peer *me, uint32_t index, uint64_t seq);
 enum gr_result gr_give_back(struct gr_peer *me, uint32_t index, uint64_t seq);
-/* For a reader that comes here from another ring, before its first verb: me->before is lost. */
+/* For a reader that comes here from another ring, before its first verb: what was there before its
+ * subscription is lost. */
 void gr_count_before(struct gr_peer *me);
 void gr_skip_torn(struct gr_peer *me);
 bool gr_torn(const struct gr_ring *ring, uint32_t index, uint32_t producer, uint64_t producer_id,

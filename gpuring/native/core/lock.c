@@ -57,7 +57,21 @@ enum gr_result gr_lock(struct gr_ring *ring, int64_t patience_ns) {
     if (mutexed) pthread_mutex_unlock(&ring->mutex);
     return GR_LOCK_TIMEOUT;
 }
+bool gr_masks_cover(const struct gr_ring *ring) {
+    const struct gr_head *head = ring->head;
+    for (uint32_t p = 0; p < ring->max_peers; p++)
+        if (state_of(gr_load_acquire(&ring->peer[p].word)) != GR_FREE &&
+            !(gr_load_acquire(&head->peer_mask[p / 64]) & bit_of(p)))
+            return false;
+    for (uint32_t u = 0; u < ring->max_subscriptions; u++)
+        if (mode_of(gr_load_acquire(&ring->sub[u].word)) != GR_SUB_FREE &&
+            !(gr_load_acquire(&head->sub_mask[u / 64]) & bit_of(u)))
+            return false;
+    return true;
+}
+
 void gr_unlock(struct gr_ring *ring) {
+    GR_ASSERT(gr_masks_cover(ring));
     gr_lock_byte(ring->lock_fd, F_UNLCK, GR_LOCK_BYTE);
     pthread_mutex_unlock(&ring->mutex);
 }

@@ -23,6 +23,9 @@ int gr_lock_byte(int lock_fd, short type, int byte);
 /* Takes LOCK, or returns GR_LOCK_TIMEOUT; patience_ns 0 tries once. */
 enum gr_result gr_lock(struct gr_ring *ring, int64_t patience_ns);
 void gr_unlock(struct gr_ring *ring);
+/* Under LOCK: whether each peer and each subscription in use has its bit in the masks. A bit too
+ * few would hide it (M2). */
+bool gr_masks_cover(const struct gr_ring *ring);
 
 bool gr_peer_alive(struct gr_ring *ring, uint32_t number); /* its byte is locked, or it is ours */
 bool gr_creator_alive(struct gr_ring *ring);

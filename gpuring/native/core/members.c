@@ -49,11 +49,11 @@ static enum gr_result enter(struct gr_ring *ring, struct gr_peer *me) {
         gr_set_mine(ring, p, true);
         atomic_fetch_or_explicit(&head->peer_mask[p / 64], bit_of(p), memory_order_seq_cst);
         me->ring = ring;
-        me->number = p;
-        me->id = gr_load_relaxed(&head->joins) + 1;
-        me->spin_ns = GR_SPIN_MAX_NS;
-        gr_store_relaxed(&head->joins, me->id);
-        gr_store_relaxed(&entry->id, me->id);
+        me->self.number = p;
+        me->self.id = gr_load_relaxed(&head->joins) + 1;
+        me->wait.spin_ns = GR_SPIN_MAX_NS;
+        gr_store_relaxed(&head->joins, me->self.id);
+        gr_store_relaxed(&entry->id, me->self.id);
         gr_store_relaxed(&entry->pid, ring->pid);
         gr_store_relaxed(&entry->start, ring->start);
         gr_store_relaxed(&entry->pidns, ring->pidns);
@@ -62,10 +62,10 @@ static enum gr_result enter(struct gr_ring *ring, struct gr_peer *me) {
         gr_store_relaxed(&entry->frames, 0);
         gr_store_relaxed(&entry->lost, 0);
         gr_store_relaxed(&entry->torn, 0);
-        gr_store_relaxed(&entry->asked_ns, 0);
+        gr_annex_clear_peer(entry);
         for (int k = 0; k < 2; k++) gr_store_relaxed(&entry->gpu[k], ring->gpu[k]);
         GR_FAULT("join: written");
-        gr_store_sc(&entry->word, peer_word(GR_LIVE, me->role, me->u));
+        gr_store_sc(&entry->word, peer_word(GR_LIVE, me->self.role, me->self.u));
         GR_FAULT("join: live");
         return GR_OK;
     }
@@ -87,8 +87,8 @@ static enum gr_result lock_to_join(struct gr_ring *ring) {
 
 enum gr_result gr_join_producer(struct gr_ring *ring, struct gr_peer *me) {
     memset(me, 0, sizeof *me);
-    me->role = GR_PRODUCER;
-    me->u = GR_NONE;
+    me->self.role = GR_PRODUCER;
+    me->self.u = GR_NONE;
     enum gr_result result = lock_to_join(ring);
     if (result != GR_OK) return result;
     result = enter(ring, me);
@@ -115,18 +115,18 @@ static bool same_name(const struct gr_sub *sub, const char *name) {
  * announcement moves the start behind it (H5: a lossless subscription lost its first frame). */
 static void announce(struct gr_ring *ring, struct gr_peer *me, const char *name, enum gr_start from,
                      uint64_t start) {
-    struct gr_sub *sub = &ring->sub[me->u];
+    struct gr_sub *sub = &ring->sub[me->self.u];
     uint64_t n = ring->slots;
     /* A (s, DONE) of an earlier subscription with this number would hide frames (H11). */
     for (uint32_t i = 0; i < n; i++)
-        gr_store_relaxed(&take_of(ring, i, me->u)->word, claim_word(0, GR_NONE, GR_DONE));
+        gr_store_relaxed(&take_of(ring, i, me->self.u)->word, claim_word(0, GR_NONE, GR_DONE));
     GR_FAULT("join: cleared");
     /* Relaxed: the sc store of the subscription's word carries these. */
     gr_write_text(sub->name, name, GR_NAME_WORDS);
-    gr_set_far(ring, me->u, (const char[8 * GR_FAR_WORDS]){0});
+    gr_annex_clear_sub(sub);
     gr_store_relaxed(&sub->lost, 0);
     gr_store_relaxed(&sub->created_ns, (uint64_t)gr_now_ns());
-    atomic_fetch_or_explicit(&ring->head->sub_mask[me->u / 64], bit_of(me->u),
+    atomic_fetch_or_explicit(&ring->head->sub_mask[me->self.u / 64], bit_of(me->self.u),
                              memory_order_seq_cst);
     GR_FAULT("join: masked");
 
@@ -137,12 +137,12 @@ static void announce(struct gr_ring *ring, struct gr_peer *me, const char *name,
     /* [edge J, joiner] partner: gate and the second look of claim. If the claim's swap comes
      * before this store, the frontier below shows it; otherwise the claim sees the
      * subscription. */
-    gr_store_sc(&sub->word, sub_word(s, me->policy, me->mode));
+    gr_store_sc(&sub->word, sub_word(s, me->self.policy, me->self.mode));
     GR_FAULT("join: announced");
     f = gr_frontier(ring);
-    if (me->mode == GR_LOSSLESS && f + 1 > s + n) {
+    if (me->self.mode == GR_LOSSLESS && f + 1 > s + n) {
         s = f + 1 - n;
-        gr_store_sc(&sub->word, sub_word(s, me->policy, me->mode));
+        gr_store_sc(&sub->word, sub_word(s, me->self.policy, me->self.mode));
     }
     GR_FAULT("join: announced again");
 }
@@ -151,9 +151,9 @@ enum gr_result gr_join_consumer(struct gr_ring *ring, const char name[GR_NAME_WO
                                 unsigned mode, unsigned policy, enum gr_start from,
                                 uint64_t start, struct gr_peer *me) {
     memset(me, 0, sizeof *me);
-    me->role = GR_CONSUMER;
-    me->mode = mode;
-    me->policy = policy;
+    me->self.role = GR_CONSUMER;
+    me->self.mode = mode;
+    me->self.policy = policy;
     enum gr_result result = lock_to_join(ring);
     if (result != GR_OK) return result;
 
@@ -163,22 +163,22 @@ enum gr_result gr_join_consumer(struct gr_ring *ring, const char name[GR_NAME_WO
         if (in_use && same_name(&ring->sub[u], name)) found = u;
         if (!in_use && unused == GR_NONE) unused = u;
     }
-    me->u = found != GR_NONE ? found : unused;
-    if (me->u == GR_NONE) result = GR_FULL_SUBS;
+    me->self.u = found != GR_NONE ? found : unused;
+    if (me->self.u == GR_NONE) result = GR_FULL_SUBS;
     else if (found != GR_NONE &&
              sub_word(0, policy, mode) != (gr_load_acquire(&ring->sub[found].word) & 0xffff))
         result = GR_MODE_MISMATCH;
     else result = enter(ring, me);
     if (result == GR_OK) {
         if (found == GR_NONE) announce(ring, me, name, from, start);
-        me->seen = gr_load_acquire(&ring->sub[me->u].redo);
-        me->pos = me->high = start_of(gr_load_sc(&ring->sub[me->u].word));
+        me->cursor.seen = gr_load_acquire(&ring->sub[me->self.u].redo);
+        me->cursor.pos = me->cursor.high = start_of(gr_load_sc(&ring->sub[me->self.u].word));
         if (found == GR_NONE) {
-            me->before = me->pos - ring->slots; /* sequences start at N */
-            me->first = !me->before;
+            me->cursor.before = me->cursor.pos - ring->slots; /* sequences start at N */
+            me->cursor.first = !me->cursor.before;
         } else { /* what came before belongs to the other members, and is not lost */
             uint64_t f = gr_frontier(ring), oldest = f > ring->slots ? f - ring->slots : 0;
-            if (me->pos < oldest) me->pos = me->high = oldest;
+            if (me->cursor.pos < oldest) me->cursor.pos = me->cursor.high = oldest;
         }
     }
     gr_unlock(ring);
@@ -189,22 +189,22 @@ enum gr_result gr_join_consumer(struct gr_ring *ring, const char name[GR_NAME_WO
 /* ---- leave, close ---------------------------------------------------------------------------- */
 
 void gr_stop(struct gr_peer *me, bool stop) {
-    gr_store_sc(&me->stopping, stop);
+    gr_store_sc(&me->self.stopping, stop);
     gr_ring_bell(me->ring);
 }
 
 /* Under LOCK: whether the entry does not belong to this peer any more. */
 static bool is_gone(const struct gr_peer *me) {
-    const struct gr_peer_entry *entry = &me->ring->peer[me->number];
+    const struct gr_peer_entry *entry = &me->ring->peer[me->self.number];
     return state_of(gr_load_relaxed(&entry->word)) == GR_FREE ||
-           gr_load_relaxed(&entry->id) != me->id;
+           gr_load_relaxed(&entry->id) != me->self.id;
 }
 
 /* The peer was reaped although it lives, because its byte lost its lock. Or another thread has
  * left with it as well. */
 static enum gr_result give_up(struct gr_peer *me) {
-    if (!me->left) gr_set_mine(me->ring, me->number, false);
-    me->left = true;
+    if (!me->self.left) gr_set_mine(me->ring, me->self.number, false);
+    me->self.left = true;
     gr_unlock(me->ring);
     return GR_REAPED;
 }
@@ -234,19 +234,20 @@ static enum gr_result wait_for_verbs(const struct gr_peer *me) {
  */
 static enum gr_result leave(struct gr_peer *me, int64_t patience_ns) {
     struct gr_ring *ring = me->ring;
-    struct gr_peer_entry *entry = &ring->peer[me->number];
-    if (me->left) return GR_REAPED;
+    struct gr_peer_entry *entry = &ring->peer[me->self.number];
+    if (me->self.left) return GR_REAPED;
     enum gr_result result = gr_lock(ring, patience_ns);
     if (result != GR_OK) return result;
     if (is_gone(me)) return give_up(me);
     if (state_of(gr_load_relaxed(&entry->word)) == GR_LIVE) { /* else an earlier call did it */
-        if (me->role == GR_PRODUCER) gr_count_producers(ring, me->number, GR_LEFT);
-        else atomic_fetch_add_explicit(&ring->sub[me->u].redo, 1, memory_order_seq_cst);
+        if (me->self.role == GR_PRODUCER) gr_count_producers(ring, me->self.number, GR_LEFT);
+        else atomic_fetch_add_explicit(&ring->sub[me->self.u].redo, 1, memory_order_seq_cst);
         GR_FAULT("leave: counted");
-        gr_store_sc(&entry->word, peer_word(GR_LEAVING, me->role, me->u)); /* [edge L, leaver] */
+        /* [edge L, leaver] partner: gr_begin. */
+        gr_store_sc(&entry->word, peer_word(GR_LEAVING, me->self.role, me->self.u));
         GR_FAULT("leave: leaving");
-        if (me->role == GR_CONSUMER && !gr_has_other_member(ring, me->u, me->number))
-            gr_remove_subscription(ring, me->u);
+        if (me->self.role == GR_CONSUMER && !gr_has_other_member(ring, me->self.u, me->self.number))
+            gr_remove_subscription(ring, me->self.u);
     }
     gr_unlock(ring);
     GR_FAULT("leave: unlocked");
@@ -257,14 +258,14 @@ static enum gr_result leave(struct gr_peer *me, int64_t patience_ns) {
     result = gr_lock(ring, patience_ns);
     if (result != GR_OK) return result;
     if (is_gone(me)) return give_up(me);
-    gr_take_back(ring, me->number, me->u);
+    gr_take_back(ring, me->self.number, me->self.u);
     gr_store_sc(&entry->word, peer_word(GR_FREE, 0, 0));
     GR_FAULT("leave: freed");
-    atomic_fetch_and_explicit(&ring->head->peer_mask[me->number / 64], ~bit_of(me->number),
-                              memory_order_seq_cst);
-    gr_set_mine(ring, me->number, false);
-    me->left = true;
-    gr_lock_byte(ring->lock_fd, F_UNLCK, (int)me->number);
+    atomic_fetch_and_explicit(&ring->head->peer_mask[me->self.number / 64],
+                              ~bit_of(me->self.number), memory_order_seq_cst);
+    gr_set_mine(ring, me->self.number, false);
+    me->self.left = true;
+    gr_lock_byte(ring->lock_fd, F_UNLCK, (int)me->self.number);
     gr_unlock(ring);
     return GR_OK;
 }
@@ -273,11 +274,11 @@ static enum gr_result leave(struct gr_peer *me, int64_t patience_ns) {
  * dropped peer has no owner who could. Nobody else can clear it either, because its process lives.
  * So the watchdog of this process leaves for it as soon as LOCK is free (gr_leaves_late). */
 enum gr_result gr_leave(struct gr_peer *me) {
-    if (!me->dropped) return leave(me, PATIENCE_NS);
+    if (!me->self.dropped) return leave(me, PATIENCE_NS);
     enum gr_result result = leave(me, DROPPED_PATIENCE_NS);
     if (result != GR_LOCK_TIMEOUT) return result;
-    me->left = true;
-    gr_store_release(&me->ring->unleft[me->number], me->id); /* partner: gr_leave_late */
+    me->self.left = true;
+    gr_store_release(&me->ring->unleft[me->self.number], me->self.id); /* partner: gr_leave_late */
     return GR_OK;
 }
 
@@ -290,8 +291,9 @@ bool gr_leave_late(struct gr_ring *ring) {
         uint64_t id = gr_load_acquire(&ring->unleft[p]);
         if (id == 0) continue;
         uint64_t word = gr_load_acquire(&ring->peer[p].word);
-        struct gr_peer me = {.ring = ring, .number = p, .id = id, .role = role_of(word)};
-        me.u = me.role == GR_PRODUCER ? (uint32_t)GR_NONE : sub_of(word);
+        struct gr_peer me = {.ring = ring,
+                             .self = {.number = p, .id = id, .role = role_of(word)}};
+        me.self.u = me.self.role == GR_PRODUCER ? (uint32_t)GR_NONE : sub_of(word);
         if (leave(&me, 0) == GR_LOCK_TIMEOUT) return true;
         gr_cas(&ring->unleft[p], id, 0); /* the number's next owner may be listed already */
     }

@@ -14,10 +14,10 @@ enum gr_result gr_join_consumer(struct gr_ring *ring, const char name[GR_NAME_WO
                                 unsigned mode, unsigned policy, enum gr_start from,
                                 uint64_t start, struct gr_peer *me);
 enum gr_result gr_leave(struct gr_peer *me);
-/* Whether a dropped peer has left by word only, because LOCK was not to be had. Then call gr_watch,
- * which sees to the rest. */
+/* Whether a dropped peer has left by word only, because LOCK was not to be had. Then call
+ * gr_watch, which sees to the rest. */
 static inline bool gr_leaves_late(const struct gr_peer *me) {
-    return gr_load_acquire(&me->ring->unleft[me->number]) == me->id;
+    return gr_load_acquire(&me->ring->unleft[me->self.number]) == me->self.id;
 }
 bool gr_leave_late(struct gr_ring *ring); /* for the watchdog */
 /* From any thread: a claim or acquire in progress ends with GR_REAPED. */

@@ -211,7 +211,7 @@ static enum gr_result arm(struct gr_notifier *notifier, const struct gr_peer *me
     const gr_word32 *bell = &me->ring->head->bell;
     pthread_mutex_lock(&mutex);
     /* The notifier serves another peer from now on. */
-    if (notifier->look.ring != me->ring || notifier->look.id != me->id) {
+    if (notifier->look.ring != me->ring || notifier->look.self.id != me->self.id) {
         disarm(notifier);
         forget_bell(notifier);
     }

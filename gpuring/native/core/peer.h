@@ -31,6 +31,51 @@ struct gr_pending {
     uint64_t value;
 };
 
+/* Who it is, and whether it still is. Its join writes what is not marked. */
+struct gr_identity {
+    uint32_t number, role, u, mode, policy; /* u: of its subscription, or GR_NONE */
+    uint64_t id;
+    _Atomic bool left; /* it has left, and the number may belong to another peer */
+    bool dropped;      /* nobody has it any more: gr_leave does not wait for LOCK */
+    /* Set when it is about to leave: claim and acquire are refused. Writer: any thread
+     * (gr_stop). */
+    gr_word32 stopping;
+};
+
+/* How far a consumer is in the stream. */
+struct gr_cursor {
+    /* Its position, the redo count that it has seen, and `high`: it has met every sequence below
+     * that one already. */
+    uint64_t pos, seen, high;
+    /* How many sequences there were before the subscription that its join has made. 0 if the
+     * subscription was there already. */
+    uint64_t before;
+    bool first; /* its join has made a subscription that begins with the ring */
+    /* Of the last frame with an origin that this peer had: origin_lost. Later losses count from
+     * there. */
+    bool had_origin;
+    uint32_t origin_lost;
+};
+
+/* What the last claim, acquire or latest said. */
+struct gr_delivery {
+    /* The frame that the last successful one returned; how many sequences were skipped before it,
+     * and how many frames were lost otherwise: before they came into this ring, or before this
+     * peer came here from another ring. */
+    uint64_t seq, lost, upstream;
+    uint32_t index;
+    /* Of the frame. It is kept here, because a claim may void the slot while a lossy reader holds
+     * it. */
+    uint32_t producer;
+    /* Of the frame's record: who published it, and the fence value that says it is written. */
+    uint64_t producer_id, value;
+    bool redelivered;
+    bool told; /* `lost` was handed out with a frame, so the next call counts from 0 */
+    uint32_t pendings; /* number of fences that the stream (or the host) has to wait for */
+    struct gr_pending pending[GR_MAX_PEERS + 1];
+    struct gr_culprit culprit; /* of the last one that was blocked */
+};
+
 /* What a peer's earlier sleeps say about when its next answer comes (wait.c). Each average comes
  * with its mean error. */
 struct gr_rhythm {
@@ -41,53 +86,23 @@ struct gr_rhythm {
     unsigned strange;                  /* number of intervals in a row that did not fit */
 };
 
-struct gr_peer {
-    struct gr_ring *ring;
-    uint32_t number, role, u, mode, policy;
-    uint64_t id;
-
-    /* Of a consumer: its private position, the redo count that it has seen, and `high`: it has met
-     * every sequence below that one already. */
-    uint64_t pos, seen, high;
-    /* How many sequences there were before the subscription that its join has made. 0 if the
-     * subscription was there already. */
-    uint64_t before;
-    uint64_t frames;
+/* The wait in progress, and what those before it have taught (wait.c). */
+struct gr_patience {
     int64_t deadline_ns; /* of the call in progress */
-
-    int64_t wait_ns;     /* when the wait in progress began */
+    int64_t begun_ns;    /* when the wait in progress began */
     /* How long a wait spins: what gr_set_spin said, or a value that adapts between GR_SPIN_MIN_NS
      * and GR_SPIN_MAX_NS. */
     int64_t spin_ns;
     bool spin_fixed;
     struct gr_rhythm rhythm;
+};
 
-    /* The frame that the last successful claim, acquire or latest returned; how many sequences
-     * were skipped before it, and how many frames were lost otherwise: before they came into this
-     * ring, or before this peer came here from another ring. */
-    uint64_t seq, lost, upstream;
-    uint32_t index;
-    /* Of the frame. It is kept here, because a claim may void the slot while a lossy reader holds
-     * it. */
-    uint32_t producer;
-    /* Of the frame's record: who published it, and the fence value that says it is written. */
-    uint64_t producer_id, value;
-    bool redelivered;
-    _Atomic bool left; /* it has left, and the number may belong to another peer */
-    bool dropped; /* nobody has it any more: gr_leave does not wait for LOCK */
-    /* Set when it is about to leave: claim and acquire are refused. Writer: any thread
-     * (gr_stop). */
-    gr_word32 stopping;
-    bool told; /* `lost` was handed out with a frame, so the next call counts from 0 */
-    /* Of the last frame with an origin that this peer had: origin_lost. Later losses count from
-     * there. */
-    uint32_t origin_lost;
-    bool had_origin;
-    bool first; /* its join has made a subscription that begins with the ring */
-    uint32_t pendings; /* number of fences that the stream (or the host) has to wait for */
-    struct gr_pending pending[GR_MAX_PEERS + 1];
-
-    struct gr_culprit culprit;
+struct gr_peer {
+    struct gr_ring *ring;
+    struct gr_identity self;
+    struct gr_cursor cursor;
+    struct gr_patience wait;
+    struct gr_delivery last;
 };
 
 typedef enum gr_result (*gr_verb)(struct gr_peer *me);
@@ -97,12 +112,13 @@ typedef enum gr_result (*gr_verb)(struct gr_peer *me);
  * comes with its id (A9: read the other way round, another peer's LIVE was taken for one's
  * own). */
 static inline bool is_mine(const struct gr_peer *me) {
-    const struct gr_peer_entry *entry = &me->ring->peer[me->number];
-    return state_of(gr_load_sc(&entry->word)) == GR_LIVE && gr_load_relaxed(&entry->id) == me->id;
+    const struct gr_peer_entry *entry = &me->ring->peer[me->self.number];
+    return state_of(gr_load_sc(&entry->word)) == GR_LIVE &&
+           gr_load_relaxed(&entry->id) == me->self.id;
 }
 
 static inline gr_word *inside_of(const struct gr_peer *me) {
-    return &me->ring->inside[me->number * (GR_LINE / 8)];
+    return &me->ring->inside[me->self.number * (GR_LINE / 8)];
 }
 
 /* gr_begin and gr_end enclose whatever puts the peer's number into a word, takes it out, or writes
@@ -130,11 +146,11 @@ static inline enum gr_result gr_begin(const struct gr_peer *me) {
 /* Whether it may claim and acquire. [edge D] gr_stop stores `stopping`, then rings the bell, so a
  * sleeper that missed the store looks again. */
 static inline bool may_take(const struct gr_peer *me) {
-    return !gr_load_sc(&((struct gr_peer *)me)->stopping) && is_mine(me);
+    return !gr_load_sc(&((struct gr_peer *)me)->self.stopping) && is_mine(me);
 }
 static inline enum gr_result gr_begin_taking(const struct gr_peer *me) {
     enum gr_result result = gr_begin(me);
-    if (result != GR_OK || !gr_load_sc(&((struct gr_peer *)me)->stopping)) return result;
+    if (result != GR_OK || !gr_load_sc(&((struct gr_peer *)me)->self.stopping)) return result;
     gr_end(me);
     return GR_REAPED;
 }

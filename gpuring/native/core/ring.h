@@ -50,7 +50,7 @@
 
 enum gr_result {
     GR_OK = 0,
-    GR_BLOCKED,       /* not now; gr_peer.culprit says who is in the way */
+    GR_BLOCKED,       /* not now; gr_peer.last.culprit says who is in the way */
     GR_CLOSED,        /* the ring was closed */
     GR_ENDED,         /* everything was read, and the last producer left or the ring was closed */
     GR_PEER_LOST,     /* everything was read, and the last producer died */

@@ -23,7 +23,7 @@ static inline enum gr_result blocked(struct gr_culprit *culprit, enum gr_reason 
 static inline void add_pending(struct gr_peer *me, uint64_t p, const gr_word *fence,
                                uint64_t value) {
     if (gr_load_acquire(fence) < value)
-        me->pending[me->pendings++] = (struct gr_pending){(uint32_t)p, value};
+        me->last.pending[me->last.pendings++] = (struct gr_pending){(uint32_t)p, value};
 }
 
 /* Statistics, which only one thread at a time writes. Readers may see any earlier value. */
@@ -36,7 +36,7 @@ static inline void count(gr_word *word, uint64_t n) {
  * nothing. */
 static inline void prefetch_next(const struct gr_peer *me) {
     const struct gr_ring *ring = me->ring;
-    uint32_t i = me->index + 1 == ring->slots ? 0 : me->index + 1;
+    uint32_t i = me->last.index + 1 == ring->slots ? 0 : me->last.index + 1;
     __builtin_prefetch(&ring->slot[i]);
     __builtin_prefetch(take_of(ring, i, 0));
     __builtin_prefetch(fence_of(ring, i, 0));

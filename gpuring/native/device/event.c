@@ -150,7 +150,7 @@ static void *event_of(struct gd_device *device, struct gd_row *row, uint32_t own
  * header. */
 enum gr_result gd_take_events(struct gd_peer *peer, struct gd_trouble *trouble) {
     struct gd_device *device = peer->device;
-    const uint32_t slots = device->ring->slots, number = peer->core.number;
+    const uint32_t slots = device->ring->slots, number = peer->core.self.number;
     int status = CU_OUT_OF_MEMORY;
     uint32_t k = 0;
     peer->own = calloc(slots, sizeof *peer->own);
@@ -159,7 +159,7 @@ enum gr_result gd_take_events(struct gd_peer *peer, struct gd_trouble *trouble) 
         k++;
     if (status == CU_OK) {
         pthread_mutex_lock(&device->mutex);
-        struct gd_row *row = new_row(device, number, peer->core.id);
+        struct gd_row *row = new_row(device, number, peer->core.self.id);
         if (!row) status = CU_OUT_OF_MEMORY;
         for (uint32_t i = 0; row && i < slots; i++) {
             row->event[i] = peer->own[i]->event;
@@ -223,7 +223,7 @@ static bool seen(struct gd_peer *peer, uint32_t owner, uint32_t index, uint64_t 
     struct gd_device *device = peer->device;
     struct gd_row *row = NULL;
     void *event = NULL;
-    if (owner == peer->core.number) event = peer->own[index]->event;
+    if (owner == peer->core.self.number) event = peer->own[index]->event;
     else if (pthread_mutex_trylock(&device->mutex) == 0) {
         row = device->rows[owner];
         if (row && row->owner_id == gr_load_acquire(&device->ring->peer[owner].id)) {
@@ -244,7 +244,7 @@ static bool hint(struct gd_peer *peer, uint32_t owner, uint32_t index, uint64_t 
     struct gd_device *device = peer->device;
     int status;
     if (gr_load_acquire(fence_of(device->ring, index, owner)) >= value) return true;
-    if (owner == peer->core.number)
+    if (owner == peer->core.self.number)
         return device->driver->event_query(peer->own[index]->event) != CU_NOT_READY;
     struct gd_row *row = take_row(device, owner, 0);
     if (!row) return true;

@@ -1,7 +1,7 @@
 /* Before a slot is used: the stream, or this thread, waits for the peers whose GPU work on it is
  * pending.
  *
- * The core lists what is pending in gr_peer.pending. A claim waits for the work of every peer on
+ * The core lists what is pending in gr_peer.last. A claim waits for the work of every peer on
  * the slot, its own included (G12: a stream of an earlier lap could come late, and the fence would
  * fall). An acquire waits for its own work and for that of the frame's producer. With gate
  * "stream" a wait is put into the stream; with gate "host" this thread waits.
@@ -61,8 +61,9 @@ static int paid(struct gd_peer *peer, struct gd_call *call, uint32_t owner, uint
  * so whatever was promised on it is recorded. */
 static enum gr_result await(struct gd_peer *peer, struct gd_call *call, uint32_t owner,
                             uint32_t index, uint64_t value, bool ours) {
+    const struct gr_patience *patience = &peer->core.wait;
     const int64_t spin_ns =
-        peer->core.spin_fixed && peer->core.spin_ns > GD_SPIN_NS ? peer->core.spin_ns : GD_SPIN_NS;
+        patience->spin_fixed && patience->spin_ns > GD_SPIN_NS ? patience->spin_ns : GD_SPIN_NS;
     int64_t start = gr_now_ns(), now = start;
     if (call->since_ns == 0) call->since_ns = start;
     gr_tell_of_joins(peer->core.ring); /* as below, in gd_order */
@@ -73,8 +74,8 @@ static enum gr_result await(struct gd_peer *peer, struct gd_call *call, uint32_t
         if (status != CU_NOT_READY) return GR_DEVICE; /* `paid` has filled in call->trouble */
         now = gr_now_ns();
         if (now >= call->deadline_ns) {
-            peer->core.culprit =
-                (struct gr_culprit){GR_BY_FENCE, owner, GR_NONE, peer->core.seq,
+            peer->core.last.culprit =
+                (struct gr_culprit){GR_BY_FENCE, owner, GR_NONE, peer->core.last.seq,
                                     gr_load_relaxed(&peer->core.ring->slot[index].time_ns)};
             return GR_BLOCKED;
         }
@@ -102,18 +103,18 @@ enum gr_result gd_await_next(struct gd_peer *peer, struct gd_call *call, unsigne
         const uint32_t index = (uint32_t)(seq % peer->core.ring->slots);
         gr_list_pending(&peer->core, index);
         tried = seq;
-        for (uint32_t k = 0; k < peer->core.pendings; k++) {
-            const struct gr_pending *pending = &peer->core.pending[k];
+        for (uint32_t k = 0; k < peer->core.last.pendings; k++) {
+            const struct gr_pending *pending = &peer->core.last.pending[k];
             if (is_reached(peer, pending->peer, index, pending->value)) continue;
             if (!(how & GD_WAIT)) return GR_SIGNAL;
             if (!peer->device->sync->hint(peer, pending->peer, index, pending->value)) {
-                peer->core.seq = seq;
+                peer->core.last.seq = seq;
                 enum gr_result result =
                     await(peer, call, pending->peer, index, pending->value, false);
                 if (result != GR_OK) return result;
             }
         }
-        if (peer->core.pendings == 0) return GR_OK;
+        if (peer->core.last.pendings == 0) return GR_OK;
     }
 }
 
@@ -122,7 +123,7 @@ bool gd_is_whole(struct gd_peer *peer) {
     uint64_t seq;
     if (gr_look(&peer->core, &seq, &culprit) != GR_OK) return false;
     const struct gr_ring *ring = peer->core.ring;
-    const uint32_t index = (uint32_t)(seq % ring->slots), mine = peer->core.number,
+    const uint32_t index = (uint32_t)(seq % ring->slots), mine = peer->core.self.number,
                    producer = owner_of(gr_load_acquire(&ring->slot[index].word));
     if (producer >= ring->max_peers) return false; /* acquire says what is damaged */
     /* The core lists both as pending. A promise that came after the frame costs a wrong "no". */
@@ -172,7 +173,7 @@ static bool comes_soon(struct gd_peer *peer, struct gd_call *call, uint32_t owne
         return false;
     }
     const struct gd_sync *sync = peer->device->sync;
-    const uint32_t mine = peer->core.number;
+    const uint32_t mine = peer->core.self.number;
     const uint64_t last = gr_load_relaxed(&peer->last_value),
                    lap = gr_load_relaxed(work_of(peer->core.ring, index, mine));
     const uint32_t last_index = (uint32_t)((last >> 16) % peer->core.ring->slots);
@@ -205,11 +206,11 @@ static bool comes_soon(struct gd_peer *peer, struct gd_call *call, uint32_t owne
 /* GR_OK: once what is left in call->op is submitted, call->stream is ordered behind everything
  * pending on the slot of the peer's last claim or acquire. GR_BLOCKED: the deadline came first. */
 enum gr_result gd_order(struct gd_peer *peer, struct gd_call *call, unsigned how) {
-    const uint32_t index = peer->core.index;
+    const uint32_t index = peer->core.last.index;
     GR_FAULT("device: ordering");
-    for (; call->at < peer->core.pendings; call->at++) {
-        const uint32_t owner = peer->core.pending[call->at].peer;
-        const uint64_t value = peer->core.pending[call->at].value;
+    for (; call->at < peer->core.last.pendings; call->at++) {
+        const uint32_t owner = peer->core.last.pending[call->at].peer;
+        const uint64_t value = peer->core.last.pending[call->at].value;
         if (is_reached(peer, owner, index, value)) continue;
         const struct gd_sync *sync = peer->device ? peer->device->sync : NULL;
         if (sync && sync->seen && sync->seen(peer, owner, index, value)) continue;
@@ -220,7 +221,7 @@ enum gr_result gd_order(struct gd_peer *peer, struct gd_call *call, unsigned how
                 if (result != GR_OK) return result;
                 call->checked = true;
             }
-            if (owner == peer->core.number && is_on_stream(peer, call, index)) continue;
+            if (owner == peer->core.self.number && is_on_stream(peer, call, index)) continue;
         }
         if (!peer->device || peer->gate_host) {
             enum gr_result result = await(peer, call, owner, index, value, true);

@@ -103,7 +103,7 @@ enum gr_result gd_record(struct gd_peer *peer, struct gd_call *call, uint32_t in
     struct gd_use *use = &peer->use[index];
     if (!peer->device) { /* the CPU has done the work already */
         *value = gr_promise(&peer->core, index, use->seq);
-        if (*value) gr_raise_to(fence_of(peer->core.ring, index, peer->core.number), *value);
+        if (*value) gr_raise_to(fence_of(peer->core.ring, index, peer->core.self.number), *value);
         return GR_OK;
     }
     const gd_stream stream = use->stream[0];
@@ -206,9 +206,10 @@ enum gr_result gd_settle(struct gd_peer *peer, struct gd_call *call, uint32_t in
         else if (nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL) != 0) return GR_SIGNAL;
     }
     call->since_ns = 0;
-    gr_word *fence = fence_of(peer->core.ring, index, peer->core.number);
+    gr_word *fence = fence_of(peer->core.ring, index, peer->core.self.number);
     if (use->unpaid && is_mine(&peer->core))
-        gr_raise_to(fence, gr_load_acquire(work_of(peer->core.ring, index, peer->core.number)));
+        gr_raise_to(fence,
+                    gr_load_acquire(work_of(peer->core.ring, index, peer->core.self.number)));
     use->unpaid = false;
     use->recorded_on = 0;
     return GR_OK;
@@ -219,7 +220,7 @@ enum gr_result gd_settle(struct gd_peer *peer, struct gd_call *call, uint32_t in
 enum gr_result gd_drain(struct gd_peer *peer, struct gd_call *call, unsigned how) {
     struct gr_ring *ring = peer->core.ring;
     struct gd_device *device = peer->device;
-    const uint32_t number = peer->core.number;
+    const uint32_t number = peer->core.self.number;
     const int64_t start = gr_now_ns();
     (void)how;
     /* Without `use`, gd_prepare has failed and nothing was promised. */

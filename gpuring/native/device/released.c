@@ -100,7 +100,7 @@ static bool reached(const struct gd_peer *peer, uint32_t owner, uint32_t index, 
 /* Whether this peer's own GPU work on the frame is done, as far as its event tells. */
 static bool own_is_done(struct gd_peer *peer, const struct gd_frame *frame) {
     if (!is_mine(&peer->core)) return false; /* a reaper may have raised its fence */
-    if (reached(peer, peer->core.number, frame->index, frame->own)) return true;
+    if (reached(peer, peer->core.self.number, frame->index, frame->own)) return true;
     return peer->own && peer->device->driver->event_query(peer->own[frame->index]->event) == CU_OK;
 }
 
@@ -121,7 +121,7 @@ static enum end how_it_ended(struct gd_peer *peer, const struct gd_frame *frame,
     if (!own_is_done(peer, frame)) return OPEN;
     /* Exactly this peer's own promise of that time: a later one may not be recorded yet, and its
      * event then says "complete" of this one. */
-    gr_raise_to(fence_of(ring, frame->index, peer->core.number), frame->own);
+    gr_raise_to(fence_of(ring, frame->index, peer->core.self.number), frame->own);
     gr_raise_to(fence_of(ring, frame->index, frame->producer), frame->value);
     return WHOLE;
 }
@@ -175,7 +175,8 @@ static void set_checkpoint(struct gd_peer *peer, gd_stream stream, uint64_t id) 
     if (set)
         set =
             gd_captured(peer->device, stream) == CU_OK &&
-            peer->device->driver->event_record(released->checkpoint->event, (void *)stream) == CU_OK;
+            peer->device->driver->event_record(released->checkpoint->event, (void *)stream) ==
+                CU_OK;
     pthread_mutex_lock(&released->mutex);
     released->setting = false;
     released->checkpoint_set = set;
@@ -279,9 +280,10 @@ bool gd_would_tell(struct gd_peer *peer) {
 }
 
 bool gd_may_be_torn(const struct gd_peer *peer) {
-    const struct gr_peer *frame = &peer->core;
+    const struct gr_ring *ring = peer->core.ring;
+    const struct gr_delivery *frame = &peer->core.last;
     return reached(peer, frame->producer, frame->index, frame->value) &&
-           gr_torn(frame->ring, frame->index, frame->producer, frame->producer_id, frame->value);
+           gr_torn(ring, frame->index, frame->producer, frame->producer_id, frame->value);
 }
 
 /* With events a mark says only that nobody had asked, so the event itself is asked. */

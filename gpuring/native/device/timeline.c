@@ -23,7 +23,7 @@ static void add(const struct gd_device *device, struct gd_mem_op *op, uint32_t o
 }
 
 static int record(struct gd_peer *peer, gd_stream stream, const struct gd_promise *promise) {
-    uint64_t word = address_of(peer->device, peer->core.number, promise->index);
+    uint64_t word = address_of(peer->device, peer->core.self.number, promise->index);
     return peer->device->driver->stream_write_value((void *)stream, word, promise->value, 0);
 }
 
@@ -31,7 +31,7 @@ static int record_many(struct gd_peer *peer, gd_stream stream, const struct gd_p
                        uint32_t n) {
     struct gd_mem_op op[GD_MAX_OPS];
     for (uint32_t k = 0; k < n; k++)
-        add(peer->device, &op[k], CU_WRITE_64, peer->core.number, promises[k].index,
+        add(peer->device, &op[k], CU_WRITE_64, peer->core.self.number, promises[k].index,
             promises[k].value);
     return peer->device->driver->stream_batch((void *)stream, n, op, 0);
 }

@@ -27,7 +27,7 @@
 static enum gr_result in_host_order(struct gd_peer *peer, struct gd_call *call, unsigned how,
                                     gr_verb verb) {
     enum gr_result result;
-    peer->core.deadline_ns = call->deadline_ns;
+    peer->core.wait.deadline_ns = call->deadline_ns;
     if (call->stage == GD_TRY) {
         result = verb(&peer->core);
         if (result != GR_BLOCKED) return result;
@@ -48,12 +48,12 @@ static enum gr_result in_host_order(struct gd_peer *peer, struct gd_call *call, 
 
 /* The slot of the peer's last claim or acquire is the caller's, who says that it is open. */
 static void hand_out(struct gd_peer *peer, struct gd_call *call) {
-    const uint32_t index = peer->core.index;
+    const uint32_t index = peer->core.last.index;
     struct gd_use *use = &peer->use[index];
-    use->seq = peer->core.seq;
-    use->redelivered = peer->core.redelivered;
-    use->lost = peer->core.lost;
-    use->upstream = peer->core.upstream;
+    use->seq = peer->core.last.seq;
+    use->redelivered = peer->core.last.redelivered;
+    use->lost = peer->core.last.lost;
+    use->upstream = peer->core.last.upstream;
     use->ndim = 0;
     use->thread = 0;
     use->of_another = false;
@@ -73,7 +73,7 @@ static void hand_out(struct gd_peer *peer, struct gd_call *call) {
 /* A signal handler, or another thread, may have closed this peer while it waited. Then what it had
  * was given back. */
 static enum gr_result handed_out(struct gd_peer *peer, struct gd_call *call) {
-    if (peer->core.left) return call->got = 0, GR_REAPED;
+    if (peer->core.self.left) return call->got = 0, GR_REAPED;
     enum gr_result result = gd_submit(peer, call);
     if (result != GR_OK) gd_cancel(peer, call);
     return result;
@@ -82,7 +82,7 @@ static enum gr_result handed_out(struct gd_peer *peer, struct gd_call *call) {
 /* Whether a claim would be blocked, in the form of a verb, so that it can be waited for. */
 static enum gr_result look(struct gr_peer *me) {
     uint64_t seq;
-    return gr_look(me, &seq, &me->culprit);
+    return gr_look(me, &seq, &me->last.culprit);
 }
 
 enum gr_result gd_claim(struct gd_peer *peer, struct gd_call *call, unsigned how) {
@@ -106,13 +106,13 @@ enum gr_result gd_claim(struct gd_peer *peer, struct gd_call *call, unsigned how
             }
             call->ordering = true;
         }
-        if (peer->core.left) return GR_REAPED;
+        if (peer->core.self.left) return GR_REAPED;
         result = gd_order(peer, call, how);
         if (result == GR_SIGNAL) return result;
         if (result != GR_OK) {
             call->ordering = false;
             /* Nothing of ours is in the stream, or the driver refused. */
-            gr_abandon(&peer->core, peer->core.index, peer->core.seq);
+            gr_abandon(&peer->core, peer->core.last.index, peer->core.last.seq);
             if (result == GR_BLOCKED && call->got) break;
             gd_cancel(peer, call);
             return result;
@@ -143,30 +143,30 @@ enum gr_result gd_acquire(struct gd_peer *peer, struct gd_call *call, unsigned h
             }
             call->ordering = true;
         }
-        if (peer->core.left) return GR_REAPED;
+        if (peer->core.self.left) return GR_REAPED;
         result = gd_order(peer, call, how);
         if (result == GR_SIGNAL || (result == GR_OK && !(how & GD_WAIT) && gd_may_be_torn(peer)))
             return GR_SIGNAL;
         call->ordering = false;
         if (result != GR_OK) {
-            gr_give_back(&peer->core, peer->core.index, peer->core.seq);
+            gr_give_back(&peer->core, peer->core.last.index, peer->core.last.seq);
             if (result == GR_BLOCKED && call->got) break;
             gd_cancel(peer, call);
             return result;
         }
-        const struct gr_slot *slot = &peer->core.ring->slot[peer->core.index];
+        const struct gr_slot *slot = &peer->core.ring->slot[peer->core.last.index];
         /* The frame is released, so this is the only call that can report the damage. */
         if (gr_load_acquire((gr_word32 *)&slot->ndim) > GR_MAX_NDIM) {
-            gr_release(&peer->core, peer->core.index, peer->core.seq);
+            gr_release(&peer->core, peer->core.last.index, peer->core.last.seq);
             gd_cancel(peer, call);
             return GR_DAMAGED;
         }
-        struct gd_use *use = &peer->use[peer->core.index];
-        use->producer = peer->core.producer;
-        use->producer_id = peer->core.producer_id;
-        use->value = peer->core.value;
+        struct gd_use *use = &peer->use[peer->core.last.index];
+        use->producer = peer->core.last.producer;
+        use->producer_id = peer->core.last.producer_id;
+        use->value = peer->core.last.value;
         /* The producer died meanwhile, and the user has not seen the frame. */
-        if (gd_may_be_torn(peer) && gd_is_torn(peer, peer->core.index)) {
+        if (gd_may_be_torn(peer) && gd_is_torn(peer, peer->core.last.index)) {
             gr_skip_torn(&peer->core);
             call->stage = GD_TRY;
             call->at = 0;
@@ -178,18 +178,18 @@ enum gr_result gd_acquire(struct gd_peer *peer, struct gd_call *call, unsigned h
 }
 
 void gd_cancel(struct gd_peer *peer, struct gd_call *call) {
-    const bool producer = peer->core.role == GR_PRODUCER;
+    const bool producer = peer->core.self.role == GR_PRODUCER;
     call->ops = 0; /* waits that were not submitted yet */
-    if (peer->core.left) {
+    if (peer->core.self.left) {
         call->got = 0;
         return;
     }
     if (call->ordering) {
-        if (producer) gr_abandon(&peer->core, peer->core.index, peer->core.seq);
-        else gr_give_back(&peer->core, peer->core.index, peer->core.seq);
-    } else if (!producer && call->got && peer->core.told)
+        if (producer) gr_abandon(&peer->core, peer->core.last.index, peer->core.last.seq);
+        else gr_give_back(&peer->core, peer->core.last.index, peer->core.last.seq);
+    } else if (!producer && call->got && peer->core.last.told)
         /* They were handed out with the last frame, which the user does not get. */
-        peer->core.lost = peer->core.upstream = 0;
+        peer->core.last.lost = peer->core.last.upstream = 0;
     call->ordering = false;
     while (call->got > 0) { /* the last first, so that the position goes back step by step */
         struct gd_use *use = &peer->use[call->indices[--call->got]];
@@ -197,8 +197,8 @@ void gd_cancel(struct gd_peer *peer, struct gd_call *call) {
         if (producer) gr_abandon(&peer->core, call->indices[call->got], use->seq);
         else {
             gr_give_back(&peer->core, call->indices[call->got], use->seq);
-            peer->core.lost += use->lost;
-            peer->core.upstream += use->upstream;
+            peer->core.last.lost += use->lost;
+            peer->core.last.upstream += use->upstream;
         }
     }
 }
@@ -287,7 +287,7 @@ static enum gr_result end_one(struct gd_peer *peer, struct gd_call *call, uint32
     if (another) call->trouble = first; /* the first of several errors is reported */
     if (result == GR_SIGNAL) return result;
     if (result == GR_OK) {
-        value = gr_load_relaxed(work_of(peer->core.ring, index, peer->core.number));
+        value = gr_load_relaxed(work_of(peer->core.ring, index, peer->core.self.number));
         finish(peer, call, index, value, end == RELEASE ? RELEASE : ABANDON);
     }
     call->ordering = false;
@@ -350,15 +350,15 @@ enum gr_result gd_put_back(struct gd_peer *peer, uint32_t index) {
     uint64_t seq;
     if (!gr_holds(&peer->core, index, &seq)) return GR_REAPED;
     peer->use[index].open = false;
-    if (peer->core.role == GR_PRODUCER) return gr_abandon(&peer->core, index, seq);
-    const bool last = peer->core.told && peer->core.seq == seq;
+    if (peer->core.self.role == GR_PRODUCER) return gr_abandon(&peer->core, index, seq);
+    const bool last = peer->core.last.told && peer->core.last.seq == seq;
     /* It was told with a later frame, which is kept. */
-    if (peer->core.told && !last) peer->core.lost = peer->core.upstream = 0;
+    if (peer->core.last.told && !last) peer->core.last.lost = peer->core.last.upstream = 0;
     enum gr_result result = gr_give_back(&peer->core, index, seq);
     /* Of the last frame it is in there already. */
     if (!last) {
-        peer->core.lost += peer->use[index].lost;
-        peer->core.upstream += peer->use[index].upstream;
+        peer->core.last.lost += peer->use[index].lost;
+        peer->core.last.upstream += peer->use[index].upstream;
     }
     return result;
 }
@@ -369,10 +369,10 @@ enum gr_result gd_leave(struct gd_peer *peer, struct gd_call *call, unsigned how
     if (result != GR_OK) return result;
     const bool prepared = peer->use != NULL; /* else its join has failed */
     /* Its own events can still be asked now. */
-    if (prepared && peer->core.role == GR_CONSUMER) gd_look_at_released(peer);
+    if (prepared && peer->core.self.role == GR_CONSUMER) gd_look_at_released(peer);
     result = gr_leave(&peer->core);
     if (gr_leaves_late(&peer->core)) gr_watch(peer->core.ring);
-    if (peer->core.left && peer->device && prepared) {
+    if (peer->core.self.left && peer->device && prepared) {
         gd_give_events(peer);
         gd_drop_checkpoint(peer);
     }

@@ -140,7 +140,7 @@ void survivor(int which) {
     assemble();
     if (which == S_PRODUCER) {
         while (!atomic_load(&book->stop) && produce(&me.core))
-            if (chance(4) == 0 || me.core.seq > MAX_SEQ / 4) nap(me.core.seq > MAX_SEQ / 4 ? 1000 : 40);
+            if (chance(4) == 0 || me.core.last.seq > MAX_SEQ / 4) nap(me.core.last.seq > MAX_SEQ / 4 ? 1000 : 40);
     } else {
         enum of of = which == S_LONE ? OF_LONE : which == S_MEMBER ? OF_SHARED : OF_LOSSY;
         while ((result = consume(&me.core, of == OF_LOSSY && chance(2) ? gr_latest : gr_acquire, of)) == GR_OK) {
@@ -232,7 +232,7 @@ void audit(void) {
     /* One after another, none given back: no slot was lost. */
     for (uint32_t i = 0; i < ring->slots; i++) {
         enum gr_result result = gr_claim(&peers[0]);
-        REQUIRE(result == GR_OK && peers[0].pendings == 0, "claim %u: %d", i, result);
+        REQUIRE(result == GR_OK && peers[0].last.pendings == 0, "claim %u: %d", i, result);
     }
     for (uint32_t i = 0; i < ring->slots; i++)
         REQUIRE(gr_abandon(&peers[0], i, seq_of(gr_load_sc(&ring->slot[i].word))) == GR_OK);

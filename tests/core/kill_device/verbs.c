@@ -137,7 +137,7 @@ static void hear(struct gd_peer *me) {
 
 enum gr_result consume(struct gr_peer *peer, gr_verb verb, enum of of) {
     struct gd_peer *me = (struct gd_peer *)peer;
-    gr_word *torn = &ring->peer[peer->number].torn;
+    gr_word *torn = &ring->peer[peer->self.number].torn;
     uint64_t torn_before = gr_load_relaxed(torn);
     struct gd_call call;
     uint32_t index;
