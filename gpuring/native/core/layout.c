@@ -5,24 +5,29 @@
 
 static uint64_t aligned(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
 
+static bool within(const char *field, uint64_t value, uint64_t low, uint64_t high, char *why,
+                   size_t why_nbytes) {
+    if (low <= value && value <= high) return true;
+    snprintf(why, why_nbytes, "%s is %llu, not %llu to %llu", field, (unsigned long long)value,
+             (unsigned long long)low, (unsigned long long)high);
+    return false;
+}
+
 bool gr_layout(const struct gr_config *config, struct gr_layout *layout, char *why,
                size_t why_nbytes) {
-#define WITHIN(field, low, high)                                                                   \
-    if ((uint64_t)config->field - (uint64_t)(low) > (uint64_t)(high) - (uint64_t)(low))            \
-    return snprintf(why, why_nbytes, "%s is %llu, not %llu to %llu", #field,                       \
-                    (unsigned long long)config->field, (unsigned long long)(low),                  \
-                    (unsigned long long)(high)),                                                   \
-           false
+#define WITHIN(field, low, high) within(#field, config->field, low, high, why, why_nbytes)
     bool host = config->memory == GR_MEMORY_HOST;
-    WITHIN(slots, 1, GR_MAX_SLOTS);
-    WITHIN(max_peers, 1, GR_MAX_PEERS);
-    WITHIN(max_subscriptions, 1, GR_MAX_SUBSCRIPTIONS);
-    WITHIN(memory, 0, GR_MEMORY_POOL);
-    WITHIN(sync, host ? GR_SYNC_HOST : GR_SYNC_EVENT, host ? GR_SYNC_HOST : GR_SYNC_TIMELINE);
-    WITHIN(gate, 0, GR_GATE_HOST);
-    WITHIN(slot_nbytes, 1, GR_MAX_SLOT_NBYTES);
-    WITHIN(meta_nbytes, 0, GR_MAX_META);
-    WITHIN(spec_nbytes, 1, GR_MAX_SPEC);
+    if (!WITHIN(slots, 1, GR_MAX_SLOTS)) return false;
+    if (!WITHIN(max_peers, 1, GR_MAX_PEERS)) return false;
+    if (!WITHIN(max_subscriptions, 1, GR_MAX_SUBSCRIPTIONS)) return false;
+    if (!WITHIN(memory, 0, GR_MEMORY_POOL)) return false;
+    if (!WITHIN(sync, host ? GR_SYNC_HOST : GR_SYNC_EVENT,
+                host ? GR_SYNC_HOST : GR_SYNC_TIMELINE))
+        return false;
+    if (!WITHIN(gate, 0, GR_GATE_HOST)) return false;
+    if (!WITHIN(slot_nbytes, 1, GR_MAX_SLOT_NBYTES)) return false;
+    if (!WITHIN(meta_nbytes, 0, GR_MAX_META)) return false;
+    if (!WITHIN(spec_nbytes, 1, GR_MAX_SPEC)) return false;
 #undef WITHIN
 
     uint64_t n = config->slots, at = GR_PAGE;

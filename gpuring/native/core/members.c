@@ -131,9 +131,9 @@ static void announce(struct gr_ring *ring, struct gr_peer *me, const char *name,
     GR_FAULT("join: masked");
 
     uint64_t f = gr_frontier(ring), oldest = f + 1 > 2 * n ? f + 1 - n : n;
-    uint64_t s = from == GR_START_NEXT                       ? f
-                 : from == GR_START_OLDEST || start < oldest ? oldest
-                                                             : start;
+    uint64_t s = start;
+    if (from == GR_START_NEXT) s = f;
+    else if (from == GR_START_OLDEST || start < oldest) s = oldest;
     /* [edge J, joiner] partner: gate and the second look of claim. If the claim's swap comes
      * before this store, the frontier below shows it; otherwise the claim sees the
      * subscription. */

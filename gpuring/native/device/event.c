@@ -58,7 +58,10 @@ static struct gd_row *new_row(struct gd_device *device, uint32_t owner, uint64_t
     const uint32_t slots = device->ring->slots;
     struct gd_row *row = calloc(1, sizeof *row + slots * sizeof(void *));
     if (row) row->opened = calloc(slots, sizeof(bool));
-    if (!row || !row->opened) return free(row), NULL;
+    if (!row || !row->opened) {
+        free(row);
+        return NULL;
+    }
     row->owner_id = owner_id;
     row->users = 1;
     retire(device, owner);
@@ -203,7 +206,10 @@ static int paid(struct gd_peer *peer, uint32_t owner, uint32_t index, uint64_t v
     int status = CU_OK;
     if (gr_load_acquire(fence) >= value) return CU_OK;
     struct gd_row *row = take_row(device, owner, 0);
-    if (!row) return *trouble = (struct gd_trouble){.where = GD_NO_MEMORY}, CU_OUT_OF_MEMORY;
+    if (!row) {
+        *trouble = (struct gd_trouble){.where = GD_NO_MEMORY};
+        return CU_OUT_OF_MEMORY;
+    }
     void *event = event_of(device, row, owner, index, value, true, &status);
     if (status != CU_OK)
         *trouble = (struct gd_trouble){GD_OPEN_EVENT, status, 0, owner, index, value};

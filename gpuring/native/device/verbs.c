@@ -73,7 +73,10 @@ static void hand_out(struct gd_peer *peer, struct gd_call *call) {
 /* A signal handler, or another thread, may have closed this peer while it waited. Then what it had
  * was given back. */
 static enum gr_result handed_out(struct gd_peer *peer, struct gd_call *call) {
-    if (peer->core.self.left) return call->got = 0, GR_REAPED;
+    if (peer->core.self.left) {
+        call->got = 0;
+        return GR_REAPED;
+    }
     enum gr_result result = gd_submit(peer, call);
     if (result != GR_OK) gd_cancel(peer, call);
     return result;
