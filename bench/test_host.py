@@ -15,7 +15,7 @@ import pytest
 
 import gpuring
 from gpuring.native import Header
-from tests import raw_verbs
+from tests.helpers import raw_verbs
 
 pytest.importorskip("pytest_benchmark")
 SLOTS = 8

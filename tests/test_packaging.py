@@ -20,7 +20,8 @@ from typing import NamedTuple
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests import ROOT
+
 BUILD_S = 600  # two builds of all extension modules, and the index
 
 
