@@ -26,8 +26,8 @@ zmq = pytest.importorskip("zmq")
 from bridges import META, WAIT_S, both_ends, bridged, connected, got, put, put_all, ring_of, take  # noqa: E402
 
 from gpuring import bridge  # noqa: E402
-from gpuring.bridge import wire  # noqa: E402
-from gpuring.bridge.sides import Export  # noqa: E402
+from gpuring.bridge import Export  # noqa: E402
+from gpuring.bridge.network import wire  # noqa: E402
 
 # ---- what arrives --------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ zmq = pytest.importorskip("zmq")
 from bridges import META, WAIT_S, both_ends, bridged, connected, got, put, put_all, ring_of, take  # noqa: E402
 
 from gpuring import bridge  # noqa: E402
-from gpuring.bridge import wire  # noqa: E402
+from gpuring.bridge.network import wire  # noqa: E402
 
 
 @pytest.mark.slow(keep=1)

@@ -20,7 +20,8 @@ zmq = pytest.importorskip("zmq")
 from bridge_sides import EPOCH, WAIT_S, Far  # noqa: E402
 
 from gpuring import bridge  # noqa: E402
-from gpuring.bridge import supervisor, wire  # noqa: E402
+from gpuring.bridge import supervisor  # noqa: E402
+from gpuring.bridge.network import wire  # noqa: E402
 
 
 @pytest.mark.parametrize("policy", wire.POLICIES[:2])

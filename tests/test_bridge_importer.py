@@ -21,9 +21,9 @@ zmq = pytest.importorskip("zmq")
 from bridge_sides import EPOCH, NBYTES, SPEC, WAIT_S, Near  # noqa: E402
 
 from gpuring import bridge, native  # noqa: E402
-from gpuring.bridge import wire  # noqa: E402
-from gpuring.bridge.far import Landing  # noqa: E402
-from gpuring.bridge.importer import again_at  # noqa: E402
+from gpuring.bridge.importer.ring_writer import RingWriter  # noqa: E402
+from gpuring.bridge.importer.worker import again_at  # noqa: E402
+from gpuring.bridge.network import wire  # noqa: E402
 from gpuring.registry import directory  # noqa: E402
 
 
@@ -124,18 +124,18 @@ def test_credits_are_within_the_window_that_engines_may_rely_on(name: str) -> No
         ring.producer() as other,
     ):
         ring._set_link(b"e" * 16, 0, 0)
-        landing = Landing(ring, 1 << 20, most=2)
-        landing.join()
-        landing.begin("zmq", {"zmq": {}}, said.append)
-        landing.step()
+        writer = RingWriter(ring, 1 << 20, most=2)
+        writer.join()
+        writer.begin("zmq", {"zmq": {}}, said.append)
+        writer.step()
         first = credits_of(said)[0]
         for _ in range(3):
             other.claim().publish()
         for seq, told in ((0, [0, 1]), (1, [0, 1]), (5, [0, 1, 5, 6]), (6, [0, 1, 5, 6, 7])):
             assert [each - first for each in credits_of(said)] == told
-            landing.take(wire.Frame(seq + 1, first + seq, NBYTES, 1, 0, (), part=bytes(NBYTES)))
-            landing.step()
-        landing.close()
+            writer.take(wire.Frame(seq + 1, first + seq, NBYTES, 1, 0, (), part=bytes(NBYTES)))
+            writer.step()
+        writer.close()
 
 
 # ---- the ring that it fills ----------------------------------------------------------------------

@@ -21,8 +21,8 @@ zmq = pytest.importorskip("zmq")
 import bridges  # noqa: E402
 
 from gpuring import bridge  # noqa: E402
-from gpuring.bridge import wire  # noqa: E402
-from gpuring.bridge.links import Links  # noqa: E402
+from gpuring.bridge.exporter.links import Links  # noqa: E402
+from gpuring.bridge.network import wire  # noqa: E402
 
 WAIT_S = 30.0
 

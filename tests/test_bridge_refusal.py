@@ -18,8 +18,8 @@ zmq = pytest.importorskip("zmq")
 from bridges import WAIT_S, both_ends, put, ring_of, take  # noqa: E402
 
 from gpuring import bridge  # noqa: E402
-from gpuring.bridge import wire  # noqa: E402
-from gpuring.bridge.sides import Import  # noqa: E402
+from gpuring.bridge import Import  # noqa: E402
+from gpuring.bridge.network import wire  # noqa: E402
 
 
 def why_over(importer: Import) -> str:

@@ -16,8 +16,8 @@ from bridge_sides import WAIT_S, Far  # noqa: E402
 from bridges import put, ring_of  # noqa: E402
 
 from gpuring import bridge  # noqa: E402
-from gpuring.bridge import wire  # noqa: E402
-from gpuring.bridge.sides import Export  # noqa: E402
+from gpuring.bridge import Export  # noqa: E402
+from gpuring.bridge.network import wire  # noqa: E402
 
 SLOTS = 8
 """Of each ring, so their first sequence is 8."""

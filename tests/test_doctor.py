@@ -15,7 +15,7 @@ import pytest
 from commands import gpuring as command
 
 import gpuring
-from gpuring.bridge.nics import Nic
+from gpuring.bridge.engines.nixl.rdma_devices import Nic
 from gpuring.cli import doctor
 from gpuring.cli.bench.crew import Crew, Part
 from gpuring.cli.doctor import gpu, host, network, probe
