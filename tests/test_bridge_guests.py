@@ -171,7 +171,7 @@ def test_who_asks_as_soon_as_it_has_connected_is_known(name):
         assert one._router.poll(1000 * WAIT_S)
         one._hear()  # in the turn of the loop in which nobody had connected yet
         (caller,) = one._callers.values()
-        assert caller.channel.guest is not None
+        assert caller.channel.connection is not None
         one._drop(caller.link, None)
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -14,13 +12,14 @@ import zmq
 
 from gpuring.bridge import engines
 from gpuring.bridge.engines.contract import EngineError
-from gpuring.bridge.exporter.connection_limits import LOOK_S, Connection, ConnectionLimits
+from gpuring.bridge.exporter.callers import Caller, Callers
+from gpuring.bridge.exporter.connection_limits import LOOK_S, ConnectionLimits
 from gpuring.bridge.exporter.link import Link, Session
 from gpuring.bridge.exporter.links import Links
 from gpuring.bridge.exporter.listener import RouterChannel, listen
 from gpuring.bridge.exporter.refusals import Refusals
 from gpuring.bridge.exporter.ring_lookup import RingLookup
-from gpuring.bridge.network import multipart, wire
+from gpuring.bridge.network import wire
 from gpuring.bridge.worker import BUSY_S, POLLING_S, Poller, SupervisorPipe
 from gpuring.errors import PeerLost, RingError, RingNotFound
 
@@ -28,27 +27,10 @@ _MESSAGES = 64
 """How many messages are heard before frames are sent again."""
 _WAITING = 64
 """How many importers may wait for the ring.  All others are refused for now."""
-_CUT_S = 3.0
-"""How long a connection may take to end that was shut down."""
 _END_LOOK_S = 0.2
 """How often a stream that has ended is looked at."""
 _DRAIN_S = 0.4
 """How long an exporter that ends waits for acknowledgements."""
-
-
-@dataclass
-class Caller:
-    """The other end of a connection."""
-
-    channel: RouterChannel
-    hello: wire.Hello
-    heard_s: float
-    link: Link | None = None
-    """None: it waits for the ring, and has asked before that was there."""
-    why: str = ""
-    """Why it waits."""
-    said_s: float = 0.0
-    welcomed: bool = False
 
 
 class Exporter:
@@ -61,9 +43,6 @@ class Exporter:
         self._patience_s: float = options["patience_s"]
         self._host: str = options["host"]
         self._links = Links(options, supervisor)
-        self._callers: dict[bytes, Caller] = {}
-        self._later: deque[tuple[Any, list[Any]]] = deque()
-        """Messages that have come, and were not heard yet."""
         self._stop_s = 0.0
         """When to end, if it was told to."""
         self._context = zmq.Context()
@@ -71,6 +50,7 @@ class Exporter:
             self._context, options["listen"], options["key"], supervisor
         )
         self._connections = ConnectionLimits(self._router)
+        self._callers = Callers(self._router, self._connections)
         self._refusals = Refusals(supervisor, self._connections)
         endpoint: Any = self._router.last_endpoint
         supervisor.say(listens=endpoint.decode().removeprefix("tcp://"))
@@ -86,7 +66,7 @@ class Exporter:
         while not self._is_over():
             # While an engine would not let us sleep anyway, frames do not wait for what follows.
             if time.monotonic() >= looks_s or not any(link.is_polled for link in self._links):
-                self._look(0 if more or self._later else self._rest_s())
+                self._look(0 if more or self._callers.later else self._rest_s())
                 self._tick()
                 looks_s = time.monotonic() + POLLING_S
             more = self._hear()
@@ -94,7 +74,7 @@ class Exporter:
                 more |= self._guarded(link, link.step) or False
         for caller in self._callers.values():
             with contextlib.suppress(EngineError):
-                self._post(caller, wire.Bye("the exporter was stopped", True))
+                caller.post(wire.Bye("the exporter was stopped", True))
         self._connections.close()
         # What is queued is sent from the near slots: nobody else may have them before that is over.
         self._context.destroy(linger=100)
@@ -111,7 +91,7 @@ class Exporter:
         if self._door is not None and self._door.socket in ready and self._door.answer():
             self._supervisor.log("somebody without the right key was turned away")
         if self._connections.socket in ready:
-            self._log(self._connections.admit(self._in_session()))
+            self._log(self._connections.admit(self._callers.in_session()))
 
     def _is_over(self) -> bool:
         if not self._stop_s:
@@ -126,7 +106,7 @@ class Exporter:
                 found.append(link.consumer.fileno())
             if link.session is not None and link.session.sender is not None:
                 found.append(link.session.sender.fileno())
-        if self._waiting():
+        if self._callers.waiting():
             found.append(self._lookup.fileno())
         return [fd for fd in found if fd >= 0]
 
@@ -145,11 +125,11 @@ class Exporter:
 
     def _tick(self) -> None:
         now = time.monotonic()
-        waiting = self._waiting()
+        waiting = self._callers.waiting()
         if self._lookup.look(bool(waiting)):
             for caller in waiting:
                 self._serve(caller)
-        self._log(self._connections.look(self._in_session()))
+        self._log(self._connections.look(self._callers.in_session()))
         for caller in list(self._callers.values()):
             asked_s = min(1.5 * caller.hello.timeout_ms / 1000, self._patience_s)
             silence_s = max(self._timeout_s, asked_s)
@@ -157,7 +137,7 @@ class Exporter:
                 self._hang_up(caller, f"the importer said nothing for {silence_s:g} s")
             elif now - caller.said_s > self._timeout_s / 6:
                 try:
-                    self._post(caller, wire.Ping(caller.why))
+                    caller.post(wire.Ping(caller.why))
                 except EngineError as error:
                     self._hang_up(caller, str(error))
         self._links.give_up()
@@ -165,13 +145,6 @@ class Exporter:
         for link in self._links:
             if link.done:
                 self._move(link)
-
-    def _waiting(self) -> list[Caller]:
-        """Those who wait for the ring."""
-        return [caller for caller in self._callers.values() if caller.link is None]
-
-    def _in_session(self) -> list[Connection | None]:
-        return [caller.channel.connection for caller in self._callers.values()]
 
     def _log(self, lines: list[str]) -> None:
         for line in lines:
@@ -207,18 +180,11 @@ class Exporter:
         """Takes what has come.  Returns whether there may be more."""
         for _ in range(_MESSAGES):
             try:
-                said = self._later.popleft() if self._later else self._receive()
+                said = self._callers.next()
             except zmq.Again:
                 return False
             self._heard(*said)
         return True
-
-    def _receive(self) -> tuple[Any, list[Any]]:
-        """The next message: its first part, which says who has sent it, and the others.  Raises
-        zmq.Again."""
-        frame, *parts = multipart.receive(self._router)
-        self._connections.of(frame)
-        return frame, [part.buffer for part in parts]
 
     def _heard(self, frame: Any, parts: list[Any]) -> None:
         route: bytes = frame.bytes
@@ -235,7 +201,7 @@ class Exporter:
             return
         if isinstance(message, wire.Hello):
             # It may have connected since the loop looked.
-            self._log(self._connections.admit(self._in_session()))
+            self._log(self._connections.admit(self._callers.in_session()))
             channel = RouterChannel(self._router, self._connections.of(frame), route, number)
             self._hello(channel, message)
         elif caller is not None and caller.channel.number == number:
@@ -282,7 +248,7 @@ class Exporter:
             if link is None:
                 link = self._links.make(caller.hello, waited)
         except (RingNotFound, PeerLost) as error:  # the ring of one who was killed may be left
-            if not waited and len(self._waiting()) >= _WAITING:
+            if not waited and len(self._callers.waiting()) >= _WAITING:
                 self._refusals.for_now(channel, importer, str(error))
             elif not waited:
                 self._callers[channel.route], caller.why = caller, str(error)
@@ -310,8 +276,7 @@ class Exporter:
 
     def _welcome(self, caller: Caller, link: Link) -> None:
         def begin() -> None:
-            post = partial(self._post, caller)
-            session = Session(caller.channel.number, post, caller.channel)
+            session = Session(caller.channel.number, caller.post, caller.channel)
             link.begin(session, caller.hello)
             spec = bytes(link.ring._header.spec).decode()
             session.post(wire.Welcome(self._host, link.epoch, link.passed, spec, engines.facts()))
@@ -320,16 +285,12 @@ class Exporter:
         self._guarded(link, begin)
         self._supervisor.log(f"{link.name} is connected ({link.policy})")
 
-    def _post(self, caller: Caller, message: wire.Message) -> None:
-        caller.channel.post(message)
-        caller.said_s = time.monotonic()
-
     def _guarded(self, link: Link, call: Callable[[], Any]) -> Any:
         """What `call` returns.  If the session fails by it, it is ended."""
         try:
             return call()
         except (EngineError, wire.WireError, OSError) as error:
-            for caller in self._callers_of(link):
+            for caller in self._callers.of(link):
                 self._hang_up(caller, str(error))
             return None
 
@@ -338,8 +299,8 @@ class Exporter:
         if self._callers.pop(caller.channel.route, None) is None:
             return
         with contextlib.suppress(EngineError):
-            self._post(caller, wire.Bye(reason or "there is a newer session", True))
-        self._stop_sending(caller)
+            caller.post(wire.Bye(reason or "there is a newer session", True))
+        self._callers.stop_sending(caller)
         link, kept = caller.link, ""
         if link is not None:
             link.close_session()
@@ -348,33 +309,6 @@ class Exporter:
                 kept = f". Its frames are kept for {self._patience_s:g} s"
         if reason is not None:
             self._supervisor.log(f"{caller.hello.importer} is gone: {reason}{kept}")
-
-    def _stop_sending(self, caller: Caller) -> None:
-        """Before the near slots of a session are given back: nothing is sent from them any more.
-
-        The far side may still take what comes in this session.  It ends one after a shorter
-        silence than we do.  But if only its own messages are held up, it hears what was on the way
-        for as long as a slow link takes.  And a session may end by an error on this side alone.
-        Bytes of later frames would then arrive in front of our Bye, and be published.
-
-        ZeroMQ does not give up what is for a connection that has ended before everything was read
-        that has come from there.  What comes from others meanwhile is heard later.
-        """
-        if not caller.channel.is_sending:
-            return
-        if caller.channel.connection is not None:
-            self._connections.disconnect(caller.channel.connection)
-        deadline = time.monotonic() + _CUT_S
-        while caller.channel.is_sending:
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"what is sent to {caller.hello.importer} cannot be stopped")
-            try:
-                said = self._receive()
-            except zmq.Again:
-                time.sleep(0.0005)
-            else:
-                if said[0].bytes != caller.channel.route:
-                    self._later.append(said)
 
     # ---- links ---------------------------------------------------------------------------------
 
@@ -390,18 +324,18 @@ class Exporter:
             return
         link.joined = True
         link.missed(missed)
-        for caller in self._callers_of(link):
+        for caller in self._callers.of(link):
             if not caller.welcomed:
                 self._welcome(caller, link)
 
     def _drop(self, link: Link, bye: wire.Bye | None) -> None:
         """Gives a link up, and its subscription."""
-        for caller in self._callers_of(link):
+        for caller in self._callers.of(link):
             if bye is not None:
                 with contextlib.suppress(EngineError):
-                    self._post(caller, bye)
+                    caller.post(bye)
             if not self._context.closed:
-                self._stop_sending(caller)
+                self._callers.stop_sending(caller)
             del self._callers[caller.channel.route]
         self._links.drop(link)
 
@@ -411,11 +345,8 @@ class Exporter:
         ring = self._links.successor_of(link)
         if ring is None:
             return
-        for caller in self._callers_of(link):
+        for caller in self._callers.of(link):
             with contextlib.suppress(EngineError):
-                self._post(caller, wire.Bye("the near ring was replaced", True))
+                caller.post(wire.Bye("the near ring was replaced", True))
             del self._callers[caller.channel.route]
         self._links.move(link, ring)
-
-    def _callers_of(self, link: Link) -> list[Caller]:
-        return [caller for caller in self._callers.values() if caller.link is link]
