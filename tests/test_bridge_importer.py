@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support import Child, Pipe, poll
+from support import Child, Pipe, create_far, poll
 
 import gpuring
 from gpuring.errors import RingError
+from gpuring.ring import inner
 
 zmq = pytest.importorskip("zmq")
 
@@ -123,7 +124,7 @@ def test_credits_are_within_the_window_that_engines_may_rely_on(name: str) -> No
         gpuring.create(name, slots=8, shape=4, dtype="i8", device="host") as ring,
         ring.producer() as other,
     ):
-        ring._set_link(b"e" * 16, 0, 0)
+        inner.set_link(ring, b"e" * 16, 0, 0)
         writer = RingWriter(ring, 1 << 20, most=2)
         writer.join()
         writer.begin("zmq", {"zmq": {}}, said.append)
@@ -145,9 +146,9 @@ def leave(pipe: Pipe, name: str, *seqs: int) -> None:
     """An importer's ring, which has come so far each time when it is told to go on."""
     origin = {"host": "h", "ring": "x"}
     options = {"slots": 4, "shape": 4, "dtype": "i8", "device": "host"}
-    with gpuring.create(name, **options, _origin=origin) as ring:
+    with create_far(name, origin, **options) as ring:
         for seq in seqs:
-            ring._set_link(bytes.fromhex(EPOCH), seq, 2)
+            inner.set_link(ring, bytes.fromhex(EPOCH), seq, 2)
             pipe.send(None)
             pipe.receive()
 

@@ -8,10 +8,11 @@ import signal
 import socket
 
 import pytest
-from support import Pipe, open_files, poll
+from support import Pipe, create_far, open_files, poll
 
 import gpuring
 from gpuring.errors import RingError, RingExists
+from gpuring.ring import inner
 
 zmq = pytest.importorskip("zmq")
 
@@ -45,8 +46,8 @@ def test_a_second_importer_of_one_ring(near, far):
 def leave(pipe: Pipe, far: str) -> None:
     """A far ring, as an importer that is killed leaves it."""
     origin = {"host": "h", "ring": "x"}
-    with gpuring.create(far, slots=16, shape=4, dtype="i8", device="host", _origin=origin) as ring:
-        ring._set_link(b"e" * 16, 5, 0)
+    with create_far(far, origin, slots=16, shape=4, dtype="i8", device="host") as ring:
+        inner.set_link(ring, b"e" * 16, 5, 0)
         pipe.send()
         pipe.receive()
 

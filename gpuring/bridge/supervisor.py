@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from gpuring.bridge.descriptors import readable
 from gpuring.bridge.stats import BridgeStats, LinkStats
 from gpuring.errors import RingError, RingTimeout
+from gpuring.ring import inner
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -243,7 +244,7 @@ class Bridge:
         deadline = time.monotonic() + _CLEARED_S
         for ring in self._rings():
             while any(peer.pid == worker.pid and not peer.alive for peer in ring.stats().peers):
-                ring._header.reap()
+                inner.header(ring).reap()
                 if time.monotonic() > deadline:
                     raise RingTimeout(f"the dead worker (pid {worker.pid}) cannot be cleared")
                 time.sleep(0.002)

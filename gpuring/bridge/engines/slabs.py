@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from gpuring.bridge.engines.contract import Slab
+from gpuring.ring import inner
 from gpuring.ring.ring import Ring
 from gpuring.slot_layout import Field, Spec
 
@@ -19,7 +20,7 @@ def slab_of(ring: Ring, *, writable: bool) -> Slab:
     """
     nbytes = ring.slots * ring.spec.slot_nbytes
     whole = Field("bridge", (nbytes,), np.dtype("u1"), 0)
-    array = ring._memory.array(0, whole, (nbytes,), writable=writable)
+    array = inner.memory(ring).array(0, whole, (nbytes,), writable=writable)
     on_host = ring.memory == "host"
     if not on_host:
         array.device.use()
@@ -29,21 +30,16 @@ def slab_of(ring: Ring, *, writable: bool) -> Slab:
         slot_nbytes=ring.spec.slot_nbytes,
         memory=ring.memory,
         gpu=None if on_host else int(array.device.id),
-        imported=not on_host and not ring._created,
+        imported=not on_host and not inner.is_creator(ring),
         owner=memoryview(array) if on_host else array,
         window=ring.slots,
     )
 
 
 def metas_of(ring: Ring, *, writable: bool) -> Any:
-    """The metadata of all slots: an array of bytes with a row for each slot.  None without any."""
-    header = ring._header
-    if not header.meta_nbytes:
-        return None
-    shape, strides = (ring.slots, header.meta_nbytes), (header.meta_stride, 1)
-    table: Any = np.ndarray(shape, "u1", memoryview(header), 0, strides)
-    table.flags.writeable = writable
-    return table
+    """The metadata of all slots as plain bytes, by index.  None without any."""
+    nbytes = ring.spec.meta_nbytes
+    return inner.metadata(ring, writable=writable, dtype=f"V{nbytes}") if nbytes else None
 
 
 def extent_of(spec: Spec) -> int:

@@ -18,6 +18,7 @@ from gpuring.bridge.engines.contract import Channel, Sender, Slab
 from gpuring.bridge.engines.slabs import extent_of, metas_of, nbytes_of, slab_of
 from gpuring.bridge.network import wire
 from gpuring.errors import EndOfStream, FrameTorn, PeerLost, RingError, RingTimeout
+from gpuring.ring import inner
 from gpuring.ring.consumer import Consumer
 from gpuring.ring.ring import Ring
 from gpuring.ring.slot import ReadSlot
@@ -79,7 +80,7 @@ class Link:
     def __init__(self, hello: wire.Hello, ring: Ring, consumer: Consumer) -> None:
         self.name, self.policy, self.run = hello.importer, hello.policy, hello.run
         self.ring, self.consumer = ring, consumer
-        self.epoch = ring._epoch.hex()
+        self.epoch = inner.epoch(ring)
         self.counts = Counts()
         self.session: Session | None = None
         self.died: bool | None = None
@@ -108,7 +109,7 @@ class Link:
         """What the next frame is to count as lost before it, beside what the ring says."""
         self._from_passed = False
         self._acked = 0
-        self.passed = max(0, consumer._peer.position - 1)
+        self.passed = max(0, inner.peer(consumer).position - 1)
         """Nothing up to this sequence is sent to a far ring that has nothing yet."""
 
     def begin_behind(self, passed: int, lost: int | None) -> None:
@@ -229,7 +230,7 @@ class Link:
         subscription that is."""
         self.blocked = blocked
         far = by.encode()[: native.MAX_FAR_NBYTES].decode(errors="ignore").encode()
-        peer = self.consumer._peer
+        peer = inner.peer(self.consumer)
         if peer.header.far(peer.subscription) != far:
             peer.header.set_far(peer.subscription, far)
 
@@ -256,7 +257,7 @@ class Link:
             if len(frame.part):
                 self._announce(session, session.sender)  # before the bytes of the next one
         if not session.credits and not session.starved and not session.ended:
-            session.starved = bool(self._unsent) or native.ready(self.consumer._peer)
+            session.starved = bool(self._unsent) or native.ready(inner.peer(self.consumer))
         self._announce(session, session.sender)
         if self.died is not None and not session.ended and not self._unsent and not session.flying:
             session.ended = True
@@ -299,11 +300,11 @@ class Link:
                 return self.consumer.latest(0)
             return self.consumer.acquire(0)
         except RingTimeout:
-            self.waits_for_gpu = self.consumer._peer.culprit[0] == native.BY_FENCE
+            self.waits_for_gpu = inner.peer(self.consumer).culprit[0] == native.BY_FENCE
         except EndOfStream:
             self.died = False
         except PeerLost:
-            if native.look(self.consumer._peer)[0] != native.PEER_LOST:
+            if native.look(inner.peer(self.consumer))[0] != native.PEER_LOST:
                 raise  # not a producer, but this consumer was taken for dead
             self.died = True
         return None
@@ -312,8 +313,8 @@ class Link:
         # The ring may count frames that have arrived: a worker that is dead had not heard so.
         lost = max(0, slot.seq - self.passed - 1) if self._from_passed else slot.lost
         lost, self._owed, self._from_passed = lost + self._owed, 0, False
-        shape = slot._shape or ()
-        whole = shape == self.ring.spec.fields[0].shape or slot._shape is None
+        shape = inner.shape(slot) or ()
+        whole = shape == self.ring.spec.fields[0].shape or not shape
         origin = slot.origin
         return wire.Frame(
             seq=slot.seq,
@@ -334,7 +335,7 @@ class Link:
 
     def _look_for_more(self) -> None:
         """After the end: whether another producer has joined."""
-        if native.look(self.consumer._peer)[0] in (native.ENDED, native.PEER_LOST):
+        if native.look(inner.peer(self.consumer))[0] in (native.ENDED, native.PEER_LOST):
             return
         self.died = None
         if self.session is not None and self.session.ended:

@@ -16,6 +16,7 @@ from gpuring.bridge.exporter.link import Link
 from gpuring.bridge.network import wire
 from gpuring.bridge.worker import SupervisorPipe
 from gpuring.errors import RingError
+from gpuring.ring import inner
 from gpuring.ring.consumer import Consumer
 from gpuring.ring.ring import Ring, attach
 
@@ -70,7 +71,7 @@ class Links:
             ring = attach(self._ring_name, device=self._device)
         except TypeError as error:  # a GPU was given for a ring in host memory
             raise RingError(str(error)) from None
-        epoch = ring._epoch.hex()
+        epoch = inner.epoch(ring)
         kept, begin, had, _ = self._kept.get(hello.importer, ("", 0, None, 0.0))
         if not hello.epoch and had is not None:  # it has no ring any more, or none yet
             hello = replace(hello, epoch=kept, seq=had)
@@ -87,7 +88,7 @@ class Links:
             raise
         self._kept.pop(hello.importer, None)
         if kept != epoch:
-            begin = link.consumer._peer.position
+            begin = inner.peer(link.consumer).position
         _begin(link, hello, begin, waited)
         return link
 
@@ -168,7 +169,7 @@ class Links:
         if link.next is not None:
             return link.next[0]
         try:
-            successor = link.ring._successor()
+            successor = inner.successor(link.ring)
             if successor is None:
                 return None
             successor.close()
@@ -208,8 +209,8 @@ class Links:
             self._supervisor.log(f"{link.name}: {error}")
             self.drop(link)
             return
-        _begin(after, hello, after.consumer._peer.position, False)
-        link.consumer._count_on(after.consumer._peer, ring)  # if a bridge fills them, too
+        _begin(after, hello, inner.peer(after.consumer).position, False)
+        inner.count_on(link.consumer, after.consumer)  # if a bridge fills them, too
         after.counts = link.counts
         self.importer_left(after)
         link.close()
@@ -231,7 +232,7 @@ def _place_in(ring: Ring, subscription: str, lossless: bool, start: Start = "old
 
 def _place_of(importer: str, lossless: bool, ring: Ring) -> dict[str, Any]:
     """What the supervisor has to know to join a subscription, too."""
-    name, epoch = subscription_of(importer), ring._epoch.hex()
+    name, epoch = subscription_of(importer), inner.epoch(ring)
     return {"name": importer, "subscription": name, "lossless": lossless, "epoch": epoch}
 
 

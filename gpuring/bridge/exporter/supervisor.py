@@ -17,6 +17,7 @@ from gpuring.errors import (
     RingNotFound,
 )
 from gpuring.native.snapshot import snapshot
+from gpuring.ring import inner
 from gpuring.ring.consumer import Consumer
 from gpuring.ring.ring import Ring, attach
 
@@ -40,12 +41,12 @@ class _Subscription:
 
     @property
     def epoch(self) -> str:
-        return self.ring._epoch.hex()
+        return inner.epoch(self.ring)
 
     @property
     def begin(self) -> int:
         """The sequence that the subscription began with: this member takes none."""
-        return self.consumer._peer.position
+        return inner.peer(self.consumer).position
 
     def has_some(self, epoch: str, seq: int) -> bool:
         """Whether an importer with this watermark has a frame of the subscription, or wants none
@@ -60,7 +61,7 @@ class _Subscription:
         missed = 0 if self.has_some(epoch, seq) else self.missed
         passed = seq if epoch == self.epoch else self.ring.slots - 1
         if not self.consumer.lossless:
-            slots = snapshot(self.ring._header)["slots"]
+            slots = snapshot(inner.header(self.ring))["slots"]
             last = max((each["seq"] for each in slots if each["phase"] == "ready"), default=0)
             return missed + max(0, last - passed)
         left = max(0, self.begin - 1 - passed)
@@ -168,7 +169,7 @@ class Export(Bridge):
     def _joined(self, message: dict[str, Any]) -> _Subscription:
         ring = attach(self._options["ring"], device=self._options["device"])
         try:
-            if ring._epoch.hex() != message["epoch"]:
+            if inner.epoch(ring) != message["epoch"]:
                 raise RingNotFound(f"ring {ring.name!r} was replaced meanwhile")
             options = {"lossless": message["lossless"], "gate": "host"}
             consumer = ring.consumer(message["subscription"], **options)

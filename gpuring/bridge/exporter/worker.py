@@ -22,6 +22,7 @@ from gpuring.bridge.exporter.ring_lookup import RingLookup
 from gpuring.bridge.network import wire
 from gpuring.bridge.worker import BUSY_S, POLLING_S, Poller, SupervisorPipe
 from gpuring.errors import PeerLost, RingError, RingNotFound
+from gpuring.ring import inner
 
 _MESSAGES = 64
 """How many messages are heard before frames are sent again."""
@@ -278,7 +279,7 @@ class Exporter:
         def begin() -> None:
             session = Session(caller.channel.number, caller.post, caller.channel)
             link.begin(session, caller.hello)
-            spec = bytes(link.ring._header.spec).decode()
+            spec = bytes(inner.header(link.ring).spec).decode()
             session.post(wire.Welcome(self._host, link.epoch, link.passed, spec, engines.facts()))
 
         caller.welcomed = True

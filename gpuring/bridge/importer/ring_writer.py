@@ -21,6 +21,7 @@ from gpuring.bridge.engines.slabs import extent_of, metas_of, nbytes_of, slab_of
 from gpuring.bridge.network import wire
 from gpuring.errors import RingFull
 from gpuring.registry.diagnosis import blocking_subscription
+from gpuring.ring import inner
 from gpuring.ring.producer import Producer
 from gpuring.ring.ring import Ring
 from gpuring.ring.slot import WriteSlot
@@ -93,7 +94,7 @@ class RingWriter:
         self._claimed: deque[WriteSlot] = deque()
         self._slab: Slab = replace(slab_of(ring, writable=True), window=self._most)
         self._metas = metas_of(ring, writable=True)
-        self._epoch, self._seq, self._lost = ring._link()
+        self._epoch, self._seq, self._lost = inner.link(ring)
 
     @property
     def mark(self) -> tuple[str, int]:
@@ -185,13 +186,13 @@ class RingWriter:
     def _claimed_as(self, session: Session, to_seq: int) -> WriteSlot:
         """The slot of a credit that was not used up."""
         for slot in list(self._claimed)[len(session.finishing) :]:
-            if slot._seq == to_seq and to_seq <= session.credited:
+            if slot.seq == to_seq and to_seq <= session.credited:
                 return slot
         raise wire.WireError(f"data for slot sequence {to_seq}, which was not given as a credit")
 
     def _announced(self, session: Session, frame: wire.Frame) -> None:
         at = len(session.finishing)
-        if at >= len(self._claimed) or frame.to_seq != self._claimed[at]._seq:
+        if at >= len(self._claimed) or frame.to_seq != self._claimed[at].seq:
             raise wire.WireError(f"a frame for slot sequence {frame.to_seq} out of turn")
         last = session.finishing[-1].seq if session.finishing else self._seq
         if frame.to_seq > session.credited or frame.seq <= last:
@@ -255,13 +256,13 @@ class RingWriter:
 
     def _publish(self, slot: WriteSlot, frame: wire.Frame) -> None:
         if self._metas is not None:
-            self._metas[slot.index] = np.frombuffer(frame.meta, "u1")
-        slot._reshape(frame.shape or None)
+            self._metas[slot.index] = np.void(frame.meta)
+        inner.set_shape(slot, frame.shape or None)
         lost = self._lost + frame.lost
-        slot._set_origin(frame.seq, frame.time_ns, lost)
+        inner.set_origin(slot, frame.seq, frame.time_ns, lost)
         slot.publish()
         self._seq, self._lost = frame.seq, lost
-        self.ring._set_link(self._epoch, self._seq, self._lost)
+        inner.set_link(self.ring, self._epoch, self._seq, self._lost)
         self.counts.frames += 1
         self.counts.nbytes += frame.nbytes
         self.counts.lost += frame.lost
@@ -272,17 +273,17 @@ class RingWriter:
             try:
                 self._claimed.append(producer.claim(0))
             except RingFull as full:
-                self.waits_for_gpu = producer._peer.culprit[0] == native.BY_FENCE
+                self.waits_for_gpu = inner.peer(producer).culprit[0] == native.BY_FENCE
                 if not self._claimed:
                     self.blocked = str(full)
-                    self.blocked_by = blocking_subscription(producer._peer)
+                    self.blocked_by = blocking_subscription(inner.peer(producer))
                 return
 
     def _tell(self, session: Session) -> None:
         # A claim skips sequences that others have, and slots that a lossy reader holds.  What is
         # beyond the window then is told when older claims are published.
-        end = self._claimed[0]._seq + self._slab.window if self._claimed else 0
-        credits = tuple(slot._seq for slot in self._claimed if session.credited < slot._seq < end)
+        end = self._claimed[0].seq + self._slab.window if self._claimed else 0
+        credits = tuple(slot.seq for slot in self._claimed if session.credited < slot.seq < end)
         if not credits and session.acked == self._seq:
             return
         session.post(wire.Flow(self._seq, credits))

@@ -13,7 +13,8 @@ from typing import Any
 from gpuring import slot_layout
 from gpuring.bridge.supervisor import Bridge, log
 from gpuring.errors import PeerLost, RingError, RingExists, RingIncompatible, RingNotFound
-from gpuring.registry import directory, segment, stats
+from gpuring.registry import directory, stats
+from gpuring.ring import inner
 from gpuring.ring.creation import create_of
 from gpuring.ring.producer import Producer
 from gpuring.ring.ring import Ring, attach
@@ -51,11 +52,10 @@ class Import(Bridge):
         except (RingError, OSError, TypeError):
             return None
         fits = (ring.memory == "host") == (device == "host") and ring.slots == self._slots
-        if fits and ring._link()[0]:
-            if not segment.lock_creator(ring._header.lock_fd):
+        if fits and inner.link(ring)[0]:
+            if not inner.take_over(ring):
                 ring.close()
                 raise _in_use(name)
-            ring._created = True  # so that closing it closes the ring
             return ring
         ring.close()
         return None
@@ -87,7 +87,7 @@ class Import(Bridge):
     def _make(self, message: dict[str, Any]) -> None:
         """Makes the far ring, for the ring that the near side has now."""
         name, before, epoch = self._options["as"], self._ring, bytes.fromhex(message["epoch"])
-        mark = before._link() if before is not None else (b"", 0, 0)
+        mark = inner.link(before) if before is not None else (b"", 0, 0)
         if mark[0] == epoch:
             return
         left, seq, lost = self._left, message["seq"], mark[2]
@@ -118,7 +118,7 @@ class Import(Bridge):
         except RingExists:  # somebody has made it since we began
             _check_unused(name)
             raise
-        ring._set_link(epoch, seq, lost)
+        inner.set_link(ring, epoch, seq, lost)
         self._ring, self._ended = ring, False
         self._leave_old(before)
         self._settle(ring)

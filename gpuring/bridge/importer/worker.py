@@ -20,6 +20,7 @@ from gpuring.bridge.network import keys, multipart, wire
 from gpuring.bridge.network.addresses import Lookup, is_name
 from gpuring.bridge.worker import BUSY_S, POLLING_S, Fatal, Poller, SupervisorPipe
 from gpuring.errors import RingClosed, RingNotFound
+from gpuring.ring import inner
 from gpuring.ring.ring import attach
 
 _MESSAGES = 64
@@ -309,7 +310,7 @@ class Importer:
             ring = attach(options["as"], timeout=5, device=device)
         except RingNotFound:
             raise Fatal(f"ring {options['as']!r} was removed by another program") from None
-        if not ring._link()[0]:
+        if not inner.link(ring)[0]:
             raise Fatal(f"ring {options['as']!r} is another program's now")
         most = _LATEST if options["policy"] == "latest" else None
         self._writer = RingWriter(ring, options["in_flight"], most)
