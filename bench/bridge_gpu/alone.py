@@ -11,7 +11,7 @@ import numpy as np
 
 from bench.bridge_gpu.frames import NBYTES, PATIENCE_S, SLOTS, content, join, make, on
 from gpuring.bridge.engines import nixl
-from gpuring.bridge.slabs import slab_of
+from gpuring.bridge.engines.slabs import slab_of
 from gpuring.cli.bench.crew import Crew, Pipe
 from gpuring.cli.bench.settings import ring_name
 
@@ -22,7 +22,7 @@ def far_end(pipe: Pipe, name: str, device: str, imported: bool) -> dict[str, Any
     """Receives into a ring of its own, or into one that another process has made."""
     with on(device) as xp, (join if imported else make)(name, device) as ring:
         slab, words = slab_of(ring, writable=True), content(xp)
-        receiver = nixl.Receiver(slab)
+        receiver = nixl.receiver(slab)
         with Listener(family="AF_UNIX") as listener, contextlib.closing(receiver):
             pipe.send((listener.address, receiver.open()))
             bounced = receiver.bounce is not None
@@ -74,7 +74,7 @@ def near_end(
             words.fill(_words(slab, xp, index), index)
         if xp is not np:
             xp.cuda.get_current_stream().synchronize()
-        sender = nixl.Sender(slab, _Channel(connection))
+        sender = nixl.sender(slab, _Channel(connection))
         with contextlib.closing(sender):
             sender.open(offer)
             sent = done = 0

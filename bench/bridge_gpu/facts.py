@@ -6,7 +6,8 @@ import contextlib
 from typing import Any
 
 from bench.bridge_gpu.frames import on
-from gpuring.bridge.engines import nixl, nixl_agent
+from gpuring.bridge.engines import nixl
+from gpuring.bridge.engines.nixl import agent
 from gpuring.cli.bench.crew import Pipe
 from gpuring.memory.cuda import available, load_cupy
 from gpuring.native import Driver
@@ -17,7 +18,7 @@ _ATTRIBUTES = {"GPU-direct RDMA": 116, "flush options": 117, "writes ordering": 
 def facts(_: Pipe, gpus: int) -> dict[str, Any]:
     found: dict[str, Any] = {"nixl": nixl.facts()}
     with contextlib.suppress(Exception):
-        found["nixl package"] = nixl_agent.package().__name__
+        found["nixl package"] = agent.package().__name__
     for gpu in range(gpus):
         with on(f"cuda:{gpu}") as cupy:
             cupy.cuda.runtime.free(0)

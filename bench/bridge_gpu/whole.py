@@ -17,7 +17,7 @@ from bench.bridge.measure import cpu_s
 from bench.bridge_gpu.floors import sockets
 from bench.bridge_gpu.frames import NBYTES, PATIENCE_S, Memory, content, join, make, on, usual_slots
 from gpuring import bridge
-from gpuring.bridge import sides
+from gpuring.bridge.importer import supervisor
 from gpuring.cli.bench.crew import Crew, Pipe
 from gpuring.cli.bench.settings import ring_name
 from gpuring.ring.creation import create_of
@@ -80,7 +80,7 @@ def bridged(
     name = ring_name()
     there, here = f"{name}.a", f"{name}.b"
     # An importer takes the kind of memory that is usual.  Here it is told.
-    kind = mock.patch.object(sides, "create_of", partial(create_of, memory=memory))
+    kind = mock.patch.object(supervisor, "create_of", partial(create_of, memory=memory))
     with kind, make(there, near, memory, slots):
         where = None if near == "host" else near
         with bridge.export(there, listen="127.0.0.1:0", device=where) as out:

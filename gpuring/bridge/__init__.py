@@ -3,6 +3,16 @@
 An *exporter* beside the ring listens, and *importers* on other hosts connect to it.  Each importer
 fills a ring of its own, which programs there use like any other ring.  The page "More than one
 machine" has the whole of it.  Needs `gpuring[bridge]`.
+
+Each side is two processes.  What a user's process has is the *supervisor*; it starts the *worker*.
+
+    supervisor.py    what both supervisors do; exporter/ and importer/ have what each does besides
+    worker.py        what both workers have; worker_main.py is where their processes begin
+    exporter/        beside the near ring
+    importer/        fills the far ring
+    network/         messages, keys, addresses
+    engines/         what carries the bytes of frames
+    stats.py         what users see of it
 """
 
 from __future__ import annotations
@@ -16,8 +26,9 @@ from typing import Literal
 
 from gpuring import arguments
 from gpuring.arguments import between_one_and, integer
-from gpuring.bridge.figures import BridgeStats, LinkStats
-from gpuring.bridge.sides import Export, Import
+from gpuring.bridge.exporter.supervisor import Export
+from gpuring.bridge.importer.supervisor import Import
+from gpuring.bridge.stats import BridgeStats, LinkStats
 from gpuring.registry import segment
 
 __all__ = ["BridgeStats", "Export", "Import", "LinkStats", "export", "import_", "keygen"]
@@ -57,11 +68,11 @@ def export(
     Raises DeviceError if there is no such GPU, RingError if pyzmq is missing, ValueError,
     TypeError, OSError (the key file).  What goes wrong later, `wait()` raises.
     """
-    from gpuring.bridge.host import hostname
+    from gpuring.bridge.network.addresses import hostname
 
     _need_zmq()
     segment.check_name(name)
-    told = {
+    options = {
         "role": "export",
         "ring": name,
         "listen": _address(listen, key is not None or insecure),
@@ -72,7 +83,7 @@ def export(
         "device": None if device == "host" else device,
     }
     _check_device(device)
-    return Export(f"export of {name}", told)._start()
+    return Export(f"export of {name}", options)._start()
 
 
 def import_(
@@ -116,7 +127,7 @@ def import_(
     DeviceError if there is no such GPU, RingError if pyzmq is missing, ValueError, TypeError,
     OSError (the key file).  What goes wrong later, `wait()` raises.
     """
-    from gpuring.bridge.host import hostname
+    from gpuring.bridge.network.addresses import hostname
 
     _need_zmq()
     where, near = _split(address)
@@ -128,7 +139,7 @@ def import_(
     in_flight = integer(in_flight, "in_flight", "a number of bytes")
     if in_flight < 1:
         raise ValueError(f"in_flight is a number of bytes above 0, not {in_flight}")
-    told = {
+    options = {
         "role": "import",
         "address": where,
         "near": near,
@@ -148,7 +159,7 @@ def import_(
     slots = between_one_and(native.MAX_SLOTS, slots, "slots")
     # The ring is made later, when the exporter has been reached.
     _check_device("cuda" if device is None else device)
-    return Import(f"import of {address}", told, slots)._start()
+    return Import(f"import of {address}", options, slots)._start()
 
 
 def keygen(folder: str | Path = ".") -> tuple[Path, Path]:
@@ -158,7 +169,7 @@ def keygen(folder: str | Path = ".") -> tuple[Path, Path]:
     Raises FileExistsError, OSError, RingError if pyzmq is missing.
     """
     _need_zmq()
-    from gpuring.bridge import keys
+    from gpuring.bridge.network import keys
 
     return keys.make(Path(folder))
 
@@ -173,7 +184,7 @@ def _need_zmq() -> None:
 def _key(path: str | Path | None, side: str) -> str | None:
     if path is None:
         return None
-    from gpuring.bridge import keys
+    from gpuring.bridge.network import keys
 
     keys.read(path, side)
     return str(Path(path).resolve())

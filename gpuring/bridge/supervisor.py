@@ -8,15 +8,16 @@ import json
 import logging
 import math
 import os
-import select
 import subprocess
 import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from gpuring.bridge.figures import BridgeStats, LinkStats
+from gpuring.bridge.descriptors import readable
+from gpuring.bridge.stats import BridgeStats, LinkStats
 from gpuring.errors import RingError, RingTimeout
+from gpuring.ring import inner
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -28,7 +29,7 @@ log = logging.getLogger("gpuring.bridge")
 _BOOT = """import signal, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C may come while it imports what it needs
 sys.path[:] = {path!r}
-from gpuring.bridge.process import main
+from gpuring.bridge.worker_main import main
 main()"""
 _QUICK_S = 2.0
 """A worker that ends sooner than that is started again after a rest."""
@@ -48,9 +49,9 @@ class Bridge:
     """One side of a bridge.  `gpuring.bridge.export` and `import_` make it.  It is a context
     manager, and works until it is closed."""
 
-    def __init__(self, title: str, told: dict[str, Any]) -> None:
+    def __init__(self, title: str, options: dict[str, Any]) -> None:
         self._title = title
-        self._told = told
+        self._options = options
         self._lock = threading.Lock()
         self._worker: subprocess.Popen[bytes] | None = None
         self._restarts = 0
@@ -142,7 +143,7 @@ class Bridge:
         worker = subprocess.Popen(
             [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
         )
-        _tell(worker, **self._told, **self._known())
+        _tell(worker, **self._options, **self._known())
         self._worker = worker  # now, because what other threads say comes after what it has to know
         return worker
 
@@ -164,7 +165,7 @@ class Bridge:
                     if error.errno not in _SCARCE:
                         raise
                     log.warning("%s: no worker can be started yet: %s", self._title, error)
-                    _readable([self._wake], _MAX_REST_S)
+                    readable([self._wake], _MAX_REST_S)
                     continue
                 self._listen(worker)
                 self._bury(worker)
@@ -176,7 +177,7 @@ class Bridge:
                 quick = time.monotonic() - began < _QUICK_S
                 rest_s = min(max(0.1, 2 * rest_s), _MAX_REST_S) if quick else 0.0
                 if rest_s > 0.1:
-                    _readable([self._wake], rest_s)
+                    readable([self._wake], rest_s)
         except Exception as error:
             self._error = f"{type(error).__name__}: {error}"
         finally:
@@ -198,7 +199,7 @@ class Bridge:
         descriptors = [worker.stdout.fileno(), self._wake]
         while True:
             rest_s = None if deadline is None else max(0.0, deadline - time.monotonic())
-            ready = _readable(descriptors, rest_s)
+            ready = readable(descriptors, rest_s)
             if not ready:
                 return
             if self._wake in ready:
@@ -243,7 +244,7 @@ class Bridge:
         deadline = time.monotonic() + _CLEARED_S
         for ring in self._rings():
             while any(peer.pid == worker.pid and not peer.alive for peer in ring.stats().peers):
-                ring._header.reap()
+                inner.header(ring).reap()
                 if time.monotonic() > deadline:
                     raise RingTimeout(f"the dead worker (pid {worker.pid}) cannot be cleared")
                 time.sleep(0.002)
@@ -273,12 +274,3 @@ def _tell(worker: subprocess.Popen[bytes], **message: Any) -> bool:
     except (OSError, ValueError):
         return False
     return True
-
-
-def _readable(descriptors: list[int], seconds: float | None) -> set[int]:
-    """Those that can be read, or are at their end.  Waits for one, for so long at most.  They may
-    be larger than select() takes."""
-    poll = select.poll()
-    for each in descriptors:
-        poll.register(each, select.POLLIN)
-    return {each for each, _ in poll.poll(None if seconds is None else 1000 * seconds)}

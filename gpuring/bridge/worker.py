@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import math
 import os
-import select
 import time
 from collections.abc import Iterable
 from typing import Any
 
 import zmq
+
+from gpuring.bridge.descriptors import readable
 
 BUSY_S = 0.00005
 """How long a loop rests while something is in flight, and nobody tells it when that is done."""
@@ -30,7 +31,7 @@ class Fatal(Exception):
     """There is no point in starting another worker."""
 
 
-class Up:
+class SupervisorPipe:
     """The supervisor, as its worker sees it."""
 
     def __init__(self) -> None:
@@ -72,7 +73,7 @@ class Up:
 
     def wait_without_a_loop(self, seconds: float) -> None:
         """Waits, and answers the supervisor meanwhile as one that serves nobody yet."""
-        if select.select([self._from], [], [], seconds)[0]:
+        if readable([self._from], seconds):
             for message in self.heard():
                 if "stop" in message:
                     os._exit(0)
@@ -86,15 +87,15 @@ class Up:
             if not (byte := os.read(self._from, 1)):
                 os._exit(1)
             said += byte
-        told: dict[str, Any] = json.loads(said)
-        return told
+        options: dict[str, Any] = json.loads(said)
+        return options
 
 
-class Watch:
+class Poller:
     """Sockets and descriptors that a loop waits for."""
 
     def __init__(self, *always: Any) -> None:
-        self._poller = zmq.Poller()
+        self._zmq = zmq.Poller()
         self._known: set[Any] = set()
         self._always = {*always}
 
@@ -102,14 +103,14 @@ class Watch:
         """Returns those that can be read."""
         wanted = self._always | {*others}
         for each in self._known - wanted:
-            self._poller.unregister(each)
+            self._zmq.unregister(each)
         for each in wanted - self._known:
-            self._poller.register(each, zmq.POLLIN)
+            self._zmq.register(each, zmq.POLLIN)
         self._known = wanted
         if 0 < timeout_s < 0.001:  # poll counts milliseconds
             time.sleep(timeout_s)
             timeout_s = 0
-        return {each for each, _ in self._poller.poll(math.ceil(1000 * timeout_s))}
+        return {each for each, _ in self._zmq.poll(math.ceil(1000 * timeout_s))}
 
     def add(self, socket: Any) -> None:
         self._always.add(socket)
@@ -119,4 +120,4 @@ class Watch:
         self._always.discard(socket)
         if socket in self._known:
             self._known.discard(socket)
-            self._poller.unregister(socket)
+            self._zmq.unregister(socket)

@@ -40,7 +40,6 @@ def create(
     max_subscriptions: int = 16,
     mode: int = 0o600,
     replace: bool | None = None,
-    _origin: Mapping[str, str] | None = None,
 ) -> Ring:
     """Creates a ring that any process of this host can attach to by `name`, and owns it.
 
@@ -91,7 +90,6 @@ def create(
             fields=fields,
             meta=meta,
             canary_nbytes=debug.canary_nbytes(),
-            origin=_origin,
         ),
         name,
         slots=slots,

@@ -325,19 +325,6 @@ class Ring(Dropped):
         self._check_open()
         self._header.watch()
 
-    def _link(self) -> tuple[bytes, int, int]:
-        """How far a bridge has come that fills this ring: (epoch of the near ring, near sequence up
-        to which everything was published or skipped, frames lost upstream up to there).  The epoch
-        is b"" if no bridge was here.  An importer asks when it has joined as the producer."""
-        self._check_open()
-        return self._header.link()
-
-    def _set_link(self, epoch: bytes, seq: int, lost: int) -> None:
-        """The importer of a bridge says how far it has come: after it has published, and before the
-        first frame of another near ring, whose 16 bytes of epoch differ."""
-        self._check_open()
-        self._header.set_link(epoch, seq, lost)
-
     def stats(self) -> stats.RingStats:
         """A frozen record of what the ring is doing.  It costs a few microseconds for each slot and
         tens for each peer."""

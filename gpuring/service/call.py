@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpuring.native.slots import nobody_has
+from gpuring.ring import inner
 from gpuring.ring.not_copyable import Unique
 from gpuring.ring.producer import Producer
 from gpuring.ring.slot import WriteSlot
@@ -61,27 +62,12 @@ class AnswerWriter(Answering, Enveloped, Producer):
             slot = self.claim(timeout, stream=stream, shape=shape)
             assert isinstance(slot, AnswerSlot)
             return slot
-        extents = None if shape is None else self._smaller(shape)
-        on = None if self._device is None and stream is None else self._handle(stream)
-        slot = self.begun.pop(0)
-        if not nobody_has(self._slots, slot.index, 1):  # who has it would send this answer
-            slot = self._renew(slot.index)
-        slot._open = True
-        slot._reshape(extents)
-        if on is not None:
-            try:
-                slot._import_on(on)  # behind the work of the answer that was begun
-            except BaseException:
-                slot._end()
-                raise
-            slot._stream = on
-        if self._watch is not None:
-            self._watch.took((slot,))
-        return slot
+        again: AnswerSlot = inner.claim_again(self, self.begun, stream, shape)
+        return again
 
     def answering(self) -> list[Call | None]:
         """The calls whose answers are being written."""
-        return [slot._of() for slot in self._slots if slot._open]
+        return [slot._of() for slot in inner.slots(self) if inner.is_open(slot)]
 
     def void_begun(self) -> None:
         """Gives up the answers that were begun."""
@@ -90,10 +76,9 @@ class AnswerWriter(Answering, Enveloped, Producer):
     def void_until(self, seq: float) -> None:
         """Gives up the answers that were begun in slots up to this sequence.  So nothing that is
         sent from now on comes before it."""
-        for slot in [slot for slot in self.begun if slot._seq <= seq]:
+        for slot in [slot for slot in self.begun if slot.seq <= seq]:
             self.begun.remove(slot)
-            slot._open = True
-            slot._end()
+            inner.end(slot)
 
     def void(self, every: bool) -> bool:
         """Gives up the answers that were begun, and slots that a Ctrl-C left claimed for nobody.
@@ -101,13 +86,11 @@ class AnswerWriter(Answering, Enveloped, Producer):
         if self.closed:
             return True
         self.begun = []  # first, so that nobody takes a slot from it
-        empty = True
-        for index, _ in self._peer.holding():
-            free = nobody_has(self._slots, index)
-            slot = self._slots[index]
-            if every or not slot._open or free:
-                slot._open = True
-                slot._end()
+        empty, slots = True, inner.slots(self)
+        for index, _ in inner.peer(self).holding():
+            free = nobody_has(slots, index)
+            if every or free or not inner.is_open(slots[index]):
+                inner.end(slots[index])
             else:
                 empty = False
         return empty

@@ -14,6 +14,7 @@ from gpuring import native
 from gpuring.errors import PeerLost, RingClosed, RingError, RingFull
 from gpuring.native import seconds
 from gpuring.registry import diagnosis
+from gpuring.ring import inner
 from gpuring.ring.caller import Whole
 from gpuring.ring.not_copyable import Unique
 from gpuring.service._sender import Sender, has_engines, is_closed
@@ -151,7 +152,7 @@ class Client(Sender, Unique):
                         await box.tasks().until(self._may_send, deadline, box.calls.for_room)
                     else:
                         turns = await box.tasks().until_claimable(
-                            box.writer._peer, self._sending, deadline, turns
+                            inner.peer(box.writer), self._sending, deadline, turns
                         )
 
     def call(
@@ -229,7 +230,7 @@ class Client(Sender, Unique):
                 self._readable.register(box.fileno(), select.EPOLLIN)
 
     def _full(self, timeout: float | None) -> Exception:
-        peer = self._requests._peer
+        peer = inner.peer(self._requests)
         return diagnosis.refused(self.name, peer, native.BLOCKED, verb="claim", timeout=timeout)
 
     def _await_engine(self, deadline: float | None) -> None:
@@ -239,9 +240,7 @@ class Client(Sender, Unique):
         until = begun + self._engine_s
         if deadline is not None:
             until = min(until, deadline)
-        while is_closed(self._ring._header) or not has_engines(
-            self._ring._header, self._mailbox.terms.kept
-        ):
+        while not self._has_engines():
             self._check_open()
             if self._follow():
                 continue
@@ -249,9 +248,17 @@ class Client(Sender, Unique):
                 raise self._nobody(max(0.0, until - begun))
             time.sleep(_ENGINE_POLL_S)
 
+    def _is_closed(self) -> bool:
+        """Whether the service was closed or replaced."""
+        return is_closed(inner.header(self._ring))
+
+    def _has_engines(self) -> bool:
+        header = inner.header(self._ring)
+        return not is_closed(header) and has_engines(header, self._mailbox.terms.kept)
+
     def _nobody(self, waited_s: float) -> PeerLost:
         within = f" within {round(waited_s, 3):g} s" if waited_s else ""
-        if is_closed(self._ring._header):
+        if self._is_closed():
             told = f"it was closed, and no other service of its name came{within or ' yet'}"
         else:
             told = f"there is no engine{within and f', and none came{within}'}"
@@ -260,7 +267,7 @@ class Client(Sender, Unique):
     def _follow(self) -> bool:
         """Joins the service that has the name now, if it is another one.  Called with the turn to
         send.  Calls in the former one go on there until they end."""
-        ring: Ring | None = self._ring._successor()
+        ring = inner.successor(self._ring)
         if ring is None:
             return False
         box = None
@@ -311,7 +318,7 @@ class Client(Sender, Unique):
     def _may_send(self) -> bool:
         """Whether there is room for a call, or will be in the service that takes the place of this
         one."""
-        return self._calls.has_room() or is_closed(self._ring._header)
+        return self._calls.has_room() or self._is_closed()
 
     def _make_room(self, deadline: float | None) -> None:
         """Waits until this client's ring has a slot for one more answer."""
@@ -341,8 +348,9 @@ class Client(Sender, Unique):
         for one get RingClosed.  You may call it twice."""
         if self.closed and all(each.left for each in self._mailboxes()):
             return
-        owned = self._ring._header.creator_alive
-        if not self._ring._header.forked:  # there nobody receives or sends
+        header = inner.header(self._ring)
+        owned = header.creator_alive
+        if not header.forked:  # there nobody receives or sends
             while not self.closed:  # once, unless the service is replaced meanwhile
                 self._mailbox.shut()
             for each in self._former:

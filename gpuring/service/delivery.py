@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuring.errors import RingClosed, RingError, RingFull, RingIncompatible
 from gpuring.registry import directory
+from gpuring.ring import inner
 from gpuring.ring.ring import attach
 from gpuring.service._engine import Reach, is_gone
 from gpuring.service.call import AnswerSlot, AnswerWriter, Call
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpuring.native import Peer
+    from gpuring.ring.caller import Whole
     from gpuring.ring.ring import Ring
 
 _LOOK_S = 0.001  # how long one look at names takes; a call may be waiting meanwhile
@@ -29,9 +31,9 @@ _OUR_LIMITS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 class Delivery(Reach):
     """An engine's producers in the rings of its clients."""
 
-    def __init__(self, requests: Ring, terms: Terms) -> None:
+    def __init__(self, requests: Ring, terms: Terms, whole: Whole) -> None:
         super().__init__()
-        self._ring = requests
+        self._ring, self._whole = requests, whole
         self._terms = terms
         self._sinks: list[AnswerWriter] = []
         self._names_answers = names_answers(requests.name)
@@ -49,11 +51,11 @@ class Delivery(Reach):
             if error.errno in _OUR_LIMITS:
                 raise
             return None
-        ring._whole = self._ring._whole
+        inner.belongs_to(ring, self._whole)
         try:
             if ring.spec != self._terms.response:
                 raise RingIncompatible(f"ring {name!r} holds no answers of {self._ring.name!r}")
-            return AnswerWriter(ring, ring._join_producer())
+            return AnswerWriter(ring, inner.join_producer(ring))
         except RingError:
             ring.close()
             return None
@@ -67,15 +69,15 @@ class Delivery(Reach):
         """Returns a slot of the writer, or one that goes nowhere if that has none."""
         if writer is not None:
             with contextlib.suppress(RingClosed, RingFull):
-                patience_s = _GPU_ROOM_S if writer._peer.gate_host else _ROOM_S
+                patience_s = _GPU_ROOM_S if inner.peer(writer).gate_host else _ROOM_S
                 return writer.begin(patience_s, stream, shape)
         for sink in self._sinks:
             self._used[sink] = None
             with contextlib.suppress(RingFull):
                 return sink.begin(0, stream, shape)
         ring = make_sink(self._ring, self._terms)
-        ring._whole = self._ring._whole
-        self._sinks.append(AnswerWriter(ring, ring._join_producer(), delivers=False))
+        inner.belongs_to(ring, self._whole)
+        self._sinks.append(AnswerWriter(ring, inner.join_producer(ring), delivers=False))
         self._used[self._sinks[-1]] = None
         return self._sinks[-1].begin(0, stream, shape)
 

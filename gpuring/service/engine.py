@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from gpuring import arguments
 from gpuring.arguments import integer
 from gpuring.errors import EndOfStream, RingError, RingTimeout
-from gpuring.ring import waiting
+from gpuring.ring import inner, waiting
 from gpuring.service._engine import fill_seconds
 from gpuring.service.work import Work
 
@@ -237,7 +237,7 @@ def _first(
     while len(servers) > 1:
         left_s = max(0.0, deadline - time.monotonic())
         for server in servers:  # they are all waited for, also while the first is always ready
-            server._requests._peer.ask()
+            inner.peer(server._requests).ask()
         ready = waiting.select([server._requests for server in servers], min(_SLICE_S, left_s))
         for server in servers:
             if ready and server._requests not in ready:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from gpuring.errors import PeerLost, RingClosed, RingError, RingTimeout
 from gpuring.native.slots import nobody_has, references
 from gpuring.native.snapshot import snapshot
+from gpuring.ring import inner
 from gpuring.service import _calls
 from gpuring.service._calls import Inbox
 from gpuring.service._sender import has_engines
@@ -51,15 +52,15 @@ class Mailbox(Inbox):
     ) -> None:
         """If it raises, the caller closes the ring of requests."""
         super().__init__(requests.name, limit, parts)
-        requests._whole = whole
+        inner.belongs_to(requests, whole)
         self._requests = requests
         self.terms = terms
         self._engine_s = engine_s
         self._queues = queues
         self.id = secrets.randbits(64)
-        self.writer = RequestWriter(requests, requests._join_producer())
+        self.writer = RequestWriter(requests, inner.join_producer(requests))
         self._ring = make_answer_ring(requests, terms, self.id, limit * (1 + parts) + SPARE)
-        self._ring._whole = whole
+        inner.belongs_to(self._ring, whole)
         try:
             # A producer that never claims.  With it the stream of answers has no end while engines
             # come and go.
@@ -67,7 +68,7 @@ class Mailbox(Inbox):
             # The subscription is lossy, so that engines never wait for this client: they leave out
             # a slot that it holds.  Unread answers are not overwritten, because the client never
             # has more calls than there are slots.
-            peer = self._ring._join("client", False, "next", None, True)
+            peer = inner.join_consumer(self._ring, "client", lossless=False)
             self._open(AnswerReader(self._ring, peer, False, (None, True, None), False))
         except BaseException:
             self._ring.close()
@@ -103,7 +104,7 @@ class Mailbox(Inbox):
 
     def _check_usable(self) -> None:
         """Raises RingError if this client cannot be used here."""
-        self._ring._check_open()
+        inner.check_open(self._ring)
 
     # ---- what happened to the calls ------------------------------------------------------------
 
@@ -121,7 +122,7 @@ class Mailbox(Inbox):
                 call._lose()
             elif call._come:
                 call._forget_if_left()
-        header = self._requests._header
+        header = inner.header(self._requests)
         if has_engines(header, self.terms.kept):
             self._orphaned = None
         elif self._orphaned is None:
@@ -159,8 +160,8 @@ class Mailbox(Inbox):
     def _bury(self, call: PendingCall, kind: type[RingError], why: str) -> None:
         # An engine answers before it releases the request.  So an answer would be below this:
         if call._answered_below is None:
-            call._answered_below = self._ring._header.frontier
-        if self._answers._peer.position < call._answered_below:
+            call._answered_below = inner.header(self._ring).frontier
+        if inner.peer(self._answers).position < call._answered_below:
             return  # it may not be read yet, or be behind one that is being written
         if call._answer is None:
             self.calls.end(call, kind(f"{call._label()} is lost: {why}"))
@@ -170,11 +171,11 @@ class Mailbox(Inbox):
     def settle(self) -> None:
         """Ends calls that a Ctrl-C has interrupted, and calls that nobody has any more.  Called
         with the turn to send."""
-        live, slots, claimed = self.calls.all(), self.writer._slots, set()
-        for index, seq in self.writer._peer.holding():
+        live, slots, claimed = self.calls.all(), inner.slots(self.writer), set()
+        for index, seq in inner.peer(self.writer).holding():
             if nobody_has(slots, index):
-                if slots[index]._open:  # else another thread has just sent it
-                    slots[index]._end()
+                if inner.is_open(slots[index]):  # else another thread has just sent it
+                    inner.end(slots[index])
             else:
                 claimed.add(seq)
         known = 3  # references: of Calls.live, of `live` and of `call`
@@ -194,9 +195,9 @@ class Mailbox(Inbox):
             return True
         self.pump(nothing, 0)
         self.settle()
-        slots = self._answers._slots
+        slots = inner.slots(self._answers)
         return all(call._error is not None for call in self.calls.all()) and all(
-            nobody_has(slots, index) for index, _ in self._answers._peer.holding()
+            nobody_has(slots, index) for index, _ in inner.peer(self._answers).holding()
         )
 
     def shut(self) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gpuring.errors import EndOfStream, FrameTorn, RingClosed, RingError, raise_first
 from gpuring.native.slots import references
+from gpuring.ring import inner
 from gpuring.ring.caller import Whole
 from gpuring.ring.consumer import Consumer
 from gpuring.ring.not_copyable import Unique
@@ -73,8 +74,7 @@ class RequestReader(Enveloped, Consumer):
 
     def left_s(self, slot: ReadSlot) -> float | None:
         """How many seconds are left until the call of a request expires; None if it does not."""
-        if not slot._open:
-            slot._check_open()
+        inner.check_slot(slot)
         until_ns = int(self._until_ns[slot.index])
         return None if until_ns == NEVER else max(0.0, (until_ns - time.monotonic_ns()) / 1e9)
 
@@ -82,23 +82,18 @@ class RequestReader(Enveloped, Consumer):
         """Called by whoever finds it.  Another waiter of this process may be faster than this
         engine."""
         if self._redeliver:
-            self._undo(index)
+            inner.undo(self, index)
         else:
             super()._give_back(index)
-
-    def _undo(self, index: int) -> None:
-        self._peer.settle(index)  # else it could be released before this GPU has read it
-        self._slots[index]._open = False
-        self._put_back(index)
 
     def give_back(self, keep: Collection[int] = ()) -> list[Exception]:
         """Gives back every request except those in the slots `keep`.  Another engine gets it, or
         this one again.  Returns the errors."""
         errors: list[Exception] = []
-        for index, _ in sorted(self._peer.holding(), key=itemgetter(1), reverse=True):
+        for index, _ in sorted(inner.peer(self).holding(), key=itemgetter(1), reverse=True):
             if index not in keep:
                 try:
-                    self._undo(index)
+                    inner.undo(self, index)
                 except Exception as error:  # the others are given back all the same
                     errors.append(error)
         return errors
@@ -125,16 +120,17 @@ class Server(Taker, Engine, Unique):
     """What this engine has done so far."""
 
     def __init__(self, ring: Ring, *, engine: bool) -> None:
-        ring._whole = Whole(f"service {ring.name!r}: a server", "it leaves the service")
+        whole = Whole(f"service {ring.name!r}: a server", "it leaves the service")
+        inner.belongs_to(ring, whole)
         try:
             self._terms = Terms.of(ring)
-            delivery = Delivery(ring, self._terms)
+            delivery = Delivery(ring, self._terms, whole)
             super().__init__(ring, delivery, Counts(), Call, Batch, engine)
             redeliver = self._terms.redeliver
             # A producer that never claims.  With it the stream of requests has no end while clients
             # come and go.
             self._presence = ring.producer()
-            peer = ring._join(ENGINES, True, "next", None, redeliver)
+            peer = inner.join_consumer(ring, ENGINES, lossless=True, redeliver=redeliver)
             self._open(RequestReader(ring, peer, redeliver, self._delivery))
         except BaseException:
             ring.close()
@@ -191,12 +187,12 @@ class Server(Taker, Engine, Unique):
         """What `take` raises for the end of its ring."""
         if isinstance(error, RingClosed) and self.closed:
             return RingClosed(f"service {self.name!r}: this server was closed")
-        if isinstance(error, EndOfStream) and self._ring._header.closed:
+        if isinstance(error, EndOfStream) and inner.header(self._ring).closed:
             return EndOfStream(f"service {self.name!r} was closed, and no call is left to take")
         return error
 
     def _measure(self, batch: Batch, measures: Measures) -> None:
-        now, peer = time.monotonic_ns(), self._requests._peer
+        now, peer = time.monotonic_ns(), inner.peer(self._requests)
         waits = [(call.client, (now - peer.time_ns(call._slot.index)) / 1e9) for call in batch]
         measures.took(waits, self._delivery.writers)
         batch._measures, batch._taken_ns = measures, now
@@ -243,7 +239,7 @@ class Server(Taker, Engine, Unique):
         with contextlib.suppress(FrameTorn):
             self._requests.close()
         self._delivery.leave()
-        owned = self._ring._created or self._ring._header.creator_alive
+        owned = inner.is_creator(self._ring) or inner.header(self._ring).creator_alive
         self._ring.close()
         if not owned:
             remove_if_dead(self.name)  # this may have been the last one

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpuring.memory.cuda import load_cupy
+from gpuring.ring import inner
 from gpuring.service.call import Batch
 from gpuring.slot_layout import ARRAY
 
@@ -26,7 +27,7 @@ class Stack:
         self._fields, self._distance, self._most = ring.spec.fields, ring.spec.slot_nbytes, most
         self._all = {
             field.name: self._strided(
-                ring._memory.array(0, field, field.shape, writable=False), ring.slots
+                inner.memory(ring).array(0, field, field.shape, writable=False), ring.slots
             )
             for field in self._fields
         }
@@ -48,7 +49,7 @@ class Stack:
                 field.name: self._copy(field, [slot[field.name] for slot in slots])
                 for field in self._fields
             }
-        if slots[0]._shape is None:
+        if inner.shape(slots[0]) is None:
             return {name: each[first : first + n] for name, each in self._all.items()}
         return {ARRAY: self._strided(slots[0].array, n)}
 
@@ -84,7 +85,8 @@ class Stack:
 def of_one_shape(calls: Batch) -> Iterator[Batch]:
     """The calls of a batch whose requests have the same shape, together and in order.  A request
     may be smaller than its slot."""
-    if all(call.slot._shape == calls[0].slot._shape for call in calls):
+    first = inner.shape(calls[0].slot)
+    if all(inner.shape(call.slot) == first for call in calls):
         yield Batch(calls)
         return
 

@@ -26,9 +26,10 @@ from gpuring.errors import RingError, RingIncompatible
 from gpuring.memory.host import HostMemory
 from gpuring.native import Header
 from gpuring.registry import directory, segment
-from gpuring.ring import debug
+from gpuring.ring import debug, inner
 from gpuring.ring.creation import create_of
 from gpuring.ring.endpoint import Endpoint
+from gpuring.ring.producer import Producer
 from gpuring.ring.ring import Ring
 from gpuring.service._envelopes import ENVELOPES, TEXT_NBYTES
 from gpuring.slot_layout import ARRAY, Spec
@@ -216,8 +217,9 @@ def make_sink(requests: Ring, terms: Terms) -> Ring:
         from gpuring.memory.cuda import CudaMemory
         from gpuring.memory.cuda_ipc import IpcMemory
 
-        assert isinstance(requests._memory, CudaMemory)
-        memory = IpcMemory.create(1, described.slot_nbytes, requests._memory.device)
+        slots = inner.memory(requests)
+        assert isinstance(slots, CudaMemory)
+        memory = IpcMemory.create(1, described.slot_nbytes, slots.device)
     debug.plant(memory, described, 1)
     fd = os.memfd_create("gpuring sink")
     try:
@@ -266,22 +268,10 @@ class Enveloped(Endpoint):
     other part."""
 
     def _metas(self) -> list[Any]:
-        table = self._table()
-        if "user" not in (table.dtype.names or ()):
-            return [None] * self._ring.slots
-        table.flags.writeable = self._role == "producer"
-        user = table["user"]
-        return [user[index] for index in range(self._ring.slots)]
+        table = inner.metadata(self.ring, writable=isinstance(self, Producer))
+        return [*table["user"]] if "user" in (table.dtype.names or ()) else [None] * len(table)
 
     def _envelopes(self) -> npt.NDArray[Any]:
         """The envelopes of all slots, as views."""
-        envelopes: npt.NDArray[Any] = self._table()["envelope"]
-        envelopes.flags.writeable = False
+        envelopes: npt.NDArray[Any] = inner.metadata(self.ring, writable=False)["envelope"]
         return envelopes
-
-    def _table(self) -> npt.NDArray[Any]:
-        ring = self._ring
-        stride = ring._header.meta_stride
-        buffer = memoryview(ring._header)
-        table: npt.NDArray[Any] = np.ndarray(ring.slots, ring.spec.meta, buffer, 0, (stride,))
-        return table

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from gpuring.errors import DeviceError
+from gpuring.ring import inner
 from gpuring.service import stacking
 from gpuring.service.call import Batch
 from gpuring.slot_layout import ARRAY
@@ -78,7 +79,7 @@ class Work:
                 slot.publish()
         except BaseException:
             for slot in slots:
-                if slot._open:
+                if inner.is_open(slot):
                     slot.abandon()
             raise
 

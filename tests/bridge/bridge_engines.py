@@ -8,25 +8,40 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+import os
 import select
 from collections import deque
 from collections.abc import Callable
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from gpuring.bridge import engines
-from gpuring.bridge.engine import EngineError, Receiver, Sender, Slab
-from gpuring.bridge.engines import local
+from gpuring.bridge.engines.contract import EngineError, Receiver, Sender, Slab
+from tests import ROOT
+from tests.bridge import host_bounce_buffer
 from tests.helpers.processes import PATIENCE_S, poll
 
 PATTERN = np.random.default_rng(1).integers(0, 256, 1 << 16, "u1")
 
 
-def module(name: str) -> Any:
-    return local if name == "local" else engines.engine(name)
+engines.MODULES["local"] = "tests.bridge.local_engine"
+
+
+def use_bounce_buffers(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Gives all ends of NIXL a bounce buffer in host memory: here, and in processes that are
+    started from now on."""
+    (folder / "sitecustomize.py").write_text(
+        f"import sys\nsys.path[:0] = [{str(ROOT)!r}]\n"
+        "from tests.bridge import host_bounce_buffer\nhost_bounce_buffer.always()\n"
+    )
+    known = os.environ.get("PYTHONPATH")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(folder), known))))
+    host_bounce_buffer.always(monkeypatch.setattr)
 
 
 def slab(slots: int, slot_nbytes: int, window: int = 0) -> Slab:
@@ -75,7 +90,7 @@ class Near:
 
     def __init__(self, name: str, slots: int, slot_nbytes: int, tell: Callable[..., None]) -> None:
         self._memory, self._tell = slab(slots, slot_nbytes), tell
-        self.sender: Sender = module(name).sender(self._memory, _Channel(tell))
+        self.sender: Sender = engines.engine(name).sender(self._memory, _Channel(tell))
         self.ended = False
 
     def obey(self, verb: str, *args: Any) -> None:
@@ -140,7 +155,7 @@ class Session:
         self, name: str, children: Callable[..., Any], memory: Slab, *, near_slots: int = 4
     ) -> None:
         self.memory, self.near_slots = memory, near_slots
-        self.receiver: Receiver = module(name).receiver(memory)
+        self.receiver: Receiver = engines.engine(name).receiver(memory)
         self.child: Any = None
         """The near end's process.  None: it is in this one."""
         self._near: Near | None = None

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gpuring import slot_layout
-from gpuring.bridge import wire
+from gpuring.bridge.network import wire
 
 WAIT_S = 30.0
 SPEC = slot_layout.make(shape=4, dtype="i8").to_bytes().decode()

@@ -10,7 +10,7 @@ from typing import Any
 
 import gpuring
 from gpuring import bridge
-from gpuring.bridge.sides import Export, Import
+from gpuring.bridge import Export, Import
 
 WAIT_S = 30.0
 META = [("n", "i8")]

@@ -24,8 +24,8 @@ from tests.helpers.support import PLACES, poll
 zmq = pytest.importorskip("zmq")
 
 from gpuring import bridge  # noqa: E402
-from gpuring.bridge import wire  # noqa: E402
-from gpuring.bridge.sides import Export  # noqa: E402
+from gpuring.bridge import Export  # noqa: E402
+from gpuring.bridge.network import wire  # noqa: E402
 from tests.bridge.bridges import (  # noqa: E402
     META,
     WAIT_S,

@@ -26,7 +26,7 @@ from tests.helpers.support import Child, Pipe, poll
 zmq = pytest.importorskip("zmq")
 
 from gpuring import bridge  # noqa: E402
-from gpuring.bridge import wire  # noqa: E402
+from gpuring.bridge.network import wire  # noqa: E402
 from tests.bridge.bridges import (  # noqa: E402
     META,
     WAIT_S,

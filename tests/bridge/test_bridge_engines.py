@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 
 import gpuring
-from gpuring.bridge import nics
-from gpuring.bridge.engine import EngineError
-from gpuring.bridge.engines import bounce, mapped, nixl
-from gpuring.bridge.engines.holds import Hold, Holds
-from tests.bridge.bridge_engines import Session, content, module, slab
+from gpuring.bridge.engines import engine, nixl
+from gpuring.bridge.engines.contract import EngineError
+from gpuring.bridge.engines.nixl import bounce_buffer, mapped_memory, rdma_devices
+from gpuring.bridge.engines.nixl.write_permits import WritePermit, WritePermits
+from tests.bridge.bridge_engines import Session, content, slab, use_bounce_buffers
 from tests.helpers.processes import open_files, poll
 
 NAMES = (
@@ -34,18 +34,18 @@ MIB = 1 << 20
 
 
 @pytest.fixture(params=NAMES)
-def name(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def name(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     """An engine that can be used here."""
     name, _, how = request.param.partition(" ")  # the child inherits the environment
     if how == "over tcp":
         monkeypatch.setenv("UCX_TLS", "tcp,cuda_copy")
     elif how:
-        monkeypatch.setenv("GPURING_NIXL_BOUNCE", "1")
+        use_bounce_buffers(monkeypatch, tmp_path)
     return usable(name)
 
 
 def usable(name: str) -> str:
-    if name != "local" and module(name).facts() is None:
+    if name != "local" and engine(name).facts() is None:
         pytest.skip(f"what engine {name!r} needs is not installed")
     return name
 
@@ -204,10 +204,10 @@ def test_the_near_end_dies_with_frames_in_flight(session: Callable[..., Session]
 
 def test_closing_is_always_possible(name: str) -> None:
     memory = slab(2, 4096)
-    for end in (module(name).receiver(memory), module(name).sender(memory, None)):
+    for end in (engine(name).receiver(memory), engine(name).sender(memory, None)):
         end.close()
         end.close()
-    receiver = module(name).receiver(memory)
+    receiver = engine(name).receiver(memory)
     receiver.open()
     receiver.close()
     receiver.close()
@@ -218,7 +218,7 @@ def test_a_closed_end_leaves_nothing_open(name: str) -> None:
     memory = slab(2, 4096)
 
     def session() -> None:
-        receiver, sender = module(name).receiver(memory), module(name).sender(memory, None)
+        receiver, sender = engine(name).receiver(memory), engine(name).sender(memory, None)
         sender.open(receiver.open())
         sender.close()
         receiver.close()
@@ -233,7 +233,7 @@ def test_a_closed_end_leaves_nothing_open(name: str) -> None:
     "offer", [b"rubbish", b"{}\n", b'{"pointer": 1}\nx', b"\xff\xfe\n", b"[" * 5000]
 )
 def test_an_offer_that_cannot_be_read_is_an_error(name: str, offer: bytes) -> None:
-    sender = module(name).sender(slab(2, 4096), None)
+    sender = engine(name).sender(slab(2, 4096), None)
     with pytest.raises(EngineError):
         sender.open(offer)
     sender.close()
@@ -297,11 +297,11 @@ def test_a_near_end_that_is_idle_hears_that_the_far_end_has_closed(
 
 
 def test_the_hold_on_far_slots_ends_with_the_near_process(children: Callable[..., Any]) -> None:
-    holds = Holds()
-    child = children(hold_and_wait, holds.name)
-    poll(lambda: holds.admit() or child.pipe.poll())
+    permits = WritePermits()
+    child = children(hold_and_wait, permits.name)
+    poll(lambda: permits.admit() or child.pipe.poll())
     assert child.receive() == "admitted"
-    closing = Thread(target=holds.end)
+    closing = Thread(target=permits.end)
     closing.start()
     child.kill()
     closing.join(60)
@@ -309,34 +309,34 @@ def test_the_hold_on_far_slots_ends_with_the_near_process(children: Callable[...
 
 
 def hold_and_wait(pipe: Any, name: str) -> None:
-    hold = Hold(name)
+    hold = WritePermit(name)
     poll(hold.admitted)
     pipe.send("admitted")
     pipe.receive()
 
 
 def test_a_hold_that_comes_too_late_is_never_admitted() -> None:
-    holds = Holds()
-    late = Hold(holds.name)
-    holds._listener.close()
-    holds.end()
+    permits = WritePermits()
+    late = WritePermit(permits.name)
+    permits._listener.close()
+    permits.end()
     with pytest.raises(ConnectionResetError):
         late.admitted()
     with pytest.raises(ConnectionRefusedError):
-        Hold(holds.name)
+        WritePermit(permits.name)
     late.let_go()
 
 
 def test_only_one_near_end_holds_the_slots() -> None:
-    holds = Holds()
-    one, other = Hold(holds.name), Hold(holds.name)
-    holds.admit()
+    permits = WritePermits()
+    one, other = WritePermit(permits.name), WritePermit(permits.name)
+    permits.admit()
     assert one.admitted()
     with pytest.raises(OSError, match="ended the session"):
         other.admitted()
     one.let_go()
-    holds.end()
-    holds.end()
+    permits.end()
+    permits.end()
 
 
 def wait_for_the_end(pipe: Any) -> None:
@@ -347,19 +347,19 @@ def test_a_worker_ends_when_the_dead_have_left_too_much_memory_mapped_in_it(
     children: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """600 MiB each, and more than 1,024 MiB are too much."""
-    monkeypatch.setattr(mapped, "_alive", {})
-    monkeypatch.setattr(mapped, "_left", 0)
+    monkeypatch.setattr(mapped_memory, "_alive", {})
+    monkeypatch.setattr(mapped_memory, "_left", 0)
     far = [children(wait_for_the_end) for _ in range(3)]
     for child in far:
         for _ in range(2):  # a process that comes again has the same memory
-            mapped.note(child.pid, 600 * MIB)
+            mapped_memory.note(child.pid, 600 * MIB)
     for child in far[:2]:
-        mapped.note(far[2].pid, 600 * MIB)
+        mapped_memory.note(far[2].pid, 600 * MIB)
         child.kill()
     with pytest.raises(gpuring.RingError, match="1200 MiB of GPU memory") as caught:
-        mapped.note(far[2].pid, 600 * MIB)
+        mapped_memory.note(far[2].pid, 600 * MIB)
     assert not isinstance(caught.value, EngineError), "that would end the session only"
-    os.close(mapped._alive[far[2].pid][0])
+    os.close(mapped_memory._alive[far[2].pid][0])
 
 
 # ---- bounce buffers ----------------------------------------------------------------------------
@@ -426,7 +426,7 @@ def test_nixl_suits_a_gpu_if_there_is_memory_for_a_bounce_buffer(
     """Here CUDA shares no memory, as that of an importer's worker."""
     one: dict[str, Any] = {"host": "a", "spaces": [1, 2], "rdma": []}
     asked: list[tuple[int, int]] = []
-    monkeypatch.setattr(bounce, "reserve", lambda gpu, nbytes: asked.append((gpu, nbytes)))
+    monkeypatch.setattr(bounce_buffer, "reserve", lambda gpu, nbytes: asked.append((gpu, nbytes)))
     for kind in ("ipc", "vmm", "pool"):
         memory = replace(slab(8, 4096, window=3), memory=kind, gpu=5)
         suits = nixl.suits(one, one, memory)
@@ -438,22 +438,22 @@ def test_nixl_suits_a_gpu_if_there_is_memory_for_a_bounce_buffer(
     def refuse(gpu: int, nbytes: int) -> None:
         raise EngineError("there is no memory")
 
-    monkeypatch.setattr(bounce, "reserve", refuse)
+    monkeypatch.setattr(bounce_buffer, "reserve", refuse)
     assert nixl.suits(one, one, memory) == (False, "there is no memory")
 
 
 def test_rdma_devices_are_read_from_sys(tmp_path: Path) -> None:
-    assert nics.look(tmp_path) == ()
+    assert rdma_devices.look(tmp_path) == ()
     port = tmp_path / "class/infiniband/mlx5_0/ports/1"
     port.mkdir(parents=True)
     (port / "state").write_text("4: ACTIVE\n")
     (port / "rate").write_text("400 Gb/sec (4X NDR)\n")
     (port / "link_layer").write_text("InfiniBand\n")
     (port.parent / "2").mkdir()
-    first, second = nics.look(tmp_path)
+    first, second = rdma_devices.look(tmp_path)
     assert str(first) == "mlx5_0:1 (InfiniBand, 400 Gb/sec (4X NDR))"
     assert first.active
     assert not second.active
-    assert nics.gpu_direct(tmp_path) == ""
+    assert rdma_devices.gpu_direct(tmp_path) == ""
     (tmp_path / "module/nvidia_peermem").mkdir(parents=True)
-    assert nics.gpu_direct(tmp_path) == "nvidia_peermem"
+    assert rdma_devices.gpu_direct(tmp_path) == "nvidia_peermem"

@@ -18,7 +18,8 @@ from tests.helpers.support import poll
 zmq = pytest.importorskip("zmq")
 
 from gpuring import bridge  # noqa: E402
-from gpuring.bridge import supervisor, wire  # noqa: E402
+from gpuring.bridge import supervisor  # noqa: E402
+from gpuring.bridge.network import wire  # noqa: E402
 from tests.bridge.bridge_sides import EPOCH, WAIT_S, Far  # noqa: E402
 
 

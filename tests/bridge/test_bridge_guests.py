@@ -22,11 +22,12 @@ from tests.helpers.support import poll
 zmq = pytest.importorskip("zmq")
 
 from gpuring import bridge  # noqa: E402
-from gpuring.bridge import guests, wire  # noqa: E402
-from gpuring.bridge.engine import EngineError  # noqa: E402
-from gpuring.bridge.exporter import Exporter  # noqa: E402
-from gpuring.bridge.guests import Guests  # noqa: E402
-from gpuring.bridge.listening import RouterChannel, listen  # noqa: E402
+from gpuring.bridge.engines.contract import EngineError  # noqa: E402
+from gpuring.bridge.exporter import connection_limits  # noqa: E402
+from gpuring.bridge.exporter.connection_limits import ConnectionLimits  # noqa: E402
+from gpuring.bridge.exporter.listener import RouterChannel, listen  # noqa: E402
+from gpuring.bridge.exporter.worker import Exporter  # noqa: E402
+from gpuring.bridge.network import wire  # noqa: E402
 
 WAIT_S = 30.0
 
@@ -70,7 +71,7 @@ def is_open(peer: socket.socket) -> bool:
 
 def test_a_message_without_an_end_is_cut_off(router):
     """ZeroMQ would keep all parts until the last one has come."""
-    known, more = Guests(router), b"\x03" + struct.pack(">Q", 1 << 20) + bytes(1 << 20)
+    known, more = ConnectionLimits(router), b"\x03" + struct.pack(">Q", 1 << 20) + bytes(1 << 20)
     log, sent = [], 0
     with contextlib.closing(known), connected_to(router) as peer:
         poll(lambda: known.socket.poll(0))
@@ -98,7 +99,11 @@ def test_who_connects_before_anybody_asks_is_known():
     """Importers connect again and again while an exporter is started."""
     with zmq.Context() as context:
         router, _ = listen(context, "127.0.0.1:0", None, SimpleNamespace())
-        with router, connected_to(router) as peer, contextlib.closing(Guests(router)) as known:
+        with (
+            router,
+            connected_to(router) as peer,
+            contextlib.closing(ConnectionLimits(router)) as known,
+        ):
             peer.sendall(b"\x00\x01x")
             assert router.poll(1000 * WAIT_S)
             known.admit([])
@@ -107,7 +112,7 @@ def test_who_connects_before_anybody_asks_is_known():
 
 def test_who_gives_up_before_it_is_answered_is_not_told_of_keys(router):
     """As all importers do while the exporter is stopped."""
-    with contextlib.closing(Guests(router)) as known:
+    with contextlib.closing(ConnectionLimits(router)) as known:
         begun_at(router).close()
         with connected_to(router):  # that one is gone by now
             assert known.admit([]) == []
@@ -117,11 +122,11 @@ def test_who_gives_up_before_it_is_answered_is_not_told_of_keys(router):
 
 
 def test_who_sends_many_whole_messages_stays(router):
-    known, whole = Guests(router), b"\x02" + struct.pack(">Q", 1 << 20) + bytes(1 << 20)
+    known, whole = ConnectionLimits(router), b"\x02" + struct.pack(">Q", 1 << 20) + bytes(1 << 20)
     with contextlib.closing(known), connected_to(router) as peer:
         poll(lambda: known.socket.poll(0))
         known.admit([])
-        for _ in range(3 * guests.MOST_NBYTES >> 20):
+        for _ in range(3 * connection_limits.MOST_NBYTES >> 20):
             peer.sendall(whole)
             assert router.poll(1000 * WAIT_S)
             assert known.of(router.recv_multipart(copy=False)[0]) is not None
@@ -130,8 +135,8 @@ def test_who_sends_many_whole_messages_stays(router):
 
 
 def test_connections_without_a_session_end(router, monkeypatch):
-    monkeypatch.setattr(guests, "WITHOUT_SESSION_S", 0.0)
-    known = Guests(router)
+    monkeypatch.setattr(connection_limits, "WITHOUT_SESSION_S", 0.0)
+    known = ConnectionLimits(router)
     with contextlib.closing(known), connected_to(router) as idle, connected_to(router) as busy:
         busy.sendall(b"\x00\x01x")
         assert router.poll(1000 * WAIT_S)
@@ -158,7 +163,7 @@ def test_who_asks_as_soon_as_it_has_connected_is_known(name):
         stack.enter_context(gpuring.create(name, slots=4, shape=8, dtype="u1", device="host"))
         one = Exporter({**told, **times}, up)
         stack.callback(one._context.destroy, 0)
-        stack.callback(one._guests.close)
+        stack.callback(one._connections.close)
         dealer = stack.enter_context(stack.enter_context(zmq.Context()).socket(zmq.DEALER))
         dealer.linger = 0
         dealer.connect(one._router.last_endpoint)
@@ -166,13 +171,13 @@ def test_who_asks_as_soon_as_it_has_connected_is_known(name):
         assert one._router.poll(1000 * WAIT_S)
         one._hear()  # in the turn of the loop in which nobody had connected yet
         (caller,) = one._callers.values()
-        assert caller.channel.guest is not None
+        assert caller.channel.connection is not None
         one._drop(caller.link, None)
 
 
 def test_of_too_many_connections_the_oldest_one_without_a_session_ends(router, monkeypatch):
-    monkeypatch.setattr(guests, "MOST", 3)
-    known, log = Guests(router), []
+    monkeypatch.setattr(connection_limits, "MOST", 3)
+    known, log = ConnectionLimits(router), []
     with contextlib.closing(known), contextlib.ExitStack() as stack:
         peers = [stack.enter_context(connected_to(router))]
         peers[0].sendall(b"\x00\x01x")
@@ -193,7 +198,7 @@ def test_who_reads_nothing_is_sent_no_more_than_so_much_in_all_of_its_sessions(
 ):
     """A part of 64 KiB is copied for sending, so the slot that it is from can be written again.  Of
     a shorter one pyzmq says at once that it was sent."""
-    known, part = Guests(router), bytes(nbytes)
+    known, part = ConnectionLimits(router), bytes(nbytes)
     with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
         dealer.linger, dealer.rcvhwm, dealer.rcvbuf = 0, 1, 1 << 16
         dealer.rcvtimeo = int(1000 * WAIT_S)

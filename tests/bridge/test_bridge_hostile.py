@@ -19,7 +19,7 @@ from tests.helpers.support import poll
 zmq = pytest.importorskip("zmq")
 
 from gpuring import bridge  # noqa: E402
-from gpuring.bridge import keys, wire  # noqa: E402
+from gpuring.bridge.network import keys, wire  # noqa: E402
 
 WAIT_S = 60.0
 GROWTH_MIB = 48

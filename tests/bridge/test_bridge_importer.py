@@ -14,14 +14,15 @@ import pytest
 
 import gpuring
 from gpuring.errors import RingError
-from tests.helpers.support import Child, Pipe, poll
+from gpuring.ring import inner
+from tests.helpers.support import Child, Pipe, create_far, poll
 
 zmq = pytest.importorskip("zmq")
 
 from gpuring import bridge, native  # noqa: E402
-from gpuring.bridge import wire  # noqa: E402
-from gpuring.bridge.far import Landing  # noqa: E402
-from gpuring.bridge.importer import again_at  # noqa: E402
+from gpuring.bridge.importer.ring_writer import RingWriter  # noqa: E402
+from gpuring.bridge.importer.worker import again_at  # noqa: E402
+from gpuring.bridge.network import wire  # noqa: E402
 from gpuring.registry import directory  # noqa: E402
 from tests.bridge.bridge_sides import EPOCH, NBYTES, SPEC, WAIT_S, Near  # noqa: E402
 
@@ -122,19 +123,19 @@ def test_credits_are_within_the_window_that_engines_may_rely_on(name: str) -> No
         gpuring.create(name, slots=8, shape=4, dtype="i8", device="host") as ring,
         ring.producer() as other,
     ):
-        ring._set_link(b"e" * 16, 0, 0)
-        landing = Landing(ring, 1 << 20, most=2)
-        landing.join()
-        landing.begin("zmq", {"zmq": {}}, said.append)
-        landing.step()
+        inner.set_link(ring, b"e" * 16, 0, 0)
+        writer = RingWriter(ring, 1 << 20, most=2)
+        writer.join()
+        writer.begin("zmq", {"zmq": {}}, said.append)
+        writer.step()
         first = credits_of(said)[0]
         for _ in range(3):
             other.claim().publish()
         for seq, told in ((0, [0, 1]), (1, [0, 1]), (5, [0, 1, 5, 6]), (6, [0, 1, 5, 6, 7])):
             assert [each - first for each in credits_of(said)] == told
-            landing.take(wire.Frame(seq + 1, first + seq, NBYTES, 1, 0, (), part=bytes(NBYTES)))
-            landing.step()
-        landing.close()
+            writer.take(wire.Frame(seq + 1, first + seq, NBYTES, 1, 0, (), part=bytes(NBYTES)))
+            writer.step()
+        writer.close()
 
 
 # ---- the ring that it fills ----------------------------------------------------------------------
@@ -144,9 +145,9 @@ def leave(pipe: Pipe, name: str, *seqs: int) -> None:
     """An importer's ring, which has come so far each time when it is told to go on."""
     origin = {"host": "h", "ring": "x"}
     options = {"slots": 4, "shape": 4, "dtype": "i8", "device": "host"}
-    with gpuring.create(name, **options, _origin=origin) as ring:
+    with create_far(name, origin, **options) as ring:
         for seq in seqs:
-            ring._set_link(bytes.fromhex(EPOCH), seq, 2)
+            inner.set_link(ring, bytes.fromhex(EPOCH), seq, 2)
             pipe.send(None)
             pipe.receive()
 

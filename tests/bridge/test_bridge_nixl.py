@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 import gpuring
 from gpuring import bridge
 from gpuring.bridge.engines import nixl
+from tests.bridge.bridge_engines import use_bounce_buffers
 from tests.helpers.processes import PATIENCE_S, poll
 
 pytest.importorskip("zmq", reason="bridges need pyzmq")
@@ -37,14 +39,16 @@ def connected(into: Any, *, but: tuple[int, int] = (0, 0)) -> tuple[int, int]:
 
 @pytest.mark.parametrize(
     "environment",
-    [{"UCX_TLS": "all"}, {"UCX_TLS": "tcp,cuda_copy"}, {"GPURING_NIXL_BOUNCE": "1"}],
+    [{"UCX_TLS": "all"}, {"UCX_TLS": "tcp,cuda_copy"}, {}],
     ids=["all", "tcp", "bounce buffers"],
 )
 def test_each_frame_comes_once_over_kills_of_both_workers(
-    name: str, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, environment: dict[str, str]
 ) -> None:
     for variable, value in environment.items():
         monkeypatch.setenv(variable, value)
+    if not environment:
+        use_bounce_buffers(monkeypatch, tmp_path)
     here = f"{name}.far"
     with (
         gpuring.create(name, slots=8, shape=(WORDS,), dtype="u8", device="host") as ring,

@@ -19,8 +19,8 @@ from tests.helpers.support import poll
 zmq = pytest.importorskip("zmq")
 
 from gpuring import bridge  # noqa: E402
-from gpuring.bridge import wire  # noqa: E402
-from gpuring.bridge.links import Links  # noqa: E402
+from gpuring.bridge.exporter.links import Links  # noqa: E402
+from gpuring.bridge.network import wire  # noqa: E402
 from tests.bridge import bridges  # noqa: E402
 
 WAIT_S = 30.0

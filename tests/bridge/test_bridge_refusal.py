@@ -11,13 +11,14 @@ import pytest
 
 import gpuring
 from gpuring.errors import RingError, RingExists
-from tests.helpers.support import Pipe, open_files, poll
+from gpuring.ring import inner
+from tests.helpers.support import Pipe, create_far, open_files, poll
 
 zmq = pytest.importorskip("zmq")
 
 from gpuring import bridge  # noqa: E402
-from gpuring.bridge import wire  # noqa: E402
-from gpuring.bridge.sides import Import  # noqa: E402
+from gpuring.bridge import Import  # noqa: E402
+from gpuring.bridge.network import wire  # noqa: E402
 from tests.bridge.bridges import WAIT_S, both_ends, put, ring_of, take  # noqa: E402
 
 
@@ -44,8 +45,8 @@ def test_a_second_importer_of_one_ring(near, far):
 def leave(pipe: Pipe, far: str) -> None:
     """A far ring, as an importer that is killed leaves it."""
     origin = {"host": "h", "ring": "x"}
-    with gpuring.create(far, slots=16, shape=4, dtype="i8", device="host", _origin=origin) as ring:
-        ring._set_link(b"e" * 16, 5, 0)
+    with create_far(far, origin, slots=16, shape=4, dtype="i8", device="host") as ring:
+        inner.set_link(ring, b"e" * 16, 5, 0)
         pipe.send()
         pipe.receive()
 

@@ -14,8 +14,8 @@ from tests.helpers.support import poll
 zmq = pytest.importorskip("zmq")
 
 from gpuring import bridge  # noqa: E402
-from gpuring.bridge import wire  # noqa: E402
-from gpuring.bridge.sides import Export  # noqa: E402
+from gpuring.bridge import Export  # noqa: E402
+from gpuring.bridge.network import wire  # noqa: E402
 from tests.bridge.bridge_sides import WAIT_S, Far  # noqa: E402
 from tests.bridge.bridges import put, ring_of  # noqa: E402
 

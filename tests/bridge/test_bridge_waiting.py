@@ -18,7 +18,8 @@ from tests.helpers.support import poll
 zmq = pytest.importorskip("zmq")
 
 from gpuring import bridge  # noqa: E402
-from gpuring.bridge import exporter, wire  # noqa: E402
+from gpuring.bridge.exporter import worker  # noqa: E402
+from gpuring.bridge.network import wire  # noqa: E402
 from tests.bridge.bridge_sides import SPEC, WAIT_S, Far, Near  # noqa: E402
 from tests.bridge.bridges import bridged, put, ring_of, take  # noqa: E402
 
@@ -175,7 +176,7 @@ def test_those_who_wait_exclude_others_of_their_name(name):
 
 def test_no_more_than_so_many_wait(name):
     with exporting(name) as (_, importer):
-        waiting = [importer() for _ in range(exporter._WAITING)]
+        waiting = [importer() for _ in range(worker._WAITING)]
         for n, far in enumerate(waiting):
             far.say(7, hello(name, f"far/{n}"))
         for far in waiting:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuring.bridge import wire
+from gpuring.bridge.network import wire
 
 SEQ = st.integers(1, (1 << 48) - 1)
 TEXT = st.text(st.characters(codec="utf-8"), max_size=60)

@@ -14,7 +14,7 @@ from typing import get_args
 import pytest
 
 import gpuring
-from gpuring.bridge.nics import Nic
+from gpuring.bridge.engines.nixl.rdma_devices import Nic
 from gpuring.cli import doctor
 from gpuring.cli.bench.crew import Crew, Part
 from gpuring.cli.doctor import gpu, host, network, probe

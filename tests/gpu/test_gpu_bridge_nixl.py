@@ -23,8 +23,8 @@ from tests.helpers.support import poll
 pytest.importorskip("zmq", reason="bridges need pyzmq")
 
 from gpuring import bridge
-from gpuring.bridge import sides
 from gpuring.bridge.engines import nixl
+from gpuring.bridge.importer import supervisor
 
 pytestmark = [pytest.mark.gpu, pytest.mark.deadline(300)]
 if nixl.facts() is None:
@@ -55,7 +55,8 @@ def kind(
         able, why = kinds.supported(request.param, gpu)
         if not able:
             pytest.skip(why)
-    monkeypatch.setattr(sides, "create_of", partial(sides.create_of, memory=request.param))
+    made = partial(supervisor.create_of, memory=request.param)
+    monkeypatch.setattr(supervisor, "create_of", made)
     kind: str = request.param
     return kind
 

@@ -9,6 +9,8 @@ import pytest
 import gpuring
 from gpuring.cli.inspect import gpus
 from gpuring.native import Driver
+from gpuring.ring import inner
+from tests.helpers.support import create_far
 
 pytestmark = pytest.mark.gpu
 OPTIONS = {"slots": 4, "shape": 1024, "dtype": "u1"}
@@ -22,16 +24,16 @@ def uuid_of(device):
 def test_a_frame_on_a_gpu_says_where_it_comes_from(name, memory):
     origin = {"host": "camera-host", "ring": "cam0"}
     with (
-        gpuring.create(name, **OPTIONS, device="cuda:0", memory=memory, _origin=origin) as ring,
+        create_far(name, origin, **OPTIONS, device="cuda:0", memory=memory) as ring,
         ring.producer() as producer,
         ring.consumer() as frames,
     ):
-        ring._set_link(b"n" * 16, 6, 0)
+        inner.set_link(ring, b"n" * 16, 6, 0)
         for seq, lost in ((7, 1), (9, 3)):
             with producer.claim(20) as slot:
                 slot.array.fill(seq)
                 slot._set_origin(seq, 1000 + seq, lost)
-        assert ring._link() == (b"n" * 16, 9, 3)
+        assert inner.link(ring) == (b"n" * 16, 9, 3)
         for seq, lost in ((7, 0), (9, 2)):
             with frames.acquire(20) as read:
                 assert read.origin == (seq, "camera-host", "cam0", 1000 + seq)

@@ -21,17 +21,18 @@ from typing import Any
 import numpy as np
 
 import gpuring
-from gpuring import native
+from gpuring import native, slot_layout
 from gpuring.memory.cuda import load_cupy
 from gpuring.native import Header, Peer
 from gpuring.native.snapshot import SLOT_PHASES, TAKE_PHASES
+from gpuring.ring.creation import create_of
 from tests.helpers import raw_verbs
 from tests.helpers.processes import Child, Pipe, open_files, poll
 
 __all__ = [
     "HOST", "ON_GPU", "PLACES", "STREAM_GATED", "Actor", "Child", "Pipe", "Place", "Segment",
-    "has_slot_without_gil", "one_thread_at_a_time", "open_files", "pack", "poll", "segments_of",
-    "set_fence", "tear", "unpack",
+    "create_far", "has_slot_without_gil", "one_thread_at_a_time", "open_files", "pack", "poll",
+    "segments_of", "set_fence", "tear", "unpack",
 ]  # fmt: skip
 
 _FIELDS = {(table, name): (at, n) for table, name, at, n in native.layout_fields()}
@@ -346,6 +347,14 @@ def has_slot_without_gil(peer: Peer) -> bool:
             return False
     sum(range(20_000))  # until the thread waits for the GIL
     return True
+
+
+def create_far(
+    name: str, origin: Any, *, slots: int, device: str, memory: str = "auto", **described: Any
+) -> gpuring.Ring:
+    """A ring as the importer of a bridge makes it."""
+    slot = slot_layout.make(**described, origin=origin)
+    return create_of(slot, name, slots=slots, device=device, memory=memory)
 
 
 def segments_of(name: str) -> list[str]:

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 import gpuring
 from gpuring.cli import inspect
+from gpuring.ring import inner
 from tests import ROOT
 
 CI_INPUTS = 50_000
@@ -95,9 +96,9 @@ def use(name: str) -> None:
         inspect.describe(seen)
     with gpuring.attach(name) as ring:
         ring.stats()
-        epoch, seq, lost = ring._link()
+        epoch, seq, lost = inner.link(ring)
         if epoch:
-            ring._set_link(epoch, seq, lost)
+            inner.set_link(ring, epoch, seq, lost)
         with contextlib.suppress(gpuring.RingError), ring.producer() as producer:
             producer.claim(0).publish()
         for lossless in (True, False):

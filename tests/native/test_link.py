@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 import gpuring
+from gpuring.ring import inner
 from tests.helpers.compiled import BUILD_S, Edit, build, needs_compiler
-from tests.helpers.support import Pipe, segments_of
+from tests.helpers.support import Pipe, create_far, segments_of
 
 NEAR, OTHER = b"n" * 16, b"o" * 16
 _names = itertools.count()
@@ -26,9 +27,7 @@ _names = itertools.count()
 def ring() -> Iterator[gpuring.Ring]:
     name = f"link-{os.getpid()}-{next(_names)}"
     origin = {"host": "camera-host", "ring": "cam0"}
-    with gpuring.create(
-        name, slots=4, shape=(2,), dtype="u1", device="host", _origin=origin
-    ) as made:
+    with create_far(name, origin, slots=4, shape=(2,), dtype="u1", device="host") as made:
         yield made
     assert segments_of(name) == []
 
@@ -39,94 +38,94 @@ def bring(producer: gpuring.Producer, seq: int, lost: int = 0) -> None:
 
 
 def test_without_a_bridge_there_is_no_link(ring):
-    assert ring._link() == (b"", 0, 0)
+    assert inner.link(ring) == (b"", 0, 0)
     with ring.producer() as producer:
         producer.claim(timeout=0).publish()
-        assert ring._link() == (b"", 0, 0)
+        assert inner.link(ring) == (b"", 0, 0)
 
 
 def test_the_link_says_what_was_said_last(ring):
     for seq in (7, 8, 12):
-        ring._set_link(NEAR, seq, seq - 7)
-        assert ring._link() == (NEAR, seq, seq - 7)
+        inner.set_link(ring, NEAR, seq, seq - 7)
+        assert inner.link(ring) == (NEAR, seq, seq - 7)
     with gpuring.attach(ring.name) as attached:
-        assert attached._link() == (NEAR, 12, 5)
-    ring._set_link(OTHER, 3, 6)
-    assert ring._link() == (OTHER, 3, 6)
+        assert inner.link(attached) == (NEAR, 12, 5)
+    inner.set_link(ring, OTHER, 3, 6)
+    assert inner.link(ring) == (OTHER, 3, 6)
 
 
 def test_an_epoch_has_16_bytes(ring):
     with pytest.raises(ValueError, match="16 bytes, not 3"):
-        ring._set_link(b"abc", 1, 0)
-    assert ring._link() == (b"", 0, 0)
+        inner.set_link(ring, b"abc", 1, 0)
+    assert inner.link(ring) == (b"", 0, 0)
 
 
 def test_a_published_frame_counts_before_the_link_is_set(ring):
-    ring._set_link(NEAR, 4, 0)
+    inner.set_link(ring, NEAR, 4, 0)
     with ring.producer() as producer:
         bring(producer, 5, 2**32 + 1)
         bring(producer, 7, 2**32 + 2)
-        assert ring._link() == (NEAR, 7, 2)
-        ring._set_link(NEAR, 9, 2**40)  # 8 and 9 were void
-        assert ring._link() == (NEAR, 9, 2**40)
+        assert inner.link(ring) == (NEAR, 7, 2)
+        inner.set_link(ring, NEAR, 9, 2**40)  # 8 and 9 were void
+        assert inner.link(ring) == (NEAR, 9, 2**40)
         bring(producer, 10, 2**40 + 3)
-        assert ring._link() == (NEAR, 10, 2**40 + 3)
+        assert inner.link(ring) == (NEAR, 10, 2**40 + 3)
 
 
 def test_what_was_not_published_does_not_count(ring):
-    ring._set_link(NEAR, 4, 0)
+    inner.set_link(ring, NEAR, 4, 0)
     with ring.producer() as producer:
         slot = producer.claim(timeout=0)
         slot._set_origin(5, 0, 0)
-        assert ring._link() == (NEAR, 4, 0)
+        assert inner.link(ring) == (NEAR, 4, 0)
         slot.abandon()
-        assert ring._link() == (NEAR, 4, 0)
+        assert inner.link(ring) == (NEAR, 4, 0)
 
 
 def test_frames_of_an_earlier_link_do_not_count(ring):
-    ring._set_link(NEAR, 99, 0)
+    inner.set_link(ring, NEAR, 99, 0)
     with ring.producer() as producer:
         early = producer.claim(timeout=0)
         slot = producer.claim(timeout=0)
         early._set_origin(100, 0, 0)
         early.publish()
-        ring._set_link(OTHER, 4, 0)
-        assert ring._link() == (OTHER, 4, 0)
+        inner.set_link(ring, OTHER, 4, 0)
+        assert inner.link(ring) == (OTHER, 4, 0)
         slot._set_origin(5, 0, 0)  # claimed for the old link, and used for the new one
         slot.publish()
-        assert ring._link() == (OTHER, 5, 0)
-        ring._set_link(OTHER, 5, 0)
-        ring._set_link(NEAR, 100, 0)  # back to a ring whose frame is still there
-        assert ring._link() == (NEAR, 100, 0)
+        assert inner.link(ring) == (OTHER, 5, 0)
+        inner.set_link(ring, OTHER, 5, 0)
+        inner.set_link(ring, NEAR, 100, 0)  # back to a ring whose frame is still there
+        assert inner.link(ring) == (NEAR, 100, 0)
 
 
 def test_a_frame_counts_after_its_slot_was_claimed_again(ring):
     """As when a new importer is killed after its claims, and before it has set the link."""
-    ring._set_link(NEAR, 4, 2)
+    inner.set_link(ring, NEAR, 4, 2)
     with ring.producer() as producer:
         bring(producer, 5, 2)
         bring(producer, 6, 3)
         slots = producer.claim_many(4, timeout=0)
-        assert ring._link() == (NEAR, 6, 3)
-        ring._set_link(NEAR, 5, 2)  # the importer is behind with that
-        assert ring._link() == (NEAR, 6, 3)
+        assert inner.link(ring) == (NEAR, 6, 3)
+        inner.set_link(ring, NEAR, 5, 2)  # the importer is behind with that
+        assert inner.link(ring) == (NEAR, 6, 3)
         slots.abandon()
-        assert ring._link() == (NEAR, 6, 3)
-        ring._set_link(NEAR, 8, 9)
-        assert ring._link() == (NEAR, 8, 9)
+        assert inner.link(ring) == (NEAR, 6, 3)
+        inner.set_link(ring, NEAR, 8, 9)
+        assert inner.link(ring) == (NEAR, 8, 9)
 
 
 def test_a_frame_of_an_earlier_link_does_not_count_when_its_slot_is_claimed_again(ring):
-    ring._set_link(NEAR, 4, 0)
+    inner.set_link(ring, NEAR, 4, 0)
     with ring.producer() as producer:
         for seq in range(50, 54):
             bring(producer, seq)
-        ring._set_link(OTHER, 4, 0)
+        inner.set_link(ring, OTHER, 4, 0)
         slots = producer.claim_many(4, timeout=0)
-        assert ring._link() == (OTHER, 4, 0)
+        assert inner.link(ring) == (OTHER, 4, 0)
         slots.abandon()
-        ring._set_link(NEAR, 7, 0)
-        assert ring._link() == (NEAR, 7, 0)
+        inner.set_link(ring, NEAR, 7, 0)
+        assert inner.link(ring) == (NEAR, 7, 0)
 
 
 def test_an_origin_belongs_to_a_claim(ring):
@@ -146,7 +145,7 @@ def test_an_origin_is_part_of_the_description(ring):
         assert other.spec.origin is None
     for wrong in ({"host": "a"}, {"host": "a", "ring": 1}, {"host": "a", "ring": "b", "c": "d"}):
         with pytest.raises(ValueError, match="a host and a ring"):
-            gpuring.create("link-x", slots=1, shape=1, dtype="u1", device="host", _origin=wrong)
+            create_far("link-x", wrong, slots=1, shape=1, dtype="u1", device="host")
 
 
 # ---- importers that are killed -----------------------------------------------------------------
@@ -156,18 +155,18 @@ KILLS = 12  # 200 by hand
 
 def import_frames(pipe: Pipe, name: str) -> None:
     with gpuring.attach(name) as ring, ring.producer() as producer:
-        epoch, seq, lost = ring._link()
+        epoch, seq, lost = inner.link(ring)
         assert epoch == NEAR
         pipe.send(seq)
         while True:
             with producer.claim() as slot:
                 seq += 1
                 slot._set_origin(seq, 0, lost)
-            ring._set_link(epoch, seq, lost)
+            inner.set_link(ring, epoch, seq, lost)
 
 
 def test_each_near_frame_comes_once_whenever_importers_are_killed(ring, children):
-    ring._set_link(NEAR, 3, 0)
+    inner.set_link(ring, NEAR, 3, 0)
     came = [3]
     dice = random.Random(1)
     with ring.consumer() as frames:

@@ -13,6 +13,8 @@ import gpuring
 from gpuring import Consumer, Producer, Ring
 from gpuring.cli.inspect import describe
 from gpuring.registry.stats import Link
+from gpuring.ring import inner
+from tests.helpers.support import create_far
 
 HOST = {"slots": 8, "shape": (2,), "dtype": "u1", "device": "host"}
 FROM = {"host": "camera-host", "ring": "cam0"}
@@ -20,7 +22,7 @@ FROM = {"host": "camera-host", "ring": "cam0"}
 
 @pytest.fixture
 def ring(name: str) -> Iterator[Ring]:
-    with gpuring.create(name, **HOST, _origin=FROM) as made:
+    with create_far(name, FROM, **HOST) as made:
         yield made
 
 
@@ -162,7 +164,7 @@ def test_a_batch_counts(ring):
 
 def test_select_counts(ring, name):
     with (
-        gpuring.create(f"{name}-other", **HOST, _origin=FROM) as second,
+        create_far(f"{name}-other", FROM, **HOST) as second,
         ring.producer() as one,
         second.producer() as two,
         ring.consumer() as first_frames,
@@ -278,7 +280,7 @@ def test_the_statistics_and_inspect_say_where_the_frames_come_from(ring, name):
     assert link == Link("camera-host", "cam0", "", 0, 0)
     assert f"{near}, and none has come yet" in describe(ring.stats())
     with ring.producer() as producer:
-        ring._set_link(b"n" * 16, 1006, 0)
+        inner.set_link(ring, b"n" * 16, 1006, 0)
         assert f"{near}, up to its sequence 1006\n" in describe(ring.stats())
         bring(producer, 3)
         (seen,) = (one for one in gpuring.ls() if one.name == name)
@@ -294,7 +296,7 @@ def test_an_ordinary_ring_has_no_link(name):
 
 def test_the_names_of_an_origin_may_be_anything(name):
     odd = {"host": "\x1b[31mred", "ring": "x" * 200}
-    with gpuring.create(name, **HOST, _origin=odd) as ring:
+    with create_far(name, odd, **HOST) as ring:
         text = describe(ring.stats(), 80)
         assert "\x1b" not in text
         assert "?[31mred" in text

@@ -1,43 +1,41 @@
-"""The engines that carry the bytes of frames from one host to another, and the choice of one."""
+"""What carries the bytes of frames from one host to another, and the choice of one.
+
+contract.py   what the bridge needs of an engine; engines know nothing else of it
+slabs.py      the slots of a ring as an engine sees them
+zmq/, nixl/   the engines
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any, cast
 
-from gpuring.bridge.engine import Engine, EngineError, Slab
+from gpuring.bridge.engines.contract import Engine, EngineError, Slab
 
-NAMES = ("nixl", "zmq")
-"""In the order in which `auto` asks them."""
+MODULES = {name: f"{__name__}.{name}" for name in ("nixl", "zmq")}
+"""The module of each engine by its name, in the order in which `auto` asks them."""
 
 
 def engine(name: str) -> Engine:
     """The engine of this name.  Raises EngineError if it is not there."""
-    module = f"gpuring.bridge.engines.{name}"
-    if name not in NAMES or find_spec(module) is None:
+    if name not in MODULES:
         raise EngineError(f"there is no engine {name!r} here")
-    return cast(Engine, import_module(module))
+    return cast(Engine, import_module(MODULES[name]))
 
 
 def facts() -> dict[str, dict[str, Any]]:
     """The facts of each engine that can be used here."""
-    found = {}
-    for name in NAMES:
-        if find_spec(f"gpuring.bridge.engines.{name}") is not None:
-            known = engine(name).facts()
-            if known is not None:
-                found[name] = dict(known)
-    return found
+    known = {name: engine(name).facts() for name in MODULES}
+    return {name: dict(facts) for name, facts in known.items() if facts is not None}
 
 
 def why_not(name: str) -> str:
     """Why an engine cannot be used here."""
-    from gpuring.bridge.engines import nixl_agent
+    from gpuring.bridge.engines.nixl.agent import package
 
     try:
-        nixl_agent.package()
+        package()
     except EngineError as error:
         return str(error)
     return f"there is no engine {name!r} here"
@@ -59,7 +57,7 @@ def choose(
                 raise EngineError(f"engine {wanted!r} cannot be used on {side} side")
         return engine(wanted), "it was asked for"
     reasons = []
-    for name in (name for name in NAMES if name in near and name in far):
+    for name in (name for name in MODULES if name in near and name in far):
         taken, reason = engine(name).suits(near[name], far[name], slab)
         reasons.append(reason if taken else f"{name}: {reason}")
         if taken:

@@ -11,9 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from gpuring.bridge import nics
-from gpuring.bridge.engine import EngineError
-from gpuring.bridge.engines import nixl_agent
+from gpuring.bridge.engines.contract import EngineError
+from gpuring.bridge.engines.nixl import agent, rdma_devices
 
 from .finding import Finding
 
@@ -30,14 +29,14 @@ class Network:
     """Why NIXL is installed and cannot be used.  Empty: nothing is wrong."""
     back_ends: tuple[str, ...] = ()
     """The plug-ins that NIXL has."""
-    ports: tuple[nics.Nic, ...] = ()
+    ports: tuple[rdma_devices.Nic, ...] = ()
     gpu_direct: str = ""
     """The kernel module through which network cards reach GPU memory.  Empty: none is loaded."""
     gpus: bool = False
     """Whether there are devices of NVIDIA GPUs."""
 
     @property
-    def rdma(self) -> tuple[nics.Nic, ...]:
+    def rdma(self) -> tuple[rdma_devices.Nic, ...]:
         """The ports that can be used."""
         return tuple(port for port in self.ports if port.active)
 
@@ -53,8 +52,8 @@ def look(_pipe: Any, gpus: bool) -> Network:
         nixl=f"{name} {_version(name)}".strip() if name else "",
         nixl_error=error,
         back_ends=back_ends,
-        ports=nics.look(),
-        gpu_direct=nics.gpu_direct(),
+        ports=rdma_devices.look(),
+        gpu_direct=rdma_devices.gpu_direct(),
         gpus=gpus,
     )
 
@@ -62,13 +61,13 @@ def look(_pipe: Any, gpus: bool) -> Network:
 def _ask_nixl() -> tuple[str, str, tuple[str, ...]]:
     """The package's name, why it cannot be used, and its back ends."""
     try:
-        package = nixl_agent.package()
+        package = agent.package()
     except EngineError as error:
         return "", "" if "not installed" in str(error) else str(error), ()
     name = str(package.__name__)
     try:
-        agent = package.nixl_agent("gpuring-doctor", package.nixl_agent_config(backends=[]))
-        return name, "", tuple(sorted(agent.get_plugin_list()))
+        started = package.nixl_agent("gpuring-doctor", package.nixl_agent_config(backends=[]))
+        return name, "", tuple(sorted(started.get_plugin_list()))
     except Exception as error:
         return name, f"{name} does not start ({error})", ()
 

@@ -1,0 +1,7 @@
+"""What both sides use of the network.  Nothing here knows of rings.
+
+wire.py         the messages, as bytes and back; wire_fields.py: their fields in JSON
+multipart.py    messages of several parts on a ZeroMQ socket
+keys.py         key files, and encryption with them
+addresses.py    names of hosts
+"""

@@ -1,0 +1,389 @@
+"""What the two sides of a bridge say to each other.  Pure functions: records to bytes, and back.
+
+A message has a head and at most one part behind it, which is bytes of a frame, or an offer.
+Whatever comes is checked here for its form,
+its types and its ranges, so the others only ask whether it fits what was said before.  The head is
+`gpuring`, a byte for the kind, and the session; then the fields of the kind, as JSON where only a
+session begins or ends, and otherwise packed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from gpuring.bridge.network.wire_fields import MAX_NAME, MAX_TEXT, Fields
+from gpuring.native import MAX_META_NBYTES, MAX_NDIM, MAX_SLOTS, MAX_SPEC_NBYTES
+
+VERSION = 1
+"""Both sides must speak the same.  HELLO and REFUSE have kept their form since version 1."""
+
+MAX_PART = 1 << 20
+"""The most bytes of a frame in one message.  What is said next never waits for more than that."""
+
+MAX_OFFER = 1 << 20
+"""The most bytes of an offer (engine.Receiver.open)."""
+
+MAX_ENCRYPTED = max(MAX_PART, MAX_OFFER) + 64
+"""The most bytes that a part of a message has in the network.  CURVE adds 33 to it."""
+
+MAX_HEAD = (1 << 16) + MAX_META_NBYTES
+_MAX_SEQ = (1 << 48) - 1
+_MAX_NBYTES = 1 << 40
+
+POLICIES = ("lossless", "lossy", "latest")
+
+
+class WireError(ValueError):
+    """A message that no bridge sends."""
+
+
+class OtherVersion(WireError):
+    """A HELLO of another version."""
+
+    def __init__(self, session: int, version: int) -> None:
+        super().__init__(f"the other side speaks version {version}, and this one {VERSION}")
+        self.session = session
+
+
+@dataclass(frozen=True)
+class Hello:
+    """far → near: the first message of a session."""
+
+    kind: ClassVar = 1
+    ring: str
+    """The near ring's name."""
+    importer: str
+    """Who asks: "host/ring", the same for every session of this importer."""
+    run: str
+    """16 hex digits: which start of that importer it is.  A restarted worker keeps them."""
+    policy: str
+    epoch: str
+    """The epoch of the near ring that the far ring has frames of, in hex.  Empty: none yet."""
+    seq: int
+    """The watermark: the far ring has everything up to this sequence of that epoch."""
+    timeout_ms: int = 3000
+    """After how long a silence the far side ends the session.  The near side takes half as long
+    again.  So it never gives a frame up while the far side might still take it for good."""
+
+
+@dataclass(frozen=True)
+class Refuse:
+    """near → far: the answer to a Hello that cannot be served."""
+
+    kind: ClassVar = 2
+    reason: str
+    again: bool
+    """Whether the same Hello may be served later."""
+
+
+@dataclass(frozen=True)
+class Welcome:
+    """near → far: the answer to a Hello."""
+
+    kind: ClassVar = 3
+    host: str
+    epoch: str
+    seq: int
+    """The watermark of a far ring that is made for this epoch: the near side sends nothing up to
+    this sequence."""
+    spec: str
+    """The description of the near ring's slots, as it stands in the header."""
+    engines: Mapping[str, Mapping[str, Any]]
+    """The facts of each engine that the near side can use."""
+
+
+@dataclass(frozen=True)
+class Open:
+    """far → near: the far ring is there, and its end of the engine is open."""
+
+    kind: ClassVar = 4
+    engine: str
+    slots: int
+    """How many slots the far ring has."""
+    offer: bytes = b""
+
+
+@dataclass(slots=True)  # frozen ones take longer to make, and there are some for each frame
+class Flow:
+    """far → near: what was published, and the slots that were claimed since the last Flow."""
+
+    kind: ClassVar = 5
+    acked: int
+    """Everything up to this near sequence was published.  0: nothing yet."""
+    credits: tuple[int, ...]
+    """Far sequences, rising."""
+
+
+@dataclass(slots=True)
+class Data:
+    """near → far: a part of a frame, for engines that send over the channel.  The last one may come
+    with its Frame instead."""
+
+    kind: ClassVar = 6
+    to_seq: int
+    begin: int
+    part: Any
+
+
+@dataclass(slots=True)
+class Frame:
+    """near → far: a frame is in its slot."""
+
+    kind: ClassVar = 7
+    seq: int
+    to_seq: int
+    nbytes: int
+    time_ns: int
+    """When it was first published, in nanoseconds of the wall clock there."""
+    lost: int
+    """How many sequences were lost between the frame before and this one."""
+    shape: tuple[int, ...]
+    """Empty for a frame of the slot's own shape."""
+    meta: bytes = b""
+    starved: bool = False
+    """Whether it was there and had to wait for a credit."""
+    part: Any = b""
+    """The last bytes of the frame, if they come over the channel and have not come before."""
+
+
+@dataclass(frozen=True)
+class End:
+    """near → far: everything was sent, and the near ring's producers are gone.
+
+    It voids all credits, also those that are on their way, because the far side leaves its ring as
+    a producer.  The near side uses none until the far side has answered the next Begin."""
+
+    kind: ClassVar = 8
+    died: bool
+    """Whether the last one was killed."""
+
+
+@dataclass(frozen=True)
+class Begin:
+    """near → far: the stream goes on.  far → near, after an End of this session: the far side is a
+    producer again, and the credits from now on are good."""
+
+    kind: ClassVar = 9
+
+
+@dataclass(frozen=True)
+class Ping:
+    """Both ways: who sends it lives."""
+
+    kind: ClassVar = 10
+    blocked: str = ""
+    """far → near: who keeps the far ring from taking more, in words.  near → far, before the
+    Welcome: why the near ring cannot be read yet.  Empty: nobody, nothing."""
+    by: str = ""
+    """far → near: the subscription that does.  Empty: nobody, or something else."""
+
+
+@dataclass(frozen=True)
+class Bye:
+    """Both ways: the session is over."""
+
+    kind: ClassVar = 11
+    reason: str
+    again: bool
+    """Whether another session may begin at once."""
+
+
+Message = Hello | Refuse | Welcome | Open | Flow | Data | Frame | End | Begin | Ping | Bye
+
+_HELLO = ("ring", "importer", "run", "policy", "epoch", "seq", "timeout_ms")
+_HEAD = struct.Struct("<7sBQ")
+_MAGIC = b"gpuring"
+_FLOW = struct.Struct("<QI")
+_DATA = struct.Struct("<QQ")
+_FRAME = struct.Struct("<QQQQQ?B")
+
+
+def encode(session: int, message: Message) -> list[Any]:
+    """The parts of a message.  Bytes of a frame are not copied."""
+    head = _HEAD.pack(_MAGIC, message.kind, session)
+    match message:
+        case Frame(seq, to_seq, nbytes, time_ns, lost, shape, meta, starved, part):
+            head += _FRAME.pack(seq, to_seq, nbytes, time_ns, lost, starved, len(shape))
+            head += struct.pack(f"<{len(shape)}Q", *shape) + meta
+            return [head, part] if len(part) else [head]
+        case Data(to_seq, begin, part):
+            return [head + _DATA.pack(to_seq, begin), part]
+        case Flow(acked, credits):
+            packed = _FLOW.pack(acked, len(credits))
+            return [head + packed + struct.pack(f"<{len(credits)}Q", *credits)]
+        case Open(offer=offer):
+            return [head + _json(message, ("engine", "slots")), offer]
+        case Hello():
+            return [head + _json(message, _HELLO, VERSION)]
+        case Welcome():
+            return [head + _json(message, ("host", "epoch", "seq", "spec", "engines"))]
+        case Refuse() | Bye():
+            return [head + _json(message, ("reason", "again"))]
+        case End():
+            return [head + _json(message, ("died",))]
+        case Ping():
+            return [head + _json(message, ("blocked", "by"))]
+    return [head]
+
+
+def _json(message: Any, names: Sequence[str], version: int | None = None) -> bytes:
+    found = {name: getattr(message, name) for name in names}
+    for name in ("reason", "blocked"):
+        if name in found:
+            found[name] = found[name][:MAX_TEXT]
+    return json.dumps(found if version is None else {"version": version, **found}).encode()
+
+
+def decode(parts: Sequence[Any]) -> tuple[int, Message]:
+    """The session and the message.  `parts` are buffers of bytes.  Raises WireError, and nothing
+    else.
+
+    Bytes of a frame are in the buffer that was given.
+    """
+    if not 1 <= len(parts) <= 2 or len(parts[0]) > MAX_HEAD:
+        raise WireError("a message has a head and at most one part")
+    head = bytes(parts[0])
+    if len(head) < _HEAD.size:
+        raise WireError("a message without a head")
+    magic, kind, session = _HEAD.unpack_from(head)
+    if magic != _MAGIC:
+        raise WireError("this is not the other side of a bridge")
+    body, part = head[_HEAD.size :], parts[1] if len(parts) == 2 else None
+    if kind != Frame.kind and (part is not None) != (kind in (Data.kind, Open.kind)):
+        raise WireError(f"a message of kind {kind} with {len(parts)} parts")
+    read = _READERS.get(kind)
+    if read is None:
+        raise WireError(f"a message of the unknown kind {kind}")
+    try:
+        return session, read(session, body, part)
+    except WireError:
+        raise
+    except (struct.error, UnicodeError, RecursionError, KeyError) as error:
+        raise WireError(f"a message of kind {kind} that cannot be read: {error!r}") from None
+    except ValueError as error:
+        raise WireError(str(error)) from None
+
+
+def _hello(session: int, body: bytes, _: Any) -> Hello:
+    said = Fields(body)
+    version = said.integer("version", 0, 1 << 31)
+    if version != VERSION:
+        raise OtherVersion(session, version)
+    said.are(1 + len(_HELLO))
+    policy = said.text("policy", 10)
+    if policy not in POLICIES:
+        raise WireError("an unknown policy")
+    return Hello(
+        said.name("ring"),
+        said.name("importer", 2 * MAX_NAME),
+        said.digits("run", 16),
+        policy,
+        said.epoch(""),
+        said.integer("seq", 0, _MAX_SEQ),
+        said.integer("timeout_ms", 1, 10**12),
+    )
+
+
+def _refuse(_session: int, body: bytes, _: Any) -> Refuse:
+    said = Fields(body)
+    return Refuse(said.text("reason"), said.boolean("again"))
+
+
+def _welcome(_session: int, body: bytes, _: Any) -> Welcome:
+    said = Fields(body, 5)
+    engines = said["engines"]
+    if not isinstance(engines, dict) or len(engines) > 16:
+        raise WireError("engines are described by an object")
+    for facts in engines.values():
+        if not isinstance(facts, dict):
+            raise WireError("the facts of an engine are an object")
+    spec = said.text("spec", MAX_SPEC_NBYTES)
+    seq = said.integer("seq", 0, _MAX_SEQ)
+    return Welcome(said.name("host"), said.epoch(), seq, spec, engines)
+
+
+def _open(_session: int, body: bytes, part: Any) -> Open:
+    if len(part) > MAX_OFFER:
+        raise WireError("an offer that is too long")
+    said = Fields(body, 2)
+    return Open(said.name("engine"), said.integer("slots", 1, MAX_SLOTS), bytes(part))
+
+
+def _flow(_session: int, body: bytes, _: Any) -> Flow:
+    acked, n = _FLOW.unpack_from(body)
+    if acked > _MAX_SEQ or n > MAX_SLOTS or len(body) != _FLOW.size + 8 * n:
+        raise WireError("credits that cannot be")
+    credits = struct.unpack_from(f"<{n}Q", body, _FLOW.size)
+    rising = all(a < b for a, b in itertools.pairwise(credits))
+    if not rising or max((0, *credits)) > _MAX_SEQ:
+        raise WireError("credits that do not rise")
+    return Flow(acked, credits)
+
+
+def _data(_session: int, body: bytes, part: Any) -> Data:
+    if len(body) != _DATA.size:
+        raise WireError("data without a place")
+    to_seq, begin = _DATA.unpack(body)
+    if to_seq > _MAX_SEQ or begin > _MAX_NBYTES or not 0 < len(part) <= MAX_PART:
+        raise WireError("data that cannot be")
+    return Data(to_seq, begin, part)
+
+
+def _frame(_session: int, body: bytes, part: Any) -> Frame:
+    seq, to_seq, nbytes, time_ns, lost, starved, ndim = _FRAME.unpack_from(body)
+    meta_at = _FRAME.size + 8 * ndim
+    if ndim > MAX_NDIM or len(body) < meta_at:
+        raise WireError("a frame with a shape that cannot be")
+    shape = struct.unpack_from(f"<{ndim}Q", body, _FRAME.size)
+    largest = max(seq, to_seq, lost)
+    if not 0 < seq <= largest <= _MAX_SEQ or not 0 < nbytes <= _MAX_NBYTES or time_ns >> 63:
+        raise WireError("a frame that cannot be")
+    if not all(0 < extent <= _MAX_NBYTES for extent in shape):
+        raise WireError("a frame with an extent that cannot be")
+    if len(body) - meta_at > MAX_META_NBYTES:
+        raise WireError("metadata that is too long")
+    if part is None:
+        part = b""
+    elif not 0 < len(part) <= min(nbytes, MAX_PART):
+        raise WireError("a part of a frame that cannot be")
+    return Frame(seq, to_seq, nbytes, time_ns, lost, shape, body[meta_at:], starved, part)
+
+
+def _end(_session: int, body: bytes, _: Any) -> End:
+    return End(Fields(body, 1).boolean("died"))
+
+
+def _begin(_session: int, body: bytes, _: Any) -> Begin:
+    if body:
+        raise WireError("a Begin that says more")
+    return Begin()
+
+
+def _ping(_session: int, body: bytes, _: Any) -> Ping:
+    said = Fields(body, 2)
+    return Ping(said.text("blocked"), said.text("by", MAX_NAME))
+
+
+def _bye(_session: int, body: bytes, _: Any) -> Bye:
+    said = Fields(body, 2)
+    return Bye(said.text("reason"), said.boolean("again"))
+
+
+_READERS: dict[int, Callable[[int, bytes, Any], Message]] = {
+    Hello.kind: _hello,
+    Refuse.kind: _refuse,
+    Welcome.kind: _welcome,
+    Open.kind: _open,
+    Flow.kind: _flow,
+    Data.kind: _data,
+    Frame.kind: _frame,
+    End.kind: _end,
+    Begin.kind: _begin,
+    Ping.kind: _ping,
+    Bye.kind: _bye,
+}
