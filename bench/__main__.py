@@ -13,7 +13,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpuring.cli.bench import add_device, add_from, add_spoil, stored, summary
+from gpuring.cli.bench import add_device, add_from, add_spoil, summary
+from gpuring.cli.measure import stored
 from gpuring.cli.trouble import CommandError
 from gpuring.errors import RingError
 

@@ -18,7 +18,7 @@
  * object with raw samples.  skip-complete: a fence that the host sees complete costs no stream wait.  frames: rounds of a
  * latency, frames of the others; throughput without it runs for `seconds`, at the rate that its warm-up reached.
  *
- * Build: nvcc -O2 -std=c++17 -I../gpuring/cli/bench floor.cu -o floor
+ * Build: nvcc -O2 -std=c++17 -I../gpuring/cli/measure floor.cu -o floor
  * floor_ring.cu has the ring.  Here is what is measured, and the processes. */
 #include <errno.h>
 #include <linux/futex.h>

@@ -17,13 +17,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import gpuring.cli.bench
-from gpuring.cli.bench.crew import Crew
-from gpuring.cli.bench.figures import VERIFICATION_FAILED, Distribution, Figure, Value
+from gpuring.cli.measure.crew import Crew
+from gpuring.cli.measure.figures import VERIFICATION_FAILED, Distribution, Figure, Value
+from gpuring.cli.measure.patterns import SOURCE as KERNELS
 
 SOURCE = Path(__file__).with_name("floor.cu")
-KERNELS = Path(gpuring.cli.bench.__file__).parent
-"""Where kernels.cu is: the floor stamps and checks with the kernels of `gpuring bench`."""
 PROGRAM = "floor"
 ALWAYS_WAITS = "floor, always waits"
 """The same, but without a look first: each fence costs a stream wait, even if it is complete."""
@@ -129,7 +127,7 @@ def build(nvcc: Path) -> Path:
     directory = tempfile.TemporaryDirectory(prefix="gpuring-floor-")
     atexit.register(directory.cleanup)
     program = Path(directory.name, "floor")
-    options = ["-O2", "-std=c++17", "-arch=native", f"-I{KERNELS}"]
+    options = ["-O2", "-std=c++17", "-arch=native", f"-I{KERNELS.parent}"]
     command = [str(nvcc), *options, str(SOURCE), "-o", str(program)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_S, check=False)

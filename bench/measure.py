@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 
-from gpuring.cli.bench import settings, why_no_gpu
-from gpuring.cli.bench.crew import Crew
-from gpuring.cli.bench.figures import Figure
-from gpuring.cli.bench.mps import installed, reachable
-from gpuring.cli.bench.settings import Settings
+from gpuring.cli.bench import why_no_gpu
+from gpuring.cli.measure import settings
+from gpuring.cli.measure.crew import Crew
+from gpuring.cli.measure.figures import Figure
+from gpuring.cli.measure.mps import installed, reachable
+from gpuring.cli.measure.settings import Settings
 from gpuring.cli.trouble import CommandError
 
 from . import mps

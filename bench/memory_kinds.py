@@ -18,10 +18,10 @@ from statistics import median
 from typing import Any
 
 import gpuring
-from gpuring.cli.bench.card import machine_card
-from gpuring.cli.bench.crew import Crew, Part, Pipe
-from gpuring.cli.bench.patterns import pattern_for
-from gpuring.cli.bench.settings import SLOTS, remove_rings, ring_name
+from gpuring.cli.measure.card import machine_card
+from gpuring.cli.measure.crew import Crew, Part, Pipe
+from gpuring.cli.measure.patterns import pattern_for
+from gpuring.cli.measure.settings import SLOTS, remove_rings, ring_name
 from gpuring.memory import kinds
 from gpuring.memory.cuda import load_cupy
 

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpuring.cli.bench.mps import CONTROL, PATIENCE_S, tell
+from gpuring.cli.measure.mps import CONTROL, PATIENCE_S, tell
 
 
 class NoMps(Exception):

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuring.cli.bench.beneath import ALONE, PIPE, PIPES, WORD
-from gpuring.cli.bench.figures import Figure, Value
-from gpuring.cli.bench.settings import FRAME_NBYTES, SLOTS
+from gpuring.cli.measure.figures import Figure, Value
+from gpuring.cli.measure.settings import FRAME_NBYTES, SLOTS
 from gpuring.cli.text import nbytes
 
 COLOURS = {"host": "#2a7f62", "timeline": "#1f5fa8", "event": "#c8641b", "": "#777777"}

@@ -17,11 +17,11 @@ from dataclasses import replace
 from functools import partial
 
 import gpuring
-from gpuring.cli.bench.attempt import attempt, expect_right
-from gpuring.cli.bench.crew import Crew, Part, Pipe
-from gpuring.cli.bench.figures import Distribution, Figure
-from gpuring.cli.bench.patterns import pattern_for
-from gpuring.cli.bench.settings import FRAME_NBYTES, Place, Settings, ring_name
+from gpuring.cli.measure.attempt import attempt, expect_right
+from gpuring.cli.measure.crew import Crew, Part, Pipe
+from gpuring.cli.measure.figures import Distribution, Figure
+from gpuring.cli.measure.patterns import pattern_for
+from gpuring.cli.measure.settings import FRAME_NBYTES, Place, Settings, ring_name
 
 GROUP = "recovery"
 SLOTS = 2

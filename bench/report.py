@@ -11,8 +11,6 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from gpuring.cli.bench.figures import BEYOND, Figure
-from gpuring.cli.bench.stored import Run
 from gpuring.cli.bench.summary import (
     GPU,
     HOST,
@@ -25,6 +23,8 @@ from gpuring.cli.bench.summary import (
     shown,
 )
 from gpuring.cli.bench.summary import verdict as verdict_of
+from gpuring.cli.measure.figures import BEYOND, Figure
+from gpuring.cli.measure.stored import Run
 
 from . import plots
 from .targets import Verdict, judge, one_more_consumer_us

@@ -238,7 +238,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.4, help="of each figure in each round")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where all rounds are stored")
     asked = parser.parse_args()
-    from gpuring.cli.bench.card import machine_card
+    from gpuring.cli.measure.card import machine_card
 
     card, cpus = machine_card(), sorted(os.sched_getaffinity(0))
     print(f"{len(cpus)} CPUs, load average {os.getloadavg()[0]:.1f}, {card['cpu']}")

@@ -85,7 +85,7 @@ class OnGpu:
     """All words, each by a kernel.  The metadata of a request tells the engine what they are."""
 
     def __init__(self) -> None:
-        from gpuring.cli.bench.patterns import cuda_tools
+        from gpuring.cli.measure.patterns import cuda_tools
 
         tools = cuda_tools()
         self._stream = tools.stream
@@ -489,7 +489,7 @@ def main() -> None:
     asked = parser.parse_args()
     here = Path(__file__).resolve().parent.parent
     sys.path.insert(0, str(here))
-    from gpuring.cli.bench.card import machine_card
+    from gpuring.cli.measure.card import machine_card
 
     checkouts = {"this": here} | ({"other": asked.against.resolve()} if asked.against else {})
     stored: list[dict[str, Any]] = []

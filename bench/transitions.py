@@ -18,12 +18,12 @@ from pathlib import Path
 
 import gpuring
 from gpuring.cli.bench import handover
-from gpuring.cli.bench.attempt import Wrong, attempt, expect_right
-from gpuring.cli.bench.crew import Crew, Pipe
-from gpuring.cli.bench.figures import QUANTILES, Distribution, Figure
 from gpuring.cli.bench.handover import GROUP, VERBS, WARM_UP
-from gpuring.cli.bench.patterns import pattern_for
-from gpuring.cli.bench.settings import FRAME_NBYTES, HOST, SLOTS, Place, Settings, ring_name
+from gpuring.cli.measure.attempt import Wrong, attempt, expect_right
+from gpuring.cli.measure.crew import Crew, Pipe
+from gpuring.cli.measure.figures import QUANTILES, Distribution, Figure
+from gpuring.cli.measure.patterns import pattern_for
+from gpuring.cli.measure.settings import FRAME_NBYTES, HOST, SLOTS, Place, Settings, ring_name
 
 
 def run(settings: Settings, crew: Crew) -> Iterator[Figure]:

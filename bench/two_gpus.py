@@ -28,10 +28,10 @@ from typing import Any
 import numpy as np
 
 import gpuring
-from gpuring.cli.bench.card import machine_card
-from gpuring.cli.bench.crew import Crew, Pipe
-from gpuring.cli.bench.patterns import cuda_tools, pattern_for
-from gpuring.cli.bench.settings import SLOTS, remove_rings, ring_name
+from gpuring.cli.measure.card import machine_card
+from gpuring.cli.measure.crew import Crew, Pipe
+from gpuring.cli.measure.patterns import cuda_tools, pattern_for
+from gpuring.cli.measure.settings import SLOTS, remove_rings, ring_name
 from gpuring.memory import kinds
 from gpuring.memory.cuda import device_for, load_cupy
 

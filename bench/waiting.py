@@ -14,11 +14,11 @@ from functools import partial
 
 import gpuring
 from gpuring.cli.bench import wakeup
-from gpuring.cli.bench.attempt import attempt, expect_right
-from gpuring.cli.bench.crew import Crew, Pipe
-from gpuring.cli.bench.figures import Distribution, Figure
-from gpuring.cli.bench.patterns import cuda_tools, pattern_for
-from gpuring.cli.bench.settings import FRAME_NBYTES, HOST, SLOTS, Place, Settings, ring_name
+from gpuring.cli.measure.attempt import attempt, expect_right
+from gpuring.cli.measure.crew import Crew, Pipe
+from gpuring.cli.measure.figures import Distribution, Figure
+from gpuring.cli.measure.patterns import cuda_tools, pattern_for
+from gpuring.cli.measure.settings import FRAME_NBYTES, HOST, SLOTS, Place, Settings, ring_name
 
 GROUP = wakeup.GROUP
 _STRETCHES = 3

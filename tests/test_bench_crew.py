@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from processes import poll
 
-from gpuring.cli.bench.attempt import attempt
-from gpuring.cli.bench.crew import Crew, RoleFailed
-from gpuring.cli.bench.figures import Distribution, Figure
+from gpuring.cli.measure.attempt import attempt
+from gpuring.cli.measure.crew import Crew, RoleFailed
+from gpuring.cli.measure.figures import Distribution, Figure
 
 
 def die(pipe):

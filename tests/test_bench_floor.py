@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from bench import floor
-from gpuring.cli.bench.crew import Crew
+from gpuring.cli.measure.crew import Crew
 
 LINE: dict[str, Any] = {
     "sync": "event",

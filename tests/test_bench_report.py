@@ -18,10 +18,10 @@ import bench
 from bench import __main__ as command
 from bench import measure, mps, plots, report, throughput
 from bench.targets import find, judge, one_more_consumer_us
-from gpuring.cli.bench.figures import Distribution, Figure
-from gpuring.cli.bench.mps import CONTROL, installed, reachable
-from gpuring.cli.bench.settings import Settings
-from gpuring.cli.bench.stored import Run, load
+from gpuring.cli.measure.figures import Distribution, Figure
+from gpuring.cli.measure.mps import CONTROL, installed, reachable
+from gpuring.cli.measure.settings import Settings
+from gpuring.cli.measure.stored import Run, load
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results"

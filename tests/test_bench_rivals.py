@@ -23,9 +23,9 @@ from bench.rivals.measure import Effort, measure
 from bench.rivals.pair import ordered, pair
 from bench.rivals.rival import Inlet, Outlet, Rival
 from bench.rivals.work import HostWork, Terms
-from gpuring.cli.bench.crew import Crew, RoleFailed
-from gpuring.cli.bench.figures import Figure, select
-from gpuring.cli.bench.stored import Run, load
+from gpuring.cli.measure.crew import Crew, RoleFailed
+from gpuring.cli.measure.figures import Figure, select
+from gpuring.cli.measure.stored import Run, load
 
 RIVALS = {rival.name: rival for rival in rivals.RIVALS}
 HOST = [rival.name for rival in rivals.RIVALS if rival.memory == "host"]
@@ -52,7 +52,7 @@ def installed(rival: Rival) -> Rival:
 
 WAITS = """
 import time
-from gpuring.cli.bench.crew import Crew
+from gpuring.cli.measure.crew import Crew
 from bench.rivals.host import RIVALS
 from bench.rivals.pair import pair
 

@@ -12,8 +12,8 @@ import pytest
 
 import gpuring
 from bench import two_gpus
-from gpuring.cli.bench.crew import Crew, Pipe, RoleFailed
-from gpuring.cli.bench.patterns import HostPattern
+from gpuring.cli.measure.crew import Crew, Pipe, RoleFailed
+from gpuring.cli.measure.patterns import HostPattern
 
 ROOT = Path(__file__).parents[1]
 PATIENCE_S = 100

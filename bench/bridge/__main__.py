@@ -14,11 +14,11 @@ from bench.bridge.carriers import CARRIERS, OWN_COST, Carrier
 from bench.bridge.measure import Taken, carried, idle_percent
 from bench.bridge.producers import producers
 from bench.bridge.recovery import recovery
-from gpuring.cli.bench import stored
-from gpuring.cli.bench.attempt import Wrong
-from gpuring.cli.bench.crew import Crew, RoleFailed
-from gpuring.cli.bench.figures import VERIFICATION_FAILED, Distribution, Figure
-from gpuring.cli.bench.settings import remove_rings
+from gpuring.cli.measure import stored
+from gpuring.cli.measure.attempt import Wrong
+from gpuring.cli.measure.crew import Crew, RoleFailed
+from gpuring.cli.measure.figures import VERIFICATION_FAILED, Distribution, Figure
+from gpuring.cli.measure.settings import remove_rings
 
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = {64 * KIB: 0.005, MIB: 0.01, 6 * MIB: 0.02, 64 * MIB: 0.15}

@@ -15,9 +15,9 @@ import numpy as np
 
 from bench.bridge import carriers, ends
 from bench.bridge.carriers import HERE, Carrier
-from gpuring.cli.bench.attempt import Wrong
-from gpuring.cli.bench.crew import Crew, Part
-from gpuring.cli.bench.settings import ring_name
+from gpuring.cli.measure.attempt import Wrong
+from gpuring.cli.measure.crew import Crew, Part
+from gpuring.cli.measure.settings import ring_name
 
 END_S = 10
 

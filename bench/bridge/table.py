@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from gpuring.cli.bench.figures import Figure
+from gpuring.cli.measure.figures import Figure
 
 
 def line(figure: Figure) -> str:

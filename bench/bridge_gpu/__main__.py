@@ -16,9 +16,9 @@ from bench.bridge_gpu.facts import facts, gpus_here
 from bench.bridge_gpu.floors import copy
 from bench.bridge_gpu.frames import Memory
 from bench.bridge_gpu.whole import FAULTS, carried, in_turns
-from gpuring.cli.bench.card import machine_card
-from gpuring.cli.bench.crew import Crew
-from gpuring.cli.bench.settings import remove_rings
+from gpuring.cli.measure.card import machine_card
+from gpuring.cli.measure.crew import Crew
+from gpuring.cli.measure.settings import remove_rings
 
 KILLS = 4
 ON_HOST: tuple[Memory, ...] = ("auto",)

@@ -7,7 +7,7 @@ from typing import Any
 
 from bench.bridge_gpu.frames import on
 from gpuring.bridge.engines import nixl, nixl_agent
-from gpuring.cli.bench.crew import Pipe
+from gpuring.cli.measure.crew import Pipe
 from gpuring.memory.cuda import available, load_cupy
 from gpuring.native import Driver
 

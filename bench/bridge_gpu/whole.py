@@ -18,8 +18,8 @@ from bench.bridge_gpu.floors import sockets
 from bench.bridge_gpu.frames import NBYTES, PATIENCE_S, Memory, content, join, make, on, usual_slots
 from gpuring import bridge
 from gpuring.bridge import sides
-from gpuring.cli.bench.crew import Crew, Pipe
-from gpuring.cli.bench.settings import ring_name
+from gpuring.cli.measure.crew import Crew, Pipe
+from gpuring.cli.measure.settings import ring_name
 from gpuring.ring.creation import create_of
 
 FAULTS = ("words wrong", "out of order", "frames missing")

@@ -18,8 +18,8 @@ from typing import Any
 from bench import mps
 from bench.frontends import example, measure, ways
 from bench.frontends.transport import Setting
-from gpuring.cli.bench.card import machine_card
-from gpuring.cli.bench.mps import installed
+from gpuring.cli.measure.card import machine_card
+from gpuring.cli.measure.mps import installed
 
 PHOTOS = 3
 PARTS = ("photos", "frames", "http", "deaths")

@@ -18,7 +18,7 @@ import numpy as np
 
 from bench.frontends import example, light, roles, ways
 from bench.frontends.transport import Setting
-from gpuring.cli.bench.crew import Crew, Part, RoleFailed
+from gpuring.cli.measure.crew import Crew, Part, RoleFailed
 
 START_S = 45.0
 """How long processes may take to import, and to have a GPU context, a model and a codec."""

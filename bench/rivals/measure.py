@@ -14,8 +14,8 @@ import numpy as np
 from bench.rivals.pair import answers, ordered, pair
 from bench.rivals.rival import SLOTS, Rival
 from bench.rivals.work import LARGE, WORDS, Terms
-from gpuring.cli.bench.crew import Crew, RoleFailed
-from gpuring.cli.bench.figures import Distribution, Figure, Value
+from gpuring.cli.measure.crew import Crew, RoleFailed
+from gpuring.cli.measure.figures import Distribution, Figure, Value
 
 SLOW_NS = 300_000
 """Longer than any hand-over takes to reach the other side, so one that does not wait is wrong."""

@@ -17,7 +17,7 @@ from typing import Any
 
 from bench.rivals.player import play
 from bench.rivals.rival import RUN_S, Rival
-from gpuring.cli.bench.crew import Crew, Part, RoleFailed
+from gpuring.cli.measure.crew import Crew, Part, RoleFailed
 
 START_S = 90.0
 """The first import of a large package, from a cold disk, is slow."""

@@ -54,7 +54,7 @@ from containers import Contained, as_on_gpu, cleans, contained, obey, shared_mem
 from processes import Child, Pipe, poll
 
 import gpuring
-from gpuring.cli.bench.card import machine_card
+from gpuring.cli.measure.card import machine_card
 from gpuring.native.snapshot import snapshot
 
 STEPS = (

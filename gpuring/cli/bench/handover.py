@@ -16,11 +16,11 @@ from typing import Any
 
 import gpuring
 
-from .attempt import attempt, expect_right
-from .crew import Crew, Pipe
-from .figures import Distribution, Figure, Value
-from .patterns import WORDS, cuda_tools, pattern_for
-from .settings import FRAME_NBYTES, SLOTS, Place, Settings, ring_name
+from ..measure.attempt import attempt, expect_right
+from ..measure.crew import Crew, Pipe
+from ..measure.figures import Distribution, Figure, Value
+from ..measure.patterns import WORDS, cuda_tools, pattern_for
+from ..measure.settings import FRAME_NBYTES, SLOTS, Place, Settings, ring_name
 
 GROUP = "transitions"
 VERBS = ("claim", "publish", "acquire", "release")

@@ -21,11 +21,11 @@ import numpy as np
 
 import gpuring
 
-from .attempt import Wrong, attempt, expect_right
-from .crew import Crew, Pipe
-from .figures import Distribution, Figure
-from .patterns import pattern_for
-from .settings import FRAME_NBYTES, SLOTS, Place, Settings, ring_name
+from ..measure.attempt import Wrong, attempt, expect_right
+from ..measure.crew import Crew, Pipe
+from ..measure.figures import Distribution, Figure
+from ..measure.patterns import pattern_for
+from ..measure.settings import FRAME_NBYTES, SLOTS, Place, Settings, ring_name
 
 GROUP = "throughput"
 BINS = 40

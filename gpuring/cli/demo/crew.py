@@ -15,9 +15,9 @@ from multiprocessing.context import SpawnProcess
 from types import TracebackType
 from typing import Any
 
+from ..measure.signals import uninterrupted
 from . import roles
 from .records import Job, Progress, Report
-from .signals import uninterrupted
 
 TICK_S = 0.125
 GRACE_S = 0.5

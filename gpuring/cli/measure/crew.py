@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from typing import Any
 
-from ..demo.signals import uninterrupted
+from .signals import uninterrupted
 
 PATIENCE_S = 120.0
 _EXIT_S = 5.0

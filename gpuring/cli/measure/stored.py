@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..demo.signals import terminable
 from ..trouble import CommandError
 from .card import machine_card
 from .figures import Figure
+from .signals import terminable
 
 
 @dataclass
