@@ -23,8 +23,6 @@ from gpuring.cli.measure.patterns import SOURCE as KERNELS
 
 SOURCE = Path(__file__).with_name("floor.cu")
 PROGRAM = "floor"
-ALWAYS_WAITS = "floor, always waits"
-"""The same, but without a look first: each fence costs a stream wait, even if it is complete."""
 
 NO_NVCC = (
     "no nvcc on PATH, in $CUDA_HOME/bin or in /usr/local/cuda/bin: install the CUDA toolkit's "
@@ -80,7 +78,6 @@ def plan(quick: bool) -> list[Options]:
     stream: Options = {
         "what": "throughput",
         **BOTH,
-        "skip-complete": "0,1",
         "seconds": 0.1 if quick else 0.25,
         "warmup": 2500 if quick else 1500,
     }
@@ -177,7 +174,6 @@ def figures_of(line: Mapping[str, Any], common: Mapping[str, Value]) -> Iterator
     """The figures of one measurement; none of them has values if a single word was wrong."""
     group, name, unit = _HEADINGS[line["what"]]
     kernel = {"sync": line["sync"], "kernel": line["kernel"]}
-    program = PROGRAM if line["skip_complete"] else ALWAYS_WAITS
     found: list[tuple[str, str, dict[str, Value], list[float]]]
     if line["what"] == "throughput":
         setting: dict[str, Value] = {
@@ -205,7 +201,7 @@ def figures_of(line: Mapping[str, Any], common: Mapping[str, Value]) -> Iterator
         setting = {"sync": line["sync"], "gate": line["gate"], "busy": False}
         found = [(name, unit, setting, line["us"])]
     for each, its_unit, distinct, sample in found:
-        figure = functools.partial(Figure, group, each, program, its_unit, {**distinct, **common})
+        figure = functools.partial(Figure, group, each, PROGRAM, its_unit, {**distinct, **common})
         if line["wrong"]:
             wrong = f"{line['wrong']} wrong words in {line['frames']} frames"
             yield figure(skipped=f"{VERIFICATION_FAILED}: {wrong}")

@@ -108,7 +108,7 @@ def write(run: Run, folder: Path) -> Path:
 SECTIONS = (
     ("Throughput", (plots.throughput,), ("throughput",)),
     ("Latency", (plots.latency,), ("latency",)),
-    ("Host time", (plots.verbs, plots.host_cost), ("transitions",)),
+    ("Host time", (plots.verbs,), ("transitions",)),
     ("Waiting and recovery", (), ("waiting", "recovery")),
     ("Beside what people use today", (plots.rivals,), ()),
 )

@@ -21,7 +21,6 @@ LINE: dict[str, Any] = {
     "sync": "event",
     "gate": "stream",
     "kernel": True,
-    "skip_complete": True,
     "slots": 8,
     "consumers": 1,
     "nbytes": 4096,
@@ -106,11 +105,6 @@ def test_throughput_has_the_setting_of_gpurings_figure_and_both_sides():
         ("host time per frame", "µs", "producer", 1),
         ("host time per frame", "µs", "consumer", 2),
     ]
-
-
-def test_the_variant_that_always_waits_is_a_program_of_its_own():
-    figures = floor.figures_of({**THROUGHPUT, "skip_complete": False}, COMMON)
-    assert {figure.program for figure in figures} == {"floor, always waits"}
 
 
 def test_a_burst_becomes_microseconds_of_each_side():

@@ -78,8 +78,7 @@ def test_every_module_can_be_imported_without_a_gpu():
     found = [each.name for each in pkgutil.walk_packages(bench.__path__, "bench.")]
     assert len(found) >= 20
     for name in found:
-        if not name.startswith("bench.test_"):
-            importlib.import_module(name)
+        importlib.import_module(name)
 
 
 @pytest.mark.slow
@@ -200,7 +199,7 @@ def test_the_stored_run_leads_with_figures_beside_the_floor(tmp_path, capsys):
     assert "leanest ring in C" in head
     assert "http" not in page.replace("http://www.w3.org", ""), "the page must need no network"
     names = {path.stem for path in tmp_path.glob("*.svg")}
-    assert names >= {"size", "slots", "consumers", "verbs", "round-trip", "one-way", "rivals-rate"}
+    assert names == {path.stem for path in (ROOT / "docs" / "performance").glob("*.svg")}
 
 
 def test_what_was_not_measured_is_hidden():
@@ -247,7 +246,7 @@ def axes_of(monkeypatch, figures):
 def test_axes_begin_at_zero_or_say_that_they_are_logarithmic(monkeypatch):
     pytest.importorskip("matplotlib")
     axes = axes_of(monkeypatch, load(RESULTS / "bench-h200.json").figures)
-    assert len(axes) > 15
+    assert len(axes) > 12
     for axis in axes:
         for scale, label, limits in (
             (axis.get_xscale(), axis.get_xlabel(), axis.get_xlim()),
@@ -255,7 +254,7 @@ def test_axes_begin_at_zero_or_say_that_they_are_logarithmic(monkeypatch):
         ):
             if scale == "log":
                 assert "logarithmic" in label, axis.get_title()
-            elif label and "subscriptions" not in label:
+            elif label:
                 assert limits[0] == 0, axis.get_title()
 
 
