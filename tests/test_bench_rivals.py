@@ -211,7 +211,7 @@ def test_a_player_that_dies_ends_the_peer_at_once(crew: Crew) -> None:
     rival = replace(RIVALS["multiprocessing.Queue"], inlet=DiesInlet)
     (figure,) = measure(rival, QUICK, crew)
     assert figure.skipped.startswith("failed: ")
-    assert figure.skipped.endswith("it died")
+    assert figure.skipped.endswith("died: killed by signal 9")
 
 
 def test_no_player_is_left(crew: Crew) -> None:

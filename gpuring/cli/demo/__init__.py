@@ -153,12 +153,12 @@ def _run_crew(args: argparse.Namespace, job: Job, ring: gpuring.Ring) -> Outcome
     with uninterrupted():
         from rich.console import Console
 
-        from .crew import Crew
+        from .crew import started
         from .records import Outcome
         from .table import LiveTable, final
 
     console = Console(highlight=False)
-    with Crew(job, args.timeout) as crew:
+    with started(job, args.timeout) as crew:
         with LiveTable(console, crew, live=console.is_terminal and not args.plain) as table:
             reports = crew.listen(lambda: table.update(ring.stats()))
         outcome = Outcome(

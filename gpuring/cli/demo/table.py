@@ -15,7 +15,7 @@ from rich.table import Table
 
 from gpuring.registry.stats import RingStats
 
-from .crew import Crew
+from .crew import Hearing
 from .records import Outcome
 
 RATE_WINDOW_S = 1.0
@@ -33,7 +33,7 @@ KINDS = {
 class LiveTable:
     """Shows `crew` at work on `console`; without `live` it only keeps the books."""
 
-    def __init__(self, console: Console, crew: Crew, *, live: bool) -> None:
+    def __init__(self, console: Console, crew: Hearing, *, live: bool) -> None:
         self.crew = crew
         self.max_lag = {subscription: 0 for subscription, _ in KINDS.values()}
         self._history: dict[str, deque[tuple[float, int]]] = {
