@@ -72,7 +72,7 @@ def _run_and_check(out: Path, device: str, memory: str) -> None:
     written = json.loads((out / "figures.json").read_text())
     assert written["ring"]["memory"] == memory
     assert {"memory_why", "sync", "sync_why", "gate", "slots"} <= written["ring"].keys()
-    assert {"processor", "cores", "python", "numpy", "gpu"} <= written["machine"].keys()
+    assert {"date", "gpuring", "cpu", "cores", "python", "gpus"} <= written["machine"].keys()
     assert written["producer"]["frames"] == 60
     assert written["verdict"]["passed"]
     assert all(check["passed"] for check in written["verdict"]["checks"])

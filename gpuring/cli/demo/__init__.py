@@ -174,7 +174,7 @@ def _run_crew(args: argparse.Namespace, job: Job, ring: gpuring.Ring) -> Outcome
             viewer=reports["viewer"],
             max_lag=table.max_lag,
         )
-    console.print(final(outcome, console))
+    print(final(outcome), flush=True)
     return outcome
 
 
