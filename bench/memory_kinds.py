@@ -1,30 +1,29 @@
 """What each kind of GPU memory costs beside legacy CUDA IPC: join, hand-over and death, in one run.
 
-    python -m bench.memory_kinds [--rounds 5] [--out kinds.json]
+    python -m bench.memory_kinds [--rounds 5] [--json FILE]
 
 The kinds take turns within each round, so that a machine that slows down slows all of them.  Frames
-have 1 MiB, of which 4 KiB are written and checked.  It prints a table, and writes JSON with the
-figures and the machine card.  It takes less than a minute.
+have 1 MiB, of which 4 KiB are written and checked.  It takes less than a
+minute.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import json
+import sys
 import time
-from pathlib import Path
-from statistics import median
-from typing import Any
+from collections.abc import Iterator
 
 import gpuring
-from gpuring.cli.measure.card import machine_card
+from gpuring.cli.measure import options, stored
 from gpuring.cli.measure.crew import Crew, Part, Pipe
+from gpuring.cli.measure.figures import Distribution, Figure
 from gpuring.cli.measure.patterns import pattern_for
 from gpuring.cli.measure.settings import SLOTS, remove_rings, ring_name
 from gpuring.memory import kinds
 from gpuring.memory.cuda import load_cupy
 
+GROUP = "memory"
 SHAPE = (1 << 17,)
 FRAMES = 2000
 TURNS = 200
@@ -144,43 +143,37 @@ def measure(crew: Crew, kind: str, victim: Part) -> dict[str, float]:
     return figures | {"join": joined_ms}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--out", type=Path)
-    asked = parser.parse_args()
+def figures(rounds: int) -> Iterator[Figure]:
     found: dict[str, dict[str, list[float]]] = {}
-    skipped = {}
     with Crew() as crew, contextlib.ExitStack() as stack:
         stack.callback(remove_rings)
+        able = []
         for kind in kinds.ON_GPU:
-            able, reason = kinds.supported(kind, 0)
-            if not able:
-                skipped[kind] = reason
-        turns = [kind for kind in kinds.ON_GPU if kind not in skipped] * (asked.rounds + 1)
+            is_able, reason = kinds.supported(kind, 0)
+            if is_able:
+                able.append(kind)
+            else:
+                yield Figure(GROUP, "all", kind, "", skipped=reason)
+        turns = able * (rounds + 1)
         victims = [crew.start(hold) for _ in turns]  # all at once, as each takes seconds to start
         for victim in victims:
             victim.receive()
         for kind, victim in zip(turns, victims, strict=True):
             for what, value in measure(crew, kind, victim).items():
-                found.setdefault(kind, {}).setdefault(what, []).append(value)
-    figures: list[dict[str, Any]] = [
-        # The first round warms up.
-        {"kind": kind, "what": what, "unit": unit, "values": found[kind][what][1:]}
-        for kind in found
-        for what, unit in UNITS.items()
-    ]
+                found.setdefault(what, {}).setdefault(kind, []).append(value)
     for what, unit in UNITS.items():
-        row = "  ".join(
-            f"{each['kind']} {median(each['values']):,.2f}"
-            for each in figures
-            if each["what"] == what
-        )
-        print(f"{what:10}  {row}  {unit}")
-    if asked.out:
-        result = {"card": machine_card(), "figures": figures, "skipped": skipped}
-        asked.out.write_text(json.dumps(result, indent=1) + "\n")
+        for kind, values in found.get(what, {}).items():
+            kept = Distribution.of(values[1:])  # the first round warms up
+            yield Figure(GROUP, what, kind, unit, values=kept, verified="4 KiB of every frame")
+
+
+def main() -> int:
+    parser = options.parser("python -m bench.memory_kinds", __doc__)
+    options.add_rounds(parser, 5)
+    options.add_json(parser)
+    args = parser.parse_args()
+    return stored.run(figures(args.rounds), sys.argv[1:], args.json).status
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -16,9 +16,10 @@ import pytest
 
 import bench
 from bench import __main__ as command
-from bench import measure, mps, plots, report, throughput
+from bench import measure, plots, report, throughput
 from bench.targets import find, judge, one_more_consumer_us
-from gpuring.cli.measure.figures import Distribution, Figure
+from gpuring.cli.measure import mps
+from gpuring.cli.measure.figures import Distribution, Figure, line
 from gpuring.cli.measure.mps import CONTROL, installed, reachable
 from gpuring.cli.measure.settings import Settings
 from gpuring.cli.measure.stored import Run, load
@@ -86,7 +87,7 @@ def test_every_module_can_be_imported_without_a_gpu():
 def test_every_host_benchmark_measures():
     found = list(measure.measure(options(), scale=0.1))
     failed = [figure for figure in found if figure.values is None and figure.name != "on a GPU"]
-    assert [report.line(figure) for figure in failed if "no C compiler" not in figure.skipped] == []
+    assert [line(figure) for figure in failed if "no C compiler" not in figure.skipped] == []
     assert {figure.group for figure in found} >= set(measure.OURS)
     keys = [(f.group, f.name, f.program, tuple(sorted(f.setting.items()))) for f in found]
     assert len(keys) == len(set(keys)), "two figures with one setting cannot be told apart"
@@ -98,7 +99,7 @@ def test_a_damaged_frame_fails_every_benchmark():
     """The checkers are seen to fail.  A lossy reader may miss the damaged frame."""
     for figure in measure.measure(options(*measure.OURS, spoil=True), scale=SHORT):
         if figure.program == "gpuring" and figure.setting.get("lossless", True):
-            assert figure.failed or figure.name == "on a GPU", report.line(figure)
+            assert figure.failed or figure.name == "on a GPU", line(figure)
 
 
 @pytest.mark.slow

@@ -13,9 +13,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..measure.options import add_device, add_from, add_json, add_spoil
 from ..trouble import CommandError
 
 if TYPE_CHECKING:
@@ -29,32 +29,9 @@ THROUGHPUT_S = 1.5
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_device(parser)
-    parser.add_argument(
-        "--json", type=Path, metavar="FILE", help="also write every figure, and the machine card"
-    )
+    add_json(parser)
     add_from(parser, "print the summary of an earlier --json FILE instead of measuring")
     add_spoil(parser)
-
-
-def add_device(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--device",
-        choices=("auto", "cuda", "host"),
-        default="auto",
-        help="what to measure: host memory, a GPU, or both where a GPU is usable (default: auto)",
-    )
-
-
-def add_from(parser: argparse.ArgumentParser, help: str) -> None:
-    parser.add_argument("--from", dest="stored", type=Path, metavar="FILE", help=help)
-
-
-def add_spoil(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--spoil",
-        action="store_true",
-        help="damage a frame on purpose, to see that the checks find it: the run must fail",
-    )
 
 
 def run(args: argparse.Namespace) -> int:
