@@ -36,7 +36,6 @@
 /* --- what is measured --------------------------------------------------------------------------------------------- */
 
 constexpr int WINDOWS = 25;
-constexpr u64 TIMED = 7; /* every 7th frame's host time is taken: the clock stays out of the rate; no lap is a multiple */
 constexpr u64 OPEN_END = ~0ull;
 
 /* The streams fall behind the hosts until their queues are full, so the rate is taken when that is over, in windows of one
@@ -46,7 +45,6 @@ static void throughput_producer(Ring &ring) {
     double half = 0;
     for (u64 seq = base + 1; seq <= load(header->end); seq++) {
         wait_free(ring, seq);
-        double start = seq % TIMED ? 0 : now_ns();
         write_frame(ring, seq);
         if (seq == warm - options.warmup / 2) half = now_ns();
         if (seq == warm) {
@@ -57,7 +55,6 @@ static void throughput_producer(Ring &ring) {
             store(header->end, warm + WINDOWS * laps * cell.slots);
         }
         publish(ring, seq);
-        if (start != 0 && seq > warm) sample(PRODUCER, (now_ns() - start) / 1e3);
     }
 }
 
@@ -66,9 +63,7 @@ static void throughput_consumer(Ring &ring, int k) {
     double before = 0;
     for (u64 seq = base + 1; seq <= load(header->end); seq++) {
         wait_published(ring, seq);
-        double start = seq % TIMED || k ? 0 : now_ns();
         read_frame(ring, k, seq);
-        if (start != 0 && seq > warm) sample(CONSUMER, (now_ns() - start) / 1e3);
         if (seq == mark && k == 0) {
             double now = now_ns();
             if (seq > warm) sample(RATE, window / (now - before) * 1e9);
@@ -170,8 +165,6 @@ static void print_cell(u64 frames) {
            cell.kernel ? "true" : "false", cell.slots, options.consumers, options.nbytes, frames, bad);
     if (options.what == "throughput") {
         print_series("frames_per_s", RATE);
-        print_series("producer_us", PRODUCER);
-        print_series("consumer_us", CONSUMER);
     } else if (options.what == "burst") {
         print_series("producer_ns", PRODUCER);
         print_series("consumer_ns", CONSUMER);

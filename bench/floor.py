@@ -187,9 +187,6 @@ def figures_of(line: Mapping[str, Any], common: Mapping[str, Value]) -> Iterator
             "producers": 1,
         }
         found = [(name, unit, setting, line["frames_per_s"])]
-        for side in ("producer", "consumer"):
-            host = ("host time per frame", "µs", {**setting, "side": side}, line[f"{side}_us"])
-            found.append(host)
     elif line["what"] == "burst":
         found = [
             (name, unit, {**kernel, "side": side}, [ns / 1e3 for ns in line[f"{side}_ns"]])

@@ -20,7 +20,7 @@ from gpuring.cli.measure.cpu import cpu_s
 from gpuring.cli.measure.crew import Crew, Pipe
 from gpuring.cli.measure.figures import Distribution, Figure
 from gpuring.cli.measure.settings import ring_name
-from gpuring.cli.options import count, positive
+from gpuring.cli.options import count, seconds
 
 
 def wait(pipe: Pipe, name: str) -> None:
@@ -30,15 +30,15 @@ def wait(pipe: Pipe, name: str) -> None:
             frames.acquire()
 
 
-def figures(processes: int, settle: float, seconds: float) -> Iterator[Figure]:
+def figures(processes: int, settle_s: float, seconds_s: float) -> Iterator[Figure]:
     spec: Any = {"slots": 8, "shape": 64, "dtype": "u1", "device": "host", "max_peers": 64}
     with Crew() as crew, gpuring.create(ring_name(), **spec) as ring:
         waiting = [crew.start(wait, ring.name) for _ in range(processes)]
         for part in waiting:
             part.receive()
-        time.sleep(settle)
+        time.sleep(settle_s)
         before, began = sum(cpu_s(part.pid) for part in waiting), time.monotonic()
-        time.sleep(seconds)
+        time.sleep(seconds_s)
         used = sum(cpu_s(part.pid) for part in waiting) - before
         percent = Distribution.of([100 * used / (time.monotonic() - began)])
         setting = {"processes": processes}
@@ -48,7 +48,7 @@ def figures(processes: int, settle: float, seconds: float) -> Iterator[Figure]:
 def main() -> int:
     parser = options.parser("python -m bench.idle", __doc__)
     parser.add_argument("--processes", type=count, default=62, metavar="N")
-    parser.add_argument("--settle", type=positive, default=5, metavar="S")
+    parser.add_argument("--settle", type=seconds, default=5, metavar="S")
     options.add_seconds(parser, 10)
     options.add_json(parser)
     args = parser.parse_args()

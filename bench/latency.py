@@ -26,7 +26,9 @@ def run(settings: Settings, crew: Crew) -> Iterator[Figure]:
             yield from latency.run(settings, crew, place, kernel=kernel)
         if place.on_gpu and (place.gate == "stream" or not settings.quick):
             beside = partial(third_process, crew)
-            yield from latency.run(settings, crew, place, kernel=True, busy=True, beside=beside)
+            yield from latency.run(
+                settings, crew, place, kernel=True, names=("round trip",), busy=True, beside=beside
+            )
 
 
 @contextlib.contextmanager

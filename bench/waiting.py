@@ -18,7 +18,7 @@ from gpuring.cli.measure.attempt import attempt, expect_right
 from gpuring.cli.measure.crew import Crew, Pipe
 from gpuring.cli.measure.figures import Distribution, Figure
 from gpuring.cli.measure.patterns import cuda_tools, pattern_for
-from gpuring.cli.measure.settings import FRAME_NBYTES, HOST, SLOTS, Place, Settings, ring_name
+from gpuring.cli.measure.settings import HOST, SLOTS, Place, Settings, create, ring_name
 
 GROUP = wakeup.GROUP
 _STRETCHES = 3
@@ -55,11 +55,7 @@ def _idle(settings: Settings, crew: Crew, place: Place, blank: Figure) -> Iterat
 
 def hold_ring(pipe: Pipe, name: str, place: Place, spoil: bool) -> None:
     """Publishes a lap.  With `busy_ns` more frames follow, which a kernel holds up for so long."""
-    shape = (FRAME_NBYTES // 8,)
-    with (
-        gpuring.create(name, slots=SLOTS, shape=shape, dtype="u8", **place.options) as ring,
-        ring.producer() as producer,
-    ):
+    with create(name, place) as ring, ring.producer() as producer:
         pattern = pattern_for(ring)
         pipe.send(name)
         busy_ns = pipe.receive()
