@@ -1,4 +1,4 @@
-"""What each kind of GPU memory costs beside legacy CUDA IPC: join, hand-over and death, in one run.
+"""What each kind of GPU memory costs beside legacy CUDA IPC: create, join, hand-over, in one run.
 
     python -m bench.memory_kinds [--rounds 5] [--json FILE]
 
@@ -16,12 +16,11 @@ from collections.abc import Iterator
 
 import gpuring
 from gpuring.cli.measure import options, stored
-from gpuring.cli.measure.crew import Crew, Part, Pipe
+from gpuring.cli.measure.crew import Crew, Pipe
 from gpuring.cli.measure.figures import Distribution, Figure
 from gpuring.cli.measure.patterns import pattern_for
 from gpuring.cli.measure.settings import SLOTS, remove_rings, ring_name
 from gpuring.memory import kinds
-from gpuring.memory.cuda import load_cupy
 
 GROUP = "memory"
 SHAPE = (1 << 17,)
@@ -34,7 +33,6 @@ UNITS = {
     "join": "ms",
     "frames": "frames/s",
     "round trip": "µs",
-    "death": "ms",
 }
 
 
@@ -71,9 +69,7 @@ def own(pipe: Pipe, name: str, kind: str) -> dict[str, float]:
             answer.finish()
             figures["round trip"] = 1e6 * (time.perf_counter() - begun) / TURNS
         pipe.send()
-        pipe.receive()  # a victim holds the oldest of a full ring
-        with producer.claim(PATIENCE_S):
-            figures["death"] = time.monotonic()  # when it went on
+        pipe.receive()  # the partner has left both
         if answer.wrong():
             raise RuntimeError(f"{answer.wrong()} words were wrong")
     return figures
@@ -106,24 +102,10 @@ def join(pipe: Pipe, name: str) -> float:
     return took
 
 
-def hold(pipe: Pipe) -> None:
-    """Joins the ring that it is told, fills it, and keeps its oldest frame for ever."""
-    load_cupy().cuda.runtime.free(0)  # makes the context
-    pipe.send()
-    name = pipe.receive()
-    with gpuring.attach(name) as ring, ring.consumer() as frames:
-        with ring.producer() as producer:
-            for _ in range(SLOTS):
-                producer.claim(PATIENCE_S).publish()
-        frames.acquire(PATIENCE_S)
-        pipe.send()
-        pipe.receive()
-
-
 # ---- the run -------------------------------------------------------------------------------------
 
 
-def measure(crew: Crew, kind: str, victim: Part) -> dict[str, float]:
+def measure(crew: Crew, kind: str) -> dict[str, float]:
     name = ring_name()
     with crew.start(own, name, kind) as owner:
         owner.receive()
@@ -132,14 +114,8 @@ def measure(crew: Crew, kind: str, victim: Part) -> dict[str, float]:
             owner.send()
             owner.receive()
             joined_ms: float = partner.result()
-        victim.send(name)
-        victim.receive()
         owner.send()
-        time.sleep(0.02)  # it waits by now; if it does not, the figure is no larger for that
-        killed = time.monotonic()
-        victim.kill()
         figures: dict[str, float] = owner.result()
-    figures["death"] = 1e3 * (figures["death"] - killed)
     return figures | {"join": joined_ms}
 
 
@@ -154,12 +130,8 @@ def figures(rounds: int) -> Iterator[Figure]:
                 able.append(kind)
             else:
                 yield Figure(GROUP, "all", kind, "", skipped=reason)
-        turns = able * (rounds + 1)
-        victims = [crew.start(hold) for _ in turns]  # all at once, as each takes seconds to start
-        for victim in victims:
-            victim.receive()
-        for kind, victim in zip(turns, victims, strict=True):
-            for what, value in measure(crew, kind, victim).items():
+        for kind in able * (rounds + 1):
+            for what, value in measure(crew, kind).items():
                 found.setdefault(what, {}).setdefault(kind, []).append(value)
     for what, unit in UNITS.items():
         for kind, values in found.get(what, {}).items():

@@ -5,9 +5,8 @@
 A writer on one GPU stamps whole frames, and a reader under the other GPU takes each one over the
 link.  It copies it to its own GPU (`copy`, by slot.copy_to, and checks the first 4 KiB) or reads it
 where it is (`kernel`, which checks every word).  The plain figures come from one process without a
-ring: memcpyPeerAsync and the same kernel over eight buffers of the other GPU.  `write` is the
-writer's kernel alone, on its own GPU.  All kinds of memory take turns in each round, in both
-directions.
+ring: memcpyPeerAsync and the same kernel over eight buffers of the other GPU.  All kinds of memory
+take turns in each round, in both directions.
 
 A run with a wrong word has no result.  It takes about a minute.  --host tries the processes over
 host memory, without a GPU.
@@ -133,19 +132,6 @@ def per_second(stream: Any, frames: int, enqueue: Callable[[int], None]) -> floa
     return frames / (time.perf_counter() - begun)
 
 
-def fill(_: Pipe, device: int, nbytes: int, frames: int) -> dict[str, float]:
-    """The writer's kernel on its own GPU."""
-    use(device)
-    tools = cuda_tools()
-    buffers = [tools.cupy.empty(nbytes // 8, "u8") for _ in range(SLOTS)]
-    stamp = tools.kernel("stamp", "cupy", 0, 0, 0)
-
-    def enqueue(k: int) -> None:
-        stamp.launch_over(buffers[k].data.ptr, nbytes // 8, k)
-
-    return {"write": per_second(tools.stream, frames, enqueue)}
-
-
 def plain(_: Pipe, owner: int, reader: int, nbytes: int, frames: int) -> dict[str, float]:
     """What the reader does, with buffers of the other GPU that are there already."""
     use(reader)
@@ -211,8 +197,7 @@ def one_round(
             job = (nbytes, frames)
             runs = {kind: over_ring(crews, kind, owner, reader, *job) for kind in able}
             if owner != HOST:
-                alone = crews[owner].call(fill, owner, *job)
-                runs["none"] = alone | crews[reader].call(plain, owner, reader, *job)
+                runs["none"] = crews[reader].call(plain, owner, reader, *job)
             found += [
                 ((f"{owner} to {reader}", nbytes, memory, how), value)
                 for memory, figures in runs.items()
