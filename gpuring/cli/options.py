@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import math
 import pwd
 import re
 
-from gpuring import native
+from gpuring import arguments, native
 
 Refused = argparse.ArgumentTypeError
 
@@ -30,6 +31,17 @@ def positive(text: str) -> float:
     value = _number(text)
     if not 0 < value < 1e9:
         raise Refused(f"must be {'below 1e9' if value >= 1e9 else 'above 0'}, not {text}")
+    return value
+
+
+def seconds(text: str) -> float:
+    """A time that may be over at once."""
+    try:
+        value = arguments.seconds(float(text), "")
+    except ValueError:
+        value = math.inf
+    if value > 1e9:
+        raise Refused(f"must be a number of seconds from 0 to 1e9, not {text!r}")
     return value
 
 

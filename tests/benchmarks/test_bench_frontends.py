@@ -15,7 +15,7 @@ import pytest
 from bench import frontends
 from bench.frontends import __main__ as command
 from bench.frontends import light, measure, transport
-from gpuring.cli.bench.crew import Crew, Pipe
+from gpuring.cli.measure.crew import Crew, Pipe
 
 WAYS = list(frontends.ways())
 TINY = ["--device", "host", "--size", "64x48", "--seconds", "0.3", "--patience", "2"]

@@ -22,9 +22,9 @@ from bench.rivals.measure import Effort, measure
 from bench.rivals.pair import ordered, pair
 from bench.rivals.rival import Inlet, Outlet, Rival
 from bench.rivals.work import HostWork, Terms
-from gpuring.cli.bench.crew import Crew, RoleFailed
-from gpuring.cli.bench.figures import Figure, select
-from gpuring.cli.bench.stored import Run, load
+from gpuring.cli.measure.crew import Crew, RoleFailed
+from gpuring.cli.measure.figures import Figure, select
+from gpuring.cli.measure.stored import Run, load
 from tests import ROOT
 from tests.helpers.processes import poll
 
@@ -53,7 +53,7 @@ def installed(rival: Rival) -> Rival:
 
 WAITS = """
 import time
-from gpuring.cli.bench.crew import Crew
+from gpuring.cli.measure.crew import Crew
 from bench.rivals.host import RIVALS
 from bench.rivals.pair import pair
 
@@ -212,7 +212,7 @@ def test_a_player_that_dies_ends_the_peer_at_once(crew: Crew) -> None:
     rival = replace(RIVALS["multiprocessing.Queue"], inlet=DiesInlet)
     (figure,) = measure(rival, QUICK, crew)
     assert figure.skipped.startswith("failed: ")
-    assert figure.skipped.endswith("it died")
+    assert figure.skipped.endswith("died: killed by signal 9")
 
 
 def test_no_player_is_left(crew: Crew) -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuring.cli.bench.attempt import attempt
-from gpuring.cli.bench.crew import Crew, RoleFailed
-from gpuring.cli.bench.figures import Distribution, Figure
+from gpuring.cli.measure.attempt import attempt
+from gpuring.cli.measure.crew import Crew, RoleFailed
+from gpuring.cli.measure.figures import Distribution, Figure
 from tests.helpers.processes import poll
 
 
@@ -45,7 +45,9 @@ def test_a_worker_has_blocked_ctrl_c_since_before_it_imports():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("role", "why"), [(die, "it died"), (complain, "and the last one")])
+@pytest.mark.parametrize(
+    ("role", "why"), [(die, "died: killed by signal 9"), (complain, "and the last one")]
+)
 def test_a_dead_role_is_reported_and_the_run_goes_on(role, why):
     blank = Figure("latency", "round trip", "gpuring", "µs")
     with Crew() as crew:

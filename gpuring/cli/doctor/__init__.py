@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, get_args
 
 import gpuring
-from gpuring.cli.bench.crew import Crew, RoleFailed
+from gpuring.cli.measure.crew import Crew, RoleFailed
 from gpuring.cli.options import gpu_number
 from gpuring.cli.text import columns
 

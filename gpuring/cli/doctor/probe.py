@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import gpuring
-from gpuring.cli.bench.crew import Crew, Pipe, RoleFailed
+from gpuring.cli.measure.crew import Crew, Pipe, RoleFailed
 from gpuring.cli.text import seconds
 from gpuring.registry import directory
 

@@ -9,7 +9,6 @@ import sys
 import termios
 import time
 import tty
-from types import TracebackType
 from typing import Any
 
 
@@ -29,12 +28,7 @@ class Keys:
             tty.setcbreak(self._fd)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._before:
             termios.tcsetattr(self._fd, termios.TCSADRAIN, self._before)
 

@@ -318,7 +318,7 @@ def storm(args: argparse.Namespace) -> int:
 
 
 def _write(args: argparse.Namespace, counts: Counter[str]) -> None:
-    from gpuring.cli.bench.card import machine_card
+    from gpuring.cli.measure.card import machine_card
 
     asked = {key: value for key, value in vars(args).items() if key != "json"}
     told = {"machine": machine_card(), "asked for": asked, "counts": dict(sorted(counts.items()))}
