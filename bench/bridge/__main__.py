@@ -85,7 +85,7 @@ def _size(
             except Wrong as wrong:
                 failed[carrier.name] = f"{VERIFICATION_FAILED}: {wrong}"
             except RoleFailed as role:
-                failed[carrier.name] = str(role).strip().splitlines()[-1]
+                failed[carrier.name] = role.last_line
     for carrier in carriers:
         blank = Figure("bridge", "all", carrier.name, "", setting)
         if carrier.name in failed:

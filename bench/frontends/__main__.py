@@ -1,5 +1,5 @@
 """Workers decode photos, engines enlarge them, workers encode the answers: over a ring, and over
-what people use today.  Every answer is verified.  Writes JSON with a description of the machine.
+what people use today.  Every answer is verified.  --json has the machine, too.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from multiprocessing import forkserver
-from pathlib import Path
 from typing import Any
 
 from bench.frontends import example, measure, ways
@@ -48,7 +47,7 @@ def parser() -> argparse.ArgumentParser:
     add("--no-frames", action="store_true", help="only requests with photos")
     add("--no-http", action="store_true", help="only requests that workers make of files")
     add("--no-deaths", action="store_true", help="kill nobody")
-    add("--out", type=Path, default=Path("frontends.json"), metavar="FILE")
+    asked.add_json(options, "where the results go, with the machine card")
     return options
 
 
@@ -84,7 +83,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     answers = load.Answers(jpegs, args.scale)
     for record in _records(setting, args, jpegs, answers, plan):
         run["records"].append(record)
-        stored.write(args.out, run)
+        if args.json:
+            stored.write(args.json, run)
         print(line(record), flush=True)
     return int(any(wrong(record) for record in run["records"]))
 

@@ -64,8 +64,7 @@ def measure(rival: Rival, settings: Any, crew: Crew) -> Iterator[Figure]:
             except WrongData as error:
                 yield _skipped(rival, settings, terms, f"wrong data: {error}")
     except RoleFailed as error:
-        why = str(error).strip().splitlines()[-1]
-        yield _skipped(rival, settings, terms, f"failed: {why}")
+        yield _skipped(rival, settings, terms, f"failed: {error.last_line}")
 
 
 class _Measurement:

@@ -31,7 +31,7 @@ def needed(monkeypatch: pytest.MonkeyPatch) -> None:
 def run(tmp_path: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
     """(status, the only record) of a run."""
     out = tmp_path / "out.json"
-    status = command.main([*TINY, "--out", str(out), *arguments])
+    status = command.main([*TINY, "--json", str(out), *arguments])
     found = json.loads(out.read_text())
     assert found["machine"]["python"]
     (record,) = found["records"]

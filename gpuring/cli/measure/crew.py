@@ -34,6 +34,11 @@ class RoleFailed(Exception):
         super().__init__(f"pid {pid} {why}" if pid else why)
         self.why = why
 
+    @property
+    def last_line(self) -> str:
+        """Of a traceback: what was raised."""
+        return str(self).strip().splitlines()[-1].strip().removeprefix("gpuring.errors.")
+
 
 class Pipe:
     """A role's end of its conversation with the benchmark."""

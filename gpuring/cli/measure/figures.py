@@ -109,7 +109,8 @@ def select(
 
 def line(figure: Figure) -> str:
     """One figure, for a terminal."""
-    head = f"{figure.group:<11} {figure.program:<12} {figure.name}, {setting(figure)}"
+    what = ", ".join(filter(None, (figure.name, setting(figure))))
+    head = f"{figure.group:<11} {figure.program:<12} {what}"
     values = figure.values
     if values is None:
         return f"{head}: skipped: {figure.skipped}"
