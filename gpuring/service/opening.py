@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, TypeVar
@@ -11,6 +10,7 @@ import numpy.typing as npt
 
 from gpuring import arguments, native
 from gpuring.arguments import between_one_and, integer
+from gpuring.deadlines import deadline_of, left_s
 from gpuring.errors import PeerLost, RingClosed, RingExists, RingIncompatible, RingNotFound
 from gpuring.registry import directory
 from gpuring.ring.creation import create_of
@@ -90,7 +90,7 @@ def serve(
     if request is None or response is None:
         if not engine or replace:
             raise TypeError("who creates a service describes it: request= and response=")
-        return _join(name, directory.deadline_of(timeout), lambda ring: Server(ring, engine=True))
+        return _join(name, deadline_of(timeout), lambda ring: Server(ring, engine=True))
     described = describe_request(request, request_meta)
     terms = Terms(
         describe_response(response, response_meta),
@@ -99,7 +99,7 @@ def serve(
         not engine,
         time_namespace(),
     )
-    deadline = directory.deadline_of(timeout)
+    deadline = deadline_of(timeout)
     missed = False
     make_way: bool | None = replace
     while True:
@@ -135,8 +135,7 @@ def _join(name: str, deadline: float, join: Callable[[Ring], _Member]) -> _Membe
     """Attaches to a service and joins it.  It waits for the service until the deadline.  If the
     service is closed between the two steps, it waits for the next one."""
     while True:
-        rest_s = None if deadline == math.inf else max(0.0, deadline - time.monotonic())
-        ring = attach(name, timeout=rest_s)
+        ring = attach(name, timeout=left_s(deadline))
         try:
             return join(ring)
         except RingClosed as error:
@@ -197,5 +196,5 @@ def connect(
         )
     if not arguments.number(engine_s, "engine_s", "a number of seconds") >= 0:
         raise ValueError(f"engine_s is >= 0 seconds, not {engine_s!r}")
-    deadline = directory.deadline_of(timeout)
+    deadline = deadline_of(timeout)
     return _join(name, deadline, lambda ring: Client(ring, Terms.of(ring), calls, engine_s, parts))

@@ -13,6 +13,7 @@ from gpuring.bridge.exporter.send_backlog import Backlog
 from gpuring.bridge.network import keys, multipart, wire
 from gpuring.bridge.network.addresses import addresses, is_name
 from gpuring.bridge.worker import Fatal, SupervisorPipe
+from gpuring.deadlines import deadline_of, left_s
 
 _MESSAGES = 64
 """How many messages of a connection wait to be heard.  Those of an importer are short."""
@@ -45,13 +46,13 @@ def listen(
         keys.serve(router, known)
     router.get_monitor_socket(EVENTS)  # that of ConnectionLimits, who miss nobody so
     where = asked if asked == address else f"{asked} ({address})"
-    logged, deadline = False, time.monotonic() + _AGAIN_S
+    logged, deadline = False, deadline_of(_AGAIN_S)
     while True:
         try:
             router.bind(f"tcp://{address}")
             return router, door
         except zmq.ZMQError as error:
-            if error.errno != zmq.EADDRINUSE or time.monotonic() > deadline:
+            if error.errno != zmq.EADDRINUSE or not left_s(deadline):
                 raise Fatal(f"cannot listen at {where}: {_why(error)}") from None
             if not logged:
                 supervisor.log(
