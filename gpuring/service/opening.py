@@ -24,7 +24,8 @@ from gpuring.service.wire import (
     check_service_name,
     describe_request,
     describe_response,
-    in_words,
+    differences,
+    request_of,
     time_namespace,
 )
 from gpuring.slot_layout import Spec
@@ -150,20 +151,16 @@ def _join(name: str, deadline: float, join: Callable[[Ring], _Member]) -> _Membe
 
 def _check_terms(ring: Ring, request: Spec, terms: Terms) -> None:
     theirs = Terms.of(ring)
-    for what, here, there in (
-        ("request", request, Spec(ring.spec.fields, ring.spec.meta)),
+    for what, given, has in differences(
+        ("request", request, request_of(ring)),
         ("response", terms.response, theirs.response),
         ("device or answers", terms.memory, theirs.memory),
         ("redeliver", terms.redeliver, theirs.redeliver),
     ):
-        if here != there:
-            has, given = (
-                in_words(each) if isinstance(each, Spec) else repr(each) for each in (there, here)
-            )
-            raise RingIncompatible(
-                f"service {ring.name!r} exists with another {what}: it has {has}, and you gave "
-                f"{given}. Join it without request= and response=, or replace it (replace=True)"
-            )
+        raise RingIncompatible(
+            f"service {ring.name!r} exists with another {what}: it has {has}, and you gave "
+            f"{given}. Join it without request= and response=, or replace it (replace=True)"
+        )
 
 
 def connect(
