@@ -1,4 +1,10 @@
-"""What stays when the worker of a bridge is killed: its place in the rings, and who restarts it."""
+"""The supervisor of either side: it starts the worker, starts another one when that dies, and has
+what stays meanwhile.
+
+Any thread of the user's program may call the public methods.  A thread of its own listens to the
+worker and does what that asks for; each side says in a class of its own what that is.  `close`
+leaves the rings when this thread has ended.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The socket of an exporter, and how it sends over that."""
+"""The socket at which an exporter listens, and how it sends over that.
+
+ZeroMQ keeps what was not sent yet.  A send never blocks, and fails when that is too much.
+"""
 
 from __future__ import annotations
 

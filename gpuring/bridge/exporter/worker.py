@@ -1,4 +1,8 @@
-"""The exporter's worker: it listens, and serves each importer from a subscription of its own."""
+"""The exporter's worker: it listens, and serves each importer from a subscription of its own.
+
+It has one thread, which alone uses everything in this folder but supervisor.py.  Here is its loop,
+what is heard from importers and from the supervisor, and when a session begins and ends.
+"""
 
 from __future__ import annotations
 
