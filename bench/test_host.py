@@ -15,6 +15,7 @@ import pytest
 
 import gpuring
 from gpuring.native import Header
+from tests.helpers import raw_verbs
 
 pytest.importorskip("pytest_benchmark")
 SLOTS = 8
@@ -40,11 +41,11 @@ def header():
 
 
 def test_core_claim_publish(benchmark, header):
-    producer = header.join_producer()
+    producer = raw_verbs.join_producer(header)
 
     def pair() -> None:
-        index = producer.claim(0, None, 0)
-        producer.publish(index, producer.seq, None, (), None)
+        index = producer.claim(0)
+        producer.publish(index, producer.seq)
 
     pair()
     assert producer.seq == SLOTS
@@ -54,13 +55,16 @@ def test_core_claim_publish(benchmark, header):
 
 def test_core_round(benchmark, header):
     """claim, publish, acquire, release through one lossless subscription."""
-    producer, reader = header.join_producer(), header.join_consumer(b"x", True, "next")
+    producer, reader = (
+        raw_verbs.join_producer(header),
+        raw_verbs.join_consumer(header, b"x", True, "next"),
+    )
 
     def hand_over() -> None:
-        index = producer.claim(0, None, 0)
-        producer.publish(index, producer.seq, None, (), None)
-        index = reader.acquire(0, None, 0)
-        reader.release(index, reader.seq, None, ())
+        index = producer.claim(0)
+        producer.publish(index, producer.seq)
+        index = reader.acquire(0)
+        reader.release(index, reader.seq)
 
     hand_over()
     assert producer.seq == reader.seq == SLOTS
@@ -70,23 +74,25 @@ def test_core_round(benchmark, header):
 
 def test_core_acquire_nothing(benchmark, header):
     """An acquire with timeout 0 that finds no frame."""
-    reader = header.join_consumer(b"x", True, "next")
-    assert benchmark(lambda: reader.acquire(0, None, 0)) < 0
+    reader = raw_verbs.join_consumer(header, b"x", True, "next")
+    assert benchmark(lambda: reader.acquire(0)) < 0
 
 
 @pytest.mark.parametrize("subscriptions", [0, 1, 4, 16])
 def test_core_claim_publish_with_readers(benchmark, header, subscriptions):
     """A claim reads the column of every subscription; lossy ones gate nothing."""
-    readers = [header.join_consumer(b"%d" % k, False, "next") for k in range(subscriptions)]
-    producer = header.join_producer()
+    readers = [
+        raw_verbs.join_consumer(header, b"%d" % k, False, "next") for k in range(subscriptions)
+    ]
+    producer = raw_verbs.join_producer(header)
 
     def pair() -> None:
-        producer.publish(producer.claim(0, None, 0), producer.seq, None, (), None)
+        producer.publish(producer.claim(0), producer.seq)
 
     pair()
-    assert all(reader.acquire(0, None, 0) >= 0 for reader in readers)
+    assert all(reader.acquire(0) >= 0 for reader in readers)
     for reader in readers:
-        reader.release(reader.seq % SLOTS, reader.seq, None, ())
+        reader.release(reader.seq % SLOTS, reader.seq)
     benchmark(pair)
     assert producer.seq == header.frontier - 1
 

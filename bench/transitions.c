@@ -12,7 +12,12 @@
 #include <sys/mman.h>
 #include <time.h>
 
-#include "core/ring.h"
+#include "core/bell.h"
+#include "core/claim.h"
+#include "core/consume.h"
+#include "core/header.h"
+#include "core/members.h"
+#include "core/peer.h"
 
 enum { ROUNDS = 20000, LAP = 8, VERBS = 4 };
 
@@ -36,20 +41,20 @@ int main(int argc, char **argv) {
         int bad = 0;
         int64_t t[VERBS + 1];
         t[0] = gr_now_ns();
-        for (int k = 0; k < LAP; k++) bad |= gr_claim(&p), seqs[k] = p.seq;
+        for (int k = 0; k < LAP; k++) bad |= gr_claim(&p), seqs[k] = p.last.seq;
         t[1] = gr_now_ns();
         for (int k = 0; k < LAP; k++) {
             uint32_t i = (uint32_t)(seqs[k] % LAP);
             uint64_t value = gr_promise(&p, i, seqs[k]);
-            gr_raise_to(fence_of(ring, i, p.number), value);
+            gr_raise_to(fence_of(ring, i, p.self.number), value);
             bad |= gr_publish(&p, i, seqs[k], value, 0, NULL);
         }
         t[2] = gr_now_ns();
-        for (int k = 0; k < LAP; k++) bad |= gr_acquire(&c) || c.seq != seqs[k]; /* the right frame, in order */
+        for (int k = 0; k < LAP; k++) bad |= gr_acquire(&c) || c.last.seq != seqs[k]; /* the right frame, in order */
         t[3] = gr_now_ns();
         for (int k = 0; k < LAP; k++) {
             uint32_t i = (uint32_t)(seqs[k] % LAP);
-            gr_raise_to(fence_of(ring, i, c.number), gr_promise(&c, i, seqs[k]));
+            gr_raise_to(fence_of(ring, i, c.self.number), gr_promise(&c, i, seqs[k]));
             bad |= gr_release(&c, i, seqs[k]);
         }
         t[4] = gr_now_ns();

@@ -17,10 +17,11 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from fake_driver import Rig
 from hypothesis import HealthCheck, settings
-from processes import PATIENCE_S
-from support import PLACES, Child, Place, Segment, segments_of
+
+from tests.helpers.fake_driver import Rig
+from tests.helpers.processes import PATIENCE_S
+from tests.helpers.support import PLACES, Child, Place, Segment, segments_of
 
 DEADLINE_S = 120
 GPU_DEADLINE_S = 180

@@ -1,86 +1,86 @@
-"""Modules import downwards only: nothing that a module imports imports that module again.
+"""What import-linter does not see: which floor compiled modules import from, and every circle.
 
-Every import counts, also one inside a function or under TYPE_CHECKING: a module that has to know
-the types of another one knows that module.
+Its contracts are in pyproject.toml, and `./check` runs it.
 """
 
 from __future__ import annotations
 
-import ast
-from pathlib import Path
+import re
+from graphlib import CycleError, TopologicalSorter
+from importlib.util import resolve_name
 
-import gpuring
+import pytest
 
-PACKAGE = Path(gpuring.__file__).parent
+from tests import ROOT
 
-
-def sources() -> dict[str, Path]:
-    """Every module by its name; the compiled one by its types."""
-    found = {}
-    for path in [*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.pyi")]:
-        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
+IMPORT = re.compile(r"^ *(?:from (gpuring[\w.]*|\.[\w.]*) )?c?import (\([^)]*\)|.*)", re.MULTILINE)
+FILES = {
+    path: ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    for path in (ROOT / "gpuring").rglob("*.p*")
+    if path.suffix in (".py", ".pyi", ".pyx", ".pxd")
+}
+COMPILED = {name for path, name in FILES.items() if path.suffix == ".pyx"}
 
 
 def imported(text: str, modules: set[str], package: str = "") -> set[str]:
-    """Those of `modules` that a source in `package` names in any of its imports."""
+    """Those of the modules that are imported or cimported, by a module of this package."""
     found = set()
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            above = package.rsplit(".", node.level - 1)[0] if node.level else ""
-            source = ".".join(filter(None, (above, node.module)))
-            for alias in node.names:
-                inner = f"{source}.{alias.name}"
-                found.add(inner if inner in modules else source)
+    for said, names in IMPORT.findall(text):
+        source = resolve_name(said, package) if said else ""
+        inner = {".".join(filter(None, (source, name))) for name in re.findall(r"[\w.]+", names)}
+        found |= inner & modules or {source}
     return found & modules
 
 
 def imports() -> dict[str, set[str]]:
     """What each module imports."""
-    graph, paths = {}, sources()
-    for name, path in paths.items():
+    found: dict[str, set[str]] = {name: set() for name in FILES.values()}
+    for path, name in FILES.items():
         package = name if path.stem == "__init__" else name.rpartition(".")[0]
-        graph[name] = imported(path.read_text(), set(paths), package)
-    return graph
+        found[name] |= imported(path.read_text(), set(found), package) - {name}
+    return found
 
 
-def circle(graph: dict[str, set[str]]) -> list[str]:
-    """A way from some module back to itself; empty if there is none."""
-    done: set[str] = set()
+def wrong(imports: set[tuple[str, str]]) -> list[str]:
+    """Those that do not lead to a floor below."""
+    tomllib = pytest.importorskip("tomllib", reason="Python 3.11 reads pyproject.toml")
+    told = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    layers = enumerate(told["contracts"][0]["layers"])
+    floor = {part: k for k, layer in layers for part in layer.split(" | ")}
+    parts = {
+        each: each.split(".")[1] if "." in each else "cli" for pair in imports for each in pair
+    }
+    return [
+        f"{by} imports {what}"
+        for by, what in sorted(imports)
+        if parts[by] != parts[what] and floor[parts[by]] >= floor[parts[what]]
+    ]
 
-    def walk(module: str, way: list[str]) -> list[str]:
-        if module in way:
-            return [*way[way.index(module) :], module]
-        if module in done:
-            return []
-        for each in sorted(graph[module]):
-            found = walk(each, [*way, module])
-            if found:
-                return found
-        done.add(module)
-        return []
 
-    return next(filter(None, (walk(module, []) for module in sorted(graph))), [])
+def test_compiled_modules_import_downwards_and_are_imported_from_above():
+    found = {(by, what) for by, of in imports().items() for what in of if COMPILED & {by, what}}
+    assert len(found) > 50
+    assert not wrong(found)
 
 
 def test_no_module_imports_itself_again():
-    graph = imports()
-    assert len(graph["gpuring.ring.ring"]) > 5
-    assert "gpuring.cli.doctor.gpu" in graph["gpuring.cli.doctor"]
-    assert not (way := circle(graph)), f"these import each other: {' -> '.join(way)}"
+    TopologicalSorter(imports()).prepare()  # raises CycleError, which names the circle
 
 
-def test_a_circle_is_found_and_every_import_counts():
-    modules = {"p", "p.a", "p.b", "p.c"}
-    assert imported("from p import a, name", modules) == {"p.a", "p"}
-    assert imported("def f():\n    import p.b", modules) == {"p.b"}
-    assert imported("if TYPE_CHECKING:\n    from p.c import T", modules) == {"p.c"}
-    assert imported("import os, numpy", modules) == set()
-    assert imported("from . import a\nfrom .b import name", modules, "p") == {"p.a", "p.b"}
-    assert imported("from .. import b", modules, "p.a") == {"p.b"}
-    assert circle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
-    assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
-    assert circle({"a": {"a"}}) == ["a", "a"]
+def test_what_is_wrong_is_found():
+    modules = {"gpuring.native", "gpuring.native.slots", "gpuring.ring", "gpuring.ring.slot"}
+    for text, found in {
+        "from gpuring.native cimport slots, verbs": {"gpuring.native.slots"},
+        "from gpuring.native import (\n    Header,\n    slots,\n)": {"gpuring.native.slots"},
+        "from gpuring.native.slots cimport *": {"gpuring.native.slots"},
+        "    cimport gpuring.ring.slot": {"gpuring.ring.slot"},
+        "import os, gpuring.ring\nfrom libc cimport math": {"gpuring.ring"},
+        "# from gpuring import ring": set(),
+    }.items():
+        assert imported(text, modules) == found
+    for text in ("from . import slot", "from .slot import x", "from ..ring import slot"):
+        assert imported(text, modules, "gpuring.ring") == {"gpuring.ring.slot"}
+    up, down = ("gpuring.native.slots", "gpuring.ring.slot"), ("gpuring.ring", "gpuring.native")
+    assert wrong({up, down}) == ["gpuring.native.slots imports gpuring.ring.slot"]
+    with pytest.raises(CycleError):
+        TopologicalSorter({"a": {"b"}, "b": {"c"}, "c": {"b"}}).prepare()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+
+from tests import ROOT
 
 INI = "[pytest]\ntestpaths = .\nmarkers = slow(keep): takes long\n    gpu: needs a GPU\n"
 TESTS = """
@@ -29,12 +30,12 @@ def run(tmp_path):
     """Runs pytest, with our conftest.py, where there are quick tests and slow ones."""
     (tmp_path / "pytest.ini").write_text(INI)
     (tmp_path / "test_two.py").write_text(TESTS)
-    path = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
+    path = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
     env = os.environ | {"PYTHONPATH": path, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 
     def run(*options: str) -> str:
         return subprocess.run(
-            [sys.executable, "-m", "pytest", "-p", "conftest", *options],
+            [sys.executable, "-m", "pytest", "-p", "tests.conftest", *options],
             cwd=tmp_path,
             env=env,
             text=True,

@@ -12,7 +12,6 @@ from typing import Any
 
 import griffe
 
-from gpuring import native
 from gpuring.native import slots
 from gpuring.ring import consumer, producer
 from gpuring.service import call, client, pending, server
@@ -23,7 +22,6 @@ class CoreDocstrings(griffe.Extension):
 
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
         if pkg.path == "gpuring":
-            _document(pkg["native._core"], native)
             _document(pkg["native.slots"], slots)
             _document(pkg["ring.producer"], producer)
             _document(pkg["ring.consumer"], consumer)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from gpuring import native
 from gpuring.errors import DeviceError, PeerLost, RingTimeout
 from gpuring.memory.host import HostMemory
 
@@ -112,7 +113,7 @@ def attach(name: str, header: Header, device: str | int | None) -> Memory:
 
     def fetch() -> int:
         try:
-            return header.fetch(FETCH_S)
+            return native.fetch(header, FETCH_S)
         except (PeerLost, RingTimeout) as error:
             raise type(error)(f"ring {name!r}: its GPU memory cannot be had: {error}") from error
 
@@ -125,4 +126,4 @@ def attach(name: str, header: Header, device: str | int | None) -> Memory:
 def hand_on(header: Header, memory: Memory) -> None:
     """Has this process give the memory to those who attach to the ring, if the kind needs it."""
     if memory.descriptor >= 0:
-        header.offer(memory.descriptor)
+        native.offer(header, memory.descriptor)

@@ -1,13 +1,58 @@
-"""The C library, and its binding: headers, devices, peers, and what a wait is.
+"""The C library, libgpuring.so.0, and its binding.  What stands here is what other rooms use.
 
-    core/       the protocol between hosts, in C
-    device/     the order of GPU work, in C
-    slots, verbs, snapshot, dlpack, signals    compiled modules on top of the binding
-
-What stands here is what the other rooms take from the binding.
+core/, device/     the protocol between hosts and the order of GPU work, in C
+c.pxd              what Cython knows of their headers
+header, device, peer, waits, notifier, exchange, files, clock
+                   the binding: one Python call is one transition of the C library
+blocked            what a wait that is blocked asks of the floors above
+slots, verbs       slot objects, and the verbs that hand them out
+snapshot, dlpack, signals
+                   a header for people, capsules, the end of a dropped object
 """
 
-from gpuring.native._core import (
+from gpuring.native.blocked import (
+    on_blocked,
+)
+from gpuring.native.clock import (
+    now_ns,
+    seconds,
+)
+from gpuring.native.device import (
+    Device,
+    Driver,
+    driver_symbols,
+)
+from gpuring.native.exchange import (
+    fetch,
+    offer,
+)
+from gpuring.native.files import (
+    File,
+    NameWatch,
+)
+from gpuring.native.header import (
+    GATES,
+    MAX_FAR_NBYTES,
+    MAX_META_NBYTES,
+    MAX_NAME_NBYTES,
+    MAX_NDIM,
+    MAX_PEERS,
+    MAX_SLOT_NBYTES,
+    MAX_SLOTS,
+    MAX_SPEC_NBYTES,
+    MAX_SUBSCRIPTIONS,
+    MEMORY_KINDS,
+    SYNC_KINDS,
+    VERSION,
+    Damaged,
+    Header,
+    Retired,
+    layout_fields,
+)
+from gpuring.native.notifier import (
+    Notifier,
+)
+from gpuring.native.peer import (
     BLOCKED,
     BY_FENCE,
     BY_HOLDER,
@@ -20,41 +65,19 @@ from gpuring.native._core import (
     FORKED,
     FULL_PEERS,
     FULL_SUBSCRIPTIONS,
-    GATES,
     LOCK_TIMEOUT,
-    MAX_FAR_NBYTES,
-    MAX_META_NBYTES,
-    MAX_NAME_NBYTES,
-    MAX_NDIM,
-    MAX_PEERS,
-    MAX_SLOT_NBYTES,
-    MAX_SLOTS,
-    MAX_SPEC_NBYTES,
-    MAX_SUBSCRIPTIONS,
-    MAX_WAITED,
-    MEMORY_KINDS,
     MODE_MISMATCH,
     PEER_LOST,
     REAPED,
-    SYNC_KINDS,
     TORN,
-    VERSION,
-    Damaged,
-    Device,
-    Driver,
-    File,
-    Header,
-    NameWatch,
-    Notifier,
     Peer,
-    Retired,
-    call_when_blocked,
-    driver_symbols,
-    layout_fields,
+    join_consumer,
+    join_producer,
+)
+from gpuring.native.waits import (
+    MAX_WAITED,
     look,
-    now_ns,
     ready,
-    seconds,
     select,
 )
 
@@ -99,11 +122,15 @@ __all__ = [
     "Notifier",
     "Peer",
     "Retired",
-    "call_when_blocked",
     "driver_symbols",
+    "fetch",
+    "join_consumer",
+    "join_producer",
     "layout_fields",
     "look",
     "now_ns",
+    "offer",
+    "on_blocked",
     "ready",
     "seconds",
     "select",

@@ -34,7 +34,7 @@ def refused(
     pid: int,
     made: int,
 ) -> DeviceError:
-    """The error for a gd_trouble (device/device.h).  `status` is the name of the CUresult.
+    """The error for a gd_trouble (device/state.h).  `status` is the name of the CUresult.
 
     `pid` is that of `peer`, and `made` is how many interprocess events this process has made.
     """

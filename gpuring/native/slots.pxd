@@ -3,7 +3,9 @@
 from cpython.object cimport PyObject
 from libc.stdint cimport uint32_t, uint64_t
 
-from gpuring.native._core cimport Device, Peer, gd_use, verb
+from gpuring.native.c cimport gd_use
+from gpuring.native.device cimport Device
+from gpuring.native.peer cimport Peer, verb
 
 cdef enum:
     MAX_BATCH = 1024  # GR_MAX_SLOTS, which Cython does not take as the size of an array

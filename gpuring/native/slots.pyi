@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 from typing_extensions import Self
 
-from gpuring.native._core import Device, Peer
+from gpuring.native import Device, Peer
 
 _Batch = TypeVar("_Batch")
 

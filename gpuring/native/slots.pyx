@@ -15,7 +15,8 @@ from cpython.object cimport PyObject
 from libc.stdint cimport INT64_MAX, uint32_t, uint64_t
 from libc.string cimport memset
 
-from gpuring.native._core cimport *
+from gpuring.native.c cimport *
+from gpuring.native.peer cimport *
 
 cdef extern from "Python.h":
     Py_ssize_t Py_REFCNT(PyObject *)
@@ -225,7 +226,7 @@ cdef class ReadSlot(Slot):
         self._seq = self.use.seq
         self._seen = self._restarted = self._cut = False
         self._shape = self._peer.shape(self.index) if gr_load_acquire32(
-            &self._peer.gd.me.ring.slot[self.index].ndim) else None
+            &self._peer.gd.core.ring.slot[self.index].ndim) else None
         return 0
 
     @property

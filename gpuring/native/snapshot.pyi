@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gpuring.native._core import Header
+from gpuring.native import Header
 
 SLOT_PHASES: tuple[str, ...]
 TAKE_PHASES: tuple[str, ...]

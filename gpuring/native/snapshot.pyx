@@ -3,7 +3,8 @@
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport uint32_t, uint64_t
 
-from gpuring.native._core cimport *
+from gpuring.native.c cimport *
+from gpuring.native.header cimport Header
 
 SLOT_PHASES = ("void", "writing", "ready", "torn")
 TAKE_PHASES = ("done", "open", "held")

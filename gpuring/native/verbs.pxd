@@ -2,7 +2,9 @@
 """The verbs of verbs.pyx, for compiled code that builds on them."""
 from libc.stdint cimport uint32_t
 
-from gpuring.native._core cimport Device, Peer, gd_call, verb
+from gpuring.native.c cimport gd_call
+from gpuring.native.device cimport Device
+from gpuring.native.peer cimport Peer, verb
 from gpuring.native.slots cimport MAX_BATCH, ReadSlot, Slot, WriteSlot
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gpuring.native._core import Device, Peer
+from gpuring.native import Device, Peer
 
 class Verbs:
     _peer: Peer

@@ -10,7 +10,9 @@ from cpython.object cimport PyObject
 from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport int64_t, uint32_t
 
-from gpuring.native._core cimport *
+from gpuring.native.c cimport *
+from gpuring.native.clock cimport deadline_of
+from gpuring.native.peer cimport *
 from gpuring.native.slots cimport MAX_BATCH, ReadSlot, Slot, WriteSlot, closed, is_free
 from gpuring.arguments import integer
 

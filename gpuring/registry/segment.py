@@ -3,7 +3,7 @@
 A ring NAME has the header `/gpuring.NAME` and, in host memory, its slots in `/gpuring.NAME+EPOCH`.
 A ring's name has no `+`, so the two cannot be confused, and a restarted ring never meets the slots
 of an earlier one.  If its slots are had by a descriptor, the processes that hand it on have sockets
-in the directory `/gpuring+EPOCH` (core/offer.c).
+in the directory `/gpuring+EPOCH` (core/exchange_socket.c).
 
 Anybody may put anything under any name there.  So we look at what has a name before we open it
 (`Named`), and we remove only files of our own.  docs/decisions/0012 has the rest.

@@ -129,23 +129,29 @@ def _close_all_after_threads() -> None:
         close_all()
 
 
-def _give_back_lost() -> None:
-    """Gives back the slots of this process that nobody has.  They may block a wait in this process,
-    and no other process can know.
+class _Blocked:
+    """What a wait of this process asks when it is blocked (native/blocked.pyx)."""
 
-    The wait does not get errors of other endpoints.  Their own next verb, or close, raises them.
-    """
-    finish_dropped()
-    for ring in all_of(_open.valuerefs()):
-        for endpoint in all_of(ring._endpoints.values()):
-            with contextlib.suppress(Exception):
-                endpoint._give_back_lost()
+    def give_back_lost(self) -> None:
+        """Gives back the slots of this process that nobody has.  They may block a wait in this
+        process, and no other process can know.
+
+        The wait does not get errors of other endpoints.  Their own next verb, or close, raises
+        them.
+        """
+        finish_dropped()
+        for ring in all_of(_open.valuerefs()):
+            for endpoint in all_of(ring._endpoints.values()):
+                with contextlib.suppress(Exception):
+                    endpoint._give_back_lost()
+
+    def waits_for_itself(self, peer: Peer) -> bool:
+        return diagnosis.waits_for_itself(peer)
+
+    def warn_of_itself(self, peer: Peer) -> None:
+        """What `peer` waits for, without a time-out, is in the hands of its own thread alone."""
+        names = [ring.name for ring in all_of(_open.valuerefs()) if ring._header is peer.header]
+        caller.warn(diagnosis.waiting_for_itself(names[0] if names else "?", peer), RuntimeWarning)
 
 
-def _warn_of_itself(peer: Peer) -> None:
-    """What `peer` waits for, without a time-out, is in the hands of its own thread alone."""
-    names = [ring.name for ring in all_of(_open.valuerefs()) if ring._header is peer.header]
-    caller.warn(diagnosis.waiting_for_itself(names[0] if names else "?", peer), RuntimeWarning)
-
-
-native.call_when_blocked(_give_back_lost, diagnosis.waits_for_itself, _warn_of_itself)
+native.on_blocked(_Blocked())

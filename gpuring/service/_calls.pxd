@@ -2,7 +2,9 @@
 """The classes of _calls.pyx, for compiled code that builds on them."""
 from libc.stdint cimport uint32_t, uint64_t
 
-from gpuring.native._core cimport Header, Peer, gd_use
+from gpuring.native.c cimport gd_use
+from gpuring.native.header cimport Header
+from gpuring.native.peer cimport Peer
 from gpuring.service._envelopes cimport Response
 from gpuring.native.slots cimport ReadSlot
 from gpuring.native.verbs cimport ConsumerVerbs

@@ -32,7 +32,9 @@ from cpython.object cimport PyObject
 from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport uint32_t, uint64_t
 
-from gpuring.native._core cimport *
+from gpuring.native.c cimport *
+from gpuring.native.clock cimport seconds
+from gpuring.native.header cimport Header
 from gpuring.service._envelopes cimport *
 from gpuring.service._sleepers cimport AsleepTask, Thread, asleep_task, asyncio, running_loop, wake
 from gpuring.native.slots cimport ReadSlot, Slot
@@ -41,7 +43,7 @@ from gpuring.service._envelopes import TEXT_NBYTES
 from gpuring.service._sleepers import Turn, nothing
 from gpuring.errors import CallFailed, FrameTorn, PeerLost, RingClosed, RingError, RingTimeout
 
-cdef extern from "core/ring.h" nogil:
+cdef extern from "core/atomics.h" nogil:
     bint gr_cas(gr_word *, uint64_t, uint64_t)
 
 cdef extern from "string.h":
@@ -542,7 +544,7 @@ cdef class Inbox:
         cdef double now
         cdef HoldsAnswer answer
         cdef bint any = False
-        self.dispatched = self.peer.gd.me.pos
+        self.dispatched = self.peer.gd.core.cursor.pos
         if timeout > 0 or self.peer.has_news():
             answer = acquired(self._answers, timeout, stream)
             while answer is not None:
@@ -550,9 +552,9 @@ cdef class Inbox:
                 any = True
                 if (only is not None and only.done()) or not (self.peer.has_whole_frame() if one else self.peer.has_frame()):
                     break
-                self.dispatched = self.peer.gd.me.pos
+                self.dispatched = self.peer.gd.core.cursor.pos
                 answer = acquired(self._answers, 0, stream)
-            self.dispatched = self.peer.gd.me.pos
+            self.dispatched = self.peer.gd.core.cursor.pos
         if self.polled:
             self.arm()
         now = coarse_s()
@@ -687,7 +689,7 @@ cdef class Inbox:
 
     cdef bint is_here(self, uint32_t number, uint64_t id) noexcept:
         """Whether an engine has neither left this client's ring nor been cleared."""
-        cdef gr_peer_entry *entry = &self.peer.gd.me.ring.peer[number]
+        cdef gr_peer_entry *entry = &self.peer.gd.core.ring.peer[number]
         return gr_load_acquire(&entry.id) == id and state_of(gr_load_acquire(&entry.word)) != GR_FREE
 
 

@@ -17,7 +17,10 @@ from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from gpuring.native._core cimport *
+from gpuring.native.c cimport *
+from gpuring.native.clock cimport seconds
+from gpuring.native.header cimport Header
+from gpuring.native.peer cimport *
 from gpuring.service._envelopes cimport *
 from gpuring.service._patience cimport Patience
 from gpuring.native.slots cimport ReadSlot, Slot, WriteSlot
@@ -129,7 +132,7 @@ cdef class Taken:
 cdef uint64_t former_of(Peer peer, uint64_t number, uint64_t below) noexcept:
     """How many parts of a call, in sequences below that one, are in its client's ring and not released.  An engine that is dead
     or has left has sent them."""
-    cdef gr_ring *ring = peer.gd.me.ring
+    cdef gr_ring *ring = peer.gd.core.ring
     cdef Response *envelope
     cdef uint64_t word, take, n = 0
     cdef uint32_t i
@@ -239,7 +242,7 @@ cdef class Answering(ProducerVerbs):
     cdef bint has_nothing(self) except -1:
         """Whether it has claimed nothing, according to the header's words.  It need not look at all of them, because the list of
         what was handed out has few entries."""
-        cdef gr_ring *ring = self._peer.gd.me.ring
+        cdef gr_ring *ring = self._peer.gd.core.ring
         cdef uint64_t word
         cdef uint32_t k
         if self.unlisted:
@@ -249,7 +252,7 @@ cdef class Answering(ProducerVerbs):
         else:
             for k in range(self.givens):
                 word = gr_load_acquire(&ring.slot[self.given[k]].word)
-                if phase_of(word) == GR_WRITING and owner_of(word) == self._peer.gd.me.number:
+                if phase_of(word) == GR_WRITING and owner_of(word) == self._peer.gd.core.self.number:
                     return False
         return True
 

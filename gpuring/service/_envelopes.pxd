@@ -4,7 +4,7 @@ from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
-from gpuring.native._core cimport gr_ring
+from gpuring.native.c cimport gr_ring
 from gpuring.native.slots cimport ReadSlot, Slot, WriteSlot
 from gpuring.native.verbs cimport ConsumerVerbs, ProducerVerbs
 
@@ -69,14 +69,14 @@ cdef inline double coarse_s() noexcept:
 
 
 cdef inline void *envelope_of(Slot slot) noexcept:
-    cdef gr_ring *ring = slot._peer.gd.me.ring
+    cdef gr_ring *ring = slot._peer.gd.core.ring
     return ring.meta + slot.index * ring.layout.meta_stride
 
 
 cdef inline const void *next_envelope(Slot slot) noexcept:
     """That of the slot that comes next, for a prefetch: the other side has used it since the last lap.  A wrong guess costs
     nothing."""
-    cdef gr_ring *ring = slot._peer.gd.me.ring
+    cdef gr_ring *ring = slot._peer.gd.core.ring
     return ring.meta + (0 if slot.index + 1 == ring.slots else slot.index + 1) * ring.layout.meta_stride
 
 

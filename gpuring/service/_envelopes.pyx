@@ -4,7 +4,8 @@
 
 There is no state here, so anybody may use it.
 """
-from gpuring.native._core cimport *
+from gpuring.native.c cimport *
+from gpuring.native.peer cimport *
 from gpuring.errors import RingTimeout
 
 TEXT_NBYTES = 240

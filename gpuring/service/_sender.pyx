@@ -13,7 +13,10 @@ import threading
 from libc.stdint cimport uint32_t, uint64_t
 
 from gpuring.service._calls cimport Calls, Inbox, InFlight
-from gpuring.native._core cimport *
+from gpuring.native.c cimport *
+from gpuring.native.clock cimport seconds
+from gpuring.native.header cimport Header
+from gpuring.native.peer cimport *
 from gpuring.service._envelopes cimport *
 from gpuring.native.slots cimport Slot, WriteSlot
 from gpuring.native.verbs cimport ProducerVerbs

@@ -18,6 +18,16 @@
 #include <sys/time.h>
 #include <unistd.h>
 
+#include "../../gpuring/native/core/bell.h"
+#include "../../gpuring/native/core/consume.h"
+#include "../../gpuring/native/core/handles.h"
+#include "../../gpuring/native/core/header.h"
+#include "../../gpuring/native/core/members.h"
+#include "../../gpuring/native/core/reap.h"
+#include "../../gpuring/native/device/device.h"
+#include "../../gpuring/native/device/record.h"
+#include "../../gpuring/native/device/released.h"
+#include "../../gpuring/native/device/verbs.h"
 #include "fake_cuda.h"
 #include "fuzz.h"
 
@@ -30,7 +40,7 @@ static struct gd_peer peers[MEMBERS];
 static gd_stream streams[2];
 
 static enum gr_result acquire_any(struct gd_peer *me, struct gd_call *call, unsigned how) {
-    return gd_acquire(me, call, how, me->me.mode == GR_LOSSY && below(2) ? gr_latest : gr_acquire);
+    return gd_acquire(me, call, how, me->core.self.mode == GR_LOSSY && below(2) ? gr_latest : gr_acquire);
 }
 
 static enum gr_result go(struct gd_peer *me, struct gd_call *call, unsigned how,
@@ -54,8 +64,8 @@ static void refuse_something(void) {
 static void verb(struct gd_peer *me) {
     struct gd_call call;
     struct gd_trouble trouble;
-    uint32_t indices[BATCH], index = below(me->me.ring->slots), open = 0;
-    const bool producer = me->me.role == GR_PRODUCER;
+    uint32_t indices[BATCH], index = below(me->core.ring->slots), open = 0;
+    const bool producer = me->core.self.role == GR_PRODUCER;
     gd_stream stream = below(4) ? streams[below(2)] : below(3);
     doing = "a verb";
     switch (below(10)) {
@@ -65,12 +75,12 @@ static void verb(struct gd_peer *me) {
         REQUIRE(result == GR_OK ? call.got >= 1 && call.got <= call.n : result == GR_SIGNAL || call.got == 0);
         if (result == GR_SIGNAL) gd_cancel(me, &call);
         for (uint32_t k = 0; k < call.got; k++) {
-            REQUIRE(indices[k] < me->me.ring->slots);
+            REQUIRE(indices[k] < me->core.ring->slots);
             me->use[indices[k]].open = true;
         }
         break;
     case 4: case 5: case 6:
-        for (uint32_t i = 0; i < me->me.ring->slots && open < BATCH; i++)
+        for (uint32_t i = 0; i < me->core.ring->slots && open < BATCH; i++)
             if (me->use[i].open) indices[open++] = i;
         if (open == 0) break;
         gd_begin(&call, stream, INT64_MAX, open, indices);
@@ -85,7 +95,7 @@ static void verb(struct gd_peer *me) {
         break;
     case 9:
         if (me->use[index].open && below(2)) gd_put_back(me, index);
-        gr_reap_dead(me->me.ring, NULL);
+        gr_reap_dead(me->core.ring, NULL);
         break;
     }
 }
@@ -104,14 +114,14 @@ static void fuzz(struct gr_config config) {
     for (int k = 0; k < 2; k++) streams[k] = fc_stream(0, k);
     REQUIRE(gd_open(&device, &driver, ring, 0, &trouble) == GR_OK);
     for (int k = 0; k < MEMBERS; k++) {
-        enum gr_result result = k < 2 ? gr_join_producer(ring, &peers[k].me)
+        enum gr_result result = k < 2 ? gr_join_producer(ring, &peers[k].core)
             : gr_join_consumer(ring, names[k - 2], k == 3 ? GR_LOSSY : GR_LOSSLESS, GR_REDELIVER, GR_START_OLDEST, 0,
-                               &peers[k].me);
+                               &peers[k].core);
         REQUIRE(result == GR_OK && gd_prepare(&peers[k], &device, below(2), &trouble) == GR_OK);
     }
     void *base = ring->head;
     isolate(&live);
-    live.peer[0] = peers[0].me; /* made-up words are made close to its sequence */
+    live.peer[0] = peers[0].core; /* made-up words are made close to its sequence */
     for (uint32_t k = below(12); k > 0; k--) verb(&peers[below(MEMBERS)]);
     hostile = &live;
     for (uint32_t turn = 1 + below(4); turn > 0; turn--) {

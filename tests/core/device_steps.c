@@ -4,6 +4,12 @@
 #define _GNU_SOURCE
 #include <sys/mman.h>
 
+#include "../../gpuring/native/core/consume.h"
+#include "../../gpuring/native/core/handles.h"
+#include "../../gpuring/native/core/header.h"
+#include "../../gpuring/native/core/members.h"
+#include "../../gpuring/native/device/device.h"
+#include "../../gpuring/native/device/verbs.h"
 #include "fake_cuda.h"
 #include "require.h"
 
@@ -62,7 +68,7 @@ static void our_own_work_of_an_earlier_lap_comes_first(unsigned sync, bool handl
     struct gd_trouble trouble;
     open_ring(sync);
     gd_stream first = fc_stream(0, false), other;
-    REQUIRE(gr_join_producer(ring, &me.me) == GR_OK);
+    REQUIRE(gr_join_producer(ring, &me.core) == GR_OK);
     REQUIRE(gd_prepare(&me, &device, false, &trouble) == GR_OK);
     fc_hold_stream(first, true);
     use_slot(&me, first);
@@ -107,7 +113,7 @@ static void put_and_get(void) {
  * between. */
 static int ask_and_release_another(void *stream, unsigned long long *id) {
     uint64_t held;
-    if ((gd_stream)stream == readers && !reader.use[0].open && !gr_holds(&reader.me, 0, &held) &&
+    if ((gd_stream)stream == readers && !reader.use[0].open && !gr_holds(&reader.core, 0, &held) &&
         reader.released.n + 1 == reader.released.room) {
         driver.stream_get_id = ask;
         put_and_get();
@@ -121,9 +127,9 @@ static void what_is_remembered_has_room(void) {
     struct gd_call call;
     open_ring(GR_SYNC_EVENT);
     readers = fc_stream(0, false), writers = fc_stream(0, false);
-    REQUIRE(gr_join_producer(ring, &writer.me) == GR_OK);
+    REQUIRE(gr_join_producer(ring, &writer.core) == GR_OK);
     REQUIRE(gd_prepare(&writer, &device, false, &trouble) == GR_OK);
-    REQUIRE(gr_join_consumer(ring, name, GR_LOSSLESS, GR_REDELIVER, GR_START_NEXT, 0, &reader.me) == GR_OK);
+    REQUIRE(gr_join_consumer(ring, name, GR_LOSSLESS, GR_REDELIVER, GR_START_NEXT, 0, &reader.core) == GR_OK);
     REQUIRE(gd_prepare(&reader, &device, false, &trouble) == GR_OK);
     fc_hold_stream(writers, true);
     ask = driver.stream_get_id;

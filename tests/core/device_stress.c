@@ -20,6 +20,15 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "../../gpuring/native/core/claim.h"
+#include "../../gpuring/native/core/consume.h"
+#include "../../gpuring/native/core/handles.h"
+#include "../../gpuring/native/core/header.h"
+#include "../../gpuring/native/core/members.h"
+#include "../../gpuring/native/device/device.h"
+#include "../../gpuring/native/device/record.h"
+#include "../../gpuring/native/device/released.h"
+#include "../../gpuring/native/device/verbs.h"
 #include "fake_cuda.h"
 #include "require.h"
 
@@ -101,7 +110,7 @@ struct partner { /* has room for every slot, so handing one over never waits */
 /* `use` may belong to another thread by now, so the words of the ring are asked. */
 static bool is_open(struct gd_peer *me, const struct errand *todo) {
     uint64_t seq;
-    return gr_holds(&me->me, todo->index, &seq) && seq == todo->seq;
+    return gr_holds(&me->core, todo->index, &seq) && seq == todo->seq;
 }
 
 static void finish(struct gd_peer *me, struct errand todo, bool producer) {
@@ -190,12 +199,12 @@ static void read_frame(gd_stream stream, uint32_t index, uint64_t seq, int reade
 static void end_while_captured(struct gd_peer *me, gd_stream stream, uint32_t index, verb_of_device verb) {
     struct gd_call call;
     gd_begin(&call, stream, INT64_MAX, 1, &index);
-    uint64_t promised = gr_load_acquire(work_of(ring, index, me->me.number));
+    uint64_t promised = gr_load_acquire(work_of(ring, index, me->core.self.number));
     fc_begin_capture(stream);
     enum gr_result result = go(me, &call, verb);
     fc_end_capture(stream);
     REQUIRE(result == GR_DEVICE && me->use[index].open);
-    REQUIRE(gr_load_acquire(work_of(ring, index, me->me.number)) == promised);
+    REQUIRE(gr_load_acquire(work_of(ring, index, me->core.self.number)) == promised);
 }
 
 static void leave(struct gd_peer *me) {
@@ -226,7 +235,7 @@ static void *produce(void *barrier) {
     struct partner partner;
     struct streams mine = {{fc_stream(0, false), fc_stream(0, true)}, fc_stream(0, chance(2))};
     fc_set_device(0);
-    REQUIRE(gr_join_producer(ring, &me.me) == GR_OK);
+    REQUIRE(gr_join_producer(ring, &me.core) == GR_OK);
     prepare(&me);
     open_partner(&partner, &me, true);
     pthread_barrier_wait(barrier);
@@ -244,10 +253,10 @@ static void *produce(void *barrier) {
         /* Where the end of a batch is refused, the frames before the one that was refused are
          * published. */
         if (call.got > 1) {
-            uint64_t seqs[BATCH], before = gr_load_relaxed(&ring->peer[me.me.number].frames);
+            uint64_t seqs[BATCH], before = gr_load_relaxed(&ring->peer[me.core.self.number].frames);
             for (uint32_t k = 0; k < call.got; k++) seqs[k] = me.use[indices[k]].seq;
             bool done = end(&me, stream, call.got, indices, gd_publish);
-            uint64_t count = gr_load_relaxed(&ring->peer[me.me.number].frames) - before;
+            uint64_t count = gr_load_relaxed(&ring->peer[me.core.self.number].frames) - before;
             REQUIRE(done == (count == call.got));
             for (uint32_t k = 0; k < count; k++) fc_published(seqs[k]), atomic_fetch_add(&published_sum, seqs[k]);
             /* A capture may have forbidden to end or settle one. It stays ours, and all others would
@@ -300,7 +309,7 @@ static void *consume(void *argument) {
     uint64_t last = 0;
     acquiring = reader->verb;
     fc_set_device(0);
-    REQUIRE(gr_join_consumer(ring, reader->name, reader->mode, GR_REDELIVER, GR_START_OLDEST, 0, &me.me) == GR_OK);
+    REQUIRE(gr_join_consumer(ring, reader->name, reader->mode, GR_REDELIVER, GR_START_OLDEST, 0, &me.core) == GR_OK);
     prepare(&me);
     open_partner(&partner, &me, false);
     pthread_barrier_wait(reader->barrier);
@@ -361,7 +370,7 @@ static void *churn(void *number) {
         struct gd_peer me;
         char name[GR_NAME_WORDS * 8] = "churn";
         snprintf(name, sizeof name, "churn %d", (int)(uintptr_t)number);
-        REQUIRE(gr_join_consumer(ring, name, turn % 2 ? GR_LOSSLESS : GR_LOSSY, GR_REDELIVER, GR_START_OLDEST, 0, &me.me) == GR_OK);
+        REQUIRE(gr_join_consumer(ring, name, turn % 2 ? GR_LOSSLESS : GR_LOSSY, GR_REDELIVER, GR_START_OLDEST, 0, &me.core) == GR_OK);
         prepare(&me);
         for (int k = 0; k < 8; k++) {
             struct gd_call call;

@@ -7,7 +7,7 @@
  * verbs.
  *
  *   gcc -std=gnu11 -g -O1 -DGR_FAULTS -fsanitize=address,undefined -fno-sanitize-recover=all \
- *       -pthread tests/core/fuzz.c $(find gpuring/native/core -name '*.c' ! -name watchdog.c) -o fuzz
+ *       -pthread tests/core/fuzz.c $(find gpuring/native/core -name '*.c' ! -name watchdog.c ! -name pidfds.c) -o fuzz
  *   ./fuzz --inputs 1000000 --seed 1         --first K --inputs 1: input K again
  */
 #define _GNU_SOURCE
@@ -23,7 +23,14 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-#include "../../gpuring/native/core/watchdog.c" /* for its look; the other files are linked */
+#include "../../gpuring/native/core/annex.h"
+#include "../../gpuring/native/core/claim.h"
+#include "../../gpuring/native/core/consume.h"
+#include "../../gpuring/native/core/header.h"
+#include "../../gpuring/native/core/wait.h"
+/* For their steps; the other files are linked. */
+#include "../../gpuring/native/core/pidfds.c"
+#include "../../gpuring/native/core/watchdog.c"
 
 #include "fuzz.h"
 
@@ -44,12 +51,12 @@ static void read_everything(struct gr_ring *r) { /* like snapshot() in _snapshot
 static void check(struct gr_peer *me, enum gr_result result) {
     REQUIRE(result >= GR_OK && result <= GR_SYSTEM && result != GR_LOCK_TIMEOUT && result != GR_FORKED);
     if (result != GR_OK) return;
-    REQUIRE(me->index < me->ring->slots && me->pendings <= me->ring->max_peers + 1);
-    for (uint32_t k = 0; k < me->pendings; k++) {
-        REQUIRE(me->pending[k].peer < me->ring->max_peers);
-        gr_load_acquire(fence_of(me->ring, me->index, me->pending[k].peer));
+    REQUIRE(me->last.index < me->ring->slots && me->last.pendings <= me->ring->max_peers + 1);
+    for (uint32_t k = 0; k < me->last.pendings; k++) {
+        REQUIRE(me->last.pending[k].peer < me->ring->max_peers);
+        gr_load_acquire(fence_of(me->ring, me->last.index, me->last.pending[k].peer));
     }
-    if (me->role == GR_CONSUMER) gr_torn(me->ring, me->index, me->producer, me->producer_id, me->value);
+    if (me->self.role == GR_CONSUMER) gr_torn(me->ring, me->last.index, me->last.producer, me->last.producer_id, me->last.value);
 }
 static bool join(struct gr_ring *ring, struct gr_peer *me, int kind) {
     static const char names[][GR_NAME_WORDS * 8] = {"alone", "shared", "lossy", "other"};
@@ -65,22 +72,22 @@ static void verb(struct gr_peer *me) {
     struct gr_ring *ring = me->ring;
     if (!ring) return;
     uint64_t value, reaped[GR_MASK_WORDS];
-    bool producer = me->role == GR_PRODUCER;
+    bool producer = me->self.role == GR_PRODUCER;
     struct gr_culprit culprit;
     gr_verb look = producer ? gr_claim
-        : me->mode == GR_LOSSY && below(2) ? gr_latest : gr_acquire;
-    me->deadline_ns = 0;
+        : me->self.mode == GR_LOSSY && below(2) ? gr_latest : gr_acquire;
+    me->wait.deadline_ns = 0;
     switch (doing = "a verb", below(24)) {
     default: gr_look(me, &value, &culprit), check(me, look(me)); break;
     case 8: check(me, gr_sleep(me, look)); break;
     case 9: check(me, gr_spin(me, look)); break;
     case 10: case 11: case 12: case 13:
-        value = gr_promise(me, me->index, me->seq);
-        if (below(4)) gr_raise_to(fence_of(ring, me->index, me->number), value);
-        if (!producer) check(me, gr_release(me, me->index, me->seq));
-        else check(me, gr_publish(me, me->index, me->seq, value, below(GR_MAX_NDIM + 1), shape));
+        value = gr_promise(me, me->last.index, me->last.seq);
+        if (below(4)) gr_raise_to(fence_of(ring, me->last.index, me->self.number), value);
+        if (!producer) check(me, gr_release(me, me->last.index, me->last.seq));
+        else check(me, gr_publish(me, me->last.index, me->last.seq, value, below(GR_MAX_NDIM + 1), shape));
         break;
-    case 14: (producer ? gr_abandon : gr_give_back)(me, me->index, me->seq); break;
+    case 14: (producer ? gr_abandon : gr_give_back)(me, me->last.index, me->last.seq); break;
     case 15: if (!producer) gr_skip_torn(me); break;
     case 16: gr_holds(me, below(ring->slots), &value); break;
     case 17: read_everything(ring); break;
@@ -91,7 +98,7 @@ static void verb(struct gr_peer *me) {
         break;
     case 20: if (!below(4)) gr_close(ring); break;
     case 22:
-        if (producer) gr_set_origin(me, me->index, me->seq, &(struct gr_origin){below(50), below(50), below(50)});
+        if (producer) gr_set_origin(me, me->last.index, me->last.seq, &(struct gr_origin){below(50), below(50), below(50)});
         break;
     case 23: gr_set_link(ring, &(struct gr_watermark){.epoch = {(uint8_t)below(2)}, .seq = below(50), .lost = below(9)}); break;
     case 21: if (gr_leave(me) == GR_OK || below(2)) join(ring, me, (int)below(6)); break;
@@ -186,9 +193,9 @@ static void begin(struct live *live, struct gr_config config) {
     for (int k = 0; k < DEAD && room; k++) REQUIRE(join(ghost, &dead[k], k + 1));
     for (int n = config.slots > 3 ? 2 : 1; n > 0; n--) {
         REQUIRE(gr_claim(p) == GR_OK);
-        uint64_t value = gr_promise(p, p->index, p->seq);
-        gr_raise_to(fence_of(ring, p->index, p->number), value);
-        REQUIRE(gr_publish(p, p->index, p->seq, value, 0, NULL) == GR_OK);
+        uint64_t value = gr_promise(p, p->last.index, p->last.seq);
+        gr_raise_to(fence_of(ring, p->last.index, p->self.number), value);
+        REQUIRE(gr_publish(p, p->last.index, p->last.seq, value, 0, NULL) == GR_OK);
     }
     if (room) gr_acquire(&dead[2]), gr_claim(&dead[0]);
     gr_acquire(&live->peer[4]);

@@ -100,11 +100,11 @@ static void forge(struct gr_ring *r, uint64_t seq) {
 }
 static void corrupt(struct live *live) {
     if (below(8) == 0) {
-        forge(live->ring, live->peer[below(PEERS)].seq + below(8));
+        forge(live->ring, live->peer[below(PEERS)].last.seq + below(8));
         return;
     }
     uint64_t *word = any_word(live);
-    *word = any_value(*word, *any_word(live), live->peer[below(PEERS)].seq);
+    *word = any_value(*word, *any_word(live), live->peer[below(PEERS)].last.seq);
 }
 void gr_fault(const char *name) {
     doing = name;

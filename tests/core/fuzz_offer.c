@@ -1,11 +1,11 @@
 /* Hostile clients and servers: a fuzzer of the sockets at which descriptors are handed on
- * (core/offer.c, talk.c), for the address and undefined-behaviour sanitizers. Clients connect, say anything
+ * (core/exchange_*.c), for the address and undefined-behaviour sanitizers. Clients connect, say anything
  * with any descriptors, or nothing, and go; servers that pass for peers do the same. The watchdog's
  * steps are called as verbs, so an input is the same each time. After each input no descriptor may
  * be left, and an honest client must get the slots.
  *
  *   gcc -std=gnu11 -g -O1 -DGR_FAULTS -fsanitize=address,undefined -fno-sanitize-recover=all \
- *       -pthread tests/core/fuzz_offer.c $(find gpuring/native/core -name '*.c' ! -name watchdog.c) -o fuzz
+ *       -pthread tests/core/fuzz_offer.c $(find gpuring/native/core -name '*.c' …) -o fuzz
  *   ./fuzz --inputs 1000000 --seed 1         --first K --inputs 1: input K again
  */
 #define _GNU_SOURCE
@@ -26,7 +26,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "../../gpuring/native/core/watchdog.c" /* for its steps; the other files are linked */
+#include "../../gpuring/native/core/exchange_fetch.h"
+#include "../../gpuring/native/core/exchange_offer.h"
+#include "../../gpuring/native/core/header.h"
+/* For their steps; the other files are linked. */
+#include "../../gpuring/native/core/exchange_talk.c"
+#include "../../gpuring/native/core/pidfds.c"
+#include "../../gpuring/native/core/thread.c"
+#include "../../gpuring/native/core/watchdog.c"
 
 #include "fuzz.h"
 
@@ -115,16 +122,16 @@ static void attend(void) {
     for (int turns = 0; turns < 4 && !all; turns++) { /* the hearer makes room */
         all = gr_answer(gr_lock_handles());
         gr_unlock_handles();
-        gr_hear_talks();
+        hear_talks();
     }
     REQUIRE(all);
 }
 static void look(void) {
     doing = "a look at the peers";
     struct gr_ring *handles = gr_lock_handles();
-    looks++;
+    gr_begin_look();
     for (struct gr_ring *ring = handles; ring; ring = ring->next) refresh(ring);
-    forget_processes();
+    gr_end_look();
     REQUIRE(process_count <= MAX_UNKNOWN + RINGS * SERVERS);
     struct pollfd polled[3];
     REQUIRE(gr_list_sockets(handles, polled, 3) <= 3);

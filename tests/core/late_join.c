@@ -21,6 +21,13 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "../../gpuring/native/core/consume.h"
+#include "../../gpuring/native/core/handles.h"
+#include "../../gpuring/native/core/header.h"
+#include "../../gpuring/native/core/members.h"
+#include "../../gpuring/native/core/watchdog.h"
+#include "../../gpuring/native/device/device.h"
+#include "../../gpuring/native/device/verbs.h"
 #include "fake_cuda.h"
 #include "require.h"
 
@@ -57,7 +64,7 @@ static void publish_and_hang(int go, int done) {
     if (read(go, &byte, 1) != 1) exit(1);
     REQUIRE((ring = gr_attach(fd, &why, text, sizeof text)) != NULL);
     open_gpu();
-    REQUIRE(gr_join_producer(ring, &me.me) == GR_OK);
+    REQUIRE(gr_join_producer(ring, &me.core) == GR_OK);
     prepare();
     gd_stream stream = fc_stream(0, false);
     fc_hold_stream(stream, true);
@@ -132,8 +139,8 @@ int main(int count, char **words) {
     REQUIRE((ring = gr_create(fd, &config, zeros, zeros, zeros, "{}")) != NULL);
     fc_serve_ring(ring);
     open_gpu();
-    REQUIRE((polls ? gr_join_producer(ring, &me.me)
-                   : gr_join_consumer(ring, name, GR_LOSSLESS, GR_REDELIVER, GR_START_NEXT, 0, &me.me)) == GR_OK);
+    REQUIRE((polls ? gr_join_producer(ring, &me.core)
+                   : gr_join_consumer(ring, name, GR_LOSSLESS, GR_REDELIVER, GR_START_NEXT, 0, &me.core)) == GR_OK);
     gate = awaits;
     prepare();
     let_the_watchdog_sleep();

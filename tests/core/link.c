@@ -20,7 +20,13 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../../gpuring/native/core/ring.h"
+#include "../../gpuring/native/core/annex.h"
+#include "../../gpuring/native/core/bell.h"
+#include "../../gpuring/native/core/claim.h"
+#include "../../gpuring/native/core/consume.h"
+#include "../../gpuring/native/core/header.h"
+#include "../../gpuring/native/core/members.h"
+#include "../../gpuring/native/core/peer.h"
 
 enum { MAX_POINTS = 64, DEADLINE_S = 20, FIRST = 4 /* a near ring of 4 slots begins with that */ };
 typedef unsigned long long ull;
@@ -115,8 +121,8 @@ static void import(int fd, uint64_t credits) {
             enum gr_result result = gr_claim(&me);
             if (result == GR_BLOCKED) break;
             REQUIRE(result == GR_OK, "%d", result);
-            have[(first + n) % credits].index = me.index;
-            have[(first + n) % credits].seq = me.seq;
+            have[(first + n) % credits].index = me.last.index;
+            have[(first + n) % credits].seq = me.last.seq;
         }
         if (n == 0) {
             nap(20);
@@ -132,7 +138,7 @@ static void import(int fd, uint64_t credits) {
             struct gr_origin origin = {at.seq, name_of(&at), (uint32_t)at.lost};
             REQUIRE(gr_set_origin(&me, index, seq, &origin) == GR_OK);
             uint64_t value = gr_promise(&me, index, seq);
-            gr_raise_to(fence_of(ring, index, me.number), value);
+            gr_raise_to(fence_of(ring, index, me.self.number), value);
             REQUIRE(gr_publish(&me, index, seq, value, 0, NULL) == GR_OK);
             first++, n--;
             if (!lazy || chance(8) == 0) mark = mark_of(&at), gr_set_link(ring, &mark);
@@ -151,16 +157,16 @@ static bool read_one(struct gr_ring *ring) {
     if (result == GR_BLOCKED || result == GR_PEER_LOST) return false;
     REQUIRE(result == GR_OK, "%d", result);
     struct gr_origin origin;
-    REQUIRE(gr_origin(&ring->slot[reader.index], &origin));
+    REQUIRE(gr_origin(&ring->slot[reader.last.index], &origin));
     while (!step(&read_to)) {
     }
     REQUIRE(origin.time_ns == name_of(&read_to), "near %llu of ring %llu came, and not %llu of %llu",
             (ull)(origin.time_ns & UINT32_MAX), (ull)(origin.time_ns >> 32), (ull)read_to.seq, (ull)read_to.ring);
     REQUIRE(origin.seq == read_to.seq && origin.lost == (uint32_t)read_to.lost, "%u lost, and not %llu",
             origin.lost, (ull)read_to.lost);
-    uint64_t value = gr_promise(&reader, reader.index, reader.seq);
-    gr_raise_to(fence_of(ring, reader.index, reader.number), value);
-    REQUIRE(gr_release(&reader, reader.index, reader.seq) == GR_OK);
+    uint64_t value = gr_promise(&reader, reader.last.index, reader.last.seq);
+    gr_raise_to(fence_of(ring, reader.last.index, reader.self.number), value);
+    REQUIRE(gr_release(&reader, reader.last.index, reader.last.seq) == GR_OK);
     return true;
 }
 
@@ -212,7 +218,7 @@ int main(int argc, char **argv) {
                              0, &reader) == GR_OK);
     for (; kills < all; kills++) live(ring, fd);
     printf("{\"kills\": %llu, \"frames\": %llu, \"near rings\": %llu, \"at random\": %u, \"points\": {",
-           (ull)kills, (ull)reader.frames + gr_load_sc(&ring->peer[reader.number].frames), (ull)read_to.ring + 1,
+           (ull)kills, (ull)gr_load_sc(&ring->peer[reader.self.number].frames), (ull)read_to.ring + 1,
            died->at_random);
     for (int k = 0; died->name[k][0]; k++) printf("%s\"%s\": %u", k ? ", " : "", died->name[k], died->times[k]);
     printf("}}\n");

@@ -13,7 +13,12 @@
 #include <sys/syscall.h>
 #include <time.h>
 
-#include "../../gpuring/native/core/ring.h"
+#include "../../gpuring/native/core/claim.h"
+#include "../../gpuring/native/core/consume.h"
+#include "../../gpuring/native/core/header.h"
+#include "../../gpuring/native/core/members.h"
+#include "../../gpuring/native/core/peer.h"
+#include "../../gpuring/native/core/wait.h"
 #include "require.h"
 
 enum { LOOK_NS = 40, WOKEN_NS = 20 * 1000, TIMER_NS = 60 * 1000, TIMER_VARIES_NS = 4000 };
@@ -30,8 +35,8 @@ static int64_t below(int64_t n) {
 }
 
 static void pay(struct gr_peer *me, uint64_t *value) {
-    *value = gr_promise(me, me->index, me->seq);
-    gr_raise_to(fence_of(ring, me->index, me->number), *value);
+    *value = gr_promise(me, me->last.index, me->last.seq);
+    gr_raise_to(fence_of(ring, me->last.index, me->self.number), *value);
 }
 
 /* Moves the clock on, and publishes the frames that are due by then. */
@@ -43,7 +48,7 @@ static void advance(int64_t to) {
         writing = true;
         REQUIRE(gr_claim(&writer) == GR_OK);
         pay(&writer, &value);
-        REQUIRE(gr_publish(&writer, writer.index, writer.seq, value, 0, NULL) == GR_OK);
+        REQUIRE(gr_publish(&writer, writer.last.index, writer.last.seq, value, 0, NULL) == GR_OK);
         writing = false;
     }
     if (to > clock_ns) clock_ns = to;
@@ -102,17 +107,17 @@ int main(int argc, char **argv) {
         if (n == waits / 2) before = sleeps;
         /* The last one does not come when it is foreseen. */
         if (n == waits - 1) next_ns = schedule_ns += 20 * period_ns;
-        reader.deadline_ns = INT64_MAX;
+        reader.wait.deadline_ns = INT64_MAX;
         enum gr_result result = gr_acquire(&reader);
         if (result == GR_BLOCKED) result = gr_spin(&reader, gr_acquire);
         while (result == GR_BLOCKED || result == GR_SIGNAL) result = gr_sleep(&reader, gr_acquire);
         REQUIRE(result == GR_OK && atomic_load(&ring->head->waiters) == 0);
-        if (n >= waits / 2) punctual += clock_ns - (int64_t)gr_load_relaxed(&ring->slot[reader.index].time_ns) < 1000;
+        if (n >= waits / 2) punctual += clock_ns - (int64_t)gr_load_relaxed(&ring->slot[reader.last.index].time_ns) < 1000;
         int64_t over_ns = awake_ns - (clock_ns - begun_ns) / GR_SPIN_SHARE;
         if (over_ns > overdrawn_ns) overdrawn_ns = over_ns;
         uint64_t value;
         pay(&reader, &value);
-        REQUIRE(gr_release(&reader, reader.index, reader.seq) == GR_OK);
+        REQUIRE(gr_release(&reader, reader.last.index, reader.last.seq) == GR_OK);
     }
     printf("{\"waits\": %d, \"punctual\": %d, \"sleeps\": %llu, \"awake\": %.6f, \"overdrawn_ns\": %lld}\n", waits - waits / 2,
            punctual, (unsigned long long)(sleeps - before), (double)awake_ns / (double)(clock_ns - begun_ns), (long long)overdrawn_ns);

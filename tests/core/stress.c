@@ -16,7 +16,16 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "../../gpuring/native/core/ring.h"
+#include "../../gpuring/native/core/bell.h"
+#include "../../gpuring/native/core/claim.h"
+#include "../../gpuring/native/core/consume.h"
+#include "../../gpuring/native/core/handles.h"
+#include "../../gpuring/native/core/header.h"
+#include "../../gpuring/native/core/members.h"
+#include "../../gpuring/native/core/notify.h"
+#include "../../gpuring/native/core/peer.h"
+#include "../../gpuring/native/core/wait.h"
+#include "../../gpuring/native/core/watchdog.h"
 #include "require.h"
 
 enum { SLOTS = 5, WORDS = 16, PRODUCERS = 3, LONELY = 3, SHARED = 3, LOSSY = 2, NEWEST = 2 };
@@ -31,7 +40,7 @@ static _Atomic int churning = 1;
 enum way { ASLEEP, AT_BELLS, IN_POLL, WAYS };
 
 static enum gr_result run(struct gr_peer *me, gr_verb verb, enum way way, struct gr_notifier *notifier) {
-    me->deadline_ns = INT64_MAX;
+    me->wait.deadline_ns = INT64_MAX;
     enum gr_result result = verb(me);
     if (way == ASLEEP && result == GR_BLOCKED) result = gr_spin(me, verb);
     while (result == GR_BLOCKED || result == GR_SIGNAL) {
@@ -49,8 +58,8 @@ static enum gr_result run(struct gr_peer *me, gr_verb verb, enum way way, struct
 }
 
 static void pay(struct gr_peer *me, uint64_t *value) {
-    *value = gr_promise(me, me->index, me->seq);
-    gr_raise_to(fence_of(ring, me->index, me->number), *value);
+    *value = gr_promise(me, me->last.index, me->last.seq);
+    gr_raise_to(fence_of(ring, me->last.index, me->self.number), *value);
 }
 
 static uint64_t content(uint64_t seq, int k) { return seq * 0x9e3779b97f4a7c15u + (uint64_t)k; }
@@ -66,15 +75,15 @@ static void *produce(void *barrier) {
     pthread_barrier_wait(barrier);
     for (uint64_t n = 0; n < frames_each; n++) {
         REQUIRE(run(&me, gr_claim, way, notifier) == GR_OK);
-        REQUIRE(me.pendings == 0);
-        for (int k = 0; k < WORDS; k++) data[me.index][k] = content(me.seq, k);
+        REQUIRE(me.last.pendings == 0);
+        for (int k = 0; k < WORDS; k++) data[me.last.index][k] = content(me.last.seq, k);
         pay(&me, &value);
         if (n % 17 == 5) {
-            REQUIRE(gr_abandon(&me, me.index, me.seq) == GR_OK);
+            REQUIRE(gr_abandon(&me, me.last.index, me.last.seq) == GR_OK);
             continue;
         }
-        REQUIRE(gr_publish(&me, me.index, me.seq, value, 0, NULL) == GR_OK);
-        sum += me.seq;
+        REQUIRE(gr_publish(&me, me.last.index, me.last.seq, value, 0, NULL) == GR_OK);
+        sum += me.last.seq;
     }
     atomic_fetch_add(&published_sum, sum);
     gr_notifier_close(notifier);
@@ -83,7 +92,7 @@ static void *produce(void *barrier) {
 }
 
 static void check_frame(const struct gr_peer *me) {
-    for (int k = 0; k < WORDS; k++) REQUIRE(data[me->index][k] == content(me->seq, k));
+    for (int k = 0; k < WORDS; k++) REQUIRE(data[me->last.index][k] == content(me->last.seq, k));
 }
 
 struct reader {
@@ -104,22 +113,22 @@ static void *consume(void *argument) {
     REQUIRE(gr_join_consumer(ring, reader->name, reader->mode, GR_REDELIVER, GR_START_OLDEST, 0, &me) == GR_OK);
     pthread_barrier_wait(reader->barrier);
     for (;;) {
-        me.lost = 0;
+        me.last.lost = 0;
         enum gr_result result = run(&me, reader->verb, reader->way, notifier);
         if (result == GR_ENDED) break;
         REQUIRE(result == GR_OK);
         if (reader->shared && ++turn % 97 == 0) { /* as if its stream could not be ordered */
-            REQUIRE(gr_give_back(&me, me.index, me.seq) == GR_OK);
+            REQUIRE(gr_give_back(&me, me.last.index, me.last.seq) == GR_OK);
             continue;
         }
-        REQUIRE(reader->shared || me.seq > last);
-        REQUIRE(reader->mode == GR_LOSSY || me.lost == 0);
+        REQUIRE(reader->shared || me.last.seq > last);
+        REQUIRE(reader->mode == GR_LOSSY || me.last.lost == 0);
         check_frame(&me);
-        last = me.seq;
-        sum += me.seq;
-        if (reader->shared) REQUIRE(atomic_exchange(&seen_shared[me.seq], 1) == 0);
+        last = me.last.seq;
+        sum += me.last.seq;
+        if (reader->shared) REQUIRE(atomic_exchange(&seen_shared[me.last.seq], 1) == 0);
         pay(&me, &value);
-        REQUIRE(gr_release(&me, me.index, me.seq) == GR_OK);
+        REQUIRE(gr_release(&me, me.last.index, me.last.seq) == GR_OK);
     }
     if (reader->mode == GR_LOSSLESS && !reader->shared) atomic_fetch_add(&lonely_sum, sum);
     gr_notifier_raise(notifier);
@@ -138,13 +147,13 @@ static void *churn(void *unused) {
         unsigned mode = turn % 2 ? GR_LOSSLESS : GR_LOSSY;
         REQUIRE(gr_join_consumer(ring, name, mode, GR_REDELIVER, turn % 3 ? GR_START_OLDEST : GR_START_NEXT, 0, &me) == GR_OK);
         for (int k = 0; k < 8; k++) {
-            me.deadline_ns = 0;
-            me.lost = 0;
+            me.wait.deadline_ns = 0;
+            me.last.lost = 0;
             if (gr_acquire(&me) != GR_OK) continue;
-            REQUIRE(mode == GR_LOSSY || me.lost == 0);
+            REQUIRE(mode == GR_LOSSY || me.last.lost == 0);
             check_frame(&me);
             pay(&me, &value);
-            REQUIRE(gr_release(&me, me.index, me.seq) == GR_OK);
+            REQUIRE(gr_release(&me, me.last.index, me.last.seq) == GR_OK);
         }
         REQUIRE(gr_leave(&me) == GR_OK);
     }

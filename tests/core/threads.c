@@ -16,7 +16,14 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "../../gpuring/native/core/ring.h"
+#include "../../gpuring/native/core/claim.h"
+#include "../../gpuring/native/core/consume.h"
+#include "../../gpuring/native/core/handles.h"
+#include "../../gpuring/native/core/header.h"
+#include "../../gpuring/native/core/members.h"
+#include "../../gpuring/native/core/peer.h"
+#include "../../gpuring/native/core/reap.h"
+#include "../../gpuring/native/core/wait.h"
 #include "require.h"
 
 enum { SLOTS = 2, DEADLINE_S = 200 };
@@ -50,8 +57,8 @@ struct meddler {
 static enum gr_result end(struct gr_peer *me, uint32_t index, uint64_t seq) {
     uint64_t value = gr_promise(me, index, seq);
     if (value == 0) return GR_REAPED;
-    gr_raise_to(fence_of(ring, index, me->number), value);
-    if (me->role == GR_PRODUCER) return chance(2) ? gr_publish(me, index, seq, value, 0, NULL) : gr_abandon(me, index, seq);
+    gr_raise_to(fence_of(ring, index, me->self.number), value);
+    if (me->self.role == GR_PRODUCER) return chance(2) ? gr_publish(me, index, seq, value, 0, NULL) : gr_abandon(me, index, seq);
     return chance(2) ? gr_release(me, index, seq) : gr_give_back(me, index, seq);
 }
 
@@ -60,11 +67,11 @@ static void *meddle(void *argument) {
     struct gr_peer *me = meddler->me;
     dice = meddler->seed;
     for (;;) {
-        me->deadline_ns = INT64_MAX;
+        me->wait.deadline_ns = INT64_MAX;
         enum gr_result result = meddler->verb(me);
         if (result == GR_BLOCKED) result = chance(2) ? gr_sleep(me, meddler->verb) : GR_BLOCKED;
         atomic_fetch_add(&meddler->rounds, 1);
-        if (result == GR_OK && !meddler->keeps) result = end(me, me->index, me->seq);
+        if (result == GR_OK && !meddler->keeps) result = end(me, me->last.index, me->last.seq);
         if (result == GR_REAPED) return NULL;
         REQUIRE(result == GR_OK || result == GR_BLOCKED || result == GR_SIGNAL);
     }
@@ -84,11 +91,11 @@ static void look_for_words_of(uint32_t p) {
 
 /* One turn of the peers that stay: a frame, if there is room, and all that can be read. */
 static void keep_going(void) {
-    if (gr_claim(&writer) == GR_OK) REQUIRE(end(&writer, writer.index, writer.seq) == GR_OK);
+    if (gr_claim(&writer) == GR_OK) REQUIRE(end(&writer, writer.last.index, writer.last.seq) == GR_OK);
     while (gr_acquire(&reader) == GR_OK) {
-        uint32_t index = reader.index;
-        uint64_t seq = reader.seq, value = gr_promise(&reader, index, seq);
-        gr_raise_to(fence_of(ring, index, reader.number), value);
+        uint32_t index = reader.last.index;
+        uint64_t seq = reader.last.seq, value = gr_promise(&reader, index, seq);
+        gr_raise_to(fence_of(ring, index, reader.self.number), value);
         REQUIRE(gr_release(&reader, index, seq) == GR_OK);
     }
 }
@@ -111,21 +118,21 @@ static void play(uint64_t n) {
     int rounds = (int)chance(3);
     while (atomic_load(&meddler.rounds) < rounds) keep_going();
     if (chance(2)) keep_going();
-    uint32_t number = me.number;
+    uint32_t number = me.self.number;
     REQUIRE(gr_leave(&me) == GR_OK);
     look_for_words_of(number);
     join(&heir, kind); /* the thread may still be in a verb */
-    look_for_words_of(heir.number);
+    look_for_words_of(heir.self.number);
     for (int k = 0; k < 4; k++) {
         keep_going();
         if (verbs[kind](&heir) != GR_OK) continue;
-        uint64_t seq, index = heir.index;
+        uint64_t seq, index = heir.last.index;
         sched_yield();
-        REQUIRE(gr_holds(&heir, (uint32_t)index, &seq) && seq == heir.seq);
-        REQUIRE(end(&heir, (uint32_t)index, heir.seq) == GR_OK);
+        REQUIRE(gr_holds(&heir, (uint32_t)index, &seq) && seq == heir.last.seq);
+        REQUIRE(end(&heir, (uint32_t)index, heir.last.seq) == GR_OK);
     }
     pthread_join(thread, NULL);
-    look_for_words_of(heir.number);
+    look_for_words_of(heir.self.number);
     REQUIRE(gr_leave(&heir) == GR_OK);
     for (int k = 0; k < 2 * SLOTS; k++) keep_going();
     REQUIRE(atomic_load(&ring->head->waiters) == 0);
@@ -134,7 +141,7 @@ static void play(uint64_t n) {
 /* Makes what a peer leaves behind that was taken for dead while it lived: a word of a FREE
  * entry. */
 static void orphan(struct gr_peer *me, uint64_t *word) {
-    struct gr_peer_entry *entry = &ring->peer[me->number];
+    struct gr_peer_entry *entry = &ring->peer[me->self.number];
     *word = gr_load_sc(&entry->word);
     gr_store_sc(&entry->word, peer_word(GR_FREE, 0, 0));
 }
@@ -148,33 +155,33 @@ static void clear_orphans(void) {
         orphan(&claimer, &word);
         if (by_join) {
             join(&more, 0);
-            look_for_words_of(claimer.number);
+            look_for_words_of(claimer.self.number);
             REQUIRE(gr_leave(&more) == GR_OK);
             REQUIRE(gr_leave(&claimer) == GR_REAPED);
         } else {
             REQUIRE(gr_reap_dead(ring, NULL) == GR_OK);
-            look_for_words_of(claimer.number);
-            gr_store_sc(&ring->peer[claimer.number].word, word);
+            look_for_words_of(claimer.self.number);
+            gr_store_sc(&ring->peer[claimer.self.number].word, word);
             REQUIRE(gr_leave(&claimer) == GR_OK);
         }
 
         join(&holder, 1);
         REQUIRE(gr_claim(&writer) == GR_OK);
-        REQUIRE(end(&writer, writer.index, writer.seq) == GR_OK);
+        REQUIRE(end(&writer, writer.last.index, writer.last.seq) == GR_OK);
         if (gr_acquire(&holder) != GR_OK) { /* it was abandoned, or the other member gets it */
             REQUIRE(gr_leave(&holder) == GR_OK);
             by_join--;
             keep_going();
             continue;
         }
-        seq = holder.seq;
+        seq = holder.last.seq;
         REQUIRE(gr_acquire(&reader) == GR_BLOCKED); /* it has passed the frame */
         orphan(&holder, &word);
         REQUIRE(gr_reap_dead(ring, NULL) == GR_OK);
-        look_for_words_of(holder.number);
-        REQUIRE(gr_acquire(&reader) == GR_OK && reader.seq == seq && reader.redelivered);
-        REQUIRE(end(&reader, reader.index, seq) == GR_OK);
-        gr_store_sc(&ring->peer[holder.number].word, word);
+        look_for_words_of(holder.self.number);
+        REQUIRE(gr_acquire(&reader) == GR_OK && reader.last.seq == seq && reader.last.redelivered);
+        REQUIRE(end(&reader, reader.last.index, seq) == GR_OK);
+        gr_store_sc(&ring->peer[holder.self.number].word, word);
         REQUIRE(gr_leave(&holder) == GR_OK);
         keep_going();
     }

@@ -14,7 +14,16 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "../../gpuring/native/core/ring.h"
+#include "../../gpuring/native/core/bell.h"
+#include "../../gpuring/native/core/claim.h"
+#include "../../gpuring/native/core/consume.h"
+#include "../../gpuring/native/core/handles.h"
+#include "../../gpuring/native/core/header.h"
+#include "../../gpuring/native/core/members.h"
+#include "../../gpuring/native/core/notify.h"
+#include "../../gpuring/native/core/peer.h"
+#include "../../gpuring/native/core/wait.h"
+#include "../../gpuring/native/core/watchdog.h"
 #include "require.h"
 
 enum { RINGS = 2 };
@@ -48,7 +57,7 @@ static int wait_for(struct side *side, int k) {
         int first = k < 0 ? 0 : k, last = k < 0 ? RINGS - 1 : k, blocked = 0;
         for (int j = first; j <= last; j++) {
             struct gr_peer *me = &side->peer[j];
-            me->deadline_ns = INT64_MAX;
+            me->wait.deadline_ns = INT64_MAX;
             enum gr_result result = side->verb(me);
             if (result == GR_BLOCKED && side->way == ASLEEP && first == last)
                 while ((result = gr_sleep(me, side->verb)) == GR_SIGNAL || result == GR_BLOCKED) {
@@ -66,8 +75,8 @@ static int wait_for(struct side *side, int k) {
 }
 
 static void pay(struct gr_peer *me, uint64_t *value) {
-    *value = gr_promise(me, me->index, me->seq);
-    gr_raise_to(fence_of(me->ring, me->index, me->number), *value);
+    *value = gr_promise(me, me->last.index, me->last.seq);
+    gr_raise_to(fence_of(me->ring, me->last.index, me->self.number), *value);
 }
 
 static void *read_all(void *unused) {
@@ -77,7 +86,7 @@ static void *read_all(void *unused) {
         struct gr_peer *me = &reader.peer[wait_for(&reader, -1)];
         linger(&dice);
         pay(me, &value);
-        REQUIRE(gr_release(me, me->index, me->seq) == GR_OK);
+        REQUIRE(gr_release(me, me->last.index, me->last.seq) == GR_OK);
     }
     return NULL;
 }
@@ -92,10 +101,10 @@ static void *write_all(void *unused) {
         struct gr_peer *me = &writer.peer[k];
         linger(&dice);
         pay(me, &value);
-        REQUIRE(gr_publish(me, me->index, me->seq, value, 0, NULL) == GR_OK);
+        REQUIRE(gr_publish(me, me->last.index, me->last.seq, value, 0, NULL) == GR_OK);
         wait_for(&writer, k); /* until it was read, which the next claim shows */
     }
-    for (int k = 0; k < RINGS; k++) REQUIRE(gr_abandon(&writer.peer[k], 0, writer.peer[k].seq) == GR_OK);
+    for (int k = 0; k < RINGS; k++) REQUIRE(gr_abandon(&writer.peer[k], 0, writer.peer[k].last.seq) == GR_OK);
     return NULL;
 }
 

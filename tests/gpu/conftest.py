@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from support import STREAM_GATED
+
+from tests.helpers.support import STREAM_GATED
 
 SAFE = {
     "timeline": {"sync": "timeline"},

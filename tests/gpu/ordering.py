@@ -18,7 +18,8 @@ _KINDS = {
 def tools():
     """CuPy and our kernels, which are loaded."""
     import cupy
-    import kernels
+
+    from tests.gpu import kernels
 
     kernels.warm_up()
     return cupy, kernels

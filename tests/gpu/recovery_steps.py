@@ -1,6 +1,6 @@
 """Where the time goes between the death of a producer and the next step of who waits for it.
 
-    python tests/gpu/recovery_steps.py --rounds 10 --parallel 1 6 --json steps.json
+    python -m tests.gpu.recovery_steps --rounds 10 --parallel 1 6 --json steps.json
 
 A producer is killed while its GPU writes a frame.  A survivor waits for the frame on a stream, and
 notes when it comes past each step.  All times are milliseconds since the SIGKILL:
@@ -47,15 +47,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).parents[1]))
-
 import numpy as np
-from containers import Contained, as_on_gpu, cleans, contained, obey, shared_memory
-from processes import Child, Pipe, poll
 
 import gpuring
 from gpuring.cli.bench.card import machine_card
 from gpuring.native.snapshot import snapshot
+from tests.helpers import raw_verbs
+from tests.helpers.processes import Child, Pipe, poll
+from tests.registry.containers import Contained, as_on_gpu, cleans, contained, obey, shared_memory
 
 STEPS = (
     *("work", "outside", "process", "cleared", "stream", "asking"),
@@ -107,7 +106,7 @@ class OnHost:
             self.header, _ = as_on_gpu(
                 name, make=make, slots=1, slot_nbytes=64, patience_s=RECOVERY_S
             )
-            peer = self.header.join_producer()
+            peer = raw_verbs.join_producer(self.header)
             assert not isinstance(peer, int), peer
 
             def claim() -> Callable[[], object]:
@@ -144,7 +143,7 @@ class OnGpu:
     """A seat in a ring on a GPU.  The victim publishes a frame that its GPU never finishes."""
 
     def __init__(self, kind: str) -> None:
-        from ordering import tools
+        from tests.gpu.ordering import tools
 
         self.kind = kind
         self.cupy, self.kernels = tools()

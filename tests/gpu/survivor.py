@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from processes import PATIENCE_S, Child
+from tests.helpers.processes import PATIENCE_S, Child
 
 HELD_S = 60  # how long a victim's GPU work would take if it lived
 RECOVERY_S = 40
@@ -66,7 +66,7 @@ def still_healthy(cupy, round_number):
 
 def ring_is_whole(cupy, ring):
     """Two laps through every slot: none was lost."""
-    import kernels
+    from tests.gpu import kernels
 
     wrong = kernels.counter()
     with ring.consumer() as consumer, ring.producer() as producer:

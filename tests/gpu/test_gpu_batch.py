@@ -4,8 +4,9 @@ and its answers are sent when they are written."""
 from __future__ import annotations
 
 import pytest
-from services import answer_of, content, in_thread, send, serve
-from support import ON_GPU
+
+from tests.helpers.support import ON_GPU
+from tests.service.services import answer_of, content, in_thread, send, serve
 
 pytestmark = pytest.mark.gpu
 CALLS, DEPTH = 24, 5

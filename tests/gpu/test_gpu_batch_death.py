@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 
 import pytest
-from ordering import done, tools
-from support import poll
-from survivor import HELD_S, RECOVERY_S, ring_is_whole, still_healthy
 
 import gpuring
+from tests.gpu.ordering import done, tools
+from tests.gpu.survivor import HELD_S, RECOVERY_S, ring_is_whole, still_healthy
+from tests.helpers.support import poll
 
 pytestmark = pytest.mark.gpu
 WORDS = 1 << 16

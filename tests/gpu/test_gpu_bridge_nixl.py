@@ -15,10 +15,10 @@ from functools import partial
 from typing import Any
 
 import pytest
-from support import poll
 
 import gpuring
 from gpuring.memory import kinds
+from tests.helpers.support import poll
 
 pytest.importorskip("zmq", reason="bridges need pyzmq")
 
@@ -78,7 +78,8 @@ class Stream:
     def put(self, count: int) -> Callable[[], None]:
         """Publishes frames in another thread.  Returns what waits for its end."""
         import cupy
-        import kernels
+
+        from tests.gpu import kernels
 
         failed: list[BaseException] = []
 
@@ -105,7 +106,8 @@ class Stream:
     def take(self, count: int, taken: Callable[[int], Any] = lambda n: None) -> None:
         """Takes frames 0, 1, … and checks every word."""
         import cupy
-        import kernels
+
+        from tests.gpu import kernels
 
         with cupy.cuda.Device(self.gpus[1]):
             wrong = kernels.counter()
@@ -120,7 +122,8 @@ class Stream:
 @contextlib.contextmanager
 def stream(name: str, kind: str, gpus: tuple[int, int], engine: Any) -> Iterator[Stream]:
     import cupy
-    import kernels
+
+    from tests.gpu import kernels
 
     for gpu in gpus:
         with cupy.cuda.Device(gpu):

@@ -12,13 +12,13 @@ import os
 import time
 
 import pytest
-from containers import cleans, obey, shared_memory, start
-from ordering import done, tools
-from support import poll
-from survivor import HELD_S, RECOVERY_S, report
 
 import gpuring
 from gpuring.memory import kinds
+from tests.gpu.ordering import done, tools
+from tests.gpu.survivor import HELD_S, RECOVERY_S, report
+from tests.helpers.support import poll
+from tests.registry.containers import cleans, obey, shared_memory, start
 
 pytestmark = [pytest.mark.gpu, pytest.mark.deadline(300)]
 

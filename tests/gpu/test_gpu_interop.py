@@ -31,7 +31,8 @@ extern "C" __global__ void fill(unsigned long long *words, int n, unsigned long 
 @pytest.fixture
 def tools():
     import cupy
-    import kernels
+
+    from tests.gpu import kernels
 
     kernels.warm_up()
     return cupy, kernels

@@ -6,13 +6,13 @@ import os
 from pathlib import Path
 
 import pytest
-from ordering import tools
-from support import open_files, poll, segments_of
-from survivor import ring_is_whole
 
 import gpuring
 from gpuring.memory import kinds
 from gpuring.native import dlpack
+from tests.gpu.ordering import tools
+from tests.gpu.survivor import ring_is_whole
+from tests.helpers.support import open_files, poll, segments_of
 
 pytestmark = [pytest.mark.gpu, pytest.mark.deadline(300)]
 

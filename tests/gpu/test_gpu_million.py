@@ -11,9 +11,9 @@ import os
 from pathlib import Path
 
 import pytest
-from ordering import tools
 
 import gpuring
+from tests.gpu.ordering import tools
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow, pytest.mark.deadline(300)]
 

@@ -8,10 +8,10 @@ latch is known to notice.  Stamps count, on the GPU, words that are not those of
 from __future__ import annotations
 
 import pytest
-from ordering import Waits, done, tools
-from support import ON_GPU, STREAM_GATED
 
 import gpuring
+from tests.gpu.ordering import Waits, done, tools
+from tests.helpers.support import ON_GPU, STREAM_GATED
 
 pytestmark = pytest.mark.gpu
 WORDS = 1 << 16

@@ -5,12 +5,12 @@ from __future__ import annotations
 import uuid
 
 import pytest
-from support import create_far
 
 import gpuring
 from gpuring.cli.inspect import gpus
 from gpuring.native import Driver
 from gpuring.ring import inner
+from tests.helpers.support import create_far
 
 pytestmark = pytest.mark.gpu
 OPTIONS = {"slots": 4, "shape": 1024, "dtype": "u1"}

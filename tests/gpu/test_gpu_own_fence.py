@@ -8,10 +8,10 @@ from __future__ import annotations
 import contextlib
 
 import pytest
-from ordering import Waits, done, tools
-from support import poll
 
 import gpuring
+from tests.gpu.ordering import Waits, done, tools
+from tests.helpers.support import poll
 
 pytestmark = pytest.mark.gpu
 WORDS = 1 << 16

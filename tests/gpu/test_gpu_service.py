@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 
 import pytest
-from services import outlives_its_creator
-from support import ON_GPU, STREAM_GATED, poll, segments_of
 
 import gpuring
 from gpuring.memory import kinds
+from tests.helpers.support import ON_GPU, STREAM_GATED, poll, segments_of
+from tests.service.services import outlives_its_creator
 
 pytestmark = pytest.mark.gpu
 WORDS = 1 << 16
@@ -23,7 +23,8 @@ def test_a_call_waits_for_nobody_on_the_host_and_for_everybody_on_the_gpu(
     """The client's stream is held before the request is written.  Meanwhile the engine computes and
     the answer is received, by a thread on a stream other than the reader's."""
     import cupy
-    import kernels
+
+    from tests.gpu import kernels
 
     kernels.warm_up()
     asking, engine, receiving, reading = (cupy.cuda.Stream(non_blocking=True) for _ in range(4))
@@ -73,7 +74,8 @@ def test_parts_of_an_answer_are_handed_out_before_the_gpu_has_written_them(
 ):
     """The engine's stream is held before it writes the first part."""
     import cupy
-    import kernels
+
+    from tests.gpu import kernels
 
     kernels.warm_up()
     engine, receiving, reading = (cupy.cuda.Stream(non_blocking=True) for _ in range(3))

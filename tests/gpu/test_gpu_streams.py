@@ -6,10 +6,10 @@ import contextlib
 import threading
 
 import pytest
-from ordering import Waits, done, tools
-from support import ON_GPU
 
 import gpuring
+from tests.gpu.ordering import Waits, done, tools
+from tests.helpers.support import ON_GPU
 
 pytestmark = pytest.mark.gpu
 WORDS = 1 << 16

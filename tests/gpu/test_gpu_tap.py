@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from commands import running
-from support import poll
 
 import gpuring
+from tests.helpers.commands import running
+from tests.helpers.support import poll
 
 pytestmark = pytest.mark.gpu
 
@@ -14,7 +14,8 @@ pytestmark = pytest.mark.gpu
 def publish_held(pipe, name):
     """Publishes a frame that its GPU never finishes."""
     import cupy
-    import kernels
+
+    from tests.gpu import kernels
 
     kernels.warm_up()
     latch = kernels.Latch(limit_s=100)

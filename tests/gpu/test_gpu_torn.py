@@ -7,10 +7,10 @@ from __future__ import annotations
 import os
 
 import pytest
-from ordering import tools
-from support import poll
 
 import gpuring
+from tests.gpu.ordering import tools
+from tests.helpers.support import poll
 
 pytestmark = [pytest.mark.gpu, pytest.mark.deadline(200)]
 

@@ -12,15 +12,15 @@ import uuid
 
 import numpy as np
 import pytest
-from commands import environment
-from commands import gpuring as command
-from ordering import done
-from support import poll
-from survivor import HELD_S, RECOVERY_S, Killing, report, ring_is_whole
 
 import gpuring
 from gpuring.memory import kinds
 from gpuring.native import Driver
+from tests.gpu.ordering import done
+from tests.gpu.survivor import HELD_S, RECOVERY_S, Killing, report, ring_is_whole
+from tests.helpers.commands import environment
+from tests.helpers.commands import gpuring as command
+from tests.helpers.support import poll
 
 pytestmark = pytest.mark.gpu
 FRAMES = 1000
@@ -45,7 +45,8 @@ def _two_gpus():
 def tools():
     """CuPy and our kernels, which are loaded on the current device."""
     import cupy
-    import kernels
+
+    from tests.gpu import kernels
 
     kernels.warm_up()
     return cupy, kernels

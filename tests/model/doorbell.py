@@ -4,8 +4,8 @@ Why the other models may say "wait until a word changes".  The backstop of every
 is left out on purpose, it would hide each mistake.  Words: `frame` (what the sleeper wants), one
 peer entry, bell and waiters; `wakes` is the kernel's: a futex sleeper sleeps until it moves.
 A second ring (`frame2`, …) is for who sleeps at several; `armed`, `fd`, `kicks`, `listed` and
-`mutex` are those of one process, whose bridge turns bells into descriptors (core/notify.c).
-Reapers work under LOCK, as in `membership.py`.
+`mutex` are those of one process, whose notifier thread (core/notify.c) turns bells into
+descriptors.  Reapers work under LOCK, as in `membership.py`.
 """
 
 from .explore import Actor, World, explore

@@ -14,7 +14,7 @@ from gpuring.bridge.engines.contract import EngineError
 from gpuring.bridge.exporter.connection_limits import EVENTS, Connection
 from gpuring.bridge.exporter.send_backlog import Backlog
 from gpuring.bridge.network import keys, multipart, wire
-from gpuring.bridge.network.addresses import addresses, is_name
+from gpuring.bridge.network.addresses import NoAddress, addresses, is_name
 from gpuring.bridge.worker import Fatal, SupervisorPipe
 from gpuring.deadlines import deadline_of, left_s
 
@@ -72,7 +72,7 @@ def _address_of(listen: str, supervisor: SupervisorPipe) -> str:
     while is_name(host):
         try:
             host = addresses(host)[0]
-        except EngineError as error:
+        except NoAddress as error:
             if not logged:
                 supervisor.log(f"{error}. It is tried again")
             logged = True

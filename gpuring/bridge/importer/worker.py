@@ -22,7 +22,7 @@ from gpuring.bridge.engines.contract import EngineError
 from gpuring.bridge.importer.connection import Connection
 from gpuring.bridge.importer.ring_writer import RingWriter
 from gpuring.bridge.network import keys, multipart, wire
-from gpuring.bridge.network.addresses import Lookup, is_name
+from gpuring.bridge.network.addresses import Lookup, NoAddress, is_name
 from gpuring.bridge.stats import Counts, LinkStats
 from gpuring.bridge.worker import BUSY_S, POLLING_S, Fatal, Poller, SupervisorPipe
 from gpuring.errors import RingClosed, RingNotFound
@@ -89,7 +89,7 @@ class Importer:
             if self._connection is None and time.monotonic() >= self._connect_s:
                 try:
                     self._begin(ready)
-                except EngineError as error:  # it may be refused before Hello is sent
+                except (EngineError, NoAddress) as error:  # it may be refused before Hello is sent
                     self._lose(str(error))
             if self._supervisor.fileno() in ready:
                 for message in self._supervisor.heard():

@@ -6,7 +6,7 @@
  * notify.c.
  */
 #define _GNU_SOURCE
-#include "ring.h"
+#include "bell.h"
 
 #include <limits.h>
 #include <linux/futex.h>
@@ -46,17 +46,18 @@ void gr_announce(const struct gr_peer *me, uint64_t bit) {
     atomic_fetch_add_explicit(&me->ring->head->waiters, 1, memory_order_seq_cst);
     GR_FAULT("sleep: counted");
     /* sc like its clearing: our notifier's thread and a reaper write peer.waiting, too */
-    atomic_fetch_or_explicit(&me->ring->peer[me->number].waiting, bit, memory_order_seq_cst);
+    atomic_fetch_or_explicit(&me->ring->peer[me->self.number].waiting, bit, memory_order_seq_cst);
     GR_FAULT("sleep: marked");
     gr_end(me);
 }
 
-/* The mark says whether the count is still ours. A reaper that took us for dead, and our own leave,
- * take both back; if we took the count back again, some sleeper would not be woken (edge D). */
+/* The mark says whether the count is still ours. A reaper that took us for dead, and our own
+ * leave, take both back; if we took the count back again, some sleeper would not be woken (edge
+ * D). */
 void gr_withdraw(const struct gr_peer *me, uint64_t bit) {
     if (gr_begin(me) != GR_OK) return;
-    if (atomic_fetch_and_explicit(&me->ring->peer[me->number].waiting, ~bit, memory_order_seq_cst) &
-        bit) {
+    gr_word *waiting = &me->ring->peer[me->self.number].waiting;
+    if (atomic_fetch_and_explicit(waiting, ~bit, memory_order_seq_cst) & bit) {
         GR_FAULT("sleep: unmarked");
         atomic_fetch_sub_explicit(&me->ring->head->waiters, 1, memory_order_seq_cst);
     }

@@ -1,5 +1,5 @@
 /* The verbs of producers: claim, publish, abandon; and promises, which consumers make, too.
- * frames.c has the verbs of consumers. docs/protocol.md argues why all of this is right, and
+ * consume.c has the verbs of consumers. docs/protocol.md argues why all of this is right, and
  * tests/model explores the same protocol.
  *
  * Edges. Each label is named at both of its ends; docs/holes.md explains edges and holes (H1, …).
@@ -12,14 +12,19 @@
  *   D  doorbell (bell.c, wait.c)
  *   L  leave               leave: store LEAVING, load inside  ||  verb: count inside, load entry
  *
- * The pairs with || are store-buffering pairs: each side announces, then looks, all of it sc, so at
- * least one side sees the other.
+ * The pairs with || are store-buffering pairs: each side announces, then looks, all of it sc, so
+ * at least one side sees the other.
  *
  * Only the owner that a claim word names, or the reaper of a dead owner, leaves WRITING or HELD,
  * and always by CAS from exactly the word that the owner stored. A failed CAS means that the peer
  * was reaped, and changes nothing.
  */
-#include "frames.h"
+#include "claim.h"
+
+#include "annex.h"
+#include "bell.h"
+#include "handles.h"
+#include "transition.h"
 
 /* ---- the frontier ---------------------------------------------------------------------------- */
 
@@ -46,9 +51,9 @@ static inline uint64_t help_hint(struct gr_ring *ring, uint64_t c) {
 
 /* ---- the gate -------------------------------------------------------------------------------- */
 
-/* Whether a claim would be in vain for as long as nobody releases: readers hold every slot, so each
- * claim would turn void, and the next one, too (H2). A stale word costs one void sequence, or one
- * wait that ends with the bell of the release. */
+/* Whether a claim would be in vain for as long as nobody releases: readers hold every slot, so
+ * each claim would turn void, and the next one, too (H2). A stale word costs one void sequence, or
+ * one wait that ends with the bell of the release. */
 static bool every_slot_held(const struct gr_ring *ring) {
     for (uint32_t i = 0; i < ring->slots; i++) {
         bool held = false;
@@ -113,19 +118,20 @@ enum gr_result gr_look_to_claim(const struct gr_peer *me, uint64_t *c, struct gr
 /* ---- claim, publish, abandon ----------------------------------------------------------------- */
 
 /* Lists in pending[] what a writer of the slot has to wait for: the unfinished GPU work of every
- * peer on it. This peer's own work counts, too: if it ran on another stream it could come late, and
- * its fence operation would lower the fence (G12). Edges P and R carry `work`: a promise that was
- * made before the slot became free is seen here. */
+ * peer on it. This peer's own work counts, too: if it ran on another stream it could come late,
+ * and its fence operation would lower the fence (G12). Edges P and R carry `work`: a promise that
+ * was made before the slot became free is seen here. */
 void gr_list_pending(struct gr_peer *me, uint32_t index) {
     const struct gr_ring *ring = me->ring;
     const gr_word *work = work_of(ring, index, 0), *fence = fence_of(ring, index, 0);
-    me->index = index;
-    me->pendings = 0;
+    me->last.index = index;
+    me->last.pendings = 0;
     gr_each_peer(p, ring) add_pending(me, p, &fence[p], gr_load_acquire(&work[p]));
 }
 
 /* GR_OK: slot[index] = (seq, me, WRITING), and pending[] lists what the stream must wait for.
- * GR_BLOCKED, GR_CLOSED: no claim is left behind, but sequences may have been voided on the way. */
+ * GR_BLOCKED, GR_CLOSED: no claim is left behind, but sequences may have been voided on the
+ * way. */
 static ALWAYS_INLINE enum gr_result claim(struct gr_peer *me) {
     struct gr_ring *ring = me->ring;
     struct gr_head *head = ring->head;
@@ -144,12 +150,11 @@ static ALWAYS_INLINE enum gr_result claim(struct gr_peer *me) {
             c = next;
             continue;
         }
-        enum gr_result result = gate(ring, c, i, w, &me->culprit);
+        enum gr_result result = gate(ring, c, i, w, &me->last.culprit);
         if (result != GR_OK) return result;
 
-        if (phase_of(w) == GR_READY && gr_load_relaxed(&ring->slot[i].origin_seq) != 0)
-            gr_keep_origin(ring, &ring->slot[i], c - n);
-        const uint64_t mine = claim_word(c, me->number, GR_WRITING);
+        if (phase_of(w) == GR_READY) gr_annex_overwrites(ring, &ring->slot[i], c - n);
+        const uint64_t mine = claim_word(c, me->self.number, GR_WRITING);
         GR_FAULT("claim: looked");
         /* [edges H, J, C, claimer] announce; the looks follow. This is the linearisation point. */
         if (!gr_cas(&ring->slot[i].word, w, mine)) continue;
@@ -161,37 +166,42 @@ static ALWAYS_INLINE enum gr_result claim(struct gr_peer *me) {
          * between the first look and the swap is seen here; otherwise a frame would be published
          * after the end (H9). */
         if (gr_load_sc(&head->closed)) {
-            gr_cas(&ring->slot[i].word, mine, claim_word(c, me->number, GR_VOID));
+            gr_cas(&ring->slot[i].word, mine, claim_word(c, me->self.number, GR_VOID));
             gr_ring_bell(ring);
             return GR_CLOSED;
         }
-        /* [edge H, claimer] partner: hold. Look again: a lossy reader may have taken the slot since
-         * the gate. A hold of any sequence counts, because a reader may hold a frame for more than
-         * a lap (H1). The claim turns void, which costs the ring one slot for one lap. */
+        /* [edge H, claimer] partner: hold. Look again: a lossy reader may have taken the slot
+         * since the gate. A hold of any sequence counts, because a reader may hold a frame for
+         * more than a lap (H1). The claim turns void, which costs the ring one slot for one
+         * lap. */
         bool held = false;
         gr_each_sub(u, ring) {
             const struct gr_take *take = take_of(ring, i, u);
             uint64_t t = gr_load_sc(&take->word);
             if (phase_of(t) != GR_HELD) continue;
             held = true;
-            blocked(&me->culprit, GR_BY_HOLDER, owner_of(t), u, seq_of(t),
+            blocked(&me->last.culprit, GR_BY_HOLDER, owner_of(t), u, seq_of(t),
                     gr_load_relaxed(&take->since_ns));
         }
         if (held) {
-            gr_cas(&ring->slot[i].word, mine, claim_word(c, me->number, GR_VOID));
+            gr_cas(&ring->slot[i].word, mine, claim_word(c, me->self.number, GR_VOID));
             GR_FAULT("claim: voided");
             gr_ring_bell(ring);
             /* Nothing bounds a row of voids, so a call whose time is up stops after one lap. */
-            if (++voided >= n && gr_now_ns() >= me->deadline_ns) return GR_BLOCKED;
+            if (++voided >= n && gr_now_ns() >= me->wait.deadline_ns) return GR_BLOCKED;
             c = c + 1;
             continue;
         }
 
-        me->seq = c;
-        me->lost = 0;
+        /* Sequences are claimed in order; and the word stays ours, unless this process has lost
+         * its locks and was taken for dead (A8). */
+        GR_ASSERT(c >= me->last.seq);
+        GR_ASSERT(gr_load_sc(&ring->slot[i].word) == mine || !gr_has_its_files(ring));
+        me->last.seq = c;
+        me->last.lost = 0;
         gr_list_pending(me, (uint32_t)i);
         gr_store_relaxed(&ring->slot[i].since_ns, (uint64_t)gr_now_coarse_ns());
-        gr_store_relaxed(&ring->slot[i].origin_seq, 0); /* until gr_set_origin */
+        gr_annex_clear_slot(&ring->slot[i]);
         prefetch_next(me);
         GR_FAULT("claim: claimed");
         return GR_OK;
@@ -212,8 +222,10 @@ enum gr_result gr_claim(struct gr_peer *me) {
  * another peer. */
 uint64_t gr_promise(struct gr_peer *me, uint32_t index, uint64_t seq) {
     if (gr_begin(me) != GR_OK) return 0;
-    gr_word *work = work_of(me->ring, index, me->number);
+    gr_word *work = work_of(me->ring, index, me->self.number);
     uint64_t next = gr_load_relaxed(work) + 1, value = seq << 16;
+    /* Nobody raises a fence beyond what was promised (G3). */
+    GR_ASSERT(gr_load_acquire(fence_of(me->ring, index, me->self.number)) < next);
     if (value < next) value = next;
     /* Relaxed is enough: whoever must see it has seen the word that follows (edges P and R). */
     gr_store_relaxed(work, value);
@@ -225,41 +237,43 @@ uint64_t gr_promise(struct gr_peer *me, uint32_t index, uint64_t seq) {
 static enum gr_result leave_writing(struct gr_peer *me, uint32_t index, uint64_t seq,
                                     unsigned phase) {
     struct gr_slot *slot = &me->ring->slot[index];
-    /* [edge P, publisher] carries data, record and work; partner: hold. A stale word shows WRITING,
-     * and costs the reader another wait, which the bell ends. */
-    if (!gr_cas(&slot->word, claim_word(seq, me->number, GR_WRITING),
-                claim_word(seq, me->number, phase)))
+    /* [edge P, publisher] carries data, record and work; partner: hold. A stale word shows
+     * WRITING, and costs the reader another wait, which the bell ends. */
+    if (!gr_cas(&slot->word, claim_word(seq, me->self.number, GR_WRITING),
+                claim_word(seq, me->self.number, phase)))
         return GR_REAPED;
     GR_FAULT("publish: ready");
     gr_ring_bell(me->ring);
     return GR_OK;
 }
 
-/* value: from gr_promise. Its fence operation is enqueued (on host memory: its fence is stored). */
+/* value: from gr_promise. Its fence operation is enqueued (on host memory: its fence is
+ * stored). */
 enum gr_result gr_publish(struct gr_peer *me, uint32_t index, uint64_t seq, uint64_t value,
                           uint32_t ndim, const uint64_t *shape) {
     struct gr_slot *slot = &me->ring->slot[index];
     enum gr_result result = gr_begin(me);
     if (result != GR_OK) return result;
     result = GR_REAPED;
-    if (gr_load_sc(&slot->word) == claim_word(seq, me->number, GR_WRITING)) {
+    if (gr_load_sc(&slot->word) == claim_word(seq, me->self.number, GR_WRITING)) {
+        GR_ASSERT(value <= gr_load_relaxed(work_of(me->ring, index, me->self.number)));
         /* Relaxed: nobody reads the record before READY, which carries it (edge P). */
-        gr_store_relaxed(&slot->producer, me->id);
+        gr_store_relaxed(&slot->producer, me->self.id);
         gr_store_relaxed(&slot->fence, value);
         gr_store_relaxed(&slot->time_ns, (uint64_t)gr_now_ns());
         gr_store_relaxed(&slot->ndim, ndim);
         for (uint32_t k = 0; k < ndim; k++) gr_store_relaxed(&slot->shape[k], shape[k]);
         GR_FAULT("publish: recorded");
         result = leave_writing(me, index, seq, GR_READY);
-        if (result == GR_OK) count(&me->ring->peer[me->number].frames, 1);
+        if (result == GR_OK) count(&me->ring->peer[me->self.number].frames, 1);
     }
     gr_end(me);
     return result;
 }
 
 /* Call it after gr_promise and its fence operation, because kernels of the user may still be
- * writing (G6: an abandoned slot without a fence was written again too early). A claim whose stream
- * was never given to anybody may skip both. */
+ * writing (G6: an abandoned slot without a fence was written again too early). A claim whose
+ * stream was never given to anybody may skip both. */
 enum gr_result gr_abandon(struct gr_peer *me, uint32_t index, uint64_t seq) {
     enum gr_result result = gr_begin(me);
     if (result != GR_OK) return result;

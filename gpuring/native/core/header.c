@@ -1,12 +1,12 @@
 /* Creates, validates, maps and copies headers.
  *
  * Nothing read from a segment is used as a count, an offset or an enum before it was checked
- * against its range and against the real size of the file. Whoever touches a mapping beyond the end
- * of its file is killed by SIGBUS. So nothing is mapped before that check, and a header whose owner
- * is not trusted is read into a copy (gr_read).
+ * against its range and against the real size of the file. Whoever touches a mapping beyond the
+ * end of its file is killed by SIGBUS. So nothing is mapped before that check, and a header whose
+ * owner is not trusted is read into a copy (gr_read).
  */
 #define _GNU_SOURCE
-#include "ring.h"
+#include "header.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -18,92 +18,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* ---- where the tables are -------------------------------------------------------------------- */
-
-static uint64_t aligned(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
-
-bool gr_layout(const struct gr_config *config, struct gr_layout *layout, char *why,
-               size_t why_nbytes) {
-#define WITHIN(field, low, high)                                                                   \
-    if ((uint64_t)config->field - (uint64_t)(low) > (uint64_t)(high) - (uint64_t)(low))            \
-    return snprintf(why, why_nbytes, "%s is %llu, not %llu to %llu", #field,                       \
-                    (unsigned long long)config->field, (unsigned long long)(low),                  \
-                    (unsigned long long)(high)),                                                   \
-           false
-    bool host = config->memory == GR_MEMORY_HOST;
-    WITHIN(slots, 1, GR_MAX_SLOTS);
-    WITHIN(max_peers, 1, GR_MAX_PEERS);
-    WITHIN(max_subscriptions, 1, GR_MAX_SUBSCRIPTIONS);
-    WITHIN(memory, 0, GR_MEMORY_POOL);
-    WITHIN(sync, host ? GR_SYNC_HOST : GR_SYNC_EVENT, host ? GR_SYNC_HOST : GR_SYNC_TIMELINE);
-    WITHIN(gate, 0, GR_GATE_HOST);
-    WITHIN(slot_nbytes, 1, GR_MAX_SLOT_NBYTES);
-    WITHIN(meta_nbytes, 0, GR_MAX_META);
-    WITHIN(spec_nbytes, 1, GR_MAX_SPEC);
-#undef WITHIN
-
-    uint64_t n = config->slots, at = GR_PAGE;
-    uint64_t events = config->sync == GR_SYNC_EVENT ? n * config->max_peers * GR_EVENT_HANDLE : 0;
-    uint64_t words = n * config->max_peers * sizeof(gr_word);
-    layout->meta_stride = aligned(config->meta_nbytes, GR_LINE);
-    layout->sub = at, at += config->max_subscriptions * sizeof(struct gr_sub);
-    layout->peer = at, at += config->max_peers * sizeof(struct gr_peer_entry);
-    layout->slot = at, at += n * sizeof(struct gr_slot);
-    layout->take = at,
-        at = aligned(at + n * config->max_subscriptions * sizeof(struct gr_take), GR_LINE);
-    layout->tear = at, at = aligned(at + n * config->max_peers * sizeof(struct gr_tear), GR_LINE);
-    layout->work = at, at = aligned(at + words, GR_PAGE);
-    layout->fence = at, at = aligned(at + words, GR_PAGE);
-    layout->event = at, at += events;
-    layout->meta = at, at += n * layout->meta_stride;
-    layout->spec = at, at += config->spec_nbytes;
-    layout->nbytes = aligned(at, GR_PAGE);
-    return true;
-}
-
-#define FIELD(table, type, name) {table, #name, offsetof(type, name), sizeof(((type *)0)->name)}
-const struct gr_field gr_fields[] = {
-    FIELD("head", struct gr_head, magic), FIELD("head", struct gr_head, version),
-    FIELD("head", struct gr_head, memory), FIELD("head", struct gr_head, sync),
-    FIELD("head", struct gr_head, gate), FIELD("head", struct gr_head, nbytes),
-    FIELD("head", struct gr_head, epoch), FIELD("head", struct gr_head, slots),
-    FIELD("head", struct gr_head, max_peers), FIELD("head", struct gr_head, max_subscriptions),
-    FIELD("head", struct gr_head, spec_nbytes), FIELD("head", struct gr_head, slot_nbytes),
-    FIELD("head", struct gr_head, meta_nbytes), FIELD("head", struct gr_head, created_ns),
-    FIELD("head", struct gr_head, creator_pid), FIELD("head", struct gr_head, creator_start),
-    FIELD("head", struct gr_head, creator_pidns), FIELD("head", struct gr_head, device_uuid),
-    FIELD("head", struct gr_head, memory_handle), FIELD("head", struct gr_head, claim_hint),
-    FIELD("head", struct gr_head, bell), FIELD("head", struct gr_head, waiters),
-    FIELD("head", struct gr_head, closed), FIELD("head", struct gr_head, producers),
-    FIELD("head", struct gr_head, sub_mask), FIELD("head", struct gr_head, peer_mask),
-    FIELD("head", struct gr_head, joins), FIELD("head", struct gr_head, reaps),
-    FIELD("head", struct gr_head, deaths), FIELD("head", struct gr_head, link_turn),
-    FIELD("head", struct gr_head, links), FIELD("link", struct gr_link, epoch),
-    FIELD("link", struct gr_link, seq), FIELD("link", struct gr_link, lost),
-    FIELD("link", struct gr_link, first), FIELD("link", struct gr_link, passed),
-    FIELD("link", struct gr_link, passed_lost), FIELD("death", struct gr_death, time_ns),
-    FIELD("death", struct gr_death, pid), FIELD("death", struct gr_death, peer),
-    FIELD("death", struct gr_death, number), FIELD("death", struct gr_death, voided),
-    FIELD("death", struct gr_death, torn), FIELD("death", struct gr_death, reopened),
-    FIELD("death", struct gr_death, raised),
-    FIELD("sub", struct gr_sub, word), FIELD("sub", struct gr_sub, redo),
-    FIELD("sub", struct gr_sub, lost), FIELD("sub", struct gr_sub, created_ns),
-    FIELD("sub", struct gr_sub, name), FIELD("sub", struct gr_sub, far),
-    FIELD("peer", struct gr_peer_entry, word),
-    FIELD("peer", struct gr_peer_entry, id), FIELD("peer", struct gr_peer_entry, pid),
-    FIELD("peer", struct gr_peer_entry, start), FIELD("peer", struct gr_peer_entry, pidns),
-    FIELD("peer", struct gr_peer_entry, joined_ns), FIELD("peer", struct gr_peer_entry, waiting),
-    FIELD("peer", struct gr_peer_entry, frames), FIELD("peer", struct gr_peer_entry, lost),
-    FIELD("peer", struct gr_peer_entry, asked_ns), FIELD("peer", struct gr_peer_entry, gpu),
-    FIELD("peer", struct gr_peer_entry, torn), FIELD("slot", struct gr_slot, word),
-    FIELD("slot", struct gr_slot, producer), FIELD("slot", struct gr_slot, fence),
-    FIELD("slot", struct gr_slot, time_ns), FIELD("slot", struct gr_slot, since_ns),
-    FIELD("slot", struct gr_slot, ndim), FIELD("slot", struct gr_slot, origin_lost),
-    FIELD("slot", struct gr_slot, origin_seq), FIELD("slot", struct gr_slot, origin_time_ns),
-    FIELD("slot", struct gr_slot, shape),
-    FIELD("take", struct gr_take, word), FIELD("take", struct gr_take, since_ns),
-    FIELD("tear", struct gr_tear, id), FIELD("tear", struct gr_tear, reached),
-    {NULL, NULL, 0, 0}};
+#include "handles.h"
+#include "lock.h"
 
 /* ---- handles --------------------------------------------------------------------------------- */
 
@@ -163,9 +79,7 @@ static int again(int fd, int flags) {
 static struct gr_ring *map(int fd, const struct gr_config *config, const struct gr_layout *layout) {
     int lock_fd = again(fd, O_RDWR), map_fd = lock_fd < 0 ? -1 : again(fd, O_RDWR), error = errno;
     /* Shared: the creator asks whether any other handle is left before it frees what it owns. */
-    struct flock attached = {
-        .l_type = F_RDLCK, .l_whence = SEEK_SET, .l_start = GR_ATTACHED_BYTE, .l_len = 1};
-    if (map_fd >= 0 && fcntl(lock_fd, F_OFD_SETLK, &attached) != 0) {
+    if (map_fd >= 0 && gr_lock_byte(lock_fd, F_RDLCK, GR_ATTACHED_BYTE) != 0) {
         error = errno;
         close(map_fd);
         map_fd = -1;
@@ -232,9 +146,7 @@ struct gr_ring *gr_create(int fd, const struct gr_config *config, const uint8_t 
         for (uint32_t u = 0; u < config->max_subscriptions; u++)
             gr_store_relaxed(&take_of(ring, i, u)->word, claim_word(0, GR_NONE, GR_DONE));
     }
-    struct flock lock = {
-        .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = GR_CREATOR_BYTE, .l_len = 1};
-    if (fcntl(ring->lock_fd, F_OFD_SETLK, &lock) != 0) {
+    if (gr_lock_byte(ring->lock_fd, F_WRLCK, GR_CREATOR_BYTE) != 0) {
         error = errno;
         gr_detach(ring);
         errno = error;

@@ -18,15 +18,17 @@
  *
  * take, tear, work and fence are slot-major, so what a claim reads of them is a few cache lines.
  * "Writer" says who may write a field while the ring lives. "LOCK" is the membership lock
- * (members.c).
+ * (lock.h).
  */
 #ifndef GPURING_LAYOUT_H
 #define GPURING_LAYOUT_H
 
 #include <stdalign.h>
+#include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
-#include "order.h"
+#include "atomics.h"
 
 enum {
     GR_VERSION = 5,
@@ -49,8 +51,8 @@ enum {
 #define GR_MAGIC UINT64_C(0x676e697275706701)
 #define GR_MAX_SLOT_NBYTES (UINT64_C(1) << 40)
 
-/* What the slots are in, and so what opens them: the name of the ring, memory_handle, or a descriptor
- * that living peers hand on. */
+/* What the slots are in, and so what opens them: the name of the ring, memory_handle, or a
+ * descriptor that living peers hand on. */
 enum gr_memory { GR_MEMORY_HOST = 0, GR_MEMORY_IPC = 1, GR_MEMORY_VMM = 2, GR_MEMORY_POOL = 3 };
 enum gr_sync { GR_SYNC_HOST = 0, GR_SYNC_EVENT = 1, GR_SYNC_TIMELINE = 2 };
 enum gr_gate { GR_GATE_STREAM = 0, GR_GATE_HOST = 1 };
@@ -73,7 +75,7 @@ struct gr_death {
 
 /* How far a bridge has come that carries the frames of a ring of another host, the near ring, into
  * this one. Writer: the importer alone. head.links has two of these, and link_turn says which one
- * holds (link.c). */
+ * holds (annex.c). */
 struct gr_link {
     gr_word epoch[2]; /* of the near ring */
     gr_word seq;      /* near sequence up to which everything was published or skipped */

@@ -1,129 +1,26 @@
 /* Membership: join, leave and close. reap.c has the rest. Frame verbs never come here.
  *
- * LOCK is an OFD write lock on a reserved byte of the header's file. The kernel drops it when its
- * holder dies, so there is no owner word and nothing to steal. Under it every step leaves words
- * from which the next holder can go on. If a reaper is killed half-way, the next one repeats its
- * work: each step can be repeated, and "entry FREE" is the last store.
- *
- * Each peer holds another OFD lock while it lives: peer p locks byte p, through a description that
- * is never mapped. The kernel drops that lock a little before the dead process's GPU work is gone.
- * So on a GPU ring nothing of a dead peer is cleared before its pidfd says that the process is gone
- * altogether (G1: the slot was given to the next writer, and two GPU writes overlapped).
+ * All of it is under LOCK (lock.h). Under it every step leaves words from which the next holder
+ * can go on, if this process is killed.
  */
 #define _GNU_SOURCE
 #include "members.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
-/* ---- locks ----------------------------------------------------------------------------------- */
+#include "annex.h"
+#include "bell.h"
+#include "claim.h"
+#include "handles.h"
+#include "lock.h"
+#include "reap.h"
 
-static int byte_lock(struct gr_ring *ring, short type, int byte) {
-    struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
-    return fcntl(ring->lock_fd, F_OFD_SETLK, &lock);
-}
-
-/* Locks that this handle holds itself are not reported: callers know their own (ring->mine). */
-static bool byte_locked(struct gr_ring *ring, int byte) {
-    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
-    return fcntl(ring->lock_fd, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
-}
-
-/* patience_ns 0 tries once. A healthy holder keeps LOCK for microseconds, a stopped one for
- * ever. */
-enum gr_result gr_lock(struct gr_ring *ring, int64_t patience_ns) {
-    if (gr_forked(ring)) return GR_FORKED;
-    int64_t deadline = gr_now_ns() + patience_ns;
-    struct timespec nap = {.tv_nsec = 100 * 1000};
-    bool mutexed = false;
-    for (;;) {
-        if (!mutexed) mutexed = pthread_mutex_trylock(&ring->mutex) == 0;
-        if (mutexed) {
-            if (byte_lock(ring, F_WRLCK, GR_LOCK_BYTE) == 0) return GR_OK;
-            if (errno != EAGAIN && errno != EACCES) {
-                int error = errno;
-                pthread_mutex_unlock(&ring->mutex);
-                errno = error;
-                return GR_SYSTEM;
-            }
-        }
-        if (gr_now_ns() >= deadline) break;
-        nanosleep(&nap, NULL);
-    }
-    if (mutexed) pthread_mutex_unlock(&ring->mutex);
-    return GR_LOCK_TIMEOUT;
-}
-void gr_unlock(struct gr_ring *ring) {
-    byte_lock(ring, F_UNLCK, GR_LOCK_BYTE);
-    pthread_mutex_unlock(&ring->mutex);
-}
+/* A healthy holder keeps LOCK for microseconds, a stopped one for ever. */
 #define PATIENCE_NS (INT64_C(5) * 1000 * 1000 * 1000)
 /* Of a peer that nobody has: who drops the last reference to it does not expect to wait. */
 #define DROPPED_PATIENCE_NS (INT64_C(10) * 1000 * 1000)
-
-/* ---- who is alive ---------------------------------------------------------------------------- */
-
-/* The bit is set before the entry is LIVE, and cleared after it is FREE. So another thread of this
- * process that sees the entry LIVE also sees the bit: release; partner: gr_is_ours. Without the
- * bit it would take this peer for dead, because F_OFD_GETLK does not report one's own locks (A6). A
- * leave at that very moment is noticed under LOCK (A3: death is checked again there). */
-static void set_mine(struct gr_ring *ring, uint32_t p, bool mine) {
-    gr_word *word = &ring->mine[p / 64];
-    uint64_t bit = bit_of(p), bits = gr_load_relaxed(word);
-    gr_store_release(word, mine ? bits | bit : bits & ~bit);
-}
-
-bool gr_peer_alive(struct gr_ring *ring, uint32_t p) {
-    return gr_is_ours(ring, p) || byte_locked(ring, (int)p);
-}
-
-bool gr_creator_alive(struct gr_ring *ring) {
-    const struct gr_head *head = ring->head;
-    bool me = head->creator_pid == ring->pid && head->creator_start == ring->start &&
-              head->creator_pidns == ring->pidns;
-    return me || byte_locked(ring, GR_CREATOR_BYTE);
-}
-
-bool gr_attached(struct gr_ring *ring) { return byte_locked(ring, GR_ATTACHED_BYTE); }
-
-/* ---- shared with reap.c; all under LOCK ------------------------------------------------------ */
-
-/* Stores the number of live producers in one word, so that no reader has to scan entries that
- * change meanwhile (E3: a scan found no producer though there was always one). It is stored before
- * a leaver's or a dead peer's entry is cleared, and after a joiner's entry is LIVE. Partner:
- * end_of. */
-void gr_count_producers(struct gr_ring *ring, uint32_t without, enum gr_end how) {
-    struct gr_head *head = ring->head;
-    uint64_t live = 0, ever = gr_load_relaxed(&head->producers) >> 8 & 1;
-    if (how == GR_NOT_ENDED) ever = 1;
-    for (uint32_t p = 0; p < ring->max_peers; p++) {
-        uint64_t word = gr_load_relaxed(&ring->peer[p].word);
-        live += p != without && state_of(word) == GR_LIVE && role_of(word) == GR_PRODUCER;
-    }
-    gr_store_sc(&head->producers, live << 16 | ever << 8 | how);
-    GR_FAULT("producers counted");
-}
-
-bool gr_has_other_member(struct gr_ring *ring, uint32_t u, uint32_t p) {
-    for (uint32_t q = 0; q < ring->max_peers; q++) {
-        uint64_t word = gr_load_relaxed(&ring->peer[q].word);
-        if (q != p && state_of(word) == GR_LIVE && role_of(word) == GR_CONSUMER &&
-            sub_of(word) == u)
-            return true;
-    }
-    return false;
-}
-
-/* The mask bit is cleared after the word. A bit too many costs a claim one look; a bit too few
- * would hide a reader from it (M2). */
-void gr_remove_subscription(struct gr_ring *ring, uint32_t u) {
-    gr_store_sc(&ring->sub[u].word, sub_word(0, 0, GR_SUB_FREE));
-    GR_FAULT("subscription removed");
-    atomic_fetch_and_explicit(&ring->head->sub_mask[u / 64], ~bit_of(u), memory_order_seq_cst);
-}
 
 /* ---- join ------------------------------------------------------------------------------------ */
 
@@ -138,7 +35,8 @@ static bool drained(const struct gr_ring *ring, uint32_t p) {
  * reaper would clear the newcomer (A4). The entry comes before the subscription; otherwise a kill
  * would leave a subscription without a member, which holds producers up (A5).
  *
- * The relaxed stores are carried by the sc store of the entry's word; partner: is_mine and reapers.
+ * The relaxed stores are carried by the sc store of the entry's word; partner: is_mine and
+ * reapers.
  */
 static enum gr_result enter(struct gr_ring *ring, struct gr_peer *me) {
     struct gr_head *head = ring->head;
@@ -146,16 +44,16 @@ static enum gr_result enter(struct gr_ring *ring, struct gr_peer *me) {
     for (uint32_t p = 0; p < ring->max_peers; p++) {
         struct gr_peer_entry *entry = &ring->peer[p];
         if (state_of(gr_load_acquire(&entry->word)) != GR_FREE || !drained(ring, p)) continue;
-        if (byte_lock(ring, F_WRLCK, (int)p) != 0) continue;
+        if (gr_lock_byte(ring->lock_fd, F_WRLCK, (int)p) != 0) continue;
         GR_FAULT("join: byte locked");
-        set_mine(ring, p, true);
+        gr_set_mine(ring, p, true);
         atomic_fetch_or_explicit(&head->peer_mask[p / 64], bit_of(p), memory_order_seq_cst);
         me->ring = ring;
-        me->number = p;
-        me->id = gr_load_relaxed(&head->joins) + 1;
-        me->spin_ns = GR_SPIN_MAX_NS;
-        gr_store_relaxed(&head->joins, me->id);
-        gr_store_relaxed(&entry->id, me->id);
+        me->self.number = p;
+        me->self.id = gr_load_relaxed(&head->joins) + 1;
+        me->wait.spin_ns = GR_SPIN_MAX_NS;
+        gr_store_relaxed(&head->joins, me->self.id);
+        gr_store_relaxed(&entry->id, me->self.id);
         gr_store_relaxed(&entry->pid, ring->pid);
         gr_store_relaxed(&entry->start, ring->start);
         gr_store_relaxed(&entry->pidns, ring->pidns);
@@ -164,10 +62,10 @@ static enum gr_result enter(struct gr_ring *ring, struct gr_peer *me) {
         gr_store_relaxed(&entry->frames, 0);
         gr_store_relaxed(&entry->lost, 0);
         gr_store_relaxed(&entry->torn, 0);
-        gr_store_relaxed(&entry->asked_ns, 0);
+        gr_annex_clear_peer(entry);
         for (int k = 0; k < 2; k++) gr_store_relaxed(&entry->gpu[k], ring->gpu[k]);
         GR_FAULT("join: written");
-        gr_store_sc(&entry->word, peer_word(GR_LIVE, me->role, me->u));
+        gr_store_sc(&entry->word, peer_word(GR_LIVE, me->self.role, me->self.u));
         GR_FAULT("join: live");
         return GR_OK;
     }
@@ -189,8 +87,8 @@ static enum gr_result lock_to_join(struct gr_ring *ring) {
 
 enum gr_result gr_join_producer(struct gr_ring *ring, struct gr_peer *me) {
     memset(me, 0, sizeof *me);
-    me->role = GR_PRODUCER;
-    me->u = GR_NONE;
+    me->self.role = GR_PRODUCER;
+    me->self.u = GR_NONE;
     enum gr_result result = lock_to_join(ring);
     if (result != GR_OK) return result;
     result = enter(ring, me);
@@ -200,20 +98,6 @@ enum gr_result gr_join_producer(struct gr_ring *ring, struct gr_peer *me) {
      * (gr_tell_of_joins). */
     if (result == GR_OK) gr_ring_bell(ring);
     return result;
-}
-
-/* Relaxed: who needs the text to be whole is ordered by another word. */
-static void write_text(gr_word *to, const char *text, int words) {
-    for (int k = 0; k < words; k++) {
-        uint64_t word;
-        memcpy(&word, text + 8 * k, 8);
-        gr_store_relaxed(&to[k], word);
-    }
-}
-
-/* A member of subscription u says who keeps the far ring of a bridge from taking more. */
-void gr_set_far(struct gr_ring *ring, uint32_t u, const char far[8 * GR_FAR_WORDS]) {
-    write_text(ring->sub[u].far, far, GR_FAR_WORDS);
 }
 
 static bool same_name(const struct gr_sub *sub, const char *name) {
@@ -231,33 +115,34 @@ static bool same_name(const struct gr_sub *sub, const char *name) {
  * announcement moves the start behind it (H5: a lossless subscription lost its first frame). */
 static void announce(struct gr_ring *ring, struct gr_peer *me, const char *name, enum gr_start from,
                      uint64_t start) {
-    struct gr_sub *sub = &ring->sub[me->u];
+    struct gr_sub *sub = &ring->sub[me->self.u];
     uint64_t n = ring->slots;
     /* A (s, DONE) of an earlier subscription with this number would hide frames (H11). */
     for (uint32_t i = 0; i < n; i++)
-        gr_store_relaxed(&take_of(ring, i, me->u)->word, claim_word(0, GR_NONE, GR_DONE));
+        gr_store_relaxed(&take_of(ring, i, me->self.u)->word, claim_word(0, GR_NONE, GR_DONE));
     GR_FAULT("join: cleared");
     /* Relaxed: the sc store of the subscription's word carries these. */
-    write_text(sub->name, name, GR_NAME_WORDS);
-    gr_set_far(ring, me->u, (const char[8 * GR_FAR_WORDS]){0});
+    gr_write_text(sub->name, name, GR_NAME_WORDS);
+    gr_annex_clear_sub(sub);
     gr_store_relaxed(&sub->lost, 0);
     gr_store_relaxed(&sub->created_ns, (uint64_t)gr_now_ns());
-    atomic_fetch_or_explicit(&ring->head->sub_mask[me->u / 64], bit_of(me->u),
+    atomic_fetch_or_explicit(&ring->head->sub_mask[me->self.u / 64], bit_of(me->self.u),
                              memory_order_seq_cst);
     GR_FAULT("join: masked");
 
     uint64_t f = gr_frontier(ring), oldest = f + 1 > 2 * n ? f + 1 - n : n;
-    uint64_t s = from == GR_START_NEXT                       ? f
-                 : from == GR_START_OLDEST || start < oldest ? oldest
-                                                             : start;
-    /* [edge J, joiner] partner: gate and the second look of claim. If the claim's swap comes before
-     * this store, the frontier below shows it; otherwise the claim sees the subscription. */
-    gr_store_sc(&sub->word, sub_word(s, me->policy, me->mode));
+    uint64_t s = start;
+    if (from == GR_START_NEXT) s = f;
+    else if (from == GR_START_OLDEST || start < oldest) s = oldest;
+    /* [edge J, joiner] partner: gate and the second look of claim. If the claim's swap comes
+     * before this store, the frontier below shows it; otherwise the claim sees the
+     * subscription. */
+    gr_store_sc(&sub->word, sub_word(s, me->self.policy, me->self.mode));
     GR_FAULT("join: announced");
     f = gr_frontier(ring);
-    if (me->mode == GR_LOSSLESS && f + 1 > s + n) {
+    if (me->self.mode == GR_LOSSLESS && f + 1 > s + n) {
         s = f + 1 - n;
-        gr_store_sc(&sub->word, sub_word(s, me->policy, me->mode));
+        gr_store_sc(&sub->word, sub_word(s, me->self.policy, me->self.mode));
     }
     GR_FAULT("join: announced again");
 }
@@ -266,9 +151,9 @@ enum gr_result gr_join_consumer(struct gr_ring *ring, const char name[GR_NAME_WO
                                 unsigned mode, unsigned policy, enum gr_start from,
                                 uint64_t start, struct gr_peer *me) {
     memset(me, 0, sizeof *me);
-    me->role = GR_CONSUMER;
-    me->mode = mode;
-    me->policy = policy;
+    me->self.role = GR_CONSUMER;
+    me->self.mode = mode;
+    me->self.policy = policy;
     enum gr_result result = lock_to_join(ring);
     if (result != GR_OK) return result;
 
@@ -278,22 +163,22 @@ enum gr_result gr_join_consumer(struct gr_ring *ring, const char name[GR_NAME_WO
         if (in_use && same_name(&ring->sub[u], name)) found = u;
         if (!in_use && unused == GR_NONE) unused = u;
     }
-    me->u = found != GR_NONE ? found : unused;
-    if (me->u == GR_NONE) result = GR_FULL_SUBS;
+    me->self.u = found != GR_NONE ? found : unused;
+    if (me->self.u == GR_NONE) result = GR_FULL_SUBS;
     else if (found != GR_NONE &&
              sub_word(0, policy, mode) != (gr_load_acquire(&ring->sub[found].word) & 0xffff))
         result = GR_MODE_MISMATCH;
     else result = enter(ring, me);
     if (result == GR_OK) {
         if (found == GR_NONE) announce(ring, me, name, from, start);
-        me->seen = gr_load_acquire(&ring->sub[me->u].redo);
-        me->pos = me->high = start_of(gr_load_sc(&ring->sub[me->u].word));
+        me->cursor.seen = gr_load_acquire(&ring->sub[me->self.u].redo);
+        me->cursor.pos = me->cursor.high = start_of(gr_load_sc(&ring->sub[me->self.u].word));
         if (found == GR_NONE) {
-            me->before = me->pos - ring->slots; /* sequences start at N */
-            me->first = !me->before;
+            me->cursor.before = me->cursor.pos - ring->slots; /* sequences start at N */
+            me->cursor.first = !me->cursor.before;
         } else { /* what came before belongs to the other members, and is not lost */
             uint64_t f = gr_frontier(ring), oldest = f > ring->slots ? f - ring->slots : 0;
-            if (me->pos < oldest) me->pos = me->high = oldest;
+            if (me->cursor.pos < oldest) me->cursor.pos = me->cursor.high = oldest;
         }
     }
     gr_unlock(ring);
@@ -304,30 +189,22 @@ enum gr_result gr_join_consumer(struct gr_ring *ring, const char name[GR_NAME_WO
 /* ---- leave, close ---------------------------------------------------------------------------- */
 
 void gr_stop(struct gr_peer *me, bool stop) {
-    gr_store_sc(&me->stopping, stop);
+    gr_store_sc(&me->self.stopping, stop);
     gr_ring_bell(me->ring);
-}
-
-/* Relaxed: it orders nothing. Within gr_begin, because the entry may be another peer's by now. A
- * reader that sees a stale value takes an engine for idle that has just come back. */
-void gr_ask(const struct gr_peer *me) {
-    if (gr_begin(me) != GR_OK) return;
-    gr_store_relaxed(&me->ring->peer[me->number].asked_ns, (uint64_t)gr_now_coarse_ns());
-    gr_end(me);
 }
 
 /* Under LOCK: whether the entry does not belong to this peer any more. */
 static bool is_gone(const struct gr_peer *me) {
-    const struct gr_peer_entry *entry = &me->ring->peer[me->number];
+    const struct gr_peer_entry *entry = &me->ring->peer[me->self.number];
     return state_of(gr_load_relaxed(&entry->word)) == GR_FREE ||
-           gr_load_relaxed(&entry->id) != me->id;
+           gr_load_relaxed(&entry->id) != me->self.id;
 }
 
-/* The peer was reaped although it lives, because its byte lost its lock. Or another thread has left
- * with it as well. */
+/* The peer was reaped although it lives, because its byte lost its lock. Or another thread has
+ * left with it as well. */
 static enum gr_result give_up(struct gr_peer *me) {
-    if (!me->left) set_mine(me->ring, me->number, false);
-    me->left = true;
+    if (!me->self.left) gr_set_mine(me->ring, me->self.number, false);
+    me->self.left = true;
     gr_unlock(me->ring);
     return GR_REAPED;
 }
@@ -357,19 +234,20 @@ static enum gr_result wait_for_verbs(const struct gr_peer *me) {
  */
 static enum gr_result leave(struct gr_peer *me, int64_t patience_ns) {
     struct gr_ring *ring = me->ring;
-    struct gr_peer_entry *entry = &ring->peer[me->number];
-    if (me->left) return GR_REAPED;
+    struct gr_peer_entry *entry = &ring->peer[me->self.number];
+    if (me->self.left) return GR_REAPED;
     enum gr_result result = gr_lock(ring, patience_ns);
     if (result != GR_OK) return result;
     if (is_gone(me)) return give_up(me);
     if (state_of(gr_load_relaxed(&entry->word)) == GR_LIVE) { /* else an earlier call did it */
-        if (me->role == GR_PRODUCER) gr_count_producers(ring, me->number, GR_LEFT);
-        else atomic_fetch_add_explicit(&ring->sub[me->u].redo, 1, memory_order_seq_cst);
+        if (me->self.role == GR_PRODUCER) gr_count_producers(ring, me->self.number, GR_LEFT);
+        else atomic_fetch_add_explicit(&ring->sub[me->self.u].redo, 1, memory_order_seq_cst);
         GR_FAULT("leave: counted");
-        gr_store_sc(&entry->word, peer_word(GR_LEAVING, me->role, me->u)); /* [edge L, leaver] */
+        /* [edge L, leaver] partner: gr_begin. */
+        gr_store_sc(&entry->word, peer_word(GR_LEAVING, me->self.role, me->self.u));
         GR_FAULT("leave: leaving");
-        if (me->role == GR_CONSUMER && !gr_has_other_member(ring, me->u, me->number))
-            gr_remove_subscription(ring, me->u);
+        if (me->self.role == GR_CONSUMER && !gr_has_other_member(ring, me->self.u, me->self.number))
+            gr_remove_subscription(ring, me->self.u);
     }
     gr_unlock(ring);
     GR_FAULT("leave: unlocked");
@@ -380,28 +258,27 @@ static enum gr_result leave(struct gr_peer *me, int64_t patience_ns) {
     result = gr_lock(ring, patience_ns);
     if (result != GR_OK) return result;
     if (is_gone(me)) return give_up(me);
-    gr_take_back(ring, me->number, me->u);
+    gr_take_back(ring, me->self.number, me->self.u);
     gr_store_sc(&entry->word, peer_word(GR_FREE, 0, 0));
     GR_FAULT("leave: freed");
-    atomic_fetch_and_explicit(&ring->head->peer_mask[me->number / 64], ~bit_of(me->number),
-                              memory_order_seq_cst);
-    set_mine(ring, me->number, false);
-    me->left = true;
-    byte_lock(ring, F_UNLCK, (int)me->number);
+    atomic_fetch_and_explicit(&ring->head->peer_mask[me->self.number / 64],
+                              ~bit_of(me->self.number), memory_order_seq_cst);
+    gr_set_mine(ring, me->self.number, false);
+    me->self.left = true;
+    gr_lock_byte(ring->lock_fd, F_UNLCK, (int)me->self.number);
     gr_unlock(ring);
     return GR_OK;
 }
 
-/* GR_LOCK_TIMEOUT: the peer has not left, and its owner may go on with it, or leave later. A dropped
- * peer has no owner who could. Nobody else can clear it either, because its process lives. So the
- * watchdog of this process leaves for it as soon as LOCK is free. */
+/* GR_LOCK_TIMEOUT: the peer has not left, and its owner may go on with it, or leave later. A
+ * dropped peer has no owner who could. Nobody else can clear it either, because its process lives.
+ * So the watchdog of this process leaves for it as soon as LOCK is free (gr_leaves_late). */
 enum gr_result gr_leave(struct gr_peer *me) {
-    if (!me->dropped) return leave(me, PATIENCE_NS);
+    if (!me->self.dropped) return leave(me, PATIENCE_NS);
     enum gr_result result = leave(me, DROPPED_PATIENCE_NS);
     if (result != GR_LOCK_TIMEOUT) return result;
-    me->left = true;
-    gr_store_release(&me->ring->unleft[me->number], me->id); /* partner: gr_leave_late */
-    gr_watch(me->ring);
+    me->self.left = true;
+    gr_store_release(&me->ring->unleft[me->self.number], me->self.id); /* partner: gr_leave_late */
     return GR_OK;
 }
 
@@ -414,8 +291,9 @@ bool gr_leave_late(struct gr_ring *ring) {
         uint64_t id = gr_load_acquire(&ring->unleft[p]);
         if (id == 0) continue;
         uint64_t word = gr_load_acquire(&ring->peer[p].word);
-        struct gr_peer me = {.ring = ring, .number = p, .id = id, .role = role_of(word)};
-        me.u = me.role == GR_PRODUCER ? (uint32_t)GR_NONE : sub_of(word);
+        struct gr_peer me = {.ring = ring,
+                             .self = {.number = p, .id = id, .role = role_of(word)}};
+        me.self.u = me.self.role == GR_PRODUCER ? (uint32_t)GR_NONE : sub_of(word);
         if (leave(&me, 0) == GR_LOCK_TIMEOUT) return true;
         gr_cas(&ring->unleft[p], id, 0); /* the number's next owner may be listed already */
     }

@@ -1,19 +1,27 @@
-/* What members.c and reap.c share. Everything but gr_lock is called under LOCK. */
+/* Membership: join, leave and close. From any thread, under no lock of this library. */
 #ifndef GPURING_MEMBERS_H
 #define GPURING_MEMBERS_H
 
-#include "ring.h"
+#include <stdbool.h>
+#include <stdint.h>
 
-/* members.c */
-/* Takes LOCK, or returns GR_LOCK_TIMEOUT; patience_ns 0 tries once. */
-enum gr_result gr_lock(struct gr_ring *ring, int64_t patience_ns);
-void gr_unlock(struct gr_ring *ring);
-void gr_count_producers(struct gr_ring *ring, uint32_t without, enum gr_end how);
-bool gr_has_other_member(struct gr_ring *ring, uint32_t u, uint32_t p);
-void gr_remove_subscription(struct gr_ring *ring, uint32_t u);
+#include "peer.h"
 
-/* reap.c */
-void gr_take_back(struct gr_ring *ring, uint32_t p, uint32_t u);
-void gr_clear_orphans(struct gr_ring *ring);
+/* A join starts no watchdog: call gr_watch, too (watchdog.h). */
+enum gr_start { GR_START_NEXT, GR_START_OLDEST, GR_START_AT };
+enum gr_result gr_join_producer(struct gr_ring *ring, struct gr_peer *me);
+enum gr_result gr_join_consumer(struct gr_ring *ring, const char name[GR_NAME_WORDS * 8],
+                                unsigned mode, unsigned policy, enum gr_start from,
+                                uint64_t start, struct gr_peer *me);
+enum gr_result gr_leave(struct gr_peer *me);
+/* Whether a dropped peer has left by word only, because LOCK was not to be had. Then call
+ * gr_watch, which sees to the rest. */
+static inline bool gr_leaves_late(const struct gr_peer *me) {
+    return gr_load_acquire(&me->ring->unleft[me->self.number]) == me->self.id;
+}
+bool gr_leave_late(struct gr_ring *ring); /* for the watchdog */
+/* From any thread: a claim or acquire in progress ends with GR_REAPED. */
+void gr_stop(struct gr_peer *me, bool stop);
+enum gr_result gr_close(struct gr_ring *ring);
 
 #endif

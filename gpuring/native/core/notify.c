@@ -1,30 +1,37 @@
 /* Doorbells as file descriptors: a bell is a futex, and an event loop sleeps in poll().
  *
- * One native thread of the process, the bridge, sleeps at the bells of all rings that have an armed
- * notifier. It looks at the ring on behalf of each armed peer, and makes the peer's eventfd
- * readable. It needs no GIL, and it does not exist before a notifier is opened.
+ * One native thread of the process, the notifier thread, sleeps at the bells of all rings that
+ * have an armed notifier. It looks at the ring on behalf of each armed peer, and makes the peer's
+ * eventfd readable. It needs no GIL, and it does not exist before a notifier is opened.
  *
- * Arming is one-shot. An armed notifier is counted in `waiters`, so every change of its ring pays a
- * system call. A verb that was blocked arms it, and it is disarmed as soon as its descriptor is
+ * Arming is one-shot. An armed notifier is counted in `waiters`, so every change of its ring pays
+ * a system call. A verb that was blocked arms it, and it is disarmed as soon as its descriptor is
  * readable. The descriptor stays readable until the next arming. So a loop that calls its peer's
  * verb once for each time it is told misses nothing: the call that finds nothing arms again.
  *
  * Edge D, no lost wake-up, as in wait.c. The sleeper is spread over two threads: the owner
- * announces, in gr_notifier_arm; the bridge reads the bell, looks, and sleeps. A mutex orders the
- * two. The owner makes the bridge begin again, unless it sleeps at that very bell, at the value
- * that the owner read before its own look.
+ * announces, in gr_notifier_arm; the notifier thread reads the bell, looks, and sleeps. A mutex
+ * orders the two. The owner makes the notifier thread begin again, unless it sleeps at that very
+ * bell, at the value that the owner read before its own look.
  */
 #define _GNU_SOURCE
-#include "ring.h"
+#include "notify.h"
 
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
-#include <signal.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include "bell.h"
+#include "consume.h"
+#include "handles.h"
+#include "thread.h"
+#include "wait.h"
+#include "watchdog.h"
 
 struct gr_notifier {
     struct gr_notifier *next, *prev;
@@ -36,12 +43,12 @@ struct gr_notifier {
     bool raised;         /* the descriptor is readable */
 };
 
-/* This mutex guards everything below. The bridge holds it while it looks, and not while it
- * sleeps. */
+/* This mutex guards everything below. The notifier thread holds it while it looks, and not while
+ * it sleeps. */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct gr_notifier *notifiers;
 static bool running, asleep;
-static struct gr_waited waited[GR_MAX_WAITED]; /* what the bridge sleeps at; the first is `kicks` */
+static struct gr_waited waited[GR_MAX_WAITED]; /* what it sleeps at; the first is `kicks` */
 static uint32_t waited_count;
 static gr_word32 kicks;
 
@@ -88,8 +95,8 @@ static void make_unreadable(struct gr_notifier *notifier) {
     notifier->raised = false;
 }
 
-/* The ring may be unmapped, and another one mapped at its address, so the bridge must not count as
- * asleep at that bell. */
+/* The ring may be unmapped, and another one mapped at its address, so the notifier thread must not
+ * count as asleep at that bell. */
 static void forget_bell(const struct gr_notifier *notifier) {
     if (!notifier->look.ring) return;
     for (uint32_t k = 1; k < waited_count; k++)
@@ -106,8 +113,8 @@ static bool sleeps_at(const gr_word32 *bell, uint32_t value) {
 static void kick(void) {
     if (!asleep) return; /* it is about to look at everything */
     asleep = false;
-    /* Partner: look_around loads `kicks` under the mutex, before the bridge sleeps on that
-     * value. */
+    /* Partner: look_around loads `kicks` under the mutex, before the notifier thread sleeps on
+     * that value. */
     atomic_fetch_add_explicit(&kicks, 1, memory_order_seq_cst);
     syscall(SYS_futex, &kicks, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
@@ -118,12 +125,12 @@ static enum gr_result answer_of(const struct gr_notifier *notifier) {
     return result == GR_ENDED || result == GR_PEER_LOST ? GR_BLOCKED : GR_OK;
 }
 
-/* ---- the bridge ------------------------------------------------------------------------------ */
+/* ---- the notifier thread --------------------------------------------------------------------- */
 
-/* Looks on behalf of every armed peer, and lists the bells to sleep at. The bell of a notifier that
- * becomes readable in this look is listed once more: its owner will most likely arm again before
- * the next change, and need not wake the bridge then. False: there are more bells than
- * one sleep can wait for. */
+/* Looks on behalf of every armed peer, and lists the bells to sleep at. The bell of a notifier
+ * that becomes readable in this look is listed once more: its owner will most likely arm again
+ * before the next change, and need not wake the notifier thread then. False: there are more bells
+ * than one sleep can wait for. */
 static bool look_around(void) {
     bool all = true;
     waited[0] = (struct gr_waited){.value = atomic_load_explicit(&kicks, memory_order_seq_cst),
@@ -148,7 +155,7 @@ static bool look_around(void) {
     return all;
 }
 
-static void *bridge(void *unused) {
+static void *notify(void *unused) {
     (void)unused;
     /* The longest sleep, as in wait.c. Dead peers are left to the watchdog. */
     int64_t slice_ns = GR_SLICE_NS;
@@ -170,18 +177,6 @@ static void *bridge(void *unused) {
     return NULL;
 }
 
-static bool start(void) {
-    pthread_t thread;
-    sigset_t all, before;
-    sigfillset(&all); /* signals are for the threads of the program */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&thread, NULL, bridge, NULL);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (error == 0) pthread_detach(thread);
-    errno = error;
-    return error == 0;
-}
-
 /* ---- for the owner --------------------------------------------------------------------------- */
 
 struct gr_notifier *gr_notifier_open(void) {
@@ -192,7 +187,10 @@ struct gr_notifier *gr_notifier_open(void) {
     if (!notifier) return NULL;
     notifier->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     pthread_mutex_lock(&mutex);
-    if (notifier->fd >= 0 && !running) running = start();
+    if (notifier->fd >= 0 && !running) {
+        errno = gr_begin_thread(notify, NULL);
+        running = errno == 0;
+    }
     if (notifier->fd < 0 || !running) {
         int error = errno;
         pthread_mutex_unlock(&mutex);
@@ -213,7 +211,7 @@ static enum gr_result arm(struct gr_notifier *notifier, const struct gr_peer *me
     const gr_word32 *bell = &me->ring->head->bell;
     pthread_mutex_lock(&mutex);
     /* The notifier serves another peer from now on. */
-    if (notifier->look.ring != me->ring || notifier->look.id != me->id) {
+    if (notifier->look.ring != me->ring || notifier->look.self.id != me->self.id) {
         disarm(notifier);
         forget_bell(notifier);
     }
@@ -243,8 +241,8 @@ enum gr_result gr_notifier_arm(struct gr_notifier *notifier, const struct gr_pee
     return arm(notifier, me, false);
 }
 
-/* The same for a consumer that has come to the end of the stream: the descriptor is readable when a
- * producer has joined since. */
+/* The same for a consumer that has come to the end of the stream: the descriptor is readable when
+ * a producer has joined since. */
 enum gr_result gr_notifier_arm_at_end(struct gr_notifier *notifier, const struct gr_peer *me) {
     return arm(notifier, me, true);
 }

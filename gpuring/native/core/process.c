@@ -1,24 +1,14 @@
-/* What belongs to the process: its identity, the list of its handles, and what a fork does to
- * them. */
+/* Who a process is, as /proc tells. */
 #define _GNU_SOURCE
-#include "ring.h"
+#include "process.h"
 
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* guards the list */
-static struct gr_ring *handles;
-/* Counts forks: a handle with another count belongs to a parent process. Relaxed where it is read,
- * because only the child's fork handler changes it, before the child runs anything else. */
-static _Atomic unsigned generation;
-
-/* ---- identity -------------------------------------------------------------------------------- */
 
 /* The start time (/proc/PID/stat field 22) and the state of a process. 0 if there is no such
  * process, or if /proc hides it. */
@@ -38,95 +28,9 @@ uint64_t gr_process_start(pid_t pid, char *state) {
     return at ? strtoull(at + 1, NULL, 10) : 0;
 }
 
-static uint64_t pid_namespace(void) {
+uint64_t gr_pid_namespace(void) {
     struct stat st;
     return stat("/proc/self/ns/pid", &st) == 0 ? (uint64_t)st.st_ino : 0;
 }
 
 int gr_pidfd(pid_t pid) { return (int)syscall(SYS_pidfd_open, pid, 0); }
-
-/* Whether the descriptors of a handle are still its own. Not if the program has closed all that it
- * has, as a daemon does. Their numbers may be those of its own files then. */
-bool gr_has_its_files(const struct gr_ring *ring) {
-    struct stat now;
-    return fstat(ring->lock_fd, &now) == 0 && now.st_dev == ring->lock_dev &&
-           now.st_ino == ring->lock_ino;
-}
-
-/* ---- a forked child -------------------------------------------------------------------------- */
-/* A fork copies lock_fd, and that copy would keep a dead parent's locks alive. A copy of its socket
- * would keep clients waiting. So the child closes them. `generation` makes every call through an inherited handle fail with GR_FORKED. */
-
-static void close_fds(struct gr_ring *ring) {
-    if (!gr_has_its_files(ring)) ring->slots_fd = ring->listen_fd = -1;
-    else close(ring->lock_fd);
-    if (ring->slots_fd >= 0) close(ring->slots_fd);
-    if (ring->listen_fd >= 0) close(ring->listen_fd);
-    ring->lock_fd = ring->slots_fd = ring->listen_fd = -1;
-}
-
-static void fork_prepare(void) { pthread_mutex_lock(&mutex); }
-static void fork_parent(void) { pthread_mutex_unlock(&mutex); }
-static void fork_child(void) {
-    atomic_fetch_add(&generation, 1);
-    for (struct gr_ring *ring = handles; ring; ring = ring->next) close_fds(ring);
-    handles = NULL;
-    pthread_mutex_unlock(&mutex);
-}
-static void install_fork_handlers(void) { pthread_atfork(fork_prepare, fork_parent, fork_child); }
-
-/* Call it before other fork handlers are installed. Handlers that prepare a fork run in the
- * opposite order, so this mutex is the last one to be taken. */
-void gr_mind_forks(void) {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, install_fork_handlers);
-}
-
-bool gr_forked(const struct gr_ring *ring) {
-    return ring->generation != atomic_load_explicit(&generation, memory_order_relaxed);
-}
-
-/* ---- handles --------------------------------------------------------------------------------- */
-
-void gr_enlist(struct gr_ring *ring) {
-    gr_mind_forks();
-    ring->pid = (uint64_t)getpid();
-    ring->start = gr_process_start(getpid(), NULL);
-    ring->pidns = pid_namespace();
-    pthread_mutex_lock(&mutex);
-    ring->generation = atomic_load(&generation);
-    ring->next = handles;
-    if (handles) handles->prev = ring;
-    handles = ring;
-    pthread_mutex_unlock(&mutex);
-}
-
-/* Gives up the locks, so for everybody else this handle is gone. The mapping stays, because arrays
- * over it may still be in use. */
-void gr_disown(struct gr_ring *ring) {
-    if (gr_forked(ring) || ring->lock_fd < 0) return;
-    pthread_mutex_lock(&mutex);
-    if (ring->prev) ring->prev->next = ring->next;
-    else handles = ring->next;
-    if (ring->next) ring->next->prev = ring->prev;
-    gr_withdraw_offer(ring, handles);
-    /* Those who have connected and were not answered may have sent what takes long to close. */
-    const int listen_fd = gr_has_its_files(ring) ? ring->listen_fd : -1;
-    ring->listen_fd = -1;
-    close_fds(ring);
-    pthread_mutex_unlock(&mutex);
-    if (listen_fd >= 0) close(listen_fd);
-}
-
-struct gr_ring *gr_lock_handles(void) {
-    pthread_mutex_lock(&mutex);
-    return handles;
-}
-void gr_unlock_handles(void) { pthread_mutex_unlock(&mutex); }
-
-void gr_detach(struct gr_ring *ring) {
-    gr_disown(ring);
-    munmap(ring->head, ring->layout.nbytes);
-    pthread_mutex_destroy(&ring->mutex);
-    free(ring);
-}

@@ -1,22 +1,28 @@
 /* Clears what peers leave behind: everything of a dead peer (reap), what a leaving peer still had,
  * and words that name a FREE entry, of which there should be none (orphans).
  *
- * All of it runs under LOCK and can be repeated. If a reaper is killed half-way, the entry is still
- * in use and its owner is still dead, so the next reaper does it again.
+ * All of it runs under LOCK and can be repeated. If a reaper is killed half-way, the entry is
+ * still in use and its owner is still dead, so the next reaper does it again.
  */
 #define _GNU_SOURCE
-#include "members.h"
+#include "reap.h"
 
 #include <errno.h>
 #include <poll.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "bell.h"
+#include "exchange_socket.h"
+#include "handles.h"
+#include "lock.h"
+#include "process.h"
+
 /* ---- who is dead ----------------------------------------------------------------------------- */
 
-/* The peer's byte is unlocked. Whether its GPU work is gone, too, only a pidfd can tell. Within one
- * pid namespace everybody can get it. For a peer of another one this says yes only if that peer has
- * handed its pidfd over (offer.c). */
+/* The peer's byte is unlocked. Whether its GPU work is gone, too, only a pidfd can tell. Within
+ * one pid namespace everybody can get it. For a peer of another one this says yes only if that
+ * peer has handed its pidfd over (exchange_message.c). */
 static bool gpu_gone(struct gr_ring *ring, const struct gr_peer_entry *entry) {
     /* There is no GPU work then, and files are closed after the address space is gone. */
     if (ring->config.memory == GR_MEMORY_HOST) return true;
@@ -47,9 +53,9 @@ static bool is_dead(struct gr_ring *ring, uint32_t p) {
 
 /* ---- torn marks ------------------------------------------------------------------------------ */
 
-/* Under LOCK. Partner: gr_torn, which explains what the order of these three stores is for. The bit
- * says that the mark is being written (T4); release carries each store to whoever reads a later
- * one. */
+/* Under LOCK. Partner: gr_torn, which explains what the order of these three stores is for. The
+ * bit says that the mark is being written (T4); release carries each store to whoever reads a
+ * later one. */
 static void mark_torn(struct gr_tear *mark, uint64_t id, uint64_t reached) {
     gr_store_release(&mark->id, id | GR_MARKING);
     GR_FAULT("reap: torn marking");
@@ -138,9 +144,9 @@ void gr_take_back(struct gr_ring *ring, uint32_t p, uint32_t u) {
 /* ---- orphans --------------------------------------------------------------------------------- */
 
 /* Whether a word says WRITING or HELD although its owner's entry is FREE or cannot exist. Peers
- * leave no such word behind. But a peer may be taken for dead while it lives, if its process closed
- * the descriptor of its locks. If it was past the check of its own entry at that moment, it swaps
- * after it was cleared (A8). Outside of LOCK this is a guess. */
+ * leave no such word behind. But a peer may be taken for dead while it lives, if its process
+ * closed the descriptor of its locks. If it was past the check of its own entry at that moment, it
+ * swaps after it was cleared (A8). Outside of LOCK this is a guess. */
 static bool is_orphan(const struct gr_ring *ring, uint64_t word, unsigned phase) {
     if (phase_of(word) != phase) return false;
     return owner_of(word) >= ring->max_peers ||
@@ -167,9 +173,9 @@ static void adopt(struct gr_ring *ring, uint32_t i, uint64_t u, uint64_t t) {
     if (known) gr_store_sc(&ring->peer[owner_of(t)].word, peer_word(GR_FREE, 0, 0));
 }
 
-/* No fence is raised here, because the process whose work it is may live. If this process is killed
- * before the bell, sleepers find out at the end of their slice. That is good enough, since no peer
- * that follows the protocol leaves an orphan. */
+/* No fence is raised here, because the process whose work it is may live. If this process is
+ * killed before the bell, sleepers find out at the end of their slice. That is good enough, since
+ * no peer that follows the protocol leaves an orphan. */
 void gr_clear_orphans(struct gr_ring *ring) {
     bool any = false;
     for (uint32_t i = 0; i < ring->slots; i++) {
@@ -197,9 +203,9 @@ static void clear_dead(struct gr_ring *ring, uint32_t p) {
         gr_word *fence = fence_of(ring, i, p);
         uint64_t promised = gr_load_acquire(work_of(ring, i, p)), reached = gr_load_acquire(fence);
         if (reached >= promised) continue;
-        /* First the mark, then the phase, then the fence (G4). The raised fence lets streams go on,
-         * and the mark must be there when their readers check. Until the fence is raised, all of
-         * this can be repeated. */
+        /* First the mark, then the phase, then the fence (G4). The raised fence lets streams go
+         * on, and the mark must be there when their readers check. Until the fence is raised, all
+         * of this can be repeated. */
         if (producer) {
             mark_torn(tear_of(ring, i, p), gr_load_relaxed(&entry->id), reached);
             torn += tear_ready(ring, &ring->slot[i], p, reached);
@@ -279,8 +285,8 @@ void gr_reap_one(struct gr_ring *ring, uint32_t p) {
     else reap(ring, p, &done);
 }
 
-/* Clears all dead peers and all orphans. It does not wait for LOCK, because its holder may be doing
- * the same. */
+/* Clears all dead peers and all orphans. It does not wait for LOCK, because its holder may be
+ * doing the same. */
 enum gr_result gr_reap_dead(struct gr_ring *ring, uint64_t reaped[GR_MASK_WORDS]) {
     if (reaped) memset(reaped, 0, GR_MASK_WORDS * sizeof *reaped);
     if (gr_forked(ring)) return GR_FORKED;

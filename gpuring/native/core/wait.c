@@ -8,22 +8,27 @@
  * No sleep is longer than a slice, so a mistake elsewhere costs a slice, and no process hangs. A
  * slice is as long as the wait has lasted so far, but at least 50 ms and at most a second: to a
  * peer that has waited for long a second more matters little. Only two rare cases need the slice.
- * One is a waker that was stopped or killed between its change and the bell and is not reaped, such
- * as a process without an entry that closes the ring. The other is a signal that came to another
- * thread, or just before the sleep. Where no watchdog looks after the ring a slice stays at 50 ms,
- * because the dead are found only after it.
+ * One is a waker that was stopped or killed between its change and the bell and is not reaped,
+ * such as a process without an entry that closes the ring. The other is a signal that came to
+ * another thread, or just before the sleep. Where no watchdog looks after the ring a slice stays
+ * at 50 ms, because the dead are found only after it.
  *
  * A reader whose frames come regularly wakes up by itself a little before the next one, and spins:
  * docs/decisions/0009-how-a-wait-waits.md.
  */
 #define _GNU_SOURCE
-#include "ring.h"
+#include "wait.h"
 
 #include <errno.h>
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "bell.h"
+#include "consume.h"
+#include "reap.h"
+#include "watchdog.h"
 
 #ifndef SYS_futex_waitv
 #define SYS_futex_waitv 449 /* the same on every architecture */
@@ -47,19 +52,19 @@ static void look_after(struct gr_ring *ring, const struct gr_culprit *culprit) {
 }
 
 void gr_set_spin(struct gr_peer *me, int64_t ns) {
-    me->spin_fixed = ns >= 0;
-    me->spin_ns = ns >= 0 ? ns : GR_SPIN_MAX_NS;
+    me->wait.spin_fixed = ns >= 0;
+    me->wait.spin_ns = ns >= 0 ? ns : GR_SPIN_MAX_NS;
 }
 
-/* Chooses how long to spin next time. Longer if a spin of GR_SPIN_MAX_NS would have been enough for
- * this wait, whether or not this one was, because a wake-up costs the other side a system call.
- * Shorter if that spin would have been in vain. */
+/* Chooses how long to spin next time. Longer if a spin of GR_SPIN_MAX_NS would have been enough
+ * for this wait, whether or not this one was, because a wake-up costs the other side a system
+ * call. Shorter if that spin would have been in vain. */
 static void learn(struct gr_peer *me, int64_t now) {
-    if (me->spin_fixed) return;
-    if (now - me->wait_ns < GR_SPIN_MAX_NS + GR_WAKE_NS)
-        me->spin_ns = me->spin_ns * 2 < GR_SPIN_MAX_NS ? me->spin_ns * 2 : GR_SPIN_MAX_NS;
-    else
-        me->spin_ns = me->spin_ns / 2 > GR_SPIN_MIN_NS ? me->spin_ns / 2 : GR_SPIN_MIN_NS;
+    if (me->wait.spin_fixed) return;
+    const int64_t longer = 2 * me->wait.spin_ns, shorter = me->wait.spin_ns / 2;
+    if (now - me->wait.begun_ns < GR_SPIN_MAX_NS + GR_WAKE_NS)
+        me->wait.spin_ns = longer < GR_SPIN_MAX_NS ? longer : GR_SPIN_MAX_NS;
+    else me->wait.spin_ns = shorter > GR_SPIN_MIN_NS ? shorter : GR_SPIN_MIN_NS;
 }
 
 static enum gr_result look_until(struct gr_peer *me, gr_verb verb, int64_t now, int64_t until) {
@@ -76,18 +81,18 @@ static enum gr_result look_until(struct gr_peer *me, gr_verb verb, int64_t now, 
 /* Spins for the rest of this wait's spin, but at most a slice: GR_SIGNAL if there is more. A peer
  * that spins for seconds is not counted as a sleeper, but checks for dead peers like one. */
 static enum gr_result spin_on(struct gr_peer *me, gr_verb verb, int64_t now) {
-    int64_t rest = me->spin_ns - (now - me->wait_ns),
+    int64_t rest = me->wait.spin_ns - (now - me->wait.begun_ns),
             until = now + (rest < GR_SLICE_NS ? rest : GR_SLICE_NS);
-    if (until > me->deadline_ns) until = me->deadline_ns;
+    if (until > me->wait.deadline_ns) until = me->wait.deadline_ns;
     enum gr_result result = look_until(me, verb, now, until);
-    if (result != GR_BLOCKED || until == me->deadline_ns || rest <= GR_SLICE_NS) return result;
-    look_after(me->ring, &me->culprit);
+    if (result != GR_BLOCKED || until == me->wait.deadline_ns || rest <= GR_SLICE_NS) return result;
+    look_after(me->ring, &me->last.culprit);
     return GR_SIGNAL;
 }
 
 enum gr_result gr_spin(struct gr_peer *me, gr_verb verb) {
     int64_t now = gr_now_ns();
-    me->wait_ns = now;
+    me->wait.begun_ns = now;
     return spin_on(me, verb, now);
 }
 
@@ -96,7 +101,7 @@ static enum gr_result answer(struct gr_peer *me) { return gr_ready(me); }
 /* For event loops, which have other things to do: spins before a notifier is armed, for as long as
  * the peer's fixed spin and at most at_most_ns. */
 enum gr_result gr_spin_ready(struct gr_peer *me, int64_t at_most_ns) {
-    int64_t now = gr_now_ns(), spin_ns = me->spin_fixed ? me->spin_ns : 0;
+    int64_t now = gr_now_ns(), spin_ns = me->wait.spin_fixed ? me->wait.spin_ns : 0;
     enum gr_result result = gr_ready(me);
     return result != GR_BLOCKED
                ? result
@@ -128,18 +133,19 @@ static void observe(struct gr_rhythm *rhythm, int64_t at) {
     average(distance, &rhythm->period_ns, &rhythm->period_off_ns);
 }
 
-/* Returns when to wake up to spin for the answer, until `*until`; 0: do not. The answer is foreseen
- * if twice the mean errors of the rhythm and of the timer are less than the share of the period
- * that may be spun. Where timers have proved too inexact, they are tried again now and then. */
+/* Returns when to wake up to spin for the answer, until `*until`; 0: do not. The answer is
+ * foreseen if twice the mean errors of the rhythm and of the timer are less than the share of the
+ * period that may be spun. Where timers have proved too inexact, they are tried again now and
+ * then. */
 static int64_t foresee(struct gr_peer *me, int64_t now, int64_t *until) {
-    struct gr_rhythm *rhythm = &me->rhythm;
+    struct gr_rhythm *rhythm = &me->wait.rhythm;
     int64_t margin = 2 * (rhythm->period_off_ns + rhythm->late_off_ns) + 1000;
     int64_t expected = rhythm->last_ns + rhythm->period_ns;
     int64_t early = expected - margin - (rhythm->late_ns ? rhythm->late_ns : GR_LATE_NS);
     rhythm->saved_ns += (now - (rhythm->counted_ns ? rhythm->counted_ns : now)) / GR_SPIN_SHARE;
     rhythm->counted_ns = now;
     if (rhythm->saved_ns > GR_SAVED_MAX_NS) rhythm->saved_ns = GR_SAVED_MAX_NS;
-    if (me->spin_fixed || early <= now || margin > rhythm->period_ns / GR_SPIN_SHARE ||
+    if (me->wait.spin_fixed || early <= now || margin > rhythm->period_ns / GR_SPIN_SHARE ||
         rhythm->saved_ns < margin) {
         rhythm->late_off_ns -= rhythm->late_off_ns / 64;
         return 0;
@@ -176,12 +182,12 @@ static enum gr_result sleep_until(struct gr_peer *me, gr_verb verb, int64_t unti
 /* The timer has ended a sleep at about `early`, and not the bell. If the foreseen answer comes, it
  * comes within microseconds. */
 static enum gr_result spin_for_it(struct gr_peer *me, gr_verb verb, int64_t early, int64_t until) {
-    struct gr_rhythm *rhythm = &me->rhythm;
+    struct gr_rhythm *rhythm = &me->wait.rhythm;
     int64_t now = gr_now_ns(), late_ns = now - early;
     if (rhythm->late_ns == 0) rhythm->late_ns = late_ns, rhythm->late_off_ns = late_ns / 16;
     average(late_ns, &rhythm->late_ns, &rhythm->late_off_ns);
     if (until > now + rhythm->saved_ns) until = now + rhythm->saved_ns;
-    if (until > me->deadline_ns) until = me->deadline_ns;
+    if (until > me->wait.deadline_ns) until = me->wait.deadline_ns;
     enum gr_result result = look_until(me, verb, now, until);
     rhythm->saved_ns -= gr_now_ns() - now;
     return result;
@@ -194,14 +200,14 @@ enum gr_result gr_sleep(struct gr_peer *me, gr_verb verb) {
     enum gr_result result = GR_BLOCKED;
     bool signalled = false, spun = false;
     /* A spin that is longer than a slice goes on. */
-    if (me->spin_fixed && now - me->wait_ns < me->spin_ns) {
+    if (me->wait.spin_fixed && now - me->wait.begun_ns < me->wait.spin_ns) {
         result = spin_on(me, verb, now);
         if (result != GR_BLOCKED) return result;
         now = gr_now_ns();
-        if (now >= me->deadline_ns) return GR_BLOCKED;
+        if (now >= me->wait.deadline_ns) return GR_BLOCKED;
     }
-    slice_end = now + slice_ns(now - me->wait_ns, gr_is_watched(me->ring));
-    if (slice_end > me->deadline_ns) slice_end = me->deadline_ns;
+    slice_end = now + slice_ns(now - me->wait.begun_ns, gr_is_watched(me->ring));
+    if (slice_end > me->wait.deadline_ns) slice_end = me->wait.deadline_ns;
 
     int64_t early = foresee(me, now, &until);
     if (early != 0 && early < slice_end) {
@@ -216,16 +222,17 @@ enum gr_result gr_sleep(struct gr_peer *me, gr_verb verb) {
     now = gr_now_ns();
     if (!spun) learn(me, now);
     if (result != GR_BLOCKED) {
-        /* A sleeper sees the frame some microseconds late; the frame's record says when it came. */
+        /* A sleeper sees the frame some microseconds late; the frame's record says when it
+         * came. */
         int64_t at = now;
-        if (result == GR_OK && me->role == GR_CONSUMER && !spun)
-            at = (int64_t)gr_load_relaxed(&me->ring->slot[me->index].time_ns);
-        observe(&me->rhythm, at > me->wait_ns && at < now ? at : now);
+        if (result == GR_OK && me->self.role == GR_CONSUMER && !spun)
+            at = (int64_t)gr_load_relaxed(&me->ring->slot[me->last.index].time_ns);
+        observe(&me->wait.rhythm, at > me->wait.begun_ns && at < now ? at : now);
         return result;
     }
     if (signalled) return GR_SIGNAL;
-    if (slice_end == me->deadline_ns) return GR_BLOCKED;
-    look_after(me->ring, &me->culprit);
+    if (slice_end == me->wait.deadline_ns) return GR_BLOCKED;
+    look_after(me->ring, &me->last.culprit);
     return GR_SIGNAL;
 }
 
@@ -264,29 +271,30 @@ static bool look_at_all(struct gr_peer *const *peers, uint32_t n, bool *ready) {
     bool any = false;
     uint64_t seq;
     for (uint32_t k = 0; k < n; k++)
-        any |= ready[k] = gr_look(peers[k], &seq, &peers[k]->culprit) != GR_BLOCKED;
+        any |= ready[k] = gr_look(peers[k], &seq, &peers[k]->last.culprit) != GR_BLOCKED;
     return any;
 }
 
 static void look_after_all(struct gr_peer *const *peers, uint32_t n) {
-    for (uint32_t k = 0; k < n; k++) look_after(peers[k]->ring, &peers[k]->culprit);
+    for (uint32_t k = 0; k < n; k++) look_after(peers[k]->ring, &peers[k]->last.culprit);
 }
 
-/* GR_OK: ready[k] says which of the n <= GR_MAX_WAITED peers have an answer. All were looked at, so
- * a ready peer hides no other. GR_BLOCKED at the deadline. GR_SIGNAL after a slice or a signal:
- * call again with the same begun_ns, the time of the first call. It spins as long as the first peer
- * would, or as long as the longest fixed spin. */
+/* GR_OK: ready[k] says which of the n <= GR_MAX_WAITED peers have an answer. All were looked at,
+ * so a ready peer hides no other. GR_BLOCKED at the deadline. GR_SIGNAL after a slice or a signal:
+ * call again with the same begun_ns, the time of the first call. It spins as long as the first
+ * peer would, or as long as the longest fixed spin. */
 enum gr_result gr_select(struct gr_peer *const *peers, uint32_t n, int64_t begun_ns,
                          int64_t deadline_ns, bool *ready) {
     struct gr_waited waited[GR_MAX_WAITED];
     bool watched = gr_is_watched(peers[0]->ring);
-    int64_t now = gr_now_ns(), spin_ns = peers[0]->spin_ns;
+    int64_t now = gr_now_ns(), spin_ns = peers[0]->wait.spin_ns;
     for (uint32_t k = 1; k < n; k++) {
-        if (peers[k]->spin_fixed && peers[k]->spin_ns > spin_ns) spin_ns = peers[k]->spin_ns;
+        if (peers[k]->wait.spin_fixed && peers[k]->wait.spin_ns > spin_ns)
+            spin_ns = peers[k]->wait.spin_ns;
         watched &= gr_is_watched(peers[k]->ring);
     }
     int64_t slice_end = now + slice_ns(now - begun_ns, watched && now - begun_ns >= spin_ns);
-    peers[0]->wait_ns = begun_ns;
+    peers[0]->wait.begun_ns = begun_ns;
     if (slice_end > deadline_ns) slice_end = deadline_ns;
     bool any = look_at_all(peers, n, ready), signalled = false;
     while (!any && now < slice_end && now - begun_ns < spin_ns) {

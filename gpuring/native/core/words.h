@@ -44,8 +44,8 @@ static inline unsigned sub_of(uint64_t word) { return word & 0xff; }
 static inline uint64_t bit_of(uint64_t k) { return UINT64_C(1) << k % 64; }
 
 /* Loops over the set bits of a mask, lowest first. Each word is loaded, by `word` as an expression
- * of var##_at, when the loop comes to it. There is at least one word, which saves a test. A `break`
- * would leave one word only. */
+ * of var##_at, when the loop comes to it. There is at least one word, which saves a test. A
+ * `break` would leave one word only. */
 #define gr_each_bit(var, words, word)                                                              \
     for (uint32_t var##_at = 0, var##_more = 1; var##_more; var##_more = ++var##_at < (words))     \
         for (uint64_t var##_rest = (word), var = 0;                                                \

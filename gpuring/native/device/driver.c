@@ -13,7 +13,10 @@ bool gd_driver_fill(struct gd_driver *driver, void *(*find)(void *library, const
 #define FILL(name, symbol, arguments)                                                              \
     do {                                                                                           \
         void *found = find(library, symbol);                                                       \
-        if (!found) return *missing = symbol, false;                                               \
+        if (!found) {                                                                              \
+            *missing = symbol;                                                                     \
+            return false;                                                                          \
+        }                                                                                          \
         /* POSIX allows that of the address of a function. */                                      \
         memcpy(&driver->name, &found, sizeof found);                                               \
     } while (0);

@@ -1,9 +1,9 @@
 /* The CUDA driver as this library uses it: a table of functions.
  *
- * driver.c fills it from libcuda with dlopen, and tests fill it with a driver of their own. Nothing
- * else in the package calls CUDA from C or links to it. Names, arguments and results are those of
- * cuda.h. Handles (CUcontext, CUstream, CUevent) are plain pointers here; CUresult and CUdevice are
- * ints.
+ * driver.c fills it from libcuda with dlopen, and tests fill it with a driver of their own.
+ * Nothing else in the package calls CUDA from C or links to it. Names, arguments and results are
+ * those of cuda.h. Handles (CUcontext, CUstream, CUevent) are plain pointers here; CUresult and
+ * CUdevice are ints.
  */
 #ifndef GPURING_DRIVER_H
 #define GPURING_DRIVER_H

@@ -1,14 +1,22 @@
 /* Before a slot is used: the stream, or this thread, waits for the peers whose GPU work on it is
  * pending.
  *
- * The core lists what is pending in gr_peer.pending. A claim waits for the work of every peer on
+ * The core lists what is pending in gr_peer.last. A claim waits for the work of every peer on
  * the slot, its own included (G12: a stream of an earlier lap could come late, and the fence would
- * fall). An acquire waits for its own work and for that of the frame's producer. With gate "stream"
- * a wait is put into the stream; with gate "host" this thread waits.
+ * fall). An acquire waits for its own work and for that of the frame's producer. With gate
+ * "stream" a wait is put into the stream; with gate "host" this thread waits.
  */
-#include "device.h"
+#include "order.h"
 
 #include <time.h>
+
+#include "../core/bell.h"
+#include "../core/claim.h"
+#include "../core/consume.h"
+#include "../core/reap.h"
+#include "../core/wait.h"
+#include "../core/watchdog.h"
+#include "stream.h"
 
 /* A call looks for at most GD_LAP_NS + GD_PATIENCE_NS whether fences come soon, in all. For one
  * fence, GD_LAP_NS are for looking at its own work, if that is a lap behind, and GD_PATIENCE_NS
@@ -27,64 +35,52 @@ enum {
     GD_NAP_NS = 20 * 1000
 };
 
-void gd_pause(void) {
-#if defined(__x86_64__)
-    for (int k = 0; k < 4; k++) __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    for (int k = 0; k < 4; k++) __asm__ volatile("yield");
-#endif
-}
-
-enum gr_result gd_refuse(struct gd_call *call, enum gd_where where, gd_stream stream, int status) {
-    if (where == GD_ON_STREAM && gd_is_capture(status)) where = GD_CAPTURED;
-    call->trouble = (struct gd_trouble){.where = where, .stream = stream, .status = status};
-    return GR_DEVICE;
-}
-
-static inline const gr_word *fence_word(const struct gd_peer *me, uint32_t peer, uint32_t index) {
-    return fence_of(me->me.ring, index, peer);
+static inline const gr_word *fence_word(const struct gd_peer *peer, uint32_t owner,
+                                        uint32_t index) {
+    return fence_of(peer->core.ring, index, owner);
 }
 /* Acquire: if a reaper raised the fence, its torn mark is visible afterwards (gr_torn). A stale
  * value costs one wait too many. */
-static inline bool is_reached(const struct gd_peer *me, uint32_t peer, uint32_t index,
+static inline bool is_reached(const struct gd_peer *peer, uint32_t owner, uint32_t index,
                               uint64_t value) {
-    return gr_load_acquire((gr_word *)fence_word(me, peer, index)) >= value;
+    return gr_load_acquire((gr_word *)fence_word(peer, owner, index)) >= value;
 }
 
-/* CU_OK, CU_NOT_READY or an error. On host memory a word that is behind will be stored in a moment,
- * or by a reaper if its owner is dead. */
-static int paid(struct gd_peer *me, struct gd_call *call, uint32_t peer, uint32_t index,
+/* CU_OK, CU_NOT_READY or an error. On host memory a word that is behind will be stored in a
+ * moment, or by a reaper if its owner is dead. */
+static int paid(struct gd_peer *peer, struct gd_call *call, uint32_t owner, uint32_t index,
                 uint64_t value) {
-    if (me->device) return me->device->sync->paid(me, peer, index, value, &call->trouble);
-    return is_reached(me, peer, index, value) ? CU_OK : CU_NOT_READY;
+    if (peer->device) return peer->device->sync->paid(peer, owner, index, value, &call->trouble);
+    return is_reached(peer, owner, index, value) ? CU_OK : CU_NOT_READY;
 }
 
 /* ---- on the host ----------------------------------------------------------------------------- */
 
-/* Waits until the fence is reached. A GPU writes the word, or a process that saw an event complete,
- * so there is no bell to sleep at: this spins, then naps. ours: this peer has the slot, so whatever
- * was promised on it is recorded. */
-static enum gr_result await(struct gd_peer *me, struct gd_call *call, uint32_t peer, uint32_t index,
-                            uint64_t value, bool ours) {
+/* Waits until the fence is reached. A GPU writes the word, or a process that saw an event
+ * complete, so there is no bell to sleep at: this spins, then naps. ours: this peer has the slot,
+ * so whatever was promised on it is recorded. */
+static enum gr_result await(struct gd_peer *peer, struct gd_call *call, uint32_t owner,
+                            uint32_t index, uint64_t value, bool ours) {
+    const struct gr_patience *patience = &peer->core.wait;
     const int64_t spin_ns =
-        me->me.spin_fixed && me->me.spin_ns > GD_SPIN_NS ? me->me.spin_ns : GD_SPIN_NS;
+        patience->spin_fixed && patience->spin_ns > GD_SPIN_NS ? patience->spin_ns : GD_SPIN_NS;
     int64_t start = gr_now_ns(), now = start;
     if (call->since_ns == 0) call->since_ns = start;
-    gr_tell_of_joins(me->me.ring); /* as below, in gd_order */
+    gr_tell_of_joins(peer->core.ring); /* as below, in gd_order */
     for (;;) {
-        int status = ours ? paid(me, call, peer, index, value)
-                   : me->device->sync->hint(me, peer, index, value) ? CU_OK : CU_NOT_READY;
+        int status = ours ? paid(peer, call, owner, index, value)
+                   : peer->device->sync->hint(peer, owner, index, value) ? CU_OK : CU_NOT_READY;
         if (status == CU_OK) break;
         if (status != CU_NOT_READY) return GR_DEVICE; /* `paid` has filled in call->trouble */
         now = gr_now_ns();
         if (now >= call->deadline_ns) {
-            me->me.culprit =
-                (struct gr_culprit){GR_BY_FENCE, peer, GR_NONE, me->me.seq,
-                                    gr_load_relaxed(&me->me.ring->slot[index].time_ns)};
+            peer->core.last.culprit =
+                (struct gr_culprit){GR_BY_FENCE, owner, GR_NONE, peer->core.last.seq,
+                                    gr_load_relaxed(&peer->core.ring->slot[index].time_ns)};
             return GR_BLOCKED;
         }
         if (now - start > GR_SLICE_NS) {
-            gr_reap_dead(me->me.ring, NULL); /* the fence may be a dead peer's */
+            gr_reap_dead(peer->core.ring, NULL); /* the fence may be a dead peer's */
             return GR_SIGNAL;
         }
         if (now - call->since_ns < spin_ns) gd_pause();
@@ -95,59 +91,59 @@ static enum gr_result await(struct gd_peer *me, struct gd_call *call, uint32_t p
 }
 
 /* Gate "host", before a claim. Waits for the fences of the slot that comes next. So a call whose
- * time is up has almost always claimed nothing; otherwise it would leave a void sequence each time.
- * This is only a hint (G13): the slot is not this peer's, so a promise on it may not be recorded
- * yet, and an event then says "complete" of an older record. No fence is raised here, and the claim
- * makes its own list. */
-enum gr_result gd_await_next(struct gd_peer *me, struct gd_call *call, unsigned how) {
+ * time is up has almost always claimed nothing; otherwise it would leave a void sequence each
+ * time. This is only a hint (G13): the slot is not this peer's, so a promise on it may not be
+ * recorded yet, and an event then says "complete" of an older record. No fence is raised here, and
+ * the claim makes its own list. */
+enum gr_result gd_await_next(struct gd_peer *peer, struct gd_call *call, unsigned how) {
     struct gr_culprit culprit;
     uint64_t seq, tried = 0;
     for (;;) {
-        if (gr_look(&me->me, &seq, &culprit) != GR_OK || seq == tried) return GR_OK;
-        const uint32_t index = (uint32_t)(seq % me->me.ring->slots);
-        gr_list_pending(&me->me, index);
+        if (gr_look(&peer->core, &seq, &culprit) != GR_OK || seq == tried) return GR_OK;
+        const uint32_t index = (uint32_t)(seq % peer->core.ring->slots);
+        gr_list_pending(&peer->core, index);
         tried = seq;
-        for (uint32_t k = 0; k < me->me.pendings; k++) {
-            const struct gr_pending *pending = &me->me.pending[k];
-            if (is_reached(me, pending->peer, index, pending->value)) continue;
+        for (uint32_t k = 0; k < peer->core.last.pendings; k++) {
+            const struct gr_pending *pending = &peer->core.last.pending[k];
+            if (is_reached(peer, pending->peer, index, pending->value)) continue;
             if (!(how & GD_WAIT)) return GR_SIGNAL;
-            if (!me->device->sync->hint(me, pending->peer, index, pending->value)) {
-                me->me.seq = seq;
+            if (!peer->device->sync->hint(peer, pending->peer, index, pending->value)) {
+                peer->core.last.seq = seq;
                 enum gr_result result =
-                    await(me, call, pending->peer, index, pending->value, false);
+                    await(peer, call, pending->peer, index, pending->value, false);
                 if (result != GR_OK) return result;
             }
         }
-        if (me->me.pendings == 0) return GR_OK;
+        if (peer->core.last.pendings == 0) return GR_OK;
     }
 }
 
-bool gd_is_whole(struct gd_peer *me) {
+bool gd_is_whole(struct gd_peer *peer) {
     struct gr_culprit culprit;
     uint64_t seq;
-    if (gr_look(&me->me, &seq, &culprit) != GR_OK) return false;
-    const struct gr_ring *ring = me->me.ring;
-    const uint32_t index = (uint32_t)(seq % ring->slots), mine = me->me.number,
+    if (gr_look(&peer->core, &seq, &culprit) != GR_OK) return false;
+    const struct gr_ring *ring = peer->core.ring;
+    const uint32_t index = (uint32_t)(seq % ring->slots), mine = peer->core.self.number,
                    producer = owner_of(gr_load_acquire(&ring->slot[index].word));
     if (producer >= ring->max_peers) return false; /* acquire says what is damaged */
     /* The core lists both as pending. A promise that came after the frame costs a wrong "no". */
     const uint64_t written = gr_load_acquire(work_of(ring, index, producer)),
                    read = gr_load_acquire(work_of(ring, index, mine));
-    if (!me->device) return is_reached(me, producer, index, written);
-    const struct gd_sync *sync = me->device->sync;
-    return sync->hint(me, producer, index, written) &&
-           (is_reached(me, mine, index, read) || sync->hint(me, mine, index, read));
+    if (!peer->device) return is_reached(peer, producer, index, written);
+    const struct gd_sync *sync = peer->device->sync;
+    return sync->hint(peer, producer, index, written) &&
+           (is_reached(peer, mine, index, read) || sync->hint(peer, mine, index, read));
 }
 
 /* ---- or on the stream ------------------------------------------------------------------------ */
 
 /* Whether the last fence operation of this peer on the slot is on this very stream, which then
- * keeps the order by itself. The id that was noted with the operation is compared with the stream's
- * id now. If they are equal, the same stream had this handle all the time. */
-static bool is_on_stream(struct gd_peer *me, struct gd_call *call, uint32_t index) {
-    struct gd_use *use = &me->use[index];
+ * keeps the order by itself. The id that was noted with the operation is compared with the
+ * stream's id now. If they are equal, the same stream had this handle all the time. */
+static bool is_on_stream(struct gd_peer *peer, struct gd_call *call, uint32_t index) {
+    struct gd_use *use = &peer->use[index];
     if (use->recorded_on == 0 || use->unpaid || call->stream == GD_PER_THREAD) return false;
-    if (call->stream_id == 0) call->stream_id = gd_stream_id(me->device, call->stream);
+    if (call->stream_id == 0) call->stream_id = gd_stream_id(peer->device, call->stream);
     use->asked = call->stream;
     use->asked_id = call->stream_id;
     return use->recorded_on == call->stream_id;
@@ -155,10 +151,10 @@ static bool is_on_stream(struct gd_peer *me, struct gd_call *call, uint32_t inde
 
 /* After looking in vain, do not look for a while: these fences wait for a switch of contexts, or
  * for real work. */
-static bool not_soon(struct gd_peer *me) {
-    me->backoff = me->backoff < 128 ? 2 * me->backoff + 1 : me->backoff;
-    me->blind = me->backoff;
-    me->lap_ns = 0;
+static bool not_soon(struct gd_peer *peer) {
+    peer->backoff = peer->backoff < 128 ? 2 * peer->backoff + 1 : peer->backoff;
+    peer->blind = peer->backoff;
+    peer->lap_ns = 0;
     return false;
 }
 
@@ -168,93 +164,78 @@ static bool not_soon(struct gd_peer *me) {
  * It looks only while this peer's own last work is pending. Until then its stream cannot use the
  * slot anyway, so looking delays nothing. If not even its work of the last lap on this slot is
  * done, the host is a whole lap ahead of the GPU: every fence is far, and it would stay so. Then
- * each call lets the GPU catch up by a little, in which it does several small frames while the host
- * claims one. */
-static bool comes_soon(struct gd_peer *me, struct gd_call *call, uint32_t peer, uint32_t index,
+ * each call lets the GPU catch up by a little, in which it does several small frames while the
+ * host claims one. */
+static bool comes_soon(struct gd_peer *peer, struct gd_call *call, uint32_t owner, uint32_t index,
                        uint64_t value) {
-    if (me->blind > 0) {
-        me->blind--;
+    if (peer->blind > 0) {
+        peer->blind--;
         return false;
     }
-    const struct gd_sync *sync = me->device->sync;
-    const uint32_t mine = me->me.number;
-    const uint64_t last = gr_load_relaxed(&me->last_value),
-                   lap = gr_load_relaxed(work_of(me->me.ring, index, mine));
-    const uint32_t last_index = (uint32_t)((last >> 16) % me->me.ring->slots);
+    const struct gd_sync *sync = peer->device->sync;
+    const uint32_t mine = peer->core.self.number;
+    const uint64_t last = gr_load_relaxed(&peer->last_value),
+                   lap = gr_load_relaxed(work_of(peer->core.ring, index, mine));
+    const uint32_t last_index = (uint32_t)((last >> 16) % peer->core.ring->slots);
     const int64_t start = gr_now_ns();
     int64_t now = start;
     if (call->look_until_ns == 0) call->look_until_ns = start + GD_LAP_NS + GD_PATIENCE_NS;
     /* A hint, as below: another thread may be recording that slot. */
-    while (!sync->hint(me, mine, index, lap)) {
+    while (!sync->hint(peer, mine, index, lap)) {
         if (now >= start + GD_LAP_NS || now >= call->look_until_ns) {
-            me->lap_ns += now - start;
-            return me->lap_ns < GD_LAPS_NS ? false : not_soon(me);
+            peer->lap_ns += now - start;
+            return peer->lap_ns < GD_LAPS_NS ? false : not_soon(peer);
         }
         gd_pause();
         now = gr_now_ns();
     }
-    me->lap_ns = 0;
+    peer->lap_ns = 0;
     int64_t until = now + GD_PATIENCE_NS;
     if (until > call->look_until_ns) until = call->look_until_ns;
     do {
-        if (paid(me, call, peer, index, value) == CU_OK) {
-            me->backoff = 0;
+        if (paid(peer, call, owner, index, value) == CU_OK) {
+            peer->backoff = 0;
             return true;
         }
-        if (sync->hint(me, mine, last_index, last)) return false;
+        if (sync->hint(peer, mine, last_index, last)) return false;
         gd_pause();
     } while (gr_now_ns() < until);
-    return not_soon(me);
-}
-
-/* Puts the collected operations into the stream, in one call of the driver. If the result is
- * GR_DEVICE because of a capture, none of them was enqueued. */
-enum gr_result gd_submit(struct gd_peer *me, struct gd_call *call) {
-    const struct gd_device *device = me->device;
-    const unsigned n = call->ops;
-    if (n == 0) return GR_OK;
-    call->ops = 0;
-    void *stream = (void *)call->stream;
-    int status = gd_captured(device, call->stream);
-    if (status != CU_OK) return gd_refuse(call, GD_CAPTURED, call->stream, status);
-    if (n > 1) status = device->driver->stream_batch(stream, n, call->op, 0);
-    else status = device->driver->stream_wait_value(stream, call->op->address, call->op->value, 0);
-    return status == CU_OK ? GR_OK : gd_refuse(call, GD_ON_STREAM, call->stream, status);
+    return not_soon(peer);
 }
 
 /* GR_OK: once what is left in call->op is submitted, call->stream is ordered behind everything
  * pending on the slot of the peer's last claim or acquire. GR_BLOCKED: the deadline came first. */
-enum gr_result gd_order(struct gd_peer *me, struct gd_call *call, unsigned how) {
-    const uint32_t index = me->me.index;
+enum gr_result gd_order(struct gd_peer *peer, struct gd_call *call, unsigned how) {
+    const uint32_t index = peer->core.last.index;
     GR_FAULT("device: ordering");
-    for (; call->at < me->me.pendings; call->at++) {
-        const uint32_t peer = me->me.pending[call->at].peer;
-        const uint64_t value = me->me.pending[call->at].value;
-        if (is_reached(me, peer, index, value)) continue;
-        if (me->device && me->device->sync->seen && me->device->sync->seen(me, peer, index, value))
-            continue;
+    for (; call->at < peer->core.last.pendings; call->at++) {
+        const uint32_t owner = peer->core.last.pending[call->at].peer;
+        const uint64_t value = peer->core.last.pending[call->at].value;
+        if (is_reached(peer, owner, index, value)) continue;
+        const struct gd_sync *sync = peer->device ? peer->device->sync : NULL;
+        if (sync && sync->seen && sync->seen(peer, owner, index, value)) continue;
         if (!(how & GD_WAIT)) return GR_SIGNAL;
-        if (me->device) {
+        if (peer->device) {
             if (!call->checked) {
-                enum gr_result result = gd_check_stream(me->device, call->stream, &call->trouble);
+                enum gr_result result = gd_check_stream(peer->device, call->stream, &call->trouble);
                 if (result != GR_OK) return result;
                 call->checked = true;
             }
-            if (peer == me->me.number && is_on_stream(me, call, index)) continue;
+            if (owner == peer->core.self.number && is_on_stream(peer, call, index)) continue;
         }
-        if (!me->device || me->gate_host) {
-            enum gr_result result = await(me, call, peer, index, value, true);
+        if (!peer->device || peer->gate_host) {
+            enum gr_result result = await(peer, call, owner, index, value, true);
             if (result != GR_OK) return result;
             continue;
         }
-        int status = paid(me, call, peer, index, value);
+        int status = paid(peer, call, owner, index, value);
         if (status == CU_OK) continue;
         if (status != CU_NOT_READY) return GR_DEVICE;
-        if (call->deadline_ns != 0 && comes_soon(me, call, peer, index, value)) continue;
+        if (call->deadline_ns != 0 && comes_soon(peer, call, owner, index, value)) continue;
         /* From now on only the watchdog can tell that this peer is dead. It may sleep since before
          * the peer joined, and nobody has slept in a verb since. */
-        gr_tell_of_joins(me->me.ring);
-        status = me->device->sync->wait(me, call, peer, index, value);
+        gr_tell_of_joins(peer->core.ring);
+        status = peer->device->sync->wait(peer, call, owner, index, value);
         if (status != CU_OK) return gd_refuse(call, GD_ON_STREAM, call->stream, status);
     }
     return GR_OK;

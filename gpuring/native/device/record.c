@@ -6,12 +6,17 @@
  * captured nobody can tell whether its work is done. Then the peer keeps the slot, and nothing is
  * promised.
  */
-#include "device.h"
+#include "record.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
+#include "../core/bell.h"
+#include "../core/claim.h"
+#include "../core/reap.h"
+#include "../core/wait.h"
+#include "stream.h"
 
 enum { SPIN_NS = 200 * 1000, NAP_NS = 20 * 1000 };
 
@@ -47,13 +52,13 @@ bool gd_add_stream(struct gd_use *use, gd_stream stream) {
     return true;
 }
 
-enum gr_result gd_use_on(struct gd_peer *me, uint32_t index, gd_stream stream,
+enum gr_result gd_use_on(struct gd_peer *peer, uint32_t index, gd_stream stream,
                          struct gd_trouble *trouble) {
-    struct gd_use *use = &me->use[index];
+    struct gd_use *use = &peer->use[index];
     gd_leave_thread(use);
     enum gr_result result = GR_OK;
     if (use->streams > 1 || use->stream[0] != stream) /* each time: the others may have new work */
-        result = gd_follow(me->device, stream, use->stream, use->streams, trouble);
+        result = gd_follow(peer->device, stream, use->stream, use->streams, trouble);
     if (result == GR_OK && !gd_add_stream(use, stream)) {
         *trouble = (struct gd_trouble){.where = GD_NO_MEMORY};
         return GR_DEVICE;
@@ -78,38 +83,38 @@ static uint64_t id_for(const struct gd_device *device, struct gd_use *use, gd_st
 
 /* Promises for a slot that was used on `stream`; its fence operation is still to be enqueued.
  * Returns 0 if this peer is not LIVE any more. */
-static uint64_t promise(struct gd_peer *me, uint32_t index, gd_stream stream) {
-    struct gd_use *use = &me->use[index];
-    const uint64_t id = id_for(me->device, use, stream),
-                   value = gr_promise(&me->me, index, use->seq);
+static uint64_t promise(struct gd_peer *peer, uint32_t index, gd_stream stream) {
+    struct gd_use *use = &peer->use[index];
+    const uint64_t id = id_for(peer->device, use, stream),
+                   value = gr_promise(&peer->core, index, use->seq);
     use->recorded_on = value ? id : 0;
     if (value == 0) return 0;
     use->unpaid = true;
-    gr_store_relaxed(&me->last_value, value);
+    gr_store_relaxed(&peer->last_value, value);
     GR_FAULT("device: promised");
     return value;
 }
 
 /* Promises for the work on one slot, and enqueues the fence operation behind all streams that used
- * it. *value: what was promised, 0 if this peer is not LIVE any more. GR_DEVICE: the peer keeps the
- * slot (gd_use.unpaid). */
-enum gr_result gd_record(struct gd_peer *me, struct gd_call *call, uint32_t index,
+ * it. *value: what was promised, 0 if this peer is not LIVE any more. GR_DEVICE: the peer keeps
+ * the slot (gd_use.unpaid). */
+enum gr_result gd_record(struct gd_peer *peer, struct gd_call *call, uint32_t index,
                          uint64_t *value) {
-    struct gd_use *use = &me->use[index];
-    if (!me->device) { /* the CPU has done the work already */
-        *value = gr_promise(&me->me, index, use->seq);
-        if (*value) gr_raise_to(fence_of(me->me.ring, index, me->me.number), *value);
+    struct gd_use *use = &peer->use[index];
+    if (!peer->device) { /* the CPU has done the work already */
+        *value = gr_promise(&peer->core, index, use->seq);
+        if (*value) gr_raise_to(fence_of(peer->core.ring, index, peer->core.self.number), *value);
         return GR_OK;
     }
     const gd_stream stream = use->stream[0];
     enum gr_result result = use->streams == 1
-        ? gd_check_stream(me->device, stream, &call->trouble)
-        : gd_follow(me->device, stream, use->stream + 1, use->streams - 1, &call->trouble);
+        ? gd_check_stream(peer->device, stream, &call->trouble)
+        : gd_follow(peer->device, stream, use->stream + 1, use->streams - 1, &call->trouble);
     if (result != GR_OK) return result;
-    struct gd_promise one = {index, promise(me, index, stream)};
+    struct gd_promise one = {index, promise(peer, index, stream)};
     *value = one.value;
     if (one.value == 0) return GR_OK;
-    int status = me->device->sync->record(me, stream, &one);
+    int status = peer->device->sync->record(peer, stream, &one);
     if (status != CU_OK) return gd_refuse(call, GD_ON_STREAM, stream, status);
     GR_FAULT("device: recorded");
     use->unpaid = false;
@@ -118,33 +123,33 @@ enum gr_result gd_record(struct gd_peer *me, struct gd_call *call, uint32_t inde
 
 /* The same for all slots of the call, which were used on call->stream only, in one call of the
  * driver. */
-enum gr_result gd_record_all(struct gd_peer *me, struct gd_call *call, uint64_t *values) {
+enum gr_result gd_record_all(struct gd_peer *peer, struct gd_call *call, uint64_t *values) {
     struct gd_promise promises[GD_MAX_OPS];
     uint32_t n = 0;
-    if (!me->device) {
-        for (uint32_t k = 0; k < call->n; k++) gd_record(me, call, call->indices[k], &values[k]);
+    if (!peer->device) {
+        for (uint32_t k = 0; k < call->n; k++) gd_record(peer, call, call->indices[k], &values[k]);
         return GR_OK;
     }
-    enum gr_result result = gd_check_stream(me->device, call->stream, &call->trouble);
+    enum gr_result result = gd_check_stream(peer->device, call->stream, &call->trouble);
     if (result != GR_OK) return result;
     for (uint32_t k = 0; k < call->n; k++) {
-        values[k] = promise(me, call->indices[k], call->stream);
+        values[k] = promise(peer, call->indices[k], call->stream);
         if (values[k]) promises[n++] = (struct gd_promise){call->indices[k], values[k]};
     }
-    int status = n ? me->device->sync->record_many(me, call->stream, promises, n) : CU_OK;
+    int status = n ? peer->device->sync->record_many(peer, call->stream, promises, n) : CU_OK;
     if (status != CU_OK) return gd_refuse(call, GD_ON_STREAM, call->stream, status);
     GR_FAULT("device: recorded");
-    for (uint32_t k = 0; k < call->n; k++) me->use[call->indices[k]].unpaid = false;
+    for (uint32_t k = 0; k < call->n; k++) peer->use[call->indices[k]].unpaid = false;
     return GR_OK;
 }
 
 /* ---- when the record failed ------------------------------------------------------------------ */
 
 /* Waits until nothing runs on the GPU any more. An error means that, too: the context is lost. */
-static enum gr_result finish_all(struct gd_peer *me, struct gd_call *call) {
-    const struct gd_driver *driver = me->device->driver;
+static enum gr_result finish_all(struct gd_peer *peer, struct gd_call *call) {
+    const struct gd_driver *driver = peer->device->driver;
     void *popped;
-    int status = driver->ctx_push(me->device->context);
+    int status = driver->ctx_push(peer->device->context);
     if (status != CU_OK) return GR_OK;
     status = driver->ctx_synchronize();
     driver->ctx_pop(&popped);
@@ -167,25 +172,25 @@ static int query(const struct gd_device *device, gd_stream stream) {
 /* For a slot whose record failed, so that nobody knows whether it was enqueued. Waits until the
  * slot's streams are idle, then raises the fence from the CPU. GR_SIGNAL: call again. GR_DEVICE: a
  * capture forbids to ask, and the peer keeps the slot. */
-enum gr_result gd_settle(struct gd_peer *me, struct gd_call *call, uint32_t index) {
-    struct gd_use *use = &me->use[index];
+enum gr_result gd_settle(struct gd_peer *peer, struct gd_call *call, uint32_t index) {
+    struct gd_use *use = &peer->use[index];
     const int64_t start = gr_now_ns();
     int64_t now = start;
     if (call->since_ns == 0) call->since_ns = start;
     for (uint32_t k = 0; k < use->streams;) {
-        int status = query(me->device, use->stream[k]);
+        int status = query(peer->device, use->stream[k]);
         if (gd_is_capture(status)) return gd_refuse(call, GD_CAPTURED, use->stream[k], status);
         if (status != CU_OK && status != CU_NOT_READY) {
             /* If the stream was destroyed, its earlier work goes on, so wait for the whole device.
              * If the context is lost, this reports it, too. */
-            enum gr_result result = finish_all(me, call);
+            enum gr_result result = finish_all(peer, call);
             if (result != GR_OK) return result;
             status = CU_OK;
         }
         if (status == CU_OK && use->of_another && use->stream[k] == GD_LEGACY) {
             /* Work that is put into this stream waits for the other thread's, but a query tells of
              * its own work only. So wait for the whole device. */
-            enum gr_result result = finish_all(me, call);
+            enum gr_result result = finish_all(peer, call);
             if (result != GR_OK) return result;
         }
         if (status == CU_OK) {
@@ -194,16 +199,17 @@ enum gr_result gd_settle(struct gd_peer *me, struct gd_call *call, uint32_t inde
         }
         now = gr_now_ns();
         if (now - start > GR_SLICE_NS) {
-            gr_reap_dead(me->me.ring, NULL);
+            gr_reap_dead(peer->core.ring, NULL);
             return GR_SIGNAL;
         }
         if (now - call->since_ns < SPIN_NS) gd_pause();
         else if (nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL) != 0) return GR_SIGNAL;
     }
     call->since_ns = 0;
-    gr_word *fence = fence_of(me->me.ring, index, me->me.number);
-    if (use->unpaid && is_mine(&me->me))
-        gr_raise_to(fence, gr_load_acquire(work_of(me->me.ring, index, me->me.number)));
+    gr_word *fence = fence_of(peer->core.ring, index, peer->core.self.number);
+    if (use->unpaid && is_mine(&peer->core))
+        gr_raise_to(fence,
+                    gr_load_acquire(work_of(peer->core.ring, index, peer->core.self.number)));
     use->unpaid = false;
     use->recorded_on = 0;
     return GR_OK;
@@ -211,26 +217,26 @@ enum gr_result gd_settle(struct gd_peer *me, struct gd_call *call, uint32_t inde
 
 /* ---- before the peer leaves ------------------------------------------------------------------ */
 
-enum gr_result gd_drain(struct gd_peer *me, struct gd_call *call, unsigned how) {
-    struct gr_ring *ring = me->me.ring;
-    struct gd_device *device = me->device;
-    const uint32_t number = me->me.number;
+enum gr_result gd_drain(struct gd_peer *peer, struct gd_call *call, unsigned how) {
+    struct gr_ring *ring = peer->core.ring;
+    struct gd_device *device = peer->device;
+    const uint32_t number = peer->core.self.number;
     const int64_t start = gr_now_ns();
     (void)how;
     /* Without `use`, gd_prepare has failed and nothing was promised. */
-    if (!device || !me->use || !is_mine(&me->me)) return GR_OK;
+    if (!device || !peer->use || !is_mine(&peer->core)) return GR_OK;
     for (uint32_t i = 0; i < ring->slots; i++) { /* slots whose settling was interrupted */
-        if (!me->use[i].unpaid) continue;
-        enum gr_result result = finish_all(me, call);
+        if (!peer->use[i].unpaid) continue;
+        enum gr_result result = finish_all(peer, call);
         if (result != GR_OK) return result;
         gr_raise_to(fence_of(ring, i, number), gr_load_acquire(work_of(ring, i, number)));
-        me->use[i].unpaid = false;
+        peer->use[i].unpaid = false;
     }
     if (call->since_ns == 0) call->since_ns = start;
     for (; call->at < ring->slots; call->at++) {
         const uint64_t promised = gr_load_acquire(work_of(ring, call->at, number));
         int status;
-        while ((status = device->sync->paid(me, number, call->at, promised, &call->trouble)) ==
+        while ((status = device->sync->paid(peer, number, call->at, promised, &call->trouble)) ==
                CU_NOT_READY) {
             void *popped;
             int lost = device->driver->ctx_push(device->context);

@@ -4,8 +4,8 @@
  * producer's. If the producer dies then, the frame is torn, and nobody holds it any more. So each
  * frame whose producer's fence was behind at its release is remembered until its end is known.
  *
- * With a timeline the fence word tells, because the GPU stores it. An event raises no fence word by
- * itself, so three things are asked:
+ * With a timeline the fence word tells, because the GPU stores it. An event raises no fence word
+ * by itself, so three things are asked:
  *
  *   - This peer's own event of the slot. Its stream waited for the producer's, so if the work that
  *     came later is done, the frame was written.
@@ -14,38 +14,43 @@
  *     before it is done. It is needed where the host runs farther ahead than the ring is long, so
  *     that each event is recorded again before anybody sees it complete.
  */
-#include "device.h"
+#include "released.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-bool gd_released_prepare(struct gd_peer *me) {
-    struct gd_released *released = &me->released;
-    *released = (struct gd_released){.limit = 2 * me->me.ring->slots,
-                                     .reaps = gr_load_acquire(&me->me.ring->head->reaps)};
+#include "../core/consume.h"
+#include "../core/handles.h"
+#include "event.h"
+#include "own_event.h"
+#include "stream.h"
+
+bool gd_released_prepare(struct gd_peer *peer) {
+    struct gd_released *released = &peer->released;
+    *released = (struct gd_released){.limit = 2 * peer->core.ring->slots,
+                                     .reaps = gr_load_acquire(&peer->core.ring->head->reaps)};
     pthread_mutex_init(&released->mutex, NULL);
-    released->done = calloc(me->me.ring->slots, sizeof *released->done);
+    released->done = calloc(peer->core.ring->slots, sizeof *released->done);
     return released->done != NULL;
 }
 
 /* To be called while the device is open. What is remembered from here on is known by other means,
  * or not at all. */
-void gd_drop_checkpoint(struct gd_peer *me) {
-    struct gd_released *released = &me->released;
+void gd_drop_checkpoint(struct gd_peer *peer) {
+    struct gd_released *released = &peer->released;
     pthread_mutex_lock(&released->mutex);
     if (released->checkpoint && !released->setting) {
-        gd_give_spare(me->device, released->checkpoint);
+        gd_give_spare(peer->device, released->checkpoint);
         released->checkpoint = NULL;
         released->checkpoint_set = false;
     }
     pthread_mutex_unlock(&released->mutex);
 }
 
-void gd_released_dispose(struct gd_peer *me) {
-    struct gd_released *released = &me->released;
-    if (released->checkpoint && me->device->driver && !gr_forked(me->me.ring))
-        gd_give_spare(me->device, released->checkpoint);
+void gd_released_dispose(struct gd_peer *peer) {
+    struct gd_released *released = &peer->released;
+    if (released->checkpoint && peer->device->driver && !gr_forked(peer->core.ring))
+        gd_give_spare(peer->device, released->checkpoint);
     else free(released->checkpoint);
     released->checkpoint = NULL;
     free(released->frames);
@@ -88,35 +93,35 @@ void gd_unreserve(struct gd_released *released, size_t n) {
 
 enum end { OPEN, WHOLE, TORN };
 
-static bool reached(const struct gd_peer *me, uint32_t peer, uint32_t index, uint64_t value) {
-    return gr_load_acquire(fence_of(me->me.ring, index, peer)) >= value;
+static bool reached(const struct gd_peer *peer, uint32_t owner, uint32_t index, uint64_t value) {
+    return gr_load_acquire(fence_of(peer->core.ring, index, owner)) >= value;
 }
 
 /* Whether this peer's own GPU work on the frame is done, as far as its event tells. */
-static bool own_is_done(struct gd_peer *me, const struct gd_frame *frame) {
-    if (!is_mine(&me->me)) return false; /* a reaper may have raised its fence */
-    if (reached(me, me->me.number, frame->index, frame->own)) return true;
-    return me->own && me->device->driver->event_query(me->own[frame->index]->event) == CU_OK;
+static bool own_is_done(struct gd_peer *peer, const struct gd_frame *frame) {
+    if (!is_mine(&peer->core)) return false; /* a reaper may have raised its fence */
+    if (reached(peer, peer->core.self.number, frame->index, frame->own)) return true;
+    return peer->own && peer->device->driver->event_query(peer->own[frame->index]->event) == CU_OK;
 }
 
-static enum end how_it_ended(struct gd_peer *me, const struct gd_frame *frame, bool ask) {
-    struct gr_ring *ring = me->me.ring;
-    struct gd_device *device = me->device;
+static enum end how_it_ended(struct gd_peer *peer, const struct gd_frame *frame, bool ask) {
+    struct gr_ring *ring = peer->core.ring;
+    struct gd_device *device = peer->device;
     const bool events = device && device->sync == &gd_events;
-    if (reached(me, frame->producer, frame->index, frame->value)) {
+    if (reached(peer, frame->producer, frame->index, frame->value)) {
         if (!gr_torn(ring, frame->index, frame->producer, frame->producer_id, frame->value))
             return WHOLE;
         if (!events) return TORN;
         /* The reaper could not know, because nobody raises an event's fence unasked. */
-        bool done = own_is_done(me, frame) ||
+        bool done = own_is_done(peer, frame) ||
                     gd_event_done(device, frame->producer, frame->producer_id, frame->index);
         return done ? WHOLE : TORN;
     }
     if (!events || !ask) return OPEN;
-    if (!own_is_done(me, frame)) return OPEN;
+    if (!own_is_done(peer, frame)) return OPEN;
     /* Exactly this peer's own promise of that time: a later one may not be recorded yet, and its
      * event then says "complete" of this one. */
-    gr_raise_to(fence_of(ring, frame->index, me->me.number), frame->own);
+    gr_raise_to(fence_of(ring, frame->index, peer->core.self.number), frame->own);
     gr_raise_to(fence_of(ring, frame->index, frame->producer), frame->value);
     return WHOLE;
 }
@@ -135,11 +140,11 @@ static bool is_covered(const struct gd_released *released, const struct gd_frame
 /* Under the mutex. If the checkpoint is complete, all earlier work on its stream is done. That is
  * true of earlier frames of the same slots, too, because a peer uses a slot again only behind its
  * own earlier work on it (G12: a fence could fall). Drops all those frames. */
-static void pass_checkpoint(struct gd_peer *me) {
-    struct gd_released *released = &me->released;
+static void pass_checkpoint(struct gd_peer *peer) {
+    struct gd_released *released = &peer->released;
     if (!released->checkpoint_set) return;
-    if (me->device->driver->event_query(released->checkpoint->event) != CU_OK) return;
-    memset(released->done, 0, me->me.ring->slots * sizeof *released->done);
+    if (peer->device->driver->event_query(released->checkpoint->event) != CU_OK) return;
+    memset(released->done, 0, peer->core.ring->slots * sizeof *released->done);
     for (size_t k = 0; k < released->n; k++) {
         const struct gd_frame *frame = &released->frames[k];
         uint64_t *done = &released->done[frame->index];
@@ -156,21 +161,22 @@ static void pass_checkpoint(struct gd_peer *me) {
 /* Called after a release on `stream`, whose frame was the last to be remembered. The driver is
  * called without the mutex: it would block on a full stream, which another thread of this peer may
  * have to empty. */
-static void set_checkpoint(struct gd_peer *me, gd_stream stream, uint64_t id) {
-    struct gd_released *released = &me->released;
+static void set_checkpoint(struct gd_peer *peer, gd_stream stream, uint64_t id) {
+    struct gd_released *released = &peer->released;
     pthread_mutex_lock(&released->mutex);
-    pass_checkpoint(me);
-    bool wanted = released->n > CHECKPOINT_LAPS * me->me.ring->slots && !released->checkpoint_set &&
-                  !released->setting && id != 0;
+    pass_checkpoint(peer);
+    bool wanted = released->n > CHECKPOINT_LAPS * peer->core.ring->slots &&
+                  !released->checkpoint_set && !released->setting && id != 0;
     if (wanted) released->setting = true;
     uint64_t at = released->remembered;
     pthread_mutex_unlock(&released->mutex);
     if (!wanted) return;
-    bool set = released->checkpoint || gd_take_spare(me->device, &released->checkpoint) == CU_OK;
+    bool set = released->checkpoint || gd_take_spare(peer->device, &released->checkpoint) == CU_OK;
     if (set)
         set =
-            gd_captured(me->device, stream) == CU_OK &&
-            me->device->driver->event_record(released->checkpoint->event, (void *)stream) == CU_OK;
+            gd_captured(peer->device, stream) == CU_OK &&
+            peer->device->driver->event_record(released->checkpoint->event, (void *)stream) ==
+                CU_OK;
     pthread_mutex_lock(&released->mutex);
     released->setting = false;
     released->checkpoint_set = set;
@@ -193,11 +199,11 @@ static uint64_t identity_of(const struct gd_device *device, gd_stream stream) {
 }
 
 /* gd_reserve has made room. stream: where the frame's release was recorded. */
-void gd_remember(struct gd_peer *me, const struct gd_frame *frame, gd_stream stream) {
-    struct gd_released *released = &me->released;
-    const bool events = me->device && me->device->sync == &gd_events;
-    const bool behind = events && released->n >= IDENTIFY_LAPS * me->me.ring->slots;
-    const uint64_t identity = behind ? identity_of(me->device, stream) : 0;
+void gd_remember(struct gd_peer *peer, const struct gd_frame *frame, gd_stream stream) {
+    struct gd_released *released = &peer->released;
+    const bool events = peer->device && peer->device->sync == &gd_events;
+    const bool behind = events && released->n >= IDENTIFY_LAPS * peer->core.ring->slots;
+    const uint64_t identity = behind ? identity_of(peer->device, stream) : 0;
     pthread_mutex_lock(&released->mutex);
     released->reserved--;
     struct gd_frame *last = &released->frames[released->n++];
@@ -205,21 +211,21 @@ void gd_remember(struct gd_peer *me, const struct gd_frame *frame, gd_stream str
     last->stream = identity;
     last->number = released->remembered++;
     pthread_mutex_unlock(&released->mutex);
-    if (behind) set_checkpoint(me, stream, identity);
+    if (behind) set_checkpoint(peer, stream, identity);
 }
 
-/* Keeps a frame that is known to be torn, because something else has to be said now. gd_reserve has
- * made room. */
-void gd_tell_later(struct gd_peer *me, uint64_t seq) {
-    pthread_mutex_lock(&me->released.mutex);
-    me->released.reserved--;
-    tell(&me->released, seq);
-    pthread_mutex_unlock(&me->released.mutex);
+/* Keeps a frame that is known to be torn, because something else has to be said now. gd_reserve
+ * has made room. */
+void gd_tell_later(struct gd_peer *peer, uint64_t seq) {
+    pthread_mutex_lock(&peer->released.mutex);
+    peer->released.reserved--;
+    tell(&peer->released, seq);
+    pthread_mutex_unlock(&peer->released.mutex);
 }
 
 /* Moves up to `room` sequences of torn frames to `seqs`, and returns how many. */
-size_t gd_take_torn(struct gd_peer *me, uint64_t *seqs, size_t room) {
-    struct gd_released *released = &me->released;
+size_t gd_take_torn(struct gd_peer *peer, uint64_t *seqs, size_t room) {
+    struct gd_released *released = &peer->released;
     pthread_mutex_lock(&released->mutex);
     size_t n = released->torns < room ? released->torns : room;
     if (n > 0) { /* else the list may not exist */
@@ -231,60 +237,61 @@ size_t gd_take_torn(struct gd_peer *me, uint64_t *seqs, size_t room) {
     return n;
 }
 
-static bool somebody_died(const struct gd_peer *me) {
-    return gr_load_acquire(&me->me.ring->head->reaps) != me->released.reaps;
+static bool somebody_died(const struct gd_peer *peer) {
+    return gr_load_acquire(&peer->core.ring->head->reaps) != peer->released.reaps;
 }
 
-bool gd_look_at_released(struct gd_peer *me) {
-    struct gd_released *released = &me->released;
+bool gd_look_at_released(struct gd_peer *peer) {
+    struct gd_released *released = &peer->released;
     pthread_mutex_lock(&released->mutex);
     /* Before the look, so that who dies later is seen later. Acquire: partner clear_dead, whose
      * store of `reaps` comes after its marks. */
-    released->reaps = gr_load_acquire(&me->me.ring->head->reaps);
-    if (me->device && me->device->sync == &gd_events) pass_checkpoint(me);
+    released->reaps = gr_load_acquire(&peer->core.ring->head->reaps);
+    if (peer->device && peer->device->sync == &gd_events) pass_checkpoint(peer);
     size_t still = 0;
     for (size_t k = 0; k < released->n; k++) {
         struct gd_frame frame = released->frames[k];
-        enum end end = how_it_ended(me, &frame, true);
+        enum end end = how_it_ended(peer, &frame, true);
         if (end == TORN) tell(released, frame.seq);
         if (end == OPEN) released->frames[still++] = frame;
     }
     released->n = still;
-    released->limit = 2 * (still > me->me.ring->slots ? still : me->me.ring->slots);
+    released->limit = 2 * (still > peer->core.ring->slots ? still : peer->core.ring->slots);
     bool any = released->torns > 0;
     pthread_mutex_unlock(&released->mutex);
     return any;
 }
 
-bool gd_is_due(struct gd_peer *me) {
-    const struct gd_released *released = &me->released;
-    return released->torns || released->n > released->limit || (released->n && somebody_died(me));
+bool gd_is_due(struct gd_peer *peer) {
+    const struct gd_released *released = &peer->released;
+    return released->torns || released->n > released->limit || (released->n && somebody_died(peer));
 }
 
-bool gd_would_tell(struct gd_peer *me) {
-    struct gd_released *released = &me->released;
+bool gd_would_tell(struct gd_peer *peer) {
+    struct gd_released *released = &peer->released;
     if (released->torns) return true;
-    if (released->n == 0 || gr_forked(me->me.ring) || !somebody_died(me)) return false;
+    if (released->n == 0 || gr_forked(peer->core.ring) || !somebody_died(peer)) return false;
     bool any = false;
     pthread_mutex_lock(&released->mutex);
     for (size_t k = 0; k < released->n && !any; k++)
-        any = how_it_ended(me, &released->frames[k], false) == TORN;
+        any = how_it_ended(peer, &released->frames[k], false) == TORN;
     pthread_mutex_unlock(&released->mutex);
     return any;
 }
 
-bool gd_may_be_torn(const struct gd_peer *me) {
-    const struct gr_peer *frame = &me->me;
-    return reached(me, frame->producer, frame->index, frame->value) &&
-           gr_torn(frame->ring, frame->index, frame->producer, frame->producer_id, frame->value);
+bool gd_may_be_torn(const struct gd_peer *peer) {
+    const struct gr_ring *ring = peer->core.ring;
+    const struct gr_delivery *frame = &peer->core.last;
+    return reached(peer, frame->producer, frame->index, frame->value) &&
+           gr_torn(ring, frame->index, frame->producer, frame->producer_id, frame->value);
 }
 
 /* With events a mark says only that nobody had asked, so the event itself is asked. */
-bool gd_is_torn(struct gd_peer *me, uint32_t index) {
-    const struct gd_use *use = &me->use[index];
-    if (!reached(me, use->producer, index, use->value)) return false;
-    if (!gr_torn(me->me.ring, index, use->producer, use->producer_id, use->value)) return false;
-    struct gd_device *device = me->device;
+bool gd_is_torn(struct gd_peer *peer, uint32_t index) {
+    const struct gd_use *use = &peer->use[index];
+    if (!reached(peer, use->producer, index, use->value)) return false;
+    if (!gr_torn(peer->core.ring, index, use->producer, use->producer_id, use->value)) return false;
+    struct gd_device *device = peer->device;
     return !(device && device->sync == &gd_events &&
              gd_event_done(device, use->producer, use->producer_id, index));
 }

@@ -2,49 +2,62 @@
  *
  * Until the record everything can be undone: a claim turns void, a frame is given back. After the
  * record the frame is published or released. Each verb can be read here from top to bottom.
- * device.h has the contract of each, and docs/protocol.md the argument.
+ * verbs.h has the contract of each, and docs/protocol.md the argument.
  */
-#include "device.h"
+#include "verbs.h"
 
-#include <errno.h>
+#include "../core/bell.h"
+#include "../core/claim.h"
+#include "../core/consume.h"
+#include "../core/handles.h"
+#include "../core/members.h"
+#include "../core/wait.h"
+#include "../core/watchdog.h"
+#include "event.h"
+#include "order.h"
+#include "record.h"
+#include "released.h"
+#include "stream.h"
+#include "timeline.h"
 
 /* ---- claim, acquire -------------------------------------------------------------------------- */
 
-/* Calls the core's verb until it is not blocked any more: at once, then spinning, then asleep for a
- * slice. */
-static enum gr_result in_host_order(struct gd_peer *me, struct gd_call *call, unsigned how,
+/* Calls the core's verb until it is not blocked any more: at once, then spinning, then asleep for
+ * a slice. */
+static enum gr_result in_host_order(struct gd_peer *peer, struct gd_call *call, unsigned how,
                                     gr_verb verb) {
     enum gr_result result;
-    me->me.deadline_ns = call->deadline_ns;
+    peer->core.wait.deadline_ns = call->deadline_ns;
     if (call->stage == GD_TRY) {
-        result = verb(&me->me);
+        result = verb(&peer->core);
         if (result != GR_BLOCKED) return result;
         if (call->deadline_ns == 0) {
-            gr_tell_of_joins(me->me.ring); /* who only polls never sleeps, and may wait for the dead */
+            /* Who only polls never sleeps, and may wait for the dead. */
+            gr_tell_of_joins(peer->core.ring);
             return result;
         }
         call->stage = GD_SPIN;
     }
     if (!(how & GD_WAIT)) return GR_SIGNAL;
-    if (call->stage == GD_SLEEP) return gr_sleep(&me->me, verb);
+    if (call->stage == GD_SLEEP) return gr_sleep(&peer->core, verb);
     call->stage = GD_SLEEP;
-    result = gr_spin(&me->me, verb);
+    result = gr_spin(&peer->core, verb);
     if (result != GR_BLOCKED || gr_now_ns() >= call->deadline_ns) return result;
     return GR_SIGNAL; /* the caller looks at signals before it sleeps */
 }
 
 /* The slot of the peer's last claim or acquire is the caller's, who says that it is open. */
-static void hand_out(struct gd_peer *me, struct gd_call *call) {
-    const uint32_t index = me->me.index;
-    struct gd_use *use = &me->use[index];
-    use->seq = me->me.seq;
-    use->redelivered = me->me.redelivered;
-    use->lost = me->me.lost;
-    use->upstream = me->me.upstream;
+static void hand_out(struct gd_peer *peer, struct gd_call *call) {
+    const uint32_t index = peer->core.last.index;
+    struct gd_use *use = &peer->use[index];
+    use->seq = peer->core.last.seq;
+    use->redelivered = peer->core.last.redelivered;
+    use->lost = peer->core.last.lost;
+    use->upstream = peer->core.last.upstream;
     use->ndim = 0;
     use->thread = 0;
     use->of_another = false;
-    if (me->device) {
+    if (peer->device) {
         use->streams = 1;
         use->stream[0] = call->stream;
         if (call->stream == GD_PER_THREAD) gd_enter_thread(use);
@@ -59,133 +72,136 @@ static void hand_out(struct gd_peer *me, struct gd_call *call) {
 
 /* A signal handler, or another thread, may have closed this peer while it waited. Then what it had
  * was given back. */
-static enum gr_result handed_out(struct gd_peer *me, struct gd_call *call) {
-    if (me->me.left) return call->got = 0, GR_REAPED;
-    enum gr_result result = gd_submit(me, call);
-    if (result != GR_OK) gd_cancel(me, call);
+static enum gr_result handed_out(struct gd_peer *peer, struct gd_call *call) {
+    if (peer->core.self.left) {
+        call->got = 0;
+        return GR_REAPED;
+    }
+    enum gr_result result = gd_submit(peer, call);
+    if (result != GR_OK) gd_cancel(peer, call);
     return result;
 }
 
 /* Whether a claim would be blocked, in the form of a verb, so that it can be waited for. */
 static enum gr_result look(struct gr_peer *me) {
     uint64_t seq;
-    return gr_look(me, &seq, &me->culprit);
+    return gr_look(me, &seq, &me->last.culprit);
 }
 
-enum gr_result gd_claim(struct gd_peer *me, struct gd_call *call, unsigned how) {
+enum gr_result gd_claim(struct gd_peer *peer, struct gd_call *call, unsigned how) {
     while (call->got < call->n) {
         enum gr_result result = GR_OK;
         if (!call->ordering) {
             /* It waits for pending work before it claims, as far as a look can tell. */
-            if (me->gate_host && me->device) {
-                result = in_host_order(me, call, how, look);
-                if (result == GR_OK) result = gd_await_next(me, call, how);
-                if (result == GR_OK) result = gr_claim(&me->me);
+            if (peer->gate_host && peer->device) {
+                result = in_host_order(peer, call, how, look);
+                if (result == GR_OK) result = gd_await_next(peer, call, how);
+                if (result == GR_OK) result = gr_claim(&peer->core);
                 /* Another producer was faster. */
                 if (result == GR_BLOCKED && gr_now_ns() < call->deadline_ns) continue;
-            } else result = in_host_order(me, call, how, gr_claim);
+            } else result = in_host_order(peer, call, how, gr_claim);
             if (result == GR_SIGNAL) return result;
             if (result != GR_OK) {
                 if (call->got == 0) return result;
                 if (result != GR_REAPED) break;
-                gd_cancel(me, call); /* whoever cleared the entry took the rest of the batch */
+                gd_cancel(peer, call); /* whoever cleared the entry took the rest of the batch */
                 return result;
             }
             call->ordering = true;
         }
-        if (me->me.left) return GR_REAPED;
-        result = gd_order(me, call, how);
+        if (peer->core.self.left) return GR_REAPED;
+        result = gd_order(peer, call, how);
         if (result == GR_SIGNAL) return result;
         if (result != GR_OK) {
             call->ordering = false;
             /* Nothing of ours is in the stream, or the driver refused. */
-            gr_abandon(&me->me, me->me.index, me->me.seq);
+            gr_abandon(&peer->core, peer->core.last.index, peer->core.last.seq);
             if (result == GR_BLOCKED && call->got) break;
-            gd_cancel(me, call);
+            gd_cancel(peer, call);
             return result;
         }
-        hand_out(me, call);
+        hand_out(peer, call);
     }
-    return handed_out(me, call);
+    return handed_out(peer, call);
 }
 
-enum gr_result gd_acquire(struct gd_peer *me, struct gd_call *call, unsigned how, gr_verb verb) {
-    if (call->got == 0 && !call->ordering && gd_is_due(me)) {
-        if (gr_forked(me->me.ring)) return GR_FORKED; /* a child may not touch CUDA */
+enum gr_result gd_acquire(struct gd_peer *peer, struct gd_call *call, unsigned how, gr_verb verb) {
+    if (call->got == 0 && !call->ordering && gd_is_due(peer)) {
+        if (gr_forked(peer->core.ring)) return GR_FORKED; /* a child may not touch CUDA */
         if (!(how & GD_WAIT)) return GR_SIGNAL;       /* to ask events may block */
-        if (gd_look_at_released(me)) return GR_TORN_BEHIND;
+        if (gd_look_at_released(peer)) return GR_TORN_BEHIND;
     }
     while (call->got < call->n) {
         enum gr_result result = GR_OK;
         if (!call->ordering) {
-            result = in_host_order(me, call, how, verb);
+            result = in_host_order(peer, call, how, verb);
             if (result == GR_SIGNAL) return result;
             if (result != GR_OK) {
                 if (call->got == 0) return result;
                 if (result != GR_DAMAGED && result != GR_REAPED) break;
                 /* A later call would not report the damage; and a reaped peer has lost the rest of
                  * the batch. */
-                gd_cancel(me, call);
+                gd_cancel(peer, call);
                 return result;
             }
             call->ordering = true;
         }
-        if (me->me.left) return GR_REAPED;
-        result = gd_order(me, call, how);
-        if (result == GR_SIGNAL || (result == GR_OK && !(how & GD_WAIT) && gd_may_be_torn(me)))
+        if (peer->core.self.left) return GR_REAPED;
+        result = gd_order(peer, call, how);
+        if (result == GR_SIGNAL || (result == GR_OK && !(how & GD_WAIT) && gd_may_be_torn(peer)))
             return GR_SIGNAL;
         call->ordering = false;
         if (result != GR_OK) {
-            gr_give_back(&me->me, me->me.index, me->me.seq);
+            gr_give_back(&peer->core, peer->core.last.index, peer->core.last.seq);
             if (result == GR_BLOCKED && call->got) break;
-            gd_cancel(me, call);
+            gd_cancel(peer, call);
             return result;
         }
-        const struct gr_slot *slot = &me->me.ring->slot[me->me.index];
+        const struct gr_slot *slot = &peer->core.ring->slot[peer->core.last.index];
         /* The frame is released, so this is the only call that can report the damage. */
         if (gr_load_acquire((gr_word32 *)&slot->ndim) > GR_MAX_NDIM) {
-            gr_release(&me->me, me->me.index, me->me.seq);
-            gd_cancel(me, call);
+            gr_release(&peer->core, peer->core.last.index, peer->core.last.seq);
+            gd_cancel(peer, call);
             return GR_DAMAGED;
         }
-        struct gd_use *use = &me->use[me->me.index];
-        use->producer = me->me.producer;
-        use->producer_id = me->me.producer_id;
-        use->value = me->me.value;
+        struct gd_use *use = &peer->use[peer->core.last.index];
+        use->producer = peer->core.last.producer;
+        use->producer_id = peer->core.last.producer_id;
+        use->value = peer->core.last.value;
         /* The producer died meanwhile, and the user has not seen the frame. */
-        if (gd_may_be_torn(me) && gd_is_torn(me, me->me.index)) {
-            gr_skip_torn(&me->me);
+        if (gd_may_be_torn(peer) && gd_is_torn(peer, peer->core.last.index)) {
+            gr_skip_torn(&peer->core);
             call->stage = GD_TRY;
             call->at = 0;
             continue;
         }
-        hand_out(me, call);
+        hand_out(peer, call);
     }
-    return handed_out(me, call);
+    return handed_out(peer, call);
 }
 
-void gd_cancel(struct gd_peer *me, struct gd_call *call) {
-    const bool producer = me->me.role == GR_PRODUCER;
+void gd_cancel(struct gd_peer *peer, struct gd_call *call) {
+    const bool producer = peer->core.self.role == GR_PRODUCER;
     call->ops = 0; /* waits that were not submitted yet */
-    if (me->me.left) {
+    if (peer->core.self.left) {
         call->got = 0;
         return;
     }
     if (call->ordering) {
-        if (producer) gr_abandon(&me->me, me->me.index, me->me.seq);
-        else gr_give_back(&me->me, me->me.index, me->me.seq);
-    } else if (!producer && call->got && me->me.told)
+        if (producer) gr_abandon(&peer->core, peer->core.last.index, peer->core.last.seq);
+        else gr_give_back(&peer->core, peer->core.last.index, peer->core.last.seq);
+    } else if (!producer && call->got && peer->core.last.told)
         /* They were handed out with the last frame, which the user does not get. */
-        me->me.lost = me->me.upstream = 0;
+        peer->core.last.lost = peer->core.last.upstream = 0;
     call->ordering = false;
     while (call->got > 0) { /* the last first, so that the position goes back step by step */
-        struct gd_use *use = &me->use[call->indices[--call->got]];
+        struct gd_use *use = &peer->use[call->indices[--call->got]];
         use->open = false;
-        if (producer) gr_abandon(&me->me, call->indices[call->got], use->seq);
+        if (producer) gr_abandon(&peer->core, call->indices[call->got], use->seq);
         else {
-            gr_give_back(&me->me, call->indices[call->got], use->seq);
-            me->me.lost += use->lost;
-            me->me.upstream += use->upstream;
+            gr_give_back(&peer->core, call->indices[call->got], use->seq);
+            peer->core.last.lost += use->lost;
+            peer->core.last.upstream += use->upstream;
         }
     }
 }
@@ -195,14 +211,14 @@ void gd_cancel(struct gd_peer *me, struct gd_call *call) {
 enum end { PUBLISH, ABANDON, RELEASE };
 
 /* The fence operation is enqueued: lets others see the end of the slot. */
-static enum gr_result finish(struct gd_peer *me, struct gd_call *call, uint32_t index,
+static enum gr_result finish(struct gd_peer *peer, struct gd_call *call, uint32_t index,
                              uint64_t value, enum end end) {
-    struct gd_use *use = &me->use[index];
+    struct gd_use *use = &peer->use[index];
     const uint64_t seq = use->seq;
     if (end == RELEASE) {
         struct gd_trouble unused;
         /* Without a device the fence word tells, as with a timeline. */
-        const struct gd_sync *sync = me->device ? me->device->sync : &gd_timeline;
+        const struct gd_sync *sync = peer->device ? peer->device->sync : &gd_timeline;
         struct gd_frame frame = {.index = index,
                                  .producer = use->producer,
                                  .producer_id = use->producer_id,
@@ -210,35 +226,35 @@ static enum gr_result finish(struct gd_peer *me, struct gd_call *call, uint32_t 
                                  .value = use->value,
                                  .own = value};
         const gd_stream stream = use->streams ? use->stream[0] : 0;
-        bool whole = sync->paid(me, use->producer, index, use->value, &unused) == CU_OK;
-        bool torn = whole && gd_is_torn(me, index);
-        if ((torn || !whole) && !gd_reserve(&me->released)) return GR_SYSTEM;
+        bool whole = sync->paid(peer, use->producer, index, use->value, &unused) == CU_OK;
+        bool torn = whole && gd_is_torn(peer, index);
+        if ((torn || !whole) && !gd_reserve(&peer->released)) return GR_SYSTEM;
         use->open = false;
-        enum gr_result result = gr_release(&me->me, index, seq);
+        enum gr_result result = gr_release(&peer->core, index, seq);
         /* From here on `use` may belong to another thread that has acquired the slot again. */
         if (result != GR_OK) {
-            if (torn || !whole) gd_unreserve(&me->released, 1);
-        } else if (!whole) gd_remember(me, &frame, stream);
+            if (torn || !whole) gd_unreserve(&peer->released, 1);
+        } else if (!whole) gd_remember(peer, &frame, stream);
         else if (torn) {
             /* The room is given up with the call. */
             if (call->torns < GD_MAX_OPS) call->torn[call->torns++] = seq;
-            else gd_tell_later(me, seq);
+            else gd_tell_later(peer, seq);
         }
         return result;
     }
     use->open = false;
-    if (end == ABANDON) return gr_abandon(&me->me, index, seq);
-    return gr_publish(&me->me, index, seq, value, use->ndim, use->shape);
+    if (end == ABANDON) return gr_abandon(&peer->core, index, seq);
+    return gr_publish(&peer->core, index, seq, value, use->ndim, use->shape);
 }
 
 /* Whether one record can serve all slots: each was used on the current stream only. */
-static bool on_one_stream(struct gd_peer *me, const struct gd_call *call) {
-    if (call->n == 1 || call->n > GD_MAX_OPS || (me->device && !me->device->sync->record_many))
+static bool on_one_stream(struct gd_peer *peer, const struct gd_call *call) {
+    if (call->n == 1 || call->n > GD_MAX_OPS || (peer->device && !peer->device->sync->record_many))
         return false;
     for (uint32_t k = 0; k < call->n; k++) {
-        struct gd_use *use = &me->use[call->indices[k]];
+        struct gd_use *use = &peer->use[call->indices[k]];
         if (!use->open) return false;
-        if (me->device && (use->streams != 1 || use->stream[0] != call->stream)) return false;
+        if (peer->device && (use->streams != 1 || use->stream[0] != call->stream)) return false;
     }
     return true;
 }
@@ -247,119 +263,121 @@ static void note(struct gd_call *call, enum gr_result result) {
     if (call->refused == GR_OK) call->refused = result; /* the first of several is reported */
 }
 
-static void end_together(struct gd_peer *me, struct gd_call *call, enum end end) {
+static void end_together(struct gd_peer *peer, struct gd_call *call, enum end end) {
     uint64_t values[GD_MAX_OPS];
-    if (gd_record_all(me, call, values) != GR_OK) call->failed = call->ordering = true;
+    if (gd_record_all(peer, call, values) != GR_OK) call->failed = call->ordering = true;
     for (; call->at < call->n && !call->failed; call->at++)
-        note(call, finish(me, call, call->indices[call->at], values[call->at], end));
+        note(call, finish(peer, call, call->indices[call->at], values[call->at], end));
 }
 
 /* Ends one slot. If the driver refuses the record, this waits for the slot's streams (GR_SIGNAL:
  * call again), and then gives the slot up without a frame. While one of the streams is being
  * captured, nobody can tell when its work is done. Then the peer keeps the slot. */
-static enum gr_result end_one(struct gd_peer *me, struct gd_call *call, uint32_t index,
+static enum gr_result end_one(struct gd_peer *peer, struct gd_call *call, uint32_t index,
                               enum end end) {
     const struct gd_trouble first = call->trouble;
     const bool another = call->failed && !call->ordering;
     uint64_t value;
     if (!call->ordering) { /* else its record has failed, and it is to be settled */
-        if (gd_record(me, call, index, &value) == GR_OK) {
-            note(call, finish(me, call, index, value, end));
+        if (gd_record(peer, call, index, &value) == GR_OK) {
+            note(call, finish(peer, call, index, value, end));
             return GR_OK;
         }
         call->failed = call->ordering = true;
     }
-    bool captured = call->trouble.where == GD_CAPTURED && !me->use[index].unpaid;
-    enum gr_result result = captured ? GR_DEVICE : gd_settle(me, call, index);
+    bool captured = call->trouble.where == GD_CAPTURED && !peer->use[index].unpaid;
+    enum gr_result result = captured ? GR_DEVICE : gd_settle(peer, call, index);
     if (another) call->trouble = first; /* the first of several errors is reported */
     if (result == GR_SIGNAL) return result;
     if (result == GR_OK) {
-        value = gr_load_relaxed(work_of(me->me.ring, index, me->me.number));
-        finish(me, call, index, value, end == RELEASE ? RELEASE : ABANDON);
+        value = gr_load_relaxed(work_of(peer->core.ring, index, peer->core.self.number));
+        finish(peer, call, index, value, end == RELEASE ? RELEASE : ABANDON);
     }
     call->ordering = false;
     return GR_OK;
 }
 
 /* For torn frames of this call, if it has to report something else now, or may be given up. */
-static void tell_all_later(struct gd_peer *me, struct gd_call *call) {
-    for (uint32_t k = 0; k < call->torns; k++) gd_tell_later(me, call->torn[k]);
+static void tell_all_later(struct gd_peer *peer, struct gd_call *call) {
+    for (uint32_t k = 0; k < call->torns; k++) gd_tell_later(peer, call->torn[k]);
     call->torns = 0;
 }
 
-/* Takes slots from their last use to their end. If one slot of a batch is refused, the call goes on
- * with the others; but the frames after one that could not be published are abandoned. */
-static enum gr_result bring_to_an_end(struct gd_peer *me, struct gd_call *call, unsigned how,
+/* Takes slots from their last use to their end. If one slot of a batch is refused, the call goes
+ * on with the others; but the frames after one that could not be published are abandoned. */
+static enum gr_result bring_to_an_end(struct gd_peer *peer, struct gd_call *call, unsigned how,
                                       enum end end) {
     /* Checked before the driver is asked anything: a child may not touch CUDA. */
-    if (gr_forked(me->me.ring)) {
-        for (uint32_t k = 0; k < call->n; k++) me->use[call->indices[k]].open = false;
+    if (gr_forked(peer->core.ring)) {
+        for (uint32_t k = 0; k < call->n; k++) peer->use[call->indices[k]].open = false;
         return GR_FORKED;
     }
     if (!(how & GD_AGAIN)) {
         /* There may be work on the current stream, too. */
-        for (uint32_t k = 0; me->device && k < call->n; k++) {
-            struct gd_use *use = &me->use[call->indices[k]];
+        for (uint32_t k = 0; peer->device && k < call->n; k++) {
+            struct gd_use *use = &peer->use[call->indices[k]];
             gd_leave_thread(use);
             if (!gd_add_stream(use, call->stream))
                 return gd_refuse(call, GD_NO_MEMORY, call->stream, CU_OUT_OF_MEMORY);
             if (call->stream == GD_PER_THREAD) gd_enter_thread(use);
         }
-        if (on_one_stream(me, call)) end_together(me, call, end);
+        if (on_one_stream(peer, call)) end_together(peer, call, end);
     }
     for (; call->at < call->n; call->at++) {
         const uint32_t index = call->indices[call->at];
-        if (!me->use[index].open) continue;
+        if (!peer->use[index].open) continue;
         /* It was recorded together with the one that failed. */
-        if (call->failed && me->use[index].unpaid) call->ordering = true;
-        if (end_one(me, call, index, end == PUBLISH && call->failed ? ABANDON : end) == GR_SIGNAL) {
-            tell_all_later(me, call);
+        if (call->failed && peer->use[index].unpaid) call->ordering = true;
+        const enum end how_it_ends = end == PUBLISH && call->failed ? ABANDON : end;
+        if (end_one(peer, call, index, how_it_ends) == GR_SIGNAL) {
+            tell_all_later(peer, call);
             return GR_SIGNAL;
         }
     }
-    if (call->failed || call->refused != GR_OK) tell_all_later(me, call);
-    else if (call->torns) gd_unreserve(&me->released, call->torns);
+    if (call->failed || call->refused != GR_OK) tell_all_later(peer, call);
+    else if (call->torns) gd_unreserve(&peer->released, call->torns);
     return call->failed ? GR_DEVICE : call->refused;
 }
 
-enum gr_result gd_publish(struct gd_peer *me, struct gd_call *call, unsigned how) {
-    return bring_to_an_end(me, call, how, PUBLISH);
+enum gr_result gd_publish(struct gd_peer *peer, struct gd_call *call, unsigned how) {
+    return bring_to_an_end(peer, call, how, PUBLISH);
 }
-enum gr_result gd_abandon(struct gd_peer *me, struct gd_call *call, unsigned how) {
-    return bring_to_an_end(me, call, how, ABANDON);
+enum gr_result gd_abandon(struct gd_peer *peer, struct gd_call *call, unsigned how) {
+    return bring_to_an_end(peer, call, how, ABANDON);
 }
-enum gr_result gd_release(struct gd_peer *me, struct gd_call *call, unsigned how) {
-    return bring_to_an_end(me, call, how, RELEASE);
+enum gr_result gd_release(struct gd_peer *peer, struct gd_call *call, unsigned how) {
+    return bring_to_an_end(peer, call, how, RELEASE);
 }
 
-enum gr_result gd_put_back(struct gd_peer *me, uint32_t index) {
+enum gr_result gd_put_back(struct gd_peer *peer, uint32_t index) {
     uint64_t seq;
-    if (!gr_holds(&me->me, index, &seq)) return GR_REAPED;
-    me->use[index].open = false;
-    if (me->me.role == GR_PRODUCER) return gr_abandon(&me->me, index, seq);
-    const bool last = me->me.told && me->me.seq == seq;
+    if (!gr_holds(&peer->core, index, &seq)) return GR_REAPED;
+    peer->use[index].open = false;
+    if (peer->core.self.role == GR_PRODUCER) return gr_abandon(&peer->core, index, seq);
+    const bool last = peer->core.last.told && peer->core.last.seq == seq;
     /* It was told with a later frame, which is kept. */
-    if (me->me.told && !last) me->me.lost = me->me.upstream = 0;
-    enum gr_result result = gr_give_back(&me->me, index, seq);
+    if (peer->core.last.told && !last) peer->core.last.lost = peer->core.last.upstream = 0;
+    enum gr_result result = gr_give_back(&peer->core, index, seq);
     /* Of the last frame it is in there already. */
     if (!last) {
-        me->me.lost += me->use[index].lost;
-        me->me.upstream += me->use[index].upstream;
+        peer->core.last.lost += peer->use[index].lost;
+        peer->core.last.upstream += peer->use[index].upstream;
     }
     return result;
 }
 
-enum gr_result gd_leave(struct gd_peer *me, struct gd_call *call, unsigned how) {
-    if (gr_forked(me->me.ring)) return GR_FORKED;
-    enum gr_result result = gd_drain(me, call, how);
+enum gr_result gd_leave(struct gd_peer *peer, struct gd_call *call, unsigned how) {
+    if (gr_forked(peer->core.ring)) return GR_FORKED;
+    enum gr_result result = gd_drain(peer, call, how);
     if (result != GR_OK) return result;
-    const bool prepared = me->use != NULL; /* else its join has failed */
+    const bool prepared = peer->use != NULL; /* else its join has failed */
     /* Its own events can still be asked now. */
-    if (prepared && me->me.role == GR_CONSUMER) gd_look_at_released(me);
-    result = gr_leave(&me->me);
-    if (me->me.left && me->device && prepared) {
-        gd_give_events(me);
-        gd_drop_checkpoint(me);
+    if (prepared && peer->core.self.role == GR_CONSUMER) gd_look_at_released(peer);
+    result = gr_leave(&peer->core);
+    if (gr_leaves_late(&peer->core)) gr_watch(peer->core.ring);
+    if (peer->core.self.left && peer->device && prepared) {
+        gd_give_events(peer);
+        gd_drop_checkpoint(peer);
     }
     return result;
 }

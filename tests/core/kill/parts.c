@@ -71,7 +71,7 @@ void survivor(int which) {
     assemble();
     if (which == S_PRODUCER) {
         while (!atomic_load(&book->stop) && produce(&me))
-            if (chance(4) == 0 || me.seq > MAX_SEQ / 4) nap(me.seq > MAX_SEQ / 4 ? 1000 : 40);
+            if (chance(4) == 0 || me.last.seq > MAX_SEQ / 4) nap(me.last.seq > MAX_SEQ / 4 ? 1000 : 40);
     } else {
         enum of of = which == S_LONE ? OF_LONE : which == S_MEMBER ? OF_SHARED : OF_LOSSY;
         while ((result = consume(&me, of == OF_LOSSY && chance(2) ? gr_latest : gr_acquire, of)) == GR_OK) {
@@ -96,7 +96,7 @@ void create(void) {
 /* Another thread of a leaver: it never ends what it gets. */
 static void *meddle(void *argument) {
     struct gr_peer *me = argument;
-    enum gr_result result = me->role == GR_PRODUCER ? gr_claim(me) : gr_acquire(me);
+    enum gr_result result = me->self.role == GR_PRODUCER ? gr_claim(me) : gr_acquire(me);
     REQUIRE(result == GR_OK || result == GR_BLOCKED || result == GR_ENDED || result == GR_CLOSED || result == GR_REAPED,
             "meddle: %d", result);
     return NULL;
@@ -130,7 +130,7 @@ void mortal(enum role role, const char *target) {
             }
             pthread_t other;
             const bool meddled = role == LEAVER && chance(2);
-            me.deadline_ns = 0;
+            me.wait.deadline_ns = 0;
             if (meddled) REQUIRE(pthread_create(&other, NULL, meddle, &me) == 0);
             self.elsewhere = role != LEAVER;
             REQUIRE(gr_leave(&me) == GR_OK);
@@ -181,11 +181,11 @@ void audit(void) {
         return;
     }
     for (uint32_t p = 0; p < ring->max_peers; p++)
-        REQUIRE(gr_join_producer(ring, &peers[p]) == GR_OK && peers[p].number == p, "number %u", p);
+        REQUIRE(gr_join_producer(ring, &peers[p]) == GR_OK && peers[p].self.number == p, "number %u", p);
     /* One after another, none given back: no slot was lost. */
     for (uint32_t i = 0; i < ring->slots; i++) {
         enum gr_result result = gr_claim(&peers[0]);
-        REQUIRE(result == GR_OK && peers[0].pendings == 0, "claim %u: %d", i, result);
+        REQUIRE(result == GR_OK && peers[0].last.pendings == 0, "claim %u: %d", i, result);
     }
     for (uint32_t i = 0; i < ring->slots; i++)
         REQUIRE(gr_abandon(&peers[0], i, seq_of(gr_load_sc(&ring->slot[i].word))) == GR_OK);

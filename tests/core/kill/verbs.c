@@ -6,7 +6,7 @@
 #include "kill.h"
 
 static enum gr_result run(struct gr_peer *me, gr_verb verb) {
-    me->deadline_ns = INT64_MAX;
+    me->wait.deadline_ns = INT64_MAX;
     enum gr_result result = self.sleepy ? gr_sleep(me, verb) : verb(me);
     if (self.impatient) return result;
     if (result == GR_BLOCKED && self.survivor) self.survivor->blocked = true;
@@ -37,11 +37,11 @@ void progress(void) {
 
 static uint64_t content(uint64_t seq, int k) { return mix(seq * WORDS + (uint64_t)k); }
 static void write_frame(const struct gr_peer *me) {
-    for (int k = 0; k < WORDS; k++) book->data[me->index][k] = content(me->seq, k);
+    for (int k = 0; k < WORDS; k++) book->data[me->last.index][k] = content(me->last.seq, k);
 }
 static void await_fences(struct gr_peer *me) {
-    for (uint32_t k = 0; k < me->pendings; k++)
-        while (gr_load_acquire(fence_of(ring, me->index, me->pending[k].peer)) < me->pending[k].value) gr_reap_dead(ring, NULL);
+    for (uint32_t k = 0; k < me->last.pendings; k++)
+        while (gr_load_acquire(fence_of(ring, me->last.index, me->last.pending[k].peer)) < me->last.pending[k].value) gr_reap_dead(ring, NULL);
 }
 
 /* False: the ring was closed. */
@@ -49,27 +49,27 @@ bool produce(struct gr_peer *me) {
     enum gr_result result = run(me, gr_claim);
     if (result == GR_CLOSED || result == GR_BLOCKED) return false;
     REQUIRE(result == GR_OK, "claim: %d", result);
-    REQUIRE(me->seq < MAX_SEQ, "the book is full");
+    REQUIRE(me->last.seq < MAX_SEQ, "the book is full");
     await_fences(me);
-    struct frame *frame = &book->frame[me->seq];
-    gr_word *fence = fence_of(ring, me->index, me->number);
+    struct frame *frame = &book->frame[me->last.seq];
+    gr_word *fence = fence_of(ring, me->last.index, me->self.number);
     bool unfinished = self.target && chance(4) == 0;
     if (!unfinished) write_frame(me);
-    uint64_t value = gr_promise(me, me->index, me->seq);
+    uint64_t value = gr_promise(me, me->last.index, me->last.seq);
     if (!unfinished) gr_raise_to(fence, value);
     if (!unfinished && chance(13) == 0) {
-        REQUIRE(gr_abandon(me, me->index, me->seq) == GR_OK);
+        REQUIRE(gr_abandon(me, me->last.index, me->last.seq) == GR_OK);
         return true;
     }
     /* A victim is an importer, too: link.c (tests/core/link.c has the whole of it). */
     bool brings = self.victim && (self.role == PRODUCER || self.role == CREATOR);
-    struct gr_origin origin = {.seq = me->seq};
-    if (brings) REQUIRE(gr_set_origin(me, me->index, me->seq, &origin) == GR_OK);
+    struct gr_origin origin = {.seq = me->last.seq};
+    if (brings) REQUIRE(gr_set_origin(me, me->last.index, me->last.seq, &origin) == GR_OK);
     atomic_store(&frame->published, IN_FLIGHT);
-    REQUIRE(gr_publish(me, me->index, me->seq, value, 0, NULL) == GR_OK);
+    REQUIRE(gr_publish(me, me->last.index, me->last.seq, value, 0, NULL) == GR_OK);
     if (brings) {
-        gr_set_link(ring, &(struct gr_watermark){.epoch = "near", .seq = me->seq});
-        atomic_store(&book->linked, me->seq);
+        gr_set_link(ring, &(struct gr_watermark){.epoch = "near", .seq = me->last.seq});
+        atomic_store(&book->linked, me->last.seq);
     }
     if (unfinished) {
         GR_FAULT("device: unfinished");
@@ -93,52 +93,52 @@ static void ask_again(void) {
 }
 
 enum gr_result consume(struct gr_peer *me, gr_verb verb, enum of of) {
-    gr_word *torn = &ring->peer[me->number].torn;
+    gr_word *torn = &ring->peer[me->self.number].torn;
     uint64_t torn_before = gr_load_relaxed(torn);
-    me->lost = 0;
+    me->last.lost = 0;
     enum gr_result result = run(me, verb);
     if (result != GR_OK) return result;
-    REQUIRE(me->seq < MAX_SEQ);
-    struct frame *frame = &book->frame[me->seq];
-    gr_word *fence = fence_of(ring, me->index, me->number);
+    REQUIRE(me->last.seq < MAX_SEQ);
+    struct frame *frame = &book->frame[me->last.seq];
+    gr_word *fence = fence_of(ring, me->last.index, me->self.number);
     await_fences(me);
     ask_again();
     if (of != OF_SHARED) {
-        REQUIRE(me->seq > self.last, "%llu after %llu", LL me->seq, LL self.last);
-        uint64_t gap = me->seq - self.last - 1, known_lost = me->lost + gr_load_relaxed(torn) - torn_before;
+        REQUIRE(me->last.seq > self.last, "%llu after %llu", LL me->last.seq, LL self.last);
+        uint64_t gap = me->last.seq - self.last - 1, known_lost = me->last.lost + gr_load_relaxed(torn) - torn_before;
         REQUIRE(of != OF_LOSSY || self.last == 0 || known_lost == gap, "%llu of %llu", LL known_lost, LL gap);
-        for (uint64_t s = self.last + 1; of == OF_OWN && self.last && s < me->seq; s++)
+        for (uint64_t s = self.last + 1; of == OF_OWN && self.last && s < me->last.seq; s++)
             REQUIRE(atomic_load(&book->frame[s].published) != PUBLISHED, "%llu skipped", LL s);
-        self.last = me->seq;
+        self.last = me->last.seq;
     }
-    REQUIRE(of == OF_LOSSY || me->lost == 0);
-    if (gr_torn(ring, me->index, me->producer, me->producer_id, me->value)) {
-        REQUIRE(atomic_load(&frame->published) == IN_FLIGHT, "frame %llu torn", LL me->seq);
+    REQUIRE(of == OF_LOSSY || me->last.lost == 0);
+    if (gr_torn(ring, me->last.index, me->last.producer, me->last.producer_id, me->last.value)) {
+        REQUIRE(atomic_load(&frame->published) == IN_FLIGHT, "frame %llu torn", LL me->last.seq);
         gr_skip_torn(me);
         return GR_OK;
     }
-    had[me->index].producer = me->producer, had[me->index].id = me->producer_id, had[me->index].value = me->value;
+    had[me->last.index].producer = me->last.producer, had[me->last.index].id = me->last.producer_id, had[me->last.index].value = me->last.value;
     if (of == OF_LONE) atomic_fetch_add(&frame->lone, 1);
     if (of == OF_SHARED) {
-        if (me->redelivered) atomic_store(&frame->redelivered, 1);
+        if (me->last.redelivered) atomic_store(&frame->redelivered, 1);
         atomic_fetch_add(self.target ? &frame->mortal : &frame->shared, 1);
     }
     for (int k = 0; k < WORDS; k++)
-        REQUIRE(book->data[me->index][k] == content(me->seq, k), "frame %llu word %d", LL me->seq, k);
+        REQUIRE(book->data[me->last.index][k] == content(me->last.seq, k), "frame %llu word %d", LL me->last.seq, k);
     /* As if its stream could not be ordered. */
     if (of == OF_SHARED && self.target && chance(4) == 0) {
         atomic_fetch_add(&frame->given, 1);
-        REQUIRE(gr_give_back(me, me->index, me->seq) == GR_OK);
+        REQUIRE(gr_give_back(me, me->last.index, me->last.seq) == GR_OK);
         return GR_OK;
     }
     /* A lossy reader holds on for long enough to be met by claims (H1: holds of more than a
      * lap). */
     if (chance(of == OF_LOSSY ? 4 : 32) == 0) nap(100);
     bool unfinished = self.target && chance(4) == 0;
-    uint64_t value = gr_promise(me, me->index, me->seq), seq = me->seq;
+    uint64_t value = gr_promise(me, me->last.index, me->last.seq), seq = me->last.seq;
     if (!unfinished) gr_raise_to(fence, value);
     if (of == OF_SHARED && self.target) atomic_store(&frame->released, RELEASING);
-    REQUIRE(gr_release(me, me->index, seq) == GR_OK);
+    REQUIRE(gr_release(me, me->last.index, seq) == GR_OK);
     if (of == OF_SHARED && self.target) atomic_store(&frame->released, RELEASED);
     if (unfinished) {
         GR_FAULT("device: unfinished");

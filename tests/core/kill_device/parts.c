@@ -129,21 +129,21 @@ void survivor(int which) {
     enum gr_result result;
     self.survivor = &book->survivor[which];
     attach();
-    if (which == S_PRODUCER || which == S_MEMBER) result = join_as(&me.me, which == S_MEMBER ? MEMBER : PRODUCER);
+    if (which == S_PRODUCER || which == S_MEMBER) result = join_as(&me.core, which == S_MEMBER ? MEMBER : PRODUCER);
     else {
         if (which == S_LOSSY) strcpy(name, "lossy"), self.role = LOSSY;
         result = gr_join_consumer(ring, name, which == S_LOSSY ? GR_LOSSY : GR_LOSSLESS, GR_REDELIVER,
-                                  GR_START_OLDEST, 0, &me.me);
+                                  GR_START_OLDEST, 0, &me.core);
         prepare(&me);
     }
     REQUIRE(result == GR_OK, "join: %d", result);
     assemble();
     if (which == S_PRODUCER) {
-        while (!atomic_load(&book->stop) && produce(&me.me))
-            if (chance(4) == 0 || me.me.seq > MAX_SEQ / 4) nap(me.me.seq > MAX_SEQ / 4 ? 1000 : 40);
+        while (!atomic_load(&book->stop) && produce(&me.core))
+            if (chance(4) == 0 || me.core.last.seq > MAX_SEQ / 4) nap(me.core.last.seq > MAX_SEQ / 4 ? 1000 : 40);
     } else {
         enum of of = which == S_LONE ? OF_LONE : which == S_MEMBER ? OF_SHARED : OF_LOSSY;
-        while ((result = consume(&me.me, of == OF_LOSSY && chance(2) ? gr_latest : gr_acquire, of)) == GR_OK) {
+        while ((result = consume(&me.core, of == OF_LOSSY && chance(2) ? gr_latest : gr_acquire, of)) == GR_OK) {
         }
         REQUIRE(result == GR_ENDED, "the end: %d", result);
     }
@@ -167,16 +167,16 @@ void mortal(enum role role, const char *target) {
     self.impatient = role == REAPER;
     self.elsewhere = role == JOINER || role == LEAVER || role == REAPER;
     bool guest = role == JOINER || role == LEAVER || (role == CLOSER && chance(2));
-    if (!guest) REQUIRE(join_as(&me.me, part) == GR_OK);
+    if (!guest) REQUIRE(join_as(&me.core, part) == GR_OK);
     if (self.victim) assemble();
     while (!atomic_load(&book->quit)) {
         if (role == JOINER || role == LEAVER) {
             static const enum role parts[] = {PRODUCER, CONSUMER, MEMBER, LOSSY};
             part = parts[chance(4)];
             self.elsewhere = role != JOINER;
-            REQUIRE(join_as(&me.me, part) == GR_OK);
+            REQUIRE(join_as(&me.core, part) == GR_OK);
             self.elsewhere = true;
-            for (uint64_t n = chance(3); n && turn(&me.me, part); n--) {
+            for (uint64_t n = chance(3); n && turn(&me.core, part); n--) {
             }
             self.elsewhere = role != LEAVER;
             leave(&me);
@@ -190,8 +190,8 @@ void mortal(enum role role, const char *target) {
             self.elsewhere = false;
             REQUIRE(gr_reap_dead(ring, NULL) == GR_OK);
             self.elsewhere = true;
-            if (chance(8) == 0) turn(&me.me, part);
-        } else if (!turn(&me.me, part)) break;
+            if (chance(8) == 0) turn(&me.core, part);
+        } else if (!turn(&me.core, part)) break;
     }
     self.target = NULL;
     if (!guest) leave(&me);
@@ -232,7 +232,7 @@ void audit(void) {
     /* One after another, none given back: no slot was lost. */
     for (uint32_t i = 0; i < ring->slots; i++) {
         enum gr_result result = gr_claim(&peers[0]);
-        REQUIRE(result == GR_OK && peers[0].pendings == 0, "claim %u: %d", i, result);
+        REQUIRE(result == GR_OK && peers[0].last.pendings == 0, "claim %u: %d", i, result);
     }
     for (uint32_t i = 0; i < ring->slots; i++)
         REQUIRE(gr_abandon(&peers[0], i, seq_of(gr_load_sc(&ring->slot[i].word))) == GR_OK);

@@ -30,7 +30,7 @@ static enum gr_result to_the_end(struct gd_peer *me, struct gd_call *call, verb_
 }
 
 static enum gr_result run(struct gd_peer *me, struct gd_call *call, uint32_t *index, verb_of_device verb) {
-    if (self.survivor && gr_ready(&me->me) == GR_BLOCKED) self.survivor->blocked = true;
+    if (self.survivor && gr_ready(&me->core) == GR_BLOCKED) self.survivor->blocked = true;
     gd_begin(call, streams[chance(2)], self.impatient ? 0 : INT64_MAX, 1, index);
     enum gr_result result = to_the_end(me, call, verb);
     if (result == GR_OK) me->use[*index].open = true;
@@ -137,7 +137,7 @@ static void hear(struct gd_peer *me) {
 
 enum gr_result consume(struct gr_peer *peer, gr_verb verb, enum of of) {
     struct gd_peer *me = (struct gd_peer *)peer;
-    gr_word *torn = &ring->peer[peer->number].torn;
+    gr_word *torn = &ring->peer[peer->self.number].torn;
     uint64_t torn_before = gr_load_relaxed(torn);
     struct gd_call call;
     uint32_t index;

@@ -1,0 +1,308 @@
+# cython: language_level=3
+"""What Cython has to know of core/*.h and device/*.h.  Declarations only."""
+from libc.stdint cimport int64_t, intptr_t, uint8_t, uint32_t, uint64_t
+
+cdef extern from "core/atomics.h" nogil:
+    ctypedef uint64_t gr_word "gr_word"
+    ctypedef uint32_t gr_word32 "gr_word32"
+    ctypedef bint gr_bool "bool"
+    uint64_t gr_load_acquire(const gr_word *word)
+    uint32_t gr_load_acquire32 "gr_load_acquire"(const gr_word32 *word)
+    void gr_raise_to(gr_word *word, uint64_t value)
+
+cdef extern from "core/words.h" nogil:
+    int GR_NONE
+    int GR_FREE, GR_LIVE, GR_LEAVING, GR_PRODUCER, GR_CONSUMER
+    int GR_SUB_FREE, GR_LOSSLESS, GR_LOSSY, GR_REDELIVER, GR_DROP
+    int GR_VOID, GR_WRITING, GR_READY, GR_TORN, GR_DONE, GR_OPEN, GR_HELD
+    uint64_t seq_of(uint64_t)
+    unsigned owner_of(uint64_t)
+    unsigned phase_of(uint64_t)
+    unsigned state_of(uint64_t)
+    unsigned role_of(uint64_t)
+    unsigned sub_of(uint64_t)
+    unsigned mode_of(uint64_t)
+    unsigned policy_of(uint64_t)
+    uint64_t start_of(uint64_t)
+
+cdef extern from "core/layout.h" nogil:
+    int GR_VERSION_ "GR_VERSION"
+    int GR_MAX_SLOTS_ "GR_MAX_SLOTS", GR_MAX_PEERS_ "GR_MAX_PEERS"
+    int GR_MAX_SUBSCRIPTIONS_ "GR_MAX_SUBSCRIPTIONS", GR_MAX_META_ "GR_MAX_META"
+    uint64_t GR_MAX_SLOT_NBYTES
+    int GR_MAX_SPEC
+    int GR_MAX_NDIM, GR_NAME_WORDS, GR_FAR_WORDS, GR_EVENT_HANDLE, GR_DEATHS
+    enum: GR_MASK_WORDS
+    struct gr_config:
+        uint32_t slots, max_peers, max_subscriptions, memory, sync, gate, spec_nbytes
+        uint64_t slot_nbytes, meta_nbytes
+    struct gr_layout:
+        uint64_t sub, peer, slot, take, tear, work, fence, event, meta, spec, nbytes, meta_stride
+    struct gr_death:
+        gr_word time_ns, pid, peer, number, voided, torn, reopened, raised
+    struct gr_head:
+        uint8_t epoch[16]
+        uint8_t device_uuid[16]
+        uint8_t memory_handle[64]
+        uint64_t created_ns, creator_pid, creator_start, creator_pidns
+        gr_word magic, claim_hint, closed, producers, joins, reaps
+        gr_death deaths[8]
+    struct gr_sub:
+        gr_word word, redo, lost, created_ns
+        gr_word name[8]
+        gr_word far[4]
+    struct gr_peer_entry:
+        gr_word word, id, pid, start, pidns, joined_ns, waiting, frames, lost, torn, asked_ns
+        gr_word gpu[2]
+    struct gr_slot:
+        gr_word word, producer, fence, time_ns, since_ns
+        gr_word32 ndim
+        gr_word shape[8]
+    struct gr_take:
+        gr_word word, since_ns
+    struct gr_field:
+        const char *table
+        const char *name
+        uint32_t offset, nbytes
+    const gr_field *gr_fields
+    bint gr_layout_of "gr_layout"(const gr_config *, gr_layout *, char *, size_t)
+
+cdef extern from "core/ring.h" nogil:
+    enum gr_result:
+        GR_OK, GR_BLOCKED, GR_CLOSED, GR_ENDED, GR_PEER_LOST, GR_REAPED, GR_FORKED, GR_DAMAGED
+        GR_SIGNAL, GR_FULL_PEERS, GR_FULL_SUBS, GR_MODE_MISMATCH, GR_LOCK_TIMEOUT, GR_SYSTEM
+        GR_DEVICE, GR_TORN_BEHIND
+    struct gr_ring:
+        gr_head *head
+        gr_sub *sub
+        gr_peer_entry *peer
+        gr_slot *slot
+        uint8_t *event
+        uint8_t *meta
+        uint8_t *spec
+        uint32_t slots, max_peers, max_subscriptions
+        gr_layout layout
+        gr_config config
+        gr_word *fence
+        int lock_fd
+        uint64_t pid, start, pidns
+        uint64_t gpu[2]
+    gr_take *take_of(const gr_ring *, uint64_t, uint64_t)
+    gr_word *work_of(const gr_ring *, uint64_t, uint64_t)
+    gr_word *fence_of(const gr_ring *, uint64_t, uint64_t)
+
+cdef extern from "core/process.h" nogil:
+    struct gr_who:
+        uint64_t pid, start, pidns
+    uint64_t gr_process_start(int, char *)
+
+cdef extern from "core/handles.h" nogil:
+    void gr_disown(gr_ring *)
+    void gr_detach(gr_ring *)
+    bint gr_forked(const gr_ring *)
+
+cdef extern from "core/peer.h" nogil:
+    enum gr_reason:
+        GR_NOBODY, GR_BY_PRODUCER, GR_BY_HOLDER, GR_BY_SUBSCRIPTION, GR_BY_NO_FRAME, GR_BY_FENCE
+
+    struct gr_culprit:
+        gr_reason reason
+        uint32_t peer, subscription
+        uint64_t seq, since_ns
+    struct gr_pending:
+        uint32_t peer
+        uint64_t value
+    struct gr_identity:
+        uint32_t number, role, u, mode
+        uint64_t id
+        gr_bool left, dropped
+        gr_word32 stopping
+    struct gr_cursor:
+        uint64_t pos
+        gr_bool first, had_origin
+        uint32_t origin_lost
+    struct gr_delivery:
+        uint64_t seq, lost, upstream, producer_id, value
+        uint32_t index, producer, pendings
+        gr_bool redelivered, told
+        gr_pending pending[251]
+        gr_culprit culprit
+    struct gr_patience:
+        int64_t deadline_ns
+    struct gr_peer:
+        gr_ring *ring
+        gr_identity self
+        gr_cursor cursor
+        gr_patience wait
+        gr_delivery last
+    ctypedef gr_result (*gr_verb)(gr_peer *)
+
+cdef extern from "core/bell.h" nogil:
+    int64_t gr_now_ns()
+
+cdef extern from "core/lock.h" nogil:
+    bint gr_peer_alive(gr_ring *, uint32_t)
+    bint gr_creator_alive(gr_ring *)
+    bint gr_attached(gr_ring *)
+
+cdef extern from "core/header.h" nogil:
+    gr_ring *gr_create(int, const gr_config *, const uint8_t *, const uint8_t *, const uint8_t *, const void *)
+    gr_ring *gr_attach(int, const char **, char *, size_t)
+    gr_ring *gr_read(int, const char **, char *, size_t)
+    void gr_retire(gr_ring *)
+
+cdef extern from "core/annex.h" nogil:
+    struct gr_origin:
+        uint64_t seq, time_ns
+        uint32_t lost
+    struct gr_watermark:
+        uint8_t epoch[16]
+        uint64_t seq, lost
+    gr_result gr_set_origin(gr_peer *, uint32_t, uint64_t, const gr_origin *)
+    bint gr_origin_of "gr_origin"(const gr_slot *, gr_origin *)
+    void gr_set_link(gr_ring *, const gr_watermark *)
+    bint gr_link(const gr_ring *, gr_watermark *)
+    void gr_set_far(gr_ring *, uint32_t, const char *)
+    void gr_ask(const gr_peer *)
+
+cdef extern from "core/claim.h" nogil:
+    uint64_t gr_frontier(gr_ring *)
+
+cdef extern from "core/consume.h" nogil:
+    gr_result gr_acquire(gr_peer *)
+    gr_result gr_latest(gr_peer *)
+    void gr_count_before(gr_peer *)
+    bint gr_torn(const gr_ring *, uint32_t, uint32_t, uint64_t, uint64_t)
+    bint gr_holds(gr_peer *, uint32_t, uint64_t *)
+    gr_result gr_look(const gr_peer *, uint64_t *, gr_culprit *)
+    gr_result gr_ready(const gr_peer *)
+
+cdef extern from "core/reap.h" nogil:
+    gr_result gr_reap_dead(gr_ring *, uint64_t *)
+
+cdef extern from "core/members.h" nogil:
+    int GR_START_NEXT, GR_START_OLDEST, GR_START_AT
+    gr_result gr_join_producer(gr_ring *, gr_peer *)
+    gr_result gr_join_consumer(gr_ring *, const char *, unsigned, unsigned, int, uint64_t, gr_peer *)
+    gr_result gr_leave(gr_peer *)
+    bint gr_leaves_late(const gr_peer *)
+    void gr_stop(gr_peer *, bint)
+    gr_result gr_close(gr_ring *)
+
+cdef extern from "core/watchdog.h" nogil:
+    void gr_watch(gr_ring *)
+
+cdef extern from "core/exchange_offer.h" nogil:
+    gr_result gr_offer(gr_ring *, int)
+
+cdef extern from "core/exchange_fetch.h" nogil:
+    struct gr_asked:
+        gr_who who
+        gr_bool met, without
+    struct gr_fetch:
+        uint32_t n
+        gr_asked asked[251]
+    void gr_fetch_begin(gr_fetch *, gr_ring *)
+    int gr_fetch_go_on(gr_fetch *, gr_ring *, int64_t)
+    void gr_fetch_end(gr_fetch *)
+
+cdef extern from "core/wait.h" nogil:
+    enum: GR_MAX_WAITED
+    gr_result gr_select(gr_peer **, uint32_t, int64_t, int64_t, gr_bool *)
+    gr_result gr_spin_ready(gr_peer *, int64_t)
+    void gr_set_spin(gr_peer *, int64_t)
+
+cdef extern from "core/notify.h" nogil:
+    struct gr_notifier
+    gr_notifier *gr_notifier_open()
+    gr_result gr_notifier_arm(gr_notifier *, const gr_peer *)
+    gr_result gr_notifier_arm_at_end(gr_notifier *, const gr_peer *)
+    void gr_notifier_disarm(gr_notifier *)
+    void gr_notifier_clear(gr_notifier *)
+    void gr_notifier_raise(gr_notifier *)
+    void gr_notifier_close(gr_notifier *)
+    int gr_notifier_fd(const gr_notifier *)
+
+cdef extern from "device/driver.h" nogil:
+    struct gd_driver:
+        uint32_t made_count
+        int (*init)(unsigned)
+        int (*device_get_attribute)(int *, int, int)
+        int (*device_get_uuid)(void *, int)
+    bint gd_driver_fill(gd_driver *, void *(*)(void *, const char *) noexcept, void *, const char **) noexcept
+    gd_driver *gd_driver_load(const char **, gr_bool *)
+    const char *gd_status_name(const gd_driver *, int)
+
+cdef extern from "device/state.h" nogil:
+    ctypedef size_t gd_stream
+    enum: GD_LEGACY, GD_PER_THREAD, GD_WAIT, GD_AGAIN
+    enum gd_where:
+        GD_NOWHERE, GD_ON_STREAM, GD_CAPTURED, GD_OTHER_DEVICE, GD_NO_CONTEXT, GD_OPEN_EVENT, GD_MAKE_EVENTS
+        GD_WORK_FAILED, GD_NOT_NOW, GD_REGISTER, GD_NO_MEMORY
+    struct gd_trouble:
+        gd_where where
+        int status
+        gd_stream stream
+        uint32_t peer, index
+        uint64_t value
+    struct gd_device:
+        gd_driver *driver
+        gr_ring *ring
+        int ordinal
+        void *context
+    struct gd_use:
+        uint64_t seq, lost, upstream, value, producer_id
+        gr_bool open, unpaid, redelivered
+        uint32_t ndim, streams, producer
+        uint64_t shape[8]
+        gd_stream *stream
+    struct gd_released:
+        uint64_t *torn
+        size_t n, torns
+    struct gd_peer:
+        gr_peer core
+        gd_device *device
+        gd_use *use
+        gr_bool gate_host
+        gd_released released
+    struct gd_call:
+        int64_t deadline_ns
+        uint32_t got, torns
+        uint64_t torn[128]
+        gd_trouble trouble
+    void gd_begin(gd_call *, gd_stream, int64_t, uint32_t, uint32_t *)
+
+cdef extern from "device/stream.h" nogil:
+    gr_result gd_check_stream(gd_device *, gd_stream, gd_trouble *)
+    gr_result gd_follow(gd_device *, gd_stream, const gd_stream *, uint32_t, gd_trouble *)
+
+cdef extern from "device/released.h" nogil:
+    bint gd_is_torn(gd_peer *, uint32_t)
+    bint gd_would_tell(gd_peer *)
+    bint gd_look_at_released(gd_peer *)
+    void gd_tell_later(gd_peer *, uint64_t)
+    size_t gd_take_torn(gd_peer *, uint64_t *, size_t)
+
+cdef extern from "device/device.h" nogil:
+    gr_result gd_open(gd_device *, gd_driver *, gr_ring *, int, gd_trouble *)
+    bint gd_close(gd_device *)
+    gr_result gd_prepare(gd_peer *, gd_device *, bint, gd_trouble *)
+    void gd_dispose(gd_peer *)
+
+cdef extern from "device/order.h" nogil:
+    bint gd_is_whole(gd_peer *)
+
+cdef extern from "device/record.h" nogil:
+    gr_result gd_settle(gd_peer *, gd_call *, uint32_t)
+    gr_result gd_use_on(gd_peer *, uint32_t, gd_stream, gd_trouble *)
+    void gd_leave_thread(gd_use *)
+
+cdef extern from "device/verbs.h" nogil:
+    gr_result gd_claim(gd_peer *, gd_call *, unsigned)
+    gr_result gd_acquire(gd_peer *, gd_call *, unsigned, gr_verb)
+    void gd_cancel(gd_peer *, gd_call *)
+    gr_result gd_publish(gd_peer *, gd_call *, unsigned)
+    gr_result gd_abandon(gd_peer *, gd_call *, unsigned)
+    gr_result gd_release(gd_peer *, gd_call *, unsigned)
+    gr_result gd_leave(gd_peer *, gd_call *, unsigned)
+    gr_result gd_put_back(gd_peer *, uint32_t)

@@ -1,0 +1,6 @@
+"""Types of clock.pyx."""
+
+from typing import Any
+
+def now_ns() -> int: ...
+def seconds(value: Any, what: str) -> float: ...

@@ -1,0 +1,174 @@
+/* What services and bridges keep in the header (annex.h), and how a link survives a kill.
+ *
+ * A bridge carries the frames of a ring of
+ * another host, the near ring, into this one. Its process here is the importer. Each of its frames
+ * says which near sequence it was, and the header says how far the importer has come: the
+ * watermark. If the importer is killed, the next one asks gr_link, and goes on with the near
+ * sequence after that one. So no frame is lost, and none comes twice.
+ *
+ * For each frame the importer publishes first, and raises the watermark second. A kill in between
+ * leaves a watermark that is too low. So gr_link takes it or, if that is later, the last frame of
+ * this link that the slot table shows as READY. The record of a frame is complete before its word
+ * says READY. A claim that is about to take such a frame out of the table notes it first, in
+ * `passed`.
+ *
+ * A new link begins when the near ring is another one. Frames of the old link may still be in the
+ * table then, with sequences of the old near ring. `first` tells them apart: the frames of this
+ * link have that sequence of this ring, or a later one.
+ *
+ * epoch, seq, lost and first change together. There are two copies of them. The importer writes
+ * the copy that does not hold, and then raises link_turn, by which it holds. A kill before that
+ * store leaves the old ones, and one after it the new.
+ *
+ * There is one importer at a time, and it is the only producer; who makes importers sees to that.
+ */
+#include "annex.h"
+
+#include <string.h>
+
+#include "bell.h"
+
+/* Says where the frame comes from. Call it between claim and publish. An abandoned claim takes it
+ * along, and so does the next claim of the slot. */
+enum gr_result gr_set_origin(struct gr_peer *me, uint32_t index, uint64_t seq,
+                             const struct gr_origin *origin) {
+    struct gr_slot *slot = &me->ring->slot[index];
+    enum gr_result result = gr_begin(me);
+    if (result != GR_OK) return result;
+    if (gr_load_sc(&slot->word) == claim_word(seq, me->self.number, GR_WRITING)) {
+        gr_store_relaxed(&slot->origin_lost, origin->lost);
+        gr_store_relaxed(&slot->origin_time_ns, origin->time_ns);
+        /* Release: whoever sees it in a look at the whole table sees the claim, too; partner:
+         * shown. For readers of the frame, edge P carries it. */
+        gr_store_release(&slot->origin_seq, origin->seq);
+        GR_FAULT("origin: written");
+    } else result = GR_REAPED;
+    gr_end(me);
+    return result;
+}
+
+/* Of a frame that the caller holds. False: nobody has brought it. */
+bool gr_origin(const struct gr_slot *slot, struct gr_origin *origin) {
+    struct gr_slot *of = (struct gr_slot *)slot; /* C11 loads from no const */
+    origin->seq = gr_load_acquire(&of->origin_seq);
+    origin->time_ns = gr_load_relaxed(&of->origin_time_ns);
+    origin->lost = gr_load_relaxed(&of->origin_lost);
+    return origin->seq != 0;
+}
+
+/* Whether the slot shows a published frame with an origin. *seq is its sequence in this ring. The
+ * word is looked at twice: if it has changed, the record may be that of a later claim. Then the
+ * frame is gone, and is left out. */
+static bool shown(const struct gr_slot *slot, uint64_t *seq, struct gr_origin *origin) {
+    struct gr_slot *of = (struct gr_slot *)slot;
+    uint64_t w = gr_load_acquire(&of->word);
+    *seq = seq_of(w);
+    return phase_of(w) == GR_READY && gr_origin(slot, origin) && gr_load_acquire(&of->word) == w;
+}
+
+static struct gr_link *link_of(const struct gr_ring *ring, uint64_t turn) {
+    return &ring->head->links[turn % 2];
+}
+
+static void lift(struct gr_watermark *mark, const struct gr_origin *origin) {
+    if (origin->seq <= mark->seq) return;
+    mark->seq = origin->seq;
+    mark->lost += (uint32_t)(origin->lost - (uint32_t)mark->lost);
+}
+
+/* Before a claim takes the published frame `seq` out of the table: notes that it was there. (A new
+ * importer was killed after its first claim and before it had set the link. The watermark was that
+ * of before the frame, which came twice.)
+ *
+ * passed_lost comes first. After a kill in between it is that of this frame, which is still in the
+ * table then, so it is looked at there. */
+void gr_keep_origin(struct gr_ring *ring, const struct gr_slot *slot, uint64_t seq) {
+    struct gr_link *link = link_of(ring, gr_load_acquire(&ring->head->link_turn));
+    struct gr_origin origin;
+    if (!gr_origin(slot, &origin) || seq < gr_load_acquire(&link->first)) return;
+    if (origin.seq <= gr_load_acquire(&link->passed)) return;
+    gr_store_release(&link->passed_lost, origin.lost);
+    GR_FAULT("link: passing");
+    gr_raise_to(&link->passed, origin.seq);
+    GR_FAULT("link: passed");
+}
+
+/* A copy with its watermark raised to what was taken out of the table. */
+static void read_copy(struct gr_link *link, struct gr_watermark *mark, uint64_t *first) {
+    uint64_t epoch[2] = {gr_load_acquire(&link->epoch[0]), gr_load_acquire(&link->epoch[1])};
+    uint64_t passed = gr_load_acquire(&link->passed);
+    struct gr_origin last = {.seq = passed, .lost = (uint32_t)gr_load_acquire(&link->passed_lost)};
+    memcpy(mark->epoch, epoch, sizeof mark->epoch);
+    mark->seq = gr_load_acquire(&link->seq);
+    mark->lost = gr_load_acquire(&link->lost);
+    *first = gr_load_acquire(&link->first);
+    lift(mark, &last);
+}
+
+/* The importer says how far it has come. With another epoch than the last one's a new link begins;
+ * call it before the first frame of that is published. */
+void gr_set_link(struct gr_ring *ring, const struct gr_watermark *mark) {
+    struct gr_head *head = ring->head;
+    const uint64_t turn = gr_load_relaxed(&head->link_turn);
+    struct gr_link *last = link_of(ring, turn);
+    struct gr_watermark before;
+    struct gr_origin origin;
+    uint64_t first, seq, epoch[2];
+    read_copy(last, &before, &first);
+    uint64_t passed = gr_load_relaxed(&last->passed);
+    uint64_t passed_lost = gr_load_relaxed(&last->passed_lost);
+    if (turn == 0 || memcmp(before.epoch, mark->epoch, sizeof before.epoch) != 0) {
+        first = passed = passed_lost = 0;
+        for (uint32_t i = 0; i < ring->slots; i++)
+            if (shown(&ring->slot[i], &seq, &origin) && seq >= first) first = seq + 1;
+    }
+    struct gr_link *link = link_of(ring, turn + 1);
+    memcpy(epoch, mark->epoch, sizeof epoch);
+    /* Release: whoever sees one of these sees the turn before it, too; partner: gr_link. */
+    gr_store_release(&link->epoch[0], epoch[0]);
+    GR_FAULT("link: half an epoch");
+    gr_store_release(&link->epoch[1], epoch[1]);
+    GR_FAULT("link: epoch");
+    gr_store_release(&link->seq, mark->seq);
+    gr_store_release(&link->lost, mark->lost);
+    gr_store_release(&link->first, first);
+    gr_store_release(&link->passed, passed);
+    gr_store_release(&link->passed_lost, passed_lost);
+    GR_FAULT("link: written");
+    gr_store_release(&head->link_turn, turn + 1);
+    GR_FAULT("link: turned");
+}
+
+/* How far the link has come. False: there is none. An importer calls it after its join, which
+ * clears a dead importer. Others may call it at any time, and see one that held. */
+bool gr_link(const struct gr_ring *ring, struct gr_watermark *mark) {
+    struct gr_head *head = ring->head;
+    uint64_t turn = gr_load_acquire(&head->link_turn), first, seq;
+    /* The copy that holds is written again only after a turn. A writer that is always faster is
+     * damage, and what was read then is as good as anything. */
+    for (int tries = 0; turn != 0 && tries < 1000; tries++) {
+        read_copy(link_of(ring, turn), mark, &first);
+        uint64_t now = gr_load_acquire(&head->link_turn);
+        if (now == turn) break;
+        turn = now;
+    }
+    if (turn == 0) return false;
+    for (uint32_t i = 0; i < ring->slots; i++) {
+        struct gr_origin origin;
+        if (shown(&ring->slot[i], &seq, &origin) && seq >= first) lift(mark, &origin);
+    }
+    return true;
+}
+
+/* Relaxed: any reader may see a mixture of two texts. */
+void gr_set_far(struct gr_ring *ring, uint32_t u, const char far[8 * GR_FAR_WORDS]) {
+    gr_write_text(ring->sub[u].far, far, GR_FAR_WORDS);
+}
+
+/* Relaxed: it orders nothing. Within gr_begin, because the entry may be another peer's by now. A
+ * reader that sees a stale value takes an engine for idle that has just come back. */
+void gr_ask(const struct gr_peer *me) {
+    if (gr_begin(me) != GR_OK) return;
+    gr_store_relaxed(&me->ring->peer[me->self.number].asked_ns, (uint64_t)gr_now_coarse_ns());
+    gr_end(me);
+}

@@ -1,0 +1,451 @@
+/* The verbs of consumers: acquire, latest, release, give back; and gr_look, which asks whether a
+ * verb would be blocked, without its swap. claim.c has the verbs of producers, and the table of
+ * edges.
+ */
+#include "consume.h"
+
+#include "annex.h"
+#include "bell.h"
+#include "claim.h"
+#include "handles.h"
+#include "transition.h"
+
+/* A peer number that comes from a shared word is used as an index only after this check. */
+static inline bool is_peer(const struct gr_ring *ring, unsigned p) { return p < ring->max_peers; }
+
+/* Whether the stream is over. A reader loads this before it looks at a slot: only if the producers
+ * were gone first, and nothing was there afterwards, has it reached the end (H3). Partners:
+ * gr_close and gr_count_producers. A stale value costs another look, after their bell. */
+static inline enum gr_result end_of(const struct gr_head *head) {
+    if (gr_load_sc(&head->closed)) return GR_ENDED;
+    uint64_t producers = gr_load_sc(&head->producers);
+    if (producers >> 16 || !(producers >> 8 & 1)) return GR_BLOCKED;
+    return (producers & 0xff) == GR_DIED ? GR_PEER_LOST : GR_ENDED;
+}
+
+/* ---- the walk -------------------------------------------------------------------------------- */
+
+/* How far a consumer has walked along the sequences, and what it has passed. A verb commits it,
+ * and a look throws it away. */
+struct cursor {
+    uint64_t pos, seen, high; /* as in struct gr_peer */
+    uint64_t lost, torn;      /* counted on the way */
+};
+
+static inline struct cursor cursor_of(const struct gr_peer *me) {
+    return (struct cursor){me->cursor.pos, me->cursor.seen, me->cursor.high, 0, 0};
+}
+
+static inline void commit(struct gr_peer *me, const struct cursor *at) {
+    /* A walk may go back to a frame that was opened again, but it does not forget what was met. */
+    GR_ASSERT(at->high >= me->cursor.high && at->seen >= me->cursor.seen);
+    me->cursor.pos = at->pos;
+    me->cursor.seen = at->seen;
+    me->cursor.high = at->high;
+    if (at->torn) count(&me->ring->peer[me->self.number].torn, at->torn);
+    if (!at->lost) return;
+    /* It adds up over calls that found no frame, until a frame is handed out. */
+    me->last.lost += at->lost;
+    count(&me->ring->peer[me->self.number].lost, at->lost);
+    atomic_fetch_add_explicit(&me->ring->sub[me->self.u].lost, at->lost, memory_order_relaxed);
+}
+
+/* Notes that all sequences below `to` have been met: taken, lost, or taken by another member. */
+static inline void met(struct cursor *at, uint64_t to) {
+    if (at->high < to) at->high = to;
+}
+
+/* A torn frame is counted as torn, not as lost. */
+static inline void count_torn(struct cursor *at, uint64_t s) {
+    at->torn += s >= at->high; /* otherwise it was counted when it was met first */
+    met(at, s + 1);
+}
+
+static inline void count_lost(const struct gr_peer *me, struct cursor *at, uint64_t from,
+                              uint64_t to) {
+    if (from < at->high) from = at->high; /* those were counted when they were met first */
+    if (to <= from) return;
+    met(at, to);
+    /* What a lossless member finds gone was void, or another member took it (H7: that was counted
+     * as lost). */
+    if (me->self.mode != GR_LOSSY) return;
+    at->lost += to - from;
+}
+
+/* Called when nothing is left at the position and the stream is over. GR_OK: look again. A frame
+ * that another member holds may come back. A frame that was opened again counts as the next one,
+ * even if its redo count has not been raised yet: a reaper does that only after it has opened the
+ * frame (E1). */
+static enum gr_result last_look(const struct gr_peer *me, uint64_t *pos, uint64_t seen,
+                                enum gr_result end, struct gr_culprit *culprit) {
+    const struct gr_ring *ring = me->ring;
+    if (gr_load_sc(&ring->sub[me->self.u].redo) != seen) return GR_OK;
+    uint64_t oldest = UINT64_MAX;
+    for (uint32_t i = 0; i < ring->slots; i++) {
+        const struct gr_take *take = take_of(ring, i, me->self.u);
+        uint64_t t = gr_load_sc(&take->word);
+        if (phase_of(t) == GR_HELD && owner_of(t) != me->self.number)
+            return blocked(culprit, GR_BY_HOLDER, owner_of(t), me->self.u, seq_of(t),
+                           gr_load_relaxed(&take->since_ns));
+        uint64_t w = gr_load_sc(&ring->slot[i].word);
+        if (phase_of(t) == GR_OPEN && seq_of(w) == seq_of(t) && phase_of(w) == GR_READY) {
+            /* The walk would look elsewhere, and come back here. */
+            if (seq_of(t) % ring->slots != i) return GR_DAMAGED;
+            if (seq_of(t) < oldest) oldest = seq_of(t);
+        }
+    }
+    if (oldest == UINT64_MAX) return end;
+    *pos = oldest;
+    return GR_OK;
+}
+
+/* What the walk found at its position: the index of the slot, which is READY, and the take word,
+ * by which nobody has that sequence. */
+struct found {
+    uint64_t index, take;
+};
+
+/* Walks to the next frame in order. GR_OK: it is at at->pos. Nothing shared is written. A sleeper
+ * calls this, too, so everything that a waker changes is loaded with sc [edge D, sleeper];
+ * partner: gr_ring_bell. A stale word would cost a lost wake-up. The hint is the exception: a
+ * stale one makes the walk start at an older sequence, and costs a few more loads. */
+static ALWAYS_INLINE enum gr_result walk(const struct gr_peer *me, struct cursor *at,
+                                         struct found *found, struct gr_culprit *culprit) {
+    const struct gr_ring *ring = me->ring;
+    const uint64_t n = ring->slots;
+
+again:;
+    uint64_t redo = gr_load_sc(&ring->sub[me->self.u].redo);
+    if (redo != at->seen) { /* a frame was opened again: start over (H4) */
+        uint64_t start = start_of(gr_load_sc(&ring->sub[me->self.u].word));
+        uint64_t hint = gr_load_acquire(&ring->head->claim_hint), oldest = hint > n ? hint - n : 0;
+        at->seen = redo;
+        if (oldest < start) oldest = start;
+        if (at->pos > oldest) at->pos = oldest;
+    }
+    const enum gr_result end = end_of(ring->head);
+    for (;;) {
+        const uint64_t s = at->pos, i = s % n;
+        const gr_word *word = &take_of(ring, i, me->self.u)->word;
+        uint64_t t = gr_load_sc(word);
+        bool open = seq_of(t) == s && phase_of(t) == GR_OPEN;
+        bool done_with = me->self.mode == GR_LOSSY && s < at->high; /* taken, or counted as lost */
+        /* Another member has it, or this one met it before redo sent it back. */
+        if (!open && (seq_of(t) >= s || done_with)) {
+            if (seq_of(t) > s && seq_of(t) % n != i) return GR_DAMAGED;
+            if (seq_of(t) < s && seq_of(gr_load_sc(&ring->slot[i].word)) < s)
+                return GR_DAMAGED; /* this member has met what was never claimed */
+            at->pos = seq_of(t) >= s + n ? seq_of(t) - n + 1 : s + 1; /* older ones are gone */
+            /* This member gave a later frame of the slot back: nobody else has had what it goes
+             * over again. */
+            if (seq_of(t) > s && phase_of(t) == GR_OPEN && owner_of(t) == me->self.number)
+                count_lost(me, at, s, at->pos);
+            met(at, at->pos);
+            continue;
+        }
+        uint64_t w = gr_load_sc(&ring->slot[i].word);
+        if (seq_of(w) % n != i) return GR_DAMAGED;
+        if (seq_of(w) < s) { /* not claimed yet */
+            if (end == GR_BLOCKED)
+                return blocked(culprit, GR_BY_NO_FRAME, GR_NONE, me->self.u, s, 0);
+            uint64_t next = s; /* a variable of its own keeps the cursor out of memory */
+            enum gr_result result = last_look(me, &next, at->seen, end, culprit);
+            if (result != GR_OK) return result;
+            at->pos = next;
+            goto again;
+        }
+        if (seq_of(w) == s && phase_of(w) == GR_WRITING)
+            return blocked(culprit, GR_BY_PRODUCER, owner_of(w), me->self.u, s,
+                           gr_load_relaxed(&ring->slot[i].since_ns));
+        /* The producer has passed s, unless another member has taken it since the first look
+         * (H7). */
+        if (seq_of(w) > s) {
+            if (gr_load_sc(word) != t) continue;
+            at->pos = seq_of(w) >= s + n ? seq_of(w) - n + 1 : s + 1;
+            count_lost(me, at, s, at->pos);
+            continue;
+        }
+        if (phase_of(w) != GR_READY) { /* void, or torn before anybody read it */
+            if (phase_of(w) == GR_TORN) count_torn(at, s);
+            else count_lost(me, at, s, s + 1);
+            at->pos = s + 1;
+            continue;
+        }
+        *found = (struct found){i, t};
+        return GR_OK;
+    }
+}
+
+/* Would claim or acquire be blocked now? GR_OK: *seq is what the verb would claim or take.
+ * GR_BLOCKED: *culprit is in the way. Anything else is what the verb would return. Nothing is
+ * written, so it serves a thread that waits at several rings, one that waits on behalf of another
+ * thread and may not touch its peer (notify.c), and one that waits for a GPU before it claims.
+ *
+ * After GR_OK a verb may still find itself blocked: another member was faster, or a claim turned
+ * void under a lossy reader. Then the words have moved, and the next look sees them. The reverse
+ * must not happen: if this said GR_BLOCKED although the verb has an answer, a peer would sleep
+ * through it. tests/test_ready.py and tests/test_machine.py compare it with the verbs. */
+enum gr_result gr_look(const struct gr_peer *me, uint64_t *seq, struct gr_culprit *culprit) {
+    if (gr_forked(me->ring)) return GR_FORKED;
+    if (!may_take(me)) return GR_REAPED;
+    if (me->self.role == GR_PRODUCER) return gr_look_to_claim(me, seq, culprit);
+    struct cursor at = cursor_of(me);
+    struct found found;
+    enum gr_result result = walk(me, &at, &found, culprit);
+    *seq = at.pos;
+    return result;
+}
+
+/* ---- acquire, latest, release, give back ----------------------------------------------------- */
+
+static inline void start_count(struct gr_peer *me) {
+    if (me->last.told) me->last.lost = me->last.upstream = 0, me->last.told = false;
+}
+
+/* Counts frames that were lost without having been skipped here. They stay counted if the frame
+ * that they are told with is given back, and are told with the next one. */
+static inline void count_missed(struct gr_peer *me, uint64_t n) {
+    if (!n) return;
+    me->last.upstream += n;
+    count(&me->ring->peer[me->self.number].lost, n);
+    atomic_fetch_add_explicit(&me->ring->sub[me->self.u].lost, n, memory_order_relaxed);
+}
+
+void gr_count_before(struct gr_peer *me) {
+    if (gr_begin(me) != GR_OK) return;
+    count_missed(me, me->cursor.before);
+    gr_end(me);
+}
+
+enum hold { HELD, PASSED, WAS_TORN, CHANGED };
+
+/* Takes sequence s in slot i, whose take word was t. CHANGED: look again. PASSED, WAS_TORN: there
+ * is no frame any more. */
+static enum hold hold(struct gr_peer *me, uint64_t s, uint64_t i, uint64_t t) {
+    struct gr_ring *ring = me->ring;
+    struct gr_slot *slot = &ring->slot[i];
+    struct gr_take *take = take_of(ring, i, me->self.u);
+    const uint64_t mine = claim_word(s, me->self.number, GR_HELD);
+    GR_FAULT("acquire: looked");
+    /* [edge H, reader] partner: claim. First announce the hold, then look at the slot, both with
+     * sc: a claim that misses the hold is seen here, so nobody reads what is being overwritten. */
+    if (!gr_cas(&take->word, t, mine)) return CHANGED;
+    GR_FAULT("acquire: held");
+    /* [edge P, reader] partner: leave_writing. READY carries the data, the record and work. */
+    uint64_t w = gr_load_sc(&slot->word);
+    if (seq_of(w) != s || phase_of(w) != GR_READY || !is_peer(ring, owner_of(w))) {
+        /* If this undo fails, that is harmless: another member has replaced this doomed hold, or
+         * this peer was reaped. A plain store would wipe out the other member's newer hold
+         * (H8). */
+        gr_cas(&take->word, mine, claim_word(s, me->self.number, GR_DONE));
+        GR_FAULT("acquire: undone");
+        gr_ring_bell(ring);
+        return seq_of(w) == s && phase_of(w) == GR_TORN ? WAS_TORN : PASSED;
+    }
+    me->last.seq = s;
+    me->last.index = (uint32_t)i;
+    /* A reaper leaves nobody's name on a frame; a member that gave it back leaves its own. */
+    me->last.redelivered = seq_of(t) == s && owner_of(t) == GR_NONE;
+    me->last.pendings = 0;
+    /* Its own earlier work on the slot may be on another stream (G12: the fence would fall). */
+    add_pending(me, me->self.number, fence_of(ring, i, me->self.number),
+                gr_load_acquire(work_of(ring, i, me->self.number)));
+    me->last.producer = owner_of(w);
+    /* Relaxed: edge P has carried the record, and nobody publishes in a slot that is held. */
+    me->last.producer_id = gr_load_relaxed(&slot->producer);
+    me->last.value = gr_load_relaxed(&slot->fence);
+    add_pending(me, me->last.producer, fence_of(ring, i, me->last.producer), me->last.value);
+    count_missed(me, gr_annex_lost(&me->cursor, slot));
+    gr_store_relaxed(&take->since_ns, (uint64_t)gr_now_coarse_ns());
+    count(&ring->peer[me->self.number].frames, 1);
+    me->last.told = true;
+    prefetch_next(me);
+    GR_FAULT("acquire: confirmed");
+    return HELD;
+}
+
+/* Takes the next frame in order. GR_OK: take[u][index] = (seq, me, HELD), and pending[] lists the
+ * fences that the stream must wait for. */
+enum gr_result gr_acquire(struct gr_peer *me) {
+    enum gr_result result = gr_begin_taking(me);
+    if (result != GR_OK) return result;
+    start_count(me);
+    struct cursor at = cursor_of(me);
+    struct found found;
+    while ((result = walk(me, &at, &found, &me->last.culprit)) == GR_OK) {
+        const uint64_t s = at.pos;
+        enum hold got = hold(me, s, found.index, found.take);
+        if (got == CHANGED) continue;
+        if (got == WAS_TORN) count_torn(&at, s);
+        if (got == PASSED) count_lost(me, &at, s, s + 1);
+        met(&at, s + 1);
+        at.pos = s + 1;
+        if (got == HELD) break;
+    }
+    commit(me, &at);
+    gr_end(me);
+    return result;
+}
+
+/* `latest` passes over frames older than s. What this member had given back among them is lost
+ * with the rest. If it were left OPEN, the next acquire would hand it out after s (E4). */
+static void take_back(const struct gr_peer *me, uint64_t from, uint64_t s) {
+    const uint64_t n = me->ring->slots;
+    for (from = from + n > s ? from : s + 1 - n; from < s; from++) {
+        gr_word *word = &take_of(me->ring, from % n, me->self.u)->word;
+        const uint64_t open = claim_word(from, me->self.number, GR_OPEN);
+        /* If the CAS fails, another member has taken it. */
+        if (gr_load_sc(word) == open)
+            gr_cas(word, open, claim_word(from, me->self.number, GR_DONE));
+    }
+}
+
+/* Takes the newest frame at or after the position; older ones count as lost. Lossy subscriptions
+ * only. The words are loaded with sc, as in walk: a sleeper calls this, too [edge D, sleeper]. */
+static enum gr_result newest(struct gr_peer *me, struct cursor *at) {
+    const struct gr_ring *ring = me->ring;
+    for (;;) {
+        const enum gr_result end = end_of(ring->head);
+        uint64_t best = 0, writing = 0;
+        for (uint32_t i = 0; i < ring->slots; i++) {
+            uint64_t w = gr_load_sc(&ring->slot[i].word);
+            if (seq_of(w) % ring->slots != i) return GR_DAMAGED;
+            if (seq_of(w) < at->pos) continue;
+            if (phase_of(w) == GR_READY && seq_of(w) > best) best = seq_of(w);
+            if (phase_of(w) == GR_WRITING) writing = seq_of(w);
+        }
+        if (best == 0) { /* sequences start at N, so 0 means none */
+            if (end != GR_BLOCKED && !writing) return end;
+            return blocked(&me->last.culprit, GR_BY_NO_FRAME, GR_NONE, me->self.u, at->pos, 0);
+        }
+        uint64_t i = best % ring->slots, t = gr_load_sc(&take_of(ring, i, me->self.u)->word);
+        if (seq_of(t) > best || (seq_of(t) == best && phase_of(t) != GR_OPEN)) {
+            /* Another member has it. */
+            at->pos = best + 1;
+            met(at, best + 1);
+            continue;
+        }
+        enum hold got = hold(me, best, i, t);
+        if (got == CHANGED) continue;
+        take_back(me, at->pos, best);
+        count_lost(me, at, at->pos, got == PASSED ? best + 1 : best);
+        if (got == WAS_TORN) count_torn(at, best);
+        met(at, best + 1);
+        at->pos = best + 1;
+        if (got == HELD) return GR_OK;
+    }
+}
+
+enum gr_result gr_latest(struct gr_peer *me) {
+    enum gr_result result = gr_begin_taking(me);
+    if (result != GR_OK) return result;
+    start_count(me);
+    struct cursor at = cursor_of(me);
+    result = newest(me, &at);
+    commit(me, &at);
+    gr_end(me);
+    return result;
+}
+
+/* Call it between gr_begin and gr_end. Otherwise the number's next owner may hold the same frame,
+ * and this would take that hold away. */
+static enum gr_result leave_held(struct gr_peer *me, uint32_t index, uint64_t seq, uint64_t to) {
+    struct gr_take *take = take_of(me->ring, index, me->self.u);
+    /* [edge R, reader] carries the reads of the frame and work; partner: gate. If the claim sees a
+     * stale HELD, it waits once more, until the bell. */
+    return gr_cas(&take->word, claim_word(seq, me->self.number, GR_HELD), to) ? GR_OK : GR_REAPED;
+}
+
+/* Call it after gr_promise, and after its fence operation behind every stream that read the
+ * frame. */
+enum gr_result gr_release(struct gr_peer *me, uint32_t index, uint64_t seq) {
+    enum gr_result result = gr_begin(me);
+    if (result != GR_OK) return result;
+    result = leave_held(me, index, seq, claim_word(seq, me->self.number, GR_DONE));
+    GR_FAULT("release: done");
+    if (result == GR_OK) gr_ring_bell(me->ring);
+    gr_end(me);
+    return result;
+}
+
+/* A frame that is given back was not met after all, if nothing but losses was met behind it. These
+ * losses come again with the frame, and are counted again then. The frame itself is counted, too,
+ * if a producer has passed it meanwhile. The losses are known to lie behind the frame only while
+ * frames are given back in reverse. What was lost before the frame has still to be told. */
+static void forget(struct gr_peer *me, uint64_t seq) {
+    const uint64_t behind = me->last.told || me->cursor.pos <= seq ? 0 : me->last.lost;
+    me->last.told = false;
+    /* Else a frame that this peer had was met there, or a torn one, or another member's. */
+    if (me->cursor.high != seq + 1 + behind) return;
+    me->cursor.high = seq;
+    me->last.lost -= behind;
+    count(&me->ring->peer[me->self.number].lost, -behind);
+    atomic_fetch_sub_explicit(&me->ring->sub[me->self.u].lost, behind, memory_order_relaxed);
+}
+
+/* Undoes an acquire whose frame was never handed out, because its stream could not be ordered in
+ * time. Every member may take the frame again, this one first. This peer's number stays in the
+ * word, which says that nobody died. */
+enum gr_result gr_give_back(struct gr_peer *me, uint32_t index, uint64_t seq) {
+    enum gr_result result = gr_begin(me);
+    if (result != GR_OK) return result;
+    result = leave_held(me, index, seq, claim_word(seq, me->self.number, GR_OPEN));
+    if (result == GR_OK) {
+        GR_FAULT("give back: open");
+        forget(me, seq);
+        if (me->cursor.pos > seq) me->cursor.pos = seq;
+        atomic_fetch_add_explicit(&me->ring->sub[me->self.u].redo, 1, memory_order_seq_cst);
+        GR_FAULT("give back: redo bumped");
+        count(&me->ring->peer[me->self.number].frames, (uint64_t)-1);
+        gr_ring_bell(me->ring);
+    }
+    gr_end(me);
+    return result;
+}
+
+/* Releases the frame of the last acquire, which turned out torn before the user saw it. This peer
+ * has no work of its own on the slot, so it promises nothing. */
+void gr_skip_torn(struct gr_peer *me) {
+    struct gr_peer_entry *entry = &me->ring->peer[me->self.number];
+    count(&entry->frames, (uint64_t)-1);
+    count(&entry->torn, 1);
+    me->last.told = false;
+    gr_release(me, me->last.index, me->last.seq);
+}
+
+/* Whether the GPU work that `value` of a frame's record stands for was never done, because the
+ * peer with that number and id died first. Call it only after fence[index][producer] >= value was
+ * seen with acquire. Then either the GPU reached the value, or a reaper raised the fence. The
+ * reaper's mark was written before that, so it is visible here.
+ *
+ * There is one mark for each slot and number. It is that of the last owner of the number who died
+ * with work pending on the slot. Compare its id with the producer's:
+ *
+ *   equal    All values up to `reached` were reached, later ones never. While the mark is being
+ *            written the fence has not been raised, so what the caller saw was reached.
+ *   larger   Another peer has had the number since, and died with work pending here. If there was
+ *            a mark for our producer, it is gone. The frame is called torn, because no torn frame
+ *            may be called whole. (So whole frames of a number that two peers had in turn are
+ *            called torn, if nobody asked before the second one's death.)
+ *   smaller  Our producer has not died, or had nothing pending here.
+ *
+ * `reached` belongs to `id` only if the id is unchanged after it was loaded. Otherwise the mark of
+ * a later owner is being written. Partner of all these loads: mark_torn. */
+bool gr_torn(const struct gr_ring *ring, uint32_t index, uint32_t producer, uint64_t producer_id,
+             uint64_t value) {
+    struct gr_tear *mark = tear_of(ring, index, producer);
+    uint64_t word = gr_load_acquire(&mark->id), id = word & ~GR_MARKING;
+    if (id != producer_id) return id > producer_id;
+    if (word != id) return false;
+    return value > gr_load_acquire(&mark->reached) ||
+           (gr_load_acquire(&mark->id) & ~GR_MARKING) != id;
+}
+
+bool gr_holds(struct gr_peer *me, uint32_t index, uint64_t *seq) {
+    const bool producer = me->self.role == GR_PRODUCER;
+    uint64_t word = gr_load_sc(producer ? &me->ring->slot[index].word
+                                        : &take_of(me->ring, index, me->self.u)->word);
+    unsigned phase = producer ? (unsigned)GR_WRITING : (unsigned)GR_HELD;
+    *seq = seq_of(word);
+    return is_mine(me) && owner_of(word) == me->self.number && phase_of(word) == phase;
+}

@@ -1,0 +1,26 @@
+/* Gets the slots' descriptor from another process of the ring. One thread at a time has a
+ * gr_fetch, under no lock of this library. */
+#ifndef GPURING_EXCHANGE_FETCH_H
+#define GPURING_EXCHANGE_FETCH_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "process.h"
+#include "ring.h"
+
+struct gr_fetch {
+    uint32_t n;
+    struct gr_asked {
+        struct gr_who who;
+        int fd;         /* -1: not connected */
+        bool met, gone; /* it was there; it cannot answer any more */
+        bool without;   /* it has answered that it cannot hand the slots on just now */
+        int64_t next_ns; /* when to ask it again */
+    } asked[GR_MAX_PEERS + 1];
+};
+void gr_fetch_begin(struct gr_fetch *fetch, struct gr_ring *ring);
+int gr_fetch_go_on(struct gr_fetch *fetch, struct gr_ring *ring, int64_t until_ns);
+void gr_fetch_end(struct gr_fetch *fetch);
+
+#endif

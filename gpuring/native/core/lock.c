@@ -1,0 +1,138 @@
+/* LOCK, the locked bytes that say who lives, and what is counted under LOCK.
+ *
+ * LOCK is an OFD write lock on a reserved byte of the header's file. The kernel drops it when its
+ * holder dies, so there is no owner word and nothing to steal. Under it every step leaves words
+ * from which the next holder can go on. If a reaper is killed half-way, the next one repeats its
+ * work: each step can be repeated, and "entry FREE" is the last store.
+ *
+ * Each peer holds another OFD lock while it lives: peer p locks byte p, through a description that
+ * is never mapped. The kernel drops that lock a little before the dead process's GPU work is gone.
+ * So on a GPU ring nothing of a dead peer is cleared before its pidfd says that the process is
+ * gone altogether (G1: the slot was given to the next writer, and two GPU writes overlapped).
+ */
+#define _GNU_SOURCE
+#include "lock.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <time.h>
+
+#include "bell.h"
+#include "handles.h"
+
+/* ---- locks ----------------------------------------------------------------------------------- */
+
+int gr_lock_byte(int lock_fd, short type, int byte) {
+    struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
+    return fcntl(lock_fd, F_OFD_SETLK, &lock);
+}
+
+/* Locks that this handle holds itself are not reported: callers know their own (ring->mine). */
+static bool byte_locked(struct gr_ring *ring, int byte) {
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
+    return fcntl(ring->lock_fd, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+}
+
+/* patience_ns 0 tries once. A healthy holder keeps LOCK for microseconds, a stopped one for
+ * ever. */
+enum gr_result gr_lock(struct gr_ring *ring, int64_t patience_ns) {
+    if (gr_forked(ring)) return GR_FORKED;
+    int64_t deadline = gr_now_ns() + patience_ns;
+    struct timespec nap = {.tv_nsec = 100 * 1000};
+    bool mutexed = false;
+    for (;;) {
+        if (!mutexed) mutexed = pthread_mutex_trylock(&ring->mutex) == 0;
+        if (mutexed) {
+            if (gr_lock_byte(ring->lock_fd, F_WRLCK, GR_LOCK_BYTE) == 0) return GR_OK;
+            if (errno != EAGAIN && errno != EACCES) {
+                int error = errno;
+                pthread_mutex_unlock(&ring->mutex);
+                errno = error;
+                return GR_SYSTEM;
+            }
+        }
+        if (gr_now_ns() >= deadline) break;
+        nanosleep(&nap, NULL);
+    }
+    if (mutexed) pthread_mutex_unlock(&ring->mutex);
+    return GR_LOCK_TIMEOUT;
+}
+bool gr_masks_cover(const struct gr_ring *ring) {
+    const struct gr_head *head = ring->head;
+    for (uint32_t p = 0; p < ring->max_peers; p++)
+        if (state_of(gr_load_acquire(&ring->peer[p].word)) != GR_FREE &&
+            !(gr_load_acquire(&head->peer_mask[p / 64]) & bit_of(p)))
+            return false;
+    for (uint32_t u = 0; u < ring->max_subscriptions; u++)
+        if (mode_of(gr_load_acquire(&ring->sub[u].word)) != GR_SUB_FREE &&
+            !(gr_load_acquire(&head->sub_mask[u / 64]) & bit_of(u)))
+            return false;
+    return true;
+}
+
+void gr_unlock(struct gr_ring *ring) {
+    GR_ASSERT(gr_masks_cover(ring));
+    gr_lock_byte(ring->lock_fd, F_UNLCK, GR_LOCK_BYTE);
+    pthread_mutex_unlock(&ring->mutex);
+}
+
+/* ---- who is alive ---------------------------------------------------------------------------- */
+
+/* The bit is set before the entry is LIVE, and cleared after it is FREE. So another thread of this
+ * process that sees the entry LIVE also sees the bit: release; partner: gr_is_ours. Without the
+ * bit it would take this peer for dead, because F_OFD_GETLK does not report one's own locks (A6).
+ * A leave at that very moment is noticed under LOCK (A3: death is checked again there). */
+void gr_set_mine(struct gr_ring *ring, uint32_t p, bool mine) {
+    gr_word *word = &ring->mine[p / 64];
+    uint64_t bit = bit_of(p), bits = gr_load_relaxed(word);
+    gr_store_release(word, mine ? bits | bit : bits & ~bit);
+}
+
+bool gr_peer_alive(struct gr_ring *ring, uint32_t p) {
+    return gr_is_ours(ring, p) || byte_locked(ring, (int)p);
+}
+
+bool gr_creator_alive(struct gr_ring *ring) {
+    const struct gr_head *head = ring->head;
+    bool me = head->creator_pid == ring->pid && head->creator_start == ring->start &&
+              head->creator_pidns == ring->pidns;
+    return me || byte_locked(ring, GR_CREATOR_BYTE);
+}
+
+bool gr_attached(struct gr_ring *ring) { return byte_locked(ring, GR_ATTACHED_BYTE); }
+
+/* ---- counters, all under LOCK ---------------------------------------------------------------- */
+
+/* Stores the number of live producers in one word, so that no reader has to scan entries that
+ * change meanwhile (E3: a scan found no producer though there was always one). It is stored before
+ * a leaver's or a dead peer's entry is cleared, and after a joiner's entry is LIVE. Partner:
+ * end_of. */
+void gr_count_producers(struct gr_ring *ring, uint32_t without, enum gr_end how) {
+    struct gr_head *head = ring->head;
+    uint64_t live = 0, ever = gr_load_relaxed(&head->producers) >> 8 & 1;
+    if (how == GR_NOT_ENDED) ever = 1;
+    for (uint32_t p = 0; p < ring->max_peers; p++) {
+        uint64_t word = gr_load_relaxed(&ring->peer[p].word);
+        live += p != without && state_of(word) == GR_LIVE && role_of(word) == GR_PRODUCER;
+    }
+    gr_store_sc(&head->producers, live << 16 | ever << 8 | how);
+    GR_FAULT("producers counted");
+}
+
+bool gr_has_other_member(struct gr_ring *ring, uint32_t u, uint32_t p) {
+    for (uint32_t q = 0; q < ring->max_peers; q++) {
+        uint64_t word = gr_load_relaxed(&ring->peer[q].word);
+        if (q != p && state_of(word) == GR_LIVE && role_of(word) == GR_CONSUMER &&
+            sub_of(word) == u)
+            return true;
+    }
+    return false;
+}
+
+/* The mask bit is cleared after the word. A bit too many costs a claim one look; a bit too few
+ * would hide a reader from it (M2). */
+void gr_remove_subscription(struct gr_ring *ring, uint32_t u) {
+    gr_store_sc(&ring->sub[u].word, sub_word(0, 0, GR_SUB_FREE));
+    GR_FAULT("subscription removed");
+    atomic_fetch_and_explicit(&ring->head->sub_mask[u / 64], ~bit_of(u), memory_order_seq_cst);
+}

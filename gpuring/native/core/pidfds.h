@@ -1,0 +1,41 @@
+/* The other processes of our rings, as descriptors that tell when they exit. For the watchdog, and
+ * for who gets a pidfd from another process; all under gr_lock_handles. */
+#ifndef GPURING_PIDFDS_H
+#define GPURING_PIDFDS_H
+
+#include <poll.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "process.h"
+
+enum { GR_MAX_PIDFDS = 1023 };
+
+struct gr_process {
+    struct gr_who who;
+    uint64_t look; /* the last one that found a peer of this process; 0: none has yet */
+    int fd;        /* its pidfd */
+    bool exited;   /* its pidfd has said so, and stays readable */
+};
+
+uint32_t gr_process_count(void);
+/* Takes over the pidfd of a process of another pid namespace. */
+void gr_know(const struct gr_who *who, int pidfd);
+
+/* A look at the peers of all rings. It begins, sees the processes of these peers (NULL: this one
+ * is not known), adds those for which there is room, and ends, which forgets the others. */
+void gr_begin_look(void);
+struct gr_process *gr_see_process(const struct gr_who *who);
+struct gr_process *gr_add_process(const struct gr_who *who, int pidfd);
+void gr_end_look(void);
+
+/* Lists the pidfds that may still tell something; returns how many places that takes. And what
+ * they have told, in as many places. */
+uint32_t gr_list_pidfds(struct pollfd *polled);
+void gr_note_exits(const struct pollfd *polled, uint32_t n);
+
+void gr_close_pidfds(void); /* in a forked child, whose parent has them, too */
+/* The program has closed them, and their numbers may be those of its own files. */
+void gr_lose_pidfds(void);
+
+#endif

@@ -1,0 +1,35 @@
+/* The verbs of a ring as a program uses them: host order and device order in one call. */
+#ifndef GPURING_VERBS_H
+#define GPURING_VERBS_H
+
+#include <stdint.h>
+
+#include "state.h"
+
+/* GR_OK: call->got slots are claimed, at least one, and the stream is ordered behind the peers
+ * that used them before. It waits until there is one, then takes what else is free. The caller
+ * says that they are `open`. Otherwise nothing is claimed, but sequences may have become void. */
+enum gr_result gd_claim(struct gd_peer *peer, struct gd_call *call, unsigned how);
+/* The same for frames. verb is gr_acquire or gr_latest. GR_TORN_BEHIND: nothing is held, and
+ * peer->released.torn names frames, released earlier, that have turned out torn. */
+enum gr_result gd_acquire(struct gd_peer *peer, struct gd_call *call, unsigned how, gr_verb verb);
+/* After GR_SIGNAL of one of the two, instead of calling it again. Nothing stays claimed or
+ * held. */
+void gd_cancel(struct gd_peer *peer, struct gd_call *call);
+
+/* These end slots, behind all work on the streams that used them and on call->stream, the current
+ * one. A slot that is still `open` afterwards still belongs to this peer: the driver refused
+ * during a capture, or the call was given up while it settled. Then the verb may be called again.
+ * GR_DEVICE: what could be given up was given up, a claim as VOID. */
+enum gr_result gd_publish(struct gd_peer *peer, struct gd_call *call, unsigned how);
+enum gr_result gd_abandon(struct gd_peer *peer, struct gd_call *call, unsigned how);
+/* GR_OK: call->torn names those of the frames that are known to be torn. */
+enum gr_result gd_release(struct gd_peer *peer, struct gd_call *call, unsigned how);
+
+/* Undoes a claim or a hold of a slot that the user has not seen. */
+enum gr_result gd_put_back(struct gd_peer *peer, uint32_t index);
+/* To be called when all slots are ended. Waits until the GPU has done all that this peer has
+ * promised, then leaves the ring. */
+enum gr_result gd_leave(struct gd_peer *peer, struct gd_call *call, unsigned how);
+
+#endif

@@ -1,0 +1,6 @@
+"""Types of exchange.pyx."""
+
+from gpuring.native.header import Header
+
+def offer(header: Header, fd: int) -> None: ...
+def fetch(header: Header, timeout: float | None) -> int: ...

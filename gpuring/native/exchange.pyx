@@ -1,0 +1,88 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
+# cython: auto_pickle=False
+"""The descriptor of a ring's slots, which the processes of the ring hand to each other (core/exchange_*.c)."""
+import os
+
+from cpython.exc cimport PyErr_CheckSignals, PyErr_SetFromErrno
+from libc.errno cimport EAGAIN, ENOENT, errno
+from libc.stdint cimport int64_t
+from posix.unistd cimport close as c_close
+
+from gpuring.native.c cimport *
+from gpuring.native.clock cimport deadline_of
+from gpuring.native.header cimport Header
+
+from gpuring.errors import PeerLost, RingError, RingTimeout
+
+
+def offer(Header header not None, int fd):
+    """Offers the descriptor of the ring's slots to other processes: the process's watchdog hands a copy to each that may
+    write the header.  `fd` stays the caller's.  Does not wait.  The offer ends with this handle.  Raises OSError, for
+    example if /dev/shm is full, and leaves nothing then."""
+    cdef gr_result result
+    header.to_write()
+    with nogil:
+        result = gr_offer(header.ring, fd)
+    if result == GR_FORKED:
+        raise RingError("this handle belongs to the parent process: open the ring anew in a forked child")
+    if result != GR_OK:
+        PyErr_SetFromErrno(OSError)
+
+
+def fetch(Header header not None, timeout):
+    """The descriptor of the ring's slots, from the first process that hands it over: the ring's creator, or one that has a
+    peer in the ring.  It belongs to the caller, who closes it.
+
+    Waits up to `timeout` seconds (None: for ever) without the GIL, and Ctrl-C interrupts it.  Raises PeerLost at once if
+    nobody can be asked, RingTimeout if nobody has answered in time (the message says who was asked), OSError (no
+    descriptors left), ValueError, TypeError."""
+    cdef gr_fetch fetch
+    cdef int64_t deadline = deadline_of(timeout), until
+    cdef int fd = -1, error = 0
+    header.to_write()
+    if gr_forked(header.ring):
+        raise RingError("this handle belongs to the parent process: open the ring anew in a forked child")
+    gr_fetch_begin(&fetch, header.ring)
+    try:
+        while fd < 0:
+            until = min(deadline, gr_now_ns() + 50 * 1000 * 1000)
+            with nogil:
+                fd = gr_fetch_go_on(&fetch, header.ring, until)
+                error = errno
+            if fd < 0 and error == ENOENT:
+                raise PeerLost(_nobody_has_it(&fetch))
+            if fd < 0 and error != EAGAIN:
+                raise OSError(error, os.strerror(error))
+            if fd < 0 and gr_now_ns() >= deadline:
+                raise RingTimeout(_nobody_answers(&fetch, timeout))
+            PyErr_CheckSignals()
+        return fd
+    except BaseException:
+        if fd >= 0:
+            c_close(fd)
+        raise
+    finally:
+        with nogil:
+            gr_fetch_end(&fetch)
+
+
+cdef str _pids(list found):
+    return ", ".join(found[:10]) + (f" and {len(found) - 10} more" if len(found) > 10 else "")
+
+
+cdef str _listed(const gr_fetch *fetch, bint met):
+    return _pids([f"pid {fetch.asked[k].who.pid}" for k in range(fetch.n) if bool(fetch.asked[k].met) == met])
+
+
+cdef str _nobody_has_it(const gr_fetch *fetch):
+    met, away = _listed(fetch, True), _listed(fetch, False)
+    told = "nobody hands the ring's memory on: its creator and its peers are dead, or have none"
+    return told + (f". Not there: {away}" if away else "") + (f". There, and without it: {met}" if met else "")
+
+
+cdef str _nobody_answers(const gr_fetch *fetch, object timeout):
+    without = _pids([f"pid {fetch.asked[k].who.pid}" for k in range(fetch.n) if fetch.asked[k].without])
+    told = (f"nobody handed the ring's memory on in {timeout} s. Asked were {_listed(fetch, True)}, which are stopped or "
+            "have too much to do")
+    return told + (f". Answered without it: {without}. Too many descriptors of that process's user are under way in "
+                   "messages that nobody has read (ETOOMANYREFS)" if without else "")

@@ -1,0 +1,79 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
+# cython: auto_pickle=False
+"""Descriptors that no interrupt can lose: of a file, and of a directory that is watched."""
+import os
+
+from cpython.exc cimport PyErr_CheckSignals, PyErr_SetFromErrnoWithFilenameObject
+from libc.errno cimport EINTR, errno
+from libc.stdint cimport uint32_t
+from posix.fcntl cimport open as c_open
+from posix.unistd cimport close as c_close, read as c_read
+
+cdef extern from "sys/inotify.h" nogil:
+    int inotify_init1(int flags)
+    int inotify_add_watch(int fd, const char *path, uint32_t mask)
+    int IN_NONBLOCK, IN_CLOEXEC, IN_CREATE, IN_MOVED_TO, IN_ONLYDIR
+
+
+cdef class File:
+    """An open file.  It is closed at the latest when this object goes, so no interrupt can lose the descriptor."""
+
+    cdef readonly int fd
+
+    def __cinit__(self, path, int flags, int mode=0o600):
+        """Opens a file as os.open does.  No program that is started inherits it.  Raises OSError."""
+        cdef bytes encoded = os.fsencode(path)
+        self.fd = -1
+        while True:
+            self.fd = c_open(encoded, flags | os.O_CLOEXEC, mode)
+            if self.fd >= 0:
+                return
+            if errno != EINTR:
+                PyErr_SetFromErrnoWithFilenameObject(OSError, path)
+            PyErr_CheckSignals()
+
+    def __dealloc__(self):
+        self.close()
+
+    cpdef close(self):
+        """May be called twice."""
+        if self.fd >= 0:
+            c_close(self.fd)
+        self.fd = -1
+
+    def fileno(self):
+        return self.fd
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+cdef class NameWatch:
+    """A descriptor (inotify) that becomes readable when a name comes into a directory, and stays so until `drain`."""
+
+    cdef readonly int fd
+
+    def __cinit__(self, path):
+        """Raises OSError, for example if this user has as many watches as he may (fs.inotify in /proc/sys)."""
+        cdef bytes encoded = os.fsencode(path)
+        self.fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC)
+        if self.fd < 0 or inotify_add_watch(self.fd, encoded, IN_CREATE | IN_MOVED_TO | IN_ONLYDIR) < 0:
+            PyErr_SetFromErrnoWithFilenameObject(OSError, path)
+
+    def __dealloc__(self):
+        if self.fd >= 0:
+            c_close(self.fd)
+
+    def fileno(self):
+        return self.fd
+
+    def drain(self):
+        """Takes what has come so far, at most as much as the kernel keeps."""
+        cdef char events[16384]
+        cdef int k
+        for k in range(64):
+            if c_read(self.fd, events, sizeof(events)) <= 0:
+                break

@@ -1,0 +1,305 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
+# cython: auto_pickle=False
+"""The header of a ring, as a process has it mapped: its words one by one, and what may be done to it without a peer.
+
+What it holds for people, field by field, is in snapshot.pyx.  How a peer joins is in peer.pyx.
+"""
+import os
+
+from cpython.buffer cimport PyBuffer_FillInfo
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.exc cimport PyErr_CheckSignals, PyErr_SetFromErrno
+from libc.errno cimport EINTR, ESTALE, errno
+from libc.stdint cimport uint32_t, uint64_t
+from libc.string cimport memcpy, memset
+
+from gpuring.native.c cimport *
+
+VERSION = GR_VERSION_
+MAX_SLOTS = GR_MAX_SLOTS_
+MAX_PEERS = GR_MAX_PEERS_
+MAX_SUBSCRIPTIONS = GR_MAX_SUBSCRIPTIONS_
+MAX_META_NBYTES = GR_MAX_META_
+MAX_NDIM = GR_MAX_NDIM
+MAX_SPEC_NBYTES = GR_MAX_SPEC
+MAX_SLOT_NBYTES = GR_MAX_SLOT_NBYTES
+MAX_NAME_NBYTES = 8 * GR_NAME_WORDS
+MAX_FAR_NBYTES = 8 * GR_FAR_WORDS
+
+MEMORY_KINDS = ("host", "ipc", "vmm", "pool")
+SYNC_KINDS = ("host", "event", "timeline")
+GATES = ("stream", "host")
+
+
+class Damaged(Exception):
+    """A header or a frame's record is not one of this build.  The text says what was found."""
+
+
+class Retired(Damaged):
+    """The header was one of this build and was removed.  Its name is gone, or about to go."""
+
+
+def layout_fields():
+    """(table, field, offset, nbytes) of every field of the header, for the layout test."""
+    fields, k = [], 0
+    while gr_fields[k].table != NULL:
+        fields.append((gr_fields[k].table.decode(), gr_fields[k].name.decode(),
+                       gr_fields[k].offset, gr_fields[k].nbytes))
+        k += 1
+    return fields
+
+
+cdef class Header:
+    """A mapped header, or a copy to look at.  Its buffer is the metadata table, rows of `meta_stride` bytes."""
+
+    def __cinit__(self):
+        self.ring = NULL
+
+    def __init__(self):
+        raise TypeError("a Header is made by Header.create, Header.attach or Header.read")
+
+    def __dealloc__(self):
+        if self.ring != NULL:
+            gr_detach(self.ring)
+
+    @staticmethod
+    def create(int fd, *, int slots, int max_peers, int max_subscriptions, str memory, str sync,
+               str gate, uint64_t slot_nbytes, uint64_t meta_nbytes, bytes spec, bytes epoch,
+               bytes device_uuid=bytes(16), bytes memory_handle=bytes(64)):
+        """Sizes and fills the empty file `fd`, which is a whole header then.  Raises OSError, whose `nbytes` says how much was
+        needed."""
+        cdef gr_config config
+        cdef gr_layout layout
+        memset(&config, 0, sizeof(config))
+        config.slots, config.max_peers, config.max_subscriptions = slots, max_peers, max_subscriptions
+        config.memory = MEMORY_KINDS.index(memory)
+        config.sync = SYNC_KINDS.index(sync)
+        config.gate = GATES.index(gate)
+        config.slot_nbytes, config.meta_nbytes, config.spec_nbytes = slot_nbytes, meta_nbytes, len(spec)
+        cdef char why[128]
+        if not gr_layout_of(&config, &layout, why, sizeof(why)):
+            raise ValueError(why.decode())
+        if len(epoch) != 16 or len(device_uuid) != 16 or len(memory_handle) != 64:
+            raise ValueError("epoch and device_uuid have 16 bytes, memory_handle has 64")
+        cdef Header header = Header.__new__(Header)
+        while header.ring == NULL:
+            header.ring = gr_create(fd, &config, epoch, device_uuid, memory_handle, <const char *>spec)
+            if header.ring != NULL:
+                break
+            if errno == EINTR:  # posix_fallocate, which gives back what it had
+                PyErr_CheckSignals()
+                continue
+            try:
+                PyErr_SetFromErrno(OSError)
+            except OSError as error:
+                error.nbytes = layout.nbytes
+                raise
+        return header
+
+    @staticmethod
+    def attach(int fd):
+        """Maps an existing header after checking it.  The owner of the file must be trusted: he ends this process (SIGBUS) if
+        he makes it shorter later.  Raises Damaged, OSError."""
+        cdef const char *why = NULL
+        cdef char text[256]
+        cdef Header header = Header.__new__(Header)
+        header.ring = gr_attach(fd, &why, text, sizeof(text))
+        if header.ring == NULL:
+            _refuse(why)
+        return header
+
+    @staticmethod
+    def read(int fd):
+        """Copies an existing header after checking it, whoever owns it.  The copy is not mapped, so its owner cannot harm this
+        process.  `creator_alive` and `live_peers()` say what lives now, and everything else says what was when it was copied.
+        Nobody can join or change anything through it.  Raises Damaged, OSError."""
+        cdef const char *why = NULL
+        cdef char text[256]
+        cdef Header header = Header.__new__(Header)
+        header.is_copy = True
+        header.ring = gr_read(fd, &why, text, sizeof(text))
+        if header.ring == NULL:
+            _refuse(why)
+        return header
+
+    cdef int to_write(self) except -1:
+        if self.is_copy:
+            raise TypeError("this header is a copy to look at: open the ring with gpuring.attach()")
+        return 0
+
+    def __getbuffer__(self, Py_buffer *buffer, int flags):
+        self.to_write()
+        PyBuffer_FillInfo(buffer, self, self.ring.meta,
+                          self.ring.slots * self.ring.layout.meta_stride, 0, flags)
+
+    slots = property(lambda Header self: self.ring.slots)
+    max_peers = property(lambda Header self: self.ring.max_peers)
+    max_subscriptions = property(lambda Header self: self.ring.max_subscriptions)
+    memory = property(lambda Header self: MEMORY_KINDS[self.ring.config.memory])
+    sync = property(lambda Header self: SYNC_KINDS[self.ring.config.sync])
+    gate = property(lambda Header self: GATES[self.ring.config.gate])
+    slot_nbytes = property(lambda Header self: self.ring.config.slot_nbytes)
+    meta_nbytes = property(lambda Header self: self.ring.config.meta_nbytes)
+    meta_stride = property(lambda Header self: self.ring.layout.meta_stride)
+    nbytes = property(lambda Header self: self.ring.layout.nbytes)
+    epoch = property(lambda Header self: PyBytes_FromStringAndSize(<char *>self.ring.head.epoch, 16))
+    device_uuid = property(lambda Header self: PyBytes_FromStringAndSize(<char *>self.ring.head.device_uuid, 16))
+    memory_handle = property(lambda Header self: PyBytes_FromStringAndSize(<char *>self.ring.head.memory_handle, 64))
+    spec = property(lambda Header self: PyBytes_FromStringAndSize(<char *>self.ring.spec, self.ring.config.spec_nbytes))
+    created_ns = property(lambda Header self: self.ring.head.created_ns)
+    creator_pid = property(lambda Header self: self.ring.head.creator_pid)
+    cdef bint has_creator(self) noexcept:
+        return self.ring.lock_fd >= 0 and gr_creator_alive(self.ring)
+
+    creator_alive = property(lambda Header self: self.has_creator())
+    attached = property(lambda Header self: self.ring.lock_fd >= 0 and gr_attached(self.ring))
+    closed = property(lambda Header self: gr_load_acquire(&self.ring.head.closed) != 0)
+    has_producer = property(lambda Header self: gr_load_acquire(&self.ring.head.producers) >> 16 != 0)
+    retired = property(lambda Header self: gr_load_acquire(&self.ring.head.magic) == 0)
+    forked = property(lambda Header self: gr_forked(self.ring))
+    frontier = property(lambda Header self: gr_frontier(self.ring))
+    reaps = property(lambda Header self: gr_load_acquire(&self.ring.head.reaps))
+    joins = property(lambda Header self: gr_load_acquire(&self.ring.head.joins))
+
+    lock_fd = property(lambda Header self: self.ring.lock_fd)  # -1: it was given up
+
+    @property
+    def owner(self):
+        """The user id that its segment belongs to."""
+        return os.fstat(self.ring.lock_fd).st_uid
+
+    def fence(self, uint32_t peer, uint32_t index):
+        return gr_load_acquire(fence_of(self.ring, index, peer))
+
+    def work(self, uint32_t peer, uint32_t index):
+        return gr_load_acquire(work_of(self.ring, index, peer))
+
+    def raise_fence(self, uint32_t peer, uint32_t index, uint64_t value):
+        """Raises a fence.  The caller saw by other means that the peer's GPU work is complete."""
+        self.to_write()
+        gr_raise_to(fence_of(self.ring, index, peer), value)
+
+    def torn(self, uint32_t index, uint32_t producer, uint64_t producer_id, uint64_t value):
+        """Whether a frame is torn.  Its producer's fence has `value` then, but only because a reaper raised it."""
+        return gr_load_acquire(fence_of(self.ring, index, producer)) >= value and \
+            gr_torn(self.ring, index, producer, producer_id, value)
+
+    def peer_id(self, uint32_t peer):
+        """Tells the successive owners of one peer number apart."""
+        return gr_load_acquire(&self.ring.peer[peer].id)
+
+    def watch(self):
+        """Has the process's watchdog look after this ring's peers.  A join does so by itself."""
+        self.to_write()
+        gr_watch(self.ring)
+
+    def reap(self):
+        """Clears the dead.  Returns the peer numbers that were cleared."""
+        cdef uint64_t mask[GR_MASK_WORDS]
+        self.to_write()
+        with nogil:
+            gr_reap_dead(self.ring, mask)
+        return [p for p in range(self.ring.max_peers) if mask[p // 64] >> p % 64 & 1]
+
+    def link(self):
+        """How far a bridge from another host has come: (epoch of the near ring, the near sequence up to which everything was
+        published or skipped, how many frames were lost upstream up to there).  The epoch is b"" if there never was one."""
+        cdef gr_watermark mark
+        if not gr_link(self.ring, &mark):
+            return b"", 0, 0
+        return PyBytes_FromStringAndSize(<char *>mark.epoch, 16), mark.seq, mark.lost
+
+    def set_link(self, bytes epoch not None, uint64_t seq, uint64_t lost):
+        """The importer of a bridge says how far it has come, after it has published."""
+        cdef gr_watermark mark
+        self.to_write()
+        if len(epoch) != 16:
+            raise ValueError(f"an epoch has 16 bytes, not {len(epoch)}")
+        memcpy(mark.epoch, <const char *>epoch, 16)
+        mark.seq, mark.lost = seq, lost
+        gr_set_link(self.ring, &mark)
+
+    def close_ring(self):
+        """Closes the ring.  There are no more claims, and readers get the end of the stream after what is there."""
+        self.to_write()
+        return -<int>gr_close(self.ring)
+
+    def retire(self):
+        """Clears the magic number, so that nobody attaches any more."""
+        self.to_write()
+        gr_retire(self.ring)
+
+    def disown(self):
+        """Gives up this handle's locks.  The mapping lives as long as arrays over it."""
+        gr_disown(self.ring)
+
+    def peer_pid(self, uint32_t peer):
+        return gr_load_acquire(&self.ring.peer[peer].pid) if peer < self.ring.max_peers else 0
+
+    cpdef bint is_own(self, uint32_t peer) noexcept:
+        """Whether a peer is of this process.  A pid alone does not say so: in each of two containers it may be 1."""
+        cdef gr_peer_entry *entry
+        if peer >= self.ring.max_peers:
+            return False
+        entry = &self.ring.peer[peer]
+        return gr_load_acquire(&entry.pid) == self.ring.pid \
+            and gr_load_acquire(&entry.start) == self.ring.start \
+            and gr_load_acquire(&entry.pidns) == self.ring.pidns
+
+    def is_stopped(self, uint32_t peer):
+        """Whether a peer's process is stopped, by a signal or a debugger.  False also where it cannot be looked up: it is of
+        another pid namespace, or /proc hides it."""
+        cdef gr_peer_entry *entry
+        cdef uint64_t start
+        cdef char state = 0
+        if peer >= self.ring.max_peers or self.is_own(peer):
+            return False
+        entry = &self.ring.peer[peer]
+        if gr_load_acquire(&entry.pidns) != self.ring.pidns:
+            return False
+        start = gr_process_start(<int>gr_load_acquire(&entry.pid), &state)
+        return start != 0 and start == gr_load_acquire(&entry.start) and (state == b"T" or state == b"t")
+
+    def subscription_name(self, uint32_t subscription):
+        """The bytes of a subscription's name, without padding."""
+        if subscription >= self.ring.max_subscriptions:
+            return b""
+        return PyBytes_FromStringAndSize(<char *>self.ring.sub[subscription].name, 64).rstrip(b"\0")
+
+    def far(self, uint32_t subscription):
+        """Of a bridge: the subscription that keeps the far ring from taking more, as bytes.  b"": nobody."""
+        if subscription >= self.ring.max_subscriptions:
+            return b""
+        return PyBytes_FromStringAndSize(<char *>self.ring.sub[subscription].far, 32).rstrip(b"\0")
+
+    def set_far(self, uint32_t subscription, bytes far not None):
+        """A member of the subscription says so.  At most MAX_FAR_NBYTES are kept."""
+        cdef bytes padded = far[:MAX_FAR_NBYTES].ljust(MAX_FAR_NBYTES, b"\0")
+        self.to_write()
+        if subscription < self.ring.max_subscriptions:
+            gr_set_far(self.ring, subscription, padded)
+
+    def members(self, uint32_t subscription):
+        """The numbers of the peers of a subscription."""
+        return [p for p in range(self.ring.max_peers)
+                if state_of(gr_load_acquire(&self.ring.peer[p].word)) != GR_FREE
+                and role_of(gr_load_acquire(&self.ring.peer[p].word)) == GR_CONSUMER
+                and sub_of(gr_load_acquire(&self.ring.peer[p].word)) == subscription]
+
+    def producers(self):
+        """The numbers of the peers that are producers."""
+        return [p for p in range(self.ring.max_peers)
+                if state_of(gr_load_acquire(&self.ring.peer[p].word)) != GR_FREE
+                and role_of(gr_load_acquire(&self.ring.peer[p].word)) == GR_PRODUCER]
+
+    def live_peers(self):
+        """The numbers of the peers that are in the table and whose process lives."""
+        return [p for p in range(self.ring.max_peers)
+                if state_of(gr_load_acquire(&self.ring.peer[p].word)) != GR_FREE
+                and self.ring.lock_fd >= 0 and gr_peer_alive(self.ring, p)]
+
+
+cdef int _refuse(const char *why) except -1:
+    if why == NULL:
+        PyErr_SetFromErrno(OSError)
+    raise (Retired if errno == ESTALE else Damaged)(why.decode())

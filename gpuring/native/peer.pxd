@@ -1,0 +1,40 @@
+# cython: language_level=3
+from libc.stdint cimport int64_t, uint32_t
+
+from gpuring.native.c cimport GR_SIGNAL, gd_call, gd_peer, gd_use, gr_culprit, gr_result
+from gpuring.native.device cimport Device
+from gpuring.native.header cimport Header
+
+
+cdef enum verb:
+    CLAIM, ACQUIRE, LATEST, PUBLISH, ABANDON, RELEASE
+
+
+cdef class Peer:
+    cdef gd_peer gd
+    cdef readonly Header header
+    cdef readonly Device device
+    cdef long waiting_in  # the thread that waits in a verb, or in select; 0: none
+    cdef bint is_busy(self) noexcept
+    cdef bint is_forked(self) noexcept
+    cdef int64_t behind(self) noexcept
+    cdef bint has_news(self) noexcept
+    cdef bint has_frame(self) noexcept
+    cdef bint has_whole_frame(self) noexcept
+    cpdef ask(self)
+    cdef bint has_nothing(self) noexcept
+    cdef bint is_in_own_way(self) noexcept
+    cdef int check_idle(self) except -1
+    cdef int begin_wait(self) except -1
+    cdef int take(self, gd_call *call, verb which) except? -1000
+    cdef gr_result _wait(self, gd_call *call, verb which) except? GR_SIGNAL
+    cdef void cancel(self, gd_call *call) noexcept
+    cdef int end(self, gd_call *call, verb which) except? -1000
+    cdef int use_on(self, uint32_t index, size_t stream) except -1
+    cdef void leave_thread(self, gd_use *use) noexcept
+    cdef bint _paid(self, uint32_t index) noexcept
+
+
+cdef object joined_as_producer(Peer peer, Device device, bint gate_host)
+cdef object joined_as_consumer(Peer peer, bytes name, bint lossless, start, bint redeliver, Device device, bint gate_host)
+cdef tuple culprit_of(const gr_culprit *c)

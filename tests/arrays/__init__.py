@@ -1,0 +1,1 @@
+"""Slots as arrays, copies into them, and the streams that they are used on."""

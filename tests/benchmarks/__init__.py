@@ -1,0 +1,1 @@
+"""The programs of `bench`: what they measure and report, in host memory."""

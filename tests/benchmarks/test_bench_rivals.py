@@ -1,0 +1,297 @@
+"""The rivals of the benchmark: those in host memory run for real, all are refused when wrong."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bench import rivals
+from bench.rivals.indices import SlabInlet, SlabOutlet, ZmqIndices, make_events
+from bench.rivals.measure import Effort, measure
+from bench.rivals.pair import ordered, pair
+from bench.rivals.rival import Inlet, Outlet, Rival
+from bench.rivals.work import HostWork, Terms
+from gpuring.cli.bench.crew import Crew, RoleFailed
+from gpuring.cli.bench.figures import Figure, select
+from gpuring.cli.bench.stored import Run, load
+from tests import ROOT
+from tests.helpers.processes import poll
+
+RIVALS = {rival.name: rival for rival in rivals.RIVALS}
+HOST = [rival.name for rival in rivals.RIVALS if rival.memory == "host"]
+GPU = [rival.name for rival in rivals.RIVALS if rival.memory == "cuda"]
+QUICK = SimpleNamespace(quick=True, mps=False)
+
+
+@pytest.fixture
+def crew() -> Iterator[Crew]:
+    with Crew() as crew:
+        yield crew
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Effort, "of", classmethod(lambda cls, _: cls(0.02, 20, 50, 5)))
+
+
+def installed(rival: Rival) -> Rival:
+    for module, _ in rival.needs:
+        pytest.importorskip(module)
+    return rival
+
+
+WAITS = """
+import time
+from gpuring.cli.bench.crew import Crew
+from bench.rivals.host import RIVALS
+from bench.rivals.pair import pair
+
+if __name__ == "__main__":
+    with Crew() as crew, pair(RIVALS[0], crew) as (a, b):
+        b.send(("receive", 1, 1))
+        print(a.pid, b.pid, flush=True)
+        time.sleep(60)
+"""
+"""A benchmark in which one player waits for a frame that never comes."""
+
+
+class Forgetful(HostWork):
+    """Stamps one frame in ten with the words of the one before."""
+
+    def stamp(self, place: Any, seq: int) -> None:
+        super().stamp(place, seq - (seq % 10 == 0))
+
+
+class LastWord(HostWork):
+    """The last word of a frame is not written."""
+
+    def stamp(self, place: Any, seq: int) -> None:
+        if self.terms.words > 1:
+            place[: self.terms.words - 1].fill(seq)
+            place[self.terms.words - 1] = 0
+        else:
+            super().stamp(place, seq)
+
+
+class Absent(HostWork):
+    def __init__(self) -> None:
+        raise OSError("no such device")
+
+
+class DiesInlet(Inlet):
+    """The consumer is killed at the third frame."""
+
+    def __init__(self, lane: Any, work: Any) -> None:
+        self._lane = lane
+
+    def receive(self, seq: int) -> None:
+        self._lane.get()
+        if seq == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class HastyInlet(SlabInlet):
+    """Waits for events that were never recorded, which is not to wait."""
+
+    def connect(self, theirs: Any) -> None:
+        super().connect(theirs)
+        self._written = make_events(self._runtime)
+
+
+class HastyOutlet(SlabOutlet):
+    """Likewise: it overwrites what may not have been read yet."""
+
+    def connect(self, theirs: Any) -> None:
+        super().connect(theirs)
+        self._read = make_events(self._runtime)
+
+
+def hasty_inlet(directory: str, work: Any) -> Inlet:
+    return HastyInlet(ZmqIndices(directory, binds=False), work)
+
+
+def hasty_outlet(directory: str, work: Any) -> Outlet:
+    return HastyOutlet(ZmqIndices(directory, binds=True), work)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", HOST)
+@pytest.mark.deadline(90)
+def test_a_rival_in_host_memory_is_measured(name: str, crew: Crew) -> None:
+    figures = list(measure(installed(RIVALS[name]), QUICK, crew))
+    assert [figure.skipped for figure in figures if figure.skipped] == []
+    small = {"memory": "host", "slots": 8, "consumers": 1, "lossless": True, "nbytes": 4096}
+    for kernel in (True, False):
+        (rate,) = select(figures, "throughput", "frames/s", name, kernel=kernel, **small)
+        assert rate.values is not None
+        assert rate.values.n >= 20
+        (trip,) = select(figures, "latency", "round trip", name, kernel=kernel, **small)
+        assert trip.values is not None
+        assert trip.values.n >= 50
+        (one_way,) = select(figures, "latency", "one-way", name, kernel=kernel, **small)
+        assert one_way.values is not None
+        assert one_way.values.p(0) > 0
+        assert one_way.values.p(0) < trip.values.p(100)  # whatever else the machine does
+        for side in ("producer", "consumer"):
+            assert select(
+                figures, "transitions", "host time per frame", name, kernel=kernel, side=side
+            )
+    assert select(figures, "throughput", "frames/s", name, nbytes=6 << 20)
+    assert all("frames compared" in figure.verified for figure in figures)
+    assert figures == [Figure.from_json(figure.as_json()) for figure in figures]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", GPU)
+def test_a_rival_on_the_gpu_is_measured_or_found_wrong(name: str, crew: Crew) -> None:
+    figures = list(measure(installed(RIVALS[name]), QUICK, crew))
+    skipped = [figure.skipped for figure in figures if figure.skipped]
+    assert all(why.startswith("wrong data: ") for why in skipped), skipped
+    assert skipped or len(figures) == 6
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("end", [{"inlet": hasty_inlet}, {"outlet": hasty_outlet}], ids=list)
+def test_an_end_that_does_not_wait_is_found_wrong(end: dict[str, Any], crew: Crew) -> None:
+    (figure,) = measure(replace(installed(RIVALS["pyzmq + events"]), **end), QUICK, crew)
+    assert figure.skipped.startswith("wrong data: ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("work", [Forgetful, LastWord])
+@pytest.mark.parametrize("name", HOST)
+def test_wrong_data_gives_no_figure(name: str, work: type[HostWork], crew: Crew) -> None:
+    figures = list(measure(replace(installed(RIVALS[name]), work=work), QUICK, crew))
+    assert len(figures) == 1
+    assert figures[0].values is None
+    assert figures[0].skipped.startswith("wrong data: ")
+    assert "before the clock ran" in figures[0].skipped
+
+
+def test_words_that_go_wrong_while_measuring_are_found(crew: Crew) -> None:
+    with pair(RIVALS["multiprocessing.Queue"], crew) as (a, b):
+        ordered(a, "set_terms", Terms(words=512))
+        ordered(b, "set_terms", Terms(words=511))
+        for _ in range(2):
+            ordered(a, "send", 1)
+            ordered(b, "receive", 1, 1)
+        assert ordered(b, "wrong") == 0
+        ordered(b, "set_terms", Terms(words=512))
+        ordered(a, "set_terms", Terms(words=1))
+        ordered(a, "send", 1)
+        ordered(b, "receive", 1, 1)
+        assert ordered(b, "wrong") >= 500
+        assert ordered(b, "wrong") == 0
+
+
+def test_what_is_not_installed_is_named(crew: Crew) -> None:
+    rival = replace(RIVALS["iceoryx2"], needs=(("no_such_package.inner", "no-such-package"),))
+    (figure,) = measure(rival, QUICK, crew)
+    assert (figure.program, figure.values) == ("iceoryx2", None)
+    assert figure.skipped == "not installed: no-such-package"
+
+
+@pytest.mark.parametrize("name", ["multiprocessing.Queue", "iceoryx2"])
+def test_a_rival_that_cannot_start_says_why(name: str, crew: Crew) -> None:
+    (figure,) = measure(replace(installed(RIVALS[name]), work=Absent), QUICK, crew)
+    assert figure.skipped == "failed: OSError: no such device"
+
+
+def test_a_player_that_dies_ends_the_peer_at_once(crew: Crew) -> None:
+    rival = replace(RIVALS["multiprocessing.Queue"], inlet=DiesInlet)
+    (figure,) = measure(rival, QUICK, crew)
+    assert figure.skipped.startswith("failed: ")
+    assert figure.skipped.endswith("it died")
+
+
+def test_no_player_is_left(crew: Crew) -> None:
+    seen: list[int] = []
+
+    def disobeyed() -> None:
+        with pair(RIVALS["multiprocessing.Queue"], crew) as players:
+            seen.extend(player.pid for player in players)
+            ordered(players[0], "no such order")
+
+    with pytest.raises(RoleFailed, match="no such order"):
+        disobeyed()
+    assert len(seen) == 2
+    for pid in seen:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_players_end_with_the_benchmark() -> None:
+    benchmark = subprocess.Popen([sys.executable, "-c", WAITS], stdout=subprocess.PIPE, text=True)
+    try:
+        assert benchmark.stdout is not None
+        pids = [int(pid) for pid in benchmark.stdout.readline().split()]
+        assert len(pids) == 2
+    finally:
+        benchmark.kill()
+        benchmark.wait()
+    poll(lambda: not any(runs(pid) for pid in pids))
+
+
+def runs(pid: int) -> bool:
+    try:
+        return " Z" not in Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+
+
+def test_every_peer_is_named_once_and_runs_or_says_why(
+    crew: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with_mps = list(rivals.run(SimpleNamespace(quick=True, mps=True), crew))
+    assert [figure.program for figure in with_mps] == [
+        "torch queue, fresh",
+        "torch queue, reused",
+        "cuda.core IPC",
+        "pyzmq + events",
+        "iceoryx2 + events",
+        "pinned host copy",
+    ]
+    assert all(figure.skipped.startswith("not installed: ") for figure in with_mps)
+    assert all(figure.setting["mps"] is True for figure in with_mps)
+
+
+def test_the_whole_of_a_large_frame_is_compared() -> None:
+    work = HostWork()
+    work.terms = Terms(nbytes=6 << 20, words=(6 << 20) // 8)
+    frame = np.empty(work.terms.words, np.uint64)
+    work.stamp(frame, 7)
+    frame[-1] = 8
+    work.check(frame, 7)
+    assert work.wrong() == 1
+
+
+def test_figures_of_rivals_that_ran_without_mps_by_mistake_are_not_shown() -> None:
+    """The stored run was made before the environment reached them."""
+    whole = load(ROOT / "bench" / "results" / "bench-h200.json")
+    kept = rivals.sound(whole)
+
+    def measured(run: Run, program: str, mps: bool) -> int:
+        return sum(
+            f.program == program and f.setting.get("mps") is mps and f.values is not None
+            for f in run.figures
+        )
+
+    for program in ("torch queue, fresh", "cuda.core IPC", "pinned host copy"):
+        assert measured(whole, program, True) == measured(kept, program, False) == 6
+        assert measured(kept, program, True) == 0
+    for program in ("gpuring", "floor", "pyzmq + events", "iceoryx2 + events"):
+        assert measured(kept, program, True) == measured(whole, program, True) > 0
+    later = replace(whole, machine={"date": "2026-11-23T00:00:00+00:00"})
+    assert rivals.sound(later) is later

@@ -1,0 +1,189 @@
+"""`gpuring bridge` as its users start it: two commands, which are killed and end in order."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+import gpuring
+from tests.helpers import commands
+from tests.helpers.commands import exporting, line_with
+from tests.helpers.support import poll
+
+pytest.importorskip("zmq")
+
+WAIT_S = 60.0
+EXPORT, IMPORT = ("bridge", "export"), ("bridge", "import")
+
+
+@pytest.fixture
+def near(name: str) -> Iterator[gpuring.Ring]:
+    shape = {"slots": 8, "shape": 16, "dtype": "i8"}
+    with gpuring.create(f"{name}-near", device="host", **shape) as ring:
+        yield ring
+
+
+def put(producer: gpuring.Producer, numbers: range) -> None:
+    for n in numbers:
+        with producer.claim(timeout=WAIT_S) as slot:
+            slot.array[...] = n
+
+
+def number(slot: gpuring.ReadSlot) -> int:
+    assert (slot.array == slot.array[0]).all()
+    return int(slot.array[0])
+
+
+def both_ends(
+    stack: contextlib.ExitStack, near: gpuring.Ring, there: str
+) -> tuple[gpuring.Ring, Iterator[gpuring.ReadSlot], gpuring.Producer]:
+    """The far ring, a loop over it that goes on after restarts, and a producer of the near one."""
+    far = stack.enter_context(gpuring.attach(there, timeout=WAIT_S))
+    frames = stack.enter_context(far.consumer(start="oldest", reattach=True))
+    return far, iter(frames), stack.enter_context(near.producer())
+
+
+def test_a_killed_importer_goes_on_where_it_was(name, near):
+    there = f"{name}-far"
+    with contextlib.ExitStack() as stack:
+        run, where = stack.enter_context(exporting(near.name))
+        again = (*IMPORT, f"{where}/{near.name}", "--as", there, "--device", "host")
+        first = stack.enter_context(commands.running(*again))
+        far, loop, producer = both_ends(stack, near, there)
+        put(producer, range(8))
+        assert [number(next(loop)) for _ in range(4)] == [*range(4)]
+        first.kill()
+        first.wait()
+        poll(lambda: len(far.stats().peers) == 1)  # its worker has ended, too
+        second = stack.enter_context(commands.running(*again))
+        assert [number(next(loop)) for _ in range(4)] == [*range(4, 8)]
+        for n in range(8, 40):
+            put(producer, range(n, n + 1))
+            assert number(next(loop)) == n
+        loop.close()
+        second.send_signal(signal.SIGINT)
+        assert second.wait(WAIT_S) == 0
+        assert near.name in line_with(run, "is gone: the importer was stopped")
+        poll(lambda: not near.stats().subscriptions)
+        run.send_signal(signal.SIGINT)
+        assert run.wait(WAIT_S) == 0
+
+
+@pytest.mark.parametrize("policy", [(), ("--lossy",)], ids=["lossless", "lossy"])
+def test_an_importer_that_is_terminated_and_started_again_leaves_nothing_out(name, near, policy):
+    """As a manager of services does.  What is lost while a lossy one is away is counted."""
+    there = f"{name}-far"
+    with contextlib.ExitStack() as stack:
+        run, where = stack.enter_context(exporting(near.name))
+        again = (*IMPORT, f"{where}/{near.name}", "--as", there, "--device", "host", *policy)
+        first = stack.enter_context(commands.running(*again))
+        far, loop, producer = both_ends(stack, near, there)
+        put(producer, range(1))
+        slot = next(loop)
+        assert number(slot) == 0
+        before = slot.origin.seq
+        put(producer, range(1, 4))
+        poll(lambda: far.stats().link.seq == before + 3)
+        first.send_signal(signal.SIGTERM)
+        assert first.wait(WAIT_S) == 0
+        line_with(run, "is gone: the importer was stopped")
+        put(producer, range(4, 12 if not policy else 30))  # the near ring has eight slots
+        second = stack.enter_context(commands.running(*again))
+        seq, restarts = before, 0
+        for slot in loop:
+            assert slot.origin.seq == seq + 1 + slot.lost
+            assert number(slot) == slot.origin.seq - before
+            assert policy or not slot.lost
+            seq, restarts = slot.origin.seq, restarts + slot.restarted
+            if seq == before + (11 if not policy else 29):
+                break
+        assert restarts == 1
+        loop.close()
+        second.send_signal(signal.SIGINT)
+        assert second.wait(WAIT_S) == 0
+
+
+def test_a_killed_importer_that_makes_another_ring_counts_on(name, near):
+    """Each sequence of the near ring comes or is counted, though the new ring has more slots."""
+    there = f"{name}-far"
+    with contextlib.ExitStack() as stack:
+        _, where = stack.enter_context(exporting(near.name))
+        options = (f"{where}/{near.name}", "--as", there, "--device", "host", "--lossy", "--slots")
+        first = stack.enter_context(commands.running(*IMPORT, *options, 2))
+        far, loop, producer = both_ends(stack, near, there)
+        seq = 0
+
+        def read_until(last: int) -> int:
+            nonlocal seq
+            restarts = 0
+            for slot in loop:
+                assert slot.origin.seq == (seq or slot.origin.seq - 1 - slot.lost) + 1 + slot.lost
+                seq, restarts = slot.origin.seq, restarts + slot.restarted
+                if number(slot) == last:
+                    break
+            return restarts
+
+        put(producer, range(40))  # the far ring has room for two of them
+        assert read_until(39) == 0
+        before = far.stats().link
+        assert before.lost > 0
+        first.kill()
+        first.wait()
+        poll(lambda: len(far.stats().peers) == 1)  # its worker has ended, too
+        put(producer, range(40, 60))
+        # It has room for all that the near ring still has, however late the reader joins.
+        second = stack.enter_context(commands.running(*IMPORT, *options, 16))
+        assert read_until(59) == 1
+        loop.close()
+        with gpuring.attach(there) as again:
+            assert (again.slots, again.stats().link.seq) == (16, seq)
+            assert again.stats().link.lost > before.lost
+        second.send_signal(signal.SIGTERM)
+        assert second.wait(WAIT_S) == 0
+
+
+def test_an_exporter_says_that_it_waits_for_its_ring(name):
+    with exporting(f"{name}-near") as (run, _):
+        told = line_with(run, f"waits for ring '{name}-near' to be created")
+        assert f"No ring or service named '{name}-near': this host has " in told
+        with gpuring.create(f"{name}-near", slots=2, shape=4, dtype="u1", device="host"):
+            line_with(run, f"ring '{name}-near' is there now")
+
+
+def test_an_exporter_says_at_once_that_its_port_is_in_use_and_goes_on_when_it_is_free(name):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        where = f"127.0.0.1:{other.getsockname()[1]}"
+        with commands.running(*EXPORT, name, "--listen", where) as run:
+            line_with(run, f"another process listens at {where}. It is tried again")
+            other.close()
+            line_with(run, f"listens at {where}\n")
+
+
+def test_an_exporter_whose_port_is_in_use_can_be_interrupted(name):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        where = f"127.0.0.1:{other.getsockname()[1]}"
+        with commands.running(*EXPORT, name, "--listen", where) as run:
+            line_with(run, "another process listens at")
+            run.send_signal(signal.SIGINT)
+            assert run.wait(WAIT_S) == 0
+            assert "cannot listen" not in run.stderr.read()
+
+
+def test_what_cannot_go_on_is_told(name):
+    told = commands.gpuring(*EXPORT, name, "--listen", "192.0.2.1:9760")
+    assert (told.returncode, "192.0.2.1: give a key" in told.stderr) == (2, True)
+    assert told.stderr.endswith("(--insecure)\n")
+    told = commands.gpuring(*EXPORT, name, "--listen", "192.0.2.1:9760", "--insecure")
+    assert told.returncode == 1
+    why = "cannot listen at 192.0.2.1:9760: this host does not have that address"
+    assert told.stderr == f"gpuring bridge: export of {name}: {why}\n"
+    nobody = (*IMPORT, "127.0.0.1:1/x", "--as", name)
+    told = commands.gpuring(*nobody, "--give-up", "0.1", "--device", "host")
+    assert (told.returncode, "no session for 0.1 s" in told.stderr) == (1, True)
+    no_gpu = commands.environment() | {"CUDA_VISIBLE_DEVICES": ""}
+    told = commands.gpuring(*nobody, env=no_gpu)  # at once, and not when there is an exporter
+    assert (told.returncode, "use --device host" in told.stderr) == (1, True)

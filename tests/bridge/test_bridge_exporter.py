@@ -1,0 +1,380 @@
+"""An exporter, while the test plays its importers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gpuring
+from tests.helpers.support import poll
+
+zmq = pytest.importorskip("zmq")
+
+from gpuring import bridge  # noqa: E402
+from gpuring.bridge import supervisor  # noqa: E402
+from gpuring.bridge.network import wire  # noqa: E402
+from tests.bridge.bridge_sides import EPOCH, WAIT_S, Far  # noqa: E402
+
+
+@pytest.mark.parametrize("policy", wire.POLICIES[:2])
+def test_an_importer_that_was_given_up_gets_no_bytes_of_later_frames(
+    name: str, policy: str
+) -> None:
+    """Most of the bytes wait in the exporter when it ends the session and gives the slots back.
+    The importer says nothing, and goes on to take what comes."""
+    over, whole, put = threading.Event(), [], 0
+    shape, meta = 1 << 17, [("n", "i8")]
+    with (
+        gpuring.create(name, slots=64, shape=shape, dtype="i8", meta=meta, device="host") as ring,
+        bridge.export(name, listen="127.0.0.1:0", timeout=0.1, patience=0) as out,
+        zmq.Context() as context,
+        context.socket(zmq.DEALER) as socket,
+    ):
+
+        def produce() -> None:
+            nonlocal put
+            with ring.producer() as producer:
+                while not over.is_set():
+                    with contextlib.suppress(gpuring.RingFull), producer.claim(0.1) as slot:
+                        slot.array[...] = slot.meta["n"] = put
+                        put += 1
+
+        def all_are_taken() -> bool:
+            socket.send_multipart(wire.encode(7, wire.Ping()))  # it is not silent yet
+            return bool(out.stats().links[0].lag == 32)
+
+        socket.linger, socket.rcvhwm, socket.rcvbuf = 0, 1, 1 << 16
+        socket.connect(f"tcp://{out.address}")
+        hello = wire.Hello(name, "h/x", "0" * 16, policy, "", 0, timeout_ms=1000)
+        socket.send_multipart(wire.encode(7, hello))
+        while not isinstance(wire.decode(socket.recv_multipart())[1], wire.Welcome):
+            pass
+        socket.send_multipart(wire.encode(7, wire.Open("zmq", 64)))
+        socket.send_multipart(wire.encode(7, wire.Flow(0, tuple(range(1, 33)))))
+        writing = threading.Thread(target=produce)
+        writing.start()
+        try:
+            poll(all_are_taken, WAIT_S)
+            poll(lambda: not out.stats().links, WAIT_S)
+            until = put + 80
+            poll(lambda: put >= until, WAIT_S)
+            while socket.poll(500):
+                message = wire.decode(socket.recv_multipart())[1]
+                if isinstance(message, wire.Frame):
+                    number = np.frombuffer(message.meta, "i8")[0]
+                    whole.append(bool((np.frombuffer(message.part, "i8") == number).all()))
+        finally:
+            over.set()
+            writing.join()
+    assert all(whole), f"{whole.count(False)} of {len(whole)} frames were torn"
+    assert whole
+
+
+@pytest.mark.parametrize("policy", wire.POLICIES[1:])
+def test_lossy_importers_that_take_nothing_leave_half_of_the_slots(name: str, policy: str) -> None:
+    """They have many credits, and acknowledge nothing."""
+    said: list[int] = []
+    with (
+        gpuring.create(name, slots=8, shape=4, dtype="i8", device="host") as ring,
+        ring.producer() as producer,
+        bridge.export(name, listen="127.0.0.1:0", timeout=WAIT_S) as out,
+        zmq.Context() as context,
+        context.socket(zmq.DEALER) as one,
+        context.socket(zmq.DEALER) as other,
+    ):
+        for socket in (one, other):
+            socket.linger = 0
+            socket.connect(f"tcp://{out.address}")
+            hello = wire.Hello(name, f"h/{len(said)}", "0" * 16, policy, "", 0, timeout_ms=1000)
+            socket.send_multipart(wire.encode(7, hello))
+            while not isinstance(wire.decode(socket.recv_multipart())[1], wire.Welcome):
+                pass
+            said.append(0)
+        for socket in (one, other):
+            socket.send_multipart(wire.encode(7, wire.Open("zmq", 64)))
+            socket.send_multipart(wire.encode(7, wire.Flow(0, tuple(range(1, 33)))))
+        more = 40  # rounds after both have all that they get
+        while more:
+            with producer.claim(timeout=0):
+                pass
+            for k, socket in enumerate((one, other)):
+                while socket.poll(10):
+                    said[k] += isinstance(wire.decode(socket.recv_multipart())[1], wire.Frame)
+            more -= min(said) >= 2
+        assert [link.lag for link in out.stats().links] == said == [2, 2]
+
+
+@pytest.fixture
+def exported(name: str) -> Iterator[tuple[Far, gpuring.Ring]]:
+    """An exporter's importer, and the near ring."""
+    with (
+        gpuring.create(name, slots=8, shape=4, dtype="i8", device="host") as ring,
+        bridge.export(name, listen="127.0.0.1:0") as out,
+        zmq.Context() as context,
+        context.socket(zmq.DEALER) as socket,
+    ):
+        yield Far(socket, name, out.address), ring
+
+
+def put(producer: gpuring.Producer, frames: int) -> None:
+    for _ in range(frames):
+        with producer.claim(WAIT_S) as slot:
+            slot.array[...] = slot.seq
+
+
+def test_what_an_importer_says_in_an_earlier_session_is_not_heard(
+    exported: tuple[Far, gpuring.Ring],
+) -> None:
+    far, ring = exported
+    with ring.producer() as producer:
+        far.begin(1, 8)
+        far.begin(2, 8)
+        far.say(1, wire.Bye("late", False))
+        put(producer, 1)
+        assert far.heard(wire.Frame, wire.Bye).to_seq == 8
+
+
+def test_the_end_comes_after_all_frames_that_are_sent_again(
+    exported: tuple[Far, gpuring.Ring],
+) -> None:
+    """There are fewer credits for them than in the session before."""
+    far, ring = exported
+    with ring.producer() as producer:
+        far.begin(1, 8, 9, 10, 11)
+        put(producer, 3)
+        first = [far.heard(wire.Frame).seq for _ in range(3)]
+    far.heard(wire.End)
+    far.begin(2, 8)
+    again = []
+    while isinstance(said := far.heard(wire.Frame, wire.End), wire.Frame):
+        again.append(said.seq)
+        far.say(2, wire.Flow(said.seq, (8 + len(again),)))
+    assert again == first
+
+
+def test_nobody_is_waited_for_longer_than_the_patience(name: str) -> None:
+    """An importer that asks for it would hold up the producers for as long as it likes."""
+    with (
+        gpuring.create(name, slots=4, shape=4, dtype="i8", device="host"),
+        bridge.export(name, listen="127.0.0.1:0", timeout=0.1, patience=0.1) as out,
+        zmq.Context() as context,
+        context.socket(zmq.DEALER) as socket,
+    ):
+        socket.linger = 0
+        socket.connect(f"tcp://{out.address}")
+        hello = wire.Hello(name, "h/x", "0" * 16, "lossless", "", 0, timeout_ms=10**12)
+        socket.send_multipart(wire.encode(7, hello))
+        assert socket.poll(1000 * WAIT_S)  # it is served
+        poll(lambda: not out.stats().links, WAIT_S)
+
+
+def test_a_frame_that_has_arrived_is_not_lost_when_the_exporter_did_not_hear_of_it(
+    name: str,
+) -> None:
+    """Its worker dies with it, so another one gets it again, and passes over it."""
+    with (
+        gpuring.create(name, slots=8, shape=4, dtype="i8", device="host") as ring,
+        bridge.export(name, listen="127.0.0.1:0") as out,
+        zmq.Context() as context,
+        ring.producer() as producer,
+    ):
+
+        def session(mark: tuple[str, int], credit: int, frames: int) -> tuple[wire.Frame, str]:
+            with context.socket(zmq.DEALER) as socket:
+                socket.linger, socket.rcvtimeo = 0, int(1000 * WAIT_S)
+
+                def heard(kind: Any) -> Any:
+                    while not isinstance(said := wire.decode(socket.recv_multipart())[1], kind):
+                        pass
+                    return said
+
+                def say(*messages: wire.Message) -> None:
+                    for message in messages:
+                        socket.send_multipart(wire.encode(7, message))
+
+                socket.connect(f"tcp://{out.address}")
+                say(wire.Hello(name, "h/x", "0" * 16, "latest", *mark))
+                epoch = heard(wire.Welcome).epoch
+                put(producer, frames)
+                say(wire.Open("zmq", 4), wire.Flow(mark[1], (credit,)))
+                frame = heard(wire.Frame)
+                pid = out.pid
+                os.kill(pid, signal.SIGKILL)
+                poll(lambda: out.pid not in (0, pid), WAIT_S)
+                return frame, epoch
+
+        first, epoch = session(("", 0), 1, 1)
+        second, _ = session((epoch, first.seq), 2, 3)
+    assert (second.seq - first.seq, second.lost) == (3, 2)
+
+
+@pytest.mark.parametrize("policy", wire.POLICIES)
+def test_what_was_lost_while_there_was_no_exporter_counts_though_its_worker_dies(
+    name: str, policy: str
+) -> None:
+    """It dies before it has sent a frame, so the next one has to know.  What producers abandon
+    later is not lost to a lossless importer."""
+    with (
+        gpuring.create(name, slots=8, shape=4, dtype="i8", device="host") as ring,
+        ring.producer() as producer,
+        zmq.Context() as context,
+        bridge.export(name, listen="127.0.0.1:0") as out,
+    ):
+
+        @contextlib.contextmanager
+        def welcomed(seq: int) -> Iterator[Far]:
+            with context.socket(zmq.DEALER) as socket:
+                far = Far(socket, name, out.address)
+                far.say(7, wire.Hello(name, "far/x", "0" * 16, policy, ring._epoch.hex(), seq))
+                far.heard(wire.Welcome)
+                yield far
+
+        def frame_after(seq: int) -> tuple[int, int]:
+            with welcomed(seq) as far:
+                far.say(7, wire.Open("zmq", 4), wire.Flow(seq, (seq,)))
+                frame = far.heard(wire.Frame)
+                return frame.seq, frame.lost
+
+        def kill() -> None:
+            os.kill(pid := out.pid, signal.SIGKILL)
+            poll(lambda: out.pid not in (0, pid), WAIT_S)
+
+        put(producer, 20)
+        with welcomed(9):
+            kill()
+        seq, lost = frame_after(9)
+        assert lost == seq - 10 > 0
+        if policy == "lossless":
+            with welcomed(27) as far:  # it has all that there is
+                far.say(7, wire.Open("zmq", 4), wire.Flow(27, (4,)))
+                for _ in range(20):
+                    producer.claim(WAIT_S).abandon()
+                kill()
+            put(producer, 1)
+            assert frame_after(27) == (48, 0)
+
+
+@pytest.mark.slow(keep=1)
+@pytest.mark.parametrize(("policy", "times"), [("lossless", 2), ("lossy", 1)])
+def test_what_only_replaced_rings_had_counts_until_a_frame_of_the_new_one_has_arrived(
+    name: str, policy: str, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each time the worker dies before it has sent a frame.  The supervisor has counted what was
+    lost, and goes on to know it.  Only three frames of the first ring had arrived."""
+    monkeypatch.setattr(supervisor, "_QUICK_S", 0.0)  # no rest before another worker
+    with (
+        contextlib.ExitStack() as stack,
+        zmq.Context() as context,
+        bridge.export(name, listen="127.0.0.1:0") as out,
+    ):
+
+        def replaced(*before: Any) -> tuple[gpuring.Ring, gpuring.Producer]:
+            for each in before:
+                each.close()
+            options = {"slots": 8, "shape": 4, "dtype": "i8", "device": "host"}
+            ring = stack.enter_context(gpuring.create(name, **options))
+            return ring, stack.enter_context(ring.producer())
+
+        @contextlib.contextmanager
+        def welcomed(epoch: str, seq: int) -> Iterator[tuple[Far, wire.Welcome]]:
+            with context.socket(zmq.DEALER) as socket:
+                far = Far(socket, name, out.address)
+                far.say(7, wire.Hello(name, "far/x", "0" * 16, policy, epoch, seq))
+                yield far, far.heard(wire.Welcome)
+
+        def kill() -> None:
+            os.kill(pid := out.pid, signal.SIGKILL)
+            poll(lambda: out.pid not in (0, pid), WAIT_S)
+
+        def frame_after(epoch: str, seq: int) -> tuple[int, int]:
+            with welcomed(epoch, seq) as (far, near):
+                passed = seq if epoch == near.epoch else near.seq
+                far.say(7, wire.Open("zmq", 4), wire.Flow(passed, (9,)))
+                frame = far.heard(wire.Frame, wire.Bye)
+                return frame.seq, frame.lost
+
+        ring, producer = replaced()
+        with welcomed("", 0) as (_, near):
+            has = near.epoch, near.seq + 3
+            put(producer, 7)
+            kill()
+        for _ in range(times):
+            ring, producer = replaced(producer, ring)
+            put(producer, 2)
+            with welcomed(*has) as (_, near):
+                kill()
+        lost = 4 + 2 * (times - 1)
+        assert frame_after(*has) == (8, lost)  # the importer was killed, too, before it had a ring
+        kill()
+        assert frame_after(near.epoch, near.seq) == (8, lost)
+        kill()
+        assert frame_after(near.epoch, 8) == (9, 0)  # it had the first one, though we did not hear
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_what_a_lossy_importer_lost_with_its_session_counts_though_the_ring_is_replaced(
+    name: str, told: bool
+) -> None:
+    """Of three frames that were sent, it has the first one when its session ends.  The stream ends
+    before that or after it."""
+    options: dict[str, Any] = {"slots": 8, "shape": 4, "dtype": "i8", "device": "host"}
+    with (
+        zmq.Context() as context,
+        bridge.export(name, listen="127.0.0.1:0") as out,
+        contextlib.ExitStack() as stack,
+    ):
+
+        def session(*hello: Any, credit: int) -> tuple[Far, wire.Welcome]:
+            far = Far(stack.enter_context(context.socket(zmq.DEALER)), name, out.address)
+            far.say(7, wire.Hello(name, "far/x", "0" * 16, "lossy", *hello))
+            welcome = far.heard(wire.Welcome)
+            passed = hello[1] if hello[0] == welcome.epoch else welcome.seq
+            credits = tuple(range(credit, credit + 4))
+            far.say(7, wire.Open("zmq", 8), wire.Flow(passed, credits))
+            return far, welcome
+
+        with gpuring.create(name, **options) as ring, ring.producer() as producer:
+            far, welcome = session("", 0, credit=8)
+            put(producer, 3)
+            first, *_ = [far.heard(wire.Frame).seq for _ in range(3)]
+            if not told:
+                far.say(7, wire.Bye("it goes on with another connection", True))
+                poll(lambda: not out.stats().links[0].connected, WAIT_S)
+            producer.claim(WAIT_S).abandon()  # it was no frame, so it is not lost
+        if told:
+            far.heard(wire.End)
+            far.say(7, wire.Bye("it goes on with another connection", True))
+        with gpuring.create(name, **options) as ring, ring.producer() as producer:
+            put(producer, 1)
+            while not isinstance(said := far.heard(wire.Frame, wire.Bye), wire.Frame):
+                far, _ = session(welcome.epoch, first, credit=9)
+            assert (said.seq, said.lost) == (8, 2)
+
+
+def test_an_importer_that_has_said_more_than_was_heard_can_be_hung_up_on(name: str) -> None:
+    """Most of the bytes for it wait in the exporter, and what it has said after the wrong word."""
+    with (
+        gpuring.create(name, slots=8, shape=1 << 20, dtype="i8", device="host") as ring,
+        bridge.export(name, listen="127.0.0.1:0") as out,
+        zmq.Context() as context,
+        context.socket(zmq.DEALER) as socket,
+        ring.producer() as producer,
+    ):
+        socket.rcvhwm, socket.rcvbuf = 1, 1 << 16
+        far = Far(socket, name, out.address)
+        far.begin(1, *range(8, 16))
+        put(producer, 8)
+        poll(lambda: out.stats().links[0].lag == 8, WAIT_S)
+        pid = out.pid
+        os.kill(pid, signal.SIGSTOP)  # so that it hears all of it together
+        far.say(1, wire.Welcome("h", EPOCH, 0, "", {}), *[wire.Ping()] * 20)
+        os.kill(pid, signal.SIGCONT)
+        poll(lambda: not out.stats().links[0].connected, WAIT_S)
+        assert (out.pid, out.stats().restarts) == (pid, 0)

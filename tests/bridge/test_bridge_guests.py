@@ -1,0 +1,400 @@
+"""Who connects to an exporter takes no more of it than there is, and the others go on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import resource
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import gpuring
+from tests.helpers.support import poll
+
+zmq = pytest.importorskip("zmq")
+
+from gpuring import bridge  # noqa: E402
+from gpuring.bridge.engines.contract import EngineError  # noqa: E402
+from gpuring.bridge.exporter import connection_limits  # noqa: E402
+from gpuring.bridge.exporter.connection_limits import ConnectionLimits  # noqa: E402
+from gpuring.bridge.exporter.listener import RouterChannel, listen  # noqa: E402
+from gpuring.bridge.exporter.worker import Exporter  # noqa: E402
+from gpuring.bridge.network import wire  # noqa: E402
+
+WAIT_S = 30.0
+
+
+@pytest.fixture
+def router() -> Iterator[Any]:
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as socket:
+        socket.linger, socket.sndhwm = 0, 0
+        socket.bind("tcp://127.0.0.1:0")
+        yield socket
+
+
+def begun_at(router: Any, mechanism: bytes = b"NULL") -> socket.socket:
+    """A connection that has sent the greeting of ZeroMQ (ZMTP 3.0)."""
+    host, _, port = router.last_endpoint.decode().removeprefix("tcp://").rpartition(":")
+    peer = socket.create_connection((host, int(port)), timeout=WAIT_S)
+    peer.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x00" + mechanism.ljust(20, b"\0") + bytes(32))
+    return peer
+
+
+def connected_to(router: Any) -> socket.socket:
+    """A connection past the handshake of ZeroMQ, without keys."""
+    peer = begun_at(router)
+    ready = b"\x05READY\x0bSocket-Type" + struct.pack(">I", 6) + b"DEALER"
+    peer.sendall(b"\x04" + bytes([len(ready)]) + ready)
+    answered = b""
+    while b"READY" not in answered:
+        answered += peer.recv(1 << 10)
+    return peer
+
+
+def is_open(peer: socket.socket) -> bool:
+    peer.settimeout(0.05)
+    try:
+        return bool(peer.recv(1 << 16))
+    except TimeoutError:
+        return True
+    except OSError:
+        return False
+
+
+def test_a_message_without_an_end_is_cut_off(router):
+    """ZeroMQ would keep all parts until the last one has come."""
+    known, more = ConnectionLimits(router), b"\x03" + struct.pack(">Q", 1 << 20) + bytes(1 << 20)
+    log, sent = [], 0
+    with contextlib.closing(known), connected_to(router) as peer:
+        poll(lambda: known.socket.poll(0))
+        assert known.admit([]) == []
+
+        def flood() -> None:
+            nonlocal sent
+            with contextlib.suppress(OSError):
+                while sent < 500:
+                    peer.sendall(more)
+                    sent += 1
+
+        thread = threading.Thread(target=flood)
+        thread.start()
+        poll(lambda: log.extend(known.look([])) or log, WAIT_S)
+        poll(lambda: not router.poll(0) and not is_open(peer), WAIT_S)
+        with contextlib.suppress(OSError):  # the kernel may wait with the rest for long
+            peer.shutdown(socket.SHUT_RDWR)
+        thread.join()
+    assert sent < 500
+    assert log == ["127.0.0.1 sends a message without an end: it was disconnected"]
+
+
+def test_who_connects_before_anybody_asks_is_known():
+    """Importers connect again and again while an exporter is started."""
+    with zmq.Context() as context:
+        router, _ = listen(context, "127.0.0.1:0", None, SimpleNamespace())
+        with (
+            router,
+            connected_to(router) as peer,
+            contextlib.closing(ConnectionLimits(router)) as known,
+        ):
+            peer.sendall(b"\x00\x01x")
+            assert router.poll(1000 * WAIT_S)
+            known.admit([])
+            assert known.of(router.recv_multipart(copy=False)[0]) is not None
+
+
+def test_who_gives_up_before_it_is_answered_is_not_told_of_keys(router):
+    """As all importers do while the exporter is stopped."""
+    with contextlib.closing(ConnectionLimits(router)) as known:
+        begun_at(router).close()
+        with connected_to(router):  # that one is gone by now
+            assert known.admit([]) == []
+        with begun_at(router, b"CURVE"):
+            told = poll(lambda: known.admit([]), WAIT_S)
+        assert told == ["somebody cannot connect: both sides need the keys of one pair, or none"]
+
+
+def test_who_sends_many_whole_messages_stays(router):
+    known, whole = ConnectionLimits(router), b"\x02" + struct.pack(">Q", 1 << 20) + bytes(1 << 20)
+    with contextlib.closing(known), connected_to(router) as peer:
+        poll(lambda: known.socket.poll(0))
+        known.admit([])
+        for _ in range(3 * connection_limits.MOST_NBYTES >> 20):
+            peer.sendall(whole)
+            assert router.poll(1000 * WAIT_S)
+            assert known.of(router.recv_multipart(copy=False)[0]) is not None
+            assert known.look([]) == []
+        assert is_open(peer)
+
+
+def test_connections_without_a_session_end(router, monkeypatch):
+    monkeypatch.setattr(connection_limits, "WITHOUT_SESSION_S", 0.0)
+    known = ConnectionLimits(router)
+    with contextlib.closing(known), connected_to(router) as idle, connected_to(router) as busy:
+        busy.sendall(b"\x00\x01x")
+        assert router.poll(1000 * WAIT_S)
+        poll(lambda: known.socket.poll(0))
+        known.admit([])
+        in_session = [known.of(router.recv_multipart(copy=False)[0])]
+        assert in_session != [None]
+        told = poll(lambda: known.look(in_session), WAIT_S)
+        assert told == ["127.0.0.1 has asked for nothing for 0 s: it was disconnected"]
+        poll(lambda: not is_open(idle))
+        assert is_open(busy)
+
+
+def test_who_asks_as_soon_as_it_has_connected_is_known(name):
+    """Otherwise its connection counts as one without a session, and is ended after a while."""
+    up = SimpleNamespace(fileno=lambda: ends[0], say=lambda **_: None, log=lambda _: None)
+    told = {"ring": name, "listen": "127.0.0.1:0", "key": None, "host": "here", "device": None}
+    times = {"timeout_s": 3.0, "patience_s": 60.0, "kept": {}}
+    hello = wire.Hello(name, "there/far", "0" * 16, "lossless", "", 0, 3000)
+    with contextlib.ExitStack() as stack:
+        ends = os.pipe()
+        for end in ends:
+            stack.callback(os.close, end)
+        stack.enter_context(gpuring.create(name, slots=4, shape=8, dtype="u1", device="host"))
+        one = Exporter({**told, **times}, up)
+        stack.callback(one._context.destroy, 0)
+        stack.callback(one._connections.close)
+        dealer = stack.enter_context(stack.enter_context(zmq.Context()).socket(zmq.DEALER))
+        dealer.linger = 0
+        dealer.connect(one._router.last_endpoint)
+        dealer.send_multipart(wire.encode(7, hello))
+        assert one._router.poll(1000 * WAIT_S)
+        one._hear()  # in the turn of the loop in which nobody had connected yet
+        (caller,) = one._callers.values()
+        assert caller.channel.connection is not None
+        one._drop(caller.link, None)
+
+
+def test_of_too_many_connections_the_oldest_one_without_a_session_ends(router, monkeypatch):
+    monkeypatch.setattr(connection_limits, "MOST", 3)
+    known, log = ConnectionLimits(router), []
+    with contextlib.closing(known), contextlib.ExitStack() as stack:
+        peers = [stack.enter_context(connected_to(router))]
+        peers[0].sendall(b"\x00\x01x")
+        assert router.poll(1000 * WAIT_S)
+        in_session = [known.of(router.recv_multipart(copy=False)[0])]
+        assert in_session != [None]
+        for _ in range(4):
+            peers.append(stack.enter_context(connected_to(router)))
+            poll(lambda: known.socket.poll(0))
+            log += known.admit(in_session)
+        poll(lambda: [is_open(peer) for peer in peers] == [True, False, False, True, True])
+    assert log == 2 * ["there are 3 connections: 127.0.0.1 was disconnected"]
+
+
+@pytest.mark.parametrize(("nbytes", "track"), [(1 << 16, False), (4 << 10, False), (4 << 10, True)])
+def test_who_reads_nothing_is_sent_no_more_than_so_much_in_all_of_its_sessions(
+    router, nbytes, track
+):
+    """A part of 64 KiB is copied for sending, so the slot that it is from can be written again.  Of
+    a shorter one pyzmq says at once that it was sent."""
+    known, part = ConnectionLimits(router), bytes(nbytes)
+    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+        dealer.linger, dealer.rcvhwm, dealer.rcvbuf = 0, 1, 1 << 16
+        dealer.rcvtimeo = int(1000 * WAIT_S)
+        dealer.connect(router.last_endpoint)
+        dealer.send(b"x")
+        route, _ = router.recv_multipart(copy=False)
+        guest, sent = known.of(route), 0
+
+        def send(most: int) -> None:
+            nonlocal sent
+            for session in range(most):
+                channel = RouterChannel(router, guest, route.bytes, session)
+                channel.data(1, 0, part, track=track)
+                sent += 1
+
+        with pytest.raises(EngineError, match="does not read"):
+            send((128 << 20) // nbytes)
+        assert 32 << 20 < sent * len(part) < 80 << 20  # the kernel has some as well
+        for _ in range(sent):
+            dealer.recv_multipart()
+        send(100)
+
+
+# ---- a whole exporter ----------------------------------------------------------------------------
+
+
+def hello(near: str, who: str) -> list[Any]:
+    return wire.encode(7, wire.Hello(near, who, "0" * 16, "lossy", "", 0))
+
+
+@contextlib.contextmanager
+def asking(context: Any, out: Any, near: str, who: str) -> Iterator[Any]:
+    """A socket that has said Hello."""
+    with context.socket(zmq.DEALER) as dealer:
+        dealer.linger, dealer.rcvtimeo = 0, int(1000 * WAIT_S)
+        dealer.connect(f"tcp://{out.address}")
+        dealer.send_multipart(hello(near, who))
+        yield dealer
+
+
+def answer(dealer: Any) -> Any:
+    """The answer to a Hello."""
+    while not isinstance(
+        message := wire.decode(dealer.recv_multipart())[1], (wire.Welcome, wire.Refuse)
+    ):
+        pass
+    return message
+
+
+def test_an_exporter_without_free_descriptors_refuses_and_goes_on(name, caplog):
+    caplog.set_level("INFO", "gpuring.bridge")
+    with (
+        gpuring.create(name, slots=4, shape=4, dtype="i8", device="host"),
+        bridge.export(name, listen="127.0.0.1:0") as out,
+        zmq.Context() as context,
+        asking(context, out, name, "h/first") as first,
+    ):
+        assert isinstance(answer(first), wire.Welcome)
+        pid = out.pid
+        limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        files = {int(each.name) for each in Path(f"/proc/{pid}/fd").iterdir()}
+        free = [fd for fd in range(max(files) + 5) if fd not in files]  # some are between
+        refused = []
+        for n in range(4):
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (free[n], limits[1]))
+            with asking(context, out, name, f"h/{n}") as other:
+                other.rcvtimeo = 300
+                with contextlib.suppress(zmq.Again):  # it may not even be connected
+                    refused.append(answer(other))
+            first.send_multipart(wire.encode(7, wire.Ping()))
+            while not isinstance(wire.decode(first.recv_multipart())[1], wire.Ping):
+                pass
+            assert out.stats().links[0].connected
+        assert refused
+        assert all("Too many open files" in each.reason for each in refused)
+        assert any("was refused: " in line for line in caplog.messages)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
+        with asking(context, out, name, "h/last") as last:
+            assert isinstance(answer(last), wire.Welcome)
+        assert (out.pid, out.stats().restarts) == (pid, 0)
+
+
+def test_a_ring_takes_no_more_importers_than_it_has_subscriptions(name, caplog):
+    caplog.set_level("INFO", "gpuring.bridge")
+    shape = {"slots": 4, "shape": 4, "dtype": "i8", "device": "host"}
+    with (
+        gpuring.create(name, max_subscriptions=1, **shape),
+        bridge.export(name, listen="127.0.0.1:0") as out,
+        zmq.Context() as context,
+        asking(context, out, name, "h/first") as first,
+    ):
+        assert isinstance(answer(first), wire.Welcome)
+        with asking(context, out, name, "h/second") as second:
+            refused = answer(second)
+        assert (type(refused), refused.again) == (wire.Refuse, True)
+        poll(lambda: any("h/second was refused" in line for line in caplog.messages))
+        assert [link.connected for link in out.stats().links] == [True]
+
+
+def test_the_log_has_each_refusal_once_until_the_importer_was_served(name, caplog):
+    caplog.set_level("INFO", "gpuring.bridge")
+    shape = {"slots": 4, "shape": 4, "dtype": "i8", "device": "host"}
+
+    def ask(who: str) -> type:
+        with asking(context, out, name, who) as dealer:
+            kind = type(answer(dealer))
+            if kind is wire.Welcome:
+                dealer.send_multipart(wire.encode(7, wire.Bye("it was a test", False)))
+                poll(lambda: not out.stats().links)
+        return kind
+
+    def refused() -> list[str]:
+        assert out.stats().restarts == 0  # all lines before this answer have come
+        return [line.split()[3] for line in caplog.messages if "was refused" in line]
+
+    with (
+        gpuring.create(name, max_subscriptions=1, **shape) as ring,
+        bridge.export(name, listen="127.0.0.1:0") as out,
+        zmq.Context() as context,
+    ):
+        with ring.consumer("somebody"):
+            assert [ask(who) for who in ("h/a", "h/b", "h/a", "h/b")] == 4 * [wire.Refuse]
+            assert refused() == ["h/a", "h/b"]
+        assert ask("h/a") is wire.Welcome
+        with ring.consumer("somebody"):
+            assert [ask(who) for who in ("h/a", "h/b")] == 2 * [wire.Refuse]
+            assert refused() == ["h/a", "h/b", "h/a"]
+
+
+def went_on(link: Any, frames: int) -> Any:
+    return link if link.frames == frames or not link.connected else None
+
+
+def test_who_acknowledges_frames_without_reading_them_is_disconnected(name, caplog):
+    """ZeroMQ would keep a copy of each."""
+    caplog.set_level("INFO", "gpuring.bridge")
+    shape = {"slots": 8, "shape": 1 << 18, "dtype": "u1", "device": "host"}
+    with (
+        gpuring.create(name, **shape) as ring,
+        bridge.export(name, listen="127.0.0.1:0") as out,
+        zmq.Context() as context,
+        context.socket(zmq.DEALER) as dealer,
+        ring.producer() as producer,
+    ):
+        dealer.linger, dealer.rcvhwm, dealer.rcvbuf, dealer.rcvtimeo = 0, 1, 1 << 16, 30_000
+        dealer.connect(f"tcp://{out.address}")
+        dealer.send_multipart(wire.encode(7, wire.Hello(name, "h/x", "0" * 16, "lossless", "", 0)))
+        before = answer(dealer).seq
+        dealer.send_multipart(wire.encode(7, wire.Open("zmq", 8)))
+        sent = acked = 0
+        while sent < 400:
+            dealer.send_multipart(wire.encode(7, wire.Flow(acked, (sent + 1,))))
+            producer.claim(WAIT_S).publish()
+            sent += 1
+            link = poll(lambda n=sent: went_on(out.stats().links[0], n))
+            if not link.connected:
+                break
+            acked = before + sent
+        assert any("h/x is gone: the importer does not read" in line for line in caplog.messages)
+        assert sent < 320  # 80 MiB, some of which the kernel has
+
+
+def test_nobody_can_fill_the_log(name, caplog):
+    caplog.set_level("INFO", "gpuring.bridge")
+    with (
+        bridge.export(name, listen="127.0.0.1:0") as out,
+        zmq.Context() as context,
+        asking(context, out, "another ring", "h/x") as dealer,
+    ):
+        for _ in range(400):
+            dealer.send_multipart(hello("another ring", "h/x"))
+        for _ in range(401):
+            assert "and not 'another ring'" in answer(dealer).reason
+        assert out.stats().restarts == 0  # all lines before this answer have come
+    assert 100 <= len(caplog.messages) < 300
+
+
+def test_a_message_of_a_million_parts_costs_little(name):
+    """Each part has two bytes in the network, and ZeroMQ hands out an object for each."""
+    (hello,) = wire.encode(7, wire.Hello("other", "h/x", "0" * 16, "lossy", "", 0))
+    said = b"\x00" + bytes([len(hello)]) + hello
+    with (
+        gpuring.create(name, slots=8, shape=4, dtype="i8", device="host"),
+        bridge.export(name, listen="127.0.0.1:0") as out,
+        connected_to(SimpleNamespace(last_endpoint=f"tcp://{out.address}".encode())) as peer,
+    ):
+        peer.sendall(said)
+        assert b"exports ring" in peer.recv(1 << 10)
+        before = grown_mib(out.pid)
+        peer.sendall(b"\x01\x00" * 1_000_000 + b"\x00\x00" + said)
+        assert b"exports ring" in peer.recv(1 << 10)  # it has heard all of that
+        assert grown_mib(out.pid) < before + 100
+        assert out.stats().restarts == 0
+
+
+def grown_mib(pid: int) -> float:
+    """The most memory that a process has ever had."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0]) / 1024

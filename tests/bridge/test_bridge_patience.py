@@ -1,0 +1,245 @@
+"""What an exporter keeps for an importer that is gone, and for how long."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import gpuring
+from gpuring.errors import RingError
+from tests.helpers.commands import exporting
+from tests.helpers.support import poll
+
+zmq = pytest.importorskip("zmq")
+
+from gpuring import bridge  # noqa: E402
+from gpuring.bridge.exporter.links import Links  # noqa: E402
+from gpuring.bridge.network import wire  # noqa: E402
+from tests.bridge import bridges  # noqa: E402
+
+WAIT_S = 30.0
+
+
+class Importer:
+    """One that the test plays, with one connection and one session."""
+
+    def __init__(self, near: gpuring.Ring, address: str, socket: Any) -> None:
+        self._near, self._socket = near, socket
+        self._hello: Any = None
+        socket.linger, socket.rcvtimeo = 0, int(1000 * WAIT_S)
+        socket.connect(f"tcp://{address}")
+
+    def say(self, *messages: wire.Message) -> None:
+        for message in messages:
+            self._socket.send_multipart(wire.encode(7, message))
+
+    def heard(self, *kinds: type[wire.Message]) -> Any:
+        """The next message of these kinds.  All others are left out."""
+        while not isinstance(said := wire.decode(self._socket.recv_multipart())[1], kinds):
+            pass
+        return said
+
+    def has_heard(self) -> bool:
+        return bool(self._socket.poll(0))
+
+    def ask(self, seq: int = 0, policy: str = "lossless") -> None:
+        """Says Hello, as one that has everything up to this sequence."""
+        epoch = self._near._epoch.hex() if seq else ""
+        self._hello = wire.Hello(self._near.name, "h/x", "0" * 16, policy, epoch, seq)
+        self.say(self._hello)
+
+    def welcomed(self) -> wire.Welcome:
+        """The answer.  It asks again as long as it is refused for now."""
+        while isinstance(answer := self.heard(wire.Welcome, wire.Refuse), wire.Refuse):
+            assert answer.again, answer.reason
+            self.say(self._hello)
+        return answer
+
+    def frames(self, n: int) -> list[wire.Frame]:
+        """Opens the session, and takes so many frames."""
+        self.say(wire.Open("zmq", 8), wire.Flow(0, tuple(range(1, n + 1))))
+        return [self.heard(wire.Frame) for _ in range(n)]
+
+
+@contextlib.contextmanager
+def calling(near: gpuring.Ring, address: str) -> Iterator[Importer]:
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        yield Importer(near, address, socket)
+
+
+def put(producer: gpuring.Producer, frames: int) -> None:
+    for _ in range(frames):
+        producer.claim(WAIT_S).publish()
+
+
+@pytest.fixture
+def near(name: str) -> Iterator[gpuring.Ring]:
+    with gpuring.create(name, slots=8, shape=4, dtype="i8", device="host") as ring:
+        yield ring
+
+
+def members(near: gpuring.Ring) -> int:
+    return len(near.stats().peers) - 1  # without the producer
+
+
+def test_an_importer_that_comes_back_while_it_is_given_up_misses_nothing_uncounted(near):
+    """The worker has given the subscription up, and the supervisor has not done so yet."""
+    with exporting(near.name, "--patience", 0.2) as (run, address), near.producer() as producer:
+        with calling(near, address) as importer:
+            importer.ask()
+            importer.welcomed()
+            put(producer, 4)
+            frames = importer.frames(4)
+            os.kill(run.pid, signal.SIGSTOP)
+            importer.say(wire.Bye("it was a test", True))
+            poll(lambda: members(near) == 1, WAIT_S)
+        with calling(near, address) as importer:
+            importer.ask(frames[0].seq)  # the first one has arrived
+            poll(lambda: importer.has_heard() or members(near) == 2, WAIT_S)
+            os.kill(run.pid, signal.SIGCONT)
+            importer.welcomed()
+            put(producer, 1)
+            (frame,) = importer.frames(1)
+            assert frame.seq - frame.lost == frames[1].seq
+
+
+def test_what_an_importer_had_does_not_come_again_though_the_exporters_worker_died(near):
+    """The importer is terminated after that, before another frame has come, so the next one makes a
+    new ring and has to be told where the last one was."""
+    with bridge.export(near.name, listen="127.0.0.1:0") as out, near.producer() as producer:
+        with calling(near, out.address) as importer:
+            importer.ask()
+            importer.welcomed()
+            put(producer, 4)
+            frames = importer.frames(4)  # three of them have arrived, and the worker does not know
+            os.kill(pid := out.pid, signal.SIGKILL)
+            poll(lambda: out.pid not in (0, pid), WAIT_S)
+        with calling(near, out.address) as importer:
+            importer.ask(frames[2].seq)
+            importer.welcomed()
+            importer.say(wire.Bye("it was terminated", True))
+            importer.heard(wire.Bye)
+            importer.ask()
+            assert importer.welcomed().seq == frames[2].seq
+            assert importer.frames(1)[0].seq == frames[3].seq
+
+
+@pytest.mark.parametrize(("policy", "replaced"), [("lossy", False), ("lossless", True)])
+def test_what_was_lost_after_an_importer_was_terminated_counts_though_the_exporters_worker_died(
+    near, policy, replaced
+):
+    """The next importer makes a new ring, so it does not say how far the last one had come."""
+    with contextlib.ExitStack() as stack:
+        out = stack.enter_context(bridge.export(near.name, listen="127.0.0.1:0"))
+        producer = stack.enter_context(near.producer())
+        with calling(near, out.address) as importer:
+            importer.ask(policy=policy)
+            importer.welcomed()
+            put(producer, 2)
+            frames = importer.frames(2)
+            importer.say(wire.Flow(frames[1].seq, ()), wire.Bye("it was terminated", True))
+            poll(lambda: not out.stats().links[0].connected, WAIT_S)
+        lost = 3
+        put(producer, 3 if replaced else 20)
+        if replaced:
+            near.close()
+            ring = gpuring.create(near.name, slots=8, shape=4, dtype="i8", device="host")
+            producer = stack.enter_context(stack.enter_context(ring).producer())
+        os.kill(pid := out.pid, signal.SIGKILL)
+        poll(lambda: out.pid not in (0, pid), WAIT_S)
+        with calling(near, out.address) as importer:
+            importer.ask(policy=policy)
+            importer.welcomed()
+            put(producer, 1)
+            (frame,) = importer.frames(1)
+            if not replaced:
+                lost = frame.seq - frames[1].seq - 1
+            assert frame.lost == lost > 0
+
+
+def test_losses_count_over_the_rings_of_importers_that_were_terminated(near, far):
+    """Each of these rings counts from 0, and those before have lost more, or less."""
+    with contextlib.ExitStack() as stack:
+        producer = stack.enter_context(near.producer())
+        out = stack.enter_context(bridge.export(near.name, listen="127.0.0.1:0"))
+        where, lossy = f"{out.address}/{near.name}", {"device": "host", "policy": "lossy"}
+        into = stack.enter_context(bridge.import_(where, name=far, slots=2, **lossy))
+        there = stack.enter_context(gpuring.attach(far, timeout=WAIT_S))
+        frames = stack.enter_context(there.consumer(start="oldest", reattach=True))
+        poll(lambda: bridges.connected(into) and bridges.connected(out), WAIT_S)
+        put(producer, 1)
+        loop = iter(frames)
+        seq, restarts = next(loop).origin.seq, 0
+        put(producer, 40)  # there is room for one or two of them
+        until = seq + 40
+        for away in (20, 60, 0):
+            while seq < until:
+                slot = next(loop)
+                seq, restarts = seq + 1 + slot.lost, restarts + slot.restarted
+                assert slot.origin.seq == seq
+            into.close(again=True)
+            put(producer, away)
+            until += away
+            if away:
+                into = stack.enter_context(bridge.import_(where, name=far, slots=16, **lossy))
+        assert restarts == 2
+        loop.close()
+
+
+def test_a_ring_that_is_replaced_gives_an_importer_that_is_gone_no_more_time(near):
+    up: Any = SimpleNamespace(say=lambda **_: None, log=lambda _: None)
+    links = Links({"ring": near.name, "device": None, "patience_s": WAIT_S, "kept": {}}, up)
+    link = links.make(wire.Hello(near.name, "h/x", "0" * 16, "lossless", "", 0), waited=False)
+    links.importer_left(link)
+    until = dict(links._gone)
+    near.close()
+    with gpuring.create(near.name, slots=8, shape=4, dtype="i8", device="host"):
+        successor = links.successor_of(link)
+        assert successor is not None
+        links.move(link, successor)
+        (after,) = links
+        assert (after.epoch, links._gone) == (successor._epoch.hex(), until)
+        links.drop(after)
+
+
+def test_a_ring_in_host_memory_that_is_exported_with_a_gpu_refuses_its_importers(near):
+    """Its worker would die of each, again and again."""
+    up: Any = SimpleNamespace(say=lambda **_: None, log=lambda _: None)
+    links = Links({"ring": near.name, "device": "cuda:0", "patience_s": WAIT_S, "kept": {}}, up)
+    hello = wire.Hello(near.name, "h/x", "0" * 16, "lossless", "", 0)
+    with pytest.raises(RingError, match="is in host memory: it takes no device"):
+        links.make(hello, waited=False)
+
+
+def test_what_was_lost_before_a_ring_in_the_middle_was_replaced_counts_at_the_end(near, far):
+    """The ring in the middle is that of a lossy importer which is terminated, and is exported."""
+    with contextlib.ExitStack() as stack:
+        producer = stack.enter_context(near.producer())
+        out = stack.enter_context(bridge.export(near.name, listen="127.0.0.1:0"))
+        first = {"address": f"{out.address}/{near.name}", "name": far, "policy": "lossy"}
+        into = stack.enter_context(bridge.import_(**first, device="host"))
+        more = stack.enter_context(bridge.export(far, listen="127.0.0.1:0"))
+        last = f"{far}2"
+        second = {"address": f"{more.address}/{far}", "name": last, "device": "host"}
+        stack.enter_context(bridge.import_(**second))
+        there = stack.enter_context(gpuring.attach(last, timeout=WAIT_S))
+        frames = stack.enter_context(there.consumer(start="oldest", reattach=True))
+        for each in (into, out, more):
+            poll(lambda each=each: bridges.connected(each), WAIT_S)
+        loop = iter(frames)
+        for n in range(30):
+            with producer.claim(WAIT_S) as slot:
+                slot.array[...] = n
+            if n == 0:
+                assert next(loop).array[0] == 0
+                into.close(again=True)
+        stack.enter_context(bridge.import_(**first, device="host"))
+        slot = next(loop)
+        assert slot.lost == slot.array[0] - 1 > 0
+        loop.close()

@@ -1,0 +1,119 @@
+"""The command line itself: help, and what a command refuses, which it refuses with the reason."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import pytest
+
+import gpuring
+from gpuring.cli import COMMANDS, EXAMPLES
+from gpuring.cli.trouble import in_options, told
+from tests.helpers.commands import COMMAND, DEADLINE_S
+from tests.helpers.commands import gpuring as command
+
+KEEP = ("keep", "x", "--slots", 2, "--shape", 3, "--dtype", "u1", "--device", "host")
+
+
+@pytest.mark.slow(keep=4)
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("inspect", "../x"), "cannot name a ring"),
+        (("top", "../x"), "cannot name a ring"),
+        (("metrics", "--port", "99999"), "--port: must be 0 to 65535, not 99999"),
+        (("bridge", "import", "nonsense"), "HOST:PORT/RING"),
+        (("bridge", "import", "localhost:99999/x"), "HOST:PORT/RING"),
+        (("bridge", "import", "localhost:1/../x"), "cannot name a ring"),
+        (("bridge", "export", "x", "--listen", "nonsense"), "HOST:PORT"),
+        (("bridge", "export", "x", "--timeout", "0.01"), "timeout is a number of seconds from 0.1"),
+        (("tap", "x", "--out", "y", "--rate", "1e9"), "--rate: must be below 1e9, not 1e9"),
+        (("tap", "x", "--out", "y", "--rate", "0"), "--rate: must be above 0, not 0"),
+        (("tap", "x", "--out", "y", "--rate", "nan"), "--rate: must be above 0, not nan"),
+        (("tap", "x", "--out", "y", "--rate", "a"), "--rate: must be a number, not 'a'"),
+        (("tap", "x", "--out", "y", "--count", "a"), "--count: must be a whole number, not 'a'"),
+        (("tap", "x", "--out", "y", "--owner", "no one"), "there is no user 'no one'"),
+        ((*KEEP, "--slots", 0), "--slots: a ring has 1 to 1024 slots, not 0"),
+        ((*KEEP, "--shape", "3,a"), "--shape: must be whole numbers above 0 with commas"),
+        ((*KEEP, "--shape", "3,0"), "--shape: must be whole numbers above 0 with commas"),
+        ((*KEEP, "--dtype", "zz"), "--dtype: 'zz' cannot be a frame's dtype"),
+        ((*KEEP, "--dtype", "O"), "Python objects"),
+        ((*KEEP, "--meta", "pts"), "--meta: must be NAME:DTYPE with commas"),
+        ((*KEEP, "--meta", "pts:zz"), "--meta: 'pts:zz' cannot be metadata"),
+        ((*KEEP, "--device", "gpu"), "--device: must be host, cuda or cuda:N, not 'gpu'"),
+        ((*KEEP, "--sync", "event"), "--sync"),
+        ((*KEEP, "--memory", "vmm"), "--memory"),
+        (("doctor", "--device", "first"), "--device: must be cuda or cuda:N, not 'first'"),
+    ],
+)
+def test_a_refusal_says_why_and_ends_with_2(options, reason):
+    if options[0] == "bridge":
+        pytest.importorskip("zmq", reason="bridges need pyzmq, and say so first")
+    done = command(*options)
+    assert done.returncode == 2
+    assert reason in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "_" not in done.stderr.splitlines()[-1].replace("'_'", "")  # no name of a function
+
+
+def test_a_name_that_is_taken_is_told_in_options(name):
+    with gpuring.create(name, slots=2, shape=3, dtype="u1", device="host"):
+        done = command("keep", name, *KEEP[2:])
+    assert done.returncode == 1
+    assert "--replace" in done.stderr
+    assert "=" not in done.stderr
+
+
+def test_arguments_become_the_options_that_a_command_has():
+    options = ("device", "replace", "max_rings")
+    text = "use device='host', pass replace=True, max_rings= or owner=0 (docker --device=x)"
+    assert in_options(text, options) == (
+        "use --device host, pass --replace, --max-rings or owner=0 (docker --device=x)"
+    )
+    assert told(PermissionError(13, "Permission denied", "/x"), ()) == "/x: Permission denied"
+
+
+def test_gpuring_alone_prints_help():
+    done = command()
+    assert (done.returncode, done.stderr) == (0, "")
+    for name in COMMANDS:
+        assert f"\n    {name} " in done.stdout
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "bench"])
+def test_help_has_an_example_that_can_be_parsed_and_fits(name):
+    done = command(name, "--help", env=os.environ | {"COLUMNS": "80"})
+    assert done.returncode == 0
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert f"\n  gpuring {name}" in done.stdout
+
+
+@pytest.mark.parametrize("what", ["export", "import", "keygen"])
+def test_the_help_of_a_part_of_bridge_says_what_it_does(what):
+    done = command("bridge", what, "--help", env=os.environ | {"COLUMNS": "80"})
+    lines = done.stdout.splitlines()
+    assert lines[lines.index("") + 1][0].isupper()
+    assert lines.index("positional arguments:") > lines.index("") + 2
+
+
+def test_every_command_has_an_example():
+    assert EXAMPLES.keys() == COMMANDS.keys()
+
+
+def test_who_stops_reading_ends_it_in_silence(name):
+    """As `gpuring ls | head` does."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with gpuring.create(name, slots=2, shape=3, dtype="u1", device="host"):
+        done = subprocess.run(
+            [*COMMAND, "ls"],
+            stdin=subprocess.DEVNULL,
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, "")

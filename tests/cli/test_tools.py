@@ -1,0 +1,392 @@
+"""`gpuring top`, against rings of other processes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.commands import DEADLINE_S, running
+from tests.helpers.commands import gpuring as command
+from tests.helpers.support import poll
+
+pytest.importorskip("rich", reason="gpuring[tools] is not installed")
+
+import gpuring
+from gpuring.cli import text
+from gpuring.cli.top import rates
+from gpuring.cli.top.view import Widths, render
+from gpuring.registry import segment as segments
+
+HOST = {"device": "host", "shape": 8, "dtype": "u1"}
+
+
+def busy(pipe, name):
+    """A lossy reader that lost 2 frames and holds one, a lossless one that has read nothing."""
+    with gpuring.create(name, slots=4, **HOST) as ring, ring.producer() as producer:
+        viewer = ring.consumer("viewer", lossless=False)
+        for _ in range(6):
+            producer.claim(0).publish()
+        assert viewer.acquire(0).lost == 2
+        slow = ring.consumer("slow", start="oldest")
+        pipe.send((viewer.peer, ring.stats()))
+        pipe.receive()
+        slow.close()
+        viewer.close()
+
+
+def hold_forever(pipe, name):
+    with gpuring.attach(name) as ring, ring.consumer("victim") as frames:
+        with ring.producer() as producer:
+            producer.claim().publish()
+        frames.acquire(10)
+        pipe.send()
+        pipe.receive()
+
+
+def cells(line):
+    return re.split(r"\s{2,}", line.strip())
+
+
+def ring_row(text, name):
+    """The ring's row of the table of rings, by heading."""
+    lines = text.splitlines()
+    (head,) = [line for line in lines if line.startswith("RING ")]
+    row = next(line for line in lines if line.startswith(f"{name} "))
+    return dict(zip(cells(head), cells(row), strict=True))
+
+
+def peers(text, name):
+    """The ring's rows of the table of peers, by subscription ("–": the producer)."""
+    lines = text.splitlines()
+    (at,) = [n for n, line in enumerate(lines) if "SUBSCRIPTION" in line]
+    head, start = cells(lines[at]), lines.index(f"{name}:") + 1
+    found = {}
+    for line in lines[start:]:
+        if len(cells(line)) != len(head):
+            break
+        row = dict(zip(head, cells(line), strict=True))
+        found[row["SUBSCRIPTION"]] = row
+    return found
+
+
+def damage(name):
+    """A segment under a ring's name that is no ring."""
+    path = Path("/dev/shm", segments.header_name(name)[1:])
+    path.write_bytes(b"\1" * 8192)
+    return path
+
+
+# ---- top ---------------------------------------------------------------------------------------
+
+
+def test_once_shows_lag_lost_and_holds(name, children):
+    child = children(busy, name)
+    _, ring = child.receive()
+    (lag,) = (sub.lag for sub in ring.subscriptions if sub.name == "slow")
+    assert lag > 0
+    done = command("top", "--once", "--interval", 0.05, name)
+    child.send()
+    child.result()
+    assert (done.returncode, done.stderr) == (0, "")
+    shown = ring_row(done.stdout, name)
+    assert [shown[key] for key in ("CLAIMED", "1/S", "PEERS", "STATE")] == ["6", "0.0", "3", "open"]
+    seen = peers(done.stdout, name)
+    assert (seen["viewer"]["LOST"], seen["viewer"]["KIND"]) == ("2", "lossy")
+    assert re.fullmatch(r"6 for \S+ \S+", seen["viewer"]["HOLDS"]), seen["viewer"]
+    assert (seen["slow"]["LAG"], seen["slow"]["KIND"]) == (f"{lag}/4", "lossless")
+    assert seen["slow"]["HOLDS"] == "nothing"
+    assert (seen["–"]["FRAMES"], seen["–"]["PID"]) == ("6", str(child.pid))
+    assert seen["–"]["KIND"] == "producer"
+
+
+def test_a_dead_peer_is_shown_before_and_after_it_is_cleared(name, children):
+    with gpuring.create(name, slots=4, **HOST) as ring:
+        victim = children(hold_forever, name)
+        victim.receive()
+        victim.kill()  # nobody is left in the ring who could clear it
+        shown = peers(command("top", "--once", "--interval", 0.05, name).stdout, name)
+        assert shown["victim"]["STATE"] == "DEAD", shown
+        ring.watch()
+        poll(lambda: ring.stats().reaps)
+        text = command("top", "--once", "--interval", 0.05, name).stdout
+        assert re.search(rf"{name}: .* ago: consumer \d+ \(pid {victim.pid}\) died", text), text
+
+
+def test_a_ring_that_is_not_there_is_said_so(name):
+    missing = command("top", "--once", "--interval", 0.01, name)
+    assert (missing.returncode, missing.stdout) == (1, "")
+    told = "gpuring top: No ring or service named"
+    assert missing.stderr.startswith(f"{told} {name!r}: this host has ")
+    with gpuring.create(name, slots=2, **HOST):
+        both = command("top", "--once", "--interval", 0.01, name, f"{name}-x")
+        assert both.returncode == 1
+        (line,) = both.stderr.splitlines()
+        listed = re.match(rf"{told} '{name}-x': this host has (.*?)\. ", line)[1]
+        assert name in listed.split(", ") or " more" in listed
+        assert ring_row(both.stdout, name)["STATE"] == "open"
+    path = damage(name)
+    try:
+        done = command("top", "--once", "--interval", 0.01, name)
+        assert done.returncode == 0
+        assert ring_row(done.stdout, name)["STATE"] == "unreadable"
+        assert f"{name} cannot be read: " in done.stdout
+    finally:
+        path.unlink()
+
+
+def test_into_a_pipe_it_prints_a_table_an_interval_and_ctrl_c_ends_it(name):
+    waits = f"No ring named {name!r} on this host; waiting for it\n"
+    with running("top", "--interval", 0.02, name) as top:
+        assert top.stdout.readline() == waits
+        with gpuring.create(name, slots=2, **HOST):
+            while not top.stdout.readline().startswith(f"{name} "):
+                pass
+        while top.stdout.readline() != waits:
+            pass
+        top.send_signal(signal.SIGINT)
+        _, errors = top.communicate(timeout=DEADLINE_S)
+        assert (top.returncode, errors) == (0, "")
+
+
+def crowd(pipe, name, subscription):
+    """A ring with a producer and three readers, one of them with a long name."""
+    with gpuring.create(name, slots=4, **HOST) as ring, ring.producer() as producer:
+        for _ in range(6):
+            producer.claim(0).publish()
+        with (
+            ring.consumer(subscription, start="oldest") as first,
+            ring.consumer(subscription) as second,
+            ring.consumer("viewer", lossless=False, start="oldest") as viewer,
+        ):
+            held = [first.acquire(10), second.acquire(10), viewer.acquire(10), viewer.acquire(10)]
+            pipe.send()
+            pipe.receive()
+            for slot in held:
+                slot.release()
+
+
+@pytest.mark.slow(keep=2)
+@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("tool", ["top", "inspect", "ls"])
+def test_tables_fit_and_cut_nothing_off(name, children, tool, width):
+    long = "object-detection-and-tracking"
+    child = children(crowd, name, long)
+    child.receive()
+    options = {"top": ("--once", "--interval", 0.05, name), "inspect": (name,), "ls": ()}[tool]
+    environment = os.environ | {"COLUMNS": str(width)}
+    text = command(tool, *options, env=environment).stdout
+    everything = command(tool, *options).stdout
+    child.send()
+    child.result()
+    assert "…" not in text
+    lines = text.splitlines()
+    assert all(len(line) <= width for line in lines), text
+    assert "not shown, for lack of" in text or width == 120
+    assert "not shown" not in everything
+    if tool == "ls":
+        return
+    assert text.count(str(child.pid)) >= 3, text
+    if tool == "inspect":
+        assert text.count(" producer ") == 1, text  # ROLE, which the two peers of a bridge need
+    whole = re.sub(r"\s", "", text)  # a name may go on in the next line
+    assert whole.count("object-") == whole.count("tracking") >= 1, text
+
+
+def test_who_looks_narrowly_is_told_which_columns_are_left_out(name):
+    headings, rows = ("NAME", "PID", "LONG", "MORE"), [("a" * 12, "123456", "b c d", "e")]
+    everything = text.table(headings, rows, right=("PID",), drop=("MORE", "LONG"))
+    assert str(everything).splitlines() == [
+        "NAME             PID  LONG   MORE",
+        "aaaaaaaaaaaa  123456  b c d  e",
+    ]
+    some = text.table(headings, rows, right=("PID",), drop=("MORE", "LONG"), width=27)
+    assert str(some).splitlines() == [
+        "NAME             PID  LONG",
+        "aaaaaaaaaaaa  123456  b c d",
+        "(not shown, for lack of",
+        "  room: MORE)",
+    ]
+    wrapped = text.table(headings, rows, right=("PID",), drop=("MORE", "LONG"), width=16)
+    assert wrapped.rows == ["aaaaaaaa  123456\naaaa"]
+    assert wrapped.left_out == ["MORE", "LONG"]
+
+
+def test_a_table_stands_still_while_its_values_change(name):
+    def heads(producer, frames):
+        before = rates.look([name])
+        for _ in range(frames):
+            producer.claim(0).publish()
+        now = replace(rates.look([name]), at_s=before.at_s + 0.001)
+        lines = render(before, now, width=120, widths=widths)
+        return [line.text for line in lines if "1/S" in line.text]
+
+    widths = Widths()
+    with gpuring.create(name, slots=4, **HOST) as ring, ring.producer() as producer:
+        narrow = heads(producer, 0)
+        wide = heads(producer, 2000)
+        assert wide != narrow
+        assert heads(producer, 0) == wide
+
+
+def test_what_cannot_be_read_for_one_reason_is_told_once(name):
+    paths = [damage(f"{name}.{k}") for k in range(3)]
+    try:
+        text = command("ls").stdout
+    finally:
+        for path in paths:
+            path.unlink()
+    (line,) = [line for line in text.splitlines() if "cannot be read: this is no ring" in line]
+    assert all(f"{name}.{k}" in line for k in range(3)), line
+
+
+class Screen:
+    """The other end of a terminal."""
+
+    def __init__(self):
+        self.fd, self.theirs = pty.openpty()
+        self.text = ""
+
+    def until(self, condition):
+        while not condition(self.text):
+            self.text += os.read(self.fd, 65536).decode(errors="replace")
+
+    def forget(self):
+        self.text = ""
+
+    def close(self):
+        os.close(self.fd)
+        os.close(self.theirs)
+
+
+@pytest.mark.parametrize("end", ["q", "ctrl-c", "sigterm"])
+def test_live_on_a_terminal(name, end):
+    screen = Screen()
+    environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "200", "LINES": "50"}
+    terminal = dict.fromkeys(("stdin", "stdout", "stderr"), screen.theirs)
+    try:
+        with running("top", "--interval", 0.02, name, env=environment, **terminal) as top:
+            screen.until(lambda text: "waiting for it" in text)
+            with gpuring.create(name, slots=2, **HOST) as ring, ring.producer():
+                screen.until(lambda text: "producer" in text)
+            screen.forget()
+            screen.until(lambda text: "waiting for it" in text)
+            path = damage(name)
+            screen.until(lambda text: "unreadable" in text)
+            path.unlink()
+            if end == "q":
+                os.write(screen.fd, b"xq")
+            else:
+                top.send_signal(signal.SIGINT if end == "ctrl-c" else signal.SIGTERM)
+            screen.until(lambda text: "\x1b[?1049l" in text)  # the screen is given back
+            assert top.wait(DEADLINE_S) == 0
+    finally:
+        screen.close()
+
+
+def test_what_a_screen_has_no_room_for_is_counted(name):
+    """First rings that nobody has joined give way to those with peers, then the last lines."""
+    with contextlib.ExitStack() as stack:
+        idle = [f"{name}.{n}" for n in range(5)]
+        for each in idle:
+            stack.enter_context(gpuring.create(each, slots=2, **HOST))
+        ring = stack.enter_context(gpuring.create(f"{name}.x", slots=2, **HOST))
+        stack.enter_context(ring.producer())
+        now = rates.look([*idle, ring.name])
+
+        def shown(height):
+            lines = render(None, now, width=80, height=height)
+            assert height is None or len(lines) <= height
+            return [line.text for line in lines]
+
+        whole = shown(None)
+        assert shown(len(whole)) == whole
+        assert whole[1].startswith(idle[0])
+        less = shown(len(whole) - 1)
+        assert less[1].startswith(ring.name)
+        assert less[2:5] == ["(5 rings that nobody has joined)", whole[7], ""]
+        assert less[5:] == whole[9:]
+        *kept, last = shown(len(less) - 1)
+        assert kept == less[:-2]
+        assert last.startswith("(2 more lines: ")
+
+
+def test_rates_are_of_the_same_ring_and_peer(name):
+    with gpuring.create(name, slots=4, **HOST) as ring:
+        producer = ring.producer()
+        before = rates.look([name])
+        for _ in range(6):
+            producer.claim(0).publish()
+        after = rates.look([name])
+        (peer,) = after.rings[name].peers
+        later = replace(after, at_s=before.at_s + 2)
+        assert rates.claimed_per_s(before, later, name) == 3
+        assert rates.peer_per_s(before, later, name, peer) == (3, 0)
+        assert rates.claimed_per_s(None, later, name) is None
+        assert rates.peer_per_s(replace(before, rings={}), later, name, peer) is None
+        producer.close()
+        again = ring.producer()  # the same number, process and role
+        for _ in range(9):
+            again.claim(0).publish()
+        third = rates.look([name])
+        (newcomer,) = third.rings[name].peers
+        assert newcomer.number == peer.number
+        assert rates.peer_per_s(after, third, name, newcomer) is None
+    with gpuring.create(name, slots=4, **HOST):
+        assert rates.claimed_per_s(after, rates.look([name]), name) is None
+
+
+def test_top_needs_no_package_where_nothing_is_live(name):
+    program = "import sys; sys.modules['rich'] = None; import gpuring.cli as c; "
+    program += f"sys.exit(c.main(['top', '--once', '--interval', '0.01', {name!r}]))"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    with gpuring.create(name, slots=2, **HOST):
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
+            env=environment,
+        )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert ring_row(done.stdout, name)["STATE"] == "open"
+
+
+# ---- extras ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("module", "options"),
+    [
+        ("rich", ["top"]),
+        ("prometheus_client", ["metrics", "--once"]),
+        ("PIL", ["tap", "x", "--out", "x", "--format", "png"]),
+    ],
+)
+def test_a_missing_package_is_one_line_with_the_pip_command(module, options, tmp_path):
+    program = f"import sys; sys.modules[{module!r}] = None; import gpuring.cli as c; "
+    program += "sys.stdout.isatty = lambda: True; "
+    program += f"sys.exit(c.main({options!r}))"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+        cwd=tmp_path,
+        env=environment,
+    )
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    assert "pip install 'gpuring[tools]'" in done.stderr
+    assert list(tmp_path.iterdir()) == []

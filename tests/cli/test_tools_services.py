@@ -1,0 +1,116 @@
+"""What `gpuring ls`, `top` and `inspect` tell of services."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+
+import gpuring
+from tests.helpers.commands import environment
+from tests.helpers.commands import gpuring as command
+from tests.helpers.support import poll
+from tests.service.services import answer, engine, send, sender, serve, up
+
+
+def row_of(text, name):
+    """The first line that begins with the name."""
+    return next(line for line in text.splitlines() if line.split()[:1] == [name])
+
+
+def test_a_service_is_one_line_of_the_list(name):
+    with serve(name) as server, gpuring.connect(name) as client, gpuring.connect(name) as other:
+        calls = [send(client, k) for k in range(3)]
+        (taken,) = server.take(timeout=10)
+        answers = [each._mailbox._ring.name for each in (client, other)]
+        (line,) = [line for line in command("ls").stdout.splitlines() if name in line]
+        assert line.split()[-8:-5] == ["2", "1", "open,"]  # producers, consumers, state
+        assert line.endswith("open, service, 3 calls in flight")
+        assert "Not listed: " in command("ls").stdout
+        everything = command("ls", "--all").stdout
+        for each in answers:
+            (line,) = [line for line in everything.splitlines() if line.startswith(each)]
+            assert line.endswith(f"open, answers of {name}")
+        answer(taken)
+        assert calls[0].wait(10)
+        assert "service, 2 calls in flight" in row_of(command("ls").stdout, name)
+
+
+def test_inspect_says_who_is_who_in_a_service(name, children):
+    with serve(name, engine=False) as keeper, gpuring.connect(name) as client:
+        worker = up(children(engine, name))
+        call = send(client, 0)
+        assert call.wait(10)
+        text = command("inspect", name).stdout
+        assert text.startswith(f"service {name}: 64 slots of ")
+        assert "\na keeper, 1 engine and 1 client; 0 calls in flight, 0 of them" in text
+        peers = text[text.index("\nPEER") :].splitlines()[2:]
+        roles = [(each.split()[1], str(worker.pid) in each) for each in peers]
+        ours = [("presence", False), ("keeper", False), ("client", False)]
+        assert roles == [*ours, ("presence", True), ("engine", True)]
+        answers = client._mailbox._ring.name
+        told = f"\none of the clients of service {name} gets its answers here\n"
+        assert told in command("inspect", answers).stdout
+        about = json.loads(command("inspect", name, "--json").stdout)["about"]
+        assert (about["service"], about["kept"]) == (2, True)
+        assert keeper.stats().about == about
+        worker.send()
+        worker.result()
+
+
+def test_the_dead_of_a_service_are_engines_and_clients(name, children):
+    with serve(name, engine=False) as keeper:
+        dead = {"engine": up(children(engine, name)), "client": children(sender, name, 1)}
+        dead["client"].receive()  # it has joined
+        for child in dead.values():
+            child.kill()
+        poll(lambda: keeper.ring._header.reap() or keeper.ring._header.reaps == 3)
+        text = command("inspect", name).stdout
+        for kind, peers in (("engine", 2), ("client", 1)):
+            told = re.findall(rf"ago: {kind} \d+ \(pid {dead[kind].pid}\) died", text)
+            assert len(told) == peers, text
+
+
+def test_a_stopped_engine_is_counted_once_and_its_role_is_told_in_a_narrow_terminal(name, children):
+    with serve(name, engine=False), gpuring.connect(name):
+        worker = up(children(engine, name))
+        os.kill(worker.pid, signal.SIGSTOP)
+        try:
+            poll(lambda: ", 1 stopped, service, " in row_of(command("ls").stdout, name))
+            text = command("inspect", name, env=environment() | {"COLUMNS": "60"}).stdout
+        finally:
+            os.kill(worker.pid, signal.SIGCONT)
+        peers = text[text.index("\nPEER") :].splitlines()[2:]
+        (row,) = [each for each in peers if str(worker.pid) in each and "presence" not in each]
+        assert "  engine  " in row
+        assert "  stopped  " in row
+        assert "(not shown, for lack of room: " in text
+        worker.send()
+        worker.result()
+
+
+def test_top_shows_clients_and_engines(name):
+    with serve(name) as server, gpuring.connect(name) as client:
+        call = send(client, 0)
+        assert len(server.take(timeout=10)) == 1
+        shown = command("top", "--once", "--interval", 0.01).stdout
+        assert client._mailbox._ring.name not in shown
+        assert " in which clients of services get answers)" in shown
+        named = command("top", "--once", "--interval", 0.01, name).stdout
+        for text in (shown, named):
+            assert row_of(text, name).endswith("open, service, 1 call in flight")
+            lines = text.splitlines()
+            at = lines.index(f"{name}:") + 1
+            kinds = [line.split()[1:3] for line in lines[at : at + 2]]
+            assert kinds == [["engine", str(os.getpid())], ["client", str(os.getpid())]]
+        call.cancel()
+
+
+def test_a_ring_that_is_only_named_like_a_clients_ring_is_listed(name):
+    odd = f"{name}.{7:016x}"
+    options = {"slots": 2, "shape": 1, "dtype": "u1", "device": "host"}
+    with gpuring.create(name, **options), gpuring.create(odd, **options):
+        text = command("ls").stdout
+        assert any(line.startswith(odd) for line in text.splitlines())
+        assert "gets its answers here" not in command("inspect", odd).stdout

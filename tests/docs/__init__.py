@@ -1,0 +1,1 @@
+"""The pages, their promises and programs, and the lists of mutants."""

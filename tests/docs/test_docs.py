@@ -1,0 +1,195 @@
+"""The pages hang together, and the reference has everything that is public."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import subprocess
+import sys
+import zlib
+from dataclasses import fields, is_dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+import gpuring
+from gpuring import bridge
+from gpuring.cli import COMMANDS
+from gpuring.registry.stats import Death, Hold, Link, PeerStats, Rings, RingStats, SubscriptionStats
+from gpuring.ring.slot import ReadBatch, SlotField, WriteBatch
+from gpuring.service import Batch, ClientMetrics, Counts, Health, Histogram, Metrics
+from gpuring.service.call import AnswerSlot
+from gpuring.service.pending import Answer, RequestSlot
+from gpuring.slot_layout import Field, Spec
+from tests import ROOT
+
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+PUBLIC = {f"gpuring.{name}": getattr(gpuring, name) for name in gpuring.__all__}
+PUBLIC |= {f"gpuring.bridge.{name}": getattr(bridge, name) for name in bridge.__all__}
+HANDED_OUT = (
+    *(Answer, AnswerSlot, Batch, Counts, Health, RequestSlot),
+    *(ClientMetrics, Histogram, Metrics),
+    *(Death, Hold, Link, PeerStats, Rings, RingStats, SubscriptionStats),
+    *(Field, ReadBatch, SlotField, Spec, WriteBatch),
+)
+"""What public calls return, beside what is exported."""
+
+
+# ---- the pages as files --------------------------------------------------------------------------
+
+
+def without_code(text: str) -> str:
+    return re.sub(r"^( *)(```|~~~).*?^\1\2", "", text, flags=re.M | re.S)
+
+
+def anchors(page: Path) -> set[str]:
+    """What a page's headings, and the objects that mkdocstrings puts on it, are called."""
+    text = page.read_text()
+    headings = re.findall(r"^#+ (.*)$", without_code(text), re.M)
+    slugs = {re.sub(r"[^\w\- ]", "", each).strip().lower().replace(" ", "-") for each in headings}
+    objects = set(re.findall(r"^::: (\S+)", text, re.M))
+    members = {f"{each}.{name}" for each in objects for name in dir(PUBLIC.get(each))}
+    return slugs | objects | members
+
+
+def test_what_the_reference_lists_can_be_had_by_its_name():
+    """In a process that has imported nothing else."""
+    pytest.importorskip("prometheus_client", reason="gpuring.service.prometheus needs it")
+    listed = [
+        name
+        for page in sorted((ROOT / "docs/api").glob("*.md"))
+        for name in re.findall(r"^::: (\S+)", page.read_text(), re.M)
+    ]
+    assert "gpuring.bridge.Import" in listed
+    code = "import pkgutil, sys; [pkgutil.resolve_name(each) for each in sys.argv[1:]]"
+    subprocess.run([sys.executable, "-c", code, *listed], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page):
+    for link in re.findall(r"\]\(([^)\s]+)\)", without_code(page.read_text())):
+        if re.match(r"\w+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{link} is not there"
+        assert target.is_relative_to(ROOT), f"{link} is not in the repository"
+        assert not anchor or anchor in anchors(target), f"{link}: no such heading"
+        if target.suffix == ".svg":
+            ElementTree.parse(target)
+
+
+def test_every_command_is_named():
+    page = (ROOT / "docs" / "api" / "commands.md").read_text()
+    assert {name for name in COMMANDS if f"| `gpuring {name}" in page} == set(COMMANDS)
+
+
+# ---- docstrings ----------------------------------------------------------------------------------
+
+
+def members(kind: Any) -> dict[str, Any]:
+    """The public ones that are ours, and those that are used as `slot[name]`, `for slot in …`."""
+    found = {}
+    for name in dir(kind):
+        owner = next(each for each in kind.__mro__ if name in vars(each))
+        ours = owner.__module__.startswith("gpuring")
+        value = vars(owner).get(name)
+        spoken = not name.startswith("_") or name in ("__getitem__", "__iter__", "__aiter__")
+        spoken = spoken and name not in getattr(kind, "_fields", ())  # of a NamedTuple
+        if ours and spoken and (callable(value) or inspect.isdatadescriptor(value)):
+            found[name] = value
+    return found
+
+
+def documented() -> list[Any]:
+    """(name, object) of everything that needs a docstring."""
+    all_of_it = []
+    for kind in (*PUBLIC.values(), *HANDED_OUT):
+        all_of_it.append(pytest.param(kind, id=kind.__name__))
+        if inspect.isclass(kind):
+            for name, value in members(kind).items():
+                all_of_it.append(pytest.param(value, id=f"{kind.__name__}.{name}"))
+    return all_of_it
+
+
+@pytest.mark.parametrize("thing", documented())
+def test_everything_public_has_a_docstring_of_substance(thing):
+    """It says something, in sentences, and says what each argument is, or where that stands."""
+    text = inspect.cleandoc(vars(thing)["__doc__"] if inspect.isclass(thing) else thing.__doc__)
+    assert len(text.split()) >= 4, text
+    assert text[-1] in ".…:)", text
+    if inspect.isroutine(thing):
+        elsewhere = re.search(r"`\w+` for asyncio| as (for )?`?[\w.]+`? (does|do)\b", text)
+        for argument in inspect.signature(thing).parameters:
+            known = (
+                argument == "self"
+                or argument.startswith("_")
+                or re.search(rf"\b{argument}\b", text)
+            )
+            assert known or elsewhere, f"nothing on {argument}="
+
+
+# ---- the site ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """Built as ./check builds it."""
+    for module in ("mkdocs", "material", "mkdocstrings_handlers"):
+        if find_spec(module) is None:
+            pytest.skip(f"{module}: gpuring[docs] is not installed")
+    made = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(made)]
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    run = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=90, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    return made
+
+
+@pytest.mark.slow
+@pytest.mark.deadline(100)
+def test_the_reference_has_every_public_name(site):
+    _, listed = (site / "objects.inv").read_bytes().split(b"zlib.\n", 1)
+    there = {line.split()[0] for line in zlib.decompress(listed).decode().splitlines()}
+    for name, value in PUBLIC.items():
+        assert name in there
+        if inspect.isclass(value):
+            named = {*members(value), *getattr(value, "_fields", ())}
+            assert {f"{name}.{member}" for member in named} - there == set()
+    for kind in HANDED_OUT:
+        name = min(each for each in there if each.endswith(f".{kind.__name__}"))
+        attributes = {each.name for each in fields(kind)} if is_dataclass(kind) else set()
+        assert {f"{name}.{member}" for member in attributes | set(members(kind))} - there == set()
+
+
+@pytest.mark.slow
+@pytest.mark.deadline(100)
+def test_compiled_verbs_are_shown_with_signature_and_docstring(site):
+    html = (site / "api" / "producers.html").read_text()
+    text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", "", html))
+    assert "claim( timeout: float | None = None, *, stream: Any = None" in text
+    assert "no claim behind." in text
+
+
+@pytest.mark.deadline(100)
+def test_the_site_fetches_nothing(site):
+    """No fonts, scripts, styles or pictures from elsewhere."""
+    for page in site.rglob("*.html"):
+        for tag in re.findall(r"<(?:script|link|img|iframe|source)\b[^>]*>", page.read_text()):
+            assert not re.search(r"(?:src|href)=\"?(?:https?:)?//", tag), f"{page}: {tag}"
+    for sheet in site.rglob("*.css"):
+        assert not re.search(r"(?:url\(|@import )[\"']?(?:https?:)?//", sheet.read_text()), sheet
+
+
+@pytest.mark.deadline(100)
+def test_lists_and_tables_are_shown_as_such(site):
+    """Some readers of Markdown want an empty line before them, and this one does."""
+    for page in site.rglob("*.html"):
+        for paragraph in re.findall(r"<p>(.*?)</p>", page.read_text(), re.S):
+            assert not re.search(r"^\s*[*|] ", paragraph, re.M), f"{page.name}: {paragraph}"

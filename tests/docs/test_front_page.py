@@ -1,0 +1,114 @@
+"""What a reader pastes first works: the programs of the front page, and the guide's first ones."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import ROOT
+from tests.helpers.support import poll
+
+PATIENCE_S = 60
+COLUMNS = 88
+"""So wide is the code that the site shows on a screen of 1280 pixels."""
+
+
+def pasted(page: str) -> dict[str, str]:
+    """The page's programs whose first line names a file, by that file's name."""
+    blocks = re.findall(
+        r"^```python\n(# (\S+\.py)\b.*?)^```$", (ROOT / page).read_text(), re.M | re.S
+    )
+    return {Path(name).name: code for code, name in blocks}
+
+
+FRONT, GUIDE = pasted("README.md"), pasted("docs/guide.md")
+
+
+@pytest.fixture(params=["host", pytest.param("cuda", marks=pytest.mark.gpu)])
+def start(request, name, tmp_path, monkeypatch):
+    """Starts a pasted program on this memory, with rings of this test; it ends with the test."""
+    inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), *filter(None, inherited)]))
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")
+    started = []
+
+    def start(programs: dict[str, str], file: str) -> subprocess.Popen[str]:
+        code = programs[file].replace('device = "cuda"', f'device = "{request.param}"')
+        (tmp_path / file).write_text(re.sub(r'"(cam0|numbers|squares)"', rf'"{name}.\1"', code))
+        started.append(
+            subprocess.Popen(
+                [sys.executable, file],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                cwd=tmp_path,
+                start_new_session=True,
+            )
+        )
+        return started[-1]
+
+    yield start
+    for process in started:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def test_the_pages_have_the_programs():
+    assert set(FRONT) == {"camera.py", "watch.py"}
+    assert list(GUIDE)[:2] == ["send.py", "change.py"]
+    for code in (*FRONT.values(), GUIDE["send.py"]):
+        compile(code, "page", "exec")
+    assert 'device = "cuda"' in FRONT["camera.py"]
+    assert 'device = "cuda"' in GUIDE["send.py"]
+
+
+def test_the_front_page_is_not_cut_off():
+    shown = (ROOT / "README.md").read_text().partition("## Two commands")[0]
+    code = re.findall(r"^```python\n(.*?)^```$", shown, re.M | re.S)
+    assert len(code) == 3
+    assert [line for block in code for line in block.splitlines() if len(line) > COLUMNS] == []
+
+
+@pytest.mark.deadline(70)
+def test_the_front_page(start, name):
+    """A reader sees the line move; when the camera is told to end, the reader's loop ends."""
+    camera = start(FRONT, "camera.py")
+    poll(Path("/dev/shm", f"gpuring.{name}.cam0").exists)
+    watch = start(FRONT, "watch.py")
+    seen = [watch.stdout.readline().split() for _ in range(5)]
+    camera.send_signal(signal.SIGINT)
+    _, trouble = camera.communicate(timeout=PATIENCE_S)
+    assert trouble.splitlines()[-1] == "KeyboardInterrupt"
+    rest, trouble = watch.communicate(timeout=PATIENCE_S)
+    assert (watch.returncode, trouble) == (0, "")
+    seen += [line.split() for line in rest.splitlines()]
+    first = int(seen[0][0])
+    assert [int(seq) for seq, _, _ in seen] == list(range(first, first + len(seen)))
+    assert [int(pts) for _, pts, _ in seen] == [int(seq) - 8 for seq, _, _ in seen]
+    assert {float(mean) for _, _, mean in seen} == {255 / 1920}
+
+
+@pytest.mark.deadline(70)
+@pytest.mark.parametrize("first", ["send.py", "change.py"])
+def test_the_first_example_of_the_guide(start, first):
+    """In whichever order the two are started."""
+    programs = {file: GUIDE[file] for file in ("send.py", "change.py")}
+    processes = {file: start(programs, file) for file in sorted(programs, key=lambda x: x != first)}
+    out, trouble = processes["send.py"].communicate(timeout=PATIENCE_S)
+    assert (processes["send.py"].returncode, trouble) == (0, "")
+    shown = re.search(r"^\$ python examples/two_scripts.*?\n(.*?)^```$", _guide(), re.M | re.S)[1]
+    assert out == shown
+    _, trouble = processes["change.py"].communicate(timeout=PATIENCE_S)
+    assert (processes["change.py"].returncode, trouble) == (0, "")
+
+
+def _guide() -> str:
+    return (ROOT / "docs" / "guide.md").read_text()

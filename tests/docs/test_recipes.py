@@ -1,0 +1,167 @@
+"""docs/recipes.md is run: each block where its title says, its output held to its comments."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests import ROOT
+from tests.helpers.support import poll
+
+PAGE = (ROOT / "docs" / "recipes.md").read_text()
+PATIENCE_S = 60
+TITLES = {"needs a GPU": (False, True), "host memory": (True, False), "": (True, True)}
+"""On the host, and on a GPU."""
+
+
+class Recipe(NamedTuple):
+    heading: str
+    title: str
+    code: str
+
+    @property
+    def whole(self) -> bool:
+        """A program by itself; otherwise it goes on from the page's first block."""
+        return "import gpuring" in self.code
+
+    @property
+    def printed(self) -> list[str]:
+        return re.findall(r"^ *print\(.*\) +# (.*)$", self.code, re.M)
+
+
+def _recipes() -> list[Recipe]:
+    found, heading = [], ""
+    block = r'^```python(?: title="(?P<title>[^"]*)")?\n(?P<code>.*?)^```$'
+    for match in re.finditer(block + r"|^##+ (?P<heading>[^\n]*)$", PAGE, re.M | re.S):
+        heading = match["heading"] or heading
+        if match["code"]:
+            found.append(Recipe(heading, match["title"] or "", match["code"]))
+    return found
+
+
+SETUP, *RECIPES = _recipes()
+PROGRAMS = [recipe for recipe in RECIPES if "app = Starlette(" not in recipe.code]
+(WEB,) = (recipe for recipe in RECIPES if recipe not in PROGRAMS)
+
+
+def _runs() -> list[object]:
+    runs = []
+    for number, recipe in enumerate(PROGRAMS):
+        for on_gpu, wanted in enumerate(TITLES[recipe.title]):
+            if wanted:
+                kind = "cuda" if on_gpu else "host"
+                marks = [pytest.mark.gpu] if on_gpu else []
+                label = f"{number}-{recipe.heading}-{kind}"
+                runs.append(pytest.param(recipe, kind, id=label, marks=marks))
+    return runs
+
+
+def _need(code: str) -> None:
+    """Skips where a library of a recipe is not installed."""
+    for module in re.findall(r"^(?:import|from) ([\w.]+)", code, re.M):
+        package = module.partition(".")[0]
+        if find_spec(package) is None or find_spec(module) is None:
+            pytest.skip(f"{module} is not installed")
+    if "from numba import cuda" in code:
+        from numba import cuda
+
+        try:
+            cuda.compile_ptx(lambda: None, ())
+        except AttributeError as error:  # an older Numba beside a newer NumPy
+            pytest.skip(f"numba does not compile here: {error}")
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Runs a program; it and its children end with the test."""
+    inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), *filter(None, inherited)]))
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    started = []
+
+    def run(code: str, patience_s: float) -> list[str]:
+        program = tmp_path / "recipe.py"
+        program.write_text(code)
+        started.append(
+            subprocess.Popen(
+                [sys.executable, str(program)],
+                stdout=subprocess.PIPE,
+                text=True,
+                cwd=tmp_path,
+                start_new_session=True,
+            )
+        )
+        out, _ = started[-1].communicate(timeout=patience_s)
+        assert started[-1].returncode == 0
+        return out.splitlines()
+
+    yield run
+    for process in started:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+
+
+def test_those_for_a_gpu_are_python_too():
+    for recipe in RECIPES:
+        compile(recipe.code, recipe.heading, "exec")
+
+
+@pytest.mark.parametrize(("recipe", "kind"), _runs())
+def test_recipe(recipe, kind, name, run):
+    _need(recipe.code)
+    assert recipe.printed, "a recipe shows what comes of it"
+    code = recipe.code if recipe.whole else SETUP.code + recipe.code
+    code = code.replace('"cam0"', repr(name)).replace('device = "cuda"', f'device = "{kind}"')
+    assert run(code, PATIENCE_S if kind == "host" else 2 * PATIENCE_S) == recipe.printed
+
+
+@pytest.fixture
+def serve():
+    """Serves an application; the address.  It ends with the test."""
+    running = []
+
+    def serve(app: Any) -> str:
+        uvicorn = pytest.importorskip("uvicorn", reason="gpuring[examples] is not installed")
+        server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
+        running.append((server, threading.Thread(target=server.run)))
+        running[-1][1].start()
+        poll(lambda: server.started)
+        return f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+
+    yield serve
+    for server, thread in running:
+        server.should_exit = True
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def test_a_page_over_a_ring(place, name, serve):
+    _need(WEB.code)
+    namespace: dict[str, Any] = {}
+    exec(WEB.code.replace('"cam0"', repr(name)), namespace)
+    with (
+        place.create(name, slots=4, shape=(3, 4), dtype="f4", meta=[("pts", "i8")]) as ring,
+        ring.producer() as producer,
+        ThreadPoolExecutor() as threads,
+    ):
+        address = f"{serve(namespace['app'])}/brightness"
+        answer = threads.submit(lambda: urllib.request.urlopen(address, timeout=10).read())
+        poll(lambda: ring.stats().subscriptions)
+        with producer.claim(10) as slot:
+            place.fill(slot.array, 3)
+            slot.meta["pts"] = 40
+        assert json.loads(answer.result(10)) == {"pts": 40, "mean": 3.0}

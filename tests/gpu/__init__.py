@@ -1,0 +1,1 @@
+"""What only a GPU can show.  `pytest -m gpu` runs it."""

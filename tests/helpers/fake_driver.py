@@ -1,0 +1,458 @@
+"""A GPU driver that notes its calls, may be told to fail, and does nothing on its own.
+
+A ring's header in a memfd has peers in several "processes" (support.py), each with a device order
+of its own over one driver; `Driver.finish` is the GPU getting to what was enqueued.  The fixture
+`rig` makes all of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import signal
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+
+from gpuring import native, slot_layout
+from gpuring.native import Device
+from gpuring.ring.consumer import Consumer
+from gpuring.ring.producer import Producer
+from tests.helpers import raw_verbs
+from tests.helpers.support import Actor
+
+NOT_READY, INVALID, NO_CONTEXT = 600, 400, 201
+CAPTURE, CAPTURE_ELSEWHERE = 900, 906  # CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, _IMPLICIT
+BASE = 1 << 40  # where the "GPU" has the fence table
+P, C, D = 0x100, 0x200, 0x300  # streams
+PER_THREAD = 2
+CONTEXT = 0xC0
+OURS = 0xE  # the first event that is no interprocess one: by which one stream follows another
+
+_int, _u32, _u64, _p = ctypes.c_int, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p
+_KINDS = {4: "wait", 5: "write"}
+_INTERPROCESS = 4
+_tables = []  # a Device may be collected after its test, and calls the driver then
+
+
+class Op(ctypes.Structure):
+    """CUstreamBatchMemOpParams as cuda.h has it."""
+
+    _fields_ = [
+        ("operation", _u32), ("_1", _u32), ("address", _u64), ("value", _u64), ("flags", _u32),
+        ("_2", _u32), ("alias", _u64), ("_3", _u64),
+    ]  # fmt: skip
+
+
+class Handle(ctypes.Structure):
+    """CUipcEventHandle; here its first word is the event."""
+
+    _fields_ = [("event", _u64), ("_rest", ctypes.c_char * 56)]
+
+
+def _put(pointer, kind, value):
+    ctypes.cast(pointer, ctypes.POINTER(kind))[0] = value
+
+
+class Driver:
+    """`calls`: (function, stream, what), where what is {(peer, slot): value} or an event."""
+
+    def __init__(self, segment):
+        self.segment = segment
+        self.calls = []
+        self.errors = {}  # function -> what it returns instead of doing anything
+        self.device = 0  # which is current
+        self.contexts = []  # what was made current, or pushed and not popped
+        self.writes = []  # enqueued: (peer, slot, value)
+        self.pending = set()  # events
+        self.queries = []  # of events
+        self.stream_queries = []
+        self.capturing = set()  # streams
+        self.asked = []  # which streams: whether they are
+        self.ids = {}  # of streams whose handle was used before
+        self.destroyed = []
+        self.opened = []
+        self.names = {}  # of events: see event_of
+        self.on_query = lambda event: None
+        self.on_stream_query = lambda stream: 0
+        self.on_call = lambda name: None
+        self.finishes = True
+        self.refuses = {}  # slot -> what a record on it returns
+        self.broken = []
+        self._events = self._ours = 0
+        functions = {
+            "cuInit": (self._nothing, _u32),
+            "cuGetErrorName": (self._get_error_name, _int, _p),
+            "cuDeviceGetAttribute": (self._nothing, _p, _int, _int),
+            "cuDeviceGetUuid_v2": (self._get_uuid, _p, _int),
+            "cuDevicePrimaryCtxRetain": (self._retain, _p, _int),
+            "cuDevicePrimaryCtxRelease_v2": (self._nothing, _int),
+            "cuCtxGetDevice": (self._get_device, _p),
+            "cuCtxSetCurrent": (self._set_current, _p),
+            "cuCtxPushCurrent_v2": (self._push, _p),
+            "cuCtxPopCurrent_v2": (self._pop, _p),
+            "cuCtxSynchronize": (self._synchronize,),
+            "cuMemHostRegister_v2": (self._register, _p, ctypes.c_size_t, _u32),
+            "cuMemHostUnregister": (self._unregister, _p),
+            "cuMemHostGetDevicePointer_v2": (self._device_pointer, _p, _p, _u32),
+            "cuStreamIsCapturing": (self._is_capturing, _p, _p),
+            "cuStreamGetId": (self._get_id, _p, _p),
+            "cuStreamQuery": (self._stream_query, _p),
+            "cuStreamWaitEvent": (self._wait_event, _p, _p, _u32),
+            "cuStreamWaitValue64_v2": (self._wait_value, _p, _u64, _u64, _u32),
+            "cuStreamWriteValue64_v2": (self._write_value, _p, _u64, _u64, _u32),
+            "cuStreamBatchMemOp_v2": (self._batch, _p, _u32, ctypes.POINTER(Op), _u32),
+            "cuEventCreate": (self._event_create, _p, _u32),
+            "cuEventDestroy_v2": (self._event_destroy, _p),
+            "cuEventRecord": (self._event_record, _p, _p),
+            "cuEventQuery": (self._event_query, _p),
+            "cuIpcGetEventHandle": (self._get_handle, _p, _p),
+            "cuIpcOpenEventHandle": (self._open_handle, _p, Handle),
+        }
+        self._functions = {name: self._make(*made) for name, made in functions.items()}
+        _tables.append(self._functions)
+        self.addresses = {
+            name: ctypes.cast(made, _p).value for name, made in self._functions.items()
+        }
+        self.table = native.Driver(self.addresses)
+
+    def _make(self, function, *arguments):
+        name = function.__name__.strip("_")
+
+        def called(*values):
+            try:
+                self.on_call(name)
+                return self.errors.get(name) or function(*values) or 0
+            except BaseException as error:  # ctypes would swallow it
+                self.broken.append(error)
+                return 999
+
+        return ctypes.CFUNCTYPE(_int, *arguments)(called)
+
+    def _nothing(self, *_):
+        pass
+
+    def _get_error_name(self, status, name):
+        self._name = str(status).encode()
+        _put(name, ctypes.c_char_p, self._name)
+
+    # ---- contexts ----------------------------------------------------------------------------
+
+    def _get_uuid(self, uuid, device):
+        ctypes.memmove(uuid, uuid_of(device), 16)
+
+    def _retain(self, context, _device):
+        _put(context, _p, CONTEXT)
+
+    def _get_device(self, device):
+        _put(device, _int, self.device)
+
+    def _set_current(self, context):
+        self.contexts.append(context)
+
+    def _push(self, context):
+        assert context == CONTEXT
+        self.contexts.append(context)
+
+    def _pop(self, _context):
+        self.contexts.pop()
+
+    def _synchronize(self):
+        pass
+
+    def _register(self, _address, nbytes, flags):
+        assert nbytes % 4096 == 0
+        assert flags == 3  # portable, mapped
+
+    def _unregister(self, _address):
+        pass
+
+    def _device_pointer(self, pointer, _address, _flags):
+        _put(pointer, _u64, BASE)
+
+    # ---- streams -----------------------------------------------------------------------------
+
+    def _is_capturing(self, stream, status):
+        self.asked.append(stream or 0)
+        _put(status, _int, (stream or 0) in self.capturing)
+        return CAPTURE_ELSEWHERE if not stream and self.capturing else 0
+
+    def _get_id(self, stream, number):
+        stream = stream or 0
+        assert stream not in self.capturing  # it would end the capture
+        assert stream != PER_THREAD
+        _put(number, _u64, self.ids.get(stream, stream & ~1))
+
+    def _stream_query(self, stream):
+        """A peer that leaves asks PER_THREAD while it waits: the GPU gets there then."""
+        self.stream_queries.append(stream or 0)
+        if (stream or 0) == PER_THREAD and self.finishes:
+            self.finish()
+        return self.on_stream_query(stream or 0)
+
+    def _words(self, *ops):
+        """{(peer, slot): value}"""
+        words = {}
+        for address, value in ops:
+            assert (address - BASE) % 8 == 0
+            slot, peer = divmod((address - BASE) // 8, self.segment.max_peers)
+            assert slot < self.segment.slots
+            assert (peer, slot) not in words
+            words[peer, slot] = value
+        return words
+
+    def _write_value(self, stream, address, value, flags):
+        assert flags == 0
+        return self._enqueued("write", stream, self._words((address, value)))
+
+    def _wait_value(self, stream, address, value, flags):
+        assert flags == 0  # CU_STREAM_WAIT_VALUE_GEQ
+        return self._enqueued("wait", stream, self._words((address, value)))
+
+    def _batch(self, stream, n, ops, flags):
+        assert flags == 0
+        (kind,) = {_KINDS[op.operation] for op in ops[:n]}
+        assert all(op.flags == op.alias == 0 for op in ops[:n])
+        words = self._words(*((op.address, op.value) for op in ops[:n]))
+        return self._enqueued(f"{kind}s", stream, words)
+
+    def _enqueued(self, name, stream, words):
+        if name.startswith("write"):
+            for _, slot in words:
+                if slot in self.refuses:
+                    return self.refuses[slot]
+        for (peer, slot), value in words.items():
+            # Waits point backwards, and what is to be paid was promised.
+            assert self.segment.creator.work(peer, slot) >= value
+            if name.startswith("write"):
+                self.writes.append((peer, slot, value))
+        self.calls.append((name, stream or 0, words))
+        return 0
+
+    # ---- events ------------------------------------------------------------------------------
+
+    def name(self, event):
+        return self.names.get(event, event)
+
+    def _event_create(self, event, flags):
+        self._events += 1
+        if not flags & _INTERPROCESS:
+            self.names[self._events] = OURS + self._ours
+            self._ours += 1
+        _put(event, _p, self._events)
+
+    def _event_destroy(self, event):
+        self.destroyed.append(self.name(event))
+
+    def _event_record(self, event, stream):
+        event = self.name(event)
+        if event >> 16 and event & 0xFFFF in self.refuses:
+            return self.refuses[event & 0xFFFF]
+        self.pending.add(event)
+        self.calls.append(("record", stream or 0, event))
+        return 0
+
+    def _event_query(self, event):
+        event = self.name(event)
+        self.queries.append(event)
+        self.on_query(event)
+        return NOT_READY if event in self.pending else 0
+
+    def _wait_event(self, stream, event, flags):
+        assert flags == 0
+        self.calls.append(("wait", stream or 0, self.name(event)))
+
+    def _get_handle(self, handle, event):
+        _put(handle, Handle, Handle(event=event))
+
+    def _open_handle(self, event, handle):
+        self.opened.append(self.name(handle.event))
+        _put(event, _p, handle.event)
+
+    def meet(self, endpoint):
+        """Names the events of a peer that has joined."""
+        if self.segment.creator.sync != "event":
+            return
+        place = self.segment.table["event"] + 64 * number_of(endpoint) * self.segment.slots
+        for slot in range(self.segment.slots):
+            event = int.from_bytes(
+                self.segment.raw[place + 64 * slot : place + 64 * slot + 8], "little"
+            )
+            self.names[event] = event_of(endpoint, slot)
+
+    # ---- for tests ---------------------------------------------------------------------------
+
+    def finish(self, *endpoints):
+        """The GPU gets to what was enqueued: everything, or what these peers have recorded."""
+        numbers = [number_of(each) for each in endpoints] or range(self.segment.max_peers)
+        for peer, slot, value in self.writes:
+            if peer in numbers:
+                self.segment.creator.raise_fence(peer, slot, value)
+        self.writes = [write for write in self.writes if write[0] not in numbers]
+        everything = not endpoints
+        self.pending = {
+            each for each in self.pending if not everything and (each >> 16) - 1 not in numbers
+        }
+
+    def told(self):
+        """The calls since it was last asked."""
+        calls, self.calls = self.calls, []
+        return calls
+
+
+def uuid_of(device):
+    """Of the GPU with this ordinal.  All processes here have the same ordinals."""
+    return bytes([0xA0 + device] * 16)
+
+
+def number_of(peer):
+    """Of an endpoint, or of an Actor."""
+    return peer.number if isinstance(peer, Actor) else peer.peer
+
+
+def event_of(peer, slot):
+    return (number_of(peer) + 1) << 16 | slot
+
+
+class Rig:
+    """A ring with a fake driver; each peer is a process of its own."""
+
+    def __init__(self, segment, kind, **options):
+        self.kind, self.segment = (
+            kind,
+            segment(memory="ipc", sync=kind, device_uuid=uuid_of(0), **options),
+        )
+        self.driver = Driver(self.segment)
+        self.told, self.finish = self.driver.told, self.driver.finish
+        self.peers, self.devices = [], []
+
+    def ring(self, stream=0, capsule=None, driver=None, ordinal=0):
+        """One more process; `stream` is its current one, and `ordinal` its GPU.
+
+        Events made by another `driver` over the same functions are another process's."""
+        header = self.segment.process()
+        current = SimpleNamespace(ptr=stream)
+        device = Device(header, ordinal, lambda: current, capsule, driver or self.driver.table)
+        self.devices.append(device)
+        return SimpleNamespace(
+            name="ring", slots=header.slots, spec=slot_layout.make(shape=8, dtype="u1"),
+            _header=header, _device=device,
+            _memory=SimpleNamespace(array=lambda *_, **__: np.zeros(8, "u1")),
+            _endpoints={}, _forget=lambda _: None, current=current, _whole=None,
+        )  # fmt: skip
+
+    def _joined(self, endpoint):
+        self.driver.meet(endpoint)
+        self.peers.append(endpoint)
+        return endpoint
+
+    def producer(self, stream=P, gate="stream", capsule=None, kind=Producer, ring=None):
+        ring = ring or self.ring(stream, capsule)
+        peer = raw_verbs.join_producer(ring._header, ring._device, gate == "host")
+        return self._joined(kind(ring, peer))
+
+    def consumer(self, name="x", stream=C, gate="stream", lossless=True, kind=Consumer, ring=None):
+        ring = ring or self.ring(stream)
+        peer = raw_verbs.join_consumer(
+            ring._header, name.encode(), lossless, "next", True, ring._device, gate == "host"
+        )
+        return self._joined(kind(ring, peer, lossless, (None, True, None), False))
+
+    def work(self, endpoint, *slots):
+        """What the peer has promised: {(peer, slot): value}."""
+        number = endpoint.peer
+        return {(number, slot): self.segment.creator.work(number, slot) for slot in slots}
+
+    def paid(self, endpoint):
+        header = self.segment.creator
+        return all(
+            header.fence(endpoint.peer, slot) == header.work(endpoint.peer, slot)
+            for slot in range(self.segment.slots)
+        )
+
+    def lap(self, producer, *consumers, slots=None):
+        """Every slot is published and read by everybody; the calls are forgotten."""
+        slots = slots or self.segment.slots
+        producer.claim_many(slots, 0).publish()
+        for consumer in consumers:
+            consumer.acquire_many(slots, 0).release()
+        self.told()
+
+
+def held_by(*endpoints):
+    return [seq for each in endpoints for _, seq in each._peer.holding()]
+
+
+def event_waits(stream, *events):
+    return [("wait", stream, event) for event in events]
+
+
+def follows(stream, *others):
+    """The calls by which one stream is made to wait for others."""
+    return [
+        call for each in others for call in (("record", each, OURS), ("wait", stream, OURS))
+    ]  # fmt: skip
+
+
+# ---- Ctrl-C ------------------------------------------------------------------------------------
+
+
+def _in_driver(frame):
+    while frame:
+        if frame.f_code.co_filename == __file__:
+            return True
+        frame = frame.f_back
+    return False
+
+
+@contextlib.contextmanager
+def signalled(asked, act):
+    """Within it, when `asked` is set, a signal comes whose handler calls `act`, once.
+
+    Never within a call of the fake driver, which could not pass an exception on: so the signal is
+    sent until it has come at another time."""
+    over, main = threading.Event(), threading.main_thread().ident
+
+    def handle(_signal, frame):
+        if asked.is_set() and not over.is_set() and not _in_driver(frame):
+            over.set()
+            act()
+
+    def press():
+        asked.wait()
+        while not over.wait(0.0005):
+            signal.pthread_kill(main, signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    thread = threading.Thread(target=press)
+    thread.start()
+    try:
+        yield
+        assert over.is_set()
+    finally:
+        over.set()
+        asked.set()
+        thread.join()
+        signal.signal(signal.SIGUSR1, before)
+
+
+@contextlib.contextmanager
+def ctrl_c(driver, error=KeyboardInterrupt):
+    """Within it streams stay busy, and Ctrl-C comes while a verb waits for one: `error` is raised
+    there, once."""
+    asked = threading.Event()
+
+    def busy(_stream):
+        asked.set()
+        return NOT_READY
+
+    def interrupt():
+        raise error
+
+    before, driver.on_stream_query = driver.on_stream_query, busy
+    try:
+        with signalled(asked, interrupt):
+            yield
+    finally:
+        driver.on_stream_query = before

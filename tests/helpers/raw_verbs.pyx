@@ -1,0 +1,77 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
+# cython: auto_pickle=False
+"""The verbs of a peer without slot objects, for tests of the core: an index and a sequence name the frame.
+
+An editable install builds this module beside its source.  No wheel has it.
+"""
+from libc.stdint cimport INT64_MAX, uint32_t, uint64_t
+
+from gpuring.native.c cimport *
+from gpuring.native.clock cimport deadline_of
+from gpuring.native.device cimport Device
+from gpuring.native.header cimport Header
+from gpuring.native.peer cimport ABANDON, ACQUIRE, CLAIM, LATEST, PUBLISH, RELEASE, Peer, joined_as_consumer, joined_as_producer
+from gpuring.native.peer cimport verb
+
+from gpuring.native.peer import TORN
+
+
+def join_producer(Header header not None, Device device=None, bint gate_host=False):
+    """As gpuring.native.join_producer, with a RawPeer."""
+    return joined_as_producer(RawPeer(header), device, gate_host)
+
+
+def join_consumer(Header header not None, bytes name, bint lossless, start, bint redeliver=True, Device device=None,
+                  bint gate_host=False):
+    """As gpuring.native.join_consumer, with a RawPeer."""
+    return joined_as_consumer(RawPeer(header), name, lossless, start, redeliver, device, gate_host)
+
+
+cdef class RawPeer(Peer):
+    seq = property(lambda RawPeer self: self.gd.core.last.seq)
+    lost = property(lambda RawPeer self: self.gd.core.last.lost + self.gd.core.last.upstream)
+    redelivered = property(lambda RawPeer self: self.gd.core.last.redelivered)
+
+    def claim(self, timeout=None, size_t stream=0):
+        """Returns the index of the claimed slot, or a negative result."""
+        return self._raw(timeout, stream, CLAIM)
+
+    def acquire(self, timeout=None, size_t stream=0):
+        """Returns the index of the slot of the next frame, or a negative result."""
+        return self._raw(timeout, stream, ACQUIRE)
+
+    def latest(self, timeout=None, size_t stream=0):
+        """Returns the index of the slot of the newest frame, or a negative result."""
+        return self._raw(timeout, stream, LATEST)
+
+    cdef int _raw(self, timeout, size_t stream, verb which) except? -1000:
+        cdef gd_call call
+        cdef uint32_t index = 0
+        cdef int result
+        gd_begin(&call, stream, deadline_of(timeout), 1, &index)
+        result = self.take(&call, which)
+        return result if result else <int>index
+
+    def publish(self, uint32_t index, uint64_t seq, shape=None, size_t stream=0):
+        """Returns 0 or a negative result, as abandon and release do."""
+        cdef gd_use *use = &self.gd.use[index]
+        cdef uint32_t k
+        use.ndim = 0 if shape is None else len(shape)
+        for k in range(use.ndim):
+            use.shape[k] = shape[k]
+        return self._finish(index, seq, stream, PUBLISH)
+
+    def abandon(self, uint32_t index, uint64_t seq, size_t stream=0):
+        return self._finish(index, seq, stream, ABANDON)
+
+    def release(self, uint32_t index, uint64_t seq, size_t stream=0):
+        """Returns 0, TORN (the frame is released, and known to be torn) or another negative result."""
+        return self._finish(index, seq, stream, RELEASE)
+
+    cdef int _finish(self, uint32_t index, uint64_t seq, size_t stream, verb which) except? -1000:
+        cdef gd_call call
+        cdef int result
+        self.gd.use[index].seq, self.gd.use[index].open = seq, True
+        gd_begin(&call, stream, INT64_MAX, 1, &index)
+        result = self.end(&call, which)
+        return TORN if result == 0 and call.torns else result

@@ -1,0 +1,52 @@
+"""The processes that tests start, whichever way they are started."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gpuring
+from tests.helpers.support import Pipe
+
+
+def variable(pipe: Pipe) -> str | None:
+    return os.environ.get("GPURING_TEST")
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_a_child_has_our_environment(children: Any, monkeypatch: Any, method: str) -> None:
+    monkeypatch.delenv("GPURING_TEST", raising=False)
+    assert children(variable, method=method).result() is None
+    monkeypatch.setenv("GPURING_TEST", "1")  # the server of forks is there by now
+    assert children(variable, method=method).result() == "1"
+
+
+def who_has_a_gpu_open(pipe: Pipe) -> list[int]:
+    """Of itself and its parent."""
+    pids = (os.getpid(), os.getppid())
+    return [pid for pid in pids if any("nvidia" in file for file in _open_files(pid))]
+
+
+def _open_files(pid: int) -> list[str]:
+    found = []
+    for each in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # it was closed meanwhile
+            found.append(str(each.readlink()))
+    return found
+
+
+@pytest.mark.gpu
+def test_the_server_that_forks_children_has_not_started_cuda(children: Any, name: str) -> None:
+    with gpuring.create(name, slots=2, shape=8, dtype="u1", device="cuda"):
+        assert any("nvidia" in file for file in _open_files(os.getpid()))
+        assert children(attaches, name).result() == "cuda"
+    assert children(who_has_a_gpu_open).result() == []
+
+
+def attaches(pipe: Pipe, name: str) -> str:
+    with gpuring.attach(name) as ring, ring.consumer():
+        return "host" if ring.memory == "host" else "cuda"

@@ -1,0 +1,41 @@
+"""A producer in another process whose GPU is stuck, and that dies; on host memory."""
+
+from __future__ import annotations
+
+import gpuring
+from tests.helpers.support import poll, set_fence
+
+
+def make(name):
+    return gpuring.create(name, slots=4, shape=(8,), dtype="u1", device="host")
+
+
+def publishes(pipe, name, frames):
+    producer = gpuring.attach(name, timeout=10).producer()
+    for _ in range(frames):
+        producer.claim(10).publish()
+    pipe.send(producer.peer)
+    pipe.receive()
+
+
+def unpay(ring, peer, index):
+    """As if the peer's GPU had not got to its work on the slot."""
+    set_fence(ring, peer, index, 1)
+
+
+class Victim:
+    """A producer in another process whose GPU is stuck, as far as the header tells."""
+
+    def __init__(self, ring, children, frames=1):
+        self.ring = ring
+        self.child = children(publishes, ring.name, frames)
+        self.number = self.child.receive()
+
+    def stick(self, slot):
+        """Takes the producer's GPU work on the slot back."""
+        unpay(self.ring, self.number, slot.index)
+
+    def die(self):
+        reaps = self.ring._header.reaps
+        self.child.kill()
+        poll(lambda: self.ring._header.reap() or self.ring._header.reaps > reaps)

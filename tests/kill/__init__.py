@@ -1,0 +1,1 @@
+"""Who dies, is stopped or forks, and what the others see of it."""

@@ -1,0 +1,439 @@
+"""What survivors see, in real processes: watchdog, redelivery, restarts, keeper, ownership."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import gpuring
+from gpuring.cli.inspect import describe
+from tests.helpers.support import open_files, poll, set_fence
+
+
+def make(name, **options):
+    return gpuring.create(name, slots=4, shape=(8,), dtype="i8", device="host", **options)
+
+
+def put(producer, value):
+    with producer.claim(10) as slot:
+        slot.array[:] = value
+
+
+# ---- victims -----------------------------------------------------------------------------------
+
+
+def hold_a_frame(pipe, name, options):
+    consumer = gpuring.attach(name, timeout=10).consumer("shared", **options)
+    pipe.send("joined")
+    slot = consumer.acquire(10)
+    pipe.send(slot.seq)
+    pipe.receive()
+
+
+def hold_a_claim(pipe, name):
+    producer = gpuring.attach(name, timeout=10).producer()
+    slot = producer.claim(10)
+    pipe.send(slot.seq)
+    pipe.receive()
+
+
+def join_many(pipe, name, peers):
+    ring = gpuring.attach(name, timeout=10)
+    joined = [ring.consumer() for _ in range(peers)]
+    pipe.send(len(joined))
+    pipe.receive()
+
+
+# ---- the watchdog ------------------------------------------------------------------------------
+
+
+def kill_and_wait(pipe, name, pid):
+    """Until the victim is cleared.  Who has only attached clears nobody."""
+    with gpuring.attach(name, timeout=10) as ring:
+        pipe.receive()
+        os.kill(pid, signal.SIGKILL)
+        poll(lambda: ring.stats().reaps == 1)
+
+
+def test_the_dead_are_cleared_while_the_main_thread_holds_the_gil(name, children):
+    with make(name) as ring, ring.producer():
+        victim = children(hold_a_claim, name)
+        victim.receive()
+        killer = children(kill_and_wait, name, victim.pid)
+        killer.send()
+        # No Python runs in this process until the killer has said how it was.
+        ctypes.PyDLL(None).poll(struct.pack("ihh", killer.pipe.fileno(), select.POLLIN, 0), 1, -1)
+        killer.result()
+
+
+def test_nobody_has_to_wait_for_the_dead_to_be_cleared(name, children):
+    with make(name) as ring, ring.consumer():
+        victim = children(hold_a_claim, name)
+        victim.receive()
+        victim.kill()
+        poll(lambda: ring.stats().reaps == 1)
+        (death,) = ring.stats().deaths
+        assert (death.pid, death.role, death.voided) == (victim.pid, "producer", 1)
+        assert f"producer {death.number} (pid {victim.pid}) died; 1 claim voided" in describe(
+            ring.stats()
+        )
+
+
+def test_a_dead_creator_of_host_memory_keeps_nobody_out(name):
+    with make(name) as ring:
+        dead = replace(ring.stats(), creator_alive=False)
+        assert "nobody new can join" not in describe(dead)
+        assert "(dead)" in describe(dead)
+        assert "(dead: nobody new can join)" in describe(replace(dead, memory="ipc"))
+
+
+def test_thirty_peers_die_at_once(name, children):
+    with make(name, max_peers=40, max_subscriptions=40) as ring, ring.producer() as producer:
+        victims = [children(join_many, name, 10) for _ in range(3)]
+        assert [victim.receive() for victim in victims] == [10, 10, 10]
+        assert len(ring.stats().peers) == 31
+        for victim in victims:
+            victim.process.kill()
+        for k in range(20):  # 30 lossless subscriptions gated us
+            put(producer, k)
+        poll(lambda: len(ring.stats().peers) == 1)
+        assert ring.stats().reaps == 30
+
+
+def descriptors():
+    """What this process has open, by kind."""
+    return sorted(open_files().values())
+
+
+def join_and_leave(pipe, name):
+    """In a process of its own: nothing else comes and goes here."""
+    with make(name) as ring:
+        for turn in range(201):
+            with gpuring.attach(name) as other, other.producer() as producer, ring.consumer() as c:
+                put(producer, 1)
+                c.acquire(10).release()
+            if turn == 0:
+                del other, producer, c
+                poll(lambda: "anon_inode:[pidfd]" not in descriptors())  # the watchdog's next look
+                before, threads = descriptors(), len(list(Path("/proc/self/task").iterdir()))
+        del other, producer, c
+        poll(lambda: descriptors() == before)
+        assert len(list(Path("/proc/self/task").iterdir())) == threads
+        assert not ring.stats().peers
+
+
+def test_joining_and_leaving_costs_nothing_that_stays(name, children):
+    children(join_and_leave, name).result()
+
+
+def be_in_all(pipe, names):
+    with contextlib.ExitStack() as stack:
+        for name in names:
+            ring = stack.enter_context(gpuring.attach(name))
+            stack.enter_context(ring.consumer())
+            stack.enter_context(ring.consumer())
+        pipe.send()
+        pipe.receive()
+
+
+def watch_over_all(pipe, names):
+    def pidfds():
+        return descriptors().count("anon_inode:[pidfd]")
+
+    with contextlib.ExitStack() as stack:
+        rings = [stack.enter_context(make(name)) for name in names]
+        for ring in rings:
+            stack.enter_context(ring.producer())
+        pipe.send()
+        pipe.receive()
+        assert [len(ring.stats().peers) for ring in rings] == [3, 3, 3]
+        poll(pidfds)
+        assert pidfds() == 1
+        pipe.send()
+        poll(lambda: [len(ring.stats().peers) for ring in rings] == [1, 1, 1])
+        assert [ring.stats().reaps for ring in rings] == [2, 2, 2]
+        poll(lambda: pidfds() == 0)
+
+
+def test_one_descriptor_watches_over_all_peers_of_a_process(name, children):
+    names = [f"{name}-{k}" for k in range(3)]
+    watcher = children(watch_over_all, names)
+    watcher.receive()
+    victim = children(be_in_all, names)
+    victim.receive()
+    watcher.send()
+    watcher.receive()
+    victim.kill()
+    watcher.result()
+
+
+# ---- what the dead held ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("redeliver", [True, False])
+def test_a_dead_members_frame_is_redelivered_or_dropped(name, children, redeliver):
+    options = {"redeliver": redeliver}
+    with make(name) as ring, ring.producer() as producer:
+        victim = children(hold_a_frame, name, options)
+        assert victim.receive() == "joined"
+        other = ring.consumer("shared", **options)
+        put(producer, 1)
+        seq = victim.receive()
+        put(producer, 2)
+        victim.kill()
+        poll(lambda: ring.stats().reaps == 1)
+        with other.acquire(10) as slot:
+            assert (slot.seq, slot.redelivered) == ((seq, True) if redeliver else (seq + 1, False))
+        if redeliver:
+            assert other.acquire(10).seq == seq + 1
+        with pytest.raises(gpuring.RingTimeout):
+            other.acquire(0)
+
+
+def test_members_must_agree_on_redelivery(name):
+    with (
+        make(name) as ring,
+        ring.consumer("shared"),
+        pytest.raises(ValueError, match="redeliver="),
+    ):
+        ring.consumer("shared", redeliver=False)
+
+
+# ---- restarts ----------------------------------------------------------------------------------
+
+
+def publish_and_leave(pipe, name, values):
+    with gpuring.attach(name, timeout=10) as ring, ring.producer() as producer:
+        for value in values:
+            put(producer, value)
+
+
+def publish_and_hang(pipe, name, values):
+    producer = gpuring.attach(name, timeout=10).producer()
+    for value in values:
+        put(producer, value)
+    pipe.send("published")
+    pipe.receive()
+
+
+def read_over_restarts(pipe, name, last):
+    with gpuring.attach(name, timeout=10) as ring:
+        consumer = ring.consumer("recorder", start="oldest", reattach=True)
+        pipe.send("joined")
+        seen = []
+        for slot in consumer:
+            seen.append((int(slot.array[0]), slot.restarted))
+            pipe.send(seen[-1])
+            if seen[-1][0] == last:
+                break
+        consumer.close()
+    return seen
+
+
+def test_a_loop_goes_on_over_a_new_ring(name, children):
+    with make(name) as ring:
+        reader = children(read_over_restarts, name, 5)
+        assert reader.receive() == "joined"
+        children(publish_and_leave, name, [1, 2]).result()
+        assert [reader.receive(), reader.receive()] == [(1, False), (2, False)]
+        with make(name, replace=True) as second, second.producer() as producer:
+            for value in (3, 4, 5):
+                put(producer, value)
+            assert [reader.receive() for _ in range(3)] == [(3, True), (4, False), (5, False)]
+            reader.result()
+        assert ring.stats().closed
+
+
+def test_a_loop_goes_on_over_a_new_producer(name, children):
+    with make(name):
+        reader = children(read_over_restarts, name, 3)
+        assert reader.receive() == "joined"
+        killed = children(publish_and_hang, name, [1])
+        killed.receive()
+        assert reader.receive() == (1, False)
+        killed.kill()
+        children(publish_and_leave, name, [2, 3]).result()
+        assert [reader.receive(), reader.receive()] == [(2, True), (3, False)]
+        reader.result()
+
+
+def test_a_kept_ring_outlives_its_producers(name, children):
+    command = [sys.executable, "-m", "gpuring", "keep", name, "--device", "host", "--slots", "4"]
+    keeper = subprocess.Popen(
+        [*command, "--shape", "8", "--dtype", "i8", "--meta", "pts:i8"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert f"keeping {name}" in keeper.stdout.readline()
+        with gpuring.attach(name) as ring, ring.consumer() as consumer:
+            for value in (1, 2):
+                children(publish_and_leave, name, [value]).result()
+                with consumer.acquire(10) as slot:
+                    assert slot.array[0] == value
+                with pytest.raises(gpuring.EndOfStream):
+                    consumer.acquire(10)
+            keeper.send_signal(signal.SIGTERM)
+            assert keeper.wait(20) == 0
+            with pytest.raises(gpuring.RingNotFound):
+                gpuring.attach(name)
+    finally:
+        keeper.kill()
+        keeper.wait()
+
+
+# ---- the creator's death, and who may attach ---------------------------------------------------
+
+
+def create_and_hang(pipe, name):
+    ring = make(name)
+    pipe.send(ring.name)
+    pipe.receive()
+
+
+def test_a_host_ring_outlives_its_creator_until_it_is_cleaned(name, children):
+    creator = children(create_and_hang, name)
+    creator.receive()
+    with gpuring.attach(name) as ring, ring.producer() as producer:
+        creator.kill()
+        with gpuring.attach(name) as late, late.consumer() as consumer:
+            put(producer, 7)
+            assert consumer.acquire(10).array[0] == 7
+        assert name not in gpuring.clean()
+    assert name in gpuring.clean()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="giving a segment to another user needs root")
+def test_a_ring_of_another_user_is_refused_unless_asked_for(name):
+    with make(name):
+        for path in Path("/dev/shm").glob(f"gpuring.{name}*"):
+            os.chown(path, 12345, 12345)
+        with pytest.raises(PermissionError, match="owner=12345"):
+            gpuring.attach(name)
+        with gpuring.attach(name, owner=12345) as ring:
+            assert ring.slots == 4
+        assert name in [one.name for one in gpuring.ls()]  # looking is allowed
+
+
+# ---- loops that outlive more than they used to -------------------------------------------------
+
+
+def publish_once_and_hang(pipe, name):
+    producer = gpuring.attach(name, timeout=10).producer()
+    put(producer, 1)
+    pipe.send(producer.peer)
+    pipe.receive()
+
+
+def stick(ring, peer, slot):
+    """As if the peer's GPU had not got to its work on the slot."""
+    set_fence(ring, peer, slot.index, 1)
+
+
+@pytest.mark.parametrize("told", ["by acquire", "on the move to the new ring"])
+def test_a_torn_frame_does_not_end_a_reattaching_consumer(name, children, monkeypatch, told):
+    with make(name) as ring, gpuring.attach(name) as other:
+        consumer = other.consumer("recorder", start="oldest", reattach=True)
+        victim = children(publish_once_and_hang, name)
+        frames = iter(consumer)
+        slot = next(frames)
+        assert (slot.array[0], slot.restarted) == (1, False)
+        stick(other, victim.receive(), slot)
+        slot.release()
+
+        def die():
+            victim.kill()
+            poll(lambda: ring.stats().reaps == 1)
+
+        def successor(find=other._successor):
+            if ring.stats().reaps == 0:
+                die()
+            return find()
+
+        if told == "by acquire":
+            die()
+        else:
+            monkeypatch.setattr(other, "_successor", successor)
+        with make(name, replace=True) as second, second.producer() as producer:
+            put(producer, 5)
+            with pytest.raises(gpuring.FrameTorn, match="frame 4,"):
+                next(frames)
+            assert not consumer.closed
+            frames = iter(consumer)
+            slot = next(frames)
+            assert (slot.array[0], slot.restarted) == (5, True)
+            consumer.close()
+            assert second.stats().subscriptions == ()
+
+
+def cpu_seconds_of(*sleeps_s):
+    """What this process uses meanwhile."""
+    before = time.process_time()
+    for each in sleeps_s:
+        time.sleep(each)  # how long it is measured; synchronises nothing
+    return time.process_time() - before
+
+
+def test_waiting_for_a_restart_costs_next_to_nothing(name):
+    """Compared with waking up as often: what that costs, depends on the host."""
+    with make(name) as ring, gpuring.attach(name) as other:
+        consumer = other.consumer(reattach=True)
+        with ring.producer() as producer:
+            put(producer, 1)
+        seen = []
+
+        def read():
+            for slot in consumer:
+                seen.append((int(slot.array[0]), slot.restarted))
+                if slot.restarted:
+                    break
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        poll(lambda: seen)
+        used_s = cpu_seconds_of(1)
+        with ring.producer() as producer:
+            put(producer, 2)
+            reader.join()
+        assert seen == [(1, False), (2, True)]
+        assert used_s < 10 * cpu_seconds_of(*[0.02] * 50)
+
+
+def forks_a_watcher(pipe, name):
+    """Has had a watchdog itself; its child attaches anew and does nothing else."""
+    with gpuring.attach(name) as ring, ring.consumer():
+        if os.fork() == 0:
+            signal.alarm(60)
+            mine = gpuring.attach(name)
+            consumer = mine.consumer("forked")
+            pipe.send((os.getpid(), consumer.peer))
+            while True:  # the watchdog alone is at work
+                signal.pause()
+    pipe.receive()
+
+
+def test_a_forked_child_that_attaches_by_itself_clears_the_dead(name, children):
+    with make(name) as ring:  # which we do not join: nobody but the child looks after it
+        parent = children(forks_a_watcher, name)
+        pid, peer = parent.receive()
+        try:
+            poll(lambda: ring._header.live_peers() == [peer])
+            victim = children(hold_a_claim, name)
+            victim.receive()
+            victim.kill()
+            poll(lambda: ring.stats().reaps == 1)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,152 @@
+"""Who died, what it had, what the others see: the table of docs/failure.md, in real processes."""
+
+from __future__ import annotations
+
+import pytest
+
+import gpuring
+from gpuring.cli.inspect import describe
+from tests.helpers.support import HOST, ON_GPU, poll, segments_of
+from tests.helpers.victim import Victim, make
+
+
+def put(producer):
+    slot = producer.claim(10)
+    slot.publish()
+    return slot.seq
+
+
+def publishes_and_claims(pipe, name, place):
+    """One frame whose GPU work is done, then a claim."""
+    producer = gpuring.attach(name, timeout=20).producer()
+    with producer.claim(10) as slot:
+        place.fill(slot.array, 7)
+        seq = slot.seq
+    if place.on_gpu:
+        import cupy
+
+        cupy.cuda.runtime.deviceSynchronize()
+    pipe.send((seq, producer.claim(10).seq))
+    pipe.receive()
+
+
+@pytest.mark.parametrize(
+    "place", [HOST, pytest.param(ON_GPU[0], marks=pytest.mark.gpu)], ids=lambda place: place.name
+)
+def test_a_killed_producers_frames_are_read_and_its_claim_is_passed_over(place, name, children):
+    """With events a frame that nobody had asked for may be called torn (test_false_alarms.py)."""
+    with place.create(name, slots=4, shape=4, dtype="u1") as ring:
+        frames, producer = ring.consumer(), ring.producer()
+        child = children(publishes_and_claims, name, place)
+        published, claimed = child.receive()
+        behind = put(producer)
+        child.kill()
+        with frames.acquire(20) as slot:
+            assert slot.seq == published
+            assert place.read(slot.array).tolist() == [7] * 4
+            slot.check()
+        with frames.acquire(20) as slot:
+            assert slot.seq == behind > claimed
+
+
+def reads(pipe, name, what):
+    with gpuring.attach(name, timeout=20) as ring, ring.consumer("mine") as frames:
+        if what != "nothing":
+            slot = frames.acquire(20)
+            if what == "a frame, released":
+                slot.release()
+        pipe.send(frames.peer)
+        pipe.receive()
+
+
+@pytest.mark.parametrize("what", ["nothing", "a frame", "a frame, released"])
+def test_a_killed_readers_subscription_goes_and_producers_go_on(name, children, what):
+    with make(name) as ring, ring.producer() as producer:
+        child = children(reads, name, what)
+        poll(lambda: ring.stats().subscriptions)
+        for _ in range(4):
+            put(producer)
+        child.receive()
+        for _ in range(1 if what == "a frame, released" else 0):  # that slot is free
+            put(producer)
+        with pytest.raises(gpuring.RingFull):
+            producer.claim(0)
+        child.kill()
+        for _ in range(9):
+            put(producer)
+        assert ring.stats().subscriptions == ()
+
+
+def creates(pipe, name):
+    ring = make(name)
+    pipe.send()
+    pipe.receive()
+    ring.close()
+
+
+def test_a_host_ring_outlives_its_creator_as_long_as_it_has_its_name(name, children):
+    creator = children(creates, name)
+    creator.receive()
+    with gpuring.attach(name) as inside, inside.producer() as producer:
+        creator.kill()
+        with gpuring.attach(name) as late, late.consumer() as frames:
+            seq = put(producer)
+            assert frames.acquire(10).seq == seq
+            gpuring.unlink(name)
+            with pytest.raises(gpuring.RingNotFound):
+                gpuring.attach(name)
+            seq = put(producer)
+            assert frames.acquire(10).seq == seq
+    assert segments_of(name) == []
+
+
+def test_who_holds_a_frame_that_turns_out_torn_is_told_by_check_and_at_release(name, children):
+    with make(name) as ring:
+        frames, victim = ring.consumer(), Victim(ring, children)
+        slot = frames.acquire(10)
+        slot.check()
+        victim.stick(slot)
+        victim.die()
+        for _ in range(2):
+            with pytest.raises(gpuring.FrameTorn, match=f"frame {slot.seq} "):
+                slot.check()
+        with pytest.raises(gpuring.FrameTorn, match=f"frame {slot.seq} "):
+            slot.release()
+
+
+def test_a_new_producer_starts_the_stream_again(name, children):
+    with make(name) as ring:
+        frames, victim = ring.consumer(), Victim(ring, children, 2)
+        victim.die()
+        assert [seq_of(frames), seq_of(frames)] == [4, 5]
+        with pytest.raises(gpuring.PeerLost):
+            frames.acquire(10)
+        with ring.producer() as producer:
+            assert put(producer) == seq_of(frames)
+
+
+def seq_of(frames):
+    with frames.acquire(10) as slot:
+        return slot.seq
+
+
+def dies_at_once(pipe, name, peers):
+    ring = gpuring.attach(name, timeout=20)
+    joined = [ring.consumer() for _ in range(peers)]
+    pipe.send([each.peer for each in joined])
+    pipe.receive()
+
+
+def test_inspect_shows_the_last_eight_deaths(name, children):
+    with make(name) as ring, ring.producer():
+        pids = []
+        for peers in (3, 5, 3):
+            child = children(dies_at_once, name, peers)
+            assert len(child.receive()) == peers
+            reaps = ring.stats().reaps
+            child.kill()
+            poll(lambda reaps=reaps, peers=peers: ring.stats().reaps == reaps + peers)
+            pids.append(child.pid)
+        deaths = ring.stats().deaths
+        assert [death.pid for death in deaths] == [pids[2]] * 3 + [pids[1]] * 5
+        assert describe(ring.stats()).count(") died; it held nothing") == 8

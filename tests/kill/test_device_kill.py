@@ -1,0 +1,148 @@
+"""The kill matrix for device order (tests/core/kill_device/): every fault point of core and device.
+
+What readers are told of torn frames is compared with what the GPU of a fake driver found.
+bench/results/kill-matrix-device.json keeps a long run:
+
+    gcc -O2 -pthread -DGR_FAULTS -Wl,--wrap=gr_pidfd tests/core/kill_device/*.c tests/core/fake_*.c
+        tests/core/kill/{book,matrix,report,round}.c gpuring/native/{core,device}/*.c -ldl \
+        -o build/kill
+    build/kill --core 'gpuring/native/*' --rounds 10000 --seed 2027 --json FILE
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.compiled import BUILD_S, CORE, DEVICE, ROOT, Edit, build_device, needs_compiler
+
+RUN_S = 200
+PATIENT = ("--deadline-ms", 20_000)  # the survivors go on, however busy the machine is
+PROGRAM = [
+    "kill_device/*.c",
+    *(f"kill/{name}.c" for name in ("book", "matrix", "report", "round")),
+]
+FLAGS = ["-O1", "-g", "-w", "-DGR_FAULTS", "-Wl,--wrap=gr_pidfd"]
+
+pytestmark = [needs_compiler, pytest.mark.deadline(BUILD_S + RUN_S)]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("kill")
+    build_device(place, PROGRAM, FLAGS)
+    return place
+
+
+def run(program: Path, *options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [program, "--core", "gpuring/native/*", *map(str, options)],
+        cwd=program.parent,
+        capture_output=True,
+        text=True,
+        timeout=RUN_S,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+def test_whoever_dies_wherever_streams_go_on_and_torn_frames_are_told_exactly(built, tmp_path):
+    report = tmp_path / "report.json"
+    done = run(built / "program", "--rounds", 400, "--json", report, *PATIENT)
+    assert done.returncode == 0, done.stderr
+    points = json.loads(report.read_text())["points"]
+    named = {
+        name
+        for folder in (CORE, DEVICE)
+        for path in (ROOT / folder).glob("*.c")
+        for name in re.findall(r'FAULT\("([^"]+)"\)', path.read_text())
+    }
+    assert set(points) == named | {"device: unfinished"}
+    killed = {
+        point: sum(role["killed"] for role in of["roles"].values()) for point, of in points.items()
+    }
+    assert [point for point, rounds in killed.items() if rounds == 0] == []
+
+
+# name: (where to look for it, what to change)
+MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {
+    "nobody asks whether a frame that was released is torn": (
+        ("--point", "device: unfinished"),
+        [("released.c", "if (!events) return TORN;", "if (!events) return WHOLE;")],
+    ),
+    "nobody asks whether a frame that is held is torn": (
+        ("--point", "device: unfinished"),
+        [
+            (
+                "released.c",
+                "if (!gr_torn(peer->core.ring, index, use->producer, use->producer_id, "
+                "use->value))",
+                "if (1)",
+            )
+        ],
+    ),
+    "a frame is torn as soon as its producer's number has died": (
+        ("--point", "device:"),
+        [("consume.c", "return value > gr_load_acquire(&mark->reached) ||", "return true ||")],
+    ),
+    "frames that were released are forgotten": (
+        ("--point", "device: unfinished"),
+        [("verbs.c", "gd_remember(peer, &frame, stream);", "gd_unreserve(&peer->released, 1);")],
+    ),
+    "what is torn at its release is not said": (
+        ("--point", "device: unfinished"),
+        [("verbs.c", "else if (torn) {", "else if (0) {")],
+    ),
+    "a wait is left out": (
+        ("--point", "device:"),
+        [
+            (
+                "order.c",
+                "status = peer->device->sync->wait(peer, call, owner, index, value);",
+                "status = CU_OK;",
+            )
+        ],
+    ),
+    "a dead process's number is free before its GPU work is gone": (
+        ("--point", "device: unfinished"),
+        [("reap.c", "gpu_gone(ring, &ring->peer[p]);", "true;")],
+    ),
+    "a reaper does not raise the fences of the dead": (
+        ("--point", "device: unfinished"),
+        [
+            (
+                "reap.c",
+                "atomic_exchange_explicit(fence, promised, memory_order_seq_cst);",
+                ";",
+            )
+        ],
+    ),
+    "the events of a peer's predecessor are taken for its own": (
+        ("--role", "joiner"),
+        [("event.c", "if (!row || row->owner_id != owner_id)\n", "if (!row)\n")],
+    ),
+    "a peer leaves before its GPU work is done": (
+        ("--role", "joiner"),
+        [
+            (
+                "verbs.c",
+                "enum gr_result result = gd_drain(peer, call, how);",
+                "enum gr_result result = GR_OK;",
+            )
+        ],
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_it_catches(mutant, tmp_path):
+    where, edits = MUTANTS[mutant]
+    program = build_device(tmp_path, PROGRAM, FLAGS, *edits)
+    done = run(program, "--rounds", 1000, "--deadline-ms", 600, *where)  # it stops at the first
+    assert done.returncode == 1, done.stdout
+    assert re.match(r"round \d+ of seed 1: \w+ dies at ", done.stderr), done.stderr

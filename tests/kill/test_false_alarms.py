@@ -1,0 +1,83 @@
+"""The three cases in which a frame is called torn though it was written, and only these.
+
+docs/decisions/0011 says why.  That nothing else is called torn, tests/core/kill_device holds.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuring import native
+from tests.helpers import raw_verbs
+from tests.helpers.fake_driver import INVALID
+from tests.kill.test_torn import OnGpu, consumer_of, get, make_ring, pay, producer_of, told
+
+
+@pytest.mark.parametrize("later", ["had work pending", "had none"])
+def test_a_later_owner_of_the_number_died_with_work_pending_on_the_slot(segment, later):
+    ring = make_ring(segment, "timeline")
+    reader, first = consumer_of(ring), producer_of(ring)
+    seqs = first.put(2)
+    assert get(reader, 2) == seqs  # released while they were still being written
+    pay(ring, first)
+    assert first.peer.leave() == 0
+    heir = producer_of(ring)
+    assert heir.number == first.number
+    heir.put(2)
+    if later == "had none":
+        pay(ring, heir)
+    heir.die()
+    ring.reap()
+    assert told(reader) == (seqs if later == "had work pending" else 0)  # 0: the next frame's slot
+
+
+def elsewhere(ring, start="next"):
+    """A reader in a process that made none of the events, and so has to open them."""
+    header = ring.process()
+    others = native.Driver(ring.driver.addresses)
+    device = native.Device(header, 0, None, None, others)
+    return OnGpu(ring, raw_verbs.join_consumer(header, b"x", True, start, True, device))
+
+
+def dies(ring, producer):
+    """The driver opens no event of a process that is gone."""
+    producer.die()
+    ring.reap()
+    ring.driver.errors["open_handle"] = INVALID
+
+
+@pytest.mark.parametrize("how", ["it had met it", "it had not looked", "it joined afterwards"])
+def test_the_readers_process_had_never_found_that_producers_work_pending(segment, how):
+    ring, met = make_ring(segment, "event"), how == "it had met it"
+    reader, producer = None, producer_of(ring)
+    if how != "it joined afterwards":
+        reader = elsewhere(ring)
+    producer.put(1)
+    if met:
+        assert reader.acquire() == 2
+    pay(ring, producer)
+    assert ring.creator.fence(producer.number, 0) == 0  # nobody has asked
+    dies(ring, producer)
+    if met:
+        assert not reader.peer.is_torn(0)
+        assert reader.release(2) == 0
+    reader = reader or elsewhere(ring, "oldest")
+    assert reader.acquire() == native.PEER_LOST
+    assert ring.peek("peer", "torn", reader.number) == (0 if met else 1)
+
+
+@pytest.mark.parametrize("met", [True, False])
+def test_the_readers_process_has_met_the_next_owner_of_the_number(segment, met):
+    ring = make_ring(segment, "event")
+    reader, producer = elsewhere(ring), producer_of(ring)
+    producer.put(1)
+    assert reader.acquire() == 2
+    pay(ring, producer)
+    producer.die()
+    ring.reap()
+    heir = producer_of(ring)
+    assert heir.number == producer.number
+    heir.put(1)
+    if met:
+        assert reader.acquire() == 3
+    assert reader.peer.is_torn(0) is met

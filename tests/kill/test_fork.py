@@ -1,0 +1,138 @@
+"""A forked child: a clear error from every call, and no harm to its parent, living or dead."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+
+import gpuring
+from tests.helpers.support import Pipe, poll
+from tests.service import services
+
+OPTIONS = {"slots": 2, "shape": 4, "dtype": "u1"}
+
+
+def forks(pipe: Pipe, name: str) -> tuple[list[str], list[int]]:
+    """What a forked child gets from every call, and what its parent can still do."""
+    ring = gpuring.create(name, **OPTIONS, device="host")
+    producer, frames = ring.producer(), ring.consumer()
+    read, write = os.pipe()
+    slot = producer.claim()
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(20)
+        errors = []
+        for call in (
+            ring.producer, ring.consumer, ring.stats, lambda: producer.claim(0),
+            lambda: frames.acquire(0), slot.publish,
+        ):  # fmt: skip
+            try:
+                call()
+                errors.append(f"{call}: no error")
+            except gpuring.RingError as error:
+                errors.append(str(error))
+            except BaseException as error:
+                errors.append(repr(error))
+        with gpuring.attach(name) as mine, mine.consumer() as late:
+            try:
+                late.acquire(timeout=0)
+                errors.append("there was no frame yet")
+            except gpuring.RingTimeout:
+                pass
+        ring.close()
+        os.write(write, "\n".join(errors).encode())
+        sys.stdout.flush()
+        os._exit(0)
+    os.close(write)
+    _, status = os.waitpid(pid, 0)
+    assert status == 0, status
+    with os.fdopen(read) as answers:
+        errors = answers.read().splitlines()
+    slot.publish()
+    seqs = [frames.acquire(timeout=0).seq]
+    gpuring.attach(name).close()
+    ring.close()
+    return errors, seqs
+
+
+def test_a_forked_child_gets_a_clear_error_and_does_the_parent_no_harm(name, children):
+    errors, seqs = children(forks, name).result()
+    assert len(errors) == 6
+    for error in errors:
+        assert "fork()" in error, errors
+        assert "spawn" in error
+    assert seqs == [2]
+
+
+def forks_and_dies(pipe: Pipe, name: str) -> None:
+    ring = gpuring.attach(name)
+    frames = ring.consumer()
+    if os.fork() == 0:
+        signal.alarm(60)
+        pipe.send(os.getpid())
+        signal.pause()  # until the test kills it, or it would outlive the test
+    pipe.send([frames.acquire().seq])
+    signal.pause()
+
+
+def test_a_forked_child_does_not_keep_its_dead_parent_alive(name, children):
+    """It inherits the descriptor that holds the parent's locks."""
+    with gpuring.create(name, **OPTIONS, device="host") as ring, ring.producer() as producer:
+        child = children(forks_and_dies, name)
+        poll(lambda: ring.stats().subscriptions)
+        producer.claim().publish()
+        said = [child.receive(), child.receive()]
+        assert [2] in said
+        producer.claim().publish()
+        child.kill()
+        assert producer.claim(timeout=20).seq == 4
+        (grandchild,) = [pid for pid in said if isinstance(pid, int)]
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(grandchild, signal.SIGKILL)
+
+
+def forks_while_a_thread_sends(pipe: Pipe, name: str) -> list[str]:
+    """What a forked child gets from each verb of a client.  In its parent a thread waits to send,
+    and the child has no such thread."""
+    read, write = os.pipe()
+    with services.serve(name, slots=1), gpuring.connect(name) as client:
+        call = services.send(client, 0)
+
+        def send() -> None:
+            with contextlib.suppress(gpuring.RingClosed):
+                client.request()
+
+        thread = threading.Thread(target=send)
+        thread.start()
+        poll(lambda: services.is_held(client._sending))
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(20)
+            for verb in (
+                client.request,
+                lambda: client.request(0),
+                lambda: client.call(1),
+                call.result,
+            ):
+                try:
+                    verb()
+                except BaseException as error:
+                    os.write(write, f"{error!r}\n".encode())
+            os._exit(0)
+        os.close(write)
+        _, status = os.waitpid(pid, 0)
+        client.close()
+        thread.join()
+        assert status == 0, status
+        with os.fdopen(read) as answers:
+            return answers.read().splitlines()
+
+
+def test_a_forked_child_does_not_wait_for_a_thread_that_it_does_not_have(name, children):
+    errors = children(forks_while_a_thread_sends, name).result()
+    assert len(errors) == 4
+    for error in errors:
+        assert "fork()" in error, errors

@@ -1,0 +1,225 @@
+"""The kill matrix (tests/core/kill/): every fault point of the core, every role that comes to it.
+
+The mutants show that it can fail: each takes one line out of the recovery, and some survivor has
+to hang, lose a frame or find the ring worn.  bench/results/kill-matrix-host.json keeps a long run:
+
+    gcc -O2 -pthread -DGR_FAULTS tests/core/kill/*.c gpuring/native/core/*.c -o build/kill
+    build/kill --rounds 10000 --seed 2027 --json bench/results/kill-matrix-host.json
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.compiled import BUILD_S, CORE, ROOT, Edit, build, needs_compiler
+
+RUN_S = 200
+PATIENT = ("--deadline-ms", 20_000)  # the survivors go on, however busy the machine is
+
+pytestmark = [needs_compiler, pytest.mark.deadline(BUILD_S + RUN_S)]
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="module")
+def matrix(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return runner(tmp_path_factory.mktemp("kill"))
+
+
+def runner(place: Path, *edits: Edit) -> Run:
+    program = build(place, "kill/*.c", ["-O1", "-g", "-DGR_FAULTS"], *edits)
+
+    def run(*options: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [program, *map(str, options)],
+            cwd=place,
+            capture_output=True,
+            text=True,
+            timeout=RUN_S,
+            check=False,
+        )
+
+    return run
+
+
+def test_whoever_dies_wherever_the_survivors_go_on_and_the_books_balance(matrix, tmp_path):
+    report = tmp_path / "report.json"
+    done = matrix("--rounds", 400, "--json", report, *PATIENT)
+    assert done.returncode == 0, done.stderr
+    points = json.loads(report.read_text())["points"]
+    named = {
+        name
+        for path in (ROOT / CORE).glob("*.c")
+        for name in re.findall(r'FAULT\("([^"]+)"\)', path.read_text())
+    }
+    assert set(points) == named | {"device: unfinished"}
+    killed = {
+        point: sum(role["killed"] for role in of["roles"].values()) for point, of in points.items()
+    }
+    assert [point for point, rounds in killed.items() if rounds == 0] == []
+
+
+WITHOUT_LONG_TICKS: list[Edit] = [
+    ("watchdog.c", "LONG_TICK_MS = 1000, FULL_LOOK_MS = 100,", "FULL_LOOK_MS = 1000000,"),
+    (
+        "watchdog.c",
+        "soon ? TICK_MS : tick_ms < LONG_TICK_MS / 2 ? 2 * tick_ms : LONG_TICK_MS;",
+        "soon ? TICK_MS : 1000000;",
+    ),
+]
+
+
+@pytest.mark.slow
+def test_no_death_waits_for_the_tick_of_a_watchdog(tmp_path):
+    """Newcomers are told of by who wakes up, or goes to sleep, so the tick may be long.
+
+    A short tick stays: 20 ms after a join that was not complete yet, or after LOCK was busy.
+    """
+    done = runner(tmp_path, *WITHOUT_LONG_TICKS)("--rounds", 150, *PATIENT)  # not all are reached
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_fault_point_that_is_not_reached_shows(matrix):
+    done = matrix("--rounds", 1, "--role", "closer", "--point", "close: closed", *PATIENT)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert any(re.match(r"close: closed .* closer 1$", line) for line in lines)
+    assert any(re.match(r"claim: swapped .* NOBODY DIED HERE$", line) for line in lines)
+
+
+# name: (where to look for it, what to change)
+MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {
+    "a reaper does not open what the dead held": (
+        ("--point", "acquire: confirmed"),
+        [
+            (
+                "reap.c",
+                "claim_word(seq_of(t), GR_NONE, drop ? GR_DONE : GR_OPEN)",
+                "drop ? claim_word(seq_of(t), GR_NONE, GR_DONE) : t",
+            )
+        ],
+    ),
+    "a reaper looks at the first word of the mask only": (
+        ("--point", "acquire:"),
+        [("reap.c", "gr_each_bit(u, ring->sub_words,", "gr_each_bit(u, 1,")],
+    ),
+    "a claim looks at the first word of the mask only": (
+        (),
+        [("ring.h", "gr_each_bit(u, (ring)->sub_words,", "gr_each_bit(u, 1,")],
+    ),
+    "a reaper does not void what the dead was writing": (
+        ("--point", "claim: claimed"),
+        [("reap.c", "gr_cas(&slot->word, w, claim_word(seq_of(w), GR_NONE, GR_VOID))", "1")],
+    ),
+    "a reaper does not say that a frame was opened": (
+        ("--role", "member", "--point", "acquire: confirmed"),
+        [
+            (
+                "reap.c",
+                "atomic_fetch_add_explicit(&ring->sub[u].redo, 1, memory_order_seq_cst);\n"
+                '            GR_FAULT("reap: redo bumped");',
+                "",
+            )
+        ],
+    ),
+    "a reaper does not ring the bell, and nobody looks by himself": (
+        ("--point", "claim: claimed"),
+        [
+            (
+                "reap.c",
+                "gr_ring_bell(ring);\n    gr_store_sc(&entry->word, peer_word(GR_FREE, 0, 0));",
+                "gr_store_sc(&entry->word, peer_word(GR_FREE, 0, 0));",
+            ),
+            ("wait.h", "GR_SLICE_NS (INT64_C(50)", "GR_SLICE_NS (INT64_C(2000)"),
+        ],
+    ),
+    "a reaper frees the entry first": (
+        ("--role", "reaper", "--point", "reap: slot"),
+        [
+            (
+                "reap.c",
+                "bool producer = role_of(word) == GR_PRODUCER;",
+                "bool producer = role_of(word) == GR_PRODUCER;\n"
+                "    gr_store_sc(&entry->word, peer_word(GR_FREE, 0, 0));",
+            )
+        ],
+    ),
+    "a leaver frees its entry before its subscription": (
+        ("--point", "leave: leaving"),
+        [
+            (
+                "members.c",
+                "peer_word(GR_LEAVING, me->self.role, me->self.u)",
+                "peer_word(GR_FREE, 0, 0)",
+            )
+        ],
+    ),
+    "a reaper does not mark what the device had not finished": (
+        ("--role", "producer", "--point", "device: unfinished"),
+        [
+            (
+                "reap.c",
+                "mark_torn(tear_of(ring, i, p), gr_load_relaxed(&entry->id), reached);",
+                "",
+            )
+        ],
+    ),
+    "a reaper's mark says nothing of what was finished": (
+        ("--role", "producer", "--point", "device: unfinished"),
+        [("reap.c", "&mark->reached, reached)", "&mark->reached, 0)")],
+    ),
+    "a mark holds for every producer of the slot": (
+        ("--role", "producer", "--point", "device: unfinished"),
+        [
+            (
+                "ring.h",
+                "ring->tear[i * ring->max_peers + p]",
+                "ring->tear[i + 0 * p]",
+            )
+        ],
+    ),
+    "a reaper does not raise the fences of the dead": (
+        ("--role", "consumer", "--point", "device: unfinished"),
+        [("reap.c", "atomic_exchange_explicit(fence, promised, memory_order_seq_cst);", ";")],
+    ),
+    "a reaper leaves a subscription without a member": (
+        ("--role", "consumer", "--point", "acquire: looked"),
+        [("reap.c", "if (!gr_has_other_member(ring, u, p)) gr_remove_subscription(ring, u);", "")],
+    ),
+    "nobody tells the watchdog of newcomers": (
+        ("--role", "joiner"),
+        [
+            *WITHOUT_LONG_TICKS,
+            (
+                "watchdog.c",
+                "void gr_tell_of_joins(struct gr_ring *ring) {",
+                "void gr_tell_of_joins(struct gr_ring *ring) {\n    if (ring) return;",
+            ),
+        ],
+    ),
+    "a reaper takes every dead peer for a sleeper": (
+        ("--role", "joiner"),
+        [
+            (
+                "reap.c",
+                "if (counted) atomic_fetch_sub_explicit(&ring->head->waiters, counted,",
+                "atomic_fetch_sub_explicit(&ring->head->waiters, counted | 1,",
+            )
+        ],
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_it_catches(mutant, tmp_path):
+    where, edits = MUTANTS[mutant]
+    done = runner(tmp_path, *edits)("--rounds", 100, "--deadline-ms", 400, *where)
+    assert done.returncode == 1, done.stdout
+    assert re.match(r"round \d+ of seed 1: \w+ dies at ", done.stderr), done.stderr

@@ -1,0 +1,381 @@
+"""Whoever was killed comes back: the ring lives on, is replaced, or is cleaned away."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import gpuring
+from gpuring import native
+from tests.helpers.commands import gpuring as command
+from tests.helpers.support import poll, segments_of
+
+OPTIONS = {"slots": 4, "shape": 4, "dtype": "i8", "device": "host"}
+
+
+def put(producer, value):
+    with producer.claim(10) as slot:
+        slot.array[:] = value
+    return slot.seq
+
+
+def owns_and_publishes(pipe, name, values):
+    """Creator and producer in one, as a camera process is."""
+    with gpuring.create(name, **OPTIONS) as ring, ring.producer() as producer:
+        for value in values:
+            put(producer, value)
+        pipe.send("published")
+        pipe.receive()
+
+
+def guest(pipe, name):
+    with gpuring.attach(name, timeout=10) as ring, ring.consumer() as frames:
+        pipe.send("joined")
+        frames.acquire(10)
+        pipe.send("holds")
+        pipe.receive()
+
+
+def records(pipe, name, last):
+    """Reads on over restarts; sends each frame's (value, sequence, restarted)."""
+    with gpuring.attach(name, timeout=10) as ring:
+        frames = ring.consumer("recorder", start="oldest", reattach=True)
+        for slot in frames:
+            value = int(slot.array[0])
+            pipe.send((value, slot.seq, slot.restarted))
+            if value == last:
+                break
+        frames.close()
+
+
+@pytest.mark.slow
+def test_a_loop_goes_on_over_the_death_of_who_owns_the_ring(name, children):
+    """Sequences start over with the new one."""
+    camera = children(owns_and_publishes, name, [1, 2])
+    camera.receive()
+    recorder = children(records, name, 4)
+    assert [recorder.receive(), recorder.receive()] == [(1, 4, False), (2, 5, False)]
+    camera.kill()
+    again = children(owns_and_publishes, name, [3, 4])
+    again.receive()
+    assert [recorder.receive(), recorder.receive()] == [(3, 4, True), (4, 5, False)]
+    recorder.result()
+    again.send()
+    again.result()
+
+
+def watches(pipe, name, newest, last):
+    """A lossy reader.  Sends the values that it gets, until the last one."""
+    with (
+        gpuring.attach(name, timeout=10) as ring,
+        ring.consumer(lossless=False, start="oldest", reattach=True) as frames,
+    ):
+        pipe.send("joined")
+        for slot in (one for (one,) in gpuring.align([frames])) if newest else frames:
+            value = int(slot.array[0])
+            pipe.send((value, slot.restarted))
+            if value == last:
+                return
+
+
+@pytest.mark.slow(keep=2)
+@pytest.mark.parametrize("between", [True, False])
+@pytest.mark.parametrize("newest", [True, False])
+def test_a_watcher_goes_on_though_it_has_joined_the_ring_of_the_dead(
+    name, children, newest, between
+):
+    """It may have started between the death of the camera and its restart."""
+    camera = children(owns_and_publishes, name, [1])
+    camera.receive()
+    if between:
+        camera.kill()
+    watcher = children(watches, name, newest, 4)
+    assert watcher.receive() == "joined"
+    assert watcher.receive() == (1, False)
+    camera.kill()
+    again = children(owns_and_publishes, name, [4])
+    again.receive()
+    assert watcher.receive() == (4, True)
+    watcher.result()
+    again.send()
+    again.result()
+
+
+def ends(camera, how):
+    os.kill(camera.pid, how)
+    camera.process.join(20)
+    assert camera.process.exitcode == -how
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_a_camera_that_was_killed_starts_again(name, children, how):
+    """It had the only handle.  The new ring has its name alone, and works."""
+    for value in (1, 2, 3):
+        camera = children(owns_and_publishes, name, [value])
+        assert camera.receive() == "published"
+        assert len(segments_of(name)) == 2
+        ends(camera, how)
+    with gpuring.create(name, **OPTIONS) as ring:
+        works(ring)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_a_camera_starts_again_though_a_reader_is_still_in_its_ring(name, children, how):
+    """The reader, which is lossless and has fallen behind, drains the old ring."""
+    camera = children(owns_and_publishes, name, [1, 2])
+    camera.receive()
+    with gpuring.attach(name) as old, old.consumer(start="oldest") as frames:
+        ends(camera, how)
+        again = children(owns_and_publishes, name, [3])
+        assert again.receive() == "published"
+        assert [int(slot.array[0]) for slot in frames] == [1, 2]
+        with (
+            gpuring.attach(name) as new,
+            new.consumer(start="oldest") as others,
+            others.acquire(0) as slot,
+        ):
+            assert slot.array[0] == 3
+        again.send()
+        again.result()
+
+
+def test_a_producer_in_the_ring_of_a_dead_creator_is_closed_out_by_the_next_one(name, children):
+    """The creator has the say.  Who would rather go on with the ring asks for replace=False."""
+    camera = children(owns_and_publishes, name, [1])
+    camera.receive()
+    with gpuring.attach(name) as old, old.producer() as producer:
+        ends(camera, signal.SIGKILL)
+        producer.claim(5).publish()
+        with pytest.raises(gpuring.RingExists):
+            gpuring.create(name, **OPTIONS, replace=False)
+        producer.claim(5).publish()
+        with gpuring.create(name, **OPTIONS) as ring:
+            with pytest.raises(gpuring.RingClosed):
+                producer.claim(5)
+            works(ring)
+
+
+def test_a_ring_whose_creator_lives_is_not_replaced_unasked(name):
+    with gpuring.create(name, **OPTIONS) as ring:
+        for replace in (None, False):
+            with pytest.raises(gpuring.RingExists, match=r"\(alive\), 0 living peers\."):
+                gpuring.create(name, **OPTIONS, replace=replace)
+        works(ring)
+
+
+def test_replace_false_refuses_the_ring_of_the_dead_too(name, children):
+    camera = children(owns_and_publishes, name, [1])
+    camera.receive()
+    with gpuring.attach(name) as ring, ring.consumer():
+        camera.kill()
+        poll(lambda: ring.stats().reaps == 1)
+        before = segments_of(name)
+        with pytest.raises(gpuring.RingExists, match=r"\(dead\), 1 living peer\."):
+            gpuring.create(name, **OPTIONS, replace=False)
+        assert segments_of(name) == before
+        assert not ring._header.closed
+    assert name in gpuring.clean()
+
+
+def of_another_version(name):
+    """As an older or a newer gpuring has left it."""
+    at = next(at for t, f, at, _ in native.layout_fields() if (t, f) == ("head", "version"))
+    with Path(f"/dev/shm/gpuring.{name}").open("r+b") as file:
+        file.seek(at)
+        file.write(b"\xff")
+
+
+def damaged(name):
+    path = Path(f"/dev/shm/gpuring.{name}")
+    with path.open("r+b") as file:
+        file.write(os.urandom(path.stat().st_size))
+
+
+@pytest.mark.parametrize("change", [of_another_version, damaged])
+def test_what_cannot_be_read_makes_way_when_nobody_uses_it(name, children, change):
+    camera = children(owns_and_publishes, name, [1])
+    camera.receive()
+    with gpuring.attach(name):
+        camera.kill()
+        change(name)
+        with pytest.raises(gpuring.RingExists, match="end the processes that use it"):
+            gpuring.create(name, **OPTIONS)
+    with gpuring.create(name, **OPTIONS) as ring:
+        assert len(segments_of(name)) == 2
+        works(ring)
+
+
+@pytest.mark.parametrize("role", ["producer", "consumer"])
+@pytest.mark.parametrize("end", ["replaced", "closed"])
+def test_who_attached_before_a_ring_was_replaced_is_told_to_attach_again(name, role, end):
+    """Between `attach` and the join the ring may have come to its end."""
+    old = gpuring.create(name, **OPTIONS)
+    with gpuring.attach(name) as late:
+        if end == "closed":
+            old.close()
+        with gpuring.create(name, **OPTIONS, replace=True):
+            again = rf"another ring.*attach\({name!r}, timeout"
+            with pytest.raises(gpuring.RingClosed, match=again):
+                getattr(late, role)()
+            with gpuring.attach(name) as new:
+                getattr(new, role)().close()
+    old.close()
+
+
+def test_readers_drain_a_ring_that_was_replaced(name):
+    with (
+        gpuring.create(name, **OPTIONS) as old,
+        old.consumer() as frames,
+        old.producer() as producer,
+    ):
+        seqs = [put(producer, value) for value in (1, 2, 3)]
+        with gpuring.create(name, **OPTIONS, replace=True):
+            with pytest.raises(gpuring.RingClosed):
+                producer.claim(0)
+            for seq in seqs:
+                with frames.acquire(0) as slot:
+                    assert slot.seq == seq
+            with pytest.raises(gpuring.EndOfStream):
+                frames.acquire(0)
+
+
+def all_killed(name, children):
+    """What is left of a ring whose creator, producer and reader were killed at once."""
+    children_of_ring = [children(owns_and_publishes, name, [1, 2])]
+    children_of_ring[0].receive()
+    with gpuring.attach(name) as ring:
+        children_of_ring.append(children(guest, name))
+        assert children_of_ring[1].receive() == "joined"
+        with ring.producer() as producer:
+            put(producer, 3)
+        assert children_of_ring[1].receive() == "holds"
+        for child in children_of_ring:
+            os.kill(child.pid, signal.SIGKILL)
+        for child in children_of_ring:
+            child.kill()
+
+
+def works(ring):
+    with ring.producer() as producer, ring.consumer(start="oldest") as frames:
+        put(producer, 7)
+        assert frames.acquire(10).array[0] == 7
+
+
+@pytest.mark.slow(keep=1)
+@pytest.mark.parametrize("replace", [None, True])
+def test_after_the_death_of_everybody_a_new_ring_replaces_the_old_one(name, children, replace):
+    all_killed(name, children)
+    with gpuring.create(name, **OPTIONS, replace=replace) as ring:
+        assert len(segments_of(name)) == 2
+        works(ring)
+
+
+@pytest.mark.slow
+def test_after_the_death_of_everybody_clean_removes_the_ring(name, children):
+    all_killed(name, children)
+    with gpuring.create(f"{name}-alive", **OPTIONS) as alive:
+        said = command("clean")  # or that of somebody else on this host, just before
+        assert said.returncode == 0, said.stderr
+        assert segments_of(name) == segments_of(f"{name}-alive")
+        works(alive)
+    with gpuring.create(name, **OPTIONS) as ring:
+        works(ring)
+
+
+def test_a_producer_comes_back_to_a_kept_ring(name, children):
+    """Killed, not left in order: it attaches again, and its readers go on."""
+    with gpuring.create(name, **OPTIONS) as ring, ring.consumer("all") as frames:
+        ring.watch()
+        for value in (1, 2):
+            camera = children(joins_and_publishes, name, value)
+            camera.receive()
+            with frames.acquire(10) as slot:
+                assert slot.array[0] == value
+            camera.kill()
+            poll(lambda value=value: ring.stats().reaps == value)
+            with pytest.raises(gpuring.PeerLost):
+                frames.acquire(0)
+
+
+KEEP = ("--slots", "4", "--shape", "4", "--dtype", "i8", "--device", "host")
+
+
+def keeper(name):
+    command = [sys.executable, "-m", "gpuring", "keep", name, *KEEP]
+    started = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert started.stdout.readline().startswith(f"keeping {name}")
+    return started
+
+
+def test_a_keeper_that_was_killed_starts_again(name):
+    """Though a producer is still in the ring, which learns that it has ended."""
+    with keeper(name) as first:
+        try:
+            ring = gpuring.attach(name)
+            producer = ring.producer()
+        finally:
+            first.kill()
+    with keeper(name) as second:
+        try:
+            with pytest.raises(gpuring.RingClosed):
+                producer.claim(0)
+            ring.close()
+            with gpuring.attach(name) as ring:
+                works(ring)
+        finally:
+            second.terminate()
+    assert second.returncode == 0
+
+
+def test_a_keeper_that_is_ended_while_it_says_that_it_keeps_closes_its_ring(name):
+    """Nobody reads what it says, so it is at that when the signal comes."""
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(write, bytes(4096))
+    os.set_blocking(write, True)
+    command = [sys.executable, "-m", "gpuring", "keep", name, *KEEP]
+    with os.fdopen(read, "rb") as said, subprocess.Popen(command, stdout=write) as started:
+        os.close(write)
+        try:
+            with gpuring.attach(name, timeout=20):
+                stat = Path(f"/proc/{started.pid}/stat")
+                poll(lambda: stat.read_text().rpartition(")")[2].split()[0] == "S")
+        finally:
+            started.terminate()
+        assert b"closing" in said.read()
+    assert started.returncode == 0
+
+
+def joins_and_publishes(pipe, name, value):
+    producer = gpuring.attach(name, timeout=10).producer()
+    put(producer, value)
+    pipe.send("published")
+    pipe.receive()
+
+
+def test_the_ring_that_a_consumer_came_from_closes_it_wherever_it_is(name):
+    options = {"slots": 4, "shape": 4, "dtype": "u1", "device": "host"}
+    old = gpuring.create(name, **options)
+    with gpuring.attach(name) as mine:
+        frames = mine.consumer("x", reattach=True)
+        with old.producer() as producer:
+            producer.claim(0).publish()
+        loop = iter(frames)
+        next(loop)
+        with gpuring.create(name, **options, replace=True) as new, new.producer() as producer:
+            producer.claim(0).publish()
+            assert next(loop).restarted
+            assert frames.ring is not mine
+            mine.close()
+            assert frames.closed
+            assert frames.ring.closed
+            assert new._header.live_peers() == [producer.peer]
+    old.close()

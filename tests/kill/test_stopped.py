@@ -1,0 +1,292 @@
+"""A process that is stopped (SIGSTOP) is not dead: it keeps what it has, and whom that holds up.
+
+Each is continued in the end, and finishes what it had begun.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+import gpuring
+from tests.helpers.commands import gpuring as command
+from tests.helpers.support import poll
+
+SLOTS = 4
+
+
+def make(name):
+    return gpuring.create(name, slots=SLOTS, shape=4, dtype="u1", device="host")
+
+
+def put(producer, frames=1):
+    seqs = []
+    for _ in range(frames):
+        slot = producer.claim(0)
+        slot.publish()
+        seqs.append(slot.seq)
+    return seqs
+
+
+def get(consumer):
+    """Everything that it can read now."""
+    seqs = []
+    while True:
+        try:
+            with consumer.acquire(0) as slot:
+                seqs.append(slot.seq)
+        except gpuring.RingTimeout:
+            return seqs
+
+
+def stop(child):
+    """Returns when all of its threads have stopped."""
+    os.kill(child.pid, signal.SIGSTOP)
+    poll(child.stopped)
+
+
+def go_on(child):
+    os.kill(child.pid, signal.SIGCONT)
+    child.send()
+
+
+def claims(pipe, name):
+    with gpuring.attach(name, timeout=10) as ring, ring.producer() as producer:
+        slot = producer.claim(10)
+        pipe.send(slot.seq)
+        pipe.receive()
+        slot.publish()
+
+
+def holds(pipe, name, subscription, lossless):
+    with (
+        gpuring.attach(name, timeout=10) as ring,
+        ring.consumer(subscription, lossless=lossless) as frames,
+    ):
+        pipe.send("joined")
+        slot = frames.acquire(20)
+        pipe.send(slot.seq)
+        pipe.receive()
+        slot.release()
+
+
+def waits(pipe, name, role, lossless):
+    """In a verb that has nothing to give."""
+    with gpuring.attach(name, timeout=10) as ring:
+        endpoint = ring.producer() if role == "producer" else ring.consumer(lossless=lossless)
+        verb = endpoint.claim if role == "producer" else endpoint.acquire
+        pipe.send(endpoint.peer)
+        slot = verb(60)
+        pipe.receive()
+        return slot.seq
+
+
+def is_asleep(ring, number):
+    return any(peer.waiting for peer in ring.stats().peers if peer.number == number)
+
+
+def test_a_stopped_producer_with_a_claim_holds_up_readers_and_a_lap_later_producers(name, children):
+    with make(name) as ring, ring.producer() as producer, ring.consumer("all") as reader:
+        newest = ring.consumer(lossless=False)
+        child = children(claims, name)
+        seq = child.receive()
+        stop(child)
+        behind = put(producer, SLOTS - 1)
+        assert get(reader) == []
+        with pytest.raises(
+            gpuring.RingTimeout, match=rf"{child.pid}, stopped.*is writing frame {seq} "
+        ):
+            reader.acquire(0.001)
+        assert newest.latest(0).seq == behind[-1]
+        newest.close()
+        with pytest.raises(gpuring.RingFull, match=rf"pid {child.pid}"):
+            producer.claim(0)
+        assert ring.stats().reaps == 0
+        go_on(child)
+        assert child.result() is None
+        assert get(reader) == [seq, *behind]
+
+
+def test_a_stopped_holder_of_a_lossless_subscription_holds_up_producers_a_lap_later(name, children):
+    with make(name) as ring, ring.producer() as producer, ring.consumer("other") as other:
+        child = children(holds, name, "mine", True)
+        child.receive()
+        (seq,) = put(producer)
+        assert child.receive() == seq
+        stop(child)
+        put(producer, SLOTS - 1)
+        assert len(get(other)) == SLOTS
+        with pytest.raises(gpuring.RingFull, match=rf"{child.pid}, stopped.*holds frame {seq} "):
+            producer.claim(0.001)
+        assert ring.stats().reaps == 0
+        go_on(child)
+        child.result()
+        assert put(producer) == [seq + SLOTS]
+
+
+def test_another_member_reads_on_beside_a_stopped_one(name, children):
+    """Up to a lap after the frame that it holds."""
+    with make(name) as ring, ring.producer() as producer:
+        child = children(holds, name, "shared", True)
+        child.receive()
+        (seq,) = put(producer)
+        assert child.receive() == seq
+        other = ring.consumer("shared")
+        stop(child)
+        assert put(producer, SLOTS - 1) == get(other)
+        with pytest.raises(gpuring.RingFull, match=rf"holds frame {seq} "):
+            producer.claim(0)
+        child.kill()
+        with other.acquire(10) as slot:
+            assert (slot.seq, slot.redelivered) == (seq, True)
+
+
+def test_a_stopped_holder_of_a_lossy_subscription_costs_one_slot(name, children):
+    with make(name) as ring, ring.producer() as producer, ring.consumer("all") as reader:
+        child = children(holds, name, "some", False)
+        child.receive()
+        (seq,) = put(producer)
+        assert child.receive() == seq
+        stop(child)
+        read = get(reader)
+        for _ in range(5):
+            put(producer, SLOTS - 1)
+            read += get(reader)
+        first = seq % SLOTS
+        assert read == [seq, *(s for s in range(seq, seq + 5 * SLOTS) if s % SLOTS != first)]
+        go_on(child)
+        child.result()
+        put(producer, SLOTS)
+        assert any(s % SLOTS == first for s in get(reader))
+
+
+@pytest.mark.parametrize(("role", "lossless"), [("producer", True), ("consumer", False)])
+def test_a_stopped_producer_or_lossy_reader_that_waits_costs_nothing(
+    name, children, role, lossless
+):
+    with make(name) as ring, ring.producer() as producer, ring.consumer("all") as reader:
+        if role == "producer":
+            put(producer, SLOTS)  # which nobody has read yet, so that it has to wait
+        child = children(waits, name, role, lossless)
+        number = child.receive()
+        poll(lambda: is_asleep(ring, number))
+        stop(child)
+        get(reader)
+        for _ in range(5 * SLOTS):
+            assert put(producer) == get(reader)
+        assert ring.stats().reaps == 0
+        go_on(child)
+        if role == "consumer":
+            put(producer)
+        assert child.result() > SLOTS
+
+
+def test_a_stopped_reader_of_a_lossless_subscription_gates_though_it_holds_nothing(name, children):
+    """It does not take what it is there for."""
+    with make(name) as ring, ring.producer() as producer:
+        child = children(waits, name, "consumer", True)
+        number = child.receive()
+        poll(lambda: is_asleep(ring, number))
+        stop(child)
+        put(producer, SLOTS)
+        members = rf"\(its members: pid {child.pid} \(stopped\)\)"
+        with pytest.raises(gpuring.RingFull, match=rf"has not taken frame {SLOTS},.*{members}"):
+            producer.claim(0.001)
+        go_on(child)
+        assert child.result() == SLOTS
+
+
+def test_a_stopped_process_that_is_killed_is_cleared(name, children):
+    with make(name) as ring, ring.producer() as producer, ring.consumer("all") as reader:
+        child = children(claims, name)
+        seq = child.receive()
+        stop(child)
+        put(producer)
+        child.kill()
+        with reader.acquire(10) as slot:
+            assert slot.seq == seq + 1
+
+
+@pytest.mark.slow(keep=1)
+@pytest.mark.parametrize("width", [80, None])
+def test_the_tools_say_who_is_stopped(name, children, width):
+    """In a narrow terminal, too, where top leaves columns out."""
+    environment = os.environ | ({"COLUMNS": str(width)} if width else {})
+    with make(name) as ring, ring.producer() as producer:
+        child = children(holds, name, "object-detection-workers", True)
+        child.receive()
+        put(producer)
+        child.receive()
+        shown = {}
+        for state in ("running", "stopped"):
+            if state == "stopped":
+                stop(child)
+            (peer,) = (peer for peer in ring.stats().peers if peer.role == "consumer")
+            assert (peer.stopped, peer.alive) == (state == "stopped", True)
+            for tool, *options in (
+                ("inspect", name),
+                ("top", "--once", "--interval", "0.01", name),
+                ("ls",),
+            ):
+                done = command(tool, *options, env=environment)
+                assert done.returncode == 0, done.stderr
+                if width:
+                    assert all(len(line) <= width for line in done.stdout.splitlines())
+                shown[tool, state] = done.stdout
+        go_on(child)
+        child.result()
+    for tool in ("inspect", "top"):
+        assert "stopped" not in shown[tool, "running"]
+        (row,) = (row for row in shown[tool, "stopped"].splitlines() if str(child.pid) in row)
+        assert " stopped " in row, shown[tool, "stopped"]
+    (row,) = (row for row in shown["ls", "stopped"].splitlines() if row.startswith(name))
+    assert row.endswith("open, 1 stopped"), row
+
+
+def produces(pipe, name):
+    with gpuring.attach(name) as ring, ring.producer() as producer:
+        pipe.send(producer.peer)
+        pipe.receive()
+
+
+def test_who_waits_for_a_frame_is_told_that_the_producer_is_stopped(name, children):
+    with make(name) as ring, ring.consumer() as reader, ring.producer():
+        child = children(produces, name)
+        number = child.receive()
+        with pytest.raises(gpuring.RingTimeout, match=r"has not been published yet$"):
+            reader.acquire(0.001)
+        stop(child)
+        told = rf"not been published yet. Producer {number} \(pid {child.pid}\) is stopped$"
+        with pytest.raises(gpuring.RingTimeout, match=told):
+            reader.acquire(0.001)
+        with pytest.raises(gpuring.RingTimeout, match=r"has not been published yet$"):
+            reader.acquire(0)  # a program that polls pays nothing for it
+        child.kill()
+
+
+def sleeps(pipe):
+    pipe.send(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    pipe.receive()
+
+
+def test_only_the_process_that_joined_is_looked_up(segment, children):
+    """A later one may have its pid, and so may one of another pid namespace."""
+    ring = segment()
+    number = ring.producer().number
+    child = children(sleeps)
+    start = int(child.receive())
+    ring.poke("peer", "pid", child.pid, number)
+    ring.poke("peer", "start", start, number)
+    assert not ring.creator.is_stopped(number)
+    stop(child)
+    assert ring.creator.is_stopped(number)
+    for field in ("start", "pidns"):
+        there = ring.peek("peer", field, number)
+        ring.poke("peer", field, there + 1, number)
+        assert not ring.creator.is_stopped(number), field
+        ring.poke("peer", field, there, number)
+    assert ring.creator.is_stopped(number)
+    assert not ring.creator.is_stopped(ring.max_peers)

@@ -1,0 +1,469 @@
+"""Torn frames that were released before anybody knew, and what is lost besides: each told once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import gpuring
+from gpuring import native
+from gpuring.registry import diagnosis
+from tests.helpers import raw_verbs
+from tests.helpers.fake_driver import Driver, event_of
+from tests.helpers.support import Actor
+from tests.helpers.victim import Victim, make
+
+
+@pytest.fixture(params=["timeline", "event"])
+def ring(request, segment):
+    """A ring of two slots over a driver whose GPU gets to nothing on its own."""
+    return make_ring(segment, request.param)
+
+
+timeline_only = pytest.mark.parametrize("ring", ["timeline"], indirect=True)
+
+
+def make_ring(segment, kind, slots=2):
+    ring = segment(slots, memory="ipc", sync=kind)
+    ring.driver = Driver(ring)
+    return ring
+
+
+class OnGpu(Actor):
+    def die(self, **options):
+        """Its entry names a process that is gone: on a GPU the locks alone do not say so."""
+        self.segment.poke("peer", "start", 1, self.number)
+        super().die(**options)
+
+
+def _joined(ring, join):
+    header = ring.process()
+    device = native.Device(header, 0, None, None, ring.driver.table)
+    actor = OnGpu(ring, join(header, device))
+    ring.driver.meet(actor)
+    return actor
+
+
+def producer_of(ring):
+    return _joined(ring, raw_verbs.join_producer)
+
+
+def consumer_of(ring):
+    return _joined(ring, lambda header, device: raw_verbs.join_consumer(
+        header, b"x", True, "next", True, device
+    ))  # fmt: skip
+
+
+def get(reader, frames):
+    """Acquires and releases; the sequences.  Its GPU waits for the producers'."""
+    return [reader.get() for _ in range(frames)]
+
+
+def pay(ring, *actors):
+    """Their GPU gets to what they have recorded."""
+    ring.driver.finish(*actors)
+
+
+def read_written(ring, reader, producer):
+    """Two frames whose GPU work is done when they are read."""
+    producer.put(2)
+    pay(ring, producer)
+    return get(reader, 2)
+
+
+def told(reader):
+    """What the next acquire says of frames that were released: their sequences."""
+    result = reader.peer.acquire(0)
+    return reader.peer.take_torn() if result == native.TORN else result
+
+
+# ---- which frames ------------------------------------------------------------------------------
+
+
+def test_all_laps_of_a_slot_whose_gpu_work_was_pending_are_told(ring):
+    reader, producer = consumer_of(ring), producer_of(ring)
+    seqs = []
+    for _ in range(3):
+        seqs += producer.put(2)
+        assert get(reader, 2) == seqs[-2:]
+    producer.die()
+    ring.reap()
+    assert told(reader) == seqs == [2, 3, 4, 5, 6, 7]
+    assert told(reader) == native.PEER_LOST
+
+
+def test_a_frame_released_below_the_one_that_was_torn_is_told_too(ring):
+    """The slot's mark names the last sequence only, and that one was never read."""
+    reader, producer = consumer_of(ring), producer_of(ring)
+    assert get(reader, len(producer.put(2))) == [2, 3]
+    producer.put(2)
+    producer.die()
+    ring.reap()
+    assert told(reader) == [2, 3]
+    assert told(reader) == native.PEER_LOST
+
+
+def test_a_frame_whose_gpu_work_was_done_when_it_was_released_is_not_told(ring):
+    reader, producer = consumer_of(ring), producer_of(ring)
+    assert read_written(ring, reader, producer) == [2, 3]
+    seqs = producer.put(2)
+    assert get(reader, 1) == seqs[:1] == [4]
+    producer.die()
+    ring.reap()
+    assert told(reader) == [4]
+    assert told(reader) == native.PEER_LOST
+
+
+def test_gpu_work_that_is_done_after_the_release_tears_nothing(ring):
+    reader, producer = consumer_of(ring), producer_of(ring)
+    producer.put(2)
+    get(reader, 2)
+    pay(ring, producer)
+    producer.die()
+    ring.reap()
+    assert told(reader) == native.PEER_LOST
+    assert reader.peer.leave() == 0
+    assert not reader.peer.look_at_released()
+
+
+@pytest.mark.parametrize("kind", ["timeline", "event"])
+def test_only_the_dead_producers_frames_are_told(segment, kind):
+    ring = make_ring(segment, kind, 4)
+    reader, victim, other = consumer_of(ring), producer_of(ring), producer_of(ring)
+    mine, others = victim.put(2), other.put(2)
+    assert get(reader, 4) == mine + others
+    victim.die()
+    ring.reap()
+    assert told(reader) == mine
+    other.die()
+    ring.reap()
+    assert told(reader) == others
+
+
+def test_a_healthy_frame_of_another_producer_in_the_same_slot_is_not_told(ring):
+    """It was still being written when its reader released it, and when the other producer died."""
+    reader, victim, other = consumer_of(ring), producer_of(ring), producer_of(ring)
+    other.put(2)
+    get(reader, 2)
+    victim.put(2)
+    victim.die()
+    ring.reap()
+    pay(ring, other)
+    assert told(reader) == native.BLOCKED
+    assert not reader.peer.look_at_released()
+
+
+@timeline_only  # an event that was recorded anew meanwhile tells nothing of its earlier record
+def test_frames_that_were_finished_before_their_producer_died_are_not_told(ring):
+    """Their GPU work was done after the release, and a later frame's in the same slot never."""
+    reader, victim = consumer_of(ring), producer_of(ring)
+    victim.put(2)
+    get(reader, 2)
+    pay(ring, victim)
+    seqs = victim.put(2)
+    get(reader, 2)
+    victim.die()
+    ring.reap()
+    assert told(reader) == seqs
+
+
+@timeline_only  # with events it leaves when its own are done, which wait for the producer's
+def test_frames_that_turned_out_torn_are_told_after_leaving(ring):
+    reader, producer = consumer_of(ring), producer_of(ring)
+    seqs = producer.put(2)
+    get(reader, 2)
+    producer.die()
+    ring.reap()
+    assert reader.peer.leave() == 0
+    assert reader.peer.look_at_released()
+    assert reader.peer.take_torn() == seqs
+    assert not reader.peer.look_at_released()
+
+
+def test_a_frame_known_torn_at_its_release_is_told_once(ring):
+    reader, producer = consumer_of(ring), producer_of(ring)
+    producer.put(1)
+    index = reader.peer.acquire(0)
+    producer.die()
+    ring.reap()
+    assert reader.peer.release(index, reader.peer.seq) == native.TORN
+    assert told(reader) == native.PEER_LOST
+    assert not reader.peer.look_at_released()
+
+
+event_only = pytest.mark.parametrize("ring", ["event"], indirect=True)
+
+
+@event_only
+@pytest.mark.parametrize("whose", ["reader", "producer"])
+@pytest.mark.parametrize("released", [False, True])
+def test_a_frame_whose_event_says_that_it_was_written_is_not_torn(ring, whose, released):
+    """Nobody raises its fence while nobody asks: so the reaper marks also what was written."""
+    reader, producer = consumer_of(ring), producer_of(ring)
+    producer.put(2)
+    first, second = reader.peer.acquire(0), reader.peer.acquire(0)
+    if released:
+        assert reader.peer.release(first, 2) == reader.peer.release(second, 3) == 0
+    if whose == "producer" or not released:
+        ring.driver.pending -= {event_of(producer, 0)}  # of the other slot it is not done
+    else:
+        ring.driver.pending -= {event_of(reader, 0)}
+    producer.die()
+    ring.reap()
+    if released:
+        assert told(reader) == [3]
+    else:
+        assert not reader.peer.is_torn(first)
+        assert reader.peer.is_torn(second)
+        assert reader.peer.release(first, 2) == 0
+        assert reader.peer.release(second, 3) == native.TORN
+    assert told(reader) == native.PEER_LOST
+
+
+@event_only
+def test_the_event_of_the_next_owner_of_a_number_says_nothing_of_the_last_one(ring):
+    reader, victim = consumer_of(ring), producer_of(ring)
+    seqs = victim.put(2)
+    get(reader, 2)
+    victim.die()
+    ring.reap()
+    heir = producer_of(ring)
+    assert heir.number == victim.number
+    ring.driver.queries.clear()
+    heirs = {event_of(heir, slot) for slot in range(2)}
+    assert not heirs & ring.driver.pending - {event_of(victim, slot) for slot in range(2)}
+    ring.driver.opened.clear()
+    assert told(reader) == seqs
+    assert ring.driver.opened == []
+
+
+@event_only
+def test_an_event_opened_while_the_number_changed_hands_is_nobodys(ring):
+    """The next owner joins while a consumer opens the event of the last one.  Nothing is recorded
+    in the newcomer's, so it counts as done: no later question may meet it under the old name."""
+    victim, header = producer_of(ring), ring.process()
+    others = native.Driver(ring.driver.addresses)  # a process that made none of these events
+    device = native.Device(header, 0, None, None, others)
+    readers = [
+        OnGpu(ring, raw_verbs.join_consumer(header, name, True, "next", True, device))
+        for name in (b"a", b"b")
+    ]
+    victim_id = ring.peek("peer", "id", victim.number)
+    victim.put(1)
+    victim.die()
+    ring.reap()
+    heir = producer_of(ring)
+    assert heir.number == victim.number
+    heir_id = ring.peek("peer", "id", heir.number)
+    ring.driver.pending.clear()  # of the two, who have the same name to the fake
+    ring.poke("peer", "id", victim_id, heir.number)
+
+    def has_joined(name):
+        if name == "open_handle":
+            ring.poke("peer", "id", heir_id, heir.number)
+
+    ring.driver.on_call = has_joined
+    assert [reader.acquire() for reader in readers] == [native.BLOCKED, native.BLOCKED]
+    assert [ring.peek("peer", "torn", reader.number) for reader in readers] == [1, 1]
+    ring.driver.on_call = lambda _: None  # has_joined keeps the ring
+
+
+def test_an_older_mark_of_the_slot_tears_nothing(ring):
+    reader, victim, other = consumer_of(ring), producer_of(ring), producer_of(ring)
+    seqs = victim.put(2)
+    get(reader, 2)
+    victim.die()
+    ring.reap()
+    assert told(reader) == seqs
+    other.put(2)
+    get(reader, 2)
+    pay(ring, other)
+    assert not reader.peer.look_at_released()
+
+
+@timeline_only  # a mark does not tell of an event that is done
+def test_ready_is_whoever_would_be_told(ring):
+    """Not before the death is counted, as the last thing that a reaper does: acquire looks then."""
+    reader, victim = consumer_of(ring), producer_of(ring)
+    seqs = victim.put(2)
+    get(reader, 2)
+    for index in range(2):  # as a reaper does, up to there
+        ring.poke("tear", "id", victim.peer.id, ring.work_row(index, victim.number))
+    pay(ring, victim)
+    assert not native.ready(reader.peer)
+    assert told(reader) == native.BLOCKED
+    ring.poke("head", "reaps", ring.peek("head", "reaps") + 1)
+    assert native.ready(reader.peer)
+    assert told(reader) == seqs
+    assert not native.ready(reader.peer)
+
+
+@pytest.mark.parametrize(
+    ("seqs", "words"),
+    [
+        ([5], "frame 5"),
+        ([5, 7], "frames 5, 7"),
+        ([7, 6, 5], "frames 5–7, 3 of them"),
+        (range(6, 1022), "frames 6–1021, 1,016 of them"),
+        ([4, 6, 7, 9, 12, 13], "frames 4, 6–7, 9, 12–13, 6 of them"),
+        (range(0, 10, 2), "frames 0, 2, 4, 6, 8"),
+        (range(0, 4000, 2), "frames 0, 2, 4, 6, 8 and 1,995 more, 2,000 of them"),
+    ],
+)
+def test_torn_frames_are_named_in_few_words(seqs, words):
+    for released in (False, True):
+        error = diagnosis.torn("r", seqs, released=released)
+        assert f"'r': {words}" in str(error)
+        assert len(str(error)) < 300
+        assert error.seqs == tuple(seqs)
+
+
+# ---- lost, and given back ----------------------------------------------------------------------
+
+
+def pay_all(ring, producer):
+    for index in range(ring.slots):
+        promised = ring.creator.work(producer.number, index)
+        ring.creator.raise_fence(producer.number, index, promised)
+
+
+def unpaid(ring, producer):
+    """As if the producer's GPU had not got to its work: an acquire on the host gives back."""
+    for index in range(ring.slots):
+        ring.poke("fence", "", 1, ring.work_row(index, producer.number))
+
+
+def test_what_was_lost_before_a_frame_that_went_back_is_told_with_the_next(segment):
+    ring = segment(4)
+    reader, producer = ring.consumer(lossless=False), ring.producer()
+    producer.put(10)  # 4 … 13, of which 10 … 13 are there
+    unpaid(ring, producer)
+    assert reader.acquire() == native.BLOCKED
+    pay_all(ring, producer)
+    assert (reader.acquire(), reader.peer.lost) == (10, 6)
+    assert (reader.acquire(), reader.peer.lost) == (11, 0)
+    assert ring.peek("sub", "lost", reader.subscription) == 6
+
+
+def test_a_frame_that_went_back_and_was_then_passed_counts_as_lost(segment):
+    ring = segment(4)
+    reader, producer = ring.consumer(lossless=False), ring.producer()
+    producer.put(4)
+    unpaid(ring, producer)
+    assert reader.acquire() == native.BLOCKED
+    pay_all(ring, producer)
+    producer.put(4)
+    assert (reader.acquire(), reader.peer.lost) == (8, 4)
+    assert reader.release(8) == 0
+    assert reader.drain() == ([9, 10, 11], native.BLOCKED)
+    assert ring.peek("peer", "lost", reader.number) == 4
+    assert ring.peek("peer", "frames", reader.number) == 4
+
+
+# ---- consumers ---------------------------------------------------------------------------------
+
+
+def released_torn(consumer, victim, frames=1):
+    """Reads frames, releases them, and lets their producer die; their sequences."""
+    seqs = []
+    for _ in range(frames):
+        slot = consumer.acquire(10)
+        victim.stick(slot)
+        slot.release()
+        seqs.append(slot.seq)
+    victim.die()
+    return seqs
+
+
+def leave_without(consumer, error):
+    """close() says nothing, and neither does an acquire before it."""
+    with pytest.raises(error):
+        consumer.acquire(0)
+    consumer.close()
+    assert consumer.closed
+
+
+@pytest.mark.parametrize("how", ["acquire", "latest", "close"])
+def test_released_frames_that_turn_out_torn_are_told_once(name, children, how):
+    with make(name) as ring:
+        consumer = ring.consumer(lossless=how != "latest")
+        seqs = released_torn(consumer, Victim(ring, children, 3), 3)
+        with pytest.raises(
+            gpuring.FrameTorn, match=f"frames {seqs[0]}–{seqs[-1]}, 3 of them, "
+        ) as caught:
+            consumer.close() if how == "close" else getattr(consumer, how)(0)
+        assert caught.value.seqs == tuple(seqs)
+        if how != "close":
+            leave_without(consumer, gpuring.PeerLost)
+        consumer.close()
+        assert consumer.closed
+        assert ring._header.live_peers() == []
+
+
+def test_a_torn_frame_that_is_still_held_is_told_by_close(name, children):
+    with make(name) as ring:
+        consumer, victim = ring.consumer(), Victim(ring, children)
+        slot = consumer.acquire(10)
+        victim.stick(slot)
+        victim.die()
+        with pytest.raises(gpuring.FrameTorn) as caught:
+            consumer.close()
+        assert caught.value.seqs == (slot.seq,)
+        assert not hasattr(caught.value, "__notes__")  # told once
+        assert consumer.closed
+
+
+def test_a_frame_torn_at_its_release_is_not_told_again(name, children):
+    with make(name) as ring:
+        consumer, victim = ring.consumer(), Victim(ring, children)
+        slot = consumer.acquire(10)
+        victim.stick(slot)
+        victim.die()
+        with pytest.raises(gpuring.FrameTorn, match=str(slot.seq)):
+            slot.release()
+        leave_without(consumer, gpuring.PeerLost)
+
+
+@pytest.mark.parametrize("how", ["acquire", "close"])
+def test_leaving_a_loop_does_not_swallow_a_torn_frame(name, children, how):
+    """`break` closes the generator, where an error has nobody to go to."""
+    with make(name) as ring:
+        consumer, victim = ring.consumer(), Victim(ring, children)
+        for slot in consumer:
+            seq = slot.seq
+            victim.stick(slot)
+            victim.die()
+            break
+        with pytest.raises(gpuring.FrameTorn, match=str(seq)):
+            consumer.acquire(0) if how == "acquire" else consumer.close()
+        if how == "acquire":
+            leave_without(consumer, gpuring.PeerLost)
+        assert consumer.closed
+
+
+def test_a_loop_that_goes_on_raises_for_a_torn_frame_at_once(name, children):
+    with make(name) as ring:
+        consumer, victim = ring.consumer(), Victim(ring, children)
+        frames = iter(consumer)
+        slot = next(frames)
+        victim.stick(slot)
+        victim.die()
+        with pytest.raises(gpuring.FrameTorn, match=f"frame {slot.seq} "):
+            next(frames)
+        leave_without(consumer, gpuring.PeerLost)
+
+
+def test_a_ring_closes_everything_before_it_tells_of_torn_frames(name, children):
+    ring = make(name)
+    header, consumer, victim = ring._header, ring.consumer("first"), Victim(ring, children)
+    ring.consumer("second")
+    ring.producer()
+    (seq,) = released_torn(consumer, victim)
+    with pytest.raises(gpuring.FrameTorn, match=str(seq)):
+        ring.close()
+    assert ring.closed
+    assert header.closed
+    assert header.live_peers() == []
+    assert not list(Path("/dev/shm").glob(f"gpuring.{name}*"))
+    ring.close()

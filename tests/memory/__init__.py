@@ -1,0 +1,1 @@
+"""Where slots lie, on hosts and GPUs."""

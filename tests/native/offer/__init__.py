@@ -1,0 +1,119 @@
+"""Descriptors that processes of a ring hand to each other (core/exchange_*.c): who asks whom."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from pathlib import Path
+
+import gpuring
+from gpuring import native
+from gpuring.native import Header
+from tests.helpers import raw_verbs
+from tests.helpers.support import Pipe, Segment
+
+NBYTES = 4096
+
+PATIENCE_S = 30.0
+
+
+def directory(ring: Segment) -> Path:
+    return Path(f"/dev/shm/gpuring+{ring.creator.epoch.hex()}")
+
+
+def sockets(ring: Segment) -> list[str]:
+    there = directory(ring)
+    return sorted(path.name for path in there.iterdir()) if there.exists() else []
+
+
+def of(ring: Segment, pid: int) -> Path:
+    """The one socket of a process."""
+    (found,) = [name for name in sockets(ring) if name.split("-")[1] == f"{pid:x}"]
+    return directory(ring) / found
+
+
+def slots(first: bytes = b"") -> int:
+    """The slots, which begin with these bytes."""
+    fd = os.memfd_create("slots")
+    os.truncate(fd, NBYTES)
+    os.pwrite(fd, first, 0)
+    return fd
+
+
+def opened(path: str) -> Header:
+    fd = os.open(path, os.O_RDWR)
+    try:
+        return Header.attach(fd)
+    finally:
+        os.close(fd)
+
+
+def takes_part(pipe: Pipe, path: str) -> None:
+    """Fetches the slots, offers them, joins, and writes where it is told to."""
+    header = opened(path)
+    fd = native.fetch(header, PATIENCE_S)
+    native.offer(header, fd)
+    peer = raw_verbs.join_producer(header)
+    pipe.send((os.pread(fd, 8, 0), peer.number))
+    at, what = pipe.receive()
+    os.pwrite(fd, what, at)
+    pipe.send()
+    pipe.receive()
+
+
+def asks(pipe: Pipe, path: str, times: int) -> list[bytes]:
+    header, got = opened(path), []
+    pipe.send()
+    pipe.receive()
+    for _ in range(times):
+        fd = native.fetch(header, PATIENCE_S)
+        got.append(os.pread(fd, 8, 0))
+        os.close(fd)
+    return got
+
+
+def refused(pipe: Pipe, path: str, timeout: float) -> tuple[str, str]:
+    try:
+        os.close(native.fetch(opened(path), timeout))
+    except gpuring.RingError as error:
+        return type(error).__name__, str(error)
+    return "", "got it"
+
+
+def connect(path: Path) -> socket.socket:
+    client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        client.connect(str(path))  # it waits while there are too many to be answered
+        client.settimeout(PATIENCE_S)
+    except BaseException:
+        client.close()
+        raise
+    return client
+
+
+def hello(who: tuple[int, int, int] = (1, 2, 3), has: int = 0) -> bytes:
+    return struct.pack("<8s4Q", b"\1offered", *who, has)
+
+
+def still_answers(ring: Segment, children) -> None:
+    child = children(asks, ring.path, 1)
+    child.receive()
+    child.send()
+    assert child.result() == [b"12345678"]
+
+
+def gives_its_locks_up(pipe: Pipe, path: str) -> None:
+    """When it is told to, and lives on: as the kernel does it at a death."""
+    header = opened(path)
+    peer = raw_verbs.join_producer(header)
+    pipe.send(peer.number)
+    pipe.receive()
+    header.disown()
+    pipe.send()
+    pipe.receive()
+
+
+def says(at: Path, data: bytes, fd: int) -> None:
+    with connect(at) as client:
+        socket.send_fds(client, [data], [fd])

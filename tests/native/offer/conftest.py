@@ -1,0 +1,48 @@
+"""A ring whose slots are handed on, as on a GPU; here they are in a memfd."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from gpuring import native
+from tests.helpers import raw_verbs
+from tests.helpers.support import Child, Pipe, Segment, poll
+from tests.native.offer import directory, opened, slots, sockets
+
+
+@pytest.fixture
+def ring(segment: Callable[..., Segment]) -> Iterator[Segment]:
+    """A header as a ring on a GPU has it.  Nothing of its sockets may be left after the test."""
+    made = segment(2, memory="vmm", sync="timeline", epoch=secrets.token_bytes(16))
+    yield made
+    made.unlock()
+    made.creator.disown()
+    left = sockets(made)
+    shutil.rmtree(directory(made), ignore_errors=True)
+    assert not left
+
+
+def offers(pipe: Pipe, path: str) -> list[int]:
+    """Returns what another ring of this process does when it is told to."""
+    header = opened(path)
+    native.offer(header, slots(b"12345678"))
+    peer = raw_verbs.join_producer(header)
+    pipe.send(peer.number)
+    pipe.receive()
+    return Segment(2).producer().put()
+
+
+@pytest.fixture
+def stopped(ring: Segment, children: Callable[..., Child]) -> Child:
+    """A process that offers the slots and is stopped."""
+    child = children(offers, ring.path)
+    ring._dead.append(child.receive())
+    os.kill(child.pid, signal.SIGSTOP)
+    poll(child.stopped)
+    return child

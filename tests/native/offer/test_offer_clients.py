@@ -1,0 +1,222 @@
+"""Clients that say and do what they like at the sockets at which slots are handed on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from gpuring import native
+from tests.helpers import raw_verbs
+from tests.helpers.support import Pipe, open_files, poll
+from tests.native.offer import (
+    asks,
+    connect,
+    gives_its_locks_up,
+    hello,
+    of,
+    opened,
+    refused,
+    says,
+    slots,
+    still_answers,
+)
+
+
+def test_a_message_has_the_words_that_the_page_says(ring):
+    native.offer(ring.creator, fd := slots(b"12345678"))
+    with connect(of(ring, os.getpid())) as client:
+        said, fds, _, _ = socket.recv_fds(client, 1000, 10)
+    has = 3
+    ours = Path("/proc/self/ns/pid").stat().st_ino
+    start = int(Path("/proc/self/stat").read_text().rpartition(") ")[2].split()[19])
+    assert said == hello((os.getpid(), start, ours), has)
+    assert os.path.samestat(os.fstat(fds[0]), os.fstat(fd))
+    signal.pidfd_send_signal(fds[1], 0)
+    for each in (fd, *fds):
+        os.close(each)
+
+
+def test_rubbish_harms_nobody(ring, children):
+    native.offer(ring.creator, fd := slots(b"12345678"))
+    path = of(ring, os.getpid())
+    end, other = os.pipe()
+    for data, fds in (
+        (b"", []),
+        (b"x", []),
+        (b"GET / HTTP/1.1\r\n\r\n" * 100, []),
+        (hello()[:-1], []),
+        (hello() + b"x", []),
+        (hello(has=1), []),
+        (hello(has=3), [fd]),
+        (hello(has=2), [fd]),  # no pidfd
+        (hello(has=2), [end]),
+        (hello(has=1), [fd, fd]),
+        (hello(has=2**64 - 1), [fd] * 3),
+        (hello(), [fd] * 200),
+        (hello((2**64 - 1,) * 3, 1), [fd]),
+    ):
+        # It may have been answered and forgotten before it says anything.
+        with connect(path) as client, contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            socket.send_fds(client, [data], fds) if fds else client.send(data)
+    still_answers(ring, children)
+
+    def kept() -> tuple[int, int]:
+        kinds = list(open_files().values())
+        return sum("slots" in kind for kind in kinds), kinds.count(open_files()[end])
+
+    poll(lambda: kept() == (2, 2))  # ours, and what is offered; the two ends
+    for each in (fd, end, other):
+        os.close(each)
+
+
+def elsewhere(ring, children):
+    """A peer that seems to be of another pid namespace, and who it is."""
+    child = children(gives_its_locks_up, ring.path)
+    number = child.receive()
+    there = ring.peek("peer", "pidns", number) + 1
+    ring.poke("peer", "pidns", there, number)
+    return child, (child.pid, ring.peek("peer", "start", number), there)
+
+
+def test_a_pidfd_tells_of_a_peer_of_another_namespace_and_nothing_else_does(ring, children):
+    native.offer(ring.creator, fd := slots(b"12345678"))
+    child, who = elsewhere(ring, children)
+    child.send()
+    child.receive()
+    right = os.pidfd_open(child.pid)
+    for wrong in (fd, ring.fd, right):  # a memfd is readable, as a pidfd is after the death
+        says(of(ring, os.getpid()), hello(who, 2), wrong)
+        for _ in range(2):  # so its watchdog has heard that, and has looked
+            still_answers(ring, children)
+        assert ring.creator.reaps == 0
+    child.kill()
+    poll(lambda: ring.creator.reaps == 1)
+    for each in (fd, right):
+        os.close(each)
+
+
+def test_who_dies_before_it_has_read_the_answer_is_heard(ring, children):
+    """The kernel then tells of the reset of the connection first."""
+    native.offer(ring.creator, fd := slots(b"12345678"))
+    child, who = elsewhere(ring, children)
+    child.send()
+    child.receive()
+    right = os.pidfd_open(child.pid)
+    with connect(of(ring, os.getpid())) as client:
+        client.recv(1, socket.MSG_PEEK)  # it is answered
+        socket.send_fds(client, [hello(who, 2)], [right])
+    child.kill()
+    poll(lambda: ring.creator.reaps == 1)
+    for each in (fd, right):
+        os.close(each)
+
+
+def test_what_the_dead_have_said_before_is_heard(ring, stopped, children):
+    """A stopped process hears who has come and gone meanwhile."""
+    victim, who = elsewhere(ring, children)
+    pidfd = os.pidfd_open(victim.pid)
+    says(of(ring, stopped.pid), hello(who, 2), pidfd)
+    os.close(pidfd)
+    victim.kill()
+    os.kill(stopped.pid, signal.SIGCONT)
+    poll(lambda: ring.creator.reaps == 1)
+    assert ring.creator.live_peers() == ring._dead
+    stopped.kill()
+    ring.reap()
+
+
+def test_who_finds_no_room_at_a_socket_asks_again(ring, stopped, children):
+    crowd = []
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            crowd.append(
+                socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+            )
+            crowd[-1].connect(str(of(ring, stopped.pid)))
+    assert len(crowd) > 10
+    error, told = children(refused, ring.path, 0.1).result()
+    assert error == "RingTimeout", told
+    assert f"pid {stopped.pid}" in told
+    asking = children(asks, ring.path, 1)
+    asking.receive()
+    asking.send()
+    os.kill(stopped.pid, signal.SIGCONT)
+    assert asking.result() == [b"12345678"]
+    for each in crowd:
+        each.close()
+    stopped.kill()
+    ring.reap()
+
+
+def connects(pipe: Pipe, path: str, times: int, kept: int) -> int:
+    """Connects and says nothing, so many times.  Keeps the last connections."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
+    held: list[socket.socket] = []
+    for _ in range(times):
+        held.append(connect(Path(path)))
+        if len(held) > kept:
+            held.pop(0).close()
+    pipe.send(len(held))
+    pipe.receive()
+    return len(held)
+
+
+@pytest.mark.parametrize(("times", "kept"), [(10_000, 1), (1_000, 1_000)])
+def test_many_silent_clients_hold_nobody_up(ring, children, times, kept):
+    native.offer(ring.creator, fd := slots(b"12345678"))
+    os.close(fd)
+    child = children(connects, str(of(ring, os.getpid())), times, kept)
+    still_answers(ring, children)  # while it goes on
+    assert child.receive() == kept
+    still_answers(ring, children)
+    talking = [kind for kind in open_files().values() if kind.startswith("socket")]
+    assert len(talking) < 100  # it does not keep what others keep
+    child.send()
+    child.result()
+
+
+def without_descriptors(pipe: Pipe, path: str) -> None:
+    header = opened(path)
+    native.offer(header, slots(b"12345678"))
+    peer = raw_verbs.join_producer(header)
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(open_files()) + 1, limit[1]))
+    filled = []
+    try:
+        while True:
+            filled.append(os.dup(0))
+    except OSError:
+        pass
+    pipe.send(peer.number)
+    pipe.receive()
+    resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+    pipe.receive()
+
+
+def test_a_process_without_descriptors_answers_when_it_has_some_again(ring, children):
+    child = children(without_descriptors, ring.path)
+    child.receive()
+    asking = children(asks, ring.path, 1)
+    asking.receive()
+    asking.send()
+    begun = cpu_s(child.pid)
+    with pytest.raises(AssertionError):
+        poll(asking.pipe.poll, 0.3)
+    assert cpu_s(child.pid) - begun < 0.2  # it does not spin meanwhile
+    child.send()
+    assert asking.result() == [b"12345678"]
+    child.kill()
+    ring._dead += [0]
+    ring.reap()
+
+
+def cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,202 @@
+"""The sockets at which slots are handed on, and what is left of them."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import socket
+import stat
+
+import pytest
+
+import gpuring
+from gpuring import native
+from tests.helpers import raw_verbs
+from tests.helpers.support import Pipe, open_files, poll
+from tests.native.offer import (
+    PATIENCE_S,
+    asks,
+    connect,
+    directory,
+    gives_its_locks_up,
+    of,
+    opened,
+    slots,
+    sockets,
+    takes_part,
+)
+
+
+def test_without_an_offer_there_is_no_socket(ring):
+    ring.producer()
+    ring.consumer()
+    assert not directory(ring).exists()
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o660, 0o666])
+def test_the_socket_has_the_mode_of_the_header(ring, mode):
+    os.fchmod(ring.fd, mode)
+    before = os.umask(0o077)
+    try:
+        native.offer(ring.creator, fd := slots())
+    finally:
+        os.umask(before)
+    os.close(fd)
+    at = of(ring, os.getpid()).stat()
+    assert stat.S_ISSOCK(at.st_mode)
+    assert stat.S_IMODE(at.st_mode) == mode
+    around = stat.S_IMODE(directory(ring).stat().st_mode)
+    assert around == mode | (mode & 0o222) >> 1
+
+
+def test_the_handles_of_a_process_share_a_socket(ring, children):
+    fd, second = slots(b"12345678"), ring.process()
+    before = set(open_files())
+    for _ in range(2):  # again changes nothing
+        native.offer(ring.creator, fd)
+        native.offer(second, fd)
+    path = of(ring, os.getpid())
+    ring.creator.disown()
+    assert of(ring, os.getpid()) == path
+    child = children(asks, ring.path, 1)
+    child.receive()
+    child.send()
+    assert child.result() == [b"12345678"]
+    second.disown()
+    assert not directory(ring).exists()
+
+    def kept() -> list[str]:
+        kinds = [kind for at, kind in open_files().items() if at not in before]
+        return [kind for kind in kinds if "socket" in kind or "slots" in kind]
+
+    poll(lambda: not kept())  # of the child that has asked the last is heard later
+    with pytest.raises(OSError, match="Bad file"):
+        native.offer(second, fd)
+    os.close(fd)
+
+
+def test_the_socket_of_the_dead_goes_with_what_it_had(ring, children):
+    native.offer(ring.creator, fd := slots())
+    os.close(fd)
+    ours = ring.producer()
+    child = children(takes_part, ring.path)
+    _, number = child.receive()
+    path = of(ring, child.pid)
+    child.kill()
+    poll(lambda: number not in ours.header.members(0) + ours.header.producers())
+    poll(lambda: not path.exists())
+    assert of(ring, os.getpid()).exists()
+
+
+def forks(pipe: Pipe, path: str) -> None:
+    header = opened(path)
+    native.offer(header, slots(b"12345678"))
+    peer = raw_verbs.join_producer(header)
+    pid = os.fork()
+    if pid == 0:
+        refusals = []
+        for call in (lambda: native.offer(header, 0), lambda: native.fetch(header, 0)):
+            try:
+                call()
+            except gpuring.RingError as error:
+                refusals.append(str(error))
+        kept = [kind for kind in open_files().values() if "socket" in kind and "gpuring" in kind]
+        pipe.send((peer.number, os.getpid(), refusals, kept))
+        signal.pause()
+    pipe.receive()
+
+
+def test_a_forked_child_keeps_no_socket(ring, children):
+    child = children(forks, ring.path)
+    _number, forked, refusals, _kept = child.receive()
+    try:
+        assert len(refusals) == 2
+        assert all("forked child" in each for each in refusals)
+        asking = children(asks, ring.path, 1)
+        asking.receive()
+        asking.send()
+        assert asking.result() == [b"12345678"]
+        path = of(ring, child.pid)
+        child.kill()
+        with pytest.raises(ConnectionRefusedError):  # though the forked child lives
+            connect(path)
+        ring.reap()
+        poll(lambda: ring.creator.reap() or not path.exists())
+    finally:
+        os.kill(forked, signal.SIGKILL)
+
+
+def test_clean_removes_sockets_at_which_nobody_listens(ring, children):
+    """Also where no header is any more.  It leaves others alone, whatever they are."""
+    native.offer(ring.creator, fd := slots())
+    os.close(fd)
+    child = children(takes_part, ring.path)
+    child.receive()
+    lock = ring.hold_lock()  # so that no reaper comes first
+    dead = of(ring, child.pid)
+    child.kill()
+    half_made = dead.with_name(f"{dead.name}~")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as one:
+        one.bind(str(half_made))
+    (directory(ring) / "file").touch()
+    before = set(sockets(ring))
+    assert not [each for each in gpuring.clean() if ring.creator.epoch.hex() in each]
+    assert before - set(sockets(ring)) == {dead.name, half_made.name}
+    (directory(ring) / "file").unlink()
+    os.close(lock)
+    ring.creator.disown()
+    assert not directory(ring).exists()
+    directory(ring).mkdir()
+    assert f"gpuring+{ring.creator.epoch.hex()}" in gpuring.clean()
+
+
+def comes_and_goes(pipe: Pipe, path: str) -> None:
+    pipe.send()
+    while True:
+        header = opened(path)
+        fd = native.fetch(header, PATIENCE_S)
+        native.offer(header, fd)
+        os.close(fd)
+        peer = raw_verbs.join_producer(header)
+        assert peer.leave() == 0
+        header.disown()
+
+
+@pytest.mark.slow
+def test_who_is_killed_while_it_comes_or_goes_leaves_nothing_that_stays(ring, children):
+    native.offer(ring.creator, fd := slots())
+    ours = [of(ring, os.getpid()).name]
+    for turn in range(60):
+        child = children(comes_and_goes, ring.path)
+        child.receive()
+        still = ring.creator.joins
+        poll(lambda still=still, turn=turn: ring.creator.joins >= still + turn % 3)
+        child.kill()
+        poll(lambda: ring.creator.reap() or ring.creator.live_peers() == [])
+        gpuring.clean()
+        assert sockets(ring) == ours
+        kinds = list(open_files().values())
+        assert sum("slots" in kind for kind in kinds) == 2  # ours, and what is offered
+    os.close(fd)
+
+
+def test_for_the_dead_of_a_host_ring_nobody_looks_for_sockets(segment, children):
+    """It has none.  The name of its slots tells the epoch to everybody, so a stranger may have made
+    the directory, and what is in it would lead wherever he likes."""
+    host = segment(2, epoch=secrets.token_bytes(16))
+    where = directory(host)
+    where.mkdir()
+    try:
+        child = children(gives_its_locks_up, host.path)
+        number = child.receive()
+        who = [host.peek("peer", field, number) for field in ("pidns", "pid", "start")]
+        left = where / "-".join(f"{each:x}" for each in who)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as one:
+            one.bind(str(left))
+        child.kill()
+        poll(lambda: host.creator.reap() or host.creator.reaps == 1)
+        assert left.exists()
+    finally:
+        shutil.rmtree(where, ignore_errors=True)

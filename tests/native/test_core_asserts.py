@@ -1,0 +1,55 @@
+"""What GR_ASSERT says holds in the core (gpuring/native/core/atomics.h), and can fail."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+
+import pytest
+
+from tests.helpers.compiled import BUILD_S, Edit, build, needs_compiler
+
+RUN_S, ROUNDS = 120, "2000"
+FLAGS = ["-O1", "-w", "-DGR_DEBUG"]
+
+pytestmark = [needs_compiler, pytest.mark.deadline(BUILD_S + RUN_S)]
+
+MUTANTS: dict[str, Edit] = {
+    "c >= me->last.seq": (
+        "members.c",
+        "me->wait.spin_ns = GR_SPIN_MAX_NS;",
+        "me->wait.spin_ns = GR_SPIN_MAX_NS; me->last.seq = 1 << 30;",
+    ),
+    "gr_load_sc(&ring->slot[i].word) == mine": (
+        "claim.c",
+        'GR_FAULT("claim: hinted");',
+        "gr_cas(&ring->slot[i].word, mine, claim_word(c, GR_NONE, GR_VOID));",
+    ),
+    "gr_load_acquire(fence_of(me->ring, index, me->self.number)) < next": (
+        "claim.c",
+        "gr_end(me);\n    return value;",
+        "gr_end(me);\n    return me->self.role == GR_CONSUMER ? value + 1000000 : value;",
+    ),
+    "value <= gr_load_relaxed(work_of(": ("claim.c", "gr_store_relaxed(work, value);", ";"),
+    "at->high >= me->cursor.high": ("consume.c", "at->high = to;", "at->high = 0;"),
+    "gr_masks_cover(ring)": (
+        "members.c",
+        "atomic_fetch_or_explicit(&head->peer_mask[p / 64], bit_of(p), memory_order_seq_cst);",
+        ";",
+    ),
+}
+
+
+def test_all_hold(tmp_path):
+    subprocess.run([build(tmp_path, "stress.c", FLAGS), ROUNDS], check=True, timeout=RUN_S)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("condition", MUTANTS)
+def test_it_says_what_does_not_hold(condition, tmp_path):
+    program = build(tmp_path, "stress.c", FLAGS, MUTANTS[condition])
+    done = subprocess.run(
+        [program, ROUNDS], capture_output=True, text=True, timeout=RUN_S, check=False
+    )
+    assert done.returncode == -signal.SIGABRT
+    assert f"does not hold: {condition}" in done.stderr

@@ -1,0 +1,68 @@
+"""The C library is built in floors: no file needs one that needs it, and the core no device order.
+
+What a file needs is what its object leaves undefined, as `nm` says.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.compiled import BUILD_S, CC, CORE, DEVICE, ROOT, needs_compiler
+
+pytestmark = [needs_compiler, pytest.mark.deadline(BUILD_S)]
+
+
+def needs_of(place: Path, sources: list[Path]) -> dict[str, set[str]]:
+    """Which others of these files each of them calls, or takes data from."""
+    defined: dict[str, str] = {}
+    undefined: dict[str, set[str]] = {}
+    for source in sources:
+        made = place / f"{source.stem}.o"
+        subprocess.run(
+            [str(CC), "-std=gnu11", "-O0", "-c", source, "-o", made], check=True, timeout=60
+        )
+        symbols = subprocess.run(["nm", made], check=True, capture_output=True, text=True).stdout
+        for *_, kind, name in map(str.split, symbols.splitlines()):
+            if kind == "U":
+                undefined.setdefault(source.name, set()).add(name)
+            elif kind.isupper():
+                defined[name] = source.name
+    return {
+        source.name: {defined[name] for name in undefined.get(source.name, ()) if name in defined}
+        for source in sources
+    }
+
+
+@pytest.fixture(scope="module")
+def needs(tmp_path_factory):
+    if not shutil.which("nm"):
+        pytest.skip("no nm")
+    sources = [*(ROOT / CORE).glob("*.c"), *(ROOT / DEVICE).glob("*.c")]
+    return needs_of(tmp_path_factory.mktemp("floors"), sources)
+
+
+def test_no_file_needs_one_that_needs_it(needs):
+    list(TopologicalSorter(needs).static_order())
+    assert sum(map(len, needs.values())) > 50
+
+
+def test_the_core_needs_no_device_order(needs):
+    device = {path.name for path in (ROOT / DEVICE).glob("*.c")}
+    assert not {
+        name: of & device for name, of in needs.items() if name not in device and of & device
+    }
+    assert any(of - device for name, of in needs.items() if name in device)
+
+
+def test_a_circle_is_found(tmp_path):
+    (tmp_path / "a.c").write_text("void b(void); void a(void) { b(); }")
+    (tmp_path / "b.c").write_text("void a(void); void b(void) { a(); }")
+    needs = needs_of(tmp_path, [tmp_path / "a.c", tmp_path / "b.c"])
+    assert needs == {"a.c": {"b.c"}, "b.c": {"a.c"}}
+    with pytest.raises(CycleError):
+        TopologicalSorter(needs).prepare()

@@ -1,0 +1,59 @@
+"""Hostile words and a hostile driver for the verbs of device order (tests/core/device_fuzz.c)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.compiled import BUILD_S, Edit, build_device, needs_compiler
+
+INPUTS, RUN_S = 20_000, 240
+FLAGS = ["-O1", "-g", "-w", "-DGR_FAULTS", "-fsanitize=address,undefined"]
+FLAGS += ["-fno-sanitize-recover=all", "-DGR_SLICE_NS=300000", "-DGD_LAP_NS=2000"]  # short waits
+
+pytestmark = [needs_compiler, pytest.mark.deadline(BUILD_S + RUN_S)]
+
+
+def run(place: Path, inputs: int, *edits: Edit) -> subprocess.CompletedProcess[str]:
+    try:
+        program = build_device(place, ["device_fuzz.c"], FLAGS, *edits)
+    except subprocess.CalledProcessError:
+        pytest.skip("no address sanitizer here")
+    return subprocess.run(
+        [program, "--inputs", str(inputs)],
+        capture_output=True,
+        text=True,
+        timeout=RUN_S,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+def test_no_word_and_no_driver_makes_device_order_crash_or_hang(tmp_path):
+    done = run(tmp_path, INPUTS)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["inputs"] == INPUTS
+
+
+MUTANTS: dict[str, Edit] = {
+    "a refused claim keeps its frames": (
+        "verbs.c",
+        "while (call->got > 0) { /* the last first",
+        "while (0) { /* the last first",
+    ),
+    "what is said of a refusal is left out": (
+        "stream.c",
+        "call->trouble = (struct gd_trouble){.where = where, .stream = stream, .status = status};",
+        "(void)stream;",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_it_catches(mutant, tmp_path):
+    done = run(tmp_path, INPUTS, MUTANTS[mutant])
+    assert done.returncode != 0, done.stdout

@@ -1,0 +1,221 @@
+"""Device order under load (tests/core/device_stress.c): threads and streams, a fake CUDA driver.
+
+The mutants show that it can fail.  Each takes one step of device order away, and the fake's GPU has
+to see a frame that is written under a reader, read before it is whole or caught in a graph, or
+somebody has to hang.
+`./check` runs it under sanitizers, for longer.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.compiled import BUILD_S, Edit, build_device, needs_compiler
+
+FRAMES, RUN_S = 500, 240
+HANGS_S, HEALTHY_S = 12, 200  # the program's own alarm: a mutant may hang, a healthy one is slow
+PROGRAM = ["device_stress.c"]
+PLAIN = ["-O1", "-g", "-w", "-DGR_FAULTS"]
+STEPS_FLAGS = ["-O1", "-g", "-w"]
+
+pytestmark = [needs_compiler, pytest.mark.deadline(BUILD_S + RUN_S)]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("stress")
+    build_device(place, PROGRAM, PLAIN)
+    return place
+
+
+def run(
+    program: Path, frames: int = FRAMES, alarm: int = HANGS_S
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [program, str(frames), str(alarm)],
+        env=os.environ | {"TSAN_OPTIONS": "halt_on_error=1"},  # as the address sanitizer does
+        capture_output=True,
+        text=True,
+        timeout=RUN_S,
+        check=False,
+    )
+
+
+def test_whatever_threads_and_streams_do_frames_are_whole_and_the_books_balance(built):
+    done = run(built / "program", alarm=HEALTHY_S)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("the books balance") == 8  # events, words; both gates; with refusals
+
+
+MUTANTS: dict[str, list[Edit]] = {
+    "a wait is left out": [
+        (
+            "order.c",
+            "status = peer->device->sync->wait(peer, call, owner, index, value);",
+            "status = CU_OK;",
+        )
+    ],
+    "nothing is promised": [
+        (
+            "record.c",
+            "value = gr_promise(&peer->core, index, use->seq);\n    use->recorded_on",
+            "value = use->seq << 16;\n    use->recorded_on",
+        )
+    ],
+    "the frame is shown before the record": [
+        (
+            "verbs.c",
+            "if (gd_record(peer, call, index, &value) == GR_OK) {",
+            "if (end == PUBLISH && peer->use[index].streams == 1) {\n"
+            "    struct gd_use *use = &peer->use[index];\n"
+            "    const gd_stream on = use->stream[0];\n"
+            "    value = gr_promise(&peer->core, index, use->seq);\n"
+            "    finish(peer, call, index, value, end);\n"
+            "    gd_pause();\n"
+            "    struct gd_promise late = {index, value};\n"
+            "    peer->device->sync->record(peer, on, &late);\n"
+            "    return GR_OK;\n"
+            "}\n"
+            "if (gd_record(peer, call, index, &value) == GR_OK) {",
+        )
+    ],
+    "a claim that was refused is not undone": [
+        (
+            "verbs.c",
+            "gr_abandon(&peer->core, peer->core.last.index, peer->core.last.seq);\n"
+            "            if (result == GR_BLOCKED && call->got) break;",
+            "if (result == GR_BLOCKED && call->got) break;",
+        )
+    ],
+    "an acquire that was refused is not undone": [
+        (
+            "verbs.c",
+            "gr_give_back(&peer->core, peer->core.last.index, peer->core.last.seq);\n"
+            "            if (result == GR_BLOCKED && call->got) break;",
+            "if (result == GR_BLOCKED && call->got) break;",
+        )
+    ],
+    "a promise whose record was refused is not paid": [("record.c", "use->unpaid = true;", ";")],
+    "a refused record is paid before its streams are idle": [
+        (
+            "record.c",
+            "for (uint32_t k = 0; k < use->streams;) {\n        int status = query",
+            "for (uint32_t k = 0; k < 0;) {\n        int status = query",
+        )
+    ],
+    "nobody asks whether the stream is captured": [
+        ("stream.c", "return capturing ? CU_CAPTURE : CU_OK;", "return CU_OK;")
+    ],
+    "another stream of the slot is not waited for": [
+        (
+            "stream.c",
+            "if (status == CU_OK)\n            status = device->driver->stream_wait_event((",
+            "if (0) status = device->driver->stream_wait_event((",
+        )
+    ],
+    "a per-thread stream is taken for that of another thread": [
+        (
+            "record.c",
+            "if (use->thread == 0 || use->thread == gd_this_thread()) return;",
+            "return;",
+        )
+    ],
+    "a look at a slot of others raises its fence": [
+        (
+            "event.c",
+            "put_row(device, row);\n    return done;\n}\n\nstatic int wait",
+            "put_row(device, row);\n"
+            "    if (done) gr_raise_to(fence_of(device->ring, index, peer), value);\n"
+            "    return done;\n}\n\nstatic int wait",
+        )
+    ],
+    "a peer leaves before its GPU work is done": [
+        (
+            "verbs.c",
+            "enum gr_result result = gd_drain(peer, call, how);",
+            "enum gr_result result = GR_OK;",
+        )
+    ],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_it_catches(mutant, tmp_path):
+    done = run(build_device(tmp_path, PROGRAM, PLAIN, *MUTANTS[mutant]))
+    assert done.returncode != 0, done.stdout
+
+
+STEPS: dict[str, Edit] = {
+    "our own fence is always on this stream": (
+        "order.c",
+        "return use->recorded_on == call->stream_id;",
+        "return true;",
+    ),
+    "a stream is known by its handle": (
+        "stream.c",
+        "return device->driver->stream_get_id((void *)stream, &id) == CU_OK ? id + 1 : 0;",
+        "return (void)id, stream;",
+    ),
+    "two releases in progress find the same room": (
+        "released.c",
+        "released->n + released->reserved + 1",
+        "released->n + 1",
+    ),
+}
+
+
+@pytest.mark.slow
+def test_step_by_step_our_own_earlier_work_comes_first(tmp_path):
+    assert run(build_device(tmp_path, ["device_steps.c"], STEPS_FLAGS)).returncode == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", STEPS)
+def test_step_by_step_it_catches(mutant, tmp_path):
+    done = run(build_device(tmp_path, ["device_steps.c"], STEPS_FLAGS, STEPS[mutant]))
+    assert done.returncode == -signal.SIGABRT, done.stdout
+
+
+SANITIZED: dict[str, tuple[str, str, Edit]] = {
+    "somebody touches a slot that is not his any more": (
+        "thread",
+        "data race",
+        (
+            "verbs.c",
+            "use->open = false;\n"
+            "        enum gr_result result = gr_release(&peer->core, index, seq);",
+            "enum gr_result result = gr_release(&peer->core, index, seq);\n"
+            "        use->open = false;",
+        ),
+    ),
+    "a row of events is destroyed while somebody uses it": (
+        "address",
+        "heap-use-after-free",
+        (
+            "event.c",
+            "    if (row) put_row(device, row);\n}",
+            "    if (row) destroy(device, row);\n}",
+        ),
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", SANITIZED)
+def test_under_a_sanitizer_it_catches(mutant, tmp_path):
+    sanitizer, finding, edit = SANITIZED[mutant]
+    try:
+        program = build_device(
+            tmp_path, PROGRAM, [*PLAIN, "-DGR_DEBUG", f"-fsanitize={sanitizer}"], edit
+        )
+    except subprocess.CalledProcessError:
+        pytest.skip(f"no {sanitizer} sanitizer here")
+    done = run(program, 10 * FRAMES, HEALTHY_S)  # it stops at the first finding
+    assert done.returncode != 0, done.stdout
+    assert finding in done.stderr, done.stderr

@@ -1,0 +1,168 @@
+"""Hostile words: the core's own fuzzer under sanitizers, and damaged tables through the Python API.
+
+The long run is `fuzz --inputs 1000000` (see tests/core/fuzz.c and fuzz_offer.c).  Damaged first
+pages and descriptions at attach are in test_header.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import re
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import gpuring
+from gpuring.cli import inspect
+from gpuring.ring import inner
+from tests import ROOT
+
+CI_INPUTS = 50_000
+CI_CONVERSATIONS = 3_000
+FLAGS = ["-std=gnu11", "-g", "-O1", "-DGR_FAULTS", "-fsanitize=address,undefined",
+         "-fno-sanitize-recover=all", "-pthread"]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory):
+    """Builds a fuzzer of tests/core, and returns the program."""
+    if not (gcc := shutil.which("gcc")):
+        pytest.skip("no gcc")
+    folder = tmp_path_factory.mktemp("fuzz")
+    (folder / "empty.c").write_text("int main(void) { return 0; }")
+    runs = [gcc, *FLAGS, "empty.c", "-o", "empty"]
+    if subprocess.run(runs, cwd=folder, check=False, capture_output=True).returncode:
+        pytest.skip("gcc has no address sanitizer here")
+
+    def make(name: str) -> Path:
+        core = [str(path) for path in (ROOT / "gpuring/native/core").glob("*.c")]
+        included = re.findall(r"core/(\w+\.c)\"", (ROOT / f"tests/core/{name}.c").read_text())
+        core = [path for path in core if Path(path).name not in included]
+        built = [gcc, *FLAGS, f"tests/core/{name}.c", *core, "-o", str(folder / name)]
+        subprocess.run(built, cwd=ROOT, check=True, timeout=100)
+        return folder / name
+
+    return make
+
+
+def figures_of(program: Path, inputs: int) -> dict[str, Any]:
+    command = [program, "--inputs", str(inputs)]
+    run = subprocess.run(command, check=False, capture_output=True, text=True, timeout=240)
+    assert run.returncode == 0, run.stderr
+    figures: dict[str, Any] = json.loads(run.stdout)
+    assert figures["inputs"] == inputs
+    return figures
+
+
+@pytest.mark.slow
+@pytest.mark.deadline(300)
+def test_no_word_makes_the_core_crash_or_hang_or_leave_its_tables(build):
+    figures = figures_of(build("fuzz"), CI_INPUTS)
+    assert figures["attached"] > CI_INPUTS // 10  # many get past the checks of attach
+
+
+@pytest.mark.slow
+@pytest.mark.deadline(300)
+def test_no_client_or_server_harms_those_that_hand_descriptors_on(build):
+    """Nobody crashes or hangs, no descriptor is left, and an honest client gets the slots."""
+    figures_of(build("fuzz_offer"), CI_CONVERSATIONS)
+
+
+WORD = struct.Struct("<Q")
+FIRST_WORD = 24  # of what changes while a ring lives
+VALUES = (
+    st.sampled_from([0, 1, 2, 64, 255, 2**32 - 1, 2**47, 2**48 - 1, 2**63, 2**64 - 1])
+    | st.integers(0, 2**64 - 1)
+    | st.builds(lambda seq, owner, phase: seq << 16 | owner << 8 | phase,
+                st.integers(0, 12), st.sampled_from([0, 1, 2, 3, 4, 200, 255]), st.integers(0, 4))
+    | st.builds(lambda state, role, u: state << 16 | role << 8 | u,
+                st.integers(0, 3), st.integers(0, 3), st.sampled_from([0, 1, 2, 255]))
+)  # fmt: skip
+
+
+def use(name: str) -> None:
+    """Everything that a ring can be asked without waiting."""
+    ours = [ring for ring in gpuring.ls() if ring.name == name]
+    for seen in ours:
+        json.dumps(dataclasses.asdict(seen))
+        inspect.describe(seen)
+    with gpuring.attach(name) as ring:
+        ring.stats()
+        epoch, seq, lost = inner.link(ring)
+        if epoch:
+            inner.set_link(ring, epoch, seq, lost)
+        with contextlib.suppress(gpuring.RingError), ring.producer() as producer:
+            producer.claim(0).publish()
+        for lossless in (True, False):
+            try:
+                frames = ring.consumer("x" if lossless else None, lossless=lossless)
+            except (gpuring.RingError, ValueError):  # ValueError: it exists, and is of another kind
+                continue
+            with contextlib.suppress(gpuring.RingError), frames:
+                for _ in range(3):
+                    with frames.acquire(0) as slot:
+                        slot.check()
+        ring.stats()
+
+
+@pytest.mark.deadline(120)
+@settings(
+    max_examples=300,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(
+    damage=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), VALUES), min_size=1, max_size=6)
+)
+def test_damaged_tables_are_told_by_the_errors_of_gpuring_only(name, damage):
+    with (
+        gpuring.create(
+            name, slots=2, shape=4, dtype="u1", meta=[("pts", "i8")], max_peers=5,
+            max_subscriptions=2, device="host", replace=True,
+        ) as ring,
+        ring.producer() as producer,
+        ring.consumer("x") as frames,
+    ):  # fmt: skip
+        producer.claim(0).publish()
+        held = frames.acquire(0)
+        path = Path("/dev/shm", f"gpuring.{name}")
+        valid = path.read_bytes()
+        words = len(valid.rstrip(b"\0")) // WORD.size  # the description comes last
+        used = [  # head, link, tables
+            k for k in range(FIRST_WORD, words) if k < 48 or 120 <= k < 136 or k >= 512
+        ]
+        with path.open("r+b", buffering=0) as file:
+            for where, value in damage:
+                file.seek(used[int(where * len(used))] * WORD.size)
+                file.write(WORD.pack(value))
+            with contextlib.suppress(gpuring.RingIncompatible):
+                use(name)
+            file.seek(FIRST_WORD * WORD.size)
+            file.write(valid[FIRST_WORD * WORD.size :])
+        held.release()
+
+
+def test_a_frame_of_impossible_dimensions_is_passed_over_and_told(name):
+    with (
+        gpuring.create(name, slots=2, shape=4, dtype="u1", device="host") as ring,
+        ring.producer() as producer,
+        ring.consumer() as frames,
+    ):
+        for _ in range(2):
+            producer.claim(0).publish()
+        at = 4096 + ring._header.max_subscriptions * 128 + ring._header.max_peers * 128 + 40
+        with Path("/dev/shm", f"gpuring.{name}").open("r+b", buffering=0) as file:
+            file.seek(at)
+            file.write(WORD.pack(9))
+        with pytest.raises(gpuring.RingIncompatible, match=name):
+            frames.acquire(0)
+        with frames.acquire(0) as slot:
+            assert slot.seq == 3

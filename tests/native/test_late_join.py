@@ -1,0 +1,51 @@
+"""Who joins while nobody looks is watched by whoever waits for it (tests/core/late_join.c).
+
+What would make up for it is taken away: the watchdog's ticks, and the look of a wait that is longer
+than a slice.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.compiled import BUILD_S, Edit, build_device, needs_compiler
+
+RUN_S, HANGS_S = 60, 2
+FLAGS = ["-O1", "-g", "-w", "-DGR_SLICE_NS=INT64_C(1000000000000000)"]
+NO_TICKS: Edit = (
+    "watchdog.c",
+    "TICK_MS = 20, LONG_TICK_MS = 1000,",
+    "TICK_MS = 100000000, LONG_TICK_MS = 100000000,",
+)
+
+pytestmark = [needs_compiler, pytest.mark.slow, pytest.mark.deadline(BUILD_S + RUN_S)]
+
+
+TELLS = {
+    "stream": ("order.c", "gr_tell_of_joins(peer->core.ring);\n"),
+    "gate": ("order.c", "gr_tell_of_joins(peer->core.ring); /* as"),
+    "poll": ("verbs.c", "gr_tell_of_joins(peer->core.ring);"),
+}
+
+
+def run(place: Path, how: str, seconds: int, *edits: Edit) -> subprocess.CompletedProcess[str]:
+    program = build_device(place, ["late_join.c"], FLAGS, NO_TICKS, *edits)
+    command = [str(program), how, str(seconds)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=RUN_S + 10, check=False)
+
+
+@pytest.mark.parametrize("how", TELLS)
+def test_the_watchdog_knows_who_is_waited_for(how, tmp_path):
+    done = run(tmp_path, how, RUN_S)
+    assert (done.returncode, done.stdout) == (0, "it goes on\n"), done.stderr
+
+
+@pytest.mark.parametrize("how", TELLS)
+def test_it_catches_that_nobody_tells_the_watchdog(how, tmp_path):
+    file, call = TELLS[how]
+    silent = (file, call, call.replace("gr_tell_of_joins(peer->core.ring);", ";"))
+    assert run(tmp_path, how, HANGS_S, silent).returncode == -signal.SIGALRM

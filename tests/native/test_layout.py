@@ -1,0 +1,125 @@
+"""docs/protocol.md says where every byte is, and so does the C core: the two must agree."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import pytest
+
+from gpuring import native
+from gpuring.native.snapshot import SLOT_PHASES, TAKE_PHASES
+from tests import ROOT
+from tests.helpers.support import Segment, pack
+
+TEXT = (ROOT / "docs" / "protocol.md").read_text()
+LAYOUT = TEXT.partition("\n## Layout\n")[2].partition("\n## ")[0]
+TABLES = ("head", "death", "link", "sub", "peer", "slot", "take", "tear")
+
+
+def rows(text: str) -> list[list[str]]:
+    lines = re.findall(r"^\|(.*)\|\s*$", text, re.MULTILINE)
+    return [[cell.strip().strip("`") for cell in line.split("|")] for line in lines]
+
+
+def documented_fields() -> list[tuple[str, str, int, int]]:
+    return [
+        (table, field, int(offset), int(size))
+        for table, field, offset, size, *_ in (row for row in rows(LAYOUT) if len(row) >= 4)
+        if table in TABLES
+    ]
+
+
+def constants() -> dict[str, int]:
+    block = re.search(r"^```\s*constants\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
+    assert block, "docs/protocol.md has no block labelled `constants`"
+    pairs = re.findall(r"^(\w+)\s*=\s*(0x[0-9a-f]+|\d+)", block[1], re.MULTILINE)
+    return {name: int(value, 0) for name, value in pairs}
+
+
+def test_every_field_stands_where_the_document_says():
+    documented = documented_fields()
+    assert len(documented) == len(set(documented)) > 40
+    assert set(documented) == set(native.layout_fields())
+
+
+def test_fields_do_not_overlap_and_are_aligned():
+    for table in TABLES:
+        end = 0
+        for name, field, offset, nbytes in sorted(native.layout_fields(), key=lambda f: f[2]):
+            if name != table:
+                continue
+            assert offset >= end, f"{table}.{field} overlaps the field before"
+            assert offset % min(nbytes, 8) == 0, f"{table}.{field}"
+            end = offset + nbytes
+
+
+def test_every_documented_constant_is_the_cores():
+    documented = constants()
+    for name in ("VERSION", "MAX_SLOTS", "MAX_PEERS", "MAX_SUBSCRIPTIONS"):
+        assert name in documented
+    differing = {
+        name: (value, getattr(native, name, None))
+        for name, value in documented.items()
+        if getattr(native, name, None) != value
+    }
+    assert not differing
+
+
+@pytest.mark.parametrize("table", ["slot", "take"])
+def test_every_documented_phase_is_the_cores(table):
+    said = re.search(rf"[Pp]hases of a {table} word: ([^.]*)\.", LAYOUT)
+    assert said
+    numbers = {name.lower(): int(n) for n, name in re.findall(r"(\d+) (\w+)", said[1])}
+    phases = SLOT_PHASES if table == "slot" else TAKE_PHASES
+    assert numbers == {phase: n for n, phase in enumerate(phases)}
+
+
+def test_the_documented_phases_are_what_the_words_show(segment: type[Segment]):
+    """The same numbers seen in the bytes themselves."""
+    ring = segment(4)
+    reader, other = ring.consumer(), ring.consumer()
+    producer = ring.producer()
+    producer.put(2)
+    assert (producer.claim(), reader.acquire(), other.acquire()) == (6, 4, 5)
+    assert reader.give_back(4) == 0
+    word = {i: ring.peek("slot", "word", i) for i in range(4)}
+    assert (
+        word[0] == 4 << 16 | producer.number << 8 | 2 == pack(4, producer.number, "ready", "slot")
+    )
+    assert word[2] == 6 << 16 | producer.number << 8 | 1
+    assert word[3] == 3 << 16 | 255 << 8 | 0
+    u = reader.subscription
+    takes = [ring.peek("take", "word", i * ring.max_subscriptions + u) for i in range(4)]
+    assert takes[:2] == [4 << 16 | reader.number << 8 | 1, 5 << 16 | other.number << 8 | 2]
+    assert takes[2] == 0 << 16 | 255 << 8 | 0
+    assert ring.peek("peer", "word", producer.number) == 1 << 16 | 1 << 8 | 255
+    assert ring.peek("peer", "word", reader.number) == 1 << 16 | 2 << 8 | u
+    assert ring.peek("sub", "word", u) == 4 << 16 | 1
+
+
+def test_the_documented_tables_are_where_they_are(segment: type[Segment]):
+    """Where support.py computes them to be from the document's element sizes and alignments."""
+    elements = {row[0]: row[2] for row in rows(LAYOUT) if row[0] in TABLES and len(row) == 3}
+    sizes = {t: int(m[0]) for t, e in elements.items() if (m := re.findall(r"(\d+) bytes", e))}
+    assert sizes == {"sub": 128, "peer": 128, "slot": 128, "take": 16, "tear": 16}
+    for slots, peers, subs in (
+        (1, 1, 1),
+        (3, 5, 7),
+        (64, 33, 2),
+        (64, 65, 129),
+        (64, 250, 250),
+        (1024, 64, 64),
+    ):
+        ring = segment(slots, peers, subs, meta_nbytes=65, spec=b"x" * 100)
+        region = ring.table["event"] - ring.table["fence"]
+        assert region % os.sysconf("SC_PAGESIZE") == 0
+        assert region >= 8 * slots * peers
+        assert ring.creator.meta_stride == 128
+        end = ring.table["fence"] + region + slots * 128
+        assert ring.bytes()[end : end + 100] == b"x" * 100
+        assert ring.creator.nbytes == -(-(end + 100) // 4096) * 4096 == len(ring.bytes())
+        producer = ring.producer()
+        producer.put(1)
+        row = ring.work_row(slots % slots, producer.number)
+        assert ring.peek("work", "", row) == ring.peek("fence", "", row) == slots << 16

@@ -1,0 +1,425 @@
+"""Death: what a reaper clears, what the survivors get, what a peer taken for dead can still do."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import struct
+
+import pytest
+
+from gpuring import native
+from gpuring.native import Header
+from gpuring.native.snapshot import snapshot
+from tests.helpers import raw_verbs
+from tests.helpers.support import Pipe, pack, poll
+
+
+def test_the_living_are_left_alone(segment):
+    ring = segment()
+    producer, reader = ring.producer(), ring.consumer()
+    producer.put(1)
+    assert (producer.claim(), reader.acquire()) == (5, 4)
+    before = ring.bytes()
+    for header in (ring.process(), ring.creator, producer.header, reader.header):
+        assert header.reap() == []
+    assert ring.bytes() == before
+
+
+def test_a_dead_producers_claims_become_void_and_his_frames_stay(segment):
+    ring = segment(4)
+    reader, producer, other = ring.consumer(), ring.producer(), ring.producer()
+    producer.put(1)
+    assert [producer.claim(), other.claim(), producer.claim()] == [5, 6, 7]
+    assert other.publish(6) == 0
+    producer.die()
+    assert ring.reap() == [producer.number]
+    assert [ring.slot(i) for i in range(4)] == [
+        (4, producer.number, "ready"),
+        (5, 255, "void"),
+        (6, other.number, "ready"),
+        (7, 255, "void"),
+    ]
+    assert reader.drain() == ([4, 6], native.BLOCKED)
+    assert ring.creator.reaps == 1
+    assert ring.reap() == []
+
+
+def test_what_a_dead_member_held_is_opened_for_the_others_in_order(segment):
+    ring = segment(4)
+    a, b, producer = ring.consumer("jobs"), ring.consumer("jobs"), ring.producer()
+    producer.put(4)
+    assert [a.acquire(), b.acquire(), a.acquire()] == [4, 5, 6]
+    a.die()
+    assert ring.reap() == [a.number]
+    assert ring.take(a.subscription, 0) == (4, 255, "open")
+    assert b.acquire() == 4
+    assert b.peer.redelivered
+    assert b.acquire() == 6
+    assert b.peer.redelivered
+    assert b.acquire() == 7
+    assert not b.peer.redelivered
+    assert producer.claim() == native.BLOCKED
+    for seq in (4, 5, 6, 7):
+        assert b.release(seq) == 0
+    assert producer.put(4) == [8, 9, 10, 11]
+
+
+def test_frames_below_everybodys_position_are_found_again(segment):
+    """H4: the others had gone on; only the redo count tells them."""
+    ring = segment(4)
+    a, b, c = (ring.consumer("jobs") for _ in range(3))
+    producer = ring.producer()
+    producer.put(4)
+    assert a.acquire() == 4
+    assert [b.get(), c.get(), b.get()] == [5, 6, 7]
+    assert b.acquire() == native.BLOCKED
+    a.die()
+    ring.reap()
+    assert c.get() == 4
+    assert (b.acquire(), producer.claim()) == (native.BLOCKED, 8)
+
+
+def test_the_last_members_death_takes_the_subscription_with_it(segment):
+    """H6: a subscription without members would gate for ever."""
+    ring = segment(2)
+    reader, producer = ring.consumer(), ring.producer()
+    producer.put(2)
+    assert reader.acquire() == 2
+    reader.die()
+    assert producer.claim() == native.BLOCKED
+    ring.reap()
+    assert ring.mask("sub_mask") == 0
+    assert ring.peek("sub", "word", reader.subscription) == 0
+    assert producer.put(2) == [4, 5]
+
+
+def test_a_member_that_died_between_entry_and_announcement_is_cleared(segment):
+    """A5: entry LIVE, subscription still free."""
+    ring = segment(2)
+    reader = ring.consumer()
+    ring.poke("sub", "word", 0, reader.subscription)
+    reader.die()
+    assert ring.reap() == [reader.number]
+    assert ring.creator.live_peers() == []
+    assert ring.producer().put(4) == [2, 3, 4, 5]
+
+
+def test_a_half_done_reap_is_repeated(segment):
+    """Whatever the reaper before had done: the entry is freed last."""
+    ring = segment(4)
+    a, b, producer = ring.consumer("jobs"), ring.consumer("jobs"), ring.producer()
+    producer.put(1)
+    assert a.acquire() == 4
+    redo = ring.peek("sub", "redo", a.subscription)
+    a.die()
+    ring.poke("take", "word", pack(4, 255, "open", "take"), a.subscription)
+    assert ring.reap() == [a.number]
+    assert ring.peek("sub", "redo", a.subscription) > redo
+    assert b.acquire() == 4
+
+
+def test_a_sleeper_that_died_is_no_waiter_any_more(segment):
+    ring = segment()
+    reader = ring.consumer()
+    ring.poke("peer", "waiting", 1, reader.number)
+    ring.poke("head", "waiters", 1)
+    reader.die()
+    ring.reap()
+    assert ring.peek("head", "waiters") == 0
+
+
+def test_a_reap_rings_the_bell_for_those_who_sleep(segment):
+    ring = segment()
+    reader = ring.consumer()
+    ring.poke("head", "waiters", 1)
+    bell = ring.peek("head", "bell")
+    reader.die()
+    ring.reap()
+    assert ring.peek("head", "bell") > bell
+
+
+def test_nobody_reaps_while_another_process_has_the_membership_lock(segment):
+    ring = segment()
+    ring.producer().die()
+    before = ring.bytes()
+    assert ring.process().reap() == []
+    assert ring.bytes() == before
+    assert ring.reap() == [0]
+
+
+# ---- torn --------------------------------------------------------------------------------------
+
+
+def unfinished(ring, peer, slot: int) -> int:
+    """Makes it look as if the peer's GPU had not got to its last promise on the slot."""
+    row = ring.work_row(slot, peer.number)
+    ring.poke("fence", "", 1, row)
+    return ring.peek("work", "", row)
+
+
+def test_a_frame_whose_producer_died_before_its_gpu_work_was_done_is_torn(segment):
+    ring = segment(4)
+    reader, lossy = ring.consumer(), ring.consumer("v", lossless=False)
+    producer, other = ring.producer(), ring.producer()
+    producer.put(2)
+    other.put(1)
+    promised = unfinished(ring, producer, 0)
+    producer.die()
+    assert ring.reap() == [producer.number]
+    assert ring.slot(0) == (4, producer.number, "torn")
+    assert ring.slot(1) == (5, producer.number, "ready")
+    marks = [ring.tear(i, producer.number) for i in range(4)]
+    assert marks == [(producer.peer.id, 1), (0, 0), (0, 0), (0, 0)]
+    assert [ring.creator.torn(i, *ring.record(i)) for i in range(3)] == [True, False, False]
+    assert ring.creator.fence(producer.number, 0) == promised  # never further (G3)
+    assert reader.drain()[0] == [5, 6]
+    assert ring.peek("peer", "torn", reader.number) == 1
+    assert (lossy.acquire(), lossy.peer.lost) == (5, 0)  # torn is not lost
+    assert ring.peek("peer", "torn", lossy.number) == 1
+
+
+def test_a_torn_frame_gates_nobody_but_its_holder(segment):
+    ring = segment(2)
+    a, b = ring.consumer("a"), ring.consumer("b")
+    producer, other = ring.producer(), ring.producer()
+    producer.put(2)
+    assert a.acquire() == 2
+    unfinished(ring, producer, 0)
+    producer.die()
+    ring.reap()
+    assert b.drain() == ([3], native.BLOCKED)
+    assert other.claim() == native.BLOCKED
+    assert other.peer.culprit[1:4] == (a.number, a.subscription, 2)
+    assert a.release(2) == native.TORN  # and released
+    assert other.claim() == 4
+
+
+def test_the_torn_mark_does_not_need_the_slot_word(segment):
+    """G5: the slot was claimed again, but a reader's stream may still be at the old frame."""
+    ring = segment(1)
+    producer, other = ring.producer(), ring.producer()
+    producer.put(1)
+    frame = ring.record(0)
+    assert other.claim() == 2
+    unfinished(ring, producer, 0)
+    producer.die()
+    ring.reap()
+    assert ring.creator.torn(0, *frame)
+    assert ring.slot(0) == (2, other.number, "writing")
+    assert other.publish(2) == 0
+    assert not ring.creator.torn(0, *ring.record(0))
+
+
+def test_a_frame_that_was_finished_is_not_torn_by_a_later_one(segment):
+    """Both of one producer, in one slot."""
+    ring = segment(1)
+    producer = ring.producer()
+    producer.put(1)
+    first, reached = ring.record(0), ring.peek("fence", "", producer.number)
+    producer.put(1)
+    second = ring.record(0)
+    ring.poke("fence", "", reached, producer.number)
+    producer.die()
+    ring.reap()
+    assert ring.tear(0, producer.number) == (producer.peer.id, reached)
+    assert not ring.creator.torn(0, *first)
+    assert ring.creator.torn(0, *second)
+
+
+def test_the_next_owner_of_a_number_has_its_own_mark(segment):
+    ring = segment(1)
+    first = ring.producer()
+    first.put(1)
+    frame = ring.record(0)
+    unfinished(ring, first, 0)
+    first.die()
+    ring.reap()
+    heir = ring.producer()
+    assert heir.number == first.number
+    heir.put(1)
+    healthy, reached = ring.record(0), ring.peek("fence", "", heir.number)
+    assert ring.creator.torn(0, *frame)
+    assert not ring.creator.torn(0, *healthy)
+    heir.put(1)
+    ring.poke("fence", "", reached, heir.number)
+    heir.die()
+    ring.reap()
+    assert ring.tear(0, heir.number) == (heir.peer.id, reached)
+    assert not ring.creator.torn(0, *healthy)
+    assert ring.creator.torn(0, *ring.record(0))
+    assert ring.creator.torn(0, *frame)  # its mark is gone: never a false all-clear
+
+
+def test_a_mark_that_is_being_written_tears_nothing_of_its_owner(segment):
+    """Killed there, a reaper leaves it: what its owner's fence had reached by then was finished."""
+    ring = segment(1)
+    producer = ring.producer()
+    producer.put(1)
+    ring.poke("tear", "id", producer.peer.id | 1 << 63, producer.number)
+    assert not ring.creator.torn(0, *ring.record(0))
+    ring.poke("tear", "id", producer.peer.id + 1 | 1 << 63, producer.number)
+    assert ring.creator.torn(0, *ring.record(0))
+
+
+def publishes(pipe, path):
+    peer = raw_verbs.join_producer(Header.attach(os.open(path, os.O_RDWR)))
+    index = peer.claim(0)
+    assert peer.publish(index, peer.seq) == 0
+    pipe.send((peer.number, peer.id))
+    pipe.receive()
+
+
+@pytest.mark.parametrize("sync", ["event", "timeline"])
+def test_with_events_a_frame_that_may_have_been_written_stays_ready(segment, children, sync):
+    """Nobody raises the fence of an event by itself: who acquires the frame asks the event."""
+    ring = segment(2, memory="ipc", sync=sync)
+    child = children(publishes, ring.path)
+    number, peer_id = child.receive()
+    row = ring.work_row(0, number)
+    ring.poke("fence", "", 1, row)
+    child.kill()
+    poll(lambda: ring.creator.reap() or ring.creator.reaps)
+    assert ring.slot(0) == (2, number, "ready" if sync == "event" else "torn")
+    assert ring.tear(0, number) == (peer_id, 1)
+    assert ring.peek("fence", "", row) == ring.peek("work", "", row)
+    assert snapshot(ring.creator)["deaths"][0]["torn"] == 1
+
+
+def test_a_dead_reader_tears_nothing(segment):
+    ring = segment(2)
+    a, b, producer = ring.consumer("x"), ring.consumer("x"), ring.producer()
+    producer.put(1)
+    assert a.get() == 2
+    promised = unfinished(ring, a, 0)
+    a.die()
+    ring.reap()
+    assert ring.tear(0, a.number) == (0, 0)
+    assert ring.creator.fence(a.number, 0) == promised
+    assert b.acquire() == native.BLOCKED
+
+
+# ---- taken for dead ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reused", [False, True])
+def test_a_reaped_producer_is_refused_and_changes_nothing(segment, reused):
+    ring = segment(4)
+    zombie = ring.producer()
+    assert (zombie.claim(), zombie.claim()) == (4, 5)
+    zombie.die()
+    assert ring.reap() == [0]
+    if reused:
+        assert ring.producer().number == zombie.number
+    before = ring.bytes()
+    assert zombie.claim(0) == zombie.claim(1) == native.REAPED
+    assert zombie.publish(4) == zombie.abandon(5) == native.REAPED
+    assert ring.bytes() == before
+
+
+def test_a_reaped_producer_does_not_wait_for_readers_before_it_claims(segment):
+    """Gate "host" looks first."""
+    ring = segment(4)
+    _, zombie = ring.consumer(), ring.producer()
+    zombie.peer.gate_host = True
+    zombie.put(4)
+    zombie.die()
+    assert ring.reap() == [zombie.number]
+    assert zombie.peer.claim(None) == native.REAPED
+
+
+@pytest.mark.parametrize("reused", [False, True])
+def test_a_reaped_consumer_is_refused_and_changes_nothing(segment, reused):
+    ring = segment(4)
+    zombie, other = ring.consumer("x", lossless=False), ring.consumer("x", lossless=False)
+    producer = ring.producer()
+    producer.put(4)
+    assert (zombie.acquire(), zombie.acquire()) == (4, 5)
+    zombie.die()
+    assert ring.reap() == [zombie.number]
+    if reused:
+        assert ring.consumer("x", lossless=False).number == zombie.number
+    before = ring.bytes()
+    assert zombie.acquire(0) == zombie.latest(0) == zombie.acquire(1) == native.REAPED
+    assert zombie.release(4) == zombie.give_back(5) == native.REAPED
+    assert ring.bytes() == before
+    assert other.acquire() == 4
+
+
+@pytest.mark.parametrize("verb", ["release", "give_back"])
+def test_a_reaped_consumer_cannot_end_the_hold_of_its_numbers_next_owner(segment, verb):
+    """The next owner got the very frame that the zombie held: the take words are alike."""
+    ring = segment(4)
+    zombie, _other = ring.consumer("x"), ring.consumer("x")
+    ring.producer().put(1)
+    assert zombie.acquire() == 4
+    zombie.die()
+    assert ring.reap() == [zombie.number]
+    heir = ring.consumer("x")
+    assert heir.number == zombie.number
+    assert heir.acquire() == 4
+    assert zombie.peer.holding() == []
+    assert getattr(zombie, verb)(4) == native.REAPED
+    assert ring.take(heir.subscription, 0) == (4, heir.number, "held")
+    assert heir.release(4) == 0
+
+
+def test_a_reaped_peer_that_leaves_takes_nobody_with_it(segment):
+    ring = segment(4)
+    zombie = ring.producer()
+    zombie.die()
+    assert ring.reap() == [zombie.number]
+    heir = ring.producer()
+    assert heir.number == zombie.number
+    before = ring.bytes()
+    with pytest.raises(OSError):  # its descriptor is gone  # noqa: PT011
+        zombie.peer.leave()
+    assert ring.bytes() == before
+    assert heir.put(1) == [4]
+
+
+ROUNDS_AT = 4000  # an unused byte range of the first page
+
+
+def reap_for_ever(_pipe: Pipe, path: str) -> None:
+    fd = os.open(path, os.O_RDWR)
+    header, raw = Header.attach(fd), mmap.mmap(fd, 4096)
+    rounds = 0
+    while True:
+        header.reap()
+        rounds += 1
+        struct.pack_into("<Q", raw, ROUNDS_AT, rounds)
+
+
+def test_a_reaper_that_comes_second_clears_no_newcomer(segment, children):
+    """A2, A3: he saw the dead peer, the first reaper freed its number, somebody joined with it.
+
+    LOCK is held while he looks, so that he is stopped between his look and his taking LOCK in many
+    of the rounds.
+    """
+    ring = segment(2)
+    child = children(reap_for_ever, ring.path)
+
+    def rounds() -> int:
+        return struct.unpack_from("<Q", ring.raw, ROUNDS_AT)[0]
+
+    poll(rounds)
+    for k in range(60):
+        dead = ring.producer()
+        dead.die()
+        before = rounds()
+        poll(lambda before=before: rounds() > before + 2)
+        for _ in range(7 * k):
+            pass
+        os.kill(child.pid, signal.SIGSTOP)
+        poll(child.stopped)
+        assert ring.reap() == [dead.number]
+        heir = ring.producer()
+        assert heir.number == dead.number
+        seq = heir.claim(20)
+        before = rounds()
+        os.kill(child.pid, signal.SIGCONT)
+        poll(lambda before=before: rounds() > before + 2)
+        assert heir.publish(seq) == 0
+        assert heir.peer.leave() == 0

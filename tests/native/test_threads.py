@@ -1,0 +1,73 @@
+"""One thread leaves while another is in a verb of the same peer (tests/core/threads.c); orphans.
+
+The mutants show that it can fail: each takes away a part of edge L, or of what a leave takes back.
+"""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from tests.helpers.compiled import BUILD_S, Edit, build, needs_compiler
+
+RUN_S = 240
+FLAGS = ["-O1", "-g", "-w", "-DGR_FAULTS"]
+
+pytestmark = [needs_compiler, pytest.mark.deadline(BUILD_S + RUN_S)]
+
+MUTANTS: dict[str, Edit] = {
+    "a leave does not wait for verbs": (
+        "members.c",
+        "result = wait_for_verbs(me);",
+        "result = GR_OK;",
+    ),
+    "a verb is counted after its look": (
+        "peer.h",
+        "atomic_fetch_add_explicit(inside_of(me), 1, memory_order_seq_cst);\n"
+        "    if (is_mine(me)) return GR_OK;",
+        "bool mine = is_mine(me);\n"
+        '    GR_FAULT("looked");\n'
+        "    atomic_fetch_add_explicit(inside_of(me), 1, memory_order_seq_cst);\n"
+        "    if (mine) return GR_OK;",
+    ),
+    "a leave takes nothing back": (
+        "members.c",
+        "gr_take_back(ring, me->self.number, me->self.u);",
+        "",
+    ),
+    "nobody looks for orphans": (
+        "reap.c",
+        "if (!has_orphans(ring)) return GR_OK;",
+        "return GR_OK;",
+    ),
+    "an orphan is opened without a word": (
+        "reap.c",
+        "atomic_fetch_add_explicit(&ring->sub[u].redo, 1, memory_order_seq_cst);\n    if (known)",
+        "if (known)",
+    ),
+    "who leaves asleep is counted for ever": (
+        "reap.c",
+        "    uncount(ring, &ring->peer[p]);",
+        "",
+    ),
+}
+
+
+def test_nothing_is_left_behind(tmp_path):
+    subprocess.run([build(tmp_path, "threads.c", FLAGS), "2000"], check=True, timeout=RUN_S)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
+def test_nothing_is_left_behind_under_a_sanitizer(sanitizer, tmp_path):
+    flags = [*FLAGS, "-DGR_DEBUG", f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all"]
+    subprocess.run([build(tmp_path, "threads.c", flags), "300"], check=True, timeout=RUN_S)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_it_catches(mutant, tmp_path):
+    program = build(tmp_path, "threads.c", FLAGS, MUTANTS[mutant])
+    done = subprocess.run([program, "5000"], capture_output=True, timeout=RUN_S, check=False)
+    assert b"not so" in done.stderr

@@ -1,0 +1,1 @@
+"""Names in /dev/shm: who makes, finds, replaces and cleans them."""

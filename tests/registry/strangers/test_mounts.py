@@ -1,0 +1,187 @@
+"""A /dev/shm that is full, that can hold no more files, or that nobody can write: each is told."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import gpuring
+from gpuring.registry import directory
+from tests.helpers import commands
+from tests.helpers.support import segments_of
+from tests.registry.strangers import NOBODY, OPTIONS, SHM, as_nobody, outcome
+
+pytest.importorskip("prometheus_client", reason="gpuring[tools] is not installed")
+from gpuring.cli.metrics.collector import RingCollector
+
+CLONE_NEWNS = 0x00020000
+
+
+def in_own_mounts(pipe, how, call, *args):
+    """Runs `call(pipe, *args)` where /dev/shm is mounted otherwise, for this process only."""
+    if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNS):
+        return "no mounts of its own"
+    for command in (["--make-rprivate", "/"], how):
+        done = subprocess.run(
+            ["mount", *command], capture_output=True, text=True, check=False, timeout=20
+        )
+        if done.returncode:
+            return f"no mounts of its own: {done.stderr}"
+    return call(pipe, *args)
+
+
+@pytest.fixture
+def mounted(children):
+    def run(how, call, *args):
+        told = children(in_own_mounts, how.split(), call, *args).result()
+        if isinstance(told, str) and told.startswith("no mounts"):
+            pytest.skip(told)
+        return told
+
+    return run
+
+
+TINY = "-t tmpfs -o size=4m,nr_inodes=24,mode=1777 tmpfs /dev/shm"
+
+
+def fill(_pipe, what):
+    """As a stranger may: all of the room, or all of the files."""
+    if what == "room":
+        (SHM / "full").write_bytes(b"")
+        try:
+            with (SHM / "full").open("wb") as file:
+                while True:
+                    file.write(b"x" * 65536)
+        except OSError:
+            return
+    try:
+        for k in range(10_000):
+            (SHM / f"full-{k}").touch()
+    except OSError:
+        return
+
+
+def create_where_it_is_full(pipe, name, what):
+    pid = os.fork()
+    if pid == 0:
+        try:
+            as_nobody(pipe, fill, what)
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    fds = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    told = []
+    for _ in range(2):
+        try:
+            gpuring.create(name, **OPTIONS)
+        except gpuring.RingError as error:
+            told.append(str(error))
+    assert segments_of(name) == []
+    assert len(os.listdir("/proc/self/fd")) == fds  # noqa: PTH208
+    assert outcome(gpuring.clean) == "done"
+    for path in SHM.glob("full*"):
+        path.unlink()
+    gpuring.create(name, **OPTIONS).close()
+    return told
+
+
+@pytest.mark.parametrize("what", ["room", "files"])
+def test_a_full_directory_is_told_and_nothing_is_left(name, mounted, what):
+    told = mounted(TINY, create_where_it_is_full, name, what)
+    assert len(told) == 2
+    for each in told:
+        assert name in each
+        assert ("as many files" if what == "files" else "are free") in each
+
+
+def replace_where_there_is_little_room(_pipe, name, alive):
+    """A dead ring's room is free before the new one is made; a living one goes on."""
+    options = OPTIONS | {"slots": 1, "shape": 2 << 20}
+    pid = os.fork()
+    if pid == 0:
+        kept = gpuring.create(name, **options)
+        os.kill(kept.stats().creator_pid, 9)
+    os.waitpid(pid, 0)
+    if not alive:
+        gpuring.create(name, **options, replace=True).close()
+        return segments_of(name)
+    with gpuring.create(name, **options, replace=True) as ring:
+        with pytest.raises(gpuring.RingError, match="no space"):
+            gpuring.create(name, **options, replace=True)
+        assert not ring._header.closed
+        gpuring.attach(name).close()
+    return segments_of(name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("alive", [False, True])
+def test_a_ring_that_is_replaced_where_there_is_little_room(name, mounted, alive):
+    assert mounted(TINY, replace_where_there_is_little_room, name, alive) == []
+
+
+READ_ONLY = "-o remount,ro,bind /dev/shm"
+
+
+def tools(_pipe, name, out):
+    told = {}
+    for tool in (
+        ("ls",), ("ls", "--json"), ("inspect", name), ("top", "--once", "--interval", "0.05"),
+        ("doctor", "--no-probe"), ("doctor", "--no-gpu"), ("clean",),
+        ("tap", name, "--out", out, "--count", 1),
+    ):  # fmt: skip
+        done = commands.gpuring(*tool)
+        told[" ".join(map(str, tool[:2]))] = (done.returncode, done.stdout, done.stderr)
+    told["metrics"] = (0, str(len(list(RingCollector(10).collect()))), "")
+    told["attach"] = (1, "", outcome(lambda: gpuring.attach(name)))
+    told["create"] = (1, "", outcome(lambda: gpuring.create(f"{name}-x", **OPTIONS)))
+    with pytest.raises(gpuring.RingError, match="read-only"):
+        gpuring.attach(name)
+    with pytest.raises(gpuring.RingError, match="read-only"):
+        gpuring.create(f"{name}-x", **OPTIONS)
+    return told
+
+
+@pytest.mark.slow
+@pytest.mark.deadline(90)
+def test_every_tool_works_where_nobody_can_write(name, children, mounted, tmp_path):
+    with gpuring.create(name, **OPTIONS) as ring, ring.producer(), ring.consumer("who"):
+        told = mounted(READ_ONLY, tools, name, str(tmp_path))
+        for tool, (code, out, errors) in told.items():
+            assert "Traceback" not in out + errors, f"{tool}: {errors}"
+            if tool.split()[0] in ("ls", "inspect", "top", "clean"):
+                assert code == 0, f"{tool}: {errors}"
+        assert "open" in told["ls"][1]
+        assert f"pid {os.getpid()} (alive)" in told[f"inspect {name}"][1]
+        assert "who" in told[f"inspect {name}"][1]
+        assert "read-only" in told[f"tap {name}"][2]
+
+
+def clean_of_the_dead(_pipe, name):
+    done = commands.gpuring("clean")
+    assert directory.ls()
+    return done.returncode, done.stderr, segments_of(name)
+
+
+@pytest.mark.slow
+def test_clean_says_that_it_may_not_remove(name, mounted):
+    pid = os.fork()
+    if pid == 0:
+        kept = gpuring.create(name, **OPTIONS)
+        os.kill(kept.stats().creator_pid, 9)
+    os.waitpid(pid, 0)
+    code, said, left = mounted(READ_ONLY, clean_of_the_dead, name)
+    assert code == 1
+    assert "mounted read-only" in said
+    assert "remount,rw" in said
+    assert "Traceback" not in said
+    assert len(left) == 2
+    assert directory.remove_dead(name)
+
+
+def test_nobody_is_who_he_says():
+    assert NOBODY == 65534
+    assert Path("/proc/self/mountinfo").exists()

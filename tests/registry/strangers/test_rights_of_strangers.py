@@ -1,0 +1,274 @@
+"""Threat model (docs/failure.md): who may not open a ring's files, who may read and who may write
+them.  Its sentences name the tests that hold them."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import struct
+import time
+
+import pytest
+
+import gpuring
+from gpuring.registry import directory
+from gpuring.registry import segment as segments
+from tests.helpers.support import segments_of
+from tests.registry.strangers import NOBODY, OPTIONS, SHM, TERMS, outcome
+
+LOCK_BYTE = 256
+
+
+def seen(name: str) -> os.stat_result:
+    return (SHM / f"gpuring.{name}").stat()
+
+
+# ---- without any right -------------------------------------------------------------------------
+
+
+def lock_the_directory(pipe):
+    fd = os.open(SHM, os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    pipe.send()
+    pipe.receive()
+    return True
+
+
+def test_a_lock_on_the_directory_stalls_nobody(name, stranger):
+    """It cost create 4 s, close 2 s and a call of a service 10 s: forty of each end before the
+    deadline of this test only if nobody waits for it."""
+    child = stranger(lock_the_directory)
+    child.receive()
+    with gpuring.serve(name, **TERMS) as engine:
+        for _ in range(40):
+            gpuring.create(f"{name}-x", **OPTIONS).close()
+            gpuring.create(f"{name}-x", **OPTIONS, replace=True).close()
+            engine._tidied = -1e9
+            with gpuring.connect(name) as client:
+                with client.request(10) as slot:
+                    call = slot.call
+                (taken,) = engine.take(timeout=10)
+                with taken.answer():
+                    pass
+                call.result(10).release()
+            assert not directory.remove_dead(name)
+    child.send()
+    assert child.result()
+
+
+def tries(_pipe, name, entries):
+    """Whatever needs a right that the stranger has not."""
+    told = {}
+    for entry in entries:
+        path = SHM / entry
+        place = os.open(path, os.O_PATH)
+        told.update(
+            {
+                f"read {entry}": outcome(lambda p=path: os.open(p, os.O_RDONLY)),
+                f"write {entry}": outcome(lambda p=path: os.open(p, os.O_WRONLY)),
+                f"by /proc {entry}": outcome(
+                    lambda p=place: os.open(f"/proc/self/fd/{p}", os.O_RDONLY)
+                ),
+                f"lock {entry}": outcome(lambda p=place: segments.lock_name(p)),
+                f"truncate {entry}": outcome(lambda p=path: os.truncate(p, 0)),
+                f"unlink {entry}": outcome(lambda p=path: p.unlink()),
+                f"rename {entry}": outcome(lambda p=path: p.rename(f"{p}-mine")),
+                f"link {entry}": outcome(lambda p=path: os.link(p, f"{p}-mine")),
+            }
+        )
+    told["attach"] = outcome(lambda: gpuring.attach(name, owner=0))
+    told["replace"] = outcome(lambda: gpuring.create(name, **OPTIONS, replace=True))
+    told["gpuring.unlink"] = outcome(lambda: gpuring.unlink(name))
+    told["create"] = outcome(lambda: gpuring.create(name, **OPTIONS))
+    told["clean"] = outcome(gpuring.clean)
+    return told
+
+
+def test_who_may_not_open_it_can_do_nothing_to_a_ring(name, stranger):
+    with gpuring.create(name, **OPTIONS) as ring:
+        before, entries = seen(name), segments_of(name)
+        told = stranger(tries, name, entries).result()
+        assert told.pop("create") == "RingExists"
+        assert told.pop("clean") == "done"
+        links = {told.pop(f"link {entry}") for entry in entries}
+        if open("/proc/sys/fs/protected_hardlinks").read().strip() == "1":  # noqa: PTH123, SIM115
+            assert links == {"PermissionError"}
+        locks = {told.pop(f"lock {entry}") for entry in entries}
+        assert locks == {"OSError"}  # a place is no open file
+        assert set(told.values()) == {"PermissionError"}, told
+        assert segments_of(name) == entries
+        assert (seen(name).st_ino, seen(name).st_size) == (before.st_ino, before.st_size)
+        assert not ring._header.closed
+        gpuring.attach(name).close()
+
+
+def told_at_each_way_in(_pipe, name):
+    def told(call):
+        with pytest.raises(PermissionError) as refused:
+            call().close()
+        return str(refused.value)
+
+    return (
+        told(lambda: gpuring.attach(name)),
+        told(lambda: gpuring.attach(name, owner=0)),
+        told(lambda: gpuring.serve(name, **TERMS)),
+        told(lambda: gpuring.connect(name)),
+        told(lambda: directory.look(name)),
+    )
+
+
+def test_who_may_not_open_a_ring_is_told_whose_it_is_and_what_its_mode_is(name, stranger):
+    with gpuring.create(name, **OPTIONS):
+        *to_join, to_look = stranger(told_at_each_way_in, name).result()
+    whose = f"/dev/shm/gpuring.{name} belongs to user 0 (mode 0600). This process, of user {NOBODY}"
+    assert to_look.startswith(f"{whose}, may not read it")
+    for told in to_join:
+        assert told.startswith(f"{whose}, may not read and write it")
+        assert "mode=" in told
+
+
+def make_and_keep(pipe, name, mode):
+    with gpuring.create(name, **OPTIONS, mode=mode) as ring:
+        pipe.send()
+        pipe.receive()
+        return ring._header.closed or ring._header.retired
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o666])
+def test_root_too_leaves_rings_of_others_alone(name, stranger, monkeypatch, mode):
+    monkeypatch.setattr(segments, "unnamed", None)  # nothing is made before the look
+    child = stranger(make_and_keep, name, mode)
+    child.receive()
+    entries = segments_of(name)
+    with pytest.raises(PermissionError, match=f"owner={NOBODY}"):
+        gpuring.attach(name)
+    with pytest.raises(PermissionError, match=rf"{name}.*user {NOBODY}"):
+        gpuring.create(name, **OPTIONS, replace=True)
+    with pytest.raises(PermissionError, match=rf"{name}.*user {NOBODY}"):
+        gpuring.unlink(name)
+    assert segments_of(name) == entries
+    child.send()
+    assert child.result() is False
+    assert segments_of(name) == []
+
+
+def make_and_die(pipe, name):
+    kept = gpuring.create(name, **OPTIONS)
+    os.kill(os.getpid(), signal.SIGKILL)
+    kept.close()
+
+
+def test_root_too_leaves_dead_rings_of_others_alone(name, stranger):
+    child = stranger(make_and_die, name)
+    child.process.join(20)
+    entries = segments_of(name)
+    assert len(entries) == 2
+    assert name not in gpuring.clean()
+    assert not directory.remove_dead(name)
+    with pytest.raises(gpuring.RingExists, match=rf"{name}.*user {NOBODY} \(mode 0600\)"):
+        gpuring.create(name, **OPTIONS)
+    assert segments_of(name) == entries
+
+
+# ---- with the right to write (mode 0666) -------------------------------------------------------
+
+
+def test_who_may_write_cannot_replace_a_ring_that_is_anothers(name, stranger):
+    """The look at its owner comes before the ring is closed."""
+    with gpuring.create(name, **OPTIONS, mode=0o666) as ring, ring.consumer() as reader:
+        told = stranger(replaces, name).result()
+        assert told == ["PermissionError", "PermissionError"]
+        with gpuring.attach(name) as other, other.producer() as producer:
+            producer.claim(0).publish()
+            assert reader.acquire(10).seq == 2
+        assert not ring._header.closed
+
+
+def replaces(_pipe, name):
+    return [
+        outcome(lambda: gpuring.create(name, **OPTIONS, replace=True)),
+        outcome(lambda: gpuring.unlink(name)),
+    ]
+
+
+def hold_byte(pipe, name, byte, kind):
+    flags = os.O_RDONLY if kind == fcntl.F_RDLCK else os.O_RDWR
+    fd = os.open(SHM / f"gpuring.{name}", flags)
+    fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", kind, os.SEEK_SET, byte, 1, 0))
+    pipe.send()
+    pipe.receive()
+    return True
+
+
+@pytest.mark.slow
+def test_who_may_write_can_hold_up_a_close_for_seconds_and_no_tidying(name, stranger):
+    ring = gpuring.create(name, **OPTIONS, mode=0o666)
+    child = stranger(hold_byte, name, segments.NAME_BYTE, fcntl.F_WRLCK)
+    child.receive()
+    assert not directory.remove_dead(name)  # it lives, and nobody waits
+    begun = time.monotonic()
+    ring.close()
+    assert time.monotonic() - begun >= directory._PATIENCE_S  # then it goes on without
+    assert segments_of(name) == []
+    child.send()
+    assert child.result()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", [0o644, 0o666])
+def test_who_may_read_can_hold_up_joins(name, stranger, mode):
+    with gpuring.create(name, **OPTIONS, mode=mode) as ring:
+        child = stranger(hold_byte, name, LOCK_BYTE, fcntl.F_RDLCK)
+        child.receive()
+        with pytest.raises(gpuring.RingTimeout, match="membership lock"):
+            ring.producer()
+        child.send()
+        assert child.result()
+        ring.producer().close()
+
+
+def link_to(_pipe, entry, other):
+    os.link(SHM / entry, SHM / other)
+
+
+def test_a_second_name_of_a_ring_is_no_ring_and_does_not_close_it(name, stranger):
+    with gpuring.create(name, **OPTIONS, mode=0o666) as ring:
+        stranger(link_to, f"gpuring.{name}", f"gpuring.{name}-b").result()
+        for each in (name, f"{name}-b"):
+            with pytest.raises(gpuring.RingIncompatible, match="2 names"):
+                gpuring.attach(each)
+        gpuring.create(f"{name}-b", **OPTIONS, replace=True).close()
+        assert not ring._header.closed
+        gpuring.attach(name).close()
+
+
+def cut(pipe, name):
+    with gpuring.create(name, **OPTIONS, mode=0o666):
+        pipe.send()
+        pipe.receive()
+        for entry in segments_of(name):
+            os.truncate(SHM / entry, 0)
+        pipe.send()
+        pipe.receive()
+
+
+def trusts(pipe, name):
+    """Attaches to another user's ring, because it was told to."""
+    with gpuring.attach(name, owner=NOBODY) as ring, ring.consumer() as reader:
+        pipe.send()
+        pipe.receive()
+        reader.acquire(10)
+
+
+@pytest.mark.slow
+def test_who_attaches_to_a_strangers_ring_can_be_ended_by_him(name, stranger, children):
+    maker = stranger(cut, name)
+    maker.receive()
+    victim = children(trusts, name)
+    victim.receive()
+    maker.send()
+    maker.receive()
+    victim.send()
+    victim.process.join(20)
+    assert victim.process.exitcode == -signal.SIGBUS

@@ -1,0 +1,120 @@
+"""What the rights to a ring's files allow: to read them, to write them, to own them."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import time
+
+import pytest
+
+import gpuring
+from gpuring.registry import directory
+from gpuring.registry import segment as segments
+from tests.helpers.support import poll, segments_of
+from tests.registry.strangers import OPTIONS, SHM, outcome
+from tests.registry.strangers.test_rights_of_strangers import hold_byte
+
+CREATOR_BYTE = 257
+
+
+def reads(_pipe, name):
+    slots = next(entry for entry in segments_of(name) if "+" in entry)
+    told = [outcome(lambda o=owner: gpuring.attach(name, owner=o)) for owner in (None, 0)]
+    return told, (SHM / slots).read_bytes(), (SHM / f"gpuring.{name}").read_bytes()
+
+
+def test_who_may_only_read_cannot_join_and_sees_everything(name, stranger):
+    options = OPTIONS | {"meta": [("pts", "i8")], "mode": 0o644}
+    with gpuring.create(name, **options) as ring, ring.producer() as producer:
+        with producer.claim(0) as slot:
+            slot.array[:] = (3, 1, 4, 1)
+            slot.meta["pts"] = 0x1122334455667788
+        attached, slots, header = stranger(reads, name).result()
+        assert attached == ["PermissionError"] * 2
+        assert bytes((3, 1, 4, 1)) in slots
+        assert (0x1122334455667788).to_bytes(8, "little") in header
+
+
+@pytest.mark.slow
+def test_who_may_only_read_can_hold_up_a_close(name, stranger):
+    ring = gpuring.create(name, **OPTIONS, mode=0o644)
+    child = stranger(hold_byte, name, segments.NAME_BYTE, fcntl.F_RDLCK)
+    child.receive()
+    begun = time.monotonic()
+    ring.close()
+    assert time.monotonic() - begun >= directory._PATIENCE_S  # then it goes on without
+    assert segments_of(name) == []
+    child.send()
+    assert child.result()
+
+
+def creates(pipe, name):
+    kept = gpuring.create(name, **OPTIONS, mode=0o644)
+    pipe.send()
+    pipe.receive()
+    kept.close()
+
+
+@pytest.mark.slow
+def test_to_who_may_read_locks_the_dead_look_alive(name, stranger, children):
+    creator = children(creates, name)
+    creator.receive()
+    creator.kill()
+    liar = stranger(hold_byte, name, CREATOR_BYTE, fcntl.F_RDLCK)
+    liar.receive()
+    gpuring.clean()
+    (seen,) = [ring for ring in gpuring.ls() if ring.name == name]
+    assert seen.creator_alive
+    liar.send()
+    assert liar.result()
+    gpuring.clean()
+    assert segments_of(name) == []
+
+
+def attaches(_pipe, name):
+    """To root's ring, and nobody has said so."""
+    with gpuring.attach(name) as ring, ring.producer() as producer:
+        producer.claim(0).publish()
+
+
+def test_roots_rings_are_attached_to_unasked(name, stranger):
+    with gpuring.create(name, **OPTIONS, mode=0o666) as ring, ring.consumer() as frames:
+        stranger(attaches, name).result()
+        frames.acquire(0).release()
+
+
+def cuts(_pipe, name):
+    os.truncate(SHM / f"gpuring.{name}", 0)
+
+
+def sleeps(pipe, name):
+    with gpuring.attach(name, timeout=10) as ring, ring.consumer() as frames:
+        pipe.send()
+        frames.acquire(60)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("who", ["another user", "the same user"])
+def test_who_may_write_can_end_its_peers_while_they_sleep(name, stranger, children, who):
+    """The watchdog reads the header.  Nobody of this process may have it mapped."""
+    creator = children(writable, name)
+    creator.receive()
+    victim = children(sleeps, name)
+    victim.receive()
+    if who == "another user":
+        stranger(cuts, name).result()
+    else:
+        cuts(None, name)
+    for child in (creator, victim):
+        child.process.join(20)
+        assert child.process.exitcode == -signal.SIGBUS
+    for entry in segments_of(name):
+        (SHM / entry).unlink()
+
+
+def writable(pipe, name):
+    with gpuring.create(name, **OPTIONS, mode=0o666) as ring, ring.producer():
+        pipe.send()
+        poll(lambda: False, 60)

@@ -1,0 +1,393 @@
+"""Names that go: ls, unlink, clean, and two who change one name at once."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+import gpuring
+from gpuring.registry import directory
+from gpuring.registry import segment as segments
+from tests.helpers.commands import gpuring as command
+from tests.helpers.support import Pipe, segments_of
+
+OPTIONS = {"slots": 2, "shape": 4, "dtype": "u1", "device": "host"}
+
+
+def cleaned(name: str) -> list[str]:
+    """What clean() removed of this test's; others may have rings on this host too."""
+    return sorted(removed for removed in gpuring.clean() if name in removed)
+
+
+def owner(pipe: Pipe, name: str) -> None:
+    """Creates a ring, says so, and keeps it until it is killed or told to end."""
+    with gpuring.create(name, **OPTIONS) as ring, ring.producer():
+        pipe.send(os.getpid())
+        pipe.receive()
+
+
+def guest(pipe: Pipe, name: str) -> None:
+    with gpuring.attach(name) as ring, ring.consumer():
+        pipe.send()
+        pipe.receive()
+
+
+def test_ls_and_unlink(name):
+    with gpuring.create(name, **OPTIONS) as ring, ring.consumer("x"):
+        (mine,) = [stats for stats in gpuring.ls() if stats.name == name]
+        assert mine == ring.stats() or mine.epoch == ring.stats().epoch
+        assert [s.name for s in mine.subscriptions] == ["x"]
+        inside = gpuring.attach(name)
+        gpuring.unlink(name)
+        assert segments_of(name) == []
+        assert name not in [stats.name for stats in gpuring.ls()]
+        with pytest.raises(gpuring.RingNotFound):
+            gpuring.attach(name)
+        with ring.producer() as producer, inside.consumer() as frames:  # those inside go on
+            producer.claim().publish()
+            assert frames.acquire().seq == 2
+        inside.close()
+
+
+def test_ls_and_clean_pass_over_foreign_files(name):
+    with gpuring.create(name, **OPTIONS):
+        stranger = Path(f"/dev/shm/gpuring.{name}-junk")
+        stranger.write_bytes(b"x" * 10000)
+        assert name in [stats.name for stats in gpuring.ls()]
+        assert cleaned(name) == [f"{name}-junk"]
+        assert not stranger.exists()
+
+
+def test_clean_removes_what_the_dead_left_and_keeps_the_living(name, children):
+    with gpuring.create(f"{name}-mine", **OPTIONS):
+        child = children(owner, f"{name}-dead")
+        assert child.receive() == child.pid
+        assert cleaned(name) == []
+        child.kill()
+        (stats,) = [stats for stats in gpuring.ls() if stats.name == f"{name}-dead"]
+        assert not stats.creator_alive
+        assert [peer.alive for peer in stats.peers] == [False]
+        assert cleaned(name) == [f"{name}-dead"]
+        assert segments_of(f"{name}-dead") == []
+        gpuring.attach(f"{name}-mine").close()
+
+
+def test_clean_keeps_a_ring_whose_creator_died_but_not_its_guests(name, children):
+    child = children(owner, name)
+    child.receive()
+    inside = children(guest, name)
+    inside.receive()
+    child.kill()
+    assert cleaned(name) == []
+    inside.kill()
+    assert cleaned(name) == [name]
+
+
+def test_clean_removes_what_a_creator_killed_half_way_left(name):
+    half = Path(f"/dev/shm/gpuring.{name}-half")
+    orphan = Path(f"/dev/shm/gpuring.{name}-orphan+{'0' * 32}")
+    half.write_bytes(b"")
+    orphan.write_bytes(b"x")
+    assert cleaned(name) == [orphan.name, f"{name}-half"]
+    assert not half.exists()
+    assert not orphan.exists()
+
+
+def as_nobody(_pipe: Pipe, name: str) -> list[str]:
+    """What another user's create and clean come to."""
+    os.setresuid(65534, 65534, 65534)
+    said = []
+    for call in (lambda: gpuring.create(name, **OPTIONS), gpuring.clean):
+        try:
+            call()
+            said.append("no error")
+        except Exception as error:
+            said.append(type(error).__name__)
+    return said
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
+@pytest.mark.parametrize("kind", ["ring", "half", "orphan"])
+def test_another_users_name_is_taken_and_left_alone(name, children, kind):
+    if kind == "ring":
+        with gpuring.create(name, **OPTIONS):
+            assert children(as_nobody, name).result() == ["RingExists", "no error"]
+            gpuring.attach(name).close()
+        return
+    path = Path(f"/dev/shm/gpuring.{name}" + f"+{'0' * 32}" * (kind == "orphan"))
+    path.write_bytes(b"")
+    path.chmod(0o600)
+    taken = "RingExists" if kind == "half" else "no error"
+    assert children(as_nobody, name).result() == [taken, "no error"]
+    assert path.exists()
+    path.unlink()
+
+
+# ---- the command -------------------------------------------------------------------------------
+
+
+def said(name: str, *options: str) -> tuple[int, list[str], str]:
+    """The status of `gpuring clean`, and its lines about this test's names."""
+    done = command("clean", *options)
+    assert "Traceback" not in done.stderr
+    return done.returncode, [line for line in done.stdout.splitlines() if name in line], done.stderr
+
+
+@pytest.mark.deadline(90)
+def test_a_dry_run_says_what_clean_then_does(name, children):
+    """Of every kind of thing: what goes, what stays, and why."""
+    dead, guests = children(owner, f"{name}-dead"), children(owner, f"{name}-guests")
+    for each in (dead, guests):
+        each.receive()
+    inside = children(guest, f"{name}-guests")
+    inside.receive()
+    dead.kill()
+    guests.kill()
+    half = Path(f"/dev/shm/gpuring.{name}-half")
+    orphan = Path(f"/dev/shm/gpuring.{name}-orphan+{'0' * 32}")
+    link = Path(f"/dev/shm/gpuring.{name}-link")
+    half.write_bytes(b"")
+    orphan.write_bytes(b"x")
+    link.symlink_to("/dev/null")
+    before = segments_of(name)
+    with gpuring.create(f"{name}-mine", **OPTIONS) as ring, ring.consumer():
+        all_of_it = [f"{name}-{k}" for k in ("dead", "guests", "half", "link", "mine", "orphan")]
+        status, lines, _ = said(name, "--dry-run", *all_of_it)
+        told = dict(line.split(" would ", 1) for line in lines)
+        removed = {each for each, fate in told.items() if fate.startswith("be removed: ")}
+        assert status == 0
+        assert set(segments_of(name)) > set(before)
+        assert removed == {f"{name}-dead", f"{name}-half", orphan.name}
+        reasons = {
+            f"{name}-dead": f"its creator (pid {dead.pid}) is dead, and no living process is in it",
+            f"{name}-half": "no process uses it",
+            orphan.name: "slots that belong to no ring",
+            f"{name}-guests": "dead, but it has 1 living peer",
+            f"{name}-mine": f"its creator (pid {os.getpid()}) is alive, with 1 living peer",
+            f"{name}-link": "it is a symbolic link, and no ring",
+        }
+        for each, reason in reasons.items():
+            assert reason in told[each], told[each]
+        status, lines, errors = said(name, *all_of_it)
+        assert status == 1  # some of them stay
+        for each in told.keys() - removed:
+            assert f"gpuring clean: {each} stays: " in errors
+        assert {line.split(":")[0].removeprefix("removed ") for line in lines} == removed
+    inside.kill()
+    link.unlink()
+    assert cleaned(name) == [f"{name}-guests"]
+
+
+@pytest.mark.deadline(90)
+def test_only_what_was_named_is_removed(name, children):
+    names = [f"{name}-a", f"{name}-b"]
+    for each in names:
+        child = children(owner, each)
+        child.receive()
+        child.kill()
+    status, (line,), errors = said(name, names[0])
+    assert (status, errors) == (0, "")
+    assert line.startswith(f"removed {names[0]}: its creator (pid ")
+    assert segments_of(names[0]) == []
+    assert len(segments_of(names[1])) == 2
+    with gpuring.create(name, **OPTIONS):
+        status, lines, errors = said(name, name, f"{name}-none", names[1])
+    assert status == 1
+    assert [line.split(":")[0] for line in lines] == [f"removed {names[1]}"]
+    assert f"{name} stays: its creator (pid {os.getpid()}) is alive" in errors
+    assert f"no ring named '{name}-none' on this host" in errors
+
+
+# ---- two who change one name at once -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("when", ["it is listed", "it was looked at"])
+def test_clean_does_not_take_the_slots_of_a_ring_that_is_born_meanwhile(name, monkeypatch, when):
+    """They have a name before their ring has: until then they are locked.  So who looks at the lock
+    first, and for the ring second, knows."""
+    slots_are_there, go_on, rings = threading.Event(), threading.Event(), []
+    give_name = segments.give_name
+
+    def paused(file, segment):
+        if segment == segments.header_name(name):
+            slots_are_there.set()
+            assert go_on.wait(20)
+        give_name(file, segment)
+
+    def looked_at(segment):
+        try:
+            return segments.Named(segment)
+        finally:
+            if segment == segments.header_name(name):  # it was not there
+                end()
+
+    def end() -> None:
+        go_on.set()
+        birth.join()
+
+    monkeypatch.setattr(segments, "give_name", paused)
+    birth = threading.Thread(target=lambda: rings.append(gpuring.create(name, **OPTIONS)))
+    birth.start()
+    assert slots_are_there.wait(20)
+    if when == "it was looked at":
+        monkeypatch.setattr(directory, "Named", looked_at)
+    removed = cleaned(name)
+    end()
+    monkeypatch.undo()
+    with rings[0]:
+        assert removed == []
+        gpuring.attach(name).close()
+
+
+def test_clean_takes_slots_of_another_epoch_and_leaves_those_of_the_living(name):
+    with gpuring.create(name, **OPTIONS):
+        stray = Path(f"/dev/shm/gpuring.{name}+{'0' * 32}")
+        stray.write_bytes(b"x")
+        assert cleaned(name) == [stray.name]
+        gpuring.attach(name).close()
+
+
+def test_clean_leaves_the_slots_of_a_living_ring_of_another_version(name):
+    """Which slots are its own only builds of its version know."""
+    with gpuring.create(name, **OPTIONS) as ring:
+        before = segments_of(name)
+        with Path(f"/dev/shm/gpuring.{name}").open("r+b") as file:
+            file.seek(8)
+            file.write(b"\1")
+        assert cleaned(name) == []
+        assert segments_of(name) == before
+        assert not ring.closed
+
+
+def test_clean_leaves_a_ring_that_somebody_has_attached_to(name, children):
+    """He may join at any moment, and has to be found then."""
+    child = children(owner, name)
+    child.receive()
+    with gpuring.attach(name) as ring:
+        child.kill()
+        assert cleaned(name) == []
+        with ring.consumer():
+            gpuring.attach(name).close()
+    assert cleaned(name) == [name]
+
+
+def test_slots_lose_their_name_before_their_header_does(name, monkeypatch):
+    """So what a kill leaves in between is found under the header's name."""
+    gone, unlink = [], segments.unlink
+    monkeypatch.setattr(
+        segments, "unlink", lambda segment: gone.append("+" in segment) or unlink(segment)
+    )
+    gpuring.create(name, **OPTIONS).close()
+    assert gone == [True, False]
+    ring = gpuring.create(name, **OPTIONS)
+    gpuring.unlink(name)
+    assert gone[2:4] == [True, False]
+    ring.close()
+    gone.clear()
+    first = gpuring.create(name, **OPTIONS)
+    gpuring.create(name, **OPTIONS, replace=True).close()
+    assert gone[:2] == [True, False]
+    first.close()
+
+
+class Meanwhile:
+    """A call in another thread, begun by the first call of a patched function, which does not wait
+    for its end if the two exclude each other."""
+
+    def __init__(self, monkeypatch, module, function, call, *, after: bool) -> None:
+        self._real, self._after = getattr(module, function), after
+        self._thread = threading.Thread(target=lambda: self.results.append(call()))
+        self._begun = threading.Lock()
+        self.results: list[gpuring.Ring] = []
+        monkeypatch.setattr(module, function, self._patched)
+
+    def _patched(self, *args, **options):
+        first = self._begun.acquire(blocking=False)
+        if first and not self._after:
+            self._run()
+        result = self._real(*args, **options)
+        if first and self._after:
+            self._run()
+        return result
+
+    def _run(self) -> None:
+        self._thread.start()
+        self._thread.join(0.3)
+
+    def end(self) -> gpuring.Ring:
+        self._thread.join()
+        (result,) = self.results
+        return result
+
+
+def replaced(name: str) -> gpuring.Ring:
+    return gpuring.create(name, **OPTIONS, replace=True)
+
+
+@pytest.mark.parametrize("when", ["it was opened", "it is removed"])
+def test_clean_does_not_take_a_ring_that_replaces_a_dead_one(name, children, monkeypatch, when):
+    dead = children(owner, name)
+    dead.receive()
+    dead.kill()
+    listed = segments.listing().get(name, [])
+    monkeypatch.setattr(segments, "listing", lambda: {name: listed})
+    if when == "it was opened":
+        race = Meanwhile(monkeypatch, directory, "_life", lambda: replaced(name), after=True)
+    else:
+        race = Meanwhile(monkeypatch, segments, "unlink", lambda: replaced(name), after=False)
+    gpuring.clean()
+    with race.end() as ring, gpuring.attach(name) as other:
+        assert other.stats().epoch == ring.stats().epoch
+        assert not ring.stats().closed
+        assert not ring._header.retired
+
+
+def end_with_one(name: str, rings: list[gpuring.Ring]) -> None:
+    """Exactly one has the name; the others know that they have lost it."""
+    with gpuring.attach(name) as found:
+        epoch = found.stats().epoch
+    others = [ring for ring in rings if ring.stats().epoch != epoch]
+    assert len(others) == len(rings) - 1
+    assert all(ring._header.closed or ring._header.retired for ring in others)
+    for ring in others:
+        ring.close()
+    (last,) = [ring for ring in rings if ring not in others]
+    assert not last._header.closed
+    gpuring.attach(name).close()
+    last.close()
+    assert segments_of(name) == []
+
+
+def test_a_replacer_that_is_replaced_meanwhile_knows_it(name, monkeypatch):
+    old = gpuring.create(name, **OPTIONS)
+    race = Meanwhile(monkeypatch, segments, "unlink", lambda: replaced(name), after=False)
+    rings = [old]
+    with contextlib.suppress(gpuring.RingExists):
+        rings.append(replaced(name))
+    end_with_one(name, [*rings, race.end()])
+
+
+def test_of_many_who_replace_one_ring_one_has_the_name(name):
+    for _ in range(20):
+        rings, start = [], threading.Barrier(4)
+
+        def replace(rings=rings, start=start) -> None:
+            start.wait()
+            with contextlib.suppress(gpuring.RingExists):
+                rings.append(replaced(name))
+
+        threads = [threading.Thread(target=replace) for _ in range(start.parties)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        end_with_one(name, rings)
+
+
+def test_without_a_listing_there_is_nothing_to_clean(tmp_path, monkeypatch):
+    monkeypatch.setattr(segments, "SHM", tmp_path / "missing")
+    assert gpuring.clean() == []

@@ -1,0 +1,396 @@
+"""Rings by name: create, attach, replace; other processes, pickles; who forgets to close."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import sys
+import threading
+import warnings
+from pathlib import Path
+
+import pytest
+
+import gpuring
+from gpuring import native
+from gpuring.registry import directory
+from gpuring.registry import segment as segments
+from gpuring.ring import debug
+from tests.helpers.support import Pipe, Place, segments_of
+
+OPTIONS = {"slots": 2, "shape": 4, "dtype": "u1"}
+
+
+def reader(pipe: Pipe, ring: gpuring.Ring | str, place: Place) -> list[int]:
+    """Reads everything; gets the ring pickled, or by name."""
+    if isinstance(ring, str):
+        ring = gpuring.attach(ring, timeout=20)
+    with ring, ring.consumer("all") as frames:
+        pipe.send("ready")
+        return [int(place.read(slot.array)[0]) for slot in frames]
+
+
+def test_another_process_attaches_and_reads(place, name, children):
+    with place.create(name, **OPTIONS) as ring:
+        by_pickle, by_name = (children(reader, how, place) for how in (ring, name))
+        assert [by_pickle.receive(), by_name.receive()] == ["ready"] * 2
+        with ring.producer() as producer:
+            for k in range(20):
+                with producer.claim(timeout=20) as slot:
+                    place.fill(slot.array, k)
+        results = by_pickle.result() + by_name.result()
+    assert sorted(results) == list(range(20))
+
+
+def test_a_ring_pickles_as_attach_by_name(name):
+    with gpuring.create(name, **OPTIONS, device="host") as ring:
+        with pickle.loads(pickle.dumps(ring)) as copy:
+            assert copy is not ring
+            assert copy.name == name
+        assert not ring.closed
+        gpuring.attach(name).close()
+
+
+def test_a_ring_in_the_same_process(place, name):
+    with place.create(name, **OPTIONS) as ring, gpuring.attach(name) as other:
+        with ring.producer() as producer, other.consumer() as frames:
+            with producer.claim() as slot:
+                place.fill(slot.array, 6)
+            with frames.acquire(timeout=5) as slot:
+                assert place.read(slot.array).tolist() == [6] * 4
+        other.close()
+        assert ring.producer() is not None
+
+
+def test_no_ring_of_that_name(name):
+    with pytest.raises(gpuring.RingNotFound, match=rf"{name}.*/dev/shm"):
+        gpuring.attach(name)
+    with pytest.raises(gpuring.RingNotFound):
+        gpuring.attach(name, timeout=0.05)
+    with pytest.raises(gpuring.RingNotFound):
+        gpuring.unlink(name)
+    for wrong in (-1, float("nan")):
+        with pytest.raises(ValueError, match="timeout"):
+            gpuring.attach(name, timeout=wrong)
+
+
+def test_attach_waits_for_the_ring_to_appear(place, name, children):
+    child = children(reader, name, place)
+    with place.create(name, **OPTIONS) as ring:
+        assert child.receive() == "ready"
+        with ring.producer() as producer, producer.claim(timeout=20) as slot:
+            place.fill(slot.array, 1)
+        assert child.result() == [1]
+
+
+def test_a_ring_appears_whole(name, monkeypatch):
+    """Whoever finds its name can attach to it at once."""
+    given, give_name = [], segments.give_name
+
+    def watched(file, segment):
+        given.append(segment)
+        with pytest.raises(gpuring.RingNotFound):
+            gpuring.attach(name)
+        give_name(file, segment)
+        if segment == segments.header_name(name):
+            gpuring.attach(name).close()
+
+    monkeypatch.setattr(segments, "give_name", watched)
+    with gpuring.create(name, **OPTIONS, device="host") as ring:
+        assert given == [segments.slots_name(name, ring._epoch), segments.header_name(name)]
+        assert name not in gpuring.clean()
+        gpuring.attach(name).close()
+
+
+def retired(name: str) -> None:
+    gpuring.attach(name)._header.retire()
+
+
+def without_slots(name: str) -> None:
+    (slots,) = [path for path in segments_of(name) if "+" in path]
+    segments.unlink(f"/{slots}")
+
+
+def connect(name: str, timeout: float = 0.0) -> gpuring.Client:
+    return gpuring.connect(name, timeout=timeout)
+
+
+def about_to_lose_its_name(name: str) -> native.File:
+    file = segments.Named(segments.header_name(name)).open(os.O_RDWR)
+    assert segments.lock_name(file.fd)
+    return file
+
+
+@pytest.mark.parametrize("state", [retired, without_slots, about_to_lose_its_name])
+@pytest.mark.parametrize("how", [gpuring.attach, connect])
+def test_attach_waits_for_a_ring_that_is_being_replaced(name, monkeypatch, state, how):
+    described = ((4,), "u1")
+
+    def make(**more):
+        if how is gpuring.attach:
+            return gpuring.create(name, **OPTIONS, device="host", **more)
+        return gpuring.serve(name, request=described, response=described, device="host", **more)
+
+    with make():
+        kept = state(name)
+        with pytest.raises(gpuring.RingNotFound, match=name):
+            how(name)
+        looked, when_there = threading.Event(), directory._named
+
+        def named(*args):
+            found = when_there(*args)
+            looked.set()
+            return found
+
+        monkeypatch.setattr(directory, "_named", named)
+        found: list = []
+        thread = threading.Thread(target=lambda: found.append(how(name, timeout=20)))
+        thread.start()
+        assert looked.wait(20)
+        if kept is not None:
+            kept.close()
+        with make(replace=True):
+            thread.join()
+            found[0].close()
+
+
+def test_attach_and_connect_wait_while_a_ring_is_replaced_at_full_speed(name):
+    ended = threading.Event()
+
+    def replace() -> None:
+        ring = gpuring.create(name, **OPTIONS, device="host")
+        while not ended.is_set():
+            other = gpuring.create(name, **OPTIONS, device="host", replace=True)
+            ring.close()
+            ring = other
+        ring.close()
+
+    thread = threading.Thread(target=replace)
+    thread.start()
+    try:
+        for _ in range(200):
+            gpuring.attach(name, timeout=20).close()
+    finally:
+        ended.set()
+        thread.join()
+
+
+@pytest.mark.slow(keep=1)
+@pytest.mark.parametrize("state", [retired, without_slots])
+def test_serve_ends_where_a_living_process_keeps_half_a_service(name, state):
+    described = ((4,), "u1")
+    terms = {"request": described, "response": described, "device": "host"}
+    with gpuring.serve(name, **terms):
+        state(name)
+        with pytest.raises(gpuring.RingNotFound, match=name):
+            gpuring.serve(name, **terms)
+
+
+@pytest.mark.parametrize("kind", ["empty", "damaged"])
+def test_incompatible_means_damaged_and_is_not_waited_for(name, kind):
+    path = Path("/dev/shm", segments.header_name(name)[1:])
+    path.write_bytes(b"" if kind == "empty" else b"x" * 9000)
+    with pytest.raises(gpuring.RingIncompatible):
+        gpuring.attach(name, timeout=1000)
+    path.unlink()
+
+
+def test_a_name_is_taken(name):
+    with gpuring.create(name, **OPTIONS, device="host") as ring:
+        before = segments_of(name)
+        with pytest.raises(gpuring.RingExists) as caught:
+            gpuring.create(name, **OPTIONS, device="host")
+        text = str(caught.value)
+        for part in (name, f"pid {os.getpid()}", "alive", "0 living peers", "replace=True"):
+            assert part in text
+        assert segments_of(name) == before
+        gpuring.attach(name).close()
+        assert ring.stats().cursor == 2
+
+
+def test_replace_starts_a_new_epoch_and_ends_the_old_one(place, name):
+    old = place.create(name, **OPTIONS)
+    frames, producer = old.consumer(), old.producer()
+    epoch = old.stats().epoch
+    with place.create(name, **OPTIONS | {"slots": 3}, replace=True) as ring:
+        assert ring.stats().epoch != epoch
+        with pytest.raises(gpuring.RingClosed):
+            producer.claim()
+        with pytest.raises(gpuring.EndOfStream):
+            frames.acquire()
+        old.close()  # must not take the new ring's name with it
+        with gpuring.attach(name) as other:
+            assert other.slots == 3
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"slots": 0}, {"slots": 1025}, {"slots": -1}, {"slots": 1.0}, {"slots": "2"},
+        {"max_peers": 0}, {"max_peers": 251}, {"max_subscriptions": 251}, {"max_subscriptions": 0},
+        {"shape": None}, {"dtype": None}, {"shape": -1}, {"shape": (2, 0)}, {"shape": (1,) * 9},
+        {"shape": 1.5}, {"dtype": "O"}, {"dtype": "V0"}, {"dtype": "no dtype"}, {"dtype": "S0"},
+        {"fields": {"a": (1, "u1")}}, {"meta": "i8"}, {"meta": [("a", "O")]},
+        {"meta": [("a", "V70000")]}, {"device": "tpu"}, {"device": 1.5}, {"device": "host:1"},
+        {"sync": "event"}, {"gate": "host"}, {"sync": "none"}, {"gate": "none"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_wrong_arguments_leave_nothing_behind(name, wrong):
+    expected = (TypeError, ValueError)
+    if "device" in wrong:
+        expected = (*expected, gpuring.DeviceError)
+    with pytest.raises(expected):
+        gpuring.create(name, **OPTIONS | {"device": "host"} | wrong)
+    assert segments_of(name) == []
+
+
+@pytest.mark.parametrize("fields", [{}, {"": (1, "u1")}, {1: (1, "u1")}, {"a": 1}, 7])
+def test_wrong_fields_leave_nothing_behind(name, fields):
+    with pytest.raises((TypeError, ValueError)):
+        gpuring.create(name, slots=2, fields=fields, device="host")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"dtype": "no dtype"}, "dtype: NumPy makes no dtype of 'no dtype'"),
+        ({"dtype": (3, "u1")}, r"dtype: NumPy makes no dtype of \(3, 'u1'\)"),
+        ({"dtype": "O"}, "dtype: object holds Python objects"),
+        ({"meta": {"pts": "i8"}}, r"meta: NumPy makes no dtype of \{'pts': 'i8'\}"),
+        ({"shape": (2, -1)}, r"a sequence of them, such as \(1080, 1920, 3\), not \(2, -1\)"),
+        ({"fields": {"y": 3}}, r"field 'y': a field is described by \(shape, dtype\), .* not by 3"),
+        ({"fields": {"y": (3, "foo")}}, "field 'y': dtype: NumPy makes no dtype of 'foo'"),
+        ({"fields": {"y": (3, None)}}, "field 'y': dtype: None is not a dtype"),
+        ({"fields": {"y": (-3, "u1")}}, "field 'y': a shape is a positive integer .* not -3"),
+    ],
+    ids=str,
+)
+def test_a_wrong_shape_or_dtype_is_named_with_what_it_has_to_be(name, wrong, told):
+    """The message begins with the argument, whichever part of NumPy refuses it."""
+    options = {"shape": 4, "dtype": "u1"} if "fields" not in wrong else {}
+    with pytest.raises((TypeError, ValueError), match=told):
+        gpuring.create(name, slots=2, device="host", **options | wrong)
+    assert segments_of(name) == []
+
+
+def test_a_description_that_does_not_fit_says_how_much_there_is(name):
+    fields = {f"field-{k}": ((1, 2, 3), "f8") for k in range(3000)}
+    with pytest.raises(ValueError, match=r"65536"):
+        gpuring.create(name, slots=1, fields=fields, device="host")
+    assert segments_of(name) == []
+
+
+def test_a_ring_that_is_forgotten_warns_and_is_closed(name):
+    ring = gpuring.create(name, **OPTIONS, device="host")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        del ring
+    assert any(name in str(w.message) and w.category is ResourceWarning for w in caught)
+    assert segments_of(name) == []
+
+
+def test_a_consumer_that_is_dropped_warns_and_leaves(name, monkeypatch):
+    """It is lossless, and nobody could read its frames any more: producers would wait for ever."""
+    monkeypatch.setattr(debug, "ON", True)
+    with gpuring.create(name, **OPTIONS, device="host") as ring, ring.producer() as producer:
+        frames = ring.consumer()
+        line = sys._getframe().f_lineno - 1
+        with producer.claim(0):
+            pass
+        slot = frames.acquire(0)
+        del slot
+        frames._owned = frames  # a circle: the garbage collector finds it
+        del frames
+        with pytest.warns(ResourceWarning, match="a consumer was not closed") as told:
+            gc.collect()
+        # Among those of what earlier tests have left.
+        assert any(f"{__file__}:{line}" in str(each.message) for each in told)
+        assert len(ring.stats().peers) == 1
+        for _ in range(5):
+            producer.claim(0).publish()
+
+
+def test_whatever_is_dropped_leaves_at_once(name):
+    """Without the garbage collector, and with a claim or a hold still open."""
+    gc.disable()
+    try:
+        with gpuring.create(name, **OPTIONS, device="host") as ring:
+            with pytest.warns(ResourceWarning, match="a producer was not closed") as told:
+                ring.producer().claim(0).publish()  # the slot has kept it
+            assert isinstance(told[0].source, gpuring.Producer)
+            assert ring.stats().peers[1:] == ()
+            told.clear()
+            frames = ring.consumer(start="oldest")
+            slot = frames.acquire(0)
+            del frames
+            assert slot.array[0] is not None  # whoever has the slot has the consumer
+            with pytest.warns(ResourceWarning, match="a consumer was not closed"):
+                slot.release()
+            assert ring.stats().subscriptions == ()
+    finally:
+        gc.enable()
+
+
+class Camera:
+    def __init__(self, ring):
+        self.ring = ring
+
+    def __del__(self):
+        self.ring.close()
+
+
+@pytest.mark.filterwarnings("ignore:.* was not closed:ResourceWarning")
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_a_ring_that_is_garbage_with_its_producer_is_left_in_order(name, by_hand):
+    """The garbage collector comes to the older one first, which is the ring, or closes it."""
+    with gpuring.create(name, **OPTIONS, device="host") as ring, ring.consumer() as frames:
+        mine = gpuring.attach(name)
+        header = mine._header
+        camera = Camera(mine) if by_hand else None
+        producer = mine.producer()
+        producer.claim(0).publish()
+        held = producer.claim(0)  # an open slot and its producer keep each other: a circle
+        producer.camera = camera
+        del mine, producer, held, camera
+        gc.collect()
+        assert header.lock_fd == -1  # it was closed
+        frames.acquire(0).release()
+        with pytest.raises(gpuring.EndOfStream):  # and not PeerLost
+            frames.acquire(0)
+        assert ring._header.reaps == 0
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("role", ["producer", "consumer"])
+def test_whatever_is_dropped_leaves_where_warnings_are_errors(name, role):
+    with gpuring.create(name, **OPTIONS, device="host") as ring, ring.producer() as producer:
+        dropped = getattr(ring, role)()
+        producer.claim(0).publish()
+        slot = dropped.claim(0) if role == "producer" else dropped.acquire(0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            del dropped, slot
+            gc.collect()
+        assert len(ring.stats().peers) == 1
+
+
+def ends_in_order(pipe: Pipe, name: str) -> None:
+    global forgotten  # closed at exit  # noqa: PLW0603
+    forgotten = gpuring.create(name, **OPTIONS, device="host")
+    producer = forgotten.producer()
+    producer.claim().publish()
+    pipe.send()
+    pipe.receive()
+
+
+def test_a_process_that_ends_without_closing_ends_the_stream_in_order(name, children):
+    child = children(ends_in_order, name)
+    child.receive()
+    with gpuring.attach(name) as ring, ring.consumer(start="oldest") as frames:
+        child.send()
+        child.result()
+        assert frames.acquire(timeout=20).seq == 2
+        with pytest.raises(gpuring.EndOfStream):
+            frames.acquire(timeout=20)

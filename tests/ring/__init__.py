@@ -1,0 +1,1 @@
+"""Rings as their users see them."""

@@ -1,0 +1,23 @@
+"""Rings for batches, in every kind of memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.helpers.support import HOST, STREAM_GATED
+
+
+@pytest.fixture(
+    params=[HOST, *(pytest.param(place, marks=pytest.mark.gpu) for place in STREAM_GATED)],
+    ids=lambda place: place.name,
+)
+def place(request):
+    """With the host gate a call that may not block may find that the GPU is not done: that is for
+    test_gpu_batches.py."""
+    return request.param
+
+
+@pytest.fixture
+def ring(place, name):
+    with place.create(name, slots=4, shape=(16,), dtype="u1") as ring:
+        yield ring

@@ -1,0 +1,310 @@
+"""What is dropped leaves its ring: also if a Ctrl-C comes first, and if the lock cannot be had."""
+
+from __future__ import annotations
+
+import _thread
+import fcntl
+import gc
+import itertools
+import os
+import signal
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from operator import methodcaller
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import gpuring
+from tests.helpers import raw_verbs
+from tests.helpers.support import LOCK_BYTE, poll
+from tests.ring.test_interrupt import PACKAGE, may_come, names, traces
+
+pytestmark = pytest.mark.filterwarnings("ignore:ring .* was not closed:ResourceWarning")
+
+
+@pytest.fixture
+def ring(name) -> Iterator[gpuring.Ring]:
+    with gpuring.create(name, slots=2, shape=4, dtype="u1", device="host") as made:
+        yield made
+
+
+def in_one_step(*calls: Any) -> list[Any]:
+    """Calls functions of C.  Python looks for no signals between them, and runs no other thread."""
+    return list(map(methodcaller("__call__"), calls))
+
+
+@contextmanager
+def told() -> Iterator[list[type[BaseException] | None]]:
+    """What Python prints of exceptions that it cannot raise.  Nobody keeps them: their frames keep
+    what was dropped."""
+    kinds: list[type[BaseException] | None] = []
+    before = sys.unraisablehook
+    sys.unraisablehook = lambda unraisable: kinds.append(unraisable.exc_type)
+    try:
+        yield kinds
+    finally:
+        sys.unraisablehook = before
+
+
+def a_producer(ring: gpuring.Ring) -> gpuring.Producer:
+    producer = ring.producer()
+    producer.claim(0)
+    return producer
+
+
+def a_consumer(ring: gpuring.Ring) -> gpuring.Consumer:
+    consumer = ring.consumer("dropped")
+    with ring.producer() as producer:
+        producer.claim(0).publish()
+    consumer.acquire(0)
+    return consumer
+
+
+def without_the_collector(endpoint: Any) -> None:
+    """Its open slots keep it, until the collector comes; now they do not."""
+    for slot in endpoint._slots:
+        slot._owner = None
+
+
+PEERS = pytest.mark.parametrize("make", [a_producer, a_consumer])
+
+
+@PEERS
+@pytest.mark.parametrize("collected", [False, True], ids=["", "collected"])
+def test_a_ctrl_c_that_comes_first_keeps_nobody_in_the_ring(ring, make, collected):
+    """Python looks for signals where a `__del__` in Python begins, and prints what a handler
+    raises."""
+    last = [make(ring)]
+    number = last[0].peer
+    if not collected:
+        without_the_collector(last[0])
+    gc.collect()
+    with told() as kinds:
+        in_one_step(_thread.interrupt_main, last.clear, gc.collect if collected else int)
+    assert kinds == [KeyboardInterrupt]
+    assert names(ring, number) == []
+    assert ring._endpoints == {}
+
+
+class Interrupt:
+    """KeyboardInterrupt before the k-th opcode of the package that is run for a drop."""
+
+    def __init__(self, k: int) -> None:
+        self._left = k
+        self.where: str | None = None
+
+    def _call(self, frame: FrameType, _event: str, _arg: Any) -> Any:
+        if not frame.f_code.co_filename.startswith(PACKAGE):
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return self._opcode
+
+    def _opcode(self, frame: FrameType, event: str, _arg: Any) -> Any:
+        if event == "opcode" and may_come(frame.f_code, frame.f_lasti):
+            self._left -= 1
+            if not self._left:
+                self.where = f"{frame.f_code.co_name}:{frame.f_lineno} opcode {frame.f_lasti}"
+                raise KeyboardInterrupt
+        return self._opcode
+
+    def __enter__(self) -> None:
+        self._before = sys.gettrace()
+        sys.settrace(self._call)
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(self._before)
+
+
+@pytest.mark.slow(keep=1)
+@pytest.mark.deadline(90)
+@PEERS
+def test_nor_does_one_that_comes_meanwhile(name, make):
+    for k in itertools.count(1, 3):
+        with gpuring.create(name, slots=2, shape=4, dtype="u1", device="host") as ring:
+            dropped, interrupt = make(ring), Interrupt(k)
+            number = dropped.peer
+            without_the_collector(dropped)
+            with told(), interrupt:
+                del dropped
+            assert names(ring, number) == [], interrupt.where
+            header = ring._header
+        assert ring.closed, interrupt.where
+        assert header.live_peers() == [], interrupt.where
+        assert header.reaps == 0, interrupt.where
+        del ring
+        assert traces(name) == [], interrupt.where
+        if interrupt.where is None:
+            assert k > 1, "nothing was traced"
+            return
+
+
+@pytest.fixture
+def two_more(monkeypatch) -> None:
+    """Two of them come, one after the other, where a consumer is about to leave."""
+    left, leave = [KeyboardInterrupt, KeyboardInterrupt], gpuring.Consumer._dropped
+
+    def interrupted(consumer: gpuring.Consumer) -> None:
+        if left:
+            raise left.pop()
+        leave(consumer)
+
+    monkeypatch.setattr(gpuring.Consumer, "_dropped", interrupted)
+
+
+def drop(last: list[Any]) -> None:
+    with told() as kinds:
+        last.clear()
+        gc.collect()
+    assert kinds == [KeyboardInterrupt]
+
+
+@pytest.mark.usefixtures("two_more")
+def test_what_two_of_them_have_kept_leaves_when_a_wait_needs_it(ring):
+    with ring.producer() as producer:
+        last = [a_consumer(ring)]
+        producer.claim(0).publish()
+        drop(last)
+        assert len(ring.stats().peers) == 2
+        producer.claim(20).abandon()
+        assert len(ring.stats().peers) == 1
+
+
+@pytest.mark.usefixtures("two_more")
+@pytest.mark.parametrize("by", ["closed", "opened"])
+def test_what_two_of_them_have_kept_leaves_when_a_ring_is(name, ring, by):
+    with gpuring.attach(name) as other:
+        last = [a_consumer(ring)]
+        number = last[0].peer
+        drop(last)
+        assert names(ring, number) != []
+        if by == "opened":
+            gpuring.attach(name).close()
+        else:
+            other.close()
+        assert names(ring, number) == []
+
+
+ENDS = """
+import gc, sys, gpuring
+from gpuring import Consumer
+name = sys.argv[1]
+ring = gpuring.attach(name)
+frames = ring.consumer("dropped")
+with ring.producer() as producer:
+    producer.claim(0).publish()
+left, leave = [KeyboardInterrupt, KeyboardInterrupt], Consumer._dropped
+def interrupted(self):
+    if left:
+        raise left.pop()
+    leave(self)
+Consumer._dropped = interrupted
+frames.acquire(0)  # the open slot keeps it until the collector comes
+del frames
+gc.collect()
+print(len(left), len(ring.stats().peers), flush=True)
+"""
+
+
+def test_or_when_the_process_ends(name, ring):
+    ended = subprocess.run(
+        [sys.executable, "-c", ENDS, name],
+        check=False, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert ended.stdout == "0 1\n", ended.stderr
+    assert ended.returncode in (0, -signal.SIGINT)  # the latter since CPython 3.14
+    assert ring.stats().peers == ()
+    assert ring._header.reaps == 0
+
+
+KEPT = """
+import sys, gpuring
+ring = gpuring.create(sys.argv[1], slots=2, shape=4, dtype="u1", device="host")
+sys.kept = [ring, ring.producer(), ring.consumer()]  # sys goes last, when builtins are gone, too
+sys.kept.append(sys.kept)
+"""
+
+
+def test_what_is_kept_to_the_very_end_of_the_interpreter_ends_quietly(name):
+    """As what pytest keeps of a warning: its source."""
+    ended = subprocess.run(
+        [sys.executable, "-c", KEPT, name],
+        check=False, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_a_ring_that_is_dropped_at_a_ctrl_c_leaves_nothing(name):
+    last = [gpuring.create(name, slots=2, shape=4, dtype="u1", device="host")]
+    with told():
+        in_one_step(_thread.interrupt_main, last.clear)
+    assert traces(name) == []
+
+
+# ---- while somebody else has the membership lock -------------------------------------------------
+
+
+class Lock:
+    """LOCK of a ring, which another process would have for ever if it was stopped."""
+
+    def __init__(self, name: str) -> None:
+        self._fd = os.open(f"/dev/shm/gpuring.{name}", os.O_RDWR | os.O_CLOEXEC)
+        taken = struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, LOCK_BYTE, 1, 0)
+        fcntl.fcntl(self._fd, fcntl.F_OFD_SETLKW, taken)
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
+
+
+@PEERS
+def test_who_drops_waits_for_nobody_and_the_watchdog_leaves(name, ring, make):
+    dropped = make(ring)
+    number = dropped.peer
+    with Lock(name):
+        del dropped
+        gc.collect()
+        assert ring._endpoints == {}
+        assert number in ring._header.live_peers()
+    poll(lambda: number not in ring._header.live_peers())
+    assert names(ring, number) == []
+    assert ring._header.reaps == 0  # it left, and did not die
+
+
+def test_the_last_producer_that_left_late_is_the_end_of_the_stream(name, ring):
+    with ring.consumer() as frames:
+        producer = ring.producer()
+        with Lock(name):
+            del producer
+            with pytest.raises(gpuring.RingTimeout):
+                frames.acquire(0)
+        with pytest.raises(gpuring.EndOfStream):
+            frames.acquire(20)
+
+
+def test_a_drop_lets_the_other_threads_run(name, ring):
+    """Of a peer alone, as after a join that was cut short.  There are several, because a busy
+    scheduler may keep the other thread off the CPU while one of them is dropped."""
+    peers = [[raw_verbs.join_producer(ring._header)] for _ in range(16)]
+    turns, over = [0], threading.Event()
+
+    def runs() -> None:
+        while not over.is_set():
+            turns[0] += 1
+
+    thread = threading.Thread(target=runs)
+    with Lock(name):
+        thread.start()
+        try:
+            seen = [in_one_step(turns.copy, last.clear, turns.copy) for last in peers]
+        finally:
+            over.set()
+            thread.join()
+    assert any(before != after for before, _, after in seen)
+    poll(lambda: ring._header.live_peers() == [])

@@ -1,0 +1,391 @@
+"""Ctrl-C at every opcode of the Python layer: nothing stays claimed, joined, open or named."""
+
+from __future__ import annotations
+
+import asyncio
+import dis
+import gc
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType, FrameType, TracebackType
+from typing import Any, TypeVar
+
+import pytest
+
+import gpuring
+from gpuring.native.snapshot import snapshot
+from tests.helpers.support import open_files
+
+PACKAGE = str(Path(gpuring.__file__).parent)
+OneInterrupt = TypeVar("OneInterrupt", bound="Interrupt")
+NOWHERE = {
+    dis.opmap[name]
+    for name in dis.opmap
+    if name.startswith("RETURN") or name in ("NOP", "PUSH_EXC_INFO", "POP_EXCEPT")
+}
+
+pytestmark = pytest.mark.filterwarnings("ignore:ring .* was not closed:ResourceWarning")
+
+
+def may_come(code: CodeType, at: int) -> bool:
+    """Whether an interrupt before this opcode shows anything.
+
+    At a return or a no-op it does not: CPython looks for signals when a call has come back, not
+    before the caller has the result, and its no-ops stand outside of try blocks.  Nor where an
+    `except` begins or ends.  CPython looks for no signals there, and its tables do not expect an
+    exception: the one that is being handled would stay so for the rest of the thread's life, and
+    keep its frames alive.
+    """
+    here, there = code.co_code[at], code.co_code[at + 2 : at + 3]
+    ends = dis.opname[here] == "COPY" and there and dis.opname[there[0]] == "POP_EXCEPT"
+    return here not in NOWHERE and not ends
+
+
+class Interrupt:
+    """Within it, KeyboardInterrupt at the k-th opcode that is run in the package's Python.
+
+    But not where `may_come` says no.  Nor where somebody was dropped: CPython would only print the
+    exception.  test_dropped.py has that.
+    """
+
+    def __init__(self, k: int) -> None:
+        self._left = k
+        self.where: str | None = None
+        """The line that was interrupted; None: the call was over before."""
+        self.raised = False
+
+    def _call(self, frame: FrameType, _event: str, _arg: Any) -> Any:
+        if self.where or not frame.f_code.co_filename.startswith(PACKAGE) or collected(frame):
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return self._opcode
+
+    def _opcode(self, frame: FrameType, event: str, _arg: Any) -> Any:
+        code = frame.f_code
+        if event == "opcode" and not self.where and may_come(code, frame.f_lasti):
+            self._left -= 1
+            if not self._left:
+                file = Path(code.co_filename).name
+                self.where = f"{file}:{frame.f_lineno} {code.co_name} opcode {frame.f_lasti}"
+                raise KeyboardInterrupt
+        return self._opcode
+
+    def __enter__(self) -> None:
+        self._before = sys.gettrace()
+        sys.settrace(self._call)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, _error: object, _traceback: TracebackType | None
+    ) -> bool:
+        sys.settrace(self._before)
+        self.raised = kind is KeyboardInterrupt
+        return self.raised
+
+
+class InterruptOfALoop(Interrupt):
+    """The same in the code of loops alone, and also where a function begins, before its first
+    opcode: CPython looks for signals there.  How loops wait for a frame has tests of its own."""
+
+    LOOPS = "consumer.py", "service/streaming.py"
+
+    def _call(self, frame: FrameType, event: str, arg: Any) -> Any:
+        if not frame.f_code.co_filename.endswith(self.LOOPS):
+            return None
+        trace = super()._call(frame, event, arg)
+        if trace:
+            self._left -= 1
+            if not self._left:
+                self.where = f"{frame.f_code.co_name} at its beginning"
+                raise KeyboardInterrupt
+        return trace
+
+
+def collected(frame: FrameType | None) -> bool:
+    """Whether this runs because somebody was dropped."""
+    while frame and frame.f_code.co_filename.startswith(PACKAGE):
+        caller = frame.f_back
+        if frame.f_code.co_name == "_dropped" or (
+            frame.f_code.co_name == "__del__"
+            and not (caller and caller.f_code.co_name == "__exit__")
+        ):
+            return True
+        frame = caller
+    return False
+
+
+def interrupts(step: int = 1) -> Iterator[Interrupt]:
+    """One for each (or every step-th) opcode of the call in their `with`, and one too late."""
+    yield from at_each_place(Interrupt, step)
+
+
+def at_each_place(kind: type[OneInterrupt], step: int) -> Iterator[OneInterrupt]:
+    """Up to the first that comes too late twice.  CPython 3.14 traces the opcodes of a function
+    only from its second call on."""
+    k = 1
+    while True:
+        for _ in range(2):
+            interrupt = kind(k)
+            yield interrupt
+            if interrupt.where is not None:
+                break
+        else:
+            assert k > 1, "nothing was traced"
+            return
+        k += step
+
+
+def make(name: str, *, replace: bool = False) -> gpuring.Ring:
+    return gpuring.create(name, slots=2, shape=4, dtype="u1", device="host", replace=replace)
+
+
+def put(producer: gpuring.Producer) -> int:
+    slot = producer.claim(0)
+    slot.publish()
+    return slot.seq
+
+
+def get(consumer: gpuring.Consumer) -> list[int]:
+    """Everything that it can read now."""
+    seqs = []
+    while True:
+        try:
+            with consumer.acquire(0) as slot:
+                seqs.append(slot.seq)
+        except (gpuring.RingTimeout, gpuring.EndOfStream):
+            return seqs
+
+
+def names(ring: gpuring.Ring, number: int) -> list[str]:
+    """The words that name a peer."""
+    seen = snapshot(ring._header)
+    found = ["peer"] if number in seen["peers"] else []
+    found += [f"{s}" for s in seen["slots"] if (s["owner"], s["phase"]) == (number, "writing")]
+    for subscription in seen["subscriptions"].values():
+        takes = subscription["takes"]
+        found += [f"{t}" for t in takes if (t["member"], t["phase"]) == (number, "held")]
+    return found
+
+
+def nameless() -> set[str]:
+    """The files of rings that this process has open and that have no name."""
+    return {file for file in open_files().values() if file.startswith("/dev/shm/#")}
+
+
+@pytest.fixture(autouse=True)
+def earlier(monkeypatch):
+    """What an earlier test has left to the garbage collector is nobody's trace here."""
+    monkeypatch.setattr(sys.modules[__name__], "EARLIER", nameless())
+
+
+EARLIER: set[str] = set()
+
+
+def traces(name: str) -> list[str]:
+    """What is left of a ring in /dev/shm, and among this process's descriptors of any ring: those
+    without a name have lost it, or have not got it yet."""
+    found = [path.name for path in Path("/dev/shm").glob(f"gpuring.{name}*")]
+    own = [file for file in open_files().values() if f"gpuring.{name}" in file]
+    found += [f"descriptor of {file}" for file in own]
+    return found + [f"descriptor of {file}" for file in nameless() - EARLIER]
+
+
+# ---- verbs -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ["publish", "abandon"])
+def test_a_producers_verbs_run_nothing_that_can_be_interrupted(name, end):
+    """One call is one whole transition in the core; a signal comes before it or after it."""
+    with make(name) as ring, ring.producer() as producer:
+        interrupt = Interrupt(1)
+        with interrupt:
+            getattr(producer.claim(0), end)()
+            with producer.claim(0):
+                pass
+        assert interrupt.where is None
+
+
+def test_the_with_of_a_batch_runs_nothing_that_can_be_interrupted(name):
+    with make(name) as ring, ring.producer() as producer, ring.consumer() as reader:
+        interrupt, batch = Interrupt(1), producer.claim_many(2, 0)
+        with interrupt, batch:
+            pass
+        frames = reader.acquire_many(2, 0)
+        with interrupt, frames:
+            pass
+        assert interrupt.where is None
+        assert not any(slot._open for slot in batch + frames)
+
+
+@pytest.mark.parametrize("verb", ["acquire", "latest"])
+def test_a_consumers_verbs_run_nothing_that_can_be_interrupted(name, verb):
+    with make(name) as ring, ring.producer() as producer:
+        reader = ring.consumer(lossless=verb == "acquire")
+        put(producer)
+        put(producer)
+        interrupt = Interrupt(1)
+        with interrupt:
+            getattr(reader, verb)(0).release()
+        assert interrupt.where is None
+
+
+def test_an_interrupted_loop_of_a_task_holds_nothing_after_the_next_verb(name):
+    """A task keeps the error, whose traceback keeps the arguments of all functions, until the
+    garbage collector comes."""
+
+    async def loop(reader, left):
+        async for slot in reader:
+            assert slot.array is not None
+            left -= 1
+            if not left:
+                return
+
+    gc.disable()
+    try:
+        for interrupt in at_each_place(InterruptOfALoop, 1):
+            with make(name) as ring, ring.producer() as producer, ring.consumer() as reader:
+                put(producer)
+                put(producer)
+                with interrupt:
+                    asyncio.run(loop(reader, 2))
+                get(reader)
+                assert names(ring, reader.peer) == ["peer"], interrupt.where
+    finally:
+        gc.enable()
+        gc.collect()
+
+
+def test_an_interrupted_claim_of_a_smaller_frame_leaves_no_claim(name):
+    """Its shape is looked at in Python."""
+    for interrupt in interrupts():
+        with make(name) as ring, ring.producer() as producer, ring.consumer() as reader:
+            with interrupt:
+                producer.claim(0, shape=[2]).abandon()
+            assert producer._peer.holding() == [], interrupt.where
+            seqs = [put(producer), put(producer)]
+            assert get(reader) == seqs, interrupt.where
+
+
+@pytest.mark.parametrize("end", ["publish", "abandon"])
+def test_an_interrupted_end_of_a_batch_leaves_nothing_after_close(name, end):
+    for interrupt in interrupts():
+        with make(name) as ring, ring.consumer() as reader:
+            producer = ring.producer()
+            with interrupt:
+                getattr(producer.claim_many(2, 0), end)()
+            producer.close()
+            assert names(ring, producer.peer) == [], interrupt.where
+            with ring.producer() as other:
+                get(reader)
+                for _ in range(4):
+                    seq = put(other)
+                    assert get(reader) == [seq], interrupt.where
+
+
+def test_an_interrupted_release_of_a_batch_is_released_by_close(name):
+    """Its frames may have been handed out: they go to nobody else, and gate nobody."""
+    for interrupt in interrupts():
+        with make(name) as ring, ring.producer() as producer, ring.consumer("x") as other:
+            reader = ring.consumer("x")
+            put(producer)
+            put(producer)
+            batch = reader.acquire_many(2, 0)
+            with interrupt:
+                batch.release()
+            reader.close()
+            assert names(ring, reader.peer) == [], interrupt.where
+            assert get(other) == [], interrupt.where
+            for _ in range(4):
+                seq = put(producer)
+                assert get(other) == [seq], interrupt.where
+
+
+# ---- joining and leaving -----------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("role", ["producer", "consumer"])
+def test_an_interrupted_join_leaves_nobody_who_is_not_known(name, role):
+    for interrupt in interrupts():
+        ring = make(name)
+        header = ring._header
+        with interrupt:
+            getattr(ring, role)()
+        known = {endpoint().peer for endpoint in ring._endpoints.values()}
+        assert set(header.live_peers()) <= known, interrupt.where
+        ring.close()
+        assert header.live_peers() == [], interrupt.where
+        assert traces(name) == [], interrupt.where
+
+
+@pytest.mark.parametrize("joins", [False, True], ids=["", "somebody joins meanwhile"])
+@pytest.mark.parametrize("role", ["producer", "consumer"])
+def test_an_interrupted_close_can_be_repeated(name, role, joins):
+    for interrupt in interrupts():
+        with make(name) as ring, ring.producer() as producer, ring.consumer("x") as other:
+            if role == "producer":
+                leaver = ring.producer()
+                leaver.claim(0)
+            else:
+                leaver = ring.consumer("x")
+                put(producer)
+                held = leaver.acquire(0)
+            with interrupt:
+                leaver.close()
+            assert role == "producer" or held.index == 0
+            late = ring.consumer("late") if joins else None
+            leaver.close()
+            assert leaver.closed, interrupt.where
+            if late is None:
+                assert names(ring, leaver.peer) == [], interrupt.where
+                assert leaver.peer not in ring._header.live_peers(), interrupt.where
+            assert ring._header.reap() == [], interrupt.where
+            assert ring._header.reaps == 0, interrupt.where
+            assert get(other) == [], interrupt.where
+            for _ in range(4):
+                seq = put(producer)
+                assert get(other) == [seq], interrupt.where
+                if late is not None:
+                    assert get(late) == [seq], interrupt.where
+
+
+@pytest.mark.slow
+def test_an_interrupted_close_of_a_ring_can_be_repeated(name):
+    for interrupt in interrupts():
+        ring = make(name)
+        header, producer, reader = ring._header, ring.producer(), ring.consumer("x")
+        put(producer)
+        producer.claim(0)
+        reader.acquire(0)
+        with interrupt:
+            ring.close()
+        ring.close()
+        assert ring.closed, interrupt.where
+        assert producer.closed, interrupt.where
+        assert reader.closed, interrupt.where
+        assert header.closed, interrupt.where
+        assert header.live_peers() == [], interrupt.where
+        assert header.reaps == 0, interrupt.where
+        assert traces(name) == [], interrupt.where
+
+
+# ---- creating ----------------------------------------------------------------------------------
+
+
+@pytest.mark.slow(keep=1)
+@pytest.mark.deadline(90)
+@pytest.mark.parametrize("replace", [False, True])
+def test_an_interrupted_create_leaves_nothing(name, replace):
+    for interrupt in interrupts(step=7):
+        old = make(name) if replace else None
+        ring = None
+        with interrupt:
+            ring = make(name, replace=replace)
+        for each in (ring, old):
+            if each is not None:
+                each.close()
+        if traces(name):
+            gc.collect()
+        assert traces(name) == [], interrupt.where
+        make(name).close()

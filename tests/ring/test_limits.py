@@ -1,0 +1,247 @@
+"""The limits of the README: as many as it says, not one more; and what the defaults keep out."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import gpuring
+from gpuring import slot_layout
+from gpuring.memory import cuda, kinds
+from gpuring.ring import creation
+from tests import ROOT
+from tests.helpers.support import segments_of
+
+SMALL = {"slots": 2, "shape": 4, "dtype": "u1", "device": "host"}
+
+
+def put(producer):
+    with producer.claim(0) as slot:
+        return slot.seq
+
+
+def test_1024_slots_and_no_more(name):
+    with gpuring.create(name, **SMALL | {"slots": 1024}) as ring, ring.producer() as producer:
+        frames = ring.consumer()
+        seqs = [put(producer) for _ in range(1024)]
+        with pytest.raises(gpuring.RingFull):
+            producer.claim(0)
+        assert [slot.seq for slot in frames.acquire_many(1024, 0)] == seqs
+    for slots in (0, 1025):
+        with pytest.raises(ValueError, match=r"slots is 1 … 1024"):
+            gpuring.create(name, **SMALL | {"slots": slots})
+
+
+def test_one_slot_is_a_ring(name):
+    with gpuring.create(name, **SMALL | {"slots": 1}) as ring:
+        frames, producer = ring.consumer(), ring.producer()
+        for _ in range(3):
+            seq = put(producer)
+            with frames.acquire(0) as slot:
+                assert slot.seq == seq
+
+
+def test_250_peers_and_250_subscriptions_and_no_more(name):
+    with gpuring.create(name, **SMALL, max_peers=250, max_subscriptions=250) as ring:
+        readers = [ring.consumer(f"s{k}") for k in range(250)]
+        with pytest.raises(gpuring.TooManyPeers, match="all 250 entries"):
+            ring.producer()
+        readers.pop().close()
+        with ring.producer() as producer:
+            seq = put(producer)
+            assert {reader.acquire(0).seq for reader in readers} == {seq}
+    with gpuring.create(name, **SMALL, max_peers=250, max_subscriptions=249) as ring:
+        readers = [ring.consumer(f"s{k}") for k in range(249)]
+        with pytest.raises(gpuring.TooManyPeers, match="all 249 subscriptions"):
+            ring.consumer("one more")
+    for wrong in ({"max_peers": 251}, {"max_subscriptions": 251}, {"max_peers": 0}):
+        with pytest.raises(ValueError, match=r"is 1 … 250"):
+            gpuring.create(name, **SMALL, **wrong)
+
+
+def test_64_kib_of_metadata_and_no_more(name):
+    most = np.dtype([("bytes", "u1", 2**16)])
+    with gpuring.create(name, **SMALL, meta=most) as ring:
+        frames, producer = ring.consumer(), ring.producer()
+        for value in (1, 2, 3):
+            with producer.claim(0) as slot:
+                slot.meta["bytes"] = value
+            with frames.acquire(0) as slot:
+                assert (slot.meta["bytes"] == value).all()
+    with pytest.raises(ValueError, match="metadata has at most 65536 bytes"):
+        gpuring.create(name, **SMALL, meta=[("bytes", "u1", 2**16 + 1)])
+    assert segments_of(name) == []
+
+
+# ---- how often somebody looks ------------------------------------------------------------------
+
+
+def test_ticks_and_slices_are_as_long_as_the_page_says():
+    """By the source: no test can tell by a clock."""
+    root = ROOT
+    watchdog = (root / "gpuring/native/core/watchdog.c").read_text()
+    wait = (root / "gpuring/native/core/wait.h").read_text()
+    said = (root / "docs/failure.md").read_text()
+    tick, long = re.findall(r"\bTICK_MS = (\d+), LONG_TICK_MS = (\d+),", watchdog)[0]
+    (slice_ms,) = re.findall(r"define GR_SLICE_NS \(INT64_C\((\d+)\) \* 1000 \* 1000\)", wait)
+    assert "define GR_SLICE_MAX_NS (GR_SLICE_NS > GR_SECOND_NS ?" in wait
+    assert long == "1000"
+    assert f"looks by itself, {tick} ms after a join at first" in said
+    assert f"looks by itself, after {slice_ms} ms at first" in said
+    assert said.count("the interval grows to a second") == 2
+    assert f"looked at every {tick} ms" in said
+
+
+# ---- who may attach ----------------------------------------------------------------------------
+
+
+def attaches_as_nobody(_pipe, name, owner):
+    os.setresuid(65534, 65534, 65534)
+    try:
+        with gpuring.attach(name, owner=owner) as ring, ring.producer() as producer:
+            slots = [producer.claim(0) for _ in range(ring.slots)]
+            for slot in slots:
+                slot.array[:] = 9
+                slot.publish()
+            return "wrote every slot"
+    except PermissionError:
+        return "refused"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
+def test_by_default_a_ring_is_one_users(name, children):
+    with gpuring.create(name, **SMALL):
+        modes = [Path("/dev/shm", each).stat().st_mode & 0o777 for each in segments_of(name)]
+        assert modes == [0o600, 0o600]
+        for owner in (None, 0):
+            assert children(attaches_as_nobody, name, owner).result() == "refused"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
+def test_who_may_attach_may_write_every_slot(name, children):
+    with gpuring.create(name, **SMALL, mode=0o666) as ring, ring.consumer() as frames:
+        assert children(attaches_as_nobody, name, 0).result() == "wrote every slot"
+        for slot in frames.acquire_many(2, 10):
+            assert slot.array.tolist() == [9] * 4
+
+
+# ---- what is read from shared memory -----------------------------------------------------------
+
+
+def imports(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (each.name for each in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or ""
+
+
+def test_nothing_of_the_package_can_unpickle():
+    package = Path(gpuring.__file__).parent
+    files = sorted(package.rglob("*.py"))
+    assert len(files) > 50
+    for path in files:
+        found = {name.split(".")[0] for name in imports(path)}
+        assert not found & {"pickle", "_pickle", "cPickle", "marshal", "shelve", "dill"}, path
+        assert "np.load" not in path.read_text(), path
+
+
+def test_a_foreign_file_is_no_ring(name):
+    path = Path(f"/dev/shm/gpuring.{name}")
+    path.write_bytes(b"not ours" * 4096)
+    try:
+        with pytest.raises(gpuring.RingIncompatible, match=name):
+            gpuring.attach(name)
+    finally:
+        path.unlink()
+
+
+def test_metadata_has_no_objects(name):
+    with pytest.raises(ValueError, match="Python objects"):
+        gpuring.create(name, **SMALL, meta=[("a", "O")])
+    made = slot_layout.make(shape=4, dtype="u1", meta=[("a", "i8")]).to_bytes()
+    assert made.count(b'"<i8"') == 1
+    with pytest.raises(ValueError, match="cannot be read"):
+        slot_layout.Spec.from_bytes(made.replace(b'"<i8"', b'"|O"'))
+
+
+# ---- GPUs, as far as they can be told without one ----------------------------------------------
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """What CuPy would say of one."""
+    runtime = SimpleNamespace(
+        is_hip=False, cudaDevAttrIntegrated=1, CUDARuntimeError=RuntimeError,
+        getDeviceCount=lambda: 1, getDevice=lambda: 0, deviceGetAttribute=lambda *_: 0,
+    )  # fmt: skip
+    cupy = SimpleNamespace(cuda=SimpleNamespace(runtime=runtime))
+    monkeypatch.setattr(cuda, "load_cupy", lambda: cupy)
+    return runtime
+
+
+def test_a_gpu_is_taken_but_neither_on_wsl2_nor_on_tegra(gpu, name, monkeypatch, tmp_path):
+    assert cuda.device_for("cuda") == 0
+    with monkeypatch.context() as patched:
+        patched.setattr(gpu, "deviceGetAttribute", lambda *_: 1)
+        with pytest.raises(gpuring.DeviceError, match="Tegra"):
+            gpuring.create(name, **SMALL | {"device": "cuda"})
+    release = tmp_path / "osrelease"
+    release.write_text("5.15.90.1-microsoft-standard-WSL2\n")
+    monkeypatch.setattr(cuda, "Path", lambda _: release)
+    with pytest.raises(gpuring.DeviceError, match="WSL2"):
+        gpuring.create(name, **SMALL | {"device": "cuda"})
+    assert segments_of(name) == []
+
+
+@pytest.mark.parametrize(
+    ("contained", "has_vmm", "kind"),
+    [(False, True, "ipc"), (False, False, "ipc"), (True, True, "vmm"), (True, False, "ipc")],
+)
+def test_auto_takes_vmm_in_a_container_that_has_it(gpu, monkeypatch, contained, has_vmm, kind):
+    monkeypatch.setattr(kinds, "in_container", lambda: contained)
+    monkeypatch.setattr(kinds, "supported", lambda *_: (has_vmm, "the GPU has none"))
+    taken, why = kinds.choose("auto", 0)
+    assert taken == kind
+    assert ("of its own" in why) is contained
+    assert ("the GPU has none" in why) is (contained and not has_vmm)
+
+
+def test_a_kind_that_was_asked_for_is_taken_or_refused(gpu, monkeypatch):
+    assert kinds.choose("ipc", 0)[0] == "ipc"
+    for able in (True, False):
+        monkeypatch.setattr(kinds, "supported", lambda *_, able=able: (able, "the GPU has none"))
+        if able:
+            assert kinds.choose("vmm", 0)[0] == "vmm"
+        else:
+            with pytest.raises(gpuring.DeviceError, match="the GPU has none"):
+                kinds.choose("vmm", 0)
+
+
+def test_kinds_of_memory_are_for_gpus(name):
+    with pytest.raises(ValueError, match='memory is "auto", "ipc", "vmm" or "pool"'):
+        gpuring.create(name, **SMALL, memory="cuda")
+    with pytest.raises(ValueError, match="for GPU rings"):
+        gpuring.create(name, **SMALL, memory="vmm")
+    with gpuring.create(name, **SMALL):
+        with pytest.raises(TypeError, match="takes no device"):
+            gpuring.attach(name, device=0)
+        gpuring.attach(name).close()
+
+
+@pytest.mark.parametrize("timeline", [True, False])
+def test_auto_waits_for_no_event_in_a_stream(gpu, monkeypatch, timeline):
+    monkeypatch.setattr(cuda, "timeline_supported", lambda _: (timeline, "no reason"))
+    monkeypatch.setattr(kinds, "create", lambda *_: None)
+    described = slot_layout.make(shape=4, dtype="u1")
+    new = described, bytes(16), 2, "cuda"
+    chosen = creation._on_gpu(*new, "auto", None, "ipc")[1:]
+    assert chosen == (("timeline", "stream") if timeline else ("event", "host"))
+    by_name = creation._on_gpu(*new, "auto", "stream", "ipc")[1:]
+    assert by_name == ("timeline" if timeline else "event", "stream")

@@ -1,0 +1,134 @@
+"""A slot that somebody had at the next verb, and nobody has later: it is given back then."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import threading
+
+import pytest
+
+import gpuring
+from tests.helpers.support import poll
+from tests.ring.test_interrupt import interrupts, make, names, put
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::ResourceWarning", "ignore:coroutine .* was never awaited:RuntimeWarning"
+)
+
+
+def held(ring: gpuring.Ring, endpoint: gpuring.Consumer | gpuring.Producer) -> list[str]:
+    return [name for name in names(ring, endpoint.peer) if name != "peer"]
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["one", "batch"])
+def test_a_slot_that_is_dropped_after_the_next_verb_is_given_back(name, many):
+    with (
+        gpuring.create(name, slots=8, shape=4, dtype="u1", device="host") as ring,
+        ring.producer() as producer,
+        ring.consumer() as reader,
+    ):
+        early = producer.claim_many(2, 0) if many else producer.claim(0)
+        late = producer.claim_many(2, 0) if many else producer.claim(0)
+        producer.claim(0).publish()
+        assert len(held(ring, producer)) == 2 + 2 * many
+        del early
+        producer.claim(0).publish()
+        assert len(held(ring, producer)) == 1 + many
+        del late
+        producer.claim(0).publish()
+        assert held(ring, producer) == []
+        early, late = reader.acquire(0), reader.acquire(0)
+        seqs = early.seq, late.seq
+        del early
+        reader.acquire(0).release()
+        assert len(held(ring, reader)) == 1
+        late.release()
+        assert held(ring, reader) == []
+        assert seqs[0] < seqs[1]
+
+
+def test_a_frame_that_nobody_has_looked_at_comes_again_when_it_is_dropped_later(name):
+    with make(name) as ring, ring.producer() as producer, ring.consumer() as reader:
+        first = put(producer)
+        slot = reader.acquire(0)
+        with pytest.raises(gpuring.RingTimeout):
+            reader.acquire(0)
+        del slot
+        with reader.acquire(0) as again:
+            assert again.seq == first
+
+
+@pytest.mark.deadline(90)
+def test_an_interrupted_asynchronous_loop_holds_nothing_after_the_next_verb(name):
+    """Its task keeps the error, and that all that its frames have, until that is garbage."""
+    for interrupt in interrupts():
+        with make(name) as ring, ring.producer() as producer, ring.consumer() as reader:
+            put(producer)
+
+            async def main(reader: gpuring.Consumer = reader) -> None:
+                async for slot in reader:
+                    assert slot.seq
+                    put(producer)
+                    if slot.seq > 2:
+                        return
+
+            with interrupt:
+                asyncio.run(main())
+            with contextlib.suppress(gpuring.RingTimeout):
+                reader.acquire(0).release()
+            assert held(ring, reader) == [], interrupt.where
+            producer.close()
+
+
+def test_a_slot_that_is_ended_while_a_verb_waits_is_remembered_once(name):
+    """It is in hand when the verb begins, and again when it is done; and so it goes on.  Here a
+    signal handler ends it; it might be another thread."""
+    slots, rounds = 512, 12  # the list has room for 2048, and nothing but itself behind it
+    with (
+        gpuring.create(name, slots=slots, shape=4, dtype="u1", device="host") as ring,
+        ring.producer() as producer,
+        ring.consumer() as reader,
+    ):
+        producer.claim_many(slots, 0).publish()
+        held = [reader.acquire_many(slots, 0)]
+
+        def end_all(*_: object) -> None:
+            if held:
+                held.pop().release()
+                producer.claim_many(slots, 0).publish()
+
+        def signals() -> None:
+            poll(lambda: ring.stats().peers[reader.peer].waiting)
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+        before = signal.signal(signal.SIGUSR1, end_all)
+        try:
+            for _ in range(rounds):
+                thread = threading.Thread(target=signals)
+                thread.start()
+                held.append(reader.acquire_many(slots, 10))
+                thread.join()
+                assert len(held[0]) == slots
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+        held.pop().release()
+
+
+def test_of_many_slots_in_hand_each_that_is_dropped_is_found(name):
+    """A verb looks at a few of them only."""
+    with (
+        gpuring.create(name, slots=64, shape=4, dtype="u1", device="host") as ring,
+        ring.producer() as producer,
+        ring.consumer() as reader,
+    ):
+        for _ in range(60):
+            put(producer)
+        slots = list(reader.acquire_many(60, 0))
+        kept = [slot.seq for slot in slots][1::2]
+        del slots[::2]
+        for _ in range(16):
+            with pytest.raises(gpuring.RingTimeout):
+                reader.acquire(0)
+        assert [seq for _, seq in reader._peer.holding()] == kept

@@ -1,0 +1,302 @@
+"""What readers are told of frames that a bridge has brought: where they come from, and what was
+lost on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+
+import pytest
+
+import gpuring
+from gpuring import Consumer, Producer, Ring
+from gpuring.cli.inspect import describe
+from gpuring.registry.stats import Link
+from gpuring.ring import inner
+from tests.helpers.support import create_far
+
+HOST = {"slots": 8, "shape": (2,), "dtype": "u1", "device": "host"}
+FROM = {"host": "camera-host", "ring": "cam0"}
+
+
+@pytest.fixture
+def ring(name: str) -> Iterator[Ring]:
+    with create_far(name, FROM, **HOST) as made:
+        yield made
+
+
+def bring(producer: Producer, *losts: int) -> None:
+    """Frames as an importer publishes them.  Before each one so many were lost, in all."""
+    for lost in losts:
+        with producer.claim(timeout=0) as slot:
+            slot._set_origin(1000 + slot._seq, 5_000_000_000 + slot._seq, lost)
+
+
+def own(producer: Producer, frames: int = 1) -> None:
+    for _ in range(frames):
+        producer.claim(timeout=0).publish()
+
+
+def agrees(ring: Ring, consumer: Consumer, told: int) -> bool:
+    """Whether the statistics say that a consumer, alone in its subscription, has missed so many."""
+    seen = ring.stats()
+    peer = next(peer for peer in seen.peers if peer.number == consumer.peer)
+    sub = next(sub for sub in seen.subscriptions if sub.name == consumer.subscription)
+    return peer.lost == sub.lost == told
+
+
+# ---- origin ------------------------------------------------------------------------------------
+
+
+def test_a_frame_says_where_it_comes_from(ring):
+    with ring.producer() as producer, ring.consumer() as frames:
+        bring(producer, 0)
+        with frames.acquire(0) as slot:
+            assert slot.origin == gpuring.Origin(1008, "camera-host", "cam0", 5_000_000_008)
+            assert slot.origin.ring == "cam0"
+        with pytest.raises(gpuring.RingError, match="no longer yours"):
+            _ = slot.origin
+
+
+def test_every_process_that_attaches_is_told(ring):
+    with (
+        ring.producer() as producer,
+        gpuring.attach(ring.name) as other,
+        other.consumer() as frames,
+    ):
+        bring(producer, 0)
+        with frames.acquire(0) as slot:
+            assert slot.origin is not None
+            assert slot.origin[:3] == (1008, "camera-host", "cam0")
+
+
+def test_the_age_counts_from_the_first_publication(ring):
+    with ring.producer() as producer, ring.consumer() as frames:
+        with producer.claim(timeout=0) as slot:
+            slot._set_origin(7, time.time_ns() - 3_600_000_000_000, 0)
+        with frames.acquire(0) as read:
+            assert read.origin is not None
+            assert 3600 <= read.origin.age < 3600 + 600
+            assert read.age < 600
+
+
+def test_an_ordinary_frame_has_no_origin_also_in_a_slot_that_had_one(ring):
+    with ring.producer() as producer, ring.consumer() as frames:
+        bring(producer, *[0] * 8)
+        for _ in range(8):
+            frames.acquire(0).release()
+        own(producer)
+        with frames.acquire(0) as slot:
+            assert slot.seq == 16
+            assert slot.origin is None
+
+
+def test_a_frame_with_an_origin_in_a_ring_that_nobody_made_for_it(name):
+    with (
+        gpuring.create(name, **HOST) as ring,
+        ring.producer() as producer,
+        ring.consumer() as frames,
+    ):
+        bring(producer, 0)
+        with frames.acquire(0) as slot:
+            assert slot.origin == (1008, "", "", 5_000_000_008)
+
+
+# ---- lost --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lossless", [True, False], ids=["lossless", "lossy"])
+def test_what_was_lost_upstream_counts(ring, lossless):
+    with ring.producer() as producer, ring.consumer(lossless=lossless) as frames:
+        bring(producer, 7, 7, 10, 10, 11)  # 7 were lost before this consumer was there
+        told = []
+        for _ in range(5):
+            with frames.acquire(0) as slot:
+                told.append(slot.lost)
+        assert told == [0, 0, 3, 0, 1]
+        assert agrees(ring, frames, 4)
+
+
+def test_a_lossy_reader_that_is_overtaken_has_both(ring):
+    with ring.producer() as producer, ring.consumer(lossless=False) as frames:
+        bring(producer, 0)
+        frames.acquire(0).release()
+        bring(producer, 1, 1, 3, 3, 3, 3, 4, 4, 4, 5)  # of ten, the first two were overtaken
+        with frames.acquire(0) as slot:
+            assert slot.seq == 11
+            assert slot.lost == 2 + 3
+        assert agrees(ring, frames, 5)
+        with frames.latest(0) as slot:
+            assert slot.seq == 18
+            assert slot.lost == 6 + 2
+        assert agrees(ring, frames, 13)
+
+
+def test_a_loop_counts(ring):
+    with ring.producer() as producer, ring.consumer() as frames:
+        bring(producer, 0, 2, 2, 5)
+        producer.close()
+        assert [slot.lost for slot in frames] == [0, 2, 0, 3]
+        assert agrees(ring, frames, 5)
+
+
+def test_an_asynchronous_loop_counts(ring):
+    async def losses(frames: Consumer) -> list[int]:
+        return [slot.lost async for slot in frames]
+
+    with ring.producer() as producer, ring.consumer() as frames:
+        bring(producer, 0, 2, 2, 5)
+        producer.close()
+        assert asyncio.run(losses(frames)) == [0, 2, 0, 3]
+
+
+def test_a_batch_counts(ring):
+    with ring.producer() as producer, ring.consumer() as frames:
+        bring(producer, 0, 2, 2)
+        with frames.acquire_many(8, 0) as batch:
+            assert [slot.lost for slot in batch] == [0, 2, 0]
+        bring(producer, 6, 6)
+        with frames.acquire_many(8, 0) as batch:
+            assert [slot.lost for slot in batch] == [4, 0]
+        assert agrees(ring, frames, 6)
+
+
+def test_select_counts(ring, name):
+    with (
+        create_far(f"{name}-other", FROM, **HOST) as second,
+        ring.producer() as one,
+        second.producer() as two,
+        ring.consumer() as first_frames,
+        second.consumer() as second_frames,
+    ):
+        bring(one, 0, 3)
+        bring(two, 5, 6)
+        told: dict[str, list[int]] = {"one": [], "two": []}
+        while ready := gpuring.select([first_frames, second_frames], timeout=0):
+            for frames in ready:
+                with frames.acquire(0) as slot:
+                    told["one" if frames is first_frames else "two"].append(slot.lost)
+        assert told == {"one": [0, 3], "two": [0, 1]}
+
+
+def test_the_count_goes_on_through_zero(ring):
+    with ring.producer() as producer, ring.consumer() as frames:
+        bring(producer, 2**32 - 2, 2**32 - 1, 2**32, 2**32 + 2)
+        told = []
+        for _ in range(4):
+            with frames.acquire(0) as slot:
+                told.append(slot.lost)
+        assert told == [0, 1, 1, 2]
+
+
+def test_frames_without_an_origin_count_nothing(ring):
+    with ring.producer() as producer, ring.consumer() as frames:
+        own(producer)
+        bring(producer, 4)
+        own(producer)
+        bring(producer, 6)
+        told = []
+        for _ in range(4):
+            with frames.acquire(0) as slot:
+                told.append(slot.lost)
+        assert told == [0, 0, 0, 2]
+
+
+def test_each_member_counts_from_its_own_last_frame(ring):
+    with (
+        ring.producer() as producer,
+        ring.consumer("shared") as one,
+        ring.consumer("shared") as two,
+    ):
+        bring(producer, 0, 0, 3, 3)
+        told = []
+        for member in (one, two, one, two):
+            with member.acquire(0) as slot:
+                told.append(slot.lost)
+        assert told == [0, 0, 3, 3]
+        seen = ring.stats()
+        assert [peer.lost for peer in seen.peers if peer.role == "consumer"] == [3, 3]
+        assert seen.subscriptions[0].lost == 6
+
+
+def test_an_older_frame_that_comes_back_counts_nothing(ring):
+    with (
+        ring.producer() as producer,
+        ring.consumer("shared") as one,
+        ring.consumer("shared") as two,
+    ):
+        bring(producer, 0, 1, 4, 4)
+        one.acquire(0).release()
+        given = one.acquire(0)  # 1 was lost before it
+        assert given.seq == 9
+        two.acquire(0).release()
+        one._put_back(given.index)
+        with two.acquire(0) as slot:
+            assert (slot.seq, slot.lost) == (9, 0)
+        with two.acquire(0) as slot:
+            assert (slot.seq, slot.lost) == (11, 0)
+        assert {peer.lost for peer in ring.stats().peers if peer.number == two.peer} == {0}
+
+
+@pytest.mark.parametrize("lossless", [True, False], ids=["lossless", "lossy"])
+def test_what_was_told_with_a_frame_that_is_given_back_is_told_again(ring, lossless):
+    with ring.producer() as producer, ring.consumer(lossless=lossless) as frames:
+        bring(producer, 0, 2, 2, 5)
+        frames.acquire(0).release()
+        for _ in range(3):
+            slot = frames.acquire(0)
+            frames._put_back(slot.index)
+        told = []
+        for _ in range(3):
+            with frames.acquire(0) as slot:
+                told.append(slot.lost)
+        assert told == [2, 0, 3]
+        assert agrees(ring, frames, 5)
+
+
+@pytest.mark.parametrize("lossless", [True, False], ids=["lossless", "lossy"])
+def test_what_was_told_with_a_batch_that_is_given_back_comes_with_the_first_frame(ring, lossless):
+    """As after a Ctrl-C that came before its caller had it."""
+    with ring.producer() as producer, ring.consumer(lossless=lossless) as frames:
+        bring(producer, 0, 2, 3, 3, 7)
+        frames.acquire(0).release()
+        for told in ([2, 1, 0, 4], [7, 0, 0, 0]):
+            batch = frames.acquire_many(8, 0)
+            assert [slot.lost for slot in batch] == told
+            for slot in reversed(batch):
+                frames._put_back(slot.index)
+        with frames.acquire_many(8, 0) as batch:
+            assert [slot.lost for slot in batch] == [7, 0, 0, 0]
+        assert agrees(ring, frames, 7)
+
+
+# ---- the tools -----------------------------------------------------------------------------------
+
+
+def test_the_statistics_and_inspect_say_where_the_frames_come_from(ring, name):
+    near = "its frames come from ring cam0 of camera-host"
+    link = ring.stats().link
+    assert link == Link("camera-host", "cam0", "", 0, 0)
+    assert f"{near}, and none has come yet" in describe(ring.stats())
+    with ring.producer() as producer:
+        inner.set_link(ring, b"n" * 16, 1006, 0)
+        assert f"{near}, up to its sequence 1006\n" in describe(ring.stats())
+        bring(producer, 3)
+        (seen,) = (one for one in gpuring.ls() if one.name == name)
+        assert seen.link == Link("camera-host", "cam0", (b"n" * 16).hex(), 1008, 3)
+        assert f"{near}, up to its sequence 1008; 3 before it were lost" in describe(seen)
+
+
+def test_an_ordinary_ring_has_no_link(name):
+    with gpuring.create(name, **HOST) as ring:
+        assert ring.stats().link is None
+        assert "come from" not in describe(ring.stats())
+
+
+def test_the_names_of_an_origin_may_be_anything(name):
+    odd = {"host": "\x1b[31mred", "ring": "x" * 200}
+    with create_far(name, odd, **HOST) as ring:
+        text = describe(ring.stats(), 80)
+        assert "\x1b" not in text
+        assert "?[31mred" in text

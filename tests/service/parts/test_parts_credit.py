@@ -1,0 +1,212 @@
+"""Answers in parts: the room that a client has for them."""
+
+from __future__ import annotations
+
+import select
+
+import pytest
+
+import gpuring
+from tests.helpers.support import poll
+from tests.service.parts import PATIENCE_S, last, part, read, take, value
+from tests.service.services import ask_here, in_thread, receives, send, serve
+from tests.service.test_service_signals import quick
+
+assert quick  # a fixture
+
+
+def test_a_client_that_does_not_read_is_told_to_its_engine_alone(pair):
+    server, client = pair
+    slow, quick = send(client, 0), send(client, 1)
+    first, second = server.take(2, timeout=PATIENCE_S)
+    assert first.window == 2
+    part(first, 0)
+    part(first, 1)
+    for timeout in (0, 0.01):
+        with pytest.raises(gpuring.RingFull, match="has not released 2 parts"):
+            first.part(timeout)
+    reading = quick.parts(PATIENCE_S)
+    for k in range(20):
+        part(second, k, 0)
+        assert read(reading, 1) == [k]
+        assert reading.ready is False  # releases it
+    second.end()
+    assert read(reading) == []
+    got = slow.parts(PATIENCE_S)
+    assert read(got, 1) == [0]
+    with pytest.raises(gpuring.RingFull):
+        first.part(0)  # part 0 is still in the body of the loop
+    assert read(got, 1) == [1]
+    part(first, 2, 0)
+    first.end()
+    assert read(got) == [2]
+
+
+def test_a_part_that_waits_goes_on_when_the_client_releases_one(pair):
+    server, client = pair
+    call = send(client, 0)
+    taken = take(server)
+    part(taken, 0)
+    part(taken, 1)
+    join = in_thread(part, taken, 2)
+    parts = call.parts(PATIENCE_S)
+    assert read(parts, 3) == [0, 1, 2]
+    join()
+    taken.end()
+    assert read(parts) == []
+
+
+def test_all_calls_of_a_client_have_all_their_parts_and_none_is_overwritten(pair):
+    """Every slot is used, and the answers still have theirs."""
+    server, client = pair
+    calls = [send(client, k) for k in range(3)]
+    taken = server.take(3, timeout=PATIENCE_S)
+    for each in taken:
+        part(each, 0)
+        part(each, 1)
+    for each in taken:
+        last(each, 2)
+    held = [call.parts(PATIENCE_S) for call in calls]
+    for k in range(3):  # all keep a slot at the same time
+        assert [value(next(parts)) for parts in held] == [k] * 3
+    assert [read(parts) for parts in held] == [[]] * 3
+    assert (client.late, server.counts.undelivered) == (0, 0)
+
+
+def test_a_call_needs_its_room_until_its_parts_are_released(name):
+    with serve(name) as server, gpuring.connect(name, calls=1, parts=2) as client:
+        call = send(client, 0)
+        taken = take(server)
+        part(taken, 0)
+        taken.end()
+        parts = call.parts(PATIENCE_S)
+        assert read(parts, 1) == [0]
+        assert call.done
+        with pytest.raises(gpuring.RingFull):
+            client.request(0)
+        assert read(parts) == []
+        ask_here(server, client, 1)
+
+
+def test_parts_are_a_way_to_look_without_waiting(pair):
+    server, client = pair
+    call = send(client, 0)
+    taken = take(server)
+    parts = call.parts(0)
+    assert not parts.ready
+    part(taken, 0)
+    assert parts.ready
+    assert read(parts, 1) == [0]
+    assert not parts.ready
+    taken.end()
+    assert parts.ready
+    assert read(parts) == []
+
+
+def readable(client, seconds):
+    return select.select([client], [], [], seconds)[0] == [client]
+
+
+def test_a_client_is_readable_though_another_thread_has_received_the_part(pair):
+    server, client = pair
+    assert not readable(client, 0)
+    slow, call = send(client, 0), send(client, 1)
+    first, second = server.take(2, max_wait_s=PATIENCE_S, timeout=PATIENCE_S)
+    parts = call.parts(PATIENCE_S)
+    join = in_thread(slow.wait, PATIENCE_S)
+    poll(lambda: receives(client))
+    for k in range(2):
+        part(second, k)
+        poll(call._has_part)
+        poll(lambda: receives(client))
+        assert readable(client, PATIENCE_S)  # until it is asked
+        assert parts.ready
+        poll(lambda: not readable(client, 0))
+        assert read(parts, 1) == [k]
+        assert not parts.ready
+    second.end()
+    assert read(parts) == []
+    first.end()
+    join()
+    assert read(slow) == []
+
+
+def test_a_client_is_readable_when_a_part_has_come(pair):
+    server, client = pair
+    call = send(client, 0)
+    taken = take(server)
+    parts = call.parts(PATIENCE_S)
+    assert not readable(client, 0)
+    for k in range(3):
+        part(taken, k)
+        assert readable(client, PATIENCE_S)
+        assert parts.ready
+        assert read(parts, 1) == [k]
+        assert not parts.ready
+        poll(lambda: not readable(client, 0))
+    taken.end()
+    assert readable(client, PATIENCE_S)
+    assert read(parts) == []
+    poll(lambda: not readable(client, 0))
+
+
+def test_in_the_service_that_takes_its_place_a_client_has_room_for_parts_too(name):
+    """And a stream of the former one goes on to its end."""
+    with serve(name) as old, gpuring.connect(name, parts=2) as client:
+        call = send(client, 0)
+        taken = take(old)
+        part(taken, 0)
+        parts = call.parts(PATIENCE_S)
+        assert read(parts, 1) == [0]
+        with serve(name, replace=True) as new:
+            other = send(client, 1)
+            there = take(new)
+            assert there.window == 2
+            theirs = other.parts(PATIENCE_S)
+            for k in range(5):
+                part(there, k)
+                part(taken, 1 + k)
+                assert read(theirs, 1) == [k]
+                assert read(parts, 1) == [1 + k]
+            there.end()
+            taken.end()
+            assert read(theirs) == read(parts) == []
+            assert client.in_flight == 0
+
+
+def test_a_stream_that_has_ended_and_that_nobody_took_needs_no_room(pair):
+    server, client = pair
+    call = send(client, 0)
+    taken = take(server)
+    part(taken, 0)
+    taken.end()
+    assert call.wait(PATIENCE_S)
+    poll(call._is_over)
+    del call
+    assert client.in_flight == 0
+    ask_here(server, client, 1)
+
+
+def test_parts_that_a_client_holds_and_nobody_took_have_their_room(name):
+    """Another engine sends no more than there is room for beside them, and overwrites nothing."""
+    n, parts = 12, 3
+    with serve(name, engine=False), gpuring.connect(name, calls=n, parts=parts) as client:
+        with serve(name) as server:
+            calls = [send(client, k) for k in range(n)]
+            for taken in server.take(n, timeout=PATIENCE_S):
+                for k in range(parts):
+                    part(taken, k)
+            for call in calls:
+                assert call.wait(PATIENCE_S)
+        with serve(name) as other:
+            again = other.take(n, timeout=PATIENCE_S)
+            for taken in again:
+                with pytest.raises(gpuring.RingFull):
+                    taken.part(0)
+            streams = [call.parts(PATIENCE_S) for call in calls]
+            assert not any(stream.ready for stream in streams)  # that gives the parts back
+            for taken in again:
+                for k in range(parts):
+                    part(taken, 10 + k)
+                taken.end()
+            assert [read(stream) for stream in streams] == [[10, 11, 12]] * n

@@ -1,0 +1,201 @@
+"""What the tests of services share: terms, content that can be checked, engines and clients."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gpuring
+from tests.helpers.support import Child, Pipe, Place
+
+WORDS = 64
+META = [("k", "i8")]
+RESPONSE_META = [("k", "i8"), ("client", "u8")]
+TERMS: dict[str, Any] = {
+    "request": ((WORDS,), "i8"),
+    "response": ((WORDS,), "i8"),
+    "request_meta": META,
+    "response_meta": RESPONSE_META,
+}
+_RAMP = np.arange(WORDS, dtype="i8")
+
+
+def serve(name: str, place: Place | None = None, **options: Any) -> gpuring.Server:
+    """Creates the service, or joins it."""
+    where = dict(place.options) if place else {"device": "host"}
+    return gpuring.serve(name, **(TERMS | where | options))
+
+
+def content(client: int, k: int) -> np.ndarray:
+    """What request k of a client holds: every word differs from client to client, call to call."""
+    return _RAMP * (k % 1000 + 1) + (client >> 24)
+
+
+def answer_of(request: Any) -> Any:
+    return 3 * request + 1
+
+
+def send(client: gpuring.Client, k: int, place: Place | None = None, **options: Any) -> Any:
+    """Sends request k; its PendingCall."""
+    with client.request(options.pop("timeout", 10), **options) as slot:
+        (place.fill if place else _assign)(slot.array, content(client.id, k))
+        slot.meta["k"] = k
+        return slot.call
+
+
+def _assign(array: Any, value: np.ndarray) -> None:
+    array[...] = value
+
+
+def answer(call: gpuring.Call) -> None:
+    """As an engine should; on a GPU the current stream computes it."""
+    with call.answer() as slot:
+        slot.array[...] = answer_of(call.array)
+        slot.meta["k"], slot.meta["client"] = call.meta["k"], call.client
+
+
+def check(client: gpuring.Client, k: int, slot: Any, place: Place | None = None) -> None:
+    """Whether it is the answer to request k of this client, all of it."""
+    got = place.read(slot.array) if place else np.array(slot.array)
+    assert (slot.meta["k"], slot.meta["client"]) == (k, client.id)
+    assert (got == answer_of(content(client.id, k))).all()
+
+
+def ask(client: gpuring.Client, k: int, place: Place | None = None, **options: Any) -> None:
+    """One call from end to end, checked."""
+    with send(client, k, place, **options).result(20) as slot:
+        check(client, k, slot, place)
+
+
+def ask_here(server, client, k, place=None):
+    call = send(client, k, place)
+    with server.take(timeout=10) as (taken,):
+        answer(taken)
+    finish(client, k, call, place)
+
+
+def outlives_its_creator(name, children, place=None, *, joins):
+    """A service whose creator, an engine, is killed.  `joins`: whether others can join it then."""
+    creator = up(children(engine, name, place))
+    with serve(name, place) as other, gpuring.connect(name, timeout=10) as client:
+        creator.kill()
+        for k in range(5):
+            ask_here(other, client, k, place)
+        if not joins:
+            with pytest.raises(gpuring.PeerLost):
+                gpuring.connect(name)
+            return
+        with gpuring.connect(name) as late:
+            ask_here(other, late, 1, place)
+        newcomer = up(children(engine, name, place))
+        for k in range(5):
+            ask(client, k, place)
+        newcomer.send()
+        assert newcomer.result()["answered"] == 5
+
+
+# ---- processes ---------------------------------------------------------------------------------
+
+
+def up(child: Child) -> Child:
+    """The process, which says so when it is up."""
+    assert child.receive() == "up"
+    return child
+
+
+def engine(pipe: Pipe, name: str, place: Place | None = None, options: Any = None) -> Any:
+    """Answers until it is told to stop, or the service ends; its counts."""
+    with serve(name, place, **(options or {})) as server:
+        pipe.send("up")
+        with contextlib.suppress(gpuring.EndOfStream):
+            while not pipe.told():
+                with (
+                    contextlib.suppress(gpuring.RingTimeout),
+                    server.take(8, timeout=0.05) as calls,
+                ):
+                    for call in calls:
+                        answer(call)
+        return vars(server.counts)
+
+
+def holder(pipe: Pipe, name: str, calls: int, options: Any = None) -> None:
+    """An engine that takes calls and keeps them."""
+    server = serve(name, **(options or {}))
+    pipe.send("up")
+    batch = server.take(calls, max_wait_s=20)
+    pipe.send([int(call.meta["k"]) for call in batch])
+    pipe.receive()
+    del batch
+
+
+def asker(pipe: Pipe, name: str, place: Place | None, calls: int, depth: int) -> int:
+    """Has `depth` calls in flight; checks all the answers."""
+    flying: list[tuple[int, gpuring.PendingCall]] = []
+    with gpuring.connect(name, calls=depth, timeout=10) as client:
+        pipe.send("up")
+        for k in range(calls):
+            flying.append((k, send(client, k, place)))
+            if len(flying) == depth:
+                finish(client, *flying.pop(0 if k % 3 else -1), place)
+        for k, call in flying:
+            finish(client, k, call, place)
+        assert client.in_flight == 0
+        return client.id
+
+
+def finish(client: gpuring.Client, k: int, call: Any, place: Place | None = None) -> None:
+    with call.result(20) as slot:
+        check(client, k, slot, place)
+
+
+def sender(pipe: Pipe, name: str, calls: int) -> None:
+    """A client that sends and then does nothing."""
+    client = gpuring.connect(name, calls=calls, timeout=10)
+    pending = [send(client, k) for k in range(calls)]
+    pipe.send(client.id)
+    pipe.receive()
+    del pending
+
+
+# ---- threads ------------------------------------------------------------------------------------
+
+
+def is_held(lock):
+    """Whether another thread has it."""
+    if lock.acquire(blocking=False):
+        lock.release()
+        return False
+    return True
+
+
+def receives(client):
+    """Whether another thread receives for all."""
+    return is_held(client._calls.turn)
+
+
+def in_thread(function, *args):
+    """Runs it in a thread; join() gives its result or raises what it raised."""
+    outcome = []
+
+    def run():
+        try:
+            outcome.append((function(*args), None))
+        except BaseException as error:
+            outcome.append((None, error))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+
+    def join():
+        thread.join(20)
+        assert not thread.is_alive()
+        value, error = outcome[0]
+        if error is not None:
+            raise error
+        return value
+
+    return join

@@ -1,0 +1,128 @@
+"""What the verbs of a service say of arguments that they do not take."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+import numpy as np
+import pytest
+
+import gpuring
+from tests.service.services import answer, check, send, serve
+
+TIMES = {
+    "request": lambda client, server, call, time: client.request(time),
+    "expires_s": lambda client, server, call, time: client.request(10, expires_s=time),
+    "request_async": lambda client, server, call, time: asyncio.run(client.request_async(time)),
+    "expires_s async": lambda client, server, call, time: asyncio.run(
+        client.request_async(10, expires_s=time)
+    ),
+    "call": lambda client, server, call, time: client.call(0, time),
+    "call_async": lambda client, server, call, time: asyncio.run(client.call_async(0, time)),
+    "result": lambda client, server, call, time: call.result(time),
+    "result_async": lambda client, server, call, time: asyncio.run(call.result_async(time)),
+    "wait": lambda client, server, call, time: call.wait(time),
+    "take": lambda client, server, call, time: server.take(timeout=time),
+    "max_wait_s": lambda client, server, call, time: server.take(2, time, 10),
+}
+
+
+@pytest.mark.parametrize("of", TIMES)
+@pytest.mark.parametrize(
+    ("time", "error"),
+    [(float("nan"), ValueError), (-1, ValueError), ("1", TypeError), (True, TypeError)],
+)
+def test_a_time_is_a_number_of_seconds_or_none(name, of, time, error):
+    named = of.split()[0] if of.split()[0] in ("expires_s", "max_wait_s") else "timeout"
+    with serve(name) as server, gpuring.connect(name) as client:
+        call = send(client, 0)
+        with pytest.raises(
+            error, match=f"^{named} is a number of seconds.* {re.escape(repr(time))}"
+        ):
+            TIMES[of](client, server, call, time)
+        answer(server.take(timeout=10)[0])  # nothing was taken, sent or given up
+        with call.result(10) as slot:
+            check(client, 0, slot)
+        assert client.in_flight == 0
+
+
+@pytest.mark.parametrize(
+    "time", [10, 10.0, np.float32(10), np.int64(10), pytest.param(10**400, id="10**400"), None]
+)
+def test_a_time_may_be_of_any_type_of_number(name, time):
+    with serve(name) as server, gpuring.connect(name) as client:
+        for k in range(2):
+            call = send(client, k, timeout=time, expires_s=time)
+            answer(server.take(1, time, time)[0])
+            with call.result(time) if k else asyncio.run(call.result_async(time)) as slot:
+                check(client, k, slot)
+
+
+def test_a_batch_without_a_time_waits_until_it_is_full(name):
+    with serve(name) as server, gpuring.connect(name) as client:
+        calls = [send(client, k) for k in range(2)]
+        assert len(server.take(2, None, timeout=10)) == 2
+        del calls
+
+
+def test_a_call_says_the_time_out_that_it_was_given(name):
+    with serve(name), gpuring.connect(name) as client:
+        with pytest.raises(gpuring.RingTimeout, match=r"no answer within 0\.01 s"):
+            client.call(0, timeout=0.01)
+        with pytest.raises(gpuring.RingTimeout, match=r"no answer within 0\.01 s"):
+            asyncio.run(client.call_async(0, timeout=0.01))
+
+
+def test_none_is_neither_a_request_nor_an_answer(name):
+    """NumPy assigns it as NaN."""
+    floats = {"request": ((2,), "f4"), "response": ((2,), "f4")}
+    with serve(name, **floats) as server, gpuring.connect(name) as client:
+        with pytest.raises(TypeError, match=r"call\(\) takes a function .* not None"):
+            client.call(None, timeout=10)
+        with pytest.raises(TypeError, match=r"call\(\) takes a function .* not None"):
+            asyncio.run(client.call_async(None, timeout=10))
+        assert client.in_flight == 0
+        with client.request(10) as slot:
+            call = slot.call
+        [taken] = server.take(timeout=10)
+        with pytest.raises(TypeError, match=r"reply\(\) takes what is assigned .* not None"):
+            taken.reply(None)
+        assert not taken.answered
+        taken.reply(7)
+        with call.result(10) as slot:
+            assert slot.array.tolist() == [7, 7]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"request": (3, 4)}, "request: dtype: NumPy makes no dtype of 4"),
+        ({"response": (3, 4)}, "response: dtype: NumPy makes no dtype of 4"),
+        ({"response": 3}, "response: a field is described by (shape, dtype)"),
+        ({"request": ((-3,), "f4")}, "request: a shape is a positive integer"),
+        ({"request_meta": "user"}, "request: meta: NumPy makes no dtype of 'user'"),
+        ({"response_meta": "user"}, "response: meta: NumPy makes no dtype of 'user'"),
+    ],
+)
+def test_what_describes_a_service_wrongly_is_named(name, wrong, told):
+    terms = {"request": ((3,), "f4"), "response": ((3,), "f4")} | wrong
+    with pytest.raises((TypeError, ValueError), match=f"^{re.escape(told)}"):
+        gpuring.serve(name, **terms, device="host")
+
+
+def test_an_engine_that_runs_does_not_wait_for_ever_for_a_full_batch(name):
+    with serve(name) as server:
+        told = '^max_wait_s is a number of seconds or "learn" here, not None: '
+        with pytest.raises(ValueError, match=told):
+            server.batch(2, None)
+
+
+def test_how_long_a_batch_waits_is_a_time_or_learned(name):
+    """The message says both."""
+    with serve(name) as server:
+        for wrong, kind in (("lern", TypeError), (-1, ValueError), (b"learn", TypeError)):
+            told = f'^max_wait_s is a number of seconds >= 0, None or "learn", not {wrong!r}$'
+            for take in (server.take, server.batch):
+                with pytest.raises(kind, match=told):
+                    take(2, wrong)

@@ -1,0 +1,513 @@
+"""Clients in event loops: any number of tasks, beside threads and other loops."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import threading
+import time
+import warnings
+
+import pytest
+
+import gpuring
+from gpuring.service import tasks
+from tests.ring.test_select import bells, waiters
+from tests.service import services
+from tests.service.services import answer, check, engine, holder, send, serve, up
+from tests.service.test_service_locks import watched
+
+assert watched  # a fixture
+
+PATIENCE_S = 20
+
+
+@pytest.fixture
+def no_slices(monkeypatch):
+    """Whoever waits is woken: nobody looks again after a while."""
+    monkeypatch.setattr("gpuring.service._calls.SLICE_S", 60)
+
+
+async def soon(what):
+    """Its result, which must come within the patience of a test."""
+    return await asyncio.wait_for(what, PATIENCE_S)
+
+
+async def settled():
+    """Lets every other task run until it waits."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def finish(client, k, call, place=None):
+    # Longer than `soon`: a call looks once more when its time is up, whether it was woken or not.
+    with await call.result_async(2 * PATIENCE_S) as slot:
+        check(client, k, slot, place)
+
+
+async def send_async(client, k, place=None, timeout=PATIENCE_S):
+    with await client.request_async(timeout) as slot:
+        (place.fill if place else services._assign)(slot.array, services.content(client.id, k))
+        slot.meta["k"] = k
+        return slot.call
+
+
+async def ask(client, k, place=None):
+    await finish(client, k, await send_async(client, k, place), place)
+
+
+# ---- answers -----------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_many_tasks_share_a_client_that_has_room_for_few_calls(name, place, children, watched):
+    async def main():
+        ticks = 0
+
+        async def tick():
+            nonlocal ticks
+            while True:
+                await asyncio.sleep(0)
+                ticks += 1
+
+        async def several(client, n):
+            for k in range(n, n + 5):
+                await ask(client, k, place)
+
+        ticker = asyncio.create_task(tick())
+        with gpuring.connect(name, calls=6, timeout=10) as client:
+            await asyncio.gather(*(several(client, 10 * n) for n in range(40)))
+            assert (client.in_flight, client.late) == (0, 0)
+            assert waiters(client._mailbox._ring) == 0
+        ticker.cancel()
+        assert ticks > 200 / 6, "the loop was blocked"  # at the least one for each roomful
+
+    worker = up(children(engine, name, place))
+    asyncio.run(main())
+    worker.send()
+    assert worker.result()["answered"] == 200
+
+
+def test_tasks_that_are_answered_together_ring_no_bell_when_they_go_on(name, no_slices):
+    """The loop listens when all of them have run: a release would ring a bell that is armed."""
+
+    async def several(client):
+        for k in range(3):
+            call = await send_async(client, k)
+            with await call:
+                seen.append(bells(client._mailbox._ring))
+
+    async def main(server, client):
+        running = [asyncio.create_task(several(client)) for _ in range(8)]
+        for _ in range(3):
+            await settled()
+            seen.clear()
+            for call in server.take(8, max_wait_s=0, timeout=10):
+                answer(call)
+            while len(seen) < 8:
+                await asyncio.sleep(0)
+            await settled()
+            rung.append(bells(client._mailbox._ring) - seen[0])
+        await soon(asyncio.gather(*running))
+
+    seen, rung = [], []
+    with serve(name) as server, gpuring.connect(name, calls=8) as client:
+        asyncio.run(main(server, client))
+    assert rung == [0, 0, 0]
+
+
+def test_a_loop_in_which_nobody_waits_for_an_answer_is_left_alone(name, no_slices, monkeypatch):
+    async def main(server, client):
+        waits = asyncio.create_task(ask(client, 0))
+        await settled()
+        answer(server.take(timeout=10)[0])
+        await soon(waits)
+        answered = len(heard)
+        await settled()
+        assert len(heard) == answered
+        (tasks,) = client._mailbox._loops.values()
+        descriptor = tasks._reader.fileno()
+        client.close()
+        await settled()
+        assert not asyncio.get_running_loop().remove_reader(descriptor)
+
+    heard, hear = [], tasks.Tasks._hear
+    monkeypatch.setattr(tasks.Tasks, "_hear", lambda self: (heard.append(1), hear(self)))
+    with serve(name) as server, gpuring.connect(name) as client:
+        asyncio.run(main(server, client))
+
+
+def test_a_client_that_is_dropped_leaves_while_the_loop_runs(name):
+    async def main(server):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            client = gpuring.connect(name)
+            ring = client._mailbox._ring.name
+            waits = asyncio.create_task(ask(client, 0))
+            await settled()
+            answer(server.take(timeout=10)[0])
+            await soon(waits)
+            del client, waits
+            deadline = time.monotonic() + PATIENCE_S
+            while ring in [each.name for each in gpuring.ls()]:
+                assert time.monotonic() < deadline
+                await asyncio.sleep(0.01)
+                gc.collect()
+
+    with serve(name) as server:
+        asyncio.run(main(server))
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+def test_a_task_that_is_done_hands_the_listening_on(name, no_slices, order):
+    async def main(server, client):
+        waits = [asyncio.create_task(finish(client, k, send(client, k))) for k in range(3)]
+        await settled()
+        taken = server.take(3, timeout=10)
+        for k in order:
+            answer(taken[k])
+            await soon(waits[k])
+
+    with serve(name) as server, gpuring.connect(name) as client:
+        asyncio.run(main(server, client))
+
+
+def test_who_is_chosen_to_listen_and_is_done_himself_hands_it_on(name, no_slices):
+    async def main(server, client):
+        waits = [asyncio.create_task(finish(client, k, send(client, k))) for k in range(3)]
+        await settled()
+        taken = server.take(3, timeout=10)
+        for call in taken[:2]:  # the listener receives both, and chooses the second as the next
+            answer(call)
+        await soon(asyncio.gather(*waits[:2]))
+        answer(taken[2])
+        await soon(waits[2])
+
+    with serve(name) as server, gpuring.connect(name) as client:
+        asyncio.run(main(server, client))
+
+
+@pytest.mark.parametrize("cancelled", [0, 1])
+def test_who_is_cancelled_cancels_the_call_and_hands_the_listening_on(name, no_slices, cancelled):
+    async def main(server, client):
+        calls = [send(client, k) for k in range(2)]
+        waits = [asyncio.create_task(finish(client, k, call)) for k, call in enumerate(calls)]
+        await settled()
+        waits[cancelled].cancel()
+        await settled()
+        assert waits[cancelled].cancelled()
+        with pytest.raises(gpuring.RingError, match="was cancelled"):
+            calls[cancelled].result(0)
+        for call in server.take(2, timeout=10):
+            answer(call)
+        await soon(waits[1 - cancelled])
+        await ask_here(server, client, 7)  # it comes upon what is discarded
+        assert (client.in_flight, client.late) == (0, 1)
+
+    with serve(name) as server, gpuring.connect(name, calls=2) as client:
+        asyncio.run(main(server, client))
+
+
+async def ask_here(server, client, k):
+    """With an engine in this process."""
+    call = await send_async(client, k)
+    answer(server.take(timeout=10)[0])
+    await finish(client, k, call)
+
+
+def test_an_answer_whose_task_is_cancelled_in_the_same_turn_is_released(name):
+    async def main(server, client):
+        calls = [send(client, k) for k in range(2)]
+        wait = asyncio.create_task(calls[0].result_async())
+        await settled()
+        first, second = server.take(2, timeout=10)
+        answer(first)
+        other = asyncio.create_task(finish(client, 1, calls[1]))  # receives the first's too
+        await asyncio.sleep(0)
+        assert calls[0].done
+        wait.cancel()
+        await asyncio.gather(wait, return_exceptions=True)
+        assert wait.cancelled()
+        answer(second)
+        await soon(other)
+        assert client.in_flight == 0
+
+    with serve(name) as server, gpuring.connect(name) as client:
+        asyncio.run(main(server, client))
+
+
+def test_time_is_up(name):
+    async def main(server, client):
+        call = send(client, 0)
+        with pytest.raises(gpuring.RingTimeout, match=r"no answer within 0\.02 s; given up"):
+            await call.result_async(0.02)
+        assert waiters(client._mailbox._ring) == 0, "its bell is still armed"
+        with pytest.raises(gpuring.RingTimeout):
+            await send(client, 1).result_async(0)
+        with pytest.raises(gpuring.RingTimeout):  # it passes over them
+            server.take(2, timeout=0)
+        await ask_here(server, client, 2)
+        assert (client.in_flight, client.late) == (0, 2)
+
+    with serve(name) as server, gpuring.connect(name) as client:
+        asyncio.run(main(server, client))
+
+
+def test_a_call_can_be_awaited_and_made_in_one_line(name, children):
+    async def main():
+        with gpuring.connect(name, timeout=10) as client:
+            with await client.call_async(7, timeout=PATIENCE_S) as slot:
+                assert (slot.array == services.answer_of(7)).all()
+            with await send(client, 3) as slot:
+                check(client, 3, slot)
+
+    worker = up(children(engine, name))
+    asyncio.run(main())
+    worker.send()
+    assert worker.result()["answered"] == 2
+
+
+def test_a_call_that_begins_while_others_have_just_ended_is_heard_of(name, no_slices):
+    async def main(server, client):
+        async def twice(k):
+            await finish(client, k, send(client, k))
+            await finish(client, k + 10, send(client, k + 10))
+
+        waits = [asyncio.create_task(twice(k)) for k in range(3)]
+        for _ in range(2):
+            for call in await asyncio.to_thread(server.take, 3, PATIENCE_S, PATIENCE_S):
+                answer(call)
+        await soon(asyncio.gather(*waits))
+
+    with serve(name) as server, gpuring.connect(name) as client:
+        asyncio.run(main(server, client))
+
+
+def test_an_answer_that_comes_just_before_a_task_sleeps(name, no_slices, monkeypatch):
+    async def main(server, client):
+        call = send(client, 0)
+        (taken,) = server.take(timeout=10)
+        pump = client._mailbox.pump
+
+        def early(*args):
+            monkeypatch.setattr(client._mailbox, "pump", pump)
+            assert not pump(*args)
+            answer(taken)
+            assert pump(call, time.monotonic() + PATIENCE_S)
+            return False
+
+        monkeypatch.setattr(client._mailbox, "pump", early)
+        await soon(finish(client, 0, call))
+
+    with serve(name) as server, gpuring.connect(name) as client:
+        asyncio.run(main(server, client))
+
+
+def test_what_a_loop_cannot_receive_is_told_to_a_task(name, no_slices, monkeypatch):
+    async def main(server, client):
+        call = send(client, 0)
+        wait = asyncio.create_task(call.result_async())
+        await settled()
+
+        def torn(*_):
+            raise gpuring.FrameTorn("earlier", (0,))
+
+        with monkeypatch.context() as patched:
+            patched.setattr(client._mailbox, "receive", torn)
+            answer(server.take(timeout=10)[0])
+            with pytest.raises(gpuring.FrameTorn, match="earlier"):
+                await soon(wait)
+        await soon(finish(client, 0, call))
+
+    with serve(name) as server, gpuring.connect(name) as client:
+        asyncio.run(main(server, client))
+
+
+def test_two_tasks_may_wait_for_one_call(name):
+    async def main(server, client):
+        call = send(client, 0)
+        waits = [asyncio.create_task(call.result_async()) for _ in range(2)]
+        await settled()
+        answer(server.take(timeout=10)[0])
+        first, second = await soon(asyncio.gather(*waits))
+        assert first is second
+        first.release()
+
+    with serve(name) as server, gpuring.connect(name) as client:
+        asyncio.run(main(server, client))
+
+
+# ---- requests ----------------------------------------------------------------------------------
+
+
+def test_tasks_send_in_the_order_in_which_they_came(name, no_slices):
+    """The request ring has one slot, and who waits is woken when the engine gives it back."""
+
+    async def main(server, client):
+        waits = [asyncio.create_task(ask(client, k)) for k in range(5)]
+        for k in range(5):
+            await settled()
+            (call,) = await soon(asyncio.to_thread(server.take, timeout=10))
+            assert int(call.meta["k"]) == k
+            answer(call)
+        await soon(asyncio.gather(*waits))
+
+    with serve(name, slots=1) as server, gpuring.connect(name) as client:
+        asyncio.run(main(server, client))
+
+
+def test_who_has_no_room_waits_for_a_release(name, no_slices):
+    async def main(server, client):
+        call = await send_async(client, 0)
+        wait = asyncio.create_task(send_async(client, 1))
+        await settled()
+        with pytest.raises(gpuring.RingFull, match="other tasks are waiting"):
+            await client.request_async(0.02)
+        answer(server.take(timeout=10)[0])
+        with await call as slot:
+            await settled()
+            assert not wait.done()
+            check(client, 0, slot)
+        call = await soon(wait)
+        answer(server.take(timeout=10)[0])
+        await finish(client, 1, call)
+
+    with serve(name) as server, gpuring.connect(name, calls=1) as client:
+        asyncio.run(main(server, client))
+
+
+@pytest.mark.parametrize("limit", ["slots", "calls"])
+def test_who_waits_to_send_may_be_cancelled_or_late(name, no_slices, limit):
+    async def main(server, client):
+        call = await send_async(client, 0)
+        with pytest.raises(gpuring.RingFull):
+            await client.request_async(0)
+        first, second = (asyncio.create_task(send_async(client, k)) for k in (1, 2))
+        await settled()
+        first.cancel()
+        with pytest.raises(gpuring.RingFull):
+            await client.request_async(0.02)
+        answer(server.take(timeout=10)[0])
+        await finish(client, 0, call)
+        call = await soon(second)
+        answer(server.take(timeout=10)[0])
+        await finish(client, 2, call)
+        assert first.cancelled()
+        assert client.in_flight == 0
+        assert waiters(client._mailbox._ring) == 0
+
+    with (
+        serve(name, slots=1 if limit == "slots" else 8) as server,
+        gpuring.connect(name, calls=1 if limit == "calls" else 8) as client,
+    ):
+        asyncio.run(main(server, client))
+
+
+# ---- beside threads and other loops ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", ["thread", "task"])
+def test_a_thread_and_a_task_hand_the_receiving_to_each_other(name, no_slices, first):
+    async def main(server, client):
+        calls = {who: send(client, k) for k, who in enumerate(("thread", "task"))}
+        waits = {}
+        for who in (first, *({"thread", "task"} - {first})):
+            if who == "task":
+                waits[who] = asyncio.create_task(finish(client, 1, calls[who]))
+            else:
+                result = asyncio.to_thread(services.finish, client, 0, calls[who])
+                waits[who] = asyncio.create_task(result)
+                while not services.receives(client):
+                    await asyncio.sleep(0)
+            await settled()
+        taken = dict(zip(("thread", "task"), server.take(2, timeout=10), strict=True))
+        for who in (first, *({"thread", "task"} - {first})):
+            answer(taken[who])
+            await soon(waits[who])
+
+    with serve(name) as server, gpuring.connect(name) as client:
+        asyncio.run(main(server, client))
+
+
+@pytest.mark.slow
+def test_tasks_of_several_loops_and_threads_share_a_client(name, children, watched):
+    async def tasks(client, first):
+        await asyncio.gather(*(ask(client, k) for k in range(first, first + 60)))
+
+    def loop(client, first):
+        asyncio.run(tasks(client, first))
+        done.append(first)
+
+    def plain(client, first):
+        for k in range(first, first + 60):
+            services.ask(client, k)
+        done.append(first)
+
+    done: list[int] = []
+    worker = up(children(engine, name))
+    with gpuring.connect(name, calls=5) as client:
+        threads = [
+            threading.Thread(target=role, args=(client, 1000 * n), daemon=True)
+            for n, role in enumerate((loop, plain, loop, plain))
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(40)
+        assert sorted(done) == [0, 1000, 2000, 3000]
+        assert client.in_flight == 0
+    worker.send()
+    assert worker.result()["answered"] == 240
+
+
+# ---- ends --------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_closing_a_client_wakes_its_tasks(name, no_slices, watched):
+    async def main(server, client):
+        waits = [asyncio.create_task(send(client, k).result_async()) for k in range(2)]
+        waits += [asyncio.create_task(client.request_async()) for _ in range(2)]
+        await settled()
+        await asyncio.to_thread(client.close)
+        for wait in waits:
+            with pytest.raises(gpuring.RingClosed):
+                await soon(wait)
+
+    with serve(name) as server, gpuring.connect(name, calls=2) as client:
+        asyncio.run(main(server, client))
+
+
+def test_an_engine_that_dies_fails_what_is_awaited(name, children):
+    async def main(victim, client):
+        waits = [asyncio.create_task(send(client, k).result_async()) for k in range(3)]
+        await settled()
+        assert await asyncio.to_thread(victim.receive) == [0, 1, 2]
+        os.kill(victim.pid, signal.SIGKILL)
+        for wait in waits:
+            with pytest.raises(gpuring.PeerLost):
+                await soon(wait)
+
+    with serve(name, engine=False, redeliver=False):
+        victim = up(children(holder, name, 3, {"redeliver": False}))
+        with gpuring.connect(name) as client:
+            asyncio.run(main(victim, client))
+
+
+def test_without_an_engine_a_request_waits_and_then_fails(name):
+    async def main(client):
+        begun = time.monotonic()
+        with pytest.raises(gpuring.PeerLost, match="no engine"):
+            await client.request_async()
+        assert time.monotonic() - begun >= 0.1
+        wait = asyncio.create_task(send_async(client, 0))
+        await settled()
+        with serve(name) as server:
+            call = await soon(wait)
+            answer(server.take(timeout=10)[0])
+            await finish(client, 0, call)
+
+    with serve(name, engine=False), gpuring.connect(name, engine_s=0.1) as client:
+        asyncio.run(main(client))

@@ -1,0 +1,335 @@
+"""Functions that answer calls in batches: what they get, what they return, and how they fail."""
+
+from __future__ import annotations
+
+import contextlib
+
+import numpy as np
+import pytest
+
+import gpuring
+from tests.helpers.support import HOST
+from tests.service.services import WORDS, content, in_thread, send, serve
+
+
+@contextlib.contextmanager
+def running(*servers):
+    """The engine runs in a thread, until the block ends."""
+    ended = in_thread(gpuring.run, servers)
+    try:
+        yield
+    finally:
+        servers[0].stop()
+        ended()
+
+
+@pytest.fixture
+def both(name, place):
+    """A server of 8 slots and a client."""
+    with (
+        serve(name, place, slots=8, response_meta=None) as server,
+        gpuring.connect(name, calls=8) as client,
+    ):
+        yield server, client
+
+
+def values(place, client, calls):
+    """The answers to some calls, as NumPy arrays."""
+    found = []
+    for call in calls:
+        with call.result(20) as slot:
+            found.append(place.read(slot.array))
+    return found
+
+
+def address(array):
+    return array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr
+
+
+# ---- what a function gets ------------------------------------------------------------------------
+
+
+def test_requests_in_a_row_are_one_array_in_place(both, place):
+    server, client = both
+    got = []
+
+    @server.batch(max_batch=4)
+    def answer(requests, calls):
+        first, distance = address(calls[0].array), server.ring.spec.slot_nbytes
+        rows = [address(row) - first for row in requests]
+        got.append((requests.shape, rows == [distance * k for k in range(len(rows))]))
+        return 3 * requests + 1
+
+    calls = [send(client, k, place) for k in range(4)]
+    place.wait()  # with gate="host" they are there when the GPU has written them
+    with running(server):
+        for k, found in enumerate(values(place, client, calls)):
+            assert (found == 3 * content(client.id, k) + 1).all()
+    assert got == [((4, WORDS), True)]
+    assert (server.counts.taken, server.counts.answered) == (4, 4)
+
+
+def test_requests_that_are_not_in_a_row_are_copied_into_one_array(both, place):
+    """Because the ring ends between them, or because a call between them has expired."""
+    server, client = both
+    got = []
+
+    @server.batch(max_batch=8)
+    def answer(requests, calls):
+        where = address(requests)
+        in_slot = any(where == address(call.array) for call in calls)
+        got.append((len(requests), in_slot, where))
+        return 3 * requests + 1
+
+    def ask(first, n, expired=()):
+        calls = [(k, send(client, k, place, expires_s=0 if k in expired else None))
+                 for k in range(first, first + n)]  # fmt: skip
+        with running(server):
+            for k, call in calls:
+                if k in expired:
+                    with pytest.raises(gpuring.RingTimeout):
+                        call.result(20)
+                else:
+                    (found,) = values(place, client, [call])
+                    assert (found == 3 * content(client.id, k) + 1).all()
+
+    ask(0, 6)
+    ask(6, 4)  # slots 6, 7, 0, 1
+    ask(10, 4, expired=(11,))
+    assert [(n, in_slot) for n, in_slot, _ in got] == [(6, True), (4, False), (3, False)]
+    assert got[1][2] == got[2][2]  # the memory is kept
+
+
+@pytest.mark.parametrize("crossing", [False, True])
+def test_on_the_host_a_function_cannot_write_into_requests(name, crossing):
+    with serve(name, slots=4, response_meta=None) as server, gpuring.connect(name) as client:
+        for k in range(3 if crossing else 0):
+            pending = send(client, k)
+            server.take(timeout=10).fail("not yet")
+            del pending
+
+        @server.batch(max_batch=2)
+        def answer(requests):
+            requests += 1
+            return requests
+
+        calls = [send(client, k) for k in range(2)]
+        with running(server):
+            for call in calls:
+                with pytest.raises(gpuring.CallFailed, match="read-only"):
+                    call.result(20)
+
+
+def test_several_fields_are_keywords_and_a_dict(name, place):
+    terms = {
+        "request": {"x": ((3,), "f4"), "y": ((), "i4")},
+        "response": {"sum": ((), "f4"), "both": ((2, 3), "f4")},
+        "request_meta": [("scale", "f4")],
+        "response_meta": None,
+    }
+    with serve(name, place, **terms) as server, gpuring.connect(name) as client:
+
+        @server.batch(max_batch=4)
+        def answer(y, x, calls):
+            assert (x.shape, y.shape, len(calls)) == ((len(calls), 3), (len(calls),), len(y))
+            for k, call in enumerate(calls):
+                assert call.meta["scale"] == float(y[k])
+            both = np.stack if isinstance(x, np.ndarray) else __import__("cupy").stack
+            return {"sum": (x.sum(axis=1) + y).astype("f4"), "both": both([x, -x], axis=1)}
+
+        calls = []
+        for k in range(4):
+            with client.request(10) as slot:
+                place.fill(slot["x"], np.arange(3, dtype="f4") + k)
+                place.fill(slot["y"], k)
+                slot.meta["scale"] = k
+                calls.append(slot.call)
+        with running(server):
+            for k, call in enumerate(calls):
+                with call.result(20) as slot:
+                    assert place.read(slot["sum"]) == 3 + 4 * k
+                    x = np.arange(3, dtype="f4") + k
+                    assert (place.read(slot["both"]) == [x, -x]).all()
+
+
+def test_requests_of_different_shapes_come_in_different_batches(both, place):
+    server, client = both
+    shapes = []
+
+    @server.batch(max_batch=8)
+    def answer(requests):
+        shapes.append(requests.shape)
+        return [requests.sum(axis=1)[k] + np.zeros(WORDS, "i8") for k in range(len(requests))]
+
+    def sized(n):
+        with client.request(10, shape=(n,)) as slot:
+            place.fill(slot.array, 1)
+            return slot.call
+
+    if place.on_gpu:
+        pytest.skip("a list of NumPy arrays")
+    sizes = (3, 5, 3, 3, 5)
+    calls = [sized(n) for n in sizes]
+    with running(server):
+        for n, found in zip(sizes, values(place, client, calls), strict=True):
+            assert (found == n).all()
+    assert sorted(shapes) == [(2, 5), (3, 3)]
+
+
+def test_a_function_may_answer_or_fail_a_call_itself(both, place):
+    server, client = both
+
+    @server.batch(max_batch=3)
+    def answer(requests, calls):
+        calls[0].fail("too dark")
+        with calls[1].answer() as slot:
+            place.fill(slot.array, 7)
+        return 3 * requests + 1
+
+    calls = [send(client, k, place) for k in range(3)]
+    with running(server):
+        with pytest.raises(gpuring.CallFailed, match="too dark"):
+            calls[0].result(20)
+        second, third = values(place, client, calls[1:])
+    assert (second == 7).all()
+    assert (third == 3 * content(client.id, 2) + 1).all()
+
+
+class Row:
+    """An answer that notes, when it is copied, which of the calls were answered."""
+
+    def __init__(self, array, calls, told):
+        self._array, self._calls, self._told = array, calls, told
+
+    @property
+    def __array_interface__(self):
+        self._told.append([call.answered for call in self._calls])
+        return self._array.__array_interface__
+
+
+def test_all_answers_are_written_before_the_first_request_is_given_back(name):
+    """So they may be views of the requests of others."""
+    told = []
+    with serve(name, response_meta=None) as server, gpuring.connect(name) as client:
+
+        @server.batch(max_batch=8)
+        def answer(requests, calls):
+            return [Row(row, calls, told) for row in requests[::-1]]
+
+        calls = [send(client, k) for k in range(4)]
+        with running(server):
+            for k, found in enumerate(values(HOST, client, calls)):
+                assert (found == content(client.id, 3 - k)).all()
+    assert told == [[False] * 4] * len(told)
+    assert len(told) >= 4
+
+
+def test_answers_have_no_metadata_of_earlier_ones(name):
+    with serve(name, slots=1) as server, gpuring.connect(name, calls=1) as client:
+        for k in range(8):
+            call = send(client, k)
+            with server.take(timeout=10)[0].answer() as slot:
+                slot.meta["k"] = slot.meta["client"] = 7
+            call.result(10).release()
+        server.batch(1)(lambda requests: requests)
+        call = send(client, 9)
+        with running(server), call.result(20) as slot:
+            assert slot.meta.item() == (0, 0)
+
+
+# ---- failures ------------------------------------------------------------------------------------
+
+
+def test_an_exception_fails_its_batch_and_the_engine_goes_on(name, caplog):
+    with serve(name, response_meta=None) as server, gpuring.connect(name) as client:
+
+        @server.batch(max_batch=2)
+        def answer(requests, calls):
+            if calls[0].meta["k"] == 0:
+                raise ArithmeticError("no such class")
+            return 3 * requests + 1
+
+        calls = [send(client, k) for k in range(4)]
+        with running(server):
+            for call in calls[:2]:
+                with pytest.raises(gpuring.CallFailed, match="ArithmeticError: no such class"):
+                    call.result(20)
+            for k, found in enumerate(values(HOST, client, calls[2:]), 2):
+                assert (found == 3 * content(client.id, k) + 1).all()
+        assert (server.counts.failed, server.counts.answered) == (2, 2)
+        (record,) = caplog.records
+        assert record.name == "gpuring"
+        assert "a batch of 2 failed" in record.getMessage()
+        assert record.exc_info is not None
+        caplog.clear()
+
+
+@pytest.mark.parametrize(
+    ("result", "why"),
+    [
+        (lambda _: None, "NoneType, not an array of shape (2, 64) or a list of 2 arrays"),
+        (lambda x: x[:1], "shape (1, 64) for 2 calls, whose answers have the shape (2, 64)"),
+        (lambda x: x[:, :5], "shape (2, 5) for 2 calls"),
+        (lambda x: x[0], "shape (64,) for 2 calls"),
+        (lambda x: x.astype("f4"), "float32, and answers are int64"),
+        (lambda x: [x[0]], "1 answers to 2 calls"),
+        (lambda x: [x[0], x[1, :3]], "(3,)"),
+        (lambda _: "no", "str, not an array"),
+    ],
+)
+def test_what_is_not_the_answers_fails_the_whole_batch(name, result, why, caplog):
+    with serve(name, response_meta=None) as server, gpuring.connect(name) as client:
+        server.batch(2)(result)
+        calls = [send(client, k) for k in range(2)]
+        with running(server):
+            for call in calls:
+                with pytest.raises(gpuring.CallFailed) as failed:
+                    call.result(20)
+                assert why in str(failed.value)
+        assert server.counts.answered == 0
+        caplog.clear()
+
+
+@pytest.mark.parametrize("result", [lambda x: x, lambda x: {"a": x}, lambda x: {"a": x, "c": x}])
+def test_what_are_not_the_fields_of_an_answer_fails_the_batch(name, result, caplog):
+    fields = {"a": (WORDS, "i8"), "b": (WORDS, "i8")}
+    with (
+        serve(name, response=fields, response_meta=None) as server,
+        gpuring.connect(name) as client,
+    ):
+        server.batch(2)(result)
+        call = send(client, 0)
+        with running(server), pytest.raises(gpuring.CallFailed, match=r"fields \['a', 'b'\]"):
+            call.result(20)
+        caplog.clear()
+
+
+def test_a_gpu_that_cannot_be_used_ends_the_run(name):
+    with serve(name, response_meta=None) as server, gpuring.connect(name) as client:
+
+        @server.batch(max_batch=2)
+        def answer(_):
+            raise gpuring.DeviceError("the GPU is gone")
+
+        call = send(client, 0)
+        with pytest.raises(gpuring.DeviceError):
+            server.run()
+        with pytest.raises(gpuring.CallFailed, match="the GPU is gone"):
+            call.result(20)
+
+
+def test_what_is_no_batch_is_refused(name):
+    with serve(name) as server:
+        with pytest.raises(gpuring.RingError, match=r"decorate it with @server\.batch"):
+            server.run()
+        for arguments, error in [
+            ((answer_nothing,), TypeError), ((0,), ValueError), (("8",), TypeError),
+            ((8, None), ValueError), ((8, -1), ValueError), ((8, 0, 1), TypeError),
+        ]:  # fmt: skip
+            more = {"warm_up": arguments[2]} if len(arguments) == 3 else {}
+            with pytest.raises(error):
+                server.batch(*arguments[:2], **more)
+
+
+def answer_nothing(_):
+    """It is never called."""

@@ -1,0 +1,280 @@
+"""Clients and engines that are closed, or interrupted, while somebody waits with them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+
+import pytest
+
+import gpuring
+from tests.helpers.support import poll
+from tests.ring.test_interrupt import interrupts
+from tests.service.services import answer, finish, holder, in_thread, send, serve, up
+
+
+@pytest.fixture
+def on_signal():
+    """Calls a function, in a signal handler, once a condition holds."""
+    before = signal.getsignal(signal.SIGUSR1)
+
+    def arrange(function, condition):
+        def run():
+            poll(condition)
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+        signal.signal(signal.SIGUSR1, lambda *_: function())
+        in_thread(run)
+
+    yield arrange
+    signal.signal(signal.SIGUSR1, before)
+
+
+def waits(endpoint):
+    """Whether somebody sleeps in a verb of it."""
+    number, stats = endpoint.peer, endpoint.ring.stats
+    return lambda: any(each.waiting for each in stats().peers if each.number == number)
+
+
+def test_a_signal_handler_may_close_a_client_that_waits_for_an_answer(name, on_signal):
+    with serve(name):
+        client = gpuring.connect(name)
+        call = send(client, 0)
+        on_signal(client.close, waits(client._mailbox._answers))
+        with pytest.raises(gpuring.RingClosed):
+            call.result()
+        assert client.closed
+
+
+def test_a_signal_handler_may_close_a_client_that_waits_to_send(name, on_signal):
+    with serve(name, slots=1):
+        client = gpuring.connect(name)
+        send(client, 0)
+        on_signal(client.close, waits(client._requests))
+        with pytest.raises(gpuring.RingClosed):
+            client.request()
+        assert client.closed
+
+
+def test_a_signal_handler_may_close_an_engine_that_waits_for_calls(name, on_signal):
+    server = serve(name)
+    on_signal(server.close, waits(server._requests))
+    with pytest.raises(gpuring.RingClosed):
+        server.take()
+    assert server.closed
+
+
+def test_a_client_may_be_closed_while_another_thread_waits_to_send(name):
+    with serve(name, slots=1):
+        client = gpuring.connect(name)
+        send(client, 0)
+        wait = in_thread(client.request)
+        poll(waits(client._requests))
+        client.close()
+        with pytest.raises(gpuring.RingClosed):
+            wait()
+
+
+def raise_interrupt():
+    raise KeyboardInterrupt
+
+
+def test_an_interrupted_call_leaves_nothing_behind(name, on_signal):
+    with serve(name) as server, gpuring.connect(name, calls=1) as client:
+        on_signal(raise_interrupt, waits(client._mailbox._answers))
+        with pytest.raises(KeyboardInterrupt):
+            client.call(1)
+        with pytest.raises(gpuring.RingTimeout):  # it passes over the call
+            server.take(timeout=0)
+        client.request(5).abandon()
+        assert (client.in_flight, client.late) == (0, 1)
+
+
+@pytest.mark.slow
+def test_an_interrupted_close_of_a_client_can_be_repeated(name):
+    with serve(name) as server:
+        for interrupt in interrupts(step=3):
+            client = gpuring.connect(name, calls=2)
+            send(client, 0)
+            answer(server.take(timeout=10)[0])
+            with interrupt:
+                client.close()
+            client.close()
+            assert client.closed, interrupt.where
+            assert client.ring.closed, interrupt.where
+            assert client._mailbox._ring.closed, interrupt.where
+
+
+@pytest.mark.slow
+def test_after_an_interrupted_request_a_client_can_be_closed(name):
+    with serve(name):
+        for interrupt in interrupts(step=3):
+            client = gpuring.connect(name, calls=2)
+            with interrupt:
+                client.request(5).abandon()
+            client.close()
+            assert client.ring.closed, interrupt.where
+
+
+def abandons(client, server):
+    slot = client.request(10)
+    return slot.abandon, lambda: slot._open
+
+
+def releases(client, server):
+    call = send(client, 0)
+    answer(server.take(timeout=10)[0])
+    return call.result(10).release, call._has_answer
+
+
+def cancels(client, server):
+    call = send(client, 0)
+    answer(server.take(timeout=10)[0])
+    assert call.wait(10)
+    return call.cancel, call._has_answer
+
+
+@pytest.mark.slow(keep=1)
+@pytest.mark.parametrize("begin", [abandons, releases, cancels])
+def test_a_call_whose_end_was_interrupted_needs_no_room(name, begin):
+    with serve(name) as server, gpuring.connect(name, calls=1) as client:
+        for interrupt in interrupts():
+            end, unfinished = begin(client, server)
+            with interrupt:
+                end()
+            if unfinished():
+                end()
+            client.request(10).abandon()
+            assert client.in_flight == 0, interrupt.where
+
+
+@pytest.mark.slow
+def test_after_an_interrupted_wait_others_come(name):
+    with serve(name) as server, gpuring.connect(name) as client:
+        for interrupt in interrupts():
+            calls = [send(client, k) for k in range(2)]
+            with interrupt:
+                calls[0].wait(0)
+            for taken in server.take(2, timeout=10):
+                answer(taken)
+            for k, call in enumerate(calls):
+                finish(client, k, call)
+
+
+# ---- in a forked child -------------------------------------------------------------------------
+
+
+def forks(pipe, name):
+    """The exit status of a child that is forked while a thread receives."""
+    with serve(name) as server, gpuring.connect(name) as client:
+        call = send(client, 0)
+        wait = in_thread(call.result)
+        poll(waits(client._mailbox._answers))
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(20)
+            try:
+                call.result()
+            except gpuring.RingError as error:
+                client.close()
+                os._exit("fork" not in str(error))
+            os._exit(2)
+        _, status = os.waitpid(pid, 0)
+        answer(server.take(timeout=10)[0])
+        wait().release()
+        return status
+
+
+@pytest.mark.slow
+def test_a_forked_child_waits_for_no_thread_of_its_parent(name, children):
+    assert children(forks, name).result() == 0
+
+
+def test_a_call_that_is_sent_while_its_client_is_closed_says_so(name):
+    """Between close's look at the calls and its look at who sends."""
+    with serve(name), gpuring.connect(name) as client:
+        claim = client._requests.claim
+
+        def closed_meanwhile(timeout, **options):
+            slot = claim(timeout, **options)
+            client._mailbox.shut()
+            return slot
+
+        client._requests.claim = closed_meanwhile
+        client._requests._replaced = True
+        call = send(client, 0)
+        with pytest.raises(gpuring.RingClosed, match="this client was closed"):
+            call.result()
+
+
+def test_an_engine_whose_batch_fills_when_the_service_is_closed_gets_what_there_is(name):
+    with (
+        serve(name, engine=False) as keeper,
+        gpuring.serve(name) as server,
+        gpuring.connect(name) as client,
+    ):
+        call = send(client, 0)
+        join = in_thread(server.take, 8, 60)
+        poll(lambda: server._calls)
+        poll(waits(server._requests))
+        keeper.close()
+        (taken,) = join()
+        answer(taken)
+        finish(client, 0, call)
+        with pytest.raises(gpuring.EndOfStream):
+            server.take(timeout=10)
+
+
+def test_an_engine_is_told_who_was_closed(name):
+    with serve(name) as creator, gpuring.serve(name) as engine:
+        creator.close()
+        told = f"^service '{name}' was closed, and no call is left to take$"
+        with pytest.raises(gpuring.EndOfStream, match=told):
+            engine.take(timeout=10)
+        engine.close()
+        for server in (creator, engine):
+            with pytest.raises(gpuring.RingClosed, match=f"^service '{name}': this server was clo"):
+                server.take(timeout=10)
+
+
+def test_a_batch_whose_wait_was_interrupted_is_counted_once(name, on_signal):
+    with serve(name) as server, gpuring.connect(name) as client:
+        call = send(client, 0)
+        waiting = waits(server._requests)
+        on_signal(raise_interrupt, lambda: server._calls and waiting())
+        with pytest.raises(KeyboardInterrupt):
+            server.take(2, max_wait_s=None)
+        assert server.counts.taken == 0
+        answer(server.take(timeout=10)[0])
+        finish(client, 0, call)
+        assert (server.counts.taken, server.counts.answered) == (1, 1)
+
+
+def test_a_batch_that_could_not_be_taken_is_counted_once(name, children, monkeypatch):
+    """An engine that has too few descriptors to reach one of the clients."""
+    with serve(name, engine=False), gpuring.connect(name) as client:
+        victim = up(children(holder, name, 2))
+        calls = [send(client, k) for k in range(2)]
+        assert victim.receive() == [0, 1]
+        with serve(name) as server:
+            victim.kill()
+            poll(lambda: client.ring.stats().reaps)
+            reach, reached = server._delivery.reach, []
+
+            def refuses_the_second(client, *now):
+                reached.append(client)
+                if len(reached) == 2:
+                    raise OSError(errno.EMFILE, "on purpose")
+                return reach(client, *now)
+
+            monkeypatch.setattr(server._delivery, "reach", refuses_the_second)
+            with pytest.raises(OSError, match="on purpose"):
+                server.take(2, timeout=10)
+            counts = server.counts
+            assert (counts.taken, counts.redelivered) == (0, 0)
+            for call in server.take(2, timeout=10):
+                answer(call)
+            for k, call in enumerate(calls):
+                finish(client, k, call)
+            assert (counts.taken, counts.answered) == (2, 2)

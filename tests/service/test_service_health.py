@@ -1,0 +1,153 @@
+"""Whether a service can be asked, as a load balancer sees it: ready, warming up, hanging, gone."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import threading
+
+import pytest
+
+import gpuring
+from gpuring.cli import main
+from tests.helpers.support import poll
+from tests.service.services import engine, in_thread, send, serve, up
+from tests.service.test_service_batch import running
+
+
+def is_waiting(server):
+    return any(peer.waiting for peer in server.stats().peers)
+
+
+def asked_s(server):
+    number = server._requests.peer
+    return next(peer.asked_s for peer in server.stats().peers if peer.number == number)
+
+
+def test_an_engine_that_waits_is_ready(name):
+    with serve(name) as server, gpuring.connect(name) as client:
+        assert not gpuring.health(name).ok  # it has not asked for a call yet
+        join = in_thread(server.take)
+        poll(lambda: is_waiting(server))
+        assert dataclasses.astuple(gpuring.health(name)) == (
+            name, True, "1 of 1 engines ready", 1, 1, 0, 0.0,
+        )  # fmt: skip
+        send(client, 0)
+        join()
+
+
+def test_an_engine_that_waits_for_long_says_so_again(name):
+    with serve(name) as server, gpuring.connect(name) as client:
+        join = in_thread(server.take)
+        poll(lambda: asked_s(server) is not None)
+        poll(lambda: asked_s(server) > 0.5)
+        poll(lambda: asked_s(server) < 0.5)
+        send(client, 0)
+        join()
+
+
+def test_an_engine_that_warms_up_is_not_ready_yet(name):
+    begun, go_on = threading.Event(), threading.Event()
+    with serve(name) as server, gpuring.connect(name) as client:
+        server.batch(1, warm_up=lambda: (begun.set(), go_on.wait(60)))(lambda requests: requests)
+        with running(server):
+            assert begun.wait(60)
+            calls = [send(client, k) for k in range(3)]
+            found = gpuring.health(name)
+            assert (found.ok, found.ready, found.engines, found.waiting) == (False, 0, 1, 3)
+            assert 0 < found.oldest_s < 60
+            assert f"the engine {os.getpid()} has not asked for a call yet" in found.why
+            assert "3 calls wait, the oldest for" in found.why
+            go_on.set()
+            for call in calls:
+                call.result(20).release()
+            found = gpuring.health(name)
+            assert (found.ok, found.waiting, found.oldest_s) == (True, 0, 0)
+
+
+def test_one_call_that_waits_is_told_in_plain_words(name):
+    with serve(name), gpuring.connect(name) as client:
+        call = send(client, 0)
+        assert "; 1 call waits for " in gpuring.health(name).why
+        call.cancel()
+
+
+def test_an_engine_that_hangs_is_not_ready_any_more(name):
+    with serve(name) as server, gpuring.connect(name) as client:
+        send(client, 0)
+        taken = server.take(timeout=10)
+        poll(lambda: not gpuring.health(name, within_s=0.05).ok)
+        assert "has not asked for a call for" in gpuring.health(name, within_s=0.05).why
+        assert gpuring.health(name, within_s=60).ok
+        del taken
+
+
+def test_engines_that_are_stopped_or_dead_are_not_ready(name, children):
+    with serve(name, engine=False):
+        found = gpuring.health(name)
+        assert (found.ok, found.why, found.engines) == (False, "it has no engine", 0)
+        one, other = (up(children(engine, name)) for _ in range(2))
+        poll(lambda: gpuring.health(name).why == "2 of 2 engines ready")
+        os.kill(one.pid, signal.SIGSTOP)
+        poll(one.stopped)
+        assert gpuring.health(name).why == "1 of 2 engines ready"
+        other.kill()
+        found = gpuring.health(name)
+        assert not found.ok
+        assert f"the engine {one.pid} is stopped" in found.why
+        one.kill()
+        assert not gpuring.health(name).ok
+        poll(lambda: gpuring.health(name).engines == 0)
+
+
+def test_a_service_that_waits_behind_a_more_urgent_one_is_ready(name):
+    """Its engine works on a call of the other one, and waits for both."""
+    with (
+        serve(f"{name}-urgent") as urgent,
+        serve(f"{name}-normal") as normal,
+        gpuring.connect(urgent.name) as client,
+    ):
+        send(client, 0)
+        batch = gpuring.take([urgent, normal], timeout=10)
+        assert batch.server is urgent
+        for each in (urgent, normal):
+            assert gpuring.health(each.name, within_s=60).ok
+
+
+def test_a_service_that_is_closed_cannot_be_asked(name):
+    with serve(name) as server:
+        server._requests._peer.ask()
+        assert gpuring.health(name).ok
+        server.ring._header.close_ring()
+        found = gpuring.health(name)
+        assert (found.ok, found.why) == (False, "it was closed")
+
+
+def test_what_is_no_service_has_no_health(name):
+    with pytest.raises(gpuring.RingNotFound):
+        gpuring.health(name)
+    with (
+        gpuring.create(name, slots=2, shape=4, dtype="u1", device="host"),
+        pytest.raises(gpuring.RingIncompatible, match="is a ring, not a service"),
+    ):
+        gpuring.health(name)
+    for wrong in (-1, "5"):
+        with pytest.raises((TypeError, ValueError), match="within_s"):
+            gpuring.health(name, wrong)
+
+
+def test_the_command_says_it_in_a_line_and_by_its_status(name, capsys):
+    assert main(["health", name]) == 1
+    assert name in capsys.readouterr().err
+    with serve(name) as server:
+        assert main(["health", name]) == 1
+        assert capsys.readouterr().out.startswith(f"{name}: not ok, the engine {os.getpid()} has")
+        server._requests._peer.ask()
+        assert main(["health", name, "--within", "60"]) == 0
+        assert capsys.readouterr().out == f"{name}: ok, 1 of 1 engines ready\n"
+        assert main(["health", name, "--within", "60", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out) == dataclasses.asdict(
+            gpuring.health(name, within_s=60)
+        )

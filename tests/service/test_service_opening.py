@@ -1,0 +1,264 @@
+"""Ways into a service that is being restarted, and into one that is not of this world."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import gpuring
+from gpuring import native
+from gpuring.registry import directory
+from gpuring.service import _engine, delivery
+from tests.service.services import TERMS, ask_here, in_thread, serve
+
+# ---- restarts -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def restarting(name):
+    """A service that is closed and made again, all the time."""
+    over = threading.Event()
+
+    def restart():
+        while not over.is_set():
+            with serve(name, engine=False):
+                pass
+
+    join = in_thread(restart)
+    yield name
+    over.set()
+    join()
+
+
+def test_a_client_waits_for_a_service_that_is_being_restarted(restarting):
+    for _ in range(100):
+        gpuring.connect(restarting, timeout=20).close()
+
+
+def test_an_engine_waits_for_a_service_that_is_being_restarted(restarting):
+    for _ in range(100):
+        gpuring.serve(restarting, timeout=20).close()
+
+
+@pytest.mark.parametrize("kind", ["client", "engine"])
+def test_one_that_is_closed_just_when_it_is_joined_is_waited_for(name, monkeypatch, kind):
+    first, created = serve(name), []
+    attach = gpuring.service.opening.attach
+
+    def closing(*args, **options):
+        ring = attach(*args, **options)
+        if not created:
+            first.close()
+            created.append(serve(name))
+        return ring
+
+    monkeypatch.setattr("gpuring.service.opening.attach", closing)
+    join = gpuring.connect if kind == "client" else gpuring.serve
+    with join(name, timeout=10) as joined, created[0] as server:
+        with gpuring.connect(name) as client:
+            ask_here(server, client, 0)
+        assert not joined.closed
+
+
+def test_nobody_waits_longer_than_he_said(name, monkeypatch):
+    server = serve(name)
+    attach = gpuring.service.opening.attach
+
+    def closing(*args, **options):
+        ring = attach(*args, **options)
+        server.close()
+        return ring
+
+    monkeypatch.setattr("gpuring.service.opening.attach", closing)
+    with pytest.raises(gpuring.RingNotFound, match="was closed just now"):
+        gpuring.connect(name, timeout=0)
+
+
+def creates_and_waits(pipe, name):
+    with serve(name):
+        pipe.send()
+        pipe.receive()
+
+
+def test_a_service_on_a_gpu_whose_creator_died_makes_way(name, children):
+    """Its header says that its memory is on a GPU.  No look at it gets further than that."""
+    creator = children(creates_and_waits, name)
+    creator.receive()
+    with gpuring.attach(name) as ring, ring.producer():
+        creator.kill()
+        at = {field: at for table, field, at, _ in native.layout_fields() if table == "head"}
+        with Path(f"/dev/shm/gpuring.{name}").open("r+b") as file:
+            ipc, timeline = native.MEMORY_KINDS.index("ipc"), native.SYNC_KINDS.index("timeline")
+            for field, value in (("memory", ipc), ("sync", timeline)):
+                file.seek(at[field])
+                file.write(struct.pack("<I", value))
+        with pytest.raises(gpuring.PeerLost, match=f"pid {creator.pid}"):
+            gpuring.serve(name)
+        with serve(name) as server, gpuring.connect(name) as client:
+            ask_here(server, client, 0)
+            assert ring._header.closed
+
+
+# ---- names, and who else may have them ----------------------------------------------------------
+
+
+def test_no_call_of_a_running_service_makes_or_removes_a_name(name, monkeypatch):
+    """For which it might have to wait."""
+
+    def refuse(*args, **options):
+        raise AssertionError("by a call of a running service")
+
+    with serve(name) as server, gpuring.connect(name) as client:
+        gone = gpuring.connect(name)
+        for k in range(3):
+            with gone.request() as slot:
+                slot.array[...] = k
+        taken = server.take(3, timeout=10)
+        gone.close()
+        with monkeypatch.context() as patched:
+            for verb in ("give_name", "remove_own", "make_way", "remove_dead", "tidy"):
+                patched.setattr(directory, verb, refuse)
+            slots = [call.answer() for call in taken]  # all at once, to nobody
+            for slot in slots:
+                slot.publish()
+            for k in range(3):
+                ask_here(server, client, k)
+        assert server.counts.undelivered == 3
+
+
+@pytest.mark.parametrize("error", [OSError, ValueError, gpuring.RingError, PermissionError])
+def test_an_engine_survives_whatever_stands_in_the_way_of_tidying(name, monkeypatch, error):
+    def refuse(_):
+        raise error("on purpose")
+
+    with serve(name) as server, gpuring.connect(name) as client:
+        monkeypatch.setattr(_engine, "TIDY_S", 0)
+        monkeypatch.setattr(directory, "tidy", refuse)
+        for k in range(3):
+            ask_here(server, client, k)
+        monkeypatch.undo()
+
+
+def odd_names(service):
+    """What anybody may put where a client's ring could be."""
+    for kind in range(4):
+        path = Path(f"/dev/shm/gpuring.{service}.{kind:016x}")
+        if kind == 0:
+            path.mkdir()
+        elif kind == 1:
+            path.symlink_to(path)
+        elif kind == 2:
+            os.mkfifo(path)
+        else:
+            path.write_bytes(b"no ring")
+        yield path
+
+
+def test_an_engine_survives_odd_names(name, monkeypatch):
+    with serve(name) as server, gpuring.connect(name) as client:
+        monkeypatch.setattr(_engine, "TIDY_S", 0)
+        odd = list(odd_names(name))
+        try:
+            for k in range(3):
+                ask_here(server, client, k)
+            with serve(name) as other:
+                ask_here(other, client, 4)
+        finally:
+            for path in odd:
+                if path.is_dir() and not path.is_symlink():
+                    path.rmdir()
+                else:
+                    path.unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("in_the_way", [None, 1])
+def test_tidying_stops_after_a_look_and_goes_on_the_next_time(name, monkeypatch, in_the_way):
+    """Also beyond what it cannot look at."""
+    theirs = [f"{name}.{k:016x}" for k in range(3)]
+    seen = []
+
+    def tidy(wanted):
+        for each in [f"{name}.not-a-client", *theirs]:
+            if wanted(each):
+                seen.append(each)
+                if in_the_way is not None and each == theirs[in_the_way]:
+                    raise OSError("on purpose")
+
+    with serve(name) as server:
+        monkeypatch.setattr(_engine, "TIDY_S", 0)
+        monkeypatch.setattr(delivery, "_LOOK_S", 0)
+        monkeypatch.setattr(directory, "tidy", tidy)
+        for _ in range(8):
+            with pytest.raises(gpuring.RingTimeout):
+                server.take(timeout=0)
+        assert seen == [*theirs, *theirs][: len(seen)]
+        assert len(seen) >= 6
+        monkeypatch.undo()
+
+
+# ---- clocks -------------------------------------------------------------------------------------
+
+
+JOIN = """
+import sys, gpuring
+try:
+    {open}(sys.argv[1], timeout=1).close()
+except gpuring.RingIncompatible as error:
+    print(error)
+"""
+
+
+def elsewhere(program, name, *unshare):
+    """Runs it in a time namespace whose clock is behind; what it printed."""
+    command = [*unshare, sys.executable, "-c", program, name]
+    path = os.pathsep.join(sys.path)
+    ran = subprocess.run(
+        command,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=os.environ | {"PYTHONPATH": path},
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+def why_not():
+    """Why no other time namespace can be had here, or None."""
+    if not shutil.which("unshare"):
+        return "there is no unshare(1)"
+    tried = subprocess.run(
+        ["unshare", "-T", "--monotonic", "-1", "true"], check=False, capture_output=True, text=True
+    )
+    return f"unshare -T: {tried.stderr.strip()}" if tried.returncode else None
+
+
+@pytest.mark.parametrize("open_", ["connect", "serve"])
+def test_a_process_whose_clock_is_another_one_is_refused(name, open_):
+    if reason := why_not():
+        pytest.skip(reason)
+    behind = "unshare", "-T", "--monotonic", "-1000"
+    with serve(name):
+        said = elsewhere(JOIN.format(open=f"gpuring.{open_}"), name, *behind)
+        assert "time namespace" in said
+        assert elsewhere(JOIN.format(open=f"gpuring.{open_}"), name) == ""
+
+
+def test_where_nobody_knows_its_clock_nobody_is_refused(name, monkeypatch):
+    monkeypatch.setattr("gpuring.service.opening.time_namespace", lambda: None)
+    with serve(name) as server, gpuring.connect(name) as client:
+        assert client._mailbox.terms.clock is None
+        ask_here(server, client, 0)
+    monkeypatch.undo()
+    monkeypatch.setattr("gpuring.service.wire.time_namespace", lambda: None)
+    with gpuring.serve(name, **TERMS, device="host") as server, gpuring.connect(name) as client:
+        assert client._mailbox.terms.clock is not None
+        ask_here(server, client, 0)

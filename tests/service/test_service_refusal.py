@@ -1,0 +1,300 @@
+"""Calls that are late, refused, failed or not sent, and what is left of them: nothing."""
+
+from __future__ import annotations
+
+import fcntl
+import struct
+
+import pytest
+
+import gpuring
+from tests.helpers.support import open_files, poll
+from tests.service import services
+from tests.service.services import (
+    answer,
+    ask_here,
+    check,
+    in_thread,
+    send,
+    serve,
+)
+
+
+def test_a_late_answer_is_discarded(name):
+    with serve(name) as server, gpuring.connect(name, calls=2) as client:
+        first = send(client, 0)
+        with pytest.raises(gpuring.RingTimeout, match=r"call 1 .* no answer within 0 s"):
+            first.result(0)
+        with pytest.raises(gpuring.RingTimeout):
+            first.result(10)  # it is over
+        second = send(client, 1)
+        with pytest.raises(gpuring.RingFull):  # the late answer needs its room
+            send(client, 2, timeout=0.01)
+        for taken in server.take(2, timeout=10):
+            answer(taken)
+        with second.result(10) as slot:
+            check(client, 1, slot)
+        assert (client.late, client.in_flight) == (1, 0)
+        assert server.counts.undelivered == 0
+
+
+def test_room_that_calls_that_were_given_up_need_is_told(name):
+    with serve(name) as server, gpuring.connect(name, calls=2) as client:
+        for k in range(2):
+            with pytest.raises(gpuring.RingTimeout):
+                send(client, k).result(0)
+        told = r"2 of them were given up.* until an engine answers or drops it\. Wait for the eng"
+        with pytest.raises(gpuring.RingFull, match=told):
+            client.request(0)
+        with pytest.raises(gpuring.RingTimeout):
+            server.take(timeout=0)  # passes over one of them
+        kept = send(client, 2)
+        told = r"1 of them was given up.*\. Take a result and release it first"
+        with pytest.raises(gpuring.RingFull, match=told):
+            client.request(0)
+        kept.cancel()
+
+
+def test_an_expired_call_is_passed_over(name):
+    with serve(name) as server, gpuring.connect(name) as client:
+        stale = send(client, 0, expires_s=0)
+        send(client, 1, expires_s=30)
+        assert [int(call.meta["k"]) for call in server.take(2, timeout=10)] == [1]
+        assert server.counts.expired == 1
+        with pytest.raises(gpuring.RingTimeout, match="it has expired, and no answer came"):
+            stale.result(10)
+
+
+def test_an_engine_sees_how_much_time_a_call_has_left(name):
+    with serve(name) as server, gpuring.connect(name) as client:
+
+        def taken_in_time():
+            pending.append(send(client, 2, expires_s=0.1))
+            try:
+                return server.take(timeout=0)[0]
+            except gpuring.RingTimeout:  # it has expired just now
+                pending.pop().cancel()
+
+        pending = [send(client, 0, expires_s=3600), send(client, 1)]
+        first, second = server.take(2, timeout=10)
+        third = poll(taken_in_time)
+        assert 3000 < first.time_left <= 3600
+        assert second.time_left is None
+        assert third.time_left <= 0.1
+        poll(lambda: third.time_left == 0)  # it can be answered all the same
+        for k, call in enumerate((first, second, third)):
+            answer(call)
+            check(client, k, pending[k].result(10))
+            with pytest.raises(gpuring.RingError, match="was answered"):
+                _ = call.time_left
+
+
+@pytest.mark.parametrize("expires_s", [float("inf"), 1e300, 1e11, 0])
+def test_a_call_may_expire_at_any_time(name, expires_s):
+    """Also at one that the envelope cannot hold."""
+    with serve(name) as server, gpuring.connect(name) as client:
+        first, second = send(client, 0, expires_s=expires_s), send(client, 1)
+        taken = server.take(2, timeout=10)
+        assert [int(call.meta["k"]) for call in taken] == ([0, 1] if expires_s > 0 else [1])
+        del first, second
+
+
+def test_a_request_that_cannot_be_sent_ends_its_call(name):
+    """Its client was taken for dead.  Nobody would ever answer the call."""
+    with serve(name), gpuring.connect(name) as client:
+        slot = client.request(10)
+        call = slot.call
+        lose_lock(name, client._requests.peer)
+        poll(lambda: client._requests.peer not in numbers(client.ring))
+        with pytest.raises(gpuring.PeerLost):
+            slot.publish()
+        with pytest.raises(gpuring.RingError, match="its request was not sent"):
+            call.result(0)
+        assert client.in_flight == 0
+
+
+def numbers(ring):
+    return [peer.number for peer in ring.stats().peers]
+
+
+def lose_lock(name, byte):
+    """Unlocks a byte through every descriptor that this process has of the header."""
+    unlock = struct.pack("hhqqi4x", fcntl.F_UNLCK, 0, byte, 1, 0)
+    for fd, file in open_files().items():
+        if file == f"/dev/shm/gpuring.{name}":
+            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, unlock)
+
+
+def test_a_full_ring_says_so_at_once_or_waits(name):
+    with serve(name, slots=2) as server, gpuring.connect(name) as client:
+        calls = [send(client, k) for k in range(2)]
+        with pytest.raises(gpuring.RingFull, match="'engines' has not taken"):
+            client.request(0)
+        with pytest.raises(gpuring.RingFull, match=r"within 0\.01 s"):
+            client.request(0.01)
+        assert client.in_flight == 2
+        third = in_thread(send, client, 2)
+        for taken in server.take(2, timeout=10):
+            answer(taken)
+        calls.append(third())
+        answer(server.take(timeout=10)[0])
+        for k, call in enumerate(calls):
+            with call.result(10) as slot:
+                check(client, k, slot)
+
+
+def test_the_callers_own_limit_is_told_at_once(name):
+    with serve(name) as server, gpuring.connect(name, calls=2) as client:
+        first, second = send(client, 0), send(client, 1)
+        with pytest.raises(gpuring.RingFull, match=r"for 2 calls, and 2 are in flight, 0 of them"):
+            client.request()  # for ever, but nobody else could end one
+        for taken in server.take(2, timeout=10):
+            answer(taken)
+        with pytest.raises(gpuring.RingFull, match=r"for 2 calls, and 2 are in flight, 2 of them"):
+            client.request()
+        with second.result(10) as slot:
+            check(client, 1, slot)
+        client.request(10).abandon()
+        assert client.in_flight == 1
+        first.cancel()
+
+
+def test_one_call_is_told_as_one(name):
+    with serve(name), gpuring.connect(name, calls=1) as client:
+        call = send(client, 0)
+        with pytest.raises(gpuring.RingFull, match="has room for 1 call, and 1 is in flight, 0 of"):
+            client.request()
+        assert repr(client) == f"<Client of '{name}': 1 of 1 call in flight>"
+        call.cancel()
+
+
+def test_a_call_says_how_it_ended(name):
+    def told(call):
+        return repr(call).partition(", ")[2]
+
+    with serve(name) as server, gpuring.connect(name) as client:
+        with client.request() as slot:
+            call = slot.call
+            assert told(call) == "not sent yet>"
+        assert repr(call) == f"<call 1 to service '{name}', in flight>"
+        answer(server.take(timeout=10)[0])
+        answered = call.result(10)
+        assert told(call) == "answered>"
+        answered.release()
+        assert told(call) == "answered and released>"
+        late, failed, cancelled = (send(client, k) for k in range(3))
+        with pytest.raises(gpuring.RingTimeout):
+            late.result(0)
+        cancelled.cancel()
+        server.take(3, timeout=10).fail("why")
+        assert failed.wait(10)
+        assert [told(each) for each in (late, failed, cancelled)] == [
+            "given up>", "failed>", "given up>"
+        ]  # fmt: skip
+        lost = send(client, 4)
+        server.close()
+        assert lost.wait(10)
+        assert told(lost) == "lost>"
+
+
+def test_old_answers_that_are_kept_cost_their_own_room_only(name):
+    """Answers take the slots of a ring in turn, but pass over those that are held."""
+    with serve(name) as server, gpuring.connect(name, calls=4) as client:
+        kept = []
+        for k in range(3):
+            kept.append(send(client, k))
+            answer(server.take(timeout=10)[0])
+            kept[k].result(10)
+        for k in range(3, 60):
+            ask_here(server, client, k)
+        for k, call in enumerate(kept):
+            check(client, k, call.result())
+            call.cancel()
+        for k in range(60, 90, 3):  # taken last in, first out
+            calls = [send(client, k + n) for n in range(3)]
+            for taken in reversed(server.take(3, timeout=10)):
+                answer(taken)
+            services.finish(client, k, calls[0])
+            calls.append(send(client, k))
+            answer(server.take(timeout=10)[0])
+            for n, call in ((0, calls[3]), (2, calls[2]), (1, calls[1])):
+                services.finish(client, k + n, call)
+        assert (client.in_flight, client.late, server.counts.undelivered) == (0, 0, 0)
+
+
+def test_an_exception_fails_the_calls_of_its_batch(name):
+    with serve(name) as server, gpuring.connect(name) as client:
+        calls = [send(client, k) for k in range(3)]
+        with pytest.raises(ZeroDivisionError), server.take(3, timeout=10) as batch:  # noqa: PT012
+            answer(batch[0])
+            raise ZeroDivisionError("weights × 0")
+        with calls[0].result(10) as slot:
+            check(client, 0, slot)
+        for call in calls[1:]:
+            with pytest.raises(gpuring.CallFailed, match="ZeroDivisionError: weights × 0"):
+                call.result(10)
+        assert (client.in_flight, server.counts.failed) == (0, 2)
+        assert server.stats().subscriptions[0].lag == 0
+
+
+def test_what_a_batch_leaves_unanswered_fails(name):
+    with serve(name) as server, gpuring.connect(name) as client:
+        call = send(client, 0)
+        with server.take(timeout=10):
+            pass
+        with pytest.raises(gpuring.CallFailed, match="left it unanswered"):
+            call.result(10)
+
+
+def test_a_failure_has_a_text_of_a_size(name):
+    with serve(name) as server, gpuring.connect(name) as client:
+        call = send(client, 0)
+        server.take(timeout=10)[0].fail("x" * 1000)
+        with pytest.raises(gpuring.CallFailed, match=r"failed: x{240}$"):
+            call.result(10)
+        call = send(client, 0)
+        server.take(timeout=10)[0].fail("")
+        with pytest.raises(gpuring.CallFailed, match=r"failed: $"):
+            call.result(10)
+        ask_here(server, client, 1)
+
+
+def test_an_answer_that_raises_is_not_sent_and_may_be_tried_again(name):
+    with serve(name) as server, gpuring.connect(name) as client:
+        call = send(client, 0)
+        (taken,) = server.take(timeout=10)
+        with pytest.raises(ValueError, match="half"), taken.answer() as slot:  # noqa: PT012
+            slot.array[:3] = 0
+            raise ValueError("half done")
+        assert not taken.answered
+        assert not call.done
+        answer(taken)
+        with call.result(10) as slot:
+            check(client, 0, slot)
+        assert server.counts.answered == 1
+
+
+def test_a_call_is_answered_once(name):
+    with serve(name) as server, gpuring.connect(name) as client:
+        call = send(client, 0)
+        (taken,) = server.take(timeout=10)
+        answer(taken)
+        for again in (
+            taken.answer,
+            lambda: taken.fail("x"),
+            lambda: taken.array,
+            lambda: taken.meta,
+        ):
+            with pytest.raises(gpuring.RingError, match="was answered"):
+                again()
+        services.finish(client, 0, call)
+
+
+def test_a_request_that_raises_is_not_sent(name):
+    with serve(name) as server, gpuring.connect(name) as client:
+        with pytest.raises(ValueError, match="half"), client.request():
+            raise ValueError("half done")
+        assert client.in_flight == 0
+        with pytest.raises(gpuring.RingTimeout):
+            server.take(timeout=0)
+        ask_here(server, client, 1)

@@ -1,0 +1,388 @@
+"""Services that are closed or replaced while clients use them.  The clients go on in the next."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from pathlib import Path
+
+import pytest
+
+import gpuring
+from tests.helpers.support import open_files, poll, segments_of
+from tests.service import services
+from tests.service.services import (
+    TERMS,
+    answer,
+    ask_here,
+    check,
+    engine,
+    finish,
+    holder,
+    in_thread,
+    is_held,
+    send,
+    serve,
+    up,
+)
+from tests.service.test_service_async import ask_here as ask_here_async
+
+PATIENCE_S = 20
+
+
+@pytest.fixture
+def replaced(name):
+    """A function that has a service take the place of the one before."""
+    servers = []
+
+    def replace(**options):
+        servers.append(serve(name, replace=True, **options))
+        for server in servers[-2:-1]:
+            server.close()
+        return servers[-1]
+
+    yield replace
+    for server in servers:
+        server.close()
+
+
+def finish_in(former, k, call):
+    """The answer to request k, which the client has sent in a former service."""
+    with call.result(PATIENCE_S) as slot:
+        check(former, k, slot)
+
+
+# ---- calls --------------------------------------------------------------------------------------
+
+
+def test_the_next_request_goes_to_the_service_that_took_the_place(name, replaced):
+    replaced()
+    with gpuring.connect(name) as client:
+        taken, waiting = send(client, 0), send(client, 1)
+        first, numbers = client.ring, (client.id, client.name)
+        server = replaced()
+        for call in (taken, waiting):
+            with pytest.raises(gpuring.PeerLost, match="is lost: the service was closed or replac"):
+                call.result(PATIENCE_S)
+        ask_here(server, client, 2)
+        assert client.ring is not first
+        assert first.closed
+        assert numbers != (client.id, client.name)
+        with pytest.raises(gpuring.RingTimeout):
+            server.take(timeout=0)  # nobody has sent the others again
+        assert client.in_flight == 0
+
+
+def test_a_request_waits_for_the_service_to_come_back(name):
+    server = serve(name)
+    with gpuring.connect(name, engine_s=PATIENCE_S) as client:
+        ask_here(server, client, 0)
+        server.close()
+        sending = in_thread(send, client, 1, None)
+        poll(lambda: is_held(client._sending))
+        with serve(name) as server:
+            call = sending()
+            answer(server.take(timeout=PATIENCE_S)[0])
+            finish(client, 1, call)
+
+
+def test_a_request_says_that_no_service_came(name):
+    with serve(name), gpuring.connect(name, engine_s=0.01) as client:
+        pass
+    with serve(name) as server, gpuring.connect(name, engine_s=0.01) as client:
+        server.close()
+        with pytest.raises(gpuring.PeerLost, match=r"was closed, and no other .* within 0\.01 s$"):
+            client.request()
+        with pytest.raises(gpuring.PeerLost, match=r"was closed, and no other .* came yet$"):
+            client.request(0)
+        with serve(name) as other:
+            ask_here(other, client, 0)
+
+
+def test_who_has_to_wait_for_room_goes_to_the_next_service(name, replaced):
+    replaced()
+    with gpuring.connect(name, calls=2) as client, serve(name) as other:
+        full = [send(client, k) for k in range(2)]
+        taken, former = other.take(2, timeout=PATIENCE_S), client._mailbox
+        waiting = in_thread(send, client, 2, None)
+        poll(lambda: is_held(client._sending))
+        server = replaced()
+        call = waiting()
+        answer(server.take(timeout=PATIENCE_S)[0])
+        finish(client, 2, call)
+        for k, call in enumerate(full):
+            answer(taken[k])
+            finish_in(former, k, call)
+
+
+def test_who_waits_for_a_slot_goes_to_the_next_service(name, replaced):
+    replaced(slots=1)
+    with gpuring.connect(name) as client:
+        lost = send(client, 0)
+        waiting = in_thread(send, client, 1, None)
+        poll(lambda: any(each.waiting for each in client.ring.stats().producers))
+        server = replaced()
+        call = waiting()
+        answer(server.take(timeout=PATIENCE_S)[0])
+        finish(client, 1, call)
+        with pytest.raises(gpuring.PeerLost):
+            lost.result(PATIENCE_S)
+
+
+def test_a_call_in_one_line_goes_to_the_next_service(name, replaced):
+    replaced()
+    with gpuring.connect(name) as client:
+        server = replaced()
+        calling = in_thread(client.call, services.content(0, 5), PATIENCE_S)
+        (taken,) = server.take(timeout=PATIENCE_S)
+        taken.reply(7)
+        with calling() as slot:
+            assert (slot.array == 7).all()
+
+
+def test_a_name_that_was_taken_from_a_service_without_engines_leads_to_the_next(name, children):
+    """gpuring.unlink() does not close the ring."""
+    with serve(name, engine=False) as keeper, gpuring.connect(name, engine_s=PATIENCE_S) as client:
+        gpuring.unlink(name)
+        with serve(name) as server:
+            ask_here(server, client, 0)
+            assert not keeper.closed
+
+
+# ---- what is still open in the former service ---------------------------------------------------
+
+
+def test_what_another_engine_has_taken_is_still_answered(name, replaced):
+    replaced()
+    with gpuring.connect(name) as client, serve(name) as other:
+        mine, lost = send(client, 0), send(client, 1)
+        (taken,) = other.take(timeout=PATIENCE_S)
+        server, former = replaced(), client._mailbox
+        ask_here(server, client, 2)
+        assert client._former == [former]
+        answer(taken)
+        finish_in(former, 0, mine)
+        assert client.in_flight == 1  # the one that the other engine may still take
+        other.close()
+        with pytest.raises(gpuring.PeerLost):
+            lost.result(PATIENCE_S)
+        ask_here(server, client, 3)
+        assert client._former == []
+        assert former.left
+
+
+def test_an_answer_stays_until_it_is_released(name, replaced):
+    server = replaced()
+    with gpuring.connect(name) as client:
+        call = send(client, 0)
+        answer(server.take(timeout=PATIENCE_S)[0])
+        slot = call.result(PATIENCE_S)
+        server, former = replaced(), client._mailbox
+        for k in range(1, 4):
+            ask_here(server, client, k)
+        assert not former.left
+        got = slot.array.copy()
+        assert (got == services.answer_of(services.content(former.id, 0))).all()
+        slot.release()
+        ask_here(server, client, 4)
+        assert former.left
+
+
+def test_a_part_of_an_answer_stays_until_it_is_released(name, replaced):
+    """Though the call has ended by then, because its engine has left."""
+    replaced()
+    with gpuring.connect(name, parts=4) as client:
+        with serve(name) as other:
+            call = send(client, 0)
+            parts = call.parts(PATIENCE_S)
+            (taken,) = other.take(timeout=PATIENCE_S)
+            for k in range(2):
+                with taken.part() as slot:
+                    slot.array[...] = k
+            first, former = next(parts), client._mailbox
+            server = replaced()
+        ask_here(server, client, 1)
+        poll(lambda: client.in_flight and call._error)
+        ask_here(server, client, 2)
+        assert client._former == [former]
+        assert (first.array == 0).all()
+        parts.close()
+        ask_here(server, client, 3)
+        assert client._former == []
+
+
+def test_a_request_that_is_half_written_ends_with_its_service(name, replaced):
+    replaced()
+    with gpuring.connect(name) as client:
+        slot = client.request()
+        call = slot.call
+        server = replaced()
+        ask_here(server, client, 1)
+        slot.publish()
+        with pytest.raises(gpuring.PeerLost):
+            call.result(PATIENCE_S)
+        ask_here(server, client, 2)
+        assert client._former == []
+
+
+def test_calls_that_were_given_up_keep_nobody_in_the_former_service(name, replaced):
+    replaced()
+    with gpuring.connect(name) as client, serve(name) as other:
+        call = send(client, 0)
+        assert other.take(timeout=PATIENCE_S)
+        call.cancel()
+        send(client, 1)  # nobody has it
+        server = replaced()
+        ask_here(server, client, 2)
+        ask_here(server, client, 3)
+        assert client._former == []
+        assert client.in_flight == 0
+
+
+def test_a_client_is_closed_in_the_former_service_too(name, replaced):
+    replaced()
+    client = gpuring.connect(name)
+    with serve(name) as other:
+        call = send(client, 0)
+        assert other.take(timeout=PATIENCE_S)
+        server, former = replaced(), client._mailbox
+        ask_here(server, client, 1)
+        client.close()
+        assert former.left
+        assert client.in_flight == 1
+        with pytest.raises(gpuring.RingClosed, match="this client was closed"):
+            call.result(PATIENCE_S)
+
+
+# ---- services that do not fit -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        (
+            {"request": ((3,), "i8")},
+            r"another request: it has \(3,\) int64 .* that had \(64,\) int64",
+        ),
+        ({"response_meta": None}, "another response: it has .* and no metadata, and this client"),
+    ],
+)
+def test_a_service_with_other_terms_is_told(name, other, told):
+    with gpuring.serve(name, **TERMS, device="host"), gpuring.connect(name) as client:
+        with gpuring.serve(name, **(TERMS | other), device="host", replace=True) as server:
+            before = len(open_files())
+            for _ in range(3):
+                with pytest.raises(gpuring.RingIncompatible, match=told):
+                    client.request(1)
+            assert len(server.stats().peers) == 2
+            assert len(open_files()) == before
+        with serve(name) as server:
+            ask_here(server, client, 0)
+
+
+def test_a_ring_that_is_no_service_is_told(name):
+    plain = {"slots": 2, "shape": (1,), "dtype": "i8", "device": "host", "replace": True}
+    with (
+        serve(name),
+        gpuring.connect(name) as client,
+        gpuring.create(name, **plain),
+        pytest.raises(gpuring.RingIncompatible, match="is a ring, not a service"),
+    ):
+        client.request(1)
+
+
+def test_what_engines_agree_on_may_be_another(name, replaced):
+    """How many slots there are, what becomes of the calls of the dead, and who keeps the ring."""
+    replaced()
+    with gpuring.connect(name, engine_s=PATIENCE_S) as client:
+        replaced(slots=3, redeliver=False, engine=False)
+        with gpuring.serve(name) as server:
+            ask_here(server, client, 0)
+
+
+# ---- processes ----------------------------------------------------------------------------------
+
+
+def test_a_service_is_replaced_while_its_engines_are_dead(name, children):
+    victim = up(children(holder, name, 1))
+    with gpuring.connect(name, engine_s=PATIENCE_S) as client:
+        call = send(client, 0)
+        assert victim.receive() == [0]
+        victim.kill()
+        worker = up(children(engine, name, None, {"replace": True}))
+        with pytest.raises(gpuring.PeerLost):
+            call.result(PATIENCE_S)
+        services.ask(client, 1)
+        worker.send()
+        assert worker.result()["answered"] == 1
+
+
+def test_a_client_keeps_a_service_whose_engines_are_dead(name, children):
+    """So engines that were changed must take the name."""
+    other = {"request": ((3,), "i8")}
+    victim = up(children(engine, name))
+    with gpuring.connect(name) as client:
+        victim.kill()
+        with pytest.raises(gpuring.RingIncompatible, match="with another request"):
+            serve(name, **other)
+        serve(name, replace=True, **other).close()
+        assert client.in_flight == 0
+    with serve(name, **other):
+        pass  # nobody is left in it
+
+
+def test_a_client_goes_on_in_every_kind_of_memory(name, place, children):
+    """It keeps an answer of the former service meanwhile."""
+    first = up(children(engine, name, place))
+    with gpuring.connect(name, timeout=10, engine_s=PATIENCE_S) as client:
+        services.ask(client, 0, place)
+        kept, former = send(client, 1, place).result(PATIENCE_S), client._mailbox
+        second = up(children(engine, name, place, {"replace": True}))
+        assert first.result()["answered"] == 2  # it finds its service closed
+        services.ask(client, 2, place)
+        check(former, 1, kept, place)
+        kept.release()
+        services.ask(client, 3, place)
+        assert client._former == []
+        assert former.left
+    second.send()
+    assert second.result()["answered"] == 2
+
+
+# ---- what is left -------------------------------------------------------------------------------
+
+
+def maps(name):
+    return Path("/proc/self/maps").read_text().count(name)
+
+
+def test_nothing_is_left_of_the_services_before(name, replaced):
+    replaced()
+    with gpuring.connect(name) as client:
+        client.fileno()
+
+        async def one(server, k):
+            await ask_here_async(server, client, k)
+
+        def one_round(k):
+            lost = send(client, k)
+            server = replaced()
+            ask_here(server, client, k)
+            with pytest.raises(gpuring.PeerLost):
+                lost.result(PATIENCE_S)
+            asyncio.run(one(server, k))
+            assert client._former == []
+
+        def left():
+            gc.collect()
+            files, names = len(open_files()), len(segments_of(name))
+            return files, names, maps(name), threading.active_count()
+
+        for k in range(3):
+            one_round(k)
+        before = left()
+        for k in range(3, 53):
+            one_round(k)
+        assert left() == before
+        assert len(client._queues) <= 1

@@ -1,0 +1,294 @@
+"""Signal handlers that raise, wherever Python runs them, in a client of threads and event loops.
+
+`interrupts` raises at every opcode, also where no handler can run: within the last lines of a
+`with`, so that a lock stays the thread's own.  Then only that thread goes on.
+
+`signals` raises where CPython looks for signals: after a call, where a function begins or goes on,
+and where a loop begins anew.  After each the others go on, with whoever was interrupted or without.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dis
+import functools
+import gc
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import pytest
+
+import gpuring
+from tests.helpers.support import poll
+from tests.ring.test_interrupt import Interrupt, at_each_place, collected, interrupts
+from tests.ring.test_select import waiters
+from tests.service import services
+from tests.service.services import ask, in_thread, serve
+from tests.service.test_service_interrupt import serve_once
+
+LOOKS = {
+    dis.opmap[name]
+    for name in dis.opmap
+    if name in ("RESUME", "CALL", "CALL_FUNCTION_EX", "CALL_KW", "CALL_METHOD", "CALL_FUNCTION")
+    or "JUMP_BACKWARD" in name
+}
+PATIENCE_S = 20
+
+# What was interrupted before its first line.  (Who records the warning keeps the coroutine.)
+pytestmark = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+
+
+@functools.cache
+def handlers(code: CodeType) -> list[tuple[int, int, int]]:
+    """Where exceptions go, by ranges of opcodes."""
+    table = getattr(dis, "_parse_exception_table", lambda _: [])(code)
+    return [(entry.start, entry.end, entry.target) for entry in table]
+
+
+def handler(code: CodeType, lasti: int) -> int | None:
+    found = [target for start, end, target in handlers(code) if start <= lasti < end]
+    return found[-1] if found else None
+
+
+class Signal(Interrupt):
+    """KeyboardInterrupt at the k-th place in the package's Python where CPython runs handlers.
+
+    That is the end of such an opcode, and here the beginning of the next one.  Where the two have
+    different handlers of exceptions, as at the end of a `with` that returns, it is left out.
+    """
+
+    def __init__(self, k: int) -> None:
+        super().__init__(k)
+        self._before: dict[FrameType, int] = {}  # what runs in each frame; -1: nothing yet
+
+    def _call(self, frame: FrameType, event: str, arg: Any) -> Any:
+        if not collected(frame):
+            self._before[frame] = -1
+            return super()._call(frame, event, arg)
+        return None
+
+    def _looks(self, frame: FrameType) -> bool:
+        code, now, before = frame.f_code, frame.f_lasti, self._before.get(frame)
+        self._before[frame] = now
+        if before is None or before == -1:
+            return before == -1
+        looks = code.co_code[before] in LOOKS
+        return looks and handler(code, before) == handler(code, now)
+
+    def _opcode(self, frame: FrameType, event: str, arg: Any) -> Any:
+        if event == "opcode" and self._looks(frame) and not self.where:
+            self._left -= 1
+            if not self._left:
+                code = frame.f_code
+                file = Path(code.co_filename).name
+                self.where = f"{file}:{frame.f_lineno} {code.co_name} opcode {frame.f_lasti}"
+                raise KeyboardInterrupt
+        return self._opcode
+
+    def __enter__(self) -> None:
+        self._tracing = sys.gettrace()
+        sys.settrace(self._call)
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
+        sys.settrace(self._tracing)
+        self._before.clear()
+        self.raised = kind is KeyboardInterrupt
+        return self.raised
+
+
+def signals(step: int = 1) -> Iterator[Signal]:
+    yield from at_each_place(Signal, step)
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Who looks again after a while does so soon."""
+    monkeypatch.setattr("gpuring.service._calls.SLICE_S", 0.005)
+    gc.collect()
+    gc.freeze()  # the collector is asked often, and need not look at what was there before
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture
+def served(name, quick):
+    """A service with an engine in another thread."""
+    over = threading.Event()
+
+    def engine():
+        with serve(name) as server:
+            up.set()
+            while not over.is_set():
+                serve_once(server, 4, timeout=0.01)
+
+    up = threading.Event()
+    join = in_thread(engine)
+    assert up.wait(PATIENCE_S)
+    yield name
+    over.set()
+    join()
+
+
+NOTIFIERS = 2  # of a client's two endpoints: each has one from its first wait in a loop on
+
+
+def descriptors():
+    """How many descriptors are open.  Those of the watchdog are left out: it opens one for each
+    peer, at its next look."""
+    gc.collect()
+    count = 0
+    for each in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # it was closed meanwhile
+            count += str(each.readlink()) != "anon_inode:[pidfd]"
+    return count
+
+
+def check_whole(client, where, others=True):
+    """Others can use it, and so can this thread; nothing is left that needs room or waits."""
+    try:
+        if others:
+            in_thread(ask, client, 100)()
+        gc.collect()  # an exception keeps the frames that it went through, and they their calls
+        ask(client, 101)
+        poll(lambda: client.in_flight == 0)
+    except (AssertionError, gpuring.RingError) as error:
+        raise AssertionError(f"after {where}: {error}") from error
+    assert client._requests._peer.holding() == [], where
+    assert client._mailbox._answers._peer.holding() == [], where
+    assert client._calls.for_room == {}, where
+
+
+# ---- event loops --------------------------------------------------------------------------------
+
+
+async def one(client, k):
+    async with asyncio.timeout(PATIENCE_S) if hasattr(asyncio, "timeout") else _no_timeout():
+        with await client.request_async() as slot:
+            slot.array[...] = services.content(client.id, k)
+            slot.meta["k"] = k
+            call = slot.call
+        with await call as answer:
+            services.check(client, k, answer)
+
+
+@contextlib.asynccontextmanager
+async def _no_timeout():
+    yield
+
+
+async def short(client, k):
+    with await client.call_async(k, PATIENCE_S) as answer:
+        assert answer.array[0] == 3 * k + 1
+
+
+def begin(loop, client):
+    """Tasks of a program that does not ask what has become of those that were interrupted."""
+    calls = one(client, 0), one(client, 1), short(client, 2), one(client, 3)
+    tasks = [loop.create_task(each) for each in calls]
+    for task in tasks:
+        task.add_done_callback(lambda task: task.cancelled() or task.exception())
+    return tasks
+
+
+async def several(client):
+    await asyncio.wait(begin(asyncio.get_running_loop(), client))
+
+
+@pytest.mark.slow(keep=1)
+@pytest.mark.deadline(120)
+@pytest.mark.parametrize(
+    "each", [lambda: signals(7), lambda: interrupts(151)], ids=["signals", "all"]
+)
+def test_a_program_of_tasks_that_is_ended_by_a_signal_leaves_its_client_whole(served, each):
+    """asyncio.run cancels every task, and runs them to their ends."""
+    with gpuring.connect(served, calls=2) as client:
+        asyncio.run(several(client))
+        before = descriptors()
+        for interrupt in each():
+            with interrupt:
+                asyncio.run(several(client))
+            check_whole(client, interrupt.where, isinstance(interrupt, Signal))
+            assert waiters(client.ring) <= 1, interrupt.where  # the engine
+        asyncio.run(several(client))
+        assert descriptors() <= before + NOTIFIERS
+
+
+@pytest.mark.slow
+@pytest.mark.deadline(120)
+def test_tasks_go_on_where_their_loop_is_run_again(served):
+    with gpuring.connect(served, calls=2) as client:
+        for interrupt in signals(7):
+            loop = asyncio.new_event_loop()
+            tasks = begin(loop, client)
+            try:
+                with interrupt:
+                    loop.run_until_complete(asyncio.wait(tasks))
+                done, pending = loop.run_until_complete(asyncio.wait(tasks, timeout=10))
+                assert not pending, (interrupt.where, pending)
+                for task in done:
+                    error = task.exception()
+                    assert error is None or isinstance(error, KeyboardInterrupt), interrupt.where
+                del done, pending, tasks, task, error
+                loop.run_until_complete(one(client, 9))
+            finally:
+                loop.close()
+            check_whole(client, interrupt.where)
+
+
+@pytest.mark.slow
+@pytest.mark.deadline(120)
+def test_another_thread_closes_a_client_whose_loop_was_interrupted(served):
+    for interrupt in signals(23):
+        client = gpuring.connect(served, calls=2)
+        with interrupt:
+            asyncio.run(several(client))
+        in_thread(client.close)()
+        assert client.closed, interrupt.where
+
+
+# ---- threads ------------------------------------------------------------------------------------
+
+
+def each_verb(client):
+    ask(client, 0)
+    with client.call(1, PATIENCE_S):
+        pass
+    with client.request(PATIENCE_S) as slot:
+        slot.array[...] = 2
+        call = slot.call
+    call.wait(PATIENCE_S)
+    call.cancel()
+    client.request(PATIENCE_S).abandon()
+
+
+@pytest.mark.slow(keep=1)
+@pytest.mark.deadline(120)
+@pytest.mark.parametrize(
+    "each", [lambda: signals(2), lambda: interrupts(23)], ids=["signals", "all"]
+)
+def test_a_thread_that_was_interrupted_leaves_its_client_whole(served, each):
+    with gpuring.connect(served, calls=1) as client:
+        for interrupt in each():
+            with interrupt:
+                each_verb(client)
+            ask(client, 7)
+            check_whole(client, interrupt.where, isinstance(interrupt, Signal))
+
+
+@pytest.mark.slow
+@pytest.mark.deadline(120)
+def test_other_threads_go_on_without_the_one_that_was_interrupted(served):
+    """Which does nothing more with the client."""
+    with gpuring.connect(served, calls=2) as client:
+        for interrupt in signals(7):
+            others = [in_thread(ask, client, k) for k in (10, 11)]
+            with interrupt:
+                each_verb(client)
+            for join in others:
+                join()
+            in_thread(check_whole, client, interrupt.where)()

@@ -1,0 +1,326 @@
+"""What docs/services.md says and no other file of tests holds: who dies or stops, what is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import numpy as np
+import pytest
+
+import gpuring
+from tests.helpers.support import poll, segments_of, set_fence
+from tests.kill.test_stopped import stop
+from tests.service import services
+from tests.service.services import (
+    answer,
+    ask_here,
+    finish,
+    holder,
+    in_thread,
+    send,
+    sender,
+    serve,
+    up,
+)
+from tests.service.test_service_death import writes_an_answer
+
+# ---- calls --------------------------------------------------------------------------------------
+
+
+def test_neither_a_request_nor_an_answer_is_copied(name):
+    """Each side sees what the other one writes into the slot afterwards."""
+    with serve(name) as server, gpuring.connect(name) as client:
+        with client.request() as slot:
+            written, call = slot.array, slot.call
+        (taken,) = server.take(timeout=10)
+        written[:] = 5
+        assert (taken.array == 5).all()
+        with taken.answer() as slot:
+            written = slot.array
+        with call.result(10) as slot:
+            written[:] = 6
+            assert (slot.array == 6).all()
+
+
+def test_an_engine_waits_for_its_service_to_appear(name):
+    with pytest.raises(gpuring.RingNotFound):
+        gpuring.serve(name, timeout=0.05)
+    begun = threading.Event()
+    joining = in_thread(lambda: begun.set() or gpuring.serve(name, timeout=20))
+    assert begun.wait(20)
+    looks = iter(range(50))  # so that it has looked, and found nothing
+    poll(lambda: next(looks, None) is None)
+    with serve(name, engine=False), joining() as server, gpuring.connect(name) as client:
+        ask_here(server, client, 0)
+
+
+def test_a_later_batch_may_be_answered_first(name):
+    with serve(name) as server, gpuring.connect(name) as client:
+        calls = [send(client, k) for k in range(4)]
+        earlier, later = server.take(2, timeout=10), server.take(2, timeout=10)
+        for taken in (*later, *reversed(earlier)):
+            answer(taken)
+        for k, call in enumerate(calls):
+            finish(client, k, call)
+
+
+def test_a_call_whose_answer_raised_may_be_failed(name):
+    with serve(name) as server, gpuring.connect(name) as client:
+        call = send(client, 0)
+        (taken,) = server.take(timeout=10)
+        with pytest.raises(ZeroDivisionError), taken.answer():
+            raise ZeroDivisionError
+        taken.fail("no such thing")
+        with pytest.raises(gpuring.CallFailed, match="no such thing"):
+            call.result(10)
+
+
+@pytest.mark.parametrize("end", [SystemExit, KeyboardInterrupt])
+def test_an_engine_that_is_told_to_end_gives_its_calls_to_another_one(name, end):
+    with serve(name, engine=False), gpuring.connect(name) as client:
+        with pytest.raises(end), serve(name) as server:  # noqa: PT012
+            call = send(client, 0)
+            with server.take(timeout=10):
+                raise end
+        with serve(name) as other:
+            answer(other.take(timeout=10)[0])
+            finish(client, 0, call)
+        assert (client.late, client.in_flight) == (0, 0)
+
+
+def test_the_slot_of_a_call_is_an_array_to_others(name):
+    with serve(name) as server, gpuring.connect(name) as client:
+        send(client, 3)
+        (taken,) = server.take(timeout=10)
+        assert np.shares_memory(np.from_dlpack(taken.slot), taken.array)
+        assert (np.from_dlpack(taken.slot) == services.content(client.id, 3)).all()
+
+
+def test_engines_pass_over_a_call_in_one_line_whose_time_is_up(name):
+    with serve(name) as server, gpuring.connect(name) as client:
+        with pytest.raises(gpuring.RingTimeout):
+            client.call(1, timeout=0)
+        send(client, 2)
+        (taken,) = server.take(2, timeout=10)
+        assert (int(taken.meta["k"]), server.counts.expired) == (2, 1)
+
+
+def test_each_end_of_a_call_is_counted(name):
+    with serve(name) as server:
+        client, gone = gpuring.connect(name), gpuring.connect(name)
+        calls = [send(client, k) for k in range(3)]
+        send(gone, 3)
+        taken = server.take(4, max_wait_s=10, timeout=10)
+        send(client, 4, expires_s=0)
+        send(client, 6).cancel()
+        send(gone, 5)
+        gone.close()
+        answer(taken[0])
+        taken[1].fail("why")
+        answer(taken[2])
+        answer(taken[3])
+        with pytest.raises(gpuring.RingTimeout):
+            server.take(3, timeout=0)
+        counts = {"taken": 4, "answered": 2, "failed": 1, "expired": 1, "dropped": 1}
+        counts |= {"cancelled": 1, "undelivered": 1, "redelivered": 0}
+        counts |= {"waited_s": 0, "max_wait_s": 0}
+        assert vars(server.counts) == counts
+        assert calls[0].wait(10)
+        client.close()
+
+
+@pytest.mark.parametrize("calls", [1, 8])
+def test_answers_have_a_ring_of_four_slots_more_than_calls(name, calls):
+    with serve(name), gpuring.connect(name, calls=calls):
+        (ring,) = [ring for ring in gpuring.ls() if ring.name.startswith(f"{name}.")]
+        assert ring.slots == calls + 4
+
+
+def test_a_client_needs_one_peer_and_an_engine_or_keeper_two(name):
+    def peers():
+        return len(keeper.stats().peers)
+
+    with serve(name, engine=False) as keeper:
+        assert peers() == 2
+        with gpuring.connect(name) as client, serve(name) as server:
+            assert peers() == 5
+            ask_here(server, client, 0)
+            assert peers() == 5
+            (ring,) = [ring for ring in gpuring.ls() if ring.name.startswith(f"{name}.")]
+            assert len(ring.peers) == 3  # the client's own two, and the engine
+        with serve(name), gpuring.attach(name) as ring:
+            others = [ring.producer() for _ in range(186)]
+            clients = [gpuring.connect(name) for _ in range(60)]
+            assert peers() == 250
+            with pytest.raises(gpuring.TooManyPeers):
+                gpuring.connect(name)
+            for each in (*clients, *others):
+                each.close()
+
+
+def test_without_keeper_or_engine_the_next_call_waits_for_one(name, children):
+    victim = up(children(holder, name, 1))
+    with gpuring.connect(name, engine_s=20) as client:
+        send(client, 0)
+        assert victim.receive() == [0]
+        victim.kill()
+        poll(lambda: client.ring.stats().reaps)
+        sending = in_thread(send, client, 1)
+        with serve(name) as server:
+            call = sending()
+            answer(server.take(timeout=10)[0])
+            finish(client, 1, call)
+
+
+# ---- stopped ------------------------------------------------------------------------------------
+
+
+def test_a_lap_behind_a_stopped_engines_call_everybody_waits_for_it(name, children):
+    with serve(name, engine=False, slots=4), gpuring.connect(name) as client:
+        stopped = up(children(holder, name, 1))
+        send(client, 0)
+        assert stopped.receive() == [0]
+        stop(stopped)
+        with serve(name) as other:
+            for k in range(1, 4):
+                ask_here(other, client, k)
+            with pytest.raises(gpuring.RingFull, match=rf"pid {stopped.pid}.*'engines'"):
+                client.request(0)
+            stopped.kill()
+            answer(other.take(timeout=10)[0])
+            ask_here(other, client, 4)
+
+
+def test_behind_a_stopped_engines_half_written_answer_later_ones_wait(name, children):
+    with serve(name, engine=False), gpuring.connect(name) as client, gpuring.connect(name) as third:
+        stopped = up(children(writes_an_answer, name))
+        first = send(client, 0)
+        assert stopped.receive() == "writing"
+        stop(stopped)
+        with serve(name) as other:
+            second = send(client, 1)
+            answer(other.take(timeout=10)[0])
+            assert not second.wait(0.05)
+            ask_here(other, third, 0)  # another client's do not
+            stopped.kill()
+            finish(client, 1, second)
+            answer(other.take(timeout=10)[0])
+            finish(client, 0, first)
+
+
+def claims_a_request(pipe, name):
+    client = gpuring.connect(name)
+    slot = client.request()
+    pipe.send()
+    pipe.receive()
+    slot.array[:], slot.meta["k"] = services.content(client.id, 7), 7
+    call = slot.call
+    slot.publish()
+    finish(client, 7, call)
+    client.close()
+
+
+def test_behind_a_stopped_clients_half_written_request_engines_wait(name, children):
+    with serve(name) as server, gpuring.connect(name) as client:
+        stopped = children(claims_a_request, name)
+        stopped.receive()
+        stop(stopped)
+        call = send(client, 0)
+        with pytest.raises(gpuring.RingTimeout):
+            server.take(timeout=0.05)
+        os.kill(stopped.pid, signal.SIGCONT)
+        stopped.send()
+        for k in (7, 0):
+            (taken,) = server.take(timeout=10)
+            assert taken.meta["k"] == k
+            answer(taken)
+        finish(client, 0, call)
+        stopped.result()
+
+
+# ---- an answer whose GPU work died with its engine ----------------------------------------------
+
+
+def answers_and_hangs(pipe, name):
+    with serve(name) as server:
+        pipe.send("up")
+        (call,) = server.take(timeout=20)
+        answer(call)
+        pipe.send("answered")
+        pipe.receive()
+
+
+class Torn:
+    """An engine that dies before its GPU has written the answer, as far as the header tells."""
+
+    def __init__(self, name, client, children):
+        self.client = client
+        self.engine = up(children(answers_and_hangs, name))
+        self.call = send(client, 0)
+        assert self.engine.receive() == "answered"
+
+    def sticks(self, index=0):
+        """As if its GPU had not got to its work on a slot: by default that of the first answer."""
+        ring = self.client._mailbox._ring
+        (peer,) = [each for each in ring.stats().producers if each.pid == self.engine.pid]
+        set_fence(ring, peer.number, index, 1)
+
+    def dies(self):
+        ring = self.client._mailbox._ring
+        self.engine.kill()
+        poll(lambda: ring._header.reap() or ring._header.reaps)
+
+
+def test_a_torn_answer_that_was_not_received_is_lost(name, children):
+    with serve(name, engine=False), gpuring.connect(name) as client:
+        torn = Torn(name, client, children)
+        torn.sticks()
+        torn.dies()
+        with serve(name) as other:
+            with pytest.raises(gpuring.PeerLost):
+                torn.call.result(20)
+            ask_here(other, client, 1)
+
+
+def test_a_torn_answer_that_is_held_is_told_by_check_and_at_release(name, children):
+    with serve(name, engine=False), gpuring.connect(name) as client:
+        torn = Torn(name, client, children)
+        slot = torn.call.result(10)
+        torn.sticks()
+        torn.dies()
+        with pytest.raises(gpuring.FrameTorn):
+            slot.check()
+        with pytest.raises(gpuring.FrameTorn):
+            slot.release()
+        with serve(name) as other:
+            ask_here(other, client, 1)
+
+
+def test_a_torn_answer_that_was_released_is_told_by_a_later_result(name, children):
+    with serve(name, engine=False), gpuring.connect(name) as client:
+        torn = Torn(name, client, children)
+        slot = torn.call.result(10)
+        torn.sticks()
+        slot.release()
+        torn.dies()
+        with serve(name) as other:
+            call = send(client, 1)
+            answer(other.take(timeout=10)[0])
+            with pytest.raises(gpuring.FrameTorn):
+                call.result(10)
+            finish(client, 1, call)
+
+
+# ---- everybody ----------------------------------------------------------------------------------
+
+
+def test_clean_removes_what_is_left_of_a_service(name, children):
+    server, client = up(children(holder, name, 1)), children(sender, name, 1)
+    client.receive()
+    assert server.receive() == [0]
+    for child in (server, client):
+        child.kill()
+    gpuring.clean()
+    assert segments_of(name) == []

@@ -1,0 +1,150 @@
+"""Processes beside a bridge: `python -m tests.storm.bridge.roles ROLE RING FOLDER`.
+
+writer   publishes frames in bursts into the near ring, until FOLDER/finish is there
+reader   reads each frame of the far ring once, to the end of the stream
+anchor   is in the reader's subscription and takes nothing, so that the subscription outlives a
+         reader that is killed
+holder   the same in the exporter's subscription of the near ring, so that the whole exporter may
+             be killed, and not its worker alone
+seen     prints what `Ring.stats` says of who is in a ring, and ends
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import gpuring
+
+WORDS = 256
+META = "k:i8,last:i8"
+ROW = np.dtype([("mark", "S1"), ("again", "?"), ("k", "<i8"), ("seq", "<i8"), ("origin", "<i8"),
+                ("lost", "<i8")])  # fmt: skip
+MARKS = {
+    "p": "is about to publish frame k as sequence seq",
+    "P": "has published it",
+    "F": "finds the near ring full, and waits",
+    "A": "has frame k, and its content is right; seq is of the far ring, origin of the near one",
+    "E": "the stream has ended",
+    "L": "the last producer was lost",
+}
+NEAR, FAR = "near.rows", "far.rows"
+_RAMP = np.arange(WORDS, dtype="u4")
+
+
+def content(k: int) -> np.ndarray:
+    """Frames have different sizes, and every word follows from the number of the frame."""
+    n = 1 + k * 7919 % WORDS
+    return _RAMP[:n] * np.uint32(2 * k + 1 & 0xFFFFFFFF) + np.uint32(k & 0xFFFFFFFF)
+
+
+class Sheet:
+    """Rows in a file.  What a process has written, stays when it is killed."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._row = np.zeros(1, ROW)
+
+    def __call__(
+        self, mark: str, k: int = -1, seq: int = 0, origin: int = 0, lost: int = 0,
+        again: bool = False,
+    ) -> None:  # fmt: skip
+        self._row[0] = mark, again, k, seq, origin, lost
+        os.write(self._fd, self._row.tobytes())
+
+
+def rows(path: Path) -> np.ndarray:
+    return np.fromfile(path, ROW) if path.exists() else np.zeros(0, ROW)
+
+
+def attached(name: str) -> gpuring.Ring:
+    return gpuring.attach(name, timeout=120)
+
+
+def writer(name: str, folder: Path) -> None:
+    written, chance = rows(folder / NEAR), random.Random(os.getpid())
+    k = int(written["k"][written["mark"] == b"p"].max(initial=-1)) + 1
+    sheet, over = Sheet(folder / NEAR), False
+    with attached(name) as ring, ring.producer() as producer:
+        while not over:
+            over = (folder / "finish").exists()
+            for _ in range(1 if over else chance.randrange(1, 400)):
+                frame = content(k)
+                try:
+                    slot = producer.claim(0, shape=frame.shape)
+                except gpuring.RingFull:
+                    sheet("F", k)
+                    slot = producer.claim(shape=frame.shape)
+                with slot:
+                    slot.array[...] = frame
+                    slot.meta["k"], slot.meta["last"] = k, over
+                    sheet("p", k, slot.seq)
+                    seq = slot.seq
+                sheet("P", k, seq)
+                k += 1
+            time.sleep(chance.random() * 0.03)
+
+
+def reader(name: str, folder: Path) -> None:
+    sheet, last = Sheet(folder / FAR), False
+    with attached(name) as ring, ring.consumer("reader", start="oldest") as frames:
+        while True:
+            try:
+                slot = frames.acquire(1)
+            except gpuring.RingTimeout:
+                continue
+            except gpuring.PeerLost:
+                sheet("L")
+                time.sleep(0.01)  # until there is another producer, it is raised again
+                continue
+            except gpuring.EndOfStream:
+                sheet("E")
+                if last or (folder / "finish").exists():  # the last frame may be one that was lost
+                    return
+                time.sleep(0.01)
+                continue
+            with slot:
+                k, last = int(slot.meta["k"]), bool(slot.meta["last"])
+                assert np.array_equal(slot.array, content(k)), f"frame {k} is wrong"
+                sheet("A", k, slot.seq, slot.origin.seq, slot.lost, slot.redelivered)
+
+
+def anchor(name: str, _folder: Path) -> None:
+    with attached(name) as ring, ring.consumer("reader", start="oldest"):
+        print("ready", flush=True)
+        signal.pause()
+
+
+def holder(name: str, _folder: Path) -> None:
+    with attached(name) as ring:
+        while not (found := [each.name for each in ring.stats().subscriptions]):
+            time.sleep(0.01)
+        with ring.consumer(found[0]):
+            signal.pause()
+
+
+def seen(name: str, _folder: Path) -> None:
+    with attached(name) as ring:
+        stats = ring.stats()
+    told: dict[str, Any] = {
+        "subscriptions": [dataclasses.asdict(each) for each in stats.subscriptions],
+        "peers": [dataclasses.asdict(peer) for peer in stats.peers],
+        "reaps": stats.reaps,
+        "epoch": stats.epoch,
+    }
+    print(json.dumps(told, default=str))
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    role = {each.__name__: each for each in (writer, reader, anchor, holder, seen)}[sys.argv[1]]
+    role(sys.argv[2], Path(sys.argv[3]))

@@ -1,0 +1,307 @@
+"""Mixed load for a long time: peers join, leave and are killed; afterwards the books must balance.
+
+    python -m tests.storm soak --seconds 600 --where host --json bench/results/soak-host.json
+
+Two producers; a lossless reader alone, a shared subscription of 2 to 4 members, lossy readers.  One
+of each kind stays to the end, so that what it uses can be watched; the others come and go, and some
+are killed.  Each frame's whole content follows from its producer and its number.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import random
+import secrets
+import statistics
+import subprocess
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import gpuring
+from tests.helpers.support import PLACES, Child, Place, poll
+from tests.storm.soak_roles import ENTRY, HELD, META, WORDS, consume, produce
+
+SLOTS = 8
+MOST = {"producer": 2, "jobs": 4, "lossy": 2}
+PATIENCE_S = 60
+
+
+@dataclass
+class Actor:
+    number: int
+    role: str
+    stays: bool
+    path: Path
+    child: Child
+    joined: bool = False
+    told: bool = False
+    killed: bool = False
+
+
+@dataclass
+class Soak:
+    place: Place
+    ring: gpuring.Ring
+    folder: Path
+    limits: tuple[float, int]
+    chance: random.Random
+    actors: list[Actor] = field(default_factory=list)
+    ended: list[Actor] = field(default_factory=list)
+    events: Counter[str] = field(default_factory=Counter)
+    torn: int = 0
+    samples: list[dict[str, Any]] = field(default_factory=list)
+
+    def start(self, role: str, stays: bool = False) -> Actor:
+        number = len(self.actors) + len(self.ended)
+        path = self.folder / str(number)
+        common = self.ring.name, self.place, number, str(path)
+        if role == "producer":
+            child = Child(produce, (*common, *self.limits), PATIENCE_S)
+        else:
+            child = Child(consume, (*common, role, *self.limits), PATIENCE_S)
+        self.actors.append(Actor(number, role, stays, path, child))
+        return self.actors[-1]
+
+    def look(self, actor: Actor) -> None:
+        """Receives what it says without waiting: that it joined, that it is done, or its error."""
+        while actor in self.actors and actor.child.pipe.poll():
+            kind, value = actor.child._next()
+            if kind == "sent":
+                actor.joined = True
+                self.events[f"join {actor.role}"] += 1
+                if actor.role == "producer":
+                    actor.child.send()
+            else:
+                self.torn += value or 0
+                actor.child.process.join(PATIENCE_S)
+                assert actor.child.process.exitcode == 0, actor
+                self.end(actor, "leave")
+
+    def end(self, actor: Actor, how: str) -> None:
+        self.events[f"{how} {actor.role}"] += 1
+        actor.child.end()
+        self.actors.remove(actor)
+        self.ended.append(actor)
+
+    def tell(self, actor: Actor) -> None:
+        actor.told = True
+        actor.child.send()
+
+    def step(self) -> None:
+        """Lets somebody come, leave or die, never the one of each kind who stays."""
+        role = self.chance.choice([*MOST])
+        there = [actor for actor in self.actors if actor.role == role]
+        guests = [actor for actor in there if actor.joined and not actor.stays and not actor.told]
+        least = 2 if role == "jobs" else 1
+        if len(there) < MOST[role] and self.chance.random() < 0.6:
+            self.start(role)
+        elif guests and sum(actor.joined for actor in there) > least:
+            guest = self.chance.choice(guests)
+            if self.chance.random() < 0.4:
+                self.tell(guest)
+            else:
+                guest.child.kill()
+                guest.killed = True
+                self.end(guest, "kill")
+
+    def sample(self, t: float) -> None:
+        shm = [path.stat() for path in Path("/dev/shm").glob(f"gpuring.{self.ring.name}*")]
+        row: dict[str, Any] = {"t": round(t, 1), "peers": len(self.actors), "shm_entries": len(shm),
+                               "shm_bytes": sum(512 * stat.st_blocks for stat in shm)}  # fmt: skip
+        for who, pid in [
+            ("parent", os.getpid()),
+            *((f"{a.role}", a.child.pid) for a in self.actors if a.stays),
+        ]:
+            proc = Path("/proc", str(pid))
+            row[f"{who}_rss"] = int((proc / "statm").read_text().split()[1]) * 4096
+            row[f"{who}_fds"] = len(list((proc / "fd").iterdir()))
+            row[f"{who}_threads"] = len(list((proc / "task").iterdir()))
+        self.samples.append(row)
+
+    def run(self, seconds: float) -> None:
+        stay = [self.start(role, stays=True) for role in ("alone", "jobs", "lossy")]
+        poll(lambda: [self.look(a) for a in stay] and all(a.joined for a in stay), PATIENCE_S)
+        stay.append(self.start("producer", stays=True))
+        poll(lambda: self.look(stay[-1]) or stay[-1].joined, PATIENCE_S)
+        begun = time.monotonic()
+        end = begun + seconds
+        next_step = next_sample = begun
+        while (now := time.monotonic()) < end or not self.has_killed(now - end):
+            for actor in list(self.actors):
+                self.look(actor)
+            assert all(actor in self.actors for actor in stay), "one who stays has left"
+            if now >= next_step:
+                self.step()
+                next_step = now + self.chance.random() * (1.0 if self.place.on_gpu else 0.5)
+            if now >= next_sample and all(a.joined for a in stay):
+                self.sample(now - begun)
+                next_sample = now + max(0.2, seconds / 300)
+            time.sleep(0.005)
+        self.finish()
+
+    def has_killed(self, late_s: float) -> bool:
+        """Whether somebody was killed.  Where processes start slowly that may take longer."""
+        assert late_s < PATIENCE_S, "nobody came who could be killed"
+        return any(event.startswith("kill") for event in self.events)
+
+    def finish(self) -> None:
+        poll(  # who joins after the last producer has left would speak to nobody
+            lambda: (
+                [self.look(a) for a in list(self.actors)] and all(a.joined for a in self.actors)
+            ),
+            PATIENCE_S,
+        )
+        for roles in (("producer",), ("alone", "jobs", "lossy")):
+            mine = [actor for actor in self.actors if actor.role in roles]
+            for actor in mine:
+                if actor.role == "producer" and not actor.told:
+                    self.tell(actor)
+            poll(
+                lambda mine=mine: (
+                    [self.look(a) for a in mine if a in self.actors]
+                    and not any(a in self.actors for a in mine)
+                ),
+                PATIENCE_S,
+            )
+        self.ring._header.reap()
+
+    # ---- the books -----------------------------------------------------------------------------
+
+    def log(
+        self, role: str, killed: bool | None = None, mark: bytes = b"A", only: Actor | None = None
+    ) -> np.ndarray:
+        rows = [np.zeros(0, ENTRY)]
+        for actor in [only] if only else self.ended:
+            if actor.role == role and killed in (None, actor.killed) and actor.path.exists():
+                data = actor.path.read_bytes()
+                row = np.frombuffer(data[: len(data) // ENTRY.itemsize * ENTRY.itemsize], ENTRY)
+                rows.append(row[row["mark"] == mark])
+        return np.concatenate(rows)
+
+    def books(self) -> dict[str, int]:
+        kills = Counter(actor.role for actor in self.ended if actor.killed)
+        surely, perhaps = (keys(self.log("producer", mark=mark)) for mark in (b"P", b"p"))
+        assert len(surely) == len(np.unique(surely))
+        assert len(perhaps) - len(surely) <= kills["producer"]
+        killed_producers = [a.number for a in self.ended if a.role == "producer" and a.killed]
+
+        def nothing_missing(seen: np.ndarray) -> int:
+            assert not len(np.setdiff1d(seen, perhaps)), "frames that nobody published"
+            missing = np.setdiff1d(surely, seen)
+            by = Counter((missing >> 40).tolist())
+            allowed = SLOTS if self.place.on_gpu else 0  # GPU work that its death cut off
+            assert all(p in killed_producers and n <= allowed for p, n in by.items()), by
+            return len(missing)
+
+        alone = self.log("alone")
+        assert (np.diff(alone["seq"]) > 0).all()
+        gives_back = "hostgate" in self.place.name  # acquire(0) may, and the frame counts as again
+        assert gives_back or not alone["again"].any()
+        missing = nothing_missing(keys(alone))
+        assert len(alone) == len(np.unique(keys(alone)))
+
+        living, dead = self.log("jobs", killed=False), self.log("jobs", killed=True)
+        confirmed = keys(self.log("jobs", killed=True, mark=b"R"))
+        assert len(living) == len(np.unique(keys(living))), "a frame was had twice"
+        nothing_missing(np.concatenate([keys(living), confirmed]))
+        again = living[np.isin(keys(living), keys(dead))]
+        assert again["again"].all(), "redelivered and not flagged"
+        unlogged = living["again"].sum() - len(again)  # taken, and killed before it could say so
+        twice = len(np.intersect1d(keys(living), confirmed))  # killed before it could release
+        assert gives_back or unlogged <= HELD * kills["jobs"], unlogged
+        assert twice <= HELD * kills["jobs"], twice
+
+        seen_lossy = 0
+        for actor in (a for a in self.ended if a.role == "lossy"):
+            lossy = self.log("lossy", only=actor)
+            gaps = np.diff(lossy["seq"])
+            assert gives_back or (gaps > 0).all()
+            assert self.place.on_gpu or (gaps - 1 == lossy["lost"][1:]).all(), "lost is a lie"
+            assert not len(np.setdiff1d(keys(lossy), perhaps))
+            seen_lossy += len(lossy)
+        stats = self.ring.stats()
+        assert (stats.peers, stats.subscriptions, stats.reaps) == ((), (), kills.total()), stats
+        return {"published": len(surely), "alone": len(alone), "jobs": len(living),
+                "jobs_dead": len(dead), "redelivered": int(living["again"].sum()), "twice": twice,
+                "lossy": seen_lossy, "cut_off": missing, "torn_told": self.torn}  # fmt: skip
+
+    def growth(self, seconds: float) -> dict[str, float]:
+        """Median of the last quarter less that of the second, by what was measured."""
+        n = len(self.samples)
+        assert n >= 8, n
+        grown = {
+            key: statistics.median(row[key] for row in self.samples[3 * n // 4 :])
+            - statistics.median(row[key] for row in self.samples[n // 4 : n // 2])
+            for key in self.samples[0].keys() - {"t", "peers"}
+        }
+        rss = (2 if seconds >= 60 else 8) * 2**20  # allocators settle for a while
+        most = {"rss": rss, "fds": MOST["producer"] + MOST["jobs"] + MOST["lossy"], "threads": 1}
+        for key, value in grown.items():
+            assert value <= most.get(key.split("_")[-1], 0), f"{key} grew by {value}"
+        return grown
+
+
+def keys(log: np.ndarray) -> np.ndarray:
+    return log["producer"].astype("i8") << 40 | log["k"]
+
+
+def device_used(place: Place) -> int:
+    if not place.on_gpu:
+        return 0
+    import cupy
+
+    free, total = cupy.cuda.runtime.memGetInfo()
+    return int(total - free)
+
+
+def soak(seconds: float, where: str, seed: int) -> dict[str, Any]:
+    """Runs and judges.  Raises AssertionError."""
+    place = next(place for place in PLACES if place.name == where)
+    name = f"soak-{os.getpid()}-{secrets.token_hex(3)}"
+    limits = seconds + 3 * PATIENCE_S, os.getpid()
+    with tempfile.TemporaryDirectory(prefix="gpuring-soak-") as folder:
+        with place.create(name, slots=SLOTS, shape=WORDS, dtype="u4", meta=META) as ring:
+            used = device_used(place)
+            this = Soak(place, ring, Path(folder), limits, random.Random(seed))
+            try:
+                this.run(seconds)
+            finally:
+                for actor in this.actors:
+                    actor.child.end()
+            result = {"where": where, "seconds": seconds, "seed": seed, **this.books()}
+            result["events"] = dict(sorted(this.events.items()))
+            result["growth"] = this.growth(seconds)
+            poll(lambda: device_used(place) <= used + 2**24)  # the driver tears contexts down
+        assert not list(Path("/dev/shm").glob(f"gpuring.{name}*"))
+    every = max(1, len(this.samples) // 60)
+    return result | {"device_grown": device_used(place) - used, "samples": this.samples[::every]}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--where", choices=[place.name for place in PLACES], default="host")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    result = soak(args.seconds, args.where, args.seed)
+    git = ["git", "describe", "--always", "--dirty"]
+    said = subprocess.run(git, check=False, capture_output=True, text=True)
+    result["revision"] = os.environ.get("GPURING_REVISION") or said.stdout.strip()
+    result["cpus"], result["machine"] = os.cpu_count(), platform.machine()
+    text = json.dumps(result, indent=1)
+    if args.json:
+        args.json.write_text(text + "\n")
+    print(
+        text if not args.json else json.dumps({k: v for k, v in result.items() if k != "samples"})
+    )
+    return 0

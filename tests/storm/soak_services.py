@@ -1,0 +1,137 @@
+"""Many calls of one service, plain and in parts; what its two processes use must not grow.
+
+    python -m tests.storm soak-services --calls 1000000 --json bench/results/soak-services-host.json
+
+One client with eight calls in flight, one engine that takes up to eight.  Every tenth call is
+answered in three parts.  All answers are checked.  After each twentieth of the calls a row says
+what both processes use.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import json
+import os
+import platform
+import secrets
+import subprocess
+import sys
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import gpuring
+from tests.helpers.processes import Child, Pipe
+
+CALLS = 8
+PARTS = 3
+ROWS = 20
+SETTLED = ROWS // 4  # rows after which nothing may grow any more
+PATIENCE_S = 60.0
+WORDS = 512
+MOST = {"rss": 2 << 20, "fds": 0, "threads": 0, "objects": 200}
+TERMS: dict[str, Any] = {
+    "request": ((WORDS,), "u8"),
+    "response": ((WORDS,), "u8"),
+    "device": "host",
+}
+
+
+def use() -> dict[str, int]:
+    """What this process uses."""
+    gc.collect()
+    proc = Path("/proc/self")
+    return {
+        "rss": int((proc / "statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE"),
+        "fds": len(list((proc / "fd").iterdir())),
+        "threads": len(list((proc / "task").iterdir())),
+        "objects": len(gc.get_objects()),
+    }
+
+
+def engine(pipe: Pipe, name: str) -> None:
+    with gpuring.serve(name, **TERMS) as server:
+        pipe.send("up")
+        while True:
+            if pipe.told():
+                if pipe.receive() == "end":
+                    return
+                pipe.send(use())
+            try:
+                calls = server.take(CALLS, timeout=0.05)
+            except gpuring.RingTimeout:
+                continue
+            for call in calls:
+                first = int(call.array[0])
+                for k in range(PARTS if first % 10 == 0 else 0):
+                    with call.part(PATIENCE_S) as slot:
+                        slot.array[0] = first + k
+                if first % 10 == 0:
+                    call.end()
+                else:
+                    with call.answer() as slot:
+                        slot.array[0] = first
+
+
+def check(k: int, call: gpuring.PendingCall) -> None:
+    if k % 10:
+        with call.result(PATIENCE_S) as slot:
+            assert slot.array[0] == k
+        return
+    assert [int(part.array[0]) for part in call.parts(PATIENCE_S)] == [k + n for n in range(PARTS)]
+
+
+def soak(calls: int) -> dict[str, Any]:
+    """Runs and judges.  Raises AssertionError."""
+    name = f"soak-services-{os.getpid()}-{secrets.token_hex(3)}"
+    child = Child(engine, (name,), PATIENCE_S)
+    rows: list[dict[str, Any]] = []
+    try:
+        assert child.receive() == "up"
+        with gpuring.connect(name, calls=CALLS, parts=PARTS, timeout=PATIENCE_S) as client:
+            flying: deque[tuple[int, gpuring.PendingCall]] = deque()
+            for k in range(1, calls + 1):
+                with client.request(PATIENCE_S) as slot:
+                    slot.array[0] = k
+                    flying.append((k, slot.call))
+                while len(flying) == CALLS or (flying and k % (calls // ROWS) == 0):
+                    check(*flying.popleft())
+                if k % (calls // ROWS) == 0:
+                    child.send("use")
+                    rows.append({"calls": k, "client": use(), "engine": child.receive()})
+        child.send("end")
+        child.result()
+    finally:
+        child.end()
+    grown = {
+        f"{who} {what}": rows[-1][who][what] - rows[SETTLED][who][what]
+        for who in ("client", "engine")
+        for what in MOST
+    }
+    for key, value in grown.items():
+        assert value <= MOST[key.split()[1]], f"{key} grew by {value}"
+    assert not list(Path("/dev/shm").glob(f"gpuring.{name}*"))
+    return {"calls": calls, "grown": grown, "rows": rows}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--calls", type=int, default=1_000_000)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    result = soak(args.calls)
+    with contextlib.suppress(OSError):
+        git = ["git", "describe", "--always", "--dirty"]
+        said = subprocess.run(git, check=False, capture_output=True, text=True)
+        result["revision"] = said.stdout.strip()
+    result["cpus"], result["machine"] = os.cpu_count(), platform.machine()
+    if args.json:
+        args.json.write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps({key: value for key, value in result.items() if key != "rows"}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
