@@ -9,6 +9,7 @@ import re
 
 from gpuring import arguments, native
 
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 Refused = argparse.ArgumentTypeError
 
 
@@ -42,6 +43,15 @@ def seconds(text: str) -> float:
         value = math.inf
     if value > 1e9:
         raise Refused(f"must be a number of seconds from 0 to 1e9, not {text!r}")
+    return value
+
+
+def nbytes(text: str) -> int:
+    """An amount of memory: "64MiB", "500000"."""
+    found = re.fullmatch(r"([0-9]+)\s*([kmg]?i?)b?", text.strip().lower())
+    value = int(found[1]) * _UNITS.get(found[2], 0) if found else 0
+    if value < 1:
+        raise Refused(f"must be a number of bytes, as 64MiB or 500000, not {text!r}")
     return value
 
 

@@ -7,9 +7,10 @@ import os
 import select
 import sys
 import termios
-import time
 import tty
 from typing import Any
+
+from gpuring.deadlines import deadline_of, left_s
 
 
 class Keys:
@@ -34,8 +35,8 @@ class Keys:
 
     def quit_within(self, seconds: float) -> bool:
         """Waits that long; True, and at once, when q was pressed."""
-        deadline = time.monotonic() + seconds
-        while (left := deadline - time.monotonic()) > 0:
+        deadline = deadline_of(seconds)
+        while left := left_s(deadline):
             readable, _, _ = select.select([self._fd] if self._fd >= 0 else [], [], [], left)
             if readable:
                 pressed = os.read(self._fd, 64)
