@@ -8,8 +8,10 @@ import CuPy does not start CUDA, so the children of the server may use a GPU.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import multiprocessing
 import os
+import signal
 import time
 import traceback
 from collections.abc import Callable
@@ -121,6 +123,13 @@ def _run(
     except BaseException:
         outcome = ("raised", traceback.format_exc())
     connection.send(outcome)
+
+
+def die_with(parent: int) -> None:
+    """This process ends with its parent, whatever ends that."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def open_files() -> dict[int, str]:

@@ -4,7 +4,8 @@ What readers are told of torn frames is compared with what the GPU of a fake dri
 bench/results/kill-matrix-device.json keeps a long run:
 
     gcc -O2 -pthread -DGR_FAULTS -Wl,--wrap=gr_pidfd tests/core/kill_device/*.c tests/core/fake_*.c
-        tests/core/kill/{book,matrix,report,round}.c gpuring/native/{core,device}/*.c -ldl -o build/kill
+        tests/core/kill/{book,matrix,report,round}.c gpuring/native/{core,device}/*.c -ldl
+        -o build/kill
     build/kill --core 'gpuring/*' --rounds 10000 --seed 2027 --json FILE
 """
 
