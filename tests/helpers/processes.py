@@ -82,6 +82,11 @@ class Child:
         tasks = [task.read_text() for task in Path(f"/proc/{self.pid}/task").glob("*/stat")]
         return all(task.rpartition(") ")[2].startswith("T") for task in tasks)
 
+    def stop(self) -> None:
+        """Sends SIGSTOP.  All of its threads have stopped when this returns."""
+        os.kill(self.pid, signal.SIGSTOP)
+        poll(self.stopped)
+
     def kill(self) -> None:
         """Sends SIGKILL.  The process is gone when this returns."""
         self.process.kill()

@@ -21,8 +21,9 @@ from typing import Any
 import pytest
 
 import gpuring
+from tests.helpers.interrupted import PACKAGE, may_come
 from tests.helpers.support import LOCK_BYTE, poll
-from tests.ring.test_interrupt import PACKAGE, may_come, names, traces
+from tests.ring.test_interrupt import names, traces
 
 pytestmark = pytest.mark.filterwarnings("ignore:ring .* was not closed:ResourceWarning")
 

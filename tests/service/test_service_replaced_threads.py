@@ -11,8 +11,8 @@ import threading
 import pytest
 
 import gpuring
+from tests.helpers.interrupted import interrupts
 from tests.helpers.support import poll, segments_of
-from tests.ring.test_interrupt import interrupts
 from tests.service.services import (
     answer,
     ask_here,

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import shutil
-import signal
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.helpers.support import Child, Pipe, Segment, poll
+from tests.helpers.support import Child, Pipe, Segment
 from tests.native.offer import directory, opened, slots, sockets
 
 
@@ -41,6 +39,5 @@ def stopped(ring: Segment, children: Callable[..., Child]) -> Child:
     """A process that offers the slots and is stopped."""
     child = children(offers, ring.path)
     ring._dead.append(child.receive())
-    os.kill(child.pid, signal.SIGSTOP)
-    poll(child.stopped)
+    child.stop()
     return child

@@ -14,7 +14,7 @@ import struct
 
 import pytest
 
-from tests.helpers.support import Pipe, poll
+from tests.helpers.support import Pipe
 from tests.native.offer import PATIENCE_S, asks, directory, of, opened, refused, slots, takes_part
 
 
@@ -140,8 +140,7 @@ def test_who_has_it_is_stopped(ring, children):
     ring.creator.offer(fd := slots(b"12345678"))
     child = children(takes_part, ring.path)
     child.receive()
-    os.kill(child.pid, signal.SIGSTOP)
-    poll(child.stopped)
+    child.stop()
     # The creator still answers.
     asking = children(asks, ring.path, 1)
     asking.receive()
