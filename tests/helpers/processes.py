@@ -147,6 +147,14 @@ def open_files() -> dict[int, str]:
     return found
 
 
+def runs(pid: int) -> bool:
+    """Whether the process is there.  A zombie is not: nobody may be here who waits for it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
+    except OSError:
+        return False
+
+
 def poll(condition: Callable[[], Any], patience_s: float = PATIENCE_S) -> Any:
     """Looks until the condition is true, and returns its value."""
     deadline = time.monotonic() + patience_s

@@ -80,7 +80,7 @@ def _peek(ring: gpuring.Ring, field: str) -> int:
         return int(struct.unpack_from("<I", os.pread(header.fileno(), 4, offset))[0])
 
 
-def readable(endpoint: gpuring.Consumer | gpuring.Producer, timeout: float = 0) -> bool:
+def readable(endpoint: Any, timeout: float = 0) -> bool:
     with selectors.DefaultSelector() as selector:
         selector.register(endpoint, selectors.EVENT_READ)
         return bool(selector.select(timeout))
