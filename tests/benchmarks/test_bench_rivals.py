@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,7 +25,7 @@ from gpuring.cli.measure.crew import Crew, RoleFailed
 from gpuring.cli.measure.figures import Figure, select
 from gpuring.cli.measure.stored import Run, load
 from tests import ROOT
-from tests.helpers.processes import poll
+from tests.helpers.processes import poll, runs
 
 RIVALS = {rival.name: rival for rival in rivals.RIVALS}
 HOST = [rival.name for rival in rivals.RIVALS if rival.memory == "host"]
@@ -241,13 +240,6 @@ def test_players_end_with_the_benchmark() -> None:
         benchmark.kill()
         benchmark.wait()
     poll(lambda: not any(runs(pid) for pid in pids))
-
-
-def runs(pid: int) -> bool:
-    try:
-        return " Z" not in Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
-        return False
 
 
 def test_every_peer_is_named_once_and_runs_or_says_why(

@@ -7,14 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from gpuring.cli.measure.attempt import attempt
 from gpuring.cli.measure.crew import Crew, RoleFailed
 from gpuring.cli.measure.figures import Distribution, Figure
-from tests.helpers.processes import poll
+from tests.helpers.processes import poll, runs
 
 
 def die(pipe):
@@ -101,13 +100,6 @@ def test_workers_end_with_a_benchmark_that_is_killed():
         benchmark.kill()
         benchmark.wait()
     poll(lambda: not any(runs(pid) for pid in pids))
-
-
-def runs(pid):
-    try:
-        return " Z" not in Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
-        return False
 
 
 def put(pipe, queue):
