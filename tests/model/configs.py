@@ -405,10 +405,10 @@ _both(
             "select_sleeper", "frame_sleeper", "publisher", "publisher2"
         ),
         "bell: an event loop": lambda: bell().cast(
-            "poller_of_two", "bridge", "publisher", "second_publisher"
+            "poller_of_two", "notifier_thread", "publisher", "second_publisher"
         ),
         "bell: an event loop and a sleeper, the waker dies": lambda: bell().cast(
-            "poller", "bridge", "frame_sleeper", "publisher", "reaper", kills=1
+            "poller", "notifier_thread", "frame_sleeper", "publisher", "reaper", kills=1
         ),
         "bell: a sleeper dies": lambda: bell().cast(
             "frame_sleeper", "frame_sleeper", "publisher", kills=1, mortal=("frame_sleeper",)

@@ -86,7 +86,7 @@ class Doorbell:
             second = ((WAKES2, wakes2),) if "D11" in self.fixes else ()
             yield wait(NONE, (WAKES, wakes), *second)
 
-    # ------------------------------------------------------------------ event loop and bridge
+    # ------------------------------------------------------------------ event loop, notifier
 
     def poll_until(self, wanted):
         """Arms, and waits for the descriptor, until frame `wanted` is there."""
@@ -103,17 +103,17 @@ class Doorbell:
                 yield store(MUTEX, 0)
                 return
             if "D10" in self.fixes:
-                yield store(FD, 0)  # drained BEFORE the bridge can see that it is armed
+                yield store(FD, 0)  # drained BEFORE the notifier thread can see that it is armed
             yield store(ARMED, wanted)
             if "D7" in self.fixes and (yield load(LISTED)) != bell + 1:
-                yield fetch_add(KICKS, 1)  # unless the bridge sleeps at that very value
+                yield fetch_add(KICKS, 1)  # unless the notifier thread sleeps at that very value
             bell = there = None
             yield store(MUTEX, 0)
             if "D10" not in self.fixes:
                 yield store(FD, 0)
             yield wait(NONE, (FD, 0))
 
-    def bridge(self, me):
+    def notifier_thread(self, me):
         while True:
             yield lock(MUTEX, 2)
             kicks = yield load(KICKS)
@@ -213,7 +213,7 @@ class Doorbell:
         for tag, name in enumerate(scripts, WAKER + 1):
             me = Peer(tag=WAKER if name in ("publisher", "leaver") else tag)
             script = getattr(self, name)
-            daemon = name in ("reaper", "bridge")
+            daemon = name in ("reaper", "notifier_thread")
             self.actors.append(Actor(f"{name} {tag}", script, me, name in mortal, daemon))
         return self
 

@@ -367,24 +367,28 @@ MUTANTS = {
         ),
     ),
     "D7": Mutant(
-        "arming does not kick the bridge, which sleeps elsewhere",
+        "arming does not kick the notifier thread, which sleeps elsewhere",
         "poller 2 waits for ever",
-        lambda on: bell(on).cast("poller", "bridge", "publisher"),
+        lambda on: bell(on).cast("poller", "notifier_thread", "publisher"),
     ),
     "D8": Mutant(
-        "the bridge reads the bell after its look",
+        "the notifier thread reads the bell after its look",
         "poller_of_two 2 waits for ever",
-        lambda on: bell(on).cast("poller_of_two", "bridge", "publisher", "second_publisher"),
+        lambda on: bell(on).cast(
+            "poller_of_two", "notifier_thread", "publisher", "second_publisher"
+        ),
     ),
     "D9": Mutant(
         "an event loop announces itself after its look",
         "poller_of_two 2 waits for ever",
-        lambda on: bell(on).cast("poller_of_two", "bridge", "publisher", "second_publisher"),
+        lambda on: bell(on).cast(
+            "poller_of_two", "notifier_thread", "publisher", "second_publisher"
+        ),
     ),
     "D10": Mutant(
         "the descriptor is drained when it is armed already",
         "poller 2 waits for ever",
-        lambda on: bell(on).cast("poller", "bridge", "publisher"),
+        lambda on: bell(on).cast("poller", "notifier_thread", "publisher"),
     ),
     "D11": Mutant(
         "who waits at two rings sleeps at the bell of the first",
