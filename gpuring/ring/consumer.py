@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from gpuring import native
 from gpuring.errors import EndOfStream, FrameTorn, PeerLost, RingError, raise_first
-from gpuring.native import verbs
 from gpuring.native.signals import begun_elsewhere
 from gpuring.registry import diagnosis
 from gpuring.registry.diagnosis import subscription_label
 from gpuring.registry.new_names import Arrivals
-from gpuring.ring import waiting
+from gpuring.ring import verbs, waiting
+from gpuring.ring.batch import ReadBatch
 from gpuring.ring.endpoint import Endpoint, Gate, JoinedRing
 from gpuring.ring.not_copyable import Unique
-from gpuring.ring.slot import ReadBatch, ReadSlot
+from gpuring.ring.slot import ReadSlot
 
 if TYPE_CHECKING:
     from gpuring.native import Notifier, Peer

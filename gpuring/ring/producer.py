@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from gpuring.native import verbs
-from gpuring.ring import waiting
+from gpuring.ring import verbs, waiting
+from gpuring.ring.batch import WriteBatch
 from gpuring.ring.endpoint import Endpoint
-from gpuring.ring.slot import WriteBatch, WriteSlot
+from gpuring.ring.slot import WriteSlot
 from gpuring.slot_layout import ARRAY
 
 

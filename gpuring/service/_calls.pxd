@@ -6,8 +6,8 @@ from gpuring.native.c cimport gd_use
 from gpuring.native.header cimport Header
 from gpuring.native.peer cimport Peer
 from gpuring.service._envelopes cimport Response
-from gpuring.native.slots cimport ReadSlot
-from gpuring.native.verbs cimport ConsumerVerbs
+from gpuring.ring.slot cimport ReadSlot
+from gpuring.ring.verbs cimport ConsumerVerbs
 
 
 cdef class HoldsAnswer(ReadSlot)

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from typing import Any
 from weakref import ref
 
-from gpuring.native.slots import WriteSlot
-from gpuring.native.verbs import ProducerVerbs
+from gpuring.ring.slot import WriteSlot
+from gpuring.ring.verbs import ProducerVerbs
 from gpuring.service._patience import Patience
 
 TIDY_S: float

@@ -23,8 +23,8 @@ from gpuring.native.header cimport Header
 from gpuring.native.peer cimport *
 from gpuring.service._envelopes cimport *
 from gpuring.service._patience cimport Patience
-from gpuring.native.slots cimport ReadSlot, Slot, WriteSlot
-from gpuring.native.verbs cimport ConsumerVerbs, ProducerVerbs
+from gpuring.ring.slot cimport ReadSlot, Slot, WriteSlot
+from gpuring.ring.verbs cimport ConsumerVerbs, ProducerVerbs
 from gpuring.service._envelopes import NEVER, TEXT_NBYTES
 from gpuring.errors import EndOfStream, FrameTorn, RingClosed, RingError, RingFull, RingTimeout
 from gpuring.arguments import integer

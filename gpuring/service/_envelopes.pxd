@@ -5,8 +5,8 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 from gpuring.native.c cimport gr_ring
-from gpuring.native.slots cimport ReadSlot, Slot, WriteSlot
-from gpuring.native.verbs cimport ConsumerVerbs, ProducerVerbs
+from gpuring.ring.slot cimport ReadSlot, Slot, WriteSlot
+from gpuring.ring.verbs cimport ConsumerVerbs, ProducerVerbs
 
 cdef extern from "time.h":
     enum: CLOCK_MONOTONIC_COARSE

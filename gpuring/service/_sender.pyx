@@ -18,8 +18,8 @@ from gpuring.native.clock cimport seconds
 from gpuring.native.header cimport Header
 from gpuring.native.peer cimport *
 from gpuring.service._envelopes cimport *
-from gpuring.native.slots cimport Slot, WriteSlot
-from gpuring.native.verbs cimport ProducerVerbs
+from gpuring.ring.slot cimport Slot, WriteSlot
+from gpuring.ring.verbs cimport ProducerVerbs
 from gpuring.service._envelopes import NEVER
 from gpuring.service._sleepers import nothing
 from gpuring.errors import RingClosed, RingError, RingFull

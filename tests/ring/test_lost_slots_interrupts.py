@@ -15,7 +15,6 @@ import pytest
 
 import gpuring
 from gpuring.ring import shutdown
-from gpuring.ring.slot import Slot
 from tests.helpers.support import poll
 from tests.ring.test_interrupt import may_come
 from tests.ring.test_lost_slots import drain, put, ring
@@ -233,7 +232,11 @@ def test_an_interrupt_while_another_object_is_made_leaves_nothing(takes, monkeyp
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(takes.endpoint if where == "_make_slot" else Slot, where, interrupted)
+        if where == "_make_slot":
+            patch.setattr(takes.endpoint, where, interrupted)
+        else:
+            kind = takes.endpoint._kind
+            patch.setattr(takes.endpoint, "_kind", type("Slot", (kind,), {where: interrupted}))
         with pytest.raises(KeyboardInterrupt):
             takes.verb()
     assert takes.holding() == []

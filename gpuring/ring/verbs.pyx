@@ -13,7 +13,8 @@ from libc.stdint cimport int64_t, uint32_t
 from gpuring.native.c cimport *
 from gpuring.native.clock cimport deadline_of
 from gpuring.native.peer cimport *
-from gpuring.native.slots cimport MAX_BATCH, ReadSlot, Slot, WriteSlot, closed, is_free
+from gpuring.ring.slot cimport MAX_BATCH, ReadSlot, Slot, WriteSlot, closed
+from gpuring.ring.whose cimport is_free
 from gpuring.arguments import integer
 
 cdef extern from "Python.h":

@@ -5,7 +5,7 @@ from libc.stdint cimport uint32_t
 from gpuring.native.c cimport gd_call
 from gpuring.native.device cimport Device
 from gpuring.native.peer cimport Peer, verb
-from gpuring.native.slots cimport MAX_BATCH, ReadSlot, Slot, WriteSlot
+from gpuring.ring.slot cimport MAX_BATCH, ReadSlot, Slot, WriteSlot
 
 
 cdef class Verbs:
