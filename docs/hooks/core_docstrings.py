@@ -27,8 +27,8 @@ def _look_into(module: griffe.Module) -> None:
     is_stub = not isinstance(module.filepath, list) and module.filepath.suffix == ".pyi"
     if is_stub or module.path in DERIVED:
         _document(module, importlib.import_module(module.path))
-    for each in module.modules.values():
-        if not each.is_alias:
+    for each in module.members.values():
+        if isinstance(each, griffe.Module):  # an alias would be resolved, and listed as its target
             _look_into(each)
 
 
