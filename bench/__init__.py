@@ -5,5 +5,16 @@
     python -m bench --rivals --mps both  also what people use today, without and with MPS
     python -m bench --from bench/results/bench-h200.json --out DIR
 
-`gpuring bench` is the small one that is installed with the package. What both need is there.
+Its figures come from transitions, throughput, latency, waiting, recovery, beneath, floor and
+rivals; measure puts them together, and report, plots and targets make the page.  Others are
+programs of their own:
+
+    services, service_costs, service_tasks    calls of services    docs/performance.md, decision 17
+    memory_kinds, two_gpus                    GPU memory                             docs/memory.md
+    bridge, bridge_gpu                        rings on other hosts                   docs/bridge.md
+    frontends                                 photos          docs/examples/upscale_frontends.md
+    idle                                      consumers that wait                        decision 9
+
+`gpuring bench` is the small one that is installed with the package.  What it measures is in
+gpuring/cli/bench, and what all of them measure with is in gpuring/cli/measure.
 """

@@ -13,7 +13,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpuring.cli.bench import add_device, add_from, add_spoil, stored, summary
+from gpuring.cli.bench import summary
+from gpuring.cli.measure import stored
+from gpuring.cli.measure.figures import line
+from gpuring.cli.measure.options import add_device, add_from, add_mps, add_only, add_spoil
 from gpuring.cli.trouble import CommandError
 from gpuring.errors import RingError
 
@@ -25,15 +28,13 @@ def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     options.add_argument("--quick", action="store_true", help="about a minute instead of eight")
     add_device(options)
-    options.add_argument(
-        "--mps",
-        choices=("off", "on", "both"),
-        help="whether processes share the GPU through CUDA MPS (default: both where that can be "
-        "had; with --quick as the environment has it)",
+    add_mps(
+        options,
+        None,
+        "whether processes share the GPU through CUDA MPS (default: both where that can be had; "
+        "with --quick as the environment has it)",
     )
-    options.add_argument(
-        "--only", nargs="+", choices=GROUPS, metavar="GROUP", help=f"of {', '.join(GROUPS)}"
-    )
+    add_only(options, GROUPS, "GROUP")
     options.add_argument(
         "--rivals", action="store_true", help="also torch queues and what else is installed"
     )
@@ -76,9 +77,7 @@ def _run(args: argparse.Namespace, asked: Sequence[str]) -> int:
     if not args.stored:
         source = args.out / "bench.json"
         stored.must_be_writable(source, "--out")
-        run = stored.measured(
-            measure(args), asked, lambda figure: print(report.line(figure), flush=True)
-        )
+        run = stored.measured(measure(args), asked, lambda figure: print(line(figure), flush=True))
         run.save(source)
     page = report.write(run, args.out)
     print(
@@ -86,7 +85,7 @@ def _run(args: argparse.Namespace, asked: Sequence[str]) -> int:
     )
     print(f"{run.seconds:.0f} s; {page}, {source}")
     for figure in run.failed:
-        print(f"python -m bench: {report.line(figure)}", file=sys.stderr)
+        print(f"python -m bench: {line(figure)}", file=sys.stderr)
     return run.status
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuring.cli.bench import beneath
-from gpuring.cli.bench.crew import Crew
-from gpuring.cli.bench.figures import Figure
-from gpuring.cli.bench.settings import Settings
+from gpuring.cli.measure.crew import Crew
+from gpuring.cli.measure.figures import Figure
+from gpuring.cli.measure.settings import Settings
 
 
 def run(settings: Settings, crew: Crew) -> Iterator[Figure]:

@@ -13,12 +13,12 @@
  * stream per process, no metadata, no lossy or shared reading, no sleeping waits, no validation of what it maps.
  *
  *   floor --what throughput|burst|roundtrip|oneway|wake [--sync event,timeline] [--gate stream|host] [--kernel 0|1]
- *         [--skip-complete 0|1] [--slots N] [--consumers K] [--nbytes B] [--frames N] [--seconds S] [--warmup W]
- * sync, gate, kernel, skip-complete and slots take comma lists; every combination is one measurement and prints one JSON
- * object with raw samples.  skip-complete: a fence that the host sees complete costs no stream wait.  frames: rounds of a
- * latency, frames of the others; throughput without it runs for `seconds`, at the rate that its warm-up reached.
+ *         [--slots N] [--consumers K] [--nbytes B] [--frames N] [--seconds S] [--warmup W]
+ * sync, gate, kernel and slots take comma lists; every combination is one measurement and prints one JSON object with
+ * raw samples.  A fence that the host sees complete costs no stream wait.  frames: rounds of a latency, frames of the
+ * others; throughput without it runs for `seconds`, at the rate that its warm-up reached.
  *
- * Build: nvcc -O2 -std=c++17 -I../gpuring/cli/bench floor.cu -o floor
+ * Build: nvcc -O2 -std=c++17 -I../gpuring/cli/measure floor.cu -o floor
  * floor_ring.cu has the ring.  Here is what is measured, and the processes. */
 #include <errno.h>
 #include <linux/futex.h>
@@ -36,7 +36,6 @@
 /* --- what is measured --------------------------------------------------------------------------------------------- */
 
 constexpr int WINDOWS = 25;
-constexpr u64 TIMED = 7; /* every 7th frame's host time is taken: the clock stays out of the rate; no lap is a multiple */
 constexpr u64 OPEN_END = ~0ull;
 
 /* The streams fall behind the hosts until their queues are full, so the rate is taken when that is over, in windows of one
@@ -46,7 +45,6 @@ static void throughput_producer(Ring &ring) {
     double half = 0;
     for (u64 seq = base + 1; seq <= load(header->end); seq++) {
         wait_free(ring, seq);
-        double start = seq % TIMED ? 0 : now_ns();
         write_frame(ring, seq);
         if (seq == warm - options.warmup / 2) half = now_ns();
         if (seq == warm) {
@@ -57,7 +55,6 @@ static void throughput_producer(Ring &ring) {
             store(header->end, warm + WINDOWS * laps * cell.slots);
         }
         publish(ring, seq);
-        if (start != 0 && seq > warm) sample(PRODUCER, (now_ns() - start) / 1e3);
     }
 }
 
@@ -66,9 +63,7 @@ static void throughput_consumer(Ring &ring, int k) {
     double before = 0;
     for (u64 seq = base + 1; seq <= load(header->end); seq++) {
         wait_published(ring, seq);
-        double start = seq % TIMED || k ? 0 : now_ns();
         read_frame(ring, k, seq);
-        if (start != 0 && seq > warm) sample(CONSUMER, (now_ns() - start) / 1e3);
         if (seq == mark && k == 0) {
             double now = now_ns();
             if (seq > warm) sample(RATE, window / (now - before) * 1e9);
@@ -164,15 +159,12 @@ static void print_series(const char *name, int series) {
 static void print_cell(u64 frames) {
     u64 bad = 0;
     for (u64 count : header->wrong) bad += count;
-    printf("{\"what\": \"%s\", \"sync\": \"%s\", \"gate\": \"%s\", \"kernel\": %s, \"skip_complete\": %s, "
+    printf("{\"what\": \"%s\", \"sync\": \"%s\", \"gate\": \"%s\", \"kernel\": %s, "
            "\"slots\": %d, \"consumers\": %d, \"nbytes\": %llu, \"frames\": %llu, \"wrong\": %llu",
            options.what.c_str(), cell.timeline ? "timeline" : "event", cell.host_gate ? "host" : "stream",
-           cell.kernel ? "true" : "false", cell.skip ? "true" : "false", cell.slots, options.consumers, options.nbytes,
-           frames, bad);
+           cell.kernel ? "true" : "false", cell.slots, options.consumers, options.nbytes, frames, bad);
     if (options.what == "throughput") {
         print_series("frames_per_s", RATE);
-        print_series("producer_us", PRODUCER);
-        print_series("consumer_us", CONSUMER);
     } else if (options.what == "burst") {
         print_series("producer_ns", PRODUCER);
         print_series("consumer_ns", CONSUMER);
@@ -284,7 +276,7 @@ static bool second(const std::string &text, const char *first, const char *secon
 
 static void parse(int count, char **arguments, int *fd) {
     std::map<std::string, std::string> given{
-        {"--what", ""},     {"--sync", "event"},  {"--gate", "stream"}, {"--kernel", "1"},     {"--skip-complete", "1"},
+        {"--what", ""},     {"--sync", "event"},  {"--gate", "stream"}, {"--kernel", "1"},
         {"--slots", "8"},   {"--consumers", "1"}, {"--nbytes", "4096"}, {"--frames", "0"},     {"--seconds", "0.3"},
         {"--warmup", "1500"}, {"--device", "0"},  {"--deadline", "60"}, {"--role", "-1"},      {"--fd", "-1"}};
     for (int i = 1; i < count; i += 2) {
@@ -308,13 +300,11 @@ static void parse(int count, char **arguments, int *fd) {
     for (const std::string &sync : items(given["--sync"]))
         for (const std::string &gate : items(given["--gate"]))
             for (const std::string &kernel : items(given["--kernel"]))
-                for (const std::string &skip : items(given["--skip-complete"]))
-                    for (const std::string &slots : items(given["--slots"])) {
-                        options.cells.push_back({second(sync, "event", "timeline"), second(gate, "stream", "host"),
-                                                 second(kernel, "0", "1"), second(skip, "0", "1"),
-                                                 (int)number(slots, 1, MAX_SLOTS)});
-                        options.max_slots = std::max(options.max_slots, options.cells.back().slots);
-                    }
+                for (const std::string &slots : items(given["--slots"])) {
+                    options.cells.push_back({second(sync, "event", "timeline"), second(gate, "stream", "host"),
+                                             second(kernel, "0", "1"), (int)number(slots, 1, MAX_SLOTS)});
+                    options.max_slots = std::max(options.max_slots, options.cells.back().slots);
+                }
 }
 
 int main(int count, char **arguments) {

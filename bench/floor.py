@@ -17,16 +17,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import gpuring.cli.bench
-from gpuring.cli.bench.crew import Crew
-from gpuring.cli.bench.figures import VERIFICATION_FAILED, Distribution, Figure, Value
+from gpuring.cli.measure.crew import Crew
+from gpuring.cli.measure.figures import VERIFICATION_FAILED, Distribution, Figure, Value
+from gpuring.cli.measure.patterns import SOURCE as KERNELS
 
 SOURCE = Path(__file__).with_name("floor.cu")
-KERNELS = Path(gpuring.cli.bench.__file__).parent
-"""Where kernels.cu is: the floor stamps and checks with the kernels of `gpuring bench`."""
 PROGRAM = "floor"
-ALWAYS_WAITS = "floor, always waits"
-"""The same, but without a look first: each fence costs a stream wait, even if it is complete."""
 
 NO_NVCC = (
     "no nvcc on PATH, in $CUDA_HOME/bin or in /usr/local/cuda/bin: install the CUDA toolkit's "
@@ -82,7 +78,6 @@ def plan(quick: bool) -> list[Options]:
     stream: Options = {
         "what": "throughput",
         **BOTH,
-        "skip-complete": "0,1",
         "seconds": 0.1 if quick else 0.25,
         "warmup": 2500 if quick else 1500,
     }
@@ -129,7 +124,7 @@ def build(nvcc: Path) -> Path:
     directory = tempfile.TemporaryDirectory(prefix="gpuring-floor-")
     atexit.register(directory.cleanup)
     program = Path(directory.name, "floor")
-    options = ["-O2", "-std=c++17", "-arch=native", f"-I{KERNELS}"]
+    options = ["-O2", "-std=c++17", "-arch=native", f"-I{KERNELS.parent}"]
     command = [str(nvcc), *options, str(SOURCE), "-o", str(program)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_S, check=False)
@@ -179,7 +174,6 @@ def figures_of(line: Mapping[str, Any], common: Mapping[str, Value]) -> Iterator
     """The figures of one measurement; none of them has values if a single word was wrong."""
     group, name, unit = _HEADINGS[line["what"]]
     kernel = {"sync": line["sync"], "kernel": line["kernel"]}
-    program = PROGRAM if line["skip_complete"] else ALWAYS_WAITS
     found: list[tuple[str, str, dict[str, Value], list[float]]]
     if line["what"] == "throughput":
         setting: dict[str, Value] = {
@@ -193,9 +187,6 @@ def figures_of(line: Mapping[str, Any], common: Mapping[str, Value]) -> Iterator
             "producers": 1,
         }
         found = [(name, unit, setting, line["frames_per_s"])]
-        for side in ("producer", "consumer"):
-            host = ("host time per frame", "µs", {**setting, "side": side}, line[f"{side}_us"])
-            found.append(host)
     elif line["what"] == "burst":
         found = [
             (name, unit, {**kernel, "side": side}, [ns / 1e3 for ns in line[f"{side}_ns"]])
@@ -207,7 +198,7 @@ def figures_of(line: Mapping[str, Any], common: Mapping[str, Value]) -> Iterator
         setting = {"sync": line["sync"], "gate": line["gate"], "busy": False}
         found = [(name, unit, setting, line["us"])]
     for each, its_unit, distinct, sample in found:
-        figure = functools.partial(Figure, group, each, program, its_unit, {**distinct, **common})
+        figure = functools.partial(Figure, group, each, PROGRAM, its_unit, {**distinct, **common})
         if line["wrong"]:
             wrong = f"{line['wrong']} wrong words in {line['frames']} frames"
             yield figure(skipped=f"{VERIFICATION_FAILED}: {wrong}")

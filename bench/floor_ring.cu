@@ -68,7 +68,7 @@ struct Ring {
 };
 
 struct Cell {
-    bool timeline, host_gate, kernel, skip;
+    bool timeline, host_gate, kernel;
     int slots;
 };
 
@@ -158,7 +158,7 @@ static inline void finish(Fence &fence, int slot, u64 seq) {
 
 static inline void order(Fence &fence, int slot, u64 seq) {
     if (cell.host_gate) return finish(fence, slot, seq);
-    if (cell.skip && complete(fence, slot, seq)) return;
+    if (complete(fence, slot, seq)) return;
     if (cell.timeline)
         CHECK(wait_value(stream, fence.address, seq, CU_STREAM_WAIT_VALUE_GEQ));
     else

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from functools import partial
 
 from gpuring.cli.bench import latency
-from gpuring.cli.bench.attempt import Wrong
-from gpuring.cli.bench.crew import Crew, Pipe
-from gpuring.cli.bench.figures import Figure
-from gpuring.cli.bench.patterns import cuda_tools
-from gpuring.cli.bench.settings import Settings
+from gpuring.cli.measure.attempt import Wrong
+from gpuring.cli.measure.crew import Crew, Pipe
+from gpuring.cli.measure.figures import Figure
+from gpuring.cli.measure.patterns import cuda_tools
+from gpuring.cli.measure.settings import Settings
 
 BUSY_NS = 200_000
 
@@ -26,7 +26,9 @@ def run(settings: Settings, crew: Crew) -> Iterator[Figure]:
             yield from latency.run(settings, crew, place, kernel=kernel)
         if place.on_gpu and (place.gate == "stream" or not settings.quick):
             beside = partial(third_process, crew)
-            yield from latency.run(settings, crew, place, kernel=True, busy=True, beside=beside)
+            yield from latency.run(
+                settings, crew, place, kernel=True, names=("round trip",), busy=True, beside=beside
+            )
 
 
 @contextlib.contextmanager

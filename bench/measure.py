@@ -8,14 +8,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 
-from gpuring.cli.bench import settings, why_no_gpu
-from gpuring.cli.bench.crew import Crew
-from gpuring.cli.bench.figures import Figure
-from gpuring.cli.bench.mps import installed, reachable
-from gpuring.cli.bench.settings import Settings
+from gpuring.cli.bench import why_no_gpu
+from gpuring.cli.measure import mps, settings
+from gpuring.cli.measure.crew import Crew
+from gpuring.cli.measure.figures import Figure
+from gpuring.cli.measure.settings import Settings
 from gpuring.cli.trouble import CommandError
-
-from . import mps
 
 OURS = ("transitions", "throughput", "latency", "waiting", "recovery")
 GROUPS = (*OURS, "beneath", "floor", "rivals")
@@ -43,20 +41,14 @@ def measure(args: argparse.Namespace, scale: float = 1.0) -> Iterator[Figure]:
                 ours = [group for group in groups if group not in ONLY_ON_GPU]
                 yield from _groups(ours, replace(base, places=host), crew)
             return
-        running = reachable()
-        modes = _modes(args.mps, running, args.quick)
-        for number, mode in enumerate(modes):
+        for number, mode in enumerate(_modes(args.mps, args.quick)):
             places = (*(host if number == 0 else ()), *settings.ON_GPU)
             with ExitStack() as stack:
-                environment = {}
-                if mode and not running:
-                    try:
-                        environment = stack.enter_context(mps.daemon())
-                    except mps.NoMps as error:
-                        yield Figure("latency", "with MPS", "gpuring", "", skipped=str(error))
-                        continue
-                elif running and not mode:
-                    environment = mps.without()
+                try:
+                    environment = stack.enter_context(mps.environment(mode))
+                except mps.NoMps as error:
+                    yield Figure("latency", "with MPS", "gpuring", "", skipped=str(error))
+                    continue
                 part = replace(base, places=places, mps=mode, environment=environment)
                 if not mode:
                     yield from _groups(groups, part, stack.enter_context(Crew(environment)))
@@ -68,10 +60,10 @@ def measure(args: argparse.Namespace, scale: float = 1.0) -> Iterator[Figure]:
         settings.remove_rings()
 
 
-def _modes(asked: str | None, running: bool, quick: bool) -> tuple[bool, ...]:
+def _modes(asked: str | None, quick: bool) -> tuple[bool, ...]:
     if asked is None:
-        asked = "on" if running else "both" if installed() and not quick else "off"
-    return {"off": (False,), "on": (True,), "both": (False, True)}[asked]
+        asked = "on" if mps.reachable() else "both" if mps.installed() and not quick else "off"
+    return mps.MODES[asked]
 
 
 def _groups(groups: list[str], settings: Settings, crew: Crew) -> Iterator[Figure]:

@@ -1,30 +1,28 @@
-"""What each kind of GPU memory costs beside legacy CUDA IPC: join, hand-over and death, in one run.
+"""What each kind of GPU memory costs beside legacy CUDA IPC: create, join, hand-over, in one run.
 
-    python -m bench.memory_kinds [--rounds 5] [--out kinds.json]
+    python -m bench.memory_kinds [--rounds 5] [--json FILE]
 
 The kinds take turns within each round, so that a machine that slows down slows all of them.  Frames
-have 1 MiB, of which 4 KiB are written and checked.  It prints a table, and writes JSON with the
-figures and the machine card.  It takes less than a minute.
+have 1 MiB, of which 4 KiB are written and checked.  It takes less than a
+minute.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import json
+import sys
 import time
-from pathlib import Path
-from statistics import median
-from typing import Any
+from collections.abc import Iterator
 
 import gpuring
-from gpuring.cli.bench.card import machine_card
-from gpuring.cli.bench.crew import Crew, Part, Pipe
-from gpuring.cli.bench.patterns import pattern_for
-from gpuring.cli.bench.settings import SLOTS, remove_rings, ring_name
+from gpuring.cli.measure import options, stored
+from gpuring.cli.measure.crew import Crew, Pipe
+from gpuring.cli.measure.figures import Distribution, Figure
+from gpuring.cli.measure.patterns import pattern_for
+from gpuring.cli.measure.settings import SLOTS, remove_rings, ring_name
 from gpuring.memory import kinds
-from gpuring.memory.cuda import load_cupy
 
+GROUP = "memory"
 SHAPE = (1 << 17,)
 FRAMES = 2000
 TURNS = 200
@@ -35,7 +33,6 @@ UNITS = {
     "join": "ms",
     "frames": "frames/s",
     "round trip": "µs",
-    "death": "ms",
 }
 
 
@@ -72,9 +69,7 @@ def own(pipe: Pipe, name: str, kind: str) -> dict[str, float]:
             answer.finish()
             figures["round trip"] = 1e6 * (time.perf_counter() - begun) / TURNS
         pipe.send()
-        pipe.receive()  # a victim holds the oldest of a full ring
-        with producer.claim(PATIENCE_S):
-            figures["death"] = time.monotonic()  # when it went on
+        pipe.receive()  # the partner has left both
         if answer.wrong():
             raise RuntimeError(f"{answer.wrong()} words were wrong")
     return figures
@@ -107,24 +102,10 @@ def join(pipe: Pipe, name: str) -> float:
     return took
 
 
-def hold(pipe: Pipe) -> None:
-    """Joins the ring that it is told, fills it, and keeps its oldest frame for ever."""
-    load_cupy().cuda.runtime.free(0)  # makes the context
-    pipe.send()
-    name = pipe.receive()
-    with gpuring.attach(name) as ring, ring.consumer() as frames:
-        with ring.producer() as producer:
-            for _ in range(SLOTS):
-                producer.claim(PATIENCE_S).publish()
-        frames.acquire(PATIENCE_S)
-        pipe.send()
-        pipe.receive()
-
-
 # ---- the run -------------------------------------------------------------------------------------
 
 
-def measure(crew: Crew, kind: str, victim: Part) -> dict[str, float]:
+def measure(crew: Crew, kind: str) -> dict[str, float]:
     name = ring_name()
     with crew.start(own, name, kind) as owner:
         owner.receive()
@@ -133,54 +114,38 @@ def measure(crew: Crew, kind: str, victim: Part) -> dict[str, float]:
             owner.send()
             owner.receive()
             joined_ms: float = partner.result()
-        victim.send(name)
-        victim.receive()
         owner.send()
-        time.sleep(0.02)  # it waits by now; if it does not, the figure is no larger for that
-        killed = time.monotonic()
-        victim.kill()
         figures: dict[str, float] = owner.result()
-    figures["death"] = 1e3 * (figures["death"] - killed)
     return figures | {"join": joined_ms}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--out", type=Path)
-    asked = parser.parse_args()
+def figures(rounds: int) -> Iterator[Figure]:
     found: dict[str, dict[str, list[float]]] = {}
-    skipped = {}
     with Crew() as crew, contextlib.ExitStack() as stack:
         stack.callback(remove_rings)
+        able = []
         for kind in kinds.ON_GPU:
-            able, reason = kinds.supported(kind, 0)
-            if not able:
-                skipped[kind] = reason
-        turns = [kind for kind in kinds.ON_GPU if kind not in skipped] * (asked.rounds + 1)
-        victims = [crew.start(hold) for _ in turns]  # all at once, as each takes seconds to start
-        for victim in victims:
-            victim.receive()
-        for kind, victim in zip(turns, victims, strict=True):
-            for what, value in measure(crew, kind, victim).items():
-                found.setdefault(kind, {}).setdefault(what, []).append(value)
-    figures: list[dict[str, Any]] = [
-        # The first round warms up.
-        {"kind": kind, "what": what, "unit": unit, "values": found[kind][what][1:]}
-        for kind in found
-        for what, unit in UNITS.items()
-    ]
+            is_able, reason = kinds.supported(kind, 0)
+            if is_able:
+                able.append(kind)
+            else:
+                yield Figure(GROUP, "all", kind, "", skipped=reason)
+        for kind in able * (rounds + 1):
+            for what, value in measure(crew, kind).items():
+                found.setdefault(what, {}).setdefault(kind, []).append(value)
     for what, unit in UNITS.items():
-        row = "  ".join(
-            f"{each['kind']} {median(each['values']):,.2f}"
-            for each in figures
-            if each["what"] == what
-        )
-        print(f"{what:10}  {row}  {unit}")
-    if asked.out:
-        result = {"card": machine_card(), "figures": figures, "skipped": skipped}
-        asked.out.write_text(json.dumps(result, indent=1) + "\n")
+        for kind, values in found.get(what, {}).items():
+            kept = Distribution.of(values[1:])  # the first round warms up
+            yield Figure(GROUP, what, kind, unit, values=kept, verified="4 KiB of every frame")
+
+
+def main() -> int:
+    parser = options.parser("python -m bench.memory_kinds", __doc__)
+    options.add_rounds(parser, 5)
+    options.add_json(parser)
+    args = parser.parse_args()
+    return stored.run(figures(args.rounds), sys.argv[1:], args.json).status
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

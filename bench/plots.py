@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuring.cli.bench.beneath import ALONE, PIPE, PIPES, WORD
-from gpuring.cli.bench.figures import Figure, Value
-from gpuring.cli.bench.settings import FRAME_NBYTES, SLOTS
+from gpuring.cli.measure.figures import Figure, Value
+from gpuring.cli.measure.settings import FRAME_NBYTES, SLOTS
 from gpuring.cli.text import nbytes
 
 COLOURS = {"host": "#2a7f62", "timeline": "#1f5fa8", "event": "#c8641b", "": "#777777"}
 BENEATH = (WORD, PIPES, PIPE, ALONE)
+NOT_SHOWN = "floor, always waits"
+"""Results of before have it."""
 BASE: dict[str, Value] = {
     "kernel": True, "slots": SLOTS, "nbytes": FRAME_NBYTES, "consumers": 1, "lossless": True,
     "members": 1, "producers": 1, "batch": 1, "gate": "stream", "busy": False,
@@ -57,41 +59,11 @@ def throughput(figures: list[Figure]) -> Iterator[Plot]:
             "Frames/s against consumers that each see every frame",
             "Solid: lossless, the producer waits for the slowest. Dotted: lossy, it passes them.",
         ),
-        ("members", "Frames/s against members that share a subscription", ""),
-        ("producers", "Frames/s of several producers together", ""),
     ):
         lossy = (True, False) if key == "consumers" else (True,)
         plot = _lines(figures, "frames/s", key, title, f"{caption} {BAND}".strip(), lossy)
         if plot:
             yield plot
-
-
-def host_cost(figures: list[Figure]) -> Iterator[Plot]:
-    panels = _panels(figures, "producer's host cost")
-    if not panels:
-        return
-    canvas, axes = _canvas(len(panels))
-    for (label, chosen), axis in zip(panels, axes, strict=True):
-        for sync in ("host", "timeline", "event"):
-            for loaded, style in ((False, "-o"), (True, ":o")):
-                points = sorted(
-                    (int(f.setting["consumers"]), _p(f))
-                    for f in chosen
-                    if f.setting.get("sync") == sync and f.setting.get("loaded") is loaded
-                )
-                if points:
-                    beside = "beside live consumers" if loaded else "alone"
-                    axis.plot(
-                        *zip(*points, strict=True), style, color=COLOURS[sync],
-                        label=f"{sync}, {beside}",
-                    )  # fmt: skip
-        axis.set(title=label, xlabel="lossless subscriptions", ylabel="ns a frame")
-        axis.set_ylim(bottom=0)
-        axis.legend(fontsize=7)
-    caption = (
-        "claim + publish, median. The slope of the solid lines is what one more consumer adds."
-    )
-    yield Plot("host-cost", "What one more consumer costs the producer", caption, _svg(canvas))
 
 
 def verbs(figures: list[Figure]) -> Iterator[Plot]:
@@ -120,41 +92,40 @@ VERBS = ("claim", "publish", "acquire", "release")
 
 
 def latency(figures: list[Figure]) -> Iterator[Plot]:
-    for name in ("round trip", "one-way"):
-        ours = [
-            f
-            for f in figures
-            if f.name == name
-            and f.program in ("gpuring", "floor")
-            and f.setting.get("kernel", True)
-        ]
-        rows = [(_label(f), f) for f in ours if f.values is not None]
-        if not rows:
-            continue
-        canvas, (axis,) = _canvas(1, height=0.8 + 0.28 * len(rows))
-        for at, (_, f) in enumerate(rows):
-            assert f.values is not None
-            colour = COLOURS[str(f.setting.get("sync", ""))]
-            given = {q: f.values.given(q) for q in (1, 50, 99, 99.9)}
-            reach = [value for value in given.values() if value is not None]
-            axis.plot([min(reach), max(reach)], [at, at], color=colour, alpha=0.4)
-            for quantile, marker in ((50, "o"), (99, "|"), (99.9, "x")):
-                if given[quantile] is not None:
-                    axis.plot(given[quantile], at, marker, color=colour)
-        axis.set_yticks(range(len(rows)), [label for label, _ in rows], fontsize=7)
-        axis.invert_yaxis()
-        axis.set(xscale="log", xlabel="µs (logarithmic axis)")
-        axis.grid(axis="x", which="both", alpha=0.2)
-        caption = (
-            "Dot: median. Bar: p99. Cross: p99.9. The line begins at p1. Where there are too few "
-            "rounds for one of them, it is left out."
-        )
-        yield Plot(name.replace(" ", "-"), f"Latency: {name}", caption, _svg(canvas))
+    ours = [
+        f
+        for f in figures
+        if f.name == "round trip"
+        and f.program in ("gpuring", "floor")
+        and f.setting.get("kernel", True)
+    ]
+    rows = [(_label(f), f) for f in ours if f.values is not None]
+    if not rows:
+        return
+    canvas, (axis,) = _canvas(1, height=0.8 + 0.28 * len(rows))
+    for at, (_, f) in enumerate(rows):
+        assert f.values is not None
+        colour = COLOURS[str(f.setting.get("sync", ""))]
+        given = {q: f.values.given(q) for q in (1, 50, 99, 99.9)}
+        reach = [value for value in given.values() if value is not None]
+        axis.plot([min(reach), max(reach)], [at, at], color=colour, alpha=0.4)
+        for quantile, marker in ((50, "o"), (99, "|"), (99.9, "x")):
+            if given[quantile] is not None:
+                axis.plot(given[quantile], at, marker, color=colour)
+    axis.set_yticks(range(len(rows)), [label for label, _ in rows], fontsize=7)
+    axis.invert_yaxis()
+    axis.set(xscale="log", xlabel="µs (logarithmic axis)")
+    axis.grid(axis="x", which="both", alpha=0.2)
+    caption = (
+        "Dot: median. Bar: p99. Cross: p99.9. The line begins at p1. Where there are too few "
+        "rounds for one of them, it is left out."
+    )
+    yield Plot("round-trip", "Latency: round trip", caption, _svg(canvas))
 
 
 def rivals(figures: list[Figure]) -> Iterator[Plot]:
     """A panel for each kind of memory, and for MPS off and on: each has an axis of its own."""
-    for name, unit in (("frames/s", "frames/s"), ("round trip", "µs"), ("one-way", "µs")):
+    for name, unit in (("frames/s", "frames/s"), ("round trip", "µs")):
         panels = []
         for memory, mps in (("host", None), ("cuda", False), ("cuda", True)):
             chosen = [f for f in figures if f.name == name and _comparable(f, memory, mps)]
@@ -191,7 +162,7 @@ def _comparable(f: Figure, memory: str, mps: bool | None) -> bool:
         f.values is not None
         and of == memory
         and (mps is None or f.setting.get("mps") is mps)
-        and f.program not in ("floor, always waits", *BENEATH)
+        and f.program not in (NOT_SHOWN, *BENEATH)
         and _says(f, {**BASE, "gate": f.setting.get("gate", "stream")})
     )
 
@@ -253,8 +224,6 @@ _AXES = {
     "nbytes": "bytes a frame (logarithmic axis)",
     "slots": "slots (logarithmic axis)",
     "consumers": "consumers (logarithmic axis)",
-    "members": "members of one subscription (logarithmic axis)",
-    "producers": "producers (logarithmic axis)",
 }
 
 

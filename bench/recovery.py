@@ -17,11 +17,11 @@ from dataclasses import replace
 from functools import partial
 
 import gpuring
-from gpuring.cli.bench.attempt import attempt, expect_right
-from gpuring.cli.bench.crew import Crew, Part, Pipe
-from gpuring.cli.bench.figures import Distribution, Figure
-from gpuring.cli.bench.patterns import pattern_for
-from gpuring.cli.bench.settings import FRAME_NBYTES, Place, Settings, ring_name
+from gpuring.cli.measure.attempt import attempt, expect_right
+from gpuring.cli.measure.crew import Crew, Part, Pipe
+from gpuring.cli.measure.figures import Distribution, Figure
+from gpuring.cli.measure.patterns import pattern_for
+from gpuring.cli.measure.settings import Place, Settings, create, ring_name
 
 GROUP = "recovery"
 SLOTS = 2
@@ -96,8 +96,7 @@ def hold(pipe: Pipe, name: str, role: str) -> None:
 
 def survive(pipe: Pipe, name: str, place: Place, victim: str, spoil: bool) -> int:
     """Waits for what each victim holds.  Sends the time at which it went on."""
-    shape = (FRAME_NBYTES // 8,)
-    with gpuring.create(name, slots=SLOTS, shape=shape, dtype="u8", **place.options) as ring:
+    with create(name, place, slots=SLOTS) as ring:
         pattern = pattern_for(ring)
         with ring.producer() as producer:
             pipe.send(name)

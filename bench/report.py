@@ -11,8 +11,6 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from gpuring.cli.bench.figures import BEYOND, Figure
-from gpuring.cli.bench.stored import Run
 from gpuring.cli.bench.summary import (
     GPU,
     HOST,
@@ -25,6 +23,8 @@ from gpuring.cli.bench.summary import (
     shown,
 )
 from gpuring.cli.bench.summary import verdict as verdict_of
+from gpuring.cli.measure.figures import BEYOND, Figure, line, number, setting
+from gpuring.cli.measure.stored import Run
 
 from . import plots
 from .targets import Verdict, judge, one_more_consumer_us
@@ -64,21 +64,6 @@ killed with GPU work pending takes every other client with it.</p>
 # ---- a terminal ---------------------------------------------------------------------------------
 
 
-def line(figure: Figure) -> str:
-    """One figure."""
-    head = f"{figure.group:<11} {figure.program:<12} {figure.name}, {_setting(figure)}"
-    values = figure.values
-    if values is None:
-        return f"{head}: skipped: {figure.skipped}"
-    said = [
-        f"p{quantile:g} {_n(each)}"
-        for quantile in (1, 25, 75, 99)
-        if (each := values.given(quantile)) is not None
-    ]
-    beside = f" ({', '.join(said)})" if said else f" (of {values.n})"
-    return f"{head}: {_n(values.p50)} {figure.unit}{beside}"
-
-
 def verdict(figures: Iterable[Figure]) -> str:
     """How many targets were met, and those that were not."""
     judged = [each for each in judge(figures) if each.met is not None]
@@ -87,7 +72,7 @@ def verdict(figures: Iterable[Figure]) -> str:
         return "No target could be computed from what was measured."
     lines = [f"{len(judged) - len(missed)} of {len(judged)} targets met."]
     for each in missed:
-        said = f"NOT met: {each.name}: {_n(each.value)} ({each.goal}; {each.basis})"
+        said = f"NOT met: {each.name}: {number(each.value)} ({each.goal}; {each.basis})"
         lines += textwrap.wrap(said, WIDTH, subsequent_indent="  ")
     return "\n".join(lines)
 
@@ -108,7 +93,7 @@ def write(run: Run, folder: Path) -> Path:
 SECTIONS = (
     ("Throughput", (plots.throughput,), ("throughput",)),
     ("Latency", (plots.latency,), ("latency",)),
-    ("Host time", (plots.verbs, plots.host_cost), ("transitions",)),
+    ("Host time", (plots.verbs,), ("transitions",)),
     ("Waiting and recovery", (), ("waiting", "recovery")),
     ("Beside what people use today", (plots.rivals,), ()),
 )
@@ -225,7 +210,7 @@ def _targets(judged: Iterable[Verdict]) -> str:
         (
             escape(each.name),
             escape(each.goal),
-            "" if each.value is None else _n(each.value),
+            "" if each.value is None else number(each.value),
             _marked(kinds[each.met], each.word),
             escape(each.basis),
         )
@@ -263,15 +248,15 @@ def _figures(figures: list[Figure]) -> str:
     rows = []
     for f in figures:
         assert f.values is not None
-        numbers = [_n(f.values.given(quantile)) for quantile in (1, 50, 99, 99.9)]
-        words = [escape(word) for word in (f.name, f.program, _setting(f), f.unit)]
+        numbers = [number(f.values.given(quantile)) for quantile in (1, 50, 99, 99.9)]
+        words = [escape(word) for word in (f.name, f.program, setting(f), f.unit)]
         rows.append((*words, *numbers, str(f.values.n), escape(f.verified)))
     return _table(head, rows, numeric=(4, 5, 6, 7, 8))
 
 
 def _skipped(figures: list[Figure]) -> str:
     rows = [
-        (escape(f.group), escape(f.program), f"{escape(f.name)} {escape(_setting(f))}",
+        (escape(f.group), escape(f.program), f"{escape(f.name)} {escape(setting(f))}",
          escape(f.skipped))
         for f in figures
     ]  # fmt: skip
@@ -303,16 +288,3 @@ def _table(
         for row in rows
     )
     return f"<table>{f'<tr>{cells}</tr>' if cells else ''}{body}</table>"
-
-
-def _setting(figure: Figure) -> str:
-    return " ".join(
-        f"{key}={ ({True: 'yes', False: 'no'}[value] if isinstance(value, bool) else value) }"
-        for key, value in figure.setting.items()
-    )
-
-
-def _n(value: float | None) -> str:
-    if value is None:
-        return ""
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"

@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
-import json
 import mmap
 import multiprocessing
 import os
@@ -34,7 +33,10 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+import gpuring  # noqa: E402
 from bench import services  # noqa: E402
+from gpuring.cli.measure import options, stored  # noqa: E402
+from gpuring.cli.measure.card import machine_card  # noqa: E402
 
 FORMS = ("one", "eight", "batch")
 BATCH = 8
@@ -56,8 +58,6 @@ def clock_ns(n: int = 1000) -> float:
 
 def one_thread(rounds: int = 2000) -> dict[str, float]:
     """ns for each call: the quickest round of each step."""
-    import gpuring
-
     name, shape = f"bench-costs-{os.getpid()}", ((services.WORDS,), "u8")
     options: Any = {"slots": 64, "shape": services.WORDS, "dtype": "u8", "device": "host"}
     work, best = services.OnHost(), dict.fromkeys(STEPS, float("inf"))
@@ -184,10 +184,10 @@ def placements() -> dict[str, dict[str, Any]]:
 def two_processes(asked: argparse.Namespace) -> list[dict[str, Any]]:
     checkouts = {"this": ROOT} | ({"other": asked.against.resolve()} if asked.against else {})
     seen: dict[tuple[str, ...], list[dict[str, float]]] = {}
-    for variant, options in placements().items():
+    for variant, how in placements().items():
         environment = dict(os.environ)
-        if "spin" in options:
-            environment["GPURING_SPIN"] = options["spin"]
+        if "spin" in how:
+            environment["GPURING_SPIN"] = how["spin"]
         with contextlib.ExitStack() as stack:
             pairs = {
                 which: services.Pair(
@@ -196,8 +196,8 @@ def two_processes(asked: argparse.Namespace) -> list[dict[str, Any]]:
                 for which, path in checkouts.items()
             }
             for pair in pairs.values():
-                if "cpus" in options:
-                    pair.pin(*options["cpus"])
+                if "cpus" in how:
+                    pair.pin(*how["cpus"])
             for _ in range(asked.rounds):
                 for form in FORMS:
                     for program in ("rings", "service"):
@@ -230,16 +230,12 @@ def _show(figures: list[dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options.parser("python bench/service_costs.py", __doc__)
     parser.add_argument("--against", type=Path, metavar="CHECKOUT")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=0.4, help="of each figure in each round")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="where all rounds are stored")
+    options.add_rounds(parser, 3)
+    options.add_seconds(parser, 0.4)
+    options.add_json(parser, "where all rounds are stored")
     asked = parser.parse_args()
-    from gpuring.cli.bench.card import machine_card
-
     card, cpus = machine_card(), sorted(os.sched_getaffinity(0))
     print(f"{len(cpus)} CPUs, load average {os.getloadavg()[0]:.1f}, {card['cpu']}")
     clock, steps = clock_ns(), one_thread()
@@ -255,14 +251,8 @@ def main() -> None:
     figures = two_processes(asked)
     _show(figures)
     if asked.json:
-        stored = {
-            "machine": card,
-            "clock_ns": clock,
-            "line_ns": lines,
-            "one_thread_ns": steps,
-            "figures": figures,
-        }
-        asked.json.write_text(json.dumps(stored, indent=1) + "\n")
+        told = {"clock_ns": clock, "line_ns": lines, "one_thread_ns": steps, "figures": figures}
+        stored.write(asked.json, {"machine": card, **told})
 
 
 if __name__ == "__main__":

@@ -5,12 +5,12 @@
 32 calls are sent, answered in one batch, and taken: without a loop, and by 32 tasks.  The engine's
 part is in the same thread, and its time is left out.  Beside them are 32 tasks that await one bare
 future each, which a callback sets in a batch, and the same with one future in each turn of the
-loop, whose descriptor is readable.  No program over asyncio takes less than these two.
+loop, whose descriptor is readable.  No program over asyncio takes less than these two.  Of all
+rounds the quickest is told.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import sys
@@ -22,7 +22,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+import gpuring  # noqa: E402
 from bench import services  # noqa: E402
+from gpuring.cli.measure import options  # noqa: E402
 
 TASKS = 32
 LAPS = 400
@@ -94,13 +96,9 @@ async def _bare_futures(at_once: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=8, help="of which the quickest is told")
+    parser = options.parser("python bench/service_tasks.py", __doc__)
+    options.add_rounds(parser, 8)
     asked = parser.parse_args()
-    import gpuring
-
     name, shape, work = f"bench-tasks-{os.getpid()}", ((services.WORDS,), "u8"), services.OnHost()
     with (
         gpuring.serve(name, request=shape, response=shape, device="host", slots=64) as server,

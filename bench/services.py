@@ -85,7 +85,7 @@ class OnGpu:
     """All words, each by a kernel.  The metadata of a request tells the engine what they are."""
 
     def __init__(self) -> None:
-        from gpuring.cli.bench.patterns import cuda_tools
+        from gpuring.cli.measure.patterns import cuda_tools
 
         tools = cuda_tools()
         self._stream = tools.stream
@@ -463,50 +463,39 @@ def _show(seen: Seen) -> None:
         print(f"{f'{program}, {form}, {which}':34}{first}{rest}", flush=True)
 
 
-@contextlib.contextmanager
-def _environment(mps: str) -> Iterator[Mapping[str, str]]:
-    """Of processes that share a GPU through a Multi-Process Service ("on"), or do not."""
-    from bench.mps import daemon, without
-
-    if mps == "on":
-        with daemon() as environment:
-            yield environment
-    else:
-        yield without()
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--against", type=Path, metavar="CHECKOUT")
-    parser.add_argument("--device", choices=WORK, default="host")
-    parser.add_argument("--mps", choices=("off", "on", "both"), default="off", help="on a GPU")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=0.5, help="of each figure in each round")
-    parser.add_argument("--forms", nargs="+", choices=FORMS, default=FORMS)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="where all rounds are stored")
-    asked = parser.parse_args()
     here = Path(__file__).resolve().parent.parent
     sys.path.insert(0, str(here))
-    from gpuring.cli.bench.card import machine_card
+    from gpuring.cli.measure import mps, options, stored
+    from gpuring.cli.measure.card import machine_card
 
+    parser = options.parser("python bench/services.py", __doc__)
+    parser.add_argument("--against", type=Path, metavar="CHECKOUT")
+    parser.add_argument("--device", choices=WORK, default="host")
+    options.add_mps(parser, "off", "on a GPU")
+    options.add_rounds(parser, 5)
+    options.add_seconds(parser, 0.5)
+    parser.add_argument("--forms", nargs="+", choices=FORMS, default=FORMS)
+    options.add_json(parser, "where all rounds are stored")
+    asked = parser.parse_args()
     checkouts = {"this": here} | ({"other": asked.against.resolve()} if asked.against else {})
-    stored: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
     print(f"{os.cpu_count()} CPUs, load average {os.getloadavg()[0]:.1f}")
-    for mps in ("off", "on") if asked.mps == "both" else (asked.mps,):
-        with _environment(mps) as environment:
+    for on in mps.MODES[asked.mps]:
+        word = "on" if on else "off"
+        with mps.environment(on) as environment:
             card, seen = machine_card(), _rounds(asked, checkouts, environment)
         if asked.device != "host":
-            print(f"MPS {mps}")
+            print(f"MPS {word}")
         _show(seen)
         figures = [
             {"checkout": which, "program": program, "form": form, "rounds": rounds}
             for (which, program, form), rounds in seen.items()
         ]
-        stored.append({"device": asked.device, "mps": mps, "machine": card, "figures": figures})
+        part = {"device": asked.device, "mps": word, "machine": card, "figures": figures}
+        results.append(part)
     if asked.json:
-        asked.json.write_text(json.dumps(stored, indent=1) + "\n")
+        stored.write(asked.json, results)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuring.cli.bench.figures import Figure, Value
+from gpuring.cli.measure.figures import Figure, Value
 
 SYNCS = ("timeline", "event")
 GROUPS = {"host time per frame": "transitions"}

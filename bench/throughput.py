@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from gpuring.cli.bench import throughput
-from gpuring.cli.bench.crew import Crew
-from gpuring.cli.bench.figures import Figure
-from gpuring.cli.bench.settings import HOST, SLOTS, Settings
 from gpuring.cli.bench.throughput import Load
+from gpuring.cli.measure.crew import Crew
+from gpuring.cli.measure.figures import Figure
+from gpuring.cli.measure.settings import HOST, Settings
 
 NBYTES = tuple(1 << k for k in (12, 16, 20, 24, 27, 30))
 HOST_NBYTES_MAX = 1 << 24
@@ -27,8 +27,6 @@ def loads(settings: Settings) -> Iterator[Load]:
         for kernel in (False, True):
             yield Load(place, kernel, **timing)
     for place in settings.one_per_sync:
-        for kernel in (False, True):
-            yield Load(place, kernel, batch=SLOTS // 2, **timing)
         base = Load(place, **timing)
         for nbytes in (NBYTES[0], NBYTES[2], NBYTES[-1]) if quick else NBYTES:
             if place.on_gpu or nbytes <= HOST_NBYTES_MAX:

@@ -18,12 +18,12 @@ from pathlib import Path
 
 import gpuring
 from gpuring.cli.bench import handover
-from gpuring.cli.bench.attempt import Wrong, attempt, expect_right
-from gpuring.cli.bench.crew import Crew, Pipe
-from gpuring.cli.bench.figures import QUANTILES, Distribution, Figure
 from gpuring.cli.bench.handover import GROUP, VERBS, WARM_UP
-from gpuring.cli.bench.patterns import pattern_for
-from gpuring.cli.bench.settings import FRAME_NBYTES, HOST, SLOTS, Place, Settings, ring_name
+from gpuring.cli.measure.attempt import Wrong, attempt, expect_right
+from gpuring.cli.measure.crew import Crew, Pipe
+from gpuring.cli.measure.figures import QUANTILES, Distribution, Figure
+from gpuring.cli.measure.patterns import pattern_for
+from gpuring.cli.measure.settings import HOST, SLOTS, Place, Settings, create, ring_name
 
 
 def run(settings: Settings, crew: Crew) -> Iterator[Figure]:
@@ -103,13 +103,8 @@ def _with_consumers(
 def measure_with_consumers(
     pipe: Pipe, name: str, place: Place, consumers: int, laps: int, spoil: bool
 ) -> tuple[list[float], int]:
-    shape, ns = (FRAME_NBYTES // 8,), []
-    with (
-        gpuring.create(
-            name, slots=SLOTS, shape=shape, dtype="u8", max_subscriptions=64, **place.options
-        ) as ring,
-        ring.producer() as producer,
-    ):
+    ns = []
+    with create(name, place, max_subscriptions=64) as ring, ring.producer() as producer:
         readers = [ring.consumer() for _ in range(consumers)]
         pattern = pattern_for(ring)
         for lap in range(2 + laps + WARM_UP):
@@ -164,10 +159,8 @@ def _loaded(
 
 def pace(pipe: Pipe, name: str, place: Place, rounds: int) -> None:
     gap_ns = 100_000 if place.on_gpu else 20_000  # short enough for consumers to be awake
-    shape, ns = (FRAME_NBYTES // 8,), []
-    with gpuring.create(
-        name, slots=SLOTS, shape=shape, dtype="u8", max_subscriptions=64, **place.options
-    ) as ring:
+    ns = []
+    with create(name, place, max_subscriptions=64) as ring:
         with ring.producer() as producer:
             pattern = pattern_for(ring)
             pipe.send("ready")

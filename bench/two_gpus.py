@@ -1,40 +1,38 @@
 """A reader on another GPU than its ring, beside a plain copy between the two GPUs, in one run.
 
-    python -m bench.two_gpus [--rounds 3] [--out two-gpus.json] [--host]
+    python -m bench.two_gpus [--rounds 3] [--json FILE] [--host]
 
 A writer on one GPU stamps whole frames, and a reader under the other GPU takes each one over the
 link.  It copies it to its own GPU (`copy`, by slot.copy_to, and checks the first 4 KiB) or reads it
 where it is (`kernel`, which checks every word).  The plain figures come from one process without a
-ring: memcpyPeerAsync and the same kernel over eight buffers of the other GPU.  `write` is the
-writer's kernel alone, on its own GPU.  All kinds of memory take turns in each round, in both
-directions.
+ring: memcpyPeerAsync and the same kernel over eight buffers of the other GPU.  All kinds of memory
+take turns in each round, in both directions.
 
-A run with a wrong word has no result.  It prints a table, and writes JSON with the figures and the
-machine card.  It takes about a minute.  --host tries the processes over host memory, without a GPU.
+A run with a wrong word has no result.  It takes about a minute.  --host tries the processes over
+host memory, without a GPU.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import json
+import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
-from statistics import median
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 import gpuring
-from gpuring.cli.bench.card import machine_card
-from gpuring.cli.bench.crew import Crew, Pipe
-from gpuring.cli.bench.patterns import cuda_tools, pattern_for
-from gpuring.cli.bench.settings import SLOTS, remove_rings, ring_name
+from gpuring.cli.measure import options, stored
+from gpuring.cli.measure.crew import Crew, Pipe
+from gpuring.cli.measure.figures import Distribution, Figure
+from gpuring.cli.measure.patterns import cuda_tools, pattern_for
+from gpuring.cli.measure.settings import SLOTS, remove_rings, ring_name
 from gpuring.memory import kinds
 from gpuring.memory.cuda import device_for, load_cupy
 
+GROUP = "two GPUs"
 FRAMES = {64 << 10: 8000, 6 << 20: 4000, 64 << 20: 800}
 """How many frames of each size, in bytes, one figure is made of."""
 FRAMES_ON_HOST = {64 << 10: 40, 1 << 20: 20}
@@ -134,19 +132,6 @@ def per_second(stream: Any, frames: int, enqueue: Callable[[int], None]) -> floa
     return frames / (time.perf_counter() - begun)
 
 
-def fill(_: Pipe, device: int, nbytes: int, frames: int) -> dict[str, float]:
-    """The writer's kernel on its own GPU."""
-    use(device)
-    tools = cuda_tools()
-    buffers = [tools.cupy.empty(nbytes // 8, "u8") for _ in range(SLOTS)]
-    stamp = tools.kernel("stamp", "cupy", 0, 0, 0)
-
-    def enqueue(k: int) -> None:
-        stamp.launch_over(buffers[k].data.ptr, nbytes // 8, k)
-
-    return {"write": per_second(tools.stream, frames, enqueue)}
-
-
 def plain(_: Pipe, owner: int, reader: int, nbytes: int, frames: int) -> dict[str, float]:
     """What the reader does, with buffers of the other GPU that are there already."""
     use(reader)
@@ -212,8 +197,7 @@ def one_round(
             job = (nbytes, frames)
             runs = {kind: over_ring(crews, kind, owner, reader, *job) for kind in able}
             if owner != HOST:
-                alone = crews[owner].call(fill, owner, *job)
-                runs["none"] = alone | crews[reader].call(plain, owner, reader, *job)
+                runs["none"] = crews[reader].call(plain, owner, reader, *job)
             found += [
                 ((f"{owner} to {reader}", nbytes, memory, how), value)
                 for memory, figures in runs.items()
@@ -222,42 +206,34 @@ def one_round(
     return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--host", action="store_true", help="try it over host memory")
-    asked = parser.parse_args()
-    if asked.host:
-        skipped, able, ways = dict[str, str](), ["auto"], [(HOST, HOST)]
+def figures(rounds: int, host: bool) -> Iterator[Figure]:
+    if host:
+        able, ways, sizes = ["auto"], [(HOST, HOST)], FRAMES_ON_HOST
     else:
-        skipped, ways = two_gpus(), [(0, 1), (1, 0)]
+        skipped, ways, sizes = two_gpus(), [(0, 1), (1, 0)], FRAMES
         able = [kind for kind in kinds.ON_GPU if kind not in skipped]
-    sizes = FRAMES_ON_HOST if asked.host else FRAMES
+        for kind, reason in skipped.items():
+            yield Figure(GROUP, "all", kind, "", skipped=reason)
     rates: dict[What, list[float]] = {}
     with contextlib.ExitStack() as stack:
         stack.callback(remove_rings)
         crews = {number: stack.enter_context(Crew()) for number in sorted({*sum(ways, ())})}
-        for _ in range(asked.rounds + 1):
+        for _ in range(rounds + 1):
             for what, value in one_round(crews, ways, able, sizes):
                 rates.setdefault(what, []).append(value)
-    figures: list[dict[str, Any]] = []
-    print("GPUs     frame      memory  what    frames/s        GB/s")
     for (way, nbytes, memory, how), values in sorted(rates.items()):
-        each = [round(value, 1) for value in values[1:]]  # the first round warms up
-        speeds = [round(value * nbytes / 1e9, 2) for value in values[1:]]
-        figures.append(
-            {"gpus": way, "nbytes": nbytes, "memory": memory, "what": how}
-            | {"frames/s": each, "GB/s": speeds}
-        )
-        size = f"{nbytes >> 10:,} KiB"
-        print(
-            f"{way:7}  {size:10} {memory:6}  {how:6} {median(each):9,.0f} {median(speeds):11,.2f}"
-        )
-    if asked.out:
-        result = {"card": machine_card(), "figures": figures, "skipped": skipped}
-        asked.out.write_text(json.dumps(result, indent=1) + "\n")
+        kept = Distribution.of([nbytes * value / 1e9 for value in values[1:]])  # one warms up
+        yield Figure(GROUP, how, memory, "GB/s", {"gpus": way, "nbytes": nbytes}, kept)
+
+
+def main() -> int:
+    parser = options.parser("python -m bench.two_gpus", __doc__)
+    options.add_rounds(parser, 3)
+    options.add_json(parser)
+    parser.add_argument("--host", action="store_true", help="try it over host memory")
+    args = parser.parse_args()
+    return stored.run(figures(args.rounds, args.host), sys.argv[1:], args.json).status
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,7 +1,7 @@
 """What waiting costs: how fast a sleeping consumer is woken, and how much CPU waiting takes.
 
 CPU use is the process's, all threads, the watchdog included. It is taken over a stretch in which no
-frame comes, or in which a consumer with gate="host" waits for a kernel that takes as long.
+frame comes.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from functools import partial
 
 import gpuring
 from gpuring.cli.bench import wakeup
-from gpuring.cli.bench.attempt import attempt, expect_right
-from gpuring.cli.bench.crew import Crew, Pipe
-from gpuring.cli.bench.figures import Distribution, Figure
-from gpuring.cli.bench.patterns import cuda_tools, pattern_for
-from gpuring.cli.bench.settings import FRAME_NBYTES, HOST, SLOTS, Place, Settings, ring_name
+from gpuring.cli.measure.attempt import attempt, expect_right
+from gpuring.cli.measure.crew import Crew, Pipe
+from gpuring.cli.measure.figures import Distribution, Figure
+from gpuring.cli.measure.patterns import pattern_for
+from gpuring.cli.measure.settings import HOST, SLOTS, Place, Settings, create, ring_name
 
 GROUP = wakeup.GROUP
 _STRETCHES = 3
@@ -28,11 +28,9 @@ def run(settings: Settings, crew: Crew) -> Iterator[Figure]:
     if HOST in settings.places:
         yield from wakeup.run(settings, crew)
     for place in settings.places:
-        waits = ("a frame", "the GPU") if place.on_gpu and place.gate == "host" else ("a frame",)
-        for what in waits:
-            where = settings.where(place, waits_for=what)
-            blank = Figure(GROUP, "CPU of a waiting consumer", "gpuring", "% of a core", where)
-            yield from attempt(blank, partial(_idle, settings, crew, place, blank))
+        where = settings.where(place, waits_for="a frame")
+        blank = Figure(GROUP, "CPU of a waiting consumer", "gpuring", "% of a core", where)
+        yield from attempt(blank, partial(_idle, settings, crew, place, blank))
 
 
 def _idle(settings: Settings, crew: Crew, place: Place, blank: Figure) -> Iterator[Figure]:
@@ -41,10 +39,9 @@ def _idle(settings: Settings, crew: Crew, place: Place, blank: Figure) -> Iterat
         name = holder.receive()
         with crew.start(idle, name, stretch_s) as consumer:
             consumer.receive()
-            for_gpu = blank.setting["waits_for"] == "the GPU"
-            holder.send(int(stretch_s * 1e9) if for_gpu else 0)
+            holder.send("go")
             percent, wrong = consumer.result()
-        holder.send(None)
+        holder.send("close")
         holder.result()
     expect_right(wrong)
     yield replace(blank, values=Distribution.of(percent), verified="4 KiB of the frames before")
@@ -54,28 +51,17 @@ def _idle(settings: Settings, crew: Crew, place: Place, blank: Figure) -> Iterat
 
 
 def hold_ring(pipe: Pipe, name: str, place: Place, spoil: bool) -> None:
-    """Publishes a lap.  With `busy_ns` more frames follow, which a kernel holds up for so long."""
-    shape = (FRAME_NBYTES // 8,)
-    with (
-        gpuring.create(name, slots=SLOTS, shape=shape, dtype="u8", **place.options) as ring,
-        ring.producer() as producer,
-    ):
+    """Publishes a lap, and no frame after it."""
+    with create(name, place) as ring, ring.producer() as producer:
         pattern = pattern_for(ring)
         pipe.send(name)
-        busy_ns = pipe.receive()
+        pipe.receive()
         for _ in range(SLOTS):
             with producer.claim() as slot:
                 pattern.stamp(slot)
                 if spoil:
                     pattern.spoil(slot)
         pattern.finish()
-        if busy_ns:
-            kernel = cuda_tools().kernel("busy", "driver", busy_ns)
-            for _ in range(_STRETCHES):
-                with producer.claim() as slot:
-                    kernel.launch_grid(1, 1)
-                    pattern.stamp(slot)
-            pattern.finish()
         pipe.receive()
 
 
@@ -92,11 +78,8 @@ def idle(pipe: Pipe, name: str, stretch_s: float) -> tuple[list[float], int]:
         pattern.finish()
         for _ in range(_STRETCHES):
             wall, cpu = time.monotonic(), time.process_time()
-            with contextlib.suppress(gpuring.RingTimeout), consumer.acquire(stretch_s) as slot:
-                pattern.check(slot)
+            with contextlib.suppress(gpuring.RingTimeout):
+                consumer.acquire(stretch_s)
             took, cpu = time.monotonic() - wall, time.process_time() - cpu
-            if took > stretch_s / 2:  # else there was nothing to wait for
-                percent.append(100 * cpu / took)
-        if not percent:
-            raise RuntimeError("it never had to wait")
+            percent.append(100 * cpu / took)
         return percent, pattern.wrong()

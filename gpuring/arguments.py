@@ -34,6 +34,14 @@ def seconds(value: Any, what: str) -> float:
     return checked
 
 
+def seconds_from(least: float, value: Any, what: str) -> float:
+    """A time from `least` seconds to 1e9.  Raises TypeError, ValueError."""
+    checked = seconds(value, what)
+    if not least <= checked <= 1e9:
+        raise ValueError(f"{what} is a number of seconds from {least:g} to 1e9, not {value}")
+    return checked
+
+
 def flag(value: Any, what: str, kind: str = "True or False") -> bool:
     """`value` as a bool.  Raises TypeError for everything that is merely true or false."""
     if not isinstance(value, bool | np.bool_):

@@ -7,18 +7,17 @@ import itertools
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from bench.bridge import table
 from bench.bridge.carriers import CARRIERS, OWN_COST, Carrier
 from bench.bridge.measure import Taken, carried, idle_percent
 from bench.bridge.producers import producers
 from bench.bridge.recovery import recovery
-from gpuring.cli.bench import stored
-from gpuring.cli.bench.attempt import Wrong
-from gpuring.cli.bench.crew import Crew, RoleFailed
-from gpuring.cli.bench.figures import VERIFICATION_FAILED, Distribution, Figure
-from gpuring.cli.bench.settings import remove_rings
+from gpuring.cli.measure import options, stored
+from gpuring.cli.measure.attempt import Wrong
+from gpuring.cli.measure.crew import Crew, RoleFailed
+from gpuring.cli.measure.figures import VERIFICATION_FAILED, Distribution, Figure
+from gpuring.cli.measure.settings import remove_rings
 
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = {64 * KIB: 0.005, MIB: 0.01, 6 * MIB: 0.02, 64 * MIB: 0.15}
@@ -86,7 +85,7 @@ def _size(
             except Wrong as wrong:
                 failed[carrier.name] = f"{VERIFICATION_FAILED}: {wrong}"
             except RoleFailed as role:
-                failed[carrier.name] = str(role).strip().splitlines()[-1]
+                failed[carrier.name] = role.last_line
     for carrier in carriers:
         blank = Figure("bridge", "all", carrier.name, "", setting)
         if carrier.name in failed:
@@ -125,21 +124,19 @@ def _idle(carrier: Carrier, crew: Crew, seconds: float) -> Iterator[Figure]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     asked = sys.argv[1:] if argv is None else argv
-    parser = argparse.ArgumentParser(prog="python -m bench.bridge", description=__doc__)
+    parser = options.parser("python -m bench.bridge", __doc__)
     parser.add_argument("--quick", action="store_true", help="the smallest frames only")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="default: all")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=1.5, help="of each measurement")
-    parser.add_argument("--only", nargs="+", choices=[each.name for each in CARRIERS])
-    parser.add_argument("--json", type=Path, help="write the run to this file")
-    parser.add_argument("--from", dest="stored", type=Path, help="print the table of this run")
+    options.add_rounds(parser, 3)
+    options.add_seconds(parser, 1.5)
+    options.add_only(parser, (each.name for each in CARRIERS), "CARRIER")
+    options.add_json(parser)
+    options.add_from(parser, "print the table of this run")
     args = parser.parse_args(asked)
     if args.stored:
         print(table.text(stored.load(args.stored).figures))
         return 0
-    run = stored.measured(figures(args), asked, lambda figure: print(table.line(figure)))
-    if args.json:
-        run.save(args.json)
+    run = stored.run(figures(args), asked, args.json)
     print("", table.text(run.figures), f"{run.seconds:.0f} s", sep="\n")
     return run.status
 

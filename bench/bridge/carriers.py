@@ -102,7 +102,7 @@ def sockets_near(frames: gpuring.Consumer, port: int) -> None:
 
 
 def sockets_far(producer: gpuring.Producer, port: int) -> None:
-    peer = _connected(port)
+    peer = connected(port)
     while True:
         with producer.claim() as slot:
             meta = bytearray(np.dtype(META).itemsize)
@@ -113,7 +113,7 @@ def sockets_far(producer: gpuring.Producer, port: int) -> None:
             _filled(peer, memoryview(slot.array).cast("B"))
 
 
-def _connected(port: int) -> socket.socket:
+def connected(port: int) -> socket.socket:
     while True:
         try:
             return socket.create_connection((HERE, port))

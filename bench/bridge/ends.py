@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import gpuring
-from gpuring.cli.bench.crew import Pipe
+from gpuring.cli.measure.crew import Pipe
 
 META = [("k", "i8"), ("sent_ns", "i8"), ("last", "i8")]
 PATIENCE_S = 60

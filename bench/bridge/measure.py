@@ -8,16 +8,16 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bench.bridge import carriers, ends
 from bench.bridge.carriers import HERE, Carrier
-from gpuring.cli.bench.attempt import Wrong
-from gpuring.cli.bench.crew import Crew, Part
-from gpuring.cli.bench.settings import ring_name
+from gpuring.cli.measure.attempt import Wrong
+from gpuring.cli.measure.cpu import with_children_s
+from gpuring.cli.measure.crew import Crew, Part
+from gpuring.cli.measure.settings import ring_name
 
 END_S = 10
 
@@ -132,24 +132,7 @@ class Between:
 
     def cpu_s(self) -> tuple[float, float]:
         """CPU time of the near and of the far side, with all that they have started."""
-        return cpu_s(self.near_pid), cpu_s(self.far_pid)
-
-
-def cpu_s(root: int) -> float:
-    """CPU time of all threads of a process and of those that it has started, and so on."""
-    children: dict[int, list[int]] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            parent = int(path.read_text().rpartition(") ")[2].split()[1])
-            children.setdefault(parent, []).append(int(path.parent.name))
-    used, left = 0.0, [root]
-    while left:
-        pid = left.pop()
-        left += children.get(pid, [])
-        with contextlib.suppress(OSError):
-            for task in Path(f"/proc/{pid}/task").iterdir():
-                used += int((task / "schedstat").read_text().split()[0]) / 1e9
-    return used
+        return with_children_s(self.near_pid), with_children_s(self.far_pid)
 
 
 def idle_percent(carrier: Carrier, crew: Crew, seconds: float) -> tuple[float, float]:

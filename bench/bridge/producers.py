@@ -17,10 +17,10 @@ import gpuring
 from bench.bridge import ends
 from bench.bridge.carriers import Carrier
 from bench.bridge.measure import free_port, running
-from gpuring.cli.bench.attempt import Wrong
-from gpuring.cli.bench.crew import Crew
-from gpuring.cli.bench.figures import Distribution, Figure
-from gpuring.cli.bench.settings import ring_name
+from gpuring.cli.measure.attempt import Wrong
+from gpuring.cli.measure.crew import Crew
+from gpuring.cli.measure.figures import Distribution, Figure
+from gpuring.cli.measure.settings import ring_name
 
 NBYTES, SLOTS, EVERY_S = 1 << 16, 16, 0.002
 LOSSLESS, LOSSY = "a bridge", "a lossy bridge"

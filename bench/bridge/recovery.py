@@ -18,9 +18,9 @@ import numpy as np
 
 from bench.bridge.carriers import Carrier
 from bench.bridge.measure import Between, carried
-from gpuring.cli.bench.attempt import Wrong
-from gpuring.cli.bench.crew import Crew
-from gpuring.cli.bench.figures import Distribution, Figure
+from gpuring.cli.measure.attempt import Wrong
+from gpuring.cli.measure.crew import Crew
+from gpuring.cli.measure.figures import Distribution, Figure
 
 NBYTES, SLOTS, EVERY_S = 1 << 16, 16, 0.005
 REST_S = 2.5

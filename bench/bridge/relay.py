@@ -14,8 +14,8 @@ import sys
 import threading
 import time
 
-HERE = "127.0.0.1"
-MOST_S = 120
+from bench.bridge.carriers import HERE, MOST_S, connected
+
 AT_ONCE = 1 << 18
 ON_ITS_WAY = 512
 """How many pieces may be under way in one direction.  Then the sender waits, as on a real link."""
@@ -44,14 +44,6 @@ def hand_on(source: socket.socket, sink: socket.socket, delay_s: float) -> None:
         pieces.put((time.monotonic() + delay_s, piece))
         if not piece:
             return
-
-
-def connected(port: int) -> socket.socket:
-    while True:
-        try:
-            return socket.create_connection((HERE, port))
-        except ConnectionRefusedError:
-            time.sleep(0.01)
 
 
 def main(port: str, to_port: str, delay_ms: str) -> None:

@@ -1,35 +1,18 @@
-"""A run as lines, and as the table that docs/bridge.md shows."""
+"""A run as the table that docs/bridge.md shows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from gpuring.cli.bench.figures import Figure
-
-
-def line(figure: Figure) -> str:
-    where = str(figure.setting.get("victim", figure.setting.get("beside", "")))
-    if "nbytes" in figure.setting:
-        where = _place(figure)
-    head = f"{figure.program:14}{where:>22}  {figure.name:34}"
-    if figure.values is None:
-        return f"{head}{figure.skipped}"
-    p99 = figure.values.given(99)
-    more = "" if p99 is None else f", p99 {p99:.4g}"
-    spread = f" ({figure.values.p(0):.3g} to {figure.values.p(100):.3g}{more})"
-    return f"{head}{figure.values.p50:10.4g} {figure.unit}{spread}"
-
-
-def size(nbytes: int) -> str:
-    return f"{nbytes >> 20} MiB" if nbytes >= 1 << 20 else f"{nbytes >> 10} KiB"
-
+from gpuring.cli.measure.figures import Figure
+from gpuring.cli.text import nbytes
 
 RATIOS = ("CPU beside its engine alone", "frames/s beside its engine alone")
 
 
 def _place(figure: Figure) -> str:
     """What is measured there: the length of a frame, and of the link and the ring if it is long."""
-    length = size(int(figure.setting["nbytes"]))
+    length = nbytes(int(figure.setting["nbytes"]))
     trip_ms, slots = figure.setting.get("round trip, ms"), figure.setting.get("slots")
     places = [length, f"{trip_ms:g} ms" if trip_ms else "", f"{slots} slots" if slots else ""]
     return ", ".join(place for place in places if place)

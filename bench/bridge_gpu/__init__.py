@@ -1,7 +1,7 @@
 """What carries a GPU frame from ring to ring, and what is left when a bridge is killed: one or two
 GPUs of one host.
 
-    python -m bench.bridge_gpu [--out bridge-gpu.json] [--host]
+    python -m bench.bridge_gpu [--json FILE] [--host]
 
 Frames have 16 MiB, and every word of them is checked on the GPU.
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from bench import bridge_gpu
@@ -16,9 +13,11 @@ from bench.bridge_gpu.facts import facts, gpus_here
 from bench.bridge_gpu.floors import copy
 from bench.bridge_gpu.frames import Memory
 from bench.bridge_gpu.whole import FAULTS, carried, in_turns
-from gpuring.cli.bench.card import machine_card
-from gpuring.cli.bench.crew import Crew
-from gpuring.cli.bench.settings import remove_rings
+from gpuring.cli.measure import options, stored
+from gpuring.cli.measure.card import machine_card
+from gpuring.cli.measure.crew import Crew
+from gpuring.cli.measure.settings import remove_rings
+from gpuring.cli.options import count
 
 KILLS = 4
 ON_HOST: tuple[Memory, ...] = ("auto",)
@@ -61,17 +60,14 @@ def beside_a_copy(name: str, found: dict[str, Any]) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.bridge_gpu",
-        description=(bridge_gpu.__doc__ or "").partition("\n\n")[0],
-    )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="where the JSON goes")
+    parser = options.parser("python -m bench.bridge_gpu", bridge_gpu.__doc__)
+    options.add_json(parser, "where all of it goes, with the machine card")
     parser.add_argument("--host", action="store_true", help="host memory instead of GPUs")
     parser.add_argument(
         "--only", default="", metavar="TEXT", help="only parts with this in their name"
     )
-    parser.add_argument("--slots", type=int, default=0, help="of each ring of a bridge over NIXL")
-    parser.add_argument("--seconds", type=float, default=2.0, help="how long a part measures")
+    parser.add_argument("--slots", type=count, default=0, help="of each ring of a bridge over NIXL")
+    options.add_seconds(parser, 2.0)
     args = parser.parse_args()
     begun = time.perf_counter()
     found: dict[str, Any] = {}
@@ -90,10 +86,8 @@ def main() -> int:
                 remove_rings()
             beside_a_copy(name, found)
             print(f"{time.perf_counter() - begun:5.1f} s  {name}: {found[name]}", flush=True)
-            if args.out is not None:  # what there is, in case that somebody ends the run
-                args.out.write_text(
-                    json.dumps({"machine": machine_card()} | found, indent=1) + "\n"
-                )
+            if args.json is not None:  # what there is, in case that somebody ends the run
+                stored.write(args.json, {"machine": machine_card()} | found)
     failed = [name for name, figures in found.items() if "failed" in figures]
     wrong = [n for n, f in found.items() if any(f.get(k) for k in FAULTS)]
     print(f"{len(failed)} parts failed: {failed}" if failed else "no part failed")

@@ -12,8 +12,8 @@ import numpy as np
 from bench.bridge_gpu.frames import NBYTES, PATIENCE_S, SLOTS, content, join, make, on
 from gpuring.bridge.engines import nixl
 from gpuring.bridge.engines.slabs import slab_of
-from gpuring.cli.bench.crew import Crew, Pipe
-from gpuring.cli.bench.settings import ring_name
+from gpuring.cli.measure.crew import Crew, Pipe
+from gpuring.cli.measure.settings import ring_name
 
 IN_FLIGHT = 8
 

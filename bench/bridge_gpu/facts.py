@@ -8,7 +8,7 @@ from typing import Any
 from bench.bridge_gpu.frames import on
 from gpuring.bridge.engines import nixl
 from gpuring.bridge.engines.nixl import agent
-from gpuring.cli.bench.crew import Pipe
+from gpuring.cli.measure.crew import Pipe
 from gpuring.memory.cuda import available, load_cupy
 from gpuring.native import Driver
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bench.bridge_gpu.frames import NBYTES, PATIENCE_S, on
-from gpuring.cli.bench.crew import Crew, Pipe
+from gpuring.cli.measure.crew import Crew, Pipe
 
 _PEER_ALREADY_ENABLED = 704  # cudaError_t
 

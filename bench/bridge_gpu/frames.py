@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 import gpuring
-from gpuring.cli import bench
+from gpuring.cli.measure import patterns
 from gpuring.memory.cuda import load_cupy
 
 NBYTES = 16 << 20
@@ -20,7 +19,6 @@ SLOTS, SLOTS_ON_GPU = 16, 64
 answered.  /dev/shm is small."""
 PATIENCE_S = 20.0
 
-_SOURCE = Path(bench.__file__).with_name("kernels.cu")
 _GRID = (1024,), (256,)
 _FACTOR = 0x9E3779B97F4A7C15  # as in the kernels
 
@@ -83,7 +81,7 @@ class HostContent:
 
 class GpuContent:
     def __init__(self, cupy: Any) -> None:
-        source = _SOURCE.read_text()
+        source = patterns.SOURCE.read_text()
         self._stamp, self._check = (cupy.RawKernel(source, each) for each in ("stamp", "check"))
         self._wrong = cupy.zeros(1, "u8")
         self._try(cupy.empty(WORDS, "u8"))

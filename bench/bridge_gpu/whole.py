@@ -13,13 +13,13 @@ from typing import Any
 from unittest import mock
 
 import gpuring
-from bench.bridge.measure import cpu_s
 from bench.bridge_gpu.floors import sockets
 from bench.bridge_gpu.frames import NBYTES, PATIENCE_S, Memory, content, join, make, on, usual_slots
 from gpuring import bridge
 from gpuring.bridge.importer import supervisor
-from gpuring.cli.bench.crew import Crew, Pipe
-from gpuring.cli.bench.settings import ring_name
+from gpuring.cli.measure.cpu import with_children_s
+from gpuring.cli.measure.crew import Crew, Pipe
+from gpuring.cli.measure.settings import ring_name
 from gpuring.ring.creation import create_of
 
 FAULTS = ("words wrong", "out of order", "frames missing")
@@ -145,7 +145,7 @@ def _speed(out: Any, into: Any, seconds: float) -> dict[str, float]:
     """What goes through while nothing else happens."""
 
     def now() -> tuple[float, int, float, float]:
-        near_s, far_s = cpu_s(out.pid), cpu_s(into.pid)
+        near_s, far_s = with_children_s(out.pid), with_children_s(into.pid)
         return time.perf_counter(), _link(into).frames, near_s, far_s
 
     before = now()

@@ -1,25 +1,24 @@
 """Workers decode photos, engines enlarge them, workers encode the answers: over a ring, and over
-what people use today.  Every answer is verified.  Writes JSON with a description of the machine.
+what people use today.  Every answer is verified.  --json has the machine, too.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import multiprocessing
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from multiprocessing import forkserver
-from pathlib import Path
 from typing import Any
 
-from bench import mps
 from bench.frontends import example, measure, ways
 from bench.frontends.transport import Setting
-from gpuring.cli.bench.card import machine_card
-from gpuring.cli.bench.mps import installed
+from gpuring.cli.measure import mps, stored
+from gpuring.cli.measure import options as asked
+from gpuring.cli.measure.card import machine_card
+from gpuring.cli.options import count, positive
 
 PHOTOS = 3
 PARTS = ("photos", "frames", "http", "deaths")
@@ -34,21 +33,21 @@ def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(prog="python -m bench.frontends", description=__doc__)
     add = options.add_argument
     add("--device", choices=("cuda", "host"), default="cuda")
-    add("--mps", choices=("off", "on", "both"), default="off")
-    add("--only", nargs="+", choices=list(ways()), metavar="WAY", help=f"of {', '.join(ways())}")
+    asked.add_mps(options, "off", "whether processes share the GPU through CUDA MPS (off)")
+    asked.add_only(options, ways(), "WAY")
     add("--size", default="1920x1080", metavar="WIDTHxHEIGHT", help="of photos (1920x1080)")
-    add("--scale", type=int, default=2, help="how many times as wide the answers are (2)")
-    add("--workers", type=int, default=4)
-    add("--engines", type=int, default=2)
-    add("--calls", type=int, default=4, help="requests of a worker in flight (4)")
-    add("--seconds", type=float, default=3.0, help="of each measurement (3)")
-    add("--patience", type=float, default=2.0, help="seconds after which a request failed (2)")
+    add("--scale", type=count, default=2, help="how many times as wide the answers are (2)")
+    add("--workers", type=count, default=4)
+    add("--engines", type=count, default=2)
+    add("--calls", type=count, default=4, help="requests of a worker in flight (4)")
+    asked.add_seconds(options, 3.0)
+    add("--patience", type=positive, default=2.0, help="seconds after which a request failed (2)")
     add("--spin", action="store_true", help="wait for the GPU as CUDA does if it is not told")
     add("--spawn", action="store_true", help="start processes without a fork server; slow")
     add("--no-frames", action="store_true", help="only requests with photos")
     add("--no-http", action="store_true", help="only requests that workers make of files")
     add("--no-deaths", action="store_true", help="kill nobody")
-    add("--out", type=Path, default=Path("frontends.json"), metavar="FILE")
+    asked.add_json(options, "where the results go, with the machine card")
     return options
 
 
@@ -84,7 +83,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     answers = load.Answers(jpegs, args.scale)
     for record in _records(setting, args, jpegs, answers, plan):
         run["records"].append(record)
-        args.out.write_text(json.dumps(run, indent=1))
+        if args.json:
+            stored.write(args.json, run)
         print(line(record), flush=True)
     return int(any(wrong(record) for record in run["records"]))
 
@@ -93,11 +93,11 @@ def _records(
     setting: Setting, args: argparse.Namespace, jpegs: Sequence[bytes], answers: Any,
     plan: measure.Plan,
 ) -> Iterator[dict[str, Any]]:  # fmt: skip
-    for mode in {"off": (False,), "on": (True,), "both": (False, True)}[args.mps]:
-        if mode and not installed():
+    for mode in mps.MODES[args.mps]:
+        if mode and not mps.installed():
             yield {"mps": True, "failed": "MPS is not installed"}
             continue
-        with mps.daemon() if mode else contextlib.nullcontext(mps.without()) as environment:
+        with mps.environment(mode) as environment:
             for way in args.only or ways():
                 if missing := measure.missing(way):
                     why = f"not installed: {', '.join(missing)}"

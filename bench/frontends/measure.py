@@ -5,20 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib.util
-import os
 import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bench.frontends import example, light, roles, ways
 from bench.frontends.transport import Setting
-from gpuring.cli.bench.crew import Crew, Part, RoleFailed
+from gpuring.cli.measure.cpu import cpu_s
+from gpuring.cli.measure.crew import Crew, Part, RoleFailed
 
 START_S = 45.0
 """How long processes may take to import, and to have a GPU context, a model and a codec."""
@@ -278,11 +277,7 @@ def _percentiles(took_ms: Any) -> Record:
 
 def cpu_seconds(parts: Sequence[Part]) -> float:
     """What these processes have computed so far."""
-    ticks = 0
-    for part in parts:
-        fields = Path(f"/proc/{part.pid}/stat").read_text().rsplit(")")[-1].split()
-        ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
+    return sum(cpu_s(part.pid) for part in parts)
 
 
 def gpu_mib() -> int | None:

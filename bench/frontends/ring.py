@@ -26,7 +26,7 @@ from bench.frontends.transport import (
     Setting,
     Transport,
 )
-from gpuring.cli.bench.settings import remove_rings, ring_name
+from gpuring.cli.measure.settings import remove_rings, ring_name
 from gpuring.ring.endpoint import Gate
 
 START_S = 60.0

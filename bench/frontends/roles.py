@@ -13,7 +13,7 @@ from typing import Any
 
 from bench.frontends import example, light, ways
 from bench.frontends.transport import Hands, Setting
-from gpuring.cli.bench.crew import Pipe
+from gpuring.cli.measure.crew import Pipe
 
 READY, END, STAGES = "ready", "end", "stages"
 PHOTOS, FRAMES = "photos", "frames"

@@ -14,9 +14,9 @@ from typing import Any
 
 from bench.rivals import cuda_core, host, indices, pinned, torch_queue
 from bench.rivals.measure import measure
-from gpuring.cli.bench.crew import Crew
-from gpuring.cli.bench.figures import Figure
-from gpuring.cli.bench.stored import Run
+from gpuring.cli.measure.crew import Crew
+from gpuring.cli.measure.figures import Figure
+from gpuring.cli.measure.stored import Run
 
 RIVALS = (*torch_queue.RIVALS, *cuda_core.RIVALS, *indices.RIVALS, *pinned.RIVALS, *host.RIVALS)
 

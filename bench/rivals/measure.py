@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from bench.rivals.pair import answers, ordered, pair
-from bench.rivals.rival import SLOTS, Rival
+from bench.rivals.pair import ordered, pair
+from bench.rivals.rival import RUN_S, SLOTS, Rival
 from bench.rivals.work import LARGE, WORDS, Terms
-from gpuring.cli.bench.crew import Crew, RoleFailed
-from gpuring.cli.bench.figures import Distribution, Figure, Value
+from gpuring.cli.measure.crew import Crew, RoleFailed, answers
+from gpuring.cli.measure.figures import Distribution, Figure, Value
 
 SLOW_NS = 300_000
 """Longer than any hand-over takes to reach the other side, so one that does not wait is wrong."""
@@ -64,8 +64,7 @@ def measure(rival: Rival, settings: Any, crew: Crew) -> Iterator[Figure]:
             except WrongData as error:
                 yield _skipped(rival, settings, terms, f"wrong data: {error}")
     except RoleFailed as error:
-        why = str(error).strip().splitlines()[-1]
-        yield _skipped(rival, settings, terms, f"failed: {why}")
+        yield _skipped(rival, settings, terms, f"failed: {error.last_line}")
 
 
 class _Measurement:
@@ -162,7 +161,7 @@ class _Measurement:
         return self._answers()
 
     def _answers(self) -> tuple[Any, Any]:
-        asked, answered = answers(self._a, self._b)
+        asked, answered = answers((self._a, self._b), RUN_S)
         return asked, answered
 
     def _set(self, terms: Terms) -> None:

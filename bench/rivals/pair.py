@@ -11,13 +11,12 @@ their own; the others are played by workers that the crew already has.
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator
 from typing import Any
 
 from bench.rivals.player import play
 from bench.rivals.rival import RUN_S, Rival
-from gpuring.cli.bench.crew import Crew, Part, RoleFailed
+from gpuring.cli.measure.crew import Crew, Part, RoleFailed, answers
 
 START_S = 90.0
 """The first import of a large package, from a cold disk, is slow."""
@@ -41,7 +40,7 @@ def pair(rival: Rival, crew: Crew) -> Iterator[tuple[Part, Part]]:
         exports = [player.receive() for player in players]  # neither waits for the other yet
         a.send(exports[1])
         b.send(exports[0])
-        answers(a, b)
+        answers(players, RUN_S)
         yield a, b
         with contextlib.suppress(
             RoleFailed
@@ -56,18 +55,3 @@ def pair(rival: Rival, crew: Crew) -> Iterator[tuple[Part, Part]]:
 def ordered(player: Part, *order: Any) -> Any:
     player.send(order)
     return player.receive()
-
-
-def answers(*players: Part) -> list[Any]:
-    """What each of them says next.  Raises RoleFailed as soon as one has failed: the others, which
-    wait for that one, would never speak."""
-    said: dict[int, Any] = {}
-    deadline = time.monotonic() + RUN_S
-    while len(said) < len(players):
-        for n, player in enumerate(players):
-            if n not in said and player.told():
-                said[n] = player.receive()
-        if time.monotonic() > deadline:
-            raise RoleFailed(f"no end after {RUN_S:g} s")
-        time.sleep(0.002)
-    return [said[n] for n in range(len(players))]

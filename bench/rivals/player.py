@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from bench.rivals.rival import Rival
-from gpuring.cli.bench.crew import Pipe
+from gpuring.cli.measure.crew import Pipe
 
 
 def play(pipe: Pipe, rival: Rival, outward: Any, inward: Any) -> None:

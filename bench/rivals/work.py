@@ -9,12 +9,13 @@ on the consumer's, so that a frame taken back too soon does.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.resources import files
 from types import SimpleNamespace
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+from gpuring.cli.measure.patterns import SOURCE
 
 SMALL = 4096
 LARGE = 6 << 20
@@ -98,8 +99,7 @@ class GpuWork:
             stream = self._own.ptr
         self.stream: int = stream
         self._raw = SimpleNamespace(ptr=self.stream)  # all that a launch asks of a stream
-        source = (files("gpuring.cli.bench") / "kernels.cu").read_text()
-        module = cupy.RawModule(code=source)
+        module = cupy.RawModule(code=SOURCE.read_text())
         self._stamp, self._check, self._busy = map(module.get_function, ("stamp", "check", "busy"))
         self._counter = cupy.zeros(1, np.uint64)
         self._seen = 0

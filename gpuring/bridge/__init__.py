@@ -24,8 +24,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from gpuring import arguments
-from gpuring.arguments import between_one_and, integer
+from gpuring.arguments import between_one_and, integer, seconds_from
 from gpuring.bridge.exporter.supervisor import Export
 from gpuring.bridge.importer.supervisor import Import
 from gpuring.bridge.stats import BridgeStats, LinkStats
@@ -78,8 +77,8 @@ def export(
         "listen": _address(listen, key is not None or insecure),
         "host": hostname(),
         "key": _key(key, "export"),
-        "patience_s": _seconds(patience, "patience", 0),
-        "timeout_s": _seconds(timeout, "timeout", 0.1),
+        "patience_s": seconds_from(0, patience, "patience"),
+        "timeout_s": seconds_from(0.1, timeout, "timeout"),
         "device": None if device == "host" else device,
     }
     _check_device(device)
@@ -151,8 +150,8 @@ def import_(
         "in_flight": in_flight,
         "engine": engine,
         "key": _key(key, "import"),
-        "timeout_s": _seconds(timeout, "timeout", 0.1),
-        "give_up_s": None if give_up is None else _seconds(give_up, "give_up", 0),
+        "timeout_s": seconds_from(0.1, timeout, "timeout"),
+        "give_up_s": None if give_up is None else seconds_from(0, give_up, "give_up"),
     }
     from gpuring import native
 
@@ -197,13 +196,6 @@ def _check_device(device: str | int | None) -> None:
     from gpuring.memory.cuda import device_for
 
     device_for(device)
-
-
-def _seconds(value: float, what: str, least: float) -> float:
-    seconds = arguments.seconds(value, what)
-    if not least <= seconds <= 1e9:
-        raise ValueError(f"{what} is a number of seconds from {least:g} to 1e9, not {value}")
-    return seconds
 
 
 def _address(text: str, any_address: bool) -> str:

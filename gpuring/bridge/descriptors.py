@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import select
 from collections.abc import Iterable
 
 
-def readable(descriptors: Iterable[int], seconds: float | None) -> set[int]:
-    """Those that can be read, or are at their end.  Waits for one, for so long at most, and for
-    ever if that is None.  They may be larger than select() takes."""
+def readable(descriptors: Iterable[int], seconds: float) -> set[int]:
+    """Those that can be read, or are at their end.  Waits for one, for so long at most, which may
+    be for ever: math.inf.  They may be larger than select() takes."""
     poll = select.poll()
     for each in descriptors:
         poll.register(each, select.POLLIN)
-    return {each for each, _ in poll.poll(None if seconds is None else 1000 * seconds)}
+    return {each for each, _ in poll.poll(None if seconds == math.inf else 1000 * seconds)}

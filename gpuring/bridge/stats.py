@@ -1,8 +1,18 @@
-"""What a bridge is doing: frozen records."""
+"""What a bridge is doing: the records that users see, and the counts that workers keep for them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+
+@dataclass
+class Counts:
+    """What a worker has done for one importer.  `LinkStats` says what each is."""
+
+    frames: int = 0
+    nbytes: int = 0
+    lost: int = 0
+    sessions: int = 0
 
 
 @dataclass(frozen=True)

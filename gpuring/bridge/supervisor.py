@@ -1,4 +1,10 @@
-"""What stays when the worker of a bridge is killed: its place in the rings, and who restarts it."""
+"""The supervisor of either side: it starts the worker, starts another one when that dies, and has
+what stays meanwhile.
+
+Any thread of the user's program may call the public methods.  A thread of its own listens to the
+worker and does what that asks for; each side says in a class of its own what that is.  `close`
+leaves the rings when this thread has ended.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuring.bridge.descriptors import readable
 from gpuring.bridge.stats import BridgeStats, LinkStats
+from gpuring.deadlines import deadline_of, left_s
 from gpuring.errors import RingError, RingTimeout
 from gpuring.ring import inner
 
@@ -95,10 +102,8 @@ class Bridge:
     def wait(self, timeout: float | None = None) -> None:
         """Waits until the bridge cannot go on, and raises RingError then.  Returns after `timeout`
         seconds, or when it is closed.  Ctrl-C interrupts."""
-        until = math.inf if timeout is None else time.monotonic() + timeout
-        while (rest_s := until - time.monotonic()) > 0 and not self._over.wait(
-            min(rest_s, _LOOK_S)
-        ):
+        until = deadline_of(timeout if timeout is None else max(0.0, timeout))
+        while (rest_s := left_s(until)) and not self._over.wait(min(rest_s, _LOOK_S)):
             pass
         self._raise_if_over()
 
@@ -195,16 +200,15 @@ class Bridge:
         """Does what the worker asks for, until it ends or its time is over."""
         assert worker.stdout is not None
         begun = b""
-        deadline: float | None = None
+        deadline = math.inf
         descriptors = [worker.stdout.fileno(), self._wake]
         while True:
-            rest_s = None if deadline is None else max(0.0, deadline - time.monotonic())
-            ready = readable(descriptors, rest_s)
+            ready = readable(descriptors, left_s(deadline))
             if not ready:
                 return
             if self._wake in ready:
                 descriptors.remove(self._wake)
-                deadline = time.monotonic() + _STOP_S
+                deadline = deadline_of(_STOP_S)
                 self._stop()
             if worker.stdout.fileno() in ready:
                 more = os.read(worker.stdout.fileno(), 1 << 16)
@@ -241,11 +245,11 @@ class Bridge:
             if stream is not None:
                 with contextlib.suppress(OSError):
                     stream.close()
-        deadline = time.monotonic() + _CLEARED_S
+        deadline = deadline_of(_CLEARED_S)
         for ring in self._rings():
             while any(peer.pid == worker.pid and not peer.alive for peer in ring.stats().peers):
                 inner.header(ring).reap()
-                if time.monotonic() > deadline:
+                if not left_s(deadline):
                     raise RingTimeout(f"the dead worker (pid {worker.pid}) cannot be cleared")
                 time.sleep(0.002)
 

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import argparse
 import logging
-import re
 import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from gpuring import bridge
-from gpuring.cli.options import Refused, device, positive, slots
+from gpuring.cli.options import device, nbytes, positive, seconds, slots
 
 if TYPE_CHECKING:
     from gpuring.bridge.supervisor import Bridge
 
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 _EXPORT = """Offer a ring of this host to importers.  The ring need not be there yet.  Each importer
 gets a subscription of its own, which goes on when the ring is replaced.  Ctrl-C or SIGTERM ends it.
 """
@@ -66,7 +64,7 @@ def _add_export(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--patience",
-        type=_seconds,
+        type=seconds,
         default=60.0,
         metavar="S",
         help="keep the frames of an importer that is gone for so long; a lossless one "
@@ -102,7 +100,7 @@ def _add_import(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--in-flight",
-        type=_nbytes,
+        type=nbytes,
         default=256 << 20,
         metavar="BYTES",
         help="how much may be on its way: 64MiB, 1GiB (default: 256MiB)",
@@ -115,7 +113,7 @@ def _add_import(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--give-up",
-        type=_seconds,
+        type=seconds,
         metavar="S",
         help="end after so long without the exporter or its ring (default: never)",
     )
@@ -186,21 +184,3 @@ def _stay(make: Callable[[], Bridge]) -> int:
         made.close(again=came[:1] == [signal.SIGTERM])  # a service may be started again
     made.wait()  # raises what went wrong while it ended
     return 0
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 1e9:
-        raise Refused(f"must be a number of seconds from 0 to 1e9, not {text!r}")
-    return value
-
-
-def _nbytes(text: str) -> int:
-    found = re.fullmatch(r"([0-9]+)\s*([kmg]?i?)b?", text.strip().lower())
-    value: Any = int(found[1]) * _UNITS.get(found[2], 0) if found else 0
-    if value < 1:
-        raise Refused(f"must be a number of bytes, as 64MiB or 500000, not {text!r}")
-    return int(value)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import math
 import pwd
 import re
 
-from gpuring import native
+from gpuring import arguments, native
 
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 Refused = argparse.ArgumentTypeError
 
 
@@ -30,6 +32,26 @@ def positive(text: str) -> float:
     value = _number(text)
     if not 0 < value < 1e9:
         raise Refused(f"must be {'below 1e9' if value >= 1e9 else 'above 0'}, not {text}")
+    return value
+
+
+def seconds(text: str) -> float:
+    """A time that may be over at once."""
+    try:
+        value = arguments.seconds(float(text), "")
+    except ValueError:
+        value = math.inf
+    if value > 1e9:
+        raise Refused(f"must be a number of seconds from 0 to 1e9, not {text!r}")
+    return value
+
+
+def nbytes(text: str) -> int:
+    """An amount of memory: "64MiB", "500000"."""
+    found = re.fullmatch(r"([0-9]+)\s*([kmg]?i?)b?", text.strip().lower())
+    value = int(found[1]) * _UNITS.get(found[2], 0) if found else 0
+    if value < 1:
+        raise Refused(f"must be a number of bytes, as 64MiB or 500000, not {text!r}")
     return value
 
 

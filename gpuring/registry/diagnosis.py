@@ -19,15 +19,9 @@ from gpuring.errors import (
     TooManyPeers,
 )
 from gpuring.native import Header, Peer
+from gpuring.registry.subscriptions import is_read_elsewhere, is_unnamed, text_of
 
 _MAX_RANGES = 5
-_BRIDGE = b"bridge: "
-"""With this the names of subscriptions begin whose frames go to another host (gpuring.bridge)."""
-
-
-def subscription_label(name: bytes) -> str:
-    """The name of a subscription as text.  Unnamed ones have names that begin with "#"."""
-    return name.decode(errors="replace")
 
 
 def refused(ring: str, peer: Peer, result: int, *, verb: str, timeout: float | None) -> RingError:
@@ -144,11 +138,12 @@ def culprit(peer: Peer, *, states: bool = False) -> str:
     def is_stopped(number: int) -> bool:
         return states and header.is_stopped(number)
 
-    name = b"" if subscription is None else header.subscription_name(subscription)
-    where = "" if subscription is None else f"subscription {subscription_label(name)!r}"
-    bridged = ""
-    if subscription is not None and name.startswith(_BRIDGE):
-        bridged = _there(header.far(subscription))
+    where = elsewhere = ""
+    if subscription is not None:
+        name = text_of(header.subscription_name(subscription))
+        where = f"subscription {name!r}"
+        if is_read_elsewhere(name):
+            elsewhere = _elsewhere(header.far(subscription))
     who = "a peer"
     if other is not None:
         whose = " of this process" if header.is_own(other) else ""
@@ -158,7 +153,7 @@ def culprit(peer: Peer, *, states: bool = False) -> str:
     if reason == native.BY_PRODUCER:
         return f"{who} is writing frame {seq}{for_s}"
     if reason == native.BY_HOLDER:
-        return f"{who} of {where} holds frame {seq}{for_s}{bridged}"
+        return f"{who} of {where} holds frame {seq}{for_s}{elsewhere}"
     if reason == native.BY_SUBSCRIPTION:
         members = header.members(subscription) if subscription is not None else []
         stopped = {header.peer_pid(member): is_stopped(member) for member in members}
@@ -168,7 +163,7 @@ def culprit(peer: Peer, *, states: bool = False) -> str:
             pids += ", this process"
         ago = for_s.removeprefix(" for")
         taken = f"has not taken frame {seq}, published{ago} ago (its members: {pids})"
-        return f"{where} {taken}{bridged}"
+        return f"{where} {taken}{elsewhere}"
     if reason == native.BY_FENCE:
         return f"the GPU work of {who} on the slot of frame {seq} is not finished"
     asleep = [
@@ -179,11 +174,11 @@ def culprit(peer: Peer, *, states: bool = False) -> str:
     return f"frame {seq} has not been published yet{''.join(asleep)}"
 
 
-def _there(far: bytes) -> str:
+def _elsewhere(far: bytes) -> str:
     """Who holds up a subscription whose frames go to another host.  Its member here is seldom to
     blame."""
     if far:
-        return f". On that host subscription {subscription_label(far)!r} holds up its ring"
+        return f". On that host subscription {text_of(far)!r} holds up its ring"
     return (
         ". On that host `gpuring inspect` says who holds up its ring. "
         "If its importer is silent, the log of the exporter says so"
@@ -195,7 +190,7 @@ def blocking_subscription(peer: Peer) -> str:
     subscription = peer.culprit[2]
     if subscription is None:
         return ""
-    return subscription_label(peer.header.subscription_name(subscription))
+    return text_of(peer.header.subscription_name(subscription))
 
 
 def waits_for_itself(peer: Peer) -> bool:
@@ -211,7 +206,7 @@ def waits_for_itself(peer: Peer) -> bool:
     if reason in (native.BY_PRODUCER, native.BY_HOLDER):
         in_the_way = [] if other is None else [other]
     elif reason == native.BY_SUBSCRIPTION and subscription is not None:
-        if not header.subscription_name(subscription).startswith(b"#"):
+        if not is_unnamed(text_of(header.subscription_name(subscription))):
             return False  # another process may join it
         in_the_way = header.members(subscription)
     else:

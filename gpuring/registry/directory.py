@@ -14,7 +14,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from gpuring import arguments, native
+from gpuring import native
+from gpuring.deadlines import deadline_of
 from gpuring.errors import RingError, RingExists, RingIncompatible
 from gpuring.native import File, Header
 from gpuring.registry import segment, stats
@@ -25,12 +26,6 @@ T = TypeVar("T")
 
 _PATIENCE_S = 2.0
 """How long to wait for the lock of a name.  Only a process that was stopped has it for so long."""
-
-
-def deadline_of(timeout_s: float | None) -> float:
-    """The deadline on the clock of time.monotonic.  None means never.  Raises ValueError,
-    TypeError."""
-    return time.monotonic() + arguments.seconds(timeout_s, "timeout")
 
 
 def when_there(name: str, deadline: float, call: Callable[[], T]) -> T:

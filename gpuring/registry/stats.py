@@ -13,7 +13,7 @@ from typing import Any
 from gpuring import native, slot_layout
 from gpuring.native import Header
 from gpuring.native.snapshot import snapshot
-from gpuring.registry.diagnosis import subscription_label
+from gpuring.registry.subscriptions import text_of
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ def collect(name: str, header: Header) -> RingStats:
     """The record of an attached ring."""
     seen = snapshot(header)
     now = native.now_ns()
-    labels = {u: subscription_label(sub["name"]) for u, sub in seen["subscriptions"].items()}
+    labels = {u: text_of(sub["name"]) for u, sub in seen["subscriptions"].items()}
     return RingStats(
         name=name,
         epoch=header.epoch.hex(),
@@ -287,7 +287,7 @@ def _subscription(
         untaken=len(opened) + len(untaken),
         oldest_s=max((0, *(now - published[seq] for seq in (*opened, *untaken)))) / 1e9,
         members=tuple(p for p, peer in seen["peers"].items() if peer["subscription"] == u),
-        far=subscription_label(sub["far"]),
+        far=text_of(sub["far"]),
     )
 
 

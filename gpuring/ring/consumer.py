@@ -12,8 +12,8 @@ from gpuring import native
 from gpuring.errors import EndOfStream, FrameTorn, PeerLost, RingError, raise_first
 from gpuring.native.signals import begun_elsewhere
 from gpuring.registry import diagnosis
-from gpuring.registry.diagnosis import subscription_label
 from gpuring.registry.new_names import Arrivals
+from gpuring.registry.subscriptions import is_unnamed, text_of
 from gpuring.ring import verbs, waiting
 from gpuring.ring.batch import ReadBatch
 from gpuring.ring.endpoint import Endpoint, Gate, JoinedRing
@@ -67,7 +67,7 @@ class Consumer(verbs.ConsumerVerbs, Endpoint):
     @property
     def subscription(self) -> str:
         """The name of the subscription.  Consumers that share it share its frames."""
-        return subscription_label(self._peer.header.subscription_name(self._peer.subscription))
+        return text_of(self._peer.header.subscription_name(self._peer.subscription))
 
     @property
     def lossless(self) -> bool:
@@ -119,7 +119,7 @@ class Consumer(verbs.ConsumerVerbs, Endpoint):
     def _move(self, successor: JoinedRing) -> bool:
         """Joins the same subscription of another ring, and then leaves this one.  Returns False if
         the other ring refuses."""
-        subscription = None if self.subscription.startswith("#") else self.subscription
+        subscription = None if is_unnamed(self.subscription) else self.subscription
         try:
             peer = successor._join(subscription, self._lossless, "oldest", *self._options)
         except RingError:  # it was closed or is full, and there may be another one soon

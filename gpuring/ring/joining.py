@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import secrets
 from typing import TYPE_CHECKING, Literal
 
 from gpuring import native
 from gpuring.arguments import integer
 from gpuring.registry import diagnosis
+from gpuring.registry.subscriptions import is_unnamed, unnamed
 from gpuring.ring import spinning
 
 if TYPE_CHECKING:
@@ -41,10 +41,10 @@ def as_consumer(
     """Joins a subscription of the ring `name`.  Raises what `Ring.consumer` raises."""
     gate_host, spin_ns = _waits_on_host(header, gate), spinning.spin_ns(spin)
     if subscription is None:
-        subscription = f"#{secrets.token_hex(4)}"
+        subscription = unnamed()
     elif not isinstance(subscription, str):
         raise TypeError(f"subscription is a str or None, not {type(subscription).__name__}")
-    elif not subscription or subscription.startswith("#") or "\0" in subscription:
+    elif not subscription or is_unnamed(subscription) or "\0" in subscription:
         raise ValueError(f"{subscription!r} cannot name a subscription ('#…' is for unnamed ones)")
     encoded = subscription.encode()
     if len(encoded) > native.MAX_NAME_NBYTES:

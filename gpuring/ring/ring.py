@@ -14,6 +14,7 @@ import numpy as np
 from gpuring import arguments, native, slot_layout
 from gpuring.arguments import integer
 from gpuring.arrays import streams
+from gpuring.deadlines import deadline_of
 from gpuring.errors import (
     PeerLost,
     RingClosed,
@@ -73,7 +74,7 @@ def attach(
     """
     shutdown.check()
     segment.check_name(name)
-    deadline = directory.deadline_of(timeout)
+    deadline = deadline_of(timeout)
     if owner is not None:
         owner = integer(owner, "owner", "the id of a user, an int, or None")
         if owner < 0:

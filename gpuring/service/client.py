@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpuring import native
+from gpuring.deadlines import deadline_of, left_s
 from gpuring.errors import PeerLost, RingClosed, RingError, RingFull
-from gpuring.native import seconds
 from gpuring.registry import diagnosis
 from gpuring.ring import inner
 from gpuring.ring.caller import Whole
@@ -21,7 +21,7 @@ from gpuring.service._sender import Sender, has_engines, is_closed
 from gpuring.service._sleepers import Attempt, Turn, asyncio, nothing
 from gpuring.service.mailbox import Mailbox
 from gpuring.service.pending import Answer, PendingCall, RequestSlot, RequestWriter
-from gpuring.service.tasks import Queues, deadline_of, left_s
+from gpuring.service.tasks import Queues
 from gpuring.service.wire import Terms, check_replacement, remove_if_dead
 
 if TYPE_CHECKING:
@@ -131,14 +131,15 @@ class Client(Sender, Unique):
             except (RingFull, PeerLost):
                 pass
         begun = time.monotonic()
-        until = None if expires_s is None else begun + seconds(expires_s, "expires_s")
+        until = None if expires_s is None else deadline_of(expires_s, "expires_s")
         async with self._mailbox.tasks().turn_to_send(deadline):
             while True:
                 late = left_s(deadline) == 0
                 try:
                     waited = timeout if late else None
+                    expires_s = None if until is None else left_s(until)
                     # No name for the slot: an interrupt would keep this frame, and it the slot.
-                    return self._send(0, left_s(until), stream, shape, waited)  # type: ignore[no-any-return]
+                    return self._send(0, expires_s, stream, shape, waited)  # type: ignore[no-any-return]
                 except PeerLost:
                     if late or time.monotonic() - begun >= self._engine_s:
                         patience_s = self._engine_s if timeout is None else timeout

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from gpuring import arguments
 from gpuring.arguments import integer
+from gpuring.deadlines import deadline_of, left_s
 from gpuring.errors import EndOfStream, RingError, RingTimeout
 from gpuring.ring import inner, waiting
 from gpuring.service._engine import fill_seconds
@@ -233,12 +232,13 @@ def _first(
     attempt: Callable[[Engine, float | None], Batch],
 ) -> Batch:
     """Calls of the first of the servers that has some.  `attempt` takes them, with a time-out."""
-    deadline = time.monotonic() + arguments.seconds(timeout, "timeout")
+    deadline = deadline_of(timeout)
     while len(servers) > 1:
-        left_s = max(0.0, deadline - time.monotonic())
         for server in servers:  # they are all waited for, also while the first is always ready
             inner.peer(server._requests).ask()
-        ready = waiting.select([server._requests for server in servers], min(_SLICE_S, left_s))
+        ready = waiting.select(
+            [server._requests for server in servers], min(_SLICE_S, left_s(deadline))
+        )
         for server in servers:
             if ready and server._requests not in ready:
                 continue
@@ -250,11 +250,10 @@ def _first(
                 servers = [each for each in servers if each is not server]
                 if not servers:
                     raise
-        if time.monotonic() >= deadline:
+        if not left_s(deadline):
             names = ", ".join(repr(server.name) for server in servers)
             raise RingTimeout(f"services {names}: no call within {timeout:g} s")
-    left_s = deadline - time.monotonic()
-    return attempt(servers[0], None if left_s == math.inf else max(0.0, left_s))
+    return attempt(servers[0], left_s(deadline))
 
 
 def _several(servers: Iterable[Engine]) -> list[Engine]:

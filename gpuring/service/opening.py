@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, TypeVar
@@ -11,6 +10,7 @@ import numpy.typing as npt
 
 from gpuring import arguments, native
 from gpuring.arguments import between_one_and, integer
+from gpuring.deadlines import deadline_of, left_s
 from gpuring.errors import PeerLost, RingClosed, RingExists, RingIncompatible, RingNotFound
 from gpuring.registry import directory
 from gpuring.ring.creation import create_of
@@ -24,7 +24,8 @@ from gpuring.service.wire import (
     check_service_name,
     describe_request,
     describe_response,
-    in_words,
+    differences,
+    request_of,
     time_namespace,
 )
 from gpuring.slot_layout import Spec
@@ -90,7 +91,7 @@ def serve(
     if request is None or response is None:
         if not engine or replace:
             raise TypeError("who creates a service describes it: request= and response=")
-        return _join(name, directory.deadline_of(timeout), lambda ring: Server(ring, engine=True))
+        return _join(name, deadline_of(timeout), lambda ring: Server(ring, engine=True))
     described = describe_request(request, request_meta)
     terms = Terms(
         describe_response(response, response_meta),
@@ -99,7 +100,7 @@ def serve(
         not engine,
         time_namespace(),
     )
-    deadline = directory.deadline_of(timeout)
+    deadline = deadline_of(timeout)
     missed = False
     make_way: bool | None = replace
     while True:
@@ -135,8 +136,7 @@ def _join(name: str, deadline: float, join: Callable[[Ring], _Member]) -> _Membe
     """Attaches to a service and joins it.  It waits for the service until the deadline.  If the
     service is closed between the two steps, it waits for the next one."""
     while True:
-        rest_s = None if deadline == math.inf else max(0.0, deadline - time.monotonic())
-        ring = attach(name, timeout=rest_s)
+        ring = attach(name, timeout=left_s(deadline))
         try:
             return join(ring)
         except RingClosed as error:
@@ -151,20 +151,16 @@ def _join(name: str, deadline: float, join: Callable[[Ring], _Member]) -> _Membe
 
 def _check_terms(ring: Ring, request: Spec, terms: Terms) -> None:
     theirs = Terms.of(ring)
-    for what, here, there in (
-        ("request", request, Spec(ring.spec.fields, ring.spec.meta)),
+    for what, given, has in differences(
+        ("request", request, request_of(ring)),
         ("response", terms.response, theirs.response),
         ("device or answers", terms.memory, theirs.memory),
         ("redeliver", terms.redeliver, theirs.redeliver),
     ):
-        if here != there:
-            has, given = (
-                in_words(each) if isinstance(each, Spec) else repr(each) for each in (there, here)
-            )
-            raise RingIncompatible(
-                f"service {ring.name!r} exists with another {what}: it has {has}, and you gave "
-                f"{given}. Join it without request= and response=, or replace it (replace=True)"
-            )
+        raise RingIncompatible(
+            f"service {ring.name!r} exists with another {what}: it has {has}, and you gave "
+            f"{given}. Join it without request= and response=, or replace it (replace=True)"
+        )
 
 
 def connect(
@@ -197,5 +193,5 @@ def connect(
         )
     if not arguments.number(engine_s, "engine_s", "a number of seconds") >= 0:
         raise ValueError(f"engine_s is >= 0 seconds, not {engine_s!r}")
-    deadline = directory.deadline_of(timeout)
+    deadline = deadline_of(timeout)
     return _join(name, deadline, lambda ring: Client(ring, Terms.of(ring), calls, engine_s, parts))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from gpuring.deadlines import deadline_of
 from gpuring.errors import CallFailed, PeerLost, RingClosed, RingError
 from gpuring.ring.consumer import Consumer
 from gpuring.ring.not_copyable import Unique
@@ -13,7 +14,6 @@ from gpuring.ring.whose import nobody_has
 from gpuring.service._calls import HoldsAnswer, InFlight
 from gpuring.service._sender import SendsRequest
 from gpuring.service.streaming import Parts
-from gpuring.service.tasks import deadline_of
 from gpuring.service.wire import Enveloped
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuring import arguments
 from gpuring.errors import RingIncompatible
+from gpuring.native import seconds
 from gpuring.registry import directory, segment, stats
 from gpuring.registry.stats import PeerStats
 from gpuring.service.wire import ENGINES
@@ -43,7 +43,7 @@ def health(name: str, within_s: float = 10.0) -> Health:
 
     Raises RingNotFound, RingIncompatible if the ring is no service, TypeError, ValueError.
     """
-    within_s = arguments.seconds(within_s, "within_s")
+    within_s = seconds(within_s, "within_s")
     header = directory.look(segment.check_name(name))
     try:
         about = Spec.from_bytes(header.spec).about or {}

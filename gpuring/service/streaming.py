@@ -10,6 +10,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from gpuring.deadlines import deadline_of, left_s
 from gpuring.errors import CallCancelled, RingClosed, RingError, RingFull, RingTimeout
 from gpuring.native import seconds
 from gpuring.native.signals import begun_elsewhere
@@ -17,7 +18,6 @@ from gpuring.ring.not_copyable import Unique
 from gpuring.service._calls import HandsOut
 from gpuring.service._engine import Taken
 from gpuring.service._envelopes import END
-from gpuring.service.tasks import deadline_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -177,18 +177,18 @@ class InParts(Taken):
         * DeviceError.
         """
         self._request()
-        server, patience_s, begun = self._server, seconds(timeout, "timeout"), time.monotonic()
+        server, deadline = self._server, deadline_of(timeout)
         self._check_window("connect(parts=…) gives it room for some")
         pause_s = _SHORTEST_S
         while True:
             writer = server._delivery.reach(self._client)
             if writer is None or self._is_withdrawn():
                 self._cancelled()
-            left_s = begun + patience_s - time.monotonic()
+            rest_s = left_s(deadline)
             if self._is_writing(writer) or self._may_send(writer):
                 try:
                     slot: WriteSlot = server._claim_part(
-                        self, writer, min(_LONGEST_S, max(0.0, left_s)), stream, shape
+                        self, writer, min(_LONGEST_S, rest_s), stream, shape
                     )
                     return slot
                 except RingClosed:
@@ -197,12 +197,12 @@ class InParts(Taken):
                     pass
             else:
                 writer.void_begun()  # the client may have to read beyond them
-            if left_s <= 0:
+            if not rest_s:
                 raise RingFull(
                     f"service {server.name!r}: the client of call {self._number} has not released "
-                    f"{self._window} parts within {patience_s:g} s"
+                    f"{self._window} parts within {seconds(timeout, 'timeout'):g} s"
                 )
-            time.sleep(min(pause_s, left_s))
+            time.sleep(min(pause_s, rest_s))
             pause_s = min(2 * pause_s, _LONGEST_S)
 
     def _check_window(self, so: str) -> None:

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from gpuring import native
+from gpuring.deadlines import left_s
 from gpuring.errors import RingFull
 from gpuring.ring import waiting
 from gpuring.service import _calls
@@ -70,7 +71,7 @@ class Tasks(_calls.LoopTasks):
     # ---- for tasks -----------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
-    async def turn_to_send(self, deadline: float | None) -> AsyncIterator[None]:
+    async def turn_to_send(self, deadline: float) -> AsyncIterator[None]:
         """Lets one task after the other send, in the order in which they came.  Raises RingFull."""
         queue, mine = self._queue, Task(self._loop)
         queue.pop(mine.key, None)
@@ -83,7 +84,7 @@ class Tasks(_calls.LoopTasks):
                         f"service {self._mailbox.service!r}: other tasks are waiting to send a "
                         "request"
                     )
-                await mine.sleep(_at_most(left, _LOOKS * _calls.SLICE_S))
+                await mine.sleep(min(left, _LOOKS * _calls.SLICE_S))
                 mine = queue[mine.key] = Task(self._loop)
             yield
         finally:
@@ -91,9 +92,7 @@ class Tasks(_calls.LoopTasks):
             if (heir := _first(queue)) is not None:
                 heir.ring()
 
-    async def until_claimable(
-        self, peer: Peer, turn: Turn, deadline: float | None, turns: int
-    ) -> int:
+    async def until_claimable(self, peer: Peer, turn: Turn, deadline: float, turns: int) -> int:
         """Waits until there may be a slot for `peer`, whose users take the `turn`.  Returns the
         next `turns`."""
         bell, rung = self._bell(peer), False
@@ -114,7 +113,7 @@ class Tasks(_calls.LoopTasks):
 
         self._loop.add_reader(bell.fileno(), claimable)
         try:
-            await task.sleep(_at_most(left_s(deadline), _calls.SLICE_S))
+            await task.sleep(min(left_s(deadline), _calls.SLICE_S))
         finally:
             self._unwatch(bell)
         return 0
@@ -266,21 +265,7 @@ def _first(tasks: dict[object, Task]) -> Task | None:
     return None
 
 
-def _at_most(left: float | None, most: float) -> float:
-    return most if left is None else min(left, most)
-
-
 def _pause_s(turns: int) -> float:
     """How long to wait when there was something, but not for this loop: another one took it, or the
     GPU has not written it yet."""
     return waiting.FENCE_POLL_S if turns > waiting.FENCE_SPINS else 0
-
-
-def deadline_of(timeout: float | None) -> float | None:
-    """The time.monotonic() at which `timeout` seconds have passed.  None is for ever."""
-    return None if timeout is None else time.monotonic() + native.seconds(timeout, "timeout")
-
-
-def left_s(deadline: float | None) -> float | None:
-    """Seconds until `deadline`, which is a time.monotonic()."""
-    return None if deadline is None else max(0.0, deadline - time.monotonic())

@@ -14,7 +14,7 @@ import mmap
 import os
 import re
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -121,20 +121,29 @@ class Terms:
 
 def check_replacement(former: Ring, its: Terms, ring: Ring, terms: Terms) -> None:
     """Raises RingIncompatible unless a client of the former service can use this one as it is."""
-    for what, before, now in (
-        ("request", *(Spec(each.spec.fields, each.spec.meta) for each in (former, ring))),
+    for what, had, has in differences(
+        ("request", request_of(former), request_of(ring)),
         ("response", its.response, terms.response),
         ("device", former.memory, ring.memory),
         ("place of its answers", its.memory, terms.memory),
     ):
-        if before != now:
-            had, has = (
-                in_words(each) if isinstance(each, Spec) else repr(each) for each in (before, now)
-            )
-            raise RingIncompatible(
-                f"service {ring.name!r} was replaced by one with another {what}: it has {has}, and "
-                f"this client was connected to one that had {had}. Connect again"
-            )
+        raise RingIncompatible(
+            f"service {ring.name!r} was replaced by one with another {what}: it has {has}, and "
+            f"this client was connected to one that had {had}. Connect again"
+        )
+
+
+def request_of(ring: Ring) -> Spec:
+    """What a request holds, without what the ring says of the service."""
+    return Spec(ring.spec.fields, ring.spec.meta)
+
+
+def differences(*pairs: tuple[str, object, object]) -> Iterator[tuple[str, str, str]]:
+    """Those whose two sides differ, in words."""
+    for what, *sides in pairs:
+        if sides[0] != sides[1]:
+            one, other = (in_words(x) if isinstance(x, Spec) else repr(x) for x in sides)
+            yield what, one, other
 
 
 def time_namespace() -> int | None:

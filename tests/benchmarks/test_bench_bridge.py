@@ -12,10 +12,10 @@ from bench.bridge.carriers import CARRIERS
 from bench.bridge.measure import carried
 from bench.bridge.producers import producers
 from bench.bridge.recovery import longest, silence
-from gpuring.cli.bench import stored
-from gpuring.cli.bench.attempt import Wrong
-from gpuring.cli.bench.crew import Crew
-from gpuring.cli.bench.figures import Distribution, Figure
+from gpuring.cli.measure import stored
+from gpuring.cli.measure.attempt import Wrong
+from gpuring.cli.measure.crew import Crew
+from gpuring.cli.measure.figures import Distribution, Figure
 
 BRIDGE = "bridge, zmq"
 

@@ -15,7 +15,7 @@ def test_it_carries_and_checks_frames_and_survives_kills(tmp_path: Path) -> None
     pytest.importorskip("zmq", reason="bridges need pyzmq")
     out = tmp_path / "out.json"
     command = ["-m", "bench.bridge_gpu", "--host", "--seconds", "0.1", "--only", "zmq"]
-    command = [sys.executable, *command, "--out", str(out)]
+    command = [sys.executable, *command, "--json", str(out)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(out.read_text())

@@ -15,13 +15,12 @@ from typing import Any
 import pytest
 
 from bench import floor
-from gpuring.cli.bench.crew import Crew
+from gpuring.cli.measure.crew import Crew
 
 LINE: dict[str, Any] = {
     "sync": "event",
     "gate": "stream",
     "kernel": True,
-    "skip_complete": True,
     "slots": 8,
     "consumers": 1,
     "nbytes": 4096,
@@ -32,8 +31,6 @@ THROUGHPUT = {
     **LINE,
     "what": "throughput",
     "frames_per_s": [21000.0, 22000.0, 23000.0],
-    "producer_us": [5.0],
-    "consumer_us": [6.0, 6.2],
 }
 COMMON = {"mps": False}
 
@@ -76,8 +73,8 @@ def test_the_compiler_finds_every_file_that_is_included(tmp_path):
     assert [each for each in sources if not Path(each).is_file()] == []
 
 
-def test_throughput_has_the_setting_of_gpurings_figure_and_both_sides():
-    rate, producer, consumer = floor.figures_of(THROUGHPUT, {"mps": True})
+def test_throughput_has_the_setting_of_gpurings_figure():
+    (rate,) = floor.figures_of(THROUGHPUT, {"mps": True})
     setting = {
         "sync": "event",
         "gate": "stream",
@@ -100,17 +97,6 @@ def test_throughput_has_the_setting_of_gpurings_figure_and_both_sides():
     assert rate.values is not None
     assert (rate.values.n, rate.values.p50) == (3, 22000.0)
     assert "0 wrong" in rate.verified
-    assert [
-        (f.name, f.unit, f.setting["side"], f.values and f.values.n) for f in (producer, consumer)
-    ] == [
-        ("host time per frame", "µs", "producer", 1),
-        ("host time per frame", "µs", "consumer", 2),
-    ]
-
-
-def test_the_variant_that_always_waits_is_a_program_of_its_own():
-    figures = floor.figures_of({**THROUGHPUT, "skip_complete": False}, COMMON)
-    assert {figure.program for figure in figures} == {"floor, always waits"}
 
 
 def test_a_burst_becomes_microseconds_of_each_side():
@@ -194,7 +180,7 @@ def test_what_was_whole_is_kept_when_the_program_fails(
     monkeypatch.setattr(floor, "build", lambda _nvcc: fake)
     monkeypatch.setattr(floor, "plan", lambda quick: [{"what": "throughput", "slots": 8}])
     *whole, failed = floor.run(settings(environment={"MARK": "cudaMalloc: no memory"}), Crew())
-    assert len(whole) == 3
+    assert len(whole) == 1
     assert all(figure.values for figure in whole)
     assert "cudaMalloc: no memory" in failed.skipped
 

@@ -15,7 +15,7 @@ import pytest
 from bench import frontends
 from bench.frontends import __main__ as command
 from bench.frontends import light, measure, transport
-from gpuring.cli.bench.crew import Crew, Pipe
+from gpuring.cli.measure.crew import Crew, Pipe
 
 WAYS = list(frontends.ways())
 TINY = ["--device", "host", "--size", "64x48", "--seconds", "0.3", "--patience", "2"]
@@ -31,7 +31,7 @@ def needed(monkeypatch: pytest.MonkeyPatch) -> None:
 def run(tmp_path: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
     """(status, the only record) of a run."""
     out = tmp_path / "out.json"
-    status = command.main([*TINY, "--out", str(out), *arguments])
+    status = command.main([*TINY, "--json", str(out), *arguments])
     found = json.loads(out.read_text())
     assert found["machine"]["python"]
     (record,) = found["records"]

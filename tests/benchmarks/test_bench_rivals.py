@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,11 +21,11 @@ from bench.rivals.measure import Effort, measure
 from bench.rivals.pair import ordered, pair
 from bench.rivals.rival import Inlet, Outlet, Rival
 from bench.rivals.work import HostWork, Terms
-from gpuring.cli.bench.crew import Crew, RoleFailed
-from gpuring.cli.bench.figures import Figure, select
-from gpuring.cli.bench.stored import Run, load
+from gpuring.cli.measure.crew import Crew, RoleFailed
+from gpuring.cli.measure.figures import Figure, select
+from gpuring.cli.measure.stored import Run, load
 from tests import ROOT
-from tests.helpers.processes import poll
+from tests.helpers.processes import poll, runs
 
 RIVALS = {rival.name: rival for rival in rivals.RIVALS}
 HOST = [rival.name for rival in rivals.RIVALS if rival.memory == "host"]
@@ -53,7 +52,7 @@ def installed(rival: Rival) -> Rival:
 
 WAITS = """
 import time
-from gpuring.cli.bench.crew import Crew
+from gpuring.cli.measure.crew import Crew
 from bench.rivals.host import RIVALS
 from bench.rivals.pair import pair
 
@@ -212,7 +211,7 @@ def test_a_player_that_dies_ends_the_peer_at_once(crew: Crew) -> None:
     rival = replace(RIVALS["multiprocessing.Queue"], inlet=DiesInlet)
     (figure,) = measure(rival, QUICK, crew)
     assert figure.skipped.startswith("failed: ")
-    assert figure.skipped.endswith("it died")
+    assert figure.skipped.endswith("died: killed by signal 9")
 
 
 def test_no_player_is_left(crew: Crew) -> None:
@@ -241,13 +240,6 @@ def test_players_end_with_the_benchmark() -> None:
         benchmark.kill()
         benchmark.wait()
     poll(lambda: not any(runs(pid) for pid in pids))
-
-
-def runs(pid: int) -> bool:
-    try:
-        return " Z" not in Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
-        return False
 
 
 def test_every_peer_is_named_once_and_runs_or_says_why(

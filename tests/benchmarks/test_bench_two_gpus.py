@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +11,9 @@ import pytest
 
 import gpuring
 from bench import two_gpus
-from gpuring.cli.bench.crew import Crew, Pipe, RoleFailed
-from gpuring.cli.bench.patterns import HostPattern
+from gpuring.cli.measure import stored
+from gpuring.cli.measure.crew import Crew, Pipe, RoleFailed
+from gpuring.cli.measure.patterns import HostPattern
 from tests import ROOT
 
 PATIENCE_S = 100
@@ -22,19 +22,21 @@ PATIENCE_S = 100
 @pytest.mark.slow
 def test_frames_are_taken_in_each_way(tmp_path: Path) -> None:
     out = tmp_path / "figures.json"
-    command = ["-m", "bench.two_gpus", "--host", "--rounds", "2", "--out", str(out)]
+    command = ["-m", "bench.two_gpus", "--host", "--rounds", "2", "--json", str(out)]
     done = subprocess.run(
         [sys.executable, *command],
         check=False, capture_output=True, text=True, timeout=PATIENCE_S, cwd=ROOT,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    written = json.loads(out.read_text())
-    assert written["card"]["cpu"]
-    what = [(each["nbytes"], each["what"]) for each in written["figures"]]
+    run = stored.load(out)
+    assert run.machine["cpu"]
+    what = [(each.setting["nbytes"], each.name) for each in run.figures]
     assert what == [(nbytes, how) for nbytes in (64 << 10, 1 << 20) for how in ("copy", "kernel")]
-    for each in written["figures"]:
-        assert len(each["frames/s"]) == len(each["GB/s"]) == 2
-        assert min(each["frames/s"]) > 0
+    for each in run.figures:
+        assert each.unit == "GB/s"
+        assert each.values is not None
+        assert each.values.n == 2
+        assert each.values.p(0) > 0
 
 
 def write_wrongly(pipe: Pipe, *args: Any) -> None:

@@ -36,7 +36,7 @@ def use_bounce_buffers(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """Gives all ends of NIXL a bounce buffer in host memory: here, and in processes that are
     started from now on."""
     (folder / "sitecustomize.py").write_text(
-        f"import sys\nsys.path[:0] = [{str(ROOT)!r}]\n"
+        f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n"
         "from tests.bridge import host_bounce_buffer\nhost_bounce_buffer.always()\n"
     )
     known = os.environ.get("PYTHONPATH")

@@ -262,8 +262,7 @@ def test_the_far_end_waits_for_a_near_end_that_was_stopped(
     over = session(4, 8 * MIB)
     over.send(0, 0, 8 * MIB)
     over.until(lambda: over.published)
-    os.kill(over.child.pid, signal.SIGSTOP)
-    poll(over.child.stopped)
+    over.child.stop()
     for seq in range(1, 4):
         over.send(seq, seq, 8 * MIB)
     closing = Thread(target=over.receiver.close)

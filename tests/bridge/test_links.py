@@ -12,6 +12,7 @@ import pytest
 
 from tests import ROOT
 from tests.bridge import links
+from tests.helpers.processes import runs
 from tests.helpers.support import poll
 
 SERVE = """
@@ -131,12 +132,4 @@ def test_nothing_is_left_when_a_test_is_killed():
     finally:
         test.kill()
         test.communicate(timeout=60)
-    poll(lambda: not [pid for pid in left if _lives(pid)])
-
-
-def _lives(pid: int) -> bool:
-    """A zombie does not: nobody may be here who waits for it."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
-    except OSError:
-        return False
+    poll(lambda: not [pid for pid in left if runs(pid)])

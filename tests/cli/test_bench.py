@@ -18,11 +18,12 @@ import pytest
 
 import gpuring
 from gpuring.cli import bench, main
-from gpuring.cli.bench import settings, stored, summary, throughput
-from gpuring.cli.bench.attempt import Wrong
-from gpuring.cli.bench.figures import QUANTILES, Distribution, Figure
-from gpuring.cli.bench.patterns import DriverKernel, HostPattern
-from gpuring.cli.bench.stored import Run
+from gpuring.cli.bench import summary, throughput
+from gpuring.cli.measure import settings, stored
+from gpuring.cli.measure.attempt import Wrong
+from gpuring.cli.measure.figures import QUANTILES, Distribution, Figure
+from gpuring.cli.measure.patterns import DriverKernel, HostPattern
+from gpuring.cli.measure.stored import Run
 
 
 @pytest.fixture(autouse=True)

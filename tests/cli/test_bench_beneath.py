@@ -8,11 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpuring.cli.bench import beneath, settings, throughput
-from gpuring.cli.bench.attempt import attempt
-from gpuring.cli.bench.crew import Crew, RoleFailed
-from gpuring.cli.bench.figures import Figure
-from gpuring.cli.bench.settings import Place
+from gpuring.cli.bench import beneath, throughput
+from gpuring.cli.measure import settings
+from gpuring.cli.measure.attempt import attempt
+from gpuring.cli.measure.crew import Crew, RoleFailed
+from gpuring.cli.measure.figures import Figure
+from gpuring.cli.measure.settings import Place
 
 
 def test_a_word_that_comes_out_of_order_is_noticed(tmp_path):

@@ -7,14 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from gpuring.cli.bench.attempt import attempt
-from gpuring.cli.bench.crew import Crew, RoleFailed
-from gpuring.cli.bench.figures import Distribution, Figure
-from tests.helpers.processes import poll
+from gpuring.cli.measure.attempt import attempt
+from gpuring.cli.measure.crew import Crew, RoleFailed
+from gpuring.cli.measure.figures import Distribution, Figure
+from tests.helpers.processes import poll, runs
 
 
 def die(pipe):
@@ -45,7 +44,9 @@ def test_a_worker_has_blocked_ctrl_c_since_before_it_imports():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("role", "why"), [(die, "it died"), (complain, "and the last one")])
+@pytest.mark.parametrize(
+    ("role", "why"), [(die, "died: killed by signal 9"), (complain, "and the last one")]
+)
 def test_a_dead_role_is_reported_and_the_run_goes_on(role, why):
     blank = Figure("latency", "round trip", "gpuring", "µs")
     with Crew() as crew:
@@ -99,13 +100,6 @@ def test_workers_end_with_a_benchmark_that_is_killed():
         benchmark.kill()
         benchmark.wait()
     poll(lambda: not any(runs(pid) for pid in pids))
-
-
-def runs(pid):
-    try:
-        return " Z" not in Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
-        return False
 
 
 def put(pipe, queue):

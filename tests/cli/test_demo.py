@@ -28,8 +28,7 @@ Image = pytest.importorskip("PIL.Image", reason="gpuring[demo] is not installed"
 
 import gpuring  # noqa: E402
 from gpuring.cli.demo import roles  # noqa: E402
-from gpuring.cli.demo.clip import SHIPPED, open_clip  # noqa: E402
-from gpuring.cli.demo.crew import Crew  # noqa: E402
+from gpuring.cli.demo.crew import Hearing  # noqa: E402
 from gpuring.cli.demo.records import Job, Progress  # noqa: E402
 from gpuring.memory import kinds  # noqa: E402
 
@@ -74,7 +73,7 @@ def _run_and_check(out: Path, device: str, memory: str) -> None:
     written = json.loads((out / "figures.json").read_text())
     assert written["ring"]["memory"] == memory
     assert {"memory_why", "sync", "sync_why", "gate", "slots"} <= written["ring"].keys()
-    assert {"processor", "cores", "python", "numpy", "gpu"} <= written["machine"].keys()
+    assert {"date", "gpuring", "cpu", "cores", "python", "gpus"} <= written["machine"].keys()
     assert written["producer"]["frames"] == 60
     assert written["verdict"]["passed"]
     assert all(check["passed"] for check in written["verdict"]["checks"])
@@ -127,21 +126,20 @@ def test_a_late_first_frame_is_not_made_up_for(name: str, monkeypatch: pytest.Mo
         monotonic=lambda: clock[0], monotonic_ns=lambda: round(clock[0] * 1e9), sleep=go_on
     )
     monkeypatch.setattr(roles, "time", times)
-    line, clip = Mock(), SimpleNamespace(frames=frames)
+    clip: Any = SimpleNamespace(frames=frames)
     shape: Any = {"shape": 4, "dtype": "u1", "meta": [("pts", "i8")]}
     with gpuring.create(name, slots=2, **shape, device="host") as ring:
-        roles.produce("producer", ring, Job(name, clip, 1, 25.0, "numpy"), line)
-    (report,) = line.done.call_args.args
+        report = roles.produce("producer", ring, Job(name, clip, 1, 25.0, "numpy"), Mock())
     assert report.frames_per_s == pytest.approx(25)
 
 
 def test_whoever_speaks_puts_the_time_out_off() -> None:
     """A run may take longer than --timeout, which is about silence."""
-    job = Job("none", open_clip(SHIPPED, None), 1, 25.0, "numpy")
-    crew = Crew(job, 50.0)
-    crew.deadline = 0.0
-    crew._take("producer", "progress", Progress(1, 0, []))
-    assert crew.deadline > time.monotonic()
+    part = Mock(next=lambda: (False, Progress(1, 0, [])))
+    hearing = Hearing({"producer": part}, 50.0)
+    hearing.deadline = 0.0
+    hearing._hear("producer", part)
+    assert hearing.deadline > time.monotonic()
 
 
 @pytest.mark.slow

@@ -16,9 +16,9 @@ import pytest
 import gpuring
 from gpuring.bridge.engines.nixl.rdma_devices import Nic
 from gpuring.cli import doctor
-from gpuring.cli.bench.crew import Crew, Part
 from gpuring.cli.doctor import gpu, host, network, probe
 from gpuring.cli.doctor.finding import Finding, Level, told
+from gpuring.cli.measure.crew import Crew, Part
 from gpuring.registry import directory
 from gpuring.registry import segment as segments
 from tests import ROOT

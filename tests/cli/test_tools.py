@@ -344,19 +344,19 @@ def test_rates_are_of_the_same_ring_and_peer(name):
         assert rates.claimed_per_s(after, rates.look([name]), name) is None
 
 
+def without(module, *options, before="", cwd=None):
+    """Runs a command where a package is not installed."""
+    program = f"import sys; sys.modules[{module!r}] = None; import gpuring.cli as c; {before}"
+    return subprocess.run(
+        [sys.executable, "-c", f"{program}sys.exit(c.main({[*options]!r}))"],
+        capture_output=True, text=True, timeout=DEADLINE_S, check=False, cwd=cwd,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+
+
 def test_top_needs_no_package_where_nothing_is_live(name):
-    program = "import sys; sys.modules['rich'] = None; import gpuring.cli as c; "
-    program += f"sys.exit(c.main(['top', '--once', '--interval', '0.01', {name!r}]))"
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     with gpuring.create(name, slots=2, **HOST):
-        done = subprocess.run(
-            [sys.executable, "-c", program],
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_S,
-            check=False,
-            env=environment,
-        )
+        done = without("rich", "top", "--once", "--interval", "0.01", name)
     assert (done.returncode, done.stderr) == (0, "")
     assert ring_row(done.stdout, name)["STATE"] == "open"
 
@@ -373,19 +373,8 @@ def test_top_needs_no_package_where_nothing_is_live(name):
     ],
 )
 def test_a_missing_package_is_one_line_with_the_pip_command(module, options, tmp_path):
-    program = f"import sys; sys.modules[{module!r}] = None; import gpuring.cli as c; "
-    program += "sys.stdout.isatty = lambda: True; "
-    program += f"sys.exit(c.main({options!r}))"
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-        cwd=tmp_path,
-        env=environment,
-    )
+    on_a_terminal = "sys.stdout.isatty = lambda: True; "
+    done = without(module, *options, before=on_a_terminal, cwd=tmp_path)
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1, done.stderr
     assert "pip install 'gpuring[tools]'" in done.stderr

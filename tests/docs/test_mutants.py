@@ -36,6 +36,12 @@ def test_every_test_that_a_mutant_names_is_there(page):
     assert not wrong
 
 
+def test_no_two_files_of_tests_have_one_name():
+    """Mutants and promises name a test by its file, wherever that lies."""
+    found = [path.name for path in TESTS.rglob("test_*.py")]
+    assert len(found) == len(set(found))
+
+
 # ---- the code that a mutant changes ------------------------------------------------------------
 
 

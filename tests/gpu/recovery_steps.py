@@ -50,7 +50,7 @@ from typing import Any
 import numpy as np
 
 import gpuring
-from gpuring.cli.bench.card import machine_card
+from gpuring.cli.measure.card import machine_card
 from gpuring.native.snapshot import snapshot
 from tests.helpers import raw_verbs
 from tests.helpers.processes import Child, Pipe, poll

@@ -16,7 +16,7 @@ import pytest
 import gpuring
 from gpuring.memory import kinds
 from gpuring.native import Driver
-from tests.gpu.ordering import done
+from tests.gpu.ordering import done, tools
 from tests.gpu.survivor import HELD_S, RECOVERY_S, Killing, report, ring_is_whole
 from tests.helpers.commands import environment
 from tests.helpers.commands import gpuring as command
@@ -40,16 +40,6 @@ def _two_gpus():
         pytest.skip("the two GPUs have no peer access")
     with cupy.cuda.Device(0):
         yield
-
-
-def tools():
-    """CuPy and our kernels, which are loaded on the current device."""
-    import cupy
-
-    from tests.gpu import kernels
-
-    kernels.warm_up()
-    return cupy, kernels
 
 
 def make(name, owner=0, kind="ipc", words=WORDS, **options):

@@ -6,6 +6,8 @@ Most of the C is the same in each copy, so its objects are kept for the next one
 from __future__ import annotations
 
 import hashlib
+import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -28,39 +30,55 @@ needs_compiler = pytest.mark.skipif(CC is None, reason="no C compiler: the core 
 Edit = tuple[str, str, str]  # file of core or device, a place in it, what stands there instead
 
 
-def build(place: Path, program: str, flags: list[str], *edits: Edit) -> Path:
-    """Compiles the program whose sources `program` matches in tests/core; where it is then.
+def build(
+    place: Path, programs: str | list[str], flags: list[str], *edits: Edit,
+    device: bool = False,
+) -> Path:  # fmt: skip
+    """Compiles the program whose sources match in tests/core; where it is then.
 
     place: an empty folder that pytest has made.  Beside it lie the objects that builds share.
+    device: with device order, over the fake driver.  A file of the core that a program includes is
+    not compiled beside it.
     """
-    return _build(place, [PROGRAMS / program, CORE / "*.c"], flags, edits)
-
-
-def build_device(place: Path, programs: list[str], flags: list[str], *edits: Edit) -> Path:
-    """The same with device order over the fake driver."""
-    patterns = [CORE / "*.c", DEVICE / "*.c"]
-    patterns += [PROGRAMS / name for name in (*HARDWARE, *programs)]
-    return _build(place, patterns, flags, edits)
-
-
-def _build(place: Path, patterns: list[Path], flags: list[str], edits: tuple[Edit, ...]) -> Path:
+    if any("-fsanitize" in flag for flag in flags):
+        (place / "empty.c").write_text("int main(void) { return 0; }")
+        tried = [str(CC), *flags, "empty.c", "-o", "empty"]
+        if subprocess.run(tried, cwd=place, check=False, capture_output=True).returncode:
+            pytest.skip("no such sanitizer here")
     _copy(place, edits)
     edited = {name for name, _, _ in edits}
     anew = any(name.endswith(".h") for name in edited)  # every file may use it
+    patterns = [CORE / "*.c", *([DEVICE / "*.c"] if device else [])]
+    named = [programs] if isinstance(programs, str) else programs
+    patterns += [PROGRAMS / name for name in (*(HARDWARE if device else ()), *named)]
     sources = [path for pattern in patterns for path in sorted(place.glob(str(pattern)))]
+    texts = "".join(
+        path.read_text() for path in sources if PROGRAMS in path.relative_to(place).parents
+    )
+    included = re.findall(r'#include ".*/core/(\w+\.c)"', texts)
     objects = []
-    for path in (source.relative_to(place) for source in sources):
+    for path in (source.relative_to(place) for source in sources if source.name not in included):
         of = [flag for flag in flags if path.name not in HARDWARE or "-fsanitize" not in flag]
         made = kept = place / f"{path}.o"
         if not anew and path.name not in edited:
             kept = place.parent / "objects" / hashlib.sha256(repr((path, of)).encode()).hexdigest()
         if not kept.exists():
-            _run(place, "-std=gnu11", *of, "-c", path, "-o", made)
+            _compile(place, "-std=gnu11", *of, "-c", path, "-o", made)
             kept.parent.mkdir(exist_ok=True)
             made.rename(kept)
         objects.append(kept)
-    _run(place, *flags, "-o", "program", *objects, "-ldl")
+    _compile(place, *flags, "-o", "program", *objects, "-ldl")
     return place / "program"
+
+
+def run(
+    program: Path, *options: object, timeout: float, check: bool = False, **more: str
+) -> subprocess.CompletedProcess[str]:
+    """more: its environment, beside ours."""
+    return subprocess.run(
+        [program, *map(str, options)], cwd=program.parent, env=os.environ | more,
+        capture_output=True, text=True, timeout=timeout, check=check,
+    )  # fmt: skip
 
 
 def _copy(place: Path, edits: tuple[Edit, ...]) -> None:
@@ -73,6 +91,6 @@ def _copy(place: Path, edits: tuple[Edit, ...]) -> None:
         path.write_text(text.replace(old, new))
 
 
-def _run(place: Path, *options: object) -> None:
+def _compile(place: Path, *options: object) -> None:
     command = [str(CC), "-pthread", *map(str, options)]
     subprocess.run(command, cwd=place, check=True, timeout=BUILD_S)

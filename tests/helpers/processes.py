@@ -8,8 +8,10 @@ import CuPy does not start CUDA, so the children of the server may use a GPU.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import multiprocessing
 import os
+import signal
 import time
 import traceback
 from collections.abc import Callable
@@ -80,6 +82,11 @@ class Child:
         tasks = [task.read_text() for task in Path(f"/proc/{self.pid}/task").glob("*/stat")]
         return all(task.rpartition(") ")[2].startswith("T") for task in tasks)
 
+    def stop(self) -> None:
+        """Sends SIGSTOP.  All of its threads have stopped when this returns."""
+        os.kill(self.pid, signal.SIGSTOP)
+        poll(self.stopped)
+
     def kill(self) -> None:
         """Sends SIGKILL.  The process is gone when this returns."""
         self.process.kill()
@@ -123,6 +130,13 @@ def _run(
     connection.send(outcome)
 
 
+def die_with(parent: int) -> None:
+    """This process ends with its parent, whatever ends that."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if os.getppid() != parent:
+        os._exit(1)
+
+
 def open_files() -> dict[int, str]:
     """Returns what this process has open.  Other threads may close some of it during the look, as
     the watchdog does."""
@@ -131,6 +145,14 @@ def open_files() -> dict[int, str]:
         with contextlib.suppress(FileNotFoundError):
             found[int(each.name)] = str(each.readlink())
     return found
+
+
+def runs(pid: int) -> bool:
+    """Whether the process is there.  A zombie is not: nobody may be here who waits for it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
+    except OSError:
+        return False
 
 
 def poll(condition: Callable[[], Any], patience_s: float = PATIENCE_S) -> Any:

@@ -11,7 +11,6 @@ import struct
 import subprocess
 import sys
 import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,16 +18,12 @@ import pytest
 
 import gpuring
 from gpuring.cli.inspect import describe
+from tests.helpers.rings import cpu_seconds_of, put
 from tests.helpers.support import open_files, poll, set_fence
 
 
 def make(name, **options):
     return gpuring.create(name, slots=4, shape=(8,), dtype="i8", device="host", **options)
-
-
-def put(producer, value):
-    with producer.claim(10) as slot:
-        slot.array[:] = value
 
 
 # ---- victims -----------------------------------------------------------------------------------
@@ -107,7 +102,7 @@ def test_thirty_peers_die_at_once(name, children):
         for victim in victims:
             victim.process.kill()
         for k in range(20):  # 30 lossless subscriptions gated us
-            put(producer, k)
+            put(producer, value=k)
         poll(lambda: len(ring.stats().peers) == 1)
         assert ring.stats().reaps == 30
 
@@ -122,7 +117,7 @@ def join_and_leave(pipe, name):
     with make(name) as ring:
         for turn in range(201):
             with gpuring.attach(name) as other, other.producer() as producer, ring.consumer() as c:
-                put(producer, 1)
+                put(producer, value=1)
                 c.acquire(10).release()
             if turn == 0:
                 del other, producer, c
@@ -189,9 +184,9 @@ def test_a_dead_members_frame_is_redelivered_or_dropped(name, children, redelive
         victim = children(hold_a_frame, name, options)
         assert victim.receive() == "joined"
         other = ring.consumer("shared", **options)
-        put(producer, 1)
+        put(producer, value=1)
         seq = victim.receive()
-        put(producer, 2)
+        put(producer, value=2)
         victim.kill()
         poll(lambda: ring.stats().reaps == 1)
         with other.acquire(10) as slot:
@@ -217,13 +212,13 @@ def test_members_must_agree_on_redelivery(name):
 def publish_and_leave(pipe, name, values):
     with gpuring.attach(name, timeout=10) as ring, ring.producer() as producer:
         for value in values:
-            put(producer, value)
+            put(producer, value=value)
 
 
 def publish_and_hang(pipe, name, values):
     producer = gpuring.attach(name, timeout=10).producer()
     for value in values:
-        put(producer, value)
+        put(producer, value=value)
     pipe.send("published")
     pipe.receive()
 
@@ -250,7 +245,7 @@ def test_a_loop_goes_on_over_a_new_ring(name, children):
         assert [reader.receive(), reader.receive()] == [(1, False), (2, False)]
         with make(name, replace=True) as second, second.producer() as producer:
             for value in (3, 4, 5):
-                put(producer, value)
+                put(producer, value=value)
             assert [reader.receive() for _ in range(3)] == [(3, True), (4, False), (5, False)]
             reader.result()
         assert ring.stats().closed
@@ -309,7 +304,7 @@ def test_a_host_ring_outlives_its_creator_until_it_is_cleaned(name, children):
     with gpuring.attach(name) as ring, ring.producer() as producer:
         creator.kill()
         with gpuring.attach(name) as late, late.consumer() as consumer:
-            put(producer, 7)
+            put(producer, value=7)
             assert consumer.acquire(10).array[0] == 7
         assert name not in gpuring.clean()
     assert name in gpuring.clean()
@@ -332,7 +327,7 @@ def test_a_ring_of_another_user_is_refused_unless_asked_for(name):
 
 def publish_once_and_hang(pipe, name):
     producer = gpuring.attach(name, timeout=10).producer()
-    put(producer, 1)
+    put(producer, value=1)
     pipe.send(producer.peer)
     pipe.receive()
 
@@ -367,7 +362,7 @@ def test_a_torn_frame_does_not_end_a_reattaching_consumer(name, children, monkey
         else:
             monkeypatch.setattr(other, "_successor", successor)
         with make(name, replace=True) as second, second.producer() as producer:
-            put(producer, 5)
+            put(producer, value=5)
             with pytest.raises(gpuring.FrameTorn, match="frame 4,"):
                 next(frames)
             assert not consumer.closed
@@ -378,20 +373,12 @@ def test_a_torn_frame_does_not_end_a_reattaching_consumer(name, children, monkey
             assert second.stats().subscriptions == ()
 
 
-def cpu_seconds_of(*sleeps_s):
-    """What this process uses meanwhile."""
-    before = time.process_time()
-    for each in sleeps_s:
-        time.sleep(each)  # how long it is measured; synchronises nothing
-    return time.process_time() - before
-
-
 def test_waiting_for_a_restart_costs_next_to_nothing(name):
     """Compared with waking up as often: what that costs, depends on the host."""
     with make(name) as ring, gpuring.attach(name) as other:
         consumer = other.consumer(reattach=True)
         with ring.producer() as producer:
-            put(producer, 1)
+            put(producer, value=1)
         seen = []
 
         def read():
@@ -405,7 +392,7 @@ def test_waiting_for_a_restart_costs_next_to_nothing(name):
         poll(lambda: seen)
         used_s = cpu_seconds_of(1)
         with ring.producer() as producer:
-            put(producer, 2)
+            put(producer, value=2)
             reader.join()
         assert seen == [(1, False), (2, True)]
         assert used_s < 10 * cpu_seconds_of(*[0.02] * 50)

@@ -11,61 +11,25 @@ bench/results/kill-matrix-device.json keeps a long run:
 
 from __future__ import annotations
 
-import json
-import re
-import subprocess
-from pathlib import Path
-
 import pytest
 
-from tests.helpers.compiled import BUILD_S, CORE, DEVICE, ROOT, Edit, build_device, needs_compiler
+from tests.helpers.compiled import BUILD_S, CORE, DEVICE, Edit, build, needs_compiler, run
+from tests.kill.matrix import RUN_S, dies_at_every_point_of, is_caught
 
-RUN_S = 200
-PATIENT = ("--deadline-ms", 20_000)  # the survivors go on, however busy the machine is
 PROGRAM = [
     "kill_device/*.c",
     *(f"kill/{name}.c" for name in ("book", "matrix", "report", "round")),
 ]
+WHERE = ("--core", "gpuring/native/*")
 FLAGS = ["-O1", "-g", "-w", "-DGR_FAULTS", "-Wl,--wrap=gr_pidfd"]
 
 pytestmark = [needs_compiler, pytest.mark.deadline(BUILD_S + RUN_S)]
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("kill")
-    build_device(place, PROGRAM, FLAGS)
-    return place
-
-
-def run(program: Path, *options: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [program, "--core", "gpuring/native/*", *map(str, options)],
-        cwd=program.parent,
-        capture_output=True,
-        text=True,
-        timeout=RUN_S,
-        check=False,
-    )
-
-
 @pytest.mark.slow
-def test_whoever_dies_wherever_streams_go_on_and_torn_frames_are_told_exactly(built, tmp_path):
-    report = tmp_path / "report.json"
-    done = run(built / "program", "--rounds", 400, "--json", report, *PATIENT)
-    assert done.returncode == 0, done.stderr
-    points = json.loads(report.read_text())["points"]
-    named = {
-        name
-        for folder in (CORE, DEVICE)
-        for path in (ROOT / folder).glob("*.c")
-        for name in re.findall(r'FAULT\("([^"]+)"\)', path.read_text())
-    }
-    assert set(points) == named | {"device: unfinished"}
-    killed = {
-        point: sum(role["killed"] for role in of["roles"].values()) for point, of in points.items()
-    }
-    assert [point for point, rounds in killed.items() if rounds == 0] == []
+def test_whoever_dies_wherever_streams_go_on_and_torn_frames_are_told_exactly(tmp_path):
+    program = build(tmp_path, PROGRAM, FLAGS, device=True)
+    dies_at_every_point_of((CORE, DEVICE), program, *WHERE)
 
 
 # name: (where to look for it, what to change)
@@ -142,7 +106,6 @@ MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_it_catches(mutant, tmp_path):
     where, edits = MUTANTS[mutant]
-    program = build_device(tmp_path, PROGRAM, FLAGS, *edits)
-    done = run(program, "--rounds", 1000, "--deadline-ms", 600, *where)  # it stops at the first
-    assert done.returncode == 1, done.stdout
-    assert re.match(r"round \d+ of seed 1: \w+ dies at ", done.stderr), done.stderr
+    program = build(tmp_path, PROGRAM, FLAGS, *edits, device=True)
+    rounds = ("--rounds", 1000, "--deadline-ms", 600)  # it stops at the first
+    is_caught(run(program, *WHERE, *rounds, *where, timeout=RUN_S))

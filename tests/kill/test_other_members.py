@@ -9,7 +9,7 @@ import pytest
 
 import gpuring
 from tests.helpers.processes import Child, Pipe, poll
-from tests.ring.test_interrupt import put
+from tests.helpers.rings import put
 
 
 def hold(pipe: Pipe, name: str) -> None:
@@ -31,10 +31,10 @@ def test_a_frame_that_a_member_dies_with_comes_to_one_that_has_had_newer_ones(na
     with make(name) as ring, ring.producer() as producer, ring.consumer("jobs") as other:
         member: Child = children(hold, name)
         member.receive()
-        first = put(producer)
+        (first,) = put(producer)
         member.send()
         assert member.receive() == first
-        newer = put(producer)
+        (newer,) = put(producer)
         with other.acquire(0) as slot:
             assert (slot.seq, slot.redelivered) == (newer, False)
         os.kill(member.pid, how)  # no handler: SIGTERM is a death, too
@@ -48,9 +48,9 @@ def test_a_frame_that_a_member_dies_with_comes_to_one_that_has_had_newer_ones(na
 def test_a_frame_that_a_member_has_never_looked_at_comes_back_unflagged(name, by):
     with make(name) as ring, ring.producer() as producer, ring.consumer("jobs") as other:
         member = ring.consumer("jobs")
-        first = put(producer)
+        (first,) = put(producer)
         member.acquire(0)  # dropped: as when Ctrl-C comes before its caller has it
-        newer = put(producer)
+        (newer,) = put(producer)
         with other.acquire(0) as slot:
             assert slot.seq == newer
         if by == "close":

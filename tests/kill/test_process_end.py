@@ -162,26 +162,30 @@ def test_an_end_without_a_word_is_a_death(ring, how):
         assert end_of(reader) is gpuring.PeerLost
 
 
+def ends_in_order(ring, file, program):
+    file.write_text(JOINS + program)
+    with ring.consumer() as reader:
+        subprocess.run([sys.executable, file], timeout=60, check=True)
+        assert end_of(reader) is gpuring.EndOfStream
+        assert ring._header.reaps == 0
+
+
 @pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 def test_a_child_of_multiprocessing_that_returns_ends_in_order(ring, method, tmp_path):
     """A forked one ends by os._exit, after the finalizers of multiprocessing."""
-    file = tmp_path / "program.py"
-    file.write_text(
-        JOINS
-        + f"""
+    ends_in_order(
+        ring,
+        tmp_path / "program.py",
+        f"""
 if __name__ == "__main__":
     context = multiprocessing.get_context({method!r})
     process = context.Process(target=child, args=({ring.name!r},))
     process.start()
     process.join(20)
     assert process.exitcode == 0
-"""
+""",
     )
-    with ring.consumer() as reader:
-        subprocess.run([sys.executable, file], timeout=60, check=True)
-        assert end_of(reader) is gpuring.EndOfStream
-        assert ring._header.reaps == 0
 
 
 THREADS = """
@@ -285,10 +289,10 @@ gpuring.kept = Kept()
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])
 def test_a_child_that_was_given_the_ring_ends_in_order(ring, method, tmp_path):
     """It has opened the ring before it forgets the finalizers of who forked it."""
-    file = tmp_path / "program.py"
-    file.write_text(
-        JOINS
-        + f"""
+    ends_in_order(
+        ring,
+        tmp_path / "program.py",
+        f"""
 def given(ring):
     globals()["kept"] = ring, ring.producer()
     kept[1].claim(0).publish()
@@ -299,9 +303,5 @@ if __name__ == "__main__":
         process.start()
         process.join(20)
     assert process.exitcode == 0
-"""
+""",
     )
-    with ring.consumer() as reader:
-        subprocess.run([sys.executable, file], timeout=60, check=True)
-        assert end_of(reader) is gpuring.EndOfStream
-        assert ring._header.reaps == 0

@@ -13,6 +13,7 @@ import pytest
 
 import gpuring
 from tests.helpers.commands import gpuring as command
+from tests.helpers.rings import drain, put
 from tests.helpers.support import poll
 
 SLOTS = 4
@@ -20,32 +21,6 @@ SLOTS = 4
 
 def make(name):
     return gpuring.create(name, slots=SLOTS, shape=4, dtype="u1", device="host")
-
-
-def put(producer, frames=1):
-    seqs = []
-    for _ in range(frames):
-        slot = producer.claim(0)
-        slot.publish()
-        seqs.append(slot.seq)
-    return seqs
-
-
-def get(consumer):
-    """Everything that it can read now."""
-    seqs = []
-    while True:
-        try:
-            with consumer.acquire(0) as slot:
-                seqs.append(slot.seq)
-        except gpuring.RingTimeout:
-            return seqs
-
-
-def stop(child):
-    """Returns when all of its threads have stopped."""
-    os.kill(child.pid, signal.SIGSTOP)
-    poll(child.stopped)
 
 
 def go_on(child):
@@ -93,9 +68,9 @@ def test_a_stopped_producer_with_a_claim_holds_up_readers_and_a_lap_later_produc
         newest = ring.consumer(lossless=False)
         child = children(claims, name)
         seq = child.receive()
-        stop(child)
+        child.stop()
         behind = put(producer, SLOTS - 1)
-        assert get(reader) == []
+        assert drain(reader) == []
         with pytest.raises(
             gpuring.RingTimeout, match=rf"{child.pid}, stopped.*is writing frame {seq} "
         ):
@@ -107,7 +82,7 @@ def test_a_stopped_producer_with_a_claim_holds_up_readers_and_a_lap_later_produc
         assert ring.stats().reaps == 0
         go_on(child)
         assert child.result() is None
-        assert get(reader) == [seq, *behind]
+        assert drain(reader) == [seq, *behind]
 
 
 def test_a_stopped_holder_of_a_lossless_subscription_holds_up_producers_a_lap_later(name, children):
@@ -116,9 +91,9 @@ def test_a_stopped_holder_of_a_lossless_subscription_holds_up_producers_a_lap_la
         child.receive()
         (seq,) = put(producer)
         assert child.receive() == seq
-        stop(child)
+        child.stop()
         put(producer, SLOTS - 1)
-        assert len(get(other)) == SLOTS
+        assert len(drain(other)) == SLOTS
         with pytest.raises(gpuring.RingFull, match=rf"{child.pid}, stopped.*holds frame {seq} "):
             producer.claim(0.001)
         assert ring.stats().reaps == 0
@@ -135,8 +110,8 @@ def test_another_member_reads_on_beside_a_stopped_one(name, children):
         (seq,) = put(producer)
         assert child.receive() == seq
         other = ring.consumer("shared")
-        stop(child)
-        assert put(producer, SLOTS - 1) == get(other)
+        child.stop()
+        assert put(producer, SLOTS - 1) == drain(other)
         with pytest.raises(gpuring.RingFull, match=rf"holds frame {seq} "):
             producer.claim(0)
         child.kill()
@@ -150,17 +125,17 @@ def test_a_stopped_holder_of_a_lossy_subscription_costs_one_slot(name, children)
         child.receive()
         (seq,) = put(producer)
         assert child.receive() == seq
-        stop(child)
-        read = get(reader)
+        child.stop()
+        read = drain(reader)
         for _ in range(5):
             put(producer, SLOTS - 1)
-            read += get(reader)
+            read += drain(reader)
         first = seq % SLOTS
         assert read == [seq, *(s for s in range(seq, seq + 5 * SLOTS) if s % SLOTS != first)]
         go_on(child)
         child.result()
         put(producer, SLOTS)
-        assert any(s % SLOTS == first for s in get(reader))
+        assert any(s % SLOTS == first for s in drain(reader))
 
 
 @pytest.mark.parametrize(("role", "lossless"), [("producer", True), ("consumer", False)])
@@ -173,10 +148,10 @@ def test_a_stopped_producer_or_lossy_reader_that_waits_costs_nothing(
         child = children(waits, name, role, lossless)
         number = child.receive()
         poll(lambda: is_asleep(ring, number))
-        stop(child)
-        get(reader)
+        child.stop()
+        drain(reader)
         for _ in range(5 * SLOTS):
-            assert put(producer) == get(reader)
+            assert put(producer) == drain(reader)
         assert ring.stats().reaps == 0
         go_on(child)
         if role == "consumer":
@@ -190,7 +165,7 @@ def test_a_stopped_reader_of_a_lossless_subscription_gates_though_it_holds_nothi
         child = children(waits, name, "consumer", True)
         number = child.receive()
         poll(lambda: is_asleep(ring, number))
-        stop(child)
+        child.stop()
         put(producer, SLOTS)
         members = rf"\(its members: pid {child.pid} \(stopped\)\)"
         with pytest.raises(gpuring.RingFull, match=rf"has not taken frame {SLOTS},.*{members}"):
@@ -203,7 +178,7 @@ def test_a_stopped_process_that_is_killed_is_cleared(name, children):
     with make(name) as ring, ring.producer() as producer, ring.consumer("all") as reader:
         child = children(claims, name)
         seq = child.receive()
-        stop(child)
+        child.stop()
         put(producer)
         child.kill()
         with reader.acquire(10) as slot:
@@ -223,7 +198,7 @@ def test_the_tools_say_who_is_stopped(name, children, width):
         shown = {}
         for state in ("running", "stopped"):
             if state == "stopped":
-                stop(child)
+                child.stop()
             (peer,) = (peer for peer in ring.stats().peers if peer.role == "consumer")
             assert (peer.stopped, peer.alive) == (state == "stopped", True)
             for tool, *options in (
@@ -258,7 +233,7 @@ def test_who_waits_for_a_frame_is_told_that_the_producer_is_stopped(name, childr
         number = child.receive()
         with pytest.raises(gpuring.RingTimeout, match=r"has not been published yet$"):
             reader.acquire(0.001)
-        stop(child)
+        child.stop()
         told = rf"not been published yet. Producer {number} \(pid {child.pid}\) is stopped$"
         with pytest.raises(gpuring.RingTimeout, match=told):
             reader.acquire(0.001)
@@ -281,7 +256,7 @@ def test_only_the_process_that_joined_is_looked_up(segment, children):
     ring.poke("peer", "pid", child.pid, number)
     ring.poke("peer", "start", start, number)
     assert not ring.creator.is_stopped(number)
-    stop(child)
+    child.stop()
     assert ring.creator.is_stopped(number)
     for field in ("start", "pidns"):
         there = ring.peek("peer", field, number)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
-from tests.helpers.compiled import BUILD_S, Edit, build_device, needs_compiler
+from tests.helpers.compiled import BUILD_S, Edit, build, needs_compiler, run
 
 INPUTS, RUN_S = 20_000, 240
 FLAGS = ["-O1", "-g", "-w", "-DGR_FAULTS", "-fsanitize=address,undefined"]
@@ -17,23 +17,14 @@ FLAGS += ["-fno-sanitize-recover=all", "-DGR_SLICE_NS=300000", "-DGD_LAP_NS=2000
 pytestmark = [needs_compiler, pytest.mark.deadline(BUILD_S + RUN_S)]
 
 
-def run(place: Path, inputs: int, *edits: Edit) -> subprocess.CompletedProcess[str]:
-    try:
-        program = build_device(place, ["device_fuzz.c"], FLAGS, *edits)
-    except subprocess.CalledProcessError:
-        pytest.skip("no address sanitizer here")
-    return subprocess.run(
-        [program, "--inputs", str(inputs)],
-        capture_output=True,
-        text=True,
-        timeout=RUN_S,
-        check=False,
-    )
+def fuzz(place: Path, *edits: Edit) -> CompletedProcess[str]:
+    program = build(place, "device_fuzz.c", FLAGS, *edits, device=True)
+    return run(program, "--inputs", INPUTS, timeout=RUN_S)
 
 
 @pytest.mark.slow
 def test_no_word_and_no_driver_makes_device_order_crash_or_hang(tmp_path):
-    done = run(tmp_path, INPUTS)
+    done = fuzz(tmp_path)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["inputs"] == INPUTS
 
@@ -55,5 +46,5 @@ MUTANTS: dict[str, Edit] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_it_catches(mutant, tmp_path):
-    done = run(tmp_path, INPUTS, MUTANTS[mutant])
+    done = fuzz(tmp_path, MUTANTS[mutant])
     assert done.returncode != 0, done.stdout

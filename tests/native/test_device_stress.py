@@ -8,46 +8,34 @@ somebody has to hang.
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
+from collections.abc import Sequence
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
-from tests.helpers.compiled import BUILD_S, Edit, build_device, needs_compiler
+from tests.helpers.compiled import BUILD_S, Edit, build, needs_compiler, run
 
 FRAMES, RUN_S = 500, 240
 HANGS_S, HEALTHY_S = 12, 200  # the program's own alarm: a mutant may hang, a healthy one is slow
-PROGRAM = ["device_stress.c"]
+PROGRAM = "device_stress.c"
 PLAIN = ["-O1", "-g", "-w", "-DGR_FAULTS"]
 STEPS_FLAGS = ["-O1", "-g", "-w"]
 
 pytestmark = [needs_compiler, pytest.mark.deadline(BUILD_S + RUN_S)]
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("stress")
-    build_device(place, PROGRAM, PLAIN)
-    return place
+def stress(
+    place: Path, *edits: Edit, frames: int = FRAMES, alarm: int = HANGS_S, also: Sequence[str] = ()
+) -> CompletedProcess[str]:
+    program = build(place, PROGRAM, [*PLAIN, *also], *edits, device=True)
+    # as the address sanitizer does
+    return run(program, frames, alarm, timeout=RUN_S, TSAN_OPTIONS="halt_on_error=1")
 
 
-def run(
-    program: Path, frames: int = FRAMES, alarm: int = HANGS_S
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [program, str(frames), str(alarm)],
-        env=os.environ | {"TSAN_OPTIONS": "halt_on_error=1"},  # as the address sanitizer does
-        capture_output=True,
-        text=True,
-        timeout=RUN_S,
-        check=False,
-    )
-
-
-def test_whatever_threads_and_streams_do_frames_are_whole_and_the_books_balance(built):
-    done = run(built / "program", alarm=HEALTHY_S)
+def test_whatever_threads_and_streams_do_frames_are_whole_and_the_books_balance(tmp_path):
+    done = stress(tmp_path, alarm=HEALTHY_S)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("the books balance") == 8  # events, words; both gates; with refusals
 
@@ -147,7 +135,7 @@ MUTANTS: dict[str, list[Edit]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_it_catches(mutant, tmp_path):
-    done = run(build_device(tmp_path, PROGRAM, PLAIN, *MUTANTS[mutant]))
+    done = stress(tmp_path, *MUTANTS[mutant])
     assert done.returncode != 0, done.stdout
 
 
@@ -172,13 +160,15 @@ STEPS: dict[str, Edit] = {
 
 @pytest.mark.slow
 def test_step_by_step_our_own_earlier_work_comes_first(tmp_path):
-    assert run(build_device(tmp_path, ["device_steps.c"], STEPS_FLAGS)).returncode == 0
+    program = build(tmp_path, "device_steps.c", STEPS_FLAGS, device=True)
+    assert run(program, timeout=RUN_S).returncode == 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", STEPS)
 def test_step_by_step_it_catches(mutant, tmp_path):
-    done = run(build_device(tmp_path, ["device_steps.c"], STEPS_FLAGS, STEPS[mutant]))
+    program = build(tmp_path, "device_steps.c", STEPS_FLAGS, STEPS[mutant], device=True)
+    done = run(program, timeout=RUN_S)
     assert done.returncode == -signal.SIGABRT, done.stdout
 
 
@@ -210,12 +200,7 @@ SANITIZED: dict[str, tuple[str, str, Edit]] = {
 @pytest.mark.parametrize("mutant", SANITIZED)
 def test_under_a_sanitizer_it_catches(mutant, tmp_path):
     sanitizer, finding, edit = SANITIZED[mutant]
-    try:
-        program = build_device(
-            tmp_path, PROGRAM, [*PLAIN, "-DGR_DEBUG", f"-fsanitize={sanitizer}"], edit
-        )
-    except subprocess.CalledProcessError:
-        pytest.skip(f"no {sanitizer} sanitizer here")
-    done = run(program, 10 * FRAMES, HEALTHY_S)  # it stops at the first finding
+    long = {"frames": 10 * FRAMES, "alarm": HEALTHY_S}  # it stops at the first finding
+    done = stress(tmp_path, edit, also=["-DGR_DEBUG", f"-fsanitize={sanitizer}"], **long)
     assert done.returncode != 0, done.stdout
     assert finding in done.stderr, done.stderr

@@ -9,10 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import re
-import shutil
 import struct
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -23,57 +20,36 @@ from hypothesis import strategies as st
 import gpuring
 from gpuring.cli import inspect
 from gpuring.ring import inner
-from tests import ROOT
+from tests.helpers.compiled import build, needs_compiler, run
 
 CI_INPUTS = 50_000
 CI_CONVERSATIONS = 3_000
-FLAGS = ["-std=gnu11", "-g", "-O1", "-DGR_FAULTS", "-fsanitize=address,undefined",
-         "-fno-sanitize-recover=all", "-pthread"]  # fmt: skip
+FLAGS = ["-g", "-O1", "-DGR_FAULTS", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 
 
-@pytest.fixture(scope="module")
-def build(tmp_path_factory):
-    """Builds a fuzzer of tests/core, and returns the program."""
-    if not (gcc := shutil.which("gcc")):
-        pytest.skip("no gcc")
-    folder = tmp_path_factory.mktemp("fuzz")
-    (folder / "empty.c").write_text("int main(void) { return 0; }")
-    runs = [gcc, *FLAGS, "empty.c", "-o", "empty"]
-    if subprocess.run(runs, cwd=folder, check=False, capture_output=True).returncode:
-        pytest.skip("gcc has no address sanitizer here")
-
-    def make(name: str) -> Path:
-        core = [str(path) for path in (ROOT / "gpuring/native/core").glob("*.c")]
-        included = re.findall(r"core/(\w+\.c)\"", (ROOT / f"tests/core/{name}.c").read_text())
-        core = [path for path in core if Path(path).name not in included]
-        built = [gcc, *FLAGS, f"tests/core/{name}.c", *core, "-o", str(folder / name)]
-        subprocess.run(built, cwd=ROOT, check=True, timeout=100)
-        return folder / name
-
-    return make
-
-
-def figures_of(program: Path, inputs: int) -> dict[str, Any]:
-    command = [program, "--inputs", str(inputs)]
-    run = subprocess.run(command, check=False, capture_output=True, text=True, timeout=240)
-    assert run.returncode == 0, run.stderr
-    figures: dict[str, Any] = json.loads(run.stdout)
+def figures_of(place: Path, name: str, inputs: int) -> dict[str, Any]:
+    program = build(place, f"{name}.c", FLAGS)
+    done = run(program, "--inputs", inputs, timeout=240)
+    assert done.returncode == 0, done.stderr
+    figures: dict[str, Any] = json.loads(done.stdout)
     assert figures["inputs"] == inputs
     return figures
 
 
+@needs_compiler
 @pytest.mark.slow
 @pytest.mark.deadline(300)
-def test_no_word_makes_the_core_crash_or_hang_or_leave_its_tables(build):
-    figures = figures_of(build("fuzz"), CI_INPUTS)
+def test_no_word_makes_the_core_crash_or_hang_or_leave_its_tables(tmp_path):
+    figures = figures_of(tmp_path, "fuzz", CI_INPUTS)
     assert figures["attached"] > CI_INPUTS // 10  # many get past the checks of attach
 
 
+@needs_compiler
 @pytest.mark.slow
 @pytest.mark.deadline(300)
-def test_no_client_or_server_harms_those_that_hand_descriptors_on(build):
+def test_no_client_or_server_harms_those_that_hand_descriptors_on(tmp_path):
     """Nobody crashes or hangs, no descriptor is left, and an honest client gets the slots."""
-    figures_of(build("fuzz_offer"), CI_CONVERSATIONS)
+    figures_of(tmp_path, "fuzz_offer", CI_CONVERSATIONS)
 
 
 WORD = struct.Struct("<Q")

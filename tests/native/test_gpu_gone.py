@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from gpuring.cli.inspect import describe
-from gpuring.native import Header
 from gpuring.registry.stats import collect
-from tests.helpers import raw_verbs
 from tests.helpers.support import poll
-
-
-def joins(pipe, path):
-    """Gives its locks up when it is told to, and lives on: as the kernel does it at a death."""
-    header = Header.attach(os.open(path, os.O_RDWR))
-    peer = raw_verbs.join_producer(header)
-    pipe.send(peer.number)
-    pipe.receive()
-    header.disown()
-    pipe.send()
-    pipe.receive()
+from tests.native.offer import gives_its_locks_up
 
 
 @pytest.mark.parametrize(("memory", "sync"), [("ipc", "timeline"), ("host", "host")])
 def test_on_a_gpu_nobody_is_cleared_before_the_process_is_gone(segment, children, memory, sync):
     """G1: its lock goes before its GPU work does.  In host memory there is no such work."""
     ring = segment(2, memory=memory, sync=sync)
-    child = children(joins, ring.path)
+    child = children(gives_its_locks_up, ring.path)
     number = child.receive()
     child.send()
     child.receive()
@@ -47,7 +33,7 @@ def test_on_a_gpu_the_dead_of_another_pid_namespace_are_never_cleared(
 ):
     """Nobody outside can tell when its GPU work is gone.  In host memory the locks tell all."""
     ring = segment(2, memory=memory, sync=sync)
-    child = children(joins, ring.path)
+    child = children(gives_its_locks_up, ring.path)
     number = child.receive()
     there = ring.peek("peer", "pidns", number)
     ring.poke("peer", "pidns", there + 1, number)
@@ -66,7 +52,7 @@ def test_on_a_gpu_the_dead_of_another_pid_namespace_are_never_cleared(
 def test_the_watchdog_clears_who_has_no_pidfd_here(segment, children):
     """In host memory: it looks at a peer of another pid namespace again and again."""
     ring = segment(2)
-    child = children(joins, ring.path)
+    child = children(gives_its_locks_up, ring.path)
     number = child.receive()
     ring.poke("peer", "pidns", ring.peek("peer", "pidns", number) + 1, number)
     ours = ring.producer()  # whose process has a watchdog; nobody else reaps

@@ -7,12 +7,12 @@ than a slice.
 from __future__ import annotations
 
 import signal
-import subprocess
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
-from tests.helpers.compiled import BUILD_S, Edit, build_device, needs_compiler
+from tests.helpers.compiled import BUILD_S, Edit, build, needs_compiler, run
 
 RUN_S, HANGS_S = 60, 2
 FLAGS = ["-O1", "-g", "-w", "-DGR_SLICE_NS=INT64_C(1000000000000000)"]
@@ -32,15 +32,14 @@ TELLS = {
 }
 
 
-def run(place: Path, how: str, seconds: int, *edits: Edit) -> subprocess.CompletedProcess[str]:
-    program = build_device(place, ["late_join.c"], FLAGS, NO_TICKS, *edits)
-    command = [str(program), how, str(seconds)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=RUN_S + 10, check=False)
+def joins(place: Path, how: str, seconds: int, *edits: Edit) -> CompletedProcess[str]:
+    program = build(place, "late_join.c", FLAGS, NO_TICKS, *edits, device=True)
+    return run(program, how, seconds, timeout=RUN_S + 10)
 
 
 @pytest.mark.parametrize("how", TELLS)
 def test_the_watchdog_knows_who_is_waited_for(how, tmp_path):
-    done = run(tmp_path, how, RUN_S)
+    done = joins(tmp_path, how, RUN_S)
     assert (done.returncode, done.stdout) == (0, "it goes on\n"), done.stderr
 
 
@@ -48,4 +47,4 @@ def test_the_watchdog_knows_who_is_waited_for(how, tmp_path):
 def test_it_catches_that_nobody_tells_the_watchdog(how, tmp_path):
     file, call = TELLS[how]
     silent = (file, call, call.replace("gr_tell_of_joins(peer->core.ring);", ";"))
-    assert run(tmp_path, how, HANGS_S, silent).returncode == -signal.SIGALRM
+    assert joins(tmp_path, how, HANGS_S, silent).returncode == -signal.SIGALRM

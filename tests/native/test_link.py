@@ -8,15 +8,15 @@ import json
 import os
 import random
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
 import gpuring
 from gpuring.ring import inner
-from tests.helpers.compiled import BUILD_S, Edit, build, needs_compiler
+from tests.helpers.compiled import BUILD_S, Edit, build, needs_compiler, run
 from tests.helpers.support import Pipe, create_far, segments_of
 
 NEAR, OTHER = b"n" * 16, b"o" * 16
@@ -192,21 +192,15 @@ def test_each_near_frame_comes_once_whenever_importers_are_killed(ring, children
 RUN_S = 60
 
 
-def run(place: Path, kills: int, seed: int, *edits: Edit) -> subprocess.CompletedProcess[str]:
+def kills(place: Path, most: int, *edits: Edit) -> CompletedProcess[str]:
     program = build(place, "link.c", ["-O1", "-g", "-DGR_FAULTS"], *edits)
-    return subprocess.run(
-        [program, str(kills), str(seed)],
-        capture_output=True,
-        text=True,
-        timeout=RUN_S,
-        check=False,
-    )
+    return run(program, most, 1, timeout=RUN_S)  # by the seed 1
 
 
 @needs_compiler
 @pytest.mark.deadline(BUILD_S + RUN_S)
 def test_each_near_frame_comes_once_wherever_importers_are_killed(tmp_path):
-    done = run(tmp_path, 400, 1)
+    done = kills(tmp_path, 400)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told["kills"] == 400
@@ -282,6 +276,6 @@ MUTANTS: dict[str, Edit] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_the_reader_catches(mutant, tmp_path):
-    done = run(tmp_path, 2000, 1, MUTANTS[mutant])
+    done = kills(tmp_path, 2000, MUTANTS[mutant])
     assert done.returncode == -signal.SIGABRT, done.stdout
     assert "not so" in done.stderr

@@ -412,8 +412,7 @@ def test_a_reaper_that_comes_second_clears_no_newcomer(segment, children):
         poll(lambda before=before: rounds() > before + 2)
         for _ in range(7 * k):
             pass
-        os.kill(child.pid, signal.SIGSTOP)
-        poll(child.stopped)
+        child.stop()
         assert ring.reap() == [dead.number]
         heir = ring.producer()
         assert heir.number == dead.number

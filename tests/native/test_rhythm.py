@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-from typing import Any
+from pathlib import Path
 
 import pytest
 
-from tests.helpers.compiled import BUILD_S, build, needs_compiler
+from tests.helpers.compiled import BUILD_S, build, needs_compiler, run
 
 RUN_S, WAITS = 100, 400
 FLAGS = ["-O1", "-w", "-Wl,--wrap=gr_now_ns,--wrap=syscall"]
@@ -49,21 +49,20 @@ NO_GATE = ("wait.c", *MUTANTS["it spins for whatever comes"])
 NOT_COUNTED = ("wait.c", "rhythm->saved_ns -= gr_now_ns() - now;", "")
 
 
-def run(program: Any, period_ns: int, jitter_ns: int) -> dict[str, float]:
-    command = [str(program), str(period_ns), str(jitter_ns), str(WAITS)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=RUN_S)
+def waits(program: Path, period_ns: int, jitter_ns: int) -> dict[str, float]:
+    done = run(program, period_ns, jitter_ns, WAITS, check=True, timeout=RUN_S)
     figures: dict[str, float] = json.loads(done.stdout)
     return figures
 
 
-def check(program: Any) -> None:
+def check(program: Path) -> None:
     for period_ns, jitter_ns in REGULAR:
-        figures = run(program, period_ns, jitter_ns)
+        figures = waits(program, period_ns, jitter_ns)
         assert figures["punctual"] > 0.85 * figures["waits"]  # awake when the frame came
         assert figures["overdrawn_ns"] < BEFORE_IT_ADAPTED_NS
         assert figures["awake"] < SHARE
     for period_ns, jitter_ns in JITTERY:
-        figures = run(program, period_ns, jitter_ns)
+        figures = waits(program, period_ns, jitter_ns)
         assert figures["sleeps"] < 1.05 * figures["waits"] + 10  # it hardly ever wakes in vain
         assert figures["overdrawn_ns"] < BEFORE_IT_ADAPTED_NS
 
@@ -84,5 +83,5 @@ def test_it_catches(mutant, tmp_path):
 @pytest.mark.parametrize("edits", [(NO_GATE,), (NO_GATE, NOT_COUNTED)], ids=["counted", "not"])
 def test_even_who_spins_for_whatever_comes_spins_no_more_than_the_share(edits, tmp_path):
     program = build(tmp_path, "rhythm.c", FLAGS, *edits)
-    most = max(run(program, *each)["overdrawn_ns"] for each in JITTERY)
+    most = max(waits(program, *each)["overdrawn_ns"] for each in JITTERY)
     assert (most > 10 * BEFORE_IT_ADAPTED_NS) == (NOT_COUNTED in edits)

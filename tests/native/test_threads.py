@@ -5,11 +5,9 @@ The mutants show that it can fail: each takes away a part of edge L, or of what 
 
 from __future__ import annotations
 
-import subprocess
-
 import pytest
 
-from tests.helpers.compiled import BUILD_S, Edit, build, needs_compiler
+from tests.helpers.compiled import BUILD_S, Edit, build, needs_compiler, run
 
 RUN_S = 240
 FLAGS = ["-O1", "-g", "-w", "-DGR_FAULTS"]
@@ -55,19 +53,19 @@ MUTANTS: dict[str, Edit] = {
 
 
 def test_nothing_is_left_behind(tmp_path):
-    subprocess.run([build(tmp_path, "threads.c", FLAGS), "2000"], check=True, timeout=RUN_S)
+    run(build(tmp_path, "threads.c", FLAGS), 2000, check=True, timeout=RUN_S)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
 def test_nothing_is_left_behind_under_a_sanitizer(sanitizer, tmp_path):
     flags = [*FLAGS, "-DGR_DEBUG", f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all"]
-    subprocess.run([build(tmp_path, "threads.c", flags), "300"], check=True, timeout=RUN_S)
+    run(build(tmp_path, "threads.c", flags), 300, check=True, timeout=RUN_S)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_it_catches(mutant, tmp_path):
     program = build(tmp_path, "threads.c", FLAGS, MUTANTS[mutant])
-    done = subprocess.run([program, "5000"], capture_output=True, timeout=RUN_S, check=False)
-    assert b"not so" in done.stderr
+    done = run(program, 5000, timeout=RUN_S)
+    assert "not so" in done.stderr

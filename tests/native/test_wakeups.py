@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.helpers.compiled import BUILD_S, build, needs_compiler
+from tests.helpers.compiled import BUILD_S, build, needs_compiler, run
 
 RUN_S, HANGS_S, ROUNDS = 240, 3, 30_000
 FLAGS = ["-O2", "-w", "-DGR_SLICE_NS=1000000000000"]
@@ -67,8 +67,7 @@ MUTANTS = {
 
 def test_no_wake_up_is_lost(tmp_path):
     """`./check` plays ten times as many rounds."""
-    program = build(tmp_path, "wakeups.c", FLAGS)
-    subprocess.run([program, "5000"], check=True, timeout=RUN_S)
+    run(build(tmp_path, "wakeups.c", FLAGS), 5000, check=True, timeout=RUN_S)
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ import pytest
 import gpuring
 from gpuring import native
 from gpuring.registry import new_names
+from tests.helpers.rings import put
 from tests.helpers.support import poll
 
 OPTIONS = {"slots": 4, "shape": 4, "dtype": "u1", "device": "host"}
@@ -169,11 +170,6 @@ def reads_async(name, seen, joined):
     asyncio.run(main())
 
 
-def put(producer, value):
-    with producer.claim(10) as slot:
-        slot.array[:] = value
-
-
 @pytest.mark.parametrize("how", [reads, reads_async])
 def test_a_loop_sleeps_until_the_stream_goes_on(name, looks, how):
     """In the same ring, then in another one; and until it is closed by another thread."""
@@ -184,11 +180,11 @@ def test_a_loop_sleeps_until_the_stream_goes_on(name, looks, how):
         poll(lambda: joined)
         for value in (1, 2, 3):
             with ring.producer() as producer:
-                put(producer, value)
+                put(producer, value=value)
                 poll(lambda value=value: seen[-1:] == [value])
     ended = len(looks)
     with gpuring.create(name, **OPTIONS) as ring, ring.producer() as producer:
-        put(producer, 4)
+        put(producer, value=4)
         poll(lambda: seen == [1, 2, 3, 4])
     poll(lambda: len(looks) > ended)
     poll(lambda: joined[0]._at_end is not None)

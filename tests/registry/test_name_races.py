@@ -19,8 +19,8 @@ import gpuring
 from gpuring import native
 from gpuring.registry import directory
 from gpuring.registry import segment as segments
+from tests.helpers.interrupted import collected
 from tests.helpers.support import Pipe, segments_of
-from tests.ring.test_interrupt import collected
 
 PACKAGE = Path(gpuring.__file__).parent
 CHANGES_NAMES = {

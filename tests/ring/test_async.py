@@ -11,8 +11,7 @@ import time
 import pytest
 
 import gpuring
-from tests.helpers.support import Pipe, Place, poll
-from tests.ring.test_select import (
+from tests.helpers.rings import (
     SMALL,
     bells,
     publish_and_wait,
@@ -21,6 +20,7 @@ from tests.ring.test_select import (
     readable,
     waiters,
 )
+from tests.helpers.support import Pipe, Place, poll
 
 ROUNDS = 10_000
 

@@ -11,8 +11,8 @@ import threading
 import pytest
 
 import gpuring
+from tests.helpers.rings import SMALL, bells, publish_at_random, put, readable, waiters
 from tests.helpers.support import Pipe
-from tests.ring.test_select import SMALL, bells, publish_at_random, put, readable, waiters
 
 
 @pytest.fixture

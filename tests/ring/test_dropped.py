@@ -22,8 +22,9 @@ import pytest
 
 import gpuring
 from tests.helpers import raw_verbs
+from tests.helpers.interrupted import PACKAGE, may_come
 from tests.helpers.support import LOCK_BYTE, poll
-from tests.ring.test_interrupt import PACKAGE, may_come, names, traces
+from tests.ring.test_interrupt import names, traces
 
 pytestmark = pytest.mark.filterwarnings("ignore:ring .* was not closed:ResourceWarning")
 

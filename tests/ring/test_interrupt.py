@@ -3,84 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import dis
 import gc
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from types import CodeType, FrameType, TracebackType
-from typing import Any, TypeVar
+from types import FrameType
+from typing import Any
 
 import pytest
 
 import gpuring
 from gpuring.native.snapshot import snapshot
+from tests.helpers.interrupted import (
+    Interrupt,
+    at_each_place,
+    interrupts,
+)
 from tests.helpers.support import open_files
 
-PACKAGE = str(Path(gpuring.__file__).parent)
-OneInterrupt = TypeVar("OneInterrupt", bound="Interrupt")
-NOWHERE = {
-    dis.opmap[name]
-    for name in dis.opmap
-    if name.startswith("RETURN") or name in ("NOP", "PUSH_EXC_INFO", "POP_EXCEPT")
-}
-
 pytestmark = pytest.mark.filterwarnings("ignore:ring .* was not closed:ResourceWarning")
-
-
-def may_come(code: CodeType, at: int) -> bool:
-    """Whether an interrupt before this opcode shows anything.
-
-    At a return or a no-op it does not: CPython looks for signals when a call has come back, not
-    before the caller has the result, and its no-ops stand outside of try blocks.  Nor where an
-    `except` begins or ends.  CPython looks for no signals there, and its tables do not expect an
-    exception: the one that is being handled would stay so for the rest of the thread's life, and
-    keep its frames alive.
-    """
-    here, there = code.co_code[at], code.co_code[at + 2 : at + 3]
-    ends = dis.opname[here] == "COPY" and there and dis.opname[there[0]] == "POP_EXCEPT"
-    return here not in NOWHERE and not ends
-
-
-class Interrupt:
-    """Within it, KeyboardInterrupt at the k-th opcode that is run in the package's Python.
-
-    But not where `may_come` says no.  Nor where somebody was dropped: CPython would only print the
-    exception.  test_dropped.py has that.
-    """
-
-    def __init__(self, k: int) -> None:
-        self._left = k
-        self.where: str | None = None
-        """The line that was interrupted; None: the call was over before."""
-        self.raised = False
-
-    def _call(self, frame: FrameType, _event: str, _arg: Any) -> Any:
-        if self.where or not frame.f_code.co_filename.startswith(PACKAGE) or collected(frame):
-            return None
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        return self._opcode
-
-    def _opcode(self, frame: FrameType, event: str, _arg: Any) -> Any:
-        code = frame.f_code
-        if event == "opcode" and not self.where and may_come(code, frame.f_lasti):
-            self._left -= 1
-            if not self._left:
-                file = Path(code.co_filename).name
-                self.where = f"{file}:{frame.f_lineno} {code.co_name} opcode {frame.f_lasti}"
-                raise KeyboardInterrupt
-        return self._opcode
-
-    def __enter__(self) -> None:
-        self._before = sys.gettrace()
-        sys.settrace(self._call)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, _error: object, _traceback: TracebackType | None
-    ) -> bool:
-        sys.settrace(self._before)
-        self.raised = kind is KeyboardInterrupt
-        return self.raised
 
 
 class InterruptOfALoop(Interrupt):
@@ -99,40 +39,6 @@ class InterruptOfALoop(Interrupt):
                 self.where = f"{frame.f_code.co_name} at its beginning"
                 raise KeyboardInterrupt
         return trace
-
-
-def collected(frame: FrameType | None) -> bool:
-    """Whether this runs because somebody was dropped."""
-    while frame and frame.f_code.co_filename.startswith(PACKAGE):
-        caller = frame.f_back
-        if frame.f_code.co_name == "_dropped" or (
-            frame.f_code.co_name == "__del__"
-            and not (caller and caller.f_code.co_name == "__exit__")
-        ):
-            return True
-        frame = caller
-    return False
-
-
-def interrupts(step: int = 1) -> Iterator[Interrupt]:
-    """One for each (or every step-th) opcode of the call in their `with`, and one too late."""
-    yield from at_each_place(Interrupt, step)
-
-
-def at_each_place(kind: type[OneInterrupt], step: int) -> Iterator[OneInterrupt]:
-    """Up to the first that comes too late twice.  CPython 3.14 traces the opcodes of a function
-    only from its second call on."""
-    k = 1
-    while True:
-        for _ in range(2):
-            interrupt = kind(k)
-            yield interrupt
-            if interrupt.where is not None:
-                break
-        else:
-            assert k > 1, "nothing was traced"
-            return
-        k += step
 
 
 def make(name: str, *, replace: bool = False) -> gpuring.Ring:

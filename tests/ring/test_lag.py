@@ -8,6 +8,7 @@ import random
 import pytest
 
 import gpuring
+from tests.helpers.rings import put
 
 SLOTS = 8
 
@@ -22,11 +23,6 @@ def ring(name):
 def producer(ring):
     with ring.producer() as producer:
         yield producer
-
-
-def put(producer, frames=1):
-    for _ in range(frames):
-        producer.claim(0).publish()
 
 
 def lag(ring):

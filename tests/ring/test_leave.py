@@ -11,8 +11,8 @@ import pytest
 
 import gpuring
 from gpuring import native
+from tests.helpers.rings import cpu_seconds_of
 from tests.helpers.support import LOCK_BYTE, poll
-from tests.kill.test_death import cpu_seconds_of
 
 
 def make(name):

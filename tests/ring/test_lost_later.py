@@ -10,8 +10,9 @@ import threading
 import pytest
 
 import gpuring
+from tests.helpers.interrupted import interrupts
 from tests.helpers.support import poll
-from tests.ring.test_interrupt import interrupts, make, names, put
+from tests.ring.test_interrupt import make, names, put
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::ResourceWarning", "ignore:coroutine .* was never awaited:RuntimeWarning"

@@ -18,6 +18,7 @@ import gpuring
 from gpuring.ring import shutdown
 from gpuring.ring.consumer import Consumer
 from gpuring.ring.slot import ReadSlot
+from tests.helpers.rings import drain
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*nobody has its slot:ResourceWarning")
 
@@ -34,16 +35,6 @@ def put(producer: gpuring.Producer, value: int = 0) -> int:
     with producer.claim(1) as slot:
         slot.array[...] = value
     return slot.seq
-
-
-def drain(consumer: gpuring.Consumer) -> list[int]:
-    seqs = []
-    while True:
-        try:
-            with consumer.acquire(0) as slot:
-                seqs.append(slot.seq)
-        except gpuring.RingTimeout:
-            return seqs
 
 
 # ---- what was dropped ----------------------------------------------------------------------------

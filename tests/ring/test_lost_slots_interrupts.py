@@ -15,9 +15,10 @@ import pytest
 
 import gpuring
 from gpuring.ring import shutdown
+from tests.helpers.interrupted import may_come
+from tests.helpers.rings import drain
 from tests.helpers.support import poll
-from tests.ring.test_interrupt import may_come
-from tests.ring.test_lost_slots import drain, put, ring
+from tests.ring.test_lost_slots import put, ring
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*nobody has its slot:ResourceWarning")
 

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import ctypes
 import os
-import random
-import selectors
 import signal
 import struct
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
 import gpuring
 from gpuring import native
+from tests.helpers.rings import (
+    SMALL,
+    publish_and_wait,
+    publish_at_random,
+    put,
+    waiters,
+)
 from tests.helpers.support import Pipe, Place, poll
 
-SMALL = {"slots": 4, "shape": 4, "dtype": "u1"}
 ROUNDS = 10_000
 
 
@@ -27,34 +30,6 @@ def pair(place, name):
     """Two rings."""
     with place.create(f"{name}-0", **SMALL) as one, place.create(f"{name}-1", **SMALL) as other:
         yield one, other
-
-
-def put(producer: gpuring.Producer, frames: int = 1) -> None:
-    for _ in range(frames):
-        producer.claim(timeout=20).publish()
-
-
-def waiters(ring: gpuring.Ring) -> int:
-    """head.waiters: who is counted as waiting in this ring."""
-    return _peek(ring, "waiters")
-
-
-def bells(ring: gpuring.Ring) -> int:
-    return _peek(ring, "bell")
-
-
-def _peek(ring: gpuring.Ring, field: str) -> int:
-    (offset,) = [
-        at for table, name, at, _ in native.layout_fields() if (table, name) == ("head", field)
-    ]
-    with Path(f"/dev/shm/gpuring.{ring.name}").open("rb") as header:
-        return int(struct.unpack_from("<I", os.pread(header.fileno(), 4, offset))[0])
-
-
-def readable(endpoint: gpuring.Consumer | gpuring.Producer, timeout: float = 0) -> bool:
-    with selectors.DefaultSelector() as selector:
-        selector.register(endpoint, selectors.EVENT_READ)
-        return bool(selector.select(timeout))
 
 
 # ---- who is ready --------------------------------------------------------------------------------
@@ -153,23 +128,6 @@ def test_the_one_who_was_not_first_lately_comes_first(pair):
 # ---- asleep, and woken ---------------------------------------------------------------------------
 
 
-def publish_at_random(pipe: Pipe, names: list[str], rounds: int, seed: int) -> None:
-    """One frame in one of the rings, when the reader has had the last one, a little later."""
-    dice = random.Random(seed)
-    rings = [gpuring.attach(name) for name in names]
-    producers = [ring.producer() for ring in rings]
-    for _ in range(rounds):
-        producer = dice.choice(producers)
-        while waiters(producer.ring) == 0 and dice.random() < 0.999:
-            pass
-        for _ in range(dice.randrange(300)):
-            pass
-        producer.claim(timeout=20).publish()
-        for ring in rings:  # all read
-            poll(lambda ring=ring: ring.stats().subscriptions[0].lag == 0)
-    pipe.receive()
-
-
 @pytest.mark.slow
 @pytest.mark.deadline(120)
 def test_no_wake_up_is_lost(name, children):
@@ -249,13 +207,6 @@ def test_as_many_rings_as_the_kernel_takes_and_no_more(segment):
 
 
 # ---- death ---------------------------------------------------------------------------------------
-
-
-def publish_and_wait(pipe: Pipe, name: str, frames: int) -> None:
-    with gpuring.attach(name) as ring, ring.producer() as producer:
-        put(producer, frames)
-        pipe.send()
-        pipe.receive()
 
 
 def test_a_producer_that_is_killed_is_an_answer(place: Place, pair, children):

@@ -21,8 +21,8 @@ import pytest
 
 import gpuring
 from gpuring.ring import spinning, waiting
+from tests.helpers.rings import SMALL, bells, put, waiters
 from tests.helpers.support import Pipe, poll
-from tests.ring.test_select import SMALL, bells, put, waiters
 
 SLICES_S = 0.11  # more than two slices of the core
 WAITS = ("acquire", "latest", "acquire_many", "claim", "claim_many", "select")

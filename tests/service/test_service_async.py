@@ -14,7 +14,7 @@ import pytest
 
 import gpuring
 from gpuring.service import tasks
-from tests.ring.test_select import bells, waiters
+from tests.helpers.rings import bells, waiters
 from tests.service import services
 from tests.service.services import answer, check, engine, holder, send, serve, up
 from tests.service.test_service_locks import watched

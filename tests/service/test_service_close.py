@@ -9,8 +9,8 @@ import signal
 import pytest
 
 import gpuring
+from tests.helpers.interrupted import interrupts
 from tests.helpers.support import poll
-from tests.ring.test_interrupt import interrupts
 from tests.service.services import answer, finish, holder, in_thread, send, serve, up
 
 

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import select
-
 import pytest
 
 import gpuring
+from tests.helpers.rings import readable
 from tests.helpers.support import poll
 from tests.service.services import answer, finish, in_thread, receives, send, serve
 
 PATIENCE_S = 10
-
-
-def readable(client, seconds):
-    return select.select([client], [], [], seconds)[0] == [client]
 
 
 def test_a_client_is_readable_when_an_answer_has_come(name):

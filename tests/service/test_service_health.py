@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import signal
 import threading
 
 import pytest
@@ -90,8 +89,7 @@ def test_engines_that_are_stopped_or_dead_are_not_ready(name, children):
         assert (found.ok, found.why, found.engines) == (False, "it has no engine", 0)
         one, other = (up(children(engine, name)) for _ in range(2))
         poll(lambda: gpuring.health(name).why == "2 of 2 engines ready")
-        os.kill(one.pid, signal.SIGSTOP)
-        poll(one.stopped)
+        one.stop()
         assert gpuring.health(name).why == "1 of 2 engines ready"
         other.kill()
         found = gpuring.health(name)

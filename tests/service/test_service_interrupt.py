@@ -8,7 +8,7 @@ import contextlib
 import pytest
 
 import gpuring
-from tests.ring.test_interrupt import interrupts
+from tests.helpers.interrupted import interrupts
 from tests.service.services import answer, check, finish, send, serve
 
 # ---- engines ------------------------------------------------------------------------------------

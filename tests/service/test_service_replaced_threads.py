@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import errno
 import gc
-import select
 import threading
 
 import pytest
 
 import gpuring
+from tests.helpers.interrupted import interrupts
+from tests.helpers.rings import readable
 from tests.helpers.support import poll, segments_of
-from tests.ring.test_interrupt import interrupts
 from tests.service.services import (
     answer,
     ask_here,
@@ -144,10 +144,6 @@ def test_a_task_says_for_how_long_no_engine_came(name):
 
     with serve(name, engine=False), gpuring.connect(name, engine_s=0.01) as client:
         asyncio.run(main(client))
-
-
-def readable(fd, seconds):
-    return bool(select.select([fd], [], [], seconds)[0])
 
 
 def test_a_descriptor_tells_of_answers_in_both_services(name, replaced):

@@ -12,8 +12,8 @@ import pytest
 import gpuring
 from gpuring.registry import segment
 from gpuring.ring.whose import nobody_has
+from tests.helpers.rings import waiters
 from tests.helpers.support import has_slot_without_gil, one_thread_at_a_time, poll, segments_of
-from tests.ring.test_select import waiters
 from tests.service import services
 from tests.service.services import (
     answer,

@@ -24,9 +24,9 @@ from typing import Any
 import pytest
 
 import gpuring
+from tests.helpers.interrupted import Interrupt, at_each_place, collected, interrupts
+from tests.helpers.rings import waiters
 from tests.helpers.support import poll
-from tests.ring.test_interrupt import Interrupt, at_each_place, collected, interrupts
-from tests.ring.test_select import waiters
 from tests.service import services
 from tests.service.services import ask, in_thread, serve
 from tests.service.test_service_interrupt import serve_once

@@ -11,7 +11,6 @@ import pytest
 
 import gpuring
 from tests.helpers.support import poll, segments_of, set_fence
-from tests.kill.test_stopped import stop
 from tests.service import services
 from tests.service.services import (
     answer,
@@ -182,7 +181,7 @@ def test_a_lap_behind_a_stopped_engines_call_everybody_waits_for_it(name, childr
         stopped = up(children(holder, name, 1))
         send(client, 0)
         assert stopped.receive() == [0]
-        stop(stopped)
+        stopped.stop()
         with serve(name) as other:
             for k in range(1, 4):
                 ask_here(other, client, k)
@@ -198,7 +197,7 @@ def test_behind_a_stopped_engines_half_written_answer_later_ones_wait(name, chil
         stopped = up(children(writes_an_answer, name))
         first = send(client, 0)
         assert stopped.receive() == "writing"
-        stop(stopped)
+        stopped.stop()
         with serve(name) as other:
             second = send(client, 1)
             answer(other.take(timeout=10)[0])
@@ -226,7 +225,7 @@ def test_behind_a_stopped_clients_half_written_request_engines_wait(name, childr
     with serve(name) as server, gpuring.connect(name) as client:
         stopped = children(claims_a_request, name)
         stopped.receive()
-        stop(stopped)
+        stopped.stop()
         call = send(client, 0)
         with pytest.raises(gpuring.RingTimeout):
             server.take(timeout=0.05)

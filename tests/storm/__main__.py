@@ -5,17 +5,26 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
+from tests.storm import harness
+
 STORMS = {
-    "rings": "rings.storm",
-    "bridge": "bridge.storm",
-    "services": "services",
-    "soak": "soak",
-    "soak-services": "soak_services",
+    "rings": "rings.storm.Rings",
+    "bridge": "bridge.storm.Bridge",
+    "services": "services.Services",
+    "clients": "clients.Clients",
+    "soak": "soak.Soak",
+    "calls": "calls.Calls",
 }
 
-if __name__ == "__main__":
+
+def main() -> int:
     if len(sys.argv) < 2 or sys.argv[1] not in STORMS:
-        sys.exit(f"python -m tests.storm {'|'.join(STORMS)}")
-    which = sys.argv.pop(1)
-    sys.argv[0] = f"python -m tests.storm {which}"
-    sys.exit(import_module(f"tests.storm.{STORMS[which]}").main())
+        print(f"python -m tests.storm {'|'.join(STORMS)} [--help]")
+        return 2
+    module, _, kind = STORMS[sys.argv[1]].rpartition(".")
+    made = getattr(import_module(f"tests.storm.{module}"), kind)
+    return harness.main(made, f"python -m tests.storm {sys.argv[1]}", sys.argv[2:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

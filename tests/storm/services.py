@@ -1,7 +1,5 @@
 """Services under KILL, STOP, TERM and INT: engines and clients of every kind come, are hit and go.
 
-    python -m tests.storm services --seconds 3600 --seed 1
-
 A keeper holds the service.  Each client asks by threads, by tasks, by plain calls or for answers in
 parts, checks every answer, and says how each call ended.  What is killed is replaced.  A signal
 handler that raises (TERM: SystemExit, INT: KeyboardInterrupt) must end its process within a
@@ -13,24 +11,22 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import ctypes
 import faulthandler
 import gc
-import json
 import logging
 import os
 import random
-import secrets
 import signal
 import threading
-import time
 from collections import Counter
 from typing import Any
 
 import gpuring
 from tests.helpers import loops
-from tests.helpers.support import Child, Pipe, poll, segments_of
+from tests.helpers.processes import die_with
+from tests.helpers.support import Child, Pipe, poll
 from tests.service import services
+from tests.storm.harness import SIGNALS, Failed, Storm
 
 PATIENCE_S = 30
 CALL_S = 20.0
@@ -45,9 +41,7 @@ PARTS = 6
 
 def begin(parent: int) -> None:
     """This process ends with its parent, and its handlers raise."""
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    if os.getppid() != parent:
-        os._exit(1)
+    die_with(parent)
 
     def ended(number: int, _: Any) -> None:
         raise KeyboardInterrupt if number == signal.SIGINT else SystemExit
@@ -198,90 +192,80 @@ def ask_by_tasks(client: gpuring.Client, ends: Counter[str]) -> None:
     loops.run(main())
 
 
-class Storm:
-    def __init__(self, name: str, redeliver: bool, seed: int) -> None:
-        self.name, self.redeliver = name, redeliver
-        self.chance = random.Random(seed)
+class Services(Storm):
+    """Engines and clients of every kind under KILL, STOP, TERM and INT."""
+
+    PATIENCE_S = 2.0 * PATIENCE_S
+
+    @staticmethod
+    def options(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--no-redeliver", dest="redeliver", action="store_false")
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         self.there: list[tuple[str, Child]] = []
-        self.events: Counter[str] = Counter()
-        self.ends: Counter[str] = Counter()
+        self.held = contextlib.ExitStack()
 
-    def start(self, role: str) -> None:
-        parent = os.getpid()
+    def begin(self) -> None:
+        made = services.serve(self.name, engine=False, redeliver=self.args.redeliver)
+        self.keeper = self.held.enter_context(made)
+        for role in ["engine"] * ENGINES + ["client"] * CLIENTS:
+            self.start(role)
+        for _, child in self.there:
+            services.up(child)
+
+    def start(self, role: str) -> Child:
+        how: tuple[Any, ...] = (self.name, os.getpid())
         if role == "engine":
-            closes = self.chance.random() < 0.5
-            child = Child(engine, (self.name, parent, self.redeliver, closes), 2 * PATIENCE_S)
+            how = engine, (*how, self.args.redeliver, self.chance.random() < 0.5)
         else:
-            kind = self.chance.choice(KINDS)
-            child = Child(client, (self.name, parent, kind), 2 * PATIENCE_S)
-        self.there.append((role, child))
+            how = client, (*how, self.chance.choice(KINDS))
+        self.there.append((role, Child(*how, self.args.patience)))
+        return self.there[-1][1]
 
-    def hit(self, role: str, child: Child, how: str) -> None:
+    def torment(self) -> None:
+        role, child = each = self.chance.choice(self.there)
+        how = self.chance.choice([*SIGNALS])
+        if child.pid in self.asleep:
+            return
+        if how == "stop":
+            self.hit(how, child.pid, role, 0.2)
+            return
+        self.there.remove(each)
+        self.strike(role, child, how)
+        services.up(self.start(role))
+
+    def strike(self, role: str, child: Child, how: str) -> None:
         """Ends it; one that can say how its calls ended must, within the deadline."""
-        self.events[f"{how} {role}"] += 1
+        self.hit(how, child.pid, role)
         try:
-            if how != "KILL":
-                os.kill(child.pid, getattr(signal, f"SIG{how}"))
-                if not child.pipe.poll(SWALLOWED_S):
-                    os.kill(child.pid, getattr(signal, f"SIG{how}"))
-                    self.events["sent again"] += 1
+            if how != "kill":
+                with contextlib.suppress(Failed):
+                    self.until(child.pipe.poll, "it says nothing", SWALLOWED_S)
+                if not child.pipe.poll():
+                    self.hit(how, child.pid, "once more")
                 try:
+                    self.until(child.pipe.poll, f"{how} has not ended the {role}")
                     ended = child.result()
                 except AssertionError:
                     os.kill(child.pid, signal.SIGUSR1)  # faulthandler says where it is
                     child.process.join(1)
                     raise
                 if role == "client":
-                    self.ends.update(ended)
+                    self.counts.update(ended)
         finally:
             child.end()
 
-    def run(self, seconds: float) -> None:
-        for role in ["engine"] * ENGINES + ["client"] * CLIENTS:
-            self.start(role)
-        until = time.monotonic() + seconds
-        for _, child in self.there:
-            services.up(child)
-        while time.monotonic() < until:
-            time.sleep(self.chance.random() * 0.2)
-            role, child = self.there.pop(self.chance.randrange(len(self.there)))
-            how = self.chance.choice(["KILL", "TERM", "INT", "STOP"])
-            if how == "STOP":
-                os.kill(child.pid, signal.SIGSTOP)
-                time.sleep(self.chance.random() * 0.2)
-                os.kill(child.pid, signal.SIGCONT)
-                self.events[f"STOP {role}"] += 1
-                self.there.append((role, child))
-                continue
-            self.hit(role, child, how)
-            self.start(role)
-            services.up(self.there[-1][1])
+    def finish(self) -> None:
         self.there.sort(key=lambda each: each[0], reverse=True)
         while self.there:  # clients first
-            self.hit(*self.there.pop(), "TERM")
+            self.strike(*self.there.pop(), "term")
+        ring = self.keeper.ring
+        poll(lambda: ring._header.reap() or len(ring.stats().peers) == 2, PATIENCE_S)
+        self.held.close()
+        assert self.counts["answered"] + self.counts["streamed"] > 0
 
-
-def storm(seconds: float, seed: int, redeliver: bool = True) -> dict[str, Any]:
-    """Runs and judges.  Raises AssertionError."""
-    name = f"storm-{os.getpid()}-{secrets.token_hex(3)}"
-    with services.serve(name, engine=False, redeliver=redeliver) as keeper:
-        this = Storm(name, redeliver, seed)
-        try:
-            this.run(seconds)
-        finally:
-            for _, child in this.there:
-                child.end()
-        poll(lambda: keeper.ring._header.reap() or len(keeper.ring.stats().peers) == 2, PATIENCE_S)
-    assert segments_of(name) == []
-    assert this.ends["answered"] + this.ends["streamed"] > 0
-    return {"events": dict(sorted(this.events.items())), "ends": dict(this.ends)}
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=3600)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--no-redeliver", action="store_true")
-    args = parser.parse_args()
-    print(json.dumps(storm(args.seconds, args.seed, not args.no_redeliver), indent=1))
-    return 0
+    def end(self) -> None:
+        for _, child in self.there:
+            child.end()
+        self.held.close()

@@ -1,6 +1,6 @@
 """Mixed load for a long time: peers join, leave and are killed; afterwards the books must balance.
 
-    python -m tests.storm soak --seconds 600 --where host --json bench/results/soak-host.json
+    python -m tests.storm soak --where host --json bench/results/soak-host.json
 
 Two producers; a lossless reader alone, a shared subscription of 2 to 4 members, lossy readers.  One
 of each kind stays to the end, so that what it uses can be watched; the others come and go, and some
@@ -10,25 +10,20 @@ are killed.  Each frame's whole content follows from its producer and its number
 from __future__ import annotations
 
 import argparse
-import json
+import contextlib
 import os
-import platform
-import random
-import secrets
 import statistics
-import subprocess
-import tempfile
-import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-import gpuring
-from tests.helpers.support import PLACES, Child, Place, poll
-from tests.storm.soak_roles import ENTRY, HELD, META, WORDS, consume, produce
+from tests.helpers.support import PLACES, Child, Place
+from tests.storm.harness import Storm
+from tests.storm.paper import META, ROW, WORDS, read
+from tests.storm.soak_roles import HELD, consume, produce
 
 SLOTS = 8
 MOST = {"producer": 2, "jobs": 4, "lossy": 2}
@@ -47,18 +42,27 @@ class Actor:
     killed: bool = False
 
 
-@dataclass
-class Soak:
-    place: Place
-    ring: gpuring.Ring
-    folder: Path
-    limits: tuple[float, int]
-    chance: random.Random
-    actors: list[Actor] = field(default_factory=list)
-    ended: list[Actor] = field(default_factory=list)
-    events: Counter[str] = field(default_factory=Counter)
-    torn: int = 0
-    samples: list[dict[str, Any]] = field(default_factory=list)
+class Soak(Storm):
+    """Peers of one ring that come, go and are killed; what those who stay use may not grow."""
+
+    SECONDS = 600.0
+
+    @staticmethod
+    def options(parser: argparse.ArgumentParser) -> None:
+        names = [place.name for place in PLACES]
+        parser.add_argument("--where", choices=names, default="host")
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.place = next(place for place in PLACES if place.name == self.args.where)
+        self.PAUSE_S = 1.0 if self.place.on_gpu else 0.5
+        self.limits = self.args.seconds + 3 * PATIENCE_S, os.getpid()
+        self.actors: list[Actor] = []
+        self.ended: list[Actor] = []
+        self.torn, self.next_sample = 0, 0.0
+        self.samples: list[dict[str, Any]] = []
+        self.told: dict[str, Any] = {}
+        self.made = contextlib.ExitStack()
 
     def start(self, role: str, stays: bool = False) -> Actor:
         number = len(self.actors) + len(self.ended)
@@ -71,23 +75,27 @@ class Soak:
         self.actors.append(Actor(number, role, stays, path, child))
         return self.actors[-1]
 
-    def look(self, actor: Actor) -> None:
+    def look(self) -> None:
+        for actor in list(self.actors):
+            self.hear(actor)
+
+    def hear(self, actor: Actor) -> None:
         """Receives what it says without waiting: that it joined, that it is done, or its error."""
         while actor in self.actors and actor.child.pipe.poll():
             kind, value = actor.child._next()
             if kind == "sent":
                 actor.joined = True
-                self.events[f"join {actor.role}"] += 1
+                self.counts[f"join {actor.role}"] += 1
                 if actor.role == "producer":
                     actor.child.send()
             else:
                 self.torn += value or 0
                 actor.child.process.join(PATIENCE_S)
                 assert actor.child.process.exitcode == 0, actor
-                self.end(actor, "leave")
+                self.leaves(actor, "leave")
 
-    def end(self, actor: Actor, how: str) -> None:
-        self.events[f"{how} {actor.role}"] += 1
+    def leaves(self, actor: Actor, how: str) -> None:
+        self.counts[f"{how} {actor.role}"] += 1
         actor.child.end()
         self.actors.remove(actor)
         self.ended.append(actor)
@@ -96,7 +104,7 @@ class Soak:
         actor.told = True
         actor.child.send()
 
-    def step(self) -> None:
+    def torment(self) -> None:
         """Lets somebody come, leave or die, never the one of each kind who stays."""
         role = self.chance.choice([*MOST])
         there = [actor for actor in self.actors if actor.role == role]
@@ -111,7 +119,7 @@ class Soak:
             else:
                 guest.child.kill()
                 guest.killed = True
-                self.end(guest, "kill")
+                self.leaves(guest, "kill")
 
     def sample(self, t: float) -> None:
         shm = [path.stat() for path in Path("/dev/shm").glob(f"gpuring.{self.ring.name}*")]
@@ -127,63 +135,63 @@ class Soak:
             row[f"{who}_threads"] = len(list((proc / "task").iterdir()))
         self.samples.append(row)
 
-    def run(self, seconds: float) -> None:
-        stay = [self.start(role, stays=True) for role in ("alone", "jobs", "lossy")]
-        poll(lambda: [self.look(a) for a in stay] and all(a.joined for a in stay), PATIENCE_S)
-        stay.append(self.start("producer", stays=True))
-        poll(lambda: self.look(stay[-1]) or stay[-1].joined, PATIENCE_S)
-        begun = time.monotonic()
-        end = begun + seconds
-        next_step = next_sample = begun
-        while (now := time.monotonic()) < end or not self.has_killed(now - end):
-            for actor in list(self.actors):
-                self.look(actor)
-            assert all(actor in self.actors for actor in stay), "one who stays has left"
-            if now >= next_step:
-                self.step()
-                next_step = now + self.chance.random() * (1.0 if self.place.on_gpu else 0.5)
-            if now >= next_sample and all(a.joined for a in stay):
-                self.sample(now - begun)
-                next_sample = now + max(0.2, seconds / 300)
-            time.sleep(0.005)
-        self.finish()
+    def begin(self) -> None:
+        made = self.place.create(self.name, slots=SLOTS, shape=WORDS, dtype="u4", meta=META)
+        self.ring = self.made.enter_context(made)
+        self.used = device_used(self.place)
+        self.stay = [self.start(role, stays=True) for role in ("alone", "jobs", "lossy")]
+        self.until(self.all_joined, "not all have joined")
+        self.stay.append(self.start("producer", stays=True))
+        self.until(self.all_joined, "no producer has joined")
 
-    def has_killed(self, late_s: float) -> bool:
-        """Whether somebody was killed.  Where processes start slowly that may take longer."""
+    def all_joined(self) -> bool:
+        return all(actor.joined for actor in self.actors)
+
+    def over(self, seconds: float) -> bool:
+        """Not before somebody was killed.  Where processes start slowly that may take longer."""
+        assert all(actor in self.actors for actor in self.stay), "one who stays has left"
+        if seconds >= self.next_sample:
+            self.sample(seconds)
+            self.next_sample = seconds + max(0.2, self.args.seconds / 300)
+        late_s = seconds - self.args.seconds
         assert late_s < PATIENCE_S, "nobody came who could be killed"
-        return any(event.startswith("kill") for event in self.events)
+        return late_s >= 0 and any(event.startswith("kill") for event in self.counts)
 
     def finish(self) -> None:
-        poll(  # who joins after the last producer has left would speak to nobody
-            lambda: (
-                [self.look(a) for a in list(self.actors)] and all(a.joined for a in self.actors)
-            ),
-            PATIENCE_S,
-        )
+        # Who joins after the last producer has left would speak to nobody.
+        self.until(self.all_joined, "not all have joined")
         for roles in (("producer",), ("alone", "jobs", "lossy")):
             mine = [actor for actor in self.actors if actor.role in roles]
             for actor in mine:
                 if actor.role == "producer" and not actor.told:
                     self.tell(actor)
-            poll(
-                lambda mine=mine: (
-                    [self.look(a) for a in mine if a in self.actors]
-                    and not any(a in self.actors for a in mine)
-                ),
-                PATIENCE_S,
-            )
+            self.until(lambda mine=mine: not any(a in self.actors for a in mine), "they go on")
         self.ring._header.reap()
+        self.told = {**self.books(), "growth": self.growth(self.args.seconds)}
+        # The driver tears contexts down.
+        self.until(lambda: device_used(self.place) <= self.used + 2**24, "the GPU's memory is used")
+        self.made.close()
+        self.told["device_grown"] = device_used(self.place) - self.used
+
+    def end(self) -> None:
+        for actor in self.actors:
+            actor.child.end()
+        self.made.close()
+
+    def result(self) -> dict[str, Any]:
+        every = max(1, len(self.samples) // 60)
+        events = {"events": super().result()}
+        return self.told | events | {"samples": self.samples[::every]}
 
     # ---- the books -----------------------------------------------------------------------------
 
     def log(
         self, role: str, killed: bool | None = None, mark: bytes = b"A", only: Actor | None = None
     ) -> np.ndarray:
-        rows = [np.zeros(0, ENTRY)]
+        rows = [np.zeros(0, ROW)]
         for actor in [only] if only else self.ended:
-            if actor.role == role and killed in (None, actor.killed) and actor.path.exists():
-                data = actor.path.read_bytes()
-                row = np.frombuffer(data[: len(data) // ENTRY.itemsize * ENTRY.itemsize], ENTRY)
+            if actor.role == role and killed in (None, actor.killed):
+                row = read(actor.path)
                 rows.append(row[row["mark"] == mark])
         return np.concatenate(rows)
 
@@ -261,47 +269,3 @@ def device_used(place: Place) -> int:
 
     free, total = cupy.cuda.runtime.memGetInfo()
     return int(total - free)
-
-
-def soak(seconds: float, where: str, seed: int) -> dict[str, Any]:
-    """Runs and judges.  Raises AssertionError."""
-    place = next(place for place in PLACES if place.name == where)
-    name = f"soak-{os.getpid()}-{secrets.token_hex(3)}"
-    limits = seconds + 3 * PATIENCE_S, os.getpid()
-    with tempfile.TemporaryDirectory(prefix="gpuring-soak-") as folder:
-        with place.create(name, slots=SLOTS, shape=WORDS, dtype="u4", meta=META) as ring:
-            used = device_used(place)
-            this = Soak(place, ring, Path(folder), limits, random.Random(seed))
-            try:
-                this.run(seconds)
-            finally:
-                for actor in this.actors:
-                    actor.child.end()
-            result = {"where": where, "seconds": seconds, "seed": seed, **this.books()}
-            result["events"] = dict(sorted(this.events.items()))
-            result["growth"] = this.growth(seconds)
-            poll(lambda: device_used(place) <= used + 2**24)  # the driver tears contexts down
-        assert not list(Path("/dev/shm").glob(f"gpuring.{name}*"))
-    every = max(1, len(this.samples) // 60)
-    return result | {"device_grown": device_used(place) - used, "samples": this.samples[::every]}
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=600)
-    parser.add_argument("--where", choices=[place.name for place in PLACES], default="host")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", type=Path)
-    args = parser.parse_args()
-    result = soak(args.seconds, args.where, args.seed)
-    git = ["git", "describe", "--always", "--dirty"]
-    said = subprocess.run(git, check=False, capture_output=True, text=True)
-    result["revision"] = os.environ.get("GPURING_REVISION") or said.stdout.strip()
-    result["cpus"], result["machine"] = os.cpu_count(), platform.machine()
-    text = json.dumps(result, indent=1)
-    if args.json:
-        args.json.write_text(text + "\n")
-    print(
-        text if not args.json else json.dumps({k: v for k, v in result.items() if k != "samples"})
-    )
-    return 0

@@ -1,58 +1,31 @@
-"""What the processes of soak.py do: produce or consume until told, and log each step.
-
-A log is written with write(2), so that of a killed process tells how far it came.
-"""
+"""What the processes of soak.py do: produce or consume until told, and log each step."""
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import os
 import random
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 import gpuring
+from tests.helpers.processes import die_with
 from tests.helpers.support import Pipe, Place
+from tests.storm.paper import Sheet, content
 
-WORDS = 64
 HELD = 2  # frames that a member has at once, at the most
-META = [("producer", "i4"), ("k", "i8")]
-ENTRY = np.dtype([("mark", "S1"), ("again", "?"), ("producer", "<i4"), ("k", "<i8"), ("seq", "<i8"),
-                  ("lost", "<i8")])  # fmt: skip
-_RAMP = np.arange(WORDS, dtype="u4")
-
-
-def content(producer: int, k: int) -> np.ndarray:
-    step, start = 2 * k + 1, producer * 0x9E3779B1 + k
-    return _RAMP * np.uint32(step & 0xFFFFFFFF) + np.uint32(start & 0xFFFFFFFF)
 
 
 def begin(deadline_s: float, parent: int) -> None:
     """This process ends with its parent, and at its deadline whatever happens."""
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    if os.getppid() != parent:
-        os._exit(1)
+    die_with(parent)
     signal.alarm(int(deadline_s))
-
-
-class Log:
-    def __init__(self, path: str) -> None:
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        self._row = np.zeros(1, ENTRY)
-
-    def __call__(self, *entry: Any) -> None:
-        """mark, again, producer, k, seq, lost"""
-        self._row[0] = entry
-        os.write(self._fd, self._row.tobytes())
 
 
 def produce(pipe: Pipe, name: str, place: Place, me: int, path: str, *limits: Any) -> None:
     begin(*limits)
-    log, chance, k = Log(path), random.Random(me), 0
+    log, chance, k = Sheet(Path(path)), random.Random(me), 0
     with gpuring.attach(name) as ring, ring.producer() as producer:
         pipe.send()
         pipe.receive()
@@ -67,11 +40,15 @@ def produce(pipe: Pipe, name: str, place: Place, me: int, path: str, *limits: An
                     continue
                 place.fill(slot.array, content(me, k))
                 slot.meta["producer"], slot.meta["k"] = me, k
-                log(b"p", False, me, k, slot.seq, 0)
+                log("p", producer=me, k=k, seq=slot.seq)
                 slot.publish()
-                log(b"P", False, me, k, slot.seq, 0)
+                log("P", producer=me, k=k, seq=slot.seq)
                 k += 1
             time.sleep(chance.random() * 0.012)
+
+
+def frame_of(slot: Any) -> dict[str, int]:
+    return {"producer": int(slot.meta["producer"]), "k": int(slot.meta["k"])}
 
 
 def consume(
@@ -79,7 +56,7 @@ def consume(
 ) -> int:
     """Until the end or until told.  The number of frames that turned out torn."""
     begin(*limits)
-    log, chance, torn = Log(path), random.Random(me), 0
+    log, chance, torn = Sheet(Path(path)), random.Random(me), 0
     lossy = group == "lossy"
     with (
         gpuring.attach(name) as ring,
@@ -94,12 +71,12 @@ def consume(
                     newest = lossy and chance.random() < 0.5
                     slot = frames.latest(timeout) if newest else frames.acquire(timeout)
                     held.append(slot)
-                    found = slot.redelivered, int(slot.meta["producer"]), int(slot.meta["k"])
-                    log(b"A", *found, slot.seq, slot.lost)
+                    found = frame_of(slot)
+                    log("A", again=slot.redelivered, lost=slot.lost, seq=slot.seq, **found)
                     got = place.read(slot.array)
                     with contextlib.suppress(gpuring.FrameTorn):
                         slot.check()
-                        assert (got == content(*found[1:])).all(), f"frame {slot.seq}: {found}"
+                        assert (got == content(**found)).all(), f"frame {slot.seq}: {found}"
                     if chance.random() < 0.3:
                         time.sleep(chance.random() * 0.004)
             except gpuring.RingTimeout:
@@ -109,7 +86,7 @@ def consume(
             except (gpuring.EndOfStream, gpuring.PeerLost):
                 return torn
             for slot in held:
-                log(b"R", False, int(slot.meta["producer"]), int(slot.meta["k"]), slot.seq, 0)
+                log("R", seq=slot.seq, **frame_of(slot))
                 try:
                     slot.release()
                 except gpuring.FrameTorn:

@@ -1,6 +1,6 @@
 """What carries the bytes of frames from one host to another, and the choice of one.
 
-contract.py   what the bridge needs of an engine; engines know nothing else of it
+contract.py   what the bridge needs of an engine; engines know nothing else of it but wire.MAX_PART
 slabs.py      the slots of a ring as an engine sees them
 zmq/, nixl/   the engines
 """

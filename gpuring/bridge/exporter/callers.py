@@ -17,6 +17,7 @@ from gpuring.bridge.exporter.connection_limits import Connection, ConnectionLimi
 from gpuring.bridge.exporter.link import Link
 from gpuring.bridge.exporter.listener import RouterChannel
 from gpuring.bridge.network import multipart, wire
+from gpuring.deadlines import deadline_of, left_s
 
 _CUT_S = 3.0
 """How long a connection may take to end that was shut down."""
@@ -86,9 +87,9 @@ class Callers(dict[bytes, Caller]):
             return
         if channel.connection is not None:
             self._connections.disconnect(channel.connection)
-        deadline = time.monotonic() + _CUT_S
+        deadline = deadline_of(_CUT_S)
         while channel.is_sending:
-            if time.monotonic() > deadline:
+            if not left_s(deadline):
                 raise TimeoutError(f"what is sent to {caller.hello.importer} cannot be stopped")
             try:
                 said = self._receive()

@@ -17,6 +17,7 @@ from gpuring.bridge import engines
 from gpuring.bridge.engines.contract import Channel, Sender, Slab
 from gpuring.bridge.engines.slabs import extent_of, metas_of, nbytes_of, slab_of
 from gpuring.bridge.network import wire
+from gpuring.bridge.stats import Counts
 from gpuring.errors import EndOfStream, FrameTorn, PeerLost, RingError, RingTimeout
 from gpuring.ring import inner
 from gpuring.ring.consumer import Consumer
@@ -62,16 +63,6 @@ class Session:
     Credits are void meanwhile."""
     asked: bool = False
     """Whether it was told then that the stream goes on."""
-
-
-@dataclass
-class Counts:
-    """What a link has done since it was made."""
-
-    frames: int = 0
-    nbytes: int = 0
-    lost: int = 0
-    sessions: int = 0
 
 
 class Link:

@@ -5,17 +5,16 @@ The supervisor is a member of each subscription as well, so it outlives the work
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Literal
 
-from gpuring import native
 from gpuring.bridge.exporter.link import Link
 from gpuring.bridge.network import wire
 from gpuring.bridge.worker import SupervisorPipe
 from gpuring.errors import RingError
+from gpuring.registry.subscriptions import read_elsewhere
 from gpuring.ring import inner
 from gpuring.ring.consumer import Consumer
 from gpuring.ring.ring import Ring, attach
@@ -25,7 +24,6 @@ Start = Literal["next", "oldest"] | int
 
 _FOLLOW_S, _NO_ROOM_S = 0.05, 1.0
 """How often to look whether the ring was replaced, and when again if there is no room in that."""
-_NAME_NBYTES = native.MAX_NAME_NBYTES
 
 
 class Links:
@@ -96,7 +94,7 @@ class Links:
         self, hello: wire.Hello, ring: Ring, start: Start, place: Consumer | None = None
     ) -> Link:
         """Closes the ring if it refuses, and raises RingError then."""
-        name, lossless = subscription_of(hello.importer), hello.policy == "lossless"
+        name, lossless = read_elsewhere(hello.importer), hello.policy == "lossless"
         consumer = place or _place_in(ring, name, lossless, start)
         try:
             link = Link(hello, ring, consumer)
@@ -190,7 +188,7 @@ class Links:
                 if ring is None:
                     continue
                 try:
-                    link.next = ring, _place_in(ring, subscription_of(link.name), True)
+                    link.next = ring, _place_in(ring, read_elsewhere(link.name), True)
                 except RingError:  # there may be room later
                     self._follow_s = now + _NO_ROOM_S
                 else:
@@ -232,7 +230,7 @@ def _place_in(ring: Ring, subscription: str, lossless: bool, start: Start = "old
 
 def _place_of(importer: str, lossless: bool, ring: Ring) -> dict[str, Any]:
     """What the supervisor has to know to join a subscription, too."""
-    name, epoch = subscription_of(importer), inner.epoch(ring)
+    name, epoch = read_elsewhere(importer), inner.epoch(ring)
     return {"name": importer, "subscription": name, "lossless": lossless, "epoch": epoch}
 
 
@@ -255,13 +253,3 @@ def _begin(link: Link, hello: wire.Hello, begin: int, waited: bool) -> None:
         return
     passed = hello.seq if hello.epoch == link.epoch else link.ring.slots - 1
     link.begin_behind(passed, max(0, begin - 1 - passed) if link.policy == "lossless" else None)
-
-
-def subscription_of(importer: str) -> str:
-    """The name of an importer's subscription of the near ring."""
-    name = f"bridge: {importer}"
-    if len(name.encode()) <= _NAME_NBYTES:
-        return name
-    digest = hashlib.sha256(importer.encode()).hexdigest()[:8]
-    room = _NAME_NBYTES - len(digest) - 1
-    return f"{name.encode()[:room].decode(errors='ignore')}~{digest}"

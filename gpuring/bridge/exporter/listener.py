@@ -1,4 +1,7 @@
-"""The socket of an exporter, and how it sends over that."""
+"""The socket at which an exporter listens, and how it sends over that.
+
+ZeroMQ keeps what was not sent yet.  A send never blocks, and fails when that is too much.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,9 @@ from gpuring.bridge.engines.contract import EngineError
 from gpuring.bridge.exporter.connection_limits import EVENTS, Connection
 from gpuring.bridge.exporter.send_backlog import Backlog
 from gpuring.bridge.network import keys, multipart, wire
-from gpuring.bridge.network.addresses import addresses, is_name
+from gpuring.bridge.network.addresses import NoAddress, addresses, is_name
 from gpuring.bridge.worker import Fatal, SupervisorPipe
+from gpuring.deadlines import deadline_of, left_s
 
 _MESSAGES = 64
 """How many messages of a connection wait to be heard.  Those of an importer are short."""
@@ -45,13 +49,13 @@ def listen(
         keys.serve(router, known)
     router.get_monitor_socket(EVENTS)  # that of ConnectionLimits, who miss nobody so
     where = asked if asked == address else f"{asked} ({address})"
-    logged, deadline = False, time.monotonic() + _AGAIN_S
+    logged, deadline = False, deadline_of(_AGAIN_S)
     while True:
         try:
             router.bind(f"tcp://{address}")
             return router, door
         except zmq.ZMQError as error:
-            if error.errno != zmq.EADDRINUSE or time.monotonic() > deadline:
+            if error.errno != zmq.EADDRINUSE or not left_s(deadline):
                 raise Fatal(f"cannot listen at {where}: {_why(error)}") from None
             if not logged:
                 supervisor.log(
@@ -68,7 +72,7 @@ def _address_of(listen: str, supervisor: SupervisorPipe) -> str:
     while is_name(host):
         try:
             host = addresses(host)[0]
-        except EngineError as error:
+        except NoAddress as error:
             if not logged:
                 supervisor.log(f"{error}. It is tried again")
             logged = True

@@ -1,4 +1,7 @@
-"""The ring of an exporter, while it is not there: the log says so, because a name may be wrong."""
+"""When to look for the near ring, while it is not there.
+
+The log says that it is not, because a name may be wrong.  Nothing here attaches to a ring.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The supervisor of an exporter: a member of each importer's subscription that takes no frames.
 
-So the frames of a worker that was killed are there for the next one.  Only the supervisor's own
-thread uses what is here; supervisor.py has what both sides do.
+So the frames of a worker that was killed are there for the next one.  All but `address` is used by
+the supervisor's own thread, or when that has ended (supervisor.py of the folder above).
 """
 
 from __future__ import annotations
@@ -11,11 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuring.bridge.supervisor import Bridge, log
-from gpuring.errors import (
-    FrameTorn,
-    RingError,
-    RingNotFound,
-)
+from gpuring.errors import FrameTorn, RingError, RingNotFound
 from gpuring.native.snapshot import snapshot
 from gpuring.ring import inner
 from gpuring.ring.consumer import Consumer

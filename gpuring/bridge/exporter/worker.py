@@ -1,10 +1,15 @@
-"""The exporter's worker: it listens, and serves each importer from a subscription of its own."""
+"""The exporter's worker: it listens, and serves each importer from a subscription of its own.
+
+It has one thread, which alone uses everything in this folder but supervisor.py.  Here is its loop,
+what is heard from importers and from the supervisor, and when a session begins and ends.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -20,6 +25,7 @@ from gpuring.bridge.exporter.listener import RouterChannel, listen
 from gpuring.bridge.exporter.refusals import Refusals
 from gpuring.bridge.exporter.ring_lookup import RingLookup
 from gpuring.bridge.network import wire
+from gpuring.bridge.stats import LinkStats
 from gpuring.bridge.worker import BUSY_S, POLLING_S, Poller, SupervisorPipe
 from gpuring.errors import PeerLost, RingError, RingNotFound
 from gpuring.ring import inner
@@ -166,14 +172,13 @@ class Exporter:
             self._links.supervisor_left(message["left"])
 
     def _stats(self, link: Link) -> dict[str, Any]:
-        counts, session = link.counts, link.session
-        return {
-            "name": link.name, "policy": link.policy, "connected": session is not None,
-            "engine": session.engine if session else "", "frames": counts.frames,
-            "nbytes": counts.nbytes, "lost": counts.lost, "sessions": counts.sessions,
-            "credits": len(session.credits) if session else 0, "lag": link.lag,
-            "blocked": link.blocked,
-        }  # fmt: skip
+        session = link.session
+        stats = LinkStats(
+            link.name, link.policy, session is not None, session.engine if session else "",
+            **asdict(link.counts), credits=len(session.credits) if session else 0, lag=link.lag,
+            blocked=link.blocked,
+        )  # fmt: skip
+        return asdict(stats)
 
     # ---- what importers say --------------------------------------------------------------------
 

@@ -1,4 +1,7 @@
-"""A connection of an importer."""
+"""An importer's connection to the exporter: its socket, what was sent and heard, why it was lost.
+
+A connection is one session.  After it is lost another one is made, so nothing here begins anew.
+"""
 
 from __future__ import annotations
 

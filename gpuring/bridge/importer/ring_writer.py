@@ -19,6 +19,7 @@ from gpuring.bridge import engines
 from gpuring.bridge.engines.contract import Receiver, Slab
 from gpuring.bridge.engines.slabs import extent_of, metas_of, nbytes_of, slab_of
 from gpuring.bridge.network import wire
+from gpuring.bridge.stats import Counts
 from gpuring.errors import RingFull
 from gpuring.registry.diagnosis import blocking_subscription
 from gpuring.ring import inner
@@ -59,15 +60,6 @@ class Session:
     """Whether `turn` has told of that end.  What begins before an end needs no answer."""
     answer: bool = False
     """Whether it is to be answered."""
-
-
-@dataclass
-class Counts:
-    """What an importer has done since its worker started."""
-
-    frames: int = 0
-    nbytes: int = 0
-    lost: int = 0
 
 
 class RingWriter:

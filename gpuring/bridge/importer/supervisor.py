@@ -1,8 +1,8 @@
 """The supervisor of an importer: it makes and owns the far ring, and is a producer there that
 publishes nothing.
 
-So the death of a worker is not the end of the stream.  Only the supervisor's own thread uses what
-is here, but for the constructor; supervisor.py has what both sides do.
+So the death of a worker is not the end of the stream.  All but the constructor is used by the
+supervisor's own thread, or when that has ended (supervisor.py of the folder above).
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""The importer's worker: it connects to an exporter, and fills the far ring with what comes."""
+"""The importer's worker: it connects to an exporter, and fills the far ring with what comes.
+
+It has one thread, which alone uses everything in this folder but supervisor.py.  Here is its loop,
+what is heard from the exporter and from the supervisor, and when it connects again.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import os
 import random
 import signal
 import time
+from dataclasses import asdict
 from typing import Any
 
 import zmq
@@ -17,7 +22,8 @@ from gpuring.bridge.engines.contract import EngineError
 from gpuring.bridge.importer.connection import Connection
 from gpuring.bridge.importer.ring_writer import RingWriter
 from gpuring.bridge.network import keys, multipart, wire
-from gpuring.bridge.network.addresses import Lookup, is_name
+from gpuring.bridge.network.addresses import Lookup, NoAddress, is_name
+from gpuring.bridge.stats import Counts, LinkStats
 from gpuring.bridge.worker import BUSY_S, POLLING_S, Fatal, Poller, SupervisorPipe
 from gpuring.errors import RingClosed, RingNotFound
 from gpuring.ring import inner
@@ -83,7 +89,7 @@ class Importer:
             if self._connection is None and time.monotonic() >= self._connect_s:
                 try:
                     self._begin(ready)
-                except EngineError as error:  # it may be refused before Hello is sent
+                except (EngineError, NoAddress) as error:  # it may be refused before Hello is sent
                     self._lose(str(error))
             if self._supervisor.fileno() in ready:
                 for message in self._supervisor.heard():
@@ -190,15 +196,15 @@ class Importer:
 
     def _stats(self) -> dict[str, Any]:
         writer, connection = self._writer, self._connection
-        counts = writer.counts if writer is not None else None
-        return {
-            "name": self._options["name"], "policy": self._options["policy"],
-            "connected": connection is not None and connection.is_open, "engine": self._engine,
-            "frames": counts.frames if counts else 0, "nbytes": counts.nbytes if counts else 0,
-            "lost": counts.lost if counts else 0, "sessions": self._sessions,
-            "credits": writer.in_flight if writer else 0, "lag": 0,
-            "blocked": writer.blocked if writer else "",
-        }  # fmt: skip
+        counts = Counts() if writer is None else writer.counts
+        stats = LinkStats(
+            self._options["name"], self._options["policy"],
+            connection is not None and connection.is_open, self._engine,
+            **(asdict(counts) | {"sessions": self._sessions}),
+            credits=writer.in_flight if writer else 0, lag=0,
+            blocked=writer.blocked if writer else "",
+        )  # fmt: skip
+        return asdict(stats)
 
     # ---- the connection ------------------------------------------------------------------------
 

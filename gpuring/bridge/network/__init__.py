@@ -1,4 +1,4 @@
-"""What both sides use of the network.  Nothing here knows of rings.
+"""What both sides use of the network.  Nothing here touches a ring.
 
 wire.py         the messages, as bytes and back; wire_fields.py: their fields in JSON
 multipart.py    messages of several parts on a ZeroMQ socket

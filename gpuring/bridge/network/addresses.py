@@ -7,7 +7,11 @@ import os
 import socket
 import threading
 
-from gpuring.bridge.engines.contract import EngineError
+from gpuring.errors import RingError
+
+
+class NoAddress(RingError):
+    """A name of a host has no address now."""
 
 
 def hostname() -> str:
@@ -27,12 +31,12 @@ def is_name(host: str) -> bool:
 
 def addresses(host: str) -> list[str]:
     """The addresses of a name, those of IPv4 first, as they stand before a port.  May take as long
-    as the resolver of this host waits.  Raises EngineError if there are none."""
+    as the resolver of this host waits.  Raises NoAddress if there are none."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         why = error.strerror if isinstance(error, OSError) else error
-        raise EngineError(f"{host} does not resolve: {why}") from None
+        raise NoAddress(f"{host} does not resolve: {why}") from None
     found.sort(key=lambda each: each[0] != socket.AF_INET)
     ends = [str(end[0]) for _, _, _, _, end in found]
     return [f"[{end}]" if ":" in end else end for end in ends]
@@ -44,13 +48,13 @@ class Lookup:
     def __init__(self, host: str) -> None:
         self._host = host
         self._read, self._write = os.pipe()
-        self._found: list[str] | EngineError = []
+        self._found: list[str] | NoAddress = []
         threading.Thread(target=self._run, daemon=True).start()
 
     def _run(self) -> None:
         try:
             self._found = addresses(self._host)
-        except EngineError as error:
+        except NoAddress as error:
             self._found = error
         os.close(self._write)
 
@@ -59,8 +63,8 @@ class Lookup:
         return self._read
 
     def answer(self) -> list[str]:
-        """The addresses, when there is an answer.  Raises EngineError if there are none."""
+        """The addresses, when there is an answer.  Raises NoAddress if there are none."""
         os.close(self._read)
-        if isinstance(self._found, EngineError):
+        if isinstance(self._found, NoAddress):
             raise self._found
         return self._found

@@ -1,10 +1,9 @@
 """What the two sides of a bridge say to each other.  Pure functions: records to bytes, and back.
 
 A message has a head and at most one part behind it, which is bytes of a frame, or an offer.
-Whatever comes is checked here for its form,
-its types and its ranges, so the others only ask whether it fits what was said before.  The head is
-`gpuring`, a byte for the kind, and the session; then the fields of the kind, as JSON where only a
-session begins or ends, and otherwise packed.
+Whatever comes is checked here for its form, its types and its ranges, so the others only ask
+whether it fits what was said before.  The head is `gpuring`, a byte for the kind, and the session;
+then the fields of the kind, as JSON where only a session begins or ends, and otherwise packed.
 """
 
 from __future__ import annotations

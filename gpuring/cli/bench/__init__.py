@@ -5,25 +5,23 @@ those of the barest hand-over that two processes can have here. Benchmarks again
 and many more settings are in the source tree: python -m bench.
 """
 
-# summary   what is printed            settings, patterns   where; frames that can be verified
-# beneath   what it is compared with   figures, stored      what is reported; a file of it
-# latency, throughput, handover and wakeup measure; they take workers from crew, and attempt turns
-# their failures into figures.  card and mps describe the machine.  bench/ uses all of them, too.
+# latency, throughput, handover and wakeup measure a ring, and beneath what it is compared with.
+# summary is what is printed.  bench/ uses all of them, too.  cli/measure has what they stand on.
 
 from __future__ import annotations
 
 import argparse
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..measure.options import add_device, add_from, add_json, add_spoil
 from ..trouble import CommandError
 
 if TYPE_CHECKING:
-    from .crew import Pipe
-    from .figures import Figure
-    from .settings import Place
+    from ..measure.crew import Pipe
+    from ..measure.figures import Figure
+    from ..measure.settings import Place
 
 
 THROUGHPUT_S = 1.5
@@ -31,37 +29,15 @@ THROUGHPUT_S = 1.5
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_device(parser)
-    parser.add_argument(
-        "--json", type=Path, metavar="FILE", help="also write every figure, and the machine card"
-    )
+    add_json(parser)
     add_from(parser, "print the summary of an earlier --json FILE instead of measuring")
     add_spoil(parser)
 
 
-def add_device(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--device",
-        choices=("auto", "cuda", "host"),
-        default="auto",
-        help="what to measure: host memory, a GPU, or both where a GPU is usable (default: auto)",
-    )
-
-
-def add_from(parser: argparse.ArgumentParser, help: str) -> None:
-    parser.add_argument("--from", dest="stored", type=Path, metavar="FILE", help=help)
-
-
-def add_spoil(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--spoil",
-        action="store_true",
-        help="damage a frame on purpose, to see that the checks find it: the run must fail",
-    )
-
-
 def run(args: argparse.Namespace) -> int:
     """0: everything that was measured was verified.  1: wrong data crossed somewhere."""
-    from . import stored, summary
+    from ..measure import stored
+    from . import summary
 
     if args.stored:
         if args.json:
@@ -90,10 +66,11 @@ def measure(device: str, *, spoil: bool = False, scale: float = 1.0) -> Iterator
 
     scale: of all durations and counts.
     """
-    from . import beneath, handover, latency, mps, throughput, wakeup
-    from .crew import Crew
-    from .figures import Figure
-    from .settings import HOST, Settings, remove_rings
+    from ..measure import mps
+    from ..measure.crew import Crew
+    from ..measure.figures import Figure
+    from ..measure.settings import HOST, Settings, remove_rings
+    from . import beneath, handover, latency, throughput, wakeup
 
     try:
         with Crew() as crew:
@@ -135,7 +112,7 @@ def why_no_gpu(pipe: Pipe) -> str:
     """Empty if rings and kernels work on a GPU here."""
     from gpuring.memory import cuda
 
-    from .patterns import cuda_tools
+    from ..measure.patterns import cuda_tools
 
     usable, reason = cuda.available()
     if not usable:
@@ -151,7 +128,7 @@ def default_place(pipe: Pipe) -> Place:
     """What create(device="cuda") chooses here."""
     import gpuring
 
-    from .settings import Place, ring_name
+    from ..measure.settings import Place, ring_name
 
     with gpuring.create(ring_name(), slots=1, shape=8, dtype="u8", device="cuda") as ring:
         return Place(ring.sync, ring.gate)

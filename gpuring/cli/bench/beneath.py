@@ -23,12 +23,12 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from ..measure.attempt import Wrong, attempt
+from ..measure.crew import Crew, Pipe
+from ..measure.figures import Distribution, Figure
+from ..measure.patterns import WORDS, cuda_tools
+from ..measure.settings import SLOTS, Place, Settings
 from . import latency, throughput, wakeup
-from .attempt import Wrong, attempt
-from .crew import Crew, Pipe
-from .figures import Distribution, Figure
-from .patterns import WORDS, cuda_tools
-from .settings import SLOTS, Place, Settings
 
 WORD = "bare word"
 PIPES = "two pipes"

@@ -14,13 +14,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import gpuring
-
-from .attempt import attempt, expect_right
-from .crew import Crew, Pipe
-from .figures import Distribution, Figure, Value
-from .patterns import WORDS, cuda_tools, pattern_for
-from .settings import FRAME_NBYTES, SLOTS, Place, Settings, ring_name
+from ..measure.attempt import attempt, expect_right
+from ..measure.crew import Crew, Pipe
+from ..measure.figures import Distribution, Figure, Value
+from ..measure.patterns import WORDS, cuda_tools, pattern_for
+from ..measure.settings import SLOTS, Place, Settings, create, ring_name
 
 GROUP = "transitions"
 VERBS = ("claim", "publish", "acquire", "release")
@@ -65,9 +63,8 @@ def measure_verbs(
     pipe: Pipe, name: str, place: Place, laps: int, spoil: bool
 ) -> tuple[list[Found], int]:
     """Nanoseconds per verb, one value a lap; and how many words were wrong."""
-    shape = (FRAME_NBYTES // 8,)
     with (
-        gpuring.create(name, slots=SLOTS, shape=shape, dtype="u8", **place.options) as ring,
+        create(name, place) as ring,
         ring.producer() as producer,
         ring.consumer() as consumer,
     ):
@@ -157,22 +154,11 @@ def _sides(producer: Any, consumer: Any, pattern: Any) -> Sides:
             check(slot)
             slot.release()
 
-    def publish_with() -> None:
-        for _ in range(SLOTS):
-            with claim():
-                pass
-
-    def release_with() -> None:
-        for _ in range(SLOTS):
-            with acquire():
-                pass
-
     name = "host time per frame"
     bare, touched = ("kernel", False), ("kernel", True)
     sides: Sides = {
         (name, (bare,)): (publish_bare, release_bare),
         (name, (touched,)): (publish_stamped, release_checked),
-        ("with statement", (bare,)): (publish_with, release_with),
     }
 
     def publish_batch() -> None:

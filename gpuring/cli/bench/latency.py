@@ -20,11 +20,11 @@ from functools import partial
 
 import gpuring
 
-from .attempt import attempt, expect_right
-from .crew import Crew, Pipe
-from .figures import Distribution, Figure
-from .patterns import pattern_for
-from .settings import FRAME_NBYTES, SLOTS, Place, Settings, ring_name
+from ..measure.attempt import attempt, expect_right
+from ..measure.crew import Crew, Pipe
+from ..measure.figures import Distribution, Figure
+from ..measure.patterns import pattern_for
+from ..measure.settings import FRAME_NBYTES, SLOTS, Place, Settings, create, ring_name
 
 GROUP = "latency"
 _WARM_UP = 100
@@ -95,11 +95,6 @@ def _figure(blank: Figure, course: Course, ns: list[int]) -> Figure:
 # ---- the processes ------------------------------------------------------------------------------
 
 
-def _create(name: str, place: Place) -> gpuring.Ring:
-    shape = (FRAME_NBYTES // 8,)
-    return gpuring.create(name, slots=SLOTS, shape=shape, dtype="u8", **place.options)
-
-
 def rounds_within(rounds: int, limit_s: float) -> Iterator[int]:
     """Numbers of rounds, until all are done or the time is up; _FEWEST are done in any case."""
     end = time.monotonic() + limit_s
@@ -111,8 +106,8 @@ def rounds_within(rounds: int, limit_s: float) -> Iterator[int]:
 
 def ask(pipe: Pipe, course: Course) -> None:
     with (
-        _create(course.ring, course.place) as outward,
-        _create(course.back, course.place) as inward,
+        create(course.ring, course.place) as outward,
+        create(course.back, course.place) as inward,
     ):
         with outward.producer() as producer, inward.consumer() as consumer:
             pattern, answers = pattern_for(outward), pattern_for(inward)

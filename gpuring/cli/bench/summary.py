@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..measure.figures import BEYOND, Figure, Value, select
+from ..measure.settings import FRAME_NBYTES, SLOTS
+from ..measure.stored import Run
 from ..text import table
 from .beneath import ALONE, PIPE, PIPES, WORD
-from .figures import BEYOND, Figure, Value, select
 from .handover import VERBS
-from .settings import FRAME_NBYTES, SLOTS
-from .stored import Run
 
 WIDTH = 80
 

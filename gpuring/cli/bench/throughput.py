@@ -21,11 +21,11 @@ import numpy as np
 
 import gpuring
 
-from .attempt import Wrong, attempt, expect_right
-from .crew import Crew, Pipe
-from .figures import Distribution, Figure
-from .patterns import pattern_for
-from .settings import FRAME_NBYTES, SLOTS, Place, Settings, ring_name
+from ..measure.attempt import Wrong, attempt, expect_right
+from ..measure.crew import Crew, Pipe
+from ..measure.figures import Distribution, Figure
+from ..measure.patterns import pattern_for
+from ..measure.settings import FRAME_NBYTES, SLOTS, Place, Settings, ring_name
 
 GROUP = "throughput"
 BINS = 40
@@ -47,8 +47,6 @@ class Load:
     members: int = 1
     """Processes that share each subscription."""
     producers: int = 1
-    batch: int = 1
-    """Frames a call; above 1: claim_many and its kin."""
     seconds: float = 1.0
     spoil: bool = False
     ring: str = ""
@@ -60,8 +58,9 @@ class Load:
 
     @property
     def setting(self) -> dict[str, Any]:
+        """Of a figure.  There were figures of batches once."""
         keys = ("kernel", "slots", "nbytes", "consumers", "lossless", "members", "producers")
-        return {key: getattr(self, key) for key in (*keys, "batch")}
+        return {key: getattr(self, key) for key in keys} | {"batch": 1}
 
 
 def run(settings: Settings, crew: Crew, loads: Iterable[Load]) -> Iterator[Figure]:
@@ -196,16 +195,7 @@ def _publish(pipe: Pipe, producer: Any, pattern: Any, load: Load) -> list[int]:
     end = marks[0] + int(load.seconds * 1e9)
     had_its_time = False
     while not (had_its_time and pipe.told()):
-        if load.batch > 1:
-            left = STRIDE
-            while left:
-                slots = producer.claim_many(min(left, load.batch))
-                if load.kernel:
-                    for slot in slots:
-                        stamp(slot)
-                slots.publish()
-                left -= len(slots)
-        elif load.kernel:
+        if load.kernel:
             for _ in range(STRIDE):
                 slot = claim()
                 stamp(slot)
@@ -253,15 +243,7 @@ def _read(consumer: Any, pattern: Any, load: Load, books: dict[str, int]) -> Non
                 check(slot)
             slot.release()
             frames += 1
-        if load.batch > 1:
-            while True:
-                slots = consumer.acquire_many(load.batch)
-                if load.kernel:
-                    for slot in slots:
-                        check(slot)
-                slots.release()
-                frames += len(slots)
-        elif load.kernel:
+        if load.kernel:
             while True:
                 slot = acquire()
                 check(slot)

@@ -15,11 +15,11 @@ from functools import partial
 
 import gpuring
 
-from .attempt import Wrong, attempt, expect_right
-from .crew import Crew, Pipe
-from .figures import Distribution, Figure
-from .patterns import pattern_for
-from .settings import FRAME_NBYTES, HOST, SLOTS, Settings, ring_name
+from ..measure.attempt import Wrong, attempt, expect_right
+from ..measure.crew import Crew, Pipe
+from ..measure.figures import Distribution, Figure
+from ..measure.patterns import pattern_for
+from ..measure.settings import HOST, Settings, create, ring_name
 
 GROUP = "waiting"
 WARM_UP = 10
@@ -55,8 +55,8 @@ def _wake_up(settings: Settings, crew: Crew, blank: Figure) -> Iterator[Figure]:
 
 def ring_bell(pipe: Pipe, name: str, rounds: int, spoil: bool) -> None:
     """Publishes a frame each time that the consumer is asleep; answers whether it was."""
-    shape, asleep = (FRAME_NBYTES // 8,), []
-    with gpuring.create(name, slots=SLOTS, shape=shape, dtype="u8", device="host") as ring:
+    asleep = []
+    with create(name, HOST) as ring:
         with ring.producer() as producer:
             pattern = pattern_for(ring)
             pipe.send(name)

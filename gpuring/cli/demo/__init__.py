@@ -95,9 +95,9 @@ def run(args: argparse.Namespace) -> int:
         verb = "is" if len(missing) == 1 else "are"
         return _complain(f"{', '.join(missing)} {verb} not installed: pip install 'gpuring[demo]'")
 
+    from ..measure.signals import terminable
     from .clip import ClipError
     from .crew import CrewError
-    from .signals import terminable
 
     try:
         with terminable():
@@ -113,9 +113,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _play(args: argparse.Namespace) -> int:
+    from ..measure.signals import uninterrupted
     from .clip import SHIPPED, open_clip
     from .records import Job
-    from .signals import uninterrupted
 
     # Libraries load in here too: not all of them stand an interrupt half-way.
     with uninterrupted():
@@ -148,17 +148,17 @@ def _play(args: argparse.Namespace) -> int:
 
 
 def _run_crew(args: argparse.Namespace, job: Job, ring: gpuring.Ring) -> Outcome:
-    from .signals import uninterrupted
+    from ..measure.signals import uninterrupted
 
     with uninterrupted():
         from rich.console import Console
 
-        from .crew import Crew
+        from .crew import started
         from .records import Outcome
         from .table import LiveTable, final
 
     console = Console(highlight=False)
-    with Crew(job, args.timeout) as crew:
+    with started(job, args.timeout) as crew:
         with LiveTable(console, crew, live=console.is_terminal and not args.plain) as table:
             reports = crew.listen(lambda: table.update(ring.stats()))
         outcome = Outcome(
@@ -174,13 +174,13 @@ def _run_crew(args: argparse.Namespace, job: Job, ring: gpuring.Ring) -> Outcome
             viewer=reports["viewer"],
             max_lag=table.max_lag,
         )
-    console.print(final(outcome, console))
+    print(final(outcome), flush=True)
     return outcome
 
 
 def _judge(args: argparse.Namespace, outcome: Outcome, why: dict[str, str]) -> bool:
     """Checks the run, writes its files, prints the verdict."""
-    from .signals import uninterrupted
+    from ..measure.signals import uninterrupted
 
     with uninterrupted():
         from . import figures, pictures, verdict

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import datetime
 import json
-import os
-import platform
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-import gpuring
-
+from ..measure.card import machine_card
+from ..measure.figures import Distribution
 from .records import Outcome, Report
 from .table import KINDS
 from .verdict import Verdict
@@ -29,8 +25,6 @@ def collect(outcome: Outcome, verdict: Verdict, why: dict[str, str]) -> dict[str
     """All figures.  Latencies are from publish to acquired, on the host's clock."""
     clip, producer = outcome.clip, outcome.producer
     return {
-        "gpuring": gpuring.__version__,
-        "when": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "machine": machine_card(),
         "clip": {
             "file": clip.path.name,
@@ -69,8 +63,7 @@ def collect(outcome: Outcome, verdict: Verdict, why: dict[str, str]) -> dict[str
 
 def _consumer(report: Report, outcome: Outcome) -> dict[str, Any]:
     subscription, policy = KINDS[report.name]
-    marks = (50, 90, 99, 99.9, 100)
-    at = np.percentile(report.latency_ns, marks) / 1e3 if report.frames else [None] * len(marks)
+    values = Distribution.of(report.latency_ns / 1e3) if report.frames else None
     return {
         "name": report.name,
         "subscription": subscription,
@@ -80,38 +73,7 @@ def _consumer(report: Report, outcome: Outcome) -> dict[str, Any]:
         "lost": int(report.lost.sum()),
         "max_lag": outcome.max_lag[subscription],
         "latency_us": {
-            "max" if mark == 100 else f"p{mark:g}": None if value is None else round(value, 2)
-            for mark, value in zip(marks, at, strict=True)
+            "max" if mark == 100 else f"p{mark:g}": values and round(values.p(mark), 2)
+            for mark in (50, 90, 99, 99.9, 100)
         },
     }
-
-
-def machine_card() -> dict[str, Any]:
-    """What a reader needs to judge the figures; nothing that names the machine or its user."""
-    card: dict[str, Any] = {
-        "system": f"{platform.system()} {platform.release()}",
-        "processor": _processor(),
-        "cores": len(os.sched_getaffinity(0)),
-        "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "gpu": None,
-    }
-    cupy: Any = sys.modules.get("cupy")  # loaded if the ring was on a GPU
-    if cupy is not None and cupy.cuda.is_available():
-        runtime = cupy.cuda.runtime
-        properties = runtime.getDeviceProperties(cupy.cuda.Device().id)
-        card["gpu"] = properties["name"].decode()
-        card["cupy"] = cupy.__version__
-        card["cuda_runtime"] = runtime.runtimeGetVersion()
-        card["cuda_driver"] = runtime.driverGetVersion()
-    return card
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.machine()
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()

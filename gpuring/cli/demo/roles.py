@@ -1,27 +1,23 @@
 """The processes of the demo: one producer and four consumers with different delivery policies.
 
-`enter` is what a spawned process runs.  A process reports "ready" once it has joined the ring, and
-the producer waits for the parent's "go": so nobody misses the first frame.
+`enter` is the role that a process plays.  It tells "ready" once it has joined the ring, and the
+producer waits for the parent's "go": so nobody misses the first frame.  It returns its report.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
-import threading
 import time
-import traceback
 from collections.abc import Callable
-from multiprocessing import parent_process
-from multiprocessing.connection import Connection, wait
-from typing import Any
 
 import numpy as np
 
 import gpuring
 
+from ..measure.crew import Pipe
 from .arithmetic import EdgeMeasure, FrameMeasure, checksum, thumbnail, weights
-from .records import Album, Book, Job, Progress
+from .records import Album, Book, Job, Progress, Report
 
 VIEW_S = 0.015
 """The viewer needs this long for a frame, like a display that runs at about 60 Hz."""
@@ -32,18 +28,18 @@ THUMBNAIL_COLUMNS = 400
 class Line:
     """A child's end of the pipe to the parent."""
 
-    def __init__(self, pipe: Connection) -> None:
+    def __init__(self, pipe: Pipe) -> None:
         self.pipe = pipe
         self.next_progress = 0.0
         self.told = 0
 
     def ready(self) -> None:
         """Tells the parent that this process has joined the ring."""
-        self.pipe.send(("ready", None))
+        self.pipe.send("ready")
 
     def await_go(self) -> None:
         """Blocks until the parent has heard "ready" from everybody."""
-        self.pipe.recv()
+        self.pipe.receive()
 
     def progress(self, book: Book) -> None:
         """Tells the parent how far `book` is, at most every PROGRESS_S."""
@@ -51,34 +47,16 @@ class Line:
         if now >= self.next_progress:
             self.next_progress = now + PROGRESS_S
             fresh, self.told = book.latency_ns[self.told :], len(book.latency_ns)
-            self.pipe.send(("progress", Progress(len(book.seq), book.lost_sum, fresh)))
-
-    def done(self, report: Any) -> None:
-        """The last message."""
-        self.pipe.send(("done", report))
+            self.pipe.send(Progress(len(book.seq), book.lost_sum, fresh))
 
 
-def enter(name: str, job: Job, pipe: Connection) -> None:
-    """Body of every child process."""
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
-    line = Line(pipe)
-    try:
-        with gpuring.attach(job.ring) as ring:
-            ROLES[name](name, ring, job, line)
-    except BaseException:
-        pipe.send(("error", traceback.format_exc()))
-        raise SystemExit(1) from None
+def enter(pipe: Pipe, name: str, job: Job) -> Report:
+    """The role of every process."""
+    with gpuring.attach(job.ring) as ring:
+        return ROLES[name](name, ring, job, Line(pipe))
 
 
-def _leave_with_parent() -> None:
-    """A child whose parent was killed must not wait in the ring for ever."""
-    parent = parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        os._exit(1)
-
-
-def produce(name: str, ring: gpuring.Ring, job: Job, line: Line) -> None:
+def produce(name: str, ring: gpuring.Ring, job: Job, line: Line) -> Report:
     """Decodes the clip into the ring."""
     book = Book()
     with ring.producer() as producer:
@@ -98,10 +76,10 @@ def produce(name: str, ring: gpuring.Ring, job: Job, line: Line) -> None:
                     seq = slot.seq
                 book.note(seq, pts, time.monotonic_ns(), 0.0, 0)
                 line.progress(book)
-    line.done(book.report(name, os.getpid(), np))
+    return book.report(name, os.getpid(), np)
 
 
-def analyse(name: str, ring: gpuring.Ring, job: Job, line: Line) -> None:
+def analyse(name: str, ring: gpuring.Ring, job: Job, line: Line) -> Report:
     """Lossless: brightness and motion of every frame."""
     xp = importlib.import_module(job.arrays)
     FrameMeasure(job.clip.shape, xp)(xp.zeros(job.clip.shape, xp.uint8))  # compiles GPU kernels
@@ -113,10 +91,10 @@ def analyse(name: str, ring: gpuring.Ring, job: Job, line: Line) -> None:
             book.note(slot.seq, int(slot.meta["pts"]), slot.time_ns, age_s, slot.lost)
             book.values.append(measure(slot.array))
             line.progress(book)
-    line.done(book.report(name, os.getpid(), xp))
+    return book.report(name, os.getpid(), xp)
 
 
-def find_edges(name: str, ring: gpuring.Ring, job: Job, line: Line) -> None:
+def find_edges(name: str, ring: gpuring.Ring, job: Job, line: Line) -> Report:
     """Lossless, and two processes share the work: edge maps."""
     xp = importlib.import_module(job.arrays)
     measure, book, album = EdgeMeasure(job.clip.shape, xp), Book(), Album()
@@ -131,10 +109,10 @@ def find_edges(name: str, ring: gpuring.Ring, job: Job, line: Line) -> None:
             if album.wants():
                 album.add(slot.seq, thumbnail(edges, THUMBNAIL_COLUMNS))
             line.progress(book)
-    line.done(book.report(name, os.getpid(), xp, album))
+    return book.report(name, os.getpid(), xp, album)
 
 
-def view(name: str, ring: gpuring.Ring, job: Job, line: Line) -> None:
+def view(name: str, ring: gpuring.Ring, job: Job, line: Line) -> Report:
     """Lossy: always the newest frame, at the pace of a display."""
     xp = importlib.import_module(job.arrays)
     weight, book, album = weights(int(np.prod(job.clip.shape)), xp), Book(), Album()
@@ -155,10 +133,10 @@ def view(name: str, ring: gpuring.Ring, job: Job, line: Line) -> None:
                     album.add(slot.seq, thumbnail(slot.array, THUMBNAIL_COLUMNS))
             line.progress(book)
             time.sleep(VIEW_S)
-    line.done(book.report(name, os.getpid(), xp, album))
+    return book.report(name, os.getpid(), xp, album)
 
 
-ROLES: dict[str, Callable[[str, gpuring.Ring, Job, Line], None]] = {
+ROLES: dict[str, Callable[[str, gpuring.Ring, Job, Line], Report]] = {
     "producer": produce,
     "analyser": analyse,
     "edges 1": find_edges,

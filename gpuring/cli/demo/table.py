@@ -5,18 +5,17 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
-from types import TracebackType
 
-import numpy as np
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.live import Live
-from rich.table import Table
+from rich.text import Text
 
+from gpuring.cli.text import Table, columns, table
 from gpuring.registry.stats import RingStats
 
-from .crew import Crew
-from .records import Outcome
+from ..measure.figures import Distribution
+from .crew import Hearing
+from .records import Ints, Outcome
 
 RATE_WINDOW_S = 1.0
 RECENT = 4096
@@ -33,12 +32,13 @@ KINDS = {
 class LiveTable:
     """Shows `crew` at work on `console`; without `live` it only keeps the books."""
 
-    def __init__(self, console: Console, crew: Crew, *, live: bool) -> None:
+    def __init__(self, console: Console, crew: Hearing, *, live: bool) -> None:
         self.crew = crew
         self.max_lag = {subscription: 0 for subscription, _ in KINDS.values()}
         self._history: dict[str, deque[tuple[float, int]]] = {
             name: deque(maxlen=64) for name in ("producer", *KINDS)
         }
+        self._least: dict[str, int] = {}
         self._console = console
         self._live = Live(console=console, auto_refresh=False, transient=True) if live else None
 
@@ -47,12 +47,7 @@ class LiveTable:
             self._live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live:
             self._live.stop()
 
@@ -72,7 +67,10 @@ class LiveTable:
             row = (name, policy, *self._pace(name), str(lag.get(subscription, "")))
             lost = str(progress.lost) if progress else ""
             rows.append((*row, lost, *percentiles(self.crew.latest_ns[name][-RECENT:])))
-        self._live.update(fitted(self._console, title, "lag", rows), refresh=True)
+        shown = laid("lag", rows, self._console.width, self._least)
+        lines = (title, "dim"), (shown.head, "bold"), *((row, "") for row in shown.rows)
+        notes = ((note, "dim") for note in shown.note())
+        self._live.update(Text("\n").join(Text(*line) for line in (*lines, *notes)), refresh=True)
 
     def _pace(self, name: str) -> tuple[str, str]:
         """Frames so far, and frames per second lately."""
@@ -90,7 +88,7 @@ class LiveTable:
         return str(progress.frames), rate
 
 
-def final(outcome: Outcome, console: Console) -> Table:
+def final(outcome: Outcome) -> Table:
     """The whole run."""
     producer = outcome.producer
     rows: list[tuple[str, ...]] = [
@@ -101,41 +99,27 @@ def final(outcome: Outcome, console: Console) -> Table:
         pace = str(report.frames), f"{report.frames_per_s:.0f}"
         lag, lost = str(outcome.max_lag[subscription]), str(report.lost.sum())
         rows.append((report.name, policy, *pace, lag, lost, *percentiles(report.latency_ns)))
-    return fitted(console, None, "max lag", rows)
+    return laid("max lag", rows, columns())
 
 
-def fitted(console: Console, title: str | None, lag: str, rows: Sequence[tuple[str, ...]]) -> Table:
-    """The rows as a table, without columns for which the console has no room.  Its caption says
-    which those are."""
-    headings = ("process", "policy", "frames", "1/s", lag, "lost", "p50", "p99")
-    roomy, left_out = console.options.update(max_width=1000), list[str]()
-    for heading in ("1/s", lag, "frames", ""):
-        table = Table(title=title, box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
-        table.title_justify = table.caption_justify = "left"
-        table.title_style = table.caption_style = "dim"
-        shown = [k for k, each in enumerate(headings) if each not in left_out]
-        for k in shown:
-            style = "cyan" if k == 0 else None
-            table.add_column(
-                headings[k], style=style, justify="left" if k < 2 else "right", no_wrap=True
-            )
-        for row in rows:
-            table.add_row(*(row[k] for k in shown))
-        if console.measure(table, options=roomy).maximum <= console.width:
-            break
-        left_out.append(heading)
-    if any(left_out):
-        table.caption = f"(not shown, for lack of room: {', '.join(filter(None, left_out))})"
-    return table
+def laid(
+    lag: str,
+    rows: Sequence[tuple[str, ...]],
+    width: int | None,
+    least: dict[str, int] | None = None,
+) -> Table:
+    """least: as `text.table` has it."""
+    right = ("frames", "1/s", lag, "lost", "p50", "p99")
+    head, drop = ("process", "policy", *right), ("1/s", lag, "frames")
+    return table(head, rows, right=right, drop=drop, width=width, least=least)
 
 
-def percentiles(latencies_ns: object) -> tuple[str, str]:
+def percentiles(latencies_ns: Sequence[int] | Ints) -> tuple[str, str]:
     """p50 and p99 with a unit; empty without data."""
-    values = np.asarray(latencies_ns, np.int64)
-    if not values.size:
+    if not len(latencies_ns):
         return "", ""
-    p50, p99 = np.percentile(values, (50, 99))
-    return duration(p50), duration(p99)
+    values = Distribution.of(latencies_ns)
+    return duration(values.p50), duration(values.p(99))
 
 
 def duration(ns: float) -> str:

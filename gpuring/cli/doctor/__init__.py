@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, get_args
 
 import gpuring
-from gpuring.cli.bench.crew import Crew, RoleFailed
+from gpuring.cli.measure.crew import Crew, RoleFailed
 from gpuring.cli.options import gpu_number
 from gpuring.cli.text import columns
 
@@ -73,7 +73,9 @@ def examine(device: int, *, probing: bool) -> Iterator[Finding]:
     except RoleFailed as error:
         seen = None
         fix = "see nvidia-smi and dmesg | grep -i nvrm; reboot if nvidia-smi hangs, too"
-        yield Finding("fail", "GPU driver", f"a process that asks it hangs or dies ({error})", fix)
+        yield Finding(
+            "fail", "GPU driver", f"a process that asks it hangs or dies ({error.last_line})", fix
+        )
     cupy_works = False
     if seen is not None:
         yield _judged(gpu.driver, seen)
@@ -97,7 +99,9 @@ def _bridges(gpus: bool) -> Iterator[Finding]:
             seen = crew.call(network.look, gpus, patience_s=NIXL_PATIENCE_S)
     except RoleFailed as error:
         fix = "bridges use ZeroMQ if NIXL is uninstalled; please report it"
-        yield Finding("warn", "bridge", f"a process that asks NIXL hangs or dies ({error})", fix)
+        yield Finding(
+            "warn", "bridge", f"a process that asks NIXL hangs or dies ({error.last_line})", fix
+        )
         return
     yield from (f for check in network.CHECKS if (f := _judged(check, seen)) is not None)
 

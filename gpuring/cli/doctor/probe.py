@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import gpuring
-from gpuring.cli.bench.crew import Crew, Pipe, RoleFailed
+from gpuring.cli.measure.crew import Crew, Pipe, RoleFailed
 from gpuring.cli.text import seconds
 from gpuring.registry import directory
 
@@ -231,7 +231,7 @@ def _frames(
             writer.send()
             pending = writer.result()
     except RoleFailed as error:
-        return Finding("fail", what, f"cannot {stage}: {_last_line(error)}", _fix(stage, options))
+        return Finding("fail", what, f"cannot {stage}: {error.last_line}", _fix(stage, options))
     if wrong:
         found = f"{len(wrong)} of {FRAMES} frames arrived damaged ({wrong[0]})"
         fix = "please report it with what `gpuring doctor --json` says; take gate='host' until then"
@@ -254,7 +254,7 @@ def _death(crew: Crew, name: str, patience_s: float) -> Finding:
             took = survivor.result()
     except RoleFailed as error:
         fix = "see the findings on pidfd and the pid namespace above"
-        return Finding("fail", what, f"a dead reader was not cleared: {_last_line(error)}", fix)
+        return Finding("fail", what, f"a dead reader was not cleared: {error.last_line}", fix)
     return Finding("ok", what, f"a producer went on {seconds(took)} after its reader was killed")
 
 
@@ -268,11 +268,6 @@ def _fix(stage: str, options: Options) -> str:
         "have CUDA IPC (no vGPU, WSL2 or Jetson)",
         "hand over frames": "take gate='host'; if that fails, too, device='host'",
     }[stage]
-
-
-def _last_line(error: RoleFailed) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1].removeprefix("gpuring.errors.") if lines else "no reason given"
 
 
 @contextlib.contextmanager

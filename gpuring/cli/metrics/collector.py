@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 from gpuring.cli.text import printable
 from gpuring.registry import directory
 from gpuring.registry.stats import PeerStats, RingStats, SubscriptionStats
+from gpuring.registry.subscriptions import is_unnamed
 
 RING = ("ring",)
 PEER = ("ring", "peer")
@@ -160,7 +161,7 @@ def _by_label(one: RingStats) -> dict[str, SubscriptionStats]:
     """The ring's subscriptions by bounded names: each unnamed one has a random name of its own."""
     named = {}
     for sub in one.subscriptions:
-        if not sub.name.startswith("#"):
+        if not is_unnamed(sub.name):
             named[printable(sub.name)] = sub
         elif sub.members:  # without one it is about to go
             named[f"#{sub.members[0]}"] = sub

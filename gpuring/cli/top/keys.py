@@ -7,10 +7,10 @@ import os
 import select
 import sys
 import termios
-import time
 import tty
-from types import TracebackType
 from typing import Any
+
+from gpuring.deadlines import deadline_of, left_s
 
 
 class Keys:
@@ -29,19 +29,14 @@ class Keys:
             tty.setcbreak(self._fd)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._before:
             termios.tcsetattr(self._fd, termios.TCSADRAIN, self._before)
 
     def quit_within(self, seconds: float) -> bool:
         """Waits that long; True, and at once, when q was pressed."""
-        deadline = time.monotonic() + seconds
-        while (left := deadline - time.monotonic()) > 0:
+        deadline = deadline_of(seconds)
+        while left := left_s(deadline):
             readable, _, _ = select.select([self._fd] if self._fd >= 0 else [], [], [], left)
             if readable:
                 pressed = os.read(self._fd, 64)

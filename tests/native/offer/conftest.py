@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import shutil
-import signal
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from gpuring import native
 from tests.helpers import raw_verbs
-from tests.helpers.support import Child, Pipe, Segment, poll
+from tests.helpers.support import Child, Pipe, Segment
 from tests.native.offer import directory, opened, slots, sockets
 
 
@@ -43,6 +41,5 @@ def stopped(ring: Segment, children: Callable[..., Child]) -> Child:
     """A process that offers the slots and is stopped."""
     child = children(offers, ring.path)
     ring._dead.append(child.receive())
-    os.kill(child.pid, signal.SIGSTOP)
-    poll(child.stopped)
+    child.stop()
     return child

@@ -15,7 +15,7 @@ import struct
 import pytest
 
 from gpuring import native
-from tests.helpers.support import Pipe, poll
+from tests.helpers.support import Pipe
 from tests.native.offer import PATIENCE_S, asks, directory, of, opened, refused, slots, takes_part
 
 
@@ -141,8 +141,7 @@ def test_who_has_it_is_stopped(ring, children):
     native.offer(ring.creator, fd := slots(b"12345678"))
     child = children(takes_part, ring.path)
     child.receive()
-    os.kill(child.pid, signal.SIGSTOP)
-    poll(child.stopped)
+    child.stop()
     # The creator still answers.
     asking = children(asks, ring.path, 1)
     asking.receive()

@@ -11,10 +11,10 @@ import time
 import pytest
 
 import gpuring
+from tests.helpers.interrupted import interrupts
+from tests.helpers.rings import waiters
 from tests.helpers.support import poll
 from tests.ring.align import now, pts
-from tests.ring.test_interrupt import interrupts
-from tests.ring.test_select import waiters
 
 
 def test_asyncio(streams):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gpuring
-
 
 def put(place, producer, frames=1):
     """Publishes frames filled with their sequence; the sequences."""
@@ -17,17 +15,6 @@ def put(place, producer, frames=1):
 
 def seqs_of(batch):
     return [slot.seq for slot in batch]
-
-
-def drain(consumer):
-    """Everything that can be read now."""
-    seqs = []
-    while True:
-        try:
-            with consumer.acquire(0) as slot:
-                seqs.append(slot.seq)
-        except gpuring.RingTimeout:
-            return seqs
 
 
 def idle(*endpoints):

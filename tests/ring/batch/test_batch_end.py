@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 import gpuring
-from tests.ring.batch import drain, idle, put, seqs_of
+from tests.helpers.rings import drain
+from tests.ring.batch import idle, put, seqs_of
 
 
 def test_slots_published_one_by_one_are_left_alone(place, ring):

@@ -7,8 +7,9 @@ import pytest
 
 import gpuring
 from gpuring import native
+from tests.helpers.rings import drain
 from tests.helpers.victim import make, unpay
-from tests.ring.batch import drain, idle, seqs_of
+from tests.ring.batch import idle, seqs_of
 
 
 def test_a_fence_that_is_not_paid_ends_a_batch_before_its_frame(name):

@@ -11,7 +11,8 @@ import threading
 import pytest
 
 import gpuring
-from tests.ring.batch import drain, idle, put, seqs_of
+from tests.helpers.rings import drain
+from tests.ring.batch import idle, put, seqs_of
 
 PATIENCE_S = 10
 

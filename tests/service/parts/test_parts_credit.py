@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import select
-
 import pytest
 
 import gpuring
+from tests.helpers.rings import readable
 from tests.helpers.support import poll
 from tests.service.parts import PATIENCE_S, last, part, read, take, value
 from tests.service.services import ask_here, in_thread, receives, send, serve
@@ -101,10 +100,6 @@ def test_parts_are_a_way_to_look_without_waiting(pair):
     taken.end()
     assert parts.ready
     assert read(parts) == []
-
-
-def readable(client, seconds):
-    return select.select([client], [], [], seconds)[0] == [client]
 
 
 def test_a_client_is_readable_though_another_thread_has_received_the_part(pair):

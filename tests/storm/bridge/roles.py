@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 import gpuring
+from tests.storm.paper import Sheet, read
 
 WORDS = 256
 META = "k:i8,last:i8"
@@ -47,33 +48,14 @@ def content(k: int) -> np.ndarray:
     return _RAMP[:n] * np.uint32(2 * k + 1 & 0xFFFFFFFF) + np.uint32(k & 0xFFFFFFFF)
 
 
-class Sheet:
-    """Rows in a file.  What a process has written, stays when it is killed."""
-
-    def __init__(self, path: Path) -> None:
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        self._row = np.zeros(1, ROW)
-
-    def __call__(
-        self, mark: str, k: int = -1, seq: int = 0, origin: int = 0, lost: int = 0,
-        again: bool = False,
-    ) -> None:  # fmt: skip
-        self._row[0] = mark, again, k, seq, origin, lost
-        os.write(self._fd, self._row.tobytes())
-
-
-def rows(path: Path) -> np.ndarray:
-    return np.fromfile(path, ROW) if path.exists() else np.zeros(0, ROW)
-
-
 def attached(name: str) -> gpuring.Ring:
     return gpuring.attach(name, timeout=120)
 
 
 def writer(name: str, folder: Path) -> None:
-    written, chance = rows(folder / NEAR), random.Random(os.getpid())
+    written, chance = read(folder / NEAR, row=ROW), random.Random(os.getpid())
     k = int(written["k"][written["mark"] == b"p"].max(initial=-1)) + 1
-    sheet, over = Sheet(folder / NEAR), False
+    sheet, over = Sheet(folder / NEAR, ROW), False
     with attached(name) as ring, ring.producer() as producer:
         while not over:
             over = (folder / "finish").exists()
@@ -82,20 +64,20 @@ def writer(name: str, folder: Path) -> None:
                 try:
                     slot = producer.claim(0, shape=frame.shape)
                 except gpuring.RingFull:
-                    sheet("F", k)
+                    sheet("F", k=k)
                     slot = producer.claim(shape=frame.shape)
                 with slot:
                     slot.array[...] = frame
                     slot.meta["k"], slot.meta["last"] = k, over
-                    sheet("p", k, slot.seq)
+                    sheet("p", k=k, seq=slot.seq)
                     seq = slot.seq
-                sheet("P", k, seq)
+                sheet("P", k=k, seq=seq)
                 k += 1
             time.sleep(chance.random() * 0.03)
 
 
 def reader(name: str, folder: Path) -> None:
-    sheet, last = Sheet(folder / FAR), False
+    sheet, last = Sheet(folder / FAR, ROW), False
     with attached(name) as ring, ring.consumer("reader", start="oldest") as frames:
         while True:
             try:
@@ -115,7 +97,8 @@ def reader(name: str, folder: Path) -> None:
             with slot:
                 k, last = int(slot.meta["k"]), bool(slot.meta["last"])
                 assert np.array_equal(slot.array, content(k)), f"frame {k} is wrong"
-                sheet("A", k, slot.seq, slot.origin.seq, slot.lost, slot.redelivered)
+                sheet("A", k=k, seq=slot.seq, origin=slot.origin.seq, lost=slot.lost,
+                      again=slot.redelivered)  # fmt: skip
 
 
 def anchor(name: str, _folder: Path) -> None:

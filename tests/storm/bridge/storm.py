@@ -6,23 +6,21 @@ import argparse
 import contextlib
 import json
 import os
-import random
-import secrets
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
+
 from tests import ROOT
 from tests.bridge import links
+from tests.storm.harness import Failed, Storm, Unavailable
+from tests.storm.paper import read
 
 from . import roles
 from .books import judge, judge_lossy
@@ -38,10 +36,6 @@ killed is started again."""
 
 LULL_S = 4.0
 """The longest time without new trouble, if no frames arrive.  A cut is known after 3 s."""
-
-
-class Failed(Exception):
-    pass
 
 
 @dataclass
@@ -60,20 +54,33 @@ class Part:
             self.process = self.host.start(*self.command, stdout=log, stderr=log)
 
 
-class Storm:
-    def __init__(self, link: links.Link, args: argparse.Namespace, folder: Path) -> None:
-        self.link, self.args, self.folder = link, args, folder
-        self.chance = random.Random(args.seed)
-        self.counts: Counter[str] = Counter()
-        self.lossy = "--lossy" in args.importer or "--latest" in args.importer
-        self.name = f"storm-{os.getpid()}"
+class Bridge(Storm):
+    """A bridge between two hosts; its link fails, and who takes part is killed and stopped."""
+
+    PAUSE_S = 0.0  # it counts frames
+
+    @staticmethod
+    def options(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--frames", type=int, default=100_000, help="until so many arrived")
+        parser.add_argument("--kills", type=int, default=300, help="and so many were killed")
+        parser.add_argument("--every", type=int, default=250, help="mean frames between troubles")
+        parser.add_argument("--troubles", nargs="*", choices=TROUBLES, default=list(TROUBLES))
+        parser.add_argument("--mbit", type=float, default=100, help="of the link; 0 is no limit")
+        parser.add_argument("--importer", default="", help="more options of gpuring bridge import")
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.lossy = "--lossy" in self.args.importer or "--latest" in self.args.importer
         self.parts: dict[str, Part] = {}
-        self.calm_at: dict[Any, float] = {}
-        """When the link heals ("link"), and when a stopped process goes on (its pid)."""
+        self.heals_at = 0.0
+        """When the link does; 0: it is whole."""
         self.healed: tuple[int, float] | None = None
         """How many frames had arrived when the link was healed, and when that was."""
         self.after_heal_ms: list[float] = []
         self.moved: tuple[int, float] = (0, time.monotonic())
+        self.after, self.latest = 0, 0.0
+        """So many frames arrive before the next trouble, or until then."""
+        self.hosts = contextlib.ExitStack()
 
     # ---- who is there --------------------------------------------------------------------------
 
@@ -85,6 +92,12 @@ class Storm:
         return part
 
     def begin(self) -> None:
+        path = (str(ROOT), os.environ.get("PYTHONPATH", ""))
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))  # of all that is started
+        try:
+            self.link = self.hosts.enter_context(links.link())
+        except links.Unavailable as why:
+            raise Unavailable(str(why)) from None
         near, far = self.link.near, self.link.far
         if self.args.mbit:
             self.link.limit(self.args.mbit)
@@ -95,7 +108,7 @@ class Storm:
         ours, theirs = (
             ("--key", self.folder / f"bridge-{side}.key") for side in ("export", "import")
         )
-        self._poll(lambda: self._ask(near, self.name), "the near ring is not there")
+        self.until(lambda: self._ask(near, self.name), "the near ring is not there")
         self.add("exporter", near, *bridge, "export", self.name, "--listen", listen, *ours)
         self.add(
             *("importer", far, *bridge, "import", f"{listen}/{self.name}", "--device", "host"),
@@ -104,9 +117,11 @@ class Storm:
         if not self.lossy:
             self._role("holder", near)
         self._role("anchor", far)
-        self._poll(lambda: "ready" in self.parts["anchor"].log.read_text(), "no far ring")
+        self.until(lambda: "ready" in self.parts["anchor"].log.read_text(), "no far ring")
         self._role("writer", near)
         self._role("reader", far)
+        self.until((self.folder / roles.FAR).exists, "nothing arrives")
+        self.begun = time.monotonic()
 
     def _role(self, role: str, host: links.Host) -> None:
         self.add(role, host, "tests.storm.bridge.roles", role, self.name, self.folder)
@@ -119,19 +134,29 @@ class Storm:
 
     # ---- trouble -------------------------------------------------------------------------------
 
+    def torment(self) -> None:
+        now = time.monotonic()
+        if self.healed and self._arrived() > self.healed[0]:
+            self.after_heal_ms.append(1000 * (now - self.healed[1]))
+            self.healed = None
+        if self._arrived() >= self.after or now > self.latest:
+            self.trouble()
+            self.after = self._arrived() + self.chance.randrange(1, 2 * self.args.every)
+            self.latest = now + LULL_S
+
     def trouble(self) -> None:
         kinds = self.args.troubles
         what = self.chance.choices(kinds, [TROUBLES[kind] for kind in kinds])[0]
         if what in ("kill", "stop"):
             self._signal(what)
-        elif "link" not in self.calm_at:
+        elif not self.heals_at:
             some = self.chance.choice([(), (self.link.near,), (self.link.far,)])
             if what == "cut":
                 self.link.cut(*some)
             else:
                 self.link.lose(0.01, *some)
             most_s = CUT_S if what == "cut" else LOSING_S
-            self.calm_at["link"] = time.monotonic() + self.chance.random() * most_s
+            self.heals_at = time.monotonic() + self.chance.random() * most_s
             self.counts[what] += 1
 
     def _signal(self, what: str) -> None:
@@ -142,26 +167,17 @@ class Storm:
             pid, of = (self.chance.choice(workers) if workers else 0), f"{whom}'s worker"
         elif part.process:
             pid = part.process.pid
-        if not pid or pid in self.calm_at:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL if what == "kill" else signal.SIGSTOP)
-            self.counts[f"{what} {of}"] += 1
-            self.counts[what] += 1
-            if what == "stop":
-                self.calm_at[pid] = time.monotonic() + self.chance.random() * STOPPED_S
+        if pid and pid not in self.asleep:
+            with contextlib.suppress(ProcessLookupError):
+                self.hit(what, pid, of, STOPPED_S)
+                self.counts[what] += 1
 
-    def calm(self, *, at_once: bool = False) -> None:
-        """Ends the troubles that are over."""
-        for what, until in list(self.calm_at.items()):
-            if at_once or time.monotonic() >= until:
-                del self.calm_at[what]
-                if what == "link":
-                    self.link.heal()
-                    self.healed = self._arrived(), time.monotonic()
-                else:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(what, signal.SIGCONT)
+    def calm(self, *, all_: bool = False) -> None:
+        super().calm(all_=all_)
+        if self.heals_at and (all_ or time.monotonic() >= self.heals_at):
+            self.heals_at = 0.0
+            self.link.heal()
+            self.healed = self._arrived(), time.monotonic()
 
     def look(self) -> None:
         """Starts again who was killed.  Raises Failed if somebody failed, or nothing moves."""
@@ -185,36 +201,37 @@ class Storm:
 
     # ---- the course of it ----------------------------------------------------------------------
 
-    def run(self) -> None:
-        self.begin()
-        begun, after, latest = time.monotonic(), 0, 0.0
-        self._poll((self.folder / roles.FAR).exists, "nothing arrives")
-        while (now := time.monotonic()) < begun + self.args.seconds and not self._enough():
-            self.calm()
-            self.look()
-            if self.healed and self._arrived() > self.healed[0]:
-                self.after_heal_ms.append(1000 * (time.monotonic() - self.healed[1]))
-                self.healed = None
-            if self._arrived() >= after or now > latest:
-                self.trouble()
-                after = self._arrived() + self.chance.randrange(1, 2 * self.args.every)
-                latest = now + LULL_S
-            time.sleep(0.005)
+    def over(self, seconds: float) -> bool:
+        if seconds >= self.args.seconds:
+            return True
+        if self._arrived() < self.args.frames or self.counts["kill"] < self.args.kills:
+            return False
+        return int((self.rows(roles.FAR)["mark"] == b"A").sum()) >= self.args.frames
+
+    def finish(self) -> None:
         if self.after_heal_ms:
             self.counts["ms from heal to next frame, p50"] = round(median(self.after_heal_ms))
             self.counts["ms from heal to next frame, longest"] = round(max(self.after_heal_ms))
-        self.counts["seconds of trouble"] = round(time.monotonic() - begun)
-        self.calm(at_once=True)
+        self.counts["seconds of trouble"] = round(time.monotonic() - self.begun)
         self.link.heal()
         (self.folder / "finish").touch()
-        self._poll(lambda: self._ended("writer") and self._ended("reader"), "the end never comes")
+        self.until(lambda: self._ended("writer") and self._ended("reader"), "the end never comes")
         self._balance()
         self._leave()
 
-    def _enough(self) -> bool:
-        if self._arrived() < self.args.frames or self.counts["kill"] < self.args.kills:
-            return False
-        return int((roles.rows(self.folder / roles.FAR)["mark"] == b"A").sum()) >= self.args.frames
+    def why(self) -> str:
+        logs = [
+            f"--- {path.name}\n{path.read_text()[-1500:]}" for path in self.folder.glob("*.log")
+        ]
+        there = [f"{host.address}: {host.processes()}" for host in (self.link.near, self.link.far)]
+        return "\n".join([*logs, *there])
+
+    def end(self) -> None:
+        """Whoever still runs there ends with the hosts."""
+        self.hosts.close()
+
+    def rows(self, name: str) -> np.ndarray:
+        return read(self.folder / name, row=roles.ROW)
 
     def _arrived(self) -> int:
         """How many rows the readers have written: one for each frame, and some more."""
@@ -224,21 +241,13 @@ class Storm:
         process = self.parts[name].process
         return process is not None and process.poll() == 0
 
-    def _poll(self, condition: Callable[[], Any], otherwise: str) -> None:
-        until = time.monotonic() + self.args.patience
-        while not condition():
-            self.look()
-            if time.monotonic() > until:
-                raise Failed(otherwise)
-            time.sleep(0.01)
-
     def _ask(self, host: links.Host, name: str) -> Any:
         path = host.shm / f"gpuring.{name}"
         role = ("tests.storm.bridge.roles", "seen", name, self.folder)
         return json.loads(host.run(sys.executable, "-m", *role)) if path.exists() else None
 
     def _balance(self) -> None:
-        near, far = (roles.rows(self.folder / name) for name in (roles.NEAR, roles.FAR))
+        near, far = self.rows(roles.NEAR), self.rows(roles.FAR)
         for mark in (b"p", b"P", b"F", b"A", b"L", b"E"):
             self.counts[f"rows {mark.decode()}"] = int(
                 (near["mark"] == mark).sum() + (far["mark"] == mark).sum()
@@ -280,61 +289,3 @@ class Storm:
                 raise Failed(f"left in /dev/shm: {left}")
             if running := host.processes():
                 raise Failed(f"still running: {running}")
-
-
-def storm(args: argparse.Namespace) -> int:
-    """Runs one, and says how it was.  0: all is well."""
-    folder = Path(tempfile.mkdtemp(prefix="gpuring-bridge-storm-"))
-    failure = ""
-    counts: Counter[str] = Counter()
-    path = (str(ROOT), os.environ.get("PYTHONPATH", ""))
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))  # of all that is started
-    print(f"storm over a bridge, seed {args.seed}: {' '.join(args.troubles)}", flush=True)
-    try:
-        with links.link() as link:
-            this = Storm(link, args, folder)
-            counts = this.counts
-            try:
-                this.run()
-            except Failed as failed:
-                failure = str(failed)
-                failure += f"\nnear: {link.near.processes()}\nfar: {link.far.processes()}"
-            except KeyboardInterrupt:
-                failure = "given up"
-    except links.Unavailable as why:
-        print(f"cannot run here: {why}")
-        return 2
-    for what, n in sorted(counts.items()):
-        print(f"  {n:>9} {what}")
-    if failure:
-        logs = [(path.name, path.read_text()[-1500:]) for path in sorted(folder.glob("*.log"))]
-        print(*(f"--- {name}\n{text}" for name, text in logs), sep="\n")
-        print(f"FAILED (seed {args.seed}, papers in {folder}):\n{failure}", flush=True)
-        return 1
-    if args.json:
-        _write(args, counts)
-    shutil.rmtree(folder)
-    return 0
-
-
-def _write(args: argparse.Namespace, counts: Counter[str]) -> None:
-    from gpuring.cli.bench.card import machine_card
-
-    asked = {key: value for key, value in vars(args).items() if key != "json"}
-    told = {"machine": machine_card(), "asked for": asked, "counts": dict(sorted(counts.items()))}
-    args.json.write_text(json.dumps(told, indent=1) + "\n")
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--frames", type=int, default=100_000, help="until so many have arrived")
-    parser.add_argument("--kills", type=int, default=300, help="and so many were killed")
-    parser.add_argument("--seconds", type=float, default=3600, help="but no longer than this")
-    parser.add_argument("--every", type=int, default=250, help="mean frames between troubles")
-    parser.add_argument("--seed", type=int, default=secrets.randbelow(1 << 30))
-    parser.add_argument("--troubles", nargs="*", choices=TROUBLES, default=list(TROUBLES))
-    parser.add_argument("--mbit", type=float, default=100, help="of the link; 0 is no limit")
-    parser.add_argument("--importer", default="", help="more options of gpuring bridge import")
-    parser.add_argument("--patience", type=float, default=60, help="until nothing moves any more")
-    parser.add_argument("--json", type=Path, help="write what was counted to this file")
-    return storm(parser.parse_args())

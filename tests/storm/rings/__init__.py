@@ -1,6 +1,5 @@
 """Storms: many processes of every role over host rings, tormented by signals; then their books.
 
-    paper.py     what each process writes down while it lives
     program.py   a process: its signals, its progress, what it does when it is interrupted
     readers.py   ways to take frames            writers.py   ways to make them
     cast.py      the roles

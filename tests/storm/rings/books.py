@@ -154,6 +154,6 @@ def _start(sheet: np.ndarray) -> np.void:
 
 
 def _nothing() -> np.ndarray:
-    from .paper import ROW
+    from tests.storm.paper import ROW
 
     return np.zeros(0, ROW)

@@ -15,9 +15,9 @@ from typing import Any, Protocol
 import gpuring
 from gpuring.ring import kept_memory
 from tests.helpers.processes import open_files
+from tests.storm.paper import META, WORDS, RingSheet
 
 from . import readers, writers
-from .paper import META, WORDS, Sheet
 from .program import ATTACH_S, WAIT_S, Program
 from .readers import END, Reader
 from .writers import Writer
@@ -187,7 +187,7 @@ def keep(program: Program, index: int) -> None:
                         sheet("Z")
                         sheet.close()
                     who = f"{program.role}.{program.number}.{program.participation()}"
-                    sheet = Sheet(program.folder, ring, index, who)
+                    sheet = RingSheet(program.folder, ring, index, who)
                 if before:
                     program.closed(before)
                     program.arm()

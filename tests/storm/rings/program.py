@@ -7,9 +7,7 @@ else the books would be wrong and not the library.
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
-import os
 import random
 import signal
 import threading
@@ -19,7 +17,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from .paper import Findings, Progress
+from tests.helpers.processes import die_with
+from tests.storm.paper import Findings, Progress
 
 ATTACH_S = 20.0
 WAIT_S = 0.5  # of one verb
@@ -45,9 +44,7 @@ class Program:
 
     def begin(self, parent: int) -> None:
         """In the new process, which ends with its parent."""
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-        if os.getppid() != parent:
-            os._exit(1)
+        die_with(parent)
         self._trace = (self.folder / f"trace.{self.number}").open("w")
         faulthandler.register(signal.SIGUSR1, file=self._trace, all_threads=True)
         for number in TOLD:

@@ -18,8 +18,8 @@ import numpy as np
 import gpuring
 from gpuring.native.snapshot import snapshot
 from tests.helpers import loops
+from tests.storm.paper import RingSheet, content
 
-from .paper import Sheet, content
 from .program import WAIT_S, Program
 
 Way = Callable[["Reader", float], None]
@@ -36,7 +36,7 @@ class Reader:
         self.batch: Any = ()
         self.looping = False
         self.over = False
-        self.sheet: Sheet | None = None
+        self.sheet: RingSheet | None = None
         self.peer: Any = None
         self._complete = False
         self._noted: set[int] = set()
@@ -48,9 +48,9 @@ class Reader:
         self.peer = ring.consumer(**self.options)
         self._begin(ring)
 
-    def _new_sheet(self, ring: gpuring.Ring) -> Sheet:
+    def _new_sheet(self, ring: gpuring.Ring) -> RingSheet:
         who = f"{self._who}.{self.program.participation()}"
-        return Sheet(self.program.folder, ring, self.index, who)
+        return RingSheet(self.program.folder, ring, self.index, who)
 
     def _begin(self, ring: Any) -> None:
         with self.program.quiet():

@@ -10,8 +10,8 @@ from typing import Any
 
 import gpuring
 from tests.helpers import loops
+from tests.storm.paper import RingSheet, content
 
-from .paper import Sheet, content
 from .program import WAIT_S, Program
 
 Way = Callable[["Writer", float], None]
@@ -30,7 +30,7 @@ class Writer:
         self.program, self.index, self.ways = program, index, ways
         self.slot: Any = None
         self.batch: Any = ()
-        self.sheet: Sheet | None = None
+        self.sheet: RingSheet | None = None
         self.peer: Any = None
         self._over = False
         self._k = 0
@@ -40,7 +40,7 @@ class Writer:
         self._me = self.program.number << 12 | n
         with self.program.quiet():
             who = f"{self.program.role}.{self.program.number}.{n}"
-            self.sheet = Sheet(self.program.folder, ring, self.index, who)
+            self.sheet = RingSheet(self.program.folder, ring, self.index, who)
         self.peer = ring.producer()
         self._ring = ring
 

@@ -19,6 +19,9 @@ Which memory needs a bounce buffer (bounce_buffer.py):
   (issue 1754 of ai-dynamo/nixl).  Slots with memory="ipc" need none, also if another process has
   made them.
 
+Here are the facts of a machine and the choice.  sender.py and receiver.py have the two ends, and
+agent.py what both have.
+
 Over plain TCP, UCX writes to whatever address the network names, so `suits` refuses it as well.
 """
 

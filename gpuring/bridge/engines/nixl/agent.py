@@ -1,4 +1,8 @@
-"""An agent of NIXL, which an end of a session has: the library, its settings, its errors."""
+"""What both ends of a session over NIXL have: the library, its settings, its errors, an agent.
+
+NIXL itself is called here and by the two ends, always with its errors translated and with the GPU
+current.
+"""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import secrets
 import socket
@@ -83,11 +84,13 @@ class WritePermits:
                         "They are used again when it has, or is dead",
                         pid,
                     )
-                    readable([connection.fileno()], None)
+                    readable([connection.fileno()], math.inf)
                 with contextlib.suppress(OSError):
                     if connection.recv(1) == _BYE:
                         return
-                readable([pidfd], None)  # it has died: its GPU work ends before the process does
+                readable(
+                    [pidfd], math.inf
+                )  # it has died: its GPU work ends before the process does
             finally:
                 os.close(pidfd)
 

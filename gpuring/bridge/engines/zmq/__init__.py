@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from gpuring.bridge.engines.contract import Channel, Receiver, Sender, Slab
+from gpuring.bridge.engines.zmq.gpu import GpuReceiver, GpuSender
 from gpuring.bridge.engines.zmq.host import HostReceiver, HostSender
 
 NAME = "zmq"
@@ -26,16 +27,8 @@ def suits(near: Mapping[str, Any], far: Mapping[str, Any], slab: Slab) -> tuple[
 
 
 def sender(slab: Slab, channel: Channel) -> Sender:
-    if slab.gpu is None:
-        return HostSender(slab, channel)
-    from gpuring.bridge.engines.zmq.gpu import GpuSender
-
-    return GpuSender(slab, channel)
+    return (HostSender if slab.gpu is None else GpuSender)(slab, channel)
 
 
 def receiver(slab: Slab) -> Receiver:
-    if slab.gpu is None:
-        return HostReceiver(slab)
-    from gpuring.bridge.engines.zmq.gpu import GpuReceiver
-
-    return GpuReceiver(slab)
+    return (HostReceiver if slab.gpu is None else GpuReceiver)(slab)

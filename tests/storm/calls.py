@@ -1,6 +1,6 @@
 """Many calls of one service, plain and in parts; what its two processes use must not grow.
 
-    python -m tests.storm soak-services --calls 1000000 --json bench/results/soak-services-host.json
+    python -m tests.storm calls --json bench/results/soak-services-host.json
 
 One client with eight calls in flight, one engine that takes up to eight.  Every tenth call is
 answered in three parts.  All answers are checked.  After each twentieth of the calls a row says
@@ -10,20 +10,15 @@ what both processes use.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import gc
-import json
 import os
-import platform
-import secrets
-import subprocess
-import sys
 from collections import deque
 from pathlib import Path
 from typing import Any
 
 import gpuring
-from tests.helpers.processes import Child, Pipe
+from tests.helpers.support import Child, Pipe, segments_of
+from tests.storm.harness import Storm
 
 CALLS = 8
 PARTS = 3
@@ -83,12 +78,18 @@ def check(k: int, call: gpuring.PendingCall) -> None:
     assert [int(part.array[0]) for part in call.parts(PATIENCE_S)] == [k + n for n in range(PARTS)]
 
 
-def soak(calls: int) -> dict[str, Any]:
-    """Runs and judges.  Raises AssertionError."""
-    name = f"soak-services-{os.getpid()}-{secrets.token_hex(3)}"
-    child = Child(engine, (name,), PATIENCE_S)
-    rows: list[dict[str, Any]] = []
-    try:
+class Calls(Storm):
+    """Many calls of one service, plain and in parts; what its two processes use may not grow."""
+
+    @staticmethod
+    def options(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--calls", type=int, default=1_000_000)
+
+    def run(self) -> None:
+        """Nobody is hit."""
+        calls, name = self.args.calls, self.name
+        self.rows: list[dict[str, Any]] = []
+        self.child = child = Child(engine, (name,), PATIENCE_S)
         assert child.receive() == "up"
         with gpuring.connect(name, calls=CALLS, parts=PARTS, timeout=PATIENCE_S) as client:
             flying: deque[tuple[int, gpuring.PendingCall]] = deque()
@@ -100,38 +101,18 @@ def soak(calls: int) -> dict[str, Any]:
                     check(*flying.popleft())
                 if k % (calls // ROWS) == 0:
                     child.send("use")
-                    rows.append({"calls": k, "client": use(), "engine": child.receive()})
+                    self.rows.append({"calls": k, "client": use(), "engine": child.receive()})
         child.send("end")
         child.result()
-    finally:
-        child.end()
-    grown = {
-        f"{who} {what}": rows[-1][who][what] - rows[SETTLED][who][what]
-        for who in ("client", "engine")
-        for what in MOST
-    }
-    for key, value in grown.items():
-        assert value <= MOST[key.split()[1]], f"{key} grew by {value}"
-    assert not list(Path("/dev/shm").glob(f"gpuring.{name}*"))
-    return {"calls": calls, "grown": grown, "rows": rows}
+        for who in ("client", "engine"):
+            for what, most in MOST.items():
+                grown = self.rows[-1][who][what] - self.rows[SETTLED][who][what]
+                self.counts[f"{who} {what} more"] = grown
+                assert grown <= most, f"{who} {what} grew by {grown}"
+        assert not segments_of(name)
 
+    def end(self) -> None:
+        self.child.end()
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--calls", type=int, default=1_000_000)
-    parser.add_argument("--json", type=Path)
-    args = parser.parse_args()
-    result = soak(args.calls)
-    with contextlib.suppress(OSError):
-        git = ["git", "describe", "--always", "--dirty"]
-        said = subprocess.run(git, check=False, capture_output=True, text=True)
-        result["revision"] = said.stdout.strip()
-    result["cpus"], result["machine"] = os.cpu_count(), platform.machine()
-    if args.json:
-        args.json.write_text(json.dumps(result, indent=1) + "\n")
-    print(json.dumps({key: value for key, value in result.items() if key != "rows"}))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    def result(self) -> dict[str, Any]:
+        return super().result() | {"rows": self.rows}

@@ -1,4 +1,4 @@
-"""What the processes of a storm write down: one sheet for each peer that a process ever was.
+"""What the processes of a storm write down while they live.
 
 A sheet is written with write(2), row by row, so that of a killed process tells how far it came.
 """
@@ -16,7 +16,7 @@ import numpy as np
 
 import gpuring
 
-WORDS = 48
+WORDS = 64
 META = [("producer", "i4"), ("k", "i8")]
 ROW = np.dtype([("mark", "S1"), ("again", "?"), ("producer", "<i4"), ("k", "<i8"), ("seq", "<i8"),
                 ("lost", "<i8")])  # fmt: skip
@@ -40,22 +40,17 @@ def content(producer: int, k: int) -> np.ndarray:
 
 
 class Sheet:
-    """Of one peer.  Its file is there before the peer joins."""
+    """Rows in a file."""
 
-    def __init__(self, folder: Path, ring: gpuring.Ring, index: int, who: str) -> None:
-        stats = ring.stats()
-        path = folder / "rings" / stats.epoch / who
-        path.parent.mkdir(exist_ok=True)
+    def __init__(self, path: Path, row: np.dtype[Any] = ROW) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        self._row = np.zeros(1, ROW)
-        self.epoch = stats.epoch
-        self("J", producer=index, seq=stats.created_ns)
+        self._blank, self._row = np.zeros(1, row), np.zeros(1, row)
 
-    def __call__(
-        self, mark: str, *, producer: int = -1, k: int = 0, seq: int = 0, lost: int = 0,
-        again: bool = False,
-    ) -> None:  # fmt: skip
-        self._row[0] = mark, again, producer, k, seq, lost
+    def __call__(self, mark: str, **values: Any) -> None:
+        self._row[0] = self._blank[0]
+        self._row["mark"] = mark
+        for name, value in values.items():
+            self._row[name] = value
         os.write(self._fd, self._row.tobytes())
 
     def close(self) -> None:
@@ -64,11 +59,25 @@ class Sheet:
         self._fd = -1
 
 
-def read(path: Path, nbytes: int = -1) -> np.ndarray:
-    """Its rows, or those in its first bytes."""
+class RingSheet(Sheet):
+    """Of one peer.  Its file is there before the peer joins."""
+
+    def __init__(self, folder: Path, ring: gpuring.Ring, index: int, who: str) -> None:
+        stats = ring.stats()
+        path = folder / "rings" / stats.epoch / who
+        path.parent.mkdir(exist_ok=True)
+        super().__init__(path)
+        self.epoch = stats.epoch
+        self("J", producer=index, seq=stats.created_ns)
+
+
+def read(path: Path, nbytes: int = -1, row: np.dtype[Any] = ROW) -> np.ndarray:
+    """Its whole rows, or those in its first bytes."""
+    if not path.exists():
+        return np.zeros(0, row)
     with path.open("rb") as file:
         data = file.read(nbytes)
-    return np.frombuffer(data[: len(data) // ROW.itemsize * ROW.itemsize], ROW)
+    return np.frombuffer(data[: len(data) // row.itemsize * row.itemsize], row)
 
 
 class Progress:

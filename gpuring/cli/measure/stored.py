@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..demo.signals import terminable
 from ..trouble import CommandError
 from .card import machine_card
-from .figures import Figure
+from .figures import Figure, line
+from .signals import terminable
 
 
 @dataclass
@@ -35,12 +35,13 @@ class Run:
 
     def save(self, path: Path) -> None:
         card = {**self.machine, "interrupted": True} if self.interrupted else self.machine
-        stored = {
-            "machine": card,
-            "seconds": self.seconds,
-            "figures": [figure.as_json() for figure in self.figures],
-        }
-        path.write_text(json.dumps(stored, indent=1) + "\n")
+        figures = [figure.as_json() for figure in self.figures]
+        write(path, {"machine": card, "seconds": self.seconds, "figures": figures})
+
+
+def write(path: Path, results: Any) -> None:
+    """As JSON."""
+    path.write_text(json.dumps(results, indent=1) + "\n")
 
 
 def measured(found: Iterable[Figure], asked: Sequence[str], say: Callable[[Figure], object]) -> Run:
@@ -59,6 +60,16 @@ def measured(found: Iterable[Figure], asked: Sequence[str], say: Callable[[Figur
         run.interrupted = True
     run.seconds = round(time.monotonic() - started, 1)
     return run
+
+
+def run(found: Iterable[Figure], asked: Sequence[str], path: Path | None) -> Run:
+    """Prints every figure as it comes, and has all of them in --json `path`."""
+    if path:
+        must_be_writable(path, "--json")
+    done = measured(found, asked, lambda figure: print(line(figure), flush=True))
+    if path:
+        done.save(path)
+    return done
 
 
 def load(path: Path) -> Run:

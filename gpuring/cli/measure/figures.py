@@ -105,3 +105,33 @@ def select(
         and program in (None, figure.program)
         and all(figure.setting.get(key) == value for key, value in setting.items())
     ]
+
+
+def line(figure: Figure) -> str:
+    """One figure, for a terminal."""
+    what = ", ".join(filter(None, (figure.name, setting(figure))))
+    head = f"{figure.group:<11} {figure.program:<12} {what}"
+    values = figure.values
+    if values is None:
+        return f"{head}: skipped: {figure.skipped}"
+    said = [
+        f"p{quantile:g} {number(each)}"
+        for quantile in (1, 25, 75, 99)
+        if (each := values.given(quantile)) is not None
+    ]
+    beside = ", ".join(said) if said else f"{number(values.p(0))} to {number(values.p(100))}"
+    return f"{head}: {number(values.p50)} {figure.unit} ({beside}; n={values.n})"
+
+
+def setting(figure: Figure) -> str:
+    """sync=host kernel=yes …"""
+    return " ".join(
+        f"{key}={ ({True: 'yes', False: 'no'}[value] if isinstance(value, bool) else value) }"
+        for key, value in figure.setting.items()
+    )
+
+
+def number(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"

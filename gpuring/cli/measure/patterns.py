@@ -22,7 +22,7 @@ from .settings import FRAME_NBYTES
 WORDS = FRAME_NBYTES // 8
 THREADS = 256
 _MAX_BLOCKS = 1024
-_SOURCE = Path(__file__).with_name("kernels.cu")
+SOURCE = Path(__file__).with_name("kernels.cu")
 
 
 class Pattern(Protocol):
@@ -217,7 +217,7 @@ def cuda_tools() -> SimpleNamespace:
 
     stream = cupy.cuda.Stream(non_blocking=True)
     stream.use()
-    module = cupy.RawModule(code=_SOURCE.read_text())
+    module = cupy.RawModule(code=SOURCE.read_text())
     functions = {name: module.get_function(name) for name in ("stamp", "check", "busy")}
     kinds: dict[str, Callable[..., Any]] = {"driver": DriverKernel, "cupy": CupyKernel}
 

@@ -96,6 +96,12 @@ def ring_name() -> str:
     return f"bench-{os.getpid()}-{next(_numbers)}"
 
 
+def create(name: str, place: Place, **more: Any) -> gpuring.Ring:
+    """A ring of frames that are not varied."""
+    kept = {"slots": SLOTS, "shape": FRAME_NBYTES // 8, "dtype": "u8", **place.options, **more}
+    return gpuring.create(name, **kept)
+
+
 def remove_rings() -> None:
     """Removes what killed workers have left under such names."""
     for ring in gpuring.ls():

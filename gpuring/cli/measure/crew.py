@@ -12,12 +12,13 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 import traceback
-from collections.abc import Callable, Mapping
-from multiprocessing.connection import Connection
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from ..demo.signals import uninterrupted
+from .signals import uninterrupted
 
 PATIENCE_S = 120.0
 _EXIT_S = 5.0
@@ -28,6 +29,15 @@ _Order = tuple[Callable[..., Any], tuple[Any, ...]]
 
 class RoleFailed(Exception):
     """A role raised, died, or was silent for too long; the text has its traceback."""
+
+    def __init__(self, why: str, pid: int = 0) -> None:
+        super().__init__(f"pid {pid} {why}" if pid else why)
+        self.why = why
+
+    @property
+    def last_line(self) -> str:
+        """Of a traceback: what was raised."""
+        return str(self).strip().splitlines()[-1].strip().removeprefix("gpuring.errors.")
 
 
 class Pipe:
@@ -62,9 +72,9 @@ class Part:
 
     def receive(self) -> Any:
         """The next thing that the role sent.  Raises RoleFailed."""
-        kind, value = self._next()
-        if kind != "sent":
-            raise self._failed(f"it ended instead of answering: {value!r}")
+        ended, value = self.next()
+        if ended:
+            raise RoleFailed(f"ended instead of answering: {value!r}", self.pid)
         return value
 
     def told(self) -> bool:
@@ -76,12 +86,25 @@ class Part:
 
     def result(self) -> Any:
         """What the role returned; its worker is free again.  Raises RoleFailed."""
-        kind, value = self._next()
-        if kind != "returned":
-            raise self._failed(f"it sent {value!r} instead of ending")
-        self._over = True
-        self._crew.give_back(self._worker)
+        ended, value = self.next()
+        if not ended:
+            raise self._failed(f"sent {value!r} instead of ending")
         return value
+
+    def next(self) -> tuple[bool, Any]:
+        """Whether the role has ended, and what it returned or sent.  Raises RoleFailed."""
+        try:
+            if not self._worker.pipe.poll(self._patience_s):
+                raise self._failed(f"said nothing for {self._patience_s:g} s")
+            kind, value = self._worker.pipe.recv()
+        except (EOFError, OSError):
+            raise self._failed(f"died: {self._worker.ending()}") from None
+        if kind == "raised":
+            raise self._failed(f"failed:\n\n{value.rstrip()}")
+        if kind == "returned":
+            self._over = True
+            self._crew.give_back(self._worker)
+        return kind == "returned", value
 
     def kill(self) -> None:
         """SIGKILL; the process is gone when this returns."""
@@ -95,21 +118,28 @@ class Part:
         if not self._over:
             self.kill()
 
-    def _next(self) -> tuple[str, Any]:
-        try:
-            if not self._worker.pipe.poll(self._patience_s):
-                raise self._failed(f"it said nothing for {self._patience_s:g} s")
-            kind, value = self._worker.pipe.recv()
-        except (EOFError, OSError):
-            raise self._failed("it died") from None
-        if kind == "raised":
-            raise self._failed(value)
-        return kind, value
-
     def _failed(self, why: str) -> RoleFailed:
-        pid = self.pid
         self.kill()
-        return RoleFailed(f"pid {pid}: {why}")
+        return RoleFailed(why, self.pid)
+
+
+def speaking(parts: Iterable[Part], timeout_s: float) -> list[Part]:
+    """Those whose `next` would not wait, as soon as there is one."""
+    by_pipe = {part._worker.pipe: part for part in parts}
+    return [by_pipe[pipe] for pipe in wait(list(by_pipe), timeout_s)]  # type: ignore[index]
+
+
+def answers(parts: Sequence[Part], patience_s: float) -> list[Any]:
+    """What each of them says next.  Raises RoleFailed as soon as one has failed: the others, which
+    may wait for that one, would never speak."""
+    said: dict[Part, Any] = {}
+    deadline = time.monotonic() + patience_s
+    while left := [part for part in parts if part not in said]:
+        heard = speaking(left, max(0.0, deadline - time.monotonic()))
+        if not heard:
+            raise RoleFailed(f"no answer within {patience_s:g} s")
+        said.update((part, part.receive()) for part in heard)
+    return [said[part] for part in parts]
 
 
 class _Worker:
@@ -133,6 +163,14 @@ class _Worker:
         self._process.join(_EXIT_S)
         self.end()
 
+    def ending(self) -> str:
+        """How its process, which is dying, has ended."""
+        self._process.join(1.0)
+        code = self._process.exitcode
+        if code is None:
+            return "without a word"
+        return f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+
     def end(self) -> None:
         self._process.kill()
         self._process.join()
@@ -142,7 +180,8 @@ class _Worker:
 class Crew:
     """The workers of one run.  As a context manager it ends with all of them gone.
 
-    environment: set in each worker before it has loaded anything that reads it.
+    environment: set in each worker before it has loaded anything that reads it, NumPy too unless
+    a fork server has loaded it.
     method: how processes are started, "spawn" or "forkserver".
     """
 
@@ -183,7 +222,8 @@ class Crew:
             self._idle.append(worker)
 
     def _hire(self, only: _Order | None = None) -> _Worker:
-        with uninterrupted():  # a worker does not hear Ctrl-C, also while it still imports
+        # A worker does not hear Ctrl-C, also while it still imports.
+        with uninterrupted(), _set(self._environment):
             worker = _Worker(self._environment, self._method, only)
             self._all.append(worker)
         return worker
@@ -195,6 +235,21 @@ class Crew:
         for worker in self._all:
             with contextlib.suppress(OSError):
                 worker.end()
+
+
+@contextlib.contextmanager
+def _set(environment: Mapping[str, str]) -> Iterator[None]:
+    """Has these variables in the block."""
+    kept = {key: os.environ.get(key) for key in environment}
+    os.environ.update(environment)
+    try:
+        yield
+    finally:
+        for key, value in kept.items():
+            if value is None:
+                del os.environ[key]
+            else:
+                os.environ[key] = value
 
 
 def _work(connection: Connection, environment: Mapping[str, str], only: _Order | None) -> None:

@@ -20,8 +20,10 @@ def attempt(blank: Figure, measure: Callable[[], Iterable[Figure]]) -> Iterator[
         found = list(measure())
     except Wrong as wrong:
         found = [replace(blank, skipped=f"{VERIFICATION_FAILED}: {wrong}")]
-    except (RoleFailed, OSError) as failed:
-        found = [replace(blank, skipped=str(failed).strip().splitlines()[-1])]
+    except RoleFailed as failed:
+        found = [replace(blank, skipped=failed.last_line)]
+    except OSError as failed:
+        found = [replace(blank, skipped=str(failed))]
     if any(figure.skipped for figure in found):
         remove_rings()
     yield from found

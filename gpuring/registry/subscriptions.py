@@ -1,0 +1,44 @@
+"""What the name of a subscription says: that it is unnamed, or that it is read on another host.
+
+Who waits for a subscription is told by its name where to look, whatever carries the frames.  So
+whoever carries them to another host takes a name from here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+
+from gpuring import native
+
+_UNNAMED = "#"
+_ELSEWHERE = "bridge: "
+
+
+def text_of(name: bytes) -> str:
+    """A name as text."""
+    return name.decode(errors="replace")
+
+
+def unnamed() -> str:
+    """A name for a subscription that was given none."""
+    return f"{_UNNAMED}{secrets.token_hex(4)}"
+
+
+def is_unnamed(name: str) -> bool:
+    """Whether nobody else can join a subscription of this name.  Users cannot give such a name."""
+    return name.startswith(_UNNAMED)
+
+
+def read_elsewhere(reader: str) -> str:
+    """The name of the subscription whose frames go to `reader` on another host."""
+    name = f"{_ELSEWHERE}{reader}"
+    if len(name.encode()) <= native.MAX_NAME_NBYTES:
+        return name
+    digest = hashlib.sha256(reader.encode()).hexdigest()[:8]
+    room = native.MAX_NAME_NBYTES - len(digest) - 1
+    return f"{name.encode()[:room].decode(errors='ignore')}~{digest}"
+
+
+def is_read_elsewhere(name: str) -> bool:
+    return name.startswith(_ELSEWHERE)

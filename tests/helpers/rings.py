@@ -1,0 +1,94 @@
+"""What tests do with the peers of a ring, and what they read in its header."""
+
+from __future__ import annotations
+
+import os
+import random
+import selectors
+import struct
+import time
+from pathlib import Path
+from typing import Any
+
+import gpuring
+from gpuring import native
+from tests.helpers.processes import Pipe, poll
+
+SMALL = {"slots": 4, "shape": 4, "dtype": "u1"}
+
+
+def put(producer: gpuring.Producer, frames: int = 1, value: Any = None) -> list[int]:
+    """Publishes frames, full of the value.  Returns their sequences."""
+    seqs = []
+    for _ in range(frames):
+        with producer.claim(timeout=20) as slot:
+            if value is not None:
+                slot.array[...] = value
+        seqs.append(slot.seq)
+    return seqs
+
+
+def drain(consumer: gpuring.Consumer) -> list[int]:
+    """Reads everything that can be read now.  Returns the sequences."""
+    seqs = []
+    while True:
+        try:
+            with consumer.acquire(0) as slot:
+                seqs.append(slot.seq)
+        except gpuring.RingTimeout:
+            return seqs
+
+
+def publish_at_random(pipe: Pipe, names: list[str], rounds: int, seed: int) -> None:
+    """One frame in one of the rings, when the reader has had the last one, a little later."""
+    dice = random.Random(seed)
+    rings = [gpuring.attach(name) for name in names]
+    producers = [ring.producer() for ring in rings]
+    for _ in range(rounds):
+        producer = dice.choice(producers)
+        while waiters(producer.ring) == 0 and dice.random() < 0.999:
+            pass
+        for _ in range(dice.randrange(300)):
+            pass
+        producer.claim(timeout=20).publish()
+        for ring in rings:  # all read
+            poll(lambda ring=ring: ring.stats().subscriptions[0].lag == 0)
+    pipe.receive()
+
+
+def publish_and_wait(pipe: Pipe, name: str, frames: int) -> None:
+    with gpuring.attach(name) as ring, ring.producer() as producer:
+        put(producer, frames)
+        pipe.send()
+        pipe.receive()
+
+
+def waiters(ring: gpuring.Ring) -> int:
+    """head.waiters: who is counted as waiting in this ring."""
+    return _peek(ring, "waiters")
+
+
+def bells(ring: gpuring.Ring) -> int:
+    return _peek(ring, "bell")
+
+
+def _peek(ring: gpuring.Ring, field: str) -> int:
+    (offset,) = [
+        at for table, name, at, _ in native.layout_fields() if (table, name) == ("head", field)
+    ]
+    with Path(f"/dev/shm/gpuring.{ring.name}").open("rb") as header:
+        return int(struct.unpack_from("<I", os.pread(header.fileno(), 4, offset))[0])
+
+
+def readable(endpoint: Any, timeout: float = 0) -> bool:
+    with selectors.DefaultSelector() as selector:
+        selector.register(endpoint, selectors.EVENT_READ)
+        return bool(selector.select(timeout))
+
+
+def cpu_seconds_of(*sleeps_s):
+    """What this process uses meanwhile."""
+    before = time.process_time()
+    for each in sleeps_s:
+        time.sleep(each)  # how long it is measured; synchronises nothing
+    return time.process_time() - before

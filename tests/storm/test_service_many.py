@@ -1,0 +1,16 @@
+"""A service with many client processes, some of which are killed."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.storm.clients import Clients
+from tests.storm.harness import storm
+
+
+@pytest.mark.slow
+@pytest.mark.deadline(120)
+def test_many_clients_and_engines_some_of_them_killed():
+    """More peers than the first word of a mask has; `python -m tests.storm clients` has 200 + 8."""
+    found = storm(Clients, clients=66, engines=4, calls=8, kills=6, seed=1, patience=110.0)
+    assert found.counts["kill client"] == found.counts["kill engine"] == 3
