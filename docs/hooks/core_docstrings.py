@@ -11,7 +11,6 @@ from typing import Any
 import griffe
 
 DERIVED = {f"gpuring.service.{name}" for name in ("call", "client", "pending", "server")}
-DERIVED |= {"gpuring.ring.producer", "gpuring.ring.consumer"}
 """Modules of classes that derive from compiled ones and say more exactly what these return."""
 
 

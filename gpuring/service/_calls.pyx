@@ -38,7 +38,7 @@ from gpuring.native.header cimport Header
 from gpuring.service._envelopes cimport *
 from gpuring.service._sleepers cimport AsleepTask, Thread, asleep_task, asyncio, running_loop, wake
 from gpuring.ring.slot cimport ReadSlot, Slot
-from gpuring.ring.verbs cimport ConsumerVerbs
+from gpuring.ring.consumer cimport Consumer
 from gpuring.service._envelopes import TEXT_NBYTES
 from gpuring.service._sleepers import Turn, nothing
 from gpuring.errors import CallFailed, FrameTorn, PeerLost, RingClosed, RingError, RingTimeout

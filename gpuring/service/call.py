@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from gpuring.ring import inner
 from gpuring.ring.not_copyable import Unique
-from gpuring.ring.producer import Producer
 from gpuring.ring.whose import nobody_has
 from gpuring.service._engine import Answering, SendsAnswer, exit_calls, unanswered
 from gpuring.service._envelopes import FAILED
@@ -41,10 +40,10 @@ class AnswerSlot(SendsAnswer):
         self._done(False)
 
 
-class AnswerWriter(Answering, Enveloped, Producer):
+class AnswerWriter(Answering, Enveloped):
     """An engine's producer in the ring of one client."""
 
-    _slots: list[AnswerSlot]  # type: ignore[assignment]
+    _slots: list[AnswerSlot]
     _slot_type = AnswerSlot
     begun: list[AnswerSlot]
 

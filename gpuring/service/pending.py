@@ -43,7 +43,7 @@ class RequestSlot(SendsRequest):
         self._done(False)
 
 
-class RequestWriter(Enveloped, Producer):
+class RequestWriter(Producer, Enveloped):
     """A client's producer in the request ring."""
 
     if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Answer(HoldsAnswer):
         self._done(True)
 
 
-class AnswerReader(Enveloped, Consumer):
+class AnswerReader(Consumer, Enveloped):
     """A client's consumer in its own ring."""
 
     _slot_type = Answer

@@ -59,7 +59,7 @@ class Counts:
     """How long `take` waits at most now for a batch to fill, as it has learned."""
 
 
-class RequestReader(Enveloped, Consumer):
+class RequestReader(Consumer, Enveloped):
     """An engine's consumer in the request ring."""
 
     def __init__(self, ring: Ring, peer: Peer, redeliver: bool, delivery: Delivery) -> None:
