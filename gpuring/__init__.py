@@ -35,12 +35,13 @@ from gpuring.errors import (
 )
 from gpuring.registry.directory import clean, ls, unlink
 from gpuring.ring.align import Aligned, align
+from gpuring.ring.batch import ReadBatch, WriteBatch
 from gpuring.ring.consumer import Consumer
 from gpuring.ring.creation import create
 from gpuring.ring.origin import Origin
 from gpuring.ring.producer import Producer
 from gpuring.ring.ring import Ring, attach
-from gpuring.ring.slot import ReadBatch, ReadSlot, WriteBatch, WriteSlot
+from gpuring.ring.slot import ReadSlot, WriteSlot
 from gpuring.ring.waiting import select
 from gpuring.service import Call, Client, PendingCall, Server, connect, health, run, serve, take
 

@@ -68,11 +68,11 @@ def test_no_module_imports_itself_again():
 
 
 def test_what_is_wrong_is_found():
-    modules = {"gpuring.native", "gpuring.native.slots", "gpuring.ring", "gpuring.ring.slot"}
+    modules = {"gpuring.native", "gpuring.native.peer", "gpuring.ring", "gpuring.ring.slot"}
     for text, found in {
-        "from gpuring.native cimport slots, verbs": {"gpuring.native.slots"},
-        "from gpuring.native import (\n    Header,\n    slots,\n)": {"gpuring.native.slots"},
-        "from gpuring.native.slots cimport *": {"gpuring.native.slots"},
+        "from gpuring.native cimport peer, waits": {"gpuring.native.peer"},
+        "from gpuring.native import (\n    Header,\n    peer,\n)": {"gpuring.native.peer"},
+        "from gpuring.native.peer cimport *": {"gpuring.native.peer"},
         "    cimport gpuring.ring.slot": {"gpuring.ring.slot"},
         "import os, gpuring.ring\nfrom libc cimport math": {"gpuring.ring"},
         "# from gpuring import ring": set(),
@@ -80,7 +80,7 @@ def test_what_is_wrong_is_found():
         assert imported(text, modules) == found
     for text in ("from . import slot", "from .slot import x", "from ..ring import slot"):
         assert imported(text, modules, "gpuring.ring") == {"gpuring.ring.slot"}
-    up, down = ("gpuring.native.slots", "gpuring.ring.slot"), ("gpuring.ring", "gpuring.native")
-    assert wrong({up, down}) == ["gpuring.native.slots imports gpuring.ring.slot"]
+    up, down = ("gpuring.native.peer", "gpuring.ring.slot"), ("gpuring.ring", "gpuring.native")
+    assert wrong({up, down}) == ["gpuring.native.peer imports gpuring.ring.slot"]
     with pytest.raises(CycleError):
         TopologicalSorter({"a": {"b"}, "b": {"c"}, "c": {"b"}}).prepare()

@@ -1,20 +1,17 @@
-"""The verbs are compiled: their docstrings stand in slots.pyx, verbs.pyx, _calls.pyx, _sender.pyx
-and _engine.pyx, their types in the .pyi files beside these, or in the modules of the classes that
-derive from theirs, which know what they return.
-
-Griffe reads these.  Here each object in them gets the docstring that `help()` shows.
+"""Compiled modules have their docstrings in .pyx files, and their types in the .pyi files beside
+these.  Griffe reads the types.  Here each object in them gets the docstring that `help()` shows.
 """
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from typing import Any
 
 import griffe
 
-from gpuring.native import slots
-from gpuring.ring import consumer, producer
-from gpuring.service import call, client, pending, server
+DERIVED = {f"gpuring.service.{name}" for name in ("call", "client", "pending", "server")}
+"""Modules of classes that derive from compiled ones and say more exactly what these return."""
 
 
 class CoreDocstrings(griffe.Extension):
@@ -22,13 +19,16 @@ class CoreDocstrings(griffe.Extension):
 
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
         if pkg.path == "gpuring":
-            _document(pkg["native.slots"], slots)
-            _document(pkg["ring.producer"], producer)
-            _document(pkg["ring.consumer"], consumer)
-            _document(pkg["service.call"], call)
-            _document(pkg["service.client"], client)
-            _document(pkg["service.pending"], pending)
-            _document(pkg["service.server"], server)
+            _look_into(pkg)
+
+
+def _look_into(module: griffe.Module) -> None:
+    is_stub = not isinstance(module.filepath, list) and module.filepath.suffix == ".pyi"
+    if is_stub or module.path in DERIVED:
+        _document(module, importlib.import_module(module.path))
+    for each in module.members.values():
+        if isinstance(each, griffe.Module):  # an alias would be resolved, and listed as its target
+            _look_into(each)
 
 
 def _document(stub: Any, compiled: Any) -> None:

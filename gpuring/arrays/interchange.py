@@ -1,5 +1,7 @@
 """A slot's array as other libraries see it: DLPack, and the array interfaces of CUDA and NumPy.
 
+gpuring/ring/exported.pyx has the protocols, and here is what they answer.
+
 An importer that names its stream (DLPack) is ordered behind everything done with the slot so far,
 and publish or release waits for that stream.  An importer that does not (the CUDA array interface)
 orders itself behind the slot's stream.  Nobody learns on which stream it works then, so its user
@@ -46,94 +48,69 @@ class View(NamedTuple):
     """Orders a stream behind all work on the slot so far.  The slot's end waits for that stream."""
 
 
-class Exported:
-    """The protocols, over one array of a slot."""
-
-    def _exported(self) -> View:
-        """The array as it is now.  Raises RingError if the slot is no longer yours."""
-        raise AssertionError("a slot and a field of it each have their own")
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        """DLPack's (device type, number): (1, 0) in host memory, (2, ordinal) on a GPU."""
-        return _device(self._exported())
-
-    def __dlpack__(
-        self,
-        *,
-        stream: int | None = None,
-        max_version: tuple[int, int] | None = None,
-        dl_device: tuple[int, int] | None = None,
-        copy: bool | None = None,
-    ) -> Any:
-        """A DLPack capsule, which `torch.from_dlpack(slot)` asks for.
-
-        * `stream`: the importer's stream.  It is made to wait for all work on the slot so far, and
-          publish or release waits for it.  None and 1 are the legacy default stream, and 2 is the
-          per-thread one.  -1 asks for no order at all.
-        * `max_version`: from (1, 0) on the capsule is versioned, and says whether it is read-only.
-        * `dl_device`: None or the device of the slot.
-        * `copy`: True makes a copy.  None and False make none.
-
-        The tensor is valid as long as the slot is yours.  Raises BufferError for what cannot be
-        exported: another device, a dtype that DLPack does not have, stream=0, which means nothing.
-        """
-        view = self._exported()
-        owner, field, array, read_only, home, use_on = view
-        device = _device(view)
-        if dl_device is not None and tuple(dl_device) != device:
-            raise BufferError(f"{owner!r} is on device {device}, not {tuple(dl_device)}")
-        kind = kind_of(field)
-        if kind is None:
-            raise BufferError(f"DLPack has no {field.dtype}")
-        flags = dlpack.DL_READ_ONLY if read_only and not copy else 0
-        if home is None:
-            if stream not in (None, -1):
-                raise BufferError(f"{owner!r} is in host memory: stream is None, not {stream!r}")
-            if copy:
-                array = array.copy()
-            pointer = array.ctypes.data
-        else:
-            if stream == 0:
-                raise BufferError("stream=0 is ambiguous in DLPack: 1 is the legacy default stream")
-            if stream != -1:
-                use_on(LEGACY_DEFAULT if stream is None else stream)
-            if copy:
-                array = _copy(array, home if stream == -1 else stream)
-            pointer = array.data.ptr
-        if copy:
-            flags |= dlpack.DL_COPIED
-        versioned = max_version is not None and max_version[0] >= 1
-        return dlpack.dlpack_export(array, pointer, device, array.shape, kind, flags, versioned)
-
-    @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
-        """Version 3 of CUDA's array interface.  Its stream is the slot's, behind all work on it so
-        far."""
-        _, _, array, read_only, home, use_on = self._exported()
-        if home is None:
-            raise AttributeError("__cuda_array_interface__: this ring is in host memory")
-        use_on(home)
-        return {
-            "shape": array.shape,
-            "typestr": array.dtype.str,
-            "data": (array.data.ptr, read_only),
-            "strides": None,
-            "stream": home or LEGACY_DEFAULT,
-            "version": 3,
-        }
-
-    @property
-    def __array_interface__(self) -> dict[str, Any]:
-        """Version 3 of NumPy's array interface.  Only slots of host rings have it."""
-        view = self._exported()
-        if view.stream is not None:
-            raise AttributeError("__array_interface__: this ring is on a GPU")
-        interface: dict[str, Any] = view.array.__array_interface__
-        return interface
-
-
-def _device(view: View) -> tuple[int, int]:
+def device_of(view: View) -> tuple[int, int]:
+    """DLPack's (device type, number)."""
     return (dlpack.DL_CPU, 0) if view.stream is None else (dlpack.DL_CUDA, view.array.device.id)
+
+
+def capsule(
+    view: View,
+    stream: int | None,
+    max_version: tuple[int, int] | None,
+    dl_device: tuple[int, int] | None,
+    copy: bool | None,
+) -> Any:
+    """What `__dlpack__` of the view's owner returns.  Raises BufferError."""
+    owner, field, array, read_only, home, use_on = view
+    device = device_of(view)
+    if dl_device is not None and tuple(dl_device) != device:
+        raise BufferError(f"{owner!r} is on device {device}, not {tuple(dl_device)}")
+    kind = kind_of(field)
+    if kind is None:
+        raise BufferError(f"DLPack has no {field.dtype}")
+    flags = dlpack.DL_READ_ONLY if read_only and not copy else 0
+    if home is None:
+        if stream not in (None, -1):
+            raise BufferError(f"{owner!r} is in host memory: stream is None, not {stream!r}")
+        if copy:
+            array = array.copy()
+        pointer = array.ctypes.data
+    else:
+        if stream == 0:
+            raise BufferError("stream=0 is ambiguous in DLPack: 1 is the legacy default stream")
+        if stream != -1:
+            use_on(LEGACY_DEFAULT if stream is None else stream)
+        if copy:
+            array = _copy(array, home if stream == -1 else stream)
+        pointer = array.data.ptr
+    if copy:
+        flags |= dlpack.DL_COPIED
+    versioned = max_version is not None and max_version[0] >= 1
+    return dlpack.dlpack_export(array, pointer, device, array.shape, kind, flags, versioned)
+
+
+def cuda_interface(view: View) -> dict[str, Any]:
+    """Version 3 of CUDA's array interface.  Raises AttributeError in host memory."""
+    _, _, array, read_only, home, use_on = view
+    if home is None:
+        raise AttributeError("__cuda_array_interface__: this ring is in host memory")
+    use_on(home)
+    return {
+        "shape": array.shape,
+        "typestr": array.dtype.str,
+        "data": (array.data.ptr, read_only),
+        "strides": None,
+        "stream": home or LEGACY_DEFAULT,
+        "version": 3,
+    }
+
+
+def numpy_interface(view: View) -> dict[str, Any]:
+    """Version 3 of NumPy's array interface.  Raises AttributeError on a GPU."""
+    if view.stream is not None:
+        raise AttributeError("__array_interface__: this ring is on a GPU")
+    interface: dict[str, Any] = view.array.__array_interface__
+    return interface
 
 
 def _copy(array: Any, stream: int | None) -> Any:

@@ -5,7 +5,6 @@ c.pxd              what Cython knows of their headers
 header, device, peer, waits, notifier, exchange, files, clock
                    the binding: one Python call is one transition of the C library
 blocked            what a wait that is blocked asks of the floors above
-slots, verbs       slot objects, and the verbs that hand them out
 snapshot, dlpack, signals
                    a header for people, capsules, the end of a dropped object
 """

@@ -6,7 +6,7 @@ Only three things are decided here: when the GIL is released (a first try that n
 signals are handled (between two slices of a wait), and what a result is in Python.  Refusals come back as negative results,
 for which the callers have the words.  Refusals of the driver are raised as DeviceError.
 
-verbs.pyx has the verbs as users call them, on the slot objects of slots.pyx.
+gpuring/ring has the verbs as users call them, on slot objects.
 """
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals, PyErr_SetFromErrno

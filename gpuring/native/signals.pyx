@@ -11,6 +11,7 @@ import weakref
 
 
 cdef list unfinished = []  # what was dropped, and whose `_dropped` was interrupted twice
+cdef int under_way = 0  # ends of what was dropped
 cdef object is_finalizing = sys.is_finalizing  # what has a name in a module is None when it is needed
 
 
@@ -26,8 +27,10 @@ cdef class Dropped:
     that, and functions in Python may not find their builtins any more."""
 
     def __del__(self):
+        global under_way
         if is_finalizing():
             return
+        under_way += 1
         try:
             self._dropped()
         except Exception:
@@ -36,6 +39,13 @@ cdef class Dropped:
             unfinished.append(self)
             finish_dropped()
             raise
+        finally:
+            under_way -= 1
+
+
+def is_dropping():
+    """Whether the end of something that was dropped is under way, in any thread.  Tests ask: it has no frame of Python."""
+    return under_way != 0
 
 
 def finish_dropped():

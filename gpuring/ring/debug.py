@@ -29,8 +29,8 @@ from gpuring.arrays.streams import as_cupy
 from gpuring.errors import DeviceError, OverrunWarning, StaleViewWarning
 from gpuring.memory import Memory
 from gpuring.memory.cuda import load_cupy
-from gpuring.native import slots
 from gpuring.ring import caller
+from gpuring.ring.batch import still_open
 from gpuring.slot_layout import ARRAY, SLOT_ALIGNMENT, Field, Spec
 
 if TYPE_CHECKING:
@@ -329,7 +329,7 @@ def _watched_batches(kind: Any) -> Any:
         @functools.wraps(getattr(kind, verb))
         def given_back(self: Any) -> None:
             try:
-                for slot in slots.still_open(self):
+                for slot in still_open(self):
                     slot._end_lease()
             except Warning:  # warnings can be turned into errors
                 undo(self)

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpuring.native.slots import nobody_has
 from gpuring.registry import segment
+from gpuring.ring.whose import nobody_has
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

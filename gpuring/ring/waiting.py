@@ -14,7 +14,7 @@ import itertools
 import math
 import reprlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpuring import arguments, native
 from gpuring.errors import RingTimeout
@@ -117,6 +117,35 @@ async def answer(
     finally:
         if endpoint._awaited is loop:  # if not, this loop was closed, and another one waits
             endpoint._awaited = None
+
+
+# These two are methods of Producer and Consumer, whose modules import this one.
+
+
+async def claim_async(
+    self: Any,
+    timeout: float | None = None,
+    *,
+    stream: Any = None,
+    shape: Sequence[int] | None = None,
+) -> Any:
+    """`claim` for asyncio: other tasks run while this one waits.
+
+    A task that is cancelled meanwhile has claimed nothing.  One task at a time may wait.
+    Without `stream` it takes the stream that is current when the slot is claimed.  Raises what
+    claim raises.
+    """
+    return await answer(self, lambda: self.claim(0, stream=stream, shape=shape), "claim", timeout)
+
+
+async def acquire_async(self: Any, timeout: float | None = None, *, stream: Any = None) -> Any:
+    """`acquire` for asyncio: other tasks run while this one waits.
+
+    A task that is cancelled meanwhile holds nothing.  One task at a time may wait.  Without
+    `stream` it takes the stream that is current when the frame is acquired.  Raises what
+    acquire raises.
+    """
+    return await answer(self, lambda: self.acquire(0, stream=stream), "acquire", timeout)
 
 
 async def select_async(

@@ -6,8 +6,8 @@ from gpuring.native.c cimport gd_use
 from gpuring.native.header cimport Header
 from gpuring.native.peer cimport Peer
 from gpuring.service._envelopes cimport Response
-from gpuring.native.slots cimport ReadSlot
-from gpuring.native.verbs cimport ConsumerVerbs
+from gpuring.ring.slot cimport ReadSlot
+from gpuring.ring.consumer cimport Consumer
 
 
 cdef class HoldsAnswer(ReadSlot)
@@ -47,7 +47,7 @@ cdef class Inbox:
     cdef str quoted
     """It in quotes.  To make these Python would look for signals (see HandsOut)."""
     cdef readonly Calls calls
-    cdef readonly ConsumerVerbs _answers
+    cdef readonly Consumer _answers
     cdef readonly Peer peer
     cdef readonly bint on_device
     cdef public uint64_t late

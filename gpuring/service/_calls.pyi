@@ -7,7 +7,7 @@ from weakref import ref
 
 from gpuring.errors import RingError
 from gpuring.native import Peer
-from gpuring.native.slots import ReadSlot
+from gpuring.ring.slot import ReadSlot
 from gpuring.service._sleepers import AsleepTask, Turn
 
 SLICE_S: float

@@ -37,8 +37,8 @@ from gpuring.native.clock cimport seconds
 from gpuring.native.header cimport Header
 from gpuring.service._envelopes cimport *
 from gpuring.service._sleepers cimport AsleepTask, Thread, asleep_task, asyncio, running_loop, wake
-from gpuring.native.slots cimport ReadSlot, Slot
-from gpuring.native.verbs cimport ConsumerVerbs
+from gpuring.ring.slot cimport ReadSlot, Slot
+from gpuring.ring.consumer cimport Consumer
 from gpuring.service._envelopes import TEXT_NBYTES
 from gpuring.service._sleepers import Turn, nothing
 from gpuring.errors import CallFailed, FrameTorn, PeerLost, RingClosed, RingError, RingTimeout

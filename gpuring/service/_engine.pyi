@@ -1,11 +1,12 @@
 """Types of an engine's side of a service call; what each does stands in _engine.pyx."""
 
 from collections.abc import Iterable
+from types import TracebackType
 from typing import Any
 from weakref import ref
 
-from gpuring.native.slots import WriteSlot
-from gpuring.native.verbs import ProducerVerbs
+from gpuring.ring.producer import Producer
+from gpuring.ring.slot import WriteSlot
 from gpuring.service._patience import Patience
 
 TIDY_S: float
@@ -27,7 +28,12 @@ class Taken:
     def _is_writing(self, writer: Any) -> bool: ...
 
 def unanswered(batch: Iterable[Any]) -> list[Any]: ...
-def exit_calls(batch: list[Any], kind: type[BaseException] | None, *_: object) -> None: ...
+def exit_calls(
+    batch: list[Any],
+    kind: type[BaseException] | None,
+    error: BaseException | None,
+    traceback: TracebackType | None,
+) -> None: ...
 
 class SendsAnswer(WriteSlot):
     _call: ref[Any] | None
@@ -36,7 +42,7 @@ class SendsAnswer(WriteSlot):
     def _end(self) -> None: ...
     def _of(self) -> Any: ...
 
-class Answering(ProducerVerbs):
+class Answering(Producer):
     delivers: bool
     begun: list[Any]
     unlisted: bool

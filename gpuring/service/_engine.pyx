@@ -23,8 +23,9 @@ from gpuring.native.header cimport Header
 from gpuring.native.peer cimport *
 from gpuring.service._envelopes cimport *
 from gpuring.service._patience cimport Patience
-from gpuring.native.slots cimport ReadSlot, Slot, WriteSlot
-from gpuring.native.verbs cimport ConsumerVerbs, ProducerVerbs
+from gpuring.ring.slot cimport ReadSlot, Slot, WriteSlot
+from gpuring.ring.consumer cimport Consumer
+from gpuring.ring.producer cimport Producer
 from gpuring.service._envelopes import NEVER, TEXT_NBYTES
 from gpuring.errors import EndOfStream, FrameTorn, RingClosed, RingError, RingFull, RingTimeout
 from gpuring.arguments import integer
@@ -226,7 +227,7 @@ cdef int send_answer(Slot slot, bint well) except -1:
     return 0
 
 
-cdef class Answering(ProducerVerbs):
+cdef class Answering(Producer):
     """An engine's producer in the ring of one client.  service/call.py has the rest of it."""
 
     cdef public bint delivers
@@ -324,7 +325,7 @@ cdef class Taker:
     """An engine's end of the request ring."""
 
     cdef readonly object _ring
-    cdef readonly ConsumerVerbs _requests
+    cdef readonly Consumer _requests
     cdef readonly Reach _delivery
     cdef readonly set _calls
     """The calls that it has taken and not answered."""

@@ -5,8 +5,9 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 from gpuring.native.c cimport gr_ring
-from gpuring.native.slots cimport ReadSlot, Slot, WriteSlot
-from gpuring.native.verbs cimport ConsumerVerbs, ProducerVerbs
+from gpuring.ring.slot cimport ReadSlot, Slot, WriteSlot
+from gpuring.ring.consumer cimport Consumer
+from gpuring.ring.producer cimport Producer
 
 cdef extern from "time.h":
     enum: CLOCK_MONOTONIC_COARSE
@@ -82,9 +83,9 @@ cdef inline const void *next_envelope(Slot slot) noexcept:
 
 cdef double FOREVER
 cdef tuple NOTHING
-cdef WriteSlot claimed(ProducerVerbs producer, double timeout, stream, shape)
-cdef ReadSlot acquired(ConsumerVerbs consumer, double timeout, stream)
-cdef acquired_many(ConsumerVerbs consumer, Py_ssize_t n, double timeout, stream)
+cdef WriteSlot claimed(Producer producer, double timeout, stream, shape)
+cdef ReadSlot acquired(Consumer consumer, double timeout, stream)
+cdef acquired_many(Consumer consumer, Py_ssize_t n, double timeout, stream)
 cdef object target(reference)
 
 ctypedef int (*ending)(Slot slot, bint well) except -1

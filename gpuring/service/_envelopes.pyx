@@ -18,7 +18,7 @@ cdef tuple NOTHING = ()
 cdef double FOREVER = float("inf")
 
 
-cdef WriteSlot claimed(ProducerVerbs producer, double timeout, stream, shape):
+cdef WriteSlot claimed(Producer producer, double timeout, stream, shape):
     """producer.claim.  On the host it looks without a clock first: mostly there is a slot."""
     cdef WriteSlot slot = None
     cdef tuple extents
@@ -30,7 +30,7 @@ cdef WriteSlot claimed(ProducerVerbs producer, double timeout, stream, shape):
     return producer._claim(timeout, stream, extents) if slot is None else slot
 
 
-cdef ReadSlot acquired(ConsumerVerbs consumer, double timeout, stream):
+cdef ReadSlot acquired(Consumer consumer, double timeout, stream):
     """consumer.acquire, but None if no frame comes in time.  On the host it looks without a clock first."""
     cdef ReadSlot slot = None
     try:
@@ -45,7 +45,7 @@ cdef ReadSlot acquired(ConsumerVerbs consumer, double timeout, stream):
         return None
 
 
-cdef acquired_many(ConsumerVerbs consumer, Py_ssize_t n, double timeout, stream):
+cdef acquired_many(Consumer consumer, Py_ssize_t n, double timeout, stream):
     """The slots of consumer.acquire_many, but none if no frame comes in time.  On the host it looks without a clock first."""
     if n == 1:
         slot = acquired(consumer, timeout, stream)

@@ -4,7 +4,7 @@ from typing import Any
 from weakref import ref
 
 from gpuring.native import Header
-from gpuring.native.slots import WriteSlot
+from gpuring.ring.slot import WriteSlot
 from gpuring.service._calls import Calls, Inbox, InFlight
 from gpuring.service._sleepers import Turn
 

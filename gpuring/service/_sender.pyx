@@ -18,8 +18,8 @@ from gpuring.native.clock cimport seconds
 from gpuring.native.header cimport Header
 from gpuring.native.peer cimport *
 from gpuring.service._envelopes cimport *
-from gpuring.native.slots cimport Slot, WriteSlot
-from gpuring.native.verbs cimport ProducerVerbs
+from gpuring.ring.slot cimport Slot, WriteSlot
+from gpuring.ring.producer cimport Producer
 from gpuring.service._envelopes import NEVER
 from gpuring.service._sleepers import nothing
 from gpuring.errors import RingClosed, RingError, RingFull
@@ -58,7 +58,7 @@ cdef class Sender:
     """A client's end of the request ring."""
 
     cdef readonly object _ring
-    cdef readonly ProducerVerbs _requests
+    cdef readonly Producer _requests
     cdef readonly object _sending
     """The turn to send.  Its owner claims, and waits for a slot, for room or for an engine."""
     cdef readonly Inbox _mailbox

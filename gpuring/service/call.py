@@ -7,11 +7,9 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from gpuring.native.slots import nobody_has
 from gpuring.ring import inner
 from gpuring.ring.not_copyable import Unique
-from gpuring.ring.producer import Producer
-from gpuring.ring.slot import WriteSlot
+from gpuring.ring.whose import nobody_has
 from gpuring.service._engine import Answering, SendsAnswer, exit_calls, unanswered
 from gpuring.service._envelopes import FAILED
 from gpuring.service.streaming import InParts
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
     from gpuring.service.metrics import Measures
 
 
-class AnswerSlot(SendsAnswer, WriteSlot):
+class AnswerSlot(SendsAnswer):
     """Where an answer is written.
 
     As a context manager it sends the answer at the end of the block.  If the block raises, nothing
@@ -42,10 +40,10 @@ class AnswerSlot(SendsAnswer, WriteSlot):
         self._done(False)
 
 
-class AnswerWriter(Answering, Enveloped, Producer):
+class AnswerWriter(Answering, Enveloped):
     """An engine's producer in the ring of one client."""
 
-    _slots: list[AnswerSlot]  # type: ignore[assignment]
+    _slots: list[AnswerSlot]
     _slot_type = AnswerSlot
     begun: list[AnswerSlot]
 

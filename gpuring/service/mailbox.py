@@ -18,9 +18,9 @@ import secrets
 from typing import TYPE_CHECKING, Any
 
 from gpuring.errors import PeerLost, RingClosed, RingError, RingTimeout
-from gpuring.native.slots import nobody_has, references
 from gpuring.native.snapshot import snapshot
 from gpuring.ring import inner
+from gpuring.ring.whose import nobody_has, references
 from gpuring.service import _calls
 from gpuring.service._calls import Inbox
 from gpuring.service._sender import has_engines

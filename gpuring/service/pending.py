@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from gpuring.deadlines import deadline_of
 from gpuring.errors import CallFailed, PeerLost, RingClosed, RingError
-from gpuring.native.slots import nobody_has
 from gpuring.ring.consumer import Consumer
 from gpuring.ring.not_copyable import Unique
 from gpuring.ring.producer import Producer
-from gpuring.ring.slot import ReadSlot, WriteSlot
+from gpuring.ring.whose import nobody_has
 from gpuring.service._calls import HoldsAnswer, InFlight
 from gpuring.service._sender import SendsRequest
 from gpuring.service.streaming import Parts
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from gpuring.service.tasks import Tasks
 
 
-class RequestSlot(SendsRequest, WriteSlot):
+class RequestSlot(SendsRequest):
     """Where a request is written.
 
     As a context manager it sends the request at the end of the block, unless the block raises.
@@ -44,7 +43,7 @@ class RequestSlot(SendsRequest, WriteSlot):
         self._done(False)
 
 
-class RequestWriter(Enveloped, Producer):
+class RequestWriter(Producer, Enveloped):
     """A client's producer in the request ring."""
 
     if TYPE_CHECKING:
@@ -60,7 +59,7 @@ class RequestWriter(Enveloped, Producer):
     _slot_type = RequestSlot
 
 
-class Answer(HoldsAnswer, ReadSlot):
+class Answer(HoldsAnswer):
     """An answer.  As a context manager it releases its slot at the end of the block."""
 
     def release(self) -> None:
@@ -68,7 +67,7 @@ class Answer(HoldsAnswer, ReadSlot):
         self._done(True)
 
 
-class AnswerReader(Enveloped, Consumer):
+class AnswerReader(Consumer, Enveloped):
     """A client's consumer in its own ring."""
 
     _slot_type = Answer

@@ -9,11 +9,11 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal
 
 from gpuring.errors import EndOfStream, FrameTorn, RingClosed, RingError, raise_first
-from gpuring.native.slots import references
 from gpuring.ring import inner
 from gpuring.ring.caller import Whole
 from gpuring.ring.consumer import Consumer
 from gpuring.ring.not_copyable import Unique
+from gpuring.ring.whose import references
 from gpuring.service._engine import Taker
 from gpuring.service.call import Batch, Call
 from gpuring.service.delivery import Delivery
@@ -59,7 +59,7 @@ class Counts:
     """How long `take` waits at most now for a batch to fill, as it has learned."""
 
 
-class RequestReader(Enveloped, Consumer):
+class RequestReader(Consumer, Enveloped):
     """An engine's consumer in the request ring."""
 
     def __init__(self, ring: Ring, peer: Peer, redeliver: bool, delivery: Delivery) -> None:

@@ -274,7 +274,11 @@ def without_fail(tidy: Callable[[], object]) -> None:
 
 class Enveloped(Endpoint):
     """An endpoint whose slots' `meta` is the user's part.  The compiled path reads and writes the
-    other part."""
+    other part.
+
+    Name it behind the compiled class, because the first base makes the object.  Python takes
+    Endpoint and Producer for the same: they have the same fields, but not the same C functions.
+    """
 
     def _metas(self) -> list[Any]:
         table = inner.metadata(self.ring, writable=isinstance(self, Producer))

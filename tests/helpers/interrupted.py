@@ -10,6 +10,7 @@ from types import CodeType, FrameType, TracebackType
 from typing import Any, TypeVar
 
 import gpuring
+from gpuring.native.signals import is_dropping
 
 PACKAGE = str(Path(gpuring.__file__).parent)
 OneInterrupt = TypeVar("OneInterrupt", bound="Interrupt")
@@ -77,6 +78,8 @@ class Interrupt:
 
 def collected(frame: FrameType | None) -> bool:
     """Whether this runs because somebody was dropped."""
+    if is_dropping():
+        return True
     while frame and frame.f_code.co_filename.startswith(PACKAGE):
         caller = frame.f_back
         if frame.f_code.co_name == "_dropped" or (

@@ -75,8 +75,3 @@ cdef class RawPeer(Peer):
         gd_begin(&call, stream, INT64_MAX, 1, &index)
         result = self.end(&call, which)
         return TORN if result == 0 and call.torns else result
-
-
-def lost(Peer peer not None):
-    """How many frames were lost just before the one that a peer had last."""
-    return peer.gd.core.last.lost + peer.gd.core.last.upstream

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import gpuring
-from gpuring.native.slots import nobody_has, references
+from gpuring.ring.whose import nobody_has, references
 
 
 class Call:

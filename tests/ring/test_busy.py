@@ -3,10 +3,8 @@ refused.  It disturbs nothing of the verb in progress."""
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable, Iterator
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -113,7 +111,7 @@ def test_who_ends_a_slot_twice_does_not_end_that_of_a_thread_that_has_just_got_i
             taken.pop().release()
 
 
-def test_a_verb_while_a_lost_slot_is_given_back_gets_no_slot_that_is_taken_away(name):
+def test_a_verb_while_a_lost_slot_is_given_back_gets_no_slot_that_is_taken_away(name, monkeypatch):
     """A signal handler, or another thread, would claim the slot that is about to be ended."""
     with (
         gpuring.create(name, slots=1, shape=4, dtype="u1", device="host") as ring,
@@ -121,20 +119,17 @@ def test_a_verb_while_a_lost_slot_is_given_back_gets_no_slot_that_is_taken_away(
     ):
         got, refused = [], []
 
-        def call(frame: FrameType, *_: Any) -> None:
-            if frame.f_code.co_name == "_give_back":
-                try:
-                    got.append(producer.claim(0))
-                except RuntimeError as error:
-                    refused.append(error)
+        def meanwhile(index: int, give_back: Any = producer._give_back) -> None:
+            try:
+                got.append(producer.claim(0))
+            except RuntimeError as error:
+                refused.append(error)
+            give_back(index)
 
         producer.claim(0)
-        before = sys.gettrace()
-        sys.settrace(call)
-        try:
-            got.append(producer.claim(0))
-        finally:
-            sys.settrace(before)
+        monkeypatch.setattr(producer, "_give_back", meanwhile)
+        got.append(producer.claim(0))
+        monkeypatch.undo()
         assert len(refused) == 1
         assert [slot._open for slot in got] == [True]
         got.pop().abandon()

@@ -160,7 +160,7 @@ def test_who_cannot_leave_can_be_used_again(name, monkeypatch):
         def refuse():
             raise gpuring.RingTimeout("somebody has the lock")
 
-        monkeypatch.setattr(type(reader), "_finish", lambda _: refuse())
+        monkeypatch.setattr(reader, "_finish", refuse)
         with pytest.raises(gpuring.RingTimeout):
             reader.close()
         monkeypatch.undo()

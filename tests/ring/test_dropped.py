@@ -148,14 +148,15 @@ def test_nor_does_one_that_comes_meanwhile(name, make):
 @pytest.fixture
 def two_more(monkeypatch) -> None:
     """Two of them come, one after the other, where a consumer is about to leave."""
-    left, leave = [KeyboardInterrupt, KeyboardInterrupt], gpuring.Consumer._dropped
+    left = [KeyboardInterrupt, KeyboardInterrupt]
 
-    def interrupted(consumer: gpuring.Consumer) -> None:
-        if left:
-            raise left.pop()
-        leave(consumer)
+    class Interrupted(gpuring.Consumer):
+        def _dropped(self) -> None:
+            if left:
+                raise left.pop()
+            super()._dropped()
 
-    monkeypatch.setattr(gpuring.Consumer, "_dropped", interrupted)
+    monkeypatch.setattr("gpuring.ring.ring.Consumer", Interrupted)
 
 
 def drop(last: list[Any]) -> None:
@@ -193,18 +194,18 @@ def test_what_two_of_them_have_kept_leaves_when_a_ring_is(name, ring, by):
 
 ENDS = """
 import gc, sys, gpuring
-from gpuring import Consumer
-name = sys.argv[1]
+from gpuring.ring import ring as module
+name, left = sys.argv[1], [KeyboardInterrupt, KeyboardInterrupt]
+class Interrupted(gpuring.Consumer):
+    def _dropped(self):
+        if left:
+            raise left.pop()
+        super()._dropped()
+module.Consumer = Interrupted
 ring = gpuring.attach(name)
 frames = ring.consumer("dropped")
 with ring.producer() as producer:
     producer.claim(0).publish()
-left, leave = [KeyboardInterrupt, KeyboardInterrupt], Consumer._dropped
-def interrupted(self):
-    if left:
-        raise left.pop()
-    leave(self)
-Consumer._dropped = interrupted
 frames.acquire(0)  # the open slot keeps it until the collector comes
 del frames
 gc.collect()

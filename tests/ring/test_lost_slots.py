@@ -16,6 +16,7 @@ import pytest
 
 import gpuring
 from gpuring.ring import shutdown
+from gpuring.ring.consumer import Consumer
 from gpuring.ring.slot import ReadSlot
 from tests.helpers.rings import drain
 
@@ -119,11 +120,15 @@ def test_who_waits_is_not_told_what_goes_wrong_with_the_slot_of_another(ring):
 
 
 def test_a_torn_frame_that_was_dropped_is_told_to_its_consumer(ring, monkeypatch):
-    def torn(slot: Any) -> None:
-        slot.release()
-        raise slot._torn()
+    class Torn(ReadSlot):
+        def _end(self) -> None:
+            self.release()
+            raise self._torn()
 
-    monkeypatch.setattr(ReadSlot, "_end", torn)
+    class Reader(Consumer):
+        _slot_type = Torn
+
+    monkeypatch.setattr("gpuring.ring.ring.Consumer", Reader)
     with ring.producer() as producer, ring.consumer() as reader:
         for recover in (reader._give_back_lost, lambda: None):
             seqs = [put(producer), put(producer)]

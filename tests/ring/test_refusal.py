@@ -155,6 +155,7 @@ def test_the_list_of_rings_is_a_list_that_is_shown_as_a_table(ring):
 def test_a_slot_of_no_ring_is_refused_and_ends_no_interpreter(kind):
     slot = kind()
     end = slot.release if kind is gpuring.ReadSlot else slot.publish
-    for use in (lambda: slot.array, lambda: slot.meta, lambda: repr(slot), end):
-        with pytest.raises(AttributeError):
+    for use in (lambda: slot.array, lambda: slot.meta, lambda: slot.use_on(1), end):
+        with pytest.raises(gpuring.RingError, match="is no longer yours"):
             use()
+    assert repr(slot).endswith("closed>")

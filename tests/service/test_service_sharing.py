@@ -10,8 +10,8 @@ import time
 import pytest
 
 import gpuring
-from gpuring.native.slots import nobody_has
 from gpuring.registry import segment
+from gpuring.ring.whose import nobody_has
 from tests.helpers.rings import waiters
 from tests.helpers.support import has_slot_without_gil, one_thread_at_a_time, poll, segments_of
 from tests.service import services

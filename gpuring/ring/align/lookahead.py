@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpuring.errors import EndOfStream, FrameTorn, PeerLost, RingTimeout
 from gpuring.ring import caller
-from gpuring.ring.consumer import Consumer, _Loop
+from gpuring.ring.consumer import Consumer
+from gpuring.ring.loop import Loop
 
 if TYPE_CHECKING:
     from gpuring.ring.slot import ReadSlot
@@ -53,7 +54,7 @@ class Lookahead:
         self.unmatched = 0
         self._unmatched_before = 0
         """`unmatched` when the step of the user began."""
-        self._loop = _Loop(consumer)
+        self._loop = Loop(consumer)
         """Its slot was acquired and is not in `held` yet."""
         self._current_stream: Any = None
         self._look_again_s = 0.0

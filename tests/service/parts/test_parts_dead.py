@@ -7,7 +7,7 @@ import contextlib
 import pytest
 
 import gpuring
-from gpuring.native.slots import WriteSlot
+from gpuring.ring.slot import WriteSlot
 from gpuring.service._envelopes import END
 from tests.helpers.support import poll, segments_of
 from tests.service.parts import PATIENCE_S, last, part, read, take

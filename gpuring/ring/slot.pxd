@@ -1,17 +1,18 @@
 # cython: language_level=3
-"""The slots of slots.pyx, for compiled code that builds on them."""
-from cpython.object cimport PyObject
+"""The slots of slot.pyx, for compiled code that builds on them."""
 from libc.stdint cimport uint32_t, uint64_t
 
 from gpuring.native.c cimport gd_use
 from gpuring.native.device cimport Device
 from gpuring.native.peer cimport Peer, verb
+from gpuring.ring.exported cimport Exported
 
 cdef enum:
     MAX_BATCH = 1024  # GR_MAX_SLOTS, which Cython does not take as the size of an array
 
 
-cdef class Slot:
+cdef class Slot(Exported):
+    cdef object __weakref__
     cdef gd_use *use
     cdef readonly uint64_t _seq
     cdef public bint _seen      # whether the object was asked for something of the frame
@@ -20,11 +21,13 @@ cdef class Slot:
     """Which slot of the ring this is, 0 … slots - 1."""
     cdef readonly Peer _peer
     cdef readonly Device _device
+    cdef readonly str _ring     # its name
+    cdef readonly object _memory
+    cdef readonly dict _fields  # by name
     cdef public tuple _shape    # of a frame that is smaller than the slot, else None
     cdef public object _whole   # the array over the whole slot; None if it has several fields
     cdef public dict _views     # all arrays over it, by name or by shape
     cdef public object _meta
-    cdef public bint _restarted
     # The producer or consumer that it belongs to, while it is open.  So whoever has the slot keeps that, too.
     cdef public object _owner
     cdef size_t _current(self) except? 1
@@ -37,9 +40,9 @@ cdef class WriteSlot(Slot):
 
 
 cdef class ReadSlot(Slot):
+    cdef public bint _restarted
     cdef int _begin(self) except -1
     cdef int _finish(self) except -1
 
 
 cdef gd_use closed  # of objects whose slot has another object now
-cdef bint is_free(PyObject *slot, Py_ssize_t known) except -1

@@ -1,21 +1,33 @@
 # cython: language_level=3
-"""The verbs of verbs.pyx, for compiled code that builds on them."""
+"""The endpoints of endpoint.pyx, for compiled code that builds on them."""
 from libc.stdint cimport uint32_t
 
 from gpuring.native.c cimport gd_call
 from gpuring.native.device cimport Device
 from gpuring.native.peer cimport Peer, verb
-from gpuring.native.slots cimport MAX_BATCH, ReadSlot, Slot, WriteSlot
+from gpuring.native.signals cimport Dropped
+from gpuring.ring.slot cimport MAX_BATCH, Slot
 
 
-cdef class Verbs:
+cdef class Endpoint(Dropped):
+    cdef object __weakref__
+    cdef dict __dict__             # verbs of its own, in debug mode and in tests
+    cdef public object _ring
     cdef public Peer _peer
     cdef public Device _device
-    cdef public list _slots    # by index: the object that has the slot now, or had it last
-    cdef public dict _spares   # by index: the object before that, if somebody still had it when the slot came again
+    cdef public object _closed     # None before it has settled in
+    cdef public object _kind       # of its slots: _slot_type, or that watched
+    cdef public list _slots        # by index: the object that has the slot now, or had it last
+    cdef public dict _spares       # by index: the object before that, if somebody still had it when the slot came again
+    cdef readonly object _watch    # a Watcher in debug mode, else None
+    cdef readonly str _made_at     # where in the program, in debug mode
     # Whether this object has verbs of its own in Python, as in debug mode.  Compiled code then calls them by name.
     cdef public bint _replaced
-    cdef public bint _polled   # fileno() was given out: whatever is blocked arms it
+    cdef public bint _polled       # fileno() was given out: whatever is blocked arms it
+    cdef readonly object _notifier # made when somebody waits in an event loop
+    cdef public object _awaited    # the event loop whose task waits
+    cdef public double _rested_s   # when that last had a chance to run others
+    cdef public long long _first_in  # the turn of select in which this one came first
     # `given` lists the slots that were handed out and had not been ended when the last verb began, and those that it has
     # handed out.  Each slot is in it once, so it has no more entries than the ring has slots.  A batch is taken behind its end.
     cdef uint32_t given[2 * MAX_BATCH]
@@ -31,14 +43,3 @@ cdef class Verbs:
     cdef size_t _stream_of(self, stream) except? 1
     cdef uint32_t _at_most(self, n) except 0
     cdef _many(self, verb which, n, timeout, stream, kind)
-
-
-cdef class ProducerVerbs(Verbs):
-    cdef WriteSlot _claim(self, timeout, stream, tuple extents, bint quiet=*)
-
-
-cdef class ConsumerVerbs(Verbs):
-    cdef public list _untold   # the sequences of frames that are known to be torn, and that no call has raised yet
-    cdef public bint _lossless
-    cdef int _tell_first(self) except -1
-    cdef ReadSlot _one(self, verb which, str name, timeout, stream)

@@ -1,0 +1,45 @@
+"""Types of consumer.pyx, which says what each does."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from gpuring.native import Notifier, Peer
+from gpuring.ring.batch import ReadBatch
+from gpuring.ring.endpoint import Endpoint, Gate, JoinedRing
+from gpuring.ring.loop import AsyncFrames
+from gpuring.ring.slot import ReadSlot
+
+class Consumer(Endpoint):
+    _lossless: bool
+    _untold: list[int]
+    _options: tuple[Gate | None, bool, float | None]
+    _reattach: bool
+    _restarted: bool
+    _home: JoinedRing
+    _at_end: Notifier | None
+    def __init__(
+        self,
+        ring: JoinedRing,
+        peer: Peer,
+        lossless: bool,
+        options: tuple[Gate | None, bool, float | None],
+        reattach: bool,
+    ) -> None: ...
+    @property
+    def subscription(self) -> str: ...
+    @property
+    def lossless(self) -> bool: ...
+    def acquire(self, timeout: float | None = None, *, stream: Any = None) -> ReadSlot: ...
+    def latest(self, timeout: float | None = None, *, stream: Any = None) -> ReadSlot: ...
+    def acquire_many(
+        self, n: int, timeout: float | None = None, *, stream: Any = None
+    ) -> ReadBatch: ...
+    async def acquire_async(
+        self, timeout: float | None = None, *, stream: Any = None
+    ) -> ReadSlot: ...
+    def __iter__(self) -> Iterator[ReadSlot]: ...
+    def __aiter__(self) -> AsyncFrames: ...
+    def _tell(self) -> None: ...
+    def _move(self, successor: Any) -> bool: ...
+    def _count_on(self, peer: Peer, successor: JoinedRing) -> None: ...
+    def _leave(self) -> None: ...

@@ -1,0 +1,234 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
+# cython: auto_pickle=False
+"""The consumer, which acquires a frame, reads it and releases it.  loop.py has the loops over its frames."""
+import weakref
+
+from libc.stdint cimport uint32_t
+
+from gpuring.native.c cimport *
+from gpuring.native.clock cimport deadline_of
+from gpuring.native.peer cimport *
+from gpuring.ring.endpoint cimport Endpoint
+from gpuring.ring.slot cimport ReadSlot
+
+from gpuring.errors import FrameTorn, RingError, raise_first
+from gpuring.registry import diagnosis
+from gpuring.registry.subscriptions import is_unnamed, text_of
+from gpuring.ring import loop, waiting
+from gpuring.ring.batch import ReadBatch
+
+
+cdef class Consumer(Endpoint):
+    """Reads frames from a ring.  `Ring.consumer()` makes it.  One thread at a time uses it."""
+
+    _slot_type = ReadSlot
+    _role = "consumer"
+    _batch = ReadBatch
+    _takes = ("acquire", "latest", "acquire_many")
+
+    def __init__(self, ring, Peer peer not None, lossless, options, reattach):
+        self._lossless = lossless
+        self._options = options
+        self._reattach = reattach
+        self._home = ring
+        self._untold = []
+        Endpoint.__init__(self, ring, peer)
+
+    @property
+    def subscription(self):
+        """The name of the subscription.  Consumers that share it share its frames."""
+        return text_of(self._peer.header.subscription_name(self._peer.subscription))
+
+    @property
+    def lossless(self):
+        """Whether producers wait for the subscription.  Otherwise they may pass it."""
+        return self._lossless
+
+    def _described(self):
+        return f" of {self.subscription!r}, {'lossless' if self._lossless else 'lossy'}"
+
+    def _not_lossy(self):
+        return TypeError(
+            f"ring {self._ring.name!r}: latest() skips frames, so it needs a lossy consumer: "
+            "ring.consumer(lossless=False)"
+        )
+
+    def _tell(self):
+        """Raises FrameTorn for the torn frames that no call has raised yet."""
+        seqs, self._untold = sorted(self._untold), []
+        if seqs:
+            raise diagnosis.torn(self._ring.name, seqs, released=True)
+
+    cdef int _tell_first(self) except -1:
+        if self._untold:
+            self._tell()
+        return 0
+
+    cdef ReadSlot _one(self, verb which, str name, timeout, stream):
+        """The frame.  If none comes in time, it raises RingTimeout, or returns None if `name` is None, unless fileno() was given out.
+        An error says who is in the way, and that takes longer than the verb."""
+        cdef ReadSlot slot
+        cdef gd_call call
+        cdef uint32_t index
+        cdef int result
+        gd_begin(&call, self._stream_of(stream), deadline_of(timeout), 1, &index)
+        self._enter()
+        self._tell_first()
+        result = self._peer.take(&call, which)
+        if result:
+            if name is None and result == -<int>GR_BLOCKED and not self._polled:
+                return None
+            raise self._refused(result, "acquire" if name is None else name, timeout)
+        self.given[self.givens] = index
+        self._remember(1)
+        slot = <ReadSlot>self._slot(&call, index)
+        slot._begin()
+        return slot
+
+    def acquire(self, timeout=None, *, stream=None):
+        """Acquires the next frame of the subscription, in order of sequences.  Returns a ReadSlot.
+
+        Waits until there is a frame.  Ctrl-C interrupts the wait.
+
+        * `timeout`: how long it may wait, in seconds.  0 does not wait, None waits for ever.
+        * `stream`: on a GPU, the stream that will read.  It is made to wait until the frame is written.
+          None is CuPy's current stream.
+
+        Several frames may be held at once.
+
+        Raises RingTimeout, a TimeoutError, when the time is up, EndOfStream when everything was read and
+        the producers are gone or the ring is closed, PeerLost when the last producer died, FrameTorn if
+        frames that were released before turned out torn since, RingClosed if this consumer was closed,
+        DeviceError.  A call that raises leaves no frame held.
+        """
+        return self._one(ACQUIRE, "acquire", timeout, stream)
+
+    def latest(self, timeout=None, *, stream=None):
+        """Acquires the newest frame that this consumer has not had yet.  Older ones count as lost.
+
+        It is for lossy consumers, and raises TypeError for others.  `timeout` and `stream` are those of
+        `acquire`, and otherwise it waits, returns and raises as `acquire` does.
+        """
+        if self._lossless:
+            raise self._not_lossy()
+        return self._one(LATEST, "latest", timeout, stream)
+
+    def acquire_many(self, n, timeout=None, *, stream=None):
+        """Acquires up to `n` frames at once, and at least one.  Returns a ReadBatch, a tuple of ReadSlots in
+        order of their sequences.
+
+        Waits as `acquire` does until there is a frame, and then takes as many as are published, up to
+        `n`.  One call into the driver orders `stream` after all of them, and one records the reads when
+        the batch is released.  Raises as `acquire` does, and holds no frame then.
+        """
+        return self._many(ACQUIRE, n, timeout, stream, self._batch)
+
+    acquire_async = waiting.acquire_async
+
+    def _answers_at_once(self):
+        return self._answers_nothing() or bool(self._untold)
+
+    # ---- loops
+
+    def __iter__(self):
+        """Every frame until the end of the stream.  Each is released when the loop moves on.
+
+        With reattach=True the loop does not end with the stream: it waits for a new producer or a
+        new ring.  A FrameTorn (see `acquire`) ends the loop and not the consumer, so iterate again.
+        """
+        return loop.frames_of(self)
+
+    def __aiter__(self):
+        """Every frame until the end of the stream, as in the synchronous loop."""
+        return loop.AsyncFrames(self)
+    def _move(self, successor):
+        """Joins the same subscription of another ring, and then leaves this one.  Returns False if
+        the other ring refuses."""
+        subscription = None if is_unnamed(self.subscription) else self.subscription
+        try:
+            peer = successor._join(subscription, self._lossless, "oldest", *self._options)
+        except RingError:  # it was closed or is full, and there may be another one soon
+            successor.close()
+            return False
+        peer.count_before()
+        self._count_on(peer, successor)
+        try:
+            self._leave()
+        except BaseException:
+            successor.close()
+            raise
+        self.moved = True
+        self._settle_in(successor, peer)
+        self._home._endpoints[id(self)] = weakref.ref(self)
+        if self._home.closed:  # it was closed while we moved
+            self.close()
+        return True
+
+    def _count_on(self, peer, successor):
+        """What was lost on the way into another ring counts from our last frame, for its `peer`."""
+        begun = successor.spec.lost_before or 0
+        counts_on = begun >= self._ring._header.link()[2]
+        peer.count_on_from(self._peer, None if counts_on else begun)
+
+    def _leave(self):
+        try:
+            Endpoint.close(self)
+        finally:
+            if self._closed:
+                if not self._ring._header.forked and self._peer.look_at_released():
+                    self._untold += self._peer.take_torn()
+                self._home._forget(self)
+                if self.moved:
+                    self.moved = False
+                    self._ring.close()
+
+    def close(self):
+        """Leaves the ring in order, as a producer does (`Producer.close`).
+
+        Also raises FrameTorn, when it has left, if frames that were released before turned out torn
+        since.
+        """
+        errors = []
+        if not self._closed:
+            try:
+                self._leave()
+            except Exception as error:
+                if not self._closed:
+                    raise
+                errors.append(error)
+        try:
+            self._tell()
+        except FrameTorn as torn:
+            errors.append(torn)
+        if errors:
+            raise_first(errors)
+
+    def _dropped(self):
+        try:
+            Endpoint._dropped(self)
+        finally:
+            if self._home is not None:  # a Ctrl-C may have cut `close` short before it said so
+                self._home._forget(self)
+
+    def _leave_ring(self):
+        try:
+            return Endpoint._leave_ring(self)
+        finally:
+            if self._at_end is not None:
+                self._at_end.set()  # a loop of another thread finds us closed
+
+    def _give_back(self, index):
+        if self._slots[index]._seen:  # so work on it may be enqueued
+            try:
+                self._slots[index]._end()
+            except FrameTorn as torn:  # the caller may be another endpoint; raised later
+                self._untold += torn.seqs
+        else:
+            self._put_back(index)
+
+    def _finish(self):
+        errors = Endpoint._finish(self)
+        for error in errors:
+            if isinstance(error, FrameTorn):
+                self._untold += error.seqs
+        return [error for error in errors if not isinstance(error, FrameTorn)]

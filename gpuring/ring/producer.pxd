@@ -1,0 +1,7 @@
+# cython: language_level=3
+from gpuring.ring.endpoint cimport Endpoint
+from gpuring.ring.slot cimport WriteSlot
+
+
+cdef class Producer(Endpoint):
+    cdef WriteSlot _claim(self, timeout, stream, tuple extents, bint quiet=*)

@@ -1,0 +1,516 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
+# cython: auto_pickle=False
+"""One slot, as its producer writes it and as a consumer reads it.
+
+A slot is yours from claim to publish, or from acquire to release.  After that every access to its
+frame raises an error, so copy what you need.  Slot objects and the arrays over them are used again
+for later frames, but only when nobody has them any more.  A slot that is dropped before its end is
+given back, and a ResourceWarning says so.
+
+endpoint.pyx hands the objects out and uses them again, and whose.pyx says when.  Between a user's call of publish, abandon or
+release and the C library no Python code runs, and none between the begin or end of a `with` block and its frame's.  So no signal
+handler does.  The arrays, copies and refusals may run Python code.
+"""
+from libc.stdint cimport INT64_MAX, uint32_t, uint64_t
+from libc.string cimport memset
+
+from gpuring.native.c cimport *
+from gpuring.native.peer cimport *
+from gpuring.ring.exported cimport Exported
+
+from gpuring.arrays.copying import copy_into, copy_out
+from gpuring.arrays.interchange import View
+from gpuring.arrays.streams import handle
+from gpuring.errors import RingClosed, RingError
+from gpuring.native.clock import now_ns
+from gpuring.registry import diagnosis
+from gpuring.ring.exported import SlotField
+from gpuring.ring.not_copyable import Unique
+from gpuring.ring.origin import Origin
+from gpuring.slot_layout import ARRAY
+
+cdef gd_stream no_streams[1]
+memset(&closed, 0, sizeof(closed))
+closed.stream = no_streams
+
+cdef enum:
+    MAX_VIEWS = 64  # so many arrays of smaller frames a slot remembers
+
+
+cdef class Slot(Exported):
+    """What both kinds of slot have: whose slot it is, which frame it has, and on which streams it was used.
+
+    A kind has `_writable` (whether its arrays may be written) and `_end`.  Users do not make it."""
+
+    __reduce_ex__ = Unique.__reduce_ex__  # no copies, no pickles
+
+    def __cinit__(self):
+        self.use = &closed  # until it is bound
+
+    def _prepare(self, uint32_t index, ring, Peer peer not None, memory, fields, meta):
+        """Makes the views, and binds the slot to its peer.  It is called once for each object."""
+        self._ring, self._memory = ring, memory
+        self._fields = {field.name: field for field in fields}
+        self._views = {field.name: memory.array(index, field, field.shape, writable=self._writable) for field in fields}
+        self.index, self._peer, self._device = index, peer, peer.device
+        self.use = &peer.gd.use[index]
+        self._whole, self._meta = self._views.get(ARRAY), meta
+        return self
+
+    cdef size_t _current(self) except? 1:
+        return 0 if self._device is None else self._device.current()
+
+    @property
+    def _open(self):
+        return self.use.open
+
+    @_open.setter
+    def _open(self, bint value):
+        if self.use != &closed:
+            self.use.open = value
+
+    @property
+    def _streams(self):
+        """The handles of the streams that it was used on.  The stream that it was claimed or acquired for comes first."""
+        cdef uint32_t k
+        self._peer.leave_thread(self.use)
+        return tuple([<size_t>self.use.stream[k] for k in range(self.use.streams)])
+
+    @_streams.setter
+    def _streams(self, tuple streams):
+        """Sets fewer of them, for tests.  The end of the slot does not wait for the others then."""
+        cdef uint32_t k
+        for k in range(len(streams)):
+            self.use.stream[k] = streams[k]
+        self.use.streams = len(streams)
+
+    @property
+    def _stream(self):
+        self._peer.leave_thread(self.use)
+        return <size_t>self.use.stream[0]
+
+    @_stream.setter
+    def _stream(self, size_t stream):
+        """Puts one of _streams first."""
+        cdef uint32_t k
+        for k in range(self.use.streams):
+            if self.use.stream[k] == stream:
+                self.use.stream[k], self.use.stream[0] = self.use.stream[0], stream
+
+    def _import_on(self, size_t stream):
+        """Orders a stream behind all streams that were used so far, and remembers it.  Raises DeviceError."""
+        self._peer.use_on(self.index, stream)
+
+    @property
+    def seq(self):
+        """The frame's sequence.  A ring of N slots begins with N."""
+        self._seen = True
+        return self._seq
+
+    @property
+    def array(self):
+        """The frame as an array over the slot: `cupy.ndarray` on a GPU, `numpy.ndarray` on the host.
+
+        On the host the array of a reader is read-only.  On a GPU the stream of claim or acquire already
+        waits for the work of those who used the slot before.  If you use the array on another stream,
+        order that stream yourself, or say `slot.use_on(stream)`.
+
+        Raises TypeError if the slot has several fields (use `slot[name]`), RingError if the slot is no
+        longer yours.
+        """
+        self._seen = True
+        if self.use.open and self._shape is None and self._whole is not None:
+            return self._whole
+        return self._array()
+
+    @property
+    def meta(self):
+        """The frame's metadata: a `numpy.void` over the header, `slot.meta["pts"]`.
+
+        It is a view: what is written here is in the ring at once.  Raises TypeError if the ring has no
+        metadata (`ring.spec.meta` is None then), RingError if the slot is no longer yours.
+        """
+        self._seen = True
+        if not self.use.open:
+            self._check_open()
+        if self._meta is None:
+            raise self._has_no_meta()
+        return self._meta
+
+    cdef int _begin(self) except -1:
+        """Called when the slot has been claimed or acquired."""
+        self._seq = self.use.seq
+        self._cut = False  # of an earlier frame, by a close that did not succeed
+        self._shape = None
+        return 0
+
+    def _array_over(self, field, shape):
+        """An array over a field, or over its beginning, as this kind of slot may be used."""
+        return self._memory.array(self.index, field, shape, writable=self._writable)
+
+    def _succeed(self, before):
+        """Called when this object takes the place of another one, which somebody still has."""
+
+    def _check_open(self):
+        self._seen = True
+        if self._open:
+            return
+        what = f"ring {self._ring!r}: slot {self.index} (frame {self._seq})"
+        if self._cut:
+            role = "consumer" if isinstance(self, ReadSlot) else "producer"
+            raise RingClosed(f"{what} was given back when this {role} was closed")
+        raise RingError(
+            f"{what} is no longer yours; "
+            "a slot is valid from claim to publish and from acquire to release"
+        )
+
+    def _array(self):
+        """`array` of a slot that has several fields or a smaller frame, or that is over."""
+        self._check_open()
+        shape = self._shape
+        if shape is None:
+            names = ", ".join(repr(name) for name in self._fields)
+            raise TypeError(
+                f"ring {self._ring!r} has the fields {names}: use slot[name], not slot.array"
+            )
+        view = self._views.get(shape)
+        if view is None:
+            if len(self._views) > MAX_VIEWS:
+                self._views = {name: self._views[name] for name in self._fields}
+            field = self._fields[ARRAY]
+            view = self._views[shape] = self._array_over(field, field.smaller(shape))
+        return view
+
+    def _has_no_meta(self):
+        return TypeError(
+            f"ring {self._ring!r} has no metadata: whoever creates a ring says with meta= what its "
+            'frames carry, such as meta=[("pts", "i8")]'
+        )
+
+    def __getitem__(self, name):
+        """The array over the field `name` of the slot, as `array` is for a slot with one field.
+
+        Raises KeyError if there is no such field, RingError if the slot is no longer yours.
+        """
+        self._check_open()
+        if name == ARRAY and self._shape is not None:
+            return self.array
+        try:
+            return self._views[name]
+        except (KeyError, TypeError):  # a list cannot be a key
+            raise self._has_no_field(name) from None
+
+    # ---- interchange with other libraries ------------------------------------------------------
+
+    def field(self, name):
+        """The field `name` of the slot, for other libraries: `torch.from_dlpack(slot.field("y"))`.
+
+        `slot["y"]` does not do for this on a GPU.  It is a plain array, so nobody learns of the
+        importer's stream.  Raises KeyError if there is no such field.
+        """
+        return SlotField(self, self._field_name(name))
+
+    def _field_name(self, name):
+        """`name`, or that of the only field.  Raises TypeError, KeyError."""
+        if name is None:
+            if ARRAY not in self._fields:
+                names = ", ".join(repr(each) for each in self._fields)
+                raise TypeError(f"ring {self._ring!r} has the fields {names}: say which")
+            return ARRAY
+        if not isinstance(name, str) or name not in self._fields:
+            raise self._has_no_field(name)
+        return name
+
+    def _has_no_field(self, name):
+        names = ", ".join(map(repr, self._fields))
+        return KeyError(f"ring {self._ring!r} has no field {name!r}; its fields: {names}")
+
+    def _exported(self):
+        return self._exported_as(ARRAY, self.array)
+
+    def _exported_as(self, name, array):
+        stream = None if self._device is None else self._stream
+        read_only = self._memory.read_only and not self._writable
+        return View(self, self._fields[name], array, read_only, stream, self._import_on)
+
+    def use_on(self, stream):
+        """Says that the slot will be used on another stream, too.  Returns the slot.
+
+        That stream is made to wait for all work on the slot so far.  What it does until publish or
+        release is ordered before the next use of the slot by others.  Importing through DLPack does
+        this by itself.  Raises TypeError if the ring is in host memory or `stream` is no stream,
+        RingError if the slot is no longer yours, DeviceError.
+        """
+        self._check_open()
+        if self._device is None:
+            raise TypeError(f"ring {self._ring!r} is in host memory: it takes no stream")
+        self._import_on(handle(stream))
+        return self
+
+    def _copies_on(self, stream):
+        """The handle of the stream for a copy.  None in host memory."""
+        if stream is None:
+            return None if self._device is None else self._stream
+        self.use_on(stream)
+        return handle(stream)
+
+    def _order(self, stream, others):
+        """Orders `stream` behind all work so far on `others`.  Raises DeviceError if it cannot be
+        used now, even if there are no others."""
+        assert self._device is not None
+        self._device.follow(stream, others)
+
+    def _check_stream(self, stream):
+        """Raises DeviceError if `stream` cannot be used now: captured, or of another GPU."""
+        if self._device is not None:
+            self._device.check_stream(stream)
+
+    # ---- the end of its use --------------------------------------------------------------------
+
+    def _end(self):
+        """Abandons a claim, or releases a frame."""
+        raise AssertionError("each kind of slot has its own")
+
+    def _refused(self, result, verb):
+        return diagnosis.refused(self._ring, self._peer, result, verb=verb, timeout=None)
+
+    def __repr__(self):
+        state = "open" if self._open else "closed"
+        return f"<{type(self).__name__} {self.index} of {self._ring!r}, frame {self._seq}, {state}>"
+
+
+cdef class WriteSlot(Slot):
+    """A claimed slot.  As a context manager it publishes the frame.  If the block raises, it
+    abandons the claim."""
+
+    _writable = True
+
+    cpdef _reshape(self, tuple shape):
+        """The frame will have this shape; None: the slot's."""
+        cdef uint32_t k
+        self._shape = shape
+        self.use.ndim = 0 if shape is None else len(shape)
+        for k in range(self.use.ndim):
+            self.use.shape[k] = shape[k]
+
+    def _set_origin(self, uint64_t seq, uint64_t time_ns, lost):
+        """Of a bridge: the frame was `seq` of another ring, and was first published at `time_ns` of CLOCK_REALTIME.
+
+        `lost` is how many frames were lost upstream before this one, in all.  It only rises, also when the near ring is another
+        one.  Say it between claim and publish.  An abandoned claim takes it along.  Raises ValueError, RingError if the slot is
+        no longer yours, PeerLost."""
+        cdef int result
+        if not seq:
+            raise ValueError("a sequence of another ring is 1 or more")
+        if not self.use.open:
+            self._check_open()
+        result = self._peer.set_origin(self.index, self._seq, seq, time_ns, lost & 0xffffffff)
+        if result:
+            raise self._refused(result, "publish")
+
+    def publish(self):
+        """Hands the frame to the readers, in stream order: their streams wait for your work on the slot.
+
+        Never blocks.  Raises PeerLost if this peer was taken for dead,
+        DeviceError if the work could not be recorded (the frame is abandoned then), RingError if the slot
+        is no longer yours.
+        """
+        self._finish(PUBLISH, "publish")
+
+    def abandon(self):
+        """Gives the slot back without a frame.  Readers pass over its sequence.
+
+        Never blocks.  Raises as `publish` does.
+        """
+        self._finish(ABANDON, "abandon")
+
+    cdef int _finish(self, verb which, str name) except -1:
+        cdef gd_call call
+        cdef int result
+        if not self.use.open:
+            self._check_open()
+        gd_begin(&call, self._current(), INT64_MAX, 1, &self.index)  # if CuPy refuses to tell, the slot is still ours
+        result = self._peer.end(&call, which)
+        if result:
+            raise self._refused(result, name)
+        self._owner = None
+        return 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        if not self.use.open:
+            if kind is None and self._cut:  # nobody gets the frame
+                self._check_open()
+            return
+        if kind is None:
+            self._finish(PUBLISH, "publish")
+        else:
+            self.abandon()
+
+    def copy_from(self, source, *, field=None, stream=None):
+        """Copies an array of any library into the slot, in stream order.
+
+        * `source`: an object that has DLPack or an array interface of NumPy or CUDA, of exactly the
+          frame's shape and dtype.  If it is in GPU memory, the copy waits for the stream that its
+          library works on, and you may drop it or use it again right away.  If it is in host
+          memory, the copy is asynchronous only if that is pinned.  Then do not change it before it
+          is copied.
+        * `field`: the name of the field, if the slot has several.
+        * `stream`: where to copy.  None is the slot's own stream.  See `use_on`.
+
+        On a host ring the CPU copies.  Raises TypeError for what is no array or has another dtype,
+        ValueError for another shape or a layout that is neither C-contiguous nor rows at a pitch,
+        RingError if the slot is no longer yours, DeviceError.
+        """
+        self._check_open()
+        name = self._field_name(field)
+        target, on = self[name], self._copies_on(stream)
+        copy_into(target, self._fields[name], source, ring=self._ring, stream=on, order=self._order)
+
+    def _end(self):
+        self.abandon()
+
+
+cdef class ReadSlot(Slot):
+    """A frame that this consumer holds.  As a context manager it releases the frame."""
+
+    _writable = False  # others read it, too
+
+    cdef int _begin(self) except -1:
+        self._seq = self.use.seq
+        self._seen = self._restarted = self._cut = False
+        self._shape = self._peer.shape(self.index) if gr_load_acquire32(
+            &self._peer.gd.core.ring.slot[self.index].ndim) else None
+        return 0
+
+    @property
+    def lost(self):
+        """How many frames this consumer has missed just before this one.  These are the sequences that it
+        was made to skip, none if it is lossless, and, if a bridge brings the frames from another host,
+        those that were lost on their way into this ring.  If a loop has gone over to a new ring
+        (`restarted`), they are also those that it came too late for.  Of several members the one that
+        came first counts these.
+
+        Void sequences (abandoned claims) among them count too, because nobody can tell them apart then.
+        The first frame that a consumer gets tells nothing of what was lost on the way before it.
+        """
+        return self.use.lost + self.use.upstream
+
+    @property
+    def redelivered(self):
+        """Whether another member of the subscription held this frame when it died."""
+        return self.use.redelivered
+
+    @property
+    def restarted(self):
+        """Whether the stream began again with this frame (`consumer(reattach=True)`).
+
+        The sequences may have started over, and frames before this one may be missing.  `lost` counts
+        those that were in the same ring as this one.
+        """
+        return self._restarted
+
+    def release(self):
+        """Gives the slot back, in stream order: the next writer's stream waits for your work on the slot.
+
+        Never blocks.  Raises FrameTorn if the frame is known to be torn (the
+        slot is given back all the same), PeerLost if this peer was taken for dead, RingError if the slot
+        is no longer yours.
+        """
+        self._finish()
+
+    cdef int _finish(self) except -1:
+        cdef gd_call call
+        cdef int result
+        if not self.use.open:
+            self._check_open()
+        gd_begin(&call, self._current(), INT64_MAX, 1, &self.index)
+        result = self._peer.end(&call, RELEASE)
+        if result:
+            raise self._refused(result, "release")
+        self._owner = None
+        if call.torns:
+            raise self._torn()
+        return 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        if not self.use.open:
+            return
+        if kind is not None and not self._seen and not issubclass(kind, Exception):
+            self._peer.put_back(self.index)  # Ctrl-C, before the block had begun
+        else:
+            self._finish()
+
+    def copy_to(self, out, *, field=None, stream=None):
+        """Copies the frame into an array of any library, in stream order.
+
+        * `out`: an object that has DLPack or an array interface of NumPy or CUDA, of exactly the
+          frame's shape and dtype, in host memory or on any GPU.  A GPU needs no peer access to that
+          of the ring for this.  The copy waits for the stream that its library works on.
+        * `field`: the name of the field, if the slot has several.
+        * `stream`: where to copy.  None is the slot's own stream.  See `use_on`.
+
+        On a GPU ring the call returns before the copy is done, except if `out` is in host memory
+        that is not pinned.  `out` is complete when the stream has come past the copy.  If `out` is
+        on another GPU than the slot, CuPy's current stream of that GPU waits for the copy as well.
+        You may release the slot right away, because the release comes after the copy.  On a host
+        ring the call waits for the copy, and takes no stream.
+
+        Raises TypeError for what is no array or has another dtype, ValueError for another shape, a
+        read-only array, or a layout that is neither C-contiguous nor rows at a pitch, RingError if
+        the slot is no longer yours, DeviceError.
+        """
+        self._check_open()
+        name = self._field_name(field)
+        frame, on = self[name], self._copies_on(stream)
+        copy_out(frame, self._fields[name], out, ring=self._ring, stream=on, order=self._order)
+
+    @property
+    def time_ns(self):
+        """When the frame was published, in nanoseconds of CLOCK_MONOTONIC, as
+        `time.monotonic_ns()`."""
+        self._check_open()
+        return self._peer.time_ns(self.index)
+
+    @property
+    def age(self):
+        """Seconds since the frame was published."""
+        return (now_ns() - self.time_ns) / 1e9
+
+    @property
+    def origin(self):
+        """Where the frame comes from, if a bridge has brought it from a ring of another host.  None
+        for all other frames.
+
+        Raises RingError if the slot is no longer yours.
+        """
+        self._check_open()
+        found = self._peer.origin(self.index)
+        if found is None:
+            return None
+        near = self._owner._ring.spec.origin or {"host": "", "ring": ""}
+        return Origin(found[0], near["host"], near["ring"], found[1])
+
+    def check(self):
+        """Raises FrameTorn if the frame's producer died before its GPU work on it was finished.
+
+        The answer is final once your own work on the frame is complete, so synchronise your stream
+        first.  Before that the frame may still turn out torn.
+        """
+        self._check_open()
+        if self._peer.is_torn(self.index):
+            raise self._torn()
+
+    def _end(self):
+        self.release()
+
+    def _torn(self):
+        return self._torn_of((self._seq,))
+
+    def _torn_of(self, seqs):
+        return diagnosis.torn(self._ring, seqs)

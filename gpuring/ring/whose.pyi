@@ -1,0 +1,6 @@
+"""Types of whose.pyx."""
+
+from typing import Any
+
+def references(things: list[Any], index: int) -> int: ...
+def nobody_has(slots: list[Any], index: int, known: int = 0) -> bool: ...
