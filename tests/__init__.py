@@ -17,6 +17,32 @@ gpu        what only a GPU can show
 docs       the pages, their promises and programs, and the lists of mutants
 
 helpers    what several rooms use; what one room uses lies there
+
+What each of them can find, and has found in code that was broken on purpose:
+
+* `model` tries every order of steps in small configurations, and a kill before any step.  It has a
+  mutant for each hole of docs/holes.md.  native/test_machine.py runs the C core beside it.
+* MUTANTS.md and MUTANTS-services.md list changes of the C code and of the Python around it, each
+  with the test that fails then.  docs/test_mutants.py checks that the lists are up to date.
+* `core` has programs in C, for sanitizers: load (stress, device_stress), threads of one peer that
+  leaves (threads), lost wake-ups that would hang (wakeups), hostile words, drivers and clients
+  (fuzz, device_fuzz, fuzz_offer), and a death at every GR_FAULT (kill, kill_device, link).
+  fake_cuda.c is a driver whose GPU does its work later and in any order.
+* helpers/fake_driver.py is a driver for Python's tests of the order of GPU work (native/device,
+  ring/batch): it notes its calls, refuses some, and finishes work when a test says so.
+* native/test_failing_calls.py has each call to the system fail in turn.
+* `storm` kills, stops and interrupts processes of every role at random, for as long as you say.
+* service/test_service_signals.py raises at every place where Python runs signal handlers.  A run
+  of the tests has some of them; all, by step 1 in `signals()`, take minutes.
+* registry/test_name_races.py tries kills, and two operations on one name, at each line.
+  registry/strangers acts as another user, with a /dev/shm that is full or read-only, and
+  registry/containers.py makes namespaces.  bridge/links.py makes two hosts and a link that fails.
+  These need root.
+* `gpu` has kernels that hold a stream or check a frame, deaths with GPU work pending, containers
+  (root) and two GPUs.  Times that are to be kept need the GPU to themselves:
+  GPURING_FIGURES=figures.jsonl pytest tests/gpu/test_gpu_death.py.
+* native/test_layout.py and `docs` hold the pages to the code: the tables of the protocol, links,
+  programs, and that everything public is in the reference.
 """
 
 from pathlib import Path

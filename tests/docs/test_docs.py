@@ -85,6 +85,19 @@ def test_every_link_leads_somewhere(page):
             ElementTree.parse(target)
 
 
+def test_every_file_that_the_architecture_names_is_there():
+    """A path begins in gpuring/ or in the repository.  A module may be named without its suffix."""
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    page = re.sub(r"\]\([^)]*\)", "]", page)
+    named = re.findall(r"(?<![\w/.-])[\w/]+\.(?:py|pyx|pxd|c|h|md|toml)\b", page)
+    named += re.findall(r"(?<![\w/.-])(?:\w+/)+(?![\w*])", page)
+    named += re.findall(r"(?<![\w/.-])ring/\w+(?![\w/.])", page)
+    assert len(set(named)) > 60
+    for path in named:
+        roots = (ROOT, ROOT / "gpuring")
+        assert any((root / path).exists() or [*root.glob(f"{path}.py*")] for root in roots), path
+
+
 def test_every_command_is_named():
     page = (ROOT / "docs" / "api" / "commands.md").read_text()
     assert {name for name in COMMANDS if f"| `gpuring {name}" in page} == set(COMMANDS)

@@ -1,5 +1,8 @@
 """What both sides use of the network.  Nothing here touches a ring.
 
+What comes is checked for its form here, and nowhere else.  A message keeps its form as long as
+`wire.VERSION`.
+
 wire.py         the messages, as bytes and back; wire_fields.py: their fields in JSON
 multipart.py    messages of several parts on a ZeroMQ socket
 keys.py         key files, and encryption with them

@@ -1,8 +1,10 @@
 /* The layout of a ring's header: every byte that processes share is specified here.
  *
- * docs/protocol.md says the same, and tests/test_layout.py compares the two. Whoever changes a
- * field here also changes GR_VERSION, so that builds of different versions refuse each other at
- * attach.
+ * Whoever changes a field also changes the list in layout.c, and GR_VERSION, so that builds of
+ * different versions refuse each other at attach. `python -m tests.docs.fields` then writes the
+ * table of fields of docs/protocol.md from what stands here. A comment behind a field or before it
+ * says what it means, and with "Writer" who may write it while the ring lives. A comment that is
+ * only a writer holds for the fields that follow, and a writer before a struct for all of it.
  *
  * The segment, in order (each table starts on a cache line, and `fence` starts on a page, because
  * CUDA maps it):
@@ -17,8 +19,7 @@
  *   meta[i]   the frame's structured metadata  spec         what the slots hold (JSON)
  *
  * take, tear, work and fence are slot-major, so what a claim reads of them is a few cache lines.
- * "Writer" says who may write a field while the ring lives. "LOCK" is the membership lock
- * (lock.h).
+ * "LOCK" is the membership lock (lock.h).
  */
 #ifndef GPURING_LAYOUT_H
 #define GPURING_LAYOUT_H
@@ -58,142 +59,160 @@ enum gr_sync { GR_SYNC_HOST = 0, GR_SYNC_EVENT = 1, GR_SYNC_TIMELINE = 2 };
 enum gr_gate { GR_GATE_STREAM = 0, GR_GATE_HOST = 1 };
 enum gr_end { GR_NOT_ENDED = 0, GR_LEFT = 1, GR_DIED = 2 };
 
-/* What was done about one death. Writer: its reaper, under LOCK. The k-th death is in deaths[k %
- * GR_DEATHS]. */
+/* What was done about one death. Writer: a reaper, under LOCK. */
 struct gr_death {
-    gr_word time_ns; /* CLOCK_MONOTONIC */
+    gr_word time_ns;  /* CLOCK_MONOTONIC */
     gr_word pid;
     gr_word peer;     /* its peer word: role and subscription */
     gr_word number;
     gr_word voided;   /* claims that became void */
-    /* Published frames whose GPU work was not finished, or, with sync "event", may not have
-     * been. */
+    /* published frames whose GPU work was not finished; sync "event": whose fence nobody had
+     * raised, so some of them may be whole */
     gr_word torn;
-    gr_word reopened; /* frames it held that went back to its subscription, or were dropped */
-    gr_word raised;   /* fences raised on its behalf */
+    gr_word reopened; /* frames taken from it: open again, or dropped */
+    gr_word raised;   /* fences raised for it */
 };
 
 /* How far a bridge has come that carries the frames of a ring of another host, the near ring, into
- * this one. Writer: the importer alone. head.links has two of these, and link_turn says which one
- * holds (annex.c). */
+ * this one. head.links has two of these, and link_turn says which one holds (annex.c). Writer: the
+ * importer. */
 struct gr_link {
-    gr_word epoch[2]; /* of the near ring */
+    gr_word epoch[2]; /* that of the near ring */
     gr_word seq;      /* near sequence up to which everything was published or skipped */
-    gr_word lost;     /* how many frames were lost upstream up to there, in all */
+    gr_word lost;     /* frames lost upstream up to there, in all */
     gr_word first;    /* frames below this sequence came over an earlier link, if over any */
-    /* Of the last frame of this link that a claim has taken away. Writer: who claims. */
-    gr_word passed, passed_lost; /* as origin_seq and origin_lost */
+    /* `origin_seq` of the last frame of this link that a claim has taken away; only rises. Writer:
+     * who claims */
+    gr_word passed;
+    gr_word passed_lost; /* its `origin_lost`. Writer: who claims, before `passed` */
     uint64_t reserved;
 };
 
 struct gr_head {
-    /* Fixed at creation. magic is stored last, with release, so whoever reads it with acquire sees
-     * the rest. */
-    gr_word magic;           /* 0 once unlinked; the file has no name before it is set */
-    uint32_t version;
-    uint32_t memory;         /* enum gr_memory */
-    uint32_t sync;           /* enum gr_sync */
-    uint32_t gate;           /* enum gr_gate */
-    uint64_t nbytes;         /* of the whole segment */
-    uint8_t epoch[16];       /* random; distinguishes rings that had the same name */
-    uint32_t slots;
-    uint32_t max_peers;
-    uint32_t max_subscriptions;
-    uint32_t spec_nbytes;
-    uint64_t slot_nbytes;    /* distance between two slots */
-    uint64_t meta_nbytes;    /* of one frame's metadata, 0 for none */
+    /* Writer: the creator. */
+    /* 0 until all else is there: stored last, with release, before the file has a name; 0 once
+     * unlinked. Writer: the creator; who unlinks */
+    gr_word magic;
+    uint32_t version;        /* layout version; other versions are refused */
+    uint32_t memory;         /* 0 host, 1 ipc, 2 vmm, 3 pool */
+    uint32_t sync;           /* 0 host, 1 event, 2 timeline */
+    uint32_t gate;           /* 0 stream, 1 host */
+    /* size of the whole segment; must equal what the counts give and what the file has */
+    uint64_t nbytes;
+    uint8_t epoch[16];       /* random; tells a ring from an earlier one of the same name */
+    uint32_t slots;          /* N, 1 … 1024 */
+    uint32_t max_peers;      /* 1 … 250 */
+    uint32_t max_subscriptions; /* 1 … 250 */
+    uint32_t spec_nbytes;    /* length of the JSON that describes a slot */
+    uint64_t slot_nbytes;    /* distance of two slots */
+    uint64_t meta_nbytes;    /* metadata of one frame, 0 for none */
     uint64_t created_ns;     /* CLOCK_REALTIME */
     uint64_t creator_pid;
-    uint64_t creator_start;  /* /proc/PID/stat field 22; a later owner of the pid has another */
+    uint64_t creator_start;  /* start time from /proc, tells it from a later owner of the pid */
     uint64_t creator_pidns;  /* inode of its pid namespace */
-    uint8_t device_uuid[16]; /* of the GPU that holds the slots */
+    uint8_t device_uuid[16]; /* GPU that holds the slots */
+    /* of the one slab; ipc: cudaIpcMemHandle_t; vmm: its size in bytes (8 bytes, the rest is 0);
+     * pool: CUmemPoolPtrExportData */
     uint8_t memory_handle[GR_MEMORY_HANDLE];
 
-    /* Claim hint: at most the frontier (the smallest unclaimed sequence). Writer: any peer, by CAS
-     * from a value that it has seen claimed. A stale value costs a few loads. */
+    /* at most the frontier, the smallest unclaimed sequence; a stale value costs a few loads.
+     * Writer: anybody, CAS c → c+1 after seeing c claimed */
     alignas(GR_LINE) gr_word claim_hint;
 
-    /* Doorbell. Writer: any process. */
-    alignas(GR_LINE) gr_word32 bell; /* futex word; rises after a change that is slept on */
-    gr_word32 waiters;               /* number of sleepers; may be too high, never too low */
+    /* futex word; rises after a change that somebody may sleep on. Writer: anybody, += 1 */
+    alignas(GR_LINE) gr_word32 bell;
+    gr_word32 waiters; /* sleepers; may be too high, never too low. Writer: sleepers ±1, a reaper */
 
-    /* Membership. Writer: under LOCK, except that any process may set `closed` from 0 to 1. */
-    alignas(GR_LINE) gr_word closed;
-    gr_word producers; /* live producers (32) | ever joined (8) | enum gr_end of the last one (8) */
-    /* Superset of the subscriptions in use: a bit is set before sub[u] is, and cleared after it.
-     * Readers load word after word (gr_each_sub says why that is enough). */
+    /* Writer: under LOCK. */
+    alignas(GR_LINE) gr_word closed; /* no more claims. Writer: anybody, 0 → 1 */
+    /* live producers (32) | ever joined (8) | end of the last one (8): 1 left, 2 died */
+    gr_word producers;
+    /* superset of subscriptions in use; number `u` is bit `u mod 64` of word `u / 64`, set before
+     * sub[u] is in use and cleared after it (gr_each_sub says why that is enough) */
     gr_word sub_mask[GR_MASK_WORDS];
-    gr_word joins;      /* number of peers that ever joined, which is the last one's id */
-    gr_word reaps;      /* number of dead peers that were cleared */
-    /* Superset of the peers in use, in the same way. */
+    gr_word joins; /* peers that ever joined, which is the id of the last one */
+    gr_word reaps; /* dead peers cleared */
+    /* superset of peers in use, in the same way */
     alignas(GR_LINE) gr_word peer_mask[GR_MASK_WORDS];
+    /* the last 8 deaths, the k-th in k mod 8. Writer: a reaper, under LOCK */
     alignas(GR_LINE) struct gr_death deaths[GR_DEATHS];
 
-    /* Rises when the importer has written links[(link_turn + 1) % 2]. 0: there was no link yet.
-     * Writer: the importer. */
+    /* Writer: the importer. */
+    /* the copy that holds is `links[link_turn mod 2]`; 0: no bridge was here. Writer: the importer,
+     * += 1 */
     alignas(GR_LINE) gr_word link_turn;
-    alignas(GR_LINE) struct gr_link links[2];
+    alignas(GR_LINE) struct gr_link links[2]; /* how far a bridge has come, in two copies */
 };
 
+/* Writer: under LOCK. */
 struct gr_sub {
-    gr_word word;  /* start | policy | mode (words.h). Writer: under LOCK. Every claim reads it */
-    /* Rises after a frame was opened again; members that see a new value start over. Writer: any
-     * process, += 1. */
+    gr_word word; /* start (48) | policy (8) | mode (8); every claim reads it */
+    /* rises after a frame was opened again; members that see it changed start over. Writer:
+     * anybody, += 1 */
     gr_word redo;
-    gr_word lost;  /* sequences that its members were made to skip. Writer: members, += n */
-    gr_word created_ns;           /* CLOCK_MONOTONIC */
-    gr_word name[GR_NAME_WORDS];  /* UTF-8, zero-padded; written before `word` */
-    /* Of a bridge: the subscription that keeps the far ring from taking more. UTF-8, zero-padded.
-     * Writer: the exporter, for people. Any reader may see a mixture of two. */
+    gr_word lost; /* sequences that its members were made to skip. Writer: members, += n */
+    gr_word created_ns;          /* CLOCK_MONOTONIC */
+    gr_word name[GR_NAME_WORDS]; /* UTF-8, zero-padded. Writer: under LOCK, before `word` */
+    /* for people: the subscription that keeps the far ring of a bridge from taking more; UTF-8,
+     * zero-padded; readers may see a mixture of two. Writer: under LOCK, before `word`; then the
+     * exporter of a bridge */
     gr_word far[GR_FAR_WORDS];
 };
 
+/* Writer: under LOCK, before `word`. */
 struct gr_peer_entry {
-    gr_word word;  /* state | role | subscription. Writer: under LOCK */
-    gr_word id;    /* head.joins at its join; distinguishes the successive owners of a number */
-    gr_word pid, start, pidns; /* written before `word` says LIVE */
-    gr_word joined_ns;         /* CLOCK_MONOTONIC */
-    gr_word waiting;           /* GR_SLEEPING, GR_ARMED: each bit is counted once in head.waiters */
+    gr_word word;      /* state | role | subscription. Writer: under LOCK */
+    gr_word id;        /* head.joins at its join; tells the successive owners of a number apart */
+    gr_word pid;
+    gr_word start;     /* process start time, as `creator_start` */
+    gr_word pidns;     /* as `creator_pidns` */
+    gr_word joined_ns; /* CLOCK_MONOTONIC */
+    /* bit 0: counted in waiters as a sleeper; bit 1: as one with an armed descriptor. Writer: the
+     * peer, its process's notifier thread; its reaper */
+    gr_word waiting;
     uint64_t reserved;
-    /* Diagnostics. Writer: the peer alone. */
-    gr_word frames; /* published or acquired */
-    gr_word lost;   /* sequences that a consumer was made to skip */
-    gr_word torn;   /* torn frames that a consumer passed over */
-    gr_word asked_ns; /* CLOCK_MONOTONIC_COARSE when it last said gr_ask; 0: never */
-    gr_word gpu[2];   /* UUID of the GPU on which it uses the slots, or 0; before `word` */
+    /* Writer: the peer. */
+    gr_word frames;   /* published or acquired */
+    gr_word lost;     /* sequences that a consumer was made to skip */
+    gr_word torn;     /* torn frames that a consumer passed over */
+    gr_word asked_ns; /* CLOCK_MONOTONIC_COARSE when an engine last asked for calls; 0: never */
+    /* UUID of the GPU on which it uses the slots; 0 on host memory. Writer: under LOCK, before
+     * `word` */
+    gr_word gpu[2];
     uint64_t reserved2[2];
 };
 
+/* What follows the word is the frame's record. Whoever holds the frame reads it whole; any other
+ * reader (statistics) may see a mixture of two. Writer: the producer in WRITING. */
 struct gr_slot {
-    gr_word word;     /* claim word. Writer: by CAS only (docs/protocol.md) */
-    /* The frame's record. Writer: the producer in WRITING. Whoever holds the frame reads it whole;
-     * any other reader (statistics) may see a mixture of two records. */
-    gr_word producer; /* id of the peer that published it */
-    gr_word fence;    /* the fence value that says "written" */
+    gr_word word;     /* claim word. Writer: CAS, see verbs */
+    gr_word producer; /* id of the peer that published the frame */
+    gr_word fence;    /* fence value that says: written */
     gr_word time_ns;  /* CLOCK_MONOTONIC at publish */
-    gr_word since_ns; /* CLOCK_MONOTONIC_COARSE at claim */
-    gr_word32 ndim;   /* 0 for the whole slot, else the number of extents of a smaller frame */
-    /* Of a frame that a bridge has brought. Writer: a claim (0), then gr_set_origin. */
-    gr_word32 origin_lost;  /* frames lost upstream before this one, in all, modulo 2^32 */
-    gr_word origin_seq;     /* its sequence in the near ring; 0: nobody has brought it */
-    gr_word origin_time_ns; /* CLOCK_REALTIME of its first publication */
-    gr_word shape[GR_MAX_NDIM];
+    gr_word since_ns; /* CLOCK_MONOTONIC_COARSE at claim; diagnosis only */
+    gr_word32 ndim;   /* 0: the whole slot; else how many extents a smaller frame has */
+    /* frames lost upstream before this one, in all, modulo 2^32. Writer: the importer in WRITING */
+    gr_word32 origin_lost;
+    gr_word origin_seq;         /* sequence in the near ring; 0: no bridge has brought it */
+    /* CLOCK_REALTIME of the first publication. Writer: the importer in WRITING */
+    gr_word origin_time_ns;
+    gr_word shape[GR_MAX_NDIM]; /* its extents */
 };
 
 struct gr_take {
-    gr_word word;     /* claim word. Writer: members and reapers by CAS, a join under LOCK */
-    gr_word since_ns; /* CLOCK_MONOTONIC_COARSE when it was HELD. Writer: the holder */
+    gr_word word;     /* claim word. Writer: members by CAS, a reaper by CAS, a join under LOCK */
+    gr_word since_ns; /* CLOCK_MONOTONIC_COARSE when HELD; diagnosis only. Writer: the holder */
 };
 
-/* Says that an owner of peer number p died with GPU work pending on slot i. Writer: its reaper,
- * under LOCK. */
+/* Says that an owner of peer number p died with GPU work pending on slot i. Writer: a reaper, under
+ * LOCK. */
 struct gr_tear {
-    /* The id of the last such owner, with GR_MARKING while the mark is being written; 0 if there
-     * was none. It only rises. */
+    /* id of the last owner of that peer number who died with work pending on the slot, 0 if none
+     * did; only rises; bit 63 (GR_MARKING) is set while `reached` is being written */
     gr_word id;
-    gr_word reached; /* what that owner's fence had reached; later values never were reached */
+    gr_word reached; /* what that owner's fence had reached then; later values never were reached */
 };
-#define GR_MARKING (UINT64_C(1) << 63) /* in tear.id, while `reached` is being written */
+#define GR_MARKING (UINT64_C(1) << 63)
 
 _Static_assert(sizeof(struct gr_sub) == 2 * GR_LINE, "sub: two lines");
 _Static_assert(sizeof(struct gr_peer_entry) == 2 * GR_LINE, "peer: two lines");

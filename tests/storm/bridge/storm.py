@@ -1,4 +1,9 @@
-"""Two hosts, a bridge between them, and everything that may go wrong with it, at random moments."""
+"""Two hosts, a bridge between them, and everything that may go wrong with it, at random moments.
+
+Both sides of the bridge, the near producer and the far reader are killed and stopped, and the link
+fails.  Each frame arrives once, in order.  A run that counts goes on until 100,000 frames have
+arrived and 300 processes were killed, and `--json` keeps its figures.  It needs root.
+"""
 
 from __future__ import annotations
 
