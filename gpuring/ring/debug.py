@@ -36,6 +36,10 @@ from gpuring.slot_layout import ARRAY, SLOT_ALIGNMENT, Field, Spec
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from gpuring.ring.slot import Slot
+else:
+    Slot = object  # it stands before a kind of Slot, which makes the object
+
 ON = os.environ.get("GPURING_DEBUG", "0") not in ("", "0")
 """Whether the process is in debug mode.  It is read once, at import."""
 
@@ -171,25 +175,9 @@ def _watched(array: Any, lease: Lease) -> Any:
 # ---- slots ---------------------------------------------------------------------------------------
 
 
-class WatchedSlot:
+class WatchedSlot(Slot):
     """What a slot does in addition in debug mode.  It is a base class that comes before its own
     kind."""
-
-    if TYPE_CHECKING:  # of slot.Slot
-        index: int
-        _open: bool
-        _seq: int
-        _shape: tuple[int, ...] | None
-        _stream: int
-        _ring: str
-        _fields: dict[str, Field]
-        _memory: Memory
-        _views: dict[Any, Any]
-        _check_open: Callable[[], None]
-        _check_stream: Callable[[int], None]
-        _array_over: Callable[[Field, tuple[int, ...]], Any]
-        _import_on: Callable[[int], None]
-        _end: Callable[[], None]
 
     _verbs: tuple[str, str]
     """Words for how it was taken and how it is ended: claimed and published, acquired and
@@ -242,7 +230,7 @@ class WatchedSlot:
     def _array(self) -> Any:
         self._check_open()
         if ARRAY not in self._fields:
-            return super()._array()  # type: ignore[misc]
+            return super()._array()
         return self._view(ARRAY, self._shape)
 
     def __getitem__(self, name: str) -> Any:
