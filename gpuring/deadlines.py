@@ -1,6 +1,6 @@
 """When a time is over: a number on the clock of time.monotonic, and infinity for never.
 
-Compiled modules have the same on the clock of their own (native/_core_peer.pxi).
+Compiled modules have the same on the clock of their own (native/clock.pyx).
 """
 
 from __future__ import annotations

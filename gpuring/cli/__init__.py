@@ -23,7 +23,7 @@ from gpuring.cli import (
     top,
 )
 from gpuring.cli.text import columns, complain, wrap
-from gpuring.cli.trouble import CommandError, told
+from gpuring.cli.trouble import CommandError, message
 from gpuring.errors import RingError
 
 COMMANDS = {
@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (RingError, CommandError, ValueError, OSError) as error:
-        complain(f"gpuring {args.command}: {told(error, vars(args))}")
+        complain(f"gpuring {args.command}: {message(error, vars(args))}")
         wrongly_asked = isinstance(error, ValueError) and not isinstance(error, UnicodeError)
         return 2 if wrongly_asked else 1  # 2 as argparse does
 

@@ -25,7 +25,7 @@ def need(*modules: str) -> None:
         )
 
 
-def told(error: BaseException, options: Collection[str]) -> str:
+def message(error: BaseException, options: Collection[str]) -> str:
     """An error for who typed a command that has these options."""
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
         return f"{os.fsdecode(error.filename)}: {error.strerror}"

@@ -53,9 +53,9 @@ class HostMemory:
             if making is not None:
                 making.close()
             if isinstance(error, OSError):
-                told = segment.refused(name, error, "the slots", nbytes)
-                if told is not None:
-                    raise told from error
+                refusal = segment.refused(name, error, "the slots", nbytes)
+                if refusal is not None:
+                    raise refusal from error
             raise
 
     @classmethod
@@ -92,10 +92,10 @@ class HostMemory:
             except ValueError:  # mmap looks at the size once more
                 raise RingIncompatible(f"ring {name!r}: its slots {path} shrink") from None
             except OSError as error:
-                told = segment.refused(name, error, "its slots", nbytes)
-                if told is None:
+                refusal = segment.refused(name, error, "its slots", nbytes)
+                if refusal is None:
                     raise
-                raise told from error
+                raise refusal from error
 
     def array(
         self, index: int, field: Field, shape: tuple[int, ...], *, writable: bool

@@ -115,7 +115,7 @@ def attach(name: str, header: Header, device: str | int | None) -> Memory:
         try:
             return native.fetch(header, FETCH_S)
         except (PeerLost, RingTimeout) as error:
-            raise type(error)(f"ring {name!r}: its GPU memory cannot be had: {error}") from error
+            raise type(error)(f"ring {name!r}: its GPU memory cannot be opened: {error}") from error
 
     opened: Any = {"vmm": VmmMemory, "pool": PoolMemory}[header.memory]
     memory: Memory = opened.open(wanted, ordinal, ring=name, fetch=fetch)

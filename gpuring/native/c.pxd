@@ -124,7 +124,7 @@ cdef extern from "core/peer.h" nogil:
     struct gr_delivery:
         uint64_t seq, lost, upstream, producer_id, value
         uint32_t index, producer, pendings
-        gr_bool redelivered, told
+        gr_bool redelivered, reported
         gr_pending pending[251]
         gr_culprit culprit
     struct gr_patience:
@@ -278,9 +278,9 @@ cdef extern from "device/stream.h" nogil:
 
 cdef extern from "device/released.h" nogil:
     bint gd_is_torn(gd_peer *, uint32_t)
-    bint gd_would_tell(gd_peer *)
+    bint gd_would_report(gd_peer *)
     bint gd_look_at_released(gd_peer *)
-    void gd_tell_later(gd_peer *, uint64_t)
+    void gd_report_later(gd_peer *, uint64_t)
     size_t gd_take_torn(gd_peer *, uint64_t *, size_t)
 
 cdef extern from "device/device.h" nogil:

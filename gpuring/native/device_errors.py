@@ -61,9 +61,9 @@ def refused(
         )
     elif where == "make events":
         text = (
-            f"peer {peer} needs an interprocess event for each slot, {value} can be had ({status})."
-            f" This process has made {made}, about {PROCESS_LIMIT} is the limit: use fewer slots, "
-            "fewer peers in one process, or sync='timeline'"
+            f"peer {peer} needs an interprocess event for each slot, {value} could be made "
+            f"({status}). This process has made {made}, about {PROCESS_LIMIT} is the limit: use "
+            "fewer slots, fewer peers in one process, or sync='timeline'"
         )
     elif where == "work failed":
         text = f"peer {peer}'s GPU work on slot {index} (fence {value}) has failed: {status}"

@@ -201,7 +201,7 @@ cdef class Peer:
 
     cdef bint has_news(self) noexcept:
         """Whether its verb would have an answer now.  A look that changes nothing."""
-        return gr_ready(&self.gd.core) != GR_BLOCKED or gd_would_tell(&self.gd)
+        return gr_ready(&self.gd.core) != GR_BLOCKED or gd_would_report(&self.gd)
 
     cdef bint has_frame(self) noexcept:
         """Whether its verb would have a slot now.  It looks at the next slot only, where `behind` also reads what the other side

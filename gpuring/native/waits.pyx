@@ -29,10 +29,10 @@ def ready(Peer peer not None, int64_t spin_ns=0):
 
     It looks again and again for as long as the peer's own spin is, and for at most `spin_ns`."""
     cdef gr_result result = gr_ready(&peer.gd.core)
-    if result == GR_BLOCKED and spin_ns and not gd_would_tell(&peer.gd):
+    if result == GR_BLOCKED and spin_ns and not gd_would_report(&peer.gd):
         with nogil:
             result = gr_spin_ready(&peer.gd.core, spin_ns)
-    return result != GR_BLOCKED or gd_would_tell(&peer.gd)
+    return result != GR_BLOCKED or gd_would_report(&peer.gd)
 
 
 def select(list peers not None, timeout):
@@ -56,13 +56,13 @@ def select(list peers not None, timeout):
         for peer in peers:
             peer.begin_wait()
         while True:
-            told = [gd_would_tell(&peer.gd) for peer in peers]
-            if True in told:
+            torn = [gd_would_report(&peer.gd) for peer in peers]
+            if True in torn:
                 deadline_ns = 0
             with nogil:
                 result = gr_select(members, n, begun_ns, deadline_ns, there)
             if result != GR_SIGNAL:
-                return [told[k] or there[k] for k in range(n)]
+                return [torn[k] or there[k] for k in range(n)]
             PyErr_CheckSignals()
             give_back_lost()  # of every endpoint, because nothing says which one blocks us
     finally:

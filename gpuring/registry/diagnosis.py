@@ -29,8 +29,8 @@ def refused(ring: str, peer: Peer, result: int, *, verb: str, timeout: float | N
     if result == native.BLOCKED:
         kind = RingFull if verb == "claim" else RingTimeout
         waited = "at once" if not timeout else f"within {timeout:g} s"
-        told = culprit(peer, states=bool(timeout))  # who polls shall not read /proc each time
-        return kind(f"ring {ring!r}: no {_wanted(verb)} {waited}: {told}")
+        why = culprit(peer, states=bool(timeout))  # who polls shall not read /proc each time
+        return kind(f"ring {ring!r}: no {_wanted(verb)} {waited}: {why}")
     if result == native.CLOSED:
         return RingClosed(f"ring {ring!r} was closed: no frames can be claimed any more")
     if result == native.ENDED:

@@ -170,10 +170,10 @@ def attach_header(name: str, owner: int | None) -> Header:
                     raise Missing("somebody is about to remove it")
                 return header
         except OSError as error:
-            told = segment.refused(name, error, "its header", named.stat.st_size)
-            if told is None:
+            refusal = segment.refused(name, error, "its header", named.stat.st_size)
+            if refusal is None:
                 raise
-            raise told from error
+            raise refusal from error
 
 
 # ---- names come --------------------------------------------------------------------------------

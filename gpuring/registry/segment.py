@@ -2,8 +2,8 @@
 
 A ring NAME has the header `/gpuring.NAME` and, in host memory, its slots in `/gpuring.NAME+EPOCH`.
 A ring's name has no `+`, so the two cannot be confused, and a restarted ring never meets the slots
-of an earlier one.  If its slots are had by a descriptor, the processes that hand it on have sockets
-in the directory `/gpuring+EPOCH` (core/exchange_socket.c).
+of an earlier one.  If its slots are mapped by a descriptor, the processes that hand it on have
+sockets in the directory `/gpuring+EPOCH` (core/exchange_socket.c).
 
 Anybody may put anything under any name there.  So we look at what has a name before we open it
 (`Named`), and we remove only files of our own.  docs/decisions/0012 has the rest.
@@ -399,7 +399,7 @@ def refused(name: str, error: OSError, what: str, nbytes: int) -> RingError | No
                 f"this process may have {_amount(limit)} of address space (RLIMIT_AS). "
                 "Raise it with ulimit -v, or LimitAS= of the service"
             )
-        return RingError(f"{begins} cannot be had: {why}")
+        return RingError(f"{begins} cannot be mapped: {why}")
     if error.errno in (errno.ENOSPC, errno.EFBIG):
         return _no_space(name, nbytes, what)
     return None

@@ -190,9 +190,9 @@ def create_of(
         segment.remove_slots(segment.slots_name(name, epoch))
         if isinstance(error, OSError):
             nbytes = getattr(error, "nbytes", 0)
-            told = segment.refused(name, error, "the header", nbytes)
-            if told is not None:
-                raise told from error
+            refusal = segment.refused(name, error, "the header", nbytes)
+            if refusal is not None:
+                raise refusal from error
         raise
     finally:
         if making is not None:

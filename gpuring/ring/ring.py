@@ -222,7 +222,7 @@ class Ring(Dropped):
 
         Does not wait for frames.  Raises RingClosed if this handle or the ring was closed
         (another ring may have taken its name: attach again), TooManyPeers, DeviceError, RingTimeout
-        if the membership lock cannot be had for 5 s (a stopped process has it).
+        if the membership lock cannot be taken for 5 s (a stopped process has it).
         """
         self._check_open()  # before the lock, which another thread may have had when we were forked
         with self._joining:
@@ -265,7 +265,7 @@ class Ring(Dropped):
 
         Does not wait for frames.  Raises RingClosed if this handle or the ring was closed (another
         ring may have taken its name: attach again), TooManyPeers, DeviceError, RingTimeout if the
-        membership lock cannot be had for 5 s, ValueError if the subscription exists with another
+        membership lock cannot be taken for 5 s, ValueError if the subscription exists with another
         `lossless` or `redeliver`.
         """
         flags = {"lossless": lossless, "redeliver": redeliver, "reattach": reattach}

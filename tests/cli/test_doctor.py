@@ -17,7 +17,7 @@ import gpuring
 from gpuring.bridge.engines.nixl.rdma_devices import Nic
 from gpuring.cli import doctor
 from gpuring.cli.doctor import gpu, host, network, probe
-from gpuring.cli.doctor.finding import Finding, Level, told
+from gpuring.cli.doctor.finding import Finding, Level, in_lines
 from gpuring.cli.measure.crew import Crew, Part
 from gpuring.registry import directory
 from gpuring.registry import segment as segments
@@ -91,7 +91,7 @@ def test_text_says_the_same_in_lines_that_fit():
     assert not any("probe" in line for line in lines)
     assert all(len(line) <= 80 for line in lines)
     _check_sum(done.stdout)
-    text = told(Finding("fail", "what", "found " * 30, "fix " * 30), 80)
+    text = in_lines(Finding("fail", "what", "found " * 30, "fix " * 30), 80)
     assert text.startswith("fail  what ")
     assert "→ fix" in text
 

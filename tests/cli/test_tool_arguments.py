@@ -9,7 +9,7 @@ import pytest
 
 import gpuring
 from gpuring.cli import COMMANDS, EXAMPLES
-from gpuring.cli.trouble import in_options, told
+from gpuring.cli.trouble import in_options, message
 from tests.helpers.commands import COMMAND, DEADLINE_S
 from tests.helpers.commands import gpuring as command
 
@@ -71,7 +71,7 @@ def test_arguments_become_the_options_that_a_command_has():
     assert in_options(text, options) == (
         "use --device host, pass --replace, --max-rings or owner=0 (docker --device=x)"
     )
-    assert told(PermissionError(13, "Permission denied", "/x"), ()) == "/x: Permission denied"
+    assert message(PermissionError(13, "Permission denied", "/x"), ()) == "/x: Permission denied"
 
 
 def test_gpuring_alone_prints_help():

@@ -91,7 +91,7 @@ static void verb(struct gd_peer *me) {
         break;
     case 8:
         if (!producer && me->use[index].open) gd_is_torn(me, index);
-        gd_would_tell(me), gd_look_at_released(me), gd_take_torn(me, (uint64_t[4]){0}, 4);
+        gd_would_report(me), gd_look_at_released(me), gd_take_torn(me, (uint64_t[4]){0}, 4);
         break;
     case 9:
         if (me->use[index].open && below(2)) gd_put_back(me, index);

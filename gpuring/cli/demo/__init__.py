@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import gpuring
 from gpuring.cli.options import add_order, count, positive, slots
 from gpuring.cli.text import columns, complain, wrap
-from gpuring.cli.trouble import CommandError, told
+from gpuring.cli.trouble import CommandError, message
 
 if TYPE_CHECKING:
     from .records import Job, Outcome
@@ -109,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
         _complain("interrupted")
         return INTERRUPTED
     except (gpuring.RingError, ClipError, CommandError, OSError, ValueError) as error:
-        return _complain(told(error, vars(args)))
+        return _complain(message(error, vars(args)))
 
 
 def _play(args: argparse.Namespace) -> int:

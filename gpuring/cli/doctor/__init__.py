@@ -18,7 +18,7 @@ from gpuring.cli.options import gpu_number
 from gpuring.cli.text import columns
 
 from . import gpu, host, network, probe
-from .finding import Finding, Level, told
+from .finding import Finding, Level, in_lines
 
 DRIVER_PATIENCE_S = 60.0
 NIXL_PATIENCE_S = 60.0
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     for finding in examine(args.device, probing=not args.no_probe):
         findings.append(finding)
         if not args.json:
-            print(told(finding, width), flush=True)
+            print(in_lines(finding, width), flush=True)
     counts = {level: sum(f.level == level for f in findings) for level in get_args(Level)}
     if args.json:
         document = {

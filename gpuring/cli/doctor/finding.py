@@ -1,4 +1,4 @@
-"""What a check has found, and how it is told."""
+"""What a check has found, and how it is shown."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Finding:
     fix: str = ""
 
 
-def told(finding: Finding, width: int) -> str:
+def in_lines(finding: Finding, width: int) -> str:
     """A finding as lines of at most `width` columns."""
     indent = " " * _INDENT
     width = max(width, 2 * _INDENT)

@@ -138,7 +138,7 @@ def take(
 
 
 class _Pace:
-    """Which frames are wanted: one of N, or so many a second, or else all that can be had."""
+    """Which frames are wanted: one of N, or so many a second, or else all that come."""
 
     def __init__(self, every: int | None, rate: float | None) -> None:
         self._every = every or 1

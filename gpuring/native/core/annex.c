@@ -1,9 +1,8 @@
 /* What services and bridges keep in the header (annex.h), and how a link survives a kill.
  *
- * A bridge carries the frames of a ring of
- * another host, the near ring, into this one. Its process here is the importer. Each of its frames
- * says which near sequence it was, and the header says how far the importer has come: the
- * watermark. If the importer is killed, the next one asks gr_link, and goes on with the near
+ * A bridge carries the frames of a ring of another host, the near ring, into this one. Its process
+ * here is the importer. Each of its frames says which near sequence it was, and the header says how
+ * far the importer has come: the watermark. If the importer is killed, the next one asks gr_link, and goes on with the near
  * sequence after that one. So no frame is lost, and none comes twice.
  *
  * For each frame the importer publishes first, and raises the watermark second. A kill in between

@@ -184,7 +184,7 @@ again:;
  * After GR_OK a verb may still find itself blocked: another member was faster, or a claim turned
  * void under a lossy reader. Then the words have moved, and the next look sees them. The reverse
  * must not happen: if this said GR_BLOCKED although the verb has an answer, a peer would sleep
- * through it. tests/test_ready.py and tests/test_machine.py compare it with the verbs. */
+ * through it. test_ready.py and test_machine.py of tests/native compare it with the verbs. */
 enum gr_result gr_look(const struct gr_peer *me, uint64_t *seq, struct gr_culprit *culprit) {
     if (gr_forked(me->ring)) return GR_FORKED;
     if (!may_take(me)) return GR_REAPED;
@@ -199,11 +199,11 @@ enum gr_result gr_look(const struct gr_peer *me, uint64_t *seq, struct gr_culpri
 /* ---- acquire, latest, release, give back ----------------------------------------------------- */
 
 static inline void start_count(struct gr_peer *me) {
-    if (me->last.told) me->last.lost = me->last.upstream = 0, me->last.told = false;
+    if (me->last.reported) me->last.lost = me->last.upstream = 0, me->last.reported = false;
 }
 
 /* Counts frames that were lost without having been skipped here. They stay counted if the frame
- * that they are told with is given back, and are told with the next one. */
+ * that they are reported with is given back, and are reported with the next one. */
 static inline void count_missed(struct gr_peer *me, uint64_t n) {
     if (!n) return;
     me->last.upstream += n;
@@ -258,7 +258,7 @@ static enum hold hold(struct gr_peer *me, uint64_t s, uint64_t i, uint64_t t) {
     count_missed(me, gr_annex_lost(&me->cursor, slot));
     gr_store_relaxed(&take->since_ns, (uint64_t)gr_now_coarse_ns());
     count(&ring->peer[me->self.number].frames, 1);
-    me->last.told = true;
+    me->last.reported = true;
     prefetch_next(me);
     GR_FAULT("acquire: confirmed");
     return HELD;
@@ -371,10 +371,10 @@ enum gr_result gr_release(struct gr_peer *me, uint32_t index, uint64_t seq) {
 /* A frame that is given back was not met after all, if nothing but losses was met behind it. These
  * losses come again with the frame, and are counted again then. The frame itself is counted, too,
  * if a producer has passed it meanwhile. The losses are known to lie behind the frame only while
- * frames are given back in reverse. What was lost before the frame has still to be told. */
+ * frames are given back in reverse. What was lost before the frame has still to be reported. */
 static void forget(struct gr_peer *me, uint64_t seq) {
-    const uint64_t behind = me->last.told || me->cursor.pos <= seq ? 0 : me->last.lost;
-    me->last.told = false;
+    const uint64_t behind = me->last.reported || me->cursor.pos <= seq ? 0 : me->last.lost;
+    me->last.reported = false;
     /* Else a frame that this peer had was met there, or a torn one, or another member's. */
     if (me->cursor.high != seq + 1 + behind) return;
     me->cursor.high = seq;
@@ -409,7 +409,7 @@ void gr_skip_torn(struct gr_peer *me) {
     struct gr_peer_entry *entry = &me->ring->peer[me->self.number];
     count(&entry->frames, (uint64_t)-1);
     count(&entry->torn, 1);
-    me->last.told = false;
+    me->last.reported = false;
     gr_release(me, me->last.index, me->last.seq);
 }
 

@@ -282,7 +282,7 @@ enum gr_result gr_leave(struct gr_peer *me) {
     return GR_OK;
 }
 
-/* Leaves for dropped peers that could not. Does not wait. True: LOCK is still not to be had.
+/* Leaves for dropped peers that could not. Does not wait. True: somebody else still has LOCK.
  *
  * Whether the entry is still theirs is decided under LOCK, by the id. No verb of theirs is in
  * progress. */

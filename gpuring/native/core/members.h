@@ -14,8 +14,8 @@ enum gr_result gr_join_consumer(struct gr_ring *ring, const char name[GR_NAME_WO
                                 unsigned mode, unsigned policy, enum gr_start from,
                                 uint64_t start, struct gr_peer *me);
 enum gr_result gr_leave(struct gr_peer *me);
-/* Whether a dropped peer has left by word only, because LOCK was not to be had. Then call
- * gr_watch, which sees to the rest. */
+/* Whether a dropped peer could not leave yet, because somebody else had LOCK. Then call gr_watch,
+ * which does the rest. */
 static inline bool gr_leaves_late(const struct gr_peer *me) {
     return gr_load_acquire(&me->ring->unleft[me->self.number]) == me->self.id;
 }

@@ -70,7 +70,7 @@ struct gr_delivery {
     /* Of the frame's record: who published it, and the fence value that says it is written. */
     uint64_t producer_id, value;
     bool redelivered;
-    bool told; /* `lost` was handed out with a frame, so the next call counts from 0 */
+    bool reported; /* `lost` was handed out with a frame, so the next call counts from 0 */
     uint32_t pendings; /* number of fences that the stream (or the host) has to wait for */
     struct gr_pending pending[GR_MAX_PEERS + 1];
     struct gr_culprit culprit; /* of the last one that was blocked */

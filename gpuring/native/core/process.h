@@ -28,6 +28,6 @@ static inline struct gr_who gr_who_is(const struct gr_peer_entry *entry) {
 
 int gr_pidfd(pid_t pid); /* -1: errno */
 uint64_t gr_process_start(pid_t pid, char *state);
-uint64_t gr_pid_namespace(void); /* of this process; 0 if it cannot be had */
+uint64_t gr_pid_namespace(void); /* of this process; 0 if nobody can say */
 
 #endif

@@ -31,7 +31,8 @@
  *   notify               a thread that turns doorbells into file descriptors, for event loops
  *
  * ring.h brings atomics.h, words.h and layout.h, and peer.h brings ring.h. All else is included by
- * who uses it, so the includes say who needs whom; tests/test_core_floors.py asks the objects.
+ * who uses it, so the includes say who needs whom; tests/native/test_core_floors.py asks the
+ * objects.
  *
  * claim, acquire and latest of a gr_peer belong to one thread at a time; a slot is ended by the
  * thread that has it. gr_leave may come from another thread at any time: it waits for the verbs in
@@ -95,8 +96,8 @@ struct gr_ring {
     uint64_t gpu[2]; /* UUID of the GPU on which this process has the slots, else 0 */
     unsigned generation;   /* of the process; in a forked child the handle is void */
 
-    /* The descriptor of the slots, if this process has offered it, and the socket at which it is
-     * to be had; -1 if not. Written under gr_lock_handles. Any thread may read the first one. */
+    /* The descriptor of the slots, if this process has offered it, and the socket at which others
+     * get it; -1 if not. Written under gr_lock_handles. Any thread may read the first one. */
     _Atomic int slots_fd;
     int listen_fd;
     uint64_t listen_ino; /* of that socket */
@@ -107,8 +108,8 @@ struct gr_ring {
     gr_word joins_seen; /* head.joins at the last look */
     struct gr_ring *next, *prev; /* all handles of the process */
     bool unwatchable; /* it has a peer that must be looked at every tick */
-    /* By number: the id of a peer that nobody has any more, and that has not left yet because LOCK
-     * was not to be had. 0: none. Writers: gr_leave, in any thread, and the watchdog. */
+    /* By number: the id of a peer that nobody has any more, and that has not left yet because
+     * somebody else had LOCK. 0: none. Writers: gr_leave, in any thread, and the watchdog. */
     gr_word unleft[GR_MAX_PEERS];
     /* By number: the id of a peer of another pid namespace whose process has exited, as its pidfd
      * has said. Writer: the watchdog. */

@@ -17,7 +17,7 @@
  * because a process may live and have given up its handle. All clearing is done by gr_reap_dead,
  * under the same lock and after the same checks as anywhere else.
  *
- * It also leaves for peers of its own process that were dropped while LOCK was not to be had
+ * It also leaves for peers of its own process that were dropped while somebody else had LOCK
  * (gr_leave). Until it has, it tries every TICK_MS.
  */
 #define _GNU_SOURCE

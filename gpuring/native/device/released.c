@@ -62,7 +62,7 @@ void gd_released_dispose(struct gd_peer *peer) {
 }
 
 /* Makes room for one more frame in both lists. It is called before a release, which cannot be
- * undone; the room is kept until gd_remember, gd_tell_later or gd_unreserve. Other threads may
+ * undone; the room is kept until gd_remember, gd_report_later or gd_unreserve. Other threads may
  * release meanwhile, and even the same slot again. False: errno. */
 bool gd_reserve(struct gd_released *released) {
     bool enough = true;
@@ -187,11 +187,11 @@ static void set_checkpoint(struct gd_peer *peer, gd_stream stream, uint64_t id) 
 
 /* ---- the list -------------------------------------------------------------------------------- */
 
-static void tell(struct gd_released *released, uint64_t seq) {
+static void add_torn(struct gd_released *released, uint64_t seq) {
     released->torn[released->torns++] = seq;
 }
 
-/* An id that no other stream has; 0 if it cannot be had. It is asked for each time, because a
+/* An id that no other stream has; 0 if CUDA does not say. It is asked for each time, because a
  * checkpoint must not take one stream for another one that had the same handle. */
 static uint64_t identity_of(const struct gd_device *device, gd_stream stream) {
     return stream == GD_PER_THREAD ? UINT64_C(1) << 63 | gd_this_thread()
@@ -216,10 +216,10 @@ void gd_remember(struct gd_peer *peer, const struct gd_frame *frame, gd_stream s
 
 /* Keeps a frame that is known to be torn, because something else has to be said now. gd_reserve
  * has made room. */
-void gd_tell_later(struct gd_peer *peer, uint64_t seq) {
+void gd_report_later(struct gd_peer *peer, uint64_t seq) {
     pthread_mutex_lock(&peer->released.mutex);
     peer->released.reserved--;
-    tell(&peer->released, seq);
+    add_torn(&peer->released, seq);
     pthread_mutex_unlock(&peer->released.mutex);
 }
 
@@ -252,7 +252,7 @@ bool gd_look_at_released(struct gd_peer *peer) {
     for (size_t k = 0; k < released->n; k++) {
         struct gd_frame frame = released->frames[k];
         enum end end = how_it_ended(peer, &frame, true);
-        if (end == TORN) tell(released, frame.seq);
+        if (end == TORN) add_torn(released, frame.seq);
         if (end == OPEN) released->frames[still++] = frame;
     }
     released->n = still;
@@ -267,7 +267,7 @@ bool gd_is_due(struct gd_peer *peer) {
     return released->torns || released->n > released->limit || (released->n && somebody_died(peer));
 }
 
-bool gd_would_tell(struct gd_peer *peer) {
+bool gd_would_report(struct gd_peer *peer) {
     struct gd_released *released = &peer->released;
     if (released->torns) return true;
     if (released->n == 0 || gr_forked(peer->core.ring) || !somebody_died(peer)) return false;

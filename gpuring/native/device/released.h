@@ -13,19 +13,19 @@
 bool gd_is_torn(struct gd_peer *peer, uint32_t index);
 
 /* About frames that turned out torn after their release. In this order: whether the next acquire
- * will say GR_TORN_BEHIND; a look that finds such frames; taking their sequences, to tell the
- * user; and keeping one to be told later, because something else has to be said now. */
-bool gd_would_tell(struct gd_peer *peer);
+ * will say GR_TORN_BEHIND; a look that finds such frames; taking their sequences, to report
+ * them; and keeping one for a later report, because something else has to be said now. */
+bool gd_would_report(struct gd_peer *peer);
 bool gd_look_at_released(struct gd_peer *peer);
 size_t gd_take_torn(struct gd_peer *peer, uint64_t *seqs, size_t room);
-void gd_tell_later(struct gd_peer *peer, uint64_t seq);
+void gd_report_later(struct gd_peer *peer, uint64_t seq);
 bool gd_released_prepare(struct gd_peer *peer);
 void gd_released_dispose(struct gd_peer *peer);
 void gd_drop_checkpoint(struct gd_peer *peer);
 bool gd_reserve(struct gd_released *released);
 void gd_unreserve(struct gd_released *released, size_t n);
 void gd_remember(struct gd_peer *peer, const struct gd_frame *frame, gd_stream stream);
-/* Whether to look at the list: a peer died, the list is long, or torn frames have to be told. */
+/* Whether to look at the list: a peer died, the list is long, or torn frames have to be reported. */
 bool gd_is_due(struct gd_peer *peer);
 /* Whether the frame of the last acquire may be torn, because its producer has died. */
 bool gd_may_be_torn(const struct gd_peer *peer);

@@ -51,7 +51,7 @@
 typedef uintptr_t gd_stream;
 enum { GD_LEGACY = 0, GD_PER_THREAD = 2 };
 
-/* What the driver refused, or what could not be had. Python words it for the user. */
+/* What the driver refused, or what there was not enough of. Python words it for the user. */
 enum gd_where {
     GD_NOWHERE = 0,
     GD_ON_STREAM,     /* the stream does not take the operation; status */
@@ -59,7 +59,7 @@ enum gd_where {
     GD_OTHER_DEVICE,  /* a default stream, and another device (value) is current */
     GD_NO_CONTEXT,    /* this thread cannot use the device; status */
     GD_OPEN_EVENT,    /* peer's event for slot index cannot be opened; status */
-    GD_MAKE_EVENTS,   /* value: how many of a peer's interprocess events could be had; status */
+    GD_MAKE_EVENTS,   /* value: how many of a peer's interprocess events could be made; status */
     GD_WORK_FAILED,   /* peer's GPU work on slot index has failed, as seen from here; status */
     GD_NOT_NOW,       /* the device cannot be waited for while a thread captures; status */
     GD_REGISTER,      /* the header cannot be mapped into the GPU; status */
@@ -173,7 +173,7 @@ struct gd_released {
     size_t room, limit, reserved; /* reserved: room for releases in progress */
     _Atomic size_t n;
     uint64_t reaps;  /* number of deaths up to which the frames were looked through */
-    uint64_t *torn;  /* sequences that turned out torn and have not been told yet */
+    uint64_t *torn;  /* sequences that turned out torn and were not reported yet */
     size_t torn_room;
     _Atomic size_t torns;
     uint64_t remembered;

@@ -25,7 +25,7 @@ int gd_captured(const struct gd_device *device, gd_stream stream) {
     return gd_is_capture(status) ? status : CU_OK;
 }
 
-/* An id that no other stream has in the life of this process; 0 if it cannot be had. A handle is
+/* An id that no other stream has in the life of this process; 0 if CUDA does not say. A handle is
  * not enough: the driver uses it again as soon as its stream is destroyed, whose work may not be
  * done yet. Call it after gd_check_stream, because the question would end a capture. */
 uint64_t gd_stream_id(const struct gd_device *device, gd_stream stream) {

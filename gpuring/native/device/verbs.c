@@ -32,7 +32,8 @@ static enum gr_result in_host_order(struct gd_peer *peer, struct gd_call *call, 
         result = verb(&peer->core);
         if (result != GR_BLOCKED) return result;
         if (call->deadline_ns == 0) {
-            /* Who only polls never sleeps, and may wait for the dead. */
+            /* A caller that polls does not come by a sleep, where joins are reported, and may wait
+             * for a peer that is dead. */
             gr_tell_of_joins(peer->core.ring);
             return result;
         }
@@ -190,7 +191,7 @@ void gd_cancel(struct gd_peer *peer, struct gd_call *call) {
     if (call->ordering) {
         if (producer) gr_abandon(&peer->core, peer->core.last.index, peer->core.last.seq);
         else gr_give_back(&peer->core, peer->core.last.index, peer->core.last.seq);
-    } else if (!producer && call->got && peer->core.last.told)
+    } else if (!producer && call->got && peer->core.last.reported)
         /* They were handed out with the last frame, which the user does not get. */
         peer->core.last.lost = peer->core.last.upstream = 0;
     call->ordering = false;
@@ -238,7 +239,7 @@ static enum gr_result finish(struct gd_peer *peer, struct gd_call *call, uint32_
         else if (torn) {
             /* The room is given up with the call. */
             if (call->torns < GD_MAX_OPS) call->torn[call->torns++] = seq;
-            else gd_tell_later(peer, seq);
+            else gd_report_later(peer, seq);
         }
         return result;
     }
@@ -298,8 +299,8 @@ static enum gr_result end_one(struct gd_peer *peer, struct gd_call *call, uint32
 }
 
 /* For torn frames of this call, if it has to report something else now, or may be given up. */
-static void tell_all_later(struct gd_peer *peer, struct gd_call *call) {
-    for (uint32_t k = 0; k < call->torns; k++) gd_tell_later(peer, call->torn[k]);
+static void report_all_later(struct gd_peer *peer, struct gd_call *call) {
+    for (uint32_t k = 0; k < call->torns; k++) gd_report_later(peer, call->torn[k]);
     call->torns = 0;
 }
 
@@ -330,11 +331,11 @@ static enum gr_result bring_to_an_end(struct gd_peer *peer, struct gd_call *call
         if (call->failed && peer->use[index].unpaid) call->ordering = true;
         const enum end how_it_ends = end == PUBLISH && call->failed ? ABANDON : end;
         if (end_one(peer, call, index, how_it_ends) == GR_SIGNAL) {
-            tell_all_later(peer, call);
+            report_all_later(peer, call);
             return GR_SIGNAL;
         }
     }
-    if (call->failed || call->refused != GR_OK) tell_all_later(peer, call);
+    if (call->failed || call->refused != GR_OK) report_all_later(peer, call);
     else if (call->torns) gd_unreserve(&peer->released, call->torns);
     return call->failed ? GR_DEVICE : call->refused;
 }
@@ -354,9 +355,9 @@ enum gr_result gd_put_back(struct gd_peer *peer, uint32_t index) {
     if (!gr_holds(&peer->core, index, &seq)) return GR_REAPED;
     peer->use[index].open = false;
     if (peer->core.self.role == GR_PRODUCER) return gr_abandon(&peer->core, index, seq);
-    const bool last = peer->core.last.told && peer->core.last.seq == seq;
-    /* It was told with a later frame, which is kept. */
-    if (peer->core.last.told && !last) peer->core.last.lost = peer->core.last.upstream = 0;
+    const bool last = peer->core.last.reported && peer->core.last.seq == seq;
+    /* It was reported with a later frame, which is kept. */
+    if (peer->core.last.reported && !last) peer->core.last.lost = peer->core.last.upstream = 0;
     enum gr_result result = gr_give_back(&peer->core, index, seq);
     /* Of the last frame it is in there already. */
     if (!last) {

@@ -1,4 +1,4 @@
-"""A stranger to be had, whose names are gone after the test."""
+"""A stranger for each test that wants one.  His names are gone after it."""
 
 from __future__ import annotations
 
