@@ -1,6 +1,9 @@
 """The kinds of memory of a ring: which one a new ring gets, and how the slots of a ring are opened.
 
 This module imports the kinds of GPU memory only when a ring on a GPU is made or opened.
+
+Whoever adds a kind also names it in native/core/layout.h (the enum, and its bound in layout.c), in
+MEMORY_KINDS of native/header.pyx, and in the options of ring/creation.py and service/opening.py.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 contract.py   what the bridge needs of an engine; engines know nothing else of it but wire.MAX_PART
 slabs.py      the slots of a ring as an engine sees them
 zmq/, nixl/   the engines
+
+Whoever adds an engine also names it in bridge/__init__.py (`engine=`) and in cli/bridge.py.
 """
 
 from __future__ import annotations
