@@ -1,6 +1,6 @@
 """The tests, one folder a room: each is called as the part of the package that it tests.
 
-native     the C core, its device order, and their binding; `core` has the programs in C
+native     the C core, its device order, and their binding; `programs` are in C
 registry   names in /dev/shm: who makes, finds, replaces and cleans them; strangers, containers
 memory     where slots lie, on hosts and GPUs
 arrays     slots as arrays of NumPy, CuPy and others; copies; streams
@@ -24,7 +24,7 @@ What each of them can find, and has found in code that was broken on purpose:
   mutant for each hole of docs/holes.md.  native/test_machine.py runs the C core beside it.
 * MUTANTS.md and MUTANTS-services.md list changes of the C code and of the Python around it, each
   with the test that fails then.  docs/test_mutants.py checks that the lists are up to date.
-* `core` has programs in C, for sanitizers: load (stress, device_stress), threads of one peer that
+* native/programs are C, for sanitizers: load (stress, device_stress), threads of one peer that
   leaves (threads), lost wake-ups that would hang (wakeups), hostile words, drivers and clients
   (fuzz, device_fuzz, fuzz_offer), and a death at every GR_FAULT (kill, kill_device, link).
   fake_cuda.c is a driver whose GPU does its work later and in any order.

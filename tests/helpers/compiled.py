@@ -1,4 +1,4 @@
-"""The programs of tests/core, compiled with a copy of the C in which lines may be changed.
+"""tests/native/programs, compiled with a copy of the C in which lines may be changed.
 
 Most of the C is the same in each copy, so its objects are kept for the next one.
 """
@@ -19,7 +19,7 @@ from tests import ROOT
 CORE, DEVICE, PROGRAMS = (
     Path("gpuring/native/core"),
     Path("gpuring/native/device"),
-    Path("tests/core"),
+    Path("tests/native/programs"),
 )
 HARDWARE = ("fake_cuda.c", "fake_calls.c")  # no sanitizer of ours looks into it
 CC = shutil.which("gcc") or shutil.which("cc")
@@ -34,7 +34,7 @@ def build(
     place: Path, programs: str | list[str], flags: list[str], *edits: Edit,
     device: bool = False,
 ) -> Path:  # fmt: skip
-    """Compiles the program whose sources match in tests/core; where it is then.
+    """Compiles the program whose sources match in tests/native/programs; where it is then.
 
     place: an empty folder that pytest has made.  Beside it lie the objects that builds share.
     device: with device order, over the fake driver.  A file of the core that a program includes is

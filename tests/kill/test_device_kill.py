@@ -1,10 +1,10 @@
-"""The kill matrix for device order (tests/core/kill_device/): every fault point of core and device.
+"""The kill matrix for device order (tests/native/programs/kill_device): every fault point.
 
 What readers are told of torn frames is compared with what the GPU of a fake driver found.
 bench/results/kill-matrix-device.json keeps a long run:
 
-    gcc -O2 -pthread -DGR_FAULTS -Wl,--wrap=gr_pidfd tests/core/kill_device/*.c tests/core/fake_*.c
-        tests/core/kill/{book,matrix,report,round}.c gpuring/native/{core,device}/*.c -ldl \
+    gcc -O2 -pthread -DGR_FAULTS -Wl,--wrap=gr_pidfd gpuring/native/{core,device}/*.c \
+        tests/native/programs/{kill_device/*,fake_*,kill/{book,matrix,report,round}}.c -ldl \
         -o build/kill
     build/kill --core 'gpuring/native/*' --rounds 10000 --seed 2027 --json FILE
 """

@@ -1,6 +1,6 @@
 """The three cases in which a frame is called torn though it was written, and only these.
 
-docs/decisions/0011 says why.  That nothing else is called torn, tests/core/kill_device holds.
+docs/decisions/0011 says why.  That nothing else is called torn, test_device_kill.py holds.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The kill matrix (tests/core/kill/): every fault point of the core, every role that comes to it.
+"""The kill matrix (tests/native/programs/kill): every fault point, every role that comes to it.
 
 The mutants show that it can fail: each takes one line out of the recovery, and some survivor has
 to hang, lose a frame or find the ring worn.  bench/results/kill-matrix-host.json keeps a long run:
 
-    gcc -O2 -pthread -DGR_FAULTS tests/core/kill/*.c gpuring/native/core/*.c -o build/kill
+    gcc -O2 -pthread -DGR_FAULTS {gpuring/native/core,tests/native/programs/kill}/*.c -o build/kill
     build/kill --rounds 10000 --seed 2027 --json bench/results/kill-matrix-host.json
 """
 

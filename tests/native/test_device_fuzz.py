@@ -1,4 +1,4 @@
-"""Hostile words and a hostile driver for the verbs of device order (tests/core/device_fuzz.c)."""
+"""Hostile words and a hostile driver for the verbs of device order (programs/device_fuzz.c)."""
 
 from __future__ import annotations
 

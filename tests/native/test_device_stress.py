@@ -1,4 +1,4 @@
-"""Device order under load (tests/core/device_stress.c): threads and streams, a fake CUDA driver.
+"""Device order under load (programs/device_stress.c): threads and streams, a fake CUDA driver.
 
 The mutants show that it can fail.  Each takes one step of device order away, and the fake's GPU has
 to see a frame that is written under a reader, read before it is whole or caught in a graph, or

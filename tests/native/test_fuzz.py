@@ -1,6 +1,6 @@
 """Hostile words: the core's own fuzzer under sanitizers, and damaged tables through the Python API.
 
-The long run is `fuzz --inputs 1000000` (see tests/core/fuzz.c and fuzz_offer.c).  Damaged first
+The long run is `fuzz --inputs 1000000` (see programs/fuzz.c and fuzz_offer.c).  Damaged first
 pages and descriptions at attach are in test_header.py.
 """
 

@@ -187,7 +187,7 @@ def test_each_near_frame_comes_once_whenever_importers_are_killed(ring, children
     assert len(came) > KILLS
 
 
-# ---- at every fault point (tests/core/link.c) --------------------------------------------------
+# ---- at every fault point (programs/link.c) ----------------------------------------------------
 
 RUN_S = 60
 

@@ -1,4 +1,4 @@
-"""Answers that are foreseen (tests/core/rhythm.c).
+"""Answers that are foreseen (programs/rhythm.c).
 
 The program has a clock of its own, so the figures are the same each time.
 """

@@ -1,4 +1,4 @@
-"""One thread leaves while another is in a verb of the same peer (tests/core/threads.c); orphans.
+"""One thread leaves while another is in a verb of the same peer (programs/threads.c); orphans.
 
 The mutants show that it can fail: each takes away a part of edge L, or of what a leave takes back.
 """

@@ -1,4 +1,4 @@
-"""No wake-up is lost (tests/core/wakeups.c), without the backstop that would make up for it.
+"""No wake-up is lost (programs/wakeups.c), without the backstop that would make up for it.
 
 The mutants show that it can fail: each takes away one step of edge D, and somebody has to hang.
 """

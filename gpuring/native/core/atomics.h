@@ -72,7 +72,7 @@ static inline void gr_assert(bool holds, const char *condition, const char *file
 #define GR_ASSERT(condition) ((void)0)
 #endif
 
-/* A named place between two stores that another process can see. tests/core/kill/ compiles the
+/* A named place between two stores that another process can see. The kill matrix compiles the
  * core with GR_FAULTS and kills or stops processes there. Without GR_FAULTS it does nothing. */
 #ifdef GR_FAULTS
 void gr_fault(const char *name);

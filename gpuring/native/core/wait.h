@@ -7,8 +7,8 @@
 
 #include "peer.h"
 
-/* tests/core/stress.c sets a longer slice, because sleeps that end by themselves hide lost
- * wake-ups. */
+/* tests/native/programs/stress.c sets a longer slice, because sleeps that end by themselves hide
+ * lost wake-ups. */
 #ifndef GR_SLICE_NS
 #define GR_SLICE_NS (INT64_C(50) * 1000 * 1000)
 #endif

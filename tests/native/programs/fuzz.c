@@ -7,7 +7,7 @@
  * verbs.
  *
  *   gcc -std=gnu11 -g -O1 -DGR_FAULTS -fsanitize=address,undefined -fno-sanitize-recover=all \
- *       -pthread tests/core/fuzz.c $(find gpuring/native/core -name '*.c' ! -name watchdog.c ! -name pidfds.c) -o fuzz
+ *       -pthread tests/native/programs/fuzz.c $(find gpuring/native/core -name '*.c' ! -name watchdog.c ! -name pidfds.c) -o fuzz
  *   ./fuzz --inputs 1000000 --seed 1         --first K --inputs 1: input K again
  */
 #define _GNU_SOURCE
@@ -23,14 +23,14 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-#include "../../gpuring/native/core/annex.h"
-#include "../../gpuring/native/core/claim.h"
-#include "../../gpuring/native/core/consume.h"
-#include "../../gpuring/native/core/header.h"
-#include "../../gpuring/native/core/wait.h"
+#include "../../../gpuring/native/core/annex.h"
+#include "../../../gpuring/native/core/claim.h"
+#include "../../../gpuring/native/core/consume.h"
+#include "../../../gpuring/native/core/header.h"
+#include "../../../gpuring/native/core/wait.h"
 /* For their steps; the other files are linked. */
-#include "../../gpuring/native/core/pidfds.c"
-#include "../../gpuring/native/core/watchdog.c"
+#include "../../../gpuring/native/core/pidfds.c"
+#include "../../../gpuring/native/core/watchdog.c"
 
 #include "fuzz.h"
 

@@ -13,12 +13,12 @@
 #include <sys/syscall.h>
 #include <time.h>
 
-#include "../../gpuring/native/core/claim.h"
-#include "../../gpuring/native/core/consume.h"
-#include "../../gpuring/native/core/header.h"
-#include "../../gpuring/native/core/members.h"
-#include "../../gpuring/native/core/peer.h"
-#include "../../gpuring/native/core/wait.h"
+#include "../../../gpuring/native/core/claim.h"
+#include "../../../gpuring/native/core/consume.h"
+#include "../../../gpuring/native/core/header.h"
+#include "../../../gpuring/native/core/members.h"
+#include "../../../gpuring/native/core/peer.h"
+#include "../../../gpuring/native/core/wait.h"
 #include "require.h"
 
 enum { LOOK_NS = 40, WOKEN_NS = 20 * 1000, TIMER_NS = 60 * 1000, TIMER_VARIES_NS = 4000 };

@@ -119,7 +119,7 @@ int main(int argc, char **argv) {
     for (int k = 1; k < argc; k += 2) {
         size_t o = 0;
         while (o < 8 && strcmp(argv[k], options[o].name) != 0) o++;
-        if (o == 8 || k + 1 == argc) return fprintf(stderr, "see tests/core/kill/matrix.c: %s\n", argv[k]), 2;
+        if (o == 8 || k + 1 == argc) return fprintf(stderr, "see tests/native/programs/kill/matrix.c: %s\n", argv[k]), 2;
         if (options[o].text) *options[o].text = argv[k + 1];
         else *options[o].number = strtoull(argv[k + 1], NULL, 0);
     }

@@ -18,16 +18,16 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-#include "../../gpuring/native/core/bell.h"
-#include "../../gpuring/native/core/consume.h"
-#include "../../gpuring/native/core/handles.h"
-#include "../../gpuring/native/core/header.h"
-#include "../../gpuring/native/core/members.h"
-#include "../../gpuring/native/core/reap.h"
-#include "../../gpuring/native/device/device.h"
-#include "../../gpuring/native/device/record.h"
-#include "../../gpuring/native/device/released.h"
-#include "../../gpuring/native/device/verbs.h"
+#include "../../../gpuring/native/core/bell.h"
+#include "../../../gpuring/native/core/consume.h"
+#include "../../../gpuring/native/core/handles.h"
+#include "../../../gpuring/native/core/header.h"
+#include "../../../gpuring/native/core/members.h"
+#include "../../../gpuring/native/core/reap.h"
+#include "../../../gpuring/native/device/device.h"
+#include "../../../gpuring/native/device/record.h"
+#include "../../../gpuring/native/device/released.h"
+#include "../../../gpuring/native/device/verbs.h"
 #include "fake_cuda.h"
 #include "fuzz.h"
 

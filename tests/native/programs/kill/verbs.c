@@ -61,7 +61,7 @@ bool produce(struct gr_peer *me) {
         REQUIRE(gr_abandon(me, me->last.index, me->last.seq) == GR_OK);
         return true;
     }
-    /* A victim is an importer, too: link.c (tests/core/link.c has the whole of it). */
+    /* A victim is an importer, too: link.c (tests/native/programs/link.c has the whole of it). */
     bool brings = self.victim && (self.role == PRODUCER || self.role == CREATOR);
     struct gr_origin origin = {.seq = me->last.seq};
     if (brings) REQUIRE(gr_set_origin(me, me->last.index, me->last.seq, &origin) == GR_OK);

@@ -5,7 +5,7 @@
  * be left, and an honest client must get the slots.
  *
  *   gcc -std=gnu11 -g -O1 -DGR_FAULTS -fsanitize=address,undefined -fno-sanitize-recover=all \
- *       -pthread tests/core/fuzz_offer.c $(find gpuring/native/core -name '*.c' …) -o fuzz
+ *       -pthread tests/native/programs/fuzz_offer.c $(find gpuring/native/core -name '*.c' …) -o fuzz
  *   ./fuzz --inputs 1000000 --seed 1         --first K --inputs 1: input K again
  */
 #define _GNU_SOURCE
@@ -26,14 +26,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "../../gpuring/native/core/exchange_fetch.h"
-#include "../../gpuring/native/core/exchange_offer.h"
-#include "../../gpuring/native/core/header.h"
+#include "../../../gpuring/native/core/exchange_fetch.h"
+#include "../../../gpuring/native/core/exchange_offer.h"
+#include "../../../gpuring/native/core/header.h"
 /* For their steps; the other files are linked. */
-#include "../../gpuring/native/core/exchange_talk.c"
-#include "../../gpuring/native/core/pidfds.c"
-#include "../../gpuring/native/core/thread.c"
-#include "../../gpuring/native/core/watchdog.c"
+#include "../../../gpuring/native/core/exchange_talk.c"
+#include "../../../gpuring/native/core/pidfds.c"
+#include "../../../gpuring/native/core/thread.c"
+#include "../../../gpuring/native/core/watchdog.c"
 
 #include "fuzz.h"
 

@@ -20,7 +20,7 @@
 
 #include <sys/types.h>
 
-#include "../../gpuring/native/device/state.h"
+#include "../../../gpuring/native/device/state.h"
 
 enum {
     FC_PROCESSES = 24, FC_STREAMS = 192, FC_EVENTS = 640, FC_HANDLES = 2048, FC_QUEUE = 64,

@@ -2,7 +2,7 @@
  * functions.
  */
 #define _GNU_SOURCE
-#include "../../gpuring/native/device/stream.h"
+#include "../../../gpuring/native/device/stream.h"
 #include "fake_world.h"
 
 #include <poll.h>

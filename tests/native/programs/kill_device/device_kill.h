@@ -3,10 +3,10 @@
 #ifndef GPURING_DEVICE_KILL_H
 #define GPURING_DEVICE_KILL_H
 
-#include "../../../gpuring/native/device/device.h"
-#include "../../../gpuring/native/device/record.h"
-#include "../../../gpuring/native/device/released.h"
-#include "../../../gpuring/native/device/verbs.h"
+#include "../../../../gpuring/native/device/device.h"
+#include "../../../../gpuring/native/device/record.h"
+#include "../../../../gpuring/native/device/released.h"
+#include "../../../../gpuring/native/device/verbs.h"
 #include "../kill/kill.h"
 
 #undef LL

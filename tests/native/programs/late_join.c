@@ -21,13 +21,13 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../../gpuring/native/core/consume.h"
-#include "../../gpuring/native/core/handles.h"
-#include "../../gpuring/native/core/header.h"
-#include "../../gpuring/native/core/members.h"
-#include "../../gpuring/native/core/watchdog.h"
-#include "../../gpuring/native/device/device.h"
-#include "../../gpuring/native/device/verbs.h"
+#include "../../../gpuring/native/core/consume.h"
+#include "../../../gpuring/native/core/handles.h"
+#include "../../../gpuring/native/core/header.h"
+#include "../../../gpuring/native/core/members.h"
+#include "../../../gpuring/native/core/watchdog.h"
+#include "../../../gpuring/native/device/device.h"
+#include "../../../gpuring/native/device/verbs.h"
 #include "fake_cuda.h"
 #include "require.h"
 
