@@ -1,0 +1,156 @@
+"""Runs mutants: makes each in a private copy of the checkout, and sees whether its test fails.
+
+Prints a line for each.  Exits with 1 if a mutant survived, or if its entry is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import queue
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests import ROOT
+from tests.mutants import Mutant, load
+from tests.mutants.copies import COMPILED, Copy, Run, commands_of, files_of
+
+FINE = ("caught", "timeout", "skipped")
+UNMUTATED_S = 300  # of a test, at most
+PATIENCE_S = 30  # of a test with a mutant, and five times what it took without
+
+
+class Result(NamedTuple):
+    id: str
+    outcome: str
+    seconds: float
+    said: str  # the error of the test, or why there is no result
+    test: str
+
+
+def _verdict(mutant: Mutant, before: Run, copy: Copy, commands: list[str]) -> tuple[str, str]:
+    """The outcome, and what was said."""
+    if before.outcome == "skipped":
+        return "skipped", "its test is skipped here"
+    if before.outcome != "passed":
+        return "DOES NOT PASS UNMUTATED", before.said
+    try:
+        for edit in mutant.edits:
+            edit.apply(copy.path)
+        copy.build([edit.file for edit in mutant.edits], commands)
+    except (OSError, ValueError) as error:
+        return "IS NOT THERE", str(error)
+    except (subprocess.SubprocessError, SyntaxError) as error:
+        return "DOES NOT BUILD", getattr(error, "stderr", None) or str(error)
+    run = copy.run(mutant.test, PATIENCE_S + 5 * before.seconds, mutant.gpu)
+    if run.outcome == "error":
+        return "DOES NOT RUN", run.said
+    return {"failed": "caught", "timeout": "timeout"}.get(run.outcome, "SURVIVED"), run.said
+
+
+def results(mutants: list[Mutant], root: Path, jobs: int) -> Iterator[Result]:
+    """Runs each test without its mutants, and then the mutants, in so many copies at a time."""
+    compiled = any(edit.file.endswith(COMPILED) for mutant in mutants for edit in mutant.edits)
+    commands = commands_of(root) if compiled else []
+    tests = {mutant.test: mutant.gpu for mutant in mutants}
+    copies: queue.Queue[Copy] = queue.Queue()
+
+    def run(test: str) -> Run:
+        return in_a_copy(lambda copy: copy.run(test, UNMUTATED_S, tests[test]))
+
+    def judge(mutant: Mutant) -> Result:
+        begun = time.monotonic()
+        outcome, said = in_a_copy(
+            lambda copy: _verdict(mutant, before[mutant.test], copy, commands)
+        )
+        return Result(mutant.id, outcome, round(time.monotonic() - begun, 1), said, mutant.test)
+
+    def in_a_copy(do: Callable[[Copy], Any]) -> Any:
+        copy = copies.get()
+        try:
+            return do(copy)
+        finally:
+            copy.restore()
+            copies.put(copy)
+
+    with tempfile.TemporaryDirectory(prefix="gpuring-mutants-") as place:
+        files = files_of(root)
+        clean = Copy(root, files, Path(place, "clean"))
+        for n in range(jobs):
+            copies.put(Copy(clean.path, files, Path(place, str(n))))
+        with ThreadPoolExecutor(jobs) as pool:
+            try:
+                before = dict(zip(tests, pool.map(run, tests), strict=True))
+                yield from pool.map(judge, mutants)
+            finally:
+                pool.shutdown(cancel_futures=True)
+
+
+def _chosen(root: Path, options: argparse.Namespace) -> list[Mutant]:
+    """The mutants that were asked for, but for those that cannot run here."""
+
+    def text(mutant: Mutant) -> str:
+        return " ".join([mutant.id, mutant.test, *(edit.file for edit in mutant.edits)])
+
+    found = [each for each in load(root / "tests/mutants") if re.search(options.only, text(each))]
+    if any(mutant.gpu for mutant in found):
+        from tests.conftest import gpu_missing
+
+        if missing := gpu_missing():
+            print(f"{sum(mutant.gpu for mutant in found)} need a GPU, and are left out: {missing}")
+            found = [mutant for mutant in found if not mutant.gpu]
+    if options.sample is not None:
+        found = random.Random(options.seed).sample(found, min(options.sample, len(found)))
+    return found
+
+
+def main(arguments: list[str], root: Path = ROOT) -> int:
+    today, told = time.strftime("%F"), ["git", "describe", "--always", "--dirty"]
+    commit = subprocess.run(
+        told, cwd=root, check=False, capture_output=True, text=True
+    ).stdout.strip()
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
+    parser.add_argument("--sample", type=int, metavar="N", help="runs N of them")
+    parser.add_argument("--seed", default=commit or today, help="of the sample (the commit)")
+    parser.add_argument("--only", default="", metavar="PATTERN", help="in id, files or test")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), metavar="J")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="writes the results there, too")
+    parser.add_argument("--list", action="store_true", help="runs nothing")
+    options = parser.parse_args(arguments)
+    mutants = _chosen(root, options)
+    if options.list:
+        print(*(f"{mutant.id:30} {mutant.why}" for mutant in mutants), sep="\n")
+        return 0
+    print(f"{len(mutants)} mutants, {options.jobs} at a time, seed {options.seed}", flush=True)
+    begun, done = time.monotonic(), []
+    for result in results(mutants, root, options.jobs):
+        done.append(result)
+        print(f"{result.seconds:6.1f} s  {result.outcome:8}  {result.id}", flush=True)
+    seconds = round(time.monotonic() - begun)
+    counts = Counter(result.outcome for result in done)
+    wrong = [result for result in done if result.outcome not in FINE]
+    for result in wrong:
+        print(f"\n{result.id} {result.outcome}: {result.test}\n{result.said}")
+    print(", ".join(f"{n} {outcome}" for outcome, n in counts.most_common()), f"in {seconds} s")
+    if options.json:
+        told = {
+            "commit": commit, "seed": options.seed, "python": sys.version.split()[0],
+            "jobs": options.jobs, "seconds": seconds, "counts": counts,
+            "mutants": [result._asdict() for result in done],
+        }  # fmt: skip
+        options.json.write_text(json.dumps(told, indent=1) + "\n")
+    return bool(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,146 @@
+"""Private copies of a checkout: what is in them, how they are built, and how tests run there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+FOLDERS = ("gpuring", "tests", "cmake", "docs", "examples", "bench", ".ci")
+COMPILED = (".c", ".h", ".pyx", ".pxd")
+BUILD_S = 300  # of one command
+STEPS = (" -m cython ", " -c ", " -shared ")  # the commands of a build; each step needs the last
+
+
+class Run(NamedTuple):
+    """What came of a test: "passed", "skipped", "failed", "timeout" or "error"."""
+
+    outcome: str
+    seconds: float
+    said: str
+
+
+class Copy:
+    """A copy of a checkout with what is built there."""
+
+    def __init__(self, of: Path, files: list[Path], path: Path) -> None:
+        self.of, self.files, self.path = of, files, path
+        self.restore()
+
+    def restore(self) -> None:
+        """Copies each file that is not as it was, built or written."""
+        for file in self.files:
+            there, here = self.of / file, self.path / file
+            if not here.exists() or _stamp(here) != _stamp(there):
+                here.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(there, here)
+
+    def build(self, files: Iterable[str], commands: list[str]) -> None:
+        """Runs those commands of a build that need these files.
+
+        CalledProcessError: one failed, and `stderr` has why.  SyntaxError: of a Python file.
+        """
+        for file in (file for file in files if file.endswith(".py")):
+            compile((self.path / file).read_text(), file, "exec")
+        needed = [command for command in commands if any(_needs(command, file) for file in files)]
+        for step in STEPS:
+            with ThreadPoolExecutor(4) as pool:
+                list(pool.map(self._command, (command for command in needed if step in command)))
+
+    def _command(self, command: str) -> None:
+        subprocess.run(
+            command.replace(HERE, str(self.path)), cwd=self.path / "cmake", shell=True, check=True,
+            capture_output=True, text=True, timeout=BUILD_S,
+        )  # fmt: skip
+
+    def run(self, test: str, timeout_s: float, gpu: bool = False) -> Run:
+        path = os.pathsep.join(filter(None, [str(self.path), os.environ.get("PYTHONPATH")]))
+        # Two versions of a source may have one size and one time: nothing compiled is kept.
+        env = os.environ | {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+        if not gpu:
+            env["CUDA_VISIBLE_DEVICES"] = ""
+        command = [sys.executable, "-m", "pytest", "-xq", "-p", "no:cacheprovider", "--no-header"]
+        begun, code = time.monotonic(), None
+        with tempfile.TemporaryFile("w+") as output:
+            process = subprocess.Popen(
+                [*command, f"--basetemp={self.path}.tmp", test], cwd=self.path, env=env,
+                stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
+            )  # fmt: skip
+            try:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    code = process.wait(timeout_s)
+            finally:
+                _end(process)
+            output.seek(0)
+            text = output.read()
+        outcome = "timeout" if code is None else "failed" if code == 1 or code < 0 else "error"
+        if code == 0:
+            outcome = "passed" if re.search(r"\d+ passed", text) else "skipped"
+        lines = re.findall(r"^E  +(.+)", text, re.MULTILINE) or text.strip().split("\n")[-1:]
+        return Run(outcome, time.monotonic() - begun, lines[0])
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    stat = path.stat()
+    return stat.st_mtime_ns, stat.st_size
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ends a run of pytest and its children, and removes the names that it has left."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    for left in Path("/dev/shm").glob(f"*-{process.pid}-*"):
+        left.unlink(missing_ok=True)
+
+
+# ---- the build of the checkout -----------------------------------------------------------------
+
+HERE = "@HERE@"  # the folder of the copy, in a command
+
+
+def files_of(root: Path) -> list[Path]:
+    """What a copy gets: all that a test may look at, and what is built."""
+    found = [path for folder in FOLDERS for path in root.glob(f"{folder}/**/*")]
+    files = [path.relative_to(root) for path in [*root.glob("*"), *found] if path.is_file()]
+    return [file for file in files if file.suffix != ".pyc"]
+
+
+def commands_of(root: Path) -> list[str]:
+    """The commands that have built the checkout.  Ends the program if they cannot run again."""
+    ninja = shutil.which("ninja")
+    cython = subprocess.run([sys.executable, "-c", "import Cython"], check=False).returncode == 0
+    if not ninja or not cython or not shutil.which("cc"):
+        sys.exit("this needs a C compiler, and: pip install 'Cython>=3.1,<4' ninja")
+    sources = [path for path in root.glob("gpuring/**/*") if path.suffix in COMPILED]
+    times = [
+        max((path.stat().st_mtime for path in paths), default=0.0)
+        for paths in (sources, root.glob("gpuring/**/*.so*"))
+    ]
+    if not (root / "cmake/build.ninja").exists() or times[0] > times[1]:
+        sys.exit(
+            "build the checkout in place first: CONTRIBUTING.md, After a change of C or Cython"
+        )
+    listed = [ninja, "-C", str(root / "cmake"), "-t", "commands"]
+    text = subprocess.run(listed, check=True, capture_output=True, text=True).stdout
+    # The name of an object has the path of its source in it, and stays.
+    return re.sub(rf"(?<!\.dir){re.escape(str(root))}\b", HERE, text).split("\n")
+
+
+def _needs(command: str, file: str) -> bool:
+    """Whether a command has to run again when this file has changed."""
+    if file.endswith(".pyx"):
+        return file[:-4].replace("/", ".") + ".c" in command
+    if file.endswith(".c"):
+        return f"/{file}.o" in command
+    return file.endswith(".pxd") or (file.endswith(".h") and STEPS[0] not in command)
