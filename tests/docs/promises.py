@@ -1,217 +1,137 @@
-"""What a page promises: its sentences and table rows, and the mark behind each of them.
+"""Who holds what the pages promise: their sentences and table rows, and the tests that quote them.
 
-A mark is a comment that readers of the rendered page do not see.  It says what holds the sentence:
-
-    A sentence. <!-- test_death.py::test_one, gpu/test_gpu_death.py::test_another -->
-    | a row | of a table <!-- test_death.py::test_one --> |
-    A figure. <!-- measured: recovery-h200.json -->
-    What follows: <!-- no promise: introduces -->
+A test quotes with `@promise("failure.md", "A reader of a torn frame is always told.")`.  What it
+quotes is one or more whole sentences, or cells of one row with the bars between them.  Sentences
+that no test holds are quoted in no_promise.toml, with the reason.
 
 Sentences are those of paragraphs and of list items.  Headings, the first row of a table and code
-are none.  A mark stands on the line of its sentence: a line that begins with a comment would end
-the paragraph.
+are none.
 """
 
 from __future__ import annotations
 
 import ast
-import json
 import re
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
-from tests import TESTS
+import tomllib
 
-RESULTS = TESTS.parent / "bench" / "results"
+from tests import ROOT, TESTS
 
-NO_PROMISE: dict[str, tuple[str, Callable[[str], bool]]] = {
-    "introduces": ("says what follows, up to a colon", lambda text: text.endswith(":")),
-    "points": ("says what another page has", lambda text: "](" in text),
-    "defines": ("says what a word means", lambda text: bool(re.search(r"[*`]", text))),
-    "advises": ("says what the reader may do about it", lambda _: True),
-    "platform": ("says what Linux, CUDA or its driver does", lambda _: True),
+PAGES = {
+    "README.md": ROOT / "README.md",
+    "failure.md": ROOT / "docs" / "failure.md",
+    "services.md": ROOT / "docs" / "services.md",
 }
-"""The reasons for which a sentence needs no test, and what such a sentence looks like."""
+"""Of the README only the section Limits."""
 
-COMMENT = re.compile(r"<!--(.*?)-->", re.DOTALL)
+RESULTS = ROOT / "bench" / "results"
+
 _BOLD = re.compile(r"\*\*[^*]+\*\*")
 _CODE = re.compile(r"`[^`]*`")
 _END = re.compile(r"""[.!?]["'”)*_]*(?=\s+["“(\[*_A-Z0-9]|\s*$)""")
-_ITEM = re.compile(r"\s*([*+-]|\d+[.)]) ")
+_FENCED = re.compile(r"^ *(```|~~~).*?^ *\1$", re.M | re.S)
+_HEAD = re.compile(r"^\|.*\n\|[-:| ]+$", re.M)
+_HEADING = re.compile(r"^(#+ .*)$", re.M)
+_ITEM = re.compile(r"(?:[*+-]|\d+[.)]) ")
+_BLOCK = re.compile(rf"\n(?=\s*\n|\s*{_ITEM.pattern}|\|)")
 _UNITS_MS = {"us": 1e-3, "ms": 1.0, "s": 1e3}
-_FENCE = re.compile(r"\s*(```|~~~)")
 
 
-@dataclass(frozen=True)
-class Unit:
-    """A sentence or a row."""
+class Sentence(NamedTuple):
+    """A sentence, or a row of a table, in one line."""
 
-    line: int
     text: str
-    mark: str | None
+    heading: str
 
 
-@dataclass(frozen=True)
-class Page:
-    units: list[Unit]
-    stray: list[str]
-    """Comments that stand behind no sentence, and where."""
+class Quotation(NamedTuple):
+    by: str
+    """`tests/…/test_file.py::test`, or the reason why no test holds what is quoted."""
+
+    page: str
+    text: str
 
 
 # ---- pages -------------------------------------------------------------------------------------
 
 
-def section(text: str, heading: str) -> str:
-    """The page with every line outside of this section empty, so that line numbers stay."""
-    kept, inside = [], False
-    for line in text.split("\n"):
-        if re.match(r"#+ ", line):
-            inside = line.strip("# ") == heading
-        kept.append(line if inside else "")
-    return "\n".join(kept)
+def promised(page: str) -> list[Sentence]:
+    found = read(PAGES[page].read_text())
+    return [each for each in found if page != "README.md" or each.heading == "Limits"]
 
 
-def read(text: str) -> Page:
-    """The page's units with their marks."""
-    page = Page([], [])
-    for line, block in _blocks(text, page.stray):
-        if block.startswith("|"):
-            _read_row(page, line, block)
+def read(text: str) -> Iterator[Sentence]:
+    heading = ""
+    text = _HEADING.sub(r"\n\1\n", _HEAD.sub("\n", _FENCED.sub("\n", text)))
+    for block in map(str.split, _BLOCK.split(text)):
+        line = " ".join(block)
+        if line.startswith("#"):
+            heading = line.strip("# ")
+        elif line.startswith("|"):
+            yield Sentence(line, heading)
         else:
-            _read_sentences(page, line, block)
-    return page
+            begins = _ITEM.match(line)
+            text = line[begins.end() :] if begins else line
+            yield from (Sentence(each, heading) for each in sentences(text))
 
 
-def _blocks(text: str, stray: list[str]) -> Iterator[tuple[int, str]]:
-    """(line, text) of each paragraph, list item and row of a table."""
-    begun, block, fence, rows = 0, list[str](), "", 0
-    for number, line in enumerate([*text.split("\n"), ""], 1):
-        edge = _FENCE.match(line)
-        table = line.lstrip().startswith("|") and not fence
-        plain = not (fence or edge or table or re.match(r"#+ ", line)) and bool(line.strip())
-        begins = plain and _ITEM.match(line)
-        if block and (begins or not plain):
-            yield begun, "\n".join(block)
-            block = []
-        rows = rows + 1 if table else 0
-        if edge and fence in ("", edge[1]):
-            fence = "" if fence else edge[1]
-        if table and rows > 2:
-            yield number, line.strip()
-        elif plain and not COMMENT.match(line.strip()):
-            begun = begun if block else number
-            block.append(line[begins.end() if begins else 0 :].strip())
-        elif COMMENT.search(line):
-            stray.append(f"line {number}: behind no sentence: {line.strip()}")
+def sentences(line: str) -> Iterator[str]:
+    """A heading in bold belongs to the sentence behind it.  A full stop in code ends nothing."""
+    at, masked = 0, _CODE.sub(lambda code: "X" * len(code[0]), line)
+    for end in [*(found.end() for found in _END.finditer(masked)), len(line)]:
+        sentence = line[at:end].strip()
+        if sentence and not (_BOLD.fullmatch(sentence) and line[end:].strip()):
+            yield sentence
+            at = end
 
 
-def _read_row(page: Page, line: int, row: str) -> None:
-    marks = [found[1].strip() for found in COMMENT.finditer(row)]
-    if marks and (len(marks) > 1 or not re.search(r"-->\s*\|$", row)):
-        page.stray.append(f"line {line}: a row has one mark, at the end of its last cell")
-    text = COMMENT.sub("", row).strip()
-    page.units.append(Unit(line, text, marks[-1] if marks else None))
+# ---- quotations --------------------------------------------------------------------------------
 
 
-def _read_sentences(page: Page, line: int, block: str) -> None:
-    at = 0
-    for found in [*COMMENT.finditer(block), None]:
-        text, until = block[at : found.start() if found else None], found.start() if found else 0
-        sentences = list(_sentences(text))
-        for offset, sentence in sentences[: -1 if found else None]:
-            page.units.append(Unit(line + block.count("\n", 0, at + offset), sentence, None))
-        if found is None:
-            break
-        here = line + block.count("\n", 0, until)
-        behind = block[found.end() :]
-        if not sentences:
-            page.stray.append(f"line {here}: behind no sentence: {found[0]}")
-        elif "\n" in found[0] or text[sentences[-1][0] :].endswith("\n"):
-            page.stray.append(f"line {here}: not on the line of its sentence: {found[0]}")
-        elif behind.strip() and not _END.search(_masked(sentences[-1][1])):
-            page.stray.append(f"line {here}: in the middle of a sentence: {found[0]}")
-        else:
-            page.units.append(Unit(here, sentences[-1][1], found[1].strip()))
-        at = found.end()
+def quotations() -> Iterator[Quotation]:
+    """Those of the tests, and those of no_promise.toml."""
+    for path in sorted(TESTS.rglob("test_*.py")):
+        if "@promise(" in (source := path.read_text()):
+            yield from quoted_in(source, str(path.relative_to(ROOT)))
+    for reason, pages in tomllib.loads((TESTS / "docs" / "no_promise.toml").read_text()).items():
+        for page, texts in pages.items():
+            yield from (Quotation(reason, page, " ".join(text.split())) for text in texts)
 
 
-def _masked(text: str) -> str:
-    """With no full stop that stands in code."""
-    return _CODE.sub(lambda code: "X" * len(code[0]), text)
+def quoted_in(source: str, path: str) -> Iterator[Quotation]:
+    """What the tests of a file quote.  It is not imported, because some need a GPU for that."""
+    for test in ast.parse(source).body:
+        if isinstance(test, ast.FunctionDef | ast.AsyncFunctionDef) and test.name.startswith(
+            "test"
+        ):
+            for mark in test.decorator_list:
+                if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "promise":
+                    page, *texts = map(ast.literal_eval, mark.args)
+                    yield from (Quotation(f"{path}::{test.name}", page, text) for text in texts)
 
 
-def _sentences(text: str) -> Iterator[tuple[int, str]]:
-    """(where it begins, the sentence).  A heading in bold belongs to the sentence behind it."""
-    at = 0
-    for end in [*(found.end() for found in _END.finditer(_masked(text))), len(text)]:
-        sentence = text[at:end]
-        if _BOLD.fullmatch(sentence.strip()) and text[end:].strip():
+class Held(NamedTuple):
+    by: dict[str, list[str]]
+    """Who quotes each sentence."""
+
+    wrong: list[str]
+    """Quotations of what is not there, and sentences that nobody quotes."""
+
+
+def held(promises: Iterable[Sentence], quoted: Iterable[Quotation]) -> Held:
+    by: dict[str, list[str]] = {each.text: [] for each in promises}
+    wrong = []
+    for quotation in quoted:
+        rows = [text for text in by if f"| {quotation.text} |" in text]
+        if len(rows) > 1:
+            wrong.append(f"{quotation.by} quotes what {len(rows)} rows have: {quotation.text}")
             continue
-        if sentence.strip():
-            yield at + len(sentence) - len(sentence.lstrip()), sentence.strip()
-        at = end
-
-
-# ---- marks -------------------------------------------------------------------------------------
-
-
-@cache
-def known_tests(folder: Path) -> frozenset[str]:
-    """`file::function` of every test.  No two files have one name."""
-    return frozenset(
-        f"{path.name}::{name}"
-        for path in folder.rglob("test_*.py")
-        for name in _tests_in(ast.parse(path.read_text()).body)
-    )
-
-
-def _tests_in(body: list[ast.stmt]) -> Iterator[str]:
-    """As pytest collects them: those of the module and of its classes."""
-    for each in body:
-        name = getattr(each, "name", "")
-        if isinstance(each, ast.ClassDef) and name.startswith("Test"):
-            yield from _tests_in(each.body)
-        elif isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and name.startswith("test"):
-            yield name
-
-
-def wrong_with(unit: Unit, tests: Iterable[str], results: Path = RESULTS) -> str:
-    """Why the unit's mark does not hold it; "" if it does."""
-    if unit.mark is None:
-        return "has no mark"
-    kind, colon, rest = (part.strip() for part in unit.mark.partition(": "))
-    if not colon:
-        missing = {name.strip() for name in unit.mark.split(",")} - set(tests)
-        return f"there is no test {', '.join(sorted(missing))}" if missing else ""
-    if kind == "measured":
-        return _wrong_with_figures(unit.text, results / rest)
-    if kind != "no promise" or rest not in NO_PROMISE:
-        return f"{unit.mark!r} is no mark; reasons for no promise are {', '.join(NO_PROMISE)}"
-    meaning, fits = NO_PROMISE[rest]
-    return "" if fits(unit.text) else f"is marked {rest!r}, which {meaning}"
-
-
-def _wrong_with_figures(text: str, file: Path) -> str:
-    """Each time that the unit names, in ms, is in the results, rounded as it is written."""
-    if not file.is_file():
-        return f"there are no results {file.name}"
-    there = set(_times_ms(json.loads(file.read_text()), 0)) if file.suffix == ".json" else set()
-    for said in re.findall(r"(\d+(?:\.\d+)?) ms", text):
-        digits = len(said.partition(".")[2])
-        if not any(round(time, digits) == float(said) for time in there):
-            return f"{file.name} has no {said} ms"
-    return ""
-
-
-def _times_ms(value: object, unit: float) -> Iterator[float]:
-    """The numbers under keys that end in a unit of time."""
-    if isinstance(value, dict):
-        for key, each in value.items():
-            yield from _times_ms(each, _UNITS_MS.get(key.rpartition("_")[2], unit))
-    elif isinstance(value, list):
-        for each in value:
-            yield from _times_ms(each, unit)
-    elif isinstance(value, int | float):
-        yield value * unit
+        for text in rows or sentences(quotation.text):
+            if text in by:
+                by[text].append(quotation.by)
+            else:
+                wrong.append(f"{quotation.by} quotes what is not there: {text}")
+    wrong += [f"neither a test nor no_promise.toml quotes: {text}" for text in by if not by[text]]
+    return Held(by, wrong)

@@ -22,6 +22,7 @@ import pytest
 
 import gpuring
 from tests import ROOT
+from tests.helpers.promise import promise
 from tests.helpers.support import poll
 
 EXAMPLES = ROOT / "examples"
@@ -153,6 +154,11 @@ def test_sensor_latest(start, tmp_path):
         assert len(log["points"]) == len(log["meta"]) == 1000
 
 
+@promise(
+    "services.md",
+    "[The token stream](examples/token_stream.md) has prompts in one service, and images in "
+    "another one.",
+)
 def test_token_stream(start):
     """Each front end checks its tokens itself; here, that none of the living has missed any."""
     text = "\n".join(_lines(start("token_stream.py", args=["30"])))
@@ -484,6 +490,11 @@ def test_the_guide_shows_the_examples_as_they_are():
             assert line in lines, f"{name} has no line {line!r}, or in another place"
 
 
+@promise(
+    "services.md",
+    "The [inference front ends](examples/inference_frontends.md) have HTTP in front of the "
+    "clients, and torch in the engines.",
+)
 @pytest.mark.slow
 @pytest.mark.deadline(150)  # nine processes, six of them import torch
 def test_inference_frontends(start):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.helpers.promise import promise
 from tests.helpers.support import ON_GPU
 from tests.service.services import answer_of, content, in_thread, send, serve
 
@@ -12,6 +13,12 @@ pytestmark = pytest.mark.gpu
 CALLS, DEPTH = 24, 5
 
 
+@promise(
+    "services.md",
+    "The array is CuPy's or NumPy's. `torch.from_dlpack(images)` makes a tensor of it without a "
+    "copy. The function may return what `slot.copy_from` takes, so a torch tensor goes back as it "
+    "is.",
+)
 @pytest.mark.parametrize("place", ON_GPU, ids=lambda place: place.name)
 def test_a_torch_function_answers_a_batch(place, name):
     import gpuring

@@ -17,6 +17,7 @@ import gpuring
 from gpuring.memory import kinds
 from tests.gpu.ordering import done, tools
 from tests.gpu.survivor import HELD_S, RECOVERY_S, report
+from tests.helpers.promise import promise
 from tests.helpers.support import poll
 from tests.registry.containers import cleans, obey, shared_memory, start
 
@@ -92,6 +93,7 @@ def on_gpu(pipe, name, memory=None):
     )
 
 
+@promise("failure.md", "They hand them over in rings whose slots are handed on by a descriptor.")
 @pytest.mark.parametrize(("memory", "kind"), [("auto", "vmm"), ("pool", "pool")])
 def test_a_ring_goes_on_in_containers_when_its_processes_are_killed(
     memory, kind, container, name, request

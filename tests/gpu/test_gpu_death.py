@@ -16,6 +16,7 @@ import pytest
 import gpuring
 from tests.gpu.ordering import done, tools
 from tests.gpu.survivor import HELD_S, RECOVERY_S, Killing, report, ring_is_whole, still_healthy
+from tests.helpers.promise import promise
 from tests.helpers.support import poll
 
 pytestmark = [pytest.mark.gpu, pytest.mark.deadline(400)]
@@ -74,6 +75,15 @@ def publish_and_hang(pipe, name):
     pipe.receive()
 
 
+@promise(
+    "failure.md",
+    "The frame is **torn**. Acquire passes over it.",
+    "The frame is torn. That reader gets `FrameTorn` from `slot.check()` and at release.",
+    "It goes on: a survivor stores the word. | nothing",
+    "There is none, because no stream waits for another process. The call itself goes on, or "
+    "passes over the frame. | a thread polls",
+    "There is none, as above. | a thread polls",
+)
 def test_a_producer_dies_with_work_pending(safe, name, children, request):
     cupy, _ = tools()
     victims, waited = _victims(children, publish_and_hang, name), []
@@ -131,6 +141,7 @@ def read_and_hang(pipe, name):
     pipe.receive()
 
 
+@promise("failure.md", "The subscription ends, so producers no longer wait for it.")
 def test_a_consumer_dies_while_its_gpu_reads(safe, name, children, request):
     cupy, kernels = tools()
     victims, waited = _victims(children, read_and_hang, name), []
@@ -177,6 +188,11 @@ def hold_one(pipe, name):
     pipe.receive()
 
 
+@promise(
+    "failure.md",
+    "They go to another member with `slot.redelivered` set, which is the default. With "
+    "`redeliver=False` they are dropped.",
+)
 def test_a_members_frame_goes_to_another_member(safe, name, children, request):
     _, kernels = tools()
     wrong, waited = kernels.counter(), []
@@ -211,6 +227,21 @@ def create_and_wait(pipe, name, safe):
     ring.close()
 
 
+@promise(
+    "README.md",
+    "The process that creates a ring owns the memory. If it dies, the processes that are in the "
+    'ring can finish. Nobody new can join a GPU ring with `memory="ipc"` then.',
+)
+@promise(
+    "failure.md",
+    "Those inside go on, because the driver keeps the memory while any process has it open. Nobody "
+    "new can attach: `attach` raises `PeerLost`.",
+)
+@promise(
+    "services.md",
+    "those inside go on; nobody new can open its memory, and the next `serve` that describes the "
+    "service starts a new one",
+)
 def test_those_inside_finish_after_the_creators_death(safe, name, children):
     cupy, kernels = tools()
     creator = children(create_and_wait, name, safe)

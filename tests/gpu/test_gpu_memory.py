@@ -12,6 +12,7 @@ from gpuring.memory import kinds
 from gpuring.native import dlpack
 from tests.gpu.ordering import tools
 from tests.gpu.survivor import ring_is_whole
+from tests.helpers.promise import promise
 from tests.helpers.support import open_files, poll, segments_of
 
 pytestmark = [pytest.mark.gpu, pytest.mark.deadline(300)]
@@ -59,6 +60,11 @@ def wrong_words(consumer, frames=FRAMES):
 # ---- who may write -------------------------------------------------------------------------------
 
 
+@promise(
+    "failure.md",
+    'On a GPU the arrays of a consumer can be written with `memory="ipc"` and `"pool"`, which have '
+    'no read-only mapping, and cannot be written with `"vmm"`.',
+)
 def test_only_readers_of_vmm_are_kept_from_writing(name, kind):
     with make(name, kind) as ring:
         with ring.producer() as producer, ring.consumer() as consumer:
@@ -125,6 +131,13 @@ def write(pipe, name, way):
     os._exit(0)  # the context may be lost
 
 
+@promise(
+    "failure.md",
+    "The frame is as it was, and the others go on.",
+    'On a GPU the arrays of a consumer can be written with `memory="ipc"` and `"pool"`, which have '
+    'no read-only mapping, and cannot be written with `"vmm"`. That keeps a consumer from writing '
+    "by mistake.",
+)
 @pytest.mark.parametrize("way", WAYS)
 def test_a_reader_that_writes_fails_alone(name, children, way):
     cupy, _ = tools()
@@ -189,6 +202,18 @@ def told(child):
     return child.receive()
 
 
+@promise(
+    "README.md",
+    'Nobody new can join a GPU ring with `memory="ipc"` then. With `"vmm"` or `"pool"` others can '
+    "join as long as a process that has joined lives.",
+)
+@promise(
+    "failure.md",
+    "Those inside go on, because the driver keeps the memory while any process has it open. Nobody "
+    "new can attach: `attach` raises `PeerLost`.",
+    "Those inside go on. Others can attach as long as a process that has joined lives, and find "
+    "the frames. Then `attach` raises `PeerLost`.",
+)
 @pytest.mark.parametrize("inside", [0, 1, 2])
 def test_who_may_join_after_the_creators_death(name, kind, inside, children):
     (creator,) = started(children, 1, create, name, kind)
@@ -237,6 +262,7 @@ def nothing_left(name, epoch):
     return not segments_of(name) and not Path(f"/dev/shm/gpuring+{epoch}").exists()
 
 
+@promise("failure.md", "The memory is free. The next start or `gpuring clean` removes the names.")
 @pytest.mark.parametrize("kind", sorted(kinds.OUTLIVE.intersection(kinds.ON_GPU)), indirect=True)
 def test_nothing_is_left_when_everybody_was_killed(name, kind, children):
     for batch in range(ROUNDS // BATCH):

@@ -11,6 +11,7 @@ import pytest
 
 import gpuring
 from tests.gpu.ordering import Waits, done, tools
+from tests.helpers.promise import promise
 from tests.helpers.support import ON_GPU, STREAM_GATED
 
 pytestmark = pytest.mark.gpu
@@ -70,6 +71,12 @@ def _hold_a_publish(place, name, children, order):
     return ran_early, wrong
 
 
+@promise(
+    "failure.md",
+    "It goes on: a survivor stores the word. | nothing",
+    "With gate `stream` no claim and no acquire waits for a GPU, because the wait goes into the "
+    "stream.",
+)
 @pytest.mark.parametrize("place", STREAM_GATED, ids=lambda place: place.name)
 def test_a_readers_work_stays_behind_a_held_producer(place, name, children):
     assert _hold_a_publish(place, name, children, order=True) == (False, 0)
@@ -103,6 +110,7 @@ def read_gated(pipe, name):
         return int(wrong.get()[0]), slot.seq
 
 
+@promise("failure.md", "`gate=` can be given for a ring, a producer or a consumer.")
 @pytest.mark.parametrize("sync", ["timeline", "event"])
 def test_the_host_gate_waits_times_out_and_gives_the_frame_back(sync, name, children):
     cupy, kernels = tools()
@@ -150,6 +158,11 @@ def read_held(pipe, name):
         return int(wrong.get()[0])
 
 
+@promise(
+    "failure.md",
+    "With gate `stream` no claim and no acquire waits for a GPU, because the wait goes into the "
+    "stream.",
+)
 @pytest.mark.parametrize("place", STREAM_GATED, ids=lambda place: place.name)
 def test_an_overwrite_stays_behind_a_held_consumer(place, name, children):
     cupy, kernels = tools()

@@ -8,6 +8,7 @@ import pytest
 
 import gpuring
 from gpuring.memory import kinds
+from tests.helpers.promise import promise
 from tests.helpers.support import ON_GPU, STREAM_GATED, poll, segments_of
 from tests.service.services import outlives_its_creator
 
@@ -15,6 +16,11 @@ pytestmark = pytest.mark.gpu
 WORDS = 1 << 16
 
 
+@promise(
+    "services.md",
+    "On a GPU, streams wait for streams.",
+    "On a GPU, `take(stream=)` orders like acquire, and `answer(stream=)` orders like claim.",
+)
 @pytest.mark.parametrize("ordered", [True, False], ids=["ordered", "mutant"])
 @pytest.mark.parametrize("place", STREAM_GATED, ids=lambda place: place.name)
 def test_a_call_waits_for_nobody_on_the_host_and_for_everybody_on_the_gpu(
@@ -120,6 +126,13 @@ def test_parts_of_an_answer_are_handed_out_before_the_gpu_has_written_them(
         assert (int(wrong.get()[0]) == 0) is ordered
 
 
+@promise(
+    "services.md",
+    "those inside go on, and new engines and clients may join as long as one of them lives",
+    "When the creator is killed, the others go on as the table says. On a GPU "
+    '`serve(memory="vmm")` or `"pool"` lets such a service take new engines and clients, which '
+    '`"ipc"` does not ([kinds of memory](memory.md)).',
+)
 @pytest.mark.parametrize("place", ON_GPU, ids=lambda place: place.name)
 def test_whether_a_service_outlives_its_creator_depends_on_its_memory(place, name, children):
     able, why = kinds.supported(place.memory, 0)

@@ -10,6 +10,7 @@ import pytest
 
 import gpuring
 from tests.gpu.ordering import tools
+from tests.helpers.promise import promise
 from tests.helpers.support import poll
 
 pytestmark = [pytest.mark.gpu, pytest.mark.deadline(200)]
@@ -98,6 +99,14 @@ class Reader:
         return {seq: int(wrong[k]) for seq, (k, _) in self.frames.items()}
 
 
+@promise(
+    "failure.md",
+    "No reader gets a torn frame without being told.",
+    "The frame is torn. That reader gets `FrameTorn`, which names the sequences, from its next "
+    "acquire or at close.",
+    "A reader of a torn frame is always told.",
+    "A death does not tear frames of other producers, apart from the first case below.",
+)
 def test_only_frames_that_were_not_written_are_called_torn(name, children):
     """Two producers share the slots, one is killed with work pending; nothing of the other one, and
     nothing that the dead one had finished, is called torn."""
@@ -153,6 +162,13 @@ def finish_and_vanish(pipe, name, unread):
     os._exit(0)
 
 
+@promise(
+    "failure.md",
+    'The frames are read as usual. With `sync="event"` one may be called torn, as described below.',
+    "A finished frame is called torn in three cases only.",
+    "So frames that were read and released long before are not called torn when the process of "
+    "their producer ends.",
+)
 @pytest.mark.parametrize("place", [{"gate": "stream"}, {"gate": "host"}], ids=["stream", "host"])
 @pytest.mark.parametrize("synchronise", [True, False])
 def test_with_events_no_frame_is_torn_whose_work_was_done(name, children, place, synchronise):

@@ -18,6 +18,7 @@ import pytest
 
 import gpuring
 from gpuring.cli.inspect import describe
+from tests.helpers.promise import promise
 from tests.helpers.rings import cpu_seconds_of, put
 from tests.helpers.support import open_files, poll, set_fence
 
@@ -62,6 +63,12 @@ def kill_and_wait(pipe, name, pid):
         poll(lambda: ring.stats().reaps == 1)
 
 
+@promise(
+    "failure.md",
+    "Each process holds file locks in the rings that it has joined. The kernel drops them when the "
+    "process dies, and the others notice that.",
+    "The watchdog is native, so it works while the main thread is inside a CUDA call.",
+)
 def test_the_dead_are_cleared_while_the_main_thread_holds_the_gil(name, children):
     with make(name) as ring, ring.producer():
         victim = children(hold_a_claim, name)
@@ -73,6 +80,11 @@ def test_the_dead_are_cleared_while_the_main_thread_holds_the_gil(name, children
         killer.result()
 
 
+@promise(
+    "failure.md",
+    "Each process that has a producer or a consumer runs a watchdog thread, which clears the dead.",
+    "`gpuring inspect` shows the last eight deaths, and what was done about each.",
+)
 def test_nobody_has_to_wait_for_the_dead_to_be_cleared(name, children):
     with make(name) as ring, ring.consumer():
         victim = children(hold_a_claim, name)
@@ -177,6 +189,11 @@ def test_one_descriptor_watches_over_all_peers_of_a_process(name, children):
 # ---- what the dead held ------------------------------------------------------------------------
 
 
+@promise(
+    "failure.md",
+    "They go to another member with `slot.redelivered` set, which is the default. With "
+    "`redeliver=False` they are dropped.",
+)
 @pytest.mark.parametrize("redeliver", [True, False])
 def test_a_dead_members_frame_is_redelivered_or_dropped(name, children, redeliver):
     options = {"redeliver": redeliver}
@@ -237,6 +254,10 @@ def read_over_restarts(pipe, name, last):
     return seen
 
 
+@promise(
+    "failure.md",
+    'The loop `for slot in ring.consumer("recorder", reattach=True)` goes on after all of these.',
+)
 def test_a_loop_goes_on_over_a_new_ring(name, children):
     with make(name) as ring:
         reader = children(read_over_restarts, name, 5)
@@ -251,6 +272,13 @@ def test_a_loop_goes_on_over_a_new_ring(name, children):
         assert ring.stats().closed
 
 
+@promise(
+    "failure.md",
+    "A producer that did not create the ring attaches again after a restart and calls "
+    "`ring.producer()`.",
+    'The loop `for slot in ring.consumer("recorder", reattach=True)` goes on after all of these.',
+    "The first frame after a restart has `slot.restarted`.",
+)
 def test_a_loop_goes_on_over_a_new_producer(name, children):
     with make(name):
         reader = children(read_over_restarts, name, 3)
@@ -264,6 +292,10 @@ def test_a_loop_goes_on_over_a_new_producer(name, children):
         reader.result()
 
 
+@promise("README.md", "`gpuring keep` creates a ring in a process that does nothing else.")
+@promise(
+    "failure.md", "If a ring is to outlive its producers, let `gpuring keep NAME …` create it."
+)
 def test_a_kept_ring_outlives_its_producers(name, children):
     command = [sys.executable, "-m", "gpuring", "keep", name, "--device", "host", "--slots", "4"]
     keeper = subprocess.Popen(
@@ -310,6 +342,10 @@ def test_a_host_ring_outlives_its_creator_until_it_is_cleaned(name, children):
     assert name in gpuring.clean()
 
 
+@promise(
+    "failure.md",
+    "`attach` takes only rings of your own user and of root, unless `owner=` says otherwise.",
+)
 @pytest.mark.skipif(os.geteuid() != 0, reason="giving a segment to another user needs root")
 def test_a_ring_of_another_user_is_refused_unless_asked_for(name):
     with make(name):

@@ -6,6 +6,7 @@ import pytest
 
 import gpuring
 from gpuring.cli.inspect import describe
+from tests.helpers.promise import promise
 from tests.helpers.support import HOST, ON_GPU, poll, segments_of
 from tests.helpers.victim import Victim, make
 
@@ -30,6 +31,11 @@ def publishes_and_claims(pipe, name, place):
     pipe.receive()
 
 
+@promise(
+    "failure.md",
+    "The sequence becomes void. Readers pass over it.",
+    'The frames are read as usual. With `sync="event"` one may be called torn, as described below.',
+)
 @pytest.mark.parametrize(
     "place", [HOST, pytest.param(ON_GPU[0], marks=pytest.mark.gpu)], ids=lambda place: place.name
 )
@@ -59,6 +65,7 @@ def reads(pipe, name, what):
         pipe.receive()
 
 
+@promise("failure.md", "The subscription ends, so producers no longer wait for it.")
 @pytest.mark.parametrize("what", ["nothing", "a frame", "a frame, released"])
 def test_a_killed_readers_subscription_goes_and_producers_go_on(name, children, what):
     with make(name) as ring, ring.producer() as producer:
@@ -84,6 +91,12 @@ def creates(pipe, name):
     ring.close()
 
 
+@promise(
+    "README.md",
+    "The process that creates a ring owns the memory. If it dies, the processes that are in the "
+    "ring can finish.",
+)
+@promise("failure.md", "Those inside go on. Others can attach as long as the name exists.")
 def test_a_host_ring_outlives_its_creator_as_long_as_it_has_its_name(name, children):
     creator = children(creates, name)
     creator.receive()
@@ -100,6 +113,10 @@ def test_a_host_ring_outlives_its_creator_as_long_as_it_has_its_name(name, child
     assert segments_of(name) == []
 
 
+@promise(
+    "failure.md",
+    "The frame is torn. That reader gets `FrameTorn` from `slot.check()` and at release.",
+)
 def test_who_holds_a_frame_that_turns_out_torn_is_told_by_check_and_at_release(name, children):
     with make(name) as ring:
         frames, victim = ring.consumer(), Victim(ring, children)
@@ -114,6 +131,11 @@ def test_who_holds_a_frame_that_turns_out_torn_is_told_by_check_and_at_release(n
             slot.release()
 
 
+@promise(
+    "failure.md",
+    "Readers get `PeerLost` after everything published was read. A new producer starts the stream "
+    "again.",
+)
 def test_a_new_producer_starts_the_stream_again(name, children):
     with make(name) as ring:
         frames, victim = ring.consumer(), Victim(ring, children, 2)
@@ -137,6 +159,9 @@ def dies_at_once(pipe, name, peers):
     pipe.receive()
 
 
+@promise(
+    "failure.md", "`gpuring inspect` shows the last eight deaths, and what was done about each."
+)
 def test_inspect_shows_the_last_eight_deaths(name, children):
     with make(name) as ring, ring.producer():
         pids = []

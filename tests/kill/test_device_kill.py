@@ -14,6 +14,7 @@ from __future__ import annotations
 import pytest
 
 from tests.helpers.compiled import BUILD_S, CORE, DEVICE, Edit, build, needs_compiler, run
+from tests.helpers.promise import promise
 from tests.kill.matrix import RUN_S, dies_at_every_point_of, is_caught
 
 PROGRAM = [
@@ -26,6 +27,14 @@ FLAGS = ["-O1", "-g", "-w", "-DGR_FAULTS", "-Wl,--wrap=gr_pidfd"]
 pytestmark = [needs_compiler, pytest.mark.deadline(BUILD_S + RUN_S)]
 
 
+@promise(
+    "failure.md",
+    "The promise is that **if a process is killed, at any instruction, the others go on**. No "
+    "reader gets a torn frame without being told.",
+    "A reader of a torn frame is always told.",
+    "A finished frame is called torn in three cases only.",
+    "When the consumer's own GPU work on the frame is done, the answer of `slot.check()` is final.",
+)
 @pytest.mark.slow
 def test_whoever_dies_wherever_streams_go_on_and_torn_frames_are_told_exactly(tmp_path):
     program = build(tmp_path, PROGRAM, FLAGS, device=True)

@@ -10,9 +10,15 @@ import pytest
 from gpuring import native
 from tests.helpers import raw_verbs
 from tests.helpers.fake_driver import INVALID
+from tests.helpers.promise import promise
 from tests.kill.test_torn import OnGpu, consumer_of, get, make_ring, pay, producer_of, told
 
 
+@promise(
+    "failure.md",
+    "First, another peer has taken the place of its producer in the ring, and died with GPU work "
+    "pending on the same slot before the consumer looked.",
+)
 @pytest.mark.parametrize("later", ["had work pending", "had none"])
 def test_a_later_owner_of_the_number_died_with_work_pending_on_the_slot(segment, later):
     ring = make_ring(segment, "timeline")
@@ -46,6 +52,12 @@ def dies(ring, producer):
     ring.driver.errors["open_handle"] = INVALID
 
 
+@promise(
+    "failure.md",
+    'The frames are read as usual. With `sync="event"` one may be called torn, as described below.',
+    "Second, with `sync=\"event\"`, the consumer's process had never found that producer's work on "
+    "that slot pending before the death, for example because it joined afterwards.",
+)
 @pytest.mark.parametrize("how", ["it had met it", "it had not looked", "it joined afterwards"])
 def test_the_readers_process_had_never_found_that_producers_work_pending(segment, how):
     ring, met = make_ring(segment, "event"), how == "it had met it"
@@ -66,6 +78,11 @@ def test_the_readers_process_had_never_found_that_producers_work_pending(segment
     assert ring.peek("peer", "torn", reader.number) == (0 if met else 1)
 
 
+@promise(
+    "failure.md",
+    "Third, with `sync=\"event\"`, another peer has taken the producer's place, and the consumer's "
+    "process has met pending work of that peer since.",
+)
 @pytest.mark.parametrize("met", [True, False])
 def test_the_readers_process_has_met_the_next_owner_of_the_number(segment, met):
     ring = make_ring(segment, "event")

@@ -9,6 +9,7 @@ import sys
 import threading
 
 import gpuring
+from tests.helpers.promise import promise
 from tests.helpers.support import Pipe, poll
 from tests.service import services
 
@@ -58,6 +59,7 @@ def forks(pipe: Pipe, name: str) -> tuple[list[str], list[int]]:
     return errors, seqs
 
 
+@promise("README.md", "After `fork()` a handle cannot be used in the child.")
 def test_a_forked_child_gets_a_clear_error_and_does_the_parent_no_harm(name, children):
     errors, seqs = children(forks, name).result()
     assert len(errors) == 6

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.compiled import BUILD_S, CORE, Edit, build, needs_compiler, run
+from tests.helpers.promise import promise
 from tests.kill.matrix import PATIENT, RUN_S, dies_at_every_point_of, is_caught
 
 pytestmark = [needs_compiler, pytest.mark.deadline(BUILD_S + RUN_S)]
@@ -27,6 +28,19 @@ def matrix(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("kill"), "kill/*.c", FLAGS)
 
 
+@promise(
+    "failure.md",
+    "The promise is that **if a process is killed, at any instruction, the others go on**.",
+    "Another process does it again. Every step can be repeated.",
+    "Two kinds of death may be noticed only by these looks.",
+    "The other is a newcomer that was killed in the middle of its join.",
+    "A waiting thread may also be late by one such interval if the process that should wake it "
+    "cannot be cleared. That is so if a process without a producer or a consumer is killed in the "
+    "middle of `close()`, or if a process is stopped after it has changed the ring and before it "
+    "wakes the others.",
+    "A process that is stopped (by SIGSTOP or a debugger) keeps what it holds. Nobody takes it "
+    "away.",
+)
 def test_whoever_dies_wherever_the_survivors_go_on_and_the_books_balance(matrix):
     dies_at_every_point_of((CORE,), matrix)
 
@@ -41,6 +55,13 @@ WITHOUT_LONG_TICKS: list[Edit] = [
 ]
 
 
+@promise(
+    "failure.md",
+    "A watchdog also learns of newcomers in time, because a join wakes everybody who sleeps at the "
+    "ring, and a thread that is about to sleep tells its watchdog who has joined.",
+    "A watchdog also looks by itself, 20 ms after a join at first. While nobody joins, the "
+    "interval grows to a second.",
+)
 @pytest.mark.slow
 def test_no_death_waits_for_the_tick_of_a_watchdog(tmp_path):
     """Newcomers are told of by who wakes up, or goes to sleep, so the tick may be long.

@@ -10,6 +10,7 @@ import pytest
 
 import gpuring
 from gpuring.native.snapshot import snapshot
+from tests.helpers.promise import promise
 
 JOINS = """
 import multiprocessing, os, sys, threading, time
@@ -95,6 +96,12 @@ def ring(name):
         yield made
 
 
+@promise(
+    "failure.md",
+    "If a process ends with the end of its script, by `sys.exit` or by an error that nobody "
+    "catches, it leaves its rings in order.",
+    "If it was the last producer, readers get `EndOfStream`.",
+)
 @pytest.mark.parametrize("how", IN_ORDER)
 def test_an_end_in_order_is_the_end_of_the_stream(ring, how):
     with ring.consumer() as reader:
@@ -104,12 +111,18 @@ def test_an_end_in_order_is_the_end_of_the_stream(ring, how):
         assert ring._header.reaps == 0
 
 
+@promise(
+    "failure.md",
+    "If a process ends with the end of its script, by `sys.exit` or by an error that nobody "
+    "catches, it leaves its rings in order.",
+)
 def test_an_unhandled_error_is_an_end_in_order(ring):
     with ring.consumer() as reader:
         ended(ring.name, "kept = joins(name); 1 / 0", status=1)
         assert end_of(reader) is gpuring.EndOfStream
 
 
+@promise("failure.md", "Open slots are abandoned or released.")
 def test_what_is_open_at_the_end_is_abandoned_or_released(ring):
     """A death would void the claim and give the frame to another member."""
     with ring.producer() as producer, ring.consumer("x") as other:
@@ -148,6 +161,11 @@ while not mine.ring.stats().peers[0].waiting:
 """
 
 
+@promise(
+    "failure.md",
+    "Daemon threads that are inside a call then get `RingClosed`, as if another thread had closed "
+    "the producer or the consumer.",
+)
 def test_a_daemon_thread_in_a_call_gets_ringclosed(ring):
     done = subprocess.run(
         [sys.executable, "-c", DAEMON, ring.name], timeout=60, capture_output=True, check=False
@@ -155,6 +173,11 @@ def test_a_daemon_thread_in_a_call_gets_ringclosed(ring):
     assert (done.returncode, done.stdout) == (0, b"RingClosed"), done.stderr
 
 
+@promise(
+    "failure.md",
+    "`os._exit`, SIGKILL or a signal without a handler is a death, as in the table above. SIGTERM "
+    "is such a signal unless you set a handler.",
+)
 @pytest.mark.parametrize("how", AS_A_DEATH)
 def test_an_end_without_a_word_is_a_death(ring, how):
     with ring.consumer() as reader:
@@ -170,6 +193,11 @@ def ends_in_order(ring, file, program):
         assert ring._header.reaps == 0
 
 
+@promise(
+    "failure.md",
+    "A child of `multiprocessing` that returns from its function also leaves in order, with every "
+    "start method.",
+)
 @pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 def test_a_child_of_multiprocessing_that_returns_ends_in_order(ring, method, tmp_path):
@@ -206,6 +234,11 @@ def child(name):
 """
 
 
+@promise(
+    "failure.md",
+    "Before its rings are closed, Python waits for all threads that are not daemons, in a child of "
+    "`multiprocessing` as well.",
+)
 @pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 def test_a_child_of_multiprocessing_waits_for_its_threads_first(ring, method, tmp_path):
@@ -241,6 +274,11 @@ ROUNDS = {
 }
 
 
+@promise(
+    "failure.md",
+    "Daemon threads that are inside a call then get `RingClosed`, as if another thread had closed "
+    "the producer or the consumer.",
+)
 @pytest.mark.slow
 @pytest.mark.deadline(120)
 @pytest.mark.parametrize("what", ROUNDS)
@@ -264,6 +302,7 @@ def test_a_daemon_thread_at_full_speed_takes_nothing_along(ring, what):
                 producer.claim(10).publish()
 
 
+@promise("failure.md", "From then on `create` and `attach` raise `RingClosed`.")
 @pytest.mark.parametrize(
     "opens", ["attach(name)", "create(name + '-late', slots=1, shape=1, dtype='u1')"]
 )

@@ -14,6 +14,7 @@ import pytest
 import gpuring
 from gpuring import native
 from tests.helpers.commands import gpuring as command
+from tests.helpers.promise import promise
 from tests.helpers.support import poll, segments_of
 
 OPTIONS = {"slots": 4, "shape": 4, "dtype": "i8", "device": "host"}
@@ -54,6 +55,12 @@ def records(pipe, name, last):
         frames.close()
 
 
+@promise(
+    "failure.md",
+    'The loop `for slot in ring.consumer("recorder", reattach=True)` goes on after all of these.',
+    "The first frame after a restart has `slot.restarted`.",
+    "Sequences start over with a new ring.",
+)
 @pytest.mark.slow
 def test_a_loop_goes_on_over_the_death_of_who_owns_the_ring(name, children):
     """Sequences start over with the new one."""
@@ -84,6 +91,11 @@ def watches(pipe, name, newest, last):
                 return
 
 
+@promise(
+    "failure.md",
+    "It also goes on if the reader has joined the old ring after the creator's death. So does the "
+    "loop `for (slot,) in gpuring.align([consumer])`, which takes the newest frame each time.",
+)
 @pytest.mark.slow(keep=2)
 @pytest.mark.parametrize("between", [True, False])
 @pytest.mark.parametrize("newest", [True, False])
@@ -113,6 +125,15 @@ def ends(camera, how):
     assert camera.process.exitcode == -how
 
 
+@promise(
+    "README.md", "When the creator is started again, its new ring takes the place of the old one."
+)
+@promise(
+    "failure.md",
+    "Nothing is left behind that would keep a later start from working.",
+    "If a process that created a ring was killed, start it again with the same call. `create` "
+    "takes the place of a ring whose creator is dead.",
+)
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_a_camera_that_was_killed_starts_again(name, children, how):
     """It had the only handle.  The new ring has its name alone, and works."""
@@ -125,6 +146,15 @@ def test_a_camera_that_was_killed_starts_again(name, children, how):
         works(ring)
 
 
+@promise(
+    "README.md", "When the creator is started again, its new ring takes the place of the old one."
+)
+@promise(
+    "failure.md",
+    "If a process that created a ring was killed, start it again with the same call. `create` "
+    "takes the place of a ring whose creator is dead. Consumers that are still in the old ring "
+    "read what is there and get `EndOfStream`.",
+)
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_a_camera_starts_again_though_a_reader_is_still_in_its_ring(name, children, how):
     """The reader, which is lossless and has fallen behind, drains the old ring."""
@@ -145,6 +175,12 @@ def test_a_camera_starts_again_though_a_reader_is_still_in_its_ring(name, childr
         again.result()
 
 
+@promise(
+    "failure.md",
+    "Other producers that are still in it get `RingClosed`. If any of several programs may create "
+    "the ring and the others are to go on with it, pass `replace=False` and attach after "
+    "`RingExists`.",
+)
 def test_a_producer_in_the_ring_of_a_dead_creator_is_closed_out_by_the_next_one(name, children):
     """The creator has the say.  Who would rather go on with the ring asks for replace=False."""
     camera = children(owns_and_publishes, name, [1])
@@ -161,6 +197,9 @@ def test_a_producer_in_the_ring_of_a_dead_creator_is_closed_out_by_the_next_one(
             works(ring)
 
 
+@promise(
+    "failure.md", "A ring whose creator lives is replaced only by `create(..., replace=True)`."
+)
 def test_a_ring_whose_creator_lives_is_not_replaced_unasked(name):
     with gpuring.create(name, **OPTIONS) as ring:
         for replace in (None, False):
@@ -169,6 +208,7 @@ def test_a_ring_whose_creator_lives_is_not_replaced_unasked(name):
         works(ring)
 
 
+@promise("failure.md", "With `replace=False` no ring is replaced.")
 def test_replace_false_refuses_the_ring_of_the_dead_too(name, children):
     camera = children(owns_and_publishes, name, [1])
     camera.receive()
@@ -197,6 +237,12 @@ def damaged(name):
         file.write(os.urandom(path.stat().st_size))
 
 
+@promise(
+    "failure.md",
+    "`create` also takes the place of a damaged ring, or one of another version of gpuring, when "
+    "no process uses it. While a process uses it, `create` raises `RingExists`, because that "
+    "process could not be told that its ring has ended.",
+)
 @pytest.mark.parametrize("change", [of_another_version, damaged])
 def test_what_cannot_be_read_makes_way_when_nobody_uses_it(name, children, change):
     camera = children(owns_and_publishes, name, [1])
@@ -228,6 +274,7 @@ def test_who_attached_before_a_ring_was_replaced_is_told_to_attach_again(name, r
     old.close()
 
 
+@promise("failure.md", "That closes the old ring, and its readers read what is left in it.")
 def test_readers_drain_a_ring_that_was_replaced(name):
     with (
         gpuring.create(name, **OPTIONS) as old,
@@ -267,6 +314,11 @@ def works(ring):
         assert frames.acquire(10).array[0] == 7
 
 
+@promise(
+    "failure.md",
+    "Nothing is left behind that would keep a later start from working.",
+    "If everybody was killed with `kill -9`, start again, or run `gpuring clean`.",
+)
 @pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("replace", [None, True])
 def test_after_the_death_of_everybody_a_new_ring_replaces_the_old_one(name, children, replace):
@@ -276,6 +328,9 @@ def test_after_the_death_of_everybody_a_new_ring_replaces_the_old_one(name, chil
         works(ring)
 
 
+@promise(
+    "failure.md", "If everybody was killed with `kill -9`, start again, or run `gpuring clean`."
+)
 @pytest.mark.slow
 def test_after_the_death_of_everybody_clean_removes_the_ring(name, children):
     all_killed(name, children)
@@ -288,6 +343,11 @@ def test_after_the_death_of_everybody_clean_removes_the_ring(name, children):
         works(ring)
 
 
+@promise(
+    "failure.md",
+    "A producer that did not create the ring attaches again after a restart and calls "
+    "`ring.producer()`.",
+)
 def test_a_producer_comes_back_to_a_kept_ring(name, children):
     """Killed, not left in order: it attaches again, and its readers go on."""
     with gpuring.create(name, **OPTIONS) as ring, ring.consumer("all") as frames:
@@ -313,6 +373,7 @@ def keeper(name):
     return started
 
 
+@promise("failure.md", "A keeper that was killed is started again like any other creator.")
 def test_a_keeper_that_was_killed_starts_again(name):
     """Though a producer is still in the ring, which learns that it has ended."""
     with keeper(name) as first:

@@ -13,6 +13,7 @@ import pytest
 
 import gpuring
 from tests.helpers.commands import gpuring as command
+from tests.helpers.promise import promise
 from tests.helpers.rings import drain, put
 from tests.helpers.support import poll
 
@@ -63,6 +64,14 @@ def is_asleep(ring, number):
     return any(peer.waiting for peer in ring.stats().peers if peer.number == number)
 
 
+@promise(
+    "failure.md",
+    "A process that is stopped (by SIGSTOP or a debugger) keeps what it holds. Nobody takes it "
+    "away.",
+    "The errors of those that waited for it in vain say so, too.",
+    "readers that come to that frame, and producers a lap later; `latest` does not wait",
+    "If the process is continued, it goes on where it was.",
+)
 def test_a_stopped_producer_with_a_claim_holds_up_readers_and_a_lap_later_producers(name, children):
     with make(name) as ring, ring.producer() as producer, ring.consumer("all") as reader:
         newest = ring.consumer(lossless=False)
@@ -85,6 +94,9 @@ def test_a_stopped_producer_with_a_claim_holds_up_readers_and_a_lap_later_produc
         assert drain(reader) == [seq, *behind]
 
 
+@promise(
+    "failure.md", "producers, a lap later", "If the process is continued, it goes on where it was."
+)
 def test_a_stopped_holder_of_a_lossless_subscription_holds_up_producers_a_lap_later(name, children):
     with make(name) as ring, ring.producer() as producer, ring.consumer("other") as other:
         child = children(holds, name, "mine", True)
@@ -102,6 +114,13 @@ def test_a_stopped_holder_of_a_lossless_subscription_holds_up_producers_a_lap_la
         assert put(producer) == [seq + SLOTS]
 
 
+@promise(
+    "failure.md",
+    "They go to another member with `slot.redelivered` set, which is the default. With "
+    "`redeliver=False` they are dropped.",
+    "producers, a lap later",
+    "If it is killed, it is cleared like any other.",
+)
 def test_another_member_reads_on_beside_a_stopped_one(name, children):
     """Up to a lap after the frame that it holds."""
     with make(name) as ring, ring.producer() as producer:
@@ -119,6 +138,7 @@ def test_another_member_reads_on_beside_a_stopped_one(name, children):
             assert (slot.seq, slot.redelivered) == (seq, True)
 
 
+@promise("failure.md", "nobody; the ring has one slot less")
 def test_a_stopped_holder_of_a_lossy_subscription_costs_one_slot(name, children):
     with make(name) as ring, ring.producer() as producer, ring.consumer("all") as reader:
         child = children(holds, name, "some", False)
@@ -138,6 +158,7 @@ def test_a_stopped_holder_of_a_lossy_subscription_costs_one_slot(name, children)
         assert any(s % SLOTS == first for s in drain(reader))
 
 
+@promise("failure.md", "nobody")
 @pytest.mark.parametrize(("role", "lossless"), [("producer", True), ("consumer", False)])
 def test_a_stopped_producer_or_lossy_reader_that_waits_costs_nothing(
     name, children, role, lossless
@@ -159,6 +180,11 @@ def test_a_stopped_producer_or_lossy_reader_that_waits_costs_nothing(
         assert child.result() > SLOTS
 
 
+@promise(
+    "failure.md",
+    "The errors of those that waited for it in vain say so, too.",
+    "producers, a lap after the last frame that it has read",
+)
 def test_a_stopped_reader_of_a_lossless_subscription_gates_though_it_holds_nothing(name, children):
     """It does not take what it is there for."""
     with make(name) as ring, ring.producer() as producer:
@@ -174,6 +200,7 @@ def test_a_stopped_reader_of_a_lossless_subscription_gates_though_it_holds_nothi
         assert child.result() == SLOTS
 
 
+@promise("failure.md", "If it is killed, it is cleared like any other.")
 def test_a_stopped_process_that_is_killed_is_cleared(name, children):
     with make(name) as ring, ring.producer() as producer, ring.consumer("all") as reader:
         child = children(claims, name)
@@ -185,6 +212,7 @@ def test_a_stopped_process_that_is_killed_is_cleared(name, children):
             assert slot.seq == seq + 1
 
 
+@promise("failure.md", "`gpuring inspect`, `top` and `ls` say that it is stopped.")
 @pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("width", [80, None])
 def test_the_tools_say_who_is_stopped(name, children, width):
@@ -227,6 +255,7 @@ def produces(pipe, name):
         pipe.receive()
 
 
+@promise("failure.md", "The errors of those that waited for it in vain say so, too.")
 def test_who_waits_for_a_frame_is_told_that_the_producer_is_stopped(name, children):
     with make(name) as ring, ring.consumer() as reader, ring.producer():
         child = children(produces, name)

@@ -11,6 +11,7 @@ from gpuring import native
 from gpuring.registry import diagnosis
 from tests.helpers import raw_verbs
 from tests.helpers.fake_driver import Driver, event_of
+from tests.helpers.promise import promise
 from tests.helpers.support import Actor
 from tests.helpers.victim import Victim, make
 
@@ -127,6 +128,10 @@ def test_gpu_work_that_is_done_after_the_release_tears_nothing(ring):
     assert not reader.peer.look_at_released()
 
 
+@promise(
+    "failure.md",
+    "A death does not tear frames of other producers, apart from the first case below.",
+)
 @pytest.mark.parametrize("kind", ["timeline", "event"])
 def test_only_the_dead_producers_frames_are_told(segment, kind):
     ring = make_ring(segment, kind, 4)
@@ -141,6 +146,11 @@ def test_only_the_dead_producers_frames_are_told(segment, kind):
     assert told(reader) == others
 
 
+@promise(
+    "failure.md",
+    "Each frame is judged by its own producer, and by how far the GPU work of that producer had "
+    "come.",
+)
 def test_a_healthy_frame_of_another_producer_in_the_same_slot_is_not_told(ring):
     """It was still being written when its reader released it, and when the other producer died."""
     reader, victim, other = consumer_of(ring), producer_of(ring), producer_of(ring)
@@ -195,6 +205,11 @@ def test_a_frame_known_torn_at_its_release_is_told_once(ring):
 event_only = pytest.mark.parametrize("ring", ["event"], indirect=True)
 
 
+@promise(
+    "failure.md",
+    "After a death the consumer asks two events: its own, which comes after the frame on its "
+    "stream, and the producer's.",
+)
 @event_only
 @pytest.mark.parametrize("whose", ["reader", "producer"])
 @pytest.mark.parametrize("released", [False, True])
@@ -384,6 +399,12 @@ def leave_without(consumer, error):
     assert consumer.closed
 
 
+@promise(
+    "failure.md",
+    "The frame is torn. That reader gets `FrameTorn`, which names the sequences, from its next "
+    "acquire or at close.",
+    "If a frame turns out to be torn after its release, the next acquire or `close()` says so.",
+)
 @pytest.mark.parametrize("how", ["acquire", "latest", "close"])
 def test_released_frames_that_turn_out_torn_are_told_once(name, children, how):
     with make(name) as ring:

@@ -21,6 +21,7 @@ import gpuring
 from gpuring.cli import inspect
 from gpuring.ring import inner
 from tests.helpers.compiled import build, needs_compiler, run
+from tests.helpers.promise import promise
 
 CI_INPUTS = 50_000
 CI_CONVERSATIONS = 3_000
@@ -36,6 +37,14 @@ def figures_of(place: Path, name: str, inputs: int) -> dict[str, Any]:
     return figures
 
 
+@promise(
+    "failure.md",
+    "Everything that is read from a header at attach is copied and checked against its range and "
+    "the real size of the file. Only the checked copy is used. Sequences, owners and shapes that "
+    "are read later are checked before they are used as an index.",
+    "They cannot make a correct peer read or write outside the mapped files through words of the "
+    "header.",
+)
 @needs_compiler
 @pytest.mark.slow
 @pytest.mark.deadline(300)
@@ -44,6 +53,7 @@ def test_no_word_makes_the_core_crash_or_hang_or_leave_its_tables(tmp_path):
     assert figures["attached"] > CI_INPUTS // 10  # many get past the checks of attach
 
 
+@promise("failure.md", "That holds nobody else up.")
 @needs_compiler
 @pytest.mark.slow
 @pytest.mark.deadline(300)
@@ -89,6 +99,11 @@ def use(name: str) -> None:
         ring.stats()
 
 
+@promise(
+    "failure.md",
+    "They cannot make a correct peer read or write outside the mapped files through words of the "
+    "header.",
+)
 @pytest.mark.deadline(120)
 @settings(
     max_examples=300,
@@ -126,6 +141,11 @@ def test_damaged_tables_are_told_by_the_errors_of_gpuring_only(name, damage):
         held.release()
 
 
+@promise(
+    "failure.md",
+    "Sequences, owners and shapes that are read later are checked before they are used as an "
+    "index.",
+)
 def test_a_frame_of_impossible_dimensions_is_passed_over_and_told(name):
     with (
         gpuring.create(name, slots=2, shape=4, dtype="u1", device="host") as ring,

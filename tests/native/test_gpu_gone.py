@@ -6,10 +6,17 @@ import pytest
 
 from gpuring.cli.inspect import describe
 from gpuring.registry.stats import collect
+from tests.helpers.promise import promise
 from tests.helpers.support import poll
 from tests.native.offer import gives_its_locks_up
 
 
+@promise(
+    "failure.md",
+    "On a GPU the pidfd of the process must also say that the process and its GPU work are gone.",
+    "Two kinds of death may be noticed only by these looks. One is a peer that has lost its locks "
+    "although its process lives, which happens if a program closes all its descriptors.",
+)
 @pytest.mark.parametrize(("memory", "sync"), [("ipc", "timeline"), ("host", "host")])
 def test_on_a_gpu_nobody_is_cleared_before_the_process_is_gone(segment, children, memory, sync):
     """G1: its lock goes before its GPU work does.  In host memory there is no such work."""
@@ -27,6 +34,19 @@ def test_on_a_gpu_nobody_is_cleared_before_the_process_is_gone(segment, children
     assert ring.creator.reap() == [number]
 
 
+@promise(
+    "README.md",
+    'The peers of a GPU ring with `memory="ipc"` must share a pid namespace if the dead are to be '
+    "cleared.",
+)
+@promise(
+    "failure.md",
+    "So peers of a GPU ring in different containers clear each other only if they have handed "
+    "their pidfds to each other, or if the containers share a pid namespace (`--pid=host`, "
+    "`--pid=container:…`). `gpuring inspect` shows the dead among them as dead.",
+    "It is not cleared if everybody who had its pidfd is dead as well.",
+    "Host rings need only the shared `/dev/shm` ([more on containers](containers.md)).",
+)
 @pytest.mark.parametrize(("memory", "sync"), [("ipc", "timeline"), ("host", "host")])
 def test_on_a_gpu_the_dead_of_another_pid_namespace_are_never_cleared(
     segment, children, memory, sync
@@ -49,6 +69,11 @@ def test_on_a_gpu_the_dead_of_another_pid_namespace_are_never_cleared(
     assert ring.creator.reap() == [number]
 
 
+@promise(
+    "failure.md",
+    "Peers in another pid namespace are looked at every 20 ms, unless they have handed their pidfd "
+    "over.",
+)
 def test_the_watchdog_clears_who_has_no_pidfd_here(segment, children):
     """In host memory: it looks at a peer of another pid namespace again and again."""
     ring = segment(2)

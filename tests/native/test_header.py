@@ -19,6 +19,7 @@ from gpuring.native import Damaged, File, Header, Retired
 from gpuring.native.snapshot import snapshot
 from gpuring.registry import segment as segments
 from tests.helpers import raw_verbs
+from tests.helpers.promise import promise
 from tests.helpers.support import Segment
 
 SHM = Path("/dev/shm")
@@ -45,6 +46,11 @@ def test_a_file_without_room_for_a_header(segment, nbytes, how):
         raw(segment().bytes()[:nbytes], how)
 
 
+@promise(
+    "failure.md",
+    "Everything that is read from a header at attach is copied and checked against its range and "
+    "the real size of the file. Only the checked copy is used.",
+)
 @pytest.mark.parametrize("change", [-4096, -1, 1, 4096])
 def test_a_file_of_another_size_than_it_says(segment, change, how):
     data = segment().bytes()
@@ -100,6 +106,11 @@ OUT_OF_RANGE = [
 ]
 
 
+@promise(
+    "failure.md",
+    "Everything that is read from a header at attach is copied and checked against its range and "
+    "the real size of the file. Only the checked copy is used.",
+)
 @pytest.mark.parametrize(("field", "value"), [(f, v) for f, vs in OUT_OF_RANGE for v in vs])
 def test_a_count_out_of_its_range_is_refused_by_name(segment, field, value, how):
     ring = segment()
@@ -117,6 +128,11 @@ def test_the_text_of_a_count_out_of_range_has_the_number(segment, field, values)
             ring.process()
 
 
+@promise(
+    "failure.md",
+    "Everything that is read from a header at attach is copied and checked against its range and "
+    "the real size of the file. Only the checked copy is used.",
+)
 @pytest.mark.parametrize(
     ("field", "value"),
     [("slots", 1024), ("max_peers", 250), ("max_subscriptions", 250), ("meta_nbytes", 2**16),
@@ -216,6 +232,7 @@ _json = st.recursive(
 )  # fmt: skip
 
 
+@promise("failure.md", "The description of a slot is JSON.")
 @settings(max_examples=300, deadline=None)
 @given(
     text=st.binary(max_size=64)
@@ -265,6 +282,7 @@ def spec_at(name: str) -> tuple[int, bytes]:
     return at, data[at:].rstrip(b"\0")
 
 
+@promise("failure.md", "A file that is damaged, or is no ring, gives `RingIncompatible`.")
 @pytest.mark.parametrize(
     "change",
     [
@@ -287,6 +305,7 @@ def test_a_damaged_description_is_incompatible(name, change):
             gpuring.attach(name)
 
 
+@promise("failure.md", "A file that is damaged, or is no ring, gives `RingIncompatible`.")
 @settings(
     max_examples=200,
     deadline=None,
@@ -321,6 +340,9 @@ def test_an_incompatible_ring_says_why_and_what_to_do(name):
             gpuring.attach(name)
 
 
+@promise(
+    "failure.md", "It takes only slots that have the owner, the size and the epoch of the header."
+)
 def test_slots_that_are_gone_or_of_another_size(name):
     with gpuring.create(name, slots=2, shape=4, dtype="u1", device="host"):
         (slots,) = SHM.glob(f"gpuring.{name}+*")
@@ -333,6 +355,9 @@ def test_slots_that_are_gone_or_of_another_size(name):
             gpuring.attach(name)
 
 
+@promise(
+    "failure.md", "It takes only slots that have the owner, the size and the epoch of the header."
+)
 @pytest.mark.skipif(os.geteuid() != 0, reason="giving a segment to another user needs root")
 @pytest.mark.parametrize("theirs", ["slots", "header"])
 def test_slots_that_somebody_else_put_there(name, theirs):

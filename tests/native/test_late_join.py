@@ -13,6 +13,7 @@ from subprocess import CompletedProcess
 import pytest
 
 from tests.helpers.compiled import BUILD_S, Edit, build, needs_compiler, run
+from tests.helpers.promise import promise
 
 RUN_S, HANGS_S = 60, 2
 FLAGS = ["-O1", "-g", "-w", "-DGR_SLICE_NS=INT64_C(1000000000000000)"]
@@ -37,6 +38,11 @@ def joins(place: Path, how: str, seconds: int, *edits: Edit) -> CompletedProcess
     return run(program, how, seconds, timeout=RUN_S + 10)
 
 
+@promise(
+    "failure.md",
+    "A thread also does so when it polls in vain, and before it waits for GPU work or lets a "
+    "stream wait.",
+)
 @pytest.mark.parametrize("how", TELLS)
 def test_the_watchdog_knows_who_is_waited_for(how, tmp_path):
     done = joins(tmp_path, how, RUN_S)

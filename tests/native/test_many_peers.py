@@ -13,6 +13,7 @@ import gpuring
 from gpuring import cli, native
 from gpuring.native.snapshot import snapshot
 from tests.helpers import raw_verbs
+from tests.helpers.promise import promise
 from tests.helpers.support import poll
 
 SIZES = (65, 128, 250)
@@ -222,6 +223,7 @@ def test_a_frame_that_the_last_member_gives_back_comes_again(crowded):
 # ---- through the API ---------------------------------------------------------------------------
 
 
+@promise("README.md", "It has at most 250 peers and 250 subscriptions.")
 @pytest.mark.parametrize("n", SIZES)
 def test_every_verb_of_the_last_peers(name, n):
     with gpuring.create(name, **SMALL, max_peers=n, max_subscriptions=n) as ring:

@@ -8,6 +8,7 @@ import pytest
 
 from gpuring import native
 from tests.helpers import raw_verbs
+from tests.helpers.promise import promise
 from tests.helpers.support import Actor
 
 
@@ -200,6 +201,11 @@ def test_a_number_whose_byte_is_locked_is_not_given_out(segment):
     assert ring.producer().number == 0
 
 
+@promise(
+    "failure.md",
+    "Each process holds file locks in the rings that it has joined. The kernel drops them when the "
+    "process dies, and the others notice that.",
+)
 def test_a_joiner_holds_his_byte(segment):
     ring = segment()
     producer = ring.producer()

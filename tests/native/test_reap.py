@@ -13,6 +13,7 @@ from gpuring import native
 from gpuring.native import Header
 from gpuring.native.snapshot import snapshot
 from tests.helpers import raw_verbs
+from tests.helpers.promise import promise
 from tests.helpers.support import Pipe, pack, poll
 
 
@@ -27,6 +28,7 @@ def test_the_living_are_left_alone(segment):
     assert ring.bytes() == before
 
 
+@promise("failure.md", "The sequence becomes void. Readers pass over it.")
 def test_a_dead_producers_claims_become_void_and_his_frames_stay(segment):
     ring = segment(4)
     reader, producer, other = ring.consumer(), ring.producer(), ring.producer()
@@ -106,6 +108,7 @@ def test_a_member_that_died_between_entry_and_announcement_is_cleared(segment):
     assert ring.producer().put(4) == [2, 3, 4, 5]
 
 
+@promise("failure.md", "Another process does it again. Every step can be repeated.")
 def test_a_half_done_reap_is_repeated(segment):
     """Whatever the reaper before had done: the entry is freed last."""
     ring = segment(4)
@@ -159,6 +162,7 @@ def unfinished(ring, peer, slot: int) -> int:
     return ring.peek("work", "", row)
 
 
+@promise("failure.md", "The frame is **torn**. Acquire passes over it.")
 def test_a_frame_whose_producer_died_before_its_gpu_work_was_done_is_torn(segment):
     ring = segment(4)
     reader, lossy = ring.consumer(), ring.consumer("v", lossless=False)
@@ -212,6 +216,11 @@ def test_the_torn_mark_does_not_need_the_slot_word(segment):
     assert not ring.creator.torn(0, *ring.record(0))
 
 
+@promise(
+    "failure.md",
+    "Each frame is judged by its own producer, and by how far the GPU work of that producer had "
+    "come.",
+)
 def test_a_frame_that_was_finished_is_not_torn_by_a_later_one(segment):
     """Both of one producer, in one slot."""
     ring = segment(1)
@@ -287,6 +296,11 @@ def test_with_events_a_frame_that_may_have_been_written_stays_ready(segment, chi
     assert snapshot(ring.creator)["deaths"][0]["torn"] == 1
 
 
+@promise(
+    "failure.md",
+    "A frame that a consumer has *released* counts as read, although its GPU may not have read it "
+    "yet, because release is ordered by the stream.",
+)
 def test_a_dead_reader_tears_nothing(segment):
     ring = segment(2)
     a, b, producer = ring.consumer("x"), ring.consumer("x"), ring.producer()

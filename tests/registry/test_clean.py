@@ -13,6 +13,7 @@ import gpuring
 from gpuring.registry import directory
 from gpuring.registry import segment as segments
 from tests.helpers.commands import gpuring as command
+from tests.helpers.promise import promise
 from tests.helpers.support import Pipe, segments_of
 
 OPTIONS = {"slots": 2, "shape": 4, "dtype": "u1", "device": "host"}
@@ -62,6 +63,11 @@ def test_ls_and_clean_pass_over_foreign_files(name):
         assert not stranger.exists()
 
 
+@promise(
+    "failure.md",
+    "`gpuring clean` removes rings whose processes are all dead, slots that have no ring, and "
+    "sockets of the dead. It leaves a ring alone if any process in it is alive.",
+)
 def test_clean_removes_what_the_dead_left_and_keeps_the_living(name, children):
     with gpuring.create(f"{name}-mine", **OPTIONS):
         child = children(owner, f"{name}-dead")
@@ -76,6 +82,7 @@ def test_clean_removes_what_the_dead_left_and_keeps_the_living(name, children):
         gpuring.attach(f"{name}-mine").close()
 
 
+@promise("failure.md", "It leaves a ring alone if any process in it is alive.")
 def test_clean_keeps_a_ring_whose_creator_died_but_not_its_guests(name, children):
     child = children(owner, name)
     child.receive()
@@ -87,6 +94,11 @@ def test_clean_keeps_a_ring_whose_creator_died_but_not_its_guests(name, children
     assert cleaned(name) == [name]
 
 
+@promise(
+    "failure.md",
+    "`gpuring clean` removes rings whose processes are all dead, slots that have no ring, and "
+    "sockets of the dead.",
+)
 def test_clean_removes_what_a_creator_killed_half_way_left(name):
     half = Path(f"/dev/shm/gpuring.{name}-half")
     orphan = Path(f"/dev/shm/gpuring.{name}-orphan+{'0' * 32}")

@@ -15,6 +15,7 @@ import pytest
 import gpuring
 from tests.helpers import raw_verbs
 from tests.helpers.processes import Child
+from tests.helpers.promise import promise
 from tests.helpers.support import Pipe, open_files, poll
 from tests.registry.containers import Contained, as_on_gpu, cleans, obey, shared_memory, start
 
@@ -76,6 +77,14 @@ def on_gpu(pipe: Pipe, name: str, make: bool) -> None:
     )
 
 
+@promise(
+    "failure.md",
+    "They hand them over in rings whose slots are handed on by a descriptor.",
+    "So such a ring takes new peers after the death of its creator, as long as a process that has "
+    "joined it lives.",
+    "A process that was killed leaves its socket in `/dev/shm` until its peers are cleared, or "
+    "until the ring is removed.",
+)
 def test_a_ring_goes_on_without_its_creator_in_another_container(container, name):
     first, second = container(on_gpu, name, True), container(on_gpu, name, False)
     assert (first("pid"), second("pid")) == (1, 1)
@@ -101,6 +110,10 @@ def test_a_ring_goes_on_without_its_creator_in_another_container(container, name
     assert removed == name
 
 
+@promise(
+    "failure.md",
+    "A process does so before it joins, so it is cleared even if it is killed right then.",
+)
 def test_who_is_killed_as_soon_as_it_has_joined_is_cleared(container, name):
     """Its pidfd came before it did."""
     first = container(on_gpu, name, True)
@@ -120,6 +133,7 @@ def test_who_is_left_alone_right_after_its_join_clears_its_maker(container, name
     container(cleans)("clean")
 
 
+@promise("failure.md", "They hand them over in rings whose slots are handed on by a descriptor.")
 def test_everybody_has_the_pidfds_of_all_others(container, name):
     """Also of those that did not hand over the slots.  So the last one clears all."""
     peers = [container(on_gpu, name, k == 0) for k in range(4)]
@@ -163,6 +177,10 @@ def in_host_memory(pipe: Pipe, name: str, make: bool) -> None:
     )
 
 
+@promise(
+    "failure.md",
+    "Host rings need only the shared `/dev/shm` ([more on containers](containers.md)).",
+)
 def test_a_host_ring_needs_no_socket(container, name):
     """There the locks tell all, in any namespace."""
     first, second = (container(in_host_memory, name, make) for make in (True, False))

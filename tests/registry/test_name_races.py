@@ -20,6 +20,7 @@ from gpuring import native
 from gpuring.registry import directory
 from gpuring.registry import segment as segments
 from tests.helpers.interrupted import collected
+from tests.helpers.promise import promise
 from tests.helpers.support import Pipe, segments_of
 
 PACKAGE = Path(gpuring.__file__).parent
@@ -155,6 +156,11 @@ def kills(_pipe: Pipe, name: str, what: str) -> int:
     raise AssertionError("no end")
 
 
+@promise(
+    "failure.md",
+    "`gpuring clean` removes rings whose processes are all dead, slots that have no ring, and "
+    "sockets of the dead.",
+)
 @pytest.mark.slow(keep=1)
 @pytest.mark.deadline(300)
 @pytest.mark.parametrize("what", KILLED)
@@ -248,6 +254,10 @@ OPS: dict[str, Op] = {
 }
 
 
+@promise(
+    "failure.md",
+    "If several processes start at once, one creates the ring and the others get `RingExists`.",
+)
 @pytest.mark.slow(keep=1)
 @pytest.mark.deadline(300)
 @pytest.mark.parametrize("guest", [True, False])

@@ -17,6 +17,7 @@ from gpuring import native
 from gpuring.registry import directory
 from gpuring.registry import segment as segments
 from gpuring.ring import debug
+from tests.helpers.promise import promise
 from tests.helpers.support import Pipe, Place, segments_of
 
 OPTIONS = {"slots": 2, "shape": 4, "dtype": "u1"}
@@ -209,6 +210,9 @@ def test_a_name_is_taken(name):
         assert ring.stats().cursor == 2
 
 
+@promise(
+    "failure.md", "A ring whose creator lives is replaced only by `create(..., replace=True)`."
+)
 def test_replace_starts_a_new_epoch_and_ends_the_old_one(place, name):
     old = place.create(name, **OPTIONS)
     frames, producer = old.consumer(), old.producer()
@@ -291,6 +295,12 @@ def test_a_ring_that_is_forgotten_warns_and_is_closed(name):
     assert segments_of(name) == []
 
 
+@promise(
+    "failure.md",
+    "A producer or a consumer that is dropped without `close()` leaves the ring, and what it had "
+    "claimed or held is given back. A `ResourceWarning` says so.",
+    "With `GPURING_DEBUG=1` the warning itself always names that line.",
+)
 def test_a_consumer_that_is_dropped_warns_and_leaves(name, monkeypatch):
     """It is lossless, and nobody could read its frames any more: producers would wait for ever."""
     monkeypatch.setattr(debug, "ON", True)
@@ -312,6 +322,11 @@ def test_a_consumer_that_is_dropped_warns_and_leaves(name, monkeypatch):
             producer.claim(0).publish()
 
 
+@promise(
+    "failure.md",
+    "A producer or a consumer that is dropped without `close()` leaves the ring, and what it had "
+    "claimed or held is given back. A `ResourceWarning` says so.",
+)
 def test_whatever_is_dropped_leaves_at_once(name):
     """Without the garbage collector, and with a claim or a hold still open."""
     gc.disable()

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import gpuring
+from tests.helpers.promise import promise
 from tests.helpers.support import poll
 
 FIELDS = {"y": ((6, 8), "u1"), "uv": ((3, 4, 2), "i2"), "scale": ((), "f4")}
@@ -144,6 +145,7 @@ def test_several_fields_in_one_slot(place, name):
         assert ring.stats().producers[0].holding == ()
 
 
+@promise("README.md", "Slots have a fixed size, but a frame may be smaller than its slot.")
 @pytest.mark.parametrize("shape", [(3, 5), (2, 5), (3, 1), (7,), (1, 1, 15), (1,) * 8])
 def test_a_frame_may_be_smaller_than_its_slot(place, ring, shape):
     with ring.producer() as producer, ring.consumer() as frames:
@@ -170,6 +172,7 @@ def test_many_different_shapes_are_no_leak(ring):
                 assert slot.array.shape == (1 + k % 15,)
 
 
+@promise("README.md", "Slots have a fixed size, but a frame may be smaller than its slot.")
 @pytest.mark.parametrize("shape", [(4, 5), (16,), (0,), (-1,), (1.5,), (1,) * 9, (), "ab"])
 def test_a_shape_that_does_not_fit_claims_nothing(ring, shape):
     with ring.producer() as producer:

@@ -12,6 +12,7 @@ import pytest
 
 import gpuring
 from gpuring.native.snapshot import snapshot
+from tests.helpers.promise import promise
 from tests.helpers.support import poll
 
 
@@ -69,6 +70,11 @@ def named_in(ring, number):
     return found
 
 
+@promise(
+    "failure.md",
+    "`close()` by another thread ends a waiting call with `RingClosed`, and waits until that call "
+    "has returned.",
+)
 @pytest.mark.parametrize("what", ["endpoint", "ring"])
 @pytest.mark.parametrize("verb", WAITS)
 def test_close_ends_a_wait_of_another_thread(name, verb, what):
@@ -88,6 +94,11 @@ def test_close_ends_a_wait_of_another_thread(name, verb, what):
         assert ring._header.live_peers() == [keeper.peer]
 
 
+@promise(
+    "failure.md",
+    "`close()` by another thread ends a waiting call with `RingClosed`, and waits until that call "
+    "has returned.",
+)
 def test_close_ends_a_select_of_another_thread(name):
     with make(name) as ring:
         one, other = ring.consumer(), ring.consumer()
@@ -116,6 +127,7 @@ def test_a_closing_ring_lets_nobody_join(name):
         assert header.live_peers() == []
 
 
+@promise("failure.md", "After that the call takes nothing any more.")
 @pytest.mark.parametrize("verb", ["claim", "acquire", "latest"])
 def test_close_against_a_verb_at_full_speed_leaves_no_word(name, verb):
     """Between the finishing of what is held and the leaving nothing is taken."""
@@ -227,6 +239,12 @@ def closed_by_another(ring):
     assert ring.closed
 
 
+@promise(
+    "failure.md",
+    "If a producer or its ring is closed before the block of a claimed slot has ended, by another "
+    "thread or at the end of the process, the frame is not published. The block, `publish` and "
+    "every look at the slot then raise `RingClosed`.",
+)
 def test_a_frame_that_is_closed_before_the_end_of_its_block_is_no_published_frame(name):
     with make(name) as ring, ring.consumer() as frames:
         mine = gpuring.attach(name)
@@ -245,6 +263,12 @@ def test_a_frame_that_is_closed_before_the_end_of_its_block_is_no_published_fram
             frames.acquire(0)
 
 
+@promise(
+    "failure.md",
+    "If a producer or its ring is closed before the block of a claimed slot has ended, by another "
+    "thread or at the end of the process, the frame is not published. The block, `publish` and "
+    "every look at the slot then raise `RingClosed`.",
+)
 @pytest.mark.parametrize("by_hand", [False, True])
 def test_nor_is_one_of_a_batch(name, by_hand):
     with make(name):
@@ -262,6 +286,7 @@ def test_nor_is_one_of_a_batch(name, by_hand):
             closes()
 
 
+@promise("failure.md", "If the block ends by an error of its own, that error is raised instead.")
 def test_a_block_that_raises_tells_its_own_error(name):
     with make(name):
         mine = gpuring.attach(name)

@@ -14,6 +14,7 @@ import pytest
 import gpuring
 from gpuring.errors import OverrunWarning, StaleViewWarning
 from gpuring.ring import debug
+from tests.helpers.promise import promise
 from tests.helpers.support import Pipe
 from tests.service.services import answer_of, content, send, serve
 
@@ -157,6 +158,10 @@ def test_a_claimed_slot_is_poisoned(ring, place):
         assert set(raw[:60]) == {debug.POISON}
 
 
+@promise(
+    "failure.md",
+    "In debug mode each hand-over waits for the slot's stream, to look behind the end of the slot.",
+)
 def test_who_writes_beyond_the_end_is_named(ring, place):
     with ring.producer() as producer, ring.consumer() as frames:
         slot = producer.claim()

@@ -23,6 +23,7 @@ import pytest
 import gpuring
 from tests.helpers import raw_verbs
 from tests.helpers.interrupted import PACKAGE, may_come
+from tests.helpers.promise import promise
 from tests.helpers.support import LOCK_BYTE, poll
 from tests.ring.test_interrupt import names, traces
 
@@ -76,6 +77,7 @@ def without_the_collector(endpoint: Any) -> None:
 PEERS = pytest.mark.parametrize("make", [a_producer, a_consumer])
 
 
+@promise("failure.md", "It leaves even if a Ctrl-C comes while Python drops it.")
 @PEERS
 @pytest.mark.parametrize("collected", [False, True], ids=["", "collected"])
 def test_a_ctrl_c_that_comes_first_keeps_nobody_in_the_ring(ring, make, collected):
@@ -122,6 +124,7 @@ class Interrupt:
         sys.settrace(self._before)
 
 
+@promise("failure.md", "It leaves even if a Ctrl-C comes while Python drops it.")
 @pytest.mark.slow(keep=1)
 @pytest.mark.deadline(90)
 @PEERS
@@ -166,6 +169,11 @@ def drop(last: list[Any]) -> None:
     assert kinds == [KeyboardInterrupt]
 
 
+@promise(
+    "failure.md",
+    "After a second one it leaves when the process next opens or closes a ring, waits for itself "
+    "or ends.",
+)
 @pytest.mark.usefixtures("two_more")
 def test_what_two_of_them_have_kept_leaves_when_a_wait_needs_it(ring):
     with ring.producer() as producer:
@@ -177,6 +185,11 @@ def test_what_two_of_them_have_kept_leaves_when_a_wait_needs_it(ring):
         assert len(ring.stats().peers) == 1
 
 
+@promise(
+    "failure.md",
+    "After a second one it leaves when the process next opens or closes a ring, waits for itself "
+    "or ends.",
+)
 @pytest.mark.usefixtures("two_more")
 @pytest.mark.parametrize("by", ["closed", "opened"])
 def test_what_two_of_them_have_kept_leaves_when_a_ring_is(name, ring, by):
@@ -213,6 +226,11 @@ print(len(left), len(ring.stats().peers), flush=True)
 """
 
 
+@promise(
+    "failure.md",
+    "After a second one it leaves when the process next opens or closes a ring, waits for itself "
+    "or ends.",
+)
 def test_or_when_the_process_ends(name, ring):
     ended = subprocess.run(
         [sys.executable, "-c", ENDS, name],
@@ -265,6 +283,12 @@ class Lock:
         os.close(self._fd)
 
 
+@promise(
+    "failure.md",
+    "If another process keeps the membership lock, for example because it is stopped, the thread "
+    "that drops it does not wait. The watchdog of its own process leaves for it as soon as the "
+    "lock is free.",
+)
 @PEERS
 def test_who_drops_waits_for_nobody_and_the_watchdog_leaves(name, ring, make):
     dropped = make(ring)
@@ -279,6 +303,7 @@ def test_who_drops_waits_for_nobody_and_the_watchdog_leaves(name, ring, make):
     assert ring._header.reaps == 0  # it left, and did not die
 
 
+@promise("failure.md", "The watchdog of its own process leaves for it as soon as the lock is free.")
 def test_the_last_producer_that_left_late_is_the_end_of_the_stream(name, ring):
     with ring.consumer() as frames:
         producer = ring.producer()
@@ -290,6 +315,11 @@ def test_the_last_producer_that_left_late_is_the_end_of_the_stream(name, ring):
             frames.acquire(20)
 
 
+@promise(
+    "failure.md",
+    "If another process keeps the membership lock, for example because it is stopped, the thread "
+    "that drops it does not wait.",
+)
 def test_a_drop_lets_the_other_threads_run(name, ring):
     """Of a peer alone, as after a join that was cut short.  There are several, because a busy
     scheduler may keep the other thread off the CPU while one of them is dropped."""

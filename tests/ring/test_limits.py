@@ -16,6 +16,7 @@ from gpuring import slot_layout
 from gpuring.memory import cuda, kinds
 from gpuring.ring import creation
 from tests import ROOT
+from tests.helpers.promise import promise
 from tests.helpers.support import segments_of
 
 SMALL = {"slots": 2, "shape": 4, "dtype": "u1", "device": "host"}
@@ -26,6 +27,7 @@ def put(producer):
         return slot.seq
 
 
+@promise("README.md", "A ring has 1 to 1,024 slots.")
 def test_1024_slots_and_no_more(name):
     with gpuring.create(name, **SMALL | {"slots": 1024}) as ring, ring.producer() as producer:
         frames = ring.consumer()
@@ -38,6 +40,7 @@ def test_1024_slots_and_no_more(name):
             gpuring.create(name, **SMALL | {"slots": slots})
 
 
+@promise("README.md", "A ring has 1 to 1,024 slots.")
 def test_one_slot_is_a_ring(name):
     with gpuring.create(name, **SMALL | {"slots": 1}) as ring:
         frames, producer = ring.consumer(), ring.producer()
@@ -47,6 +50,7 @@ def test_one_slot_is_a_ring(name):
                 assert slot.seq == seq
 
 
+@promise("README.md", "It has at most 250 peers and 250 subscriptions.")
 def test_250_peers_and_250_subscriptions_and_no_more(name):
     with gpuring.create(name, **SMALL, max_peers=250, max_subscriptions=250) as ring:
         readers = [ring.consumer(f"s{k}") for k in range(250)]
@@ -65,6 +69,7 @@ def test_250_peers_and_250_subscriptions_and_no_more(name):
             gpuring.create(name, **SMALL, **wrong)
 
 
+@promise("README.md", "A frame has at most 64 KiB of metadata.")
 def test_64_kib_of_metadata_and_no_more(name):
     most = np.dtype([("bytes", "u1", 2**16)])
     with gpuring.create(name, **SMALL, meta=most) as ring:
@@ -82,6 +87,14 @@ def test_64_kib_of_metadata_and_no_more(name):
 # ---- how often somebody looks ------------------------------------------------------------------
 
 
+@promise(
+    "failure.md",
+    "A watchdog also looks by itself, 20 ms after a join at first. While nobody joins, the "
+    "interval grows to a second. A waiting call also looks by itself, after 50 ms at first. In a "
+    "long wait the interval grows to a second.",
+    "Peers in another pid namespace are looked at every 20 ms, unless they have handed their pidfd "
+    "over.",
+)
 def test_ticks_and_slices_are_as_long_as_the_page_says():
     """By the source: no test can tell by a clock."""
     root = ROOT
@@ -114,6 +127,8 @@ def attaches_as_nobody(_pipe, name, owner):
         return "refused"
 
 
+@promise("README.md", "By default only one user may attach, because the mode of the files is 0600.")
+@promise("failure.md", "The owner and the mode of the ring's files decide who can be a peer.")
 @pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
 def test_by_default_a_ring_is_one_users(name, children):
     with gpuring.create(name, **SMALL):
@@ -123,6 +138,14 @@ def test_by_default_a_ring_is_one_users(name, children):
             assert children(attaches_as_nobody, name, owner).result() == "refused"
 
 
+@promise("README.md", "Peers trust each other: whoever may attach may write every slot.")
+@promise(
+    "failure.md",
+    "Peers of a ring trust each other. All of them map the header for reading and writing, and may "
+    "map the slots so.",
+    "**A user who may write the files** (for example with mode 0666) can be a peer. They can hand "
+    "out wrong frames, make claims void or take them, mark frames as torn, and block everybody.",
+)
 @pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
 def test_who_may_attach_may_write_every_slot(name, children):
     with gpuring.create(name, **SMALL, mode=0o666) as ring, ring.consumer() as frames:
@@ -142,6 +165,7 @@ def imports(path):
             yield node.module or ""
 
 
+@promise("failure.md", "Nothing pickled is ever read from shared memory.")
 def test_nothing_of_the_package_can_unpickle():
     package = Path(gpuring.__file__).parent
     files = sorted(package.rglob("*.py"))
@@ -152,6 +176,7 @@ def test_nothing_of_the_package_can_unpickle():
         assert "np.load" not in path.read_text(), path
 
 
+@promise("failure.md", "A file that is damaged, or is no ring, gives `RingIncompatible`.")
 def test_a_foreign_file_is_no_ring(name):
     path = Path(f"/dev/shm/gpuring.{name}")
     path.write_bytes(b"not ours" * 4096)
@@ -162,6 +187,7 @@ def test_a_foreign_file_is_no_ring(name):
         path.unlink()
 
 
+@promise("failure.md", "Metadata is the raw bytes of a dtype without objects.")
 def test_metadata_has_no_objects(name):
     with pytest.raises(ValueError, match="Python objects"):
         gpuring.create(name, **SMALL, meta=[("a", "O")])
@@ -186,6 +212,11 @@ def gpu(monkeypatch):
     return runtime
 
 
+@promise(
+    "README.md",
+    "On GPUs it needs CUDA that shares memory between processes, so it does not run on WSL2 or on "
+    "Tegra/Jetson.",
+)
 def test_a_gpu_is_taken_but_neither_on_wsl2_nor_on_tegra(gpu, name, monkeypatch, tmp_path):
     assert cuda.device_for("cuda") == 0
     with monkeypatch.context() as patched:
@@ -235,6 +266,16 @@ def test_kinds_of_memory_are_for_gpus(name):
         gpuring.attach(name).close()
 
 
+@promise(
+    "README.md",
+    '`sync="auto"` never chooses this pair, unless you ask for `gate="stream"` where there is no '
+    "timeline.",
+)
+@promise(
+    "failure.md",
+    "It goes on: a survivor stores the word. | nothing",
+    "There is none, as above. | a thread polls",
+)
 @pytest.mark.parametrize("timeline", [True, False])
 def test_auto_waits_for_no_event_in_a_stream(gpu, monkeypatch, timeline):
     monkeypatch.setattr(cuda, "timeline_supported", lambda _: (timeline, "no reason"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuring.service._patience import Patience
+from tests.helpers.promise import promise
 
 MS = 1_000_000
 
@@ -51,6 +52,7 @@ class Engine:
         return self.sizes[-batches:]
 
 
+@promise("services.md", "Where calls come one at a time it does not wait.")
 @pytest.mark.parametrize(("fixed", "each"), [(5 * MS, 0), (5 * MS, MS), (0, MS)])
 def test_where_calls_come_one_at_a_time_nothing_is_waited_for(fixed, each):
     engine = Engine(fixed, each, clients=1, pause=1000)
@@ -59,6 +61,7 @@ def test_where_calls_come_one_at_a_time_nothing_is_waited_for(fixed, each):
     assert engine.patience.max_wait_s == 0
 
 
+@promise("services.md", "It waits only if it expects more calls.")
 def test_an_engine_does_not_begin_a_batch_of_one_while_seven_more_are_about_to_come():
     """Eight clients, each of which asks again when it was answered, a little after the one
     before."""
@@ -68,6 +71,11 @@ def test_an_engine_does_not_begin_a_batch_of_one_while_seven_more_are_about_to_c
     assert 0 < engine.patience.max_wait_s <= 0.0013
 
 
+@promise(
+    "services.md",
+    "It then waits for at most a quarter of the fixed cost of a batch, which is the time that a "
+    "batch takes however few calls it has.",
+)
 def test_a_batch_waits_for_a_quarter_of_what_it_costs_beside_its_calls_at_most():
     engine = Engine(4 * MS, MS, clients=8, pause=1000, spread=MS // 2)
     for _ in range(300):

@@ -12,6 +12,7 @@ import pytest
 
 import gpuring
 from tests import ROOT
+from tests.helpers.promise import promise
 from tests.helpers.support import poll
 from tests.service import services
 from tests.service.services import (
@@ -28,6 +29,11 @@ from tests.service.services import (
 # ---- calls --------------------------------------------------------------------------------------
 
 
+@promise(
+    "services.md",
+    'The request of a call is `call.array`, or `call["field"]` if it has several fields. Its '
+    "metadata is `call.meta`, and `call.client` says which client sent it.",
+)
 def test_a_call_is_answered(name, place):
     with serve(name, place) as server, gpuring.connect(name) as client:
         for k in range(70):  # more than the ring has slots
@@ -42,6 +48,10 @@ def test_a_call_is_answered(name, place):
         assert server.counts.answered == 70
 
 
+@promise(
+    "services.md",
+    'With `serve(…, answers="host")` answers are in host memory even if requests are on a GPU.',
+)
 def test_answers_may_live_on_the_host(name, place):
     with serve(name, place, answers="host") as server, gpuring.connect(name) as client:
         call = send(client, 1, place)
@@ -54,6 +64,11 @@ def test_answers_may_live_on_the_host(name, place):
             check(client, 1, slot)
 
 
+@promise(
+    "services.md",
+    'The request of a call is `call.array`, or `call["field"]` if it has several fields.',
+    'You answer by `with call.answer()`, `call.reply(value)` or `call.fail("why")`.',
+)
 def test_several_fields_and_no_metadata(name):
     fields = {"a": ((3,), "f4"), "b": ((2, 2), "u1")}
     with (
@@ -105,6 +120,7 @@ def test_one_line_calls(name, children):
     assert worker.result()["answered"] == 2
 
 
+@promise("services.md", "You may answer the calls in any order.")
 def test_answers_come_in_any_order_and_are_matched(name, place):
     with serve(name, place) as server, gpuring.connect(name) as client:
         calls = [send(client, k, place) for k in range(8)]
@@ -131,6 +147,11 @@ def test_each_client_gets_its_own_answers_whoever_computes_them(name, place, chi
         assert sum(each["undelivered"] + each["redelivered"] for each in counts) == 0
 
 
+@promise(
+    "services.md",
+    "`call.wait(timeout)` and `call.done` look whether the answer has come, and do not give the "
+    "call up.",
+)
 def test_wait_done_and_cancel(name):
     with serve(name) as server, gpuring.connect(name) as client:
         first, second, third = (send(client, k) for k in range(3))
@@ -159,6 +180,7 @@ def test_wait_done_and_cancel(name):
 # ---- batches ------------------------------------------------------------------------------------
 
 
+@promise("services.md", "`server.take(max_batch, max_wait_s, timeout)` returns at least one call.")
 def test_a_batch_takes_what_is_there(name):
     with serve(name) as server, gpuring.connect(name) as client:
         for k in range(5):
@@ -168,6 +190,7 @@ def test_a_batch_takes_what_is_there(name):
         assert [int(call.meta["k"]) for call in rest] == [4]
 
 
+@promise("services.md", "It waits up to `max_wait_s` more for the batch to fill.")
 def test_a_batch_waits_to_be_filled_and_no_longer(name):
     with serve(name) as server, gpuring.connect(name) as client:
         send(client, 0)
@@ -183,6 +206,11 @@ def test_a_batch_waits_to_be_filled_and_no_longer(name):
         assert len(server.take(3, max_wait_s=0.01, timeout=10)) == 1
 
 
+@promise(
+    "services.md",
+    "By default it learns from its last batches how long to wait.",
+    "It also says how long batches have waited to fill, and how long one waits at most now.",
+)
 def test_a_batch_waits_for_the_calls_that_it_expects_and_for_no_others(name):
     with serve(name) as server, gpuring.connect(name) as client:
         patience, now = server._patience, 1
@@ -202,6 +230,7 @@ def test_a_batch_waits_for_the_calls_that_it_expects_and_for_no_others(name):
         assert 0 < server.counts.waited_s < 20
 
 
+@promise("services.md", "Where calls come one at a time it does not wait.")
 def test_where_calls_come_one_at_a_time_an_engine_waits_for_no_other(name):
     with serve(name) as server, gpuring.connect(name) as client:
         for k in range(100):
@@ -213,6 +242,7 @@ def test_where_calls_come_one_at_a_time_an_engine_waits_for_no_other(name):
         assert (server.counts.waited_s, server.counts.max_wait_s) == (0, 0)
 
 
+@promise("services.md", "`server.take(max_batch, max_wait_s, timeout)` returns at least one call.")
 def test_take_waits_as_long_as_it_is_told(name):
     with serve(name) as server:
         with pytest.raises(gpuring.RingTimeout, match="no call within 0"):
@@ -254,6 +284,11 @@ def test_an_interrupted_take_has_taken_nothing(name, monkeypatch):
             check(client, k, call.result(10))
 
 
+@promise(
+    "services.md",
+    "[`python examples/service.py`](../examples/service.py) does the same on the host, and kills "
+    "one of its engines.",
+)
 @pytest.mark.slow
 def test_the_example_runs():
     root = ROOT

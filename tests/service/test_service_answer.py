@@ -9,6 +9,7 @@ import pytest
 
 import gpuring
 from gpuring.service.server import Server
+from tests.helpers.promise import promise
 from tests.service import services
 from tests.service.services import answer, ask_here, finish, send, serve, up
 
@@ -22,6 +23,11 @@ def dies_after_its_answer(pipe, name):
     answer(call)
 
 
+@promise(
+    "services.md",
+    "another engine answers it again; the client discards the second answer",
+    "A call may be *computed* twice, and it is answered once.",
+)
 def test_an_answer_that_came_twice_is_given_once(name, children):
     with serve(name, engine=False), gpuring.connect(name) as client:
         victim = up(children(dies_after_its_answer, name))
@@ -151,6 +157,11 @@ def test_an_answer_that_a_ctrl_c_came_upon_is_found_again(name, monkeypatch):
         finish(client, 0, call)
 
 
+@promise(
+    "services.md",
+    "A client reads its answers in the order in which `call.answer()` was called for them. So call "
+    "it when you have something to write.",
+)
 def test_a_lost_call_is_not_told_while_its_answer_may_be_behind_another_one(name):
     """An engine that is slow with one answer keeps the client from later ones, and loses none."""
     with serve(name) as server, gpuring.connect(name) as client:

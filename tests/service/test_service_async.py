@@ -14,6 +14,7 @@ import pytest
 
 import gpuring
 from gpuring.service import tasks
+from tests.helpers.promise import promise
 from tests.helpers.rings import bells, waiters
 from tests.service import services
 from tests.service.services import answer, check, engine, holder, send, serve, up
@@ -160,6 +161,7 @@ def test_a_client_that_is_dropped_leaves_while_the_loop_runs(name):
         asyncio.run(main(server))
 
 
+@promise("services.md", "Each event loop receives answers for all of its own tasks.")
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
 def test_a_task_that_is_done_hands_the_listening_on(name, no_slices, order):
     async def main(server, client):
@@ -189,6 +191,10 @@ def test_who_is_chosen_to_listen_and_is_done_himself_hands_it_on(name, no_slices
         asyncio.run(main(server, client))
 
 
+@promise(
+    "services.md",
+    "If a task is cancelled, for example because a visitor hangs up, its call is cancelled, too.",
+)
 @pytest.mark.parametrize("cancelled", [0, 1])
 def test_who_is_cancelled_cancels_the_call_and_hands_the_listening_on(name, no_slices, cancelled):
     async def main(server, client):
@@ -255,6 +261,9 @@ def test_time_is_up(name):
         asyncio.run(main(server, client))
 
 
+@promise(
+    "services.md", "Tasks use `request_async`, `result_async` (or `await call`) and `call_async`:"
+)
 def test_a_call_can_be_awaited_and_made_in_one_line(name, children):
     async def main():
         with gpuring.connect(name, timeout=10) as client:
@@ -342,6 +351,9 @@ def test_two_tasks_may_wait_for_one_call(name):
 # ---- requests ----------------------------------------------------------------------------------
 
 
+@promise(
+    "services.md", "Tasks use `request_async`, `result_async` (or `await call`) and `call_async`:"
+)
 def test_tasks_send_in_the_order_in_which_they_came(name, no_slices):
     """The request ring has one slot, and who waits is woken when the engine gives it back."""
 
@@ -408,6 +420,11 @@ def test_who_waits_to_send_may_be_cancelled_or_late(name, no_slices, limit):
 # ---- beside threads and other loops ------------------------------------------------------------
 
 
+@promise(
+    "services.md",
+    "One thread receives answers for all threads. Each event loop receives answers for all of its "
+    "own tasks.",
+)
 @pytest.mark.parametrize("first", ["thread", "task"])
 def test_a_thread_and_a_task_hand_the_receiving_to_each_other(name, no_slices, first):
     async def main(server, client):
@@ -431,6 +448,10 @@ def test_a_thread_and_a_task_hand_the_receiving_to_each_other(name, no_slices, f
         asyncio.run(main(server, client))
 
 
+@promise(
+    "services.md",
+    "Several threads, and tasks of several event loops, may use one client at the same time.",
+)
 @pytest.mark.slow
 def test_tasks_of_several_loops_and_threads_share_a_client(name, children, watched):
     async def tasks(client, first):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import gpuring
+from tests.helpers.promise import promise
 from tests.helpers.support import HOST
 from tests.service.services import WORDS, content, in_thread, send, serve
 
@@ -49,6 +50,12 @@ def address(array):
 # ---- what a function gets ------------------------------------------------------------------------
 
 
+@promise(
+    "services.md",
+    "The function gets one array, in which each row is a request. If the requests lie in "
+    "successive slots, the array shows them where they are.",
+    "The array is CuPy's or NumPy's.",
+)
 def test_requests_in_a_row_are_one_array_in_place(both, place):
     server, client = both
     got = []
@@ -69,6 +76,11 @@ def test_requests_in_a_row_are_one_array_in_place(both, place):
     assert (server.counts.taken, server.counts.answered) == (4, 4)
 
 
+@promise(
+    "services.md",
+    "If not, they are copied into memory that is kept. That happens where the ring ends between "
+    "them, and where a call between them is left out.",
+)
 def test_requests_that_are_not_in_a_row_are_copied_into_one_array(both, place):
     """Because the ring ends between them, or because a call between them has expired."""
     server, client = both
@@ -100,6 +112,7 @@ def test_requests_that_are_not_in_a_row_are_copied_into_one_array(both, place):
     assert got[1][2] == got[2][2]  # the memory is kept
 
 
+@promise("services.md", "On the host the array is read-only, as every request is.")
 @pytest.mark.parametrize("crossing", [False, True])
 def test_on_the_host_a_function_cannot_write_into_requests(name, crossing):
     with serve(name, slots=4, response_meta=None) as server, gpuring.connect(name) as client:
@@ -120,6 +133,12 @@ def test_on_the_host_a_function_cannot_write_into_requests(name, crossing):
                     call.result(20)
 
 
+@promise(
+    "services.md",
+    "Requests of several fields come as keyword arguments, and answers of several fields go back "
+    "as a dict.",
+    "If the function has a parameter `calls`, it gets the calls there, with their metadata.",
+)
 def test_several_fields_are_keywords_and_a_dict(name, place):
     terms = {
         "request": {"x": ((3,), "f4"), "y": ((), "i4")},
@@ -152,6 +171,7 @@ def test_several_fields_are_keywords_and_a_dict(name, place):
                     assert (place.read(slot["both"]) == [x, -x]).all()
 
 
+@promise("services.md", "Requests of different shapes come in different batches.")
 def test_requests_of_different_shapes_come_in_different_batches(both, place):
     server, client = both
     shapes = []
@@ -176,6 +196,7 @@ def test_requests_of_different_shapes_come_in_different_batches(both, place):
     assert sorted(shapes) == [(2, 5), (3, 3)]
 
 
+@promise("services.md", "It may answer or fail some of them itself.")
 def test_a_function_may_answer_or_fail_a_call_itself(both, place):
     server, client = both
 
@@ -224,6 +245,10 @@ def test_all_answers_are_written_before_the_first_request_is_given_back(name):
     assert len(told) >= 4
 
 
+@promise(
+    "services.md",
+    "Answers that the engine makes of what the function returns have metadata of zeros.",
+)
 def test_answers_have_no_metadata_of_earlier_ones(name):
     with serve(name, slots=1) as server, gpuring.connect(name, calls=1) as client:
         for k in range(8):
@@ -240,6 +265,11 @@ def test_answers_have_no_metadata_of_earlier_ones(name):
 # ---- failures ------------------------------------------------------------------------------------
 
 
+@promise(
+    "services.md",
+    "If the function raises an exception, the calls of the batch fail with its text.",
+    "The traceback goes to the logger `gpuring`, and the engine goes on.",
+)
 def test_an_exception_fails_its_batch_and_the_engine_goes_on(name, caplog):
     with serve(name, response_meta=None) as server, gpuring.connect(name) as client:
 
@@ -264,6 +294,10 @@ def test_an_exception_fails_its_batch_and_the_engine_goes_on(name, caplog):
         caplog.clear()
 
 
+@promise(
+    "services.md",
+    "So they do if it returns something of another shape, another dtype or another count.",
+)
 @pytest.mark.parametrize(
     ("result", "why"),
     [
@@ -290,6 +324,10 @@ def test_what_is_not_the_answers_fails_the_whole_batch(name, result, why, caplog
         caplog.clear()
 
 
+@promise(
+    "services.md",
+    "So they do if it returns something of another shape, another dtype or another count.",
+)
 @pytest.mark.parametrize("result", [lambda x: x, lambda x: {"a": x}, lambda x: {"a": x, "c": x}])
 def test_what_are_not_the_fields_of_an_answer_fails_the_batch(name, result, caplog):
     fields = {"a": (WORDS, "i8"), "b": (WORDS, "i8")}
@@ -304,6 +342,7 @@ def test_what_are_not_the_fields_of_an_answer_fails_the_batch(name, result, capl
         caplog.clear()
 
 
+@promise("services.md", "A `DeviceError` ends the engine, because its GPU cannot be used any more.")
 def test_a_gpu_that_cannot_be_used_ends_the_run(name):
     with serve(name, response_meta=None) as server, gpuring.connect(name) as client:
 

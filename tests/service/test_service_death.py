@@ -11,6 +11,7 @@ import time
 import pytest
 
 import gpuring
+from tests.helpers.promise import promise
 from tests.helpers.support import poll, segments_of
 from tests.service.services import (
     answer,
@@ -30,6 +31,12 @@ from tests.service.services import (
 # ---- engines ------------------------------------------------------------------------------------
 
 
+@promise(
+    "services.md",
+    "`call.redelivered` says that another engine died with this call, and perhaps because of it.",
+    "another engine gets them, and `call.redelivered` is set",
+    "Clients need no other service as long as this keeper lives.",
+)
 def test_a_dead_engines_calls_go_to_another_one(name, children):
     with serve(name, engine=False), gpuring.connect(name) as client:
         victim = up(children(holder, name, 3))
@@ -50,6 +57,15 @@ def test_a_dead_engines_calls_go_to_another_one(name, children):
         assert client.late == 0
 
 
+@promise(
+    "services.md",
+    "`server.counts` says how many calls were taken, answered, failed, expired, cancelled, "
+    "dropped, undelivered and redelivered.",
+    "they wait up to `engine_s` for the next engine; if none comes, `result()` raises `PeerLost`, "
+    "and an engine that comes later passes over them",
+    "Calls then also wait while no engine is there. So the service outlives its last engine. "
+    "Clients need no other service as long as this keeper lives.",
+)
 @pytest.mark.slow
 def test_calls_wait_for_the_next_engine_where_the_service_is_kept(name, children):
     with serve(name, engine=False), gpuring.connect(name, engine_s=20) as client:
@@ -66,6 +82,11 @@ def test_calls_wait_for_the_next_engine_where_the_service_is_kept(name, children
         assert successor.result()["redelivered"] == 1
 
 
+@promise(
+    "services.md",
+    "they wait up to `engine_s` for the next engine; if none comes, `result()` raises `PeerLost`, "
+    "and an engine that comes later passes over them",
+)
 @pytest.mark.slow
 def test_calls_fail_when_no_engine_comes(name, children):
     with serve(name, engine=False), gpuring.connect(name, engine_s=0.1) as client:
@@ -83,6 +104,10 @@ def test_calls_fail_when_no_engine_comes(name, children):
         assert (client.in_flight, client.late) == (0, 2)
 
 
+@promise(
+    "services.md",
+    "`result()` raises `PeerLost` at once; the next calls wait up to `engine_s` for an engine",
+)
 @pytest.mark.slow
 def test_calls_are_lost_with_the_last_engine_of_a_service_that_nobody_keeps(name, children):
     victim = up(children(holder, name, 1))
@@ -101,6 +126,11 @@ def test_calls_are_lost_with_the_last_engine_of_a_service_that_nobody_keeps(name
     assert segments_of(name) == []
 
 
+@promise(
+    "services.md",
+    "`result()` raises `PeerLost`; no call is worked on twice",
+    "With `redeliver=False` it is computed once at most.",
+)
 @pytest.mark.slow
 def test_without_redelivery_a_dead_engines_calls_are_lost(name, children):
     once = {"redeliver": False}
@@ -126,6 +156,7 @@ def writes_an_answer(pipe, name):
     slot.publish()
 
 
+@promise("services.md", "the same as for a call that was not answered")
 @pytest.mark.slow
 def test_an_engine_killed_while_it_writes_an_answer(name, children):
     with serve(name, engine=False), gpuring.connect(name) as client:
@@ -140,6 +171,7 @@ def test_an_engine_killed_while_it_writes_an_answer(name, children):
         assert client.late == 0
 
 
+@promise("services.md", "nothing: engines do not wait for it")
 @pytest.mark.slow
 def test_a_client_that_is_stopped_holds_nobody_up(name, children):
     with serve(name) as server, gpuring.connect(name) as client:
@@ -154,6 +186,11 @@ def test_a_client_that_is_stopped_holds_nobody_up(name, children):
         stopped.kill()
 
 
+@promise(
+    "services.md",
+    "its calls time out, and others go on; everybody waits for it a full lap of the request ring "
+    "later, as for any holder of a slot",
+)
 @pytest.mark.slow
 def test_a_stopped_engine_holds_up_its_own_calls_only(name, children):
     with serve(name, engine=False), gpuring.connect(name) as client:
@@ -196,12 +233,22 @@ def test_a_full_ring_names_the_stopped_engine(name, children, tasks):
         call.cancel()
 
 
+@promise(
+    "services.md",
+    "all others go on, and new ones may join; the last one to leave removes the names",
+    "When the creator is killed, the others go on as the table says.",
+)
 @pytest.mark.slow
 def test_the_creators_death_leaves_the_others_going_on(name, children):
     outlives_its_creator(name, children, joins=True)
     assert segments_of(name) == []  # the last one to leave has removed the names
 
 
+@promise("failure.md", "Nothing is left behind that would keep a later start from working.")
+@promise(
+    "services.md",
+    "`serve` finds what they left, removes it and starts again; `gpuring clean` also removes it",
+)
 @pytest.mark.slow
 def test_a_service_whose_processes_are_all_dead_starts_again(name, children):
     server, client = up(children(holder, name, 1)), children(sender, name, 1)
@@ -219,6 +266,13 @@ def test_a_service_whose_processes_are_all_dead_starts_again(name, children):
 # ---- clients ------------------------------------------------------------------------------------
 
 
+@promise(
+    "services.md",
+    "It leaves out calls that were given up, calls whose client is dead or has left, and calls "
+    "that have expired.",
+    "engines drop them when they take them, or their answers go nowhere; an engine removes the "
+    "names of the client's ring",
+)
 def test_a_dead_clients_calls_are_dropped(name, children, monkeypatch):
     with serve(name) as server, gpuring.connect(name) as client:
         victim = children(sender, name, 3)
@@ -268,6 +322,7 @@ def claims_a_request(pipe, name):
     slot.publish()
 
 
+@promise("services.md", "nothing")
 @pytest.mark.slow
 def test_a_client_killed_while_it_writes_a_request(name, children):
     with serve(name) as server, gpuring.connect(name) as client:
@@ -286,6 +341,11 @@ def connects(pipe, name):
     client.close()
 
 
+@promise(
+    "services.md",
+    "engines drop them when they take them, or their answers go nowhere; an engine removes the "
+    "names of the client's ring",
+)
 @pytest.mark.slow
 def test_what_a_dead_client_left_is_removed_by_an_engine_that_never_met_it(name, children):
     with serve(name, engine=False):

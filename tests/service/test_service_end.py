@@ -11,6 +11,7 @@ import sys
 import pytest
 
 import gpuring
+from tests.helpers.promise import promise
 from tests.helpers.support import poll
 from tests.service.services import answer, ask_here, finish, send, serve
 
@@ -87,6 +88,11 @@ def go_on(process):
     return process.wait(PATIENCE_S)
 
 
+@promise(
+    "services.md",
+    "An interpreter that ends without `close` also gives its calls to another engine.",
+    "another engine gets them, and `call.redelivered` is not set",
+)
 @pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("how", ENDS)
 def test_an_engine_that_ends_without_closing_gives_its_calls_to_another_one(name, script, how):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import gpuring
+from tests.helpers.promise import promise
 from tests.helpers.rings import readable
 from tests.helpers.support import poll
 from tests.service.services import answer, finish, in_thread, receives, send, serve
@@ -12,6 +13,11 @@ from tests.service.services import answer, finish, in_thread, receives, send, se
 PATIENCE_S = 10
 
 
+@promise(
+    "services.md",
+    "Every other event loop takes `client.fileno()`, or the client itself. It is readable when an "
+    "answer may have come to any call, and `call.done` then says to which.",
+)
 def test_a_client_is_readable_when_an_answer_has_come(name):
     with serve(name) as server, gpuring.connect(name) as client:
         calls = [send(client, k) for k in range(3)]
@@ -28,6 +34,7 @@ def test_a_client_is_readable_when_an_answer_has_come(name):
             finish(client, k, calls[k])
 
 
+@promise("services.md", "Every other event loop takes `client.fileno()`, or the client itself.")
 def test_when_all_calls_are_done_a_client_is_not_readable(name):
     with serve(name) as server, gpuring.connect(name) as client:
         call = send(client, 0)

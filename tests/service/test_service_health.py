@@ -11,6 +11,7 @@ import pytest
 
 import gpuring
 from gpuring.cli import main
+from tests.helpers.promise import promise
 from tests.helpers.support import poll
 from tests.service.services import engine, in_thread, send, serve, up
 from tests.service.test_service_batch import running
@@ -25,6 +26,11 @@ def asked_s(server):
     return next(peer.asked_s for peer in server.stats().peers if peer.number == number)
 
 
+@promise(
+    "services.md",
+    '`gpuring.health("classify")` gives the same to a program, for the `/health` of an HTTP '
+    "worker, for example.",
+)
 def test_an_engine_that_waits_is_ready(name):
     with serve(name) as server, gpuring.connect(name) as client:
         assert not gpuring.health(name).ok  # it has not asked for a call yet
@@ -37,6 +43,11 @@ def test_an_engine_that_waits_is_ready(name):
         join()
 
 
+@promise(
+    "services.md",
+    "An engine is ready if it lives, is not stopped, and has waited for calls or taken some within "
+    "the last 10 seconds, or as long as `within_s` says.",
+)
 def test_an_engine_that_waits_for_long_says_so_again(name):
     with serve(name) as server, gpuring.connect(name) as client:
         join = in_thread(server.take)
@@ -47,6 +58,11 @@ def test_an_engine_that_waits_for_long_says_so_again(name):
         join()
 
 
+@promise(
+    "services.md",
+    "Both also say how many calls wait, and for how long.",
+    "An engine that warms up is not ready yet.",
+)
 def test_an_engine_that_warms_up_is_not_ready_yet(name):
     begun, go_on = threading.Event(), threading.Event()
     with serve(name) as server, gpuring.connect(name) as client:
@@ -73,6 +89,11 @@ def test_one_call_that_waits_is_told_in_plain_words(name):
         call.cancel()
 
 
+@promise(
+    "services.md",
+    "An engine is ready if it lives, is not stopped, and has waited for calls or taken some within "
+    "the last 10 seconds, or as long as `within_s` says.",
+)
 def test_an_engine_that_hangs_is_not_ready_any_more(name):
     with serve(name) as server, gpuring.connect(name) as client:
         send(client, 0)
@@ -83,6 +104,11 @@ def test_an_engine_that_hangs_is_not_ready_any_more(name):
         del taken
 
 
+@promise(
+    "services.md",
+    "An engine is ready if it lives, is not stopped, and has waited for calls or taken some within "
+    "the last 10 seconds, or as long as `within_s` says.",
+)
 def test_engines_that_are_stopped_or_dead_are_not_ready(name, children):
     with serve(name, engine=False):
         found = gpuring.health(name)
@@ -100,6 +126,7 @@ def test_engines_that_are_stopped_or_dead_are_not_ready(name, children):
         poll(lambda: gpuring.health(name).engines == 0)
 
 
+@promise("services.md", "An engine of several services is ready for all of them.")
 def test_a_service_that_waits_behind_a_more_urgent_one_is_ready(name):
     """Its engine works on a call of the other one, and waits for both."""
     with (
@@ -136,6 +163,11 @@ def test_what_is_no_service_has_no_health(name):
             gpuring.health(name, wrong)
 
 
+@promise(
+    "services.md",
+    "`gpuring health classify` says in one line whether a service can be asked. Its exit status is "
+    "0 if an engine is ready, and 1 if not.",
+)
 def test_the_command_says_it_in_a_line_and_by_its_status(name, capsys):
     assert main(["health", name]) == 1
     assert name in capsys.readouterr().err

@@ -9,6 +9,7 @@ import pytest
 
 import gpuring
 from gpuring.service import tasks
+from tests.helpers.promise import promise
 from tests.helpers.support import poll
 from tests.service.services import answer, in_thread, receives, send, serve
 from tests.service.test_service_async import finish, no_slices, settled, soon
@@ -50,6 +51,7 @@ async def go_on(server, client, call):
     await soon(ours)
 
 
+@promise("services.md", "No loop waits for another one.")
 @pytest.mark.parametrize("closed", [False, True])
 def test_nobody_waits_for_a_loop_that_was_left_with_its_tasks(name, no_slices, left, closed):
     with serve(name) as server, gpuring.connect(name) as client:
@@ -60,6 +62,7 @@ def test_nobody_waits_for_a_loop_that_was_left_with_its_tasks(name, no_slices, l
         assert client.in_flight == 0
 
 
+@promise("services.md", "No loop waits for another one.")
 def test_nobody_waits_for_a_busy_loop(name, no_slices):
     async def busy():
         waits = asyncio.create_task(finish(client, 0, calls[0]))

@@ -9,6 +9,7 @@ import pytest
 import gpuring
 from gpuring.service import metrics
 from tests.helpers.commands import gpuring as command
+from tests.helpers.promise import promise
 from tests.helpers.support import poll
 from tests.service.services import send, serve
 from tests.service.test_service_batch import running
@@ -27,6 +28,12 @@ def reader(text):
     return lambda sample, **labels: found.get((sample, frozenset(labels.items())))
 
 
+@promise(
+    "services.md",
+    "Only the engine knows how long each call waited, how large its batches are, and how long they "
+    "take: `server.metrics()` has these figures as histograms, and as sums for each client.",
+    "The time of a batch ends with its `with` block, so work that a GPU does later does not count.",
+)
 def test_an_engine_measures_batches_queues_and_work_also_for_each_client(name):
     with (
         serve(name) as server,
@@ -58,6 +65,10 @@ def test_an_engine_measures_batches_queues_and_work_also_for_each_client(name):
         assert first.compute_s >= 0.01
 
 
+@promise(
+    "services.md",
+    "An engine measures from the first `server.metrics()` on, or from the beginning of `run`.",
+)
 def test_an_engine_that_runs_measures_by_itself(name):
     with serve(name, response_meta=None) as server, gpuring.connect(name) as client:
         server.batch(4)(lambda requests: requests)
@@ -71,6 +82,10 @@ def test_an_engine_that_runs_measures_by_itself(name):
         assert (seen.queue_s.count, seen.compute_s.count) == (3, 1)
 
 
+@promise(
+    "services.md",
+    "An engine measures from the first `server.metrics()` on, or from the beginning of `run`.",
+)
 def test_an_engine_that_was_not_asked_to_measures_nothing(name):
     with serve(name) as server, gpuring.connect(name) as client:
         send(client, 0)
@@ -100,6 +115,7 @@ def test_values_are_counted_in_the_bucket_whose_bound_they_do_not_exceed():
     assert measures.read().queue_s.counts[-1] == 2015
 
 
+@promise("services.md", "An engine serves its own figures:")
 def test_an_engine_serves_its_own_figures_to_prometheus(name):
     with serve(name) as server, gpuring.connect(name) as client:
         from gpuring.service.prometheus import EngineCollector
@@ -128,6 +144,11 @@ def test_an_engine_serves_its_own_figures_to_prometheus(name):
         assert of_client == pytest.approx(seen(f"gpuring_{what}_seconds_sum", service=name))
 
 
+@promise(
+    "services.md",
+    "An engine of several services gives all of its servers to one collector: "
+    "`EngineCollector(urgent, normal)`.",
+)
 def test_calls_that_were_given_up_are_in_the_figures_and_one_collector_takes_several_services(name):
     with serve(name) as one, serve(f"{name}-2") as two, gpuring.connect(name) as client:
         from gpuring.service.prometheus import EngineCollector
@@ -144,6 +165,12 @@ def test_calls_that_were_given_up_are_in_the_figures_and_one_collector_takes_sev
     assert text.count("# TYPE gpuring_batch_size ") == 1
 
 
+@promise(
+    "services.md",
+    "What the header of a service knows, `gpuring metrics` serves for all processes of the host: "
+    "how many calls wait and for how long, how many each engine has taken, and when each engine "
+    "last asked for calls.",
+)
 def test_what_the_header_knows_of_a_service_is_in_the_metrics_of_the_host(name):
     with serve(name) as server, gpuring.connect(name) as client:
         queue = {"kind": "lossless", "ring": name, "subscription": "engines"}

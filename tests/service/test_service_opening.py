@@ -16,6 +16,7 @@ import gpuring
 from gpuring import native
 from gpuring.registry import directory
 from gpuring.service import _engine, delivery
+from tests.helpers.promise import promise
 from tests.service.services import TERMS, ask_here, in_thread, serve
 
 # ---- restarts -----------------------------------------------------------------------------------
@@ -37,11 +38,17 @@ def restarting(name):
     join()
 
 
+@promise(
+    "services.md", "`connect(timeout=)` and `serve(timeout=)` wait through restarts of the service."
+)
 def test_a_client_waits_for_a_service_that_is_being_restarted(restarting):
     for _ in range(100):
         gpuring.connect(restarting, timeout=20).close()
 
 
+@promise(
+    "services.md", "`connect(timeout=)` and `serve(timeout=)` wait through restarts of the service."
+)
 def test_an_engine_waits_for_a_service_that_is_being_restarted(restarting):
     for _ in range(100):
         gpuring.serve(restarting, timeout=20).close()
@@ -87,6 +94,13 @@ def creates_and_waits(pipe, name):
         pipe.receive()
 
 
+@promise(
+    "services.md",
+    "A service ends when its creator closes it, when another one takes its name (`serve(…, "
+    "replace=True)`), or on a GPU when it is started again after its creator died.",
+    "those inside go on; nobody new can open its memory, and the next `serve` that describes the "
+    "service starts a new one",
+)
 def test_a_service_on_a_gpu_whose_creator_died_makes_way(name, children):
     """Its header says that its memory is on a GPU.  No look at it gets further than that."""
     creator = children(creates_and_waits, name)
@@ -109,6 +123,7 @@ def test_a_service_on_a_gpu_whose_creator_died_makes_way(name, children):
 # ---- names, and who else may have them ----------------------------------------------------------
 
 
+@promise("services.md", "No call of a running service waits for a name in `/dev/shm`.")
 def test_no_call_of_a_running_service_makes_or_removes_a_name(name, monkeypatch):
     """For which it might have to wait."""
 
@@ -133,6 +148,7 @@ def test_no_call_of_a_running_service_makes_or_removes_a_name(name, monkeypatch)
         assert server.counts.undelivered == 3
 
 
+@promise("services.md", "It leaves alone what it cannot remove.")
 @pytest.mark.parametrize("error", [OSError, ValueError, gpuring.RingError, PermissionError])
 def test_an_engine_survives_whatever_stands_in_the_way_of_tidying(name, monkeypatch, error):
     def refuse(_):
@@ -178,6 +194,10 @@ def test_an_engine_survives_odd_names(name, monkeypatch):
                     path.unlink(missing_ok=True)
 
 
+@promise(
+    "services.md",
+    "Between calls, an engine removes what dead clients left, for a millisecond at a time.",
+)
 @pytest.mark.parametrize("in_the_way", [None, 1])
 def test_tidying_stops_after_a_look_and_goes_on_the_next_time(name, monkeypatch, in_the_way):
     """Also beyond what it cannot look at."""
@@ -241,6 +261,11 @@ def why_not():
     return f"unshare -T: {tried.stderr.strip()}" if tried.returncode else None
 
 
+@promise(
+    "services.md",
+    "All its processes must have the same clock. A process in another time namespace is refused "
+    "with `RingIncompatible`.",
+)
 @pytest.mark.parametrize("open_", ["connect", "serve"])
 def test_a_process_whose_clock_is_another_one_is_refused(name, open_):
     if reason := why_not():

@@ -8,6 +8,7 @@ import struct
 import pytest
 
 import gpuring
+from tests.helpers.promise import promise
 from tests.helpers.support import open_files, poll
 from tests.service import services
 from tests.service.services import (
@@ -20,6 +21,11 @@ from tests.service.services import (
 )
 
 
+@promise(
+    "services.md",
+    "**Time-outs.** `result(timeout)` raises `RingTimeout` and gives the call up. An answer that "
+    "comes later is discarded. The call needs its room until then.",
+)
 def test_a_late_answer_is_discarded(name):
     with serve(name) as server, gpuring.connect(name, calls=2) as client:
         first = send(client, 0)
@@ -55,6 +61,12 @@ def test_room_that_calls_that_were_given_up_need_is_told(name):
         kept.cancel()
 
 
+@promise(
+    "services.md",
+    "It leaves out calls that were given up, calls whose client is dead or has left, and calls "
+    "that have expired.",
+    "With `expires_s=` engines leave a call out when nobody waits for it any more.",
+)
 def test_an_expired_call_is_passed_over(name):
     with serve(name) as server, gpuring.connect(name) as client:
         stale = send(client, 0, expires_s=0)
@@ -65,6 +77,7 @@ def test_an_expired_call_is_passed_over(name):
             stale.result(10)
 
 
+@promise("services.md", "`call.time_left` says how many seconds are left until the call expires.")
 def test_an_engine_sees_how_much_time_a_call_has_left(name):
     with serve(name) as server, gpuring.connect(name) as client:
 
@@ -125,6 +138,12 @@ def lose_lock(name, byte):
             fcntl.fcntl(fd, fcntl.F_OFD_SETLK, unlock)
 
 
+@promise(
+    "services.md",
+    "**Overload.** If the request ring is full, `request(timeout=0)` raises `RingFull` at once. "
+    "`request(timeout=1.0)` raises it after a second, and `request()` waits.",
+    "`slots` counts requests that wait *and* requests that engines work on.",
+)
 def test_a_full_ring_says_so_at_once_or_waits(name):
     with serve(name, slots=2) as server, gpuring.connect(name) as client:
         calls = [send(client, k) for k in range(2)]
@@ -143,6 +162,13 @@ def test_a_full_ring_says_so_at_once_or_waits(name):
                 check(client, k, slot)
 
 
+@promise(
+    "services.md",
+    "`connect(name, calls=8)` limits how many calls of this client can be open. A call is open "
+    "while it is in flight, and while its answer has come and is not released.",
+    "If the caller itself has all `calls` of the client, `request` raises `RingFull` at once, "
+    "because nobody else could end one of them.",
+)
 def test_the_callers_own_limit_is_told_at_once(name):
     with serve(name) as server, gpuring.connect(name, calls=2) as client:
         first, second = send(client, 0), send(client, 1)
@@ -197,6 +223,7 @@ def test_a_call_says_how_it_ended(name):
         assert told(lost) == "lost>"
 
 
+@promise("services.md", "You may keep answers, and release them in any order.")
 def test_old_answers_that_are_kept_cost_their_own_room_only(name):
     """Answers take the slots of a ring in turn, but pass over those that are held."""
     with serve(name) as server, gpuring.connect(name, calls=4) as client:
@@ -222,6 +249,11 @@ def test_old_answers_that_are_kept_cost_their_own_room_only(name):
         assert (client.in_flight, client.late, server.counts.undelivered) == (0, 0, 0)
 
 
+@promise(
+    "services.md",
+    "If the block raised an exception, these calls fail with that exception. The client gets "
+    "`CallFailed` with the text.",
+)
 def test_an_exception_fails_the_calls_of_its_batch(name):
     with serve(name) as server, gpuring.connect(name) as client:
         calls = [send(client, k) for k in range(3)]
@@ -237,6 +269,12 @@ def test_an_exception_fails_the_calls_of_its_batch(name):
         assert server.stats().subscriptions[0].lag == 0
 
 
+@promise(
+    "services.md",
+    "A call that the block of `with server.take(…) as calls` leaves unanswered fails.",
+    "The client gets `CallFailed` with the text.",
+    "To answer calls later, call `take` without `with`: then no block fails them.",
+)
 def test_what_a_batch_leaves_unanswered_fails(name):
     with serve(name) as server, gpuring.connect(name) as client:
         call = send(client, 0)
@@ -246,6 +284,9 @@ def test_what_a_batch_leaves_unanswered_fails(name):
             call.result(10)
 
 
+@promise(
+    "services.md", 'You answer by `with call.answer()`, `call.reply(value)` or `call.fail("why")`.'
+)
 def test_a_failure_has_a_text_of_a_size(name):
     with serve(name) as server, gpuring.connect(name) as client:
         call = send(client, 0)
@@ -259,6 +300,11 @@ def test_a_failure_has_a_text_of_a_size(name):
         ask_here(server, client, 1)
 
 
+@promise(
+    "services.md",
+    "If the block of `call.answer()` raises, nothing is sent. You can then answer again, or fail "
+    "the call.",
+)
 def test_an_answer_that_raises_is_not_sent_and_may_be_tried_again(name):
     with serve(name) as server, gpuring.connect(name) as client:
         call = send(client, 0)
@@ -274,6 +320,11 @@ def test_an_answer_that_raises_is_not_sent_and_may_be_tried_again(name):
         assert server.counts.answered == 1
 
 
+@promise(
+    "services.md",
+    "The slot of a call is yours until you answer the call. You answer by `with call.answer()`, "
+    '`call.reply(value)` or `call.fail("why")`.',
+)
 def test_a_call_is_answered_once(name):
     with serve(name) as server, gpuring.connect(name) as client:
         call = send(client, 0)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import gpuring
+from tests.helpers.promise import promise
 from tests.helpers.support import open_files, poll, segments_of
 from tests.service import services
 from tests.service.services import (
@@ -56,6 +57,16 @@ def finish_in(former, k, call):
 # ---- calls --------------------------------------------------------------------------------------
 
 
+@promise(
+    "services.md",
+    "A service ends when its creator closes it, when another one takes its name (`serve(…, "
+    "replace=True)`), or on a GPU when it is started again after its creator died. Its clients "
+    "need not connect again: the next `request` goes to the new service.",
+    "A call that no engine of the former service has taken, or will take, is lost: `result()` "
+    "raises `PeerLost`.",
+    "The client does not send it again by itself, because an engine may have worked on it.",
+    "`client.id` and `client.ring` are others.",
+)
 def test_the_next_request_goes_to_the_service_that_took_the_place(name, replaced):
     replaced()
     with gpuring.connect(name) as client:
@@ -74,6 +85,14 @@ def test_the_next_request_goes_to_the_service_that_took_the_place(name, replaced
         assert client.in_flight == 0
 
 
+@promise(
+    "services.md",
+    "A service ends when its creator closes it, when another one takes its name (`serve(…, "
+    "replace=True)`), or on a GPU when it is started again after its creator died.",
+    "While there is no new service, `request` waits for it for up to `engine_s` seconds.",
+    "Clients go on in the next service of that name, as described "
+    "[above](#when-a-service-is-replaced).",
+)
 def test_a_request_waits_for_the_service_to_come_back(name):
     server = serve(name)
     with gpuring.connect(name, engine_s=PATIENCE_S) as client:
@@ -87,6 +106,7 @@ def test_a_request_waits_for_the_service_to_come_back(name):
             finish(client, 1, call)
 
 
+@promise("services.md", "Then it raises `PeerLost`, and the next request tries again.")
 def test_a_request_says_that_no_service_came(name):
     with serve(name), gpuring.connect(name, engine_s=0.01) as client:
         pass
@@ -100,6 +120,10 @@ def test_a_request_says_that_no_service_came(name):
             ask_here(other, client, 0)
 
 
+@promise(
+    "services.md",
+    "Threads and tasks that wait to send a request go there, too, and tasks keep their turn.",
+)
 def test_who_has_to_wait_for_room_goes_to_the_next_service(name, replaced):
     replaced()
     with gpuring.connect(name, calls=2) as client, serve(name) as other:
@@ -116,6 +140,10 @@ def test_who_has_to_wait_for_room_goes_to_the_next_service(name, replaced):
             finish_in(former, k, call)
 
 
+@promise(
+    "services.md",
+    "Threads and tasks that wait to send a request go there, too, and tasks keep their turn.",
+)
 def test_who_waits_for_a_slot_goes_to_the_next_service(name, replaced):
     replaced(slots=1)
     with gpuring.connect(name) as client:
@@ -130,6 +158,9 @@ def test_who_waits_for_a_slot_goes_to_the_next_service(name, replaced):
             lost.result(PATIENCE_S)
 
 
+@promise(
+    "services.md", "Its clients need not connect again: the next `request` goes to the new service."
+)
 def test_a_call_in_one_line_goes_to_the_next_service(name, replaced):
     replaced()
     with gpuring.connect(name) as client:
@@ -153,6 +184,11 @@ def test_a_name_that_was_taken_from_a_service_without_engines_leads_to_the_next(
 # ---- what is still open in the former service ---------------------------------------------------
 
 
+@promise(
+    "services.md",
+    "A call that another engine of the former service has taken is still answered.",
+    "Then a request or a look at `in_flight` leaves the former service, and nothing is left of it.",
+)
 def test_what_another_engine_has_taken_is_still_answered(name, replaced):
     replaced()
     with gpuring.connect(name) as client, serve(name) as other:
@@ -172,6 +208,7 @@ def test_what_another_engine_has_taken_is_still_answered(name, replaced):
         assert former.left
 
 
+@promise("services.md", "An answer, or a part of one, that has come stays until you release it.")
 def test_an_answer_stays_until_it_is_released(name, replaced):
     server = replaced()
     with gpuring.connect(name) as client:
@@ -189,6 +226,7 @@ def test_an_answer_stays_until_it_is_released(name, replaced):
         assert former.left
 
 
+@promise("services.md", "An answer, or a part of one, that has come stays until you release it.")
 def test_a_part_of_an_answer_stays_until_it_is_released(name, replaced):
     """Though the call has ended by then, because its engine has left."""
     replaced()
@@ -212,6 +250,7 @@ def test_a_part_of_an_answer_stays_until_it_is_released(name, replaced):
         assert client._former == []
 
 
+@promise("services.md", "So is one whose request was half written.")
 def test_a_request_that_is_half_written_ends_with_its_service(name, replaced):
     replaced()
     with gpuring.connect(name) as client:
@@ -258,6 +297,11 @@ def test_a_client_is_closed_in_the_former_service_too(name, replaced):
 # ---- services that do not fit -------------------------------------------------------------------
 
 
+@promise(
+    "services.md",
+    "If the new service has other shapes, dtypes or metadata, or other memory, `request` raises "
+    "`RingIncompatible`.",
+)
 @pytest.mark.parametrize(
     ("other", "told"),
     [
@@ -281,6 +325,7 @@ def test_a_service_with_other_terms_is_told(name, other, told):
             ask_here(server, client, 0)
 
 
+@promise("services.md", "So it does if the name is that of a plain ring now.")
 def test_a_ring_that_is_no_service_is_told(name):
     plain = {"slots": 2, "shape": (1,), "dtype": "i8", "device": "host", "replace": True}
     with (
@@ -292,6 +337,9 @@ def test_a_ring_that_is_no_service_is_told(name):
         client.request(1)
 
 
+@promise(
+    "services.md", "The number of slots, `redeliver` and `engine` of the creator may be others."
+)
 def test_what_engines_agree_on_may_be_another(name, replaced):
     """How many slots there are, what becomes of the calls of the dead, and who keeps the ring."""
     replaced()
@@ -304,6 +352,11 @@ def test_what_engines_agree_on_may_be_another(name, replaced):
 # ---- processes ----------------------------------------------------------------------------------
 
 
+@promise(
+    "services.md",
+    "A call that no engine of the former service has taken, or will take, is lost: `result()` "
+    "raises `PeerLost`.",
+)
 def test_a_service_is_replaced_while_its_engines_are_dead(name, children):
     victim = up(children(holder, name, 1))
     with gpuring.connect(name, engine_s=PATIENCE_S) as client:
@@ -318,6 +371,11 @@ def test_a_service_is_replaced_while_its_engines_are_dead(name, children):
         assert worker.result()["answered"] == 1
 
 
+@promise(
+    "services.md",
+    "In host memory it does so also when all engines are dead and only a client is left. `serve(…, "
+    "replace=True)` takes its place then.",
+)
 def test_a_client_keeps_a_service_whose_engines_are_dead(name, children):
     """So engines that were changed must take the name."""
     other = {"request": ((3,), "i8")}
@@ -357,6 +415,10 @@ def maps(name):
     return Path("/proc/self/maps").read_text().count(name)
 
 
+@promise(
+    "services.md",
+    "Then a request or a look at `in_flight` leaves the former service, and nothing is left of it.",
+)
 def test_nothing_is_left_of_the_services_before(name, replaced):
     replaced()
     with gpuring.connect(name) as client:

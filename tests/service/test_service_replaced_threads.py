@@ -11,6 +11,7 @@ import pytest
 
 import gpuring
 from tests.helpers.interrupted import interrupts
+from tests.helpers.promise import promise
 from tests.helpers.rings import readable
 from tests.helpers.support import poll, segments_of
 from tests.service.services import (
@@ -83,6 +84,10 @@ def test_threads_and_tasks_go_on_while_the_service_is_replaced_again_and_again(n
         worker.result()
 
 
+@promise(
+    "services.md",
+    "Threads and tasks that wait to send a request go there, too, and tasks keep their turn.",
+)
 def test_tasks_keep_their_turn_in_the_next_service(name, replaced):
     order = []
 
@@ -116,6 +121,10 @@ def test_tasks_keep_their_turn_in_the_next_service(name, replaced):
         asyncio.run(main(client))
 
 
+@promise(
+    "services.md",
+    "Threads and tasks that wait to send a request go there, too, and tasks keep their turn.",
+)
 def test_tasks_that_wait_for_room_go_to_the_next_service(name, replaced):
     async def main(client, other):
         first = await send_async(client, 0)
@@ -146,6 +155,10 @@ def test_a_task_says_for_how_long_no_engine_came(name):
         asyncio.run(main(client))
 
 
+@promise(
+    "services.md",
+    "`client.fileno()` is the same number as before, and tells of answers from both services.",
+)
 def test_a_descriptor_tells_of_answers_in_both_services(name, replaced):
     replaced()
     with gpuring.connect(name) as client, serve(name) as other:

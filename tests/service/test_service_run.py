@@ -13,6 +13,7 @@ import pytest
 
 import gpuring
 from gpuring.registry import segment
+from tests.helpers.promise import promise
 from tests.helpers.support import Pipe, poll
 from tests.service.services import WORDS, asker, content, finish, in_thread, send, serve, up
 from tests.service.test_service_batch import running
@@ -34,6 +35,11 @@ def with_meta(requests, calls):
 # ---- before the first call ----------------------------------------------------------------------
 
 
+@promise(
+    "services.md",
+    "With `warm_up=True` the function is called with zeros of the largest batch before the first "
+    "call is taken.",
+)
 def test_a_warm_up_comes_before_the_first_call(name):
     got = []
     with serve(name, response_meta=None) as server, gpuring.connect(name) as client:
@@ -51,6 +57,7 @@ def test_a_warm_up_comes_before_the_first_call(name):
     assert [n for _, _, n, _ in got] == [0, 1]
 
 
+@promise("services.md", "A function of your own may take the place of that call.")
 def test_a_warm_up_may_be_a_function(name):
     told = []
     with serve(name) as server:
@@ -63,6 +70,11 @@ def test_a_warm_up_may_be_a_function(name):
     assert told == ["warm"]
 
 
+@promise(
+    "services.md",
+    "So no client waits for a compilation, and a function that returns the wrong shape is found "
+    "first.",
+)
 def test_a_function_that_fails_its_warm_up_takes_no_call(name):
     with serve(name) as server, gpuring.connect(name) as client:
         call = send(client, 0)
@@ -94,6 +106,11 @@ def worker(pipe: Pipe, name: str) -> dict[str, int]:
     return vars(server.counts) | {"ended": ended}
 
 
+@promise(
+    "services.md",
+    'After SIGTERM the engine answers the batch that it has, and `run` returns "SIGTERM". Other '
+    "engines get the calls that are left.",
+)
 def test_sigterm_ends_an_engine_when_its_batch_is_answered(name, children):
     with (
         serve(name, engine=False),
@@ -118,6 +135,10 @@ def test_sigterm_ends_an_engine_when_its_batch_is_answered(name, children):
             finish(client, k, call)
 
 
+@promise(
+    "services.md",
+    'After SIGTERM the engine answers the batch that it has, and `run` returns "SIGTERM".',
+)
 def test_sigterm_ends_an_engine_that_waits(name, children):
     with serve(name, engine=False) as keeper:
         engine = up(children(worker, name))
@@ -127,6 +148,7 @@ def test_sigterm_ends_an_engine_that_waits(name, children):
         assert engine.result()["taken"] == 0
 
 
+@promise("services.md", "After a Ctrl-C another engine gets the batch as well.")
 def test_ctrl_c_gives_the_batch_to_another_engine(name, children):
     with (
         serve(name, engine=False),
@@ -146,6 +168,11 @@ def test_ctrl_c_gives_the_batch_to_another_engine(name, children):
             finish(client, k, call)
 
 
+@promise(
+    "services.md",
+    "`server.stop()` does the same as SIGTERM from any thread, and from the function, and `run` "
+    'returns "stopped".',
+)
 def test_stop_ends_the_run_from_a_thread_from_the_function_or_before_it(name):
     with serve(name) as server, gpuring.connect(name) as client:
 
@@ -168,6 +195,11 @@ def test_stop_ends_the_run_from_a_thread_from_the_function_or_before_it(name):
             finish(client, k, calls[k])
 
 
+@promise(
+    "services.md",
+    "Only a `run` in the main thread sees SIGTERM. When `run` has returned, SIGTERM does what it "
+    "did before.",
+)
 def test_a_run_outside_of_the_main_thread_leaves_sigterm_alone(name):
     handler, seen = signal.getsignal(signal.SIGTERM), []
     with serve(name) as server:
@@ -195,6 +227,12 @@ def replaced(pipe: Pipe, name: str) -> dict[str, int]:
     return vars(server.counts)
 
 
+@promise(
+    "services.md",
+    "So engines can be replaced one after the other under load, and no call fails or is worked on "
+    "twice. This needs a process that owns the service and takes no calls ([Who owns a "
+    "service](#who-owns-a-service)).",
+)
 def test_engines_that_are_replaced_under_load_lose_no_call(name, children):
     with serve(name, engine=False):
         engines = [up(children(replaced, name)) for _ in range(2)]
@@ -215,6 +253,11 @@ def test_engines_that_are_replaced_under_load_lose_no_call(name, children):
         assert not any(each[what] for each in counts)
 
 
+@promise(
+    "services.md",
+    '`run` then returns "closed" in the other engines as well, so a supervisor has to start all of '
+    "them again.",
+)
 def test_a_service_that_is_closed_ends_the_run(name):
     keeper = serve(name, engine=False)
     with gpuring.serve(name) as server:
@@ -227,6 +270,7 @@ def test_a_service_that_is_closed_ends_the_run(name):
 # ---- several services ---------------------------------------------------------------------------
 
 
+@promise("services.md", "`gpuring.run([urgent, normal])` runs the functions of both.")
 def test_one_engine_runs_several_services_by_priority(name):
     order = []
     with (

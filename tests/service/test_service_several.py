@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import gpuring
+from tests.helpers.promise import promise
 from tests.helpers.support import poll
 from tests.service.services import answer, finish, in_thread, send, serve
 
@@ -21,6 +22,12 @@ def two(name, place):
         yield urgent, normal, first, second
 
 
+@promise(
+    "services.md",
+    "An engine can serve several services.",
+    "All calls of a batch are of one service, and `calls.server` says of which. As long as an "
+    "earlier service has calls, those of the later ones wait.",
+)
 def test_the_first_service_that_has_calls_goes_first(two, place):
     urgent, normal, first, second = two
     calls = [(second, k, send(second, k, place)) for k in range(2)]
@@ -51,6 +58,9 @@ def test_a_call_to_any_of_several_services_ends_the_wait(two, index, place):
     finish(client, 7, call, place)
 
 
+@promise(
+    "services.md", "All calls of a batch are of one service, and `calls.server` says of which."
+)
 def test_a_batch_of_several_services_is_filled_from_one(two, place):
     urgent, normal, first, second = two
     send(second, 0, place)
@@ -84,6 +94,7 @@ def test_what_several_services_leave_out_does_not_end_the_wait(two, place):
     assert (urgent.counts.expired, urgent.counts.dropped) == (1, 1)
 
 
+@promise("services.md", "Services that were closed are left out until all of them are closed.")
 def test_services_that_were_closed_are_left_out_until_the_last(name):
     kept = [serve(f"{name}-{k}", engine=False) for k in range(3)]
     servers = [gpuring.serve(each.name) for each in kept]

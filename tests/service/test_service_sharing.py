@@ -12,6 +12,7 @@ import pytest
 import gpuring
 from gpuring.registry import segment
 from gpuring.ring.whose import nobody_has
+from tests.helpers.promise import promise
 from tests.helpers.rings import waiters
 from tests.helpers.support import has_slot_without_gil, one_thread_at_a_time, poll, segments_of
 from tests.service import services
@@ -35,6 +36,10 @@ assert watched  # a fixture
 # ---- threads ------------------------------------------------------------------------------------
 
 
+@promise(
+    "services.md",
+    "Several threads, and tasks of several event loops, may use one client at the same time.",
+)
 def test_threads_may_share_a_client(name, children, watched):
     """More threads than it has room for calls: they wait for each other."""
     worker = up(children(engine, name))
@@ -66,6 +71,7 @@ def test_threads_wait_in_turn_for_a_slot(name, watched):
             services.finish(client, k, call)
 
 
+@promise("services.md", "One thread receives answers for all threads.")
 def test_a_thread_that_is_done_hands_the_receiving_on(name, monkeypatch):
     """Who receives does it for all; when its own answer has come the others are not forgotten."""
     monkeypatch.setattr("gpuring.service._calls.SLICE_S", 60)  # they are woken, and do not poll
@@ -152,6 +158,13 @@ def test_who_looks_after_the_calls_does_not_mind_threads_that_send(name):
             services.finish(client, k, call)
 
 
+@promise(
+    "services.md",
+    "It leaves out calls that were given up, calls whose client is dead or has left, and calls "
+    "that have expired.",
+    "It ends with an answer, `CallFailed` or `PeerLost`, if it was given a time-out with "
+    "`RingTimeout`, or if its own client was closed with `RingClosed`.",
+)
 def test_closing_a_client_wakes_who_waits_and_drops_its_calls(name, watched):
     with serve(name) as server:
         client = gpuring.connect(name)
@@ -180,6 +193,12 @@ def test_closing_a_client_wakes_who_waits_and_drops_its_calls(name, watched):
 # ---- who is there -------------------------------------------------------------------------------
 
 
+@promise(
+    "services.md",
+    "`serve` creates the service. If the service is there and has the same terms, `serve` joins "
+    "it.",
+    "`gpuring.serve(name)` alone joins the service that is there.",
+)
 def test_engines_join_by_name_or_by_the_same_terms(name):
     with serve(name) as first, serve(name) as second, gpuring.serve(name) as third:
         assert len(first.stats().subscriptions[0].members) == 3
@@ -188,6 +207,11 @@ def test_engines_join_by_name_or_by_the_same_terms(name):
                 ask_here(server, client, k)
 
 
+@promise(
+    "services.md",
+    "`serve` creates the service. If the service is there and has the same terms, `serve` joins "
+    "it. If it has other terms, `serve` raises `RingIncompatible`.",
+)
 @pytest.mark.parametrize(
     ("other", "told"),
     [
@@ -282,6 +306,11 @@ def test_a_request_waits_for_an_engine(name):
             impatient.request()
 
 
+@promise(
+    "services.md",
+    "`call.redelivered` says that another engine died with this call, and perhaps because of it.",
+    "The process that creates a service owns it.",
+)
 def test_an_engine_that_leaves_gives_its_calls_back(name):
     with serve(name, engine=False), gpuring.connect(name) as client:
         with serve(name) as leaver:
@@ -311,6 +340,12 @@ def send_when_served(name, client):
     return call
 
 
+@promise(
+    "services.md",
+    "Without one, the service ends with the engine that created it.",
+    "The process that creates a service owns it. When the creator leaves in order, the service "
+    "ends. Calls that other engines have are then answered, and all other calls get `PeerLost`.",
+)
 def test_a_service_that_is_closed_finishes_what_is_there(name):
     owner = serve(name)
     with serve(name) as other, gpuring.connect(name) as client:

@@ -25,6 +25,7 @@ import pytest
 
 import gpuring
 from tests.helpers.interrupted import Interrupt, at_each_place, collected, interrupts
+from tests.helpers.promise import promise
 from tests.helpers.rings import waiters
 from tests.helpers.support import poll
 from tests.service import services
@@ -199,6 +200,11 @@ async def several(client):
     await asyncio.wait(begin(asyncio.get_running_loop(), client))
 
 
+@promise(
+    "services.md",
+    "No other thread, task or loop waits for the one that was interrupted. Any of them can `close` "
+    "the client.",
+)
 @pytest.mark.slow(keep=1)
 @pytest.mark.deadline(120)
 @pytest.mark.parametrize(
@@ -240,6 +246,7 @@ def test_tasks_go_on_where_their_loop_is_run_again(served):
             check_whole(client, interrupt.where)
 
 
+@promise("services.md", "Any of them can `close` the client.")
 @pytest.mark.slow
 @pytest.mark.deadline(120)
 def test_another_thread_closes_a_client_whose_loop_was_interrupted(served):
@@ -266,6 +273,13 @@ def each_verb(client):
     client.request(PATIENCE_S).abandon()
 
 
+@promise(
+    "services.md",
+    "**Interrupts.** After a Ctrl-C, or after a signal handler that raises, no request stays half "
+    "made.",
+    "If nobody refers to a call any more, the next request gives it up. If nobody refers to an "
+    "answer any more, the next request releases it.",
+)
 @pytest.mark.slow(keep=1)
 @pytest.mark.deadline(120)
 @pytest.mark.parametrize(
@@ -280,6 +294,7 @@ def test_a_thread_that_was_interrupted_leaves_its_client_whole(served, each):
             check_whole(client, interrupt.where, isinstance(interrupt, Signal))
 
 
+@promise("services.md", "No other thread, task or loop waits for the one that was interrupted.")
 @pytest.mark.slow
 @pytest.mark.deadline(120)
 def test_other_threads_go_on_without_the_one_that_was_interrupted(served):

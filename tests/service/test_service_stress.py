@@ -11,6 +11,7 @@ import pytest
 
 import gpuring
 from gpuring.service import Batch
+from tests.helpers.promise import promise
 from tests.helpers.support import poll, segments_of
 from tests.service.services import (
     answer,
@@ -142,6 +143,14 @@ def end_of_parts(client, k, call, patience, dice):
     return "whole"
 
 
+@promise(
+    "services.md",
+    "Several client processes ask, and one or more engine processes answer. If one of these "
+    "processes is killed, the others go on.",
+    "Every call of a living client ends in exactly one way. It ends with an answer, `CallFailed` "
+    "or `PeerLost`, if it was given a time-out with `RingTimeout`, or if its own client was closed "
+    "with `RingClosed`.",
+)
 @pytest.mark.slow
 @pytest.mark.deadline(100)
 def test_every_call_of_the_living_ends_in_one_way_while_engines_and_clients_are_killed(

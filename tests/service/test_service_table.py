@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import gpuring
+from tests.helpers.promise import promise
 from tests.helpers.support import poll, segments_of, set_fence
 from tests.service import services
 from tests.service.services import (
@@ -28,6 +29,7 @@ from tests.service.test_service_death import writes_an_answer
 # ---- calls --------------------------------------------------------------------------------------
 
 
+@promise("services.md", "Requests and answers live in rings, so nothing is copied on the way.")
 def test_neither_a_request_nor_an_answer_is_copied(name):
     """Each side sees what the other one writes into the slot afterwards."""
     with serve(name) as server, gpuring.connect(name) as client:
@@ -43,6 +45,7 @@ def test_neither_a_request_nor_an_answer_is_copied(name):
             assert (slot.array == 6).all()
 
 
+@promise("services.md", "With `timeout=` it waits until the service appears.")
 def test_an_engine_waits_for_its_service_to_appear(name):
     with pytest.raises(gpuring.RingNotFound):
         gpuring.serve(name, timeout=0.05)
@@ -55,6 +58,7 @@ def test_an_engine_waits_for_its_service_to_appear(name):
         ask_here(server, client, 0)
 
 
+@promise("services.md", "You may also answer a later batch before an earlier one.")
 def test_a_later_batch_may_be_answered_first(name):
     with serve(name) as server, gpuring.connect(name) as client:
         calls = [send(client, k) for k in range(4)]
@@ -65,6 +69,11 @@ def test_a_later_batch_may_be_answered_first(name):
             finish(client, k, call)
 
 
+@promise(
+    "services.md",
+    "If the block of `call.answer()` raises, nothing is sent. You can then answer again, or fail "
+    "the call.",
+)
 def test_a_call_whose_answer_raised_may_be_failed(name):
     with serve(name) as server, gpuring.connect(name) as client:
         call = send(client, 0)
@@ -76,6 +85,11 @@ def test_a_call_whose_answer_raised_may_be_failed(name):
             call.result(10)
 
 
+@promise(
+    "services.md",
+    "SystemExit and Ctrl-C do not fail the calls. The server gives these calls to another engine "
+    "when it closes.",
+)
 @pytest.mark.parametrize("end", [SystemExit, KeyboardInterrupt])
 def test_an_engine_that_is_told_to_end_gives_its_calls_to_another_one(name, end):
     with serve(name, engine=False), gpuring.connect(name) as client:
@@ -89,6 +103,7 @@ def test_an_engine_that_is_told_to_end_gives_its_calls_to_another_one(name, end)
         assert (client.late, client.in_flight) == (0, 0)
 
 
+@promise("services.md", "`call.slot` is for `torch.from_dlpack`.")
 def test_the_slot_of_a_call_is_an_array_to_others(name):
     with serve(name) as server, gpuring.connect(name) as client:
         send(client, 3)
@@ -97,6 +112,7 @@ def test_the_slot_of_a_call_is_an_array_to_others(name):
         assert (np.from_dlpack(taken.slot) == services.content(client.id, 3)).all()
 
 
+@promise("services.md", "`client.call(…, timeout=)` sets this by itself.")
 def test_engines_pass_over_a_call_in_one_line_whose_time_is_up(name):
     with serve(name) as server, gpuring.connect(name) as client:
         with pytest.raises(gpuring.RingTimeout):
@@ -106,6 +122,11 @@ def test_engines_pass_over_a_call_in_one_line_whose_time_is_up(name):
         assert (int(taken.meta["k"]), server.counts.expired) == (2, 1)
 
 
+@promise(
+    "services.md",
+    "`server.counts` says how many calls were taken, answered, failed, expired, cancelled, "
+    "dropped, undelivered and redelivered.",
+)
 def test_each_end_of_a_call_is_counted(name):
     with serve(name) as server:
         client, gone = gpuring.connect(name), gpuring.connect(name)
@@ -130,6 +151,7 @@ def test_each_end_of_a_call_is_counted(name):
         client.close()
 
 
+@promise("services.md", "Answers have a ring of `calls + 4` slots.")
 @pytest.mark.parametrize("calls", [1, 8])
 def test_answers_have_a_ring_of_four_slots_more_than_calls(name, calls):
     with serve(name), gpuring.connect(name, calls=calls):
@@ -137,6 +159,11 @@ def test_answers_have_a_ring_of_four_slots_more_than_calls(name, calls):
         assert ring.slots == calls + 4
 
 
+@promise(
+    "services.md",
+    "A request ring has at most 250 peers. A client needs one of them, and an engine or a keeper "
+    "needs two.",
+)
 def test_a_client_needs_one_peer_and_an_engine_or_keeper_two(name):
     def peers():
         return len(keeper.stats().peers)
@@ -159,6 +186,10 @@ def test_a_client_needs_one_peer_and_an_engine_or_keeper_two(name):
                 each.close()
 
 
+@promise(
+    "services.md",
+    "`result()` raises `PeerLost` at once; the next calls wait up to `engine_s` for an engine",
+)
 def test_without_keeper_or_engine_the_next_call_waits_for_one(name, children):
     victim = up(children(holder, name, 1))
     with gpuring.connect(name, engine_s=20) as client:
@@ -176,6 +207,12 @@ def test_without_keeper_or_engine_the_next_call_waits_for_one(name, children):
 # ---- stopped ------------------------------------------------------------------------------------
 
 
+@promise(
+    "services.md",
+    "its calls time out, and others go on; everybody waits for it a full lap of the request ring "
+    "later, as for any holder of a slot",
+    "`slots` counts requests that wait *and* requests that engines work on.",
+)
 def test_a_lap_behind_a_stopped_engines_call_everybody_waits_for_it(name, children):
     with serve(name, engine=False, slots=4), gpuring.connect(name) as client:
         stopped = up(children(holder, name, 1))
@@ -192,6 +229,7 @@ def test_a_lap_behind_a_stopped_engines_call_everybody_waits_for_it(name, childr
             ask_here(other, client, 4)
 
 
+@promise("services.md", "later answers to that client wait behind it")
 def test_behind_a_stopped_engines_half_written_answer_later_ones_wait(name, children):
     with serve(name, engine=False), gpuring.connect(name) as client, gpuring.connect(name) as third:
         stopped = up(children(writes_an_answer, name))
@@ -221,6 +259,7 @@ def claims_a_request(pipe, name):
     client.close()
 
 
+@promise("services.md", "engines wait behind it for the requests that were begun later")
 def test_behind_a_stopped_clients_half_written_request_engines_wait(name, children):
     with serve(name) as server, gpuring.connect(name) as client:
         stopped = children(claims_a_request, name)
@@ -272,6 +311,7 @@ class Torn:
         poll(lambda: ring._header.reap() or ring._header.reaps)
 
 
+@promise("services.md", "the answer is torn: `result()` raises `PeerLost`")
 def test_a_torn_answer_that_was_not_received_is_lost(name, children):
     with serve(name, engine=False), gpuring.connect(name) as client:
         torn = Torn(name, client, children)
@@ -283,6 +323,11 @@ def test_a_torn_answer_that_was_not_received_is_lost(name, children):
             ask_here(other, client, 1)
 
 
+@promise(
+    "services.md",
+    "the answer is torn: `answer.check()` and its release raise `FrameTorn`; if it was released "
+    "before, a later `result()` raises it",
+)
 def test_a_torn_answer_that_is_held_is_told_by_check_and_at_release(name, children):
     with serve(name, engine=False), gpuring.connect(name) as client:
         torn = Torn(name, client, children)
@@ -297,6 +342,11 @@ def test_a_torn_answer_that_is_held_is_told_by_check_and_at_release(name, childr
             ask_here(other, client, 1)
 
 
+@promise(
+    "services.md",
+    "the answer is torn: `answer.check()` and its release raise `FrameTorn`; if it was released "
+    "before, a later `result()` raises it",
+)
 def test_a_torn_answer_that_was_released_is_told_by_a_later_result(name, children):
     with serve(name, engine=False), gpuring.connect(name) as client:
         torn = Torn(name, client, children)
@@ -315,6 +365,10 @@ def test_a_torn_answer_that_was_released_is_told_by_a_later_result(name, childre
 # ---- everybody ----------------------------------------------------------------------------------
 
 
+@promise(
+    "services.md",
+    "`serve` finds what they left, removes it and starts again; `gpuring clean` also removes it",
+)
 def test_clean_removes_what_is_left_of_a_service(name, children):
     server, client = up(children(holder, name, 1)), children(sender, name, 1)
     client.receive()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from tests.helpers.promise import promise
 from tests.storm.clients import Clients
 from tests.storm.harness import storm
 
 
+@promise("services.md", "So there is room for 200 clients and 8 engines, for example.")
 @pytest.mark.slow
 @pytest.mark.deadline(120)
 def test_many_clients_and_engines_some_of_them_killed():

@@ -8,10 +8,16 @@ import pytest
 
 import gpuring
 from tests.helpers.fake_driver import NOT_READY
+from tests.helpers.promise import promise
 
 KINDS = pytest.mark.parametrize("kind", ["timeline", "event"])
 
 
+@promise(
+    "failure.md",
+    "`close()` of a producer or a consumer waits until the GPU has done all work that this peer "
+    "promised.",
+)
 @KINDS
 @pytest.mark.parametrize("gate", ["stream", "host"])
 @pytest.mark.parametrize("role", ["producer", "consumer"])
@@ -40,6 +46,10 @@ def test_close_waits_until_the_gpu_has_done_what_was_promised(rig, kind, gate, r
     ring.peers.remove(endpoint)
 
 
+@promise(
+    "failure.md",
+    "`close()` of a ring with a timeline waits for all work of its process on that GPU.",
+)
 def test_close_of_a_ring_with_a_timeline_waits_for_all_work_of_its_process(rig):
     """A wait that is still in some stream reads the table of fences, which goes with the ring."""
     ring = rig("timeline")
@@ -62,6 +72,10 @@ def kill(ring, producer):
     ring.peers.remove(producer)
 
 
+@promise(
+    "failure.md",
+    "When the consumer's own GPU work on the frame is done, the answer of `slot.check()` is final.",
+)
 @KINDS
 def test_what_check_says_of_a_frame_that_was_written_is_final(rig, kind):
     ring = rig(kind)
@@ -78,6 +92,10 @@ def test_what_check_says_of_a_frame_that_was_written_is_final(rig, kind):
         consumer.acquire(0)
 
 
+@promise(
+    "failure.md",
+    "When the consumer's own GPU work on the frame is done, the answer of `slot.check()` is final.",
+)
 @KINDS
 def test_what_check_says_of_a_torn_frame_is_final(rig, kind):
     ring = rig(kind)
@@ -96,6 +114,10 @@ def test_what_check_says_of_a_torn_frame_is_final(rig, kind):
 LOST = 700  # cudaErrorIllegalAddress, which under MPS every client gets from one that was killed
 
 
+@promise(
+    "failure.md",
+    "Calls of a ring do not hang then. They end, with `DeviceError` where the GPU is needed.",
+)
 @KINDS
 @pytest.mark.parametrize("gate", ["stream", "host"])
 def test_after_an_error_of_the_whole_gpu_no_call_hangs(rig, kind, gate):

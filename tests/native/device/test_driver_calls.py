@@ -22,6 +22,7 @@ from tests.helpers.fake_driver import (
     follows,
     held_by,
 )
+from tests.helpers.promise import promise
 
 # ---- how many calls ----------------------------------------------------------------------------
 
@@ -37,6 +38,11 @@ def test_one_wait_and_one_write_for_one_frame(rig):
     assert ring.told() == [("write", C, ring.work(consumer, 0))]
 
 
+@promise(
+    "failure.md",
+    "With gate `stream` no claim and no acquire waits for a GPU, because the wait goes into the "
+    "stream.",
+)
 def test_all_pending_peers_are_waited_for_in_one_call(rig):
     ring = rig(slots=1)
     producer = ring.producer()
@@ -109,6 +115,11 @@ def test_a_larger_batch_than_one_call_takes_is_recorded_slot_by_slot(rig):
     assert [len(words) for _, _, words in calls[:2]] == [128, 1]
 
 
+@promise(
+    "failure.md",
+    "A stopped process does not hold up streams, because its GPU work was enqueued before anybody "
+    "was told to wait for it.",
+)
 def test_fences_are_promised_and_enqueued_before_anybody_can_see_the_frame(rig):
     """Invariant 9: at the time of the call the words still say that it is ours."""
     ring = rig()

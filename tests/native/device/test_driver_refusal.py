@@ -6,6 +6,7 @@ import pytest
 
 import gpuring
 from tests.helpers.fake_driver import INVALID, C, P, ctrl_c, event_of, event_waits, held_by
+from tests.helpers.promise import promise
 
 
 def test_a_refused_wait_gives_the_frames_back(rig):
@@ -113,6 +114,11 @@ def is_settled(ring, promised, stream):
     return {word: header.fence(*word) for word in promised} == promised
 
 
+@promise(
+    "failure.md",
+    "If the driver refuses to record the end of the work on a slot, the call waits until the "
+    "streams that used the slot are idle.",
+)
 @pytest.mark.parametrize("many", [False, True])
 @pytest.mark.parametrize("kind", ["timeline", "event"])
 def test_a_refused_record_settles_and_abandons(rig, kind, many):
@@ -136,6 +142,11 @@ def test_a_refused_record_settles_and_abandons(rig, kind, many):
         assert slot.seq == seqs[-1] + 1
 
 
+@promise(
+    "failure.md",
+    "If the driver refuses to record the end of the work on a slot, the call waits until the "
+    "streams that used the slot are idle.",
+)
 @pytest.mark.parametrize("many", [False, True])
 @pytest.mark.parametrize("kind", ["timeline", "event"])
 def test_a_refused_record_settles_and_releases(rig, kind, many):

@@ -7,6 +7,7 @@ import pytest
 import gpuring
 from gpuring import native
 from tests.helpers.fake_driver import INVALID, C, D, P, event_of, event_waits, held_by
+from tests.helpers.promise import promise
 
 
 @pytest.fixture
@@ -25,6 +26,11 @@ def elsewhere(rig):
     return make
 
 
+@promise(
+    "failure.md",
+    'An event raises no word in the header, so with `sync="event"` a process has to ask the event.',
+    "An event that is already complete needs no wait.",
+)
 def test_pending_events_are_waited_for_and_complete_ones_raise_their_fence(rig):
     ring = rig("event")
     producer, consumer = ring.producer(), ring.consumer()

@@ -11,10 +11,17 @@ import pytest
 
 import gpuring
 from tests.helpers.fake_driver import D, event_of, held_by
+from tests.helpers.promise import promise
 
 PATIENCE_S = 10
 
 
+@promise(
+    "failure.md",
+    "There is none, because no stream waits for another process. The call itself goes on, or "
+    "passes over the frame. | a thread polls",
+    "There is none, as above. | a thread polls",
+)
 @pytest.mark.parametrize("kind", ["timeline", "event"])
 def test_the_host_gate_never_puts_a_wait_into_a_stream(rig, kind):
     ring = rig(kind)
@@ -31,6 +38,7 @@ def test_the_host_gate_never_puts_a_wait_into_a_stream(rig, kind):
     assert not {"wait", "waits"} & {name for name, *_ in ring.told()}
 
 
+@promise("failure.md", "`gate=` can be given for a ring, a producer or a consumer.")
 def test_a_gate_may_be_given_for_a_producer_or_a_consumer(ring):
     """Else it is the ring's."""
     for join in (ring.producer, ring.consumer):

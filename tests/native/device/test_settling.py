@@ -9,6 +9,7 @@ import pytest
 import gpuring
 from gpuring.native.snapshot import snapshot
 from tests.helpers.fake_driver import INVALID, NOT_READY, PER_THREAD, ctrl_c
+from tests.helpers.promise import promise
 from tests.native.device.instant_driver import STREAM, fences
 
 
@@ -24,6 +25,7 @@ def test_an_interrupt_while_a_batch_is_settled_forgets_no_promise(ring):
     assert all(paid == promised for paid, promised in fences(ring, producer.peer))
 
 
+@promise("failure.md", "The slot can be given up only then.")
 @pytest.mark.parametrize("n", [1, 2])
 @pytest.mark.parametrize("verb", ["publish", "abandon", "release"])
 def test_a_promise_that_may_be_unpaid_is_seen_by_nobody(ring, verb, n):
@@ -67,6 +69,7 @@ def refused_publish(ring, stream):
     assert producer._peer.holding() == []
 
 
+@promise("failure.md", "The slot can be given up only then.")
 @pytest.mark.parametrize("error", [0, 700])
 def test_the_work_of_a_destroyed_stream_is_awaited_before_its_slot_is_given_up(ring, error):
     """Its handle cannot be asked any more, and its work goes on."""

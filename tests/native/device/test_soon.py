@@ -11,6 +11,7 @@ import threading
 
 from tests import ROOT
 from tests.helpers.fake_driver import C, event_of
+from tests.helpers.promise import promise
 from tests.helpers.support import poll
 
 PATIENCE_S = 10
@@ -23,6 +24,11 @@ def consulted(ring, consumer, own):
     return own in ring.driver.queries
 
 
+@promise(
+    "failure.md",
+    "Before that, the call may look at the fences for some tens of microseconds, but only while "
+    "its own GPU work is pending anyway.",
+)
 def test_a_look_is_as_long_as_the_protocol_says():
     """50 µs in all, 30 of them at one's own work: no test can tell by a clock."""
     source = (ROOT / "gpuring/native/device/order.c").read_text()
@@ -34,6 +40,11 @@ def test_a_look_is_as_long_as_the_protocol_says():
     assert int(own_us) + int(rest_us) < 100  # some tens, says docs/failure.md
 
 
+@promise(
+    "failure.md",
+    "Before that, the call may look at the fences for some tens of microseconds, but only while "
+    "its own GPU work is pending anyway.",
+)
 def test_while_nothing_of_ours_is_pending_a_wait_is_enqueued_at_once(rig):
     ring = rig("event")
     producer, consumer = ring.producer(), ring.consumer()
@@ -52,6 +63,7 @@ def test_while_nothing_of_ours_is_pending_a_wait_is_enqueued_at_once(rig):
     assert event_of(consumer, 1) in ring.driver.queries
 
 
+@promise("failure.md", "With `timeout=0` it does not look at all.")
 def test_a_call_that_may_not_block_has_no_patience(rig):
     ring = rig("event", slots=8)
     producer, consumer = ring.producer(), ring.consumer()
@@ -113,6 +125,11 @@ def test_it_looks_again_while_our_own_work_is_pending(rig):
     assert any(sees_it() for _ in range(100))
 
 
+@promise(
+    "failure.md",
+    "Before that, the call may look at the fences for some tens of microseconds, but only while "
+    "its own GPU work is pending anyway.",
+)
 def test_looks_in_vain_make_it_blind_for_longer_and_longer(rig):
     ring = rig("event", slots=64)
     producer, consumer = ring.producer(), ring.consumer()

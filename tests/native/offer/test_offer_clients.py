@@ -13,6 +13,7 @@ import pytest
 
 from gpuring import native
 from tests.helpers import raw_verbs
+from tests.helpers.promise import promise
 from tests.helpers.support import Pipe, open_files, poll
 from tests.native.offer import (
     asks,
@@ -42,6 +43,11 @@ def test_a_message_has_the_words_that_the_page_says(ring):
         os.close(each)
 
 
+@promise(
+    "failure.md",
+    "Where slots are handed on, they get them, and can connect as often and say whatever they "
+    "like. That holds nobody else up.",
+)
 def test_rubbish_harms_nobody(ring, children):
     native.offer(ring.creator, fd := slots(b"12345678"))
     path = of(ring, os.getpid())
@@ -117,6 +123,10 @@ def test_who_dies_before_it_has_read_the_answer_is_heard(ring, children):
         os.close(each)
 
 
+@promise(
+    "failure.md",
+    "A process does so before it joins, so it is cleared even if it is killed right then.",
+)
 def test_what_the_dead_have_said_before_is_heard(ring, stopped, children):
     """A stopped process hears who has come and gone meanwhile."""
     victim, who = elsewhere(ring, children)
@@ -168,6 +178,11 @@ def connects(pipe: Pipe, path: str, times: int, kept: int) -> int:
     return len(held)
 
 
+@promise(
+    "failure.md",
+    "Where slots are handed on, they get them, and can connect as often and say whatever they "
+    "like. That holds nobody else up.",
+)
 @pytest.mark.parametrize(("times", "kept"), [(10_000, 1), (1_000, 1_000)])
 def test_many_silent_clients_hold_nobody_up(ring, children, times, kept):
     native.offer(ring.creator, fd := slots(b"12345678"))

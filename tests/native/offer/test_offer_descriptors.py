@@ -19,6 +19,7 @@ import pytest
 import gpuring
 from gpuring import native
 from tests.helpers import raw_verbs
+from tests.helpers.promise import promise
 from tests.helpers.support import Pipe, Segment, open_files, poll
 from tests.native.offer import (
     PATIENCE_S,
@@ -85,6 +86,11 @@ ASIDE: dict[str, Callable[..., None]] = {
 }
 
 
+@promise(
+    "failure.md",
+    "The descriptors that they send may take long to close. A thread of its own closes them, so "
+    "this does not hold up the watchdog.",
+)
 @pytest.mark.parametrize("way", ASIDE)
 def test_who_sends_what_takes_long_to_close_holds_nobody_up(
     ring, children, stopped, lingering, way
@@ -104,6 +110,9 @@ def test_who_sends_what_takes_long_to_close_holds_nobody_up(
         each.close()
 
 
+@promise(
+    "failure.md", "While it lasts, the process answers 64 others, and then the next ones wait."
+)
 def test_while_a_close_lasts_the_next_ones_are_answered_up_to_a_number(
     ring, children, stopped, lingering
 ):
@@ -177,6 +186,11 @@ def hands_on_with_too_many(pipe: Pipe, path: str) -> None:
     pipe.receive()
 
 
+@promise(
+    "failure.md",
+    "If too many descriptors of its user are under way in messages that nobody has read, those who "
+    "ask wait.",
+)
 def test_while_too_many_descriptors_are_under_way_those_who_ask_wait(ring, children):
     os.fchmod(ring.fd, 0o666)
     native.offer(ring.creator, fd := slots(b"12345678"))

@@ -15,10 +15,17 @@ import struct
 import pytest
 
 from gpuring import native
+from tests.helpers.promise import promise
 from tests.helpers.support import Pipe
 from tests.native.offer import PATIENCE_S, asks, directory, of, opened, refused, slots, takes_part
 
 
+@promise(
+    "failure.md",
+    "**Slots that are handed on.** Some kinds of memory are mapped by a descriptor, which each "
+    "process that has it hands to those that attach. So such a ring takes new peers after the "
+    "death of its creator, as long as a process that has joined it lives.",
+)
 def test_the_slots_go_from_process_to_process_and_outlive_their_maker(ring, children):
     fd = slots(b"from me!")
     native.offer(ring.creator, fd)
@@ -51,6 +58,10 @@ def test_who_asks_first_need_not_offer(ring, children):
     assert child.result() == [b"12345678"]
 
 
+@promise(
+    "failure.md",
+    "The watchdog of a process hands them on, also while the main thread is inside a CUDA call.",
+)
 def test_the_offerer_may_be_in_a_call_that_does_not_return(ring, children):
     native.offer(ring.creator, fd := slots(b"12345678"))
     os.close(fd)
@@ -130,6 +141,11 @@ def test_an_offer_without_descriptors_leaves_nothing(ring):
     assert of(ring, os.getpid()).exists()
 
 
+@promise(
+    "failure.md",
+    "If nobody is there who has the descriptor, `attach` raises `PeerLost`, and if nobody answers, "
+    "`RingTimeout`.",
+)
 def test_nobody_has_it(ring, children):
     kind, told = children(refused, ring.path, PATIENCE_S).result()
     assert kind == "PeerLost"
@@ -137,6 +153,12 @@ def test_nobody_has_it(ring, children):
     assert not directory(ring).exists()
 
 
+@promise(
+    "failure.md",
+    "A stopped process hands nothing on, and the others are asked at the same time.",
+    "If nobody is there who has the descriptor, `attach` raises `PeerLost`, and if nobody answers, "
+    "`RingTimeout`.",
+)
 def test_who_has_it_is_stopped(ring, children):
     native.offer(ring.creator, fd := slots(b"12345678"))
     child = children(takes_part, ring.path)

@@ -14,6 +14,7 @@ import pytest
 import gpuring
 from gpuring import native
 from tests.helpers import raw_verbs
+from tests.helpers.promise import promise
 from tests.helpers.support import Pipe, open_files, poll
 from tests.native.offer import (
     PATIENCE_S,
@@ -29,6 +30,7 @@ from tests.native.offer import (
 )
 
 
+@promise("failure.md", "Rings of CUDA IPC have no descriptor, so their peers hand nothing over.")
 def test_without_an_offer_there_is_no_socket(ring):
     ring.producer()
     ring.consumer()
@@ -77,6 +79,11 @@ def test_the_handles_of_a_process_share_a_socket(ring, children):
     os.close(fd)
 
 
+@promise(
+    "failure.md",
+    "A process that was killed leaves its socket in `/dev/shm` until its peers are cleared, or "
+    "until the ring is removed.",
+)
 def test_the_socket_of_the_dead_goes_with_what_it_had(ring, children):
     native.offer(ring.creator, fd := slots())
     os.close(fd)
@@ -128,6 +135,11 @@ def test_a_forked_child_keeps_no_socket(ring, children):
         os.kill(forked, signal.SIGKILL)
 
 
+@promise(
+    "failure.md",
+    "`gpuring clean` removes rings whose processes are all dead, slots that have no ring, and "
+    "sockets of the dead.",
+)
 def test_clean_removes_sockets_at_which_nobody_listens(ring, children):
     """Also where no header is any more.  It leaves others alone, whatever they are."""
     native.offer(ring.creator, fd := slots())

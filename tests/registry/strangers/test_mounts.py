@@ -12,6 +12,7 @@ import pytest
 import gpuring
 from gpuring.registry import directory
 from tests.helpers import commands
+from tests.helpers.promise import promise
 from tests.helpers.support import segments_of
 from tests.registry.strangers import NOBODY, OPTIONS, SHM, as_nobody, outcome
 
@@ -89,6 +90,11 @@ def create_where_it_is_full(pipe, name, what):
     return told
 
 
+@promise(
+    "failure.md",
+    "They can use up the memory of `/dev/shm` or its number of files. `create` then says which of "
+    "them ran out, and leaves nothing behind.",
+)
 @pytest.mark.parametrize("what", ["room", "files"])
 def test_a_full_directory_is_told_and_nothing_is_left(name, mounted, what):
     told = mounted(TINY, create_where_it_is_full, name, what)

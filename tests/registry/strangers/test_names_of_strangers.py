@@ -18,6 +18,7 @@ from gpuring import native
 from gpuring.registry import directory
 from gpuring.registry import segment as segments
 from tests.helpers import commands
+from tests.helpers.promise import promise
 from tests.helpers.support import segments_of
 from tests.registry.strangers import KINDS, NOBODY, OPTIONS, SHM, TERMS, outcome, put, valid_header
 
@@ -35,6 +36,14 @@ def odd(name, stranger):
     return places
 
 
+@promise(
+    "failure.md",
+    "`ls`, `inspect`, `top`, `metrics`, `doctor` and `clean` read copies of headers, and so do "
+    "engines that tidy up after the dead.",
+    "A file that is no ring is passed over, or the error says what it is, whatever its name. This "
+    "holds for links, loops, directories, fifos, sockets, devices, files with several names, and "
+    "empty, huge or damaged files.",
+)
 @pytest.mark.slow
 @pytest.mark.deadline(60)
 @pytest.mark.parametrize(
@@ -55,6 +64,14 @@ def test_every_tool_goes_past_odd_names(name, odd, tool):
         gpuring.attach(name).close()
 
 
+@promise(
+    "failure.md",
+    "`ls`, `inspect`, `top`, `metrics`, `doctor` and `clean` read copies of headers, and so do "
+    "engines that tidy up after the dead.",
+    "A file that is no ring is passed over, or the error says what it is, whatever its name. This "
+    "holds for links, loops, directories, fifos, sockets, devices, files with several names, and "
+    "empty, huge or damaged files.",
+)
 @pytest.mark.slow
 @pytest.mark.deadline(90)
 def test_a_tool_that_is_asked_for_an_odd_name_says_what_it_is(odd, tmp_path):
@@ -85,6 +102,13 @@ def test_metrics_and_ls_count_what_they_cannot_read(odd):
     assert list(RingCollector(10).collect())
 
 
+@promise(
+    "failure.md",
+    "A file that is no ring is passed over, or the error says what it is, whatever its name. This "
+    "holds for links, loops, directories, fifos, sockets, devices, files with several names, and "
+    "empty, huge or damaged files. Nothing of theirs is closed or removed, not even by root.",
+    "They can take a name before you do. Then `create` raises `RingExists`.",
+)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_verbs_refuse_an_odd_name_at_once_and_leave_it_alone(odd, kind):
@@ -104,6 +128,11 @@ def test_verbs_refuse_an_odd_name_at_once_and_leave_it_alone(odd, kind):
     assert not [entry for entry in segments_of(ring) if "+" in entry]
 
 
+@promise(
+    "failure.md",
+    "`ls`, `inspect`, `top`, `metrics`, `doctor` and `clean` read copies of headers, and so do "
+    "engines that tidy up after the dead.",
+)
 def test_engines_tidy_past_odd_names(name, stranger):
     """Every one of them looks like a client's ring, or like slots of one."""
     with gpuring.serve(name, **TERMS) as engine:
@@ -126,6 +155,11 @@ def test_engines_tidy_past_odd_names(name, stranger):
         assert segments_of(name) == before
 
 
+@promise(
+    "failure.md",
+    "No process maps a file of theirs without being asked to.",
+    "It takes only slots that have the owner, the size and the epoch of the header.",
+)
 @pytest.mark.slow
 def test_slots_of_a_stranger_are_never_mapped_or_removed(name, stranger):
     """Whoever may list /dev/shm sees the epoch of a ring in the name of its slots."""
@@ -156,6 +190,12 @@ def test_what_a_stranger_puts_in_the_place_of_our_slots_stays(name, stranger):
 WILD = [b"\xff\xfe", b"\x1b[2J", b"a\nb", b" ", b"+", b"a+b", b"x" * 200, "ä".encode()]
 
 
+@promise(
+    "failure.md",
+    "A file that is no ring is passed over, or the error says what it is, whatever its name. This "
+    "holds for links, loops, directories, fifos, sockets, devices, files with several names, and "
+    "empty, huge or damaged files.",
+)
 @pytest.mark.slow
 def test_names_that_no_ring_can_have_are_passed_over(name, stranger):
     names = [f"gpuring.{name}".encode() + wild for wild in WILD]
@@ -180,6 +220,11 @@ def touch(_pipe, names):
 MANY = 10_000
 
 
+@promise(
+    "failure.md",
+    "The more names they put there, the longer a look takes. With ten thousand names everything "
+    "still works.",
+)
 @pytest.mark.slow
 @pytest.mark.deadline(120)
 def test_ten_thousand_names(name, stranger):
@@ -218,6 +263,7 @@ def flicker(pipe, entry):
     return rounds
 
 
+@promise("failure.md", "They can take a name before you do. Then `create` raises `RingExists`.")
 @pytest.mark.slow
 @pytest.mark.deadline(60)
 def test_races_for_a_name_have_an_owner_or_an_error(name, stranger):
@@ -283,6 +329,12 @@ def looks(_pipe, name, ring, rounds):
     return seen
 
 
+@promise(
+    "failure.md",
+    "No process maps a file of theirs without being asked to. `ls`, `inspect`, `top`, `metrics`, "
+    "`doctor` and `clean` read copies of headers, and so do engines that tidy up after the dead. "
+    "So a file that shrinks meanwhile does no harm.",
+)
 @pytest.mark.deadline(60)
 def test_a_file_whose_size_changes_harms_nobody_who_looks(name, stranger, children):
     ring = f"{name}.{1:016x}"  # as of a client
@@ -298,6 +350,7 @@ def test_a_file_whose_size_changes_harms_nobody_who_looks(name, stranger, childr
     assert min(seen["whole"], seen["not whole"]) > 0
 
 
+@promise("failure.md", "So a file that shrinks meanwhile does no harm.")
 def test_a_file_that_ends_while_it_is_read(name, monkeypatch):
     """Between the look at its size and the read of a page."""
     read = native.Header.read
@@ -333,6 +386,7 @@ def test_a_file_that_ends_while_it_is_read(name, monkeypatch):
         path.unlink()
 
 
+@promise("failure.md", "The tests in `tests/registry/strangers` act as another user.")
 def test_the_stranger_is_one(stranger):
     assert stranger(who).result() == (NOBODY, NOBODY)
 

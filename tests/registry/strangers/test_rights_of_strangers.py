@@ -14,6 +14,7 @@ import pytest
 import gpuring
 from gpuring.registry import directory
 from gpuring.registry import segment as segments
+from tests.helpers.promise import promise
 from tests.helpers.support import segments_of
 from tests.registry.strangers import NOBODY, OPTIONS, SHM, TERMS, outcome
 
@@ -35,6 +36,11 @@ def lock_the_directory(pipe):
     return True
 
 
+@promise(
+    "failure.md",
+    "There is no lock that they can take and that others wait for, because names change under a "
+    "lock on the ring's own file.",
+)
 def test_a_lock_on_the_directory_stalls_nobody(name, stranger):
     """It cost create 4 s, close 2 s and a call of a service 10 s: forty of each end before the
     deadline of this test only if nobody waits for it."""
@@ -85,6 +91,17 @@ def tries(_pipe, name, entries):
     return told
 
 
+@promise(
+    "failure.md",
+    "The owner and the mode of the ring's files decide who can be a peer.",
+    "**Another user who may not open the ring's files** (mode 0600, the default) can do nothing to "
+    "the ring.",
+    "They cannot read, write, lock or truncate the files. They cannot remove or rename them "
+    "either, because `/dev/shm` is sticky. `attach`, `create(replace=True)` and `unlink` refuse "
+    "them before anything is changed, and `clean` passes over the ring.",
+    "There is no lock that they can take and that others wait for, because names change under a "
+    "lock on the ring's own file.",
+)
 def test_who_may_not_open_it_can_do_nothing_to_a_ring(name, stranger):
     with gpuring.create(name, **OPTIONS) as ring:
         before, entries = seen(name), segments_of(name)
@@ -135,6 +152,12 @@ def make_and_keep(pipe, name, mode):
         return ring._header.closed or ring._header.retired
 
 
+@promise(
+    "failure.md",
+    "Nobody can replace a ring of another user.",
+    "`attach` takes only rings of your own user and of root, unless `owner=` says otherwise.",
+    "Nothing of theirs is closed or removed, not even by root.",
+)
 @pytest.mark.parametrize("mode", [0o600, 0o666])
 def test_root_too_leaves_rings_of_others_alone(name, stranger, monkeypatch, mode):
     monkeypatch.setattr(segments, "unnamed", None)  # nothing is made before the look
@@ -159,6 +182,11 @@ def make_and_die(pipe, name):
     kept.close()
 
 
+@promise(
+    "failure.md",
+    "Nobody can replace a ring of another user.",
+    "Nothing of theirs is closed or removed, not even by root.",
+)
 def test_root_too_leaves_dead_rings_of_others_alone(name, stranger):
     child = stranger(make_and_die, name)
     child.process.join(20)
@@ -174,6 +202,7 @@ def test_root_too_leaves_dead_rings_of_others_alone(name, stranger):
 # ---- with the right to write (mode 0666) -------------------------------------------------------
 
 
+@promise("failure.md", "They cannot replace or remove a ring of another user.")
 def test_who_may_write_cannot_replace_a_ring_that_is_anothers(name, stranger):
     """The look at its owner comes before the ring is closed."""
     with gpuring.create(name, **OPTIONS, mode=0o666) as ring, ring.consumer() as reader:
@@ -215,6 +244,13 @@ def test_who_may_write_can_hold_up_a_close_for_seconds_and_no_tidying(name, stra
     assert child.result()
 
 
+@promise(
+    "failure.md",
+    "They can also take locks that others wait for. Then joins time out after 5 s, `close` takes 2 "
+    "s longer, and the dead look alive.",
+    "They can hand out wrong frames, make claims void or take them, mark frames as torn, and block "
+    "everybody.",
+)
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", [0o644, 0o666])
 def test_who_may_read_can_hold_up_joins(name, stranger, mode):
@@ -261,6 +297,11 @@ def trusts(pipe, name):
         reader.acquire(10)
 
 
+@promise(
+    "failure.md",
+    "**The owner of a ring that you attach to** with `owner=` can do all of this to you, at any "
+    "time.",
+)
 @pytest.mark.slow
 def test_who_attaches_to_a_strangers_ring_can_be_ended_by_him(name, stranger, children):
     maker = stranger(cut, name)

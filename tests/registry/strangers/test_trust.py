@@ -12,6 +12,7 @@ import pytest
 import gpuring
 from gpuring.registry import directory
 from gpuring.registry import segment as segments
+from tests.helpers.promise import promise
 from tests.helpers.support import poll, segments_of
 from tests.registry.strangers import OPTIONS, SHM, outcome
 from tests.registry.strangers.test_rights_of_strangers import hold_byte
@@ -25,6 +26,12 @@ def reads(_pipe, name):
     return told, (SHM / slots).read_bytes(), (SHM / f"gpuring.{name}").read_bytes()
 
 
+@promise(
+    "failure.md",
+    "The owner and the mode of the ring's files decide who can be a peer.",
+    "**A user who may read the files but not write them** (mode 0644) cannot join, because a peer "
+    "has to write. They can see every frame and all metadata.",
+)
 def test_who_may_only_read_cannot_join_and_sees_everything(name, stranger):
     options = OPTIONS | {"meta": [("pts", "i8")], "mode": 0o644}
     with gpuring.create(name, **options) as ring, ring.producer() as producer:
@@ -37,6 +44,11 @@ def test_who_may_only_read_cannot_join_and_sees_everything(name, stranger):
         assert (0x1122334455667788).to_bytes(8, "little") in header
 
 
+@promise(
+    "failure.md",
+    "They can also take locks that others wait for. Then joins time out after 5 s, `close` takes 2 "
+    "s longer, and the dead look alive.",
+)
 @pytest.mark.slow
 def test_who_may_only_read_can_hold_up_a_close(name, stranger):
     ring = gpuring.create(name, **OPTIONS, mode=0o644)
@@ -57,6 +69,11 @@ def creates(pipe, name):
     kept.close()
 
 
+@promise(
+    "failure.md",
+    "They can also take locks that others wait for. Then joins time out after 5 s, `close` takes 2 "
+    "s longer, and the dead look alive.",
+)
 @pytest.mark.slow
 def test_to_who_may_read_locks_the_dead_look_alive(name, stranger, children):
     creator = children(creates, name)
@@ -79,6 +96,11 @@ def attaches(_pipe, name):
         producer.claim(0).publish()
 
 
+@promise(
+    "failure.md",
+    "`attach` takes only rings of your own user and of root, unless `owner=` says otherwise.",
+    "Rings of root need no `owner=`, because root could harm you without a ring as well.",
+)
 def test_roots_rings_are_attached_to_unasked(name, stranger):
     with gpuring.create(name, **OPTIONS, mode=0o666) as ring, ring.consumer() as frames:
         stranger(attaches, name).result()
@@ -95,6 +117,13 @@ def sleeps(pipe, name):
         frames.acquire(60)
 
 
+@promise(
+    "failure.md",
+    "They can truncate the files. That ends each process that has them mapped (SIGBUS), even while "
+    "the process sleeps, because its watchdog reads the header.",
+    "**Another process of the same user** can do all of this to every ring of the user, and can "
+    "kill every process of the user. Rings do not protect against that.",
+)
 @pytest.mark.slow
 @pytest.mark.parametrize("who", ["another user", "the same user"])
 def test_who_may_write_can_end_its_peers_while_they_sleep(name, stranger, children, who):

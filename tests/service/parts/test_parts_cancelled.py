@@ -10,6 +10,7 @@ import operator
 import pytest
 
 import gpuring
+from tests.helpers.promise import promise
 from tests.helpers.support import poll
 from tests.service.parts import PATIENCE_S, last, part, read, take, value
 from tests.service.services import ask_here, in_thread, send
@@ -43,6 +44,13 @@ def end_the_block(call):
         return read(parts, 1)[0]
 
 
+@promise(
+    "services.md",
+    "**Cancelling.** Whoever leaves the loop before the end cancels the call. So does "
+    "`call.cancel()`, and so does a part that has not come within `timeout` seconds. The engine "
+    "sees `call.cancelled`, which it can ask as often as it likes. `call.part()` raises "
+    "`CallCancelled`, also while it waits, and the call is over then.",
+)
 @pytest.mark.parametrize("leave", [leave_the_loop, leave_the_loop_of_a_task, cancel, end_the_block])
 def test_who_leaves_before_the_end_cancels_the_call_and_its_engine_sees_it(pair, leave):
     server, client = pair
@@ -63,6 +71,10 @@ def test_who_leaves_before_the_end_cancels_the_call_and_its_engine_sees_it(pair,
     ask_here(server, client, 1)
 
 
+@promise(
+    "services.md",
+    "`call.part()` raises `CallCancelled`, also while it waits, and the call is over then.",
+)
 def test_a_part_that_waits_hears_that_its_call_was_cancelled(pair):
     server, client = pair
     call = send(client, 0)
@@ -75,6 +87,7 @@ def test_a_part_that_waits_hears_that_its_call_was_cancelled(pair):
         join()
 
 
+@promise("services.md", "**Cancelling.** Whoever leaves the loop before the end cancels the call.")
 def test_a_task_that_is_cancelled_cancels_its_call(pair):
     server, client = pair
 
@@ -99,6 +112,10 @@ def test_a_task_that_is_cancelled_cancels_its_call(pair):
     asyncio.run(main())
 
 
+@promise(
+    "services.md",
+    "So does `call.cancel()`, and so does a part that has not come within `timeout` seconds.",
+)
 def test_a_part_that_does_not_come_in_time_ends_the_call(pair):
     server, client = pair
     call = send(client, 0)
@@ -112,6 +129,11 @@ def test_a_part_that_does_not_come_in_time_ends_the_call(pair):
     taken.end()
 
 
+@promise(
+    "services.md",
+    "It leaves out calls that were given up, calls whose client is dead or has left, and calls "
+    "that have expired.",
+)
 def test_an_engine_passes_over_calls_that_were_given_up(pair):
     """Their client has its room again when an engine comes to them."""
     server, client = pair

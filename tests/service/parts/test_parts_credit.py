@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import gpuring
+from tests.helpers.promise import promise
 from tests.helpers.rings import readable
 from tests.helpers.support import poll
 from tests.service.parts import PATIENCE_S, last, part, read, take, value
@@ -14,6 +15,12 @@ from tests.service.test_service_signals import quick
 assert quick  # a fixture
 
 
+@promise(
+    "services.md",
+    "**A client that reads slowly.** `connect(parts=8)` gives each call room for 8 parts that were "
+    "sent and not released. If there is none left, `call.part(timeout=0)` raises `RingFull` at "
+    "once, and `call.part()` waits. The engine can go on with other calls, and nothing is dropped.",
+)
 def test_a_client_that_does_not_read_is_told_to_its_engine_alone(pair):
     server, client = pair
     slow, quick = send(client, 0), send(client, 1)
@@ -41,6 +48,11 @@ def test_a_client_that_does_not_read_is_told_to_its_engine_alone(pair):
     assert read(got) == [2]
 
 
+@promise(
+    "services.md",
+    "If there is none left, `call.part(timeout=0)` raises `RingFull` at once, and `call.part()` "
+    "waits.",
+)
 def test_a_part_that_waits_goes_on_when_the_client_releases_one(pair):
     server, client = pair
     call = send(client, 0)
@@ -55,6 +67,11 @@ def test_a_part_that_waits_goes_on_when_the_client_releases_one(pair):
     assert read(parts) == []
 
 
+@promise(
+    "services.md",
+    "**A client that reads slowly.** `connect(parts=8)` gives each call room for 8 parts that were "
+    "sent and not released.",
+)
 def test_all_calls_of_a_client_have_all_their_parts_and_none_is_overwritten(pair):
     """Every slot is used, and the answers still have theirs."""
     server, client = pair
@@ -72,6 +89,7 @@ def test_all_calls_of_a_client_have_all_their_parts_and_none_is_overwritten(pair
     assert (client.late, server.counts.undelivered) == (0, 0)
 
 
+@promise("services.md", "A call is open until all of its parts are released.")
 def test_a_call_needs_its_room_until_its_parts_are_released(name):
     with serve(name) as server, gpuring.connect(name, calls=1, parts=2) as client:
         call = send(client, 0)
@@ -87,6 +105,7 @@ def test_a_call_needs_its_room_until_its_parts_are_released(name):
         ask_here(server, client, 1)
 
 
+@promise("services.md", "`parts.ready` says whether the loop would wait.")
 def test_parts_are_a_way_to_look_without_waiting(pair):
     server, client = pair
     call = send(client, 0)
@@ -126,6 +145,7 @@ def test_a_client_is_readable_though_another_thread_has_received_the_part(pair):
     assert read(slow) == []
 
 
+@promise("services.md", "`client.fileno()` is readable when a part may have come.")
 def test_a_client_is_readable_when_a_part_has_come(pair):
     server, client = pair
     call = send(client, 0)

@@ -9,6 +9,7 @@ import pytest
 import gpuring
 from gpuring.ring.slot import WriteSlot
 from gpuring.service._envelopes import END
+from tests.helpers.promise import promise
 from tests.helpers.support import poll, segments_of
 from tests.service.parts import PATIENCE_S, last, part, read, take
 from tests.service.services import ask_here, in_thread, receives, send, serve, up
@@ -37,6 +38,12 @@ def passes_over(server):
     return server.counts.cancelled
 
 
+@promise(
+    "services.md",
+    "**Death.** If the engine dies or leaves when a part was taken, the loop raises `PeerLost` "
+    "after the parts that have come. No other engine begins such a call again.",
+    "the loop raises `PeerLost` after the parts that have come; no other engine gets the call",
+)
 @pytest.mark.parametrize("leaves", [False, True])
 @pytest.mark.parametrize("other", [False, True])
 def test_a_stream_whose_engine_dies_or_leaves_is_lost_and_not_begun_again(
@@ -82,6 +89,11 @@ def test_what_another_engine_begins_again_behind_parts_that_were_taken_is_not_ha
             poll(lambda: client.in_flight == 0)
 
 
+@promise(
+    "services.md",
+    "If no part was taken, another engine gives the answer from its beginning.",
+    "another engine gives the answer from its beginning",
+)
 def test_if_nobody_has_taken_a_part_another_engine_gives_them_from_the_first(name, children):
     """Its parts are not counted with those of the dead engine, which are still in the ring."""
     with serve(name, engine=False), gpuring.connect(name, calls=1, parts=4) as client:
@@ -106,6 +118,7 @@ def test_if_nobody_has_taken_a_part_another_engine_gives_them_from_the_first(nam
         assert client.in_flight == 0
 
 
+@promise("services.md", "If no part was taken, another engine gives the answer from its beginning.")
 def test_parts_of_a_dead_engine_that_nobody_has_taken_are_forgotten(name, children):
     """Also before another engine has sent anything."""
     with serve(name, engine=False), gpuring.connect(name, parts=4, engine_s=100) as client:
@@ -135,6 +148,10 @@ def dies_after_its_end(pipe, name, n):
         pipe.receive()
 
 
+@promise(
+    "services.md",
+    "the parts are whole; the next engine gets `CallCancelled` when it sends them again",
+)
 def test_a_stream_that_is_whole_is_not_begun_again(name, children):
     """The second engine hears that nobody takes what it sends."""
     with serve(name, engine=False), gpuring.connect(name, parts=2) as client:
@@ -155,6 +172,11 @@ def test_a_stream_that_is_whole_is_not_begun_again(name, children):
             ask_here(other, client, 1)
 
 
+@promise(
+    "services.md",
+    "So it does when the client has died or left.",
+    "`call.part()` raises `CallCancelled`",
+)
 def test_an_engine_hears_that_its_client_has_died(name, children):
     with serve(name) as server:
         client = up(children(dies_waiting, name))
@@ -177,6 +199,7 @@ def dies_waiting(pipe, name):
         del call
 
 
+@promise("services.md", "So it does when the client has died or left.")
 def test_an_engine_hears_that_its_client_has_left(name):
     with serve(name) as server:
         client = gpuring.connect(name, parts=2)
@@ -206,6 +229,9 @@ def test_a_stream_ends_with_its_client(name):
         assert taken.cancelled
 
 
+@promise(
+    "services.md", "A part that is missing, because it is torn, ends the loop with `PeerLost`, too."
+)
 def test_a_part_that_is_missing_ends_the_stream(pair):
     """It was overwritten, or torn.  What comes behind it is not handed out as the next one."""
     server, client = pair
@@ -251,6 +277,9 @@ def test_torn_parts_that_nobody_has_taken_come_again_from_another_engine(name, c
         assert client.in_flight == 0
 
 
+@promise(
+    "services.md", "A part that is missing, because it is torn, ends the loop with `PeerLost`, too."
+)
 def test_a_torn_part_behind_one_that_was_taken_ends_the_stream(name, children):
     with serve(name, engine=False), gpuring.connect(name, parts=3) as client:
         torn = TornPart(name, client, children, 1, 2)
@@ -281,6 +310,7 @@ def test_parts_that_were_received_before_their_engine_left_are_not_the_first(nam
         assert client.in_flight == 0
 
 
+@promise("services.md", "So it does while the client waits to send another request.")
 @pytest.mark.slow
 def test_a_client_that_waits_for_a_slot_forgets_the_parts_of_a_dead_engine(name, children):
     """Another engine waits for their room, and has the slot that the client waits for."""

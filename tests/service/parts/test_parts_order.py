@@ -7,10 +7,16 @@ import asyncio
 import pytest
 
 import gpuring
+from tests.helpers.promise import promise
 from tests.service.parts import PATIENCE_S, last, part, read, take, value
 from tests.service.services import content, in_thread, send, serve
 
 
+@promise(
+    "services.md",
+    "The client gets the parts in the order in which they were sent. An engine ends the call with "
+    "`call.end()`, or with `call.answer()`, which is the last part then.",
+)
 @pytest.mark.parametrize("ending", [gpuring.Call.end, lambda call: last(call, 10)])
 @pytest.mark.parametrize("tasks", [False, True])
 def test_parts_come_in_order_and_have_an_end(pair, ending, tasks):
@@ -52,6 +58,7 @@ def test_each_part_is_what_its_engine_wrote_wherever_it_is(name, place):
         join()
 
 
+@promise("services.md", "To `call.parts()` an answer as a whole is the only part.")
 def test_a_whole_answer_is_the_only_part(pair):
     server, client = pair
     call = send(client, 0)
@@ -66,6 +73,10 @@ def test_an_answer_may_have_no_part_at_all(pair):
     assert read(call) == []
 
 
+@promise(
+    "services.md",
+    "It may also fail the call: the client gets the parts that were sent, and then `CallFailed`.",
+)
 def test_parts_that_have_come_are_handed_out_before_a_failure(pair):
     server, client = pair
     call = send(client, 0)
@@ -79,6 +90,9 @@ def test_parts_that_have_come_are_handed_out_before_a_failure(pair):
         next(parts)
 
 
+@promise(
+    "services.md", "If parts come to `call.result()`, it raises `RingError`, and the call is over."
+)
 @pytest.mark.parametrize("early", [False, True])
 def test_a_result_is_no_place_for_parts_and_says_so(pair, early):
     server, client = pair
@@ -94,6 +108,11 @@ def test_a_result_is_no_place_for_parts_and_says_so(pair, early):
     taken.end()
 
 
+@promise(
+    "services.md",
+    "By default `parts` is 0, and `call.part()` and `call.end()` raise `RingError`; `call.window` "
+    "tells the engine.",
+)
 def test_a_client_without_room_for_parts_gets_none(name):
     with serve(name) as server, gpuring.connect(name) as client:
         call = send(client, 0)
@@ -109,6 +128,7 @@ def test_a_client_without_room_for_parts_gets_none(name):
         assert read(call) == [0]
 
 
+@promise("services.md", "Answers have a ring of `calls × (1 + parts) + 4` slots then.")
 @pytest.mark.parametrize("parts", [-1, 128, 1.5, None])
 def test_a_client_has_room_for_as_many_parts_as_a_ring_has_slots(name, parts):
     with serve(name):
@@ -118,6 +138,7 @@ def test_a_client_has_room_for_as_many_parts_as_a_ring_has_slots(name, parts):
             gpuring.connect(name, calls=8, parts=parts)
 
 
+@promise("services.md", "A call has one part at a time that is being written.")
 def test_one_part_is_written_at_a_time(pair):
     server, client = pair
     call = send(client, 0)
@@ -135,6 +156,7 @@ def test_one_part_is_written_at_a_time(pair):
             verb()
 
 
+@promise("services.md", "The client gets the parts in the order in which they were sent.")
 def test_a_part_whose_block_raises_is_not_sent_and_its_slot_keeps_the_order(pair):
     """The slot of one call is used by another one only where that does not change its order."""
     server, client = pair

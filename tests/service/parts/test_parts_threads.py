@@ -12,6 +12,7 @@ import pytest
 import gpuring
 from gpuring.service.mailbox import Mailbox
 from tests.helpers.interrupted import at_each_place
+from tests.helpers.promise import promise
 from tests.helpers.support import poll
 from tests.ring.test_interrupt import InterruptOfALoop
 from tests.service.parts import PATIENCE_S, part, read, take, value
@@ -80,6 +81,11 @@ def test_an_interrupted_loop_of_a_task_gives_its_call_up(name):
         gc.collect()
 
 
+@promise(
+    "services.md",
+    "To answer calls later, call `take` without `with`: then no block fails them.",
+    "Several threads and tasks may take parts of different calls at the same time.",
+)
 def test_threads_and_tasks_take_parts_of_one_client(name, children):
     with serve(name, engine=False), gpuring.connect(name, calls=6, parts=3) as client:
         engine = up(children(many_streams, name))
