@@ -37,6 +37,7 @@ from gpuring.native.clock cimport seconds
 from gpuring.native.header cimport Header
 from gpuring.service._envelopes cimport *
 from gpuring.service._sleepers cimport AsleepTask, Thread, asleep_task, asyncio, running_loop, wake
+from gpuring.ring cimport inner
 from gpuring.ring.slot cimport ReadSlot, Slot
 from gpuring.ring.consumer cimport Consumer
 from gpuring.service._envelopes import TEXT_NBYTES
@@ -546,14 +547,14 @@ cdef class Inbox:
         cdef bint any = False
         self.dispatched = self.peer.gd.core.cursor.pos
         if timeout > 0 or self.peer.has_news():
-            answer = acquired(self._answers, timeout, stream)
+            answer = inner.acquire(self._answers, timeout, stream)
             while answer is not None:
                 self._dispatch(answer)
                 any = True
                 if (only is not None and only.done()) or not (self.peer.has_whole_frame() if one else self.peer.has_frame()):
                     break
                 self.dispatched = self.peer.gd.core.cursor.pos
-                answer = acquired(self._answers, 0, stream)
+                answer = inner.acquire(self._answers, 0, stream)
             self.dispatched = self.peer.gd.core.cursor.pos
         if self.polled:
             self.arm()
@@ -561,7 +562,7 @@ cdef class Inbox:
         if now - self._looked >= SLICE_S:
             self._looked = now
             if self.peer.behind() > 0 and not self.peer.has_news():  # perhaps answers that were given up: the verb passes over them
-                answer = acquired(self._answers, 0, stream)
+                answer = inner.acquire(self._answers, 0, stream)
                 if answer is not None:
                     self._dispatch(answer)
             self._look(now)
@@ -577,12 +578,12 @@ cdef class Inbox:
     cpdef order(self, HoldsAnswer answer, stream):
         """Orders the stream behind the answer, which another thread may have received on another stream."""
         if self.on_device:
-            self.peer.use_on(answer.index, self._answers._stream_of(stream))
+            self.peer.use_on(answer.index, inner.stream_of(self._answers, stream))
 
     def fileno(self):
         """A descriptor that is readable when an answer may have come to any call."""
         self._check_usable()
-        notifier = self._answers._notify()
+        notifier = inner.notifier(self._answers)
         if not self.polled:
             notifier.arm(self.peer)
             self.polled = True  # only now: nobody may have found a call that was not told before the descriptor was armed
@@ -603,7 +604,7 @@ cdef class Inbox:
         """Called with the turn to receive.  The descriptor is readable now if somebody has a call in `untold`.  It is at no time
         unreadable then, because another thread may look at it at any time."""
         cdef InFlight call
-        notifier = self._answers._notify()
+        notifier = inner.notifier(self._answers)
         for number in list(self.untold):
             call = self.untold_call(number)
             if call is not None and Py_REFCNT(call) > 1 + (number in self.calls.live):  # more than ours

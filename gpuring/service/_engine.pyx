@@ -23,6 +23,7 @@ from gpuring.native.header cimport Header
 from gpuring.native.peer cimport *
 from gpuring.service._envelopes cimport *
 from gpuring.service._patience cimport Patience
+from gpuring.ring cimport inner
 from gpuring.ring.slot cimport ReadSlot, Slot, WriteSlot
 from gpuring.ring.consumer cimport Consumer
 from gpuring.ring.producer cimport Producer
@@ -178,7 +179,7 @@ cdef class SendsAnswer(WriteSlot):
     def __exit__(self, kind, error, traceback):
         if self.use.open:
             leave(self, kind is None, send_answer)
-        elif kind is None and self._cut:  # nobody gets what was written
+        elif kind is None and inner.is_cut(self):  # nobody gets what was written
             self._check_open()
 
     def _of(self):
@@ -201,8 +202,8 @@ cdef int send_answer(Slot slot, bint well) except -1:
         answer._check_open()
     if not well and not nowhere:
         answer.use.open = False
-        (<Answering>answer._owner).unlisted = True
-        (<Answering>answer._owner).begun.append(answer)
+        (<Answering>inner.owner(answer)).unlisted = True
+        (<Answering>inner.owner(answer)).begun.append(answer)
         call = target(answer._call) if answer._ending == SENT else None
         if call is not None:
             call.open_seq = 0
@@ -290,7 +291,7 @@ cdef class Reach:
             if stream is not None or shape is not None or writer.begun or writer._peer.gd.gate_host:
                 return self.begin(writer, stream, shape)
             try:
-                return claimed(writer, ROOM_S, None, None)
+                return inner.claim(writer, ROOM_S, None, None)
             except (RingClosed, RingFull):
                 pass
         return self.begin(None, stream, shape)
@@ -347,7 +348,7 @@ cdef class Taker:
     def __init__(self, ring, Reach delivery not None, counts, kind, kind_of_batch, bint engine):
         self._ring, self._delivery, self.counts, self._engine = ring, delivery, counts, engine
         self.kind, self.kind_of_batch = kind, kind_of_batch
-        self.header, self._calls, self._patience = ring._header, set(), Patience()
+        self.header, self._calls, self._patience = inner.header(ring), set(), Patience()
 
     def _open(self, requests):
         """Called once, with the consumer of the request ring."""
@@ -473,7 +474,7 @@ cdef class Taker:
         cdef ReadSlot slot
         cdef uint64_t now
         try:
-            slots = acquired_many(self._requests, n, timeout, stream)
+            slots = inner.acquire_many(self._requests, n, timeout, stream)
         except FrameTorn:  # requests of a dead client that were answered already, so nothing is lost
             return 0
         if not slots:
@@ -526,7 +527,7 @@ cdef class Taker:
     cdef int _release(self, ReadSlot slot) except -1:
         """Gives the slot of a request back."""
         try:
-            if self._requests._replaced:
+            if inner.has_own_verbs(self._requests):
                 slot.release()
             else:
                 slot._finish()
@@ -578,7 +579,7 @@ cdef class Taker:
         cdef Response *envelope
         try:
             slot._call = PyWeakref_NewRef(call, None)
-            slot._ending = ending if (<Answering>slot._owner).delivers else UNDELIVERED
+            slot._ending = ending if (<Answering>inner.owner(slot)).delivers else UNDELIVERED
             envelope = <Response *>envelope_of(slot)
             envelope.call, envelope.status, envelope.part = call._number, status, <uint32_t>call.sent
             envelope.request = call._slot._seq

@@ -5,9 +5,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 from gpuring.native.c cimport gr_ring
-from gpuring.ring.slot cimport ReadSlot, Slot, WriteSlot
-from gpuring.ring.consumer cimport Consumer
-from gpuring.ring.producer cimport Producer
+from gpuring.ring.slot cimport Slot
 
 cdef extern from "time.h":
     enum: CLOCK_MONOTONIC_COARSE
@@ -83,9 +81,6 @@ cdef inline const void *next_envelope(Slot slot) noexcept:
 
 cdef double FOREVER
 cdef tuple NOTHING
-cdef WriteSlot claimed(Producer producer, double timeout, stream, shape)
-cdef ReadSlot acquired(Consumer consumer, double timeout, stream)
-cdef acquired_many(Consumer consumer, Py_ssize_t n, double timeout, stream)
 cdef object target(reference)
 
 ctypedef int (*ending)(Slot slot, bint well) except -1

@@ -18,6 +18,7 @@ from gpuring.native.clock cimport seconds
 from gpuring.native.header cimport Header
 from gpuring.native.peer cimport *
 from gpuring.service._envelopes cimport *
+from gpuring.ring cimport inner
 from gpuring.ring.slot cimport Slot, WriteSlot
 from gpuring.ring.producer cimport Producer
 from gpuring.service._envelopes import NEVER
@@ -86,7 +87,7 @@ cdef class Sender:
             self._former.append(self._mailbox)
         self._ring, self._requests, self._mailbox = ring, requests, mailbox
         self._calls, self.id, self.kept = mailbox.calls, id, kept
-        self.peer, self.header = requests._peer, ring._header
+        self.peer, self.header = requests._peer, inner.header(ring)
         mailbox.requests = self.header
         return True
 
@@ -169,7 +170,7 @@ cdef class Sender:
                 left = max(0.0, until - now_s())
                 slice_s = min(left, CLAIM_SLICE_S)
             try:
-                return claimed(self._requests, slice_s, stream, shape)
+                return inner.claim(self._requests, slice_s, stream, shape)
             except RingFull:
                 if left <= slice_s:
                     raise self._full(timeout) from None
@@ -201,7 +202,7 @@ cdef class SendsRequest(WriteSlot):
     def __exit__(self, kind, error, traceback):
         if self.use.open:
             leave(self, kind is None, send_request)
-        elif kind is None and self._cut:  # nobody gets what was written
+        elif kind is None and inner.is_cut(self):  # nobody gets what was written
             self._check_open()
 
     @property
