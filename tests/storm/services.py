@@ -162,8 +162,10 @@ def ask_by_threads(client: gpuring.Client, ends: Counter[str]) -> None:
         while not over.is_set():
             ask(client, ends, first)
 
-    joins = [services.in_thread(many, first) for first in (1, 2)]
-    try:
+    joins = []
+    try:  # a signal may come when the first one runs already
+        for first in (1, 2):
+            joins.append(services.in_thread(many, first))
         ask_by_calls(client, ends)
     finally:
         over.set()
