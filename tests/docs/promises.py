@@ -15,9 +15,12 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-import tomllib
-
 from tests import ROOT, TESTS
+
+try:
+    import tomllib
+except ImportError:  # Python 3.10; pytest brings it
+    import tomli as tomllib
 
 PAGES = {
     "README.md": ROOT / "README.md",
@@ -25,8 +28,6 @@ PAGES = {
     "services.md": ROOT / "docs" / "services.md",
 }
 """Of the README only the section Limits."""
-
-RESULTS = ROOT / "bench" / "results"
 
 _BOLD = re.compile(r"\*\*[^*]+\*\*")
 _CODE = re.compile(r"`[^`]*`")
@@ -36,7 +37,6 @@ _HEAD = re.compile(r"^\|.*\n\|[-:| ]+$", re.M)
 _HEADING = re.compile(r"^(#+ .*)$", re.M)
 _ITEM = re.compile(r"(?:[*+-]|\d+[.)]) ")
 _BLOCK = re.compile(rf"\n(?=\s*\n|\s*{_ITEM.pattern}|\|)")
-_UNITS_MS = {"us": 1e-3, "ms": 1.0, "s": 1e3}
 
 
 class Sentence(NamedTuple):

@@ -10,9 +10,6 @@ from pathlib import Path
 import pytest
 
 from tests import ROOT
-
-pytest.importorskip("tomllib", reason="Python 3.11 reads no_promise.toml")
-
 from tests.docs.promises import PAGES, Quotation, held, promised, quotations, quoted_in, read
 
 RESULTS = ROOT / "bench" / "results"
