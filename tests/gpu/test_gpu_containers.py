@@ -93,7 +93,9 @@ def on_gpu(pipe, name, memory=None):
     )
 
 
-@promise("failure.md", "They hand them over in rings whose slots are handed on by a descriptor.")
+@promise(
+    "failure.md", "Peers hand their pidfds over in rings whose slots are handed on by a descriptor."
+)
 @pytest.mark.parametrize(("memory", "kind"), [("auto", "vmm"), ("pool", "pool")])
 def test_a_ring_goes_on_in_containers_when_its_processes_are_killed(
     memory, kind, container, name, request

@@ -62,8 +62,8 @@ def wrong_words(consumer, frames=FRAMES):
 
 @promise(
     "failure.md",
-    'On a GPU the arrays of a consumer can be written with `memory="ipc"` and `"pool"`, which have '
-    'no read-only mapping, and cannot be written with `"vmm"`.',
+    'On a GPU a consumer can write into its arrays with `memory="ipc"` and `"pool"`, which have no '
+    'read-only mapping. With `"vmm"` it cannot.',
 )
 def test_only_readers_of_vmm_are_kept_from_writing(name, kind):
     with make(name, kind) as ring:
@@ -133,10 +133,9 @@ def write(pipe, name, way):
 
 @promise(
     "failure.md",
-    "The frame is as it was, and the others go on.",
-    'On a GPU the arrays of a consumer can be written with `memory="ipc"` and `"pool"`, which have '
-    'no read-only mapping, and cannot be written with `"vmm"`. That keeps a consumer from writing '
-    "by mistake.",
+    "Its CUDA context is lost. The frame is as it was, and the others go on.",
+    'On a GPU a consumer can write into its arrays with `memory="ipc"` and `"pool"`, which have no '
+    'read-only mapping. With `"vmm"` it cannot. That keeps a consumer from writing by mistake.',
 )
 @pytest.mark.parametrize("way", WAYS)
 def test_a_reader_that_writes_fails_alone(name, children, way):
@@ -212,7 +211,7 @@ def told(child):
     "Those inside go on, because the driver keeps the memory while any process has it open. Nobody "
     "new can attach: `attach` raises `PeerLost`.",
     "Those inside go on. Others can attach as long as a process that has joined lives, and find "
-    "the frames. Then `attach` raises `PeerLost`.",
+    "the frames. After that `attach` raises `PeerLost`.",
 )
 @pytest.mark.parametrize("inside", [0, 1, 2])
 def test_who_may_join_after_the_creators_death(name, kind, inside, children):

@@ -32,8 +32,8 @@ def matrix(tmp_path_factory: pytest.TempPathFactory) -> Path:
     "failure.md",
     "The promise is that **if a process is killed, at any instruction, the others go on**.",
     "Another process does it again. Every step can be repeated.",
-    "Two kinds of death may be noticed only by these looks.",
-    "The other is a newcomer that was killed in the middle of its join.",
+    "Two things may be noticed only by these looks.",
+    "The other is that a newcomer was killed in the middle of its join.",
     "A waiting thread may also be late by one such interval if the process that should wake it "
     "cannot be cleared. That is so if a process without a producer or a consumer is killed in the "
     "middle of `close()`, or if a process is stopped after it has changed the ring and before it "

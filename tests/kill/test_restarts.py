@@ -132,7 +132,7 @@ def ends(camera, how):
     "failure.md",
     "Nothing is left behind that would keep a later start from working.",
     "If a process that created a ring was killed, start it again with the same call. `create` "
-    "takes the place of a ring whose creator is dead.",
+    "replaces a ring whose creator is dead.",
 )
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_a_camera_that_was_killed_starts_again(name, children, how):
@@ -152,8 +152,8 @@ def test_a_camera_that_was_killed_starts_again(name, children, how):
 @promise(
     "failure.md",
     "If a process that created a ring was killed, start it again with the same call. `create` "
-    "takes the place of a ring whose creator is dead. Consumers that are still in the old ring "
-    "read what is there and get `EndOfStream`.",
+    "replaces a ring whose creator is dead. Consumers that are still in the old ring read what is "
+    "there and get `EndOfStream`.",
 )
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_a_camera_starts_again_though_a_reader_is_still_in_its_ring(name, children, how):
@@ -239,9 +239,9 @@ def damaged(name):
 
 @promise(
     "failure.md",
-    "`create` also takes the place of a damaged ring, or one of another version of gpuring, when "
-    "no process uses it. While a process uses it, `create` raises `RingExists`, because that "
-    "process could not be told that its ring has ended.",
+    "`create` also replaces a damaged ring, or one of another version of gpuring, when no process "
+    "uses it. While a process uses it, `create` raises `RingExists`, because that process could "
+    "not be told that its ring has ended.",
 )
 @pytest.mark.parametrize("change", [of_another_version, damaged])
 def test_what_cannot_be_read_makes_way_when_nobody_uses_it(name, children, change):
@@ -317,7 +317,8 @@ def works(ring):
 @promise(
     "failure.md",
     "Nothing is left behind that would keep a later start from working.",
-    "If everybody was killed with `kill -9`, start again, or run `gpuring clean`.",
+    "If all processes of a ring were killed with `kill -9`, start them again, or run `gpuring "
+    "clean`.",
 )
 @pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("replace", [None, True])
@@ -329,7 +330,9 @@ def test_after_the_death_of_everybody_a_new_ring_replaces_the_old_one(name, chil
 
 
 @promise(
-    "failure.md", "If everybody was killed with `kill -9`, start again, or run `gpuring clean`."
+    "failure.md",
+    "If all processes of a ring were killed with `kill -9`, start them again, or run `gpuring "
+    "clean`.",
 )
 @pytest.mark.slow
 def test_after_the_death_of_everybody_clean_removes_the_ring(name, children):

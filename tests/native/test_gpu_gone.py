@@ -14,8 +14,8 @@ from tests.native.offer import gives_its_locks_up
 @promise(
     "failure.md",
     "On a GPU the pidfd of the process must also say that the process and its GPU work are gone.",
-    "Two kinds of death may be noticed only by these looks. One is a peer that has lost its locks "
-    "although its process lives, which happens if a program closes all its descriptors.",
+    "Two things may be noticed only by these looks. One is that a peer has lost its locks although "
+    "its process lives, which happens if a program closes all its descriptors.",
 )
 @pytest.mark.parametrize(("memory", "sync"), [("ipc", "timeline"), ("host", "host")])
 def test_on_a_gpu_nobody_is_cleared_before_the_process_is_gone(segment, children, memory, sync):
@@ -43,7 +43,8 @@ def test_on_a_gpu_nobody_is_cleared_before_the_process_is_gone(segment, children
     "failure.md",
     "So peers of a GPU ring in different containers clear each other only if they have handed "
     "their pidfds to each other, or if the containers share a pid namespace (`--pid=host`, "
-    "`--pid=container:…`). `gpuring inspect` shows the dead among them as dead.",
+    "`--pid=container:…`). `gpuring inspect` shows the dead as dead, even if nobody can clear "
+    "them.",
     "It is not cleared if everybody who had its pidfd is dead as well.",
     "Host rings need only the shared `/dev/shm` ([more on containers](containers.md)).",
 )

@@ -79,7 +79,7 @@ def on_gpu(pipe: Pipe, name: str, make: bool) -> None:
 
 @promise(
     "failure.md",
-    "They hand them over in rings whose slots are handed on by a descriptor.",
+    "Peers hand their pidfds over in rings whose slots are handed on by a descriptor.",
     "So such a ring takes new peers after the death of its creator, as long as a process that has "
     "joined it lives.",
     "A process that was killed leaves its socket in `/dev/shm` until its peers are cleared, or "
@@ -112,7 +112,8 @@ def test_a_ring_goes_on_without_its_creator_in_another_container(container, name
 
 @promise(
     "failure.md",
-    "A process does so before it joins, so it is cleared even if it is killed right then.",
+    "A process does so before it joins, so it is cleared even if it is killed as soon as it has "
+    "joined.",
 )
 def test_who_is_killed_as_soon_as_it_has_joined_is_cleared(container, name):
     """Its pidfd came before it did."""
@@ -133,7 +134,9 @@ def test_who_is_left_alone_right_after_its_join_clears_its_maker(container, name
     container(cleans)("clean")
 
 
-@promise("failure.md", "They hand them over in rings whose slots are handed on by a descriptor.")
+@promise(
+    "failure.md", "Peers hand their pidfds over in rings whose slots are handed on by a descriptor."
+)
 def test_everybody_has_the_pidfds_of_all_others(container, name):
     """Also of those that did not hand over the slots.  So the last one clears all."""
     peers = [container(on_gpu, name, k == 0) for k in range(4)]

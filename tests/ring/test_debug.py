@@ -160,7 +160,8 @@ def test_a_claimed_slot_is_poisoned(ring, place):
 
 @promise(
     "failure.md",
-    "In debug mode each hand-over waits for the slot's stream, to look behind the end of the slot.",
+    "In debug mode each hand-over waits for the slot's stream, and then looks behind the end of "
+    "the slot.",
 )
 def test_who_writes_beyond_the_end_is_named(ring, place):
     with ring.producer() as producer, ring.consumer() as frames:

@@ -171,8 +171,8 @@ def drop(last: list[Any]) -> None:
 
 @promise(
     "failure.md",
-    "After a second one it leaves when the process next opens or closes a ring, waits for itself "
-    "or ends.",
+    "After a second Ctrl-C it leaves when the process next opens or closes a ring, waits for "
+    "itself or ends.",
 )
 @pytest.mark.usefixtures("two_more")
 def test_what_two_of_them_have_kept_leaves_when_a_wait_needs_it(ring):
@@ -187,8 +187,8 @@ def test_what_two_of_them_have_kept_leaves_when_a_wait_needs_it(ring):
 
 @promise(
     "failure.md",
-    "After a second one it leaves when the process next opens or closes a ring, waits for itself "
-    "or ends.",
+    "After a second Ctrl-C it leaves when the process next opens or closes a ring, waits for "
+    "itself or ends.",
 )
 @pytest.mark.usefixtures("two_more")
 @pytest.mark.parametrize("by", ["closed", "opened"])
@@ -228,8 +228,8 @@ print(len(left), len(ring.stats().peers), flush=True)
 
 @promise(
     "failure.md",
-    "After a second one it leaves when the process next opens or closes a ring, waits for itself "
-    "or ends.",
+    "After a second Ctrl-C it leaves when the process next opens or closes a ring, waits for "
+    "itself or ends.",
 )
 def test_or_when_the_process_ends(name, ring):
     ended = subprocess.run(
@@ -286,8 +286,8 @@ class Lock:
 @promise(
     "failure.md",
     "If another process keeps the membership lock, for example because it is stopped, the thread "
-    "that drops it does not wait. The watchdog of its own process leaves for it as soon as the "
-    "lock is free.",
+    "that drops the producer or consumer does not wait. The watchdog of its own process leaves for "
+    "it as soon as the lock is free.",
 )
 @PEERS
 def test_who_drops_waits_for_nobody_and_the_watchdog_leaves(name, ring, make):
@@ -318,7 +318,7 @@ def test_the_last_producer_that_left_late_is_the_end_of_the_stream(name, ring):
 @promise(
     "failure.md",
     "If another process keeps the membership lock, for example because it is stopped, the thread "
-    "that drops it does not wait.",
+    "that drops the producer or consumer does not wait.",
 )
 def test_a_drop_lets_the_other_threads_run(name, ring):
     """Of a peer alone, as after a join that was cut short.  There are several, because a busy

@@ -142,7 +142,7 @@ def test_by_default_a_ring_is_one_users(name, children):
 @promise(
     "failure.md",
     "Peers of a ring trust each other. All of them map the header for reading and writing, and may "
-    "map the slots so.",
+    "map the slots in the same way.",
     "**A user who may write the files** (for example with mode 0666) can be a peer. They can hand "
     "out wrong frames, make claims void or take them, mark frames as torn, and block everybody.",
 )

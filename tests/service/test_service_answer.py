@@ -26,7 +26,7 @@ def dies_after_its_answer(pipe, name):
 @promise(
     "services.md",
     "another engine answers it again; the client discards the second answer",
-    "A call may be *computed* twice, and it is answered once.",
+    "A call may be *computed* twice, but it is answered once.",
 )
 def test_an_answer_that_came_twice_is_given_once(name, children):
     with serve(name, engine=False), gpuring.connect(name) as client:

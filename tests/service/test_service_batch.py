@@ -294,10 +294,7 @@ def test_an_exception_fails_its_batch_and_the_engine_goes_on(name, caplog):
         caplog.clear()
 
 
-@promise(
-    "services.md",
-    "So they do if it returns something of another shape, another dtype or another count.",
-)
+@promise("services.md", "They also fail if it returns something of another shape, dtype or count.")
 @pytest.mark.parametrize(
     ("result", "why"),
     [
@@ -324,10 +321,7 @@ def test_what_is_not_the_answers_fails_the_whole_batch(name, result, why, caplog
         caplog.clear()
 
 
-@promise(
-    "services.md",
-    "So they do if it returns something of another shape, another dtype or another count.",
-)
+@promise("services.md", "They also fail if it returns something of another shape, dtype or count.")
 @pytest.mark.parametrize("result", [lambda x: x, lambda x: {"a": x}, lambda x: {"a": x, "c": x}])
 def test_what_are_not_the_fields_of_an_answer_fails_the_batch(name, result, caplog):
     fields = {"a": (WORDS, "i8"), "b": (WORDS, "i8")}

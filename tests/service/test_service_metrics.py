@@ -167,9 +167,9 @@ def test_calls_that_were_given_up_are_in_the_figures_and_one_collector_takes_sev
 
 @promise(
     "services.md",
-    "What the header of a service knows, `gpuring metrics` serves for all processes of the host: "
-    "how many calls wait and for how long, how many each engine has taken, and when each engine "
-    "last asked for calls.",
+    "`gpuring metrics` serves what the header of each service on the host says: how many calls "
+    "wait and for how long, how many each engine has taken, and when each engine last asked for "
+    "calls.",
 )
 def test_what_the_header_knows_of_a_service_is_in_the_metrics_of_the_host(name):
     with serve(name) as server, gpuring.connect(name) as client:

@@ -65,7 +65,7 @@ def finish_in(former, k, call):
     "A call that no engine of the former service has taken, or will take, is lost: `result()` "
     "raises `PeerLost`.",
     "The client does not send it again by itself, because an engine may have worked on it.",
-    "`client.id` and `client.ring` are others.",
+    "`client.id` and `client.ring` change.",
 )
 def test_the_next_request_goes_to_the_service_that_took_the_place(name, replaced):
     replaced()
@@ -325,7 +325,7 @@ def test_a_service_with_other_terms_is_told(name, other, told):
             ask_here(server, client, 0)
 
 
-@promise("services.md", "So it does if the name is that of a plain ring now.")
+@promise("services.md", "It also does so if a plain ring has that name now.")
 def test_a_ring_that_is_no_service_is_told(name):
     plain = {"slots": 2, "shape": (1,), "dtype": "i8", "device": "host", "replace": True}
     with (
@@ -338,7 +338,7 @@ def test_a_ring_that_is_no_service_is_told(name):
 
 
 @promise(
-    "services.md", "The number of slots, `redeliver` and `engine` of the creator may be others."
+    "services.md", "The number of slots, `redeliver` and `engine` of the creator may be different."
 )
 def test_what_engines_agree_on_may_be_another(name, replaced):
     """How many slots there are, what becomes of the calls of the dead, and who keeps the ring."""
@@ -373,8 +373,8 @@ def test_a_service_is_replaced_while_its_engines_are_dead(name, children):
 
 @promise(
     "services.md",
-    "In host memory it does so also when all engines are dead and only a client is left. `serve(…, "
-    "replace=True)` takes its place then.",
+    "In host memory it does so even when all engines are dead and only a client is left. `serve(…, "
+    "replace=True)` replaces the service then.",
 )
 def test_a_client_keeps_a_service_whose_engines_are_dead(name, children):
     """So engines that were changed must take the name."""

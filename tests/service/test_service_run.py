@@ -73,7 +73,7 @@ def test_a_warm_up_may_be_a_function(name):
 @promise(
     "services.md",
     "So no client waits for a compilation, and a function that returns the wrong shape is found "
-    "first.",
+    "before any call is taken.",
 )
 def test_a_function_that_fails_its_warm_up_takes_no_call(name):
     with serve(name) as server, gpuring.connect(name) as client:
@@ -170,7 +170,7 @@ def test_ctrl_c_gives_the_batch_to_another_engine(name, children):
 
 @promise(
     "services.md",
-    "`server.stop()` does the same as SIGTERM from any thread, and from the function, and `run` "
+    "`server.stop()` does the same as SIGTERM, from any thread and from the function. Then `run` "
     'returns "stopped".',
 )
 def test_stop_ends_the_run_from_a_thread_from_the_function_or_before_it(name):

@@ -162,8 +162,8 @@ def test_who_looks_after_the_calls_does_not_mind_threads_that_send(name):
     "services.md",
     "It leaves out calls that were given up, calls whose client is dead or has left, and calls "
     "that have expired.",
-    "It ends with an answer, `CallFailed` or `PeerLost`, if it was given a time-out with "
-    "`RingTimeout`, or if its own client was closed with `RingClosed`.",
+    "It ends with an answer, with `CallFailed` or with `PeerLost`. It ends with `RingTimeout` if "
+    "it was given a time-out, and with `RingClosed` if its own client was closed.",
 )
 def test_closing_a_client_wakes_who_waits_and_drops_its_calls(name, watched):
     with serve(name) as server:

@@ -147,9 +147,9 @@ def end_of_parts(client, k, call, patience, dice):
     "services.md",
     "Several client processes ask, and one or more engine processes answer. If one of these "
     "processes is killed, the others go on.",
-    "Every call of a living client ends in exactly one way. It ends with an answer, `CallFailed` "
-    "or `PeerLost`, if it was given a time-out with `RingTimeout`, or if its own client was closed "
-    "with `RingClosed`.",
+    "Every call of a living client ends in exactly one way. It ends with an answer, with "
+    "`CallFailed` or with `PeerLost`. It ends with `RingTimeout` if it was given a time-out, and "
+    "with `RingClosed` if its own client was closed.",
 )
 @pytest.mark.slow
 @pytest.mark.deadline(100)

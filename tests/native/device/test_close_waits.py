@@ -116,7 +116,7 @@ LOST = 700  # cudaErrorIllegalAddress, which under MPS every client gets from on
 
 @promise(
     "failure.md",
-    "Calls of a ring do not hang then. They end, with `DeviceError` where the GPU is needed.",
+    "Calls of a ring do not hang then. They end, and those that need the GPU raise `DeviceError`.",
 )
 @KINDS
 @pytest.mark.parametrize("gate", ["stream", "host"])

@@ -45,8 +45,8 @@ def test_a_message_has_the_words_that_the_page_says(ring):
 
 @promise(
     "failure.md",
-    "Where slots are handed on, they get them, and can connect as often and say whatever they "
-    "like. That holds nobody else up.",
+    "Where slots are handed on, they get the slots. They can connect as often as they like, and "
+    "say whatever they like. That holds nobody else up.",
 )
 def test_rubbish_harms_nobody(ring, children):
     native.offer(ring.creator, fd := slots(b"12345678"))
@@ -125,7 +125,8 @@ def test_who_dies_before_it_has_read_the_answer_is_heard(ring, children):
 
 @promise(
     "failure.md",
-    "A process does so before it joins, so it is cleared even if it is killed right then.",
+    "A process does so before it joins, so it is cleared even if it is killed as soon as it has "
+    "joined.",
 )
 def test_what_the_dead_have_said_before_is_heard(ring, stopped, children):
     """A stopped process hears who has come and gone meanwhile."""
@@ -180,8 +181,8 @@ def connects(pipe: Pipe, path: str, times: int, kept: int) -> int:
 
 @promise(
     "failure.md",
-    "Where slots are handed on, they get them, and can connect as often and say whatever they "
-    "like. That holds nobody else up.",
+    "Where slots are handed on, they get the slots. They can connect as often as they like, and "
+    "say whatever they like. That holds nobody else up.",
 )
 @pytest.mark.parametrize(("times", "kept"), [(10_000, 1), (1_000, 1_000)])
 def test_many_silent_clients_hold_nobody_up(ring, children, times, kept):

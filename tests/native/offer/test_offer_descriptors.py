@@ -111,7 +111,7 @@ def test_who_sends_what_takes_long_to_close_holds_nobody_up(
 
 
 @promise(
-    "failure.md", "While it lasts, the process answers 64 others, and then the next ones wait."
+    "failure.md", "While a close lasts, the process answers 64 others, and then the next ones wait."
 )
 def test_while_a_close_lasts_the_next_ones_are_answered_up_to_a_number(
     ring, children, stopped, lingering
@@ -188,8 +188,7 @@ def hands_on_with_too_many(pipe: Pipe, path: str) -> None:
 
 @promise(
     "failure.md",
-    "If too many descriptors of its user are under way in messages that nobody has read, those who "
-    "ask wait.",
+    "If a user has too many descriptors in messages that nobody has read yet, those who ask wait.",
 )
 def test_while_too_many_descriptors_are_under_way_those_who_ask_wait(ring, children):
     os.fchmod(ring.fd, 0o666)

@@ -143,8 +143,8 @@ def test_an_offer_without_descriptors_leaves_nothing(ring):
 
 @promise(
     "failure.md",
-    "If nobody is there who has the descriptor, `attach` raises `PeerLost`, and if nobody answers, "
-    "`RingTimeout`.",
+    "If no process has the descriptor, `attach` raises `PeerLost`. If none answers in time, it "
+    "raises `RingTimeout`.",
 )
 def test_nobody_has_it(ring, children):
     kind, told = children(refused, ring.path, PATIENCE_S).result()
@@ -155,9 +155,10 @@ def test_nobody_has_it(ring, children):
 
 @promise(
     "failure.md",
-    "A stopped process hands nothing on, and the others are asked at the same time.",
-    "If nobody is there who has the descriptor, `attach` raises `PeerLost`, and if nobody answers, "
-    "`RingTimeout`.",
+    "A stopped process hands nothing on. That holds nobody up, because all processes are asked at "
+    "the same time.",
+    "If no process has the descriptor, `attach` raises `PeerLost`. If none answers in time, it "
+    "raises `RingTimeout`.",
 )
 def test_who_has_it_is_stopped(ring, children):
     native.offer(ring.creator, fd := slots(b"12345678"))

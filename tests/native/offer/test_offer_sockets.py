@@ -30,7 +30,9 @@ from tests.native.offer import (
 )
 
 
-@promise("failure.md", "Rings of CUDA IPC have no descriptor, so their peers hand nothing over.")
+@promise(
+    "failure.md", 'Rings with `memory="ipc"` have no descriptor, so their peers hand nothing over.'
+)
 def test_without_an_offer_there_is_no_socket(ring):
     ring.producer()
     ring.consumer()

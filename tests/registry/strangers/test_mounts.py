@@ -92,8 +92,8 @@ def create_where_it_is_full(pipe, name, what):
 
 @promise(
     "failure.md",
-    "They can use up the memory of `/dev/shm` or its number of files. `create` then says which of "
-    "them ran out, and leaves nothing behind.",
+    "They can use up the memory of `/dev/shm`, or the number of files that it may have. `create` "
+    "then says which of them ran out, and leaves nothing behind.",
 )
 @pytest.mark.parametrize("what", ["room", "files"])
 def test_a_full_directory_is_told_and_nothing_is_left(name, mounted, what):

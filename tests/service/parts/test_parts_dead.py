@@ -174,7 +174,7 @@ def test_a_stream_that_is_whole_is_not_begun_again(name, children):
 
 @promise(
     "services.md",
-    "So it does when the client has died or left.",
+    "It also does so when the client has died or left.",
     "`call.part()` raises `CallCancelled`",
 )
 def test_an_engine_hears_that_its_client_has_died(name, children):
@@ -199,7 +199,7 @@ def dies_waiting(pipe, name):
         del call
 
 
-@promise("services.md", "So it does when the client has died or left.")
+@promise("services.md", "It also does so when the client has died or left.")
 def test_an_engine_hears_that_its_client_has_left(name):
     with serve(name) as server:
         client = gpuring.connect(name, parts=2)
@@ -310,7 +310,7 @@ def test_parts_that_were_received_before_their_engine_left_are_not_the_first(nam
         assert client.in_flight == 0
 
 
-@promise("services.md", "So it does while the client waits to send another request.")
+@promise("services.md", "It also does so while the client waits to send another request.")
 @pytest.mark.slow
 def test_a_client_that_waits_for_a_slot_forgets_the_parts_of_a_dead_engine(name, children):
     """Another engine waits for their room, and has the slot that the client waits for."""

@@ -110,8 +110,8 @@ def test_a_result_is_no_place_for_parts_and_says_so(pair, early):
 
 @promise(
     "services.md",
-    "By default `parts` is 0, and `call.part()` and `call.end()` raise `RingError`; `call.window` "
-    "tells the engine.",
+    "By default `parts` is 0. Then `call.part()` and `call.end()` raise `RingError`, and "
+    "`call.window` is 0.",
 )
 def test_a_client_without_room_for_parts_gets_none(name):
     with serve(name) as server, gpuring.connect(name) as client:
