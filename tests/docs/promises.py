@@ -96,8 +96,9 @@ def quotations() -> Iterator[Quotation]:
         if "@promise(" in (source := path.read_text()):
             yield from quoted_in(source, str(path.relative_to(ROOT)))
     for reason, pages in tomllib.loads((TESTS / "docs" / "no_promise.toml").read_text()).items():
-        for page, texts in pages.items():
-            yield from (Quotation(reason, page, " ".join(text.split())) for text in texts)
+        for page, lines in pages.items():
+            for text in re.split(r"\n(?! )", lines.strip()):
+                yield Quotation(reason, page, " ".join(text.split()))
 
 
 def quoted_in(source: str, path: str) -> Iterator[Quotation]:
