@@ -6,6 +6,7 @@ Prints a line for each.  Exits with 1 if a mutant survived, or if its entry is w
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import queue
@@ -114,14 +115,21 @@ def _chosen(root: Path, options: argparse.Namespace) -> list[Mutant]:
     return found
 
 
+def _commit(root: Path) -> str:
+    """What is checked out.  The date, where git does not say."""
+    git = ["git", "describe", "--always", "--dirty"]
+    with contextlib.suppress(OSError, subprocess.CalledProcessError):
+        return subprocess.run(
+            git, cwd=root, check=True, capture_output=True, text=True
+        ).stdout.strip()
+    return time.strftime("%F")
+
+
 def main(arguments: list[str], root: Path = ROOT) -> int:
-    today, told = time.strftime("%F"), ["git", "describe", "--always", "--dirty"]
-    commit = subprocess.run(
-        told, cwd=root, check=False, capture_output=True, text=True
-    ).stdout.strip()
+    commit = _commit(root)
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("--sample", type=int, metavar="N", help="runs N of them")
-    parser.add_argument("--seed", default=commit or today, help="of the sample (the commit)")
+    parser.add_argument("--seed", default=commit, help="of the sample (the commit)")
     parser.add_argument("--only", default="", metavar="PATTERN", help="in id, files or test")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), metavar="J")
     parser.add_argument("--json", type=Path, metavar="FILE", help="writes the results there, too")

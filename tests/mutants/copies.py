@@ -121,10 +121,6 @@ def files_of(root: Path) -> list[Path]:
 
 def commands_of(root: Path) -> list[str]:
     """The commands that have built the checkout.  Ends the program if they cannot run again."""
-    ninja = shutil.which("ninja")
-    cython = subprocess.run([sys.executable, "-c", "import Cython"], check=False).returncode == 0
-    if not ninja or not cython or not shutil.which("cc"):
-        sys.exit("this needs a C compiler, and: pip install 'Cython>=3.1,<4' ninja")
     sources = [path for path in root.glob("gpuring/**/*") if path.suffix in COMPILED]
     times = [
         max((path.stat().st_mtime for path in paths), default=0.0)
@@ -134,6 +130,11 @@ def commands_of(root: Path) -> list[str]:
         sys.exit(
             "build the checkout in place first: CONTRIBUTING.md, After a change of C or Cython"
         )
+    cython = subprocess.run([sys.executable, "-c", "import Cython"], check=False).returncode == 0
+    made = re.search(r"CMAKE_MAKE_PROGRAM:\w+=(.+)", (root / "cmake/CMakeCache.txt").read_text())
+    ninja = shutil.which("ninja") or shutil.which(made[1] if made else "")
+    if not ninja or not cython:
+        sys.exit("mutants of C and Cython need: pip install 'Cython>=3.1,<4' ninja")
     listed = [ninja, "-C", str(root / "cmake"), "-t", "commands"]
     text = subprocess.run(listed, check=True, capture_output=True, text=True).stdout
     # The name of an object has the path of its source in it, and stays.
