@@ -12,12 +12,13 @@
 #include <sys/mman.h>
 #include <time.h>
 
+#include "core/acquire.h"
 #include "core/bell.h"
 #include "core/claim.h"
-#include "core/consume.h"
 #include "core/header.h"
 #include "core/members.h"
 #include "core/peer.h"
+#include "core/release.h"
 
 enum { ROUNDS = 20000, LAP = 8, VERBS = 4 };
 

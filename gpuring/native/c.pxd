@@ -168,14 +168,18 @@ cdef extern from "core/annex.h" nogil:
 cdef extern from "core/claim.h" nogil:
     uint64_t gr_frontier(gr_ring *)
 
-cdef extern from "core/consume.h" nogil:
+cdef extern from "core/acquire.h" nogil:
     gr_result gr_acquire(gr_peer *)
     gr_result gr_latest(gr_peer *)
     void gr_count_before(gr_peer *)
-    bint gr_torn(const gr_ring *, uint32_t, uint32_t, uint64_t, uint64_t)
-    bint gr_holds(gr_peer *, uint32_t, uint64_t *)
     gr_result gr_look(const gr_peer *, uint64_t *, gr_culprit *)
     gr_result gr_ready(const gr_peer *)
+
+cdef extern from "core/release.h" nogil:
+    bint gr_holds(gr_peer *, uint32_t, uint64_t *)
+
+cdef extern from "core/tear.h" nogil:
+    bint gr_torn(const gr_ring *, uint32_t, uint32_t, uint64_t, uint64_t)
 
 cdef extern from "core/reap.h" nogil:
     gr_result gr_reap_dead(gr_ring *, uint64_t *)

@@ -45,7 +45,7 @@ def test_whoever_dies_wherever_streams_go_on_and_torn_frames_are_told_exactly(tm
 MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {
     "nobody asks whether a frame that was released is torn": (
         ("--point", "device: unfinished"),
-        [("released.c", "if (!events) return TORN;", "if (!events) return WHOLE;")],
+        [("released.c", "if (!events) return GD_TORN;", "if (!events) return GD_WHOLE;")],
     ),
     "nobody asks whether a frame that is held is torn": (
         ("--point", "device: unfinished"),
@@ -60,7 +60,7 @@ MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {
     ),
     "a frame is torn as soon as its producer's number has died": (
         ("--point", "device:"),
-        [("consume.c", "return value > gr_load_acquire(&mark->reached) ||", "return true ||")],
+        [("tear.c", "return value > gr_load_acquire(&mark->reached) ||", "return true ||")],
     ),
     "frames that were released are forgotten": (
         ("--point", "device: unfinished"),
@@ -68,7 +68,7 @@ MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {
     ),
     "what is torn at its release is not said": (
         ("--point", "device: unfinished"),
-        [("verbs.c", "else if (torn) {", "else if (0) {")],
+        [("verbs.c", "else tell_of_torn(peer, call, frame.seq);", "else gd_unreserve(&peer->released, 1);")],
     ),
     "a wait is left out": (
         ("--point", "device:"),

@@ -96,11 +96,18 @@ MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {
     ),
     "a reaper looks at the first word of the mask only": (
         ("--point", "acquire:"),
-        [("reap.c", "gr_each_bit(u, ring->sub_words,", "gr_each_bit(u, 1,")],
+        [
+            (
+                "reap.c",
+                "gr_each_sub(u, ring) cleared.reopened",
+                "gr_each_bit(u, ring, sub_mask_of, 1) cleared.reopened",
+            ),
+            ("reap.c", "if (own < ring->max_subscriptions)", "if (0)"),
+        ],
     ),
     "a claim looks at the first word of the mask only": (
         (),
-        [("ring.h", "gr_each_bit(u, (ring)->sub_words,", "gr_each_bit(u, 1,")],
+        [("ring.h", "sub_mask_of, (ring)->sub_words)", "sub_mask_of, 1)")],
     ),
     "a reaper does not void what the dead was writing": (
         ("--point", "claim: claimed"),
@@ -154,14 +161,14 @@ MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {
         [
             (
                 "reap.c",
-                "mark_torn(tear_of(ring, i, p), gr_load_relaxed(&entry->id), reached);",
+                "gr_mark_torn(tear_of(ring, i, p), gr_load_relaxed(&entry->id), reached);",
                 "",
             )
         ],
     ),
     "a reaper's mark says nothing of what was finished": (
         ("--role", "producer", "--point", "device: unfinished"),
-        [("reap.c", "&mark->reached, reached)", "&mark->reached, 0)")],
+        [("tear.c", "&mark->reached, reached)", "&mark->reached, 0)")],
     ),
     "a mark holds for every producer of the slot": (
         ("--role", "producer", "--point", "device: unfinished"),

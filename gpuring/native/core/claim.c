@@ -1,6 +1,6 @@
 /* The verbs of producers: claim, publish, abandon; and promises, which consumers make, too.
- * consume.c has the verbs of consumers. docs/protocol.md argues why all of this is right, and
- * tests/model explores the same protocol.
+ * acquire.c and release.c have those of consumers. docs/protocol.md argues why all of this is
+ * right, and tests/model explores the same protocol.
  *
  * Edges. Each label is named at both of its ends; docs/holes.md explains edges and holes (H1, …).
  *

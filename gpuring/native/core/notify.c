@@ -26,8 +26,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "acquire.h"
 #include "bell.h"
-#include "consume.h"
 #include "handles.h"
 #include "thread.h"
 #include "wait.h"

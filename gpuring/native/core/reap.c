@@ -17,6 +17,7 @@
 #include "handles.h"
 #include "lock.h"
 #include "process.h"
+#include "tear.h"
 
 /* ---- who is dead ----------------------------------------------------------------------------- */
 
@@ -51,21 +52,7 @@ static bool is_dead(struct gr_ring *ring, uint32_t p) {
            gpu_gone(ring, &ring->peer[p]);
 }
 
-/* ---- torn marks ------------------------------------------------------------------------------ */
-
-/* Under LOCK. Partner: gr_torn, which explains what the order of these three stores is for. The
- * bit says that the mark is being written (T4); release carries each store to whoever reads a
- * later one. */
-static void mark_torn(struct gr_tear *mark, uint64_t id, uint64_t reached) {
-    gr_store_release(&mark->id, id | GR_MARKING);
-    GR_FAULT("reap: torn marking");
-    /* Whoever reads this value and then the id again sees that the mark has changed its owner
-     * (T5). */
-    gr_store_release(&mark->reached, reached);
-    GR_FAULT("reap: torn reached");
-    gr_store_release(&mark->id, id);
-    GR_FAULT("reap: torn marked");
-}
+/* ---- torn frames ----------------------------------------------------------------------------- */
 
 /* Under LOCK. Turns the READY frame of p in this slot TORN if its GPU work was not finished.
  * Returns 1 if there is such a frame. The slot's word names the last frame only; earlier ones are
@@ -99,23 +86,26 @@ struct cleared {
     uint64_t voided, reopened;
 };
 
-/* own: the peer's subscription, whose mask bit may be cleared already. GR_NONE for a producer. */
+static uint64_t clear_take(struct gr_ring *ring, uint32_t p, uint32_t i, uint64_t u) {
+    struct gr_take *take = take_of(ring, i, u);
+    uint64_t t = gr_load_sc(&take->word);
+    bool held = owner_of(t) == p && phase_of(t) == GR_HELD;
+    uint64_t reopened = held ? open_again(ring, take, u, t) : 0;
+    GR_FAULT("reap: take open");
+    return reopened;
+}
+
+/* own: the peer's subscription. GR_NONE for a producer. */
 static struct cleared clear_words(struct gr_ring *ring, uint32_t p, uint32_t own) {
-    uint64_t extra[GR_MASK_WORDS] = {0};
-    if (own < ring->max_subscriptions) extra[own / 64] = bit_of(own);
     struct cleared cleared = {0, 0};
     for (uint32_t i = 0; i < ring->slots; i++) {
         uint64_t w = gr_load_sc(&ring->slot[i].word);
         if (owner_of(w) == p && phase_of(w) == GR_WRITING)
             cleared.voided += put_down(&ring->slot[i], w);
         GR_FAULT("reap: slot void");
-        gr_each_bit(u, ring->sub_words, sub_mask_of(ring, u_at) | extra[u_at]) {
-            struct gr_take *take = take_of(ring, i, u);
-            uint64_t t = gr_load_sc(&take->word);
-            if (owner_of(t) == p && phase_of(t) == GR_HELD)
-                cleared.reopened += open_again(ring, take, u, t);
-            GR_FAULT("reap: take open");
-        }
+        gr_each_sub(u, ring) cleared.reopened += clear_take(ring, p, i, u);
+        /* Its bit may be cleared already. */
+        if (own < ring->max_subscriptions) cleared.reopened += clear_take(ring, p, i, own);
     }
     return cleared;
 }
@@ -207,7 +197,7 @@ static void clear_dead(struct gr_ring *ring, uint32_t p) {
          * on, and the mark must be there when their readers check. Until the fence is raised, all
          * of this can be repeated. */
         if (producer) {
-            mark_torn(tear_of(ring, i, p), gr_load_relaxed(&entry->id), reached);
+            gr_mark_torn(tear_of(ring, i, p), gr_load_relaxed(&entry->id), reached);
             torn += tear_ready(ring, &ring->slot[i], p, reached);
             GR_FAULT("reap: slot torn");
         }

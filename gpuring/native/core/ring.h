@@ -18,7 +18,9 @@
  *   annex                what services and bridges keep in the header
  *   transition.h         what all frame verbs do
  *   claim                the frontier, promise, claim, publish, abandon
- *   consume              acquire, latest, release, give back; would a verb block; torn frames
+ *   acquire              acquire, latest; would a verb block
+ *   release              release, give back
+ *   tear                 which frames are torn
  *   reap                 clears what dead peers, and peers that leave, still had; under LOCK
  *   members              join, leave, close; under LOCK
  *   pidfds               the other processes, as descriptors that tell when they exit
@@ -130,15 +132,31 @@ static inline gr_word *fence_of(const struct gr_ring *ring, uint64_t i, uint64_t
 }
 
 /* The words of the header's masks. A bit beyond the table comes from no build of ours, and would
- * be a wild index. sub_mask_of is sc for the claim that looks again after its swap (M1: a
- * subscription that appeared between its gate and its swap must be seen). A stale peer bit costs a
- * look at an unused entry. */
+ * be a wild index. sc is for the claim that looks again after its swap (M1: a subscription that
+ * appeared between its gate and its swap must be seen). A stale bit of a peer costs a look at an
+ * unused entry. */
 static inline uint64_t sub_mask_of(const struct gr_ring *ring, uint64_t word) {
     return gr_load_sc(&ring->head->sub_mask[word]) & ring->sub_bits[word];
 }
 static inline uint64_t peer_mask_of(const struct gr_ring *ring, uint64_t word) {
     return gr_load_acquire(&ring->head->peer_mask[word]) & ring->peer_bits[word];
 }
+
+/* Finds the next set bit. rest: those that are left of the mask's word number `at`. */
+typedef uint64_t (*gr_mask_of)(const struct gr_ring *ring, uint64_t word);
+static inline bool gr_next_bit(const struct gr_ring *ring, gr_mask_of mask_of, uint32_t words,
+                               uint64_t *at, uint64_t *rest, uint64_t *number) {
+    while (*rest == 0) {
+        if (++*at >= words) return false;
+        *rest = mask_of(ring, *at);
+    }
+    *number = 64 * *at + (uint64_t)__builtin_ctzll(*rest);
+    *rest &= *rest - 1;
+    return true;
+}
+#define gr_each_bit(var, ring, mask_of, words)                                                     \
+    for (uint64_t var, var##_at = 0, var##_rest = mask_of(ring, 0);                                \
+         gr_next_bit(ring, mask_of, words, &var##_at, &var##_rest, &var);)
 
 /* Loops over the subscriptions, or the peers, whose bits are set.
  *
@@ -149,7 +167,7 @@ static inline uint64_t peer_mask_of(const struct gr_ring *ring, uint64_t word) {
  * bit's word after its own (edges H and J, M1; for peers edges P and R). It does not matter what
  * the other words show then. Who changes masks, or clears by them, has LOCK, under which they
  * stand still. */
-#define gr_each_sub(u, ring) gr_each_bit(u, (ring)->sub_words, sub_mask_of(ring, u##_at))
-#define gr_each_peer(p, ring) gr_each_bit(p, (ring)->peer_words, peer_mask_of(ring, p##_at))
+#define gr_each_sub(u, ring) gr_each_bit(u, ring, sub_mask_of, (ring)->sub_words)
+#define gr_each_peer(p, ring) gr_each_bit(p, ring, peer_mask_of, (ring)->peer_words)
 
 #endif

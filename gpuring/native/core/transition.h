@@ -1,5 +1,5 @@
-/* Small things that every frame verb does, shared by claim.c and consume.c. Nothing else
- * needs them. */
+/* Small things that frame verbs do, shared by claim.c, acquire.c and release.c. Nothing else needs
+ * them. */
 #ifndef GPURING_TRANSITION_H
 #define GPURING_TRANSITION_H
 
@@ -29,6 +29,12 @@ static inline void add_pending(struct gr_peer *me, uint64_t p, const gr_word *fe
 /* Statistics, which only one thread at a time writes. Readers may see any earlier value. */
 static inline void count(gr_word *word, uint64_t n) {
     gr_store_relaxed(word, gr_load_relaxed(word) + n);
+}
+
+/* Of a peer and of its subscription, which several members count for. */
+static inline void count_lost_of(const struct gr_peer *me, uint64_t n) {
+    count(&me->ring->peer[me->self.number].lost, n);
+    atomic_fetch_add_explicit(&me->ring->sub[me->self.u].lost, n, memory_order_relaxed);
 }
 
 /* Prefetches the words of the next slot, which another processor or a GPU may have written since

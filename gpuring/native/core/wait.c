@@ -25,8 +25,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "acquire.h"
 #include "bell.h"
-#include "consume.h"
 #include "reap.h"
 #include "watchdog.h"
 

@@ -43,14 +43,4 @@ static inline unsigned sub_of(uint64_t word) { return word & 0xff; }
 /* Masks of several words: number k is bit k % 64 of word k / 64. */
 static inline uint64_t bit_of(uint64_t k) { return UINT64_C(1) << k % 64; }
 
-/* Loops over the set bits of a mask, lowest first. Each word is loaded, by `word` as an expression
- * of var##_at, when the loop comes to it. There is at least one word, which saves a test. A
- * `break` would leave one word only. */
-#define gr_each_bit(var, words, word)                                                              \
-    for (uint32_t var##_at = 0, var##_more = 1; var##_more; var##_more = ++var##_at < (words))     \
-        for (uint64_t var##_rest = (word), var = 0;                                                \
-             var##_rest != 0 &&                                                                    \
-             (var = 64 * (uint64_t)var##_at + (uint64_t)__builtin_ctzll(var##_rest), true);        \
-             var##_rest &= var##_rest - 1)
-
 #endif

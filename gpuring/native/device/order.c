@@ -10,9 +10,9 @@
 
 #include <time.h>
 
+#include "../core/acquire.h"
 #include "../core/bell.h"
 #include "../core/claim.h"
-#include "../core/consume.h"
 #include "../core/reap.h"
 #include "../core/wait.h"
 #include "../core/watchdog.h"

@@ -19,8 +19,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../core/consume.h"
 #include "../core/handles.h"
+#include "../core/tear.h"
 #include "event.h"
 #include "own_event.h"
 #include "stream.h"

@@ -6,11 +6,12 @@
  */
 #include "verbs.h"
 
+#include "../core/acquire.h"
 #include "../core/bell.h"
 #include "../core/claim.h"
-#include "../core/consume.h"
 #include "../core/handles.h"
 #include "../core/members.h"
+#include "../core/release.h"
 #include "../core/wait.h"
 #include "../core/watchdog.h"
 #include "event.h"

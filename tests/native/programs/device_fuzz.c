@@ -18,8 +18,8 @@
 #include <sys/time.h>
 #include <unistd.h>
 
+#include "../../../gpuring/native/core/acquire.h"
 #include "../../../gpuring/native/core/bell.h"
-#include "../../../gpuring/native/core/consume.h"
 #include "../../../gpuring/native/core/handles.h"
 #include "../../../gpuring/native/core/header.h"
 #include "../../../gpuring/native/core/members.h"

@@ -21,10 +21,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../../../gpuring/native/core/consume.h"
+#include "../../../gpuring/native/core/acquire.h"
 #include "../../../gpuring/native/core/handles.h"
 #include "../../../gpuring/native/core/header.h"
 #include "../../../gpuring/native/core/members.h"
+#include "../../../gpuring/native/core/tear.h"
 #include "../../../gpuring/native/core/watchdog.h"
 #include "../../../gpuring/native/device/device.h"
 #include "../../../gpuring/native/device/verbs.h"

@@ -14,14 +14,15 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "../../../gpuring/native/core/acquire.h"
 #include "../../../gpuring/native/core/bell.h"
 #include "../../../gpuring/native/core/claim.h"
-#include "../../../gpuring/native/core/consume.h"
 #include "../../../gpuring/native/core/handles.h"
 #include "../../../gpuring/native/core/header.h"
 #include "../../../gpuring/native/core/members.h"
 #include "../../../gpuring/native/core/notify.h"
 #include "../../../gpuring/native/core/peer.h"
+#include "../../../gpuring/native/core/release.h"
 #include "../../../gpuring/native/core/wait.h"
 #include "../../../gpuring/native/core/watchdog.h"
 #include "require.h"

@@ -1,8 +1,7 @@
-/* The verbs of consumers: acquire, latest, release, give back; and gr_look, which asks whether a
- * verb would be blocked, without its swap. claim.c has the verbs of producers, and the table of
- * edges.
+/* How a consumer gets a frame: acquire, latest; and gr_look, which asks whether a verb would be
+ * blocked, without its swap. release.c has the end of it, and claim.c the table of edges.
  */
-#include "consume.h"
+#include "acquire.h"
 
 #include "annex.h"
 #include "bell.h"
@@ -46,8 +45,7 @@ static inline void commit(struct gr_peer *me, const struct cursor *at) {
     if (!at->lost) return;
     /* It adds up over calls that found no frame, until a frame is handed out. */
     me->last.lost += at->lost;
-    count(&me->ring->peer[me->self.number].lost, at->lost);
-    atomic_fetch_add_explicit(&me->ring->sub[me->self.u].lost, at->lost, memory_order_relaxed);
+    count_lost_of(me, at->lost);
 }
 
 /* Notes that all sequences below `to` have been met: taken, lost, or taken by another member. */
@@ -196,10 +194,12 @@ enum gr_result gr_look(const struct gr_peer *me, uint64_t *seq, struct gr_culpri
     return result;
 }
 
-/* ---- acquire, latest, release, give back ----------------------------------------------------- */
+/* ---- acquire, latest ------------------------------------------------------------------------- */
 
 static inline void start_count(struct gr_peer *me) {
-    if (me->last.reported) me->last.lost = me->last.upstream = 0, me->last.reported = false;
+    if (!me->last.reported) return;
+    me->last.lost = me->last.upstream = 0;
+    me->last.reported = false;
 }
 
 /* Counts frames that were lost without having been skipped here. They stay counted if the frame
@@ -207,8 +207,7 @@ static inline void start_count(struct gr_peer *me) {
 static inline void count_missed(struct gr_peer *me, uint64_t n) {
     if (!n) return;
     me->last.upstream += n;
-    count(&me->ring->peer[me->self.number].lost, n);
-    atomic_fetch_add_explicit(&me->ring->sub[me->self.u].lost, n, memory_order_relaxed);
+    count_lost_of(me, n);
 }
 
 void gr_count_before(struct gr_peer *me) {
@@ -345,107 +344,4 @@ enum gr_result gr_latest(struct gr_peer *me) {
     commit(me, &at);
     gr_end(me);
     return result;
-}
-
-/* Call it between gr_begin and gr_end. Otherwise the number's next owner may hold the same frame,
- * and this would take that hold away. */
-static enum gr_result leave_held(struct gr_peer *me, uint32_t index, uint64_t seq, uint64_t to) {
-    struct gr_take *take = take_of(me->ring, index, me->self.u);
-    /* [edge R, reader] carries the reads of the frame and work; partner: gate. If the claim sees a
-     * stale HELD, it waits once more, until the bell. */
-    return gr_cas(&take->word, claim_word(seq, me->self.number, GR_HELD), to) ? GR_OK : GR_REAPED;
-}
-
-/* Call it after gr_promise, and after its fence operation behind every stream that read the
- * frame. */
-enum gr_result gr_release(struct gr_peer *me, uint32_t index, uint64_t seq) {
-    enum gr_result result = gr_begin(me);
-    if (result != GR_OK) return result;
-    result = leave_held(me, index, seq, claim_word(seq, me->self.number, GR_DONE));
-    GR_FAULT("release: done");
-    if (result == GR_OK) gr_ring_bell(me->ring);
-    gr_end(me);
-    return result;
-}
-
-/* A frame that is given back was not met after all, if nothing but losses was met behind it. These
- * losses come again with the frame, and are counted again then. The frame itself is counted, too,
- * if a producer has passed it meanwhile. The losses are known to lie behind the frame only while
- * frames are given back in reverse. What was lost before the frame has still to be reported. */
-static void forget(struct gr_peer *me, uint64_t seq) {
-    const uint64_t behind = me->last.reported || me->cursor.pos <= seq ? 0 : me->last.lost;
-    me->last.reported = false;
-    /* Else a frame that this peer had was met there, or a torn one, or another member's. */
-    if (me->cursor.high != seq + 1 + behind) return;
-    me->cursor.high = seq;
-    me->last.lost -= behind;
-    count(&me->ring->peer[me->self.number].lost, -behind);
-    atomic_fetch_sub_explicit(&me->ring->sub[me->self.u].lost, behind, memory_order_relaxed);
-}
-
-/* Undoes an acquire whose frame was never handed out, because its stream could not be ordered in
- * time. Every member may take the frame again, this one first. This peer's number stays in the
- * word, which says that nobody died. */
-enum gr_result gr_give_back(struct gr_peer *me, uint32_t index, uint64_t seq) {
-    enum gr_result result = gr_begin(me);
-    if (result != GR_OK) return result;
-    result = leave_held(me, index, seq, claim_word(seq, me->self.number, GR_OPEN));
-    if (result == GR_OK) {
-        GR_FAULT("give back: open");
-        forget(me, seq);
-        if (me->cursor.pos > seq) me->cursor.pos = seq;
-        atomic_fetch_add_explicit(&me->ring->sub[me->self.u].redo, 1, memory_order_seq_cst);
-        GR_FAULT("give back: redo bumped");
-        count(&me->ring->peer[me->self.number].frames, (uint64_t)-1);
-        gr_ring_bell(me->ring);
-    }
-    gr_end(me);
-    return result;
-}
-
-/* Releases the frame of the last acquire, which turned out torn before the user saw it. This peer
- * has no work of its own on the slot, so it promises nothing. */
-void gr_skip_torn(struct gr_peer *me) {
-    struct gr_peer_entry *entry = &me->ring->peer[me->self.number];
-    count(&entry->frames, (uint64_t)-1);
-    count(&entry->torn, 1);
-    me->last.reported = false;
-    gr_release(me, me->last.index, me->last.seq);
-}
-
-/* Whether the GPU work that `value` of a frame's record stands for was never done, because the
- * peer with that number and id died first. Call it only after fence[index][producer] >= value was
- * seen with acquire. Then either the GPU reached the value, or a reaper raised the fence. The
- * reaper's mark was written before that, so it is visible here.
- *
- * There is one mark for each slot and number. It is that of the last owner of the number who died
- * with work pending on the slot. Compare its id with the producer's:
- *
- *   equal    All values up to `reached` were reached, later ones never. While the mark is being
- *            written the fence has not been raised, so what the caller saw was reached.
- *   larger   Another peer has had the number since, and died with work pending here. If there was
- *            a mark for our producer, it is gone. The frame is called torn, because no torn frame
- *            may be called whole. (So whole frames of a number that two peers had in turn are
- *            called torn, if nobody asked before the second one's death.)
- *   smaller  Our producer has not died, or had nothing pending here.
- *
- * `reached` belongs to `id` only if the id is unchanged after it was loaded. Otherwise the mark of
- * a later owner is being written. Partner of all these loads: mark_torn. */
-bool gr_torn(const struct gr_ring *ring, uint32_t index, uint32_t producer, uint64_t producer_id,
-             uint64_t value) {
-    struct gr_tear *mark = tear_of(ring, index, producer);
-    uint64_t word = gr_load_acquire(&mark->id), id = word & ~GR_MARKING;
-    if (id != producer_id) return id > producer_id;
-    if (word != id) return false;
-    return value > gr_load_acquire(&mark->reached) ||
-           (gr_load_acquire(&mark->id) & ~GR_MARKING) != id;
-}
-
-bool gr_holds(struct gr_peer *me, uint32_t index, uint64_t *seq) {
-    const bool producer = me->self.role == GR_PRODUCER;
-    uint64_t word = gr_load_sc(producer ? &me->ring->slot[index].word
-                                        : &take_of(me->ring, index, me->self.u)->word);
-    unsigned phase = producer ? (unsigned)GR_WRITING : (unsigned)GR_HELD;
-    *seq = seq_of(word);
-    return is_mine(me) && owner_of(word) == me->self.number && phase_of(word) == phase;
 }
