@@ -68,7 +68,13 @@ MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {
     ),
     "what is torn at its release is not said": (
         ("--point", "device: unfinished"),
-        [("verbs.c", "else tell_of_torn(peer, call, frame.seq);", "else gd_unreserve(&peer->released, 1);")],
+        [
+            (
+                "verbs.c",
+                "else tell_of_torn(peer, call, frame.seq);",
+                "else gd_unreserve(&peer->released, 1);",
+            )
+        ],
     ),
     "a wait is left out": (
         ("--point", "device:"),

@@ -91,8 +91,6 @@ void gd_unreserve(struct gd_released *released, size_t n) {
 
 /* ---- what is known of one -------------------------------------------------------------------- */
 
-enum end { OPEN, WHOLE, TORN };
-
 static bool reached(const struct gd_peer *peer, uint32_t owner, uint32_t index, uint64_t value) {
     return gr_load_acquire(fence_of(peer->core.ring, index, owner)) >= value;
 }
@@ -104,26 +102,26 @@ static bool own_is_done(struct gd_peer *peer, const struct gd_frame *frame) {
     return peer->own && peer->device->driver->event_query(peer->own[frame->index]->event) == CU_OK;
 }
 
-static enum end how_it_ended(struct gd_peer *peer, const struct gd_frame *frame, bool ask) {
+static enum gd_end how_it_ended(struct gd_peer *peer, const struct gd_frame *frame, bool ask) {
     struct gr_ring *ring = peer->core.ring;
     struct gd_device *device = peer->device;
     const bool events = device && device->sync == &gd_events;
     if (reached(peer, frame->producer, frame->index, frame->value)) {
         if (!gr_torn(ring, frame->index, frame->producer, frame->producer_id, frame->value))
-            return WHOLE;
-        if (!events) return TORN;
+            return GD_WHOLE;
+        if (!events) return GD_TORN;
         /* The reaper could not know, because nobody raises an event's fence unasked. */
         bool done = own_is_done(peer, frame) ||
                     gd_event_done(device, frame->producer, frame->producer_id, frame->index);
-        return done ? WHOLE : TORN;
+        return done ? GD_WHOLE : GD_TORN;
     }
-    if (!events || !ask) return OPEN;
-    if (!own_is_done(peer, frame)) return OPEN;
+    if (!events || !ask) return GD_OPEN;
+    if (!own_is_done(peer, frame)) return GD_OPEN;
     /* Exactly this peer's own promise of that time: a later one may not be recorded yet, and its
      * event then says "complete" of this one. */
     gr_raise_to(fence_of(ring, frame->index, peer->core.self.number), frame->own);
     gr_raise_to(fence_of(ring, frame->index, frame->producer), frame->value);
-    return WHOLE;
+    return GD_WHOLE;
 }
 
 /* Own events are asked after two laps of frames (gd_is_due). From then on, frames are remembered
@@ -251,9 +249,9 @@ bool gd_look_at_released(struct gd_peer *peer) {
     size_t still = 0;
     for (size_t k = 0; k < released->n; k++) {
         struct gd_frame frame = released->frames[k];
-        enum end end = how_it_ended(peer, &frame, true);
-        if (end == TORN) add_torn(released, frame.seq);
-        if (end == OPEN) released->frames[still++] = frame;
+        enum gd_end end = how_it_ended(peer, &frame, true);
+        if (end == GD_TORN) add_torn(released, frame.seq);
+        if (end == GD_OPEN) released->frames[still++] = frame;
     }
     released->n = still;
     released->limit = 2 * (still > peer->core.ring->slots ? still : peer->core.ring->slots);
@@ -274,7 +272,7 @@ bool gd_would_report(struct gd_peer *peer) {
     bool any = false;
     pthread_mutex_lock(&released->mutex);
     for (size_t k = 0; k < released->n && !any; k++)
-        any = how_it_ended(peer, &released->frames[k], false) == TORN;
+        any = how_it_ended(peer, &released->frames[k], false) == GD_TORN;
     pthread_mutex_unlock(&released->mutex);
     return any;
 }
@@ -294,4 +292,14 @@ bool gd_is_torn(struct gd_peer *peer, uint32_t index) {
     struct gd_device *device = peer->device;
     return !(device && device->sync == &gd_events &&
              gd_event_done(device, use->producer, use->producer_id, index));
+}
+
+enum gd_end gd_end_of(struct gd_peer *peer, uint32_t index) {
+    const struct gd_use *use = &peer->use[index];
+    struct gd_trouble unused;
+    bool paid = peer->device ? peer->device->sync->paid(peer, use->producer, index, use->value,
+                                                        &unused) == CU_OK
+                             : reached(peer, use->producer, index, use->value);
+    if (!paid) return GD_OPEN;
+    return gd_is_torn(peer, index) ? GD_TORN : GD_WHOLE;
 }

@@ -8,8 +8,13 @@
 
 #include "state.h"
 
-/* Whether the frame in slot `index`, which this consumer holds, is known to be torn. The answer is
- * final once this consumer's own GPU work is done. */
+/* What is known of a frame. GD_OPEN: its producer's GPU work may still be pending. */
+enum gd_end { GD_OPEN, GD_WHOLE, GD_TORN };
+
+/* How the frame in slot `index` ended, which this consumer holds. */
+enum gd_end gd_end_of(struct gd_peer *peer, uint32_t index);
+/* Whether it is known to be torn, without asking the driver. The answer is final once this
+ * consumer's own GPU work is done. */
 bool gd_is_torn(struct gd_peer *peer, uint32_t index);
 
 /* About frames that turned out torn after their release. In this order: whether the next acquire

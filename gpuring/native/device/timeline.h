@@ -1,4 +1,4 @@
-/* Device order by 64-bit words: the synchroniser. Its `paid` serves host memory, too. */
+/* Device order by 64-bit words: the synchroniser. */
 #ifndef GPURING_TIMELINE_H
 #define GPURING_TIMELINE_H
 

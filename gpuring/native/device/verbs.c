@@ -19,7 +19,6 @@
 #include "record.h"
 #include "released.h"
 #include "stream.h"
-#include "timeline.h"
 
 /* ---- claim, acquire -------------------------------------------------------------------------- */
 
@@ -212,41 +211,43 @@ void gd_cancel(struct gd_peer *peer, struct gd_call *call) {
 
 enum end { PUBLISH, ABANDON, RELEASE };
 
-/* The fence operation is enqueued: lets others see the end of the slot. */
+/* Names a frame that was just released and is torn. gd_reserve has made room. */
+static void tell_of_torn(struct gd_peer *peer, struct gd_call *call, uint64_t seq) {
+    if (call->torns == GD_MAX_OPS) gd_report_later(peer, seq);
+    else call->torn[call->torns++] = seq; /* the room is given up with the call */
+}
+
+/* own: what this peer has promised for its own work on the frame. */
+static enum gr_result release(struct gd_peer *peer, struct gd_call *call, uint32_t index,
+                              uint64_t own) {
+    struct gd_use *use = &peer->use[index];
+    const struct gd_frame frame = {.index = index,
+                                   .producer = use->producer,
+                                   .producer_id = use->producer_id,
+                                   .seq = use->seq,
+                                   .value = use->value,
+                                   .own = own};
+    const gd_stream stream = use->streams ? use->stream[0] : 0;
+    const enum gd_end how = gd_end_of(peer, index);
+    if (how != GD_WHOLE && !gd_reserve(&peer->released)) return GR_SYSTEM;
+    use->open = false;
+    enum gr_result result = gr_release(&peer->core, index, frame.seq);
+    /* From here on `use` may belong to another thread that has acquired the slot again. */
+    if (how == GD_WHOLE) return result;
+    if (result != GR_OK) gd_unreserve(&peer->released, 1);
+    else if (how == GD_OPEN) gd_remember(peer, &frame, stream);
+    else tell_of_torn(peer, call, frame.seq);
+    return result;
+}
+
+/* The fence operation for `value` is enqueued: lets others see the end of the slot. */
 static enum gr_result finish(struct gd_peer *peer, struct gd_call *call, uint32_t index,
                              uint64_t value, enum end end) {
     struct gd_use *use = &peer->use[index];
-    const uint64_t seq = use->seq;
-    if (end == RELEASE) {
-        struct gd_trouble unused;
-        /* Without a device the fence word tells, as with a timeline. */
-        const struct gd_sync *sync = peer->device ? peer->device->sync : &gd_timeline;
-        struct gd_frame frame = {.index = index,
-                                 .producer = use->producer,
-                                 .producer_id = use->producer_id,
-                                 .seq = seq,
-                                 .value = use->value,
-                                 .own = value};
-        const gd_stream stream = use->streams ? use->stream[0] : 0;
-        bool whole = sync->paid(peer, use->producer, index, use->value, &unused) == CU_OK;
-        bool torn = whole && gd_is_torn(peer, index);
-        if ((torn || !whole) && !gd_reserve(&peer->released)) return GR_SYSTEM;
-        use->open = false;
-        enum gr_result result = gr_release(&peer->core, index, seq);
-        /* From here on `use` may belong to another thread that has acquired the slot again. */
-        if (result != GR_OK) {
-            if (torn || !whole) gd_unreserve(&peer->released, 1);
-        } else if (!whole) gd_remember(peer, &frame, stream);
-        else if (torn) {
-            /* The room is given up with the call. */
-            if (call->torns < GD_MAX_OPS) call->torn[call->torns++] = seq;
-            else gd_report_later(peer, seq);
-        }
-        return result;
-    }
+    if (end == RELEASE) return release(peer, call, index, value);
     use->open = false;
-    if (end == ABANDON) return gr_abandon(&peer->core, index, seq);
-    return gr_publish(&peer->core, index, seq, value, use->ndim, use->shape);
+    if (end == ABANDON) return gr_abandon(&peer->core, index, use->seq);
+    return gr_publish(&peer->core, index, use->seq, value, use->ndim, use->shape);
 }
 
 /* Whether one record can serve all slots: each was used on the current stream only. */
