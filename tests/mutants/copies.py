@@ -11,15 +11,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
 FOLDERS = ("gpuring", "tests", "cmake", "docs", "examples", "bench", ".ci")
 COMPILED = (".c", ".h", ".pyx", ".pxd")
 BUILD_S = 300  # of one command
-STEPS = (" -m cython ", " -c ", " -shared ")  # the commands of a build; each step needs the last
 
 
 class Run(NamedTuple):
@@ -45,23 +42,19 @@ class Copy:
                 here.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(there, here)
 
-    def build(self, files: Iterable[str], commands: list[str]) -> None:
+    def build(self, files: list[str], commands: list[str]) -> None:
         """Runs those commands of a build that need these files.
 
         CalledProcessError: one failed, and `stderr` has why.  SyntaxError: of a Python file.
         """
         for file in (file for file in files if file.endswith(".py")):
             compile((self.path / file).read_text(), file, "exec")
-        needed = [command for command in commands if any(_needs(command, file) for file in files)]
-        for step in STEPS:
-            with ThreadPoolExecutor(4) as pool:
-                list(pool.map(self._command, (command for command in needed if step in command)))
-
-    def _command(self, command: str) -> None:
-        subprocess.run(
-            command.replace(HERE, str(self.path)), cwd=self.path / "cmake", shell=True, check=True,
-            capture_output=True, text=True, timeout=BUILD_S,
-        )  # fmt: skip
+        for command in commands:  # in the order in which they need each other
+            if any(_needs(command, file) for file in files):
+                subprocess.run(
+                    command.replace(HERE, str(self.path)), cwd=self.path / "cmake", shell=True,
+                    check=True, capture_output=True, text=True, timeout=BUILD_S,
+                )  # fmt: skip
 
     def run(self, test: str, timeout_s: float, gpu: bool = False) -> Run:
         path = os.pathsep.join(filter(None, [str(self.path), os.environ.get("PYTHONPATH")]))
@@ -74,7 +67,7 @@ class Copy:
             env["CUDA_VISIBLE_DEVICES"] = ""
         command = [sys.executable, "-m", "pytest", "-xq", "-p", "no:cacheprovider", "--no-header"]
         begun, code = time.monotonic(), None
-        with tempfile.TemporaryFile("w+") as output:
+        with tempfile.TemporaryFile("w+", errors="replace") as output:
             process = subprocess.Popen(
                 [*command, f"--basetemp={self.path}.tmp", test], cwd=self.path, env=env,
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
