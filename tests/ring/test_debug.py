@@ -311,11 +311,13 @@ def test_an_answer_that_was_begun_anew_is_watched_anew(on, place, name):
         (call,) = server.take(timeout=10)
         slot = call.answer()
         stale = slot.array
+        stale[...] = 1
         slot.abandon()
         with pytest.warns(StaleViewWarning):
             stale.sum()
         with call.answer() as again:
             assert again is not slot  # which this test still has
+            assert set(place.read(again._all)[: again.array.nbytes]) == {debug.POISON}
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
                 again.array[...] = answer_of(call.array)

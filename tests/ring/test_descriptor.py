@@ -103,6 +103,15 @@ def test_a_closed_one_is_readable_and_says_so(ring):
             os.fstat(fileno)
 
 
+def test_who_waits_hears_of_a_close_before_it_is_over(ring, monkeypatch):
+    with ring.producer(), ring.consumer() as consumer:
+        assert not readable(consumer)
+        heard = []
+        monkeypatch.setattr(consumer, "_finish", lambda: heard.append(readable(consumer)) or [])
+        consumer.close()
+    assert heard == [True]
+
+
 def forks(pipe: Pipe, name: str) -> tuple[list[str], bool]:
     """What a forked child gets, and whether its parent is still woken."""
     ring = gpuring.create(name, **SMALL, device="host")

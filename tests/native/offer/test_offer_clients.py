@@ -16,8 +16,10 @@ from tests.helpers import raw_verbs
 from tests.helpers.promise import promise
 from tests.helpers.support import Pipe, open_files, poll
 from tests.native.offer import (
+    PATIENCE_S,
     asks,
     connect,
+    directory,
     gives_its_locks_up,
     hello,
     of,
@@ -101,6 +103,26 @@ def test_a_pidfd_tells_of_a_peer_of_another_namespace_and_nothing_else_does(ring
         for _ in range(2):  # so its watchdog has heard that, and has looked
             still_answers(ring, children)
         assert ring.creator.reaps == 0
+    child.kill()
+    poll(lambda: ring.creator.reaps == 1)
+    for each in (fd, right):
+        os.close(each)
+
+
+def test_a_peer_of_another_namespace_whose_pidfd_did_not_come_is_asked_for_it(ring, children):
+    native.offer(ring.creator, fd := slots(b"12345678"))
+    child, who = elsewhere(ring, children)
+    child.send()
+    child.receive()
+    pid, start, there = who
+    right = os.pidfd_open(child.pid)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.settimeout(PATIENCE_S)
+        listener.bind(str(directory(ring) / f"{there:x}-{pid:x}-{start:x}"))
+        listener.listen()
+        asker, _ = listener.accept()
+    with asker:
+        socket.send_fds(asker, [hello(who, 2)], [right])
     child.kill()
     poll(lambda: ring.creator.reaps == 1)
     for each in (fd, right):
