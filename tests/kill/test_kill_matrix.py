@@ -16,7 +16,7 @@ import pytest
 
 from tests.helpers.compiled import BUILD_S, CORE, Edit, build, needs_compiler, run
 from tests.helpers.promise import promise
-from tests.kill.matrix import PATIENT, RUN_S, dies_at_every_point_of, is_caught
+from tests.kill.matrix import RUN_S, dies_at_every_point_of, is_caught
 
 pytestmark = [needs_compiler, pytest.mark.deadline(BUILD_S + RUN_S)]
 
@@ -69,13 +69,13 @@ def test_no_death_waits_for_the_tick_of_a_watchdog(tmp_path):
     A short tick stays: 20 ms after a join that was not complete yet, or after LOCK was busy.
     """
     program = build(tmp_path, "kill/*.c", FLAGS, *WITHOUT_LONG_TICKS)
-    done = run(program, "--rounds", 150, *PATIENT, timeout=RUN_S)  # not all are reached
+    done = run(program, "--rounds", 150, timeout=RUN_S)  # not all are reached
     assert done.returncode == 0, done.stderr
 
 
 def test_a_fault_point_that_is_not_reached_shows(matrix):
     where = ("--role", "closer", "--point", "close: closed")
-    done = run(matrix, "--rounds", 1, *where, *PATIENT, timeout=RUN_S)
+    done = run(matrix, "--rounds", 1, *where, timeout=RUN_S)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert any(re.match(r"close: closed .* closer 1$", line) for line in lines)
