@@ -156,14 +156,7 @@ int main(int argc, char **argv) {
         {.slots = 4, .max_peers = 8, .max_subscriptions = 2, .sync = GR_SYNC_EVENT},
         {.slots = 1, .max_peers = 4, .max_subscriptions = 2, .sync = GR_SYNC_EVENT, .gate = GR_GATE_HOST}};
     uint64_t inputs = 5000, first = 0;
-    for (int k = 1; k + 1 < argc; k += 2) {
-        uint64_t *to = !strcmp(argv[k], "--inputs") ? &inputs : !strcmp(argv[k], "--first") ? &first : &seed;
-        *to = strtoull(argv[k + 1], NULL, 10);
-    }
-    struct itimerval second = {{1, 0}, {1, 0}};
-    signal(SIGALRM, tick);
-    setitimer(ITIMER_REAL, &second, NULL);
-    __sanitizer_set_death_callback(tell);
+    begin_run(argc, argv, &inputs, &first);
     world = fc_new(false);
     fc_enter(world, &driver);
     for (input = first; input < first + inputs; input++) {

@@ -223,14 +223,7 @@ int main(int argc, char **argv) {
         {.slots = 2, .max_peers = 8, .max_subscriptions = 3, .memory = GR_MEMORY_IPC, .sync = GR_SYNC_EVENT, .gate = GR_GATE_HOST},
         {.slots = 32, .max_peers = 16, .max_subscriptions = 8}};
     uint64_t inputs = 50000, first = 0, files = 0, attached = 0;
-    for (int k = 1; k + 1 < argc; k += 2) {
-        uint64_t *to = !strcmp(argv[k], "--inputs") ? &inputs : !strcmp(argv[k], "--first") ? &first : &seed;
-        *to = strtoull(argv[k + 1], NULL, 10);
-    }
-    struct itimerval second = {{1, 0}, {1, 0}};
-    signal(SIGALRM, tick);
-    setitimer(ITIMER_REAL, &second, NULL);
-    __sanitizer_set_death_callback(tell);
+    begin_run(argc, argv, &inputs, &first);
     for (int k = 0; k < GEOMETRIES; k++) begin(&lives[k], configs[k]);
     int64_t start = gr_now_ns();
     for (input = first; input < first + inputs; input++) {

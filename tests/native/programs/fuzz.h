@@ -30,6 +30,18 @@ static uint64_t random64(void) { /* splitmix64 */
 }
 static uint32_t below(uint64_t n) { return (uint32_t)(random64() % n); }
 
+/* Options of every fuzzer: --inputs N --first INPUT --seed S. */
+static void begin_run(int argc, char **argv, uint64_t *inputs, uint64_t *first) {
+    for (int k = 1; k + 1 < argc; k += 2) {
+        uint64_t *to = !strcmp(argv[k], "--inputs") ? inputs : !strcmp(argv[k], "--first") ? first : &seed;
+        *to = strtoull(argv[k + 1], NULL, 10);
+    }
+    struct itimerval second = {{1, 0}, {1, 0}};
+    signal(SIGALRM, tick);
+    setitimer(ITIMER_REAL, &second, NULL);
+    __sanitizer_set_death_callback(tell);
+}
+
 /* ---- rings whose tables have borders --------------------------------------------------------- */
 
 struct live {

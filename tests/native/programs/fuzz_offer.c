@@ -233,14 +233,7 @@ static void end_input(int before) {
 
 int main(int argc, char **argv) {
     uint64_t inputs = 20000, first = 0;
-    for (int k = 1; k + 1 < argc; k += 2) {
-        uint64_t *to = !strcmp(argv[k], "--inputs") ? &inputs : !strcmp(argv[k], "--first") ? &first : &seed;
-        *to = strtoull(argv[k + 1], NULL, 10);
-    }
-    struct itimerval second = {{1, 0}, {1, 0}};
-    signal(SIGALRM, tick);
-    setitimer(ITIMER_REAL, &second, NULL);
-    __sanitizer_set_death_callback(tell);
+    begin_run(argc, argv, &inputs, &first);
     REQUIRE(open_pipe(&watchdog) && open_pipe(&hearer));
     watchdog.runs = hearer.runs = true; /* no thread begins: their steps are ours */
     const struct gr_config configs[RINGS] = {
