@@ -4,7 +4,7 @@ What readers are told of torn frames is compared with what the GPU of a fake dri
 bench/results/kill-matrix-device.json keeps a long run:
 
     gcc -O2 -pthread -DGR_FAULTS -Wl,--wrap=gr_pidfd gpuring/native/{core,device}/*.c \
-        tests/native/programs/{kill_device/*,fake_*,kill/{book,matrix,report,round}}.c -ldl \
+        tests/native/programs/{kill_device/*,fake_*,kill/{book,life,matrix,report,round}}.c -ldl \
         -o build/kill
     build/kill --core 'gpuring/native/*' --rounds 10000 --seed 2027 --json FILE
 """
@@ -19,7 +19,7 @@ from tests.kill.matrix import RUN_S, dies_at_every_point_of, is_caught
 
 PROGRAM = [
     "kill_device/*.c",
-    *(f"kill/{name}.c" for name in ("book", "matrix", "report", "round")),
+    *(f"kill/{name}.c" for name in ("book", "life", "matrix", "report", "round")),
 ]
 WHERE = ("--core", "gpuring/native/*")
 FLAGS = ["-O1", "-g", "-w", "-DGR_FAULTS", "-Wl,--wrap=gr_pidfd"]

@@ -11,9 +11,9 @@
  * One point belongs to the harness. "device: unfinished" represents GPU work: a frame is published,
  * or a slot released, before its fence is reached, and the death leaves the fence to the reaper.
  *
- * matrix.c lists the deaths and plays them, round.c plays one of them, parts.c is what its
- * processes do, verbs.c is how they use the ring, book.c is what they write down, report.c tells
- * the results. This header declares what these files share.
+ * matrix.c lists the deaths and plays them, round.c plays one of them, life.c is what its
+ * processes do, parts.c and verbs.c are how they use the ring, book.c is what they write down,
+ * report.c tells the results. This header declares what these files share.
  */
 #ifndef GPURING_KILL_H
 #define GPURING_KILL_H
@@ -106,7 +106,7 @@ void complain(const char *format, ...);
 #define EXPECT(condition, ...)                                                                     \
     if (!(condition)) return complain("not so: " #condition " " __VA_ARGS__), false
 
-/* ---- parts.c: this process ------------------------------------------------------------------- */
+/* ---- life.c: this process -------------------------------------------------------------------- */
 
 struct self {
     enum role role;
@@ -121,20 +121,23 @@ struct self {
 extern struct self self;
 extern struct gr_ring *ring;
 extern int fd; /* of its header */
-void create(void);
-void attach(void);
 void survivor(int which);
 void mortal(enum role role, const char *target);
+void progress(void);
+
+/* ---- parts.c and verbs.c, one pair for each kind of ring: the ring, used and written down ------ */
+
+void create(void);
+void attach(void);
+struct gr_peer *nobody(void);        /* a peer that has not joined */
+void settle_in(struct gr_peer *me);  /* it has joined */
+void leave(struct gr_peer *me);
+void depart(void);                   /* before the process ends */
 void audit(void);
 
-/* ---- verbs.c: the ring, used and written down ------------------------------------------------ */
-
 enum of { OF_LONE, OF_SHARED, OF_LOSSY, OF_OWN };
-enum gr_result join_as(struct gr_peer *me, enum role role);
-bool turn(struct gr_peer *me, enum role role);
 bool produce(struct gr_peer *me);
 enum gr_result consume(struct gr_peer *me, gr_verb verb, enum of of);
-void progress(void);
 
 /* ---- round.c --------------------------------------------------------------------------------- */
 

@@ -15,26 +15,6 @@ static enum gr_result run(struct gr_peer *me, gr_verb verb) {
     return result;
 }
 
-/* When this survivor has recovered: at the end of the longest pause in the laps after the death.
- * The first frame after the death would not do, because there may be a frame or two before the
- * place where the dead peer is in its way. */
-void progress(void) {
-    struct survivor *s = self.survivor;
-    int64_t died = atomic_load(&book->died_ns), at = gr_now_ns();
-    if (!s) return;
-    if (died && s->after < 2 * ring->slots + 2) {
-        int64_t from = s->last_ns > died ? s->last_ns : died;
-        if (at - from > s->pause_ns) {
-            s->pause_ns = at - from;
-            s->recovered_ns = s->blocked ? at - died : 0;
-        }
-        s->after++;
-    }
-    s->blocked = false;
-    s->last_ns = at;
-    atomic_fetch_add(&s->frames, 1);
-}
-
 static uint64_t content(uint64_t seq, int k) { return mix(seq * WORDS + (uint64_t)k); }
 static void write_frame(const struct gr_peer *me) {
     for (int k = 0; k < WORDS; k++) book->data[me->last.index][k] = content(me->last.seq, k);
@@ -146,23 +126,4 @@ enum gr_result consume(struct gr_peer *me, gr_verb verb, enum of of) {
     }
     progress();
     return GR_OK;
-}
-
-enum gr_result join_as(struct gr_peer *me, enum role role) {
-    static const char names[][GR_NAME_WORDS * 8] = {"own", "shared", "own lossy"};
-    self.last = 0;
-    enum gr_result result = role == PRODUCER ? gr_join_producer(ring, me)
-        : gr_join_consumer(ring, names[role == MEMBER ? 1 : role == LOSSY ? 2 : 0],
-                           role == LOSSY ? GR_LOSSY : GR_LOSSLESS, GR_REDELIVER, GR_START_OLDEST, 0, me);
-    if (result == GR_OK) gr_watch(ring);
-    return result;
-}
-
-/* One turn of a role. False when the stream is over. */
-bool turn(struct gr_peer *me, enum role role) {
-    if (role == PRODUCER) return produce(me);
-    enum gr_result result = consume(me, role == LOSSY && chance(2) ? gr_latest : gr_acquire,
-                                    role == MEMBER ? OF_SHARED : role == LOSSY ? OF_LOSSY : OF_OWN);
-    REQUIRE(result == GR_OK || result == GR_BLOCKED || result == GR_ENDED, "consume: %d", result);
-    return result == GR_OK;
 }

@@ -20,9 +20,4 @@ extern struct gd_driver driver;
 extern struct gd_device device;
 extern gd_stream streams[2];
 
-void prepare(struct gd_peer *me);
-/* Leaves, and waits until the GPU has done everything: what the library said of every frame must
- * then be true. */
-void leave(struct gd_peer *me);
-
 #endif

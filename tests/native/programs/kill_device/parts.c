@@ -1,6 +1,6 @@
-/* The kill matrix for device order: what each process of a round does from its fork to its end.
+/* The ring of the kill matrix for device order: how a process comes to it and goes, and the auditor.
  *
- * Rounds, plan, books and report are those of kill/. Here the processes use the verbs of device/
+ * Rounds, plan, lives, books and report are those of kill/. Here the processes use the verbs of device/
  * over a fake driver (fake_cuda.h), whose GPU is a thread of the parent. So the GPU work of a
  * process that is stopped goes on, and that of a process that is killed is lost a moment after its
  * locks. The ring has one of three kinds, drawn with the round: a timeline with either gate, or
@@ -11,16 +11,7 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <sched.h>
-#include <signal.h>
 #include <sys/timerfd.h>
-
-enum { K_PATIENCE_NS = 5 * 1000 * 1000 }; /* after this time any hit will do, whatever k says */
-
-struct self self;
-struct gr_ring *ring;
-int fd;
-_Thread_local uint64_t chance_state;
 
 struct fc_world *world;
 struct gd_driver driver;
@@ -52,28 +43,6 @@ int __wrap_gr_pidfd(pid_t pid) {
     got = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC);
     timerfd_settime(got, 0, &soon, NULL);
     return got;
-}
-
-/* The time is taken before the signal, so a recovery time includes all of the death. */
-static void die(void) {
-    if (self.stop) kill(getpid(), SIGSTOP);
-    else {
-        if (self.victim) atomic_store(&book->died_ns, gr_now_ns());
-        kill(getpid(), SIGKILL);
-    }
-    for (;;) pause();
-}
-
-/* As in kill/parts.c: it kills, and otherwise it delays at random. */
-void gr_fault(const char *name) {
-    if (self.target && !self.elsewhere && atomic_load(&book->armed_ns) && strcmp(name, self.target) == 0) {
-        bool late = gr_now_ns() > atomic_load(&book->armed_ns) + K_PATIENCE_NS;
-        if (++self.hits >= self.k || late) die();
-    }
-    if (chance_state == 0) chance_state = mix((uint64_t)gr_now_ns());
-    bool slow = self.role == LOSSY && strcmp(name, "acquire: looked") == 0;
-    if (chance(slow ? 8 : 512) == 0) nap(slow ? 400 : 20);
-    else if (chance(64) == 0) sched_yield();
 }
 
 /* ---- the ring and the GPU -------------------------------------------------------------------- */
@@ -115,86 +84,12 @@ void create(void) {
     use_ring();
 }
 
-/* ---- the parts ------------------------------------------------------------------------------- */
-
-/* Joins, says so, and waits until all have joined: a late one would miss frames in the books. */
-static void assemble(void) {
-    atomic_fetch_add(&book->joined, 1);
-    while (!atomic_load(&book->go)) nap(20);
+struct gr_peer *nobody(void) {
+    static struct gd_peer me;
+    return &me.core;
 }
 
-void survivor(int which) {
-    struct gd_peer me;
-    char name[GR_NAME_WORDS * 8] = "lone";
-    enum gr_result result;
-    self.survivor = &book->survivor[which];
-    attach();
-    if (which == S_PRODUCER || which == S_MEMBER) result = join_as(&me.core, which == S_MEMBER ? MEMBER : PRODUCER);
-    else {
-        if (which == S_LOSSY) strcpy(name, "lossy"), self.role = LOSSY;
-        result = gr_join_consumer(ring, name, which == S_LOSSY ? GR_LOSSY : GR_LOSSLESS, GR_REDELIVER,
-                                  GR_START_OLDEST, 0, &me.core);
-        prepare(&me);
-    }
-    REQUIRE(result == GR_OK, "join: %d", result);
-    assemble();
-    if (which == S_PRODUCER) {
-        while (!atomic_load(&book->stop) && produce(&me.core))
-            if (chance(4) == 0 || me.core.last.seq > MAX_SEQ / 4) nap(me.core.last.seq > MAX_SEQ / 4 ? 1000 : 40);
-    } else {
-        enum of of = which == S_LONE ? OF_LONE : which == S_MEMBER ? OF_SHARED : OF_LOSSY;
-        while ((result = consume(&me.core, of == OF_LOSSY && chance(2) ? gr_latest : gr_acquire, of)) == GR_OK) {
-        }
-        REQUIRE(result == GR_ENDED, "the end: %d", result);
-    }
-    if (now.role == CLOSER) progress();
-    leave(&me);
-    REQUIRE(gd_close(&device));
-    fc_leave();
-}
-
-/* It ends by itself only if its point is not reached, or if the ring was closed. */
-void mortal(enum role role, const char *target) {
-    struct gd_peer me;
-    self.role = role;
-    self.target = target;
-    if (role == CREATOR) create();
-    else attach();
-    enum role part = role;
-    if (role == CREATOR || role == CLOSER) part = PRODUCER;
-    if (role == REAPER) part = MEMBER;
-    if (role == SLEEPER) part = target[0] == 'c' || (target[0] != 'a' && chance(2)) ? PRODUCER : CONSUMER;
-    self.impatient = role == REAPER;
-    self.elsewhere = role == JOINER || role == LEAVER || role == REAPER;
-    bool guest = role == JOINER || role == LEAVER || (role == CLOSER && chance(2));
-    if (!guest) REQUIRE(join_as(&me.core, part) == GR_OK);
-    if (self.victim) assemble();
-    while (!atomic_load(&book->quit)) {
-        if (role == JOINER || role == LEAVER) {
-            static const enum role parts[] = {PRODUCER, CONSUMER, MEMBER, LOSSY};
-            part = parts[chance(4)];
-            self.elsewhere = role != JOINER;
-            REQUIRE(join_as(&me.core, part) == GR_OK);
-            self.elsewhere = true;
-            for (uint64_t n = chance(3); n && turn(&me.core, part); n--) {
-            }
-            self.elsewhere = role != LEAVER;
-            leave(&me);
-            self.elsewhere = true;
-        } else if (role == CLOSER) {
-            while (!atomic_load(&book->armed_ns)) nap(20);
-            for (int n = 0; n < 1000 && atomic_load(&ring->head->waiters) == 0; n++) nap(5);
-            gr_close(ring);
-            break;
-        } else if (role == REAPER) {
-            self.elsewhere = false;
-            REQUIRE(gr_reap_dead(ring, NULL) == GR_OK);
-            self.elsewhere = true;
-            if (chance(8) == 0) turn(&me.core, part);
-        } else if (!turn(&me.core, part)) break;
-    }
-    self.target = NULL;
-    if (!guest) leave(&me);
+void depart(void) {
     REQUIRE(gd_close(&device));
     fc_leave();
 }

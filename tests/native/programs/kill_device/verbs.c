@@ -37,24 +37,6 @@ static enum gr_result run(struct gd_peer *me, struct gd_call *call, uint32_t *in
     return result;
 }
 
-/* When this survivor has recovered, as in kill/verbs.c. */
-void progress(void) {
-    struct survivor *s = self.survivor;
-    int64_t died = atomic_load(&book->died_ns), at = gr_now_ns();
-    if (!s) return;
-    if (died && s->after < 2 * ring->slots + 2) {
-        int64_t from = s->last_ns > died ? s->last_ns : died;
-        if (at - from > s->pause_ns) {
-            s->pause_ns = at - from;
-            s->recovered_ns = s->blocked ? at - died : 0;
-        }
-        s->after++;
-    }
-    s->blocked = false;
-    s->last_ns = at;
-    atomic_fetch_add(&s->frames, 1);
-}
-
 /* The stream for the kernel: that of the call, or another one on which the slot is used, too. */
 static gd_stream some_stream(struct gd_peer *me, const struct gd_call *call, uint32_t index) {
     struct gd_trouble trouble;
@@ -194,14 +176,18 @@ enum gr_result consume(struct gr_peer *peer, gr_verb verb, enum of of) {
     return GR_OK;
 }
 
-void prepare(struct gd_peer *me) {
+void settle_in(struct gr_peer *peer) {
+    struct gd_peer *me = (struct gd_peer *)peer;
     struct gd_trouble trouble;
     gr_watch(ring);
     REQUIRE(gd_prepare(me, &device, kind_of_ring() != WORDS_STREAM, &trouble) == GR_OK, "%d: %d", trouble.where,
             trouble.status);
 }
 
-void leave(struct gd_peer *me) {
+/* Waits until the GPU has done everything: what the library said of every frame must then be
+ * true. */
+void leave(struct gr_peer *peer) {
+    struct gd_peer *me = (struct gd_peer *)peer;
     struct gd_call call;
     gd_begin(&call, streams[0], INT64_MAX, 0, NULL);
     enum gr_result result = to_the_end(me, &call, gd_leave);
@@ -220,23 +206,4 @@ void leave(struct gd_peer *me) {
     }
     handed_count = 0;
     REQUIRE(fc_complaint(world) == NULL, "%s", fc_complaint(world));
-}
-
-enum gr_result join_as(struct gr_peer *me, enum role role) {
-    static const char names[][GR_NAME_WORDS * 8] = {"own", "shared", "own lossy"};
-    self.last = 0;
-    enum gr_result result = role == PRODUCER ? gr_join_producer(ring, me)
-        : gr_join_consumer(ring, names[role == MEMBER ? 1 : role == LOSSY ? 2 : 0],
-                           role == LOSSY ? GR_LOSSY : GR_LOSSLESS, GR_REDELIVER, GR_START_OLDEST, 0, me);
-    if (result == GR_OK) prepare((struct gd_peer *)me);
-    return result;
-}
-
-/* One turn of a role. False when the stream is over. */
-bool turn(struct gr_peer *me, enum role role) {
-    if (role == PRODUCER) return produce(me);
-    enum gr_result result = consume(me, role == LOSSY && chance(2) ? gr_latest : gr_acquire,
-                                    role == MEMBER ? OF_SHARED : role == LOSSY ? OF_LOSSY : OF_OWN);
-    REQUIRE(result == GR_OK || result == GR_BLOCKED || result == GR_ENDED, "consume: %d", result);
-    return result == GR_OK;
 }
