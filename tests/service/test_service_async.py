@@ -370,6 +370,26 @@ def test_tasks_send_in_the_order_in_which_they_came(name, no_slices):
         asyncio.run(main(server, client))
 
 
+def test_what_an_interrupt_leaves_of_a_task_keeps_nobody_waiting(name):
+    """It is still in the queue to send, or nobody has woken it."""
+
+    async def main(server, client):
+        async def ends():
+            mine = tasks.Task(asyncio.get_running_loop())
+            client._mailbox.tasks()._queue[mine.key] = mine
+
+        await asyncio.create_task(ends())
+        call = await send_async(client, 0)
+        wait = asyncio.create_task(finish(client, 0, call))
+        await settled()
+        call._sleepers.clear()
+        answer(server.take(timeout=10)[0])
+        await soon(wait)
+
+    with serve(name) as server, gpuring.connect(name) as client:
+        asyncio.run(main(server, client))
+
+
 def test_who_has_no_room_waits_for_a_release(name, no_slices):
     async def main(server, client):
         call = await send_async(client, 0)
