@@ -16,7 +16,7 @@ from gpuring.cli.owners import myself, user
 from gpuring.cli.text import columns, complain, counted, wrap
 from gpuring.cli.trouble import CommandError
 from gpuring.native import Header
-from gpuring.registry import directory, segment
+from gpuring.registry import directory, locks, segment
 from gpuring.registry.segment import Named
 
 
@@ -119,7 +119,7 @@ def _ring(name: str) -> tuple[tuple[bool, str], str]:
                 try:
                     header = Header.read(file.fd)
                 except native.Damaged as error:
-                    used = segment.in_use(file.fd)
+                    used = locks.in_use(file.fd)
                     who = "a process uses it" if used else "no process uses it"
                     return (not used, f"it is no ring of this gpuring ({error}), and {who}"), ANY
     except FileNotFoundError:

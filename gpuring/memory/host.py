@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from gpuring.errors import RingClosed, RingIncompatible
 from gpuring.native import File
-from gpuring.registry import segment
+from gpuring.registry import locks, no_room, segment
 from gpuring.slot_layout import Field
 
 
@@ -41,7 +41,7 @@ class HostMemory:
         try:
             making = segment.unnamed(mode)
             os.posix_fallocate(making.fd, 0, nbytes)
-            segment.lock_name(making.fd)
+            locks.lock_name(making.fd)
             # Mapped through another description, because a mapping keeps its own one open, and the
             # lock must end when `making` is closed.
             with File(f"/proc/self/fd/{making.fd}", os.O_RDWR) as file:
@@ -53,7 +53,7 @@ class HostMemory:
             if making is not None:
                 making.close()
             if isinstance(error, OSError):
-                refusal = segment.refused(name, error, "the slots", nbytes)
+                refusal = no_room.refused(name, error, "the slots", nbytes)
                 if refusal is not None:
                     raise refusal from error
             raise
@@ -92,7 +92,7 @@ class HostMemory:
             except ValueError:  # mmap looks at the size once more
                 raise RingIncompatible(f"ring {name!r}: its slots {path} shrink") from None
             except OSError as error:
-                refusal = segment.refused(name, error, "its slots", nbytes)
+                refusal = no_room.refused(name, error, "its slots", nbytes)
                 if refusal is None:
                     raise
                 raise refusal from error

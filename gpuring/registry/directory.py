@@ -1,7 +1,7 @@
 """The rings of this host: look at a header, open it, give a name and take it away, tidy up.
 
 A look never maps anything.  It reads a copy, so a stranger's file cannot harm it.  A process that
-takes a name away looks first, and does both under a lock on that file (segment.NAME_BYTE).  Slots
+takes a name away looks first, and does both under a lock on that file (locks.NAME_BYTE).  Slots
 get their name before their header does, and lose it before.  So what a killed process leaves is
 always found.
 """
@@ -18,7 +18,7 @@ from gpuring import native
 from gpuring.deadlines import deadline_of
 from gpuring.errors import RingError, RingExists, RingIncompatible
 from gpuring.native import File, Header
-from gpuring.registry import segment, stats
+from gpuring.registry import locks, no_room, segment, sockets, stats
 from gpuring.registry.new_names import Arrivals
 from gpuring.registry.segment import Missing, Named
 
@@ -165,12 +165,12 @@ def attach_header(name: str, owner: int | None) -> Header:
                 # The order matters.  A process that takes the name away locks it, and then looks
                 # whether somebody has the header.  So it has seen us, or we see it, or the slots
                 # are gone.
-                if segment.name_is_locked(file.fd):
+                if locks.name_is_locked(file.fd):
                     header.disown()
                     raise Missing("somebody is about to remove it")
                 return header
         except OSError as error:
-            refusal = segment.refused(name, error, "its header", named.stat.st_size)
+            refusal = no_room.refused(name, error, "its header", named.stat.st_size)
             if refusal is None:
                 raise
             raise refusal from error
@@ -222,7 +222,7 @@ def _is_abandoned(file: File) -> bool:
     except native.Retired:  # nobody can attach any more, and somebody was removing its name
         return True
     except native.Damaged:
-        return not segment.in_use(file.fd)
+        return not locks.in_use(file.fd)
 
 
 # ---- names go ----------------------------------------------------------------------------------
@@ -266,7 +266,7 @@ def _take_away(name: str, *, close: bool, replace: bool | None = True) -> bool:
         with named:
             _may_replace(name, named, replace)
             with named.open(os.O_RDWR) as file:
-                locked = segment.lock_name(file.fd, _PATIENCE_S)  # False if its holder was stopped
+                locked = locks.lock_name(file.fd, _PATIENCE_S)  # False if its holder was stopped
                 if not named.has_name:
                     continue
                 # Under the lock, so that of two processes that start at once one finds the other's.
@@ -275,7 +275,7 @@ def _take_away(name: str, *, close: bool, replace: bool | None = True) -> bool:
                 epoch = None if named.odd else _retire(file, close)
                 _remove_slots(name, epoch)
                 if epoch is not None:
-                    segment.remove_stale_sockets(epoch)
+                    sockets.remove_stale(epoch)
                 if named.has_name:  # if we were stopped, another process may have gone on meanwhile
                     segment.unlink(segment.header_name(name))
                 return True
@@ -314,12 +314,12 @@ def remove_own(name: str, epoch: bytes, header: Header) -> None:
         return
     ours = os.fstat(header.lock_fd)
     segment.remove_slots(segment.slots_name(name, epoch), ours.st_uid)
-    segment.lock_name(header.lock_fd, _PATIENCE_S)
+    locks.lock_name(header.lock_fd, _PATIENCE_S)
     try:
         if segment.has_name(segment.path_of(segment.header_name(name)), ours):
             segment.unlink(segment.header_name(name))
     finally:
-        segment.unlock_name(header.lock_fd)
+        locks.unlock_name(header.lock_fd)
 
 
 # ---- tidying up --------------------------------------------------------------------------------
@@ -332,7 +332,7 @@ def clean() -> list[str]:
     one, and sockets that the dead have left.  It leaves alone what belongs to another user, also if
     root calls it.  Raises OSError.
     """
-    return tidy(lambda _: True) + segment.remove_stale_sockets()
+    return tidy(lambda _: True) + sockets.remove_stale()
 
 
 def remove_dead(name: str) -> bool:
@@ -363,7 +363,7 @@ def _remove_left(name: str, slots: list[str]) -> list[str]:
             if not alive:
                 removed = _remove_dead(name, named, {*strays, own} - {""})
                 if removed and epoch is not None:
-                    segment.remove_stale_sockets(epoch)
+                    sockets.remove_stale(epoch)
                 return removed
             if epoch is None:  # it lives, and is of another version: which slots are its is unknown
                 return []
@@ -373,7 +373,7 @@ def _remove_left(name: str, slots: list[str]) -> list[str]:
 def _remove_dead(name: str, named: Named, slots: set[str]) -> list[str]:
     with named.open(os.O_RDWR) as file:
         # Whoever has attached since the first look is seen by this one; see attach_header.
-        if not segment.lock_name(file.fd) or not named.has_name or _life(named)[1]:
+        if not locks.lock_name(file.fd) or not named.has_name or _life(named)[1]:
             return []
         for each in slots:
             segment.remove_slots(each)
@@ -387,7 +387,7 @@ def _life(named: Named) -> tuple[bytes | None, bool]:
         try:
             header = Header.read(file.fd)
         except native.Damaged:
-            return None, segment.in_use(file.fd)
+            return None, locks.in_use(file.fd)
     # Nobody can join a GPU ring whose creator is dead, so a handle without a peer does not count.
     attached = header.memory == "host" and header.attached
     return header.epoch, header.creator_alive or attached or bool(header.live_peers())

@@ -3,7 +3,7 @@
 A ring NAME has the header `/gpuring.NAME` and, in host memory, its slots in `/gpuring.NAME+EPOCH`.
 A ring's name has no `+`, so the two cannot be confused, and a restarted ring never meets the slots
 of an earlier one.  If its slots are mapped by a descriptor, the processes that hand it on have
-sockets in the directory `/gpuring+EPOCH` (core/exchange_socket.c).
+sockets in the directory `/gpuring+EPOCH` (sockets.py).
 
 Anybody may put anything under any name there.  So we look at what has a name before we open it
 (`Named`), and we remove only files of our own.  docs/decisions/0012 has the rest.
@@ -13,14 +13,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import re
-import resource
-import socket
 import stat
-import struct
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,22 +23,17 @@ import posix_ipc
 
 from gpuring.errors import RingError, RingIncompatible, RingNotFound
 from gpuring.native import File
+from gpuring.registry import locks
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 SHM = Path("/dev/shm")
-CREATOR_BYTE = 257
-"""The byte of a header that its creator holds locked."""
-NAME_BYTE = 260
-"""The byte that is locked.  In a header a process locks it while it takes the name away or looks
-whether it may.  In slots their maker locks it until their ring has its name."""
 _PREFIX = "gpuring."
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _SEGMENT = re.compile(rf"gpuring\.({_NAME.pattern})(\+[0-9a-f]{{32}})?")
 ANSWERS = re.compile(r"(.+)\.[0-9a-f]{16}")
 """The name of a ring of answers: that of its service, and the number of the client."""
-_SOCKETS = re.compile(r"gpuring\+[0-9a-f]{32}")
 _MAX_LISTED = 10
 """How many names a message lists."""
 
@@ -241,104 +231,6 @@ def remove_slots(slots: str, owner: int | None = None) -> bool:
     return False
 
 
-def remove_stale_sockets(epoch: bytes | None = None) -> list[str]:
-    """Removes the sockets of a ring (None: of any) at which nobody listens, which killed processes
-    have left.  Returns the names of the directories that are gone with the last one.
-
-    It looks only into directories of this process's own user.
-    """
-    if epoch is not None:
-        wanted = [f"gpuring+{epoch.hex()}"]
-    else:
-        wanted = []
-        with contextlib.suppress(FileNotFoundError, PermissionError):
-            wanted = [each for each in os.listdir(SHM) if _SOCKETS.fullmatch(each)]  # noqa: PTH208
-    return [each for each in wanted if _remove_stale_sockets(path_of(f"/{each}"))]
-
-
-def _remove_stale_sockets(directory: str) -> bool:
-    """False: some of them are in use, or the directory is not there, or is not ours."""
-    try:
-        place = File(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except OSError:
-        return False
-    with place:
-        if os.fstat(place.fd).st_uid != os.geteuid():
-            return False
-        for each in os.listdir(place.fd):  # noqa: PTH208 - a descriptor
-            with contextlib.suppress(FileNotFoundError):
-                found = os.stat(each, dir_fd=place.fd, follow_symlinks=False)
-                if stat.S_ISSOCK(found.st_mode) and _is_stale(f"/proc/self/fd/{place.fd}/{each}"):
-                    os.unlink(each, dir_fd=place.fd)
-        try:
-            os.rmdir(directory)  # noqa: PTH106
-        except OSError:
-            return False
-    return True
-
-
-def _is_stale(path: str) -> bool:
-    """Whether nobody listens at a socket.  This holds in any namespace."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK) as ours:
-        try:
-            ours.connect(path)
-        except ConnectionRefusedError:
-            return True
-        except OSError:  # it is gone, or busy, or no socket
-            pass
-    return False
-
-
-def _flock(kind: int, byte: int, nbytes: int = 1) -> bytes:
-    """struct flock: l_type, l_whence, l_start, l_len, l_pid."""
-    return struct.pack("hhqqi4x", kind, os.SEEK_SET, byte, nbytes, 0)
-
-
-def lock_name(fd: int, patience_s: float = 0.0) -> bool:
-    """Locks NAME_BYTE of the file until the descriptor is closed.  False if another has locked it.
-
-    Another process has it for microseconds only, unless it was stopped.
-    """
-    deadline = time.monotonic() + patience_s
-    while True:
-        try:
-            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _flock(fcntl.F_WRLCK, NAME_BYTE))
-            return True
-        except BlockingIOError:
-            if time.monotonic() >= deadline:
-                return False
-        time.sleep(0.001)
-
-
-def lock_creator(fd: int) -> bool:
-    """Locks CREATOR_BYTE of a header until the descriptor is closed, as its creator has done who is
-    dead.  False if another process has locked it."""
-    try:
-        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _flock(fcntl.F_WRLCK, CREATOR_BYTE))
-    except BlockingIOError:
-        return False
-    return True
-
-
-def unlock_name(fd: int) -> None:
-    fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _flock(fcntl.F_UNLCK, NAME_BYTE))
-
-
-def name_is_locked(fd: int) -> bool:
-    """Whether another process is about to take the name away, or has not given it yet."""
-    return _is_locked(fd, _flock(fcntl.F_RDLCK, NAME_BYTE))
-
-
-def in_use(fd: int) -> bool:
-    """Whether a living process has any lock on the file other than that of its name."""
-    return _is_locked(fd, _flock(fcntl.F_WRLCK, 0, NAME_BYTE))
-
-
-def _is_locked(fd: int, like: bytes) -> bool:
-    found = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, like)
-    return bool(struct.unpack_from("h", found)[0] != fcntl.F_UNLCK)
-
-
 def is_left(slots: str) -> bool:
     """Whether a segment of slots is ours, and nobody is making it just now.
 
@@ -349,7 +241,7 @@ def is_left(slots: str) -> bool:
             if not named.is_ours:
                 return False
             with named.open() as file:
-                return not name_is_locked(file.fd)
+                return not locks.name_is_locked(file.fd)
     except OSError:  # it went away, or cannot be opened
         return False
 
@@ -378,52 +270,3 @@ def not_found(name: str, detail: str = "") -> RingNotFound:
 def no_ring(named: Named) -> RingIncompatible:
     """The error for what has a ring's name and is `odd`."""
     return RingIncompatible(f"{named.path} is {named.odd}, and no ring")
-
-
-def refused(name: str, error: OSError, what: str, nbytes: int) -> RingError | None:
-    """The error for memory or room that the system did not give.  None for other kinds of error."""
-    begins = f"ring {name!r}: {what}, {_amount(nbytes)},"
-    if error.errno == errno.EROFS:
-        return RingError(f"ring {name!r}: {SHM} is read-only here, and who is in a ring writes")
-    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
-    if error.errno == errno.EFBIG and limit != resource.RLIM_INFINITY:
-        return RingError(
-            f"{begins} cannot be made: files of this process have at most {_amount(limit)} "
-            "(RLIMIT_FSIZE). Raise it with ulimit -f, or LimitFSIZE= of the service"
-        )
-    if error.errno == errno.ENOMEM:
-        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-        why = "there is no memory left"
-        if limit != resource.RLIM_INFINITY:
-            why = (
-                f"this process may have {_amount(limit)} of address space (RLIMIT_AS). "
-                "Raise it with ulimit -v, or LimitAS= of the service"
-            )
-        return RingError(f"{begins} cannot be mapped: {why}")
-    if error.errno in (errno.ENOSPC, errno.EFBIG):
-        return _no_space(name, nbytes, what)
-    return None
-
-
-def _amount(nbytes: float) -> str:
-    """A size in the largest unit that is not larger than it."""
-    for unit, most in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if nbytes >= most:
-            return f"{nbytes / most:.1f} {unit}"
-    return f"{nbytes:.0f} bytes"
-
-
-def _no_space(name: str, nbytes: int, what: str) -> RingError:
-    room = os.statvfs(SHM)
-    free = room.f_bavail * room.f_frsize
-    if room.f_files and not room.f_favail:
-        return RingError(
-            f"ring {name!r}: no space in {SHM} for {what}: it has as many files as it can hold. "
-            "Remove dead rings (gpuring clean) or other files there, or mount it with more "
-            "(nr_inodes=)"
-        )
-    return RingError(
-        f"ring {name!r}: no space in {SHM} for {what}: {_amount(nbytes)} are needed, "
-        f"{_amount(free)} are free. Use fewer or smaller slots, remove dead rings "
-        "(gpuring clean), or enlarge it (docker run --shm-size=…)"
-    )

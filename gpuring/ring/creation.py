@@ -14,7 +14,7 @@ from gpuring.errors import DeviceError
 from gpuring.memory import kinds
 from gpuring.memory.host import HostMemory
 from gpuring.native import File, Header
-from gpuring.registry import directory, segment
+from gpuring.registry import directory, no_room, segment
 from gpuring.ring import debug, kept_memory, shutdown
 from gpuring.ring.endpoint import Gate
 from gpuring.ring.ring import Ring
@@ -190,7 +190,7 @@ def create_of(
         segment.remove_slots(segment.slots_name(name, epoch))
         if isinstance(error, OSError):
             nbytes = getattr(error, "nbytes", 0)
-            refusal = segment.refused(name, error, "the header", nbytes)
+            refusal = no_room.refused(name, error, "the header", nbytes)
             if refusal is not None:
                 raise refusal from error
         raise

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpuring.registry import segment
+from gpuring.registry import locks
 from gpuring.ring.whose import nobody_has
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def is_creator(ring: Ring) -> bool:
 
 def take_over(ring: Ring) -> bool:
     """Makes this handle the creator's, who is dead.  False if another process was faster."""
-    ring._created = segment.lock_creator(ring._header.lock_fd)
+    ring._created = locks.lock_creator(ring._header.lock_fd)
     return ring._created
 
 

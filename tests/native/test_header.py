@@ -17,7 +17,7 @@ import gpuring
 from gpuring import native, slot_layout
 from gpuring.native import Damaged, File, Header, Retired
 from gpuring.native.snapshot import snapshot
-from gpuring.registry import segment as segments
+from gpuring.registry import no_room
 from tests.helpers import raw_verbs
 from tests.helpers.promise import promise
 from tests.helpers.support import Segment
@@ -437,9 +437,9 @@ def test_no_space_is_told_in_numbers_and_leaves_nothing_behind(name):
 def test_no_space_is_told_in_units_that_fit(name, monkeypatch, nbytes, words):
     """`create` says how much it needs and how much there is, each in a unit of its own size."""
     room = os.statvfs_result((4096, 1, 2**40, 0, nbytes, 0, 0, 0, 0, 255))  # f_bavail = nbytes
-    monkeypatch.setattr(segments.os, "statvfs", lambda _: room)
+    monkeypatch.setattr(no_room.os, "statvfs", lambda _: room)
     full = OSError(errno.ENOSPC, "No space left on device")
-    told = str(segments.refused(name, full, "the slots", nbytes))
+    told = str(no_room.refused(name, full, "the slots", nbytes))
     assert f"{name!r}: no space in /dev/shm for the slots: {words} are needed, {words} are" in told
 
 

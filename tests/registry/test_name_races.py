@@ -17,7 +17,7 @@ import pytest
 
 import gpuring
 from gpuring import native
-from gpuring.registry import directory
+from gpuring.registry import directory, locks
 from gpuring.registry import segment as segments
 from tests.helpers.interrupted import collected
 from tests.helpers.promise import promise
@@ -30,7 +30,9 @@ CHANGES_NAMES = {
         "ring/creation.py",
         "ring/ring.py",
         "registry/directory.py",
+        "registry/locks.py",
         "registry/segment.py",
+        "registry/sockets.py",
         "memory/host.py",
     )
 }
@@ -205,7 +207,7 @@ class Other:
 
 def halt_where_a_lock_is_waited_for(monkeypatch: pytest.MonkeyPatch, now: list[Other]) -> None:
     """The last one of `now` lets its caller go on before it waits."""
-    lock_name = segments.lock_name
+    lock_name = locks.lock_name
 
     def told(fd: int, patience_s: float = 0.0) -> bool:
         if lock_name(fd):
@@ -214,7 +216,7 @@ def halt_where_a_lock_is_waited_for(monkeypatch: pytest.MonkeyPatch, now: list[O
             now[-1].waits()
         return bool(patience_s) and lock_name(fd, patience_s)
 
-    monkeypatch.setattr(segments, "lock_name", told)
+    monkeypatch.setattr(locks, "lock_name", told)
 
 
 def outcome(op: Op, name: str) -> Any:

@@ -14,7 +14,7 @@ import pytest
 
 import gpuring
 from gpuring import native
-from gpuring.registry import directory
+from gpuring.registry import directory, locks
 from gpuring.registry import segment as segments
 from gpuring.ring import debug
 from tests.helpers.promise import promise
@@ -119,7 +119,7 @@ def connect(name: str, timeout: float = 0.0) -> gpuring.Client:
 
 def about_to_lose_its_name(name: str) -> native.File:
     file = segments.Named(segments.header_name(name)).open(os.O_RDWR)
-    assert segments.lock_name(file.fd)
+    assert locks.lock_name(file.fd)
     return file
 
 

@@ -12,7 +12,7 @@ import time
 import pytest
 
 import gpuring
-from gpuring.registry import directory
+from gpuring.registry import directory, locks
 from gpuring.registry import segment as segments
 from tests.helpers.promise import promise
 from tests.helpers.support import segments_of
@@ -76,7 +76,7 @@ def tries(_pipe, name, entries):
                 f"by /proc {entry}": outcome(
                     lambda p=place: os.open(f"/proc/self/fd/{p}", os.O_RDONLY)
                 ),
-                f"lock {entry}": outcome(lambda p=place: segments.lock_name(p)),
+                f"lock {entry}": outcome(lambda p=place: locks.lock_name(p)),
                 f"truncate {entry}": outcome(lambda p=path: os.truncate(p, 0)),
                 f"unlink {entry}": outcome(lambda p=path: p.unlink()),
                 f"rename {entry}": outcome(lambda p=path: p.rename(f"{p}-mine")),
@@ -233,7 +233,7 @@ def hold_byte(pipe, name, byte, kind):
 @pytest.mark.slow
 def test_who_may_write_can_hold_up_a_close_for_seconds_and_no_tidying(name, stranger):
     ring = gpuring.create(name, **OPTIONS, mode=0o666)
-    child = stranger(hold_byte, name, segments.NAME_BYTE, fcntl.F_WRLCK)
+    child = stranger(hold_byte, name, locks.NAME_BYTE, fcntl.F_WRLCK)
     child.receive()
     assert not directory.remove_dead(name)  # it lives, and nobody waits
     begun = time.monotonic()

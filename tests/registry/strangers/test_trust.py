@@ -10,8 +10,7 @@ import time
 import pytest
 
 import gpuring
-from gpuring.registry import directory
-from gpuring.registry import segment as segments
+from gpuring.registry import directory, locks
 from tests.helpers.promise import promise
 from tests.helpers.support import poll, segments_of
 from tests.registry.strangers import OPTIONS, SHM, outcome
@@ -52,7 +51,7 @@ def test_who_may_only_read_cannot_join_and_sees_everything(name, stranger):
 @pytest.mark.slow
 def test_who_may_only_read_can_hold_up_a_close(name, stranger):
     ring = gpuring.create(name, **OPTIONS, mode=0o644)
-    child = stranger(hold_byte, name, segments.NAME_BYTE, fcntl.F_RDLCK)
+    child = stranger(hold_byte, name, locks.NAME_BYTE, fcntl.F_RDLCK)
     child.receive()
     begun = time.monotonic()
     ring.close()
