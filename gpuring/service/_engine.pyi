@@ -11,6 +11,7 @@ from gpuring.service._patience import Patience
 
 TIDY_S: float
 
+def batch_size(max_batch: int, slots: int) -> int: ...
 def fill_seconds(max_wait_s: float | str | None) -> float: ...
 
 class Taken:

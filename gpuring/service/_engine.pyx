@@ -51,6 +51,15 @@ cpdef double fill_seconds(max_wait_s) except? -1:
         raise type(error)(f'max_wait_s is a number of seconds >= 0, None or "learn", not {max_wait_s!r}') from None
 
 
+cpdef Py_ssize_t batch_size(max_batch, Py_ssize_t slots) except 0:
+    """How many calls a batch has at most: no more than there are slots for requests.  Raises TypeError, ValueError."""
+    if type(max_batch) is not int:
+        max_batch = integer(max_batch, "max_batch")
+    if max_batch < 1:
+        raise ValueError(f"max_batch is at least 1, not {max_batch!r}")
+    return slots if max_batch > slots else max_batch
+
+
 cdef class Taken:
     """A call that an engine has taken.  service/call.py has its verbs."""
 
@@ -387,11 +396,9 @@ cdef class Taker:
         """The calls of a batch."""
         batch = made(self.kind_of_batch, NOTHING)
         cdef Patience patience = self._patience
-        cdef Py_ssize_t most = max_batch if type(max_batch) is int else integer(max_batch, "max_batch")
+        cdef Py_ssize_t most = batch_size(max_batch, self.header.ring.slots)
         cdef double now, until, patience_s = seconds(timeout, "timeout"), fill_s = 0
         cdef bint learn = type(max_wait_s) is str and max_wait_s == "learn"
-        if most < 1:
-            raise ValueError(f"max_batch is at least 1, not {max_batch!r}")
         if not learn:
             fill_s = fill_seconds(max_wait_s)
         now = now_s()

@@ -166,14 +166,20 @@ class Call(InParts, Unique):
 
     def fail(self, text: str) -> None:
         """Answers with a failure.  The client's `result()` raises CallFailed with `text`, of which
-        the first 240 bytes are sent."""
+        the first 240 bytes are sent.  Raises TypeError if that is no str."""
         self._request()
+        _check_text(text)
         with self._server._claim_answer(self, None, None, FAILED, text):
             pass
 
     def __repr__(self) -> str:
         state = "answered" if self._answered else "open"
         return f"<Call {self._number} of {self._client:x} to {self._server.name!r}, {state}>"
+
+
+def _check_text(text: str) -> None:
+    if not isinstance(text, str):
+        raise TypeError(f"fail() takes the text that the client gets, not {text!r}")
 
 
 class Batch(Unique, list[Call]):
@@ -196,6 +202,7 @@ class Batch(Unique, list[Call]):
 
     def fail(self, text: str) -> None:
         """Fails each call that is not answered yet with `text`, as Call.fail does."""
+        _check_text(text)
         for call in unanswered(self):
             call.fail(text)
 

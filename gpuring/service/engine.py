@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from gpuring import arguments
-from gpuring.arguments import integer
 from gpuring.deadlines import deadline_of, left_s
 from gpuring.errors import EndOfStream, RingError, RingTimeout
 from gpuring.ring import inner, waiting
-from gpuring.service._engine import fill_seconds
+from gpuring.service._engine import batch_size, fill_seconds
 from gpuring.service.work import Work
 
 if TYPE_CHECKING:
@@ -94,9 +93,7 @@ class Engine:
         """
         if callable(max_batch):
             raise TypeError("write @server.batch(max_batch=…), with the size of a batch")
-        most, wait_s = integer(max_batch, "max_batch"), max_wait_s
-        if most < 1:
-            raise ValueError(f"max_batch is at least 1, not {max_batch!r}")
+        most, wait_s = batch_size(max_batch, self._ring.slots), max_wait_s
         if wait_s != "learn" and fill_seconds(wait_s) > threading.TIMEOUT_MAX:
             raise ValueError(
                 f'max_wait_s is a number of seconds or "learn" here, not {max_wait_s!r}: an engine '

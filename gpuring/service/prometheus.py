@@ -31,9 +31,11 @@ class EngineCollector(Collector):
     """The metrics of one or several engines of this process, made anew for each scrape."""
 
     def __init__(self, *servers: Server) -> None:
-        """`servers`: the engines.  They measure from now on."""
+        """`servers`: the engines.  They measure from now on.  Raises TypeError."""
         self._servers = servers
         for server in servers:
+            if not isinstance(server, Server):
+                raise TypeError(f"figures are those of what serve() returned, not {server!r}")
             server.metrics()
 
     def describe(self) -> list[Metric]:

@@ -126,3 +126,39 @@ def test_how_long_a_batch_waits_is_a_time_or_learned(name):
             for take in (server.take, server.batch):
                 with pytest.raises(kind, match=told):
                     take(2, wrong)
+
+
+@pytest.mark.parametrize("text", [5, b"no", None, (), ValueError("no")])
+def test_why_a_call_fails_is_a_text(name, text):
+    told = f"^fail.. takes the text that the client gets, not {re.escape(repr(text))}"
+    with serve(name) as server, gpuring.connect(name) as client:
+        call = send(client, 0)
+        calls = server.take(timeout=10)
+        for fail in (calls.fail, calls[0].fail):
+            with pytest.raises(TypeError, match=told):
+                fail(text)
+        answer(calls[0])
+        with pytest.raises(TypeError, match=told):
+            calls.fail(text)  # also if there is none to fail
+        with call.result(10) as slot:
+            check(client, 0, slot)
+
+
+def test_a_batch_may_be_larger_than_any_can_be(name):
+    with serve(name, slots=2) as server, gpuring.connect(name) as client:
+        call = send(client, 0)
+        (taken,) = server.take(2**70, 0, 10)
+        answer(taken)
+        with call.result(10) as slot:
+            check(client, 0, slot)
+        server.batch(2**70)(lambda requests: requests)
+        assert server._work.max_batch == 2
+
+
+@pytest.mark.parametrize("server", [5, None, "classify"])
+def test_figures_are_those_of_servers(server):
+    prometheus = pytest.importorskip("gpuring.service.prometheus")
+    with pytest.raises(
+        TypeError, match=f"^figures are those of what serve.. returned, not {server!r}"
+    ):
+        prometheus.EngineCollector(server)
