@@ -36,6 +36,11 @@ cdef inline notifier(Endpoint endpoint):
     return endpoint._notify()
 
 
+cdef inline give_back_lost(Endpoint endpoint):
+    """Gives back the slots that nobody has, as each verb does with those that it looks at."""
+    endpoint._give_back_lost()
+
+
 cdef inline WriteSlot claim(Producer producer, double timeout, stream, shape):
     """producer.claim."""
     cdef WriteSlot slot = None

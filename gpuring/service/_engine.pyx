@@ -133,10 +133,12 @@ cdef class Taken:
                 writer.void_begun()  # else this part could come before those
         return ((self.sent - (released - self.base)) & RELEASED) + others < envelope.parts
 
-    def _is_writing(self, writer):
-        """Whether a part is being written."""
-        if self.open_seq and all([seq != self.open_seq for _, seq in writer._peer.holding()]):
-            self.open_seq = 0  # it was dropped
+    def _is_writing(self, Answering writer not None):
+        """Whether a part is being written.  One that was dropped is not, and its slot goes back."""
+        if self.open_seq:
+            inner.give_back_lost(writer)
+            if all([seq != self.open_seq for _, seq in writer._peer.holding()]):
+                self.open_seq = 0
         return self.open_seq != 0
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 
 import gpuring
 from tests.helpers.promise import promise
 from tests.service.parts import PATIENCE_S, last, part, read, take, value
-from tests.service.services import content, in_thread, send, serve
+from tests.service.services import ask_here, content, in_thread, send, serve
 
 
 @promise(
@@ -174,3 +175,31 @@ def test_a_part_whose_block_raises_is_not_sent_and_its_slot_keeps_the_order(pair
     second.end()
     assert [read(call) for call in calls] == [[0], [0, 1]]
     assert client.late == 0
+
+
+@pytest.mark.filterwarnings("ignore:.*nobody has its slot:ResourceWarning")
+@pytest.mark.parametrize(
+    "go_on",
+    [
+        lambda taken: part(taken, 1),
+        lambda taken: last(taken, 1),
+        lambda taken: taken.end(),
+        lambda taken: taken.fail("on purpose"),
+    ],
+    ids=["part", "answer", "end", "fail"],
+)
+def test_a_part_that_nobody_has_is_in_nobodys_way(pair, go_on):
+    """Its slot was dropped before it was sent."""
+    server, client = pair
+    call = send(client, 0)
+    taken = take(server)
+    part(taken, 0)
+    taken.part(0)
+    go_on(taken)
+    if not taken.answered:
+        taken.end()
+    parts = call.parts(PATIENCE_S)
+    assert read(parts, 1) == [0]
+    with contextlib.suppress(gpuring.CallFailed):
+        assert read(parts) in ([], [1])
+    ask_here(server, client, 1)
