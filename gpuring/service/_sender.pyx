@@ -50,6 +50,15 @@ cpdef bint has_engines(Header header, bint kept) except -1:
     return members != 0 and not header.has_creator()
 
 
+def call_of(Header header, uint64_t seq):
+    """Which call has the request of that sequence: (the client's number, the call's number, whether it was given up).  None: the
+    slot has another one now."""
+    cdef gr_ring *ring = header.ring
+    cdef Request *envelope = <Request *>(ring.meta + seq % ring.slots * ring.layout.meta_stride)
+    cdef uint64_t client = envelope.client, call = envelope.call, credit = gr_load_acquire(<gr_word *>&envelope.credit)
+    return (client, call, (credit & CANCELLED) != 0) if credit >> 32 == seq & 0xffffffff else None
+
+
 cpdef bint is_closed(Header header) noexcept:
     """Whether the ring was closed, by its creator or by who has replaced it."""
     return gr_load_acquire(&header.ring.head.closed) != 0

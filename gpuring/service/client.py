@@ -232,7 +232,8 @@ class Client(Sender, Unique):
 
     def _full(self, timeout: float | None) -> Exception:
         peer = inner.peer(self._requests)
-        return diagnosis.refused(self.name, peer, native.BLOCKED, verb="claim", timeout=timeout)
+        error = diagnosis.refused(self.name, peer, native.BLOCKED, verb="claim", timeout=timeout)
+        return RingFull(f"{error}{self._requests.held_call(self.id)}")
 
     def _await_engine(self, deadline: float | None) -> None:
         """Waits for up to `engine_s` seconds until there is an engine, in this service or in one

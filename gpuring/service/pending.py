@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from gpuring import native
 from gpuring.deadlines import deadline_of
 from gpuring.errors import CallFailed, PeerLost, RingClosed, RingError
+from gpuring.ring import inner
 from gpuring.ring.consumer import Consumer
 from gpuring.ring.not_copyable import Unique
 from gpuring.ring.producer import Producer
 from gpuring.ring.whose import nobody_has
 from gpuring.service._calls import HoldsAnswer, InFlight
-from gpuring.service._sender import SendsRequest
+from gpuring.service._sender import SendsRequest, call_of
 from gpuring.service.streaming import Parts
 from gpuring.service.wire import Enveloped
 
@@ -57,6 +59,20 @@ class RequestWriter(Producer, Enveloped):
         ) -> RequestSlot: ...
 
     _slot_type = RequestSlot
+
+    def held_call(self, me: int) -> str:
+        """In words, for a refusal: which call it is whose request holds this one up.  `me` is the
+        number of the client."""
+        peer = inner.peer(self)
+        reason, _, _, seq, _ = peer.culprit
+        if reason != native.BY_HOLDER:
+            return ""
+        if (call := call_of(peer.header, seq)) is None:
+            return ""
+        client, number, given_up = call
+        whose = "this client" if client == me else f"client {client:x}"
+        told = f", which is call {number} of {whose}"
+        return f"{told}. It was given up: its engine has to end it" if given_up else told
 
 
 class Answer(HoldsAnswer):

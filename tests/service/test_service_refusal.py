@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import struct
 
 import pytest
@@ -160,6 +161,37 @@ def test_a_full_ring_says_so_at_once_or_waits(name):
         for k, call in enumerate(calls):
             with call.result(10) as slot:
                 check(client, k, slot)
+
+
+@promise(
+    "services.md",
+    "A call that was cancelled is yours until you end it, as any other: by `call.part()`, "
+    "`call.fail()` or an answer. While a variable has it and nobody ends it, it holds the slot of "
+    "its request, and a lap later no client can send. `RingFull` then names the call, and the "
+    "process that has it.",
+)
+def test_a_full_ring_names_the_call_that_is_in_the_way(name):
+    with serve(name, slots=2) as server, gpuring.connect(name, calls=3) as client:
+        call = send(client, 0)
+        (kept,) = server.take(timeout=10)
+        ask_here(server, client, 1)
+        holder = (
+            rf"\(pid {os.getpid()}.*\) of subscription 'engines' holds frame {kept.slot.seq} for"
+        )
+        mine = f"{holder} .*, which is call 1 of this client"
+        with pytest.raises(gpuring.RingFull, match=f"{mine}$"):
+            client.request(0)
+        call.cancel()
+        assert kept.cancelled
+        told = f"{mine}. It was given up: its engine has to end it$"
+        with pytest.raises(gpuring.RingFull, match=told):
+            client.request(0)
+        with gpuring.connect(name) as other:
+            theirs = f"{holder} .*, which is call 1 of client {client.id:x}. It was given up"
+            with pytest.raises(gpuring.RingFull, match=theirs):
+                other.request(0.01)
+        kept.fail("it was cancelled")
+        ask_here(server, client, 2)
 
 
 @promise(
