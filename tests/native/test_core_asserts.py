@@ -27,8 +27,10 @@ MUTANTS: dict[str, Edit] = {
     ),
     "gr_load_acquire(fence_of(me->ring, index, me->self.number)) < next": (
         "claim.c",
-        "gr_end(me);\n    return value;",
-        "gr_end(me);\n    return me->self.role == GR_CONSUMER ? value + 1000000 : value;",
+        # Only of producers: the number of a consumer could not be given to another one, and the
+        # program's consumers that come and go would run out of numbers first.
+        'GR_FAULT("publish: recorded");',
+        "gr_store_relaxed(work_of(me->ring, index, me->self.number), value - 1);",
     ),
     "value <= gr_load_relaxed(work_of(": ("claim.c", "gr_store_relaxed(work, value);", ";"),
     "at->high >= me->cursor.high": ("acquire.c", "at->high = to;", "at->high = 0;"),
