@@ -376,6 +376,26 @@ def test_nobody_can_fill_the_log(name, caplog):
     assert 100 <= len(caplog.messages) < 300
 
 
+@pytest.mark.parametrize("greeting", [b"", b"\xff" + bytes(8) + b"\x7f\x01\x05"], ids=["1", "2"])
+def test_peers_of_old_versions_are_not_heard(name, greeting):
+    """Their messages do not say over which connection they have come (ZMTP 1.0 and 2.0)."""
+    (said,) = hello(name, "h/old")
+    frame = b"\x00" + bytes([len(said)]) if greeting else bytes([len(said) + 1]) + b"\x00"
+    with (
+        gpuring.create(name, slots=4, shape=4, dtype="i8", device="host") as ring,
+        bridge.export(name, listen="127.0.0.1:0") as out,
+        zmq.Context() as context,
+    ):
+        host, _, port = out.address.partition(":")
+        with socket.create_connection((host, int(port)), timeout=WAIT_S) as old:
+            old.sendall(greeting + (b"\x00\x00" if greeting else b"\x01\x00") + frame + said)
+            assert old.recv(1 << 10)  # it is connected
+            with asking(context, out, name, "h/x") as other:
+                assert isinstance(answer(other), wire.Welcome)
+        assert [each.name for each in ring.stats().subscriptions] == ["bridge: h/x"]
+        assert out.stats().restarts == 0
+
+
 def test_a_message_of_a_million_parts_costs_little(name):
     """Each part has two bytes in the network, and ZeroMQ hands out an object for each."""
     (hello,) = wire.encode(7, wire.Hello("other", "h/x", "0" * 16, "lossy", "", 0))

@@ -14,6 +14,7 @@ STORMS = {
     "clients": "clients.Clients",
     "soak": "soak.Soak",
     "calls": "calls.Calls",
+    "strangers": "bridge.strangers.Strangers",
 }
 
 

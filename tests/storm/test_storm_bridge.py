@@ -1,6 +1,6 @@
 """The books of a bridge find what they are for, and balance after a short storm.
 
-`python -m tests.storm bridge` is a long one.
+`python -m tests.storm bridge` is a long one, and `python -m tests.storm strangers` sends rubbish.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests import ROOT
+from tests.storm import harness
 from tests.storm.bridge.books import judge, judge_lossy
 from tests.storm.bridge.roles import ROW, content
 
@@ -100,3 +101,13 @@ def test_the_books_balance_after_a_storm(kind):
     if storm.returncode == 2:
         pytest.skip(said.splitlines()[-1])
     assert storm.returncode == 0, said
+
+
+@pytest.mark.slow
+def test_no_bytes_from_the_network_end_a_worker():
+    pytest.importorskip("zmq")
+    from tests.storm.bridge.strangers import Strangers
+
+    told = harness.storm(Strangers, seconds=6.0, seed=1).counts
+    assert told["connections of strangers"] > 20
+    assert told["messages for an exporter"] > 200

@@ -68,7 +68,6 @@ class Callers(dict[bytes, Caller]):
 
     def _receive(self) -> tuple[Any, list[Any]]:
         frame, *parts = multipart.receive(self._router)
-        self._connections.of(frame)
         return frame, [part.buffer for part in parts]
 
     def stop_sending(self, caller: Caller) -> None:

@@ -108,8 +108,15 @@ class ConnectionLimits:
                     self._known[fd] = Connection(fd, end.getpeername(), time.monotonic())
 
     def of(self, frame: Any) -> Connection | None:
-        """Who has sent a message, of which this is a frame."""
-        fd = frame.get(zmq.SRCFD)
+        """Who has sent a message, of which this is a frame.  None: the connection is gone already.
+
+        Raises WireError for a peer that speaks a version of ZeroMQ's protocol below 3, in which a
+        message does not say where it comes from.  No bridge does.
+        """
+        try:
+            fd = frame.get(zmq.SRCFD)
+        except zmq.ZMQError:
+            raise wire.WireError("a peer of a version that no bridge speaks") from None
         if fd not in self._known:  # it has connected since `admit`
             self._note()
         connection = self._known.get(fd)

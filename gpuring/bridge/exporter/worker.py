@@ -196,9 +196,10 @@ class Exporter:
         route: bytes = frame.bytes
         caller = self._callers.get(route)
         try:
+            connection = self._connections.of(frame)
             number, message = wire.decode(parts)
         except wire.OtherVersion as error:
-            channel = RouterChannel(self._router, self._connections.of(frame), route, error.session)
+            channel = RouterChannel(self._router, connection, route, error.session)
             self._refusals.for_good(channel, f"{error} (of the exporter)")
             return
         except wire.WireError as error:
@@ -208,7 +209,7 @@ class Exporter:
         if isinstance(message, wire.Hello):
             # It may have connected since the loop looked.
             self._log(self._connections.admit(self._callers.in_session()))
-            channel = RouterChannel(self._router, self._connections.of(frame), route, number)
+            channel = RouterChannel(self._router, connection, route, number)
             self._hello(channel, message)
         elif caller is not None and caller.channel.number == number:
             caller.heard_s = time.monotonic()
