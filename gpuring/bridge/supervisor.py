@@ -2,8 +2,8 @@
 what stays meanwhile.
 
 Any thread of the user's program may call the public methods.  A thread of its own listens to the
-worker and does what that asks for; each side says in a class of its own what that is.  `close`
-leaves the rings when this thread has ended.
+worker, does what that asks for, and leaves the rings at the end; each side says in a class of its
+own what that is.  So nothing that interrupts a public method is left half done.
 """
 
 from __future__ import annotations
@@ -44,12 +44,15 @@ _MAX_REST_S = 1.0
 _SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
 """What a machine may have enough of again."""
 _STOP_S = 0.8
+"""A worker that has not ended by then is killed."""
 _ANSWER_S = 10.0
 _LOOK_S = 0.5
 """How often a wait looks whether a signal has come.  If the kernel gave that to another thread, as
 it may when the process was stopped, nobody wakes the one that has to handle it."""
 _CLEARED_S = 30.0
 """How long the dead may take to be cleared."""
+_LEFT_S = 12.0
+"""How long `close` waits until the rings are left.  A stopped process may have the lock of one."""
 
 
 class Bridge:
@@ -59,12 +62,16 @@ class Bridge:
     def __init__(self, title: str, options: dict[str, Any]) -> None:
         self._title = title
         self._options = options
-        self._lock = threading.Lock()
+        self._made_in = os.getpid()
         self._worker: subprocess.Popen[bytes] | None = None
         self._restarts = 0
-        self._closing = self._again = False
+        self._again = False
         self._error: str | None = None
+        self._closing = threading.Event()
         self._over = threading.Event()
+        """There is no worker any more, and no other one is started."""
+        self._done = threading.Event()
+        """The rings were left, too."""
         self._answers: dict[int, Any] = {}
         self._answered = threading.Condition()
         self._asked = 0
@@ -83,8 +90,10 @@ class Bridge:
         """What this side is doing.  Asks the worker, and waits for it for at most 10 s.  There are
         no links while a worker is being started, and none after `close`.
 
-        Raises RingTimeout if the worker is stopped, and RingError if the bridge cannot go on.
+        Raises RingTimeout if the worker is stopped, and RingError if the bridge cannot go on, or in
+        a forked child.
         """
+        self._check_own()
         with self._answered:
             self._asked += 1
             number, worker = self._asked, self._worker
@@ -101,36 +110,49 @@ class Bridge:
 
     def wait(self, timeout: float | None = None) -> None:
         """Waits until the bridge cannot go on, and raises RingError then.  Returns after `timeout`
-        seconds, or when it is closed.  Ctrl-C interrupts."""
+        seconds, or when it is closed.  Ctrl-C interrupts.  Raises RingError in a forked child."""
+        self._check_own()
         until = deadline_of(timeout if timeout is None else max(0.0, timeout))
         while (rest_s := left_s(until)) and not self._over.wait(min(rest_s, _LOOK_S)):
             pass
         self._raise_if_over()
 
     def close(self, *, again: bool = False) -> None:
-        """Ends this side in order, within a second.  May be called twice.
+        """Ends this side in order, within a second.  May be called twice.  If it was interrupted,
+        call it again.
 
         `again`: another importer of the same name follows, and the exporter keeps the frames for it
         as long as its patience lasts.  For an exporter it means nothing.
+
+        Raises RingTimeout if a ring cannot be left, because a stopped process has its lock.  It is
+        left when that goes on.  In a forked child nothing is done: the bridge is its parent's.
         """
-        with self._lock:
-            if self._closing:
-                return
-            self._closing, self._again = True, again
+        if self._made_in != os.getpid():
+            return
+        if not self._closing.is_set():
+            self._again = again
+            self._closing.set()
         self._stop()
-        os.write(self._awake, b"x")
-        if self._thread.ident is not None:
-            self._thread.join()
-        self._leave()
-        self._over.set()
-        os.close(self._wake)
-        os.close(self._awake)
+        until = deadline_of(_LEFT_S)
+        while not self._done.wait(_STOP_S):
+            if (worker := self._worker) is not None:
+                worker.kill()
+            if not left_s(until):
+                raise RingTimeout(f"{self._title}: a ring cannot be left yet. Close it again later")
+        self._thread.join()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _check_own(self) -> None:
+        if self._made_in != os.getpid():
+            raise RingError(
+                f"{self._title}: this handle was made before fork() and belongs to the parent. "
+                "Make a bridge in the child, or start processes with the 'spawn' method"
+            )
 
     def _raise_if_over(self) -> None:
         if self._error is not None:
@@ -139,7 +161,6 @@ class Bridge:
     # ---- the worker ----------------------------------------------------------------------------
 
     def _start(self) -> Self:
-        self._wake, self._awake = os.pipe()  # not before: who is refused has opened nothing
         self._thread.start()
         return self
 
@@ -160,63 +181,71 @@ class Bridge:
         self._say(stop=True, again=self._again)
 
     def _run(self) -> None:
-        rest_s = 0.0
         try:
-            while not self._closing and self._error is None:
-                began = time.monotonic()
-                try:
-                    worker = self._spawn()
-                except OSError as error:
-                    if error.errno not in _SCARCE:
-                        raise
-                    log.warning("%s: no worker can be started yet: %s", self._title, error)
-                    readable([self._wake], _MAX_REST_S)
-                    continue
-                self._listen(worker)
-                self._bury(worker)
-                if self._closing or self._error is not None:
-                    break
-                self._restarts += 1
-                told = "%s: its worker (pid %d) is dead, another one is started"
-                log.warning(told, self._title, worker.pid)
-                quick = time.monotonic() - began < _QUICK_S
-                rest_s = min(max(0.1, 2 * rest_s), _MAX_REST_S) if quick else 0.0
-                if rest_s > 0.1:
-                    readable([self._wake], rest_s)
+            self._work()
         except Exception as error:
             self._error = f"{type(error).__name__}: {error}"
-        finally:
-            if self._worker is not None:
-                self._worker.kill()
-                self._worker.wait()
-                self._worker = None
-            if self._error is not None:
-                log.error("%s: is over: %s", self._title, self._error)
-            self._over.set()
-            with self._answered:
-                self._answered.notify_all()
+        if self._worker is not None:
+            self._worker.kill()
+            self._worker.wait()
+            self._worker = None
+        if self._error is not None:
+            log.error("%s: is over: %s", self._title, self._error)
+        self._over.set()
+        with self._answered:
+            self._answered.notify_all()
+        while not self._done.is_set():
+            try:
+                self._leave()
+            except RingTimeout as error:
+                log.warning("%s: %s", self._title, error)
+            else:
+                self._done.set()
+
+    @property
+    def _ends(self) -> bool:
+        return self._closing.is_set() or self._error is not None
+
+    def _work(self) -> None:
+        rest_s = 0.0
+        while not self._ends:
+            began = time.monotonic()
+            try:
+                worker = self._spawn()
+            except OSError as error:
+                if error.errno not in _SCARCE:
+                    raise
+                log.warning("%s: no worker can be started yet: %s", self._title, error)
+                self._closing.wait(_MAX_REST_S)
+                continue
+            if self._ends:  # `close` may have seen no worker
+                self._stop()
+            self._listen(worker)
+            self._bury(worker)
+            if self._ends:
+                break
+            self._restarts += 1
+            told = "%s: its worker (pid %d) is dead, another one is started"
+            log.warning(told, self._title, worker.pid)
+            quick = time.monotonic() - began < _QUICK_S
+            rest_s = min(max(0.1, 2 * rest_s), _MAX_REST_S) if quick else 0.0
+            if rest_s > 0.1:
+                self._closing.wait(rest_s)
 
     def _listen(self, worker: subprocess.Popen[bytes]) -> None:
         """Does what the worker asks for, until it ends or its time is over."""
         assert worker.stdout is not None
         begun = b""
         deadline = math.inf
-        descriptors = [worker.stdout.fileno(), self._wake]
-        while True:
-            ready = readable(descriptors, left_s(deadline))
-            if not ready:
+        while readable([worker.stdout.fileno()], left_s(deadline)):
+            more = os.read(worker.stdout.fileno(), 1 << 16)
+            if not more:
                 return
-            if self._wake in ready:
-                descriptors.remove(self._wake)
+            *lines, begun = (begun + more).split(b"\n")
+            for line in lines:
+                self._heard(json.loads(line))
+            if self._error is not None and deadline == math.inf:
                 deadline = deadline_of(_STOP_S)
-                self._stop()
-            if worker.stdout.fileno() in ready:
-                more = os.read(worker.stdout.fileno(), 1 << 16)
-                if not more:
-                    return
-                *lines, begun = (begun + more).split(b"\n")
-                for line in lines:
-                    self._heard(json.loads(line))
 
     def _heard(self, message: dict[str, Any]) -> None:
         if "log" in message:
@@ -227,7 +256,7 @@ class Bridge:
             with self._answered:
                 self._answers[message["stats"]] = message["links"]
                 self._answered.notify_all()
-        elif not self._closing:
+        elif not self._closing.is_set():
             try:
                 self._asked_for(message)
             except (RingError, OSError, ValueError) as error:
@@ -249,6 +278,8 @@ class Bridge:
         for ring in self._rings():
             while any(peer.pid == worker.pid and not peer.alive for peer in ring.stats().peers):
                 inner.header(ring).reap()
+                if self._closing.is_set():
+                    return
                 if not left_s(deadline):
                     raise RingTimeout(f"the dead worker (pid {worker.pid}) cannot be cleared")
                 time.sleep(0.002)
@@ -266,8 +297,18 @@ class Bridge:
         raise AssertionError("each side has its own")
 
     def _leave(self) -> None:
-        """Leaves the rings, when the worker is gone."""
+        """Leaves the rings, when the worker is gone.  Raises RingTimeout, and is called again."""
         raise AssertionError("each side has its own")
+
+
+def leave(ring: Ring) -> None:
+    """Closes a ring.  Raises RingTimeout if that cannot be done now."""
+    try:
+        ring.close()
+    except RingTimeout:
+        raise
+    except (RingError, OSError):  # what is left of it is cleared as that of the dead is
+        pass
 
 
 def _tell(worker: subprocess.Popen[bytes], **message: Any) -> bool:

@@ -1,7 +1,7 @@
 """The supervisor of an exporter: a member of each importer's subscription that takes no frames.
 
 So the frames of a worker that was killed are there for the next one.  All but `address` is used by
-the supervisor's own thread, or when that has ended (supervisor.py of the folder above).
+the supervisor's own thread (supervisor.py of the folder above).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import contextlib
 from dataclasses import dataclass
 from typing import Any
 
-from gpuring.bridge.supervisor import Bridge, log
+from gpuring.bridge.supervisor import Bridge, leave, log
 from gpuring.errors import FrameTorn, RingError, RingNotFound
 from gpuring.native.snapshot import snapshot
 from gpuring.ring import inner
@@ -74,9 +74,8 @@ class _Subscription:
         return missed + left
 
     def close(self) -> None:
-        with contextlib.suppress(RingError):
-            self.consumer.close()
-        self.ring.close()
+        """Raises RingTimeout, and can be called again."""
+        leave(self.ring)
         if self.next is not None:
             self.next.close()
 
@@ -93,6 +92,7 @@ class Export(Bridge):
     def address(self) -> str:
         """Where it listens, "10.0.0.5:9760".  Waits until it does, and raises RingError if it
         cannot."""
+        self._check_own()
         while not self._started.wait(0.05):
             if self._over.is_set():
                 self._raise_if_over()
@@ -175,9 +175,9 @@ class Export(Bridge):
         return _Subscription(ring, consumer)
 
     def _give_up(self, name: str) -> None:
-        kept = self._kept.pop(name, None)
-        if kept is not None:
-            kept.close()
+        if name in self._kept:
+            self._kept[name].close()
+            del self._kept[name]
 
     def _leave(self) -> None:
         for name in [*self._kept]:

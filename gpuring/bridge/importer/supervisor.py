@@ -2,7 +2,7 @@
 publishes nothing.
 
 So the death of a worker is not the end of the stream.  All but the constructor is used by the
-supervisor's own thread, or when that has ended (supervisor.py of the folder above).
+supervisor's own thread (supervisor.py of the folder above).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import contextlib
 from typing import Any
 
 from gpuring import slot_layout
-from gpuring.bridge.supervisor import Bridge, log
-from gpuring.errors import PeerLost, RingError, RingExists, RingIncompatible, RingNotFound
+from gpuring.bridge.supervisor import Bridge, leave, log
+from gpuring.errors import RingError, RingExists, RingIncompatible, RingNotFound
 from gpuring.registry import directory, stats
 from gpuring.ring import inner
 from gpuring.ring.creation import create_of
@@ -120,7 +120,8 @@ class Import(Bridge):
             raise
         inner.set_link(ring, epoch, seq, lost)
         self._ring, self._ended = ring, False
-        self._leave_old(before)
+        if before is not None:
+            leave(before)
         self._settle(ring)
         log.info(
             "%s: ring %r has %d slot%s in %s memory",
@@ -131,18 +132,10 @@ class Import(Bridge):
         ring.watch()
         self._producer = ring.producer()
 
-    def _leave_old(self, before: Ring | None) -> None:
-        if self._producer is not None:
-            with contextlib.suppress(RingError):
-                self._producer.close()
-            self._producer = None
-        if before is not None:
-            before.close()
-
     def _leave(self) -> None:
-        ring, self._ring = self._ring, None
-        with contextlib.suppress(RingError, PeerLost):
-            self._leave_old(ring)
+        if self._ring is not None:
+            leave(self._ring)
+            self._ring = None
 
 
 def _check_unused(name: str) -> None:
