@@ -24,6 +24,7 @@ from gpuring.bridge.descriptors import readable
 from gpuring.bridge.stats import BridgeStats, LinkStats
 from gpuring.deadlines import deadline_of, left_s
 from gpuring.errors import RingError, RingTimeout
+from gpuring.printable import printable
 from gpuring.ring import inner
 
 if TYPE_CHECKING:
@@ -249,9 +250,9 @@ class Bridge:
 
     def _heard(self, message: dict[str, Any]) -> None:
         if "log" in message:
-            log.info("%s: %s", self._title, message["log"])
+            log.info("%s: %s", self._title, printable(message["log"]))
         elif "fatal" in message:
-            self._error = message["fatal"]
+            self._error = printable(message["fatal"])
         elif "stats" in message:
             with self._answered:
                 self._answers[message["stats"]] = message["links"]

@@ -12,8 +12,9 @@ import json
 from collections.abc import Sequence
 
 from gpuring.cli.services import Service, of_dead, service, service_of
-from gpuring.cli.text import columns, counted, nbytes, printable, seconds, table, wrap
+from gpuring.cli.text import columns, counted, nbytes, seconds, table, wrap
 from gpuring.memory.kinds import OUTLIVE
+from gpuring.printable import printable
 from gpuring.registry import directory, segment, stats
 from gpuring.registry.stats import Death, PeerStats, RingStats, SubscriptionStats
 

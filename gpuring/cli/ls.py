@@ -13,7 +13,8 @@ import json
 
 from gpuring.cli.owners import explained, myself, owner
 from gpuring.cli.services import of_clients, service
-from gpuring.cli.text import columns, counted, nbytes, printable, table, wrap
+from gpuring.cli.text import columns, counted, nbytes, table, wrap
+from gpuring.printable import printable
 from gpuring.registry import directory, segment
 from gpuring.registry.stats import RingStats
 

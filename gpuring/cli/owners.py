@@ -7,7 +7,7 @@ import pwd
 import stat
 from collections.abc import Iterable, Mapping
 
-from gpuring.cli.text import printable
+from gpuring.printable import printable
 from gpuring.registry import segment
 
 _MOST_EXPLAINED = 8  # reasons, one line each

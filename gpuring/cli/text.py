@@ -150,8 +150,3 @@ def seconds(s: float) -> str:
 def counted(n: int, noun: str, plural: str = "") -> str:
     """1, "peer" -> "1 peer"; 2, "peer" -> "2 peers"."""
     return f"{n} {noun if n == 1 else plural or f'{noun}s'}"
-
-
-def printable(text: str) -> str:
-    """A name as it may be sent to a terminal: others choose it, and it may hold escape codes."""
-    return "".join(c if c.isprintable() else "?" for c in text)

@@ -376,6 +376,24 @@ def test_nobody_can_fill_the_log(name, caplog):
     assert 100 <= len(caplog.messages) < 300
 
 
+def test_nobody_writes_lines_of_the_log(name, caplog):
+    caplog.set_level("INFO", "gpuring.bridge")
+    evil = "\n2026-11-23 00:00:00 a line \x1b[2J that nobody has written\u202e"
+    with (
+        gpuring.create(name, slots=2, shape=4, dtype="i8", device="host"),
+        bridge.export(name, listen="127.0.0.1:0") as out,
+        zmq.Context() as context,
+        asking(context, out, name, "h/x") as dealer,
+    ):
+        assert isinstance(answer(dealer), wire.Welcome)
+        dealer.send_multipart(wire.encode(7, wire.Ping(evil, evil)))
+        shown = poll(lambda: out.stats().links[0].blocked)
+        dealer.send_multipart(wire.encode(7, wire.Bye(evil, True)))
+        poll(lambda: "is gone" in caplog.text)
+    assert all(map(str.isprintable, [shown, *caplog.messages]))
+    assert r"\x1b[2J" in shown
+
+
 @pytest.mark.parametrize("greeting", [b"", b"\xff" + bytes(8) + b"\x7f\x01\x05"], ids=["1", "2"])
 def test_peers_of_old_versions_are_not_heard(name, greeting):
     """Their messages do not say over which connection they have come (ZMTP 1.0 and 2.0)."""

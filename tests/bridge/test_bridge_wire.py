@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from gpuring.bridge.network import wire
 
 SEQ = st.integers(1, (1 << 48) - 1)
-TEXT = st.text(st.characters(codec="utf-8"), max_size=60)
+ANY_TEXT = st.text(st.characters(codec="utf-8"), max_size=60)
+TEXT = ANY_TEXT.filter(str.isprintable)
 NAME = st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1, max_size=60)
 DIGITS = st.text("0123456789abcdef", min_size=32, max_size=32)
 FACTS = st.dictionaries(NAME, st.none() | st.booleans() | st.integers() | TEXT, max_size=4)
@@ -38,8 +39,8 @@ MESSAGES = st.one_of(
 )  # fmt: skip
 SESSION = st.integers(0, (1 << 64) - 1)
 ANYTHING = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | TEXT,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    st.none() | st.booleans() | st.integers() | st.floats() | ANY_TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(ANY_TEXT, inner, max_size=3),
     max_leaves=8,
 )
 
@@ -56,6 +57,16 @@ def _read(parts: list[bytes]) -> None:
 @given(SESSION, MESSAGES)
 def test_what_is_said_is_read(session, message):
     assert wire.decode(wire.encode(session, message)) == (session, message)
+
+
+@given(ANY_TEXT)
+def test_words_for_people_can_be_logged_and_shown(text):
+    """Without line ends, escape codes, and marks that turn the direction of writing."""
+    for message in (wire.Refuse(text, True), wire.Bye(text, True), wire.Ping(text, text)):
+        _, read = wire.decode(wire.encode(7, message))
+        words = [each for each in vars(read).values() if isinstance(each, str)]
+        assert all(map(str.isprintable, words))
+        assert text in words or not text.isprintable()
 
 
 @given(st.lists(st.binary(max_size=300), max_size=4))

@@ -263,7 +263,7 @@ def decode(parts: Sequence[Any]) -> tuple[int, Message]:
     except WireError:
         raise
     except (struct.error, UnicodeError, RecursionError, KeyError) as error:
-        raise WireError(f"a message of kind {kind} that cannot be read: {error!r}") from None
+        raise WireError(f"a message of kind {kind} that cannot be read: {error}") from None
     except ValueError as error:
         raise WireError(str(error)) from None
 
@@ -290,7 +290,7 @@ def _hello(session: int, body: bytes, _: Any) -> Hello:
 
 def _refuse(_session: int, body: bytes, _: Any) -> Refuse:
     said = Fields(body)
-    return Refuse(said.text("reason"), said.boolean("again"))
+    return Refuse(said.words("reason"), said.boolean("again"))
 
 
 def _welcome(_session: int, body: bytes, _: Any) -> Welcome:
@@ -365,12 +365,12 @@ def _begin(_session: int, body: bytes, _: Any) -> Begin:
 
 def _ping(_session: int, body: bytes, _: Any) -> Ping:
     said = Fields(body, 2)
-    return Ping(said.text("blocked"), said.text("by", MAX_NAME))
+    return Ping(said.words("blocked"), said.words("by", MAX_NAME))
 
 
 def _bye(_session: int, body: bytes, _: Any) -> Bye:
     said = Fields(body, 2)
-    return Bye(said.text("reason"), said.boolean("again"))
+    return Bye(said.words("reason"), said.boolean("again"))
 
 
 _READERS: dict[int, Callable[[int, bytes, Any], Message]] = {

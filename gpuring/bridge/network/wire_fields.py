@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from gpuring.printable import printable
+
 MAX_NAME = 128
 MAX_TEXT = 2000
 
@@ -39,6 +41,10 @@ class Fields:
             raise ValueError(f"{name} is a text of at most {most} characters")
         value.encode()  # raises for half of a surrogate pair
         return value
+
+    def words(self, name: str, most: int = MAX_TEXT) -> str:
+        """A text for people, as it may be logged and shown."""
+        return printable(self.text(name, most))[:most]
 
     def name(self, name: str, most: int = MAX_NAME) -> str:
         value = self.text(name, most)

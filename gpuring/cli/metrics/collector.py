@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from gpuring.cli.text import printable
+from gpuring.printable import printable
 from gpuring.registry import directory
 from gpuring.registry.stats import PeerStats, RingStats, SubscriptionStats
 from gpuring.registry.subscriptions import is_unnamed

@@ -9,7 +9,8 @@ from gpuring.cli.inspect import death, gpus, peer_state
 from gpuring.cli.ls import state
 from gpuring.cli.owners import explained, myself
 from gpuring.cli.services import service
-from gpuring.cli.text import counted, nbytes, printable, seconds, table, wrap
+from gpuring.cli.text import counted, nbytes, seconds, table, wrap
+from gpuring.printable import printable
 from gpuring.registry.stats import PeerStats, RingStats, SubscriptionStats
 
 from .rates import Look, claimed_per_s, peer_per_s
