@@ -25,6 +25,9 @@ SLOT_ALIGNMENT = 256
 ARRAY = "array"
 """The name of the one field of a ring that was created with shape= and dtype=."""
 
+_KEPT_FREE = 2048
+"""So many bytes of a description are kept free for what an importer of a bridge adds to it."""
+
 EXTENDED = {"bfloat16": "u2", "float8_e4m3fn": "u1", "float8_e5m2": "u1"}
 """Dtypes that NumPy does not have, and the integers that hold their bits."""
 
@@ -214,9 +217,10 @@ def _origin(origin: Mapping[str, str] | None) -> dict[str, str] | None:
 
 def _fits(described: Spec) -> Spec:
     nbytes = len(described.to_bytes())
-    if nbytes > MAX_SPEC_NBYTES:
+    most = MAX_SPEC_NBYTES - _KEPT_FREE * (described.origin is None)
+    if nbytes > most:
         raise ValueError(
-            f"the names, shapes and dtypes of a slot take at most {MAX_SPEC_NBYTES} bytes as JSON, "
+            f"the names, shapes and dtypes of a slot take at most {most} bytes as JSON, "
             f"these take {nbytes}"
         )
     return described

@@ -198,11 +198,15 @@ def _check_device(device: str | int | None) -> None:
     device_for(device)
 
 
+_PLACE = r"(\[[0-9a-fA-F:.%\w]+\]|[^:\[\]/\s]+):([0-9]{1,5})"
+"""A host and a port."""
+
+
 def _address(text: str, any_address: bool) -> str:
     """An address to listen at.  Raises ValueError, TypeError."""
     if not isinstance(text, str):
         raise TypeError(f"an address is HOST:PORT, such as '10.0.0.5:{PORT}', not {text!r}")
-    found = re.fullmatch(r"(\[[0-9a-fA-F:.%\w]+\]|[^:\[\]/\s]+):([0-9]{1,5})", text)
+    found = re.fullmatch(_PLACE, text)
     if not found or int(found[2]) > 65535:
         raise ValueError(f"an address is HOST:PORT, such as 10.0.0.5:{PORT}, not {text!r}")
     if found[1] == "*":
@@ -226,9 +230,10 @@ def _split(address: str) -> tuple[str, str]:
     """The exporter's address and the ring there.  Raises ValueError, TypeError."""
     if not isinstance(address, str):
         raise TypeError(f"an exporter's ring is 'HOST:PORT/RING', not {address!r}")
-    found = re.fullmatch(r"(?:tcp://)?((?:\[[^\]/]+\]|[^:\[\]/\s]+):([0-9]{1,5}))/(.+)", address)
-    if not found or not 0 < int(found[2]) <= 65535:
+    found = re.fullmatch(f"({_PLACE})/(.+)", address)
+    if not found or not 0 < int(found[3]) <= 65535 or found[2] == "*":
         raise ValueError(
-            f"an exporter's ring is HOST:PORT/RING, such as 10.0.0.5:{PORT}/cam0, not {address!r}"
+            f"an exporter's ring is HOST:PORT/RING, such as 10.0.0.5:{PORT}/cam0, with a name or "
+            f"an address of one host, not {address!r}"
         )
-    return found[1], segment.check_name(found[3])
+    return found[1], segment.check_name(found[4])

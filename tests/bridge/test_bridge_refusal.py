@@ -137,9 +137,9 @@ def test_an_address_that_cannot_be(far):
         bridge.import_(9760, name=far)
     with pytest.raises(TypeError, match="not 9760"):
         bridge.export(far, listen=9760)
-    for port in (0, 65536):
-        with pytest.raises(ValueError, match="is HOST:PORT/RING"):
-            bridge.import_(f"127.0.0.1:{port}/x", name=far, device="host")
+    for where in ("127.0.0.1:0", "127.0.0.1:65536", "tcp://127.0.0.1:9760", "*:1", ":1"):
+        with pytest.raises(ValueError, match=r"is HOST:PORT/RING, such as .* of one host, not"):
+            bridge.import_(f"{where}/x", name=far, device="host")
 
 
 def test_a_star_is_no_address(near):

@@ -6,10 +6,13 @@ import json
 import struct
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuring import slot_layout
 from gpuring.bridge.network import wire
+from gpuring.bridge.network.wire_fields import MAX_NAME
+from gpuring.native import MAX_SPEC_NBYTES
 
 SEQ = st.integers(1, (1 << 48) - 1)
 ANY_TEXT = st.text(st.characters(codec="utf-8"), max_size=60)
@@ -67,6 +70,35 @@ def test_words_for_people_can_be_logged_and_shown(text):
         words = [each for each in vars(read).values() if isinstance(each, str)]
         assert all(map(str.isprintable, words))
         assert text in words or not text.isprintable()
+
+
+def described(shapes: int, character: str, n: int) -> slot_layout.Spec:
+    """So many fields, one of which has a name of so many characters."""
+    fields = {f"field {k}": ((1, 2), "f4") for k in range(shapes)}
+    return slot_layout.make(fields=fields | {character * n: (4, "i8")})
+
+
+@settings(max_examples=8)
+@given(st.integers(0, 50), st.sampled_from(["a", '"', "\\", "\n", "é", "\U0001f600"]), st.data())
+def test_every_ring_that_can_be_made_can_be_imported(shapes, character, data):
+    """Its description may be as long as one can be, and an importer adds more to it."""
+    least, most = 1, MAX_SPEC_NBYTES  # of these many characters one fits, and the other does not
+    while most - least > 1:
+        n = (least + most) // 2
+        try:
+            near, least = described(shapes, character, n), n
+        except ValueError:
+            most = n
+    near = described(shapes, character, data.draw(st.sampled_from([least, max(1, least - 99)])))
+    host = data.draw(st.sampled_from(["h", "\U0001f600" * MAX_NAME]))
+    facts = {engine: {"x": "y" * 4000} for engine in ("zmq", "nixl")}
+    welcome = wire.Welcome(host, "0" * 32, 7, near.to_bytes().decode(), facts)
+    assert wire.decode(wire.encode(7, welcome)) == (7, welcome)
+    slot_layout.make(
+        fields={each.name: (each.shape, each.dtype) for each in near.fields},
+        origin={"host": host, "ring": "x" * 128},
+        about={"lost": (1 << 64) - 1},
+    )
 
 
 @given(st.lists(st.binary(max_size=300), max_size=4))

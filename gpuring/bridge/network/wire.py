@@ -30,7 +30,8 @@ MAX_OFFER = 1 << 20
 MAX_ENCRYPTED = max(MAX_PART, MAX_OFFER) + 64
 """The most bytes that a part of a message has in the network.  CURVE adds 33 to it."""
 
-MAX_HEAD = (1 << 16) + MAX_META_NBYTES
+MAX_HEAD = 2 * max(MAX_SPEC_NBYTES, MAX_META_NBYTES) + (1 << 16)
+"""The most bytes of a head.  In JSON a description of slots is up to twice as long."""
 _MAX_SEQ = (1 << 48) - 1
 _MAX_NBYTES = 1 << 40
 
