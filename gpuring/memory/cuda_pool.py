@@ -15,6 +15,7 @@ import threading
 import weakref
 from collections.abc import Callable
 
+from gpuring import native
 from gpuring.errors import DeviceError
 from gpuring.memory import driver
 from gpuring.memory.cuda import CudaMemory, Mapping, Slots, load_cupy, no_room, owner_of, rounded
@@ -129,6 +130,6 @@ def _imported(fd: int, handle: bytes, device: int, ring: str) -> _Allocation:
             cuda.runtime.free(0)  # makes the device's context, if there is none yet
             pool, ptr = driver.import_pool(fd, handle, device)
     except (driver.Refused, cuda.runtime.CUDARuntimeError) as error:
-        os.close(fd)
+        native.close_aside(fd)
         raise DeviceError(f"ring {ring!r}: opening its GPU memory failed ({error})") from error
     return _Allocation(pool, ptr, fd, device)

@@ -17,6 +17,7 @@ import threading
 import weakref
 from collections.abc import Callable
 
+from gpuring import native
 from gpuring.errors import DeviceError, RingIncompatible
 from gpuring.memory import driver
 from gpuring.memory.cuda import (
@@ -43,7 +44,10 @@ class _Slab(Kept):
     """The memory in this process under one device: a descriptor, and up to two mappings."""
 
     def __init__(self, fd: int, nbytes: int, device: int) -> None:
-        super().__init__(device, functools.partial(os.close, fd))
+        self._close: list[Callable[[int], None]] = [
+            native.close_aside
+        ]  # until it is known to be memory of a GPU
+        super().__init__(device, functools.partial(_closed, self._close, fd))
         self.fd = fd
         self.nbytes = nbytes
         self._views: weakref.WeakValueDictionary[bool, Mapping] = weakref.WeakValueDictionary()
@@ -67,8 +71,13 @@ class _Slab(Kept):
                 f"{self.nbytes / 2**20:.0f} MiB of slots cannot be mapped into GPU {self.device} "
                 f"for {use} ({error})"
             ) from error
+        self._close[0] = os.close  # which has freed the memory when it returns
         undo = functools.partial(_unmap, runtime.deviceSynchronize, ptr, self.nbytes)
         return Mapping(ptr, self.device, undo, self)
+
+
+def _closed(close: list[Callable[[int], None]], fd: int) -> None:
+    close[0](fd)
 
 
 def _unmap(synchronize: Callable[[], None], ptr: int, nbytes: int) -> None:

@@ -22,6 +22,7 @@ from gpuring.native.device import (
     driver_symbols,
 )
 from gpuring.native.exchange import (
+    close_aside,
     fetch,
     offer,
 )
@@ -121,6 +122,7 @@ __all__ = [
     "Notifier",
     "Peer",
     "Retired",
+    "close_aside",
     "driver_symbols",
     "fetch",
     "join_consumer",

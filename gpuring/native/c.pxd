@@ -210,6 +210,9 @@ cdef extern from "core/exchange_fetch.h" nogil:
     int gr_fetch_go_on(gr_fetch *, gr_ring *, int64_t)
     void gr_fetch_end(gr_fetch *)
 
+cdef extern from "core/thread.h" nogil:
+    void gr_close_aside(int)
+
 cdef extern from "core/wait.h" nogil:
     enum: GR_MAX_WAITED
     gr_result gr_select(gr_peer **, uint32_t, int64_t, int64_t, gr_bool *)

@@ -6,7 +6,6 @@ import os
 from cpython.exc cimport PyErr_CheckSignals, PyErr_SetFromErrno
 from libc.errno cimport EAGAIN, ENOENT, errno
 from libc.stdint cimport int64_t
-from posix.unistd cimport close as c_close
 
 from gpuring.native.c cimport *
 from gpuring.native.clock cimport deadline_of
@@ -29,9 +28,16 @@ def offer(Header header not None, int fd):
         PyErr_SetFromErrno(OSError)
 
 
+def close_aside(int fd):
+    """Closes a descriptor that `fetch` has returned.  Does not wait, though the close may take for ever: any process of the
+    ring may have handed over what lingers."""
+    with nogil:
+        gr_close_aside(fd)
+
+
 def fetch(Header header not None, timeout):
     """The descriptor of the ring's slots, from the first process that hands it over: the ring's creator, or one that has a
-    peer in the ring.  It belongs to the caller, who closes it.
+    peer in the ring.  It belongs to the caller, who closes it with `close_aside`.
 
     Waits up to `timeout` seconds (None: for ever) without the GIL, and Ctrl-C interrupts it.  Raises PeerLost at once if
     nobody can be asked, RingTimeout if nobody has answered in time (the message says who was asked), OSError (no
@@ -40,11 +46,11 @@ def fetch(Header header not None, timeout):
     cdef int64_t deadline = deadline_of(timeout), until
     cdef int fd = -1, error = 0
     header.to_write()
-    if gr_forked(header.ring):
-        raise RingError("this handle belongs to the parent process: open the ring anew in a forked child")
     gr_fetch_begin(&fetch, header.ring)
     try:
         while fd < 0:
+            if gr_forked(header.ring):  # a signal handler may have forked
+                raise RingError("this handle belongs to the parent process: open the ring anew in a forked child")
             until = min(deadline, gr_now_ns() + 50 * 1000 * 1000)
             with nogil:
                 fd = gr_fetch_go_on(&fetch, header.ring, until)
@@ -59,7 +65,7 @@ def fetch(Header header not None, timeout):
         return fd
     except BaseException:
         if fd >= 0:
-            c_close(fd)
+            gr_close_aside(fd)
         raise
     finally:
         with nogil:

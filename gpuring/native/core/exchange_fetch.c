@@ -1,11 +1,18 @@
 /* Fetches the descriptor of a ring's slots: asks the creator and all peers, and takes the first
- * answer. */
+ * answer.
+ *
+ * Any of those who answer may lie, and send descriptors whose close takes for ever, also more than
+ * there is room for. So each answer is heard by a thread of its own. The thread that asks waits for
+ * it for a moment, then for the others as well, and never longer than it wants to. */
 #define _GNU_SOURCE
 #include "exchange_fetch.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <poll.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "bell.h"
@@ -13,8 +20,58 @@
 #include "exchange_socket.h"
 #include "handles.h"
 #include "process.h"
+#include "thread.h"
 
-enum { AGAIN_NS = 10 * 1000 * 1000 }; /* when to ask again */
+enum { AGAIN_NS = 10 * 1000 * 1000 }; /* when to ask, or look, again */
+
+/* ---- one answer ------------------------------------------------------------------------------ */
+
+/* Who asked and who hears both have it until one of them lets go of it. The other one frees it. */
+enum { HEARING, HEARD, LET_GO };
+struct gr_hearing {
+    _Atomic uint32_t state;
+    int fd, said, error;
+    struct gr_heard heard;
+};
+
+static void drop(struct gr_hearing *hearing) {
+    if (hearing->heard.slots >= 0) gr_close_aside(hearing->heard.slots);
+    if (hearing->heard.pidfd >= 0) close(hearing->heard.pidfd);
+    free(hearing);
+}
+
+static void *hear(void *argument) {
+    struct gr_hearing *hearing = argument;
+    const int fd = hearing->fd;
+    hearing->said = gr_hear(fd, &hearing->heard);
+    hearing->error = errno;
+    if (atomic_exchange(&hearing->state, HEARD) == LET_GO) drop(hearing);
+    else syscall(SYS_futex, &hearing->state, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+    close(fd); /* more may have come */
+    return NULL;
+}
+
+/* Its connection is the thread's now. False: no memory. */
+static bool begin_hearing(struct gr_asked *asked) {
+    struct gr_hearing *hearing = malloc(sizeof *hearing);
+    if (!hearing) return false;
+    *hearing = (struct gr_hearing){.fd = asked->fd, .heard = {.slots = -1, .pidfd = -1}};
+    asked->hearing = hearing;
+    asked->fd = -1;
+    if (gr_begin_thread(hear, hearing) != 0) hear(hearing);
+    return true;
+}
+
+static bool is_heard(struct gr_hearing *hearing, int64_t until_ns) {
+    int64_t left_ns;
+    while (atomic_load(&hearing->state) == HEARING && (left_ns = until_ns - gr_now_ns()) > 0) {
+        const struct timespec left = {left_ns / 1000000000, left_ns % 1000000000};
+        syscall(SYS_futex, &hearing->state, FUTEX_WAIT_PRIVATE, HEARING, &left, NULL, 0);
+    }
+    return atomic_load(&hearing->state) == HEARD;
+}
+
+/* ---- all who are asked ----------------------------------------------------------------------- */
 
 static void list(struct gr_fetch *fetch, const struct gr_ring *ring, struct gr_who who) {
     const struct gr_who me = gr_who_am_i(ring);
@@ -46,7 +103,7 @@ static int greet_all(struct gr_fetch *fetch, const struct gr_ring *ring) {
     int again = 0;
     for (uint32_t k = 0; k < fetch->n; k++) {
         struct gr_asked *asked = &fetch->asked[k];
-        if (asked->fd >= 0 || asked->gone) continue;
+        if (asked->fd >= 0 || asked->hearing || asked->gone) continue;
         if (gr_now_ns() < asked->next_ns) {
             again = 1;
             continue;
@@ -72,6 +129,24 @@ static int own(const struct gr_ring *ring) {
     return fd;
 }
 
+/* What somebody has answered. The descriptor of the slots, or -1: errno is EMFILE if it was lost. */
+static int take_answer(struct gr_asked *asked, const struct gr_ring *ring) {
+    struct gr_hearing *hearing = asked->hearing;
+    const int said = hearing->said, slots = hearing->heard.slots;
+    const bool lost = said < 0 && hearing->error == EMFILE;
+    asked->hearing = NULL;
+    asked->without = said > 0 && slots < 0;
+    asked->gone = said != 0 && !asked->without;
+    asked->next_ns = gr_now_ns() + AGAIN_NS;
+    const struct gr_who me = gr_who_am_i(ring);
+    gr_lock_handles();
+    gr_keep_pidfd(&me, &hearing->heard);
+    gr_unlock_handles();
+    free(hearing);
+    errno = lost ? EMFILE : EAGAIN;
+    return slots;
+}
+
 /* Waits until `until_ns`, or a signal, for the first descriptor that comes, and returns it.
  * -1: errno is EAGAIN if some have not answered yet, ENOENT if there is nobody who could, or what
  * this process lacks. */
@@ -82,10 +157,11 @@ int gr_fetch_go_on(struct gr_fetch *fetch, struct gr_ring *ring, int64_t until_n
     while (slots < 0) {
         const int again = greet_all(fetch, ring);
         if (again < 0) return -1;
-        bool open = again;
+        bool open = again, soon = again;
         for (uint32_t k = 0; k < fetch->n; k++) {
             polled[k] = (struct pollfd){.fd = fetch->asked[k].fd, .events = POLLIN};
-            open |= polled[k].fd >= 0;
+            soon |= fetch->asked[k].hearing != NULL;
+            open |= polled[k].fd >= 0 || soon;
         }
         if (!open) {
             errno = ENOENT;
@@ -93,31 +169,15 @@ int gr_fetch_go_on(struct gr_fetch *fetch, struct gr_ring *ring, int64_t until_n
         }
         int64_t left_ms = (until_ns - gr_now_ns() + 999999) / 1000000;
         if (left_ms < 0) left_ms = 0;
-        if (again && left_ms > AGAIN_NS / 1000000) left_ms = AGAIN_NS / 1000000;
+        if (soon && left_ms > AGAIN_NS / 1000000) left_ms = AGAIN_NS / 1000000;
         int fired = poll(polled, fetch->n, left_ms > 1000000 ? 1000000 : (int)left_ms);
-        for (uint32_t k = 0; k < fetch->n && fired > 0; k++) {
+        const int64_t moment_ns = gr_now_ns() + AGAIN_NS;
+        for (uint32_t k = 0; k < fetch->n && slots < 0; k++) {
             struct gr_asked *asked = &fetch->asked[k];
-            struct gr_heard heard;
-            if (asked->fd < 0 || !polled[k].revents) continue;
-            int said = gr_hear(asked->fd, &heard);
-            if (said == 0) continue;
-            const bool lost = said < 0 && errno == EMFILE;
-            close(asked->fd);
-            asked->fd = -1;
-            asked->without = said > 0 && heard.slots < 0;
-            asked->gone = !asked->without;
-            asked->next_ns = gr_now_ns() + AGAIN_NS;
-            if (lost && slots < 0) {
-                errno = EMFILE;
-                return -1;
-            }
-            if (said < 0) continue;
-            const struct gr_who me = gr_who_am_i(ring);
-            gr_lock_handles();
-            gr_keep_pidfd(&me, &heard);
-            gr_unlock_handles();
-            if (slots < 0) slots = heard.slots;
-            else if (heard.slots >= 0) close(heard.slots);
+            if (fired > 0 && polled[k].revents && !begin_hearing(asked)) return -1;
+            if (!asked->hearing || !is_heard(asked->hearing, moment_ns)) continue;
+            slots = take_answer(asked, ring);
+            if (slots < 0 && errno == EMFILE) return -1;
         }
         if (slots < 0 && (fired < 0 || gr_now_ns() >= until_ns)) {
             errno = EAGAIN;
@@ -128,7 +188,10 @@ int gr_fetch_go_on(struct gr_fetch *fetch, struct gr_ring *ring, int64_t until_n
 }
 
 void gr_fetch_end(struct gr_fetch *fetch) {
-    for (uint32_t k = 0; k < fetch->n; k++)
-        if (fetch->asked[k].fd >= 0) close(fetch->asked[k].fd);
+    for (uint32_t k = 0; k < fetch->n; k++) {
+        struct gr_hearing *hearing = fetch->asked[k].hearing;
+        if (fetch->asked[k].fd >= 0) gr_close_aside(fetch->asked[k].fd);
+        if (hearing && atomic_exchange(&hearing->state, LET_GO) == HEARD) drop(hearing);
+    }
     fetch->n = 0;
 }

@@ -1,5 +1,5 @@
 /* Gets the slots' descriptor from another process of the ring. One thread at a time has a
- * gr_fetch, under no lock of this library. */
+ * gr_fetch, under no lock of this library. Close what it gets with gr_close_aside (thread.h). */
 #ifndef GPURING_EXCHANGE_FETCH_H
 #define GPURING_EXCHANGE_FETCH_H
 
@@ -13,7 +13,8 @@ struct gr_fetch {
     uint32_t n;
     struct gr_asked {
         struct gr_who who;
-        int fd;         /* -1: not connected */
+        int fd;         /* -1: not connected, or it is being heard */
+        struct gr_hearing *hearing; /* NULL: it is not being heard */
         bool met, gone; /* it was there; it cannot answer any more */
         bool without;   /* it has answered that it cannot hand the slots on just now */
         int64_t next_ns; /* when to ask it again */

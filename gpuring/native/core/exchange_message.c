@@ -22,6 +22,7 @@
 
 #include "exchange_socket.h"
 #include "pidfds.h"
+#include "thread.h"
 
 #ifndef P_PIDFD /* glibc before 2.36 */
 #define P_PIDFD 3
@@ -149,7 +150,7 @@ int gr_greet(const struct gr_ring *ring, const struct gr_who *who) {
     int fd = gr_connect(ring, who);
     if (fd < 0) return -1;
     if (!gr_may_be_peer(ring, fd)) {
-        close(fd);
+        gr_close_aside(fd);
         errno = EPERM;
         return -1;
     }

@@ -1,5 +1,5 @@
-/* What processes say to each other at their sockets. Nothing here waits, except the close of what
- * has come. */
+/* What processes say to each other at their sockets. Nothing here waits, except gr_hear, which
+ * closes what has come and is not wanted. */
 #ifndef GPURING_EXCHANGE_MESSAGE_H
 #define GPURING_EXCHANGE_MESSAGE_H
 
@@ -16,8 +16,7 @@ struct gr_heard {
 bool gr_may_be_peer(const struct gr_ring *ring, int fd);
 /* Says who we are, and hands over the descriptor of the slots; slots -1: none. */
 void gr_tell(int fd, const struct gr_ring *ring, int slots);
-/* Connects to a process of the ring, with our message under way. -1: errno. The caller may wait at
- * its close. */
+/* Connects to a process of the ring, with our message under way. -1: errno. */
 int gr_greet(const struct gr_ring *ring, const struct gr_who *who);
 /* 1: a message was read. 0: not yet. -1: none will come, or what came is none; errno is EMFILE if
  * descriptors were lost because this process has too many. */

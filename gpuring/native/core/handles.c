@@ -9,6 +9,7 @@
 
 #include "exchange_socket.h"
 #include "process.h"
+#include "thread.h"
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* guards the list */
 static struct gr_ring *handles;
@@ -87,7 +88,7 @@ void gr_disown(struct gr_ring *ring) {
     ring->listen_fd = -1;
     close_fds(ring);
     pthread_mutex_unlock(&mutex);
-    if (listen_fd >= 0) close(listen_fd);
+    if (listen_fd >= 0) gr_close_aside(listen_fd);
 }
 
 struct gr_ring *gr_lock_handles(void) {

@@ -74,6 +74,14 @@ int gr_begin_thread(void *(*run)(void *), void *argument) {
     return error;
 }
 
+static void *close_it(void *fd) {
+    close((int)(intptr_t)fd);
+    return NULL;
+}
+void gr_close_aside(int fd) {
+    if (gr_begin_thread(close_it, (void *)(intptr_t)fd) != 0) close(fd);
+}
+
 void gr_start_thread(struct gr_thread *thread, void *(*run)(void *)) {
     if (thread->runs && !is_pipe_of(thread, thread->in)) lose(thread);
     if (thread->runs || !open_pipe(thread)) return;

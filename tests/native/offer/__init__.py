@@ -75,7 +75,7 @@ def asks(pipe: Pipe, path: str, times: int) -> list[bytes]:
 
 def refused(pipe: Pipe, path: str, timeout: float) -> tuple[str, str]:
     try:
-        os.close(native.fetch(opened(path), timeout))
+        native.close_aside(native.fetch(opened(path), timeout))
     except gpuring.RingError as error:
         return type(error).__name__, str(error)
     return "", "got it"

@@ -27,12 +27,13 @@ def ring(segment: Callable[..., Segment]) -> Iterator[Segment]:
 
 
 def offers(pipe: Pipe, path: str) -> list[int]:
-    """Returns what another ring of this process does when it is told to."""
+    """When it is told to, it leaves this ring, and returns what another one of it does."""
     header = opened(path)
     native.offer(header, slots(b"12345678"))
     peer = raw_verbs.join_producer(header)
     pipe.send(peer.number)
     pipe.receive()
+    header.disown()
     return Segment(2).producer().put()
 
 

@@ -92,6 +92,38 @@ ASIDE: dict[str, Callable[..., None]] = {
     "this does not hold up the watchdog.",
 )
 @pytest.mark.parametrize("way", ASIDE)
+def test_who_asks_does_not_wait_for_a_close(ring, children, lingering, way):
+    """The creator of the ring answers with what takes long to close."""
+    native.offer(ring.creator, fd := slots())
+    os.close(fd)
+    path = of(ring, os.getpid())
+    path.unlink()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as liar:
+        liar.bind(str(path))
+        liar.listen()
+        child = children(refused, ring.path, PATIENCE_S if way == "as slots" else 0.3)
+        asking, _ = liar.accept()
+        child.stop()  # it shall be the last one to close what is sent
+        with asking:
+            ASIDE[way](asking, lingering)
+            os.kill(child.pid, signal.SIGCONT)
+            error, told = child.result()
+    path.unlink()
+    assert (error, told) == ("", "got it") if way == "as slots" else error == "RingTimeout", told
+
+
+def test_who_closes_does_not_wait_for_what_nobody_has_read(ring, stopped, lingering):
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(connect(of(ring, stopped.pid))) for _ in range(65)]
+        for each in (clients[0], clients[-1]):  # the hearer is at the first, and has room for 64
+            sends(each, hello(has=1), lingering())
+        os.kill(stopped.pid, signal.SIGCONT)
+        stopped.send()
+        assert stopped.result() == [2]
+    ring.reap()
+
+
+@pytest.mark.parametrize("way", ASIDE)
 def test_who_sends_what_takes_long_to_close_holds_nobody_up(
     ring, children, stopped, lingering, way
 ):
