@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import time
 from collections.abc import Collection, Iterable
 
 from gpuring import native
@@ -22,6 +23,12 @@ from gpuring.native import Header, Peer
 from gpuring.registry.subscriptions import is_read_elsewhere, is_unnamed, text_of
 
 _MAX_RANGES = 5
+_POLLED_S = 0.02
+"""Who polls does not have /proc read for each time.  What was read is good for so long."""
+_MAX_LOOKS = 1000
+
+_stopped: dict[tuple[bytes, int, int], tuple[float, bool]] = {}
+"""Whether a peer was stopped, and when that was looked up, by its ring, number and process."""
 
 
 def refused(ring: str, peer: Peer, result: int, *, verb: str, timeout: float | None) -> RingError:
@@ -29,7 +36,7 @@ def refused(ring: str, peer: Peer, result: int, *, verb: str, timeout: float | N
     if result == native.BLOCKED:
         kind = RingFull if verb == "claim" else RingTimeout
         waited = "at once" if not timeout else f"within {timeout:g} s"
-        why = culprit(peer, states=bool(timeout))  # who polls shall not read /proc each time
+        why = culprit(peer, at_most_s_old=0.0 if timeout else _POLLED_S)
         return kind(f"ring {ring!r}: no {_wanted(verb)} {waited}: {why}")
     if result == native.CLOSED:
         return RingClosed(f"ring {ring!r} was closed: no frames can be claimed any more")
@@ -130,13 +137,26 @@ def cannot_join(
     return unusable(ring, result)
 
 
-def culprit(peer: Peer, *, states: bool = False) -> str:
-    """What blocks the peer, in words.  `states`: also whose process is stopped."""
+def _is_stopped(header: Header, number: int, at_most_s_old: float) -> bool:
+    """Whether a peer's process is stopped, or was so long ago."""
+    who = header.epoch, number, header.peer_pid(number)
+    looked_s, stopped = _stopped.get(who, (0.0, False))
+    now_s = time.monotonic()
+    if now_s - looked_s >= at_most_s_old:
+        if len(_stopped) > _MAX_LOOKS:
+            _stopped.clear()
+        stopped = header.is_stopped(number)
+        _stopped[who] = now_s, stopped
+    return stopped
+
+
+def culprit(peer: Peer, at_most_s_old: float = 0.0) -> str:
+    """What blocks the peer, in words, and whose process is stopped, or was so long ago."""
     reason, other, subscription, seq, since_ns = peer.culprit
     header = peer.header
 
     def is_stopped(number: int) -> bool:
-        return states and header.is_stopped(number)
+        return _is_stopped(header, number, at_most_s_old)
 
     where = elsewhere = ""
     if subscription is not None:

@@ -86,7 +86,7 @@ def test_a_stopped_producer_with_a_claim_holds_up_readers_and_a_lap_later_produc
             reader.acquire(0.001)
         assert newest.latest(0).seq == behind[-1]
         newest.close()
-        with pytest.raises(gpuring.RingFull, match=rf"pid {child.pid}"):
+        with pytest.raises(gpuring.RingFull, match=rf"{child.pid}, stopped"):
             producer.claim(0)
         assert ring.stats().reaps == 0
         go_on(child)
@@ -264,10 +264,9 @@ def test_who_waits_for_a_frame_is_told_that_the_producer_is_stopped(name, childr
             reader.acquire(0.001)
         child.stop()
         told = rf"not been published yet. Producer {number} \(pid {child.pid}\) is stopped$"
-        with pytest.raises(gpuring.RingTimeout, match=told):
-            reader.acquire(0.001)
-        with pytest.raises(gpuring.RingTimeout, match=r"has not been published yet$"):
-            reader.acquire(0)  # a program that polls pays nothing for it
+        for timeout in (0.001, 0):
+            with pytest.raises(gpuring.RingTimeout, match=told):
+                reader.acquire(timeout)
         child.kill()
 
 
