@@ -2,6 +2,7 @@
 # cython: auto_pickle=False
 """Descriptors that no interrupt can lose: of a file, and of a directory that is watched."""
 import os
+import weakref
 
 from cpython.exc cimport PyErr_CheckSignals, PyErr_SetFromErrnoWithFilenameObject
 from libc.errno cimport EINTR, errno
@@ -15,10 +16,15 @@ cdef extern from "sys/inotify.h" nogil:
     int IN_NONBLOCK, IN_CLOEXEC, IN_CREATE, IN_MOVED_TO, IN_ONLYDIR
 
 
+_open = weakref.WeakSet()
+
+
 cdef class File:
-    """An open file.  It is closed at the latest when this object goes, so no interrupt can lose the descriptor."""
+    """An open file.  It is closed at the latest when this object goes, so no interrupt can lose the descriptor.  A forked child
+    does not have it, and so no lock of its parent's."""
 
     cdef readonly int fd
+    cdef object __weakref__
 
     def __cinit__(self, path, int flags, int mode=0o600):
         """Opens a file as os.open does.  No program that is started inherits it.  Raises OSError."""
@@ -27,6 +33,7 @@ cdef class File:
         while True:
             self.fd = c_open(encoded, flags | os.O_CLOEXEC, mode)
             if self.fd >= 0:
+                _open.add(self)
                 return
             if errno != EINTR:
                 PyErr_SetFromErrnoWithFilenameObject(OSError, path)
@@ -49,6 +56,14 @@ cdef class File:
 
     def __exit__(self, *_):
         self.close()
+
+
+def _close_all():
+    for file in list(_open):
+        file.close()
+
+
+os.register_at_fork(after_in_child=_close_all)
 
 
 cdef class NameWatch:

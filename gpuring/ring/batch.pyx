@@ -45,6 +45,11 @@ cdef list end_all(batch, verb which, str name):
     return [call.torn[n] for n in range(call.torns)]
 
 
+cdef bint is_forked(batch):
+    cdef Slot slot = batch[0]
+    return slot._peer.is_forked()
+
+
 class WriteBatch(Unique, tuple[WriteSlot, ...]):
     """Slots claimed together, in order of sequences.  As a context manager it publishes them; if
     the block raises, it abandons them.  Slots that were ended one by one are left alone."""
@@ -71,7 +76,7 @@ class WriteBatch(Unique, tuple[WriteSlot, ...]):
     def __exit__(self, kind, error, traceback):
         if kind is None:
             self.publish()
-        else:
+        elif not is_forked(self):
             self.abandon()
 
 
@@ -98,6 +103,8 @@ class ReadBatch(Unique, tuple[ReadSlot, ...]):
     def __exit__(self, kind, error, traceback):
         """Frames that were not seen because a Ctrl-C came first are given back."""
         cdef ReadSlot slot
+        if kind is not None and is_forked(self):
+            return
         if kind is not None and not issubclass(kind, Exception):
             for slot in reversed(self):
                 if slot.use.open and not slot._seen:

@@ -99,6 +99,8 @@ class Loop:
 
     def undo(self) -> None:
         """After an interrupt.  If the body did not have its frame yet, the frame comes again."""
+        if self._is_forked():
+            return
         if self.slot is not None and self.slot._open and not self.slot._seen:
             self._consumer._put_back(self.slot.index)
         self.give_back()
@@ -106,10 +108,16 @@ class Loop:
     def leave(self) -> None:
         """After the loop was left, where nothing can be raised.  The next acquire, or close, raises
         FrameTorn for a torn frame."""
+        if self._is_forked():
+            return
         try:
             self.give_back()
         except FrameTorn as torn:
             self._consumer._untold += torn.seqs
+
+    def _is_forked(self) -> bool:
+        """Whether this is a forked child, which has nothing to end here."""
+        return bool(self._consumer._ring._header.forked)
 
     def is_over(self, end: EndOfStream | PeerLost) -> bool:
         """Whether the loop ends with what acquire raised.  Raises it again if the loop raises it.

@@ -346,7 +346,7 @@ cdef class WriteSlot(Slot):
             return
         if kind is None:
             self._finish(PUBLISH, "publish")
-        else:
+        elif not self._peer.is_forked():  # a forked child ends by its own error
             self.abandon()
 
     def copy_from(self, source, *, field=None, stream=None):
@@ -439,7 +439,7 @@ cdef class ReadSlot(Slot):
         return self
 
     def __exit__(self, kind, error, traceback):
-        if not self.use.open:
+        if not self.use.open or (kind is not None and self._peer.is_forked()):
             return
         if kind is not None and not self._seen and not issubclass(kind, Exception):
             self._peer.put_back(self.index)  # Ctrl-C, before the block had begun

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import atexit
 import contextlib
+import gc
+import multiprocessing.util
 import os
+import select
 import signal
 import sys
 import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
 
 import gpuring
+from gpuring.registry import locks, segment
 from tests.helpers.promise import promise
+from tests.helpers.rings import drain, put
 from tests.helpers.support import Pipe, poll
 from tests.service import services
 
@@ -138,3 +150,186 @@ def test_a_forked_child_does_not_wait_for_a_thread_that_it_does_not_have(name, c
     assert len(errors) == 4
     for error in errors:
         assert "fork()" in error, errors
+
+
+# ---- what a forked child does to what its parent has -------------------------------------------
+
+Enter = Callable[[Any], Any]
+Has = Iterator[list[Any]]
+
+
+def has_a_ring(ring: gpuring.Ring, name: str, enter: Enter) -> Has:
+    mine = enter(gpuring.create(f"{name}.mine", **OPTIONS, device="host"))
+    yield [mine]
+    gpuring.attach(f"{name}.mine").close()
+
+
+def has_attached(ring: gpuring.Ring, name: str, enter: Enter) -> Has:
+    mine = enter(gpuring.attach(name))
+    mine.watch()
+    yield [mine]
+    assert mine.stats().name == name
+
+
+def has_claimed(ring: gpuring.Ring, name: str, enter: Enter) -> Has:
+    producer = enter(ring.producer())
+    reader = enter(ring.consumer())
+    slot = enter(producer.claim())
+    yield [producer]
+    slot.publish()
+    assert drain(reader) == [slot.seq]
+
+
+def has_acquired(ring: gpuring.Ring, name: str, enter: Enter) -> Has:
+    producer, reader = enter(ring.producer()), enter(ring.consumer())
+    put(producer)
+    slot = enter(reader.acquire())
+    yield [reader, producer]
+    slot.release()
+    assert drain(reader) == []
+
+
+def has_batches(ring: gpuring.Ring, name: str, enter: Enter) -> Has:
+    producer, reader = enter(ring.producer()), enter(ring.consumer())
+    put(producer)
+    frames, claims = enter(reader.acquire_many(2)), enter(producer.claim_many(1))
+    yield [reader, producer]
+    frames.release()
+    claims.publish()
+    assert drain(reader) == [claims[0].seq]
+
+
+def loops(ring: gpuring.Ring, name: str, enter: Enter) -> Has:
+    producer, reader = enter(ring.producer()), enter(ring.consumer())
+    before = put(producer)
+    frames = iter(reader)
+    slot = next(frames)
+    yield [frames, reader]
+    assert [slot.seq] == before
+    del slot
+    after = put(producer)
+    assert [next(frames).seq] == after
+
+
+def aligns(ring: gpuring.Ring, name: str, enter: Enter) -> Has:
+    producer = enter(ring.producer())
+    reader, other = enter(ring.consumer()), enter(ring.consumer())
+    frames = enter(gpuring.align([reader, other]))
+    put(producer)
+    left, right = next(frames)
+    yield [frames, reader]
+    assert left.seq == right.seq
+    del left, right
+    seqs = put(producer)
+    assert [each.seq for each in next(frames)] == seqs * 2
+
+
+def polls(ring: gpuring.Ring, name: str, enter: Enter) -> Has:
+    producer, reader = enter(ring.producer()), enter(ring.consumer())
+    descriptor = reader.fileno()
+    assert not select.select([descriptor], [], [], 0)[0]
+    yield [reader]
+    put(producer)
+    assert select.select([descriptor], [], [], 20)[0]
+
+
+def awaits(ring: gpuring.Ring, name: str, enter: Enter) -> Has:
+    producer, reader = enter(ring.producer()), enter(ring.consumer())
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(reader.acquire_async())
+    while reader._notifier is None:
+        loop.run_until_complete(asyncio.sleep(0))
+    loop.run_until_complete(asyncio.sleep(0))
+    yield [reader]
+    seqs = put(producer)
+    assert [loop.run_until_complete(task).seq] == seqs
+    loop.close()
+
+
+def closes(stack: contextlib.ExitStack, has: Has, closers: list[Any]) -> None:
+    for each in closers:
+        each.close()
+
+
+def leaves_its_blocks(stack: contextlib.ExitStack, has: Has, closers: list[Any]) -> None:
+    with contextlib.suppress(gpuring.RingError):
+        stack.close()
+
+
+def fails(stack: contextlib.ExitStack, has: Has, closers: list[Any]) -> None:
+    with contextlib.suppress(ZeroDivisionError), stack:
+        raise ZeroDivisionError
+
+
+def drops(stack: contextlib.ExitStack, has: Has, closers: list[Any]) -> None:
+    stack.pop_all()
+    closers.clear()
+    has.close()
+    gc.collect()
+
+
+def exits(stack: contextlib.ExitStack, has: Has, closers: list[Any]) -> None:
+    multiprocessing.util._exit_function()
+    atexit._run_exitfuncs()
+
+
+def everything(ring: gpuring.Ring) -> list[Any]:
+    """All that processes share of the rings of this name."""
+    paths = sorted(Path("/dev/shm").glob(f"gpuring.{ring.name}*"))
+    return [(path.name, path.read_bytes()) for path in paths] + ring._header.live_peers()
+
+
+WAYS = [closes, leaves_its_blocks, fails, drops, exits]
+
+
+def forks_a_child(name: str, kind: Any, way: Any) -> tuple[int, bool]:
+    """How the child has ended, and whether the rings are as before."""
+    with (
+        gpuring.create(name, **OPTIONS, device="host") as ring,
+        contextlib.ExitStack() as stack,
+    ):
+        has = kind(ring, name, (lambda each: each) if way is drops else stack.enter_context)
+        closers = next(has)
+        before = everything(ring)
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(20)
+            sys.unraisablehook = lambda error: os._exit(3)
+            way(stack, has, closers)
+            os._exit(0)
+        _, status = os.waitpid(pid, 0)
+        same = everything(ring) == before
+        assert next(has, None) is None
+    return os.waitstatus_to_exitcode(status), same
+
+
+def forks_children(pipe: Pipe, name: str, kind: Any) -> dict[str, tuple[int, bool]]:
+    return {way.__name__: forks_a_child(name, kind, way) for way in WAYS}
+
+
+@pytest.mark.parametrize("kind", [
+    has_a_ring, has_attached, has_claimed, has_acquired, has_batches, loops, aligns, polls, awaits,
+])  # fmt: skip
+def test_however_a_forked_child_ends_its_parent_has_what_it_had(name, children, kind):
+    ended = children(forks_children, name, kind).result()
+    assert ended == {way.__name__: (0, True) for way in WAYS}
+
+
+def forks_in_the_middle(pipe: Pipe, name: str) -> None:
+    """While it has the lock of a name, as another thread of it may have, which is tidying up."""
+    with gpuring.create(name, **OPTIONS, device="host"):
+        with segment.Named(segment.header_name(name)) as named, named.open(os.O_RDWR) as file:
+            assert locks.lock_name(file.fd)
+            pid = os.fork()
+            if pid == 0:
+                signal.alarm(60)
+                signal.pause()
+        try:
+            gpuring.attach(name).close()
+        finally:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+def test_a_forked_child_keeps_no_lock_of_a_name(name, children):
+    children(forks_in_the_middle, name).result()

@@ -369,6 +369,8 @@ class Aligned(Unique, Generic[OneSlot]):
 
         May be called twice, and the iteration may go on afterwards.
         """
+        if self._streams[0].consumer.ring._header.forked:
+            return
         self._move_on()
         for each in self._streams:
             each.give_back()
