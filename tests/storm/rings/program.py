@@ -35,8 +35,6 @@ class Program:
         self.findings = Findings(folder / "findings")
         self.ending = False
         """It was told to end, by SIGTERM."""
-        self.left_before = 0
-        """Claims and holds that an interrupt left, before the next verb."""
         self._armed = False
         self._kept_back: int | None = None
         self._participations = iter(range(1 << 12))

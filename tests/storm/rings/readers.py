@@ -129,7 +129,6 @@ class Reader:
         assert self.sheet
         self.sheet("I")
         self.salvage()
-        self.program.left_before += len(self._holding())
         try:
             with self.peer.acquire(0) as self.slot:
                 self.note(self.slot)

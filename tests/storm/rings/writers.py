@@ -91,7 +91,6 @@ class Writer:
         assert self.sheet
         self.sheet("I")
         self.salvage()
-        self.program.left_before += len(self._holding())
         with contextlib.suppress(gpuring.RingFull, gpuring.RingClosed):
             self.peer.claim(0).abandon()
         if held := self._holding():
