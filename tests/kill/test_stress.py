@@ -1,27 +1,22 @@
-"""Real processes over real shared memory; afterwards their books must balance.
+"""Real processes over real shared memory at full speed; afterwards their books must balance.
 
 Every frame's whole content follows from (producer, k), so a torn or overwritten one cannot pass.
 Short by default; `--stress-seconds 60` (or GPURING_STRESS_SECONDS) makes each configuration run on.
+tests/storm/soak.py kills some of them.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import random
-import struct
 import time
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 import gpuring
 from gpuring.native.snapshot import snapshot
-from tests.helpers.support import Child, Pipe, Place, poll
+from tests.helpers.support import Pipe, Place
 
 WORDS = 1000
 META = [("producer", "i4"), ("k", "i8")]
@@ -171,148 +166,3 @@ def test_the_books_balance(place, name, children, mix, pytestconfig):
         for group, frames in together.items():
             assert Counter(frames) == Counter(dict.fromkeys(published, 1)), group
         check_ring(ring)
-
-
-# ---- and some of them are killed ---------------------------------------------------------------
-
-_ENTRY = struct.Struct("<cqiq")
-
-
-class Log:
-    """What a process did, written so that it survives its SIGKILL: (mark, seq, producer, k)."""
-
-    def __init__(self, path: Path) -> None:
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-
-    def __call__(self, mark: bytes, seq: int, producer: int, k: int) -> None:
-        os.write(self._fd, _ENTRY.pack(mark, seq, producer, k))
-
-    @staticmethod
-    def read(path: Path) -> list[tuple[bytes, int, int, int]]:
-        data = path.read_bytes()
-        return list(_ENTRY.iter_unpack(data[: len(data) // _ENTRY.size * _ENTRY.size]))
-
-
-def produce_until_told(pipe: Pipe, name: str, place: Place, me: int, path: Path) -> None:
-    log = Log(path)
-    with gpuring.attach(name) as ring, ring.producer() as producer:
-        pipe.send()
-        pipe.receive()
-        k = 0
-        while not pipe.told():
-            with producer.claim() as slot:
-                place.fill(slot.array, content(me, k))
-                slot.meta["producer"], slot.meta["k"] = me, k
-                log(b"p", slot.seq, me, k)
-                seq = slot.seq
-            log(b"P", seq, me, k)
-            k += 1
-
-
-def consume_and_log(pipe: Pipe, name: str, place: Place, group: str, path: Path) -> None:
-    """Holds two frames at a time if there are two; who waits with one in hand may wait for ever."""
-    log = Log(path)
-    with gpuring.attach(name) as ring, ring.consumer(group) as frames:
-        pipe.send()
-        while True:
-            try:
-                held = [take(frames, None, place, log)]
-                with contextlib.suppress(gpuring.RingTimeout):
-                    held.append(take(frames, 0, place, log))
-            except (gpuring.EndOfStream, gpuring.PeerLost):
-                return  # leaving releases what is still held
-            for slot, producer, k in held:
-                seq = slot.seq
-                slot.release()
-                log(b"R", seq, producer, k)
-
-
-def take(
-    frames: gpuring.Consumer, timeout: float | None, place: Place, log: Log
-) -> tuple[gpuring.ReadSlot, int, int]:
-    slot = frames.acquire(timeout)
-    producer, k = int(slot.meta["producer"]), int(slot.meta["k"])
-    log(b"A", slot.seq, producer, k)
-    assert (place.read(slot.array) == content(producer, k)).all(), f"frame {slot.seq} is torn"
-    return slot, producer, k
-
-
-@pytest.mark.slow(keep=1)
-@pytest.mark.deadline(120)
-@pytest.mark.parametrize("seed", range(2))
-def test_survivors_go_on_and_nothing_is_lost_but_what_the_dead_had(
-    place, name, children, tmp_path, seed, pytestconfig
-):
-    until = time.monotonic() + pytestconfig.getoption("--stress-seconds")
-    chance = random.Random(seed)
-    round_ = 0
-    while round_ == 0 or time.monotonic() < until:
-        folder = tmp_path / str(round_)
-        folder.mkdir()
-        with place.create(name, slots=4, shape=WORDS, dtype="u4", meta=META) as ring:
-            kill_round(place, ring, children, folder, chance)
-        round_ += 1
-
-
-def kill_round(place: Place, ring: gpuring.Ring, children: Any, folder: Path, chance: Any) -> None:
-    groups = ["all", "jobs", "jobs", "jobs"]
-    readers: list[Child] = [
-        children(consume_and_log, ring.name, place, group, folder / f"reader{n}")
-        for n, group in enumerate(groups)
-    ]
-    writers: list[Child] = [
-        children(produce_until_told, ring.name, place, p, folder / f"writer{p}") for p in range(2)
-    ]
-    for child in (*readers, *writers):
-        child.receive()
-    for writer in writers:
-        writer.send()
-    victims = [writers[0], readers[1]]
-    chance.shuffle(victims)
-    for victim in victims:
-        ahead = ring.stats().cursor + chance.randrange(1, 200)
-        poll(lambda ahead=ahead: ring.stats().cursor >= ahead)
-        for _ in range(chance.randrange(2000)):
-            pass
-        victim.kill()
-        ahead = ring.stats().cursor + 20
-        poll(lambda ahead=ahead: ring.stats().cursor >= ahead)  # they go on
-    writers[1].send()
-    writers[1].result()
-    for reader in (readers[0], *readers[2:]):
-        reader.result()
-    ring._header.reap()  # who held nothing was in nobody's way, so nobody may have looked
-    assert ring.stats().reaps == 2
-    check_ring(ring)
-    check_books(
-        [Log.read(folder / f"writer{p}") for p in range(2)],
-        [Log.read(folder / f"reader{n}") for n in range(4)],
-        torn=ring.slots if place.on_gpu else 0,
-    )
-
-
-def check_books(writers: list[Any], readers: list[Any], torn: int) -> None:
-    """The first writer and the second reader were killed; reader 0 had `all` to itself."""
-    surely = {(p, k) for log in writers for mark, _, p, k in log if mark == b"P"}
-    perhaps = {(p, k) for log in writers for mark, _, p, k in log}
-    assert len(perhaps) - len(surely) <= 1
-
-    everything = [(p, k) for mark, _, p, k in readers[0] if mark == b"A"]
-    assert len(everything) == len(set(everything))
-    assert set(everything) <= perhaps
-    missing = surely - set(everything)
-    assert len(missing) <= torn, missing
-    assert all(p == 0 for p, _ in missing)
-
-    taken = Counter((p, k) for log in readers[1:] for mark, _, p, k in log if mark == b"A")
-    dead_had = {(p, k) for mark, _, p, k in readers[1] if mark == b"A"}
-    dead_gave = {(p, k) for mark, _, p, k in readers[1] if mark == b"R"}
-    assert set(taken) | missing >= surely
-    assert set(taken) <= perhaps
-    again = {frame for frame, times in taken.items() if times > 1}
-    assert all(times <= 2 for times in taken.values())
-    assert again <= dead_had - dead_gave, "had twice without a death in between"
-    # at most one of those it held was given back without a line in its log, one taken without
-    assert len(dead_had - dead_gave - again) <= 1
-    seqs = [seq for mark, seq, _, _ in readers[0] if mark == b"A"]
-    assert seqs == sorted(seqs)

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from gpuring.native.snapshot import snapshot
 from tests.helpers.support import PLACES, Child, Place
 from tests.storm.harness import Storm
 from tests.storm.paper import META, ROW, WORDS, read
@@ -238,6 +239,8 @@ class Soak(Storm):
             seen_lossy += len(lossy)
         stats = self.ring.stats()
         assert (stats.peers, stats.subscriptions, stats.reaps) == ((), (), kills.total()), stats
+        slots = snapshot(self.ring._header)["slots"]
+        assert {slot["phase"] for slot in slots} <= {"ready", "void", "torn"}
         return {"published": len(surely), "alone": len(alone), "jobs": len(living),
                 "jobs_dead": len(dead), "redelivered": int(living["again"].sum()), "twice": twice,
                 "lossy": seen_lossy, "cut_off": missing, "torn_told": self.torn}  # fmt: skip

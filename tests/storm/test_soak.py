@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.helpers.support import ON_GPU
 from tests.storm import calls
 from tests.storm.harness import storm
 from tests.storm.soak import Soak
@@ -13,7 +14,7 @@ from tests.storm.soak import Soak
 @pytest.mark.deadline(200)
 @pytest.mark.parametrize(
     ("where", "seconds"),
-    [("host", 8.0), pytest.param("cuda-timeline", 20.0, marks=pytest.mark.gpu)],
+    [("host", 8.0), *(pytest.param(each.name, 20.0, marks=pytest.mark.gpu) for each in ON_GPU)],
 )
 def test_the_books_balance_while_peers_come_and_go_and_die(where, seconds):
     result = storm(Soak, where=where, seconds=seconds, seed=1).result()
