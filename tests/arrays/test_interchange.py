@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import gpuring
+from tests.helpers.rings import small_ring
 from tests.helpers.support import Pipe
 
 
@@ -245,7 +246,7 @@ def test_what_dlpack_has_no_word_for(name):
 
 
 def test_an_exported_slot_outlives_its_ring(name):
-    ring = gpuring.create(name, slots=2, shape=4, dtype="u1", device="host")
+    ring = small_ring(name, 2)
     slot = ring.producer().claim()
     slot.array[...] = 9
     tensor = np.from_dlpack(slot)
@@ -286,7 +287,7 @@ def test_host_arrays_and_metadata_outlive_the_ring(name):
 
 
 def test_a_host_ring_takes_no_stream(name):
-    with gpuring.create(name, slots=2, shape=4, dtype="u1", device="host") as ring:
+    with small_ring(name, 2) as ring:
         with ring.producer() as producer, pytest.raises(TypeError, match="stream"):
             producer.claim(stream=0)
         assert ring.stats().cursor == 2

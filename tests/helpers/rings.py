@@ -17,6 +17,11 @@ from tests.helpers.processes import Pipe, poll
 SMALL = {"slots": 4, "shape": 4, "dtype": "u1"}
 
 
+def small_ring(name: str, slots: int = 4, **options: Any) -> gpuring.Ring:
+    """Makes a ring in host memory.  A frame has four bytes."""
+    return gpuring.create(name, **SMALL | {"slots": slots, "device": "host"} | options)
+
+
 def put(producer: gpuring.Producer, frames: int = 1, value: Any = None) -> list[int]:
     """Publishes frames, full of the value.  Returns their sequences."""
     seqs = []

@@ -6,10 +6,6 @@ import gpuring
 from tests.helpers.support import poll, set_fence
 
 
-def make(name):
-    return gpuring.create(name, slots=4, shape=(8,), dtype="u1", device="host")
-
-
 def publishes(pipe, name, frames):
     producer = gpuring.attach(name, timeout=10).producer()
     for _ in range(frames):

@@ -7,8 +7,9 @@ import pytest
 import gpuring
 from gpuring.cli.inspect import describe
 from tests.helpers.promise import promise
+from tests.helpers.rings import small_ring
 from tests.helpers.support import HOST, ON_GPU, poll, segments_of
-from tests.helpers.victim import Victim, make
+from tests.helpers.victim import Victim
 
 
 def put(producer):
@@ -68,7 +69,7 @@ def reads(pipe, name, what):
 @promise("failure.md", "The subscription ends, so producers no longer wait for it.")
 @pytest.mark.parametrize("what", ["nothing", "a frame", "a frame, released"])
 def test_a_killed_readers_subscription_goes_and_producers_go_on(name, children, what):
-    with make(name) as ring, ring.producer() as producer:
+    with small_ring(name) as ring, ring.producer() as producer:
         child = children(reads, name, what)
         poll(lambda: ring.stats().subscriptions)
         for _ in range(4):
@@ -85,7 +86,7 @@ def test_a_killed_readers_subscription_goes_and_producers_go_on(name, children, 
 
 
 def creates(pipe, name):
-    ring = make(name)
+    ring = small_ring(name)
     pipe.send()
     pipe.receive()
     ring.close()
@@ -118,7 +119,7 @@ def test_a_host_ring_outlives_its_creator_as_long_as_it_has_its_name(name, child
     "The frame is torn. That reader gets `FrameTorn` from `slot.check()` and at release.",
 )
 def test_who_holds_a_frame_that_turns_out_torn_is_told_by_check_and_at_release(name, children):
-    with make(name) as ring:
+    with small_ring(name) as ring:
         frames, victim = ring.consumer(), Victim(ring, children)
         slot = frames.acquire(10)
         slot.check()
@@ -137,7 +138,7 @@ def test_who_holds_a_frame_that_turns_out_torn_is_told_by_check_and_at_release(n
     "again.",
 )
 def test_a_new_producer_starts_the_stream_again(name, children):
-    with make(name) as ring:
+    with small_ring(name) as ring:
         frames, victim = ring.consumer(), Victim(ring, children, 2)
         victim.die()
         assert [seq_of(frames), seq_of(frames)] == [4, 5]
@@ -163,7 +164,7 @@ def dies_at_once(pipe, name, peers):
     "failure.md", "`gpuring inspect` shows the last eight deaths, and what was done about each."
 )
 def test_inspect_shows_the_last_eight_deaths(name, children):
-    with make(name) as ring, ring.producer():
+    with small_ring(name) as ring, ring.producer():
         pids = []
         for peers in (3, 5, 3):
             child = children(dies_at_once, name, peers)

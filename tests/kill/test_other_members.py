@@ -9,7 +9,7 @@ import pytest
 
 import gpuring
 from tests.helpers.processes import Child, Pipe, poll
-from tests.helpers.rings import put
+from tests.helpers.rings import put, small_ring
 
 
 def hold(pipe: Pipe, name: str) -> None:
@@ -22,13 +22,9 @@ def hold(pipe: Pipe, name: str) -> None:
             pipe.receive()
 
 
-def make(name: str) -> gpuring.Ring:
-    return gpuring.create(name, slots=4, shape=4, dtype="u1", device="host")
-
-
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
 def test_a_frame_that_a_member_dies_with_comes_to_one_that_has_had_newer_ones(name, children, how):
-    with make(name) as ring, ring.producer() as producer, ring.consumer("jobs") as other:
+    with small_ring(name) as ring, ring.producer() as producer, ring.consumer("jobs") as other:
         member: Child = children(hold, name)
         member.receive()
         (first,) = put(producer)
@@ -46,7 +42,7 @@ def test_a_frame_that_a_member_dies_with_comes_to_one_that_has_had_newer_ones(na
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.parametrize("by", ["close", "the next verb"])
 def test_a_frame_that_a_member_has_never_looked_at_comes_back_unflagged(name, by):
-    with make(name) as ring, ring.producer() as producer, ring.consumer("jobs") as other:
+    with small_ring(name) as ring, ring.producer() as producer, ring.consumer("jobs") as other:
         member = ring.consumer("jobs")
         (first,) = put(producer)
         member.acquire(0)  # dropped: as when Ctrl-C comes before its caller has it
@@ -64,7 +60,7 @@ def test_a_frame_that_a_member_has_never_looked_at_comes_back_unflagged(name, by
 
 @pytest.mark.parametrize("looked_at", [False, True])
 def test_what_a_member_holds_when_it_leaves_in_order_goes_to_nobody_else(name, looked_at):
-    with make(name) as ring, ring.producer() as producer, ring.consumer("jobs") as other:
+    with small_ring(name) as ring, ring.producer() as producer, ring.consumer("jobs") as other:
         member = ring.consumer("jobs")
         put(producer)
         slot = member.acquire(0)

@@ -11,6 +11,7 @@ import pytest
 import gpuring
 from gpuring.native.snapshot import snapshot
 from tests.helpers.promise import promise
+from tests.helpers.rings import small_ring
 
 JOINS = """
 import multiprocessing, os, sys, threading, time
@@ -92,7 +93,7 @@ STATUS = {"SIGKILL": -9, "SIGTERM": -15}
 
 @pytest.fixture
 def ring(name):
-    with gpuring.create(name, slots=4, shape=4, dtype="u1", device="host") as made:
+    with small_ring(name) as made:
         yield made
 
 

@@ -14,14 +14,10 @@ import pytest
 import gpuring
 from tests.helpers.commands import gpuring as command
 from tests.helpers.promise import promise
-from tests.helpers.rings import drain, put
+from tests.helpers.rings import drain, put, small_ring
 from tests.helpers.support import poll
 
 SLOTS = 4
-
-
-def make(name):
-    return gpuring.create(name, slots=SLOTS, shape=4, dtype="u1", device="host")
 
 
 def go_on(child):
@@ -73,7 +69,7 @@ def is_asleep(ring, number):
     "If the process is continued, it goes on where it was.",
 )
 def test_a_stopped_producer_with_a_claim_holds_up_readers_and_a_lap_later_producers(name, children):
-    with make(name) as ring, ring.producer() as producer, ring.consumer("all") as reader:
+    with small_ring(name) as ring, ring.producer() as producer, ring.consumer("all") as reader:
         newest = ring.consumer(lossless=False)
         child = children(claims, name)
         seq = child.receive()
@@ -98,7 +94,7 @@ def test_a_stopped_producer_with_a_claim_holds_up_readers_and_a_lap_later_produc
     "failure.md", "producers, a lap later", "If the process is continued, it goes on where it was."
 )
 def test_a_stopped_holder_of_a_lossless_subscription_holds_up_producers_a_lap_later(name, children):
-    with make(name) as ring, ring.producer() as producer, ring.consumer("other") as other:
+    with small_ring(name) as ring, ring.producer() as producer, ring.consumer("other") as other:
         child = children(holds, name, "mine", True)
         child.receive()
         (seq,) = put(producer)
@@ -123,7 +119,7 @@ def test_a_stopped_holder_of_a_lossless_subscription_holds_up_producers_a_lap_la
 )
 def test_another_member_reads_on_beside_a_stopped_one(name, children):
     """Up to a lap after the frame that it holds."""
-    with make(name) as ring, ring.producer() as producer:
+    with small_ring(name) as ring, ring.producer() as producer:
         child = children(holds, name, "shared", True)
         child.receive()
         (seq,) = put(producer)
@@ -140,7 +136,7 @@ def test_another_member_reads_on_beside_a_stopped_one(name, children):
 
 @promise("failure.md", "nobody; the ring has one slot less")
 def test_a_stopped_holder_of_a_lossy_subscription_costs_one_slot(name, children):
-    with make(name) as ring, ring.producer() as producer, ring.consumer("all") as reader:
+    with small_ring(name) as ring, ring.producer() as producer, ring.consumer("all") as reader:
         child = children(holds, name, "some", False)
         child.receive()
         (seq,) = put(producer)
@@ -163,7 +159,7 @@ def test_a_stopped_holder_of_a_lossy_subscription_costs_one_slot(name, children)
 def test_a_stopped_producer_or_lossy_reader_that_waits_costs_nothing(
     name, children, role, lossless
 ):
-    with make(name) as ring, ring.producer() as producer, ring.consumer("all") as reader:
+    with small_ring(name) as ring, ring.producer() as producer, ring.consumer("all") as reader:
         if role == "producer":
             put(producer, SLOTS)  # which nobody has read yet, so that it has to wait
         child = children(waits, name, role, lossless)
@@ -187,7 +183,7 @@ def test_a_stopped_producer_or_lossy_reader_that_waits_costs_nothing(
 )
 def test_a_stopped_reader_of_a_lossless_subscription_gates_though_it_holds_nothing(name, children):
     """It does not take what it is there for."""
-    with make(name) as ring, ring.producer() as producer:
+    with small_ring(name) as ring, ring.producer() as producer:
         child = children(waits, name, "consumer", True)
         number = child.receive()
         poll(lambda: is_asleep(ring, number))
@@ -202,7 +198,7 @@ def test_a_stopped_reader_of_a_lossless_subscription_gates_though_it_holds_nothi
 
 @promise("failure.md", "If it is killed, it is cleared like any other.")
 def test_a_stopped_process_that_is_killed_is_cleared(name, children):
-    with make(name) as ring, ring.producer() as producer, ring.consumer("all") as reader:
+    with small_ring(name) as ring, ring.producer() as producer, ring.consumer("all") as reader:
         child = children(claims, name)
         seq = child.receive()
         child.stop()
@@ -218,7 +214,7 @@ def test_a_stopped_process_that_is_killed_is_cleared(name, children):
 def test_the_tools_say_who_is_stopped(name, children, width):
     """In a narrow terminal, too, where top leaves columns out."""
     environment = os.environ | ({"COLUMNS": str(width)} if width else {})
-    with make(name) as ring, ring.producer() as producer:
+    with small_ring(name) as ring, ring.producer() as producer:
         child = children(holds, name, "object-detection-workers", True)
         child.receive()
         put(producer)
@@ -257,7 +253,7 @@ def produces(pipe, name):
 
 @promise("failure.md", "The errors of those that waited for it in vain say so, too.")
 def test_who_waits_for_a_frame_is_told_that_the_producer_is_stopped(name, children):
-    with make(name) as ring, ring.consumer() as reader, ring.producer():
+    with small_ring(name) as ring, ring.consumer() as reader, ring.producer():
         child = children(produces, name)
         number = child.receive()
         with pytest.raises(gpuring.RingTimeout, match=r"has not been published yet$"):

@@ -12,8 +12,9 @@ from gpuring.registry import diagnosis
 from tests.helpers import raw_verbs
 from tests.helpers.fake_driver import Driver, event_of
 from tests.helpers.promise import promise
+from tests.helpers.rings import small_ring
 from tests.helpers.support import Actor
-from tests.helpers.victim import Victim, make
+from tests.helpers.victim import Victim
 
 
 @pytest.fixture(params=["timeline", "event"])
@@ -407,7 +408,7 @@ def leave_without(consumer, error):
 )
 @pytest.mark.parametrize("how", ["acquire", "latest", "close"])
 def test_released_frames_that_turn_out_torn_are_told_once(name, children, how):
-    with make(name) as ring:
+    with small_ring(name) as ring:
         consumer = ring.consumer(lossless=how != "latest")
         seqs = released_torn(consumer, Victim(ring, children, 3), 3)
         with pytest.raises(
@@ -423,7 +424,7 @@ def test_released_frames_that_turn_out_torn_are_told_once(name, children, how):
 
 
 def test_a_torn_frame_that_is_still_held_is_told_by_close(name, children):
-    with make(name) as ring:
+    with small_ring(name) as ring:
         consumer, victim = ring.consumer(), Victim(ring, children)
         slot = consumer.acquire(10)
         victim.stick(slot)
@@ -436,7 +437,7 @@ def test_a_torn_frame_that_is_still_held_is_told_by_close(name, children):
 
 
 def test_a_frame_torn_at_its_release_is_not_told_again(name, children):
-    with make(name) as ring:
+    with small_ring(name) as ring:
         consumer, victim = ring.consumer(), Victim(ring, children)
         slot = consumer.acquire(10)
         victim.stick(slot)
@@ -449,7 +450,7 @@ def test_a_frame_torn_at_its_release_is_not_told_again(name, children):
 @pytest.mark.parametrize("how", ["acquire", "close"])
 def test_leaving_a_loop_does_not_swallow_a_torn_frame(name, children, how):
     """`break` closes the generator, where an error has nobody to go to."""
-    with make(name) as ring:
+    with small_ring(name) as ring:
         consumer, victim = ring.consumer(), Victim(ring, children)
         for slot in consumer:
             seq = slot.seq
@@ -464,7 +465,7 @@ def test_leaving_a_loop_does_not_swallow_a_torn_frame(name, children, how):
 
 
 def test_a_loop_that_goes_on_raises_for_a_torn_frame_at_once(name, children):
-    with make(name) as ring:
+    with small_ring(name) as ring:
         consumer, victim = ring.consumer(), Victim(ring, children)
         frames = iter(consumer)
         slot = next(frames)
@@ -476,7 +477,7 @@ def test_a_loop_that_goes_on_raises_for_a_torn_frame_at_once(name, children):
 
 
 def test_a_ring_closes_everything_before_it_tells_of_torn_frames(name, children):
-    ring = make(name)
+    ring = small_ring(name)
     header, consumer, victim = ring._header, ring.consumer("first"), Victim(ring, children)
     ring.consumer("second")
     ring.producer()

@@ -18,17 +18,12 @@ from tests.helpers.rings import (
     publish_at_random,
     put,
     readable,
+    small_ring,
     waiters,
 )
 from tests.helpers.support import Pipe, Place, poll
 
 ROUNDS = 10_000
-
-
-@pytest.fixture
-def ring(name):
-    with gpuring.create(name, **SMALL, device="host") as ring:
-        yield ring
 
 
 # ---- asyncio -------------------------------------------------------------------------------------
@@ -207,7 +202,7 @@ def test_cancelled_at_random_moments_nothing_is_lost_or_held(ring):
 @pytest.mark.deadline(120)
 def test_no_wake_up_is_lost(name, children):
     names = [f"{name}-{k}" for k in range(2)]
-    rings = [gpuring.create(each, **SMALL, device="host") for each in names]
+    rings = [small_ring(each) for each in names]
     late = 0
 
     async def read(consumer: gpuring.Consumer) -> None:
@@ -263,7 +258,7 @@ def test_a_producer_that_is_killed_ends_the_loop(place, name, children):
 
 
 def test_a_loop_goes_on_over_restarts(name):
-    rings = [gpuring.create(name, **SMALL, device="host")]
+    rings = [small_ring(name)]
     producers = [rings[0].producer()]
 
     async def restart(consumer: gpuring.Consumer, another_ring: bool) -> None:
@@ -271,7 +266,7 @@ def test_a_loop_goes_on_over_restarts(name):
         while not consumer._restarted:  # it has seen the end
             await asyncio.sleep(0.001)
         if another_ring:
-            rings.append(gpuring.create(name, **SMALL, device="host", replace=True))
+            rings.append(small_ring(name, replace=True))
             rings[0].close()
         producers.append(rings[-1].producer())
         put(producers[-1])
@@ -301,7 +296,7 @@ def test_a_loop_goes_on_over_restarts(name):
 
 def test_loops_of_several_threads_at_several_rings(name):
     """One bridge serves them all; consumers of one ring share it too."""
-    rings = [gpuring.create(f"{name}-{k}", **SMALL, device="host") for k in range(3)]
+    rings = [small_ring(f"{name}-{k}") for k in range(3)]
     frames, results = 500, []
 
     async def read(consumer: gpuring.Consumer) -> int:
@@ -333,7 +328,7 @@ def test_loops_of_several_threads_at_several_rings(name):
 
 def test_a_wait_whose_loop_was_closed_is_in_nobodys_way(name):
     """A second Ctrl-C ends asyncio.run before its tasks are done; the rest of one ends later."""
-    with gpuring.create(name, slots=2, shape=4, dtype="u1", device="host") as ring:
+    with small_ring(name, 2) as ring:
         producer, reader = ring.producer(), ring.consumer()
         old = asyncio.new_event_loop()
         left = reader.acquire_async()

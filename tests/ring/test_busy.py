@@ -4,21 +4,16 @@ refused.  It disturbs nothing of the verb in progress."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import gpuring
+from tests.helpers.rings import small_ring
 from tests.helpers.support import has_slot_without_gil, one_thread_at_a_time, poll
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*nobody has its slot:ResourceWarning")
-
-
-@pytest.fixture
-def ring(name) -> Iterator[gpuring.Ring]:
-    with gpuring.create(name, slots=4, shape=4, dtype="u1", device="host") as made:
-        yield made
 
 
 def busy(ring: gpuring.Ring, endpoint: Any, verb: Callable[[], Any]) -> threading.Thread:
@@ -91,7 +86,7 @@ def test_a_slot_that_is_dropped_while_a_verb_waits_is_given_back_after_it(ring):
 def test_who_ends_a_slot_twice_does_not_end_that_of_a_thread_that_has_just_got_it(name):
     """That thread has the slot again, and does not run yet, because it needs the GIL."""
     with (
-        gpuring.create(name, slots=1, shape=4, dtype="u1", device="host") as ring,
+        small_ring(name, 1) as ring,
         ring.producer() as producer,
         ring.consumer() as frames,
         one_thread_at_a_time(),
@@ -113,10 +108,7 @@ def test_who_ends_a_slot_twice_does_not_end_that_of_a_thread_that_has_just_got_i
 
 def test_a_verb_while_a_lost_slot_is_given_back_gets_no_slot_that_is_taken_away(name, monkeypatch):
     """A signal handler, or another thread, would claim the slot that is about to be ended."""
-    with (
-        gpuring.create(name, slots=1, shape=4, dtype="u1", device="host") as ring,
-        ring.producer() as producer,
-    ):
+    with small_ring(name, 1) as ring, ring.producer() as producer:
         got, refused = [], []
 
         def meanwhile(index: int, give_back: Any = producer._give_back) -> None:

@@ -13,11 +13,8 @@ import pytest
 import gpuring
 from gpuring.native.snapshot import snapshot
 from tests.helpers.promise import promise
+from tests.helpers.rings import small_ring
 from tests.helpers.support import poll
-
-
-def make(name):
-    return gpuring.create(name, slots=2, shape=4, dtype="u1", device="host")
 
 
 def fill(producer):
@@ -79,7 +76,7 @@ def named_in(ring, number):
 @pytest.mark.parametrize("verb", WAITS)
 def test_close_ends_a_wait_of_another_thread(name, verb, what):
     kind, call = WAITS[verb]
-    with make(name) as ring, gpuring.attach(name) as mine:
+    with small_ring(name, 2) as ring, gpuring.attach(name) as mine:
         keeper = ring.consumer("keeper")
         if kind == "producer":
             with ring.producer() as producer:
@@ -100,7 +97,7 @@ def test_close_ends_a_wait_of_another_thread(name, verb, what):
     "has returned.",
 )
 def test_close_ends_a_select_of_another_thread(name):
-    with make(name) as ring:
+    with small_ring(name, 2) as ring:
         one, other = ring.consumer(), ring.consumer()
         waiter = Waiter(lambda: [ready.acquire(0) for ready in gpuring.select([one, other])])
         poll(lambda: all(peer.waiting for peer in ring.stats().peers))
@@ -111,7 +108,7 @@ def test_close_ends_a_select_of_another_thread(name):
 
 def test_a_closing_ring_lets_nobody_join(name):
     """A thread that goes on after its wait was ended would find the ring still open."""
-    with make(name) as ring:
+    with small_ring(name, 2) as ring:
         consumer = ring.consumer()
 
         def waits_and_joins():
@@ -131,7 +128,11 @@ def test_a_closing_ring_lets_nobody_join(name):
 @pytest.mark.parametrize("verb", ["claim", "acquire", "latest"])
 def test_close_against_a_verb_at_full_speed_leaves_no_word(name, verb):
     """Between the finishing of what is held and the leaving nothing is taken."""
-    with make(name) as ring, ring.producer() as producer, ring.consumer("keeper") as keeper:
+    with (
+        small_ring(name, 2) as ring,
+        ring.producer() as producer,
+        ring.consumer("keeper") as keeper,
+    ):
         kind, _ = WAITS[verb]
         for _ in range(100):
             peer = peer_of(ring, kind)
@@ -167,7 +168,7 @@ def test_close_against_a_verb_at_full_speed_leaves_no_word(name, verb):
 
 def test_who_cannot_leave_can_be_used_again(name, monkeypatch):
     """The verbs of an endpoint whose close has failed work, as `close` says: it stays open."""
-    with make(name) as ring, ring.producer() as producer, ring.consumer() as reader:
+    with small_ring(name, 2) as ring, ring.producer() as producer, ring.consumer() as reader:
 
         def refuse():
             raise gpuring.RingTimeout("somebody has the lock")
@@ -182,7 +183,7 @@ def test_who_cannot_leave_can_be_used_again(name, monkeypatch):
 
 def test_a_signal_handler_that_closes_when_the_slot_has_come_is_obeyed(name):
     """The verb is done, and has not returned: what it had was given back by close."""
-    with make(name) as ring, ring.consumer() as reader:
+    with small_ring(name, 2) as ring, ring.consumer() as reader:
         for _ in range(20):
             producer = ring.producer()
             fill(producer)
@@ -209,7 +210,7 @@ def test_a_signal_handler_that_closes_when_the_slot_has_come_is_obeyed(name):
 @pytest.mark.parametrize("join", ["producer", "consumer"])
 def test_close_closes_who_joins_at_that_moment(name, monkeypatch, join):
     """Else it would be in the ring without a lock, and be taken for dead."""
-    with make(name) as ring:
+    with small_ring(name, 2) as ring:
         handle = gpuring.attach(name)
         closing = threading.Thread(target=handle.close)
         method = "_join" if join == "consumer" else "_join_producer"
@@ -246,7 +247,7 @@ def closed_by_another(ring):
     "every look at the slot then raise `RingClosed`.",
 )
 def test_a_frame_that_is_closed_before_the_end_of_its_block_is_no_published_frame(name):
-    with make(name) as ring, ring.consumer() as frames:
+    with small_ring(name, 2) as ring, ring.consumer() as frames:
         mine = gpuring.attach(name)
         producer = mine.producer()
         with (
@@ -271,7 +272,7 @@ def test_a_frame_that_is_closed_before_the_end_of_its_block_is_no_published_fram
 )
 @pytest.mark.parametrize("by_hand", [False, True])
 def test_nor_is_one_of_a_batch(name, by_hand):
-    with make(name):
+    with small_ring(name, 2):
         mine = gpuring.attach(name)
         producer = mine.producer()
 
@@ -288,7 +289,7 @@ def test_nor_is_one_of_a_batch(name, by_hand):
 
 @promise("failure.md", "If the block ends by an error of its own, that error is raised instead.")
 def test_a_block_that_raises_tells_its_own_error(name):
-    with make(name):
+    with small_ring(name, 2):
         mine = gpuring.attach(name)
         producer = mine.producer()
 
@@ -302,7 +303,7 @@ def test_a_block_that_raises_tells_its_own_error(name):
 
 
 def test_a_frame_that_was_read_when_its_consumer_is_closed_is_released(name):
-    with make(name) as ring, ring.producer() as producer:
+    with small_ring(name, 2) as ring, ring.producer() as producer:
         mine = gpuring.attach(name)
         frames = mine.consumer()
         producer.claim(0).publish()

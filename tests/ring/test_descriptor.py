@@ -11,20 +11,14 @@ import threading
 import pytest
 
 import gpuring
-from tests.helpers.rings import SMALL, bells, publish_at_random, put, readable, waiters
+from tests.helpers.rings import bells, publish_at_random, put, readable, small_ring, waiters
 from tests.helpers.support import Pipe
-
-
-@pytest.fixture
-def ring(name):
-    with gpuring.create(name, **SMALL, device="host") as ring:
-        yield ring
 
 
 @pytest.mark.parametrize("greedy", [False, True])
 def test_one_frame_a_turn_or_all_of_them_a_selector_misses_nothing(name, children, greedy):
     names = [f"{name}-{k}" for k in range(2)]
-    rings = [gpuring.create(each, **SMALL, device="host") for each in names]
+    rings = [small_ring(each) for each in names]
     consumers = [ring.consumer() for ring in rings]
     child = children(publish_at_random, names, 500, 4)
     child.send()
@@ -114,7 +108,7 @@ def test_who_waits_hears_of_a_close_before_it_is_over(ring, monkeypatch):
 
 def forks(pipe: Pipe, name: str) -> tuple[list[str], bool]:
     """What a forked child gets, and whether its parent is still woken."""
-    ring = gpuring.create(name, **SMALL, device="host")
+    ring = small_ring(name)
     producer, consumer, idle = ring.producer(), ring.consumer(), ring.consumer()
     assert not readable(consumer)
     fileno = consumer.fileno()

@@ -24,6 +24,7 @@ import gpuring
 from tests.helpers import raw_verbs
 from tests.helpers.interrupted import PACKAGE, may_come
 from tests.helpers.promise import promise
+from tests.helpers.rings import small_ring
 from tests.helpers.support import LOCK_BYTE, poll
 from tests.ring.test_interrupt import names, traces
 
@@ -32,7 +33,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:ring .* was not closed:ResourceW
 
 @pytest.fixture
 def ring(name) -> Iterator[gpuring.Ring]:
-    with gpuring.create(name, slots=2, shape=4, dtype="u1", device="host") as made:
+    with small_ring(name, 2) as made:
         yield made
 
 
@@ -130,7 +131,7 @@ class Interrupt:
 @PEERS
 def test_nor_does_one_that_comes_meanwhile(name, make):
     for k in itertools.count(1, 3):
-        with gpuring.create(name, slots=2, shape=4, dtype="u1", device="host") as ring:
+        with small_ring(name, 2) as ring:
             dropped, interrupt = make(ring), Interrupt(k)
             number = dropped.peer
             without_the_collector(dropped)
@@ -260,7 +261,7 @@ def test_what_is_kept_to_the_very_end_of_the_interpreter_ends_quietly(name):
 
 
 def test_a_ring_that_is_dropped_at_a_ctrl_c_leaves_nothing(name):
-    last = [gpuring.create(name, slots=2, shape=4, dtype="u1", device="host")]
+    last = [small_ring(name, 2)]
     with told():
         in_one_step(_thread.interrupt_main, last.clear)
     assert traces(name) == []

@@ -18,6 +18,7 @@ from tests.helpers.interrupted import (
     at_each_place,
     interrupts,
 )
+from tests.helpers.rings import small_ring
 from tests.helpers.support import open_files
 
 pytestmark = pytest.mark.filterwarnings("ignore:ring .* was not closed:ResourceWarning")
@@ -39,10 +40,6 @@ class InterruptOfALoop(Interrupt):
                 self.where = f"{frame.f_code.co_name} at its beginning"
                 raise KeyboardInterrupt
         return trace
-
-
-def make(name: str, *, replace: bool = False) -> gpuring.Ring:
-    return gpuring.create(name, slots=2, shape=4, dtype="u1", device="host", replace=replace)
 
 
 def put(producer: gpuring.Producer) -> int:
@@ -102,7 +99,7 @@ def traces(name: str) -> list[str]:
 @pytest.mark.parametrize("end", ["publish", "abandon"])
 def test_a_producers_verbs_run_nothing_that_can_be_interrupted(name, end):
     """One call is one whole transition in the core; a signal comes before it or after it."""
-    with make(name) as ring, ring.producer() as producer:
+    with small_ring(name, 2) as ring, ring.producer() as producer:
         interrupt = Interrupt(1)
         with interrupt:
             getattr(producer.claim(0), end)()
@@ -112,7 +109,7 @@ def test_a_producers_verbs_run_nothing_that_can_be_interrupted(name, end):
 
 
 def test_the_with_of_a_batch_runs_nothing_that_can_be_interrupted(name):
-    with make(name) as ring, ring.producer() as producer, ring.consumer() as reader:
+    with small_ring(name, 2) as ring, ring.producer() as producer, ring.consumer() as reader:
         interrupt, batch = Interrupt(1), producer.claim_many(2, 0)
         with interrupt, batch:
             pass
@@ -125,7 +122,7 @@ def test_the_with_of_a_batch_runs_nothing_that_can_be_interrupted(name):
 
 @pytest.mark.parametrize("verb", ["acquire", "latest"])
 def test_a_consumers_verbs_run_nothing_that_can_be_interrupted(name, verb):
-    with make(name) as ring, ring.producer() as producer:
+    with small_ring(name, 2) as ring, ring.producer() as producer:
         reader = ring.consumer(lossless=verb == "acquire")
         put(producer)
         put(producer)
@@ -149,7 +146,11 @@ def test_an_interrupted_loop_of_a_task_holds_nothing_after_the_next_verb(name):
     gc.disable()
     try:
         for interrupt in at_each_place(InterruptOfALoop, 1):
-            with make(name) as ring, ring.producer() as producer, ring.consumer() as reader:
+            with (
+                small_ring(name, 2) as ring,
+                ring.producer() as producer,
+                ring.consumer() as reader,
+            ):
                 put(producer)
                 put(producer)
                 with interrupt:
@@ -164,7 +165,7 @@ def test_an_interrupted_loop_of_a_task_holds_nothing_after_the_next_verb(name):
 def test_an_interrupted_claim_of_a_smaller_frame_leaves_no_claim(name):
     """Its shape is looked at in Python."""
     for interrupt in interrupts():
-        with make(name) as ring, ring.producer() as producer, ring.consumer() as reader:
+        with small_ring(name, 2) as ring, ring.producer() as producer, ring.consumer() as reader:
             with interrupt:
                 producer.claim(0, shape=[2]).abandon()
             assert producer._peer.holding() == [], interrupt.where
@@ -175,7 +176,7 @@ def test_an_interrupted_claim_of_a_smaller_frame_leaves_no_claim(name):
 @pytest.mark.parametrize("end", ["publish", "abandon"])
 def test_an_interrupted_end_of_a_batch_leaves_nothing_after_close(name, end):
     for interrupt in interrupts():
-        with make(name) as ring, ring.consumer() as reader:
+        with small_ring(name, 2) as ring, ring.consumer() as reader:
             producer = ring.producer()
             with interrupt:
                 getattr(producer.claim_many(2, 0), end)()
@@ -191,7 +192,7 @@ def test_an_interrupted_end_of_a_batch_leaves_nothing_after_close(name, end):
 def test_an_interrupted_release_of_a_batch_is_released_by_close(name):
     """Its frames may have been handed out: they go to nobody else, and gate nobody."""
     for interrupt in interrupts():
-        with make(name) as ring, ring.producer() as producer, ring.consumer("x") as other:
+        with small_ring(name, 2) as ring, ring.producer() as producer, ring.consumer("x") as other:
             reader = ring.consumer("x")
             put(producer)
             put(producer)
@@ -215,7 +216,7 @@ def test_an_interrupted_release_of_a_batch_is_released_by_close(name):
 @pytest.mark.parametrize("role", ["producer", "consumer"])
 def test_an_interrupted_join_leaves_nobody_who_is_not_known(name, role):
     for interrupt in interrupts():
-        ring = make(name)
+        ring = small_ring(name, 2)
         header = ring._header
         with interrupt:
             getattr(ring, role)()
@@ -230,7 +231,7 @@ def test_an_interrupted_join_leaves_nobody_who_is_not_known(name, role):
 @pytest.mark.parametrize("role", ["producer", "consumer"])
 def test_an_interrupted_close_can_be_repeated(name, role, joins):
     for interrupt in interrupts():
-        with make(name) as ring, ring.producer() as producer, ring.consumer("x") as other:
+        with small_ring(name, 2) as ring, ring.producer() as producer, ring.consumer("x") as other:
             if role == "producer":
                 leaver = ring.producer()
                 leaver.claim(0)
@@ -260,7 +261,7 @@ def test_an_interrupted_close_can_be_repeated(name, role, joins):
 @pytest.mark.slow
 def test_an_interrupted_close_of_a_ring_can_be_repeated(name):
     for interrupt in interrupts():
-        ring = make(name)
+        ring = small_ring(name, 2)
         header, producer, reader = ring._header, ring.producer(), ring.consumer("x")
         put(producer)
         producer.claim(0)
@@ -285,14 +286,14 @@ def test_an_interrupted_close_of_a_ring_can_be_repeated(name):
 @pytest.mark.parametrize("replace", [False, True])
 def test_an_interrupted_create_leaves_nothing(name, replace):
     for interrupt in interrupts(step=7):
-        old = make(name) if replace else None
+        old = small_ring(name, 2) if replace else None
         ring = None
         with interrupt:
-            ring = make(name, replace=replace)
+            ring = small_ring(name, 2, replace=replace)
         for each in (ring, old):
             if each is not None:
                 each.close()
         if traces(name):
             gc.collect()
         assert traces(name) == [], interrupt.where
-        make(name).close()
+        small_ring(name, 2).close()

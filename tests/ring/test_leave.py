@@ -11,12 +11,8 @@ import pytest
 
 import gpuring
 from gpuring import native
-from tests.helpers.rings import cpu_seconds_of
+from tests.helpers.rings import cpu_seconds_of, small_ring
 from tests.helpers.support import LOCK_BYTE, poll
-
-
-def make(name):
-    return gpuring.create(name, slots=2, shape=4, dtype="u1", device="host")
 
 
 def hold_lock(name):
@@ -46,7 +42,7 @@ def errors_of(calls):
 
 @pytest.mark.slow
 def test_who_cannot_leave_stays_and_leaves_later(name):
-    with make(name) as ring, gpuring.attach(name) as other:
+    with small_ring(name, 2) as ring, gpuring.attach(name) as other:
         endpoints = [ring.producer(), ring.consumer("x"), other.consumer("x")]
         producer, reader, other_member = endpoints
         slot = producer.claim(0)
@@ -111,7 +107,7 @@ def test_leaving_twice_does_not_disturb_the_numbers_next_owner(segment, role, he
 @pytest.mark.slow
 def test_a_slot_that_a_close_in_vain_has_ended_is_as_good_as_any_later(name):
     """The producer is still open then, and its slots are used again."""
-    with make(name) as ring, ring.producer() as producer, ring.consumer() as frames:
+    with small_ring(name, 2) as ring, ring.producer() as producer, ring.consumer() as frames:
         slots = [producer.claim(0), producer.claim(0)]
         lock = hold_lock(name)
         try:
@@ -134,7 +130,7 @@ def joins(pipe, name):
 
 def test_while_the_lock_is_held_the_dead_cost_the_watchdog_next_to_nothing(name, children):
     """The pidfd of a process that nobody has waited for stays readable."""
-    with make(name) as ring, ring.producer():
+    with small_ring(name, 2) as ring, ring.producer():
         victim = children(joins, name, method="spawn")
         victim.receive()
         lock = hold_lock(name)

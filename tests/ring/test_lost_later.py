@@ -11,8 +11,9 @@ import pytest
 
 import gpuring
 from tests.helpers.interrupted import interrupts
+from tests.helpers.rings import small_ring
 from tests.helpers.support import poll
-from tests.ring.test_interrupt import make, names, put
+from tests.ring.test_interrupt import names, put
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::ResourceWarning", "ignore:coroutine .* was never awaited:RuntimeWarning"
@@ -25,11 +26,7 @@ def held(ring: gpuring.Ring, endpoint: gpuring.Consumer | gpuring.Producer) -> l
 
 @pytest.mark.parametrize("many", [False, True], ids=["one", "batch"])
 def test_a_slot_that_is_dropped_after_the_next_verb_is_given_back(name, many):
-    with (
-        gpuring.create(name, slots=8, shape=4, dtype="u1", device="host") as ring,
-        ring.producer() as producer,
-        ring.consumer() as reader,
-    ):
+    with small_ring(name, 8) as ring, ring.producer() as producer, ring.consumer() as reader:
         early = producer.claim_many(2, 0) if many else producer.claim(0)
         late = producer.claim_many(2, 0) if many else producer.claim(0)
         producer.claim(0).publish()
@@ -51,7 +48,7 @@ def test_a_slot_that_is_dropped_after_the_next_verb_is_given_back(name, many):
 
 
 def test_a_frame_that_nobody_has_looked_at_comes_again_when_it_is_dropped_later(name):
-    with make(name) as ring, ring.producer() as producer, ring.consumer() as reader:
+    with small_ring(name, 2) as ring, ring.producer() as producer, ring.consumer() as reader:
         first = put(producer)
         slot = reader.acquire(0)
         with pytest.raises(gpuring.RingTimeout):
@@ -65,7 +62,7 @@ def test_a_frame_that_nobody_has_looked_at_comes_again_when_it_is_dropped_later(
 def test_an_interrupted_asynchronous_loop_holds_nothing_after_the_next_verb(name):
     """Its task keeps the error, and that all that its frames have, until that is garbage."""
     for interrupt in interrupts():
-        with make(name) as ring, ring.producer() as producer, ring.consumer() as reader:
+        with small_ring(name, 2) as ring, ring.producer() as producer, ring.consumer() as reader:
             put(producer)
 
             async def main(reader: gpuring.Consumer = reader) -> None:
@@ -87,11 +84,7 @@ def test_a_slot_that_is_ended_while_a_verb_waits_is_remembered_once(name):
     """It is in hand when the verb begins, and again when it is done; and so it goes on.  Here a
     signal handler ends it; it might be another thread."""
     slots, rounds = 512, 12  # the list has room for 2048, and nothing but itself behind it
-    with (
-        gpuring.create(name, slots=slots, shape=4, dtype="u1", device="host") as ring,
-        ring.producer() as producer,
-        ring.consumer() as reader,
-    ):
+    with small_ring(name, slots) as ring, ring.producer() as producer, ring.consumer() as reader:
         producer.claim_many(slots, 0).publish()
         held = [reader.acquire_many(slots, 0)]
 
@@ -119,11 +112,7 @@ def test_a_slot_that_is_ended_while_a_verb_waits_is_remembered_once(name):
 
 def test_of_many_slots_in_hand_each_that_is_dropped_is_found(name):
     """A verb looks at a few of them only."""
-    with (
-        gpuring.create(name, slots=64, shape=4, dtype="u1", device="host") as ring,
-        ring.producer() as producer,
-        ring.consumer() as reader,
-    ):
+    with small_ring(name, 64) as ring, ring.producer() as producer, ring.consumer() as reader:
         for _ in range(60):
             put(producer)
         slots = list(reader.acquire_many(60, 0))

@@ -18,7 +18,7 @@ import gpuring
 from gpuring.ring import shutdown
 from gpuring.ring.consumer import Consumer
 from gpuring.ring.slot import ReadSlot
-from tests.helpers.rings import drain
+from tests.helpers.rings import drain, small_ring
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*nobody has its slot:ResourceWarning")
 
@@ -181,7 +181,7 @@ def test_nobody_is_warned_of_what_was_ended(ring):
 
 def test_with_ends_the_frame_that_it_began_or_none(name):
     with (
-        gpuring.create(name, slots=1, shape=4, dtype="u1", device="host") as ring,
+        small_ring(name, 1) as ring,
         ring.producer() as producer,
         ring.consumer(lossless=False) as reader,
     ):

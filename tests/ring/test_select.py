@@ -13,13 +13,7 @@ import pytest
 
 import gpuring
 from gpuring import native
-from tests.helpers.rings import (
-    SMALL,
-    publish_and_wait,
-    publish_at_random,
-    put,
-    waiters,
-)
+from tests.helpers.rings import SMALL, publish_and_wait, publish_at_random, put, small_ring, waiters
 from tests.helpers.support import Pipe, Place, poll
 
 ROUNDS = 10_000
@@ -83,7 +77,7 @@ def test_a_look_changes_nothing(segment):
 
 @pytest.mark.parametrize("end", ["left", "closed ring", "closed consumer"])
 def test_an_end_is_an_answer(name, end):
-    with gpuring.create(name, **SMALL, device="host") as ring, gpuring.attach(name) as mine:
+    with small_ring(name) as ring, gpuring.attach(name) as mine:
         producer, consumer = ring.producer(), mine.consumer()
         assert gpuring.select([consumer], 0) == []
         if end == "left":
@@ -99,7 +93,7 @@ def test_an_end_is_an_answer(name, end):
 
 
 def test_wrong_arguments(name):
-    with gpuring.create(name, **SMALL, device="host") as ring:
+    with small_ring(name) as ring:
         consumer = ring.consumer()
         with pytest.raises(ValueError, match="to wait for"):
             gpuring.select([])
@@ -133,7 +127,7 @@ def test_the_one_who_was_not_first_lately_comes_first(pair):
 def test_no_wake_up_is_lost(name, children):
     """A lost one shows as a wait of a whole slice.  (native/programs/stress.c has no slices.)"""
     names = [f"{name}-{k}" for k in range(3)]
-    rings = [gpuring.create(each, **SMALL, device="host") for each in names]
+    rings = [small_ring(each) for each in names]
     consumers = [ring.consumer() for ring in rings]
     child = children(publish_at_random, names, ROUNDS, 1)
     late, seqs = 0, [0] * 3
@@ -235,7 +229,7 @@ def select_until_killed(pipe: Pipe, name: str, fileno: bool) -> None:
 @pytest.mark.parametrize("fileno", [False, True])
 def test_a_dead_sleeper_is_no_waiter_any_more(name, children, fileno):
     """Neither as a sleeper, nor as one who has armed a descriptor, nor as both."""
-    with gpuring.create(name, **SMALL, device="host") as ring, ring.producer():
+    with small_ring(name) as ring, ring.producer():
         child = children(select_until_killed, name, fileno)
         child.receive()
         poll(lambda: waiters(ring) == 1 + fileno)
@@ -283,8 +277,8 @@ def without_futex_waitv(pipe: Pipe, name: str, errno: int) -> tuple[list[int], f
 @pytest.mark.parametrize("errno", [38, 1])  # ENOSYS, EPERM
 def test_a_kernel_without_futex_waitv(name, children, errno):
     with (
-        gpuring.create(f"{name}-0", **SMALL, device="host") as one,
-        gpuring.create(f"{name}-1", **SMALL, device="host") as other,
+        small_ring(f"{name}-0") as one,
+        small_ring(f"{name}-1") as other,
         one.producer() as first,
         other.producer() as second,
     ):

@@ -21,17 +21,11 @@ import pytest
 
 import gpuring
 from gpuring.ring import spinning, waiting
-from tests.helpers.rings import SMALL, bells, put, waiters
+from tests.helpers.rings import bells, put, waiters
 from tests.helpers.support import Pipe, poll
 
 SLICES_S = 0.11  # more than two slices of the core
 WAITS = ("acquire", "latest", "acquire_many", "claim", "claim_many", "select")
-
-
-@pytest.fixture
-def ring(name):
-    with gpuring.create(name, **SMALL, device="host") as ring:
-        yield ring
 
 
 def waiter(ring: gpuring.Ring, verb: str, spin: float | None) -> tuple[Callable, Callable]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 import gpuring
+from tests.helpers.rings import small_ring
 from tests.helpers.support import poll
-from tests.helpers.victim import Victim, make
+from tests.helpers.victim import Victim
 from tests.ring.batch import idle, seqs_of
 
 PATIENCE_S = 10
@@ -19,7 +20,7 @@ def claims_batch(pipe, name):
 
 
 def test_a_producer_that_dies_with_a_batch_is_lost_and_its_claims_are_void(name, children):
-    with make(name) as ring, ring.consumer() as frames:
+    with small_ring(name) as ring, ring.consumer() as frames:
         child = children(claims_batch, name)
         assert child.receive() == [4, 5, 6]
         child.kill()
@@ -38,7 +39,7 @@ def holds_batch(pipe, name):
 
 
 def test_the_frames_of_a_member_that_dies_with_a_batch_go_to_another_member(name, children):
-    with make(name) as ring, ring.producer() as producer, ring.consumer("shared") as other:
+    with small_ring(name) as ring, ring.producer() as producer, ring.consumer("shared") as other:
         for _ in range(3):
             producer.claim(0).publish()
         child = children(holds_batch, name)
@@ -57,7 +58,7 @@ def test_the_frames_of_a_member_that_dies_with_a_batch_go_to_another_member(name
 
 
 def test_every_torn_frame_of_a_batch_is_named_when_all_are_released(name, children):
-    with make(name) as ring:
+    with small_ring(name) as ring:
         frames, victim = ring.consumer(), Victim(ring, children, 4)
         poll(lambda: ring.stats().cursor == 8)
         batch = frames.acquire_many(4, PATIENCE_S)
@@ -75,7 +76,7 @@ def test_every_torn_frame_of_a_batch_is_named_when_all_are_released(name, childr
 
 
 def test_a_torn_frame_does_not_hide_the_error_of_the_block(name, children):
-    with make(name) as ring:
+    with small_ring(name) as ring:
         frames, victim = ring.consumer(), Victim(ring, children, 2)
         poll(lambda: ring.stats().cursor == 6)
         batch = frames.acquire_many(2, PATIENCE_S)
@@ -89,7 +90,7 @@ def test_a_torn_frame_does_not_hide_the_error_of_the_block(name, children):
 
 
 def test_frames_that_turn_out_torn_are_told_before_the_next_batch(name, children):
-    with make(name) as ring:
+    with small_ring(name) as ring:
         frames, victim = ring.consumer(), Victim(ring, children, 3)
         poll(lambda: ring.stats().cursor == 7)
         with frames.acquire_many(2, PATIENCE_S) as batch:

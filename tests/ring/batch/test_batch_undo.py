@@ -7,14 +7,14 @@ import pytest
 
 import gpuring
 from gpuring import native
-from tests.helpers.rings import drain
-from tests.helpers.victim import make, unpay
+from tests.helpers.rings import drain, small_ring
+from tests.helpers.victim import unpay
 from tests.ring.batch import idle, seqs_of
 
 
 def test_a_fence_that_is_not_paid_ends_a_batch_before_its_frame(name):
     """On the host: acquire waits for the fence of the first, and of the others not at all."""
-    with make(name) as ring, ring.producer() as producer, ring.consumer() as frames:
+    with small_ring(name) as ring, ring.producer() as producer, ring.consumer() as frames:
         producer.claim_many(4, 0).publish()
         header = ring._header
         unpay(ring, producer.peer, 2)
@@ -38,7 +38,7 @@ def damage(ring, slot):
 
 def test_a_damaged_frame_behind_the_first_is_told(name):
     """As by acquire, it is told once and passed over; the frames before it are not held."""
-    with make(name) as ring, ring.producer() as producer, ring.consumer() as frames:
+    with small_ring(name) as ring, ring.producer() as producer, ring.consumer() as frames:
         producer.claim_many(4, 0).publish()
         damage(ring, 2)
         with pytest.raises(gpuring.RingIncompatible):
@@ -71,7 +71,7 @@ def fail(monkeypatch):
 
 
 def test_a_claim_that_raises_has_claimed_nothing(name, fail):
-    with make(name) as ring, ring.producer() as producer, ring.consumer() as frames:
+    with small_ring(name) as ring, ring.producer() as producer, ring.consumer() as frames:
         fail(producer.claim_many)
         assert idle(producer)
         assert not any(slot._open for slot in producer._slots)
@@ -82,7 +82,7 @@ def test_a_claim_that_raises_has_claimed_nothing(name, fail):
 @pytest.mark.parametrize("lossless", [True, False])
 def test_an_acquire_that_raises_holds_nothing(name, fail, lossless):
     with (
-        make(name) as ring,
+        small_ring(name) as ring,
         ring.producer() as producer,
         ring.consumer(lossless=lossless) as frames,
     ):
@@ -98,7 +98,7 @@ def test_an_acquire_that_raises_holds_nothing(name, fail, lossless):
 
 def test_what_a_batch_gave_back_and_was_then_passed_counts_as_lost(name, fail):
     with (
-        make(name) as ring,
+        small_ring(name) as ring,
         ring.producer() as producer,
         ring.consumer(lossless=False) as frames,
     ):
